@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "transport/tensor/group.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::actors {
+
+/// The tensor-plane groups of this actor, by epoch and the id that the plan gave them. Thread-safe, so that the second
+/// lane can abort while the work loop waits inside a group.
+class GroupTable {
+ public:
+  void add(std::uint64_t epoch, std::uint32_t id, std::unique_ptr<tensor::Group> group);
+  /// Throws std::runtime_error naming epoch and id when there is none.
+  std::shared_ptr<tensor::Group> get(std::uint64_t epoch, std::uint32_t id) const;
+  /// Ends every operation of the epoch's groups; they stay until `remove`.
+  void abort(std::uint64_t epoch, const std::string& why);
+  void remove(std::uint64_t epoch);
+  /// Sum over the epoch's groups.
+  tensor::Counters counters(std::uint64_t epoch) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, std::map<std::uint32_t, std::shared_ptr<tensor::Group>>> groups_;
+};
+
+}  // namespace troupe::actors

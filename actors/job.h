@@ -1,0 +1,112 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/group_table.h"
+#include "actors/progress.h"
+#include "actors/stage.h"
+#include "models/dit/attention_port.h"
+#include "models/dit/stale_kv_attention.h"
+#include "models/samplers/sampler.h"
+#include "transport/control/blob_store.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::actors {
+
+/// What running a task left behind: blobs to fetch, and words for the user.
+struct TaskResult {
+  std::vector<wire::BlobRef> blobs;
+  std::vector<std::string> warnings;
+};
+
+/// One job at one actor: its patches' latents, stale K,V, caption K,V, sampler history and the transfers under way.
+/// Every tensor that the job needs is shaped by its BeginJob; nothing is asked of peers but tensors.
+/// Used by the work loop only.
+class Job {
+ public:
+  struct Tools {
+    Stage& stage;
+    GroupTable& groups;
+    WorkProgress& progress;
+    control::BlobStore& blobs;
+    std::chrono::milliseconds transfer_deadline;
+  };
+
+  /// `init_latents` is undefined, or float32 [n, C, h, w] of the whole batch. Throws one line when something the
+  /// request asks for cannot be had (sampler options, memory).
+  Job(wire::BeginJob begin, Tools tools, const at::Tensor& init_latents);
+  ~Job();
+
+  const wire::BeginJob& begin() const { return begin_; }
+
+  /// Posts the receive of a transfer that micro-step (step, patch) will consume here.
+  void post_receive(int step, int patch);
+  TaskResult encode_text();
+  TaskResult micro_step(int step, int patch);
+  TaskResult decode();
+
+  std::uint64_t kv_bytes() const;
+  double peer_wait_seconds() const { return peer_wait_seconds_; }
+  /// Blobs that this job published and nobody needs after it.
+  const std::vector<control::BlobId>& published() const { return published_; }
+
+ private:
+  struct Transfer {
+    at::Tensor tensor;
+    tensor::Work work;
+  };
+  using Place = std::pair<int, int>;  // step, patch
+
+  bool first_stage() const { return begin_.stage == 0; }
+  bool last_stage() const { return begin_.stage + 1 == begin_.stages; }
+  std::int64_t images() const { return begin_.last_image - begin_.first_image; }
+  std::int64_t branches() const;
+  models::TokenRows rows_of(int patch) const;
+  std::int64_t latent_rows(models::TokenRows rows) const { return (rows.end - rows.begin) * patch_size_; }
+  std::int64_t tokens_of(models::TokenRows rows) const { return (rows.end - rows.begin) * columns_; }
+  at::Tensor rows_view(const at::Tensor& latents, models::TokenRows rows) const;
+  tensor::Deadline deadline() const { return tensor::within(tools_.transfer_deadline); }
+
+  void wait(const tensor::Work& work);
+  at::Tensor take_transfer(int step, int patch);
+  void prune_sends();
+  void keep_caption(const at::Tensor& states, const at::Tensor& lengths);
+  at::Tensor embed_patch(int step, int patch, models::TokenRows rows);
+  at::Tensor run_blocks(at::Tensor hidden, int step, models::TokenRows rows);
+  at::Tensor guide(at::Tensor prediction);
+  void sample(int step, models::TokenRows rows, const at::Tensor& prediction);
+  void send_on(const at::Tensor& out, bool needed);
+  void require_finite_state(const at::Tensor& state, int step, int patch, const char* what) const;
+  wire::BlobRef publish(const std::string& name, std::string bytes, std::vector<std::int64_t> shape);
+  wire::BlobRef publish_latents();
+  std::vector<wire::BlobRef> progress_blobs(int step, int patch);
+  std::vector<std::pair<std::string, std::string>> picture_text(std::int64_t image) const;
+
+  wire::BeginJob begin_;
+  Tools tools_;
+  std::unique_ptr<models::Sampler> sampler_;
+  models::PictureSize size_;
+  std::int64_t patch_size_;
+  std::int64_t columns_;
+  std::int64_t channels_;
+  at::Tensor latents_;                                // [n, C, h, w] float32: of the first and the last stage
+  std::vector<models::SamplerState> sampler_states_;  // one a patch, at the last stage
+  std::unique_ptr<models::CaptionCache> caption_;
+  std::unique_ptr<models::AttentionPort> attention_;
+  models::StaleKvAttention* stale_kv_ = nullptr;      // attention_, when the request has patches
+  std::unique_ptr<models::StepCondition> condition_;
+  int condition_step_ = -1;
+  std::map<Place, Transfer> inbox_;
+  std::vector<tensor::Work> sends_;
+  std::vector<control::BlobId> published_;
+  double peer_wait_seconds_ = 0;
+};
+
+}  // namespace troupe::actors

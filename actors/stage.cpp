@@ -1,0 +1,63 @@
+#include "actors/stage.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "models/safetensors.h"
+#include "models/text/t5_encoder.h"
+
+namespace troupe::actors {
+
+at::ScalarType compute_type(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  throw std::invalid_argument("[actor] dtype is \"" + name + "\": float32, bfloat16 or float16");
+}
+
+Stage::Stage(const wire::LoadStage& load, at::Device device)
+    : load_(load), spec_(spec::read_model_spec(load.model)), dtype_(compute_type(load.dtype)), device_(device) {
+  const models::StagePart part{.blocks = {load.first_block, load.last_block},
+                               .embeds = load.embeds,
+                               .projects = load.projects};
+  transformer_ = models::load_transformer(spec_, part, dtype_, device_);
+  weight_bytes_ = static_cast<std::uint64_t>(transformer_->bytes());
+}
+
+EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length, const Tick& tick) const {
+  const auto tokenizer = models::Tokenizer::load(spec_.tokenizer);
+  const auto tokens = tokenizer.tokenize(prompts, max_length);
+  EncodedText text;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (tokens.cut[i].empty()) continue;
+    text.warnings.push_back("prompt " + std::to_string(i) + " has more than " + std::to_string(max_length) +
+                            " tokens; cut off: \"" + tokens.cut[i] + "\"");
+  }
+  // Padding past the longest prompt is masked everywhere, so it is not computed at all.
+  const auto longest = *std::max_element(tokens.lengths.begin(), tokens.lengths.end());
+  const auto batch = models::text_batch(tokens);
+  const auto ids = batch.ids.slice(1, 0, longest);
+  const auto mask = batch.mask.slice(1, 0, longest);
+  text.lengths = at::tensor(tokens.lengths, at::kLong);
+  at::Tensor states;
+  {
+    const models::T5Encoder encoder(spec_.text_encoder, models::WeightStore(spec_.text_encoder_weights), dtype_, device_);
+    states = encoder.encode(ids, mask, [&](int, int) { tick(); });
+  }
+  states = transformer_->project_caption(states);
+  text.states = at::constant_pad_nd(states, {0, 0, 0, max_length - longest});
+  return text;
+}
+
+at::Tensor Stage::decode(const at::Tensor& latents, const Tick& tick) {
+  if (!vae_) {
+    models::WeightStore weights(spec_.vae_weights);
+    vae_ = std::make_unique<models::AutoencoderKL>(
+        spec_.vae, weights, models::AutoencoderKL::decode_dtype(spec_.vae, dtype_), device_);
+  }
+  return vae_->decode(latents, [&](int, int) { tick(); });
+}
+
+}  // namespace troupe::actors

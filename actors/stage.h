@@ -1,0 +1,59 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "models/dit/diffusion_transformer.h"
+#include "models/spec/model_spec.h"
+#include "models/text/tokenizer.h"
+#include "models/vae/autoencoder_kl.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::actors {
+
+/// Text of a batch, ready to be attended to: states [B, L, d] in the compute type, lengths [B] int64 on the CPU.
+struct EncodedText {
+  at::Tensor states;
+  at::Tensor lengths;
+  std::vector<std::string> warnings;  // what of a prompt was cut
+};
+
+/// What this actor keeps of one deployment: its blocks' weights, and the ways to the text encoder and the decoder,
+/// which are read when a task asks for them.
+class Stage {
+ public:
+  using Tick = std::function<void()>;
+
+  /// Reads the stage's own weights. Throws std::runtime_error naming file and tensor.
+  Stage(const wire::LoadStage& load, at::Device device);
+
+  const spec::ModelSpec& spec() const { return spec_; }
+  const models::DiffusionTransformer& transformer() const { return *transformer_; }
+  at::ScalarType dtype() const { return dtype_; }
+  at::Device device() const { return device_; }
+  int blocks() const { return load_.last_block - load_.first_block; }
+  const wire::LoadStage& load() const { return load_; }
+  std::uint64_t weight_bytes() const { return weight_bytes_; }
+
+  /// Tokenizes and encodes; the encoder's weights are gone from memory when it returns. States are padded to
+  /// `max_length` and already projected for the blocks' cross attention.
+  EncodedText encode_text(const std::vector<std::string>& prompts, int max_length, const Tick& tick) const;
+  /// Final latents [n, C, h, w] → pictures [n, 3, H, W] around [-1, 1]. The decoder stays loaded.
+  at::Tensor decode(const at::Tensor& latents, const Tick& tick);
+
+ private:
+  wire::LoadStage load_;
+  spec::ModelSpec spec_;
+  at::ScalarType dtype_;
+  at::Device device_;
+  std::unique_ptr<models::DiffusionTransformer> transformer_;
+  std::unique_ptr<models::AutoencoderKL> vae_;
+  std::uint64_t weight_bytes_ = 0;
+};
+
+/// "float32" | "bfloat16" | "float16".
+at::ScalarType compute_type(const std::string& name);
+
+}  // namespace troupe::actors

@@ -1,0 +1,82 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "actors/job.h"
+
+namespace troupe::actors {
+namespace {
+
+/// Prompts of the branches that guidance needs, negative first as diffusers stacks them, a row an image.
+std::vector<std::string> branch_prompts(const wire::BeginJob& begin) {
+  std::vector<std::string> prompts;
+  const auto& request = begin.request;
+  if (request.guidance_scale > 1) {
+    prompts.insert(prompts.end(), begin.last_image - begin.first_image, request.negative_prompt);
+  }
+  for (int image = begin.first_image; image < begin.last_image; ++image) {
+    prompts.push_back(request.prompts[image / request.images_per_prompt]);
+  }
+  return prompts;
+}
+
+/// Encodes each different prompt once and lays the rows out as asked.
+EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prompts, int max_length,
+                        const Stage::Tick& tick) {
+  std::vector<std::string> unique;
+  std::vector<std::int64_t> row_of;
+  for (const auto& prompt : prompts) {
+    const auto found = std::find(unique.begin(), unique.end(), prompt);
+    row_of.push_back(found - unique.begin());
+    if (found == unique.end()) unique.push_back(prompt);
+  }
+  auto text = stage.encode_text(unique, max_length, tick);
+  const auto rows = at::tensor(row_of, at::kLong);
+  text.states = text.states.index_select(0, rows.to(text.states.device())).contiguous();
+  text.lengths = text.lengths.index_select(0, rows);
+  return text;
+}
+
+}  // namespace
+
+TaskResult Job::encode_text() {
+  const auto& request = begin_.request;
+  const auto prompts = branch_prompts(begin_);
+  const auto batch = static_cast<std::int64_t>(prompts.size());
+  EncodedText text;
+  if (begin_.caption_rank == begin_.caption_root) {
+    text = encode_rows(tools_.stage, prompts, request.max_sequence_length,
+                       [this] { tools_.progress.tick_in(begin_.epoch); });
+  } else {
+    text.states = at::empty({batch, request.max_sequence_length, tools_.stage.transformer().hidden_width()},
+                            at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device()));
+    text.lengths = at::empty({batch}, at::kLong);
+  }
+  if (begin_.caption_group != 0) {
+    const auto group = tools_.groups.get(begin_.epoch, begin_.caption_group);
+    auto lengths = text.lengths.to(tools_.stage.device());
+    const auto first = group->broadcast(text.states, begin_.caption_root);
+    const auto second = group->broadcast(lengths, begin_.caption_root);
+    wait(first);
+    wait(second);
+    text.lengths = lengths.to(at::kCPU);
+  }
+  keep_caption(text.states, text.lengths);
+  return {.blobs = {}, .warnings = std::move(text.warnings)};
+}
+
+void Job::keep_caption(const at::Tensor& states, const at::Tensor& lengths) {
+  auto own_states = states;
+  auto own_lengths = lengths;
+  if (begin_.cfg_degree == 2) {
+    const auto first = begin_.cfg_rank * images();
+    own_states = states.slice(0, first, first + images());
+    own_lengths = lengths.slice(0, first, first + images());
+  }
+  const auto longest = own_lengths.max().item<std::int64_t>();
+  own_states = own_states.slice(1, 0, longest).contiguous();
+  const auto mask = at::arange(longest, at::kLong).unsqueeze(0).lt(own_lengths.unsqueeze(1)).to(own_states.device());
+  caption_ = tools_.stage.transformer().cache_caption(own_states, mask);
+}
+
+}  // namespace troupe::actors

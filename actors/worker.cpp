@@ -1,0 +1,238 @@
+#include "actors/worker.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+
+#include <new>
+
+#include "actors/memory.h"
+#include "transport/wire/done.h"
+
+namespace troupe::actors {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+/// The first line of an exception's text: c10's carry a stack trace behind it.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+wire::Failure to_failure(const std::exception& error) {
+  const std::string text = first_line(error);
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+                      text.find("alloc") != std::string::npos && text.find("memory") != std::string::npos;
+  if (memory) return {wire::FailureCode::out_of_memory, text};
+  if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr) return {wire::FailureCode::bad_request, text};
+  return {wire::FailureCode::internal, text};
+}
+
+/// True when the error came from a peer or the end of the epoch, so that it names no cause of its own.
+bool is_collateral(const std::exception& error) {
+  return dynamic_cast<const tensor::TransferError*>(&error) != nullptr ||
+         dynamic_cast<const EpochEnded*>(&error) != nullptr;
+}
+
+}  // namespace
+
+Worker::Worker(WorkerTools tools) : tools_(std::move(tools)), thread_([this] { loop(); }) {}
+
+Worker::~Worker() { thread_.join(); }
+
+void Worker::loop() {
+  const c10::InferenceMode inference;
+  for (;;) {
+    const auto before = Clock::now();
+    auto letter = tools_.mailbox.take();
+    if (!letter) return;
+    const double waited = seconds_between(before, Clock::now());
+    for (auto& [id, running] : jobs_) {
+      if (running.tasks_to_come) running.stats.controller_wait_seconds += waited;
+    }
+    handle(*letter);
+    tools_.progress.tick();
+  }
+}
+
+void Worker::handle(const Letter& letter) {
+  const auto& header = letter.header;
+  try {
+    std::visit(
+        [&](const auto& content) {
+          using Content = std::decay_t<decltype(content)>;
+          if constexpr (std::is_same_v<Content, wire::LoadStage>) load(header, content);
+          if constexpr (std::is_same_v<Content, wire::ConnectGroups>) connect(header, content);
+          if constexpr (std::is_same_v<Content, wire::BeginJob>) begin(content);
+          if constexpr (std::is_same_v<Content, wire::EndJob>) end(header, content);
+          if constexpr (std::is_same_v<Content, wire::Unload>) unload(header, content);
+          if constexpr (std::is_same_v<Content, wire::AbortEpoch>) end_epoch(header, content);
+          if constexpr (std::is_same_v<Content, TaskEntry>) run(content);
+        },
+        letter.content);
+  } catch (const std::exception& error) {
+    if (header.is_request()) reply(header, to_failure(error));
+  }
+}
+
+void Worker::load(const wire::Header& header, const wire::LoadStage& load) {
+  const auto start = Clock::now();
+  auto stage = std::make_unique<Stage>(load, tools_.device);
+  const auto bytes = stage->weight_bytes();
+  stages_[load.deployment] = std::move(stage);
+  reply(header, wire::StageLoaded{bytes, seconds_between(start, Clock::now())});
+}
+
+void Worker::connect(const wire::Header& header, const wire::ConnectGroups& connect) {
+  const auto start = Clock::now();
+  const auto backend = tensor::backend_from(connect.backend);
+  const auto door = tools_.doors.find(backend);
+  if (door == tools_.doors.end()) throw std::runtime_error("[actor] no door to tensor backend " + connect.backend);
+  const auto deadline = tensor::within(std::chrono::milliseconds(connect.deadline_ms));
+  for (const auto& group : connect.groups) {
+    const auto name = group.name + " epoch " + std::to_string(connect.epoch);
+    tools_.groups.add(connect.epoch, group.id, door->second->connect(name, group.rank, group.addresses, deadline));
+    tools_.progress.tick_in(connect.epoch);
+  }
+  reply(header, wire::GroupsConnected{seconds_between(start, Clock::now())});
+}
+
+at::Tensor Worker::fetch_init_latents(const wire::BeginJob& begin) {
+  const auto& request = begin.request;
+  if (request.init_latents_blob == 0) return {};
+  const auto blob =
+      tools_.fetch_blob(request.init_latents_blob, request.init_latents_bytes, tools_.transfer_deadline);
+  if (!blob) throw std::runtime_error("[actor] init latents did not arrive: " + blob.failure.what);
+  const auto& spec = stages_.at(begin.deployment)->spec();
+  const auto scale = spec.vae.scale_factor();
+  const auto pictures = static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
+  auto latents = at::empty({pictures, spec.transformer.in_channels, request.height / scale, request.width / scale});
+  if (latents.nbytes() != blob.bytes->size()) {
+    throw std::invalid_argument("[actor] init latents have " + std::to_string(blob.bytes->size()) + " bytes, " +
+                                std::to_string(latents.nbytes()) + " are needed");
+  }
+  std::copy(blob.bytes->begin(), blob.bytes->end(), static_cast<char*>(latents.data_ptr()));
+  return latents;
+}
+
+void Worker::begin(const wire::BeginJob& begin) {
+  if (tools_.progress.ended(begin.epoch)) return;
+  try {
+    const auto stage = stages_.find(begin.deployment);
+    if (stage == stages_.end()) {
+      throw std::logic_error("[actor] deployment " + std::to_string(begin.deployment) + " is not loaded");
+    }
+    reset_peak_memory();
+    RunningJob running;
+    running.began = Clock::now();
+    running.counters_before = tools_.groups.counters(begin.epoch);
+    tools_.post([before = running.control_before](control::Connection& connection) { *before = connection.counters(); });
+    Job::Tools tools{*stage->second, tools_.groups, tools_.progress, tools_.blobs, tools_.transfer_deadline};
+    running.job = std::make_unique<Job>(begin, tools, fetch_init_latents(begin));
+    jobs_[begin.job] = std::move(running);
+  } catch (const std::exception& error) {
+    report_failure(begin.epoch, begin.job, 0, error);
+  }
+}
+
+TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
+  const auto start = Clock::now();
+  const double waited_before = running.job->peer_wait_seconds();
+  TaskResult result;
+  double* phase = nullptr;
+  switch (command.kind) {
+    case wire::TaskKind::encode_text:
+      result = running.job->encode_text();
+      phase = &running.stats.text_seconds;
+      break;
+    case wire::TaskKind::micro_step:
+      result = running.job->micro_step(command.step, command.patch);
+      phase = &running.stats.denoise_seconds;
+      break;
+    case wire::TaskKind::decode:
+      result = running.job->decode();
+      phase = &running.stats.decode_seconds;
+      break;
+  }
+  const double took = seconds_between(start, Clock::now());
+  const double waited = running.job->peer_wait_seconds() - waited_before;
+  running.stats.peer_wait_seconds += waited;
+  running.stats.busy_seconds += took - waited;
+  *phase += took;
+  const auto& begin = running.job->begin();
+  const bool last_step = command.kind == wire::TaskKind::micro_step && command.step + 1 == begin.request.steps &&
+                         (command.patch < 0 || command.patch + 1 == static_cast<int>(begin.patches.size()));
+  if (command.kind == wire::TaskKind::decode || (last_step && !begin.decodes)) running.tasks_to_come = false;
+  return result;
+}
+
+void Worker::run(const TaskEntry& entry) {
+  const auto& command = entry.command;
+  if (tools_.progress.ended(entry.epoch)) return;
+  const auto running = jobs_.find(command.job);
+  if (running == jobs_.end()) return;  // its begin failed and was told
+  try {
+    if (command.receive) {
+      running->second.job->post_receive(command.step, command.patch);
+      return;
+    }
+    const auto start = Clock::now();
+    auto result = run_task(running->second, command);
+    send(wire::TaskDone{.epoch = entry.epoch,
+                        .job = command.job,
+                        .task = command.task,
+                        .seconds = seconds_between(start, Clock::now()),
+                        .blobs = std::move(result.blobs),
+                        .warnings = std::move(result.warnings)});
+  } catch (const std::exception& error) {
+    report_failure(entry.epoch, command.job, command.task, error);
+  }
+}
+
+void Worker::report_failure(std::uint64_t epoch, std::uint64_t job, std::uint32_t task, const std::exception& error) {
+  send(wire::TaskFailed{.epoch = epoch,
+                        .job = job,
+                        .task = task,
+                        .failure = to_failure(error),
+                        .collateral = is_collateral(error)});
+}
+
+void Worker::end(const wire::Header& header, const wire::EndJob& end) {
+  wire::ActorJobStats stats;
+  auto control_before = std::make_shared<control::Counters>();
+  if (const auto running = jobs_.find(end.job); running != jobs_.end()) {
+    stats = running->second.stats;
+    control_before = running->second.control_before;
+    const auto& job = *running->second.job;
+    const auto now = tools_.groups.counters(job.begin().epoch);
+    stats.tensor_bytes_sent = now.bytes_sent - running->second.counters_before.bytes_sent;
+    stats.tensor_bytes_received = now.bytes_received - running->second.counters_before.bytes_received;
+    stats.weight_bytes = stages_.at(job.begin().deployment)->weight_bytes();
+    stats.kv_bytes = job.kv_bytes();
+    stats.peak_memory_bytes = peak_memory_bytes();
+    for (const auto id : job.published()) tools_.blobs.remove(id);
+    jobs_.erase(running);
+  }
+  tools_.post([header, stats, control_before](control::Connection& connection) mutable {
+    stats.control_bytes_sent = connection.counters().bytes_sent - control_before->bytes_sent;
+    stats.control_bytes_received = connection.counters().bytes_received - control_before->bytes_received;
+    connection.reply(header, stats);
+  });
+}
+
+void Worker::end_epoch(const wire::Header& header, const wire::AbortEpoch& abort) {
+  std::erase_if(jobs_, [&](const auto& entry) { return entry.second.job->begin().epoch == abort.epoch; });
+  tools_.groups.remove(abort.epoch);
+  reply(header, wire::Done{});
+}
+
+void Worker::unload(const wire::Header& header, const wire::Unload& unload) {
+  stages_.erase(unload.deployment);
+  if (header.is_request()) reply(header, wire::Done{});
+}
+
+}  // namespace troupe::actors

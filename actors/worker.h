@@ -1,0 +1,85 @@
+#pragma once
+#include <chrono>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "actors/group_table.h"
+#include "actors/job.h"
+#include "actors/mailbox.h"
+#include "actors/progress.h"
+#include "actors/stage.h"
+#include "transport/control/blob_channel.h"
+#include "transport/control/connection.h"
+#include "transport/tensor/backend.h"
+
+namespace troupe::actors {
+
+/// Fetches a blob from the controller; safe to call from the work loop, waits at most until the deadline.
+using FetchBlob = std::function<control::BlobResult(std::uint64_t id, std::uint64_t bytes, std::chrono::milliseconds)>;
+/// Runs something on the control thread, with its connection.
+using PostToControl = std::function<void(std::function<void(control::Connection&)>)>;
+
+struct WorkerTools {
+  at::Device device;
+  std::map<tensor::Backend, std::unique_ptr<tensor::Device>>& doors;
+  GroupTable& groups;
+  WorkProgress& progress;
+  Mailbox& mailbox;
+  control::BlobStore& blobs;
+  FetchBlob fetch_blob;
+  PostToControl post;
+  std::chrono::milliseconds transfer_deadline;
+};
+
+/// The work loop: one thread that takes the mailbox's letters in order and issues all communication. What fails is
+/// told to the controller as a value; the loop goes on.
+class Worker {
+ public:
+  explicit Worker(WorkerTools tools);
+  /// Ends after the letter in hand; the mailbox must be closed before.
+  ~Worker();
+
+ private:
+  struct RunningJob {
+    std::unique_ptr<Job> job;
+    wire::ActorJobStats stats;
+    tensor::Counters counters_before;
+    std::shared_ptr<control::Counters> control_before = std::make_shared<control::Counters>();
+    std::chrono::steady_clock::time_point began;
+    bool tasks_to_come = true;  // the last micro-step of this actor has not run yet
+  };
+
+  void loop();
+  void handle(const Letter& letter);
+  void load(const wire::Header& header, const wire::LoadStage& load);
+  void connect(const wire::Header& header, const wire::ConnectGroups& connect);
+  void begin(const wire::BeginJob& begin);
+  void run(const TaskEntry& entry);
+  TaskResult run_task(RunningJob& running, const wire::Command& command);
+  void end(const wire::Header& header, const wire::EndJob& end);
+  void end_epoch(const wire::Header& header, const wire::AbortEpoch& abort);
+  void unload(const wire::Header& header, const wire::Unload& unload);
+  void report_failure(std::uint64_t epoch, std::uint64_t job, std::uint32_t task, const std::exception& error);
+  at::Tensor fetch_init_latents(const wire::BeginJob& begin);
+
+  template <class M>
+  void reply(const wire::Header& request, M message) {
+    tools_.post([request, message = std::move(message)](control::Connection& connection) {
+      connection.reply(request, message);
+    });
+  }
+  template <class M>
+  void send(M message) {
+    tools_.post([message = std::move(message)](control::Connection& connection) { connection.send(message); });
+  }
+
+  WorkerTools tools_;
+  std::map<std::uint64_t, std::unique_ptr<Stage>> stages_;  // by deployment
+  std::map<std::uint64_t, RunningJob> jobs_;
+  std::thread thread_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,63 @@
+#include "client/cli/endpoint.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+
+std::string runtime_folder() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && runtime[0] == '/') return std::string(runtime) + "/troupe";
+  return "/tmp/troupe-" + std::to_string(getuid());
+}
+
+std::string make_runtime_folder() {
+  const std::string folder = runtime_folder();
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw std::runtime_error(folder + ": cannot be made: " + std::strerror(errno));
+  }
+  struct stat info {};
+  if (lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    throw std::runtime_error(folder + ": is not a folder");
+  }
+  if (info.st_uid != getuid()) throw std::runtime_error(folder + ": belongs to another user");
+  if ((info.st_mode & 077) != 0 && chmod(folder.c_str(), 0700) != 0) {
+    throw std::runtime_error(folder +
+                             ": is open to others and cannot be closed: " + std::strerror(errno));
+  }
+  return folder;
+}
+
+std::string default_endpoint() {
+  return "ipc://" + runtime_folder() + "/control.sock";
+}
+
+void add_connect_option(CLI::App& app, std::string& endpoint) {
+  app.add_option("--connect", endpoint,
+                 "Where the controller listens: ipc://PATH, tcp://HOST:PORT or HOST:PORT "
+                 "(default: this user's own cluster, " +
+                     default_endpoint() + ")")
+      ->envname("TROUPE_ADDRESS")
+      ->type_name("ENDPOINT");
+}
+
+std::string checked_endpoint(const std::string& text) {
+  if (text.empty()) return default_endpoint();
+  if (text.rfind("ipc://", 0) == 0 || text.rfind("tcp://", 0) == 0) {
+    if (text.size() == 6) throw UsageError("endpoint \"" + text + "\": nothing after ://");
+    return text;
+  }
+  if (text.find("://") == std::string::npos && text.find(':') != std::string::npos &&
+      text[0] != '/') {
+    return "tcp://" + text;
+  }
+  throw UsageError("endpoint \"" + text + "\": neither ipc://PATH nor tcp://HOST:PORT");
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,141 @@
+#include "client/cli/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+/// A file of its own name beside `path`, removed again unless it was renamed.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& path)
+      : name_(folder_of(path) + "/." + fs::path(path).filename().string() + ".XXXXXX") {
+    file_ = mkostemp(name_.data(), O_CLOEXEC);
+    if (file_ < 0) throw std::runtime_error(std::strerror(errno));
+  }
+  ~TemporaryFile() {
+    if (file_ >= 0) close(file_);
+    if (!renamed_) unlink(name_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  void write(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(file_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) throw std::runtime_error(std::strerror(errno));
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+
+  void rename_to(const std::string& path) {
+    const mode_t mask = umask(0);
+    umask(mask);
+    const bool flushed = fchmod(file_, 0666 & ~mask) == 0 && fsync(file_) == 0;
+    const bool closed = close(std::exchange(file_, -1)) == 0;
+    if (!flushed || !closed || std::rename(name_.c_str(), path.c_str()) != 0) {
+      throw std::runtime_error(std::strerror(errno));
+    }
+    renamed_ = true;
+  }
+
+ private:
+  std::string name_;
+  int file_ = -1;
+  bool renamed_ = false;
+};
+
+}  // namespace
+
+std::string read_file(const std::string& path, std::size_t limit) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct Closer {
+    int file;
+    ~Closer() {
+      if (file >= 0) close(file);
+    }
+  } closer{file};
+  struct stat info {};
+  if (file < 0 || fstat(file, &info) != 0)
+    throw std::runtime_error(path + ": " + std::strerror(errno));
+  if (!S_ISREG(info.st_mode)) throw std::runtime_error(path + ": is not a file");
+  if (static_cast<std::size_t>(info.st_size) > limit) {
+    throw std::runtime_error(path + ": has " + std::to_string(info.st_size) + " bytes, at most " +
+                             std::to_string(limit) + " are read");
+  }
+  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t got = read(file, bytes.data() + done, bytes.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw std::runtime_error(path + ": " + std::strerror(errno));
+    if (got == 0) throw std::runtime_error(path + ": became shorter while it was read");
+    done += static_cast<std::size_t>(got);
+  }
+  return bytes;
+}
+
+void write_file(const std::string& path, std::string_view bytes) {
+  try {
+    TemporaryFile file(path);
+    file.write(bytes);
+    file.rename_to(path);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(path + ": cannot be written: " + error.what());
+  }
+}
+
+void check_writable(const std::string& what, const std::string& path) {
+  const std::string prefix = what + " " + path + ": cannot be written: ";
+  const std::string folder = folder_of(path);
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) throw std::runtime_error(prefix + "no folder " + folder);
+  if (!fs::is_directory(folder, ignored))
+    throw std::runtime_error(prefix + folder + " is not a folder");
+  if (fs::is_directory(path, ignored)) throw std::runtime_error(prefix + "it is a folder");
+  try {
+    TemporaryFile probe(path);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(prefix + folder + ": " + error.what());
+  }
+}
+
+std::vector<std::string> picture_paths(const std::string& pattern, int count) {
+  fs::path path(pattern);
+  if (path.filename().empty()) throw UsageError("--output \"" + pattern + "\": names no file");
+  if (path.extension().empty()) path += ".png";
+  if (path.extension() != ".png" && path.extension() != ".PNG") {
+    throw UsageError("--output \"" + pattern + "\": only .png is written, not " +
+                     path.extension().string());
+  }
+  std::string text = path.string();
+  std::size_t slot = text.find("{}");
+  if (slot == std::string::npos) {
+    if (count == 1) return {text};
+    slot = text.size() - path.extension().string().size();
+    text.insert(slot, "-{}");
+    ++slot;
+  }
+  std::vector<std::string> paths;
+  for (int i = 0; i < count; ++i) {
+    paths.push_back(std::string(text).replace(slot, 2, std::to_string(i)));
+  }
+  return paths;
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::cli {
+
+/// The file's bytes. Throws std::runtime_error naming the file when it cannot be read or is over
+/// `limit`.
+std::string read_file(const std::string& path, std::size_t limit);
+
+/// Writes a temporary file beside `path`, then renames it: `path` is whole or untouched.
+/// Throws std::runtime_error naming path and cause.
+void write_file(const std::string& path, std::string_view bytes);
+
+/// Throws std::runtime_error saying why a file could not be written at `path`, by trying in its
+/// folder. `what` opens the message, e.g. "--output".
+void check_writable(const std::string& what, const std::string& path);
+
+/// Where `count` pictures go: `out.png` itself for one; `out-0.png`, `out-1.png`, … for several;
+/// where the pattern has `{}`, the number stands there. `.png` is added when missing. Throws
+/// UsageError for another extension or for nothing to write to.
+std::vector<std::string> picture_paths(const std::string& pattern, int count);
+
+}  // namespace troupe::cli

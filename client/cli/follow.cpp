@@ -1,0 +1,186 @@
+#include "client/cli/follow.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <mutex>
+
+#include "client/cli/files.h"
+#include "client/cli/json.h"
+#include "client/cli/latents_file.h"
+#include "client/cli/progress.h"
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kSlice{200};
+constexpr auto kCancelGrace = std::chrono::seconds(15);
+
+[[noreturn]] void give_up(const std::string& code, const std::string& what,
+                          int exit_code = kFailed) {
+  throw CommandError(Error{code, what}, exit_code);
+}
+
+/// The job's end; a signal or the deadline cancels it first.
+JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
+                Client::OnProgress on_progress, const SignalWatch& signals) {
+  const std::string name = "job " + std::to_string(job);
+  const auto deadline = Clock::now() + std::chrono::duration_cast<milliseconds>(
+                                           std::chrono::duration<double>(options.timeout_seconds));
+  bool timed_out = false;
+  auto give_up_at = Clock::time_point::max();
+  for (;;) {
+    auto result = client.wait(job, kSlice, std::exchange(on_progress, nullptr));
+    if (result) return std::move(result.value());
+    const int exit_code = signals.caught() ? signals.exit_code() : kFailed;
+    const Error& error = result.error();
+    if (error.code != "timeout") {
+      if (timed_out && error.code == "cancelled") {
+        give_up("timeout", name + " was cancelled: not done within the --timeout of " +
+                               seconds_text(options.timeout_seconds));
+      }
+      throw CommandError(error, exit_code);
+    }
+    const auto now = Clock::now();
+    if (now >= give_up_at)
+      give_up("cancelled", name + " was told to stop and has not said that it did", exit_code);
+    if (give_up_at != Clock::time_point::max()) continue;
+    timed_out = now >= deadline;
+    if (!options.cancels) {
+      if (signals.caught())
+        give_up("interrupted", "stopped waiting for " + name + ", which goes on", exit_code);
+      if (timed_out)
+        give_up("timeout", name + " is not done within the --timeout of " +
+                               seconds_text(options.timeout_seconds) + "; it goes on");
+    } else if (timed_out || signals.caught()) {
+      if (auto asked = client.cancel(job); !asked) throw CommandError(asked.error(), exit_code);
+      give_up_at = now + kCancelGrace;
+    }
+  }
+}
+
+std::vector<std::string> write_pictures(const JobResult& result, const std::string& pattern) {
+  if (result.pictures.empty())
+    give_up("failed", "job " + std::to_string(result.job) + " came without pictures");
+  const auto paths = picture_paths(pattern, static_cast<int>(result.pictures.size()));
+  for (std::size_t i = 0; i < paths.size(); ++i)
+    write_file(paths[i], result.pictures[i].png);
+  return paths;
+}
+
+nlohmann::json report_of(const JobResult& result) {
+  auto report = nlohmann::json::parse(result.report, nullptr, false);
+  if (!report.is_object()) return nlohmann::json::object();
+  return report;
+}
+
+}  // namespace
+
+void add_result_options(CLI::App& app, ResultOptions& options) {
+  const std::string group = "Result";
+  app.add_option("--output", options.output,
+                 "Picture file. Several pictures become NAME-0.png, NAME-1.png, …, or the number "
+                 "stands where "
+                 "the name has {}")
+      ->type_name("FILE.png")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--save-latents", options.save_latents,
+                 "Write the final latents, before the VAE, too")
+      ->type_name("F.safetensors")
+      ->group(group);
+  app.add_option("--timeout", options.timeout_seconds, "Give up when the job takes longer")
+      ->check(CLI::Range(0.001, 1e9))
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--quiet,-q", options.quiet, "No progress");
+}
+
+void add_preview_options(CLI::App& app, ResultOptions& options) {
+  app.add_option("--preview", options.preview,
+                 "Write a rough picture of the job under way to this file")
+      ->type_name("FILE.png")
+      ->group("Result");
+  app.add_option("--preview-every", options.preview_every, "Steps between previews")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("K")
+      ->capture_default_str()
+      ->group("Result");
+}
+
+void check_outputs(const ResultOptions& options, int pictures) {
+  for (const std::string& path : picture_paths(options.output, pictures))
+    check_writable("--output", path);
+  if (!options.save_latents.empty()) check_writable("--save-latents", options.save_latents);
+  if (!options.preview.empty()) check_writable("--preview", options.preview);
+}
+
+void ask_for_results(const ResultOptions& options, ImageRequest& request) {
+  request.want_latents = !options.save_latents.empty();
+  if (options.preview.empty()) return;
+  request.progress_interval = options.preview_every;
+  request.progress_content = "preview";
+}
+
+int follow_job(Client& client, const BeginJob& begin, const ResultOptions& options, bool json,
+               const SignalWatch& signals) {
+  struct Shown {
+    explicit Shown(bool quiet) : view(std::cerr, progress_style(quiet), terminal_width()) {}
+    std::mutex mutex;
+    ProgressView view;
+    std::string preview_error;
+  };
+  // Shared with the callback, which may outlive this call by a moment.
+  auto shown = std::make_shared<Shown>(options.quiet);
+  const Client::OnProgress on_progress = [shown,
+                                          preview = options.preview](const Progress& progress) {
+    std::lock_guard lock(shown->mutex);
+    shown->view.show(progress);
+    if (preview.empty() || progress.preview_png.empty() || !shown->preview_error.empty()) return;
+    try {
+      write_file(preview, progress.preview_png);
+    } catch (const std::exception& error) {
+      shown->preview_error = error.what();
+    }
+  };
+  const std::uint64_t job = begin(on_progress);
+
+  const auto take_bar_away = [&] {
+    std::lock_guard lock(shown->mutex);
+    shown->view.finish();
+  };
+  JobResult result;
+  try {
+    result = await(client, job, options, on_progress, signals);
+  } catch (...) {
+    take_bar_away();
+    throw;
+  }
+  take_bar_away();
+
+  const auto paths = write_pictures(result, options.output);
+  if (!options.save_latents.empty()) {
+    if (!result.latents) give_up("failed", "job " + std::to_string(job) + " came without latents");
+    write_file(options.save_latents, latents_file_bytes(*result.latents));
+  }
+  if (json) {
+    nlohmann::json report = report_of(result);
+    report["job"] = job;
+    report["outputs"] = paths;
+    if (!options.save_latents.empty()) report["latents"] = options.save_latents;
+    print_json(report);
+  } else {
+    for (const std::string& path : paths)
+      std::cout << path << "\n";
+    std::cout.flush();
+  }
+  if (!shown->preview_error.empty()) give_up("failed", "--preview " + shown->preview_error);
+  return kOk;
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,44 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "client/cli/signals.h"
+#include "troupe/client.h"
+
+namespace CLI {
+class App;
+}
+
+namespace troupe::cli {
+
+/// What becomes of a job's result: shared by run, submit and wait.
+struct ResultOptions {
+  std::string output = "out.png";
+  std::string save_latents;  // "" = not
+  std::string preview;       // "" = none
+  int preview_every = 1;
+  double timeout_seconds = 24 * 3600;
+  bool quiet = false;
+  bool cancels = true;  // the job at the deadline or a signal; else it is left alone
+};
+
+void add_result_options(CLI::App& app, ResultOptions& options);
+/// `--preview FILE --preview-every K`: for verbs that hand the job in themselves.
+void add_preview_options(CLI::App& app, ResultOptions& options);
+
+/// Throws unless every file can be written: UsageError for its name, std::runtime_error for its
+/// folder.
+void check_outputs(const ResultOptions& options, int pictures);
+
+/// Puts into the request what the result options need of it.
+void ask_for_results(const ResultOptions& options, ImageRequest& request);
+
+/// Shows progress on standard error until the job ends, then writes the files and prints their
+/// names, or the report as JSON. `begin` is given the progress callback and answers with the job's
+/// id. Throws CommandError.
+using BeginJob = std::function<std::uint64_t(Client::OnProgress)>;
+int follow_job(Client& client, const BeginJob& begin, const ResultOptions& options, bool json,
+               const SignalWatch& signals);
+
+}  // namespace troupe::cli

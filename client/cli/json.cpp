@@ -1,0 +1,61 @@
+#include "client/cli/json.h"
+
+#include <iostream>
+
+namespace troupe::cli {
+namespace {
+
+nlohmann::json to_json(const ActorInfo& actor) {
+  nlohmann::json groups = nlohmann::json::array();
+  for (const GroupInfo& group : actor.groups) {
+    groups.push_back({{"axis", group.axis}, {"ranks", group.ranks}, {"rank", group.rank_in_group}});
+  }
+  return {{"id", actor.id},
+          {"incarnation", actor.incarnation},
+          {"state", actor.state},
+          {"host", actor.host},
+          {"pid", actor.pid},
+          {"device", actor.device},
+          {"local_rank", actor.local_rank},
+          {"groups", groups},
+          {"doing", actor.doing},
+          {"restarts", actor.restarts},
+          {"memory_bytes", actor.memory_bytes}};
+}
+
+}  // namespace
+
+nlohmann::json to_json(const Error& error) {
+  return {{"code", error.code}, {"message", error.what}};
+}
+
+nlohmann::json to_json(const JobInfo& job) {
+  return {{"id", job.id},           {"state", job.state},
+          {"prompt", job.prompt},   {"pictures", job.pictures},
+          {"step", job.step},       {"steps", job.steps},
+          {"seconds", job.seconds}, {"cause", job.cause}};
+}
+
+nlohmann::json to_json(const ClusterInfo& cluster) {
+  nlohmann::json actors = nlohmann::json::array();
+  for (const ActorInfo& actor : cluster.actors)
+    actors.push_back(to_json(actor));
+  return {{"version", cluster.version},
+          {"endpoint", cluster.endpoint},
+          {"host", cluster.host},
+          {"pid", cluster.pid},
+          {"model", cluster.model},
+          {"uptime_seconds", cluster.uptime_seconds},
+          {"actors", actors},
+          {"jobs",
+           {{"queued", cluster.jobs_queued},
+            {"running", cluster.jobs_running},
+            {"ended", cluster.jobs_ended}}},
+          {"recent_failures", cluster.recent_failures}};
+}
+
+void print_json(const nlohmann::json& document) {
+  std::cout << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,15 @@
+#pragma once
+#include <nlohmann/json.hpp>
+
+#include "troupe/client.h"
+
+namespace troupe::cli {
+
+nlohmann::json to_json(const Error& error);
+nlohmann::json to_json(const JobInfo& job);
+nlohmann::json to_json(const ClusterInfo& cluster);
+
+/// One document on standard output.
+void print_json(const nlohmann::json& document);
+
+}  // namespace troupe::cli

@@ -1,0 +1,158 @@
+#include "client/cli/request_options.h"
+
+#include <filesystem>
+
+#include "client/cli/latents_file.h"
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+constexpr int kMany = 1 << 20;
+
+const std::map<std::string, std::string> kDtypes = {{"float32", "float32"},   {"fp32", "float32"},
+                                                    {"bfloat16", "bfloat16"}, {"bf16", "bfloat16"},
+                                                    {"float16", "float16"},   {"fp16", "float16"}};
+
+}  // namespace
+
+void add_request_options(CLI::App& app, RequestOptions& options) {
+  ImageRequest& request = options.request;
+  const std::string group = "Picture";
+  app.add_option("--model", options.model, "Model folder in diffusers layout")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--prompt", request.prompts, "What to show; repeat it for several pictures")
+      ->type_name("TEXT")
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_option("--negative-prompt", request.negative_prompt, "What not to show")
+      ->type_name("TEXT")
+      ->group(group);
+  app.add_option("--n", request.images_per_prompt, "Pictures per prompt")
+      ->check(CLI::Range(1, kMany))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--height", request.height, "Pixels; default: the model's native size")
+      ->check(CLI::Range(1, kMany))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--width", request.width, "Pixels; default: the model's native size")
+      ->check(CLI::Range(1, kMany))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--steps", request.steps, "Sampler steps")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--guidance", request.guidance_scale, "Guidance scale; 1 or less = no guidance")
+      ->type_name("X")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--seed", request.seed, "Seed of the noise, as torch's CPU generator takes it")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--sampler", request.sampler,
+                 "dpmsolver++, ddim or euler; default: the model's own")
+      ->type_name("NAME")
+      ->group(group);
+  app.add_option("--dtype", request.dtype, "Type that is computed in: float32, bfloat16 or float16")
+      ->transform(CLI::CheckedTransformer(kDtypes))
+      ->type_name("TYPE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--noise-dtype", request.noise_dtype,
+                 "Type that noise is drawn in: float32, or model (that of --dtype)")
+      ->check(CLI::IsMember({"float32", "model"}))
+      ->type_name("TYPE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-sequence-length", request.max_sequence_length, "Text tokens at most")
+      ->check(CLI::Range(1, kMany))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--resolution-binning", request.resolution_binning,
+               "Compute at the nearest size the model was trained at, then resize");
+  app.add_flag("--clean-caption", request.clean_caption,
+               "Clean the prompt as the model's training did");
+  app.add_option(
+         "--init-latents", options.init_latents_path,
+         "Start from tensor \"latents\" [n, 4, h/8, w/8] of this file, not from the seed's noise")
+      ->type_name("F.safetensors")
+      ->group(group);
+}
+
+void add_degree_options(CLI::App& app, RequestOptions& options) {
+  const std::string group =
+      "Parallelism (--method, --patches and --warmup change the picture, the rest does not)";
+  app.add_option("--method", options.method,
+                 "exact or pipefusion; default: pipefusion when --patches > 1")
+      ->check(CLI::IsMember({"exact", "pipefusion"}))
+      ->type_name("NAME")
+      ->group(group);
+  app.add_option("--patches", options.request.num_pipeline_patch, "PipeFusion patches of a picture")
+      ->check(CLI::Range(1, kMany))
+      ->type_name("M")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--warmup", options.request.warmup_steps,
+                 "PipeFusion: synchronous steps at the start")
+      ->check(CLI::Range(0, kMany))
+      ->type_name("K")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--dp", options.parallelism.dp, "Replicas that pictures are split over")
+      ->check(CLI::Range(1, kMany))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--cfg", options.parallelism.cfg,
+                 "1 or 2 = the guidance branches on actors of their own")
+      ->check(CLI::Range(1, 2))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--pp", options.parallelism.pp,
+                 "Pipeline stages that the model's blocks are split over")
+      ->check(CLI::Range(1, kMany))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void settle(RequestOptions& options) {
+  ImageRequest& request = options.request;
+  if (options.method.empty()) {
+    request.method = request.num_pipeline_patch > 1 ? "pipefusion" : "exact";
+  } else {
+    request.method = options.method;
+  }
+  if (request.method == "exact" && request.num_pipeline_patch > 1) {
+    throw UsageError("--method exact does not go with --patches " +
+                     std::to_string(request.num_pipeline_patch) + ": only pipefusion has patches");
+  }
+  if (options.parallelism.cfg == 2 && !(request.guidance_scale > 1)) {
+    throw UsageError("--cfg 2 needs guidance: with --guidance 1 or less there is only one branch");
+  }
+}
+
+Submission make_submission(const RequestOptions& options) {
+  Submission submission;
+  submission.request = options.request;
+  submission.parallelism = options.parallelism;
+  if (!options.model.empty())
+    submission.model = std::filesystem::absolute(options.model).lexically_normal().string();
+  if (!options.init_latents_path.empty())
+    submission.request.init_latents = read_latents(options.init_latents_path);
+  return submission;
+}
+
+int picture_count(const RequestOptions& options) {
+  return static_cast<int>(options.request.prompts.size()) * options.request.images_per_prompt;
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,35 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "troupe/client.h"
+
+namespace CLI {
+class App;
+}
+
+namespace troupe::cli {
+
+/// Options that say which pictures and on how many actors: shared by run, submit and plan.
+struct RequestOptions {
+  std::string model;
+  ImageRequest request;
+  Parallelism parallelism;
+  std::string method;             // "" = by the number of patches
+  std::string init_latents_path;  // "" = noise from the seed
+};
+
+void add_request_options(CLI::App& app, RequestOptions& options);
+void add_degree_options(CLI::App& app, RequestOptions& options);
+
+/// Settles the method and refuses options that contradict each other. Throws UsageError naming
+/// them.
+void settle(RequestOptions& options);
+
+/// The submission, with the initial latents read. The model's folder becomes an absolute path.
+/// Throws std::runtime_error when the latents cannot be read.
+Submission make_submission(const RequestOptions& options);
+
+int picture_count(const RequestOptions& options);
+
+}  // namespace troupe::cli

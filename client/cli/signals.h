@@ -1,0 +1,52 @@
+#pragma once
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace troupe::cli {
+
+/// Catches SIGINT, SIGTERM and SIGHUP while it lives, on a thread of its own.
+class SignalWatch {
+ public:
+  SignalWatch();
+  ~SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  /// The first signal that came, 0 if none has.
+  int caught() const { return caught_; }
+  /// What a shell expects of a process that ended by that signal.
+  int exit_code() const { return 128 + caught_; }
+  /// What to do when a signal comes, or at once if one has. Returns when no earlier action is
+  /// running.
+  void on_signal(std::function<void()> action);
+
+ private:
+  void listen();
+
+  std::mutex mutex_;
+  std::function<void()> action_;
+  std::atomic<int> caught_ = 0;
+  boost::asio::io_context io_;
+  boost::asio::signal_set signals_;
+  std::thread thread_;
+};
+
+/// Gives a SignalWatch something to do for a while.
+class ActOnSignal {
+ public:
+  ActOnSignal(SignalWatch& signals, std::function<void()> action) : signals_(signals) {
+    signals_.on_signal(std::move(action));
+  }
+  ~ActOnSignal() { signals_.on_signal(nullptr); }
+  ActOnSignal(const ActOnSignal&) = delete;
+  ActOnSignal& operator=(const ActOnSignal&) = delete;
+
+ private:
+  SignalWatch& signals_;
+};
+
+}  // namespace troupe::cli

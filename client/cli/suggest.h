@@ -1,0 +1,13 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace troupe::cli {
+
+/// How many characters must be added, taken away, changed or swapped to make `a` of `b`.
+int edit_distance(const std::string& a, const std::string& b);
+
+/// The one of `known` that `word` was probably meant to be, or "".
+std::string nearest(const std::string& word, const std::vector<std::string>& known);
+
+}  // namespace troupe::cli

@@ -1,0 +1,66 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "troupe/client.h"
+
+namespace troupe::cli {
+
+inline constexpr int kOk = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kUsage = 2;
+
+/// The command line makes no sense: exit code 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// What was asked for did not work: exit code 1, or 128 + signal after a signal.
+struct CommandError : std::runtime_error {
+  explicit CommandError(Error why, int exit = kFailed)
+      : std::runtime_error(why.message()), error(std::move(why)), exit_code(exit) {}
+  Error error;
+  int exit_code;
+};
+
+/// The value, or a CommandError.
+template <class T>
+T take(Result<T> result) {
+  if (!result) throw CommandError(result.error());
+  return std::move(result.value());
+}
+
+/// One subcommand of `troupe`. Its options are members; run() is called when it was chosen.
+class Verb {
+ public:
+  virtual ~Verb() = default;
+  /// Does it, prints the result to standard output, answers with the exit code.
+  /// Throws UsageError, CommandError or any std::exception (exit code 1).
+  virtual int run() = 0;
+
+  CLI::App& app() { return *app_; }
+  bool json() const { return json_; }
+
+ protected:
+  Verb(CLI::App& parent, const std::string& name, const std::string& description);
+  CLI::App* app_;
+  bool json_ = false;
+};
+
+std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent);
+
+std::unique_ptr<Verb> make_run(CLI::App& parent);
+std::unique_ptr<Verb> make_start(CLI::App& parent);
+std::unique_ptr<Verb> make_status(CLI::App& parent);
+std::unique_ptr<Verb> make_submit(CLI::App& parent);
+std::unique_ptr<Verb> make_wait(CLI::App& parent);
+std::unique_ptr<Verb> make_jobs(CLI::App& parent);
+std::unique_ptr<Verb> make_cancel(CLI::App& parent);
+std::unique_ptr<Verb> make_stop(CLI::App& parent);
+std::unique_ptr<Verb> make_plan(CLI::App& parent);
+std::unique_ptr<Verb> make_inspect(CLI::App& parent);
+
+}  // namespace troupe::cli

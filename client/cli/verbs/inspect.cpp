@@ -1,0 +1,89 @@
+#include <filesystem>
+#include <iostream>
+
+#include "client/cli/files.h"
+#include "client/cli/json.h"
+#include "client/cli/png_text.h"
+#include "client/cli/table.h"
+#include "client/cli/verb.h"
+#include "models/spec/weight_index.h"
+
+namespace troupe::cli {
+namespace {
+
+constexpr std::size_t kLargestPng = std::size_t{1} << 30;
+
+class InspectVerb : public Verb {
+ public:
+  explicit InspectVerb(CLI::App& parent)
+      : Verb(parent, "inspect",
+             "Print the parameters in a picture, or the tensors in a safetensors file") {
+    app_->add_option("FILE", file_, "A .png or .safetensors file");
+  }
+
+  int run() override {
+    if (file_.empty()) throw UsageError("inspect needs a FILE");
+    if (std::filesystem::path(file_).extension() == ".safetensors") return inspect_tensors();
+    return inspect_picture();
+  }
+
+ private:
+  int inspect_picture() {
+    PngInfo info;
+    const std::string bytes = read_file(file_, kLargestPng);
+    try {
+      info = read_png_info(bytes);
+    } catch (const std::exception& error) {
+      throw std::runtime_error(file_ + ": " + error.what());
+    }
+    if (json()) {
+      nlohmann::json texts = nlohmann::json::object();
+      for (const PngText& text : info.texts)
+        texts[text.keyword] = text.text;
+      print_json(
+          {{"file", file_}, {"width", info.width}, {"height", info.height}, {"text", texts}});
+      return kOk;
+    }
+    std::cout << file_ << ": PNG, " << info.width << " x " << info.height << "\n";
+    if (info.texts.empty()) std::cout << "no parameters\n";
+    for (const PngText& text : info.texts)
+      std::cout << text.keyword << ": " << text.text << "\n";
+    std::cout << std::flush;
+    return kOk;
+  }
+
+  int inspect_tensors() {
+    const auto index = spec::WeightIndex::read_file(file_);
+    if (json()) {
+      auto tensors = nlohmann::json::array();
+      for (const spec::TensorEntry& tensor : index.tensors()) {
+        tensors.push_back({{"name", tensor.name},
+                           {"dtype", std::string(spec::dtype_name(tensor.dtype))},
+                           {"shape", tensor.shape},
+                           {"bytes", tensor.bytes()}});
+      }
+      print_json({{"file", file_},
+                  {"bytes", index.bytes()},
+                  {"tensors", tensors},
+                  {"metadata", index.metadata()}});
+      return kOk;
+    }
+    std::vector<Row> rows;
+    for (const spec::TensorEntry& tensor : index.tensors()) {
+      rows.push_back({tensor.name, std::string(spec::dtype_name(tensor.dtype)), spec::shape_text(tensor.shape)});
+    }
+    std::cout << file_ << ": " << rows.size() << " tensors, " << bytes_text(index.bytes()) << "\n"
+              << table({"NAME", "TYPE", "SHAPE"}, rows) << std::flush;
+    return kOk;
+  }
+
+  std::string file_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_inspect(CLI::App& parent) {
+  return std::make_unique<InspectVerb>(parent);
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,106 @@
+#include <filesystem>
+
+#include "client/cli/follow.h"
+#include "client/cli/request_options.h"
+#include "client/cli/verb.h"
+#include "client/convert.h"
+#include "controller/cluster/cluster.h"
+#include "controller/plan/plan.h"
+#include "models/spec/model_spec.h"
+
+namespace troupe::cli {
+namespace {
+
+constexpr auto kReadyDeadline = std::chrono::seconds(120);
+
+class RunVerb : public Verb {
+ public:
+  explicit RunVerb(CLI::App& parent)
+      : Verb(parent, "run", "Make pictures with a cluster of its own, started for it") {
+    add_request_options(*app_, request_);
+    add_degree_options(*app_, request_);
+    app_->add_option("--device", options_.device, "What actors compute on: cpu or cuda")
+        ->check(CLI::IsMember({"cpu", "cuda"}))
+        ->type_name("NAME")
+        ->capture_default_str();
+    app_->add_option("--threads-per-actor", options_.threads_per_actor,
+                     "Threads that an actor computes with")
+        ->check(CLI::Range(1, 4096))
+        ->type_name("T")
+        ->capture_default_str();
+    app_->add_option("--keep-logs", options_.log_folder,
+                     "Keep the actors' log files in this folder")
+        ->type_name("DIR");
+    add_result_options(*app_, results_);
+    add_preview_options(*app_, results_);
+    app_->footer(
+        "dp x cfg x pp actors are started and ended with the job. Ctrl-C cancels it and leaves "
+        "nothing behind.\n\n"
+        "Examples:\n"
+        "  troupe run --model DIR --prompt \"a red circle above a blue square\" --output out.png\n"
+        "  troupe run --model DIR --prompt \"a cat\" --cfg 2 --pp 2 --patches 4 --warmup 1\n"
+        "  troupe run --model DIR --prompt \"a cat\" --prompt \"a dog\" --dp 2 --json > "
+        "report.json");
+  }
+
+  int run() override {
+    if (request_.model.empty()) throw UsageError("run needs --model");
+    if (request_.request.prompts.empty()) throw UsageError("run needs --prompt");
+    settle(request_);
+    check_outputs(results_, picture_count(request_));
+    Submission submission = make_submission(request_);
+    ask_for_results(results_, submission.request);
+    refuse_impossible(submission);
+    return run_on_own_cluster(submission);
+  }
+
+ private:
+  /// Before anything is started or loaded.
+  static void refuse_impossible(const Submission& submission) {
+    if (const auto error = client::check_init_latents(submission.request))
+      throw CommandError(*error);
+    const wire::JobSpec job = client::to_wire(submission);
+    const auto model = spec::read_model_spec(job.model);
+    plan::make_plan(model, job.request, job.parallelism);
+  }
+
+  int run_on_own_cluster(const Submission& submission) {
+    const Parallelism& degrees = submission.parallelism;
+    options_.actors = degrees.dp * degrees.cfg * degrees.pp;
+    options_.model = submission.model;
+    if (!options_.log_folder.empty()) {
+      options_.log_folder =
+          std::filesystem::absolute(options_.log_folder).lexically_normal().string();
+    }
+    SignalWatch signals;
+    cluster::Cluster cluster(options_);
+    try {
+      ActOnSignal stop(signals, [&] { cluster.stop(); });
+      cluster.wait_ready(kReadyDeadline);
+    } catch (const std::exception& error) {
+      if (!signals.caught()) throw;
+    }
+    if (signals.caught())
+      throw CommandError(Error{"cancelled", "interrupted while actors were starting"},
+                         signals.exit_code());
+    Client client = take(Client::connect(cluster.endpoint()));
+    return follow_job(
+        client,
+        [&](Client::OnProgress on_progress) {
+          return take(client.submit(submission, std::move(on_progress)));
+        },
+        results_, json(), signals);
+  }
+
+  RequestOptions request_;
+  ResultOptions results_;
+  cluster::ClusterOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_run(CLI::App& parent) {
+  return std::make_unique<RunVerb>(parent);
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,60 @@
+#include <chrono>
+#include <iostream>
+#include <thread>
+
+#include "client/cli/endpoint.h"
+#include "client/cli/json.h"
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+constexpr auto kStopDeadline = std::chrono::seconds(15);
+
+class StopVerb : public Verb {
+ public:
+  explicit StopVerb(CLI::App& parent) : Verb(parent, "stop", "End the cluster; running jobs fail") {
+    add_connect_option(*app_, endpoint_);
+  }
+
+  int run() override {
+    const std::string endpoint = checked_endpoint(endpoint_);
+    Client client = take(Client::connect(endpoint));
+    const ClusterInfo cluster = take(client.status());
+    const auto asked = client.stop_cluster();
+    // A controller that is gone before its answer was read has stopped, too.
+    if (!asked && asked.error().code != "lost") throw CommandError(asked.error());
+    await_end(client, cluster);
+    if (json()) {
+      print_json({{"stopped", endpoint}, {"pid", cluster.pid}});
+    } else {
+      std::cout << "stopped " << endpoint << std::endl;
+    }
+    return kOk;
+  }
+
+ private:
+  /// Until the controller no longer answers, so that the next `troupe start` finds its address
+  /// free.
+  static void await_end(Client& client, const ClusterInfo& cluster) {
+    const auto deadline = std::chrono::steady_clock::now() + kStopDeadline;
+    while (client.status()) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        throw CommandError(Error{"timeout", "the controller (pid " + std::to_string(cluster.pid) +
+                                                " on " + cluster.host +
+                                                ") was told to stop and still answers"});
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+
+  std::string endpoint_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_stop(CLI::App& parent) {
+  return std::make_unique<StopVerb>(parent);
+}
+
+}  // namespace troupe::cli

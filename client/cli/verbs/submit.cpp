@@ -1,0 +1,73 @@
+#include <iostream>
+
+#include "client/cli/endpoint.h"
+#include "client/cli/follow.h"
+#include "client/cli/json.h"
+#include "client/cli/request_options.h"
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+class SubmitVerb : public Verb {
+ public:
+  explicit SubmitVerb(CLI::App& parent)
+      : Verb(parent, "submit", "Make pictures on a running cluster") {
+    add_connect_option(*app_, endpoint_);
+    add_request_options(*app_, request_);
+    add_degree_options(*app_, request_);
+    add_result_options(*app_, results_);
+    add_preview_options(*app_, results_);
+    app_->add_flag("--detach", detach_, "Print the job's ID and go; fetch with `troupe wait ID`");
+    app_->footer(
+        "Without --model the cluster's own model is taken.\n"
+        "Ctrl-C cancels the job.\n\n"
+        "Examples:\n"
+        "  troupe submit --prompt \"a green star\" --cfg 2 --pp 2 --patches 4 --output star.png\n"
+        "  troupe submit --prompt \"a cat\" --n 8 --dp 2 --output \"cat-{}.png\" --json\n"
+        "  id=$(troupe submit --prompt \"a dog\" --detach) && troupe wait $id --output dog.png");
+  }
+
+  int run() override {
+    if (request_.request.prompts.empty()) throw UsageError("submit needs --prompt");
+    settle(request_);
+    const std::string endpoint = checked_endpoint(endpoint_);
+    if (!detach_) check_outputs(results_, picture_count(request_));
+    Submission submission = make_submission(request_);
+    submission.detached = detach_;
+    ask_for_results(results_, submission.request);
+    const SignalWatch signals;
+    Client client = take(Client::connect(endpoint));
+    if (detach_) return hand_in(client, submission);
+    return follow_job(
+        client,
+        [&](Client::OnProgress on_progress) {
+          return take(client.submit(submission, std::move(on_progress)));
+        },
+        results_, json(), signals);
+  }
+
+ private:
+  int hand_in(Client& client, const Submission& submission) {
+    const std::uint64_t job = take(client.submit(submission));
+    if (json()) {
+      print_json({{"job", job}});
+    } else {
+      std::cout << job << std::endl;
+    }
+    return kOk;
+  }
+
+  std::string endpoint_;
+  RequestOptions request_;
+  ResultOptions results_;
+  bool detach_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_submit(CLI::App& parent) {
+  return std::make_unique<SubmitVerb>(parent);
+}
+
+}  // namespace troupe::cli

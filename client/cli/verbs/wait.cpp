@@ -1,0 +1,47 @@
+#include <chrono>
+#include <iostream>
+
+#include "client/cli/endpoint.h"
+#include "client/cli/follow.h"
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+class WaitVerb : public Verb {
+ public:
+  explicit WaitVerb(CLI::App& parent)
+      : Verb(parent, "wait",
+             "Follow a job that was handed in with --detach, and write its pictures") {
+    app_->add_option("ID", job_, "The job, as `troupe submit --detach` and `troupe jobs` name it");
+    add_connect_option(*app_, endpoint_);
+    add_result_options(*app_, results_);
+    app_->footer(
+        "--save-latents needs a job that was handed in with it.\nCtrl-C and --timeout leave the "
+        "job alone.");
+  }
+
+  int run() override {
+    if (app_->count("ID") == 0) throw UsageError("wait needs a job's ID");
+    const std::string endpoint = checked_endpoint(endpoint_);
+    check_outputs(results_, 1);
+    results_.cancels = false;
+    const SignalWatch signals;
+    Client client = take(Client::connect(endpoint));
+    return follow_job(
+        client, [&](const Client::OnProgress&) { return job_; }, results_, json(), signals);
+  }
+
+ private:
+  std::uint64_t job_ = 0;
+  std::string endpoint_;
+  ResultOptions results_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_wait(CLI::App& parent) {
+  return std::make_unique<WaitVerb>(parent);
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,204 @@
+#include "client/convert.h"
+
+#include <bit>
+#include <cstring>
+
+namespace troupe::client {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "latents travel little-endian");
+constexpr std::int64_t kLatentScale = 8;  // pixels a latent row or column
+
+const char* public_code(wire::FailureCode code) {
+  using enum wire::FailureCode;
+  switch (code) {
+    case timeout:
+      return "timeout";
+    case lost:
+      return "lost";
+    case refused:
+      return "refused";
+    case bad_request:
+      return "bad_request";
+    case not_found:
+      return "not_found";
+    case overloaded:
+      return "overloaded";
+    case cancelled:
+      return "cancelled";
+    case out_of_memory:
+      return "out_of_memory";
+    case protocol:
+      return "protocol";
+    case none:
+    case internal:
+      return "failed";
+  }
+  return "failed";
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+/// Number of elements, or nothing for a shape that makes no sense or is over 2^40.
+std::optional<std::uint64_t> element_count(const std::vector<std::int64_t>& shape) {
+  std::uint64_t count = 1;
+  for (const std::int64_t size : shape) {
+    if (size <= 0 || count > (std::uint64_t{1} << 40) / static_cast<std::uint64_t>(size)) return {};
+    count *= static_cast<std::uint64_t>(size);
+  }
+  return count;
+}
+
+}  // namespace
+
+wire::JobSpec to_wire(const Submission& submission) {
+  const ImageRequest& from = submission.request;
+  wire::JobSpec spec;
+  spec.model = submission.model;
+  spec.parallelism = {submission.parallelism.dp, submission.parallelism.cfg,
+                      submission.parallelism.pp};
+  wire::ImageRequest& to = spec.request;
+  to.prompts = from.prompts;
+  to.negative_prompt = from.negative_prompt;
+  to.images_per_prompt = from.images_per_prompt;
+  to.height = from.height;
+  to.width = from.width;
+  to.steps = from.steps;
+  to.guidance_scale = from.guidance_scale;
+  to.seed = from.seed;
+  to.sampler = from.sampler;
+  to.method = from.method;
+  to.num_pipeline_patch = from.num_pipeline_patch;
+  to.warmup_steps = from.warmup_steps;
+  to.dtype = from.dtype;
+  to.noise_dtype = from.noise_dtype;
+  to.max_sequence_length = from.max_sequence_length;
+  to.resolution_binning = from.resolution_binning;
+  to.clean_caption = from.clean_caption;
+  to.want_latents = from.want_latents;
+  to.progress_interval = from.progress_interval;
+  to.progress_content = from.progress_content;
+  if (from.init_latents && from.init_latents->shape.size() == 4) {
+    const auto& shape = from.init_latents->shape;
+    if (to.height == 0) to.height = static_cast<std::int32_t>(shape[2] * kLatentScale);
+    if (to.width == 0) to.width = static_cast<std::int32_t>(shape[3] * kLatentScale);
+  }
+  return spec;
+}
+
+std::optional<Error> check_init_latents(const ImageRequest& request) {
+  if (!request.init_latents) return {};
+  const Latents& latents = *request.init_latents;
+  const auto refuse = [&](const std::string& why) {
+    return Error{"bad_request", "init_latents of shape " + shape_text(latents.shape) + ": " + why};
+  };
+  const auto count = element_count(latents.shape);
+  if (latents.shape.size() != 4 || !count)
+    return refuse("not [n, channels, height / 8, width / 8]");
+  if (*count != latents.data.size()) {
+    return refuse("holds " + std::to_string(latents.data.size()) + " values, not " +
+                  std::to_string(*count));
+  }
+  const auto pictures =
+      static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
+  if (latents.shape[0] != pictures) {
+    return refuse("the request is for " + std::to_string(pictures) + " pictures");
+  }
+  if (request.resolution_binning) return {};
+  if (request.height != 0 && request.height != latents.shape[2] * kLatentScale) {
+    return refuse("height " + std::to_string(request.height) + " wants " +
+                  std::to_string(request.height / kLatentScale) + " rows");
+  }
+  if (request.width != 0 && request.width != latents.shape[3] * kLatentScale) {
+    return refuse("width " + std::to_string(request.width) + " wants " +
+                  std::to_string(request.width / kLatentScale) + " columns");
+  }
+  return {};
+}
+
+std::string latents_bytes(const Latents& latents) {
+  return {reinterpret_cast<const char*>(latents.data.data()), latents.data.size() * sizeof(float)};
+}
+
+std::optional<Latents> latents_from(const std::string& bytes,
+                                    const std::vector<std::int64_t>& shape) {
+  const auto count = element_count(shape);
+  if (!count || *count * sizeof(float) != bytes.size()) return {};
+  Latents latents{.shape = shape, .data = std::vector<float>(*count)};
+  std::memcpy(latents.data.data(), bytes.data(), bytes.size());
+  return latents;
+}
+
+Error to_error(const wire::Failure& failure) {
+  return {public_code(failure.code), failure.what};
+}
+
+Error job_error(const wire::JobFinished& finished) {
+  const std::string job = "job " + std::to_string(finished.job);
+  Error error = to_error(finished.failure);
+  // Inside a job these mean its actors, not the link between client and controller.
+  if (error.code == "timeout" || error.code == "lost" || error.code == "protocol")
+    error.code = "failed";
+  if (finished.state == wire::JobState::cancelled) error.code = "cancelled";
+  if (error.what.empty()) {
+    error.what = job + " was cancelled";
+    if (error.code != "cancelled") error.what = job + " failed, and the controller gave no cause";
+  } else if (error.what.find(job) == std::string::npos) {
+    error.what = job + ": " + error.what;
+  }
+  return error;
+}
+
+std::vector<JobInfo> to_public(wire::JobList list) {
+  std::vector<JobInfo> jobs;
+  for (wire::JobRow& row : list.jobs) {
+    jobs.push_back({.id = row.id,
+                    .state = wire::to_string(row.state),
+                    .prompt = std::move(row.prompt),
+                    .pictures = row.pictures,
+                    .step = row.step,
+                    .steps = row.steps,
+                    .seconds = row.seconds,
+                    .cause = std::move(row.cause)});
+  }
+  return jobs;
+}
+
+ClusterInfo to_public(wire::ClusterStatus status) {
+  ClusterInfo info;
+  info.version = std::move(status.version);
+  info.host = std::move(status.host);
+  info.endpoint = std::move(status.endpoint);
+  info.model = std::move(status.model);
+  info.pid = status.pid;
+  info.uptime_seconds = status.uptime_seconds;
+  info.jobs_queued = status.jobs_queued;
+  info.jobs_running = status.jobs_running;
+  info.jobs_ended = status.jobs_ended;
+  info.recent_failures = std::move(status.recent_failures);
+  for (wire::ActorRow& row : status.actors) {
+    ActorInfo actor;
+    actor.id = row.id;
+    actor.incarnation = row.incarnation;
+    actor.state = std::move(row.state);
+    actor.host = std::move(row.host);
+    actor.device = std::move(row.device);
+    actor.doing = std::move(row.doing);
+    actor.pid = row.pid;
+    actor.local_rank = row.local_rank;
+    actor.restarts = row.restarts;
+    actor.memory_bytes = row.memory_bytes;
+    for (wire::GroupRow& group : row.groups) {
+      actor.groups.push_back({std::move(group.axis), std::move(group.ranks), group.rank_in_group});
+    }
+    info.actors.push_back(std::move(actor));
+  }
+  return info;
+}
+
+}  // namespace troupe::client

@@ -1,0 +1,189 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+/// The C++ client API of Troupe. Only the standard library is needed to include it.
+///
+///   auto client = troupe::Client::connect("ipc:///tmp/troupe/control.sock");
+///   auto job = client.value().submit({.prompts = {"a red circle above a blue square"}});
+///   auto result = client.value().wait(job.value(), std::chrono::minutes(5));
+///   save(result.value().pictures[0].png);
+namespace troupe {
+
+/// Why something did not work, as a value.
+struct Error {
+  /// For programs. Of the link: unreachable, version_mismatch, refused, lost, timeout, protocol. Of
+  /// a request or job: bad_request, not_found, overloaded, out_of_memory, cancelled, failed.
+  std::string code;
+  /// For people: one line that says what failed, which (job, actor, file, field) and why.
+  std::string what;
+
+  const std::string& message() const { return what; }
+};
+
+/// A value or an Error.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : content_(std::move(value)) {}
+  Result(Error error) : content_(std::move(error)) {}
+  bool ok() const { return content_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+  /// The value; throws std::bad_variant_access when there is an error instead.
+  T& value() { return std::get<0>(content_); }
+  const T& value() const { return std::get<0>(content_); }
+  const Error& error() const { return std::get<1>(content_); }
+
+ private:
+  std::variant<T, Error> content_;
+};
+
+/// Latents of a batch, float32, row-major [n, channels, height / 8, width / 8].
+struct Latents {
+  std::vector<std::int64_t> shape;
+  std::vector<float> data;
+};
+
+/// Which pictures. Field for field what decides them; the degrees below never do.
+struct ImageRequest {
+  std::vector<std::string> prompts;
+  std::string negative_prompt;
+  int images_per_prompt = 1;
+  int height = 0;  // pixels; 0 = the model's native size
+  int width = 0;
+  int steps = 20;
+  double guidance_scale = 4.5;
+  std::uint64_t seed = 0;
+  std::string sampler;            // "" = the checkpoint's own; dpmsolver++ | ddim | euler
+  std::string method = "exact";   // exact | pipefusion
+  int num_pipeline_patch = 1;     // pipefusion: patches
+  int warmup_steps = 1;           // pipefusion: synchronous steps at the start
+  std::string dtype = "float32";  // float32 | bfloat16 | float16
+  std::string noise_dtype = "float32";
+  int max_sequence_length = 120;
+  bool resolution_binning = false;
+  bool clean_caption = false;
+  bool want_latents = false;
+  std::optional<Latents>
+      init_latents;              // replaces the seed's noise: unit variance, before sampler scaling
+  int progress_interval = 0;     // every how many steps progress carries latents or a preview
+  std::string progress_content;  // "" | latents | preview
+};
+
+/// On how many actors: dp × cfg × pp.
+struct Parallelism {
+  int dp = 1;
+  int cfg = 1;
+  int pp = 1;
+};
+
+struct Submission {
+  ImageRequest request;
+  Parallelism parallelism = {};
+  std::string model = {};  // "" = the cluster's model
+  bool detached = false;   // goes on when this client is gone
+};
+
+struct Progress {
+  std::uint64_t job = 0;
+  std::string phase;  // queued | loading | text | denoising | decoding
+  int step = 0;
+  int steps = 0;
+  double seconds_per_step = 0;
+  std::optional<Latents> latents;  // when asked for
+  std::string preview_png;         // when asked for: a rough picture, PNG bytes
+  std::vector<std::string> warnings;
+};
+
+struct Picture {
+  std::string png;  // the file's bytes, with its parameters as text chunks
+};
+
+struct JobResult {
+  std::uint64_t job = 0;
+  std::vector<Picture> pictures;   // prompt-major
+  std::optional<Latents> latents;  // when want_latents was set
+  std::string report;              // JSON: seed, plan, seconds, bytes, memory
+};
+
+struct JobInfo {
+  std::uint64_t id = 0;
+  std::string state;  // queued | loading | running | succeeded | failed | cancelled
+  std::string prompt;
+  int pictures = 0;
+  int step = 0;
+  int steps = 0;
+  double seconds = 0;
+  std::string cause;
+};
+
+struct GroupInfo {
+  std::string axis;
+  std::vector<int> ranks;
+  int rank_in_group = 0;
+};
+
+struct ActorInfo {
+  std::uint32_t id = 0;
+  std::uint64_t incarnation = 0;
+  std::string state, host, device, doing;
+  std::uint32_t pid = 0;
+  int local_rank = 0;
+  std::vector<GroupInfo> groups;
+  std::uint64_t restarts = 0;
+  std::uint64_t memory_bytes = 0;
+};
+
+struct ClusterInfo {
+  std::string version, host, endpoint, model;
+  std::uint32_t pid = 0;
+  double uptime_seconds = 0;
+  std::vector<ActorInfo> actors;
+  std::uint32_t jobs_queued = 0, jobs_running = 0, jobs_ended = 0;
+  std::vector<std::string> recent_failures;
+};
+
+/// A connection to a cluster. Thread-safe; callbacks come on the client's own thread and must not
+/// block it.
+class Client {
+ public:
+  /// Connects to the controller at `endpoint` (ipc://… or tcp://…). Errors: bad_request (no such
+  /// kind of endpoint), unreachable (nobody answered within `timeout`), version_mismatch, refused.
+  static Result<Client> connect(const std::string& endpoint,
+                                std::chrono::milliseconds timeout = std::chrono::seconds(5));
+  Client(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;
+  ~Client();
+
+  using OnProgress = std::function<void(const Progress&)>;
+
+  /// Hands a job in; answers with its id as soon as the controller has accepted or refused it
+  /// (within 30 s). `on_progress` comes in order, with what was asked for already fetched. Errors:
+  /// bad_request, overloaded, refused, lost, timeout.
+  Result<std::uint64_t> submit(const Submission& submission, OnProgress on_progress = nullptr);
+  /// Waits for a job's end, this client's or any other's, until its pictures and latents are here,
+  /// for `timeout` at most. The first call that gets the end takes the pictures along. Errors:
+  /// timeout (the job goes on), failed, out_of_memory, cancelled, not_found, lost.
+  Result<JobResult> wait(std::uint64_t job, std::chrono::milliseconds timeout,
+                         OnProgress on_progress = nullptr);
+  /// Cancels a job; it ends at the next micro-step.
+  Result<std::string> cancel(std::uint64_t job);
+  Result<std::vector<JobInfo>> jobs();
+  Result<ClusterInfo> status();
+  /// Ends the cluster: running jobs fail with that cause, actors stop.
+  Result<std::string> stop_cluster();
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe

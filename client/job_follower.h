@@ -1,0 +1,53 @@
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <variant>
+
+#include "transport/control/blob_channel.h"
+#include "transport/wire/client_messages.h"
+#include "troupe/client.h"
+
+namespace troupe::client {
+
+/// Fetches one blob; the handler is called exactly once, later, on the same thread.
+using FetchBlob = std::function<void(const wire::BlobRef&, control::BlobHandler)>;
+
+/// What arrives of one job, put in order: each message is handed on only when its blobs are here
+/// and all before it have been handed on. Lives on the client's thread.
+class JobFollower : public std::enable_shared_from_this<JobFollower> {
+ public:
+  using OnEnd = std::function<void(Result<JobResult>)>;
+
+  JobFollower(std::uint64_t job, FetchBlob fetch, OnEnd on_end)
+      : job_(job), fetch_(std::move(fetch)), on_end_(std::move(on_end)) {}
+
+  void on_progress(Client::OnProgress handler) { on_progress_ = std::move(handler); }
+  void add(wire::JobProgress progress) { push(std::move(progress)); }
+  void add(wire::JobFinished finished) { push(std::move(finished)); }
+  /// Ends it here and now, whatever is still on its way.
+  void end(Result<JobResult> outcome);
+
+ private:
+  using Event = std::variant<wire::JobProgress, wire::JobFinished>;
+
+  void push(Event event);
+  void fetch_next();
+  void fetched(std::size_t index, control::BlobResult blob);
+  void hand_on(wire::JobProgress& progress);
+  void hand_on(wire::JobFinished& finished);
+  const std::vector<wire::BlobRef>& blobs_of_front() const;
+
+  std::uint64_t job_;
+  FetchBlob fetch_;
+  OnEnd on_end_;
+  Client::OnProgress on_progress_;
+  std::deque<Event> events_;
+  bool fetching_ = false;
+  bool ended_ = false;
+  std::size_t missing_ = 0;
+  std::vector<control::BlobResult> fetched_;
+};
+
+}  // namespace troupe::client

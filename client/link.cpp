@@ -1,0 +1,170 @@
+#include "client/link.h"
+
+#include <filesystem>
+
+#include "transport/control/blob_endpoint.h"
+#include "transport/control/endpoint.h"
+
+namespace troupe::client {
+namespace {
+
+constexpr control::Milliseconds kBlobDeadline = std::chrono::minutes(10);
+
+Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
+  std::string code = failure.code == wire::FailureCode::refused ? "refused" : "unreachable";
+  if (code == "refused" && failure.what.find("protocol version") != std::string::npos) {
+    code = "version_mismatch";
+  }
+  std::string what = failure.what;
+  if (what.find(endpoint) == std::string::npos) what = endpoint + ": " + what;
+  return {code, what};
+}
+
+}  // namespace
+
+Link::Link(std::string endpoint, Handlers handlers)
+    : endpoint_(std::move(endpoint)),
+      handlers_(std::move(handlers)),
+      incarnation_(control::random_incarnation()),
+      io_(1),
+      work_(boost::asio::make_work_guard(io_)) {
+  thread_ = std::thread([this] { run(); });
+}
+
+Link::~Link() {
+  post([this] {
+    if (control_) control_->close("the client ends");
+    if (blobs_) blobs_->close();
+    control_.reset();
+    blobs_.reset();
+    io_.stop();
+  });
+  thread_.join();
+}
+
+std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseconds timeout,
+                                 Handlers handlers, Error& error) {
+  try {
+    const control::Endpoint parsed = control::parse_endpoint(endpoint);
+    if (parsed.ipc && !std::filesystem::exists(parsed.path)) {
+      error = {"unreachable", "no controller at " + endpoint + ": there is no such socket"};
+      return nullptr;
+    }
+  } catch (const std::exception& bad) {
+    error = {"bad_request", bad.what()};
+    return nullptr;
+  }
+  std::unique_ptr<Link> link(new Link(endpoint, std::move(handlers)));
+  auto answer = std::make_shared<std::promise<std::optional<Error>>>();
+  auto future = answer->get_future();
+  link->post([&link = *link, timeout, answer] { link.start(timeout, answer); });
+  if (future.wait_for(timeout + std::chrono::seconds(2)) != std::future_status::ready) {
+    error = {"unreachable", "no controller at " + endpoint + ": nobody answered"};
+    return nullptr;
+  }
+  if (const std::optional<Error> failed = future.get()) {
+    error = *failed;
+    return nullptr;
+  }
+  return link;
+}
+
+wire::Hello Link::hello() const {
+  wire::Hello hello;
+  hello.role = "client";
+  hello.name = "client";
+  hello.software = "troupe " TROUPE_VERSION;
+  return hello;
+}
+
+void Link::start(control::Milliseconds timeout, const Outcome& answer) {
+  try {
+    control::ConnectionOptions options;
+    options.endpoint = endpoint_;
+    options.hello = hello();
+    options.incarnation = incarnation_;
+    options.welcome_deadline = timeout;
+    control_ = std::make_unique<control::Connection>(io_, std::move(options));
+  } catch (const std::exception& error) {
+    return answer->set_value(Error{"bad_request", error.what()});
+  }
+  control_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
+    on_message(header, payload);
+  });
+  control_->on_lost([this](const std::string& why) {
+    lose({"lost", "the connection to " + endpoint_ + " is lost: " + why});
+  });
+  control_->start([answer](const wire::Welcome&) { answer->set_value(std::nullopt); },
+                  [this, answer](const wire::Failure& failure) {
+                    lost_ = connect_error(endpoint_, failure);
+                    answer->set_value(lost_);
+                  });
+}
+
+void Link::on_message(const wire::Header& header, std::span<const std::byte> payload) {
+  if (header.kind == wire::Kind::job_progress) {
+    handlers_.on_progress(wire::decode<wire::JobProgress>(payload));
+  } else if (header.kind == wire::Kind::job_finished) {
+    handlers_.on_finished(wire::decode<wire::JobFinished>(payload));
+  } else if (header.is_request()) {
+    control_->reply(header,
+                    wire::Failure{wire::FailureCode::refused, "[client] answers no such request"});
+  }
+}
+
+void Link::lose(Error error) {
+  if (lost_) return;
+  lost_ = std::move(error);
+  handlers_.on_lost(*lost_);
+}
+
+void Link::post(std::function<void()> action) {
+  boost::asio::post(io_, std::move(action));
+}
+
+void Link::run() {
+  while (!io_.stopped()) {
+    try {
+      io_.run();
+    } catch (const std::exception& error) {
+      lose({"lost", "the connection to " + endpoint_ + " is lost: " + error.what()});
+    }
+  }
+}
+
+void Link::open_blobs() {
+  if (blobs_) return;
+  control::ConnectionOptions options;
+  options.endpoint = control::blob_endpoint_of(endpoint_);
+  options.hello = hello();
+  options.incarnation = incarnation_;
+  blobs_ = std::make_unique<control::BlobConnection>(io_, std::move(options), store_);
+  const auto again = [this] { post([this] { blobs_.reset(); }); };
+  blobs_->on_lost([again](const std::string&) { again(); });
+  blobs_->start({}, [again](const wire::Failure&) { again(); });
+}
+
+void Link::fetch(const wire::BlobRef& blob, control::BlobHandler handler) {
+  try {
+    open_blobs();
+  } catch (const std::exception& error) {
+    control::BlobResult failed;
+    failed.failure = {wire::FailureCode::lost, error.what()};
+    return post([handler = std::move(handler), failed] { handler(failed); });
+  }
+  blobs_->fetch(blob.id, blob.bytes, kBlobDeadline, std::move(handler));
+}
+
+control::BlobId Link::hold(std::string bytes) {
+  const control::BlobId id = store_.add(std::move(bytes));
+  post([this] {
+    try {
+      open_blobs();
+    } catch (const std::exception& error) {
+      lose({"lost", error.what()});
+    }
+  });
+  return id;
+}
+
+}  // namespace troupe::client

@@ -1,0 +1,120 @@
+#pragma once
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "client/convert.h"
+#include "transport/control/blob_channel.h"
+#include "transport/control/connection.h"
+
+namespace troupe::client {
+
+/// One link to a controller with the thread that it lives on: control plane, and the blob channel
+/// once it is needed. Every call here may come from any thread, except where it says "link's
+/// thread".
+class Link {
+ public:
+  struct Handlers {  // all on the link's thread
+    std::function<void(wire::JobProgress)> on_progress;
+    std::function<void(wire::JobFinished)> on_finished;
+    std::function<void(const Error&)> on_lost;
+  };
+
+  /// Connects. Null with `error` set when that does not work within `timeout`.
+  static std::unique_ptr<Link> open(const std::string& endpoint, control::Milliseconds timeout,
+                                    Handlers handlers, Error& error);
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  /// Asks and waits for the answer, for `deadline` at most. `then` sees a good answer first, on the
+  /// link's thread, before any later message is looked at.
+  template <class Answer, class M>
+  Result<Answer> ask(M message, control::Milliseconds deadline,
+                     std::function<void(const Answer&)> then = {});
+
+  /// Link's thread. Asks; the handler is called exactly once, at once if the link is lost.
+  template <class Answer, class M>
+  void request(const M& message, control::Milliseconds deadline,
+               std::function<void(Result<Answer>)> handler);
+
+  /// Runs `action` on the link's thread.
+  void post(std::function<void()> action);
+  bool on_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+  /// Link's thread. Fetches one blob of the controller's; the handler is called exactly once,
+  /// later.
+  void fetch(const wire::BlobRef& blob, control::BlobHandler handler);
+  /// Holds bytes for the controller to fetch, until dropped.
+  control::BlobId hold(std::string bytes);
+  void drop(control::BlobId blob) { store_.remove(blob); }
+
+  const std::string& endpoint() const { return endpoint_; }
+
+ private:
+  Link(std::string endpoint, Handlers handlers);
+  using Outcome = std::shared_ptr<std::promise<std::optional<Error>>>;
+  void start(control::Milliseconds timeout, const Outcome& outcome);
+  void on_message(const wire::Header& header, std::span<const std::byte> payload);
+  void lose(Error error);
+  void open_blobs();
+  wire::Hello hello() const;
+  void run();
+
+  std::string endpoint_;
+  Handlers handlers_;
+  std::uint64_t incarnation_;
+  boost::asio::io_context io_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  control::BlobStore store_;
+  std::unique_ptr<control::Connection> control_;
+  std::unique_ptr<control::BlobConnection> blobs_;
+  std::optional<Error> lost_;
+  std::thread thread_;
+};
+
+template <class Answer, class M>
+void Link::request(const M& message, control::Milliseconds deadline,
+                   std::function<void(Result<Answer>)> handler) {
+  if (lost_) return handler(*lost_);
+  try {
+    control_->request(message, deadline, [handler](const control::Reply& reply) {
+      if (!reply) return handler(to_error(reply.failure()));
+      std::optional<Result<Answer>> answer;
+      try {
+        answer = reply.template as<Answer>();
+      } catch (const wire::WireError& error) {
+        answer = Error{"protocol", error.what()};
+      }
+      handler(std::move(*answer));
+    });
+  } catch (const wire::WireError& error) {
+    handler(Error{"bad_request", error.what()});
+  }
+}
+
+template <class Answer, class M>
+Result<Answer> Link::ask(M message, control::Milliseconds deadline,
+                         std::function<void(const Answer&)> then) {
+  constexpr control::Milliseconds kThreadMargin{2000};
+  auto promise = std::make_shared<std::promise<Result<Answer>>>();
+  auto future = promise->get_future();
+  post([this, promise, message = std::move(message), deadline, then = std::move(then)] {
+    request<Answer>(message, deadline, [promise, then](Result<Answer> answer) {
+      if (answer && then) then(answer.value());
+      promise->set_value(std::move(answer));
+    });
+  });
+  if (future.wait_for(deadline + kThreadMargin) == std::future_status::ready) return future.get();
+  return Error{"timeout", "[client] " + endpoint_ + ": no answer within " +
+                              std::to_string(deadline.count()) + " ms"};
+}
+
+}  // namespace troupe::client

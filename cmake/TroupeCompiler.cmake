@@ -1,0 +1,22 @@
+# Flags, sanitizers, ccache: everything that all our own targets share, as the interface target troupe_flags.
+find_program(CCACHE ccache)
+if(CCACHE)
+  # Precompiled headers need these two sloppinesses to be cached at all.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+endif()
+
+add_library(troupe_flags INTERFACE)
+target_compile_options(troupe_flags INTERFACE
+  "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>>"
+  "$<BUILD_INTERFACE:$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${CCACHE}>>:-fpch-preprocess>>")
+target_include_directories(troupe_flags INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+
+if(TROUPE_SANITIZE)
+  if(TROUPE_SANITIZE MATCHES "thread" AND TROUPE_SANITIZE MATCHES "address")
+    message(FATAL_ERROR "TROUPE_SANITIZE: thread and address exclude each other")
+  endif()
+  target_compile_options(troupe_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined>)
+  target_link_options(troupe_flags INTERFACE -fsanitize=${TROUPE_SANITIZE})
+endif()

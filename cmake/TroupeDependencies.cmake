@@ -1,0 +1,25 @@
+# Finds every library once and wraps each as an imported or interface target.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(ZeroMQ REQUIRED IMPORTED_TARGET libzmq)
+find_package(Boost 1.74 REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_path(CEREAL_INCLUDE_DIR cereal/cereal.hpp REQUIRED)
+find_path(CPPZMQ_INCLUDE_DIR zmq.hpp REQUIRED)
+
+add_library(troupe_zmq INTERFACE)
+target_link_libraries(troupe_zmq INTERFACE PkgConfig::ZeroMQ Threads::Threads)
+target_include_directories(troupe_zmq SYSTEM INTERFACE $<BUILD_INTERFACE:${CPPZMQ_INCLUDE_DIR}>)
+
+add_library(troupe_asio INTERFACE)
+target_link_libraries(troupe_asio INTERFACE $<BUILD_INTERFACE:Boost::headers> Threads::Threads)
+target_compile_definitions(troupe_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
+
+find_package(CLI11 REQUIRED)
+find_package(PNG REQUIRED)
+
+if(NOT TROUPE_CLIENT_ONLY)
+  include(TroupeTorch)
+  pkg_check_modules(SentencePiece REQUIRED IMPORTED_TARGET sentencepiece)
+  include(TroupeCuda)
+endif()

@@ -1,0 +1,246 @@
+#include "controller/cluster/controller.h"
+
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <stdexcept>
+
+#include "transport/control/blob_endpoint.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::uint32_t kMaxFailedStarts = 3;
+constexpr std::size_t kKeptJobs = 256;
+constexpr std::chrono::seconds kSupervisionInterval{1};
+constexpr std::chrono::milliseconds kStopDeadline{1500};
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
+
+Controller::Controller(boost::asio::io_context& io, const ClusterOptions& options)
+    : io_(io),
+      options_(options),
+      token_(std::to_string(control::random_incarnation()) + std::to_string(control::random_incarnation())),
+      table_(options.max_queued_jobs, kKeptJobs),
+      supervision_timer_(io),
+      stop_timer_(io) {
+  if (options_.actors < 1) throw std::runtime_error("[cluster] actors is " + std::to_string(options_.actors) + ": at least 1 is needed");
+  if (options_.device != "cpu" && options_.device != "cuda") {
+    throw std::runtime_error("[cluster] device is \"" + options_.device + "\": cpu or cuda");
+  }
+  if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
+  open_endpoints();
+  make_rooms();
+  agent_ = std::make_unique<NodeAgent>(io_, options_.actor_program, options_.log_folder,
+                                       [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
+                                         actor_exited(id, incarnation, cause);
+                                       });
+  for (int i = 0; i < options_.actors; ++i) {
+    const std::string device = options_.device == "cpu" ? "cpu" : "cuda:" + std::to_string(i);
+    spawn(members_.add(host_name(), device).id);
+  }
+  supervise();
+}
+
+Controller::~Controller() = default;
+
+double Controller::now() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Controller::open_endpoints() {
+  if (options_.listen.empty()) folder_.emplace();
+  control::ServerOptions server;
+  server.endpoint = options_.listen.empty() ? folder_->endpoint("control.sock") : options_.listen;
+  server.software = "troupe " TROUPE_VERSION;
+  server.insecure = options_.insecure;
+  server.socket.context = control::make_context();
+  // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for a free pair.
+  for (int attempt = 0;; ++attempt) {
+    server_ = std::make_unique<control::Server>(io_, server);
+    auto blobs = server;
+    blobs.endpoint = control::blob_endpoint_of(server_->endpoint());
+    try {
+      blob_server_ = std::make_unique<control::BlobServer>(io_, blobs, blobs_);
+      break;
+    } catch (const std::runtime_error&) {
+      if (!server.endpoint.ends_with(":0") || attempt == 20) throw;
+    }
+  }
+  server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
+  server_->on_message([this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
+    on_message(peer, header, payload);
+  });
+  server_->on_lost([this](control::PeerId peer, const std::string& why) { on_lost(peer, why); });
+}
+
+void Controller::make_rooms() {
+  deployments_ = std::make_unique<Deployments>(*server_, members_);
+  runner_ = std::make_unique<jobs::JobRunner>(jobs::JobRunner::Tools{
+      .io = io_,
+      .server = *server_,
+      .blob_server = *blob_server_,
+      .blobs = blobs_,
+      .members = members_,
+      .deployments = *deployments_,
+      .table = table_,
+      .now = [this] { return now(); },
+      .kill_actor = [this](ActorId id) { kill_actor(id, "it did not answer the end of its epoch"); },
+      .on_progress =
+          [this](const jobs::JobEntry& job, wire::JobProgress progress) { gateway_->tell_progress(job, progress); },
+      .on_finished = [this](const jobs::JobEntry& job) { gateway_->tell_finished(job); }});
+  gateway::ClusterFacts facts{.version = TROUPE_VERSION,
+                              .host = host_name(),
+                              .pid = static_cast<std::uint32_t>(getpid()),
+                              .endpoint = server_->endpoint(),
+                              .model = options_.model,
+                              .started = now()};
+  gateway_ = std::make_unique<gateway::Gateway>(
+      facts, gateway::Gateway::Tools{*server_, *blob_server_, blobs_, members_, *deployments_, table_, *runner_,
+                                     [this] { return now(); },
+                                     [this] {
+                                       if (stop_asked_) boost::asio::post(io_, stop_asked_);
+                                     }});
+}
+
+void Controller::spawn(ActorId id) {
+  const auto incarnation = control::random_incarnation();
+  const Actor& actor = members_.at(id);
+  const auto pid = agent_->spawn({.id = id,
+                                  .incarnation = incarnation,
+                                  .control_endpoint = server_->endpoint(),
+                                  .blob_endpoint = blob_server_->endpoint(),
+                                  .device = actor.device,
+                                  .threads = options_.threads_per_actor,
+                                  .token = token_});
+  members_.spawned(id, incarnation, pid);
+}
+
+std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer) {
+  if (stopping_) return "the cluster is stopping";
+  if (peer.hello.role == "client") return std::nullopt;
+  if (peer.hello.role != "actor") return "role \"" + peer.hello.role + "\" is not known here: client or actor";
+  auto refusal = members_.hello(peer);
+  if (!refusal) {
+    boost::asio::post(io_, [this] {
+      check_ready();
+      runner_->start_queued();
+    });
+  }
+  return refusal;
+}
+
+void Controller::on_message(control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
+  const Actor* actor = members_.by_peer(peer);
+  if (!actor) {
+    gateway_->on_message(peer, header, payload);
+    return;
+  }
+  switch (header.kind) {
+    case wire::Kind::task_done: return runner_->task_done(actor->id, wire::decode<wire::TaskDone>(payload));
+    case wire::Kind::task_failed: return runner_->task_failed(actor->id, wire::decode<wire::TaskFailed>(payload));
+    default: return;
+  }
+}
+
+void Controller::on_lost(control::PeerId peer, const std::string& why) {
+  if (const Actor* actor = members_.by_peer(peer)) {
+    // Its process may still live, cut off or stopped: it must be gone before another takes its place.
+    kill_actor(actor->id, "lost: " + why);
+    return;
+  }
+  gateway_->client_lost(peer);
+}
+
+void Controller::kill_actor(ActorId id, const std::string& why) {
+  kill_reasons_.try_emplace(id, why);
+  agent_->kill(id);
+}
+
+void Controller::actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
+  std::string text = cause.text();
+  if (const auto reason = kill_reasons_.extract(id)) text = "was killed by the controller (" + reason.mapped() + ")";
+  else if (cause.by_signal) text = "was " + text;
+  else text = "ended with " + text;
+  if (stopping_) {
+    if (agent_->running() == 0 && stopped_) boost::asio::post(io_, std::exchange(stopped_, nullptr));
+    return;
+  }
+  const auto peer = members_.at(id).peer;
+  runner_->actor_lost(id, text);
+  if (!members_.exited(id, incarnation, text)) return;
+  if (peer != 0) server_->drop(peer, "its process is gone");
+  gateway_->note_failure("actor " + std::to_string(id) + " " + text);
+  if (members_.at(id).failed_starts >= kMaxFailedStarts || (ready_handler_ && members_.at(id).failed_starts > 0)) {
+    cannot_start("actor " + std::to_string(id) + " cannot start: " + text);
+    return;
+  }
+  try {
+    spawn(id);
+  } catch (const std::exception& error) {
+    cannot_start(error.what());
+  }
+}
+
+void Controller::on_ready(std::function<void(std::optional<std::string>)> handler) {
+  ready_handler_ = std::move(handler);
+  check_ready();
+}
+
+void Controller::check_ready() {
+  if (ready_handler_ && members_.ready_count() == members_.all().size()) {
+    std::exchange(ready_handler_, nullptr)(std::nullopt);
+  }
+}
+
+void Controller::cannot_start(const std::string& why) {
+  gateway_->note_failure(why);
+  if (ready_handler_) std::exchange(ready_handler_, nullptr)(why);
+}
+
+void Controller::supervise() {
+  supervision_timer_.expires_after(kSupervisionInterval);
+  supervision_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || stopping_) return;
+    for (const auto& [id, actor] : members_.all()) {
+      if (actor.state != ActorState::ready || !runner_->busy(id)) continue;
+      const auto vitals = server_->vitals(actor.peer);
+      if (!vitals) continue;
+      const auto still = control::Clock::now() - vitals->progress_changed;
+      if (still > options_.task_deadline) {
+        kill_actor(id, "its work loop made no progress for " + std::to_string(options_.task_deadline.count()) + " s");
+      }
+    }
+    supervise();
+  });
+}
+
+void Controller::stop(std::function<void()> stopped) {
+  if (stopping_) return;
+  runner_->fail_all("the cluster was stopped");
+  stopping_ = true;
+  stopped_ = std::move(stopped);
+  supervision_timer_.cancel();
+  for (const auto& [id, actor] : members_.all()) {
+    if (actor.state == ActorState::ready) server_->send(actor.peer, wire::Shutdown{});
+    if (actor.state == ActorState::starting) agent_->kill(id);
+  }
+  if (agent_->running() == 0) {
+    boost::asio::post(io_, std::exchange(stopped_, nullptr));
+    return;
+  }
+  stop_timer_.expires_after(kStopDeadline);
+  stop_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    for (const auto& [id, actor] : members_.all()) agent_->kill(id);
+  });
+}
+
+}  // namespace troupe::cluster

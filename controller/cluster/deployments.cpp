@@ -1,0 +1,182 @@
+#include "controller/cluster/deployments.h"
+
+#include <algorithm>
+
+#include "transport/wire/actor_messages.h"
+#include "transport/wire/done.h"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr control::Milliseconds kLoadDeadline{900'000};
+constexpr control::Milliseconds kConnectDeadline{20'000};
+constexpr control::Milliseconds kTakeDownDeadline{5'000};
+
+}  // namespace
+
+/// A deployment on its way: how many answers are still to come, and the first failure.
+struct Deployments::Loading {
+  std::shared_ptr<Deployment> deployment;
+  OnReady on_ready;
+  std::size_t waiting_for = 0;
+  std::optional<wire::Failure> failure;
+};
+
+std::shared_ptr<Deployment> Deployments::get(std::uint64_t id) const {
+  const auto found = deployments_.find(id);
+  return found == deployments_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Deployment> Deployments::find_idle(const std::string& model, const plan::Plan& plan) const {
+  for (const auto& [id, deployment] : deployments_) {
+    const bool fits = deployment->ready && deployment->model == model && deployment->dtype == plan.request.dtype &&
+                      deployment->degrees == plan.degrees && deployment->stages == plan.stages;
+    const auto idle = [&](ActorId actor) {
+      return members_.at(actor).state == ActorState::ready && members_.at(actor).job == 0;
+    };
+    if (fits && std::all_of(deployment->actor_of_rank.begin(), deployment->actor_of_rank.end(), idle)) {
+      return deployment;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<std::vector<ActorId>> Deployments::choose_actors(int world) const {
+  auto idle = members_.idle();
+  std::stable_partition(idle.begin(), idle.end(), [&](ActorId id) { return members_.at(id).deployment == 0; });
+  if (static_cast<int>(idle.size()) < world) return std::nullopt;
+  idle.resize(world);
+  std::sort(idle.begin(), idle.end());
+  return idle;
+}
+
+std::shared_ptr<Deployment> Deployments::load(const std::string& model, const plan::Plan& plan,
+                                              std::vector<ActorId> actors, OnReady on_ready) {
+  for (const ActorId actor : actors) {
+    if (const auto old = get(members_.at(actor).deployment)) take_down(old, "its actors are needed", {});
+  }
+  auto deployment = std::make_shared<Deployment>();
+  deployment->id = next_id_++;
+  deployment->epoch = next_epoch_++;
+  deployment->model = model;
+  deployment->dtype = plan.request.dtype;
+  deployment->degrees = plan.degrees;
+  deployment->stages = plan.stages;
+  deployment->groups = plan.groups;
+  deployment->actor_of_rank = std::move(actors);
+  deployments_[deployment->id] = deployment;
+  for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
+    Actor& actor = members_.at(deployment->actor_of_rank[rank]);
+    actor.deployment = deployment->id;
+    actor.rank = static_cast<std::int32_t>(rank);
+  }
+  auto loading = std::make_shared<Loading>(Loading{deployment, std::move(on_ready), 0, std::nullopt});
+  load_stages(loading);
+  return deployment;
+}
+
+void Deployments::load_stages(const std::shared_ptr<Loading>& loading) {
+  const auto& deployment = *loading->deployment;
+  const mesh::Mesh mesh(deployment.degrees);
+  loading->waiting_for = deployment.actor_of_rank.size();
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    const auto at = mesh.coordinates(rank);
+    const auto& stage = deployment.stages[at.pp];
+    const bool last = at.pp + 1 == deployment.degrees.pp;
+    const wire::LoadStage message{.deployment = deployment.id,
+                                  .model = deployment.model,
+                                  .dtype = deployment.dtype,
+                                  .first_block = stage.first_block,
+                                  .last_block = stage.last_block,
+                                  .embeds = at.pp == 0,
+                                  .projects = last,
+                                  .encodes_text = at.pp == 0 && at.cfg == 0,
+                                  .decodes = last && at.cfg == 0};
+    const ActorId actor = deployment.actor_of_rank[rank];
+    server_.request(members_.at(actor).peer, message, kLoadDeadline,
+                    [this, loading, actor](const control::Reply& reply) {
+                      if (reply.ok()) {
+                        const auto loaded = reply.as<wire::StageLoaded>();
+                        loading->deployment->weight_bytes += loaded.weight_bytes;
+                        loading->deployment->load_seconds =
+                            std::max(loading->deployment->load_seconds, loaded.seconds);
+                      }
+                      count(loading, actor, reply, &Deployments::connect_groups);
+                    });
+  }
+}
+
+void Deployments::connect_groups(const std::shared_ptr<Loading>& loading) {
+  const auto& deployment = *loading->deployment;
+  const std::string backend = members_.at(deployment.actor_of_rank[0]).device == "cpu" ? "shm" : "nccl";
+  loading->waiting_for = deployment.actor_of_rank.size();
+  for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
+    wire::ConnectGroups message;
+    message.deployment = deployment.id;
+    message.epoch = deployment.epoch;
+    message.backend = backend;
+    message.deadline_ms = static_cast<std::uint32_t>(kConnectDeadline.count()) - 1000;
+    for (const auto& group : deployment.groups) {
+      const auto own = std::find(group.ranks.begin(), group.ranks.end(), static_cast<int>(rank));
+      if (own == group.ranks.end()) continue;
+      wire::GroupSpec spec{.id = group.id,
+                           .name = group.name,
+                           .rank = static_cast<std::int32_t>(own - group.ranks.begin()),
+                           .addresses = {}};
+      for (const int member : group.ranks) {
+        spec.addresses.push_back(members_.at(deployment.actor_of_rank[member]).addresses[backend]);
+      }
+      message.groups.push_back(std::move(spec));
+    }
+    const ActorId actor = deployment.actor_of_rank[rank];
+    server_.request(members_.at(actor).peer, message, kConnectDeadline,
+                    [this, loading, actor](const control::Reply& reply) {
+                      count(loading, actor, reply, &Deployments::finish);
+                    });
+  }
+}
+
+void Deployments::count(const std::shared_ptr<Loading>& loading, ActorId actor, const control::Reply& reply,
+                        void (Deployments::*next)(const std::shared_ptr<Loading>&)) {
+  if (!reply.ok() && !loading->failure) {
+    loading->failure = reply.failure();
+    loading->failure->what = "actor " + std::to_string(actor) + ": " + loading->failure->what;
+  }
+  if (--loading->waiting_for > 0) return;
+  if (loading->failure) {
+    finish(loading);
+  } else {
+    (this->*next)(loading);
+  }
+}
+
+void Deployments::finish(const std::shared_ptr<Loading>& loading) {
+  const auto deployment = loading->deployment;
+  if (loading->failure || !get(deployment->id)) {
+    if (!loading->failure) loading->failure = {wire::FailureCode::cancelled, "the deployment was taken down"};
+    take_down(deployment, loading->failure->what, {});
+  } else {
+    deployment->ready = true;
+  }
+  loading->on_ready(deployment, loading->failure);
+}
+
+void Deployments::take_down(const std::shared_ptr<Deployment>& deployment, const std::string& why,
+                            std::function<void(ActorId)> on_stuck) {
+  if (deployments_.erase(deployment->id) == 0) return;
+  deployment->ready = false;
+  for (const ActorId id : deployment->actor_of_rank) {
+    Actor& actor = members_.at(id);
+    if (actor.deployment != deployment->id) continue;
+    actor.deployment = 0;
+    actor.rank = -1;
+    if (actor.state != ActorState::ready) continue;
+    server_.request(actor.peer, wire::AbortEpoch{deployment->epoch, why}, kTakeDownDeadline,
+                    [on_stuck, id](const control::Reply& reply) {
+                      if (!reply.ok() && reply.failure().code == wire::FailureCode::timeout && on_stuck) on_stuck(id);
+                    });
+    server_.send(actor.peer, wire::Unload{deployment->id});
+  }
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,83 @@
+#include "controller/cluster/members.h"
+
+#include <algorithm>
+
+namespace troupe::cluster {
+
+const char* to_string(ActorState state) {
+  switch (state) {
+    case ActorState::starting: return "starting";
+    case ActorState::ready: return "ready";
+    case ActorState::dead: return "dead";
+  }
+  return "?";
+}
+
+Actor& Members::add(const std::string& host, const std::string& device) {
+  const auto id = static_cast<ActorId>(actors_.size());
+  Actor actor;
+  actor.id = id;
+  actor.host = host;
+  actor.device = device;
+  for (const auto& [other, existing] : actors_) actor.local_rank += existing.host == host ? 1 : 0;
+  return actors_.emplace(id, std::move(actor)).first->second;
+}
+
+void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) {
+  Actor& actor = actors_.at(id);
+  if (actor.incarnation != 0) ++actor.restarts;
+  actor.state = ActorState::starting;
+  actor.incarnation = incarnation;
+  actor.pid = pid;
+  actor.peer = 0;
+  actor.deployment = 0;
+  actor.rank = -1;
+}
+
+std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
+  const auto found = std::find_if(actors_.begin(), actors_.end(),
+                                  [&](const auto& entry) { return entry.second.incarnation == peer.incarnation; });
+  if (found == actors_.end()) return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
+  Actor& actor = found->second;
+  if (actor.state == ActorState::dead) return "actor " + std::to_string(actor.id) + " was declared dead";
+  actor.state = ActorState::ready;
+  actor.peer = peer.id;
+  actor.failed_starts = 0;
+  actor.addresses.clear();
+  for (const auto& [key, value] : peer.hello.attributes) {
+    if (key.starts_with("address.")) actor.addresses[key.substr(8)] = value;
+  }
+  return std::nullopt;
+}
+
+bool Members::exited(ActorId id, std::uint64_t incarnation, const std::string& cause) {
+  Actor& actor = actors_.at(id);
+  if (actor.incarnation != incarnation) return false;
+  if (actor.state == ActorState::starting) ++actor.failed_starts;
+  actor.state = ActorState::dead;
+  actor.peer = 0;
+  actor.last_cause = cause;
+  return true;
+}
+
+Actor* Members::by_peer(control::PeerId peer) {
+  for (auto& [id, actor] : actors_) {
+    if (actor.peer == peer && peer != 0) return &actor;
+  }
+  return nullptr;
+}
+
+std::vector<ActorId> Members::idle() const {
+  std::vector<ActorId> result;
+  for (const auto& [id, actor] : actors_) {
+    if (actor.state == ActorState::ready && actor.job == 0) result.push_back(id);
+  }
+  return result;
+}
+
+std::size_t Members::ready_count() const {
+  return std::count_if(actors_.begin(), actors_.end(),
+                       [](const auto& entry) { return entry.second.state == ActorState::ready; });
+}
+
+}  // namespace troupe::cluster

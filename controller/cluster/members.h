@@ -1,0 +1,61 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/control/server.h"
+
+namespace troupe::cluster {
+
+using ActorId = std::uint32_t;
+
+enum class ActorState { starting, ready, dead };
+const char* to_string(ActorState state);
+
+/// One actor of the cluster: a place that incarnations of a process fill one after another.
+struct Actor {
+  ActorId id = 0;
+  ActorState state = ActorState::starting;
+  std::uint64_t incarnation = 0;  // of the process that fills the place now
+  control::PeerId peer = 0;       // while ready
+  std::uint32_t pid = 0;
+  std::string host;
+  std::string device;
+  std::int32_t local_rank = 0;
+  std::uint64_t restarts = 0;
+  std::uint32_t failed_starts = 0;  // in a row, without a hello
+  std::map<std::string, std::string> addresses;  // tensor-plane address by backend name
+  std::uint64_t job = 0;            // that has it now; 0 = none
+  std::uint64_t deployment = 0;     // whose stage it keeps; 0 = none
+  std::int32_t rank = -1;           // in that deployment's mesh
+  std::string last_cause;           // why its last process ended
+};
+
+/// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed here.
+class Members {
+ public:
+  Actor& add(const std::string& host, const std::string& device);
+  Actor& at(ActorId id) { return actors_.at(id); }
+  const Actor& at(ActorId id) const { return actors_.at(id); }
+  std::map<ActorId, Actor>& all() { return actors_; }
+  const std::map<ActorId, Actor>& all() const { return actors_; }
+
+  /// A new process fills the place.
+  void spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid);
+  /// A hello of an actor: nothing when it is the process that fills the place, else why it is refused (fencing).
+  std::optional<std::string> hello(const control::PeerInfo& peer);
+  /// The process is gone. False when it is not the one that fills the place now.
+  bool exited(ActorId id, std::uint64_t incarnation, const std::string& cause);
+
+  Actor* by_peer(control::PeerId peer);
+  /// Ready actors without a job.
+  std::vector<ActorId> idle() const;
+  std::size_t ready_count() const;
+
+ private:
+  std::map<ActorId, Actor> actors_;
+};
+
+}  // namespace troupe::cluster

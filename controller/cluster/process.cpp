@@ -1,0 +1,191 @@
+#include "controller/cluster/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/read.hpp>
+#include <deque>
+#include <fstream>
+#include <stdexcept>
+
+namespace troupe::cluster {
+namespace asio = boost::asio;
+namespace {
+
+constexpr std::size_t kKeptLines = 20;
+constexpr std::size_t kLongestLine = 2000;
+
+[[noreturn]] void fail(const std::string& program, const std::string& what, int error) {
+  throw std::runtime_error("[process] " + program + ": " + what + ": " + strerror(error));
+}
+
+struct SpawnActions {
+  SpawnActions() { posix_spawn_file_actions_init(&actions); }
+  ~SpawnActions() { posix_spawn_file_actions_destroy(&actions); }
+  posix_spawn_file_actions_t actions;
+};
+
+struct SpawnAttributes {
+  SpawnAttributes() { posix_spawnattr_init(&attributes); }
+  ~SpawnAttributes() { posix_spawnattr_destroy(&attributes); }
+  posix_spawnattr_t attributes;
+};
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (auto& text : strings) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+/// Starts the program with its output going to `output`, in a new process group and with default signal handling.
+pid_t spawn(const ProcessOptions& options, int output) {
+  SpawnActions files;
+  posix_spawn_file_actions_addopen(&files.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files.actions, output, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&files.actions, output, STDERR_FILENO);
+  SpawnAttributes how;
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&how.attributes, &none);
+  posix_spawnattr_setsigdefault(&how.attributes, &all);
+  posix_spawnattr_setpgroup(&how.attributes, 0);
+  posix_spawnattr_setflags(&how.attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  std::vector<std::string> arguments{options.program};
+  arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
+  std::vector<std::string> environment = options.environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  pid_t pid = -1;
+  const int error = posix_spawn(&pid, options.program.c_str(), &files.actions, &how.attributes,
+                                pointers(arguments).data(), pointers(environment).data());
+  if (error != 0) fail(options.program, "cannot be started", error);
+  return pid;
+}
+
+}  // namespace
+
+class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
+ public:
+  Impl(asio::io_context& io, const ProcessOptions& options, std::function<void(const ExitCause&)> on_exit)
+      : end_(io), output_(io), on_exit_(std::move(on_exit)) {
+    std::array<int, 2> pipe{};
+    if (pipe2(pipe.data(), O_CLOEXEC) != 0) fail(options.program, "no pipe for its output", errno);
+    output_.assign(pipe[0]);
+    try {
+      pid_ = spawn(options, pipe[1]);
+    } catch (...) {
+      close(pipe[1]);
+      throw;
+    }
+    close(pipe[1]);
+    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+    if (pidfd < 0) {
+      const int error = errno;
+      ::kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+      fail(options.program, "pidfd_open", error);
+    }
+    end_.assign(pidfd);
+    if (!options.log.empty()) log_.open(options.log, std::ios::app);
+  }
+
+  void watch() {
+    read_output();
+    end_.async_wait(asio::posix::stream_descriptor::wait_read,
+                    [self = shared_from_this()](const boost::system::error_code& error) {
+                      if (!error) self->reap();
+                    });
+  }
+
+  pid_t pid() const { return pid_; }
+
+  void kill(int signal) {
+    if (!reaped_) ::kill(pid_, signal);
+  }
+
+  void abandon() {
+    on_exit_ = nullptr;
+    if (!reaped_) {
+      ::kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+      reaped_ = true;
+    }
+    boost::system::error_code ignored;
+    end_.close(ignored);
+    output_.close(ignored);
+  }
+
+ private:
+  void read_output() {
+    output_.async_read_some(asio::buffer(buffer_), [self = shared_from_this()](const boost::system::error_code& error,
+                                                                               std::size_t bytes) {
+      if (error) return;
+      self->take({self->buffer_.data(), bytes});
+      self->read_output();
+    });
+  }
+
+  void take(std::string_view text) {
+    if (log_.is_open()) log_ << text << std::flush;
+    for (const char letter : text) {
+      if (letter == '\n') {
+        lines_.push_back(std::move(line_));
+        line_.clear();
+        if (lines_.size() > kKeptLines) lines_.pop_front();
+      } else if (line_.size() < kLongestLine) {
+        line_ += letter;
+      }
+    }
+  }
+
+  void reap() {
+    int status = 0;
+    if (waitpid(pid_, &status, WNOHANG) != pid_) return;
+    reaped_ = true;
+    // What it wrote last is still in the pipe.
+    boost::system::error_code error;
+    output_.non_blocking(true, error);
+    while (!error) {
+      const auto bytes = output_.read_some(asio::buffer(buffer_), error);
+      if (!error) take({buffer_.data(), bytes});
+    }
+    if (!line_.empty()) take("\n");
+    boost::system::error_code ignored;
+    end_.close(ignored);
+    output_.close(ignored);
+    if (on_exit_) std::exchange(on_exit_, nullptr)(exit_cause(status, {lines_.begin(), lines_.end()}));
+  }
+
+  asio::posix::stream_descriptor end_;
+  asio::posix::stream_descriptor output_;
+  std::function<void(const ExitCause&)> on_exit_;
+  std::array<char, 4096> buffer_;
+  std::deque<std::string> lines_;
+  std::string line_;
+  std::ofstream log_;
+  pid_t pid_ = -1;
+  bool reaped_ = false;
+};
+
+Process::Process(asio::io_context& io, const ProcessOptions& options, std::function<void(const ExitCause&)> on_exit)
+    : impl_(std::make_shared<Impl>(io, options, std::move(on_exit))) {
+  impl_->watch();
+}
+
+Process::~Process() { impl_->abandon(); }
+
+pid_t Process::pid() const { return impl_->pid(); }
+
+void Process::kill(int signal) { impl_->kill(signal); }
+
+}  // namespace troupe::cluster

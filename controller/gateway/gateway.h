@@ -1,0 +1,61 @@
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+
+#include "controller/jobs/job_runner.h"
+#include "controller/jobs/job_table.h"
+#include "transport/control/blob_channel.h"
+#include "transport/control/server.h"
+#include "transport/wire/client_messages.h"
+
+namespace troupe::gateway {
+
+/// Who this cluster is, for status and for defaults of requests.
+struct ClusterFacts {
+  std::string version;
+  std::string host;
+  std::uint32_t pid = 0;
+  std::string endpoint;
+  std::string model;  // default model folder; may be empty
+  double started = 0;
+};
+
+/// What clients may ask for: checks it, and passes it on. Answers every request, with a failure value where it must.
+class Gateway {
+ public:
+  struct Tools {
+    control::Server& server;
+    control::BlobServer& blob_server;
+    control::BlobStore& blobs;
+    cluster::Members& members;
+    cluster::Deployments& deployments;
+    jobs::JobTable& table;
+    jobs::JobRunner& runner;
+    std::function<double()> now;
+    std::function<void()> stop;
+  };
+
+  Gateway(ClusterFacts facts, Tools tools) : facts_(std::move(facts)), tools_(std::move(tools)) {}
+
+  void on_message(control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload);
+  /// Its jobs are cancelled unless they are detached.
+  void client_lost(control::PeerId peer);
+  void tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress);
+  void tell_finished(const jobs::JobEntry& job);
+  void note_failure(const std::string& text);
+
+ private:
+  void submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
+  void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
+  void watch(control::PeerId peer, const wire::Header& header, jobs::JobId job);
+  void cancel(control::PeerId peer, const wire::Header& header, jobs::JobId job);
+  wire::JobList list() const;
+  wire::ClusterStatus status() const;
+
+  ClusterFacts facts_;
+  Tools tools_;
+  std::vector<std::string> recent_failures_;
+};
+
+}  // namespace troupe::gateway

@@ -1,0 +1,80 @@
+#include "controller/gateway/gateway.h"
+
+#include <algorithm>
+#include <fstream>
+
+namespace troupe::gateway {
+namespace {
+
+/// Resident bytes of a process on this host; 0 when it cannot be read. Source: proc(5), statm.
+std::uint64_t resident_bytes(std::uint32_t pid) {
+  std::ifstream statm("/proc/" + std::to_string(pid) + "/statm");
+  std::uint64_t size = 0;
+  std::uint64_t resident = 0;
+  statm >> size >> resident;
+  return statm ? resident * 4096 : 0;
+}
+
+std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
+  const mesh::Mesh mesh(degrees);
+  std::vector<wire::GroupRow> rows;
+  for (const auto axis : {mesh::Axis::dp, mesh::Axis::cfg, mesh::Axis::pp}) {
+    const auto group = mesh.group_of(axis, rank);
+    rows.push_back({mesh::to_string(axis), {group.begin(), group.end()},
+                    static_cast<std::int32_t>(std::find(group.begin(), group.end(), rank) - group.begin())});
+  }
+  return rows;
+}
+
+}  // namespace
+
+wire::JobList Gateway::list() const {
+  wire::JobList list;
+  for (const auto& [id, job] : tools_.table.all()) {
+    const double until = wire::is_terminal(job.state) ? job.ended : tools_.now();
+    list.jobs.push_back({.id = id,
+                         .state = job.state,
+                         .prompt = job.plan.request.prompts.front().substr(0, 200),
+                         .pictures = job.plan.picture_count(),
+                         .step = job.step,
+                         .steps = job.plan.request.steps,
+                         .seconds = until - job.submitted,
+                         .cause = job.failure.what});
+  }
+  return list;
+}
+
+wire::ClusterStatus Gateway::status() const {
+  wire::ClusterStatus status;
+  status.version = facts_.version;
+  status.host = facts_.host;
+  status.pid = facts_.pid;
+  status.endpoint = facts_.endpoint;
+  status.model = facts_.model;
+  status.uptime_seconds = tools_.now() - facts_.started;
+  for (const auto& [id, actor] : tools_.members.all()) {
+    wire::ActorRow row;
+    row.id = id;
+    row.incarnation = actor.incarnation;
+    row.state = tools_.runner.busy(id) ? "busy" : cluster::to_string(actor.state);
+    row.host = actor.host;
+    row.pid = actor.pid;
+    row.device = actor.device;
+    row.local_rank = actor.local_rank;
+    if (const auto deployment = tools_.deployments.get(actor.deployment)) {
+      row.groups = group_rows(deployment->degrees, actor.rank);
+    }
+    row.doing = tools_.runner.doing(id);
+    row.restarts = actor.restarts;
+    row.memory_bytes = resident_bytes(actor.pid);
+    status.actors.push_back(std::move(row));
+  }
+  status.jobs_queued = static_cast<std::uint32_t>(tools_.table.queue().size());
+  status.jobs_running = static_cast<std::uint32_t>(tools_.table.count(wire::JobState::running) +
+                                                   tools_.table.count(wire::JobState::loading));
+  status.jobs_ended = static_cast<std::uint32_t>(tools_.table.ended_count());
+  status.recent_failures = recent_failures_;
+  return status;
+}
+
+}  // namespace troupe::gateway

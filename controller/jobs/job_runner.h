@@ -1,0 +1,84 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/cluster/deployments.h"
+#include "controller/cluster/members.h"
+#include "controller/jobs/job_table.h"
+#include "controller/jobs/step_clock.h"
+#include "controller/schedule/dispatcher.h"
+#include "transport/control/blob_channel.h"
+#include "transport/control/server.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::jobs {
+
+/// Carries jobs from the queue to their end: deployment, begin, dispatch, results, report; or abort and cause.
+/// Lives on the controller's loop. It is the only one that sends tasks to actors.
+class JobRunner {
+ public:
+  struct Tools {
+    boost::asio::io_context& io;
+    control::Server& server;
+    control::BlobServer& blob_server;
+    control::BlobStore& blobs;
+    cluster::Members& members;
+    cluster::Deployments& deployments;
+    JobTable& table;
+    std::function<double()> now;                      // seconds
+    std::function<void(cluster::ActorId)> kill_actor; // that does not answer any more
+    std::function<void(const JobEntry&, wire::JobProgress)> on_progress;
+    std::function<void(const JobEntry&)> on_finished;
+  };
+
+  explicit JobRunner(Tools tools);
+  ~JobRunner();
+
+  /// Starts queued jobs for which there are actors. Call when a job came in or actors became free.
+  void start_queued();
+  /// Ends a job early: at once when it waits, else when what is issued has drained.
+  void cancel(JobId job, const std::string& why);
+  void task_done(cluster::ActorId actor, const wire::TaskDone& done);
+  void task_failed(cluster::ActorId actor, const wire::TaskFailed& failed);
+  /// An actor's process is gone. `cause` says how.
+  void actor_lost(cluster::ActorId actor, const std::string& cause);
+  /// Every job ends now, with this cause.
+  void fail_all(const std::string& why);
+  /// "job 3 step 5 patch 1 stage 0", or empty.
+  std::string doing(cluster::ActorId actor) const;
+  bool busy(cluster::ActorId actor) const { return dispatcher_.outstanding(actor) > 0; }
+
+ private:
+  struct Run;
+
+  void launch(JobEntry& job, const std::shared_ptr<cluster::Deployment>& deployment);
+  void deployed(JobId job, const std::shared_ptr<cluster::Deployment>& deployment,
+                const std::optional<wire::Failure>& failure);
+  wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& deployment, int rank) const;
+  void pump();
+  void task_complete(Run& run, std::uint32_t task);
+  void take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done);
+  /// The blob as the controller holds it now; nothing when the job is over or failed by it.
+  std::optional<wire::BlobRef> blob_arrived(JobId job, const wire::BlobRef& ref, control::BlobResult result);
+  /// A result of a decode task, or a preview or latents that pass by.
+  void keep_blob(JobId job, std::optional<std::uint32_t> decode_task, std::size_t index, const wire::BlobRef& own);
+  void maybe_end(JobId job);
+  void end_at_actors(Run& run);
+  void succeed(Run& run);
+  void fail(JobId job, wire::Failure failure);
+  void finish(JobId job, wire::JobState state, wire::Failure failure);
+  void progress(JobEntry& job, std::vector<wire::BlobRef> blobs = {}, std::vector<std::string> warnings = {});
+  Run* find(JobId job);
+
+  Tools tools_;
+  schedule::Dispatcher dispatcher_;
+  std::map<JobId, std::unique_ptr<Run>> runs_;
+};
+
+}  // namespace troupe::jobs

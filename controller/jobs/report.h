@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "controller/cluster/deployments.h"
+#include "controller/jobs/job_table.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::jobs {
+
+/// Seconds of a job's phases, as the controller saw them.
+struct PhaseSeconds {
+  double queued = 0;
+  double loading = 0;
+  double text = 0;
+  double denoising = 0;
+  double decoding = 0;
+  double total = 0;
+};
+
+/// The one JSON document that says how a job's pictures came about: enough to make them again, and what it cost.
+std::string make_report(const JobEntry& job, const cluster::Deployment& deployment, const PhaseSeconds& seconds,
+                        const std::vector<wire::ActorJobStats>& stats_by_rank, std::uint64_t blob_bytes,
+                        const std::vector<std::string>& warnings);
+
+}  // namespace troupe::jobs

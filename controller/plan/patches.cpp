@@ -1,0 +1,30 @@
+#include "controller/plan/patches.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace troupe::plan {
+
+std::vector<wire::RowRange> split_evenly(int count, int parts) {
+  std::vector<wire::RowRange> runs;
+  int begin = 0;
+  for (int part = 0; part < parts; ++part) {
+    const int size = count / parts + (part < count % parts ? 1 : 0);
+    runs.push_back({begin, begin + size});
+    begin += size;
+  }
+  return runs;
+}
+
+std::vector<wire::RowRange> split_rows(int rows, int patches) {
+  if (patches < 1) {
+    throw std::invalid_argument("[plan] patches is " + std::to_string(patches) + ": at least 1 is needed");
+  }
+  if (patches > rows) {
+    throw std::invalid_argument("[plan] patches is " + std::to_string(patches) + ", but the picture has only " +
+                                std::to_string(rows) + " token rows: each patch needs one");
+  }
+  return split_evenly(rows, patches);
+}
+
+}  // namespace troupe::plan

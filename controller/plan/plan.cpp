@@ -1,0 +1,181 @@
+#include "controller/plan/plan.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "controller/plan/memory.h"
+#include "controller/plan/patches.h"
+
+namespace troupe::plan {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument("[plan] " + why); }
+
+void require_at_least(const char* field, std::int64_t value, std::int64_t least) {
+  if (value < least) {
+    refuse(std::string(field) + " is " + std::to_string(value) + ": at least " + std::to_string(least) + " is needed");
+  }
+}
+
+void check_request(const wire::ImageRequest& request) {
+  if (request.prompts.empty()) refuse("prompt is missing");
+  require_at_least("images per prompt", request.images_per_prompt, 1);
+  require_at_least("steps", request.steps, 1);
+  if (request.steps > 1000) refuse("steps is " + std::to_string(request.steps) + ": at most 1000 (training timesteps)");
+  require_at_least("warmup", request.warmup_steps, 0);
+  require_at_least("max sequence length", request.max_sequence_length, 1);
+  if (!(request.guidance_scale >= 0 && request.guidance_scale <= 1e4)) {
+    refuse("guidance is " + std::to_string(request.guidance_scale) + ": a number from 0 to 10000 is needed");
+  }
+  if (request.method != "exact" && request.method != "pipefusion") {
+    refuse("method is \"" + request.method + "\": exact or pipefusion");
+  }
+  if (request.method == "exact" && request.num_pipeline_patch != 1) {
+    refuse("patches is " + std::to_string(request.num_pipeline_patch) +
+           " with method exact: patches need method pipefusion");
+  }
+  for (const auto& [field, value] : {std::pair{"dtype", &request.dtype}}) {
+    if (*value != "float32" && *value != "bfloat16" && *value != "float16") {
+      refuse(std::string(field) + " is \"" + *value + "\": float32, bfloat16 or float16");
+    }
+  }
+  if (request.noise_dtype != "float32" && request.noise_dtype != "model") {
+    refuse("noise dtype is \"" + request.noise_dtype + "\": float32 or model");
+  }
+  if (request.resolution_binning) refuse("resolution_binning is not supported: give the size itself");
+  if (request.clean_caption) refuse("clean_caption is not supported: give the cleaned prompt");
+  if (request.progress_interval < 0) require_at_least("progress interval", request.progress_interval, 0);
+  if (!request.progress_content.empty() && request.progress_content != "latents" &&
+      request.progress_content != "preview") {
+    refuse("progress content is \"" + request.progress_content + "\": latents or preview");
+  }
+}
+
+void set_size(Plan& plan, const spec::ModelSpec& model) {
+  const std::int64_t scale = model.vae.scale_factor();
+  const std::int64_t patch = model.transformer.patch_size;
+  const std::int64_t unit = model.pixel_multiple();
+  auto& request = plan.request;
+  if (request.height == 0) request.height = static_cast<std::int32_t>(model.default_size());
+  if (request.width == 0) request.width = static_cast<std::int32_t>(model.default_size());
+  for (const auto& [field, pixels] : {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
+    if (pixels < unit || pixels % unit != 0 || pixels > 16384) {
+      refuse(std::string(field) + " is " + std::to_string(pixels) + ": this model takes multiples of " +
+             std::to_string(unit) + " from " + std::to_string(unit) + " to 16384");
+    }
+  }
+  plan.latent_channels = model.transformer.in_channels;
+  plan.latent_height = request.height / scale;
+  plan.latent_width = request.width / scale;
+  plan.token_rows = plan.latent_height / patch;
+  plan.token_columns = plan.latent_width / patch;
+}
+
+void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism) {
+  plan.degrees = {.dp = parallelism.dp, .cfg = parallelism.cfg, .pp = parallelism.pp};
+  const mesh::Mesh mesh(plan.degrees);
+  plan.guidance = plan.request.guidance_scale > 1;
+  if (plan.degrees.cfg == 2 && !plan.guidance) {
+    refuse("cfg is 2, but guidance is " + std::to_string(plan.request.guidance_scale) +
+           ": there is no second branch to compute unless guidance is above 1");
+  }
+  const int pictures = static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
+  if (plan.degrees.dp > pictures) {
+    refuse("dp is " + std::to_string(plan.degrees.dp) + ", but there are only " + std::to_string(pictures) +
+           " pictures to split (prompts × n)");
+  }
+  plan.images = split_evenly(pictures, plan.degrees.dp);
+  plan.stages = split_blocks(std::vector<double>(model.transformer.num_layers, 1.0), plan.degrees.pp);
+}
+
+void set_patches(Plan& plan) {
+  auto& request = plan.request;
+  if (request.method == "exact") {
+    plan.patches = split_rows(static_cast<int>(plan.token_rows), 1);
+    plan.synchronous_steps = request.steps;
+    request.warmup_steps = 0;
+    return;
+  }
+  plan.patches = split_rows(static_cast<int>(plan.token_rows), request.num_pipeline_patch);
+  plan.synchronous_steps = std::min(request.warmup_steps, request.steps);
+  if (request.warmup_steps > request.steps) {
+    refuse("warmup is " + std::to_string(request.warmup_steps) + ", but there are only " +
+           std::to_string(request.steps) + " steps");
+  }
+  if (plan.degrees.pp > 1 && request.num_pipeline_patch < plan.degrees.pp) {
+    plan.warnings.push_back("patches (" + std::to_string(request.num_pipeline_patch) + ") are fewer than pp (" +
+                            std::to_string(plan.degrees.pp) + "): some stages will idle");
+  }
+}
+
+std::string ranks_text(const std::vector<int>& ranks, const char* between) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : between) + std::to_string(rank);
+  return text;
+}
+
+void set_groups(Plan& plan) {
+  const mesh::Mesh mesh(plan.degrees);
+  const auto add = [&](GroupPlan::Role role, const std::string& kind, std::vector<int> ranks, const char* between) {
+    const auto id = static_cast<std::uint32_t>(plan.groups.size() + 1);
+    plan.groups.push_back({id, role, kind + " " + ranks_text(ranks, between), std::move(ranks)});
+  };
+  const int replica = plan.degrees.world() / plan.degrees.dp;
+  for (int dp = 0; dp < plan.degrees.dp; ++dp) {
+    std::vector<int> all;
+    for (int i = 0; i < replica; ++i) all.push_back(dp * replica + i);
+    if (replica > 1) add(GroupPlan::Role::caption, "caption", all, ",");
+    for (int cfg = 0; cfg < plan.degrees.cfg; ++cfg) {
+      const auto line = mesh.group_of(mesh::Axis::pp, mesh.rank({.dp = dp, .cfg = cfg}));
+      for (std::size_t i = 0; i + 1 < line.size(); ++i) {
+        add(GroupPlan::Role::edge, "edge", {line[i], line[i + 1]}, "→");
+      }
+      if (line.size() > 1) add(GroupPlan::Role::ring, "ring edge", {line.back(), line.front()}, "→");
+    }
+    if (plan.degrees.cfg > 1) {
+      const int last = mesh.rank({.dp = dp, .pp = plan.degrees.pp - 1});
+      add(GroupPlan::Role::cfg, "cfg", mesh.group_of(mesh::Axis::cfg, last), ",");
+    }
+  }
+}
+
+}  // namespace
+
+int Plan::text_rank(int dp) const { return mesh::Mesh(degrees).rank({.dp = dp}); }
+
+int Plan::decode_rank(int dp) const { return mesh::Mesh(degrees).rank({.dp = dp, .pp = degrees.pp - 1}); }
+
+const GroupPlan* Plan::group_with(GroupPlan::Role role, int rank, int position) const {
+  for (const auto& group : groups) {
+    if (group.role != role) continue;
+    if (position >= 0 ? group.ranks.at(position) == rank
+                      : std::find(group.ranks.begin(), group.ranks.end(), rank) != group.ranks.end()) {
+      return &group;
+    }
+  }
+  return nullptr;
+}
+
+Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request, const wire::Parallelism& parallelism) {
+  check_request(request);
+  Plan plan;
+  plan.request = request;
+  set_size(plan, model);
+  set_mesh(plan, model, parallelism);
+  set_patches(plan);
+  set_groups(plan);
+  if (request.init_latents_blob != 0) {
+    const auto bytes = static_cast<std::uint64_t>(plan.picture_count() * plan.latent_channels * plan.latent_height *
+                                                  plan.latent_width * 4);
+    if (request.init_latents_bytes != bytes) {
+      refuse("init latents have " + std::to_string(request.init_latents_bytes) + " bytes, but [" +
+             std::to_string(plan.picture_count()) + ", " + std::to_string(plan.latent_channels) + ", " +
+             std::to_string(plan.latent_height) + ", " + std::to_string(plan.latent_width) + "] float32 needs " +
+             std::to_string(bytes));
+    }
+  }
+  plan.memory = estimate_memory(plan, model);
+  return plan;
+}
+
+}  // namespace troupe::plan

@@ -1,0 +1,78 @@
+#include "controller/plan/stages.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace troupe::plan {
+namespace {
+
+/// Whether blocks fit into `stages` stages of at most `limit` each, every stage with at least one block;
+/// fills greedily, so earlier stages are as large as the limit allows.
+bool fill(const std::vector<double>& costs, int stages, double limit, std::vector<Stage>* result) {
+  result->clear();
+  const int blocks = static_cast<int>(costs.size());
+  int first = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    const int must_leave = stages - stage - 1;
+    double cost = 0;
+    int last = first;
+    while (last < blocks - must_leave && (last == first || cost + costs[last] <= limit)) {
+      cost += costs[last];
+      ++last;
+    }
+    if (cost > limit) return false;
+    result->push_back({first, last});
+    first = last;
+  }
+  return first == blocks;
+}
+
+/// The cheapest possible costliest stage, by dynamic programming over (stages, blocks).
+double best_limit(const std::vector<double>& costs, int stages) {
+  const int blocks = static_cast<int>(costs.size());
+  std::vector<double> before(blocks + 1, 0);
+  for (int i = 0; i < blocks; ++i) before[i + 1] = before[i] + costs[i];
+  std::vector<double> best(before.begin(), before.end());
+  for (int stage = 2; stage <= stages; ++stage) {
+    std::vector<double> next(blocks + 1, std::numeric_limits<double>::infinity());
+    for (int end = stage; end <= blocks; ++end) {
+      for (int cut = stage - 1; cut < end; ++cut) {
+        next[end] = std::min(next[end], std::max(best[cut], before[end] - before[cut]));
+      }
+    }
+    best = std::move(next);
+  }
+  return best[blocks];
+}
+
+}  // namespace
+
+std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
+  const int blocks = static_cast<int>(costs.size());
+  if (stages < 1 || stages > blocks) {
+    throw std::invalid_argument("[plan] pp is " + std::to_string(stages) + ", but the transformer has " +
+                                std::to_string(blocks) + " blocks: each stage needs one");
+  }
+  std::vector<Stage> result;
+  // A hair of slack, so that sums in another order still fit.
+  const double limit = best_limit(costs, stages) * (1 + 1e-12);
+  if (!fill(costs, stages, limit, &result)) {
+    throw std::logic_error("[plan] no split of " + std::to_string(blocks) + " blocks into " +
+                           std::to_string(stages) + " stages");
+  }
+  // Greedy filling may leave the last stages thin: even equal-cost blocks out, remainders first.
+  const bool uniform = std::all_of(costs.begin(), costs.end(), [&](double cost) { return cost == costs[0]; });
+  if (uniform) {
+    int first = 0;
+    for (int stage = 0; stage < stages; ++stage) {
+      const int size = blocks / stages + (stage < blocks % stages ? 1 : 0);
+      result[stage] = {first, first + size};
+      first += size;
+    }
+  }
+  return result;
+}
+
+}  // namespace troupe::plan

@@ -1,0 +1,19 @@
+#pragma once
+#include <vector>
+
+namespace troupe::plan {
+
+/// The run of transformer blocks that one pipeline stage keeps.
+struct Stage {
+  int first_block = 0;
+  int last_block = 0;  // exclusive
+  int blocks() const { return last_block - first_block; }
+  bool operator==(const Stage&) const = default;
+};
+
+/// Splits blocks into contiguous stages so that the costliest stage is as cheap as can be; among such splits the
+/// earlier stages take the remainders. No stage is empty. Cost is in any unit (FLOPs or seconds), one entry a block.
+/// Throws std::invalid_argument when there are more stages than blocks.
+std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages);
+
+}  // namespace troupe::plan

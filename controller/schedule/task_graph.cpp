@@ -1,0 +1,110 @@
+#include "controller/schedule/task_graph.h"
+
+#include <map>
+
+namespace troupe::schedule {
+namespace {
+
+/// Adds the tasks of one dp replica.
+class ReplicaBuilder {
+ public:
+  ReplicaBuilder(const plan::Plan& plan, int dp, std::vector<Task>& tasks)
+      : plan_(plan), mesh_(plan.degrees), dp_(dp), tasks_(tasks) {}
+
+  void build() {
+    text_ = add_text();
+    std::vector<std::uint32_t> leaving;  // the last stage's tasks of the step before
+    for (int step = 0; step < plan_.request.steps; ++step) {
+      std::vector<std::uint32_t> now;
+      const bool whole = step < plan_.synchronous_steps;
+      const int patches = whole ? 1 : static_cast<int>(plan_.patches.size());
+      for (int patch = 0; patch < patches; ++patch) {
+        std::uint32_t before = text_;
+        if (!leaving.empty()) before = leaving.size() == 1 ? leaving[0] : leaving[patch];
+        for (int stage = 0; stage < plan_.degrees.pp; ++stage) {
+          before = add_micro_step(step, stage, whole ? -1 : patch, before);
+        }
+        now.push_back(before);
+      }
+      tasks_[now.back()].ends_step = true;
+      leaving = std::move(now);
+    }
+    add_decode(leaving);
+  }
+
+ private:
+  std::uint32_t add(Task task) {
+    task.dp = dp_;
+    tasks_.push_back(std::move(task));
+    return static_cast<std::uint32_t>(tasks_.size() - 1);
+  }
+
+  std::uint32_t add_text() {
+    const int replica = plan_.degrees.world() / plan_.degrees.dp;
+    Task task{.kind = wire::TaskKind::encode_text};
+    for (int i = 0; i < replica; ++i) task.ranks.push_back(dp_ * replica + i);
+    return add(std::move(task));
+  }
+
+  std::vector<std::int32_t> stage_ranks(int stage) const {
+    const auto ranks = mesh_.group_of(mesh::Axis::cfg, mesh_.rank({.dp = dp_, .pp = stage}));
+    return {ranks.begin(), ranks.end()};
+  }
+
+  std::uint32_t add_micro_step(int step, int stage, int patch, std::uint32_t before) {
+    Task task{.step = step, .stage = stage, .patch = patch};
+    task.ranks = stage_ranks(stage);
+    task.predecessors = {before};
+    const auto last = last_of_stage_.find(stage);
+    if (last != last_of_stage_.end() && last->second != before) task.predecessors.push_back(last->second);
+    if (stage + 1 < plan_.degrees.pp) {
+      task.receivers = stage_ranks(stage + 1);
+      task.consumer_step = step;
+    } else if (plan_.degrees.pp > 1 && step + 1 < plan_.request.steps) {
+      task.receivers = stage_ranks(0);
+      task.consumer_step = step + 1;
+    }
+    const auto id = add(std::move(task));
+    last_of_stage_[stage] = id;
+    return id;
+  }
+
+  void add_decode(const std::vector<std::uint32_t>& leaving) {
+    Task task{.kind = wire::TaskKind::decode};
+    task.step = plan_.request.steps;
+    task.stage = plan_.degrees.pp - 1;
+    task.ranks = {plan_.decode_rank(dp_)};
+    task.predecessors = leaving;
+    add(std::move(task));
+  }
+
+  const plan::Plan& plan_;
+  mesh::Mesh mesh_;
+  int dp_;
+  std::vector<Task>& tasks_;
+  std::uint32_t text_ = 0;
+  std::map<int, std::uint32_t> last_of_stage_;  // a stage runs its micro-steps in one order
+};
+
+}  // namespace
+
+TaskGraph make_task_graph(const plan::Plan& plan) {
+  TaskGraph graph;
+  graph.world = plan.degrees.world();
+  graph.steps = plan.request.steps;
+  for (int dp = 0; dp < plan.degrees.dp; ++dp) ReplicaBuilder(plan, dp, graph.tasks).build();
+  return graph;
+}
+
+std::string describe(const Task& task) {
+  switch (task.kind) {
+    case wire::TaskKind::encode_text: return "text";
+    case wire::TaskKind::decode: return "decode";
+    case wire::TaskKind::micro_step: break;
+  }
+  std::string text = "step " + std::to_string(task.step);
+  if (task.patch >= 0) text += " patch " + std::to_string(task.patch);
+  return text + " stage " + std::to_string(task.stage);
+}
+
+}  // namespace troupe::schedule

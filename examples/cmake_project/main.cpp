@@ -1,0 +1,35 @@
+// Has a running cluster (troupe start) paint a caption: paint ENDPOINT CAPTION OUTPUT.png
+#include <troupe/client.h>
+
+#include <chrono>
+#include <fstream>
+#include <iostream>
+
+int fail(const troupe::Error& error) {
+  std::cerr << "paint: " << error.message() << '\n';
+  return 1;
+}
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::cerr << "usage: paint ENDPOINT CAPTION OUTPUT.png\n";
+    return 2;
+  }
+  auto client = troupe::Client::connect(argv[1]);
+  if (!client) return fail(client.error());
+
+  troupe::Submission submission;
+  submission.request.prompts = {argv[2]};
+  auto job = client.value().submit(submission, [](const troupe::Progress& progress) {
+    std::cerr << progress.phase << ' ' << progress.step << '/' << progress.steps << '\n';
+  });
+  if (!job) return fail(job.error());
+  auto result = client.value().wait(job.value(), std::chrono::minutes(10));
+  if (!result) return fail(result.error());
+
+  const auto& png = result.value().pictures.at(0).png;
+  std::ofstream file(argv[3], std::ios::binary);
+  if (!file.write(png.data(), static_cast<std::streamsize>(png.size()))) {
+    return fail({"unwritable", std::string("cannot write ") + argv[3]});
+  }
+}

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace troupe::kernels {
+
+/// y = x · weightᵀ + bias with the weight laid out once for the CPU at hand.
+/// float32 on CPU runs on own code where the CPU has AVX2, AVX-512 or NEON; everything else on
+/// ATen.
+class Linear {
+ public:
+  Linear() = default;
+  /// weight [out, in]; bias [out] or undefined. Takes no copy beyond the packed one.
+  explicit Linear(const at::Tensor& weight, const at::Tensor& bias = {});
+
+  /// x [..., in] → [..., out].
+  at::Tensor operator()(const at::Tensor& x) const;
+  /// gelu_tanh(x · weightᵀ + bias), with the activation in the product's tail.
+  at::Tensor gelu(const at::Tensor& x) const;
+  /// residual += x · weightᵀ + bias. residual [..., out], contiguous.
+  void add_to(at::Tensor& residual, const at::Tensor& x) const;
+  /// residual += gate · (x · weightᵀ + bias). residual and x [B, N, ...]; gate [B, out].
+  void add_gated_to(at::Tensor& residual, const at::Tensor& x, const at::Tensor& gate) const;
+
+  int64_t in_features() const { return in_; }
+  int64_t out_features() const { return out_; }
+  int64_t bytes() const;
+  /// Whether `weight` itself is still in use, not a packed copy.
+  bool keeps(const at::Tensor& weight) const;
+
+ private:
+  enum class Tail { kNone, kGelu, kAdd, kGatedAdd };
+  void run_packed(const at::Tensor& x, at::Tensor& out, Tail tail, const at::Tensor& gate) const;
+  void check_input(const at::Tensor& x) const;
+  bool packed() const { return packed_.defined(); }
+
+  int64_t in_ = 0;
+  int64_t out_ = 0;
+  at::Tensor weight_;  // [out, in]; undefined where packed_ is in use
+  at::Tensor packed_;  // panels of simd::Table::panel columns
+  at::Tensor bias_;
+};
+
+}  // namespace troupe::kernels

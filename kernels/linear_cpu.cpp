@@ -1,0 +1,161 @@
+#include "kernels/linear.h"
+
+#include <algorithm>
+#include <sstream>
+#include <stdexcept>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "kernels/elementwise.h"
+#include "kernels/parallel.h"
+#include "kernels/simd/isa.h"
+
+namespace troupe::kernels {
+
+namespace {
+
+// A block of rows is read once per panel, so it should stay in the second-level cache.
+constexpr int64_t kBlockFloats = 64 * 1024;
+constexpr int64_t kTileRows = 6;
+
+int64_t block_rows(int64_t depth) {
+  return std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(depth, 1), 24, 96) / kTileRows *
+         kTileRows;
+}
+
+}  // namespace
+
+Linear::Linear(const at::Tensor& weight, const at::Tensor& bias) {
+  if (weight.dim() != 2 ||
+      (bias.defined() && (bias.dim() != 1 || bias.size(0) != weight.size(0)))) {
+    std::ostringstream text;
+    text << "[Linear] weight has shape " << weight.sizes() << ", bias "
+         << (bias.defined() ? bias.sizes() : at::IntArrayRef{});
+    throw std::invalid_argument(text.str());
+  }
+  out_ = weight.size(0);
+  in_ = weight.size(1);
+  if (bias.defined()) bias_ = bias.contiguous();
+  const simd::Table& simd = simd::table();
+  if (weight.device().is_cpu() && weight.scalar_type() == at::kFloat && simd.beats_library &&
+      in_ > 0) {
+    const at::Tensor rows = weight.contiguous();
+    const int64_t panels = (out_ + simd.panel - 1) / simd.panel;
+    packed_ = at::empty({panels, in_, simd.panel}, weight.options());
+    simd.pack_weight(rows.const_data_ptr<float>(), in_, out_, packed_.mutable_data_ptr<float>());
+  } else {
+    weight_ = weight.contiguous();
+  }
+}
+
+int64_t Linear::bytes() const {
+  int64_t total = 0;
+  for (const at::Tensor* t : {&weight_, &packed_, &bias_}) {
+    if (t->defined()) total += static_cast<int64_t>(t->nbytes());
+  }
+  return total;
+}
+
+bool Linear::keeps(const at::Tensor& weight) const {
+  return weight_.defined() && weight_.const_data_ptr() == weight.const_data_ptr();
+}
+
+void Linear::check_input(const at::Tensor& x) const {
+  if (x.dim() >= 1 && x.size(-1) == in_) return;
+  std::ostringstream text;
+  text << "[Linear] x has shape " << x.sizes() << ", last dimension must be " << in_;
+  throw std::invalid_argument(text.str());
+}
+
+void Linear::run_packed(const at::Tensor& x, at::Tensor& out, Tail tail,
+                        const at::Tensor& gate) const {
+  const at::Tensor input = x.contiguous();
+  const simd::Table& simd = simd::table();
+  const int64_t rows = input.numel() / in_;
+  simd::GemmTask task{};
+  task.x = input.const_data_ptr<float>();
+  task.x_stride = in_;
+  task.packed = packed_.const_data_ptr<float>();
+  task.bias = bias_.defined() ? bias_.const_data_ptr<float>() : nullptr;
+  task.out = out.mutable_data_ptr<float>();
+  task.out_stride = out_;
+  task.depth = in_;
+  task.columns = out_;
+  task.epilogue = static_cast<simd::Epilogue>(tail);
+  if (tail == Tail::kGatedAdd) {
+    task.gate = gate.const_data_ptr<float>();
+    task.gate_stride = out_;
+    task.gate_rows = std::max<int64_t>(rows / gate.size(0), 1);
+  }
+  const int64_t step = block_rows(in_), blocks = (rows + step - 1) / step;
+  const int64_t panels = packed_.size(0), threads = at::get_num_threads();
+  const int64_t splits =
+      blocks >= 4 * threads || threads == 1
+          ? 1
+          : std::min(panels, (4 * threads + blocks - 1) / std::max<int64_t>(blocks, 1));
+  parallel_for(0, blocks * splits, 1, [&](int64_t begin, int64_t end) {
+    simd::GemmTask part = task;
+    for (int64_t item = begin; item < end; ++item) {
+      part.row_begin = item / splits * step;
+      part.row_end = std::min(rows, part.row_begin + step);
+      part.panel_begin = item % splits * panels / splits;
+      part.panel_end = (item % splits + 1) * panels / splits;
+      simd.gemm(part);
+    }
+  });
+}
+
+at::Tensor Linear::operator()(const at::Tensor& x) const {
+  check_input(x);
+  if (!packed())
+    return at::linear(x, weight_,
+                      bias_.defined() ? std::optional<at::Tensor>(bias_) : std::nullopt);
+  auto shape = x.sizes().vec();
+  shape.back() = out_;
+  at::Tensor out = at::empty(shape, x.options());
+  run_packed(x, out, Tail::kNone, {});
+  return out;
+}
+
+at::Tensor Linear::gelu(const at::Tensor& x) const {
+  if (!packed()) {
+    at::Tensor y = (*this)(x);
+    gelu_tanh_(y);
+    return y;
+  }
+  check_input(x);
+  auto shape = x.sizes().vec();
+  shape.back() = out_;
+  at::Tensor out = at::empty(shape, x.options());
+  run_packed(x, out, Tail::kGelu, {});
+  return out;
+}
+
+void Linear::add_to(at::Tensor& residual, const at::Tensor& x) const {
+  if (!packed() || !residual.is_contiguous()) {
+    residual.add_((*this)(x));
+    return;
+  }
+  check_input(x);
+  if (residual.numel() / out_ != x.numel() / in_ || residual.size(-1) != out_) {
+    throw std::invalid_argument("[Linear] residual and x differ in rows");
+  }
+  run_packed(x, residual, Tail::kAdd, {});
+}
+
+void Linear::add_gated_to(at::Tensor& residual, const at::Tensor& x, const at::Tensor& gate) const {
+  if (!packed() || !residual.is_contiguous()) {
+    gate_residual_(residual, (*this)(x), gate);
+    return;
+  }
+  check_input(x);
+  if (residual.dim() != 3 || residual.numel() / out_ != x.numel() / in_ ||
+      residual.size(-1) != out_ || gate.dim() != 2 || gate.size(0) != residual.size(0) ||
+      gate.size(1) != out_) {
+    throw std::invalid_argument("[Linear] residual, x and gate differ in rows or columns");
+  }
+  run_packed(x, residual, Tail::kGatedAdd, gate.contiguous());
+}
+
+}  // namespace troupe::kernels

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace troupe::kernels {
+
+/// Splits [begin, end) over torch's own compute threads (`at::set_num_threads`) and calls
+/// `work(begin, end)` for each piece; a piece has at least `grain` items. Runs inline with one
+/// thread or inside another parallel region. Rethrows an exception of `work`.
+void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
+                  const std::function<void(std::int64_t, std::int64_t)>& work);
+
+}  // namespace troupe::kernels

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+
+/// The float32 inner loops, compiled once per instruction set and chosen when the process starts.
+/// Plain pointers only: code compiled for a newer CPU must share no inline function with the rest.
+namespace troupe::kernels::simd {
+
+enum class Epilogue : std::int32_t {
+  kStore,     ///< out = y
+  kGelu,      ///< out = gelu_tanh(y)
+  kAdd,       ///< out += y
+  kGatedAdd,  ///< out += gate * y
+};
+
+/// One matrix product y = x · W + bias over a range of rows and column panels.
+struct GemmTask {
+  const float* x;  ///< [rows, depth], row stride `x_stride`
+  std::int64_t x_stride;
+  const float* packed;  ///< W in panels of Table::panel columns: [panel][depth][Table::panel]
+  const float* bias;    ///< [columns] or null
+  float* out;           ///< [rows, columns], row stride `out_stride`
+  std::int64_t out_stride;
+  std::int64_t depth, columns;
+  std::int64_t row_begin, row_end;
+  std::int64_t panel_begin, panel_end;
+  Epilogue epilogue;
+  const float* gate;  ///< [batch, columns], row stride `gate_stride`; for kGatedAdd
+  std::int64_t gate_stride;
+  std::int64_t gate_rows;  ///< rows of one batch item
+};
+
+/// The packed keys and values of one head, and queries that attend to them.
+struct AttentionTask {
+  const float* q;  ///< [queries, width], row stride `q_stride`
+  std::int64_t q_stride;
+  const float* keys;    ///< from Table::pack_keys
+  const float* values;  ///< from Table::pack_values
+  const float* bias;    ///< [key_count] added to the scores, or null
+  float* out;           ///< [queries, width], row stride `out_stride`
+  std::int64_t out_stride;
+  std::int64_t queries, key_count, width;
+  float scale;
+  float* scratch;  ///< Table::attention_scratch(width) floats
+};
+
+struct Table {
+  const char* name;
+  int lanes;  ///< floats in a vector
+  int panel;  ///< columns of a packed panel
+  /// Whether products and attention outrun LibTorch's; not with SSE2 alone, where it has newer
+  /// code.
+  bool beats_library;
+
+  void (*norm_modulate)(const float* x, std::int64_t rows, std::int64_t width, const float* scale,
+                        const float* shift, float eps, float* out);
+  void (*gate_residual)(float* residual, const float* x, const float* gate, std::int64_t rows,
+                        std::int64_t width);
+  void (*gelu)(float* x, std::int64_t count);
+
+  /// `weight` is [columns, depth] with contiguous rows.
+  void (*pack_weight)(const float* weight, std::int64_t depth, std::int64_t columns, float* packed);
+  void (*gemm)(const GemmTask&);
+
+  /// Floats of the packed forms of `count` rows of `width`.
+  std::int64_t (*packed_keys_size)(std::int64_t count, std::int64_t width);
+  std::int64_t (*packed_values_size)(std::int64_t count, std::int64_t width);
+  void (*pack_keys)(const float* k, std::int64_t stride, std::int64_t count, std::int64_t width,
+                    float* packed);
+  void (*pack_values)(const float* v, std::int64_t stride, std::int64_t count, std::int64_t width,
+                      float* packed);
+  std::int64_t (*attention_scratch)(std::int64_t width);
+  int attention_block;  ///< queries worked on together
+  void (*attention)(const AttentionTask&);
+};
+
+/// The best table that this CPU can run.
+const Table& table();
+
+/// Every table that this CPU can run, best first; `count` receives how many. For tests.
+const Table* const* tables(int& count);
+
+}  // namespace troupe::kernels::simd

@@ -1,0 +1,29 @@
+// Defines the table of one instruction set under the name TROUPE_ISA_TABLE.
+#pragma once
+
+#include "kernels/simd/attention.inl.h"
+#include "kernels/simd/rows.inl.h"
+
+namespace troupe::kernels::simd {
+
+extern const Table TROUPE_ISA_TABLE;
+const Table TROUPE_ISA_TABLE = {
+    TROUPE_ISA_NAME,
+    kLanes,
+    kPanel,
+    TROUPE_BEATS_LIBRARY,
+    norm_modulate,
+    gate_residual,
+    gelu_rows,
+    pack_weight,
+    gemm,
+    packed_keys_size,
+    packed_values_size,
+    pack_transposed,
+    pack_values,
+    attention_scratch,
+    kQueryBlock,
+    attention,
+};
+
+}  // namespace troupe::kernels::simd

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "models/dit/attention_port.h"
+
+namespace troupe::models {
+
+/// The call holds all tokens: nothing is kept, nothing is fetched.
+class LocalAttention : public AttentionPort {
+ public:
+  at::Tensor attend(int block, const at::Tensor& q, const at::Tensor& k,
+                    const at::Tensor& v) override;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "models/dit/diffusion_transformer.h"
+#include "models/dit/pixart_block.h"
+#include "models/dit/pixart_embeddings.h"
+#include "models/dit/weight_loader.h"
+#include "models/spec/pixart_spec.h"
+
+namespace troupe::models {
+
+/// PixArt-α and PixArt-Σ. Source: PixArtTransformer2DModel of diffusers.
+class PixArt : public DiffusionTransformer {
+ public:
+  /// pixels_per_latent turns latent sizes into the pixels that the size conditions speak of.
+  PixArt(const spec::PixArtSpec& spec, int64_t pixels_per_latent, const StagePart& part,
+         const WeightLoader& weights, at::ScalarType compute, at::Device device);
+
+  const StagePart& part() const override { return part_; }
+  int64_t patch_size() const override { return spec_.patch_size; }
+  int64_t hidden_width() const override { return spec_.inner_dim(); }
+  int64_t heads() const override { return spec_.num_attention_heads; }
+  int64_t head_dim() const override { return spec_.attention_head_dim; }
+  at::ScalarType dtype() const override { return compute_; }
+  int64_t bytes() const override;
+
+  at::Tensor project_caption(const at::Tensor& states) const override;
+  std::unique_ptr<CaptionCache> cache_caption(const at::Tensor& projected,
+                                              const at::Tensor& mask) const override;
+  std::unique_ptr<StepCondition> condition(double timestep, int64_t batch,
+                                           PictureSize size) const override;
+  at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
+  at::Tensor run_blocks(at::Tensor hidden, const StepCondition& condition,
+                        const CaptionCache& caption, AttentionPort& attention) const override;
+  at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
+                     TokenRows rows) const override;
+
+ private:
+  void check_size(const char* who, PictureSize size, TokenRows rows) const;
+
+  spec::PixArtSpec spec_;
+  int64_t pixels_per_latent_;
+  StagePart part_;
+  at::ScalarType compute_;
+  at::Device device_;
+  PixArtCondition condition_;
+  std::optional<PixArtEmbedding> embedding_;
+  std::vector<PixArtBlock> blocks_;
+  at::Tensor last_table_;  // [2, D]: shift, scale
+  kernels::Linear last_;   // to the noise channels alone
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,119 @@
+#include "models/dit/pixart_block.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+
+namespace troupe::models {
+
+namespace {
+
+/// What diffusers adds to the scores of a token that is masked out.
+constexpr double kMaskedBias = -10000.0;
+
+}  // namespace
+
+CaptionTokens::CaptionTokens(const at::Tensor& projected, const at::Tensor& mask) {
+  const at::Tensor keep = mask.to(at::kCPU, at::kBool);
+  const int64_t batch = projected.size(0);
+  for (int64_t first = 0; first < batch;) {
+    const at::Tensor row = keep[first];
+    int64_t end = first + 1;
+    while (end < batch && at::equal(row, keep[end]))
+      ++end;
+    Group group{first, end - first, projected.slice(0, first, end), std::nullopt};
+    const at::Tensor kept = at::nonzero(row).view({-1});
+    if (kept.numel() == 0) {
+      group.bias = at::full({end - first, projected.size(1)}, kMaskedBias, projected.options());
+    } else if (kept.numel() < row.numel()) {
+      group.states = group.states.index_select(1, kept.to(projected.device()));
+    }
+    groups_.push_back(std::move(group));
+    first = end;
+  }
+}
+
+int64_t CaptionKv::bytes() const {
+  int64_t total = 0;
+  for (const Group& group : groups)
+    total += static_cast<int64_t>(group.kv.nbytes());
+  return total;
+}
+
+PixArtBlock::PixArtBlock(const spec::PixArtSpec& spec, int index, const WeightLoader& weights)
+    : index_(index),
+      heads_(spec.num_attention_heads),
+      head_dim_(spec.attention_head_dim),
+      eps_(spec.norm_eps) {
+  const int64_t width = spec.inner_dim();
+  const bool bias = spec.attention_bias;
+  const std::string prefix = spec::pixart_block_prefix(index);
+  const std::string self = prefix + "attn1.", cross = prefix + "attn2.";
+  table_ = weights.copy(prefix + "scale_shift_table", {6, width});
+  qkv_ = weights.joined({self + "to_q", self + "to_k", self + "to_v"}, width, width, bias);
+  self_out_ = weights.linear(self + "to_out.0", width, width);
+  cross_q_ = weights.linear(cross + "to_q", width, width, bias);
+  cross_kv_ = weights.joined({cross + "to_k", cross + "to_v"}, width, width, bias);
+  cross_out_ = weights.linear(cross + "to_out.0", width, width);
+  widen_ = weights.linear(prefix + "ff.net.0.proj", width, 4 * width);
+  narrow_ = weights.linear(prefix + "ff.net.2", 4 * width, width);
+}
+
+CaptionKv PixArtBlock::caption(const CaptionTokens& tokens) const {
+  CaptionKv made;
+  for (const CaptionTokens::Group& group : tokens.groups()) {
+    const at::Tensor kv = cross_kv_(group.states);
+    made.groups.push_back(
+        {kv.view({group.count, group.states.size(1), 2, heads_, head_dim_}), group.bias});
+  }
+  return made;
+}
+
+at::Tensor PixArtBlock::cross(const at::Tensor& hidden, const CaptionKv& caption) const {
+  const int64_t batch = hidden.size(0), tokens = hidden.size(1);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim_));
+  const at::Tensor q = cross_q_(hidden).view({batch, tokens, heads_, head_dim_});
+  std::vector<at::Tensor> parts;
+  int64_t first = 0;
+  for (const CaptionKv::Group& group : caption.groups) {
+    const int64_t count = group.kv.size(0);
+    parts.push_back(kernels::attention(q.slice(0, first, first + count), group.kv.select(2, 0),
+                                       group.kv.select(2, 1), scale, group.bias));
+    first += count;
+  }
+  const at::Tensor all = parts.size() == 1 ? parts.front() : at::cat(parts);
+  return all.view({batch, tokens, heads_ * head_dim_});
+}
+
+void PixArtBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const CaptionKv& caption,
+                      AttentionPort& attention) const {
+  const int64_t batch = hidden.size(0), tokens = hidden.size(1), width = hidden.size(2);
+  const at::Tensor factors = table_.unsqueeze(0) + modulation;
+  const auto factor = [&factors](int64_t index) { return factors.select(1, index); };
+  enum { kShiftSelf, kScaleSelf, kGateSelf, kShiftForward, kScaleForward, kGateForward };
+
+  at::Tensor normal = kernels::norm_modulate(hidden, factor(kScaleSelf), factor(kShiftSelf), eps_);
+  const at::Tensor qkv = qkv_(normal).view({batch, tokens, 3, heads_, head_dim_});
+  const at::Tensor mixed =
+      attention.attend(index_, qkv.select(2, 0), qkv.select(2, 1), qkv.select(2, 2));
+  self_out_.add_gated_to(hidden, mixed.view({batch, tokens, width}), factor(kGateSelf));
+
+  cross_out_.add_to(hidden, cross(hidden, caption));
+
+  normal = kernels::norm_modulate(hidden, factor(kScaleForward), factor(kShiftForward), eps_);
+  narrow_.add_gated_to(hidden, widen_.gelu(normal), factor(kGateForward));
+}
+
+int64_t PixArtBlock::bytes() const {
+  int64_t total = static_cast<int64_t>(table_.nbytes());
+  for (const kernels::Linear* linear :
+       {&qkv_, &self_out_, &cross_q_, &cross_kv_, &cross_out_, &widen_, &narrow_}) {
+    total += linear->bytes();
+  }
+  return total;
+}
+
+}  // namespace troupe::models

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/linear.h"
+#include "models/dit/attention_port.h"
+#include "models/dit/weight_loader.h"
+#include "models/spec/pixart_spec.h"
+
+namespace troupe::models {
+
+/// Which caption tokens the cross attention sees. Tokens that are masked out are dropped; batch
+/// items of equal masks stay together.
+class CaptionTokens {
+ public:
+  struct Group {
+    int64_t first = 0;  ///< batch items [first, first + count)
+    int64_t count = 0;
+    at::Tensor states;               ///< [count, kept, D]
+    std::optional<at::Tensor> bias;  ///< [count, kept], only where an item has no token at all
+  };
+
+  /// projected [B, L, D], mask [B, L] bool.
+  CaptionTokens(const at::Tensor& projected, const at::Tensor& mask);
+  const std::vector<Group>& groups() const { return groups_; }
+
+ private:
+  std::vector<Group> groups_;
+};
+
+/// Keys and values of one block's cross attention.
+struct CaptionKv {
+  struct Group {
+    at::Tensor kv;  ///< [count, kept, 2, H, d]
+    std::optional<at::Tensor> bias;
+  };
+  std::vector<Group> groups;
+  int64_t bytes() const;
+};
+
+/// Self attention, cross attention and feed-forward with adaLN-single modulation.
+/// Source: BasicTransformerBlock of diffusers with norm_type ada_norm_single.
+class PixArtBlock {
+ public:
+  PixArtBlock(const spec::PixArtSpec& spec, int index, const WeightLoader& weights);
+
+  CaptionKv caption(const CaptionTokens& tokens) const;
+  /// hidden [B, tokens, D], contiguous, changed in place; modulation [B, 6, D].
+  void run(at::Tensor& hidden, const at::Tensor& modulation, const CaptionKv& caption,
+           AttentionPort& attention) const;
+  int64_t bytes() const;
+
+ private:
+  at::Tensor cross(const at::Tensor& hidden, const CaptionKv& caption) const;
+
+  int index_;
+  int64_t heads_, head_dim_;
+  double eps_;
+  at::Tensor table_;  // [6, D]
+  kernels::Linear qkv_, self_out_, cross_q_, cross_kv_, cross_out_, widen_, narrow_;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/linear.h"
+
+namespace troupe::models {
+
+/// Where a transformer's tensors come from, in its compute dtype and on its device.
+struct WeightLoader {
+  /// Throws for a name that is missing or a shape that differs.
+  std::function<at::Tensor(const std::string& name, at::IntArrayRef shape)> get;
+  /// Told when the values have been copied elsewhere.
+  std::function<void(const std::string& name)> release = [](const std::string&) {};
+
+  /// `name.weight` [out, in] and `name.bias` [out].
+  kernels::Linear linear(const std::string& name, int64_t in, int64_t out, bool bias = true) const;
+  /// Several products of one input as one, in the order of `names`.
+  kernels::Linear joined(const std::vector<std::string>& names, int64_t in, int64_t out_each,
+                         bool bias = true) const;
+  /// In memory of its own.
+  at::Tensor copy(const std::string& name, at::IntArrayRef shape) const;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,81 @@
+#include "models/image/png.h"
+
+#include <ATen/ATen.h>
+#include <png.h>
+
+#include <sstream>
+#include <stdexcept>
+
+namespace troupe::models {
+namespace {
+
+constexpr std::uint64_t kMaxPixels = std::uint64_t{1} << 28;
+
+// libpng's plain interface: it reports errors by return value and never jumps across our frames.
+class Image {
+ public:
+  Image() { image_.version = PNG_IMAGE_VERSION; }
+  ~Image() { png_image_free(&image_); }
+  Image(const Image&) = delete;
+  Image& operator=(const Image&) = delete;
+
+  png_image* get() { return &image_; }
+  png_image* operator->() { return &image_; }
+
+  void require(int ok, const char* what) const {
+    if (!ok || PNG_IMAGE_FAILED(image_)) {
+      throw std::runtime_error(std::string("[") + what + "] " + image_.message);
+    }
+  }
+
+ private:
+  png_image image_{};
+};
+
+}  // namespace
+
+std::string encode_png(const at::Tensor& rgb, const PngText& text) {
+  if (rgb.dim() != 3 || rgb.size(2) != 3 || rgb.numel() == 0 || rgb.scalar_type() != at::kByte ||
+      !rgb.is_cpu()) {
+    std::ostringstream what;
+    what << "[encode_png] " << rgb.scalar_type() << " " << rgb.sizes() << " on " << rgb.device()
+         << " is not uint8 [H, W, 3] on the CPU";
+    throw std::invalid_argument(what.str());
+  }
+  const at::Tensor rows = rgb.contiguous();
+  Image image;
+  image->width = static_cast<png_uint_32>(rows.size(1));
+  image->height = static_cast<png_uint_32>(rows.size(0));
+  image->format = PNG_FORMAT_RGB;
+  const void* pixels = rows.const_data_ptr<std::uint8_t>();
+
+  // Room for pixels that do not compress, so that one pass is enough.
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(*image.get());
+  std::string png(size, '\0');
+  image.require(png_image_write_to_memory(image.get(), png.data(), &size, 0, pixels, 0, nullptr),
+                "encode_png");
+  png.resize(size);
+  return add_png_text(png, text);
+}
+
+DecodedPng decode_png(std::string_view png) {
+  DecodedPng result;
+  Image image;
+  image.require(png_image_begin_read_from_memory(image.get(), png.data(), png.size()),
+                "decode_png");
+  const std::uint64_t pixels = std::uint64_t{image->width} * image->height;
+  if (pixels > kMaxPixels) {
+    throw std::runtime_error("[decode_png] " + std::to_string(image->width) + " x " +
+                             std::to_string(image->height) + " pixels are more than are read");
+  }
+  image->format = PNG_FORMAT_RGBA;
+  const at::Tensor rgba = at::empty({image->height, image->width, 4}, at::kByte);
+  image.require(png_image_finish_read(image.get(), nullptr, rgba.mutable_data_ptr<std::uint8_t>(),
+                                      0, nullptr),
+                "decode_png");
+  result.rgb = rgba.narrow(2, 0, 3).contiguous();
+  result.text = read_png_text(png);
+  return result;
+}
+
+}  // namespace troupe::models

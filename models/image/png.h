@@ -1,0 +1,24 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <string_view>
+
+#include "models/image/png_text.h"
+
+namespace troupe::models {
+
+/// A PNG file of `rgb`, uint8 [H, W, 3] on the CPU, with its text chunks as add_png_text lays them
+/// down. Throws std::invalid_argument for another tensor and as add_png_text does.
+std::string encode_png(const at::Tensor& rgb, const PngText& text);
+
+struct DecodedPng {
+  at::Tensor rgb;  ///< uint8 [H, W, 3]
+  PngText text;
+};
+
+/// Any PNG, converted to 8-bit sRGB; alpha is dropped, not blended. Throws std::runtime_error for
+/// whatever libpng or read_png_text cannot read and for more than 2^28 pixels.
+DecodedPng decode_png(std::string_view png);
+
+}  // namespace troupe::models

@@ -1,0 +1,179 @@
+#include "models/image/png_text.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+
+namespace troupe::models {
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr std::string_view kSignature = "\x89PNG\r\n\x1a\n"sv;
+constexpr size_t kHeaderEnd = 8 + 12 + 13;  // signature, then the IHDR chunk
+constexpr size_t kMaxInflated = size_t{16} << 20;
+
+[[noreturn]] void fail(const std::string& why) {
+  throw std::runtime_error("[read_png_text] " + why);
+}
+
+std::uint32_t big_endian(std::string_view bytes) {
+  std::uint32_t value = 0;
+  for (int i = 0; i < 4; ++i) {
+    value = value << 8 | static_cast<std::uint8_t>(bytes[i]);
+  }
+  return value;
+}
+
+std::string big_endian(std::uint32_t value) {
+  std::string out;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    out += static_cast<char>(value >> shift & 0xff);
+  }
+  return out;
+}
+
+std::uint32_t checksum(std::string_view bytes) {
+  return static_cast<std::uint32_t>(
+      crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uInt>(bytes.size())));
+}
+
+// Bytes that a valid sequence starting with `lead` has, 0 if none starts so.
+int sequence_length(std::uint8_t lead) {
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead < 0xe0) return 2;
+  if (lead >= 0xe0 && lead < 0xf0) return 3;
+  return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
+}
+
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) { return static_cast<std::uint8_t>(text[at]); };
+    const int length = sequence_length(byte(i));
+    if (length == 0 || i + length > text.size()) return false;
+    for (int k = 1; k < length; ++k) {
+      if ((byte(i + k) & 0xc0) != 0x80) return false;
+    }
+    if (length == 3 && byte(i) == 0xe0 && byte(i + 1) < 0xa0) return false;   // overlong
+    if (length == 3 && byte(i) == 0xed && byte(i + 1) >= 0xa0) return false;  // surrogate
+    if (length == 4 && byte(i) == 0xf0 && byte(i + 1) < 0x90) return false;   // overlong
+    if (length == 4 && byte(i) == 0xf4 && byte(i + 1) >= 0x90) return false;  // beyond Unicode
+    i += length;
+  }
+  return true;
+}
+
+std::string latin1_to_utf8(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    const auto byte = static_cast<std::uint8_t>(c);
+    if (byte >= 0x80) out += static_cast<char>(0xc0 | byte >> 6);
+    out += byte < 0x80 ? c : static_cast<char>(0x80 | (byte & 0x3f));
+  }
+  return out;
+}
+
+std::string inflated(std::string_view bytes) {
+  z_stream stream{};
+  if (inflateInit(&stream) != Z_OK) fail("zlib does not start");
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  std::string out;
+  int status = Z_OK;
+  while (status == Z_OK && out.size() < kMaxInflated) {
+    char buffer[16384];
+    stream.next_out = reinterpret_cast<Bytef*>(buffer);
+    stream.avail_out = sizeof buffer;
+    status = inflate(&stream, Z_NO_FLUSH);
+    out.append(buffer, sizeof buffer - stream.avail_out);
+  }
+  inflateEnd(&stream);
+  if (status != Z_STREAM_END) fail("a compressed text is damaged or too long");
+  return out;
+}
+
+// Cuts the part before the next zero byte off `rest`.
+std::string_view take_field(std::string_view& rest, std::string_view type) {
+  const size_t end = rest.find('\0');
+  if (end == std::string_view::npos) fail(std::string(type) + " chunk without its separator");
+  const std::string_view field = rest.substr(0, end);
+  rest.remove_prefix(end + 1);
+  return field;
+}
+
+std::pair<std::string, std::string> parse_text(std::string_view type, std::string_view data) {
+  std::string keyword = latin1_to_utf8(take_field(data, type));
+  if (type == "tEXt") return {std::move(keyword), latin1_to_utf8(data)};
+  if (type == "zTXt") {
+    if (data.empty() || data[0] != 0) fail("zTXt chunk with an unknown compression");
+    return {std::move(keyword), latin1_to_utf8(inflated(data.substr(1)))};
+  }
+  if (data.size() < 2 || (data[0] != 0 && (data[0] != 1 || data[1] != 0))) {
+    fail("iTXt chunk with an unknown compression");
+  }
+  const bool compressed = data[0] == 1;
+  data.remove_prefix(2);
+  take_field(data, type);  // language
+  take_field(data, type);  // keyword in that language
+  std::string text = compressed ? inflated(data) : std::string(data);
+  if (!is_utf8(text)) fail("iTXt chunk \"" + keyword + "\" is not UTF-8");
+  return {std::move(keyword), std::move(text)};
+}
+
+void check_keyword(const std::string& keyword) {
+  const bool printable =
+      std::all_of(keyword.begin(), keyword.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (keyword.empty() || keyword.size() > 79 || !printable || keyword.front() == ' ' ||
+      keyword.back() == ' ' || keyword.find("  ") != std::string::npos) {
+    throw std::invalid_argument("[add_png_text] \"" + keyword + "\" cannot be a keyword");
+  }
+}
+
+std::string text_chunk(const std::string& keyword, const std::string& text) {
+  check_keyword(keyword);
+  if (text.find('\0') != std::string::npos || !is_utf8(text) || text.size() > kMaxInflated) {
+    throw std::invalid_argument("[add_png_text] the text of \"" + keyword +
+                                "\" is not UTF-8, holds a zero byte or is longer than 16 MiB");
+  }
+  const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return c > 0; });
+  const std::string body = ascii ? "tEXt" + keyword + '\0' + text
+                                 : "iTXt" + keyword + std::string("\0\0\0\0\0", 5) + text;
+  return big_endian(static_cast<std::uint32_t>(body.size() - 4)) + body +
+         big_endian(checksum(body));
+}
+
+}  // namespace
+
+PngText read_png_text(std::string_view png) {
+  if (!png.starts_with(kSignature)) fail("not a PNG file");
+  PngText out;
+  for (size_t at = kSignature.size(); true;) {
+    if (png.size() - at < 12) fail("cut off before its end chunk");
+    const std::uint32_t length = big_endian(png.substr(at, 4));
+    if (length > png.size() - at - 12) fail("cut off before its end chunk");
+    const std::string_view type = png.substr(at + 4, 4);
+    if (type == "IEND") return out;
+    if (type == "tEXt" || type == "zTXt" || type == "iTXt") {
+      if (checksum(png.substr(at + 4, length + 4)) != big_endian(png.substr(at + 8 + length, 4))) {
+        fail(std::string(type) + " chunk with a wrong checksum");
+      }
+      out.push_back(parse_text(type, png.substr(at + 8, length)));
+    }
+    at += size_t{12} + length;
+  }
+}
+
+std::string add_png_text(std::string_view png, const PngText& text) {
+  if (!png.starts_with(kSignature) || png.size() < kHeaderEnd) {
+    throw std::invalid_argument("[add_png_text] not a PNG file");
+  }
+  std::string out(png.substr(0, kHeaderEnd));
+  for (const auto& [keyword, value] : text) {
+    out += text_chunk(keyword, value);
+  }
+  return out.append(png.substr(kHeaderEnd));
+}
+
+}  // namespace troupe::models

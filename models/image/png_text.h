@@ -1,0 +1,24 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace troupe::models {
+
+/// Keyword and text, both UTF-8.
+using PngText = std::vector<std::pair<std::string, std::string>>;
+
+/// The tEXt, zTXt and iTXt chunks of a PNG in the order of the file; pixels are not looked at. zTXt
+/// and compressed iTXt are inflated up to 16 MiB each. Throws std::runtime_error if `png` is no
+/// PNG, is cut off before its end chunk, or has a text chunk that is malformed or fails its
+/// checksum.
+PngText read_png_text(std::string_view png);
+
+/// `png` with one chunk for each of `text` put before its pixels: tEXt where the text is ASCII,
+/// else iTXt, uncompressed. Throws std::invalid_argument for a keyword that is not 1 to 79
+/// printable ASCII characters without outer or double spaces, and for a text that is not UTF-8 or
+/// holds a zero byte.
+std::string add_png_text(std::string_view png, const PngText& text);
+
+}  // namespace troupe::models

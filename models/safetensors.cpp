@@ -1,0 +1,229 @@
+#include "models/safetensors.h"
+
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace troupe::models {
+namespace {
+
+constexpr std::int64_t kFiniteGrain = 1 << 18;
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& why) {
+  throw std::runtime_error("[load_safetensors] " + file.string() + ": " + why);
+}
+
+std::string error_text(int error) {
+  return std::generic_category().message(error);
+}
+
+template <typename Bits>
+std::int64_t first_not_finite(const void* data, std::int64_t count, Bits exponent) {
+  const auto* values = static_cast<const Bits*>(data);
+  std::atomic<std::int64_t> first{count};
+  at::parallel_for(0, count, kFiniteGrain, [&](std::int64_t begin, std::int64_t end) {
+    bool bad = false;
+    for (std::int64_t i = begin; i < end; ++i)
+      bad |= (values[i] & exponent) == exponent;
+    if (!bad) return;
+    std::int64_t at = begin;
+    while ((values[at] & exponent) != exponent)
+      ++at;
+    std::int64_t seen = first.load();
+    while (at < seen && !first.compare_exchange_weak(seen, at)) {
+    }
+  });
+  return first;
+}
+
+std::string index_text(const at::Tensor& tensor, std::int64_t flat) {
+  std::string text;
+  for (std::int64_t d = tensor.dim() - 1; d >= 0; --d) {
+    text = std::to_string(flat % tensor.size(d)) + (text.empty() ? "" : ", ") + text;
+    flat /= tensor.size(d);
+  }
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+at::ScalarType scalar_type(spec::Dtype dtype) {
+  switch (dtype) {
+    case spec::Dtype::float32:
+      return at::kFloat;
+    case spec::Dtype::bfloat16:
+      return at::kBFloat16;
+    case spec::Dtype::float16:
+      return at::kHalf;
+    case spec::Dtype::float64:
+      return at::kDouble;
+    case spec::Dtype::int64:
+      return at::kLong;
+    case spec::Dtype::int32:
+      return at::kInt;
+    case spec::Dtype::int8:
+      return at::kChar;
+    case spec::Dtype::uint8:
+      return at::kByte;
+    case spec::Dtype::boolean:
+      return at::kBool;
+  }
+  throw std::invalid_argument("[scalar_type] unknown dtype");
+}
+
+spec::Dtype dtype_of(at::ScalarType type) {
+  using spec::Dtype;
+  for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64, Dtype::int64,
+                      Dtype::int32, Dtype::int8, Dtype::uint8, Dtype::boolean}) {
+    if (scalar_type(dtype) == type) return dtype;
+  }
+  throw std::invalid_argument(std::string("[dtype_of] ") + c10::toString(type) +
+                              " has no safetensors counterpart here");
+}
+
+void require_finite(const at::Tensor& tensor, const std::string& what) {
+  TORCH_INTERNAL_ASSERT(tensor.is_contiguous() && tensor.device().is_cpu());
+  const std::int64_t count = tensor.numel();
+  std::int64_t first = count;
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      first = first_not_finite<std::uint32_t>(tensor.const_data_ptr(), count, 0x7f800000U);
+      break;
+    case at::kBFloat16:
+      first = first_not_finite<std::uint16_t>(tensor.const_data_ptr(), count, 0x7f80U);
+      break;
+    case at::kHalf:
+      first = first_not_finite<std::uint16_t>(tensor.const_data_ptr(), count, 0x7c00U);
+      break;
+    case at::kDouble:
+      first =
+          first_not_finite<std::uint64_t>(tensor.const_data_ptr(), count, 0x7ff0000000000000ULL);
+      break;
+    default:
+      return;
+  }
+  if (first == count) return;
+  const double value = tensor.view(-1)[first].item<double>();
+  throw std::runtime_error("[require_finite] " + what + index_text(tensor, first) + " is " +
+                           std::to_string(value));
+}
+
+class WeightStore::Mapping {
+ public:
+  explicit Mapping(const std::filesystem::path& file) {
+    const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) fail(file, error_text(errno));
+    struct stat status {};
+    const bool known = ::fstat(descriptor, &status) == 0;
+    int error = known ? 0 : errno;
+    size_ = known ? static_cast<std::uint64_t>(status.st_size) : 0;
+    if (size_ > 0) {
+      void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+      if (data == MAP_FAILED) {
+        error = errno;
+      } else {
+        data_ = static_cast<std::byte*>(data);
+      }
+    }
+    ::close(descriptor);
+    if (error != 0) fail(file, error_text(error));
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+  }
+
+  std::byte* data() const { return data_; }
+  std::uint64_t size() const { return size_; }
+
+  void release(std::uint64_t begin, std::uint64_t end) const {
+    const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    begin -= begin % page;
+    if (end > begin) ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t size_ = 0;
+};
+
+WeightStore::WeightStore(spec::WeightIndex index) : index_(std::move(index)) {
+  for (const auto& file : index_.files()) {
+    mappings_.emplace(file, std::make_shared<const Mapping>(file));
+  }
+  for (const auto& entry : index_.tensors()) {
+    const std::uint64_t size = mapping_of(entry)->size();
+    if (entry.end > size) {
+      fail(entry.file, "tensor \"" + entry.name + "\" ends at " + std::to_string(entry.end) +
+                           ", file has " + std::to_string(size) + " bytes");
+    }
+  }
+}
+
+const std::shared_ptr<const WeightStore::Mapping>& WeightStore::mapping_of(
+    const spec::TensorEntry& entry) const {
+  return mappings_.at(entry.file);
+}
+
+at::Tensor WeightStore::get(std::string_view name) const {
+  const auto& entry = index_.at(name);
+  const auto options = at::TensorOptions().dtype(scalar_type(entry.dtype));
+  if (entry.bytes() == 0) return at::empty(entry.shape, options);
+  const auto& mapping = mapping_of(entry);
+  std::byte* data = mapping->data() + entry.begin;
+  if (entry.begin % spec::dtype_bytes(entry.dtype) != 0) {
+    at::Tensor copy = at::empty(entry.shape, options);
+    std::memcpy(copy.mutable_data_ptr(), data, entry.bytes());
+    return copy;
+  }
+  return at::from_blob(
+      data, entry.shape, [mapping](void*) {}, options);
+}
+
+at::Tensor WeightStore::get(std::string_view name, at::IntArrayRef shape) const {
+  const auto& entry = index_.at(name);
+  if (at::IntArrayRef(entry.shape) != shape) {
+    fail(entry.file, "tensor \"" + entry.name + "\" has shape " + spec::shape_text(entry.shape) +
+                         ", expected " + spec::shape_text(shape));
+  }
+  return get(name);
+}
+
+at::Tensor WeightStore::get(std::string_view name, at::IntArrayRef shape, at::ScalarType dtype,
+                            at::Device device, FiniteCheck check) const {
+  const at::Tensor stored = get(name, shape);
+  const auto what = [&] {
+    return index_.at(name).file.string() + ": tensor \"" + std::string(name) + "\" ";
+  };
+  if (check == FiniteCheck::on) require_finite(stored, what());
+  at::Tensor converted = stored.to(dtype);
+  if (check == FiniteCheck::on && dtype == at::kHalf && stored.scalar_type() != dtype) {
+    require_finite(converted, "converted to float16, " + what());
+  }
+  return converted.to(device);
+}
+
+void WeightStore::release(std::string_view name) const {
+  const auto& entry = index_.at(name);
+  if (entry.bytes() > 0) mapping_of(entry)->release(entry.begin, entry.end);
+}
+
+std::map<std::string, at::Tensor> load_safetensors(const std::filesystem::path& path) {
+  const WeightStore store(spec::WeightIndex::read_file(path));
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& entry : store.index().tensors()) {
+    tensors.emplace(entry.name, store.get(entry.name).clone());
+  }
+  return tensors;
+}
+
+}  // namespace troupe::models

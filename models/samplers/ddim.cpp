@@ -1,0 +1,65 @@
+#include "models/samplers/ddim.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "models/samplers/beta_schedule.h"
+#include "models/samplers/thresholding.h"
+#include "models/samplers/timestep_spacing.h"
+
+namespace troupe::models {
+
+DDIMScheduler::DDIMScheduler(SchedulerConfig config, int num_steps) : config_(std::move(config)) {
+  const int trained = config_.num_train_timesteps;
+  const at::Tensor product = alphas_cumprod(config_, false);
+  const float* alphas = product.const_data_ptr<float>();
+  const float final_alpha = config_.set_alpha_to_one ? 1.0f : alphas[0];
+  timesteps_ = spaced_timesteps(config_, num_steps, trained, 0, true);
+  for (double time : timesteps_) {
+    const int t = static_cast<int>(time);
+    if (t >= trained) {
+      throw std::invalid_argument(
+          "[DDIMScheduler] " + config_.file + ": " + std::to_string(num_steps) +
+          " steps with steps_offset = " + std::to_string(config_.steps_offset) + " begin at time " +
+          std::to_string(t) + ", the model was trained below " + std::to_string(trained));
+    }
+    // The stride, not the next timestep: they differ for linspace and trailing, as in diffusers.
+    const int next = t - trained / num_steps;
+    const float alpha = alphas[t];
+    const float next_alpha = next >= 0 ? alphas[next] : final_alpha;
+    steps_.push_back(
+        {std::sqrt(alpha), std::sqrt(1 - alpha), std::sqrt(next_alpha), std::sqrt(1 - next_alpha)});
+  }
+}
+
+at::Tensor DDIMScheduler::step(SamplerState&, int i, const at::Tensor& model_output,
+                               const at::Tensor& sample) const {
+  const Step& s = steps_.at(i);
+  const at::Tensor out = mean_part(model_output, sample, false);
+  at::Tensor clean;
+  at::Tensor noise = out;
+  switch (config_.prediction_type) {
+    case PredictionType::kEpsilon:
+      clean = (sample - s.root_beta * out) / s.root_alpha;
+      break;
+    case PredictionType::kSample:
+      clean = out;
+      noise = (sample - s.root_alpha * clean) / s.root_beta;
+      break;
+    case PredictionType::kVPrediction:
+      clean = s.root_alpha * sample - s.root_beta * out;
+      noise = s.root_alpha * out + s.root_beta * sample;
+      break;
+  }
+  if (config_.thresholding) {
+    clean = threshold_sample(clean, config_.dynamic_thresholding_ratio, config_.sample_max_value);
+  } else if (config_.clip_sample) {
+    clean = clean.clamp(-config_.clip_sample_range, config_.clip_sample_range);
+  }
+  return s.next_root_alpha * clean + s.next_root_beta * noise;
+}
+
+}  // namespace troupe::models

@@ -1,0 +1,34 @@
+#pragma once
+#include <vector>
+
+#include "models/samplers/sampler.h"
+#include "models/samplers/scheduler_config.h"
+
+namespace troupe::models {
+
+/// DDIM (arXiv 2010.02502) without added noise (eta 0). Keeps nothing between steps. As in
+/// diffusers the step is taken in the sample's own dtype.
+class DDIMScheduler final : public Sampler {
+ public:
+  /// Throws std::invalid_argument if steps and steps_offset leave the training schedule.
+  DDIMScheduler(SchedulerConfig config, int num_steps);
+
+  int steps() const override { return static_cast<int>(timesteps_.size()); }
+  double timestep(int i) const override { return timesteps_.at(i); }
+  double init_noise_sigma() const override { return 1.0; }
+  at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
+                  const at::Tensor& sample) const override;
+  bool needs_whole_picture() const override { return config_.thresholding; }
+
+ private:
+  struct Step {
+    float root_alpha, root_beta;            // signal and noise where the step starts
+    float next_root_alpha, next_root_beta;  // and where it ends
+  };
+
+  SchedulerConfig config_;
+  std::vector<double> timesteps_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,201 @@
+#include "models/samplers/dpm_solver_multistep.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "models/samplers/beta_schedule.h"
+#include "models/samplers/thresholding.h"
+#include "models/samplers/timestep_spacing.h"
+
+namespace troupe::models {
+namespace {
+
+std::vector<float> to_vector(const at::Tensor& t) {
+  return {t.const_data_ptr<float>(), t.const_data_ptr<float>() + t.numel()};
+}
+
+// How many training steps are used: those whose log signal-to-noise is not below the clip.
+int last_timestep(const SchedulerConfig& config, const at::Tensor& alphas) {
+  const at::Tensor lambda = at::log(at::sqrt(alphas)) - at::log(at::sqrt(1 - alphas));
+  const std::vector<float> ascending = to_vector(lambda.flip(0).contiguous());
+  const auto clipped = std::lower_bound(ascending.begin(), ascending.end(),
+                                        static_cast<float>(config.lambda_min_clipped));
+  return config.num_train_timesteps - static_cast<int>(clipped - ascending.begin());
+}
+
+struct NoiseLevel {
+  at::Tensor alpha, sigma, lambda;  // float32 scalars
+};
+
+NoiseLevel noise_level(float ratio) {
+  const at::Tensor r = at::scalar_tensor(ratio, at::kFloat);
+  NoiseLevel level;
+  level.alpha = 1 / (r.pow(2) + 1).pow(0.5);
+  level.sigma = r * level.alpha;
+  level.lambda = at::log(level.alpha) - at::log(level.sigma);
+  return level;
+}
+
+}  // namespace
+
+DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(SchedulerConfig config, int num_steps)
+    : config_(std::move(config)) {
+  const at::Tensor alphas = alphas_cumprod(config_, true);
+  const std::vector<float> training = to_vector(training_sigmas(alphas));
+  const std::vector<float> log_training = logs(training);
+  const bool cosine = config_.beta_schedule == BetaSchedule::kCosine;
+
+  std::vector<double> sigmas;
+  switch (config_.sigma_spacing) {
+    case SigmaSpacing::kSchedule:
+      timesteps_ = spaced_timesteps(config_, num_steps, last_timestep(config_, alphas), 1, true);
+      sigmas = interpolate(timesteps_, training);
+      break;
+    case SigmaSpacing::kKarras:
+      sigmas = karras_sigmas(training.back(), training.front(), num_steps);
+      break;
+    case SigmaSpacing::kExponential:
+      sigmas = exponential_sigmas(training.back(), training.front(), num_steps);
+      break;
+    case SigmaSpacing::kLu:
+      for (double lambda : linspace(0, 1, num_steps)) {
+        const double from = log_training.back();
+        sigmas.push_back(std::exp(from + lambda * (log_training.front() - from)));
+      }
+      break;
+  }
+  if (config_.sigma_spacing != SigmaSpacing::kSchedule) {
+    timesteps_ = times_of_sigmas(sigmas, log_training);
+    if (config_.sigma_spacing != SigmaSpacing::kExponential && !cosine) {
+      timesteps_ = rounded(std::move(timesteps_));
+    }
+    for (double& t : timesteps_) {
+      t = std::trunc(t);
+    }
+  }
+  std::vector<float> levels(sigmas.begin(), sigmas.end());
+  levels.push_back(config_.final_sigma_zero ? 0.0f : training.front());
+  for (int i = 0; i < steps(); ++i) {
+    steps_.push_back(make_step(levels, i));
+  }
+}
+
+int DPMSolverMultistepScheduler::order_of(int i) const {
+  const int n = steps();
+  const bool few = config_.lower_order_final && n < 15;
+  if (i == n - 1 && (config_.euler_at_final || few || config_.final_sigma_zero)) return 1;
+  const int known = std::min(i + 1, config_.solver_order);
+  return i == n - 2 && few ? std::min(known, 2) : known;
+}
+
+DPMSolverMultistepScheduler::Step DPMSolverMultistepScheduler::make_step(
+    const std::vector<float>& sigmas, int i) const {
+  const NoiseLevel t = noise_level(sigmas[i + 1]);
+  const NoiseLevel s0 = noise_level(sigmas[i]);
+  const at::Tensor h = t.lambda - s0.lambda;
+  // The two solvers are one formula: the data solver integrates exp(-h) with the signal's scale,
+  // the noise solver exp(h) with the noise's, and odd terms change sign.
+  const bool plus = config_.plus_plus;
+  const at::Tensor scale = plus ? t.alpha : t.sigma;
+  const at::Tensor gain = at::exp(plus ? -h : h) - 1.0;
+
+  Step s;
+  s.order = order_of(i);
+  s.alpha = s0.alpha.item<float>();
+  s.sigma = s0.sigma.item<float>();
+  s.sample_scale = (plus ? t.sigma / s0.sigma : t.alpha / s0.alpha).item<float>();
+  s.d0 = -(scale * gain).item<float>();
+  const float second_term =
+      plus ? (scale * (gain / h + 1.0)).item<float>() : -(scale * (gain / h - 1.0)).item<float>();
+  if (s.order >= 2) {
+    const NoiseLevel s1 = noise_level(sigmas[i - 1]);
+    const at::Tensor r0 = (s0.lambda - s1.lambda) / h;
+    s.inverse_r0 = (1.0 / r0).item<float>();
+    s.d1 = s.order == 2 && !config_.heun ? -(0.5 * (scale * gain)).item<float>() : second_term;
+    if (s.order == 3) {
+      const NoiseLevel s2 = noise_level(sigmas[i - 2]);
+      const at::Tensor r1 = (s1.lambda - s2.lambda) / h;
+      s.inverse_r1 = (1.0 / r1).item<float>();
+      s.weight = (r0 / (r0 + r1)).item<float>();
+      s.inverse_sum = (1.0 / (r0 + r1)).item<float>();
+      const at::Tensor curve = (plus ? gain + h : gain - h) / h.pow(2);
+      s.d2 = -(scale * (curve - 0.5)).item<float>();
+    }
+  }
+  for (float v : {s.alpha, s.sigma, s.sample_scale, s.d0, s.d1, s.d2, s.inverse_r0, s.inverse_r1,
+                  s.weight, s.inverse_sum}) {
+    if (!std::isfinite(v)) {
+      throw std::runtime_error("[DPMSolverMultistepScheduler] " + config_.file + ": step " +
+                               std::to_string(i) + " of " + std::to_string(steps()) +
+                               " has no finite value: noise levels " + std::to_string(sigmas[i]) +
+                               " and " + std::to_string(sigmas[i + 1]) + " are too close");
+    }
+  }
+  return s;
+}
+
+at::Tensor DPMSolverMultistepScheduler::prediction(const Step& s, const at::Tensor& model_output,
+                                                   const at::Tensor& sample) const {
+  const at::Tensor out = mean_part(model_output, sample, config_.learned_variance);
+  const auto limited = [&](const at::Tensor& clean) {
+    if (!config_.thresholding) return clean;
+    return threshold_sample(clean, config_.dynamic_thresholding_ratio, config_.sample_max_value);
+  };
+  if (config_.plus_plus) {
+    switch (config_.prediction_type) {
+      case PredictionType::kEpsilon:
+        return limited((sample - s.sigma * out) / s.alpha);
+      case PredictionType::kSample:
+        return limited(out);
+      case PredictionType::kVPrediction:
+        return limited(s.alpha * sample - s.sigma * out);
+    }
+  }
+  at::Tensor noise = out;
+  if (config_.prediction_type == PredictionType::kSample) {
+    noise = (sample - s.alpha * out) / s.sigma;
+  } else if (config_.prediction_type == PredictionType::kVPrediction) {
+    noise = s.alpha * out + s.sigma * sample;
+  }
+  if (!config_.thresholding) return noise;
+  const at::Tensor clean = limited((sample - s.sigma * noise) / s.alpha);
+  return (sample - s.alpha * clean) / s.sigma;
+}
+
+at::Tensor DPMSolverMultistepScheduler::step(SamplerState& state, int i,
+                                             const at::Tensor& model_output,
+                                             const at::Tensor& sample) const {
+  const Step& s = steps_.at(i);
+  const auto remembered = static_cast<size_t>(std::min(i, config_.solver_order - 1));
+  if (state.history.size() != remembered) {
+    throw std::invalid_argument("[DPMSolverMultistepScheduler] step " + std::to_string(i) +
+                                " needs " + std::to_string(remembered) +
+                                " earlier predictions, has " +
+                                std::to_string(state.history.size()));
+  }
+  const at::Tensor m0 = prediction(s, model_output, sample);
+  at::Tensor next = s.sample_scale * sample.to(at::kFloat) + s.d0 * m0;
+  if (s.order >= 2) {
+    const at::Tensor& m1 = state.history.back();
+    at::Tensor d1 = s.inverse_r0 * (m0 - m1);
+    if (s.order == 3) {
+      const at::Tensor change = d1 - s.inverse_r1 * (m1 - state.history[state.history.size() - 2]);
+      next = next + s.d1 * (d1 + s.weight * change) + s.d2 * (s.inverse_sum * change);
+    } else {
+      next = next + s.d1 * d1;
+    }
+  }
+  if (config_.solver_order > 1) {
+    state.history.push_back(m0);
+    if (state.history.size() >= static_cast<size_t>(config_.solver_order)) {
+      state.history.erase(state.history.begin());
+    }
+  }
+  return next.to(m0.scalar_type());
+}
+
+}  // namespace troupe::models

@@ -1,0 +1,41 @@
+#pragma once
+#include <vector>
+
+#include "models/samplers/sampler.h"
+#include "models/samplers/scheduler_config.h"
+
+namespace troupe::models {
+
+/// DPM-Solver and DPM-Solver++ (arXiv 2206.00927, 2211.01095), multistep, orders 1 to 3.
+class DPMSolverMultistepScheduler final : public Sampler {
+ public:
+  /// Throws std::runtime_error if a step of this schedule has no finite value.
+  DPMSolverMultistepScheduler(SchedulerConfig config, int num_steps);
+
+  int steps() const override { return static_cast<int>(timesteps_.size()); }
+  double timestep(int i) const override { return timesteps_.at(i); }
+  double init_noise_sigma() const override { return 1.0; }
+  at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
+                  const at::Tensor& sample) const override;
+  bool needs_whole_picture() const override { return config_.thresholding; }
+
+ private:
+  // next = sample * sample_scale + d0 * D0 + d1 * D1 + d2 * D2, where the D are the divided
+  // differences of the predictions, of `order` of them.
+  struct Step {
+    int order = 1;
+    float alpha = 1, sigma = 0;  // of the noise level where the step starts
+    float sample_scale = 1, d0 = 0, d1 = 0, d2 = 0;
+    float inverse_r0 = 0, inverse_r1 = 0, weight = 0, inverse_sum = 0;
+  };
+  Step make_step(const std::vector<float>& sigmas, int i) const;
+  int order_of(int i) const;
+  at::Tensor prediction(const Step& s, const at::Tensor& model_output,
+                        const at::Tensor& sample) const;
+
+  SchedulerConfig config_;
+  std::vector<double> timesteps_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace troupe::models

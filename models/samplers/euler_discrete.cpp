@@ -1,0 +1,86 @@
+#include "models/samplers/euler_discrete.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "models/samplers/beta_schedule.h"
+#include "models/samplers/thresholding.h"
+#include "models/samplers/timestep_spacing.h"
+
+namespace troupe::models {
+
+EulerDiscreteScheduler::EulerDiscreteScheduler(SchedulerConfig config, int num_steps)
+    : config_(std::move(config)) {
+  const at::Tensor ratios = training_sigmas(alphas_cumprod(config_, true));
+  const std::vector<float> training(ratios.const_data_ptr<float>(),
+                                    ratios.const_data_ptr<float>() + ratios.numel());
+  const std::vector<float> log_training = logs(training);
+
+  timesteps_ = spaced_timesteps(config_, num_steps, config_.num_train_timesteps, 0, false);
+  for (double& t : timesteps_) {
+    t = static_cast<float>(t);
+  }
+  std::vector<double> sigmas;
+  if (config_.log_linear) {
+    const at::Tensor spaced =
+        at::linspace(log_training.back(), log_training.front(), num_steps + 1, at::kFloat).exp();
+    sigmas.assign(spaced.const_data_ptr<float>(), spaced.const_data_ptr<float>() + spaced.numel());
+  } else {
+    sigmas = interpolate(timesteps_, training);
+  }
+  if (config_.sigma_spacing != SigmaSpacing::kSchedule) {
+    const double max = config_.sigma_max.value_or(sigmas.front());
+    const double min = config_.sigma_min.value_or(sigmas.back());
+    sigmas = config_.sigma_spacing == SigmaSpacing::kKarras
+                 ? karras_sigmas(max, min, num_steps)
+                 : exponential_sigmas(max, min, num_steps);
+    timesteps_ = times_of_sigmas(sigmas, log_training);
+    for (double& t : timesteps_) {
+      t = static_cast<float>(t);
+    }
+  }
+  sigmas_.assign(sigmas.begin(), sigmas.end());
+  sigmas_.push_back(config_.final_sigma_zero ? 0.0f : training.front());
+  if (config_.continuous_timesteps && config_.prediction_type == PredictionType::kVPrediction) {
+    timesteps_.clear();
+    for (size_t i = 0; i + 1 < sigmas_.size(); ++i) {
+      timesteps_.push_back((0.25 * at::scalar_tensor(sigmas_[i], at::kFloat).log()).item<float>());
+    }
+  }
+  const float max = *std::max_element(sigmas_.begin(), sigmas_.end());
+  init_noise_sigma_ =
+      config_.timestep_spacing == TimestepSpacing::kLeading ? std::sqrt(max * max + 1.0f) : max;
+}
+
+at::Tensor EulerDiscreteScheduler::scale_model_input(const at::Tensor& sample, int i) const {
+  const float sigma = sigmas_.at(i);
+  return sample / std::sqrt(sigma * sigma + 1.0f);
+}
+
+at::Tensor EulerDiscreteScheduler::step(SamplerState&, int i, const at::Tensor& model_output,
+                                        const at::Tensor& sample) const {
+  const float sigma = sigmas_.at(i);
+  const float change = sigmas_.at(i + 1) - sigma;
+  const at::Tensor out = mean_part(model_output, sample, false);
+  const at::Tensor x = sample.to(at::kFloat);
+  at::Tensor clean;
+  switch (config_.prediction_type) {
+    case PredictionType::kEpsilon:
+      clean = x - sigma * out;
+      break;
+    case PredictionType::kSample:
+      clean = out;
+      break;
+    case PredictionType::kVPrediction: {
+      const float squared = sigma * sigma + 1.0f;
+      clean = out * (-sigma / std::sqrt(squared)) + x / squared;
+      break;
+    }
+  }
+  return (x + ((x - clean) / sigma) * change).to(model_output.scalar_type());
+}
+
+}  // namespace troupe::models

@@ -1,0 +1,30 @@
+#pragma once
+#include <vector>
+
+#include "models/samplers/sampler.h"
+#include "models/samplers/scheduler_config.h"
+
+namespace troupe::models {
+
+/// Euler's method on the noise level (arXiv 2206.00364, algorithm 2 without churn). Its samples are
+/// not scaled to unit variance: see init_noise_sigma and scale_model_input. Keeps nothing between
+/// steps.
+class EulerDiscreteScheduler final : public Sampler {
+ public:
+  EulerDiscreteScheduler(SchedulerConfig config, int num_steps);
+
+  int steps() const override { return static_cast<int>(timesteps_.size()); }
+  double timestep(int i) const override { return timesteps_.at(i); }
+  double init_noise_sigma() const override { return init_noise_sigma_; }
+  at::Tensor scale_model_input(const at::Tensor& sample, int i) const override;
+  at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
+                  const at::Tensor& sample) const override;
+
+ private:
+  SchedulerConfig config_;
+  std::vector<double> timesteps_;
+  std::vector<float> sigmas_;  // one more than timesteps
+  double init_noise_sigma_ = 1.0;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,131 @@
+#include "models/samplers/timestep_spacing.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace troupe::models {
+
+std::vector<double> linspace(double from, double to, int n) {
+  std::vector<double> out(n);
+  const double step = n > 1 ? (to - from) / (n - 1) : 0.0;
+  for (int i = 0; i < n; ++i) {
+    out[i] = i * step + from;
+  }
+  if (n > 1) out.back() = to;
+  return out;
+}
+
+std::vector<double> arange(double from, double to, double step) {
+  const double length = std::ceil((to - from) / step);
+  std::vector<double> out(length > 0 ? static_cast<size_t>(length) : 0);
+  const double delta = (from + step) - from;
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = from + static_cast<double>(i) * delta;
+  }
+  return out;
+}
+
+std::vector<double> rounded(std::vector<double> values) {
+  for (double& v : values) {
+    v = std::nearbyint(v);
+  }
+  return values;
+}
+
+std::vector<double> interpolate(const std::vector<double>& at, const std::vector<float>& values) {
+  const auto last = static_cast<double>(values.size() - 1);
+  std::vector<double> out;
+  for (double x : at) {
+    if (x <= 0) {
+      out.push_back(values.front());
+    } else if (x >= last) {
+      out.push_back(values.back());
+    } else {
+      const auto j = static_cast<size_t>(x);
+      const double slope = static_cast<double>(values[j + 1]) - static_cast<double>(values[j]);
+      out.push_back(slope * (x - static_cast<double>(j)) + static_cast<double>(values[j]));
+    }
+  }
+  return out;
+}
+
+std::vector<double> spaced_timesteps(const SchedulerConfig& config, int steps, int last, int extra,
+                                     bool whole) {
+  std::vector<double> times;
+  switch (config.timestep_spacing) {
+    case TimestepSpacing::kTrailing: {
+      const double ratio = static_cast<double>(config.num_train_timesteps) / steps;
+      times = rounded(arange(last, 0, -ratio));
+      for (double& t : times) {
+        t -= 1;
+      }
+      return times;
+    }
+    case TimestepSpacing::kLinspace:
+      times = linspace(0, last - 1, steps + extra);
+      if (whole) times = rounded(std::move(times));
+      break;
+    case TimestepSpacing::kLeading: {
+      const int ratio = last / (steps + extra);
+      for (int i = 0; i < steps + extra; ++i) {
+        times.push_back(static_cast<double>(i) * ratio + config.steps_offset);
+      }
+      break;
+    }
+  }
+  std::reverse(times.begin(), times.end());
+  times.resize(steps);
+  return times;
+}
+
+std::vector<double> karras_sigmas(double max, double min, int n) {
+  constexpr double kRho = 7.0;
+  const double from = std::pow(max, 1 / kRho);
+  const double to = std::pow(min, 1 / kRho);
+  std::vector<double> out = linspace(0, 1, n);
+  for (double& v : out) {
+    v = std::pow(from + v * (to - from), kRho);
+  }
+  return out;
+}
+
+std::vector<double> exponential_sigmas(double max, double min, int n) {
+  std::vector<double> out = linspace(std::log(max), std::log(min), n);
+  for (double& v : out) {
+    v = std::exp(v);
+  }
+  return out;
+}
+
+std::vector<float> logs(const std::vector<float>& values) {
+  std::vector<float> out;
+  for (float v : values) {
+    out.push_back(static_cast<float>(std::log(static_cast<double>(v))));
+  }
+  return out;
+}
+
+double time_of_sigma(double sigma, const std::vector<float>& log_sigmas) {
+  const double log_sigma = std::log(std::max(sigma, 1e-10));
+  size_t low = 0;
+  for (size_t i = 0; i < log_sigmas.size(); ++i) {
+    if (log_sigma - static_cast<double>(log_sigmas[i]) >= 0) low = i;
+  }
+  low = std::min(low, log_sigmas.size() - 2);
+  const float a = log_sigmas[low];
+  const float b = log_sigmas[low + 1];
+  const double w =
+      std::clamp((static_cast<double>(a) - log_sigma) / static_cast<double>(a - b), 0.0, 1.0);
+  return (1 - w) * static_cast<double>(low) + w * static_cast<double>(low + 1);
+}
+
+std::vector<double> times_of_sigmas(const std::vector<double>& sigmas,
+                                    const std::vector<float>& log_sigmas) {
+  std::vector<double> out;
+  for (double sigma : sigmas) {
+    out.push_back(time_of_sigma(sigma, log_sigmas));
+  }
+  return out;
+}
+
+}  // namespace troupe::models

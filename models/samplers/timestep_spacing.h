@@ -1,0 +1,45 @@
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "models/samplers/scheduler_config.h"
+
+namespace troupe::models {
+
+/// NumPy's linspace in float64, both ends included; n = 1 gives `from`.
+std::vector<double> linspace(double from, double to, int n);
+
+/// NumPy's arange in float64.
+std::vector<double> arange(double from, double to, double step);
+
+/// Ties to even, as NumPy rounds.
+std::vector<double> rounded(std::vector<double> values);
+
+/// `values` at the positions `at`, linear between neighbours, held at both ends.
+std::vector<double> interpolate(const std::vector<double>& at, const std::vector<float>& values);
+
+/// Training times visited by `steps` steps, noisiest first.
+///   - `last`: the training schedule is used up to here (below its length where lambdas are
+///   clipped).
+///   - `extra`: 1 where one time more is spread and the cleanest dropped (DPM-Solver), else 0.
+///   - `whole`: linspace times are rounded (DPM-Solver, DDIM) or not (Euler).
+std::vector<double> spaced_timesteps(const SchedulerConfig& config, int steps, int last, int extra,
+                                     bool whole);
+
+/// Noise levels from `max` to `min` whose 7th roots are evenly spaced (arXiv 2206.00364).
+std::vector<double> karras_sigmas(double max, double min, int n);
+
+/// Noise levels from `max` to `min` whose logarithms are evenly spaced.
+std::vector<double> exponential_sigmas(double max, double min, int n);
+
+/// Natural logarithms in float32.
+std::vector<float> logs(const std::vector<float>& values);
+
+/// The (fractional) training time of a noise level, linear in the logarithm.
+double time_of_sigma(double sigma, const std::vector<float>& log_sigmas);
+
+/// time_of_sigma of each.
+std::vector<double> times_of_sigmas(const std::vector<double>& sigmas,
+                                    const std::vector<float>& log_sigmas);
+
+}  // namespace troupe::models

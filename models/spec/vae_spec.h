@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/spec/config.h"
+#include "models/spec/expected_tensors.h"
+
+namespace troupe::spec {
+
+/// `vae/config.json` of an AutoencoderKL, as far as decoding needs it.
+struct VaeSpec {
+  std::int64_t latent_channels = 4;
+  std::int64_t out_channels = 3;
+  /// Widths from full resolution to the coarsest.
+  std::vector<std::int64_t> block_out_channels = {64};
+  std::int64_t layers_per_block = 1;
+  std::int64_t norm_num_groups = 32;
+  double scaling_factor = 0.18215;
+  double shift_factor = 0;
+  bool mid_block_add_attention = true;
+  bool use_post_quant_conv = true;
+  /// Half-precision pipelines decode in float32 where this is set.
+  bool force_upcast = true;
+
+  /// Pixels per latent pixel, along a side.
+  std::int64_t scale_factor() const { return std::int64_t{1} << (block_out_channels.size() - 1); }
+  bool operator==(const VaeSpec&) const = default;
+};
+
+/// Refuses what is not supported by key and value.
+VaeSpec read_vae_spec(const ConfigReader& config);
+
+/// Every tensor of the decoder (with the convolution before it), in diffusers' names; the
+/// attention's names before diffusers 0.18 (query, key, value, proj_attn) are given as other names.
+std::vector<ExpectedTensor> expected_tensors(const VaeSpec& spec);
+
+/// The encoder's half.
+bool is_ignorable_vae_tensor(std::string_view name);
+
+}  // namespace troupe::spec

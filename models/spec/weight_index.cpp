@@ -1,0 +1,272 @@
+#include "models/spec/weight_index.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <set>
+#include <stdexcept>
+
+#include "models/spec/json_text.h"
+
+namespace troupe::spec {
+namespace {
+
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr std::uint64_t kMaxIndexBytes = 100'000'000;
+constexpr std::size_t kMaxDimensions = 16;
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& why) {
+  throw std::runtime_error("[load_safetensors] " + file.string() + ": " + why);
+}
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& tensor,
+                       const std::string& why) {
+  const nlohmann::json name = tensor;
+  fail(file,
+       "tensor " + name.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + " " + why);
+}
+
+struct Header {
+  std::string json;
+  std::uint64_t data_begin = 0;
+  std::uint64_t file_size = 0;
+};
+
+Header read_header(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) fail(file, "no such file");
+  Header header;
+  header.file_size = std::filesystem::file_size(file, error);
+  if (error) fail(file, error.message());
+  std::array<unsigned char, 8> prefix{};
+  if (header.file_size < prefix.size()) {
+    fail(file, "has " + std::to_string(header.file_size) + " bytes, a header needs at least 8");
+  }
+  std::ifstream stream(file, std::ios::binary);
+  stream.read(reinterpret_cast<char*>(prefix.data()), prefix.size());
+  if (!stream) fail(file, "cannot be read");
+  std::uint64_t size = 0;
+  for (std::size_t i = prefix.size(); i-- > 0;)
+    size = size << 8U | prefix[i];
+  if (size > kMaxHeaderBytes) {
+    fail(file, "header of " + std::to_string(size) + " bytes, at most " +
+                   std::to_string(kMaxHeaderBytes) + " are allowed");
+  }
+  if (size > header.file_size - prefix.size()) {
+    fail(file, "header ends at " + std::to_string(size + prefix.size()) + ", file has " +
+                   std::to_string(header.file_size) + " bytes");
+  }
+  header.json.resize(size);
+  stream.read(header.json.data(), static_cast<std::streamsize>(size));
+  if (!stream) fail(file, "cannot be read");
+  header.data_begin = size + prefix.size();
+  return header;
+}
+
+std::uint64_t unsigned_value(const nlohmann::json& value, const std::filesystem::path& file,
+                             const std::string& tensor, const char* what) {
+  if (!value.is_number_unsigned()) {
+    fail(file, tensor, std::string("has a ") + what + " that is not a natural number");
+  }
+  return value.get<std::uint64_t>();
+}
+
+TensorEntry read_entry(const std::filesystem::path& file, const std::string& name,
+                       const nlohmann::json& value, const Header& header) {
+  if (!value.is_object() || value.size() != 3 || !value.contains("dtype") ||
+      !value.contains("shape") || !value.contains("data_offsets")) {
+    fail(file, name, "must have exactly dtype, shape and data_offsets");
+  }
+  TensorEntry entry{.name = name, .dtype = {}, .shape = {}, .file = file};
+  const auto& dtype = value["dtype"];
+  const auto known = dtype.is_string() ? parse_dtype(dtype.get<std::string>()) : std::nullopt;
+  if (!known || safetensors_dtype_name(*known) != dtype.get<std::string>()) {
+    fail(file, name, "has the unsupported dtype " + dtype.dump());
+  }
+  entry.dtype = *known;
+
+  const auto& shape = value["shape"];
+  const auto& offsets = value["data_offsets"];
+  if (!shape.is_array() || shape.size() > kMaxDimensions) fail(file, name, "has a bad shape");
+  if (!offsets.is_array() || offsets.size() != 2) fail(file, name, "has bad data_offsets");
+  std::uint64_t bytes = dtype_bytes(entry.dtype);
+  bool empty = false;
+  for (const auto& dimension : shape) {
+    const std::uint64_t size = unsigned_value(dimension, file, name, "dimension");
+    empty = empty || size == 0;
+    if (size > static_cast<std::uint64_t>(INT64_MAX) ||
+        (size != 0 && __builtin_mul_overflow(bytes, size, &bytes))) {
+      fail(file, name, "has a shape too large to count");
+    }
+    entry.shape.push_back(static_cast<std::int64_t>(size));
+  }
+  if (empty) bytes = 0;
+
+  const std::uint64_t begin = unsigned_value(offsets[0], file, name, "data offset");
+  const std::uint64_t end = unsigned_value(offsets[1], file, name, "data offset");
+  const std::uint64_t data_size = header.file_size - header.data_begin;
+  if (begin > end) {
+    fail(file, name, "begins at " + std::to_string(begin) + " and ends at " + std::to_string(end));
+  }
+  if (end > data_size) {
+    const bool countable = end <= UINT64_MAX - header.data_begin;
+    fail(file, name,
+         "ends at " + std::to_string(countable ? end + header.data_begin : end) + ", file has " +
+             std::to_string(header.file_size) + " bytes");
+  }
+  if (end - begin != bytes) {
+    fail(file, name,
+         "has " + std::to_string(end - begin) + " bytes, its shape " + shape_text(entry.shape) +
+             " of " + dtype.get<std::string>() + " needs " + std::to_string(bytes));
+  }
+  entry.begin = begin + header.data_begin;
+  entry.end = end + header.data_begin;
+  return entry;
+}
+
+void check_coverage(const std::filesystem::path& file, std::vector<TensorEntry> entries,
+                    const Header& header) {
+  std::ranges::sort(entries, {}, [](const TensorEntry& e) { return std::pair(e.begin, e.end); });
+  std::uint64_t at = header.data_begin;
+  const std::string* previous = nullptr;
+  for (const TensorEntry& entry : entries) {
+    if (entry.begin < at) {
+      fail(file, entry.name,
+           "begins at " + std::to_string(entry.begin) + ", before tensor \"" + *previous +
+               "\" ends at " + std::to_string(at));
+    }
+    if (entry.begin > at) {
+      fail(file, entry.name,
+           "begins at " + std::to_string(entry.begin) + ", leaving a hole from " +
+               std::to_string(at));
+    }
+    at = entry.end;
+    previous = &entry.name;
+  }
+  if (at != header.file_size) {
+    fail(file, "tensors end at " + std::to_string(at) + ", file has " +
+                   std::to_string(header.file_size) + " bytes");
+  }
+}
+
+}  // namespace
+
+std::string shape_text(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+void WeightIndex::add_file(const std::filesystem::path& file) {
+  const Header header = read_header(file);
+  const auto json = parse_json(header.json, file);
+  if (!json.is_object()) fail(file, "header is not a JSON object");
+  std::vector<TensorEntry> entries;
+  for (const auto& [name, value] : json.items()) {
+    if (name == "__metadata__") {
+      if (!value.is_object()) fail(file, "__metadata__ is not a JSON object");
+      for (const auto& [key, text] : value.items()) {
+        if (!text.is_string()) fail(file, "__metadata__ key \"" + key + "\" is not a string");
+        if (files_.empty()) metadata_.emplace(key, text.get<std::string>());
+      }
+      continue;
+    }
+    entries.push_back(read_entry(file, name, value, header));
+  }
+  check_coverage(file, entries, header);
+  files_.push_back(file);
+  std::ranges::move(entries, std::back_inserter(tensors_));
+}
+
+void WeightIndex::sort_and_check() {
+  std::ranges::sort(tensors_, {}, &TensorEntry::name);
+  const auto twice = std::ranges::adjacent_find(tensors_, {}, &TensorEntry::name);
+  if (twice != tensors_.end()) {
+    fail(label_, twice->name,
+         "is both in " + twice->file.string() + " and in " + std::next(twice)->file.string());
+  }
+}
+
+WeightIndex WeightIndex::read_file(const std::filesystem::path& file) {
+  WeightIndex index;
+  index.label_ = file;
+  index.add_file(file);
+  index.sort_and_check();
+  return index;
+}
+
+WeightIndex WeightIndex::read_sharded(const std::filesystem::path& index_file) {
+  WeightIndex index;
+  index.label_ = index_file;
+  const auto json = parse_json(read_text_file(index_file, kMaxIndexBytes), index_file);
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+    fail(index_file, "has no weight_map");
+  }
+  const auto& map = json["weight_map"];
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] : map.items()) {
+    if (!shard.is_string()) fail(index_file, tensor, "has a shard that is not a string");
+    const auto name = shard.get<std::string>();
+    if (name.empty() || name == "." || name == ".." ||
+        name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
+      fail(index_file, tensor, "has the shard \"" + name + "\", which is not a plain file name");
+    }
+    shards.insert(name);
+  }
+  for (const std::string& shard : shards)
+    index.add_file(index_file.parent_path() / shard);
+  index.sort_and_check();
+  for (const auto& [tensor, shard] : map.items()) {
+    const auto* entry = index.find(tensor);
+    if (entry == nullptr || entry->file.filename() != shard.get<std::string>()) {
+      fail(index_file, tensor, "is not in its shard " + shard.get<std::string>());
+    }
+  }
+  for (const TensorEntry& entry : index.tensors_) {
+    if (!map.contains(entry.name)) {
+      fail(index_file, entry.name, "of " + entry.file.string() + " is not in the weight_map");
+    }
+  }
+  return index;
+}
+
+WeightIndex WeightIndex::read_folder(const std::filesystem::path& folder,
+                                     std::span<const std::string_view> stems) {
+  std::string tried;
+  for (std::string variant : {"", ".fp16", ".bf16"}) {
+    for (std::string_view stem_view : stems) {
+      const std::string stem(stem_view);
+      const auto file = folder / (stem + variant + ".safetensors");
+      if (std::filesystem::exists(file)) return read_file(file);
+      for (const std::string& name : {stem + ".safetensors.index" + variant + ".json",
+                                      stem + variant + ".safetensors.index.json"}) {
+        if (std::filesystem::exists(folder / name)) return read_sharded(folder / name);
+      }
+      if (variant.empty()) tried += (tried.empty() ? "" : ", ") + stem + ".safetensors";
+    }
+  }
+  fail(folder, "no weights (looked for " + tried +
+                   ", sharded or whole, also as fp16 and bf16; pickled .bin files are not read)");
+}
+
+const TensorEntry* WeightIndex::find(std::string_view name) const {
+  const auto it = std::ranges::lower_bound(tensors_, name, {}, &TensorEntry::name);
+  return it != tensors_.end() && it->name == name ? &*it : nullptr;
+}
+
+const TensorEntry& WeightIndex::at(std::string_view name) const {
+  if (const auto* entry = find(name)) return *entry;
+  fail(label_, std::string(name), "is missing");
+}
+
+std::uint64_t WeightIndex::bytes(std::string_view prefix) const {
+  std::uint64_t total = 0;
+  for (const TensorEntry& entry : tensors_) {
+    if (entry.name.starts_with(prefix)) total += entry.bytes();
+  }
+  return total;
+}
+
+}  // namespace troupe::spec

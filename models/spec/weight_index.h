@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/spec/dtype.h"
+
+namespace troupe::spec {
+
+/// Where one tensor lies: bytes [begin, end) of `file`, counted from the start of the file.
+struct TensorEntry {
+  std::string name;
+  Dtype dtype = Dtype::float32;
+  std::vector<std::int64_t> shape;
+  std::filesystem::path file;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  std::uint64_t bytes() const { return end - begin; }
+  bool operator==(const TensorEntry&) const = default;
+};
+
+/// "[4, 320, 3, 3]"
+std::string shape_text(std::span<const std::int64_t> shape);
+
+/// The table of contents of a component's safetensors file or shards, read from headers alone.
+/// Source: the safetensors format (8 bytes little-endian header size, JSON header, data).
+/// Reading throws std::runtime_error naming file, tensor and numbers for: a truncated or oversized
+/// header (100 MB at most), bad JSON, an unknown dtype, a byte range that is out of order,
+/// overlaps, leaves a hole, leaves the file or does not match shape × dtype, a tensor named twice,
+/// a shard that is missing or outside the folder, a tensor that the shard index names and its shard
+/// lacks.
+class WeightIndex {
+ public:
+  /// One `*.safetensors` file.
+  static WeightIndex read_file(const std::filesystem::path& file);
+  /// A `*.safetensors.index.json` and the shards that it names, which lie beside it.
+  static WeightIndex read_sharded(const std::filesystem::path& index_file);
+  /// The first of `stems` for which `stem.safetensors` or its shard index exists in `folder`, then
+  /// the same with the variants fp16 and bf16.
+  static WeightIndex read_folder(const std::filesystem::path& folder,
+                                 std::span<const std::string_view> stems);
+
+  /// Null if there is none of that name.
+  const TensorEntry* find(std::string_view name) const;
+  /// Throws if there is none of that name.
+  const TensorEntry& at(std::string_view name) const;
+  bool contains(std::string_view name) const { return find(name) != nullptr; }
+
+  /// Sorted by name.
+  const std::vector<TensorEntry>& tensors() const { return tensors_; }
+  const std::vector<std::filesystem::path>& files() const { return files_; }
+  /// `__metadata__` of the file, or of the first shard.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  /// The file, or the shard index, that stands for the whole in errors.
+  const std::filesystem::path& label() const { return label_; }
+  /// Bytes of all tensors whose name begins with `prefix`.
+  std::uint64_t bytes(std::string_view prefix = "") const;
+
+  bool operator==(const WeightIndex&) const = default;
+
+ private:
+  void add_file(const std::filesystem::path& file);
+  void sort_and_check();
+
+  std::filesystem::path label_;
+  std::vector<std::filesystem::path> files_;
+  std::vector<TensorEntry> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace troupe::spec

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/spec/model_spec.h"
+
+namespace troupe::models {
+
+/// Prompts as rows of ids of equal length.
+struct Tokenized {
+  std::vector<std::vector<std::int64_t>> ids;
+  /// Tokens that are not padding, end token included; the attention mask is 1 below it.
+  std::vector<std::int64_t> lengths;
+  /// What did not fit, spelled from its tokens; empty where everything fitted.
+  std::vector<std::string> cut;
+};
+
+/// T5's tokenizer. Reads `tokenizer.json` as transformers does where it is there, else
+/// `spiece.model` through sentencepiece; a `tokenizer.json` of an unsupported form gives way to a
+/// `spiece.model` beside it, and is refused by name without one. Immutable, cheap to copy, usable
+/// from several threads.
+class Tokenizer {
+ public:
+  /// Throws std::runtime_error naming file and cause.
+  static Tokenizer load(const spec::TokenizerSpec& spec);
+
+  /// Ids of `text`, end token last.
+  std::vector<std::int64_t> encode(std::string_view text) const;
+
+  /// Ids cut or padded to `max_length` (at least 1), as diffusers does: a prompt that is too long
+  /// keeps its first max_length - 1 tokens and the end token.
+  Tokenized tokenize(const std::vector<std::string>& prompts, std::int64_t max_length) const;
+
+  /// The text that ids stand for.
+  std::string decode(const std::vector<std::int64_t>& ids) const;
+
+  /// One more than the largest id that `encode` gives.
+  std::int64_t vocab_size() const;
+  std::int64_t pad_id() const;
+  std::int64_t eos_id() const;
+  /// The file that the pieces came from.
+  const std::filesystem::path& source() const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::shared_ptr<const Impl> impl);
+
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace troupe::models {
+
+/// One code point and the bytes it took. A byte that is not UTF-8 reads as U+FFFD of one byte.
+struct CodePoint {
+  char32_t value = 0;
+  std::size_t bytes = 0;
+};
+
+/// The code point at `at`, which is below text.size(). Overlong forms and surrogates are not UTF-8.
+CodePoint code_point_at(std::string_view text, std::size_t at);
+void append_utf8(std::string& text, char32_t value);
+
+/// The text with U+FFFD in place of bytes that are not UTF-8.
+std::string valid_utf8(std::string_view text);
+
+/// Unicode's White_Space property.
+bool is_white_space(char32_t value);
+
+/// Lower case of a whole text by Unicode's default mapping, final sigma included; bytes that are
+/// not UTF-8 become U+FFFD. Equals Python's str.lower.
+std::string lower_case(std::string_view text);
+
+/// Without the white space at both ends, as Python's str.strip sees it (it counts U+001C to
+/// U+001F).
+std::string_view strip(std::string_view text);
+
+/// What PixArtAlphaPipeline does to a prompt when caption cleaning is off.
+std::string normal_caption(std::string_view text);
+
+}  // namespace troupe::models

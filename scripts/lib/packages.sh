@@ -1,0 +1,70 @@
+# Debian 12 and Ubuntu 24.04 package names, each with what shows that it is already there:
+# a command, or a header under one of the include folders. So a hand-installed library counts too.
+packages=(
+  g++:g++ cmake:cmake ninja-build:ninja ccache:ccache pkg-config:pkg-config git:git
+  python3:python3
+  libzmq3-dev:zmq.h cppzmq-dev:zmq.hpp libcereal-dev:cereal/cereal.hpp
+  libboost-dev:boost/beast.hpp nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp
+  libsentencepiece-dev:sentencepiece_processor.h libpng-dev:png.h libedit-dev:histedit.h
+  libsqlite3-dev:sqlite3.h doctest-dev:doctest/doctest.h librapidcheck-dev:rapidcheck.h
+  libbenchmark-dev:benchmark/benchmark.h
+)
+
+is_header_found() {
+  local folder
+  for folder in /usr/include /usr/local/include ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//[:;]//include }/include} \
+    ${CPATH:+${CPATH//:/ }} ${CONDA_PREFIX:+$CONDA_PREFIX/include}; do
+    [ ! -e "$folder/$1" ] || return 0
+  done
+  return 1
+}
+
+missing_packages() {
+  local entry probe
+  for entry in "${packages[@]}"; do
+    probe=${entry#*:}
+    case $probe in
+      */* | *.h | *.hpp) is_header_found "$probe" || echo "${entry%%:*}" ;;
+      *) command -v "$probe" >/dev/null 2>&1 || echo "${entry%%:*}" ;;
+    esac
+  done
+  if needs_libtorch && ! has_pip; then echo python3-pip; fi
+}
+
+has_pip() { python3 -m pip --version >/dev/null 2>&1; }
+
+check_cmake_version() {
+  command -v cmake >/dev/null 2>&1 || return 0
+  local have
+  have=$(cmake --version | awk 'NR == 1 { print $3 }')
+  [ "$(printf '%s\n3.25\n' "$have" | sort -V | head -n 1)" = 3.25 ] ||
+    die "cmake $have is too old: Troupe needs 3.25 or newer (Debian 12 and Ubuntu 24.04 have it)"
+}
+
+# install_packages yes|no: installs what is missing through apt-get, or dies naming it.
+install_packages() {
+  local -a missing as_root=()
+  mapfile -t missing < <(missing_packages)
+  if [ ${#missing[@]} -eq 0 ]; then
+    check_cmake_version
+    return 0
+  fi
+  [ "$1" = yes ] || die "missing, and not installed because of --no-apt: ${missing[*]}"
+  command -v apt-get >/dev/null 2>&1 ||
+    die "this is neither Debian nor Ubuntu; install by hand what these packages hold: ${missing[*]}"
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null 2>&1 ||
+      die "neither root nor sudo; have these packages installed: ${missing[*]}"
+    as_root=(sudo)
+    [ -t 0 ] || as_root=(sudo -n)
+    "${as_root[@]}" true || die "sudo refused; have these packages installed: ${missing[*]}"
+  fi
+  as_root+=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300)
+  say "installing ${#missing[@]} packages: ${missing[*]}"
+  logged "$deps/apt-update.log" "${as_root[@]}" update || warn "apt-get update failed; trying with the lists there are"
+  logged "$deps/apt-install.log" "${as_root[@]}" install --no-install-recommends "${missing[@]}" ||
+    die "apt-get could not install: ${missing[*]} (log: $deps/apt-install.log)"
+  mapfile -t missing < <(missing_packages)
+  [ ${#missing[@]} -eq 0 ] || die "still missing after apt-get: ${missing[*]}"
+  check_cmake_version
+}

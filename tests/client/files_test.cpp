@@ -1,0 +1,69 @@
+#include "client/cli/files.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "client/cli/verb.h"
+#include "tests/client/scratch.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe::cli;
+using troupe::testing::message_of;
+using troupe::testing::Scratch;
+namespace fs = std::filesystem;
+
+TEST_CASE("where pictures go") {
+  using Paths = std::vector<std::string>;
+  CHECK(picture_paths("out.png", 1) == Paths{"out.png"});
+  CHECK(picture_paths("a/out.png", 3) == Paths{"a/out-0.png", "a/out-1.png", "a/out-2.png"});
+  CHECK(picture_paths("cat-{}-x.png", 2) == Paths{"cat-0-x.png", "cat-1-x.png"});
+  CHECK(picture_paths("cat{}.png", 1) == Paths{"cat0.png"});
+  CHECK(picture_paths("out", 1) == Paths{"out.png"});
+  CHECK(picture_paths("out", 2) == Paths{"out-0.png", "out-1.png"});
+  CHECK_THROWS_AS(picture_paths("out.jpg", 1), UsageError);
+  CHECK_THROWS_AS(picture_paths("folder/", 1), UsageError);
+  CHECK_THROWS_AS(picture_paths("", 1), UsageError);
+}
+
+TEST_CASE("a file is replaced as a whole, and nothing else is left in its folder") {
+  const Scratch scratch;
+  const std::string path = scratch / "out.png";
+  write_file(path, "first");
+  write_file(path, std::string("sec\0nd", 6));
+  CHECK(read_file(path, 100) == std::string("sec\0nd", 6));
+  CHECK(std::distance(fs::directory_iterator(scratch.path), {}) == 1);
+}
+
+TEST_CASE("a write that fails leaves the old file and nothing half-written") {
+  const Scratch scratch;
+  fs::create_directory(scratch.path / "folder.png");
+  CHECK(message_of([&] { write_file(scratch / "folder.png", "x"); }).find("folder.png: cannot be written") !=
+        std::string::npos);
+  CHECK(std::distance(fs::directory_iterator(scratch.path), {}) == 1);
+  CHECK(message_of([&] { write_file("/dev/full/x.png", "x"); }).find("/dev/full/x.png") == 0);
+}
+
+TEST_CASE("what cannot be written is known beforehand, with the reason") {
+  const Scratch scratch;
+  fs::create_directory(scratch.path / "folder.png");
+  std::ofstream(scratch / "file") << "x";
+  CHECK_NOTHROW(check_writable("--output", scratch / "out.png"));
+  CHECK(fs::is_empty(scratch.path) == false);
+  CHECK_FALSE(fs::exists(scratch / "out.png"));
+  CHECK(message_of([&] { check_writable("--output", scratch / "none/out.png"); }).find("no folder") !=
+        std::string::npos);
+  CHECK(message_of([&] { check_writable("--output", scratch / "file/out.png"); }).find("--output ") == 0);
+  CHECK(message_of([&] { check_writable("--output", scratch / "folder.png"); }).find("it is a folder") !=
+        std::string::npos);
+  CHECK(message_of([&] { check_writable("--output", "/proc/out.png"); }).find("/proc") != std::string::npos);
+}
+
+TEST_CASE("reading names the file and the reason") {
+  const Scratch scratch;
+  CHECK(message_of([&] { read_file(scratch / "none", 10); }).find("none: No such file") != std::string::npos);
+  CHECK(message_of([&] { read_file(scratch.path.string(), 10); }).find("is not a file") != std::string::npos);
+  write_file(scratch / "big", "0123456789A");
+  CHECK(message_of([&] { read_file(scratch / "big", 10); }).find("has 11 bytes") != std::string::npos);
+}

@@ -1,0 +1,193 @@
+#include <filesystem>
+#include <thread>
+
+#include "tests/client/fake_controller.h"
+#include "tests/support/doctest.h"
+#include "troupe/client.h"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+using testing::FakeController;
+
+namespace {
+
+Submission simple() {
+  Submission submission;
+  submission.request.prompts = {"a red circle"};
+  return submission;
+}
+
+class Stopwatch {
+ public:
+  std::chrono::milliseconds elapsed() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin_);
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+TEST_CASE("no socket, no listener, no endpoint: each a one-line error, in time") {
+  const Stopwatch watch;
+  const auto no_socket = Client::connect("ipc:///tmp/troupe-no-such-folder/control.sock");
+  REQUIRE_FALSE(no_socket.ok());
+  CHECK(no_socket.error().code == "unreachable");
+  CHECK(no_socket.error().message().find("ipc:///tmp/troupe-no-such-folder/control.sock") != std::string::npos);
+  CHECK(watch.elapsed() < 2s);
+
+  const auto no_listener = Client::connect("tcp://127.0.0.1:1", 300ms);
+  REQUIRE_FALSE(no_listener.ok());
+  CHECK(no_listener.error().code == "unreachable");
+  CHECK(no_listener.error().message().find("tcp://127.0.0.1:1") != std::string::npos);
+
+  for (const char* nonsense : {"", "control.sock", "http://x:1", "tcp://", "tcp://host", "ipc://"}) {
+    const auto bad = Client::connect(nonsense, 300ms);
+    REQUIRE_FALSE(bad.ok());
+    CHECK(bad.error().code == "bad_request");
+    CHECK(bad.error().message().find('\n') == std::string::npos);
+  }
+  CHECK(watch.elapsed() < 10s);
+}
+
+TEST_CASE("a listener that never answers is unreachable") {
+  control::IpcFolder folder;
+  zmq::context_t context;
+  zmq::socket_t silent(context, zmq::socket_type::router);
+  silent.set(zmq::sockopt::linger, 0);
+  silent.bind(folder.endpoint("control.sock"));
+  const Stopwatch watch;
+  const auto client = Client::connect(folder.endpoint("control.sock"), 300ms);
+  REQUIRE_FALSE(client.ok());
+  CHECK(client.error().code == "unreachable");
+  CHECK(watch.elapsed() < 5s);
+}
+
+TEST_CASE("a controller of another protocol version: both versions are named") {
+  control::IpcFolder folder;
+  const std::string endpoint = folder.endpoint("control.sock");
+  zmq::context_t context;
+  zmq::socket_t other(context, zmq::socket_type::router);
+  other.set(zmq::sockopt::linger, 0);
+  other.set(zmq::sockopt::rcvtimeo, 5000);
+  other.bind(endpoint);
+  std::thread controller([&] {
+    zmq::message_t peer, frame;
+    if (!other.recv(peer) || !other.recv(frame)) return;
+    const auto hello = wire::decode_header({frame.data<std::byte>(), frame.size()});
+    wire::Header header;
+    header.version = 7;
+    header.incarnation = 5;
+    header.sequence = 1;
+    header.flags = wire::kFlagReply;
+    header.correlation = hello.correlation;
+    other.send(peer, zmq::send_flags::sndmore);
+    other.send(zmq::buffer(wire::encode_frame(header, wire::Welcome{2, 100, 1000, "troupe 9"})), zmq::send_flags::none);
+  });
+  const auto client = Client::connect(endpoint, 2s);
+  controller.join();
+  REQUIRE_FALSE(client.ok());
+  CHECK(client.error().code == "version_mismatch");
+  CHECK(client.error().message().find("version 7") != std::string::npos);
+  CHECK(client.error().message().find("version " + std::to_string(wire::kProtocolVersion)) != std::string::npos);
+}
+
+TEST_CASE("a controller that refuses: its reason") {
+  FakeController controller;
+  controller.run([&] {
+    controller.server().on_connect([](const control::PeerInfo&) { return std::optional<std::string>("full house"); });
+  });
+  const auto client = Client::connect(controller.endpoint(), 3s);
+  REQUIRE_FALSE(client.ok());
+  CHECK(client.error().code == "refused");
+  CHECK(client.error().message().find("full house") != std::string::npos);
+}
+
+TEST_CASE("a controller that vanishes: the job is lost, so is all that is asked afterwards") {
+  FakeController controller;
+  auto client = Client::connect(controller.endpoint());
+  REQUIRE(client.ok());
+  const auto job = client.value().submit(simple());
+  REQUIRE(job.ok());
+  std::thread killer([&] {
+    std::this_thread::sleep_for(100ms);
+    controller.vanish();
+  });
+  const Stopwatch watch;
+  const auto result = client.value().wait(job.value(), 30s);
+  killer.join();
+  CHECK(watch.elapsed() < 20s);
+  REQUIRE_FALSE(result.ok());
+  CHECK(result.error().code == "lost");
+  CHECK(result.error().message().find(controller.endpoint()) != std::string::npos);
+  CHECK(result.error().message().find("job 1") != std::string::npos);
+  const auto status = client.value().status();
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == "lost");
+  const auto unknown = client.value().wait(99, 5s);
+  REQUIRE_FALSE(unknown.ok());
+  CHECK(unknown.error().code == "lost");
+}
+
+TEST_CASE("a picture that is gone, or latents that do not fill their shape, end the wait with a cause") {
+  FakeController controller;
+  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer, const wire::Header& header,
+                                           std::span<const std::byte>) {
+    const auto job = c.accept(peer, header);
+    auto blob = c.hold(job == 1 ? "picture" : "latents", std::string(12, 'x'), {1, 4, 8, 8});
+    if (job == 1) c.drop(blob);
+    c.succeed(peer, job, {blob});
+  });
+  auto client = Client::connect(controller.endpoint());
+  REQUIRE(client.ok());
+  for (const char* name : {"picture", "latents"}) {
+    const auto job = client.value().submit(simple());
+    REQUIRE(job.ok());
+    const auto result = client.value().wait(job.value(), 10s);
+    REQUIRE_FALSE(result.ok());
+    CHECK(result.error().message().find(name) != std::string::npos);
+  }
+}
+
+TEST_CASE("an answer of the wrong kind, and bytes that are none, cost an error each") {
+  FakeController controller;
+  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer, const wire::Header& header,
+                                           std::span<const std::byte>) { c.server().reply(peer, header, wire::Done{}); });
+  controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer, const wire::Header& header,
+                                          std::span<const std::byte>) {
+    c.server().reply(peer, header, wire::Failure{wire::FailureCode::overloaded, "[gateway] later"});
+  });
+  auto client = Client::connect(controller.endpoint());
+  REQUIRE(client.ok());
+  const auto status = client.value().status();
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == "protocol");
+  const auto jobs = client.value().jobs();
+  REQUIRE_FALSE(jobs.ok());
+  CHECK(jobs.error().code == "overloaded");
+  CHECK(jobs.error().message() == "[gateway] later");
+}
+
+TEST_CASE("a request over the size of a message is refused here") {
+  FakeController controller;
+  auto client = Client::connect(controller.endpoint());
+  REQUIRE(client.ok());
+  Submission submission = simple();
+  submission.request.prompts = {std::string(2u << 20, 'a')};
+  const auto job = client.value().submit(submission);
+  REQUIRE_FALSE(job.ok());
+  CHECK(job.error().code == "bad_request");
+  CHECK(client.value().cancel(1).ok());  // the link is none the worse
+}
+
+TEST_CASE("a client that goes leaves at once, and the controller learns of it") {
+  FakeController controller;
+  {
+    auto client = Client::connect(controller.endpoint());
+    REQUIRE(client.ok());
+    REQUIRE(client.value().submit(simple()).ok());
+  }
+  for (int i = 0; i < 500 && controller.clients_lost == 0; ++i) std::this_thread::sleep_for(10ms);
+  CHECK(controller.clients_lost == 1);
+}

@@ -1,0 +1,124 @@
+#include <CLI/CLI.hpp>
+
+#include "client/cli/endpoint.h"
+#include "client/cli/files.h"
+#include "client/cli/latents_file.h"
+#include "client/cli/request_options.h"
+#include "client/cli/table.h"
+#include "client/cli/verb.h"
+#include "tests/client/scratch.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::cli;
+using testing::message_of;
+
+namespace {
+
+RequestOptions parse(std::vector<std::string> arguments) {
+  CLI::App app;
+  RequestOptions options;
+  add_request_options(app, options);
+  add_degree_options(app, options);
+  std::reverse(arguments.begin(), arguments.end());
+  app.parse(arguments);
+  settle(options);
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("the request options fill the request") {
+  const auto options = parse({"--model", "/m", "--prompt", "a, b", "--prompt", "-c", "--negative-prompt", "ugly", "--n",
+                              "3", "--height", "64", "--width", "96", "--steps", "7", "--guidance", "2.5", "--seed",
+                              "18446744073709551615", "--sampler", "ddim", "--dp", "2", "--cfg", "2", "--pp", "3",
+                              "--patches", "4", "--warmup", "0", "--dtype", "bf16", "--noise-dtype", "model",
+                              "--max-sequence-length", "77", "--clean-caption"});
+  const ImageRequest& request = options.request;
+  CHECK(options.model == "/m");
+  CHECK(request.prompts == std::vector<std::string>{"a, b", "-c"});
+  CHECK(request.negative_prompt == "ugly");
+  CHECK(request.images_per_prompt == 3);
+  CHECK(picture_count(options) == 6);
+  CHECK(request.height == 64);
+  CHECK(request.width == 96);
+  CHECK(request.steps == 7);
+  CHECK(request.guidance_scale == 2.5);
+  CHECK(request.seed == 18446744073709551615u);
+  CHECK(request.sampler == "ddim");
+  CHECK(request.num_pipeline_patch == 4);
+  CHECK(request.warmup_steps == 0);
+  CHECK(request.dtype == "bfloat16");
+  CHECK(request.noise_dtype == "model");
+  CHECK(request.max_sequence_length == 77);
+  CHECK(request.clean_caption);
+  CHECK_FALSE(request.resolution_binning);
+  CHECK(options.parallelism.dp == 2);
+  CHECK(options.parallelism.cfg == 2);
+  CHECK(options.parallelism.pp == 3);
+}
+
+TEST_CASE("more than one patch means pipefusion, unless that is denied") {
+  CHECK(parse({}).request.method == "exact");
+  CHECK(parse({"--pp", "4"}).request.method == "exact");
+  CHECK(parse({"--patches", "4"}).request.method == "pipefusion");
+  CHECK(parse({"--method", "pipefusion"}).request.method == "pipefusion");
+  CHECK_THROWS_AS(parse({"--method", "exact", "--patches", "4"}), UsageError);
+}
+
+TEST_CASE("options that contradict each other or make no sense are refused by name") {
+  CHECK(message_of([] { parse({"--cfg", "2", "--guidance", "1"}); }).find("--cfg 2") != std::string::npos);
+  CHECK(message_of([] { parse({"--cfg", "2", "--guidance", "nan"}); }).find("--cfg 2") != std::string::npos);
+  CHECK_NOTHROW(parse({"--cfg", "2"}));
+  for (const auto& bad : std::vector<std::vector<std::string>>{{"--steps", "0"},
+                                                               {"--steps", "abc"},
+                                                               {"--cfg", "3"},
+                                                               {"--pp", "0"},
+                                                               {"--dp", "-1"},
+                                                               {"--patches", "0"},
+                                                               {"--warmup", "-1"},
+                                                               {"--seed", "-1"},
+                                                               {"--seed", "18446744073709551616"},
+                                                               {"--n", "0"},
+                                                               {"--height", "0"},
+                                                               {"--method", "magic"},
+                                                               {"--dtype", "float8"}}) {
+    CHECK_MESSAGE(message_of([&] { parse(bad); }).find(bad[0]) != std::string::npos, bad[0], " ", bad[1]);
+  }
+}
+
+TEST_CASE("an empty prompt is a prompt") {
+  CHECK(parse({"--prompt", ""}).request.prompts == std::vector<std::string>{""});
+}
+
+TEST_CASE("initial latents are read into the submission; a model's folder becomes absolute") {
+  const testing::Scratch scratch;
+  write_file(scratch / "l.safetensors", latents_file_bytes({{1, 1, 1, 2}, {3, 4}}));
+  auto options = parse({"--prompt", "x", "--model", "some/../folder", "--init-latents", scratch / "l.safetensors"});
+  const Submission submission = make_submission(options);
+  REQUIRE(submission.request.init_latents);
+  CHECK(submission.request.init_latents->data == std::vector<float>{3, 4});
+  CHECK(submission.model == (std::filesystem::current_path() / "folder").string());
+}
+
+TEST_CASE("endpoints as people write them") {
+  CHECK(checked_endpoint("ipc:///a/b") == "ipc:///a/b");
+  CHECK(checked_endpoint("tcp://h:1") == "tcp://h:1");
+  CHECK(checked_endpoint("127.0.0.1:7400") == "tcp://127.0.0.1:7400");
+  CHECK(checked_endpoint("") == default_endpoint());
+  CHECK_THROWS_AS(checked_endpoint("http://x"), UsageError);
+  CHECK_THROWS_AS(checked_endpoint("somewhere"), UsageError);
+  CHECK_THROWS_AS(checked_endpoint("ipc://"), UsageError);
+}
+
+TEST_CASE("tables line up, also with letters of several bytes") {
+  CHECK(table({"A", "LONG"}, {{"é", "x"}, {"bcd", ""}}) == "A    LONG\né    x\nbcd\n");
+  CHECK(shorten("one\ntwo", 20) == "one two");
+  CHECK(shorten("ééééé", 3) == "éé…");
+  CHECK(bytes_text(0) == "-");
+  CHECK(bytes_text(812'000'000) == "812 MB");
+  CHECK(bytes_text(1'400'000'000) == "1.4 GB");
+  CHECK(duration_text(3.21) == "3.2 s");
+  CHECK(duration_text(125) == "2 min 5 s");
+  CHECK(duration_text(3720) == "1 h 2 min");
+}

@@ -1,0 +1,94 @@
+#include "client/cli/progress.h"
+
+#include <sstream>
+
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::cli;
+
+namespace {
+
+Progress step(int number, double seconds_per_step = 0.5) {
+  Progress progress;
+  progress.phase = "denoising";
+  progress.step = number;
+  progress.steps = 20;
+  progress.seconds_per_step = seconds_per_step;
+  return progress;
+}
+
+Progress phase(const std::string& name) {
+  Progress progress;
+  progress.phase = name;
+  return progress;
+}
+
+}  // namespace
+
+TEST_CASE("off a terminal: a line per phase, at most one a second for steps, the last step always") {
+  std::ostringstream out;
+  std::chrono::steady_clock::time_point now{};
+  ProgressView view(out, ProgressStyle::lines, 80, [&] { return now; });
+  view.show(phase("loading"));
+  view.show(phase("loading"));
+  for (int i = 0; i <= 20; ++i) {
+    view.show(step(i));
+    now += std::chrono::milliseconds(400);
+  }
+  view.show(phase("decoding"));
+  const std::string text = out.str();
+  CHECK(text.find("loading\ndenoising step 0/20, 0.50 s/step, 10 s left\n") == 0);
+  CHECK(text.find("loading", 1) == std::string::npos);
+  CHECK(text.find("step 1/20") == std::string::npos);
+  CHECK(text.find("step 3/20") != std::string::npos);
+  CHECK(text.find("denoising step 20/20, 0.50 s/step\ndecoding\n") != std::string::npos);
+  CHECK(text.find('\r') == std::string::npos);
+}
+
+TEST_CASE("on a terminal: one line that is drawn over, never wider than the terminal, and taken away at the end") {
+  std::ostringstream out;
+  ProgressView view(out, ProgressStyle::bar, 40);
+  view.show(step(10));
+  CHECK(out.str() == "\rdenoising [############............] 10\x1b[K");
+  CHECK(out.str().size() == 1 + 39 + 3);
+  view.finish();
+  CHECK(out.str().substr(out.str().size() - 4) == "\r\x1b[K");
+  const auto size = out.str().size();
+  view.finish();
+  CHECK(out.str().size() == size);
+}
+
+TEST_CASE("a bar says step, steps, seconds per step and the time left") {
+  std::ostringstream out;
+  ProgressView view(out, ProgressStyle::bar, 100);
+  view.show(step(5, 2.0));
+  CHECK(out.str().find("5/20, 2.00 s/step, 30 s left") != std::string::npos);
+}
+
+TEST_CASE("warnings are shown in every style") {
+  for (const auto style : {ProgressStyle::quiet, ProgressStyle::lines, ProgressStyle::bar}) {
+    std::ostringstream out;
+    ProgressView view(out, style, 80);
+    Progress progress = phase("text");
+    progress.warnings = {"prompt 0 is cut"};
+    view.show(progress);
+    CHECK(out.str().find("troupe: warning: prompt 0 is cut\n") != std::string::npos);
+  }
+}
+
+TEST_CASE("quiet shows nothing else") {
+  std::ostringstream out;
+  ProgressView view(out, ProgressStyle::quiet, 80);
+  view.show(step(3));
+  view.finish();
+  CHECK(out.str().empty());
+}
+
+TEST_CASE("seconds have a unit that fits") {
+  CHECK(seconds_text(0.0123) == "12 ms");
+  CHECK(seconds_text(1.234) == "1.23 s");
+  CHECK(seconds_text(75) == "75 s");
+  CHECK(seconds_text(600) == "10.0 min");
+  CHECK(seconds_text(9000) == "2.5 h");
+}

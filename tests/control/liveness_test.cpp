@@ -1,0 +1,99 @@
+#include "tests/control/harness.h"
+#include "tests/support/doctest.h"
+
+namespace troupe::control::testing {
+namespace {
+
+ServerOptions quick(const std::string& endpoint) {
+  auto options = server_at(endpoint);
+  options.heartbeat_interval = 20ms;
+  options.heartbeat_timeout = 400ms;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("idle links stay up by heartbeats, which carry the work loop's progress") {
+  Event<std::string> lost;
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, quick(folder.endpoint("control")));
+  On<Connection> peer(there, peer_at(folder.endpoint("control")));
+  peer.run([&](Connection& c) { c.on_lost([&](const std::string& why) { lost.set(why); }); });
+  const PeerId id = welcome(peer);
+  const auto progress = [&] {
+    return server.run([&](Server& s) { return s.vitals(id).value().progress; });
+  };
+  peer.run([](Connection& c) { c.set_progress(41); });
+  CHECK(eventually([&] { return progress() == 41; }));
+  const auto moved = server.run([&](Server& s) { return s.vitals(id)->progress_changed; });
+  std::this_thread::sleep_for(1s);
+  // Heartbeats came all the while, but they showed that the work stood still.
+  const PeerVitals vitals = server.run([&](Server& s) { return s.vitals(id).value(); });
+  CHECK(vitals.progress_changed == moved);
+  CHECK(vitals.heard - moved > 700ms);
+  CHECK_FALSE(lost.happened());
+  CHECK(server.run([](Server& s) { return s.peers(); }) == 1);
+}
+
+TEST_CASE("a peer whose loop stands still is lost, though its sockets live") {
+  Event<std::string> lost, told;
+  Event<wire::Failure> failed;
+  std::promise<void> release;
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, quick(folder.endpoint("control")));
+  server.run([&](Server& s) { s.on_lost([&](PeerId, const std::string& why) { lost.set(why); }); });
+  On<Connection> peer(there, peer_at(folder.endpoint("control")));
+  const PeerId id = welcome(peer);
+  boost::asio::post(there.io, [&] { release.get_future().wait_for(8s); });
+  const auto began = Clock::now();
+  server.run([&](Server& s) {
+    s.request(id, wire::Ping{}, 60s, [&](const Reply& reply) { failed.set(reply.failure()); });
+  });
+  const std::string why = lost.wait();
+  CHECK(why.find("no sign of life for") != std::string::npos);
+  CHECK(Clock::now() - began < 3s);
+  CHECK(failed.wait().code == wire::FailureCode::lost);
+
+  // When it wakes up, it learns that it was given up.
+  release.set_value();
+  peer.run([&](Connection& c) {
+    c.on_lost([&](const std::string& text) { told.set(text); });
+    if (!c.connected()) told.set("already");
+  });
+  CHECK_FALSE(told.wait().empty());
+}
+
+TEST_CASE("a server whose loop stands still is given up by its peers") {
+  Event<std::string> lost;
+  std::promise<void> release;
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, quick(folder.endpoint("control")));
+  On<Connection> peer(there, peer_at(folder.endpoint("control")));
+  peer.run([&](Connection& c) { c.on_lost([&](const std::string& why) { lost.set(why); }); });
+  welcome(peer);
+  boost::asio::post(here.io, [&] { release.get_future().wait_for(8s); });
+  CHECK(lost.wait().find("no sign of life from the controller") != std::string::npos);
+  release.set_value();
+}
+
+TEST_CASE("a server that was away for long does not blame its peers") {
+  Event<std::string> lost;
+  const IpcFolder folder;
+  Loop here;
+  auto options = quick(folder.endpoint("control"));
+  options.heartbeat_timeout = 800ms;
+  On<Server> server(here, options);
+  server.run([&](Server& s) { s.on_lost([&](PeerId, const std::string& why) { lost.set(why); }); });
+  RawPeer raw(folder.endpoint("control"));
+  const PeerId id = raw.greet();
+  server.run([](Server&) { std::this_thread::sleep_for(1200ms); });
+  raw.send(wire::Heartbeat{1}, 2, id);
+  std::this_thread::sleep_for(200ms);
+  CHECK_FALSE(lost.happened());
+  CHECK(lost.wait().find("no sign of life") != std::string::npos);
+}
+
+}  // namespace troupe::control::testing

@@ -1,0 +1,234 @@
+#include <vector>
+
+#include "tests/control/harness.h"
+#include "tests/support/doctest.h"
+
+namespace troupe::control::testing {
+namespace {
+
+std::vector<std::string> endpoints(const IpcFolder& folder) {
+  return {folder.endpoint("control"), "tcp://127.0.0.1:0"};
+}
+
+}  // namespace
+
+TEST_CASE("hello, welcome, messages both ways, goodbye") {
+  const IpcFolder folder;
+  for (const std::string& where : endpoints(folder)) {
+    CAPTURE(where);
+    Event<PeerInfo> came;
+    Event<std::string> heard_here, heard_there, lost;
+    Loop here, there;
+    On<Server> server(here, server_at(where));
+    server.run([&](Server& s) {
+      s.on_connect([&](const PeerInfo& info) -> std::optional<std::string> {
+        came.set(info);
+        return std::nullopt;
+      });
+      s.on_ready([&](PeerId peer) {
+        CHECK(s.send(peer, wire::Failure{wire::FailureCode::none, "after the welcome"}));
+      });
+      s.on_message([&](PeerId, const wire::Header&, std::span<const std::byte> payload) {
+        heard_here.set(wire::decode<wire::Failure>(payload).what);
+      });
+      s.on_lost([&](PeerId, const std::string& why) { lost.set(why); });
+    });
+    const std::string endpoint = server.run([](Server& s) { return s.endpoint(); });
+    auto options = peer_at(endpoint, "actor 3");
+    options.hello.attributes = {{"device", "cpu"}};
+    On<Connection> peer(there, options);
+    peer.run([&](Connection& c) {
+      CHECK_FALSE(c.send(wire::Ping{}));
+      c.on_message([&](const wire::Header&, std::span<const std::byte> payload) {
+        heard_there.set(wire::decode<wire::Failure>(payload).what);
+      });
+    });
+    const PeerId id = welcome(peer);
+    const PeerInfo info = came.wait();
+    CHECK(info.id == id);
+    CHECK(info.incarnation == peer.run([](Connection& c) { return c.incarnation(); }));
+    CHECK(info.hello.name == "actor 3");
+    CHECK(info.hello.pid == static_cast<std::uint32_t>(getpid()));
+    CHECK_FALSE(info.hello.host.empty());
+    CHECK(info.hello.attributes.at("device") == "cpu");
+    CHECK(heard_there.wait() == "after the welcome");
+    CHECK(peer.run([](Connection& c) {
+      return c.send(wire::Failure{wire::FailureCode::none, "up"});
+    }));
+    CHECK(heard_here.wait() == "up");
+    peer.run([](Connection& c) { c.close("enough"); });
+    CHECK(lost.wait() == "said goodbye: enough");
+    CHECK(server.run([](Server& s) { return s.peers(); }) == 0);
+  }
+}
+
+TEST_CASE("the server's program can refuse a peer, with its reason") {
+  Event<wire::Failure> failed;
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  On<Connection> peer(there, peer_at(folder.endpoint("control")));
+  server.run([](Server& s) {
+    s.on_connect([](const PeerInfo& info) {
+      return std::optional<std::string>("no room for " + info.hello.name);
+    });
+  });
+  peer.run([&](Connection& c) {
+    c.start([](auto&) {}, [&](const wire::Failure& f) { failed.set(f); });
+  });
+  const wire::Failure failure = failed.wait();
+  CHECK(failure.code == wire::FailureCode::refused);
+  CHECK(failure.what.find("refuses: no room for actor 0") != std::string::npos);
+}
+
+TEST_CASE("another protocol version is refused, and the reason names both") {
+  const IpcFolder folder;
+  Loop here;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  RawPeer raw(folder.endpoint("control"));
+  std::string hello = wire::encode_frame({}, wire::Hello{});
+  hello[4] = 9;
+  raw.send_bytes(hello);
+  const auto refuse = raw.receive<wire::Refuse>();
+  CHECK(refuse.reason.find("version 9") != std::string::npos);
+  CHECK(refuse.reason.find("version 1") != std::string::npos);
+  CHECK(server.run([](Server& s) { return s.peers(); }) == 0);
+}
+
+TEST_CASE("a connection to a controller of another version says so") {
+  const IpcFolder folder;
+  zmq::context_t context;
+  zmq::socket_t router(context, zmq::socket_type::router);
+  router.bind(folder.endpoint("control"));
+  Event<wire::Failure> failed;
+  Loop loop;
+  On<Connection> peer(loop, peer_at(folder.endpoint("control")));
+  peer.run([&](Connection& c) {
+    c.start([](auto&) {}, [&](const wire::Failure& f) { failed.set(f); });
+  });
+  zmq::message_t routing, frame;
+  REQUIRE(router.recv(routing));
+  REQUIRE(router.recv(frame));
+  std::string answer = wire::encode_frame({}, wire::Refuse{"from the future"});
+  answer[4] = 7;
+  router.send(routing, zmq::send_flags::sndmore);
+  router.send(zmq::buffer(answer));
+  const wire::Failure failure = failed.wait();
+  CHECK(failure.code == wire::FailureCode::refused);
+  CHECK(failure.what.find("version 7") != std::string::npos);
+  CHECK(failure.what.find("version 1") != std::string::npos);
+}
+
+TEST_CASE("where nobody listens, a connection fails at its deadline") {
+  const IpcFolder folder;
+  for (const std::string& endpoint :
+       {folder.endpoint("nobody"), std::string("tcp://127.0.0.1:9")}) {
+    Event<wire::Failure> failed;
+    Loop loop;
+    auto options = peer_at(endpoint);
+    options.welcome_deadline = 300ms;
+    On<Connection> peer(loop, options);
+    const auto began = Clock::now();
+    peer.run([&](Connection& c) {
+      c.start([](auto&) {}, [&](const wire::Failure& f) { failed.set(f); });
+    });
+    const wire::Failure failure = failed.wait();
+    CHECK(failure.code == wire::FailureCode::timeout);
+    CHECK(failure.what == "[control] no controller at " + endpoint + " (waited 300 ms)");
+    CHECK(Clock::now() - began < 2s);
+  }
+}
+
+TEST_CASE("a process may come before its controller") {
+  Event<wire::Welcome> welcomed;
+  const IpcFolder folder;
+  Loop here, there;
+  On<Connection> peer(there, peer_at(folder.endpoint("control")));
+  peer.run([&](Connection& c) {
+    c.start([&](const wire::Welcome& w) { welcomed.set(w); }, [](auto&) {});
+  });
+  std::this_thread::sleep_for(200ms);
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  CHECK(welcomed.wait().peer != 0);
+}
+
+TEST_CASE("a restarted process is a new peer") {
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  std::vector<PeerId> ids;
+  std::vector<std::uint64_t> incarnations;
+  for (int life = 0; life < 3; ++life) {
+    On<Connection> peer(there, peer_at(folder.endpoint("control"), "actor 1"));
+    ids.push_back(welcome(peer));
+    incarnations.push_back(peer.run([](Connection& c) { return c.incarnation(); }));
+  }
+  CHECK(ids[0] < ids[1]);
+  CHECK(ids[1] < ids[2]);
+  CHECK(incarnations[0] != incarnations[1]);
+  // Those who left without goodbye are found out by the next heartbeat that cannot be delivered.
+  CHECK(eventually([&] { return server.run([](Server& s) { return s.peers(); }) == 0; }, 3s));
+}
+
+TEST_CASE("another controller in the old one's place ends the link") {
+  Event<std::string> lost;
+  const IpcFolder folder;
+  Loop here, there;
+  auto server = std::make_unique<On<Server>>(here, server_at(folder.endpoint("control")));
+  On<Connection> peer(there, peer_at(folder.endpoint("control")));
+  peer.run([&](Connection& c) { c.on_lost([&](const std::string& why) { lost.set(why); }); });
+  welcome(peer);
+  server.reset();
+  server = std::make_unique<On<Server>>(here, server_at(folder.endpoint("control")));
+  CHECK(lost.wait().find("another controller has taken the place") != std::string::npos);
+}
+
+TEST_CASE("dropping a peer tells it why") {
+  Event<std::string> lost;
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  On<Connection> peer(there, peer_at(folder.endpoint("control")));
+  peer.run([&](Connection& c) { c.on_lost([&](const std::string& why) { lost.set(why); }); });
+  const PeerId id = welcome(peer);
+  server.run([&](Server& s) { s.drop(id, "not needed"); });
+  CHECK(lost.wait().find("not needed") != std::string::npos);
+  CHECK_FALSE(peer.run([](Connection& c) { return c.connected(); }));
+}
+
+TEST_CASE("one thousand messages from each of four peers come in order") {
+  std::map<PeerId, std::vector<std::string>> heard;
+  std::atomic<int> total{0};
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  server.run([&](Server& s) {
+    s.on_message([&](PeerId peer, const wire::Header&, std::span<const std::byte> payload) {
+      heard[peer].push_back(wire::decode<wire::Failure>(payload).what);
+      ++total;
+    });
+  });
+  std::vector<std::unique_ptr<On<Connection>>> peers;
+  for (int i = 0; i < 4; ++i) {
+    peers.push_back(std::make_unique<On<Connection>>(there, peer_at(folder.endpoint("control"))));
+    welcome(*peers.back());
+  }
+  for (int i = 0; i < 1000; ++i) {
+    for (auto& peer : peers) {
+      peer->run([&](Connection& c) {
+        c.send(wire::Failure{wire::FailureCode::none, std::to_string(i)});
+      });
+    }
+  }
+  REQUIRE(eventually([&] { return total == 4000; }));
+  server.run([&](Server& s) {
+    CHECK(s.counters().gaps == 0);
+    CHECK(s.counters().duplicates == 0);
+    for (const auto& [peer, texts] : heard) {
+      for (int i = 0; i < 1000; ++i)
+        REQUIRE(texts[i] == std::to_string(i));
+    }
+  });
+}
+
+}  // namespace troupe::control::testing

@@ -1,0 +1,56 @@
+#include "controller/cluster/members.h"
+
+#include "controller/cluster/exit_cause.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using cluster::ActorState;
+
+namespace {
+
+control::PeerInfo hello_of(std::uint64_t incarnation, control::PeerId peer) {
+  control::PeerInfo info;
+  info.id = peer;
+  info.incarnation = incarnation;
+  info.hello.role = "actor";
+  info.hello.attributes = {{"address.shm", "a"}, {"device", "cpu"}};
+  return info;
+}
+
+}  // namespace
+
+TEST_CASE("a place is filled by one incarnation at a time") {
+  cluster::Members members;
+  const auto id = members.add("here", "cpu").id;
+  members.spawned(id, 100, 1);
+  CHECK(members.hello(hello_of(99, 5)) == "no actor of this cluster: incarnation 99");
+  CHECK_FALSE(members.hello(hello_of(100, 5)).has_value());
+  CHECK(members.at(id).addresses.at("shm") == "a");
+  CHECK(members.by_peer(5)->id == id);
+  CHECK(members.idle() == std::vector<cluster::ActorId>{id});
+  CHECK(members.exited(id, 100, "killed"));
+  CHECK(members.by_peer(5) == nullptr);
+  CHECK(members.at(id).state == ActorState::dead);
+  members.spawned(id, 200, 2);
+  CHECK(members.at(id).restarts == 1);
+  CHECK_FALSE(members.exited(id, 100, "late word of the old one"));
+  CHECK(members.at(id).state == ActorState::starting);
+}
+
+TEST_CASE("ends without a hello are counted") {
+  cluster::Members members;
+  const auto id = members.add("here", "cpu").id;
+  members.spawned(id, 1, 1);
+  members.exited(id, 1, "x");
+  members.spawned(id, 2, 1);
+  members.exited(id, 2, "x");
+  CHECK(members.at(id).failed_starts == 2);
+  members.spawned(id, 3, 1);
+  members.hello(hello_of(3, 7));
+  CHECK(members.at(id).failed_starts == 0);
+}
+
+TEST_CASE("the cause of an end reads well") {
+  CHECK(cluster::exit_cause(9, {}).text() == "killed by signal 9 (SIGKILL)");
+  CHECK(cluster::exit_cause(3 << 8, {"a", "out of luck"}).text() == "exit code 3: out of luck");
+}

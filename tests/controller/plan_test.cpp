@@ -1,0 +1,173 @@
+#include "controller/plan/plan.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <rapidcheck.h>
+
+#include "controller/plan/patches.h"
+#include "tests/controller/sample_model.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using plan::make_plan;
+using plan::split_blocks;
+using plan::Stage;
+
+namespace {
+
+wire::ImageRequest request_for(int height, int width) {
+  wire::ImageRequest request;
+  request.prompts = {"a red circle"};
+  request.height = height;
+  request.width = width;
+  return request;
+}
+
+double costliest(const std::vector<double>& costs, const std::vector<Stage>& stages) {
+  double most = 0;
+  for (const auto& stage : stages) {
+    most = std::max(most, std::accumulate(costs.begin() + stage.first_block, costs.begin() + stage.last_block, 0.0));
+  }
+  return most;
+}
+
+/// The cheapest costliest stage by trying every split.
+double best_by_trying(const std::vector<double>& costs, std::size_t from, int stages) {
+  if (stages == 1) return std::accumulate(costs.begin() + from, costs.end(), 0.0);
+  double best = 1e300;
+  double sum = 0;
+  for (std::size_t cut = from + 1; cut + stages - 1 <= costs.size(); ++cut) {
+    sum += costs[cut - 1];
+    best = std::min(best, std::max(sum, best_by_trying(costs, cut, stages - 1)));
+  }
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("token rows split with the remainder first") {
+  CHECK(plan::split_rows(5, 3) == std::vector<wire::RowRange>{{0, 2}, {2, 4}, {4, 5}});
+  CHECK_THROWS_WITH(plan::split_rows(3, 4),
+                    "[plan] patches is 4, but the picture has only 3 token rows: each patch needs one");
+}
+
+TEST_CASE("28 equal blocks on 8 stages leave no stage empty") {
+  const auto stages = split_blocks(std::vector<double>(28, 1.0), 8);
+  std::vector<int> sizes;
+  for (const auto& stage : stages) sizes.push_back(stage.blocks());
+  CHECK(sizes == std::vector<int>{4, 4, 4, 4, 3, 3, 3, 3});
+}
+
+TEST_CASE("stages are balanced by cost, contiguous and never empty") {
+  CHECK(rc::check([] {
+    const auto raw = *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(1, 20)));
+    std::vector<double> costs(raw.begin(), raw.begin() + std::min<std::size_t>(raw.size(), 9));
+    const int count = *rc::gen::inRange(1, static_cast<int>(costs.size()) + 1);
+    const auto stages = split_blocks(costs, count);
+    RC_ASSERT(static_cast<int>(stages.size()) == count);
+    int next = 0;
+    for (const auto& stage : stages) {
+      RC_ASSERT(stage.first_block == next);
+      RC_ASSERT(stage.blocks() >= 1);
+      next = stage.last_block;
+    }
+    RC_ASSERT(next == static_cast<int>(costs.size()));
+    RC_ASSERT(costliest(costs, stages) <= best_by_trying(costs, 0, count) * (1 + 1e-9));
+  }));
+}
+
+TEST_CASE("a pipefusion plan says every shape and place") {
+  auto request = request_for(256, 128);
+  request.method = "pipefusion";
+  request.num_pipeline_patch = 3;
+  request.warmup_steps = 2;
+  request.prompts = {"a", "b", "c"};
+  const auto plan = make_plan(test::sample_model(), request, {.dp = 2, .cfg = 2, .pp = 2});
+  CHECK(plan.degrees.world() == 8);
+  CHECK(plan.latent_height == 32);
+  CHECK(plan.latent_width == 16);
+  CHECK(plan.token_rows == 16);
+  CHECK(plan.patches == std::vector<wire::RowRange>{{0, 6}, {6, 11}, {11, 16}});
+  CHECK(plan.stages == std::vector<Stage>{{0, 4}, {4, 8}});
+  CHECK(plan.images == std::vector<wire::RowRange>{{0, 2}, {2, 3}});
+  CHECK(plan.synchronous_steps == 2);
+  CHECK(plan.text_rank(1) == 4);
+  CHECK(plan.decode_rank(1) == 5);
+  using Role = plan::GroupPlan::Role;
+  CHECK(plan.group_with(Role::edge, 2, 0)->ranks == std::vector<int>{2, 3});
+  CHECK(plan.group_with(Role::ring, 3, 0)->ranks == std::vector<int>{3, 2});
+  CHECK(plan.group_with(Role::cfg, 5, -1)->ranks == std::vector<int>{5, 7});
+  CHECK(plan.group_with(Role::caption, 6, -1)->ranks == std::vector<int>{4, 5, 6, 7});
+  CHECK(plan.group_with(Role::cfg, 4, -1) == nullptr);
+}
+
+TEST_CASE("the native size fills in where none is given") {
+  const auto plan = make_plan(test::sample_model(), request_for(0, 0), {});
+  CHECK(plan.request.height == 256);
+  CHECK(plan.request.width == 256);
+}
+
+TEST_CASE("weights per actor fall with pp, and K,V with the blocks of a stage") {
+  auto request = request_for(256, 256);
+  request.method = "pipefusion";
+  request.num_pipeline_patch = 4;
+  const auto one = make_plan(test::sample_model(), request, {});
+  const auto four = make_plan(test::sample_model(), request, {.pp = 4});
+  CHECK(four.memory[1].weights * 4 < one.memory[0].weights * 2);
+  CHECK(four.memory[1].kv * 4 == one.memory[0].kv);
+  CHECK(one.memory[0].text > 0);
+  CHECK(four.memory[1].text == 0);
+  CHECK(four.memory[3].vae > 0);
+}
+
+TEST_CASE("impossible requests are refused with the field, the value and the reason") {
+  const auto model = test::sample_model();
+  const auto why = [&](auto change, wire::Parallelism parallelism = {}) {
+    auto request = request_for(256, 256);
+    change(request);
+    try {
+      make_plan(model, request, parallelism);
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const auto same = [](auto&) {};
+  CHECK(why(same) == "accepted");
+  CHECK(why([](auto& r) { r.height = 100; }) ==
+        "[plan] height is 100: this model takes multiples of 16 from 16 to 16384");
+  CHECK(why([](auto& r) { r.steps = 0; }) == "[plan] steps is 0: at least 1 is needed");
+  CHECK(why([](auto& r) { r.prompts.clear(); }) == "[plan] prompt is missing");
+  CHECK(why([](auto& r) { r.num_pipeline_patch = 4; }) ==
+        "[plan] patches is 4 with method exact: patches need method pipefusion");
+  CHECK(why([](auto& r) { r.guidance_scale = 1; }, {.cfg = 2}) ==
+        "[plan] cfg is 2, but guidance is 1.000000: there is no second branch to compute unless guidance is above 1");
+  CHECK(why(same, {.dp = 2}) == "[plan] dp is 2, but there are only 1 pictures to split (prompts × n)");
+  CHECK(why(same, {.pp = 9}) == "[plan] pp is 9, but the transformer has 8 blocks: each stage needs one");
+  CHECK(why([](auto& r) { r.method = "magic"; }) == "[plan] method is \"magic\": exact or pipefusion");
+  CHECK(why([](auto& r) { r.dtype = "int3"; }) == "[plan] dtype is \"int3\": float32, bfloat16 or float16");
+  CHECK(why([](auto& r) {
+          r.method = "pipefusion";
+          r.num_pipeline_patch = 17;
+        }) == "[plan] patches is 17, but the picture has only 16 token rows: each patch needs one");
+  CHECK(why([](auto& r) {
+          r.method = "pipefusion";
+          r.warmup_steps = 21;
+        }) == "[plan] warmup is 21, but there are only 20 steps");
+  CHECK(why([](auto& r) { r.guidance_scale = NAN; }).starts_with("[plan] guidance is nan"));
+  CHECK(why([](auto& r) {
+          r.init_latents_blob = 1;
+          r.init_latents_bytes = 12;
+        }) == "[plan] init latents have 12 bytes, but [1, 4, 32, 32] float32 needs 16384");
+}
+
+TEST_CASE("a plan prints as text and as JSON") {
+  const auto plan = make_plan(test::sample_model(), request_for(256, 256), {.pp = 2});
+  const auto text = to_text(plan);
+  CHECK(text.find("stage 1   blocks 4–7") != std::string::npos);
+  CHECK(text.find("pp      [0, 1]") != std::string::npos);
+  const auto json = to_json(plan);
+  CHECK(json["stages"][1] == nlohmann::json::array({4, 8}));
+  CHECK(json["memory"].size() == 2);
+}

@@ -1,0 +1,229 @@
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "models/dit/local_attention.h"
+#include "models/dit/pixart.h"
+#include "models/dit/stale_kv_attention.h"
+#include "models/safetensors.h"
+#include "models/spec/model_spec.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::models;
+
+namespace {
+
+const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
+using Tensors = std::map<std::string, at::Tensor>;
+
+struct Call {
+  PictureSize size;
+  TokenRows rows;
+  at::Tensor latents, caption, mask;
+  double timestep = 0;
+};
+
+const Tensors& expected() {
+  static const Tensors tensors = load_safetensors(kFixtures + "expected/transformer.safetensors");
+  return tensors;
+}
+
+spec::ModelSpec spec_of(const std::string& checkpoint, bool transformer_only) {
+  const std::string folder = kFixtures + checkpoint;
+  if (!transformer_only) return spec::read_model_spec(folder);
+  spec::ModelSpec spec;
+  spec.vae.block_out_channels = {1, 1, 1, 1};
+  spec.transformer = spec::read_pixart_spec(spec::ConfigReader::read(folder + "/config.json"));
+  constexpr std::string_view kStem = "diffusion_pytorch_model";
+  spec.transformer_weights = spec::WeightIndex::read_folder(folder, {&kStem, 1});
+  return spec;
+}
+
+/// One batch item, so that items may have timesteps of their own.
+Call call_of(const std::string& name, int64_t first, int64_t end) {
+  const auto get = [&](const char* what) {
+    return expected().at(name + "." + what).slice(0, first, end);
+  };
+  Call call;
+  call.latents = get("hidden");
+  call.caption = get("caption");
+  call.mask = get("mask") > 0.5;
+  call.size = {call.latents.size(2), call.latents.size(3)};
+  call.rows = {0, call.size.latent_height / 2};
+  call.timestep = get("timestep")[0].item<double>();
+  return call;
+}
+
+StagePart whole(const spec::ModelSpec& spec) {
+  return {{0, static_cast<int>(spec.transformer.num_layers)}, true, true};
+}
+
+double error(const at::Tensor& got, const at::Tensor& want) {
+  const at::Tensor reference = want.to(at::kDouble);
+  return ((got.to(at::kDouble) - reference).abs().max() / (reference.max() - reference.min()))
+      .item<double>();
+}
+
+at::Tensor run(const DiffusionTransformer& model, const Call& call) {
+  const int64_t batch = call.latents.size(0);
+  LocalAttention attention;
+  const auto caption = model.cache_caption(model.project_caption(call.caption), call.mask);
+  const auto step = model.condition(call.timestep, batch, call.size);
+  const at::Tensor hidden =
+      model.run_blocks(model.embed(call.latents, call.size, call.rows), *step, *caption, attention);
+  return model.project(hidden, *step, call.size, call.rows);
+}
+
+std::vector<std::unique_ptr<DiffusionTransformer>> split(const spec::ModelSpec& spec, int stages) {
+  std::vector<std::unique_ptr<DiffusionTransformer>> parts;
+  const int blocks = static_cast<int>(spec.transformer.num_layers);
+  for (int i = 0; i < stages; ++i) {
+    const StagePart part{{i * blocks / stages, (i + 1) * blocks / stages}, i == 0, i + 1 == stages};
+    parts.push_back(load_transformer(spec, part, at::kFloat, at::kCPU));
+  }
+  return parts;
+}
+
+}  // namespace
+
+TEST_CASE("one call equals diffusers within 1e-5 of its range") {
+  std::ifstream file(kFixtures + "expected/transformer.json");
+  const auto cases = nlohmann::json::parse(file).at("cases");
+  REQUIRE(cases.size() >= 9);
+  for (const auto& item : cases) {
+    const std::string name = item.at("name");
+    CAPTURE(name);
+    const auto spec = spec_of(item.at("checkpoint"), item.value("transformer_only", false));
+    const auto model = load_transformer(spec, whole(spec), at::kFloat, at::kCPU);
+    const at::Tensor timesteps = expected().at(name + ".timestep");
+    const at::Tensor want = expected().at(name + ".output").slice(1, 0, 4);
+    const bool together = at::equal(timesteps, timesteps[0].expand_as(timesteps));
+    const int64_t batch = timesteps.size(0), step = together ? batch : 1;
+    for (int64_t first = 0; first < batch; first += step) {
+      const at::Tensor got = run(*model, call_of(name, first, first + step));
+      CHECK(error(got, want.slice(0, first, first + step)) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("every intermediate state equals diffusers") {
+  for (const auto& [name, checkpoint] : {std::pair<std::string, std::string>{"wide", "tiny-pixart"},
+                                         {"ms_square", "tiny-pixart-1024"}}) {
+    const auto spec = spec_of(checkpoint, false);
+    const int blocks = static_cast<int>(spec.transformer.num_layers);
+    const auto stages = split(spec, blocks);
+    const Call call = call_of(name, 0, expected().at(name + ".hidden").size(0));
+    const auto want = [&, n = name](const std::string& what) {
+      return expected().at(n + "." + what);
+    };
+    const at::Tensor projected = stages[0]->project_caption(call.caption);
+    CHECK(error(projected, want("projected_caption")) < 1e-5);
+    at::Tensor hidden = stages[0]->embed(call.latents, call.size, call.rows);
+    CHECK(error(hidden, want("embedded")) < 1e-6);
+    LocalAttention attention;
+    for (int block = 0; block < blocks; ++block) {
+      CAPTURE(block);
+      const auto& stage = *stages[static_cast<size_t>(block)];
+      const auto step = stage.condition(call.timestep, hidden.size(0), call.size);
+      const auto caption = stage.cache_caption(projected, call.mask);
+      CHECK(caption->bytes() > 0);
+      hidden = stage.run_blocks(hidden, *step, *caption, attention);
+      CHECK(error(hidden, want("block" + std::to_string(block))) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("any split into stages gives the same bits") {
+  const auto spec = spec_of("tiny-pixart", false);
+  const Call call = call_of("tall_odd", 1, 2);
+  const at::Tensor want = run(*load_transformer(spec, whole(spec), at::kFloat, at::kCPU), call);
+  for (int count : {2, 3, 5}) {
+    const auto stages = split(spec, count);
+    const at::Tensor projected = stages[0]->project_caption(call.caption);
+    at::Tensor hidden = stages[0]->embed(call.latents, call.size, call.rows);
+    int64_t bytes = 0;
+    for (const auto& stage : stages) {
+      LocalAttention attention;
+      const auto step = stage->condition(call.timestep, 1, call.size);
+      hidden =
+          stage->run_blocks(hidden, *step, *stage->cache_caption(projected, call.mask), attention);
+      bytes = std::max(bytes, stage->bytes());
+    }
+    const auto step = stages.back()->condition(call.timestep, 1, call.size);
+    CHECK(at::equal(stages.back()->project(hidden, *step, call.size, call.rows), want));
+    CHECK(bytes < load_transformer(spec, whole(spec), at::kFloat, at::kCPU)->bytes());
+    CHECK_THROWS_AS(stages[1]->embed(call.latents, call.size, call.rows), std::logic_error);
+    CHECK_THROWS_AS(stages[0]->project(hidden, *step, call.size, call.rows), std::logic_error);
+  }
+}
+
+TEST_CASE("patches after a synchronous step with the same inputs give the whole call") {
+  const auto spec = spec_of("tiny-pixart-1024", false);
+  const auto model = load_transformer(spec, whole(spec), at::kFloat, at::kCPU);
+  const Call call = call_of("ms_tall_odd", 0, 1);
+  const at::Tensor want = run(*model, call);
+  const int64_t columns = call.size.latent_width / 2, grid = call.size.latent_height / 2;
+  const auto caption = model->cache_caption(model->project_caption(call.caption), call.mask);
+  const auto step = model->condition(call.timestep, 1, call.size);
+  StaleKvAttention port(
+      {model->part().blocks, 1, grid * columns, model->heads(), model->head_dim()}, at::kFloat,
+      at::kCPU);
+  const auto patch = [&](int64_t first, int64_t end) {
+    port.begin(first * columns, end * columns);
+    const TokenRows rows{first, end};
+    const at::Tensor latents = call.latents.slice(2, first * 2, end * 2);
+    const at::Tensor hidden =
+        model->run_blocks(model->embed(latents, call.size, rows), *step, *caption, port);
+    return model->project(hidden, *step, call.size, rows);
+  };
+  CHECK(error(patch(0, grid), want) < 1e-6);
+  for (int64_t patches : {2, 4, 9}) {
+    for (int64_t m = 0; m < patches; ++m) {
+      const int64_t first = m * grid / patches, end = (m + 1) * grid / patches;
+      CHECK(error(patch(first, end), want.slice(2, first * 2, end * 2)) < 1e-5);
+    }
+  }
+  port.reset();
+  CHECK(error(patch(0, 3), want.slice(2, 0, 6)) > 1e-4);  // rows never seen are absent
+}
+
+TEST_CASE("half precision stays near float32") {
+  const auto spec = spec_of("tiny-pixart", false);
+  const Call call = call_of("square", 0, 1);
+  const at::Tensor want = expected().at("square.output").slice(1, 0, 4);
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    const auto model = load_transformer(spec, whole(spec), dtype, at::kCPU);
+    const at::Tensor got = run(*model, call);
+    CHECK((got.scalar_type() == dtype));
+    CHECK(error(got, want) < (dtype == at::kHalf ? 1e-2 : 5e-2));
+  }
+}
+
+TEST_CASE("a caption without any token is attended to as diffusers does") {
+  const auto spec = spec_of("tiny-pixart", false);
+  const auto model = load_transformer(spec, whole(spec), at::kFloat, at::kCPU);
+  Call call = call_of("square", 0, 1);
+  call.mask = at::zeros_like(call.mask);
+  CHECK(run(*model, call).isfinite().all().item<bool>());
+}
+
+TEST_CASE("what does not fit is refused") {
+  const auto spec = spec_of("tiny-pixart", false);
+  CHECK_THROWS_WITH_AS(load_transformer(spec, {{3, 9}, true, true}, at::kFloat, at::kCPU),
+                       doctest::Contains("[pixart] blocks 3 to 9 of 5"), std::invalid_argument);
+  auto wrong = spec;
+  wrong.transformer.num_attention_heads = 4;
+  CHECK_THROWS_AS(load_transformer(wrong, whole(wrong), at::kFloat, at::kCPU), std::runtime_error);
+  const auto model = load_transformer(spec, whole(spec), at::kFloat, at::kCPU);
+  const Call call = call_of("square", 0, 1);
+  CHECK_THROWS_AS(model->embed(call.latents, {16, 15}, {0, 8}), std::invalid_argument);
+  CHECK_THROWS_AS(model->embed(call.latents, call.size, {0, 7}), std::invalid_argument);
+  CHECK_THROWS_AS(model->project_caption(at::zeros({1, 3, 5})), std::invalid_argument);
+  const at::Tensor projected = model->project_caption(call.caption);
+  CHECK_THROWS_AS(model->cache_caption(projected, at::ones({1, 3}, at::kBool)),
+                  std::invalid_argument);
+}

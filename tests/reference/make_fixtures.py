@@ -1,0 +1,17 @@
+"""Makes tests/fixtures: `python make_fixtures.py` for all, or name parts: checkpoints, tokens, text_encoder, transformer,
+samplers, vae, pipeline, pipefusion, demo."""
+import importlib
+import sys
+
+import common
+
+PARTS = ["checkpoints", "tokens", "text_encoder", "transformer", "samplers", "vae", "pipeline", "pipefusion", "demo"]
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:] or PARTS
+    unknown = [part for part in wanted if part not in PARTS]
+    if unknown:
+        sys.exit(f"[make_fixtures] unknown part {unknown[0]!r}; known: {', '.join(PARTS)}")
+    common.settle()
+    for part in wanted:
+        importlib.import_module(part).make()

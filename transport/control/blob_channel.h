@@ -1,0 +1,83 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <optional>
+
+#include "transport/control/blob_store.h"
+#include "transport/control/connection.h"
+#include "transport/control/server.h"
+
+namespace troupe::control {
+
+inline constexpr std::uint32_t kBlobChunk = 256u << 10;  // bytes
+
+struct BlobLimits {
+  int credits = 8;  // chunks asked for and not yet here, per fetch
+  std::uint64_t max_bytes =
+      4ull << 30;  // of one blob; more is refused before anything is allocated
+};
+
+/// A whole blob, its length and checksum verified, or why not.
+struct BlobResult {
+  BlobBytes bytes;  // null on failure
+  wire::Failure failure;
+
+  bool ok() const { return bytes != nullptr; }
+  explicit operator bool() const { return ok(); }
+};
+using BlobHandler = std::function<void(BlobResult)>;
+
+/// The binding end of the blob channel: sockets of its own beside the control plane's, so that
+/// pictures never stand in the way of messages. Peers are named by the incarnation of their
+/// process, the same that their control Connection has. Both ends fetch by pulling chunks, at most
+/// `credits` at once, so a slow fetcher costs the holder nothing. Threads as in Server.
+class BlobServer {
+ public:
+  /// As Server's constructor. `store` must outlive it.
+  BlobServer(boost::asio::io_context& io, ServerOptions options, BlobStore& store,
+             BlobLimits limits = {});
+  ~BlobServer();
+
+  std::string endpoint() const;
+  bool connected(std::uint64_t incarnation) const;
+  /// A peer has come and can be fetched from.
+  void on_connect(std::function<void(std::uint64_t incarnation)> handler);
+
+  /// Fetches what the peer holds. `bytes` is the expected length where it is known. The handler is
+  /// called exactly once, within the deadline for the whole: with the blob, or with a failure
+  /// (timeout, lost, not_found, bad_request: too big, protocol: length or checksum wrong). A peer
+  /// that has not connected yet is waited for within the deadline.
+  void fetch(std::uint64_t incarnation, BlobId id, std::optional<std::uint64_t> bytes,
+             Milliseconds deadline, BlobHandler handler);
+  void close();
+  const Counters& counters() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+/// The connecting end. `options.incarnation` must be that of the process's control Connection.
+class BlobConnection {
+ public:
+  BlobConnection(boost::asio::io_context& io, ConnectionOptions options, BlobStore& store,
+                 BlobLimits limits = {});
+  ~BlobConnection();
+
+  /// As Connection::start; both may be null. Fetches asked for before the welcome wait for it.
+  void start(std::function<void()> on_welcome = {},
+             std::function<void(const wire::Failure&)> on_failed = {});
+  bool connected() const;
+  void on_lost(std::function<void(const std::string& why)> handler);
+  /// As BlobServer::fetch, from the server.
+  void fetch(BlobId id, std::optional<std::uint64_t> bytes, Milliseconds deadline,
+             BlobHandler handler);
+  void close();
+  const Counters& counters() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace troupe::control

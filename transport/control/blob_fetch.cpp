@@ -1,0 +1,103 @@
+#include "transport/control/blob_fetch.h"
+
+#include <algorithm>
+
+namespace troupe::control {
+
+using wire::FailureCode;
+
+BlobFetch::BlobFetch(boost::asio::io_context& io, BlobId id, std::optional<std::uint64_t> expected,
+                     BlobLimits limits, Milliseconds deadline, BlobHandler handler)
+    : timer_(io),
+      id_(id),
+      total_(expected),
+      limits_(limits),
+      allowed_(deadline),
+      until_(Clock::now() + deadline),
+      handler_(std::move(handler)) {}
+
+void BlobFetch::open() {
+  timer_.expires_at(until_);
+  timer_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    if (error || self->done()) return;
+    const std::string why = self->begun() ? "not here" : "its holder has not connected";
+    self->fail(FailureCode::timeout,
+               why + " within " + std::to_string(self->allowed_.count()) + " ms");
+  });
+}
+
+Milliseconds BlobFetch::left() const {
+  // A little beyond the deadline of the whole, which tells the better story.
+  const auto rest = std::chrono::duration_cast<Milliseconds>(until_ - Clock::now());
+  return std::max(rest, Milliseconds(0)) + Milliseconds(100);
+}
+
+void BlobFetch::begin(Ask ask) {
+  if (done()) return;
+  ask_ = std::move(ask);
+  ask_more();
+}
+
+void BlobFetch::ask_more() {
+  if (total_ && *total_ > limits_.max_bytes) {
+    return fail(FailureCode::bad_request, "has " + std::to_string(*total_) +
+                                              " bytes, the limit is " +
+                                              std::to_string(limits_.max_bytes));
+  }
+  // Until the length is known, one chunk goes ahead alone; an empty blob takes one request as well.
+  while (!done() && outstanding_ < limits_.credits) {
+    if (asked_ > 0 && (!total_ || asked_ >= *total_)) break;
+    if (asked_ == 0 && outstanding_ > 0) break;
+    const std::uint64_t offset = asked_;
+    const auto length = static_cast<std::uint32_t>(
+        total_ && *total_ > 0 ? std::min<std::uint64_t>(kBlobChunk, *total_ - offset) : kBlobChunk);
+    asked_ += length;
+    ++outstanding_;
+    ask_(wire::BlobRequest{id_, offset, length}, left(),
+         [self = shared_from_this(), offset, length](const Reply& reply) {
+           self->on_chunk(offset, length, reply);
+         });
+  }
+}
+
+void BlobFetch::on_chunk(std::uint64_t offset, std::uint32_t length, const Reply& reply) {
+  --outstanding_;
+  if (done()) return;
+  if (!reply) return fail(reply.failure().code, reply.failure().what);
+  const auto chunk = reply.as<wire::BlobChunk>();
+  if (total_ && *total_ != chunk.total) {
+    return fail(FailureCode::protocol, "has " + std::to_string(chunk.total) + " bytes, expected " +
+                                           std::to_string(*total_));
+  }
+  total_ = chunk.total;
+  if (*total_ > limits_.max_bytes) return ask_more();
+  if (!checksum_) checksum_ = chunk.checksum;
+  const std::uint64_t due =
+      std::min<std::uint64_t>(length, chunk.total - std::min(chunk.total, offset));
+  // Links keep order, so chunks arrive in the order asked for.
+  if (chunk.checksum != *checksum_ || chunk.offset != offset || offset != bytes_->size() ||
+      chunk.data.size() != due) {
+    return fail(FailureCode::protocol, "came with a wrong piece at " + std::to_string(offset));
+  }
+  if (bytes_->empty())
+    bytes_->reserve(static_cast<std::size_t>(std::min<std::uint64_t>(chunk.total, 64u << 20)));
+  bytes_->append(chunk.data);
+  hash_.update(chunk.data.data(), chunk.data.size());
+  if (bytes_->size() < *total_) return ask_more();
+  if (hash_.digest() != *checksum_)
+    return fail(FailureCode::protocol, "came damaged: its checksum is wrong");
+  finish({bytes_, {}});
+}
+
+void BlobFetch::fail(FailureCode code, const std::string& why) {
+  finish({nullptr, {code, "[blob] " + std::to_string(id_) + ": " + why}});
+}
+
+void BlobFetch::finish(BlobResult result) {
+  if (done()) return;
+  timer_.cancel();
+  const auto handler = std::exchange(handler_, nullptr);
+  handler(std::move(result));
+}
+
+}  // namespace troupe::control

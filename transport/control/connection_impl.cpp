@@ -1,0 +1,283 @@
+#include "transport/control/connection_impl.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <stdexcept>
+
+#include "transport/control/endpoint.h"
+#include "transport/wire/little_endian.h"
+
+namespace troupe::control {
+namespace {
+
+constexpr PeerId kServer = 0;  // as a peer in the table of requests
+constexpr Milliseconds kHelloAgain{100};
+
+std::string fresh_routing_id() {
+  std::string id = "T";
+  for (int i = 0; i < 2; ++i) {
+    const std::uint64_t part = random_incarnation();
+    id.append(reinterpret_cast<const char*>(&part), sizeof part);
+  }
+  return id;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+}  // namespace
+
+Connection::Impl::Impl(boost::asio::io_context& io, ConnectionOptions options_)
+    : Core(io, options_.socket, zmq::socket_type::dealer),
+      options(std::move(options_)),
+      outbox_(socket_options_.max_queued_messages, socket_options_.max_queued_bytes) {
+  if (options.incarnation == 0) options.incarnation = random_incarnation();
+  if (options.hello.host.empty()) options.hello.host = host_name();
+  if (options.hello.pid == 0) options.hello.pid = static_cast<std::uint32_t>(getpid());
+  const Endpoint endpoint = parse_endpoint(options.endpoint);
+  if (!endpoint.ipc && endpoint.port == 0) {
+    throw std::runtime_error("[control] " + options.endpoint + ": no port to connect to");
+  }
+  socket_.set(zmq::sockopt::routing_id, fresh_routing_id());
+  socket_.set(zmq::sockopt::immediate, true);
+  socket_.set(zmq::sockopt::reconnect_ivl, 20);
+  socket_.set(zmq::sockopt::reconnect_ivl_max, 500);
+  if (endpoint.ipv6) socket_.set(zmq::sockopt::ipv6, true);
+}
+
+std::string Connection::Impl::name_of(PeerId) const {
+  return "the controller at " + options.endpoint;
+}
+
+void Connection::Impl::start() {
+  if (state != State::fresh) throw std::logic_error("[control] a connection is started twice");
+  state = State::greeting;
+  try {
+    socket_.connect(parse_endpoint(options.endpoint).text);
+  } catch (const zmq::error_t& error) {
+    return fail(wire::FailureCode::refused,
+                "[control] cannot connect to " + options.endpoint + ": " + error.what());
+  }
+  greeting_until_ = Clock::now() + options.welcome_deadline;
+  start_reactor();
+  say_hello();
+  start_ticking(std::min(kHelloAgain, options.welcome_deadline), options.welcome_deadline);
+}
+
+void Connection::Impl::say_hello() {
+  // One number for all repetitions: the server takes the first that comes.
+  if (outbox_.empty()) push_out(wire::encode_frame({}, options.hello), 1);
+}
+
+bool Connection::Impl::receive_one() {
+  zmq::message_t frame;
+  if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return false;
+  ++counters_.messages_received;
+  counters_.bytes_received += frame.size();
+  if (frame.more()) {
+    ++counters_.malformed;
+    while (frame.more() && socket_.recv(frame, zmq::recv_flags::dontwait))
+      counters_.bytes_received += frame.size();
+    if (state == State::up) lose("the controller sent a message of several frames");
+    return true;
+  }
+  handle({frame.data<std::byte>(), frame.size()});
+  return true;
+}
+
+void Connection::Impl::handle(std::span<const std::byte> frame) {
+  try {
+    const wire::Header header = wire::decode_header(frame);
+    if (state == State::greeting) return handle_greeting(header, wire::payload_of(frame));
+    if (state == State::up) return handle_up(header, wire::payload_of(frame));
+  } catch (const wire::WireError& error) {
+    ++counters_.malformed;
+    if (state == State::up) {
+      const bool ours = error.code() == wire::WireErrc::not_sendable;
+      lose((ours ? "the controller cannot be answered: " : "the controller broke the protocol: ") +
+           std::string(error.what()));
+    } else if (state == State::greeting) {
+      fail(wire::FailureCode::refused, "[control] " + options.endpoint + ": " + error.what());
+    }
+  }
+}
+
+void Connection::Impl::handle_greeting(const wire::Header& header,
+                                       std::span<const std::byte> payload) {
+  if (header.kind == wire::Kind::refuse) {
+    return fail(wire::FailureCode::refused, "[control] " + options.endpoint + " refuses: " +
+                                                wire::decode<wire::Refuse>(payload).reason);
+  }
+  if (header.kind != wire::Kind::welcome) return;
+  const auto welcome = wire::decode<wire::Welcome>(payload);
+  if (welcome.heartbeat_interval_ms == 0 || welcome.heartbeat_timeout_ms == 0) {
+    throw wire::WireError(wire::WireErrc::bad_value, "[decode] welcome without heartbeat times");
+  }
+  id = welcome.peer;
+  server_incarnation_ = header.incarnation;
+  link_.take_outgoing();  // the hello
+  link_.begin_incoming(header.sequence);
+  heard_ = Clock::now();
+  timeout_ = Milliseconds(welcome.heartbeat_timeout_ms);
+  state = State::up;
+  start_ticking(Milliseconds(welcome.heartbeat_interval_ms), timeout_);
+  on_failed = nullptr;
+  if (const auto handler = std::move(on_welcome)) handler(welcome);
+}
+
+void Connection::Impl::handle_up(const wire::Header& header, std::span<const std::byte> payload) {
+  if (header.incarnation != server_incarnation_) {
+    ++counters_.fenced;
+    return lose("another controller has taken the place of the one at " + options.endpoint);
+  }
+  heard_ = Clock::now();
+  if (header.kind == wire::Kind::goodbye) {
+    return lose("the controller at " + options.endpoint +
+                " ended the link: " + wire::decode<wire::Goodbye>(payload).reason);
+  }
+  std::uint64_t missing = 0;
+  switch (link_.arrive(header.sequence, missing)) {
+    case Link::Arrival::duplicate:
+      ++counters_.duplicates;
+      return;
+    case Link::Arrival::gap:
+      counters_.gaps += missing;
+      if (on_gap) on_gap(missing);
+      if (closed_ || state != State::up) return;
+      break;
+    case Link::Arrival::next:
+      break;
+  }
+  switch (header.kind) {
+    case wire::Kind::heartbeat:
+    case wire::Kind::welcome:
+      return;
+    case wire::Kind::ping:
+      if (header.is_request()) {
+        wire::Header answer_head;
+        answer_head.flags = wire::kFlagReply;
+        answer_head.correlation = header.correlation;
+        send_frame(
+            wire::encode_frame(answer_head, wire::Pong{wire::decode<wire::Ping>(payload).data}));
+        return;
+      }
+      break;
+    default:
+      break;
+  }
+  if (header.is_reply()) return answer(kServer, header, payload);
+  if (on_message) on_message(header, payload);
+}
+
+bool Connection::Impl::push_out(std::string frame, std::uint64_t sequence) {
+  stamp(frame, id, options.incarnation, sequence);
+  zmq::message_t out = to_message(std::move(frame));
+  reactor_.touch();
+  if (outbox_.empty()) {
+    const std::size_t bytes = out.size();
+    if (socket_.send(out, zmq::send_flags::dontwait)) {
+      ++counters_.messages_sent;
+      counters_.bytes_sent += bytes;
+      return true;
+    }
+  }
+  return outbox_.push(std::move(out));
+}
+
+bool Connection::Impl::send_frame(std::string frame) {
+  if (closed_ || state != State::up) return false;
+  if (push_out(std::move(frame), link_.take_outgoing())) return true;
+  lose("the controller at " + options.endpoint + " does not read: the outgoing queue is full");
+  return false;
+}
+
+void Connection::Impl::request_frame(std::string frame, Milliseconds deadline,
+                                     ReplyHandler handler) {
+  auto* head = reinterpret_cast<std::byte*>(frame.data());
+  const auto kind = static_cast<wire::Kind>(wire::load_le<std::uint16_t>(head + 6));
+  const std::uint64_t correlation = open_call(kServer, kind, deadline, std::move(handler));
+  wire::store_le(head + 40, correlation);
+  if (!send_frame(std::move(frame))) {
+    if (auto call = calls_.take(correlation, kServer)) {
+      std::vector<Calls::Call> calls;
+      calls.push_back(std::move(*call));
+      fail_calls(std::move(calls), {wire::FailureCode::lost, "no link to " + name_of(kServer)});
+    }
+  }
+}
+
+void Connection::Impl::flush() {
+  while (!outbox_.empty()) {
+    const std::size_t bytes = outbox_.front().size();
+    if (!socket_.send(outbox_.front(), zmq::send_flags::dontwait)) return;
+    ++counters_.messages_sent;
+    counters_.bytes_sent += bytes;
+    outbox_.pop(bytes);
+  }
+}
+
+void Connection::Impl::tick(bool stalled) {
+  const auto now = Clock::now();
+  if (state == State::greeting) {
+    if (now >= greeting_until_) {
+      return fail(wire::FailureCode::timeout,
+                  "[control] no controller at " + options.endpoint + " (waited " +
+                      std::to_string(options.welcome_deadline.count()) + " ms)");
+    }
+    return say_hello();
+  }
+  const auto silence = now - heard_;
+  if (!stalled && silence > timeout_) {
+    const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
+    return lose("no sign of life from the controller at " + options.endpoint + " for " +
+                std::to_string(ms) + " ms");
+  }
+  if (outbox_.empty())
+    send_frame(wire::encode_frame({}, wire::Heartbeat{progress_.load(std::memory_order_relaxed)}));
+}
+
+void Connection::Impl::fail(wire::FailureCode code, const std::string& why) {
+  state = State::down;
+  closed_ = true;
+  stop_socket();
+  on_welcome = nullptr;
+  defer([this, failure = wire::Failure{code, why}] {
+    if (const auto handler = std::move(on_failed)) handler(failure);
+  });
+}
+
+void Connection::Impl::lose(const std::string& why) {
+  if (state != State::up) return;
+  std::string goodbye = wire::encode_frame({}, wire::Goodbye{why});
+  push_out(std::move(goodbye), link_.take_outgoing());
+  state = State::down;
+  closed_ = true;
+  stop_socket();
+  fail_calls(calls_.take_all(), {wire::FailureCode::lost, why});
+  defer([this, why] {
+    if (const auto handler = on_lost) handler(why);
+  });
+}
+
+void Connection::Impl::close(const std::string& reason) {
+  if (state == State::up && !closed_) {
+    flush();
+    push_out(wire::encode_frame({}, wire::Goodbye{reason}), link_.take_outgoing());
+  }
+  state = State::down;
+  fail_calls(calls_.take_all(), {wire::FailureCode::lost, "closed"});
+  if (!closed_) {
+    closed_ = true;
+    stop_socket();
+  }
+  on_lost = nullptr;
+  on_welcome = nullptr;
+  on_failed = nullptr;
+  run_deferred();
+}
+
+}  // namespace troupe::control

@@ -1,0 +1,52 @@
+#pragma once
+#include "transport/control/connection.h"
+#include "transport/control/core.h"
+#include "transport/control/link.h"
+#include "transport/control/outbox.h"
+
+namespace troupe::control {
+
+class Connection::Impl final : public Core {
+ public:
+  Impl(boost::asio::io_context& io, ConnectionOptions options);
+
+  void start();
+  bool send_frame(std::string frame);
+  void request_frame(std::string frame, Milliseconds deadline, ReplyHandler handler);
+  void close(const std::string& reason);
+
+  enum class State { fresh, greeting, up, down };
+
+  std::function<void(const wire::Welcome&)> on_welcome;
+  std::function<void(const wire::Failure&)> on_failed;
+  std::function<void(const wire::Header&, std::span<const std::byte>)> on_message;
+  std::function<void(const std::string&)> on_lost;
+  std::function<void(std::uint64_t)> on_gap;
+
+  ConnectionOptions options;
+  State state = State::fresh;
+  PeerId id = 0;
+
+ private:
+  bool receive_one() override;
+  void flush() override;
+  void tick(bool stalled) override;
+  std::string name_of(PeerId peer) const override;
+
+  void say_hello();
+  void handle(std::span<const std::byte> frame);
+  void handle_greeting(const wire::Header& header, std::span<const std::byte> payload);
+  void handle_up(const wire::Header& header, std::span<const std::byte> payload);
+  bool push_out(std::string frame, std::uint64_t sequence);
+  void fail(wire::FailureCode code, const std::string& why);
+  void lose(const std::string& why);
+
+  Link link_;
+  Outbox outbox_;
+  std::uint64_t server_incarnation_ = 0;
+  Clock::time_point heard_{};
+  Clock::time_point greeting_until_{};
+  Milliseconds timeout_{0};
+};
+
+}  // namespace troupe::control

@@ -1,0 +1,189 @@
+#include "transport/control/core.h"
+
+#include <boost/asio/post.hpp>
+
+#include "transport/wire/little_endian.h"
+
+namespace troupe::control {
+namespace asio = boost::asio;
+namespace {
+
+constexpr int kMessagesPerTurn = 256;
+constexpr std::size_t kCopyBelow = 4096;  // bytes; larger frames change hands without a copy
+
+}  // namespace
+
+Core::Core(asio::io_context& io, const SocketOptions& options, zmq::socket_type type)
+    : io_(io),
+      socket_options_(options),
+      context_(options.context ? options.context : make_context()),
+      socket_(*context_, type),
+      reactor_(io, socket_, options.spin, [this] { return pump(); }),
+      deadline_timer_(io),
+      tick_timer_(io) {
+  socket_.set(zmq::sockopt::linger, static_cast<int>(options.linger.count()));
+  socket_.set(zmq::sockopt::sndhwm, options.high_water_mark);
+  socket_.set(zmq::sockopt::rcvhwm, options.high_water_mark);
+  socket_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(wire::kMaxFrame));
+  socket_.set(zmq::sockopt::handshake_ivl, 3000);
+  // Finds connections that are half open; whether a process lives is shown by its own heartbeats.
+  socket_.set(zmq::sockopt::heartbeat_ivl, 2000);
+  socket_.set(zmq::sockopt::heartbeat_timeout, 6000);
+}
+
+void Core::abandon() {
+  closed_ = true;
+  deferred_.clear();
+  calls_.take_all();
+  stop_socket();
+}
+
+void Core::stop_socket() {
+  reactor_.stop();
+  deadline_timer_.cancel();
+  tick_timer_.cancel();
+  socket_.close();
+}
+
+bool Core::pump() {
+  for (int i = 0; i < kMessagesPerTurn; ++i) {
+    if (closed_) return false;
+    if (!receive_one()) {
+      if (closed_) return false;
+      flush();
+      return !closed_ && (socket_.get(zmq::sockopt::events) & ZMQ_POLLIN);
+    }
+  }
+  if (!closed_) flush();
+  return true;
+}
+
+void Core::defer(std::function<void()> work) {
+  deferred_.push_back(std::move(work));
+  post_deferred();
+}
+
+void Core::post_deferred() {
+  if (deferred_posted_ || deferred_.empty()) return;
+  deferred_posted_ = true;
+  asio::post(io_, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->deferred_posted_ = false;
+    self->run_deferred();
+    self->post_deferred();
+  });
+}
+
+void Core::run_deferred() {
+  for (std::size_t due = deferred_.size(); due > 0 && !deferred_.empty(); --due) {
+    const auto work = std::move(deferred_.front());
+    deferred_.pop_front();
+    work();
+  }
+}
+
+std::uint64_t Core::open_call(PeerId peer, wire::Kind kind, Milliseconds deadline,
+                              ReplyHandler handler) {
+  const std::uint64_t id =
+      calls_.add({peer, kind, deadline, Clock::now() + deadline, std::move(handler)});
+  arm_deadlines();
+  return id;
+}
+
+void Core::fail_handler(const ReplyHandler& handler, const wire::Failure& failure) {
+  try {
+    handler(Reply(failure));
+  } catch (const wire::WireError&) {
+    // The handler asked a failure for its payload: nobody to blame but the failure it was told of.
+  }
+}
+
+void Core::fail_calls(std::vector<Calls::Call> calls, const wire::Failure& failure) {
+  if (calls.empty()) return;
+  defer([calls = std::move(calls), failure] {
+    for (const auto& call : calls)
+      fail_handler(call.handler, failure);
+  });
+}
+
+void Core::answer(PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
+  const auto call = calls_.take(header.correlation, peer);
+  if (!call) return;
+  if (header.kind == wire::Kind::error) {
+    fail_handler(call->handler, wire::decode<wire::Failure>(payload));
+  } else {
+    call->handler(Reply(header, payload));
+  }
+}
+
+void Core::arm_deadlines() {
+  const auto next = calls_.next_deadline();
+  if (!next || *next >= armed_for_) return;
+  armed_for_ = *next;
+  deadline_timer_.expires_at(*next);
+  deadline_timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+    if (error) return;
+    if (const auto self = weak.lock(); self && !self->closed_) self->on_deadline();
+  });
+}
+
+void Core::on_deadline() {
+  armed_for_ = Clock::time_point::max();
+  // An answer that has already arrived beats the deadline.
+  reactor_.touch();
+  pump();
+  if (closed_) return;
+  for (auto& call : calls_.take_expired(Clock::now())) {
+    const std::string why = "no answer from " + name_of(call.peer) + " to message kind " +
+                            std::to_string(static_cast<unsigned>(call.kind)) + " within " +
+                            std::to_string(call.allowed.count()) + " ms";
+    defer([handler = std::move(call.handler), why] {
+      fail_handler(handler, {wire::FailureCode::timeout, why});
+    });
+  }
+  arm_deadlines();
+}
+
+void Core::start_ticking(Milliseconds interval, Milliseconds timeout) {
+  interval_ = interval;
+  timeout_ = timeout;
+  tick_timer_.expires_after(interval);
+  arm_tick();
+}
+
+void Core::arm_tick() {
+  tick_timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+    if (error) return;
+    if (const auto self = weak.lock(); self && !self->closed_) self->on_tick();
+  });
+}
+
+void Core::on_tick() {
+  const bool stalled = Clock::now() - tick_timer_.expiry() > timeout_ / 2;
+  reactor_.touch();
+  pump();
+  if (closed_) return;
+  tick(stalled);
+  if (closed_) return;
+  tick_timer_.expires_after(interval_);
+  arm_tick();
+}
+
+void Core::stamp(std::string& frame, std::uint64_t sender, std::uint64_t incarnation,
+                 std::uint64_t sequence) {
+  auto* head = reinterpret_cast<std::byte*>(frame.data());
+  wire::store_le(head + 16, sender);
+  wire::store_le(head + 24, incarnation);
+  wire::store_le(head + 32, sequence);
+}
+
+zmq::message_t Core::to_message(std::string frame) {
+  if (frame.size() < kCopyBelow) return zmq::message_t(frame.data(), frame.size());
+  auto* held = new std::string(std::move(frame));
+  return zmq::message_t(
+      held->data(), held->size(), [](void*, void* hint) { delete static_cast<std::string*>(hint); },
+      held);
+}
+
+}  // namespace troupe::control

@@ -1,0 +1,87 @@
+#pragma once
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+#include <memory>
+#include <zmq.hpp>
+
+#include "transport/control/calls.h"
+#include "transport/control/reactor.h"
+#include "transport/control/types.h"
+
+namespace troupe::control {
+
+/// What Server and Connection have in common: a socket on a loop, open requests with their
+/// deadlines, a regular tick.
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(boost::asio::io_context& io, const SocketOptions& options, zmq::socket_type type);
+  virtual ~Core() = default;
+
+  const Counters& counters() const { return counters_; }
+  void set_progress(std::uint64_t progress) {
+    progress_.store(progress, std::memory_order_relaxed);
+  }
+  /// Ends everything without calling anyone.
+  void abandon();
+
+ protected:
+  /// One message, if there is one.
+  virtual bool receive_one() = 0;
+  /// Sends what waits for room.
+  virtual void flush() = 0;
+  /// Every heartbeat interval, after the socket was drained. `stalled`: this loop itself was away
+  /// for long, so silence of others proves nothing.
+  virtual void tick(bool stalled) = 0;
+  virtual std::string name_of(PeerId peer) const = 0;
+
+  void start_reactor() { reactor_.start(weak_from_this()); }
+  void start_ticking(Milliseconds interval, Milliseconds timeout);
+  void stop_socket();
+
+  /// Runs later on this loop, in order; at close at the latest.
+  void defer(std::function<void()> work);
+  void run_deferred();
+
+  std::uint64_t open_call(PeerId peer, wire::Kind kind, Milliseconds deadline,
+                          ReplyHandler handler);
+  /// Calls the handlers in a later turn.
+  void fail_calls(std::vector<Calls::Call> calls, const wire::Failure& failure);
+  /// Gives an answer to the one who waits for it. Throws what a handler throws.
+  void answer(PeerId peer, const wire::Header& header, std::span<const std::byte> payload);
+  static void fail_handler(const ReplyHandler& handler, const wire::Failure& failure);
+
+  /// Writes sender, incarnation and sequence into an encoded frame.
+  static void stamp(std::string& frame, std::uint64_t sender, std::uint64_t incarnation,
+                    std::uint64_t sequence);
+  static zmq::message_t to_message(std::string frame);
+
+  boost::asio::io_context& io_;
+  SocketOptions socket_options_;
+  std::shared_ptr<zmq::context_t> context_;
+  zmq::socket_t socket_;
+  ZmqReactor reactor_;
+  Calls calls_;
+  Counters counters_;
+  std::atomic<std::uint64_t> progress_{0};
+  bool closed_ = false;
+
+ private:
+  bool pump();
+  void post_deferred();
+  void arm_deadlines();
+  void on_deadline();
+  void arm_tick();
+  void on_tick();
+
+  boost::asio::steady_timer deadline_timer_;
+  boost::asio::steady_timer tick_timer_;
+  Clock::time_point armed_for_ = Clock::time_point::max();
+  Milliseconds interval_{0};
+  Milliseconds timeout_{0};
+  std::deque<std::function<void()>> deferred_;
+  bool deferred_posted_ = false;
+};
+
+}  // namespace troupe::control

@@ -1,0 +1,170 @@
+#include "transport/control/endpoint.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+
+#include "transport/control/file_handle.h"
+
+namespace troupe::control {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail(const std::string& endpoint, const std::string& why) {
+  throw std::runtime_error("[control] " + endpoint + ": " + why);
+}
+
+std::string error_text(int error) {
+  return std::generic_category().message(error);
+}
+
+void check_folder(const std::string& endpoint, const fs::path& folder) {
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    fail(endpoint, "cannot make folder " + folder.string() + ": " + error_text(errno));
+  }
+  struct stat info {};
+  if (stat(folder.c_str(), &info) != 0) fail(endpoint, folder.string() + ": " + error_text(errno));
+  if (!S_ISDIR(info.st_mode)) fail(endpoint, folder.string() + " is not a folder");
+  if (info.st_uid != geteuid())
+    fail(endpoint, "folder " + folder.string() + " belongs to another user");
+  if (info.st_mode & 077) {
+    fail(endpoint, "folder " + folder.string() +
+                       " is open to other users; give it mode 0700 or choose another");
+  }
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    fail(endpoint, "folder " + folder.string() + " is not writable: " + error_text(errno));
+  }
+}
+
+sockaddr_un socket_address(const fs::path& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  return address;
+}
+
+/// ZeroMQ would unlink whatever is at the path, a live controller's socket included.
+void clear_stale_socket(const std::string& endpoint, const fs::path& path) {
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return;
+    fail(endpoint, error_text(errno));
+  }
+  if (!S_ISSOCK(info.st_mode)) fail(endpoint, "there is a file of another type at this path");
+  FileHandle probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe) fail(endpoint, error_text(errno));
+  const sockaddr_un address = socket_address(path);
+  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
+      errno != ECONNREFUSED) {
+    fail(endpoint, "in use by a running process");
+  }
+  if (unlink(path.c_str()) != 0)
+    fail(endpoint, "cannot remove the stale socket: " + error_text(errno));
+}
+
+}  // namespace
+
+bool Endpoint::loopback() const {
+  return ipc || host == "[::1]" || host == "localhost" || host.starts_with("127.");
+}
+
+Endpoint parse_endpoint(const std::string& text) {
+  Endpoint parsed;
+  parsed.text = text;
+  if (text.starts_with("ipc://")) {
+    parsed.ipc = true;
+    parsed.path = text.substr(6);
+    if (!parsed.path.is_absolute() || !parsed.path.has_filename()) {
+      fail(text, "ipc needs an absolute path, as in ipc:///folder/name");
+    }
+    if (parsed.path.native().size() >= sizeof(sockaddr_un::sun_path)) {
+      fail(text, "path is longer than the " + std::to_string(sizeof(sockaddr_un::sun_path) - 1) +
+                     " bytes that a local socket may have");
+    }
+    return parsed;
+  }
+  if (!text.starts_with("tcp://"))
+    fail(text, "not an endpoint; use ipc:///folder/name or tcp://host:port");
+  const std::string rest = text.substr(6);
+  const std::size_t colon = rest.rfind(':');
+  if (colon == std::string::npos || colon == 0) fail(text, "no port; use tcp://host:port");
+  parsed.host = rest.substr(0, colon);
+  const std::string port = rest.substr(colon + 1);
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), parsed.port);
+  if (error != std::errc() || end != port.data() + port.size()) {
+    fail(text, "port \"" + port + "\" is not a number from 0 to 65535");
+  }
+  if (parsed.host == "localhost") parsed.host = "127.0.0.1";
+  parsed.ipv6 = parsed.host.starts_with('[');
+  if (!parsed.ipv6 && parsed.host.find(':') != std::string::npos)
+    fail(text, "write IPv6 addresses as [::1]");
+  parsed.text = "tcp://" + parsed.host + ":" + std::to_string(parsed.port);
+  return parsed;
+}
+
+std::string bind_endpoint(zmq::socket_t& socket, const std::string& text, bool insecure) {
+  const Endpoint endpoint = parse_endpoint(text);
+  FileHandle folder_lock;
+  if (endpoint.ipc) {
+    const fs::path folder = endpoint.path.parent_path();
+    check_folder(text, folder);
+    // Two starting at once must not both find the path free.
+    folder_lock = FileHandle(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder_lock || flock(folder_lock.get(), LOCK_EX | LOCK_NB) != 0) {
+      fail(text, "another process is binding in " + folder.string());
+    }
+    clear_stale_socket(text, endpoint.path);
+  } else if (!endpoint.loopback() && !insecure) {
+    fail(text,
+         "other machines could reach it and it would ask no one for a key; bind to 127.0.0.1, or "
+         "allow it with --insecure");
+  }
+  if (endpoint.ipv6) socket.set(zmq::sockopt::ipv6, true);
+  try {
+    socket.bind(endpoint.text);
+  } catch (const zmq::error_t& error) {
+    switch (error.num()) {
+      case EADDRINUSE:
+        fail(text, endpoint.ipc ? "in use" : "port in use");
+      case EADDRNOTAVAIL:
+        fail(text, "not an address of this machine");
+      case ENODEV:
+        fail(text, "no such address or interface on this machine");
+      default:
+        fail(text, error.what());
+    }
+  }
+  return socket.get(zmq::sockopt::last_endpoint);
+}
+
+IpcFolder::IpcFolder() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  std::error_code error;
+  fs::path base = runtime && *runtime && access(runtime, W_OK | X_OK) == 0
+                      ? fs::path(runtime)
+                      : fs::temp_directory_path(error);
+  if (error) base = "/tmp";
+  std::string name = (base / "troupe-XXXXXX").string();
+  if (!mkdtemp(name.data())) {
+    throw std::runtime_error("[control] cannot make a folder in " + base.string() + ": " +
+                             error_text(errno));
+  }
+  path_ = name;
+}
+
+IpcFolder::~IpcFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+}  // namespace troupe::control

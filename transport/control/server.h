@@ -1,0 +1,114 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <vector>
+
+#include "transport/control/types.h"
+
+namespace troupe::control {
+
+struct ServerOptions {
+  std::string endpoint;  // ipc:///folder/name or tcp://127.0.0.1:PORT, port 0 = any
+  std::uint64_t id = 1;  // sender id in its envelopes; peers are numbered from the next one on
+  std::uint64_t incarnation = 0;    // 0 = random
+  std::string software = "troupe";  // told to peers
+  Milliseconds heartbeat_interval{250};
+  Milliseconds heartbeat_timeout{5000};  // silence after which a peer is lost
+  std::size_t max_peers = 4096;
+  bool insecure = false;  // allows tcp beyond loopback without keys
+  SocketOptions socket;
+};
+
+struct PeerInfo {
+  PeerId id = 0;
+  std::uint64_t incarnation = 0;
+  wire::Hello hello;
+};
+
+/// How alive a peer is. `progress` is what its work loop counted, not what its sockets do.
+struct PeerVitals {
+  Clock::time_point heard;  // last message of any kind
+  std::uint64_t progress = 0;
+  Clock::time_point progress_changed;  // when `progress` was last seen to move
+};
+
+/// The binding end of the control plane: many peers, one socket, on one io_context.
+///
+/// Not thread-safe: construct it and call it on the thread that runs the io_context (others post).
+/// Handlers run there, one at a time; they may call anything here, `close` included. Set handlers
+/// before the loop runs. Peers are lost when they fall silent, say goodbye, break the protocol,
+/// vanish from the socket, or do not read.
+class Server {
+ public:
+  /// Binds. Throws std::runtime_error, one line naming endpoint and cause: in use, folder open to
+  /// others or not writable, address not of this machine, beyond loopback without `insecure`.
+  Server(boost::asio::io_context& io, ServerOptions options);
+  /// Ends at once; handlers of open requests are destroyed without being called. `close` first to
+  /// have them called.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// With the real port where 0 was asked for.
+  std::string endpoint() const;
+  std::uint64_t incarnation() const;
+
+  /// Somebody said hello. Return a reason to refuse. The peer can be sent to from `on_ready` on.
+  void on_connect(std::function<std::optional<std::string>(const PeerInfo&)> handler);
+  /// The peer has been welcomed; messages sent now come after the welcome.
+  void on_ready(std::function<void(PeerId)> handler);
+  /// A message that is no answer. If header.is_request(), call `reply` sooner or later. A WireError
+  /// thrown by the handler (from wire::decode) loses the peer.
+  void on_message(
+      std::function<void(PeerId, const wire::Header&, std::span<const std::byte>)> handler);
+  /// The peer is gone for good; its open requests have failed before. Not called after `drop`.
+  void on_lost(std::function<void(PeerId, const std::string& why)> handler);
+  /// `missing` messages of the peer never came; the link went on with the next one.
+  void on_gap(std::function<void(PeerId, std::uint64_t missing)> handler);
+
+  /// Sends one way. False if there is no such peer. Throws WireError not_sendable.
+  template <class M>
+  bool send(PeerId peer, const M& message) {
+    return send_frame(peer, wire::encode_frame({}, message));
+  }
+
+  /// Asks. The handler is called exactly once, never from inside this call: with the answer, or
+  /// with a failure at the deadline or when the peer is lost. Throws WireError not_sendable (then
+  /// the handler is not called).
+  template <class M>
+  void request(PeerId peer, const M& message, Milliseconds deadline, ReplyHandler handler) {
+    request_frame(peer, wire::encode_frame({}, message), deadline, std::move(handler));
+  }
+
+  /// Answers a request. False if the peer is gone.
+  template <class M>
+  bool reply(PeerId peer, const wire::Header& request, const M& message) {
+    wire::Header header;
+    header.flags = wire::kFlagReply;
+    header.correlation = request.correlation;
+    return send_frame(peer, wire::encode_frame(header, message));
+  }
+
+  /// Says goodbye to a peer and forgets it. Its open requests fail.
+  void drop(PeerId peer, const std::string& reason = "dropped");
+  /// Goodbye to all; open requests fail inside this call; the socket closes. Nothing is called
+  /// afterwards.
+  void close();
+
+  std::size_t peers() const;
+  std::vector<PeerId> peer_ids() const;
+  std::optional<PeerInfo> info(PeerId peer) const;
+  std::optional<PeerVitals> vitals(PeerId peer) const;
+  const Counters& counters() const;
+  /// Counted into the heartbeats to peers. May be called from any thread.
+  void set_progress(std::uint64_t progress);
+
+ private:
+  class Impl;
+  bool send_frame(PeerId peer, std::string frame);
+  void request_frame(PeerId peer, std::string frame, Milliseconds deadline, ReplyHandler handler);
+
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace troupe::control

@@ -1,0 +1,72 @@
+#pragma once
+#include <string_view>
+#include <unordered_map>
+
+#include "transport/control/core.h"
+#include "transport/control/link.h"
+#include "transport/control/outbox.h"
+#include "transport/control/server.h"
+
+namespace troupe::control {
+
+class Server::Impl final : public Core {
+ public:
+  Impl(boost::asio::io_context& io, ServerOptions options);
+  void open();
+
+  bool send_frame(PeerId id, std::string frame);
+  void request_frame(PeerId id, std::string frame, Milliseconds deadline, ReplyHandler handler);
+  void drop(PeerId id, const std::string& reason);
+  void close();
+
+  std::function<std::optional<std::string>(const PeerInfo&)> on_connect;
+  std::function<void(PeerId)> on_ready;
+  std::function<void(PeerId, const wire::Header&, std::span<const std::byte>)> on_message;
+  std::function<void(PeerId, const std::string&)> on_lost;
+  std::function<void(PeerId, std::uint64_t)> on_gap;
+
+  struct Peer {
+    Peer(PeerInfo info, std::string routing, const SocketOptions& options);
+    PeerInfo info;
+    std::string routing;
+    Link link;
+    Outbox outbox;
+    PeerVitals vitals;
+  };
+  struct RoutingHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>()(text);
+    }
+  };
+
+  ServerOptions options;
+  std::string bound;
+  std::unordered_map<PeerId, std::unique_ptr<Peer>> peers;
+
+ private:
+  bool receive_one() override;
+  void flush() override;
+  void tick(bool stalled) override;
+  std::string name_of(PeerId id) const override;
+
+  void handle(std::string_view routing, std::span<const std::byte> frame);
+  void handle_from(Peer& peer, const wire::Header& header, std::span<const std::byte> payload);
+  void greet(std::string_view routing, const wire::Header& header,
+             std::span<const std::byte> payload);
+  Peer* find(std::string_view routing);
+
+  /// 1 sent, 0 the pipe is full, -1 there is nobody.
+  int transmit(std::string_view routing, zmq::message_t& frame);
+  template <class M>
+  void send_stranger(std::string_view routing, const M& message, std::uint64_t sequence = 1);
+  bool flush_peer(Peer& peer);
+  /// Out of the tables at once; the handlers hear of it in a later turn.
+  void lose(PeerId id, const std::string& why);
+  std::unique_ptr<Peer> forget(PeerId id);
+
+  std::unordered_map<std::string, PeerId, RoutingHash, std::equal_to<>> by_routing_;
+  PeerId last_id_ = 0;
+};
+
+}  // namespace troupe::control

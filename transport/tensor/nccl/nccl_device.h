@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "transport/tensor/backend.h"
+
+namespace troupe::tensor::nccl {
+
+/// Empty where NCCL was built in, its library loads, and a CUDA device is there.
+std::string why_unavailable();
+
+/// Throws std::runtime_error with `why_unavailable()`.
+std::unique_ptr<Device> make_device(const DeviceOptions& options);
+
+}  // namespace troupe::tensor::nccl

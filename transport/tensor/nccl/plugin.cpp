@@ -1,0 +1,55 @@
+#include "transport/tensor/nccl/plugin.h"
+
+#include "transport/tensor/nccl/nccl_group.h"
+#include "transport/tensor/tcp/tcp_device.h"
+
+namespace troupe::tensor::nccl {
+namespace {
+
+class NcclDevice : public Device {
+ public:
+  explicit NcclDevice(const DeviceOptions& options)
+      : options_(options), rendezvous_(options), address_("nccl:" + rendezvous_.address()) {
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    if (options.cuda_device < 0 || options.cuda_device >= count)
+      throw std::invalid_argument("[tensor.nccl] CUDA device " +
+                                  std::to_string(options.cuda_device) + " of " +
+                                  std::to_string(count));
+  }
+
+  Backend backend() const override { return Backend::nccl; }
+  const std::string& address() const override { return address_; }
+
+  std::unique_ptr<Group> connect(const std::string& name, int rank,
+                                 const std::vector<std::string>& addresses,
+                                 Deadline deadline) override {
+    std::vector<std::string> inner;
+    for (const std::string& address : addresses) {
+      if (!address.starts_with("nccl:"))
+        throw std::invalid_argument("[tensor.nccl] not an nccl address: " + address);
+      inner.push_back(address.substr(5));
+    }
+    return std::make_unique<NcclGroup>(rendezvous_.connect(name, rank, inner, deadline),
+                                       options_.cuda_device, options_.max_ctas, deadline);
+  }
+
+ private:
+  DeviceOptions options_;
+  tcp::TcpDevice rendezvous_;
+  std::string address_;
+};
+
+}  // namespace
+}  // namespace troupe::tensor::nccl
+
+const char* troupe_nccl_why_unavailable() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  return count > 0 ? nullptr : "there is no CUDA device";
+}
+
+troupe::tensor::Device* troupe_nccl_make_device(const troupe::tensor::DeviceOptions& options) {
+  return new troupe::tensor::nccl::NcclDevice(options);
+}

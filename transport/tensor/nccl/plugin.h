@@ -1,0 +1,14 @@
+#pragma once
+
+#include "transport/tensor/backend.h"
+
+// What libtroupe_nccl.so exports. It is loaded only where a device is asked for, so that actors on
+// a CPU need no CUDA library.
+extern "C" {
+
+/// Null, or why there is no CUDA device to use.
+const char* troupe_nccl_why_unavailable();
+
+/// A new device, which the caller owns; throws as `make_device` does.
+troupe::tensor::Device* troupe_nccl_make_device(const troupe::tensor::DeviceOptions& options);
+}

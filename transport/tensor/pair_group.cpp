@@ -1,0 +1,352 @@
+#include "transport/tensor/pair_group.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
+#include "transport/tensor/reduce.h"
+
+namespace troupe::tensor {
+namespace {
+
+/// Bytes that one pair moves each way in one pass before the next pair has its turn.
+constexpr std::size_t kPassBytes = 1u << 20;
+
+std::byte* bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.data_ptr());
+}
+
+void copy_own(const at::Tensor& out, const at::Tensor& in) {
+  if (in.nbytes() > 0) std::memmove(out.data_ptr(), in.data_ptr(), in.nbytes());
+}
+
+}  // namespace
+
+class PairGroup::Issue {
+ public:
+  Issue(PairGroup& group, std::shared_ptr<Operation> operation)
+      : group_(group), operation_(std::move(operation)) {}
+
+  void send(int peer, std::byte* data, std::size_t bytes, bool gated = false) {
+    if (peer != group_.rank()) sends_.push_back({peer, {data, bytes, operation_, gated, false}});
+  }
+  void receive(int peer, std::byte* data, std::size_t bytes, bool opens_gate = false) {
+    if (peer == group_.rank()) return;
+    receives_.push_back({peer, {data, bytes, operation_, false, opens_gate}});
+    if (opens_gate) ++operation_->gate_left;
+  }
+
+  Work start() {
+    operation_->transfers_left = sends_.size() + receives_.size();
+    {
+      std::lock_guard lock(group_.issue_mutex_);
+      if (const auto& collapse = group_.collapse_) {
+        operation_->fail(collapse->failure, collapse->peer, collapse->cause);
+      } else if (operation_->transfers_left == 0) {
+        if (operation_->open_gate) operation_->open_gate();
+        operation_->succeed();
+      } else {
+        for (auto& [peer, transfer] : receives_)
+          group_.links_[peer].pair->post_receive(std::move(transfer));
+        for (auto& [peer, transfer] : sends_)
+          group_.links_[peer].pair->post_send(std::move(transfer));
+      }
+    }
+    if (!operation_->done()) group_.engine_->kick();
+    return Work(operation_);
+  }
+
+ private:
+  PairGroup& group_;
+  std::shared_ptr<Operation> operation_;
+  std::vector<std::pair<int, Transfer>> sends_;
+  std::vector<std::pair<int, Transfer>> receives_;
+};
+
+PairGroup::PairGroup(std::shared_ptr<Engine> engine, const std::string& backend,
+                     const std::string& name, int rank, int size,
+                     std::vector<Connection> connections)
+    : engine_(std::move(engine)), member_(std::make_shared<Membership>()), size_(size) {
+  member_->backend = backend;
+  member_->group = name;
+  member_->rank = rank;
+  member_->engine = engine_;
+  links_.resize(size);
+  for (Connection& connection : connections) {
+    Link& link = links_[connection.peer];
+    link.pair = std::make_unique<Pair>(std::move(connection.stream), connection.peer, tally_);
+    link.control = std::make_shared<ControlLink>(engine_->io(), std::move(connection.control));
+  }
+  engine_->add(this);
+  for (int peer = 0; peer < size_; ++peer)
+    if (auto& control = links_[peer].control)
+      control->start([this, peer](const Notice& notice) { noticed(peer, notice); });
+}
+
+PairGroup::~PairGroup() {
+  for (Link& link : links_)
+    if (link.control) link.control->send({Notice::Kind::goodbye, Failure::peer_left, -1, ""});
+  for (Link& link : links_)
+    if (link.control) link.control->detach();
+  fail(Failure::aborted, rank(), "the group was destroyed");
+  engine_->remove(this);
+}
+
+Work PairGroup::send(const at::Tensor& in, int destination) {
+  check_peer("send", destination);
+  const at::Tensor bytes = readable("send", in);
+  auto op = operation("send", "to", destination, bytes.nbytes());
+  op->keep(bytes);
+  Issue issue(*this, std::move(op));
+  issue.send(destination, bytes_of(bytes), bytes.nbytes());
+  return issue.start();
+}
+
+Work PairGroup::receive(const at::Tensor& out, int source) {
+  check_peer("receive", source);
+  check_writable("receive", out);
+  auto op = operation("receive", "from", source, out.nbytes());
+  op->keep(out);
+  Issue issue(*this, std::move(op));
+  issue.receive(source, bytes_of(out), out.nbytes());
+  return issue.start();
+}
+
+Work PairGroup::grouped(const std::vector<PeerTensor>& sends,
+                        const std::vector<PeerTensor>& receives) {
+  std::size_t total = 0;
+  for (const auto& [tensor, peer] : receives) {
+    check_peer("grouped", peer);
+    check_writable("grouped", tensor);
+    total += tensor.nbytes();
+  }
+  for (const auto& [tensor, peer] : sends) {
+    check_peer("grouped", peer);
+    total += tensor.nbytes();
+  }
+  auto op = operation("grouped transfer", "", -1, total);
+  Issue issue(*this, op);
+  for (const auto& [tensor, peer] : receives) {
+    op->keep(tensor);
+    issue.receive(peer, bytes_of(tensor), tensor.nbytes());
+  }
+  for (const auto& [tensor, peer] : sends) {
+    const at::Tensor bytes = readable("grouped", tensor);
+    op->keep(bytes);
+    issue.send(peer, bytes_of(bytes), bytes.nbytes());
+  }
+  return issue.start();
+}
+
+Work PairGroup::broadcast(const at::Tensor& inout, int root) {
+  if (root < 0 || root >= size_) refuse("broadcast: there is no rank " + std::to_string(root));
+  const bool sends = root == rank();
+  if (!sends) check_writable("broadcast", inout);
+  const at::Tensor bytes = sends ? readable("broadcast", inout) : inout;
+  auto op = operation("broadcast", "from", root, bytes.nbytes());
+  op->keep(bytes);
+  Issue issue(*this, op);
+  if (!sends) issue.receive(root, bytes_of(bytes), bytes.nbytes());
+  for (int peer = 0; sends && peer < size_; ++peer)
+    issue.send(peer, bytes_of(bytes), bytes.nbytes());
+  return issue.start();
+}
+
+Work PairGroup::all_gather(const std::vector<at::Tensor>& outs, const at::Tensor& in) {
+  check_count("all_gather", outs.size());
+  for (const at::Tensor& out : outs)
+    check_writable("all_gather", out);
+  const at::Tensor bytes = readable("all_gather", in);
+  if (outs[rank()].nbytes() != bytes.nbytes())
+    refuse("all_gather: the own output has " + std::to_string(outs[rank()].nbytes()) +
+           " bytes, the input " + std::to_string(bytes.nbytes()));
+  copy_own(outs[rank()], bytes);
+  auto op = operation("all-gather", "", -1, bytes.nbytes());
+  op->keep(bytes);
+  Issue issue(*this, op);
+  for (int step = 1; step < size_; ++step) {
+    const int from = (rank() + size_ - step) % size_;
+    op->keep(outs[from]);
+    issue.receive(from, bytes_of(outs[from]), outs[from].nbytes());
+    issue.send((rank() + step) % size_, bytes_of(bytes), bytes.nbytes());
+  }
+  return issue.start();
+}
+
+Work PairGroup::all_to_all(const std::vector<at::Tensor>& outs,
+                           const std::vector<at::Tensor>& ins) {
+  check_count("all_to_all", outs.size());
+  check_count("all_to_all", ins.size());
+  std::vector<at::Tensor> parts;
+  std::size_t total = 0;
+  for (const at::Tensor& out : outs)
+    check_writable("all_to_all", out);
+  for (const at::Tensor& in : ins) {
+    parts.push_back(readable("all_to_all", in));
+    total += parts.back().nbytes();
+  }
+  if (outs[rank()].nbytes() != parts[rank()].nbytes())
+    refuse("all_to_all: the own output and input differ in size");
+  copy_own(outs[rank()], parts[rank()]);
+  auto op = operation("all-to-all", "", -1, total);
+  Issue issue(*this, op);
+  for (int step = 1; step < size_; ++step) {
+    const int from = (rank() + size_ - step) % size_;
+    const int to = (rank() + step) % size_;
+    op->keep(outs[from]);
+    op->keep(parts[to]);
+    issue.receive(from, bytes_of(outs[from]), outs[from].nbytes());
+    issue.send(to, bytes_of(parts[to]), parts[to].nbytes());
+  }
+  return issue.start();
+}
+
+Work PairGroup::all_reduce(const at::Tensor& inout, ReduceOp op_kind) {
+  check_writable("all_reduce", inout);
+  if (!is_reducible(inout.scalar_type()))
+    refuse(std::string("all_reduce: cannot reduce ") + c10::toString(inout.scalar_type()));
+  const std::int64_t count = inout.numel();
+  const std::size_t width = inout.element_size();
+  auto op = operation("all-reduce", "", -1, inout.nbytes());
+  op->keep(inout);
+  const auto begin = [&](int owner) { return count * owner / size_; };
+  const auto run_of = [&](int owner) { return bytes_of(inout) + begin(owner) * width; };
+  const auto bytes = [&](int owner) { return (begin(owner + 1) - begin(owner)) * width; };
+
+  // Each rank owns one run of elements, reduces everybody's in the order of ranks, hands it out.
+  const std::int64_t own = begin(rank() + 1) - begin(rank());
+  const at::Tensor staging = at::empty({size_ - 1, own}, inout.options().requires_grad(false));
+  op->keep(staging);
+  Issue issue(*this, op);
+  std::vector<const void*> parts(size_, run_of(rank()));
+  std::size_t row = 0;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank()) continue;
+    std::byte* slot = bytes_of(staging) + row++ * bytes(rank());
+    parts[peer] = slot;
+    issue.receive(peer, slot, bytes(rank()), /*opens_gate=*/true);
+    issue.send(peer, run_of(peer), bytes(peer));
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    issue.receive(peer, run_of(peer), bytes(peer));
+    issue.send(peer, run_of(rank()), bytes(rank()), /*gated=*/true);
+  }
+  op->gate_open = size_ == 1;
+  op->open_gate = [parts = std::move(parts), out = run_of(rank()), own, op_kind,
+                   type = inout.scalar_type()] {
+    if (parts.size() > 1) reduce_in_order(out, parts, own, type, op_kind);
+  };
+  return issue.start();
+}
+
+void PairGroup::abort(const std::string& why) {
+  fail(Failure::aborted, rank(), why);
+}
+
+Counters PairGroup::counters() const {
+  return {tally_.bytes_sent, tally_.bytes_received, tally_.messages_sent, tally_.messages_received,
+          static_cast<double>(member_->waiting_nanoseconds) * 1e-9};
+}
+
+bool PairGroup::advance() {
+  if (collapse_) return false;
+  bool more = false;
+  for (Link& link : links_) {
+    if (!link.pair) continue;
+    try {
+      more |= link.pair->advance(kPassBytes,
+                                 [this](const Transfer& transfer) { transfer_ended(transfer); });
+    } catch (const TransferError& error) {
+      fail_driving(error.failure(), link.pair->peer(), error.what());
+      return false;
+    }
+  }
+  return std::exchange(ready_, false) || more;
+}
+
+void PairGroup::transfer_ended(const Transfer& transfer) {
+  Operation& op = *transfer.operation;
+  if (op.done()) return;
+  if (transfer.opens_gate && --op.gate_left == 0) {
+    op.open_gate();
+    op.gate_open = true;
+    ready_ = true;
+  }
+  if (--op.transfers_left == 0) {
+    op.succeed();
+    engine_->note_settled();
+  }
+}
+
+void PairGroup::noticed(int peer, const Notice& notice) {
+  const std::string rank_name = "rank " + std::to_string(peer);
+  switch (notice.kind) {
+    case Notice::Kind::goodbye:
+      engine_->exclusively([&] { links_[peer].pair->peer_closed(); });
+      engine_->kick();
+      return;
+    case Notice::Kind::failure:
+      fail(notice.failure, notice.culprit, notice.cause + " (reported by " + rank_name + ")");
+      return;
+    case Notice::Kind::lost:
+      break;
+  }
+  engine_->exclusively([&] {
+    if (!links_[peer].pair->closed())
+      fail_driving(Failure::peer_lost, peer, rank_name + " is gone");
+  });
+}
+
+void PairGroup::fail(Failure failure, int peer, const std::string& cause) {
+  engine_->exclusively([&] { fail_driving(failure, peer, cause); });
+}
+
+void PairGroup::fail_driving(Failure failure, int peer, const std::string& cause) {
+  std::lock_guard lock(issue_mutex_);
+  if (collapse_) return;
+  collapse_ = Collapse{failure, peer, cause};
+  for (Link& link : links_) {
+    if (!link.pair) continue;
+    link.control->send({Notice::Kind::failure, failure, peer, cause});
+    link.pair->clear([&](const Transfer& transfer) {
+      transfer.operation->fail(failure, peer, cause);
+      engine_->note_settled();
+    });
+  }
+}
+
+std::shared_ptr<Operation> PairGroup::operation(const char* kind, const char* relation, int peer,
+                                                std::size_t bytes) const {
+  return std::make_shared<Operation>(member_, kind, relation, peer, bytes);
+}
+
+at::Tensor PairGroup::readable(const char* what, const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided)
+    refuse(std::string(what) + ": not a dense CPU tensor");
+  return tensor.contiguous();
+}
+
+void PairGroup::check_writable(const char* what, const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided)
+    refuse(std::string(what) + ": not a dense CPU tensor");
+  if (!tensor.is_contiguous())
+    refuse(std::string(what) + ": a tensor that is received into must be contiguous");
+}
+
+void PairGroup::check_peer(const char* what, int peer) const {
+  if (peer < 0 || peer >= size_ || peer == rank())
+    refuse(std::string(what) + ": rank " + std::to_string(peer) + " is not a peer, the group has " +
+           std::to_string(size_));
+}
+
+void PairGroup::check_count(const char* what, std::size_t count) const {
+  if (count != static_cast<std::size_t>(size_))
+    refuse(std::string(what) + ": " + std::to_string(count) + " tensors for " +
+           std::to_string(size_) + " ranks");
+}
+
+void PairGroup::refuse(const std::string& text) const {
+  throw std::invalid_argument(member_->prefix() + text);
+}
+
+}  // namespace troupe::tensor

@@ -1,0 +1,159 @@
+#include "transport/tensor/tcp/tcp_device.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/ip/tcp.hpp>
+#include <cerrno>
+#include <charconv>
+#include <system_error>
+
+#include "transport/tensor/tcp/tcp_stream.h"
+
+namespace troupe::tensor::tcp {
+namespace {
+
+using Endpoint = boost::asio::ip::tcp::endpoint;
+const std::string kScheme = "tcp:";
+
+void set(int socket, int level, int option, int value) {
+  if (::setsockopt(socket, level, option, &value, sizeof value) != 0) throw_errno("setsockopt");
+}
+
+/// A peer whose host vanished is noticed after about ten seconds.
+void tune(int socket) {
+  set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, 4);
+  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+boost::asio::ip::address numeric(const std::string& host) {
+  boost::system::error_code error;
+  const auto address = boost::asio::ip::make_address(host, error);
+  if (error)
+    throw std::system_error(EINVAL, std::generic_category(), "not a numeric address: " + host);
+  return address;
+}
+
+Endpoint parse(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  if (!address.starts_with(kScheme) || colon < kScheme.size())
+    throw std::system_error(EINVAL, std::generic_category(), "not a tcp address: " + address);
+  unsigned port = 0;
+  const char* end = address.data() + address.size();
+  const auto parsed = std::from_chars(address.data() + colon + 1, end, port);
+  if (parsed.ec != std::errc{} || parsed.ptr != end || port == 0 || port > 65535)
+    throw std::system_error(EINVAL, std::generic_category(), "not a tcp address: " + address);
+  std::string host = address.substr(kScheme.size(), colon - kScheme.size());
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return {numeric(host), static_cast<std::uint16_t>(port)};
+}
+
+std::string print(const Endpoint& endpoint) {
+  const std::string host = endpoint.address().to_string();
+  return kScheme + (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" +
+         std::to_string(endpoint.port());
+}
+
+UniqueFd make_socket(const Endpoint& endpoint) {
+  UniqueFd socket(::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                           IPPROTO_TCP));
+  if (!socket) throw_errno("socket");
+  return socket;
+}
+
+}  // namespace
+
+class TcpDevice::Host : public PairDevice::Handshake {
+ public:
+  Host(Engine& engine, UniqueFd data) : engine_(engine), data_(std::move(data)) {}
+
+  void offer(int control, Deadline deadline) override {
+    tune(control);
+    tune(data_.get());
+    Answer answer;
+    answer.accepted = 1;
+    write_all(control, &answer, sizeof answer, deadline);
+  }
+
+  std::unique_ptr<Stream> complete(int control, Deadline deadline) override {
+    char go = 0;
+    read_all(control, &go, 1, deadline);
+    return std::make_unique<TcpStream>(engine_, std::move(data_));
+  }
+
+ private:
+  Engine& engine_;
+  UniqueFd data_;
+};
+
+class TcpDevice::Guest : public PairDevice::Handshake {
+ public:
+  Guest(Engine& engine, UniqueFd data) : engine_(engine), data_(std::move(data)) {}
+
+  void offer(int, Deadline) override {}
+
+  std::unique_ptr<Stream> complete(int control, Deadline deadline) override {
+    PairDevice::read_answer(control, {}, deadline);
+    const char go = 1;
+    write_all(control, &go, 1, deadline);
+    return std::make_unique<TcpStream>(engine_, std::move(data_));
+  }
+
+ private:
+  Engine& engine_;
+  UniqueFd data_;
+};
+
+TcpDevice::TcpDevice(const DeviceOptions& options) : PairDevice(options) {
+  const Endpoint wanted(numeric(options.host), options.port);
+  if (wanted.address().is_unspecified())
+    throw std::invalid_argument("[tensor.tcp] host " + options.host +
+                                ": name one interface, so that peers can be told its address");
+  UniqueFd listener = make_socket(wanted);
+  set(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(listener.get(), wanted.data(), static_cast<socklen_t>(wanted.size())) != 0)
+    throw_errno("binding " + print(wanted));
+  if (::listen(listener.get(), 1024) != 0) throw_errno("listen");
+  Endpoint bound;
+  socklen_t length = static_cast<socklen_t>(bound.capacity());
+  if (::getsockname(listener.get(), bound.data(), &length) != 0) throw_errno("getsockname");
+  bound.resize(length);
+  listen(std::move(listener), print(bound), /*same_user=*/false);
+}
+
+UniqueFd TcpDevice::dial(const std::string& address, Deadline deadline) {
+  const Endpoint target = parse(address);
+  UniqueFd socket = make_socket(target);
+  if (::connect(socket.get(), target.data(), static_cast<socklen_t>(target.size())) != 0) {
+    if (errno != EINPROGRESS) throw_errno("connecting to " + address);
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd entry{socket.get(), POLLOUT, 0};
+    if (::poll(&entry, 1, std::max(0, static_cast<int>(left.count()))) <= 0)
+      throw std::system_error(ETIMEDOUT, std::generic_category(), "connecting to " + address);
+    int error = 0;
+    socklen_t length = sizeof error;
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0)
+      throw std::system_error(error, std::generic_category(), "connecting to " + address);
+  }
+  tune(socket.get());
+  return socket;
+}
+
+std::unique_ptr<PairDevice::Handshake> TcpDevice::host(UniqueFd data) {
+  return std::make_unique<Host>(engine(), std::move(data));
+}
+
+std::unique_ptr<PairDevice::Handshake> TcpDevice::guest(UniqueFd data) {
+  return std::make_unique<Guest>(engine(), std::move(data));
+}
+
+}  // namespace troupe::tensor::tcp

@@ -1,0 +1,54 @@
+#include "transport/wire/archive.h"
+
+#include <limits>
+
+namespace troupe::wire {
+
+void BoundedOutput::write_length(std::size_t length) {
+  if (length > std::numeric_limits<std::uint32_t>::max()) throw_too_large();
+  std::byte bytes[4];
+  store_le(bytes, static_cast<std::uint32_t>(length));
+  write(bytes, sizeof bytes);
+}
+
+void BoundedOutput::throw_too_large() {
+  throw WireError(WireErrc::not_sendable, "[encode] message is larger than " +
+                                              std::to_string(kMaxPayload) +
+                                              " bytes; send it as a blob");
+}
+
+std::size_t BoundedInput::take_length(std::size_t min_element) {
+  const std::size_t length = load_le<std::uint32_t>(take(4));
+  // An element of no bytes would make any length fit.
+  const std::size_t most = remaining() / (min_element ? min_element : 1);
+  if (length > most) {
+    throw WireError(WireErrc::bad_length, "[decode] length " + std::to_string(length) +
+                                              ", but at most " + std::to_string(most) +
+                                              " fit into the " + std::to_string(remaining()) +
+                                              " bytes that remain");
+  }
+  return length;
+}
+
+void BoundedInput::expect_end() const {
+  if (remaining()) {
+    throw WireError(WireErrc::trailing_bytes, "[decode] " + std::to_string(remaining()) +
+                                                  " bytes too many after the message");
+  }
+}
+
+void BoundedInput::throw_truncated(std::size_t wanted) const {
+  throw WireError(WireErrc::truncated, "[decode] message ends early: " + std::to_string(wanted) +
+                                           " bytes wanted, " + std::to_string(remaining()) +
+                                           " left");
+}
+
+void BoundedInput::throw_bad_value(const std::string& what) {
+  throw WireError(WireErrc::bad_value, "[decode] " + what);
+}
+
+void BoundedInput::throw_too_deep() {
+  throw WireError(WireErrc::bad_value, "[decode] nested deeper than " + std::to_string(kMaxDepth));
+}
+
+}  // namespace troupe::wire

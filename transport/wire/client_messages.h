@@ -1,0 +1,195 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "transport/wire/done.h"
+#include "transport/wire/job.h"
+#include "transport/wire/kind.h"
+#include "transport/wire/session.h"
+
+namespace troupe::wire {
+
+/// How a job stands. A job ends exactly once: succeeded, failed or cancelled.
+enum class JobState : std::uint8_t { queued, loading, running, succeeded, failed, cancelled };
+
+constexpr bool is_terminal(JobState state) { return state >= JobState::succeeded; }
+constexpr bool is_valid(JobState state) { return state <= JobState::cancelled; }
+const char* to_string(JobState state);
+
+/// client → controller. Answered by JobAccepted or Failure; JobProgress and JobFinished follow.
+struct SubmitJob {
+  static constexpr Kind kKind = Kind::submit_job;
+  JobSpec job;
+  bool detached = false;  // goes on when the client is gone
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job, detached);
+  }
+};
+
+struct JobAccepted {
+  static constexpr Kind kKind = Kind::job_accepted;
+  std::uint64_t job = 0;
+  std::int32_t queue_position = 0;       // 0 = starts at once
+  std::vector<std::string> warnings;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job, queue_position, warnings);
+  }
+};
+
+/// controller → the client that submitted or waits: a phase began or a step was completed.
+struct JobProgress {
+  static constexpr Kind kKind = Kind::job_progress;
+  std::uint64_t job = 0;
+  std::string phase;  // queued | loading | text | denoising | decoding
+  std::int32_t step = 0;
+  std::int32_t steps = 0;
+  double seconds_per_step = 0;  // mean of the last steps; 0 while unknown
+  std::vector<BlobRef> blobs;   // latents or previews asked for
+  std::vector<std::string> warnings;  // e.g. the part of a prompt that was cut
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job, phase, step, steps, seconds_per_step, blobs, warnings);
+  }
+};
+
+struct JobFinished {
+  static constexpr Kind kKind = Kind::job_finished;
+  std::uint64_t job = 0;
+  JobState state = JobState::failed;
+  Failure failure;              // when failed or cancelled
+  std::vector<BlobRef> blobs;   // pictures in order (prompt-major), then latents
+  std::string report;           // JSON: seed, plan, seconds, bytes, memory
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job, state, failure, blobs, report);
+  }
+};
+
+/// client → controller: tell me of this job, too (progress, and its end even if that is past).
+struct WaitJob {
+  static constexpr Kind kKind = Kind::wait_job;
+  std::uint64_t job = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job);
+  }
+};
+
+struct CancelJob {
+  static constexpr Kind kKind = Kind::cancel_job;
+  std::uint64_t job = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job);
+  }
+};
+
+struct ListJobs {
+  static constexpr Kind kKind = Kind::list_jobs;
+
+  template <class Archive>
+  void serialize(Archive&) {}
+};
+
+struct JobRow {
+  std::uint64_t id = 0;
+  JobState state = JobState::queued;
+  std::string prompt;  // the first one
+  std::int32_t pictures = 0;
+  std::int32_t step = 0;
+  std::int32_t steps = 0;
+  double seconds = 0;  // since submitted, or of its whole life
+  std::string cause;   // of a failure
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, state, prompt, pictures, step, steps, seconds, cause);
+  }
+};
+
+struct JobList {
+  static constexpr Kind kKind = Kind::job_list;
+  std::vector<JobRow> jobs;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(jobs);
+  }
+};
+
+struct GetStatus {
+  static constexpr Kind kKind = Kind::get_status;
+
+  template <class Archive>
+  void serialize(Archive&) {}
+};
+
+/// One rank of an actor in one group, e.g. {"pp", {0, 1}, 1}.
+struct GroupRow {
+  std::string axis;
+  std::vector<std::int32_t> ranks;
+  std::int32_t rank_in_group = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(axis, ranks, rank_in_group);
+  }
+};
+
+struct ActorRow {
+  std::uint32_t id = 0;
+  std::uint64_t incarnation = 0;
+  std::string state;  // starting | ready | busy | dead
+  std::string host;
+  std::uint32_t pid = 0;
+  std::string device;
+  std::int32_t local_rank = 0;
+  std::vector<GroupRow> groups;
+  std::string doing;  // e.g. "job 3 step 5 patch 1 stage 0"
+  std::uint64_t restarts = 0;
+  std::uint64_t memory_bytes = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, incarnation, state, host, pid, device, local_rank, groups, doing, restarts, memory_bytes);
+  }
+};
+
+struct ClusterStatus {
+  static constexpr Kind kKind = Kind::cluster_status;
+  std::string version;
+  std::string host;
+  std::uint32_t pid = 0;
+  std::string endpoint;
+  std::string model;
+  double uptime_seconds = 0;
+  std::vector<ActorRow> actors;
+  std::uint32_t jobs_queued = 0;
+  std::uint32_t jobs_running = 0;
+  std::uint32_t jobs_ended = 0;
+  std::vector<std::string> recent_failures;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(version, host, pid, endpoint, model, uptime_seconds, actors, jobs_queued, jobs_running, jobs_ended,
+       recent_failures);
+  }
+};
+
+struct StopCluster {
+  static constexpr Kind kKind = Kind::stop_cluster;
+
+  template <class Archive>
+  void serialize(Archive&) {}
+};
+
+}  // namespace troupe::wire

@@ -1,0 +1,83 @@
+#include "transport/wire/envelope.h"
+
+#include "transport/wire/little_endian.h"
+
+namespace troupe::wire {
+namespace {
+
+std::string hex(std::uint32_t value) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "0x00000000";
+  for (std::size_t i = 0; i < 8; ++i)
+    text[9 - i] = kDigits[(value >> (4 * i)) & 15];
+  return text;
+}
+
+}  // namespace
+
+void encode_header(const Header& header, std::span<std::byte, kHeaderSize> out) {
+  std::byte* at = out.data();
+  store_le(at, kMagic);
+  store_le(at + 4, header.version);
+  store_le(at + 6, static_cast<std::uint16_t>(header.kind));
+  store_le(at + 8, header.flags);
+  store_le(at + 12, header.payload_length);
+  store_le(at + 16, header.sender);
+  store_le(at + 24, header.incarnation);
+  store_le(at + 32, header.sequence);
+  store_le(at + 40, header.correlation);
+}
+
+Header decode_header(std::span<const std::byte> frame) {
+  // Magic and version keep their place in every version, so a skewed peer is told apart from
+  // garbage.
+  if (frame.size() < 8) {
+    throw WireError(WireErrc::truncated,
+                    "[envelope] frame of " + std::to_string(frame.size()) + " bytes is no message");
+  }
+  const std::byte* at = frame.data();
+  if (const auto magic = load_le<std::uint32_t>(at); magic != kMagic) {
+    throw WireError(WireErrc::bad_magic,
+                    "[envelope] not a Troupe message: begins with " + hex(magic));
+  }
+  Header header;
+  header.version = load_le<std::uint16_t>(at + 4);
+  if (header.version != kProtocolVersion) {
+    throw WireError(WireErrc::version_skew, "[envelope] " + version_skew_text(header.version));
+  }
+  if (frame.size() < kHeaderSize) {
+    throw WireError(WireErrc::truncated, "[envelope] frame of " + std::to_string(frame.size()) +
+                                             " bytes, the head alone has " +
+                                             std::to_string(kHeaderSize));
+  }
+  header.kind = static_cast<Kind>(load_le<std::uint16_t>(at + 6));
+  header.flags = load_le<std::uint32_t>(at + 8);
+  header.payload_length = load_le<std::uint32_t>(at + 12);
+  header.sender = load_le<std::uint64_t>(at + 16);
+  header.incarnation = load_le<std::uint64_t>(at + 24);
+  header.sequence = load_le<std::uint64_t>(at + 32);
+  header.correlation = load_le<std::uint64_t>(at + 40);
+  if (header.flags & ~kFlagReply) {
+    throw WireError(WireErrc::bad_value, "[envelope] unknown flags " + hex(header.flags));
+  }
+  if (header.payload_length > kMaxPayload) {
+    throw WireError(WireErrc::too_large, "[envelope] payload of " +
+                                             std::to_string(header.payload_length) +
+                                             " bytes, the limit is " + std::to_string(kMaxPayload));
+  }
+  if (header.payload_length != frame.size() - kHeaderSize) {
+    throw WireError(WireErrc::bad_length, "[envelope] head says " +
+                                              std::to_string(header.payload_length) +
+                                              " bytes of payload, the frame has " +
+                                              std::to_string(frame.size() - kHeaderSize));
+  }
+  return header;
+}
+
+std::string version_skew_text(std::uint16_t theirs) {
+  return "protocol version " + std::to_string(theirs) +
+         " of the other side does not go with version " + std::to_string(kProtocolVersion) +
+         " of this side; use the same Troupe on both";
+}
+
+}  // namespace troupe::wire

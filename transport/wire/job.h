@@ -1,0 +1,79 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace troupe::wire {
+
+/// Everything that decides which picture comes out; degrees are not in here (design §4).
+struct ImageRequest {
+  std::vector<std::string> prompts;   // one or more; prompts × images_per_prompt are split over dp
+  std::string negative_prompt;        // shared by all prompts
+  std::int32_t images_per_prompt = 1;
+  std::int32_t height = 0;            // pixels; 0 = the model's native size
+  std::int32_t width = 0;
+  std::int32_t steps = 20;
+  double guidance_scale = 4.5;        // > 1 turns classifier-free guidance on, as in diffusers
+  std::uint64_t seed = 0;
+  std::string sampler;                // "" = the checkpoint's own scheduler
+  std::string method = "exact";       // exact | pipefusion
+  std::int32_t num_pipeline_patch = 1;
+  std::int32_t warmup_steps = 1;
+  std::string dtype = "float32";      // compute type: float32 | bfloat16 | float16
+  std::string noise_dtype = "float32";  // float32 | model: the type that noise is drawn in
+  std::int32_t max_sequence_length = 120;  // text tokens, padded or cut to this
+  bool resolution_binning = false;
+  bool clean_caption = false;
+  bool want_latents = false;          // final latents before the VAE come back too
+  std::uint64_t init_latents_blob = 0;  // 0 = noise from the seed; else a blob of float32, the whole batch
+  std::uint64_t init_latents_bytes = 0;
+  std::int32_t progress_interval = 0;   // every how many steps a latents/preview comes with the progress; 0 = never
+  std::string progress_content;         // "" | latents | preview
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(prompts, negative_prompt, images_per_prompt, height, width, steps, guidance_scale, seed, sampler, method,
+       num_pipeline_patch, warmup_steps, dtype, noise_dtype, max_sequence_length, resolution_binning, clean_caption,
+       want_latents, init_latents_blob, init_latents_bytes, progress_interval, progress_content);
+  }
+};
+
+/// Degrees: how many actors compute the picture. They never change it (design §6).
+struct Parallelism {
+  std::int32_t dp = 1;
+  std::int32_t cfg = 1;
+  std::int32_t pp = 1;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(dp, cfg, pp);
+  }
+  bool operator==(const Parallelism&) const = default;
+};
+
+/// What a client submits: a picture wanted, from which model, on how many actors.
+struct JobSpec {
+  std::string model;  // folder in diffusers layout; "" = the model that the cluster was started with
+  ImageRequest request;
+  Parallelism parallelism;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(model, request, parallelism);
+  }
+};
+
+/// A blob that somebody holds and the receiver of this reference may fetch (design §2, Blobs).
+struct BlobRef {
+  std::string name;  // what it is: "picture", "latents", "preview"
+  std::uint64_t id = 0;
+  std::uint64_t bytes = 0;
+  std::vector<std::int64_t> shape;  // of tensors; empty for files
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(name, id, bytes, shape);
+  }
+};
+
+}  // namespace troupe::wire

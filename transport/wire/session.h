@@ -1,0 +1,129 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "transport/wire/kind.h"
+
+namespace troupe::wire {
+
+/// Peer → server, the first message of a link. The incarnation travels in the envelope.
+struct Hello {
+  static constexpr Kind kKind = Kind::hello;
+  std::string role;  // client | actor | node
+  std::string name;  // e.g. "actor 3"
+  std::string host;
+  std::uint32_t pid = 0;
+  std::string software;  // e.g. "troupe 0.1.0"
+  std::map<std::string, std::string> attributes;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(role, name, host, pid, software, attributes);
+  }
+};
+
+/// Server → peer: the link stands. The server's incarnation travels in the envelope.
+struct Welcome {
+  static constexpr Kind kKind = Kind::welcome;
+  std::uint64_t peer = 0;  // the id the peer puts into its envelopes from now on
+  std::uint32_t heartbeat_interval_ms = 0;
+  std::uint32_t heartbeat_timeout_ms = 0;
+  std::string software;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(peer, heartbeat_interval_ms, heartbeat_timeout_ms, software);
+  }
+};
+
+/// Server → peer: no link, and why. On version skew the reason names both versions.
+struct Refuse {
+  static constexpr Kind kKind = Kind::refuse;
+  std::string reason;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(reason);
+  }
+};
+
+/// Both ways, sent by the loop of the process itself. `progress` counts what its work loop has
+/// done.
+struct Heartbeat {
+  static constexpr Kind kKind = Kind::heartbeat;
+  std::uint64_t progress = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(progress);
+  }
+};
+
+/// Both ways: the sender ends the link.
+struct Goodbye {
+  static constexpr Kind kKind = Kind::goodbye;
+  std::string reason;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(reason);
+  }
+};
+
+/// Why something was not done.
+enum class FailureCode : std::uint16_t {
+  none = 0,
+  timeout = 1,      // no answer before the deadline
+  lost = 2,         // the peer went away
+  refused = 3,      // the peer will not
+  bad_request = 4,  // the request makes no sense; the text names the field
+  not_found = 5,    // no such job, blob, model
+  overloaded = 6,   // a bounded queue is full; later may do
+  cancelled = 7,
+  out_of_memory = 8,
+  protocol = 9,   // the answer could not be read
+  internal = 10,  // everything else
+};
+
+constexpr bool is_valid(FailureCode code) {
+  return code <= FailureCode::internal;
+}
+const char* to_string(FailureCode code);
+
+/// An error as a value, across processes. As a message (Kind::error) it is the answer to a request
+/// that failed.
+struct Failure {
+  static constexpr Kind kKind = Kind::error;
+  FailureCode code = FailureCode::none;
+  std::string what;  // one line: what, which and why
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(code, what);
+  }
+  bool operator==(const Failure&) const = default;
+};
+
+/// Asks the other side's loop for a sign of life. Answered with Pong by the endpoint itself.
+struct Ping {
+  static constexpr Kind kKind = Kind::ping;
+  std::string data;  // comes back as it is
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(data);
+  }
+};
+
+struct Pong {
+  static constexpr Kind kKind = Kind::pong;
+  std::string data;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(data);
+  }
+};
+
+}  // namespace troupe::wire
