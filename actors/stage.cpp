@@ -7,6 +7,7 @@
 
 #include "models/safetensors.h"
 #include "models/text/t5_encoder.h"
+#include "models/text/unicode.h"
 
 namespace troupe::actors {
 
@@ -27,8 +28,10 @@ Stage::Stage(const wire::LoadStage& load, at::Device device)
 }
 
 EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length, const Tick& tick) const {
+  std::vector<std::string> captions;
+  for (const auto& prompt : prompts) captions.push_back(models::normal_caption(prompt));
   const auto tokenizer = models::Tokenizer::load(spec_.tokenizer);
-  const auto tokens = tokenizer.tokenize(prompts, max_length);
+  const auto tokens = tokenizer.tokenize(captions, max_length);
   EncodedText text;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     if (tokens.cut[i].empty()) continue;

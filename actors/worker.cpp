@@ -26,7 +26,7 @@ std::string first_line(const std::exception& error) {
 wire::Failure to_failure(const std::exception& error) {
   const std::string text = first_line(error);
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-                      text.find("alloc") != std::string::npos && text.find("memory") != std::string::npos;
+                      (text.find("alloc") != std::string::npos && text.find("memory") != std::string::npos);
   if (memory) return {wire::FailureCode::out_of_memory, text};
   if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr) return {wire::FailureCode::bad_request, text};
   return {wire::FailureCode::internal, text};
@@ -175,6 +175,7 @@ void Worker::run(const TaskEntry& entry) {
   if (tools_.progress.ended(entry.epoch)) return;
   const auto running = jobs_.find(command.job);
   if (running == jobs_.end()) return;  // its begin failed and was told
+  if (running->second.failed) return;
   try {
     if (command.receive) {
       running->second.job->post_receive(command.step, command.patch);
@@ -189,6 +190,7 @@ void Worker::run(const TaskEntry& entry) {
                         .blobs = std::move(result.blobs),
                         .warnings = std::move(result.warnings)});
   } catch (const std::exception& error) {
+    running->second.failed = true;
     report_failure(entry.epoch, command.job, command.task, error);
   }
 }

@@ -50,6 +50,7 @@ class Worker {
     std::shared_ptr<control::Counters> control_before = std::make_shared<control::Counters>();
     std::chrono::steady_clock::time_point began;
     bool tasks_to_come = true;  // the last micro-step of this actor has not run yet
+    bool failed = false;        // what comes after its first failure would only fail by it
   };
 
   void loop();

@@ -1,6 +1,11 @@
 #include "client/link.h"
 
-#include <filesystem>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
@@ -9,6 +14,24 @@ namespace troupe::client {
 namespace {
 
 constexpr control::Milliseconds kBlobDeadline = std::chrono::minutes(10);
+
+/// ZeroMQ would try again and again where nobody listens: asks the socket itself, once. 0, or why
+/// not.
+int listener_missing(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return ENAMETOOLONG;
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (probe < 0) return 0;
+  const int cause =
+      ::connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0
+                                                                                         : errno;
+  close(probe);
+  const bool final =
+      cause == ENOENT || cause == ECONNREFUSED || cause == EACCES || cause == ENOTDIR;
+  return final ? cause : 0;
+}
 
 Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
   std::string code = failure.code == wire::FailureCode::refused ? "refused" : "unreachable";
@@ -46,9 +69,11 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
                                  Handlers handlers, Error& error) {
   try {
     const control::Endpoint parsed = control::parse_endpoint(endpoint);
-    if (parsed.ipc && !std::filesystem::exists(parsed.path)) {
-      error = {"unreachable", "no controller at " + endpoint + ": there is no such socket"};
-      return nullptr;
+    if (parsed.ipc) {
+      if (const int cause = listener_missing(parsed.path.string())) {
+        error = {"unreachable", "no controller at " + endpoint + ": " + std::strerror(cause)};
+        return nullptr;
+      }
     }
   } catch (const std::exception& bad) {
     error = {"bad_request", bad.what()};

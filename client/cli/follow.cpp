@@ -94,11 +94,11 @@ void add_result_options(CLI::App& app, ResultOptions& options) {
       ->type_name("F.safetensors")
       ->group(group);
   app.add_option("--timeout", options.timeout_seconds, "Give up when the job takes longer")
-      ->check(CLI::Range(0.001, 1e9))
+      ->check(quiet(CLI::Range(0.001, 1e9)))
       ->type_name("SECONDS")
       ->capture_default_str()
       ->group(group);
-  app.add_flag("--quiet,-q", options.quiet, "No progress");
+  app.add_flag("--quiet,-q", options.quiet, "No progress")->group(group);
 }
 
 void add_preview_options(CLI::App& app, ResultOptions& options) {
@@ -107,7 +107,7 @@ void add_preview_options(CLI::App& app, ResultOptions& options) {
       ->type_name("FILE.png")
       ->group("Result");
   app.add_option("--preview-every", options.preview_every, "Steps between previews")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(quiet(CLI::Range(1, 1 << 20)))
       ->type_name("K")
       ->capture_default_str()
       ->group("Result");

@@ -1,6 +1,8 @@
 #include "client/cli/request_options.h"
 
+#include <charconv>
 #include <filesystem>
+#include <map>
 
 #include "client/cli/latents_file.h"
 #include "client/cli/verb.h"
@@ -13,6 +15,18 @@ constexpr int kMany = 1 << 20;
 const std::map<std::string, std::string> kDtypes = {{"float32", "float32"},   {"fp32", "float32"},
                                                     {"bfloat16", "bfloat16"}, {"bf16", "bfloat16"},
                                                     {"float16", "float16"},   {"fp16", "float16"}};
+
+/// CLI11 would take -1 for 2^64 - 1.
+CLI::Validator seed_check() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        std::uint64_t seed = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+        if (error == std::errc() && end == text.data() + text.size()) return "";
+        return "Value " + text + " is not a number from 0 to 2^64 - 1";
+      },
+      "");
+}
 
 }  // namespace
 
@@ -30,20 +44,20 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->type_name("TEXT")
       ->group(group);
   app.add_option("--n", request.images_per_prompt, "Pictures per prompt")
-      ->check(CLI::Range(1, kMany))
+      ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--height", request.height, "Pixels; default: the model's native size")
-      ->check(CLI::Range(1, kMany))
+      ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("N")
       ->group(group);
   app.add_option("--width", request.width, "Pixels; default: the model's native size")
-      ->check(CLI::Range(1, kMany))
+      ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("N")
       ->group(group);
   app.add_option("--steps", request.steps, "Sampler steps")
-      ->check(CLI::Range(1, 100000))
+      ->check(quiet(CLI::Range(1, 100000)))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -52,6 +66,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--seed", request.seed, "Seed of the noise, as torch's CPU generator takes it")
+      ->check(seed_check())
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -60,25 +75,27 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->type_name("NAME")
       ->group(group);
   app.add_option("--dtype", request.dtype, "Type that is computed in: float32, bfloat16 or float16")
-      ->transform(CLI::CheckedTransformer(kDtypes))
+      ->transform(quiet(CLI::CheckedTransformer(kDtypes)))
       ->type_name("TYPE")
       ->capture_default_str()
       ->group(group);
   app.add_option("--noise-dtype", request.noise_dtype,
                  "Type that noise is drawn in: float32, or model (that of --dtype)")
-      ->check(CLI::IsMember({"float32", "model"}))
+      ->check(quiet(CLI::IsMember({"float32", "model"})))
       ->type_name("TYPE")
       ->capture_default_str()
       ->group(group);
   app.add_option("--max-sequence-length", request.max_sequence_length, "Text tokens at most")
-      ->check(CLI::Range(1, kMany))
+      ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_flag("--resolution-binning", request.resolution_binning,
-               "Compute at the nearest size the model was trained at, then resize");
+               "Compute at the nearest size the model was trained at, then resize")
+      ->group(group);
   app.add_flag("--clean-caption", request.clean_caption,
-               "Clean the prompt as the model's training did");
+               "Clean the prompt as the model's training did")
+      ->group(group);
   app.add_option(
          "--init-latents", options.init_latents_path,
          "Start from tensor \"latents\" [n, 4, h/8, w/8] of this file, not from the seed's noise")
@@ -91,34 +108,34 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       "Parallelism (--method, --patches and --warmup change the picture, the rest does not)";
   app.add_option("--method", options.method,
                  "exact or pipefusion; default: pipefusion when --patches > 1")
-      ->check(CLI::IsMember({"exact", "pipefusion"}))
+      ->check(quiet(CLI::IsMember({"exact", "pipefusion"})))
       ->type_name("NAME")
       ->group(group);
   app.add_option("--patches", options.request.num_pipeline_patch, "PipeFusion patches of a picture")
-      ->check(CLI::Range(1, kMany))
+      ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("M")
       ->capture_default_str()
       ->group(group);
   app.add_option("--warmup", options.request.warmup_steps,
                  "PipeFusion: synchronous steps at the start")
-      ->check(CLI::Range(0, kMany))
+      ->check(quiet(CLI::Range(0, kMany)))
       ->type_name("K")
       ->capture_default_str()
       ->group(group);
   app.add_option("--dp", options.parallelism.dp, "Replicas that pictures are split over")
-      ->check(CLI::Range(1, kMany))
+      ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--cfg", options.parallelism.cfg,
                  "1 or 2 = the guidance branches on actors of their own")
-      ->check(CLI::Range(1, 2))
+      ->check(quiet(CLI::Range(1, 2)))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--pp", options.parallelism.pp,
                  "Pipeline stages that the model's blocks are split over")
-      ->check(CLI::Range(1, kMany))
+      ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);

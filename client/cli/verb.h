@@ -50,6 +50,12 @@ class Verb {
   bool json_ = false;
 };
 
+/// A check whose bounds do not clutter the help text; what it refuses it still explains.
+inline CLI::Validator quiet(CLI::Validator check) {
+  check.description("");
+  return check;
+}
+
 std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent);
 
 std::unique_ptr<Verb> make_run(CLI::App& parent);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <stdexcept>
 
@@ -15,6 +16,8 @@ constexpr std::uint32_t kMaxFailedStarts = 3;
 constexpr std::size_t kKeptJobs = 256;
 constexpr std::chrono::seconds kSupervisionInterval{1};
 constexpr std::chrono::milliseconds kStopDeadline{1500};
+/// A process that dies closes its sockets first: how long a lost link waits for the exit that explains it.
+constexpr std::chrono::milliseconds kExitGrace{100};
 
 std::string host_name() {
   char name[256] = {};
@@ -82,7 +85,11 @@ void Controller::open_endpoints() {
 }
 
 void Controller::make_rooms() {
-  deployments_ = std::make_unique<Deployments>(*server_, members_);
+  deployments_ = std::make_unique<Deployments>(
+      *server_, members_,
+      Deployments::Events{
+          .on_free = [this] { boost::asio::post(io_, [this] { runner_->start_queued(); }); },
+          .on_stuck = [this](ActorId id) { kill_actor(id, "it did not answer the end of its epoch"); }});
   runner_ = std::make_unique<jobs::JobRunner>(jobs::JobRunner::Tools{
       .io = io_,
       .server = *server_,
@@ -92,7 +99,6 @@ void Controller::make_rooms() {
       .deployments = *deployments_,
       .table = table_,
       .now = [this] { return now(); },
-      .kill_actor = [this](ActorId id) { kill_actor(id, "it did not answer the end of its epoch"); },
       .on_progress =
           [this](const jobs::JobEntry& job, wire::JobProgress progress) { gateway_->tell_progress(job, progress); },
       .on_finished = [this](const jobs::JobEntry& job) { gateway_->tell_finished(job); }});
@@ -112,6 +118,7 @@ void Controller::make_rooms() {
 
 void Controller::spawn(ActorId id) {
   const auto incarnation = control::random_incarnation();
+  kill_reasons_.erase(id);
   const Actor& actor = members_.at(id);
   const auto pid = agent_->spawn({.id = id,
                                   .incarnation = incarnation,
@@ -140,6 +147,10 @@ std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer)
 void Controller::on_message(control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
   const Actor* actor = members_.by_peer(peer);
   if (!actor) {
+    if (stopping_ && header.kind == wire::Kind::submit_job) {
+      server_->reply(peer, header, wire::Failure{wire::FailureCode::refused, "the cluster is stopping"});
+      return;
+    }
     gateway_->on_message(peer, header, payload);
     return;
   }
@@ -153,7 +164,10 @@ void Controller::on_message(control::PeerId peer, const wire::Header& header, st
 void Controller::on_lost(control::PeerId peer, const std::string& why) {
   if (const Actor* actor = members_.by_peer(peer)) {
     // Its process may still live, cut off or stopped: it must be gone before another takes its place.
-    kill_actor(actor->id, "lost: " + why);
+    auto grace = std::make_shared<boost::asio::steady_timer>(io_, kExitGrace);
+    grace->async_wait([this, grace, id = actor->id, incarnation = actor->incarnation, why](const auto&) {
+      if (members_.at(id).incarnation == incarnation) kill_actor(id, "lost: " + why);
+    });
     return;
   }
   gateway_->client_lost(peer);
@@ -174,12 +188,17 @@ void Controller::actor_exited(ActorId id, std::uint64_t incarnation, const ExitC
     return;
   }
   const auto peer = members_.at(id).peer;
-  runner_->actor_lost(id, text);
   if (!members_.exited(id, incarnation, text)) return;
   if (peer != 0) server_->drop(peer, "its process is gone");
   gateway_->note_failure("actor " + std::to_string(id) + " " + text);
-  if (members_.at(id).failed_starts >= kMaxFailedStarts || (ready_handler_ && members_.at(id).failed_starts > 0)) {
-    cannot_start("actor " + std::to_string(id) + " cannot start: " + text);
+  runner_->actor_lost(id, text);
+  respawn(id, text);
+}
+
+void Controller::respawn(ActorId id, const std::string& ended) {
+  const auto failed_starts = members_.at(id).failed_starts;
+  if (failed_starts >= kMaxFailedStarts || (ready_handler_ && failed_starts > 0)) {
+    cannot_start("actor " + std::to_string(id) + " cannot start: " + ended);
     return;
   }
   try {
@@ -190,6 +209,10 @@ void Controller::actor_exited(ActorId id, std::uint64_t incarnation, const ExitC
 }
 
 void Controller::on_ready(std::function<void(std::optional<std::string>)> handler) {
+  if (start_failure_ || stopping_) {
+    handler(start_failure_.value_or("the cluster was stopped"));
+    return;
+  }
   ready_handler_ = std::move(handler);
   check_ready();
 }
@@ -202,7 +225,9 @@ void Controller::check_ready() {
 
 void Controller::cannot_start(const std::string& why) {
   gateway_->note_failure(why);
+  start_failure_ = why;
   if (ready_handler_) std::exchange(ready_handler_, nullptr)(why);
+  runner_->fail_unplaceable(why);
 }
 
 void Controller::supervise() {
@@ -210,10 +235,14 @@ void Controller::supervise() {
   supervision_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error || stopping_) return;
     for (const auto& [id, actor] : members_.all()) {
-      if (actor.state != ActorState::ready || !runner_->busy(id)) continue;
+      const auto now = control::Clock::now();
+      if (actor.state != ActorState::ready || !runner_->busy(id)) {
+        seen_idle_[id] = now;
+        continue;
+      }
       const auto vitals = server_->vitals(actor.peer);
       if (!vitals) continue;
-      const auto still = control::Clock::now() - vitals->progress_changed;
+      const auto still = now - std::max(vitals->progress_changed, seen_idle_[id]);
       if (still > options_.task_deadline) {
         kill_actor(id, "its work loop made no progress for " + std::to_string(options_.task_deadline.count()) + " s");
       }
@@ -226,6 +255,7 @@ void Controller::stop(std::function<void()> stopped) {
   if (stopping_) return;
   runner_->fail_all("the cluster was stopped");
   stopping_ = true;
+  if (ready_handler_) std::exchange(ready_handler_, nullptr)("the cluster was stopped");
   stopped_ = std::move(stopped);
   supervision_timer_.cancel();
   for (const auto& [id, actor] : members_.all()) {

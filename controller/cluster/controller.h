@@ -45,6 +45,7 @@ class Controller {
   void on_lost(control::PeerId peer, const std::string& why);
   void check_ready();
   void cannot_start(const std::string& why);
+  void respawn(ActorId id, const std::string& ended);
   void supervise();
   void kill_actor(ActorId id, const std::string& why);
   double now() const;
@@ -65,6 +66,8 @@ class Controller {
   boost::asio::steady_timer supervision_timer_;
   boost::asio::steady_timer stop_timer_;
   std::map<ActorId, std::string> kill_reasons_;
+  std::map<ActorId, control::Clock::time_point> seen_idle_;  // when supervision last saw it without a task
+  std::optional<std::string> start_failure_;
   std::function<void(std::optional<std::string>)> ready_handler_;
   std::function<void()> stop_asked_;
   std::function<void()> stopped_;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr control::Milliseconds kLoadDeadline{900'000};
 constexpr control::Milliseconds kConnectDeadline{20'000};
-constexpr control::Milliseconds kTakeDownDeadline{5'000};
+constexpr control::Milliseconds kTakeDownDeadline{20'000};
 
 }  // namespace
 
@@ -31,8 +31,9 @@ std::shared_ptr<Deployment> Deployments::find_idle(const std::string& model, con
   for (const auto& [id, deployment] : deployments_) {
     const bool fits = deployment->ready && deployment->model == model && deployment->dtype == plan.request.dtype &&
                       deployment->degrees == plan.degrees && deployment->stages == plan.stages;
-    const auto idle = [&](ActorId actor) {
-      return members_.at(actor).state == ActorState::ready && members_.at(actor).job == 0;
+    const auto idle = [&](ActorId id) {
+      const Actor& actor = members_.at(id);
+      return actor.state == ActorState::ready && actor.job == 0 && actor.deployment == deployment->id;
     };
     if (fits && std::all_of(deployment->actor_of_rank.begin(), deployment->actor_of_rank.end(), idle)) {
       return deployment;
@@ -53,7 +54,7 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(int world) const 
 std::shared_ptr<Deployment> Deployments::load(const std::string& model, const plan::Plan& plan,
                                               std::vector<ActorId> actors, OnReady on_ready) {
   for (const ActorId actor : actors) {
-    if (const auto old = get(members_.at(actor).deployment)) take_down(old, "its actors are needed", {});
+    if (const auto old = get(members_.at(actor).deployment)) take_down(old, "its actors are needed");
   }
   auto deployment = std::make_shared<Deployment>();
   deployment->id = next_id_++;
@@ -143,7 +144,7 @@ void Deployments::count(const std::shared_ptr<Loading>& loading, ActorId actor, 
     loading->failure->what = "actor " + std::to_string(actor) + ": " + loading->failure->what;
   }
   if (--loading->waiting_for > 0) return;
-  if (loading->failure) {
+  if (loading->failure || !get(loading->deployment->id)) {
     finish(loading);
   } else {
     (this->*next)(loading);
@@ -154,15 +155,14 @@ void Deployments::finish(const std::shared_ptr<Loading>& loading) {
   const auto deployment = loading->deployment;
   if (loading->failure || !get(deployment->id)) {
     if (!loading->failure) loading->failure = {wire::FailureCode::cancelled, "the deployment was taken down"};
-    take_down(deployment, loading->failure->what, {});
+    take_down(deployment, loading->failure->what);
   } else {
     deployment->ready = true;
   }
   loading->on_ready(deployment, loading->failure);
 }
 
-void Deployments::take_down(const std::shared_ptr<Deployment>& deployment, const std::string& why,
-                            std::function<void(ActorId)> on_stuck) {
+void Deployments::take_down(const std::shared_ptr<Deployment>& deployment, const std::string& why) {
   if (deployments_.erase(deployment->id) == 0) return;
   deployment->ready = false;
   for (const ActorId id : deployment->actor_of_rank) {
@@ -171,12 +171,25 @@ void Deployments::take_down(const std::shared_ptr<Deployment>& deployment, const
     actor.deployment = 0;
     actor.rank = -1;
     if (actor.state != ActorState::ready) continue;
-    server_.request(actor.peer, wire::AbortEpoch{deployment->epoch, why}, kTakeDownDeadline,
-                    [on_stuck, id](const control::Reply& reply) {
-                      if (!reply.ok() && reply.failure().code == wire::FailureCode::timeout && on_stuck) on_stuck(id);
-                    });
+    end_epoch(id, deployment->epoch, why);
     server_.send(actor.peer, wire::Unload{deployment->id});
   }
+}
+
+void Deployments::end_epoch(ActorId id, std::uint64_t epoch, const std::string& why) {
+  Actor& leaving = members_.at(id);
+  leaving.leaving_epoch = epoch;
+  server_.request(leaving.peer, wire::AbortEpoch{epoch, why}, kTakeDownDeadline,
+                  [this, id, epoch](const control::Reply& reply) {
+                    Actor& actor = members_.at(id);
+                    if (actor.leaving_epoch != epoch) return;  // another process by now, or another end
+                    if (reply.ok()) {
+                      actor.leaving_epoch = 0;
+                      events_.on_free();
+                    } else if (reply.failure().code == wire::FailureCode::timeout) {
+                      events_.on_stuck(id);
+                    }
+                  });
 }
 
 }  // namespace troupe::cluster

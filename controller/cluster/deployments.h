@@ -34,7 +34,13 @@ class Deployments {
   /// Empty failure = success.
   using OnReady = std::function<void(std::shared_ptr<Deployment>, const std::optional<wire::Failure>&)>;
 
-  Deployments(control::Server& server, Members& members) : server_(server), members_(members) {}
+  struct Events {
+    std::function<void()> on_free;            // an actor is done with a deployment that was taken down
+    std::function<void(ActorId)> on_stuck;    // it does not answer the end of its epoch
+  };
+
+  Deployments(control::Server& server, Members& members, Events events)
+      : server_(server), members_(members), events_(std::move(events)) {}
 
   /// The ready deployment whose actors are all without a job and fit this plan, or nothing.
   std::shared_ptr<Deployment> find_idle(const std::string& model, const plan::Plan& plan) const;
@@ -44,10 +50,9 @@ class Deployments {
   /// `on_ready` is called once. On failure nothing half-loaded remains.
   std::shared_ptr<Deployment> load(const std::string& model, const plan::Plan& plan, std::vector<ActorId> actors,
                                    OnReady on_ready);
-  /// Ends the deployment's epoch at all its actors and forgets it there; those that do not answer in time are named
-  /// to `on_stuck`.
-  void take_down(const std::shared_ptr<Deployment>& deployment, const std::string& why,
-                 std::function<void(ActorId)> on_stuck);
+  /// Ends the deployment's epoch at all its actors and forgets it there. They are not idle before they have answered;
+  /// those that do not in time are stuck.
+  void take_down(const std::shared_ptr<Deployment>& deployment, const std::string& why);
   std::shared_ptr<Deployment> get(std::uint64_t id) const;
 
  private:
@@ -57,9 +62,11 @@ class Deployments {
   void count(const std::shared_ptr<Loading>& loading, ActorId actor, const control::Reply& reply,
              void (Deployments::*next)(const std::shared_ptr<Loading>&));
   void finish(const std::shared_ptr<Loading>& loading);
+  void end_epoch(ActorId actor, std::uint64_t epoch, const std::string& why);
 
   control::Server& server_;
   Members& members_;
+  Events events_;
   std::uint64_t next_id_ = 1;
   std::uint64_t next_epoch_ = 1;
   std::map<std::uint64_t, std::shared_ptr<Deployment>> deployments_;

@@ -32,6 +32,7 @@ void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) 
   actor.peer = 0;
   actor.deployment = 0;
   actor.rank = -1;
+  actor.leaving_epoch = 0;
 }
 
 std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
@@ -70,9 +71,14 @@ Actor* Members::by_peer(control::PeerId peer) {
 std::vector<ActorId> Members::idle() const {
   std::vector<ActorId> result;
   for (const auto& [id, actor] : actors_) {
-    if (actor.state == ActorState::ready && actor.job == 0) result.push_back(id);
+    if (actor.state == ActorState::ready && actor.job == 0 && actor.leaving_epoch == 0) result.push_back(id);
   }
   return result;
+}
+
+std::size_t Members::living_count() const {
+  return std::count_if(actors_.begin(), actors_.end(),
+                       [](const auto& entry) { return entry.second.state != ActorState::dead; });
 }
 
 std::size_t Members::ready_count() const {

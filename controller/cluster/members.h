@@ -30,6 +30,7 @@ struct Actor {
   std::uint64_t job = 0;            // that has it now; 0 = none
   std::uint64_t deployment = 0;     // whose stage it keeps; 0 = none
   std::int32_t rank = -1;           // in that deployment's mesh
+  std::uint64_t leaving_epoch = 0;  // told to end it and has not answered yet; 0 = none
   std::string last_cause;           // why its last process ended
 };
 
@@ -50,9 +51,11 @@ class Members {
   bool exited(ActorId id, std::uint64_t incarnation, const std::string& cause);
 
   Actor* by_peer(control::PeerId peer);
-  /// Ready actors without a job.
+  /// Ready actors without a job, and done with what they did before.
   std::vector<ActorId> idle() const;
   std::size_t ready_count() const;
+  /// Actors that are ready or may become so.
+  std::size_t living_count() const;
 
  private:
   std::map<ActorId, Actor> actors_;

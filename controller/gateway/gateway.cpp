@@ -71,10 +71,12 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   try {
     auto plan = plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
     const auto world = static_cast<std::size_t>(plan.degrees.world());
-    if (world > tools_.members.all().size()) {
+    if (const auto living = tools_.members.living_count(); world > living) {
+      const auto all = tools_.members.all().size();
       return refuse(wire::FailureCode::bad_request,
                     "dp × cfg × pp = " + std::to_string(world) + " actors are needed, but the cluster has " +
-                        std::to_string(tools_.members.all().size()));
+                        std::to_string(all) +
+                        (living < all ? ", of which " + std::to_string(all - living) + " cannot start" : ""));
     }
     const auto warnings = plan.warnings;
     const auto id = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now());

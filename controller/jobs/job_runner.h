@@ -31,8 +31,7 @@ class JobRunner {
     cluster::Members& members;
     cluster::Deployments& deployments;
     JobTable& table;
-    std::function<double()> now;                      // seconds
-    std::function<void(cluster::ActorId)> kill_actor; // that does not answer any more
+    std::function<double()> now;  // seconds
     std::function<void(const JobEntry&, wire::JobProgress)> on_progress;
     std::function<void(const JobEntry&)> on_finished;
   };
@@ -46,8 +45,10 @@ class JobRunner {
   void cancel(JobId job, const std::string& why);
   void task_done(cluster::ActorId actor, const wire::TaskDone& done);
   void task_failed(cluster::ActorId actor, const wire::TaskFailed& failed);
-  /// An actor's process is gone. `cause` says how.
+  /// An actor's process is gone. `cause` says how. Its job fails, its deployment goes.
   void actor_lost(cluster::ActorId actor, const std::string& cause);
+  /// Jobs that wait for more actors than the cluster will ever have again fail, with this cause.
+  void fail_unplaceable(const std::string& why);
   /// Every job ends now, with this cause.
   void fail_all(const std::string& why);
   /// "job 3 step 5 patch 1 stage 0", or empty.
@@ -72,6 +73,9 @@ class JobRunner {
   void end_at_actors(Run& run);
   void succeed(Run& run);
   void fail(JobId job, wire::Failure failure);
+  /// A failure that only says that a peer is gone waits a moment for the one that says how it ended.
+  void fail_with_cause(JobId job, wire::Failure failure);
+  void fail_later(JobId job, wire::Failure failure);
   void finish(JobId job, wire::JobState state, wire::Failure failure);
   void progress(JobEntry& job, std::vector<wire::BlobRef> blobs = {}, std::vector<std::string> warnings = {});
   Run* find(JobId job);

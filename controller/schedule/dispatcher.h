@@ -24,8 +24,8 @@ struct Issue {
 ///  - the receive of a transfer is issued together with its producer, so both ends of an edge agree on the order;
 ///  - at most `window` unfinished tasks lie at an actor;
 ///  - among tasks that may go, the job of higher priority, then the older one, then the earlier task goes first.
-/// Slots: patch m of a job is in one place at a time, so an edge holds at most one transfer for each of its patches;
-/// that is what an actor reserves when the job begins, and why issuing never waits for a slot.
+/// Slots: patch m of a job is in one place at a time, and a producer is issued at most a window ahead. So an actor holds
+/// at most patches + window + 1 posted receives of a job, whatever happens, and issuing never waits for a slot.
 class Dispatcher {
  public:
   explicit Dispatcher(int window) : window_(window) {}

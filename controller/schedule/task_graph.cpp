@@ -41,7 +41,8 @@ class ReplicaBuilder {
 
   std::uint32_t add_text() {
     const int replica = plan_.degrees.world() / plan_.degrees.dp;
-    Task task{.kind = wire::TaskKind::encode_text};
+    Task task;
+    task.kind = wire::TaskKind::encode_text;
     for (int i = 0; i < replica; ++i) task.ranks.push_back(dp_ * replica + i);
     return add(std::move(task));
   }
@@ -52,7 +53,10 @@ class ReplicaBuilder {
   }
 
   std::uint32_t add_micro_step(int step, int stage, int patch, std::uint32_t before) {
-    Task task{.step = step, .stage = stage, .patch = patch};
+    Task task;
+    task.step = step;
+    task.stage = stage;
+    task.patch = patch;
     task.ranks = stage_ranks(stage);
     task.predecessors = {before};
     const auto last = last_of_stage_.find(stage);
@@ -70,7 +74,8 @@ class ReplicaBuilder {
   }
 
   void add_decode(const std::vector<std::uint32_t>& leaving) {
-    Task task{.kind = wire::TaskKind::decode};
+    Task task;
+    task.kind = wire::TaskKind::decode;
     task.step = plan_.request.steps;
     task.stage = plan_.degrees.pp - 1;
     task.ranks = {plan_.decode_rank(dp_)};

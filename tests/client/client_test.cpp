@@ -20,21 +20,26 @@ Submission simple() {
 
 }  // namespace
 
-TEST_CASE("a job's request arrives as it was given, its progress in order, its pictures and latents whole") {
+TEST_CASE(
+    "a job's request arrives as it was given, its progress in order, its pictures and latents "
+    "whole") {
   FakeController controller;
   const std::vector<float> values = {1, 2, 3, 4, 5, 6, 7, 8};
   wire::SubmitJob seen;
-  controller.on(wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                            std::span<const std::byte> bytes) {
-    seen = wire::decode<wire::SubmitJob>(bytes);
-    const auto job = c.accept(peer, header);
-    // The blob of the first step is far bigger than those after it, and must still be handed on first.
-    c.progress(peer, job, 1, {c.hold("preview", std::string(3'000'000, 'p'))});
-    c.progress(peer, job, 2, {c.hold("latents", testing::float_bytes(values), {1, 2, 2, 2})});
-    c.progress(peer, job, 3);
-    c.succeed(peer, job, {c.hold("picture", "first"), c.hold("picture", std::string(2'000'000, 'x')),
-                          c.hold("latents", testing::float_bytes(values), {1, 2, 2, 2})});
-  });
+  controller.on(
+      wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer,
+                                  const wire::Header& header, std::span<const std::byte> bytes) {
+        seen = wire::decode<wire::SubmitJob>(bytes);
+        const auto job = c.accept(peer, header);
+        // The blob of the first step is far bigger than those after it, and must still be handed on
+        // first.
+        c.progress(peer, job, 1, {c.hold("preview", std::string(3'000'000, 'p'))});
+        c.progress(peer, job, 2, {c.hold("latents", testing::float_bytes(values), {1, 2, 2, 2})});
+        c.progress(peer, job, 3);
+        c.succeed(peer, job,
+                  {c.hold("picture", "first"), c.hold("picture", std::string(2'000'000, 'x')),
+                   c.hold("latents", testing::float_bytes(values), {1, 2, 2, 2})});
+      });
 
   auto client = Client::connect(controller.endpoint());
   REQUIRE(client.ok());
@@ -83,18 +88,22 @@ TEST_CASE("a job's request arrives as it was given, its progress in order, its p
   CHECK(seen.job.parallelism == wire::Parallelism{1, 2, 3});
 }
 
-TEST_CASE("initial latents are there for the controller to fetch before it accepts, and gone after a refusal") {
+TEST_CASE(
+    "initial latents are there for the controller to fetch before it accepts, and gone after a "
+    "refusal") {
   FakeController controller;
   std::promise<std::string> fetched;
-  controller.on(wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                            std::span<const std::byte> bytes) {
-    const auto request = wire::decode<wire::SubmitJob>(bytes).job.request;
-    c.blob_server().fetch(header.incarnation, request.init_latents_blob, request.init_latents_bytes, 10s,
-                          [&, peer, header](control::BlobResult blob) {
-                            fetched.set_value(blob ? *blob.bytes : blob.failure.what);
-                            c.server().reply(peer, header, wire::Failure{wire::FailureCode::bad_request, "no"});
-                          });
-  });
+  controller.on(
+      wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer,
+                                  const wire::Header& header, std::span<const std::byte> bytes) {
+        const auto request = wire::decode<wire::SubmitJob>(bytes).job.request;
+        c.blob_server().fetch(
+            header.incarnation, request.init_latents_blob, request.init_latents_bytes, 10s,
+            [&, peer, header](control::BlobResult blob) {
+              fetched.set_value(blob ? *blob.bytes : blob.failure.what);
+              c.server().reply(peer, header, wire::Failure{wire::FailureCode::bad_request, "no"});
+            });
+      });
   auto client = Client::connect(controller.endpoint());
   REQUIRE(client.ok());
   Submission submission = simple();
@@ -127,11 +136,12 @@ TEST_CASE("initial latents that do not fit the request are refused before anybod
 
 TEST_CASE("a failed job gives its cause, a cancelled one says so") {
   FakeController controller;
-  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                           std::span<const std::byte>) {
+  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
     const auto job = c.accept(peer, header);
     if (job == 1) c.fail(peer, job, {wire::FailureCode::timeout, "actor 2 (pid 9) hung in step 3"});
-    if (job == 2) c.fail(peer, job, {wire::FailureCode::out_of_memory, "job 2: 3 GB more than there is"});
+    if (job == 2)
+      c.fail(peer, job, {wire::FailureCode::out_of_memory, "job 2: 3 GB more than there is"});
     if (job == 3) c.fail(peer, job, {wire::FailureCode::cancelled, ""}, wire::JobState::cancelled);
   });
   auto client = Client::connect(controller.endpoint());
@@ -157,11 +167,12 @@ TEST_CASE("a failed job gives its cause, a cancelled one says so") {
 TEST_CASE("wait keeps to its deadline, and the job can be waited for again") {
   FakeController controller;
   control::PeerId owner = 0;
-  controller.on(wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                            std::span<const std::byte>) {
-    owner = peer;
-    c.accept(peer, header);
-  });
+  controller.on(wire::Kind::submit_job,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte>) {
+                  owner = peer;
+                  c.accept(peer, header);
+                });
   auto client = Client::connect(controller.endpoint());
   REQUIRE(client.ok());
   const auto job = client.value().submit(simple());
@@ -180,22 +191,26 @@ TEST_CASE("wait keeps to its deadline, and the job can be waited for again") {
 
 TEST_CASE("another client's job can be followed by its number; an unknown one is not found") {
   FakeController controller;
-  controller.on(wire::Kind::wait_job, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                         std::span<const std::byte> bytes) {
-    const auto job = wire::decode<wire::WaitJob>(bytes).job;
-    if (job != 5) {
-      c.server().reply(peer, header, wire::Failure{wire::FailureCode::not_found, "no job " + std::to_string(job)});
-      return;
-    }
-    // The end may come before the answer.
-    c.progress(peer, 5, 2);
-    c.succeed(peer, 5, {c.hold("picture", "five")});
-    c.server().reply(peer, header, wire::Done{});
-  });
+  controller.on(
+      wire::Kind::wait_job, [](FakeController& c, control::PeerId peer, const wire::Header& header,
+                               std::span<const std::byte> bytes) {
+        const auto job = wire::decode<wire::WaitJob>(bytes).job;
+        if (job != 5) {
+          c.server().reply(
+              peer, header,
+              wire::Failure{wire::FailureCode::not_found, "no job " + std::to_string(job)});
+          return;
+        }
+        // The end may come before the answer.
+        c.progress(peer, 5, 2);
+        c.succeed(peer, 5, {c.hold("picture", "five")});
+        c.server().reply(peer, header, wire::Done{});
+      });
   auto client = Client::connect(controller.endpoint());
   REQUIRE(client.ok());
   std::atomic<int> step = 0;
-  const auto result = client.value().wait(5, 10s, [&](const Progress& progress) { step = progress.step; });
+  const auto result =
+      client.value().wait(5, 10s, [&](const Progress& progress) { step = progress.step; });
   REQUIRE(result.ok());
   CHECK(result.value().pictures.at(0).png == "five");
   CHECK(step == 2);
@@ -208,14 +223,14 @@ TEST_CASE("another client's job can be followed by its number; an unknown one is
 
 TEST_CASE("cancel, jobs, status and stop answer with what the controller says") {
   FakeController controller;
-  controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                          std::span<const std::byte>) {
+  controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,
+                                          const wire::Header& header, std::span<const std::byte>) {
     wire::JobList list;
     list.jobs.push_back({3, wire::JobState::running, "a cat", 2, 5, 20, 1.5, ""});
     c.server().reply(peer, header, list);
   });
-  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                           std::span<const std::byte>) {
+  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
     wire::ClusterStatus status;
     status.version = "9.9";
     wire::ActorRow actor;
@@ -239,19 +254,23 @@ TEST_CASE("cancel, jobs, status and stop answer with what the controller says") 
   CHECK(client.value().stop_cluster().ok());
 }
 
-TEST_CASE("a job can be cancelled from its own progress callback; waiting there is refused, not deadlocked") {
+TEST_CASE(
+    "a job can be cancelled from its own progress callback; waiting there is refused, not "
+    "deadlocked") {
   FakeController controller;
   control::PeerId owner = 0;
-  controller.on(wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                            std::span<const std::byte>) {
-    owner = peer;
-    c.progress(peer, c.accept(peer, header), 1);
-  });
-  controller.on(wire::Kind::cancel_job, [&](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                            std::span<const std::byte>) {
-    c.server().reply(peer, header, wire::Done{});
-    c.fail(owner, 1, {}, wire::JobState::cancelled);
-  });
+  controller.on(wire::Kind::submit_job,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte>) {
+                  owner = peer;
+                  c.progress(peer, c.accept(peer, header), 1);
+                });
+  controller.on(wire::Kind::cancel_job,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte>) {
+                  c.server().reply(peer, header, wire::Done{});
+                  c.fail(owner, 1, {}, wire::JobState::cancelled);
+                });
   auto connected = Client::connect(controller.endpoint());
   REQUIRE(connected.ok());
   Client& client = connected.value();

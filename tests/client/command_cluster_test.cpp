@@ -25,20 +25,24 @@ testing::CommandResult run(const FakeController& controller, const std::string& 
 
 /// Accepts every job and ends it with `pictures` pictures.
 void make_pictures(FakeController& controller, int pictures) {
-  controller.on(wire::Kind::submit_job, [pictures](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                                   std::span<const std::byte> bytes) {
-    const auto request = wire::decode<wire::SubmitJob>(bytes).job.request;
-    const auto job = c.accept(peer, header);
-    for (int step = 1; step <= 4; ++step) {
-      std::vector<wire::BlobRef> blobs;
-      if (request.progress_content == "preview") blobs.push_back(c.hold("preview", "rough"));
-      c.progress(peer, job, step, blobs);
-    }
-    std::vector<wire::BlobRef> blobs;
-    for (int i = 0; i < pictures; ++i) blobs.push_back(c.hold("picture", "picture " + std::to_string(i)));
-    if (request.want_latents) blobs.push_back(c.hold("latents", testing::float_bytes({1, 2}), {1, 1, 1, 2}));
-    c.succeed(peer, job, blobs);
-  });
+  controller.on(wire::Kind::submit_job,
+                [pictures](FakeController& c, control::PeerId peer, const wire::Header& header,
+                           std::span<const std::byte> bytes) {
+                  const auto request = wire::decode<wire::SubmitJob>(bytes).job.request;
+                  const auto job = c.accept(peer, header);
+                  for (int step = 1; step <= 4; ++step) {
+                    std::vector<wire::BlobRef> blobs;
+                    if (request.progress_content == "preview")
+                      blobs.push_back(c.hold("preview", "rough"));
+                    c.progress(peer, job, step, blobs);
+                  }
+                  std::vector<wire::BlobRef> blobs;
+                  for (int i = 0; i < pictures; ++i)
+                    blobs.push_back(c.hold("picture", "picture " + std::to_string(i)));
+                  if (request.want_latents)
+                    blobs.push_back(c.hold("latents", testing::float_bytes({1, 2}), {1, 1, 1, 2}));
+                  c.succeed(peer, job, blobs);
+                });
 }
 
 }  // namespace
@@ -47,8 +51,9 @@ TEST_CASE("submit shows progress, writes its pictures and names them") {
   FakeController controller;
   make_pictures(controller, 2);
   const Scratch scratch;
-  const auto result = run(controller, "submit --prompt a --n 2 --output " + scratch / "o.png" + " --save-latents " +
-                                          scratch / "l.safetensors" + " --preview " + scratch / "p.png");
+  const auto result =
+      run(controller, "submit --prompt a --n 2 --output " + scratch / "o.png" + " --save-latents " +
+                          scratch / "l.safetensors" + " --preview " + scratch / "p.png");
   INFO(result.err);
   CHECK(result.exit_code == 0);
   CHECK(result.out == scratch / "o-0.png" + "\n" + scratch / "o-1.png" + "\n");
@@ -63,7 +68,8 @@ TEST_CASE("submit --json --quiet: the report with the outputs, nothing else") {
   FakeController controller;
   make_pictures(controller, 1);
   const Scratch scratch;
-  const auto result = run(controller, "submit --quiet --json --prompt a --output " + scratch / "o.png");
+  const auto result =
+      run(controller, "submit --quiet --json --prompt a --output " + scratch / "o.png");
   CHECK(result.exit_code == 0);
   CHECK(result.err.empty());
   CHECK(result.out.find("\"seed\": 7") != std::string::npos);
@@ -74,9 +80,10 @@ TEST_CASE("submit --json --quiet: the report with the outputs, nothing else") {
 
 TEST_CASE("a failed job: exit code 1, its cause in one line, no file") {
   FakeController controller;
-  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                           std::span<const std::byte>) {
-    c.fail(peer, c.accept(peer, header), {wire::FailureCode::internal, "actor 1 (pid 5) was killed\nby signal 9"});
+  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    c.fail(peer, c.accept(peer, header),
+           {wire::FailureCode::internal, "actor 1 (pid 5) was killed\nby signal 9"});
   });
   const Scratch scratch;
   const auto result = run(controller, "submit --prompt a --output " + scratch / "o.png");
@@ -88,14 +95,16 @@ TEST_CASE("a failed job: exit code 1, its cause in one line, no file") {
 TEST_CASE("--timeout cancels the job") {
   FakeController controller;
   std::atomic<int> cancelled = 0;
-  controller.on(wire::Kind::cancel_job, [&](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                            std::span<const std::byte>) {
-    ++cancelled;
-    c.server().reply(peer, header, wire::Done{});
-    c.fail(peer, 1, {}, wire::JobState::cancelled);
-  });
+  controller.on(wire::Kind::cancel_job,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte>) {
+                  ++cancelled;
+                  c.server().reply(peer, header, wire::Done{});
+                  c.fail(peer, 1, {}, wire::JobState::cancelled);
+                });
   const Scratch scratch;
-  const auto result = run(controller, "submit --prompt a --timeout 0.3 --output " + scratch / "o.png");
+  const auto result =
+      run(controller, "submit --prompt a --timeout 0.3 --output " + scratch / "o.png");
   CHECK(result.exit_code == 1);
   CHECK(result.err == "troupe: job 1 was cancelled: not done within the --timeout of 0.30 s\n");
   CHECK(cancelled == 1);
@@ -106,28 +115,31 @@ TEST_CASE("Ctrl-C cancels the job: 130; SIGTERM: 143") {
     FakeController controller;
     std::atomic<int> submitted = 0;
     control::PeerId owner = 0;
-    controller.on(wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                              std::span<const std::byte>) {
-      owner = peer;
-      c.accept(peer, header);
-      ++submitted;
-    });
-    controller.on(wire::Kind::cancel_job, [&](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                              std::span<const std::byte>) {
-      c.server().reply(peer, header, wire::Done{});
-      c.fail(owner, 1, {}, wire::JobState::cancelled);
-    });
+    controller.on(wire::Kind::submit_job,
+                  [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                      std::span<const std::byte>) {
+                    owner = peer;
+                    c.accept(peer, header);
+                    ++submitted;
+                  });
+    controller.on(wire::Kind::cancel_job,
+                  [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                      std::span<const std::byte>) {
+                    c.server().reply(peer, header, wire::Done{});
+                    c.fail(owner, 1, {}, wire::JobState::cancelled);
+                  });
     const Scratch scratch;
     const std::string output = scratch / "o.png";
     const std::string endpoint = controller.endpoint();
     const pid_t child = fork();
     if (child == 0) {
       ::freopen("/dev/null", "w", stderr);
-      execl(TROUPE_BINARY_DIR "/bin/troupe", "troupe", "submit", "--prompt", "a", "--output", output.c_str(),
-            "--connect", endpoint.c_str(), nullptr);
+      execl(TROUPE_BINARY_DIR "/bin/troupe", "troupe", "submit", "--prompt", "a", "--output",
+            output.c_str(), "--connect", endpoint.c_str(), nullptr);
       _exit(99);
     }
-    for (int i = 0; i < 2000 && submitted == 0; ++i) std::this_thread::sleep_for(10ms);
+    for (int i = 0; i < 2000 && submitted == 0; ++i)
+      std::this_thread::sleep_for(10ms);
     REQUIRE(submitted == 1);
     kill(child, signal);
     int status = 0;
@@ -141,11 +153,12 @@ TEST_CASE("Ctrl-C cancels the job: 130; SIGTERM: 143") {
 TEST_CASE("submit --detach prints the number, wait fetches the pictures and leaves the job alone") {
   FakeController controller;
   std::atomic<bool> detached = false;
-  controller.on(wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                            std::span<const std::byte> bytes) {
-    detached = wire::decode<wire::SubmitJob>(bytes).detached;
-    c.accept(peer, header);
-  });
+  controller.on(wire::Kind::submit_job,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte> bytes) {
+                  detached = wire::decode<wire::SubmitJob>(bytes).detached;
+                  c.accept(peer, header);
+                });
   const auto submitted = run(controller, "submit --prompt a --detach");
   CHECK(submitted.out == "1\n");
   CHECK(detached);
@@ -159,8 +172,8 @@ TEST_CASE("submit --detach prints the number, wait fetches the pictures and leav
   CHECK(early.err.find("it goes on") != std::string::npos);
   CHECK(cancelled == 0);
 
-  controller.on(wire::Kind::wait_job, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                         std::span<const std::byte>) {
+  controller.on(wire::Kind::wait_job, [](FakeController& c, control::PeerId peer,
+                                         const wire::Header& header, std::span<const std::byte>) {
     c.server().reply(peer, header, wire::Done{});
     c.succeed(peer, 1, {c.hold("picture", "png")});
   });
@@ -171,14 +184,14 @@ TEST_CASE("submit --detach prints the number, wait fetches the pictures and leav
 
 TEST_CASE("status and jobs, for people and for programs") {
   FakeController controller;
-  controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                          std::span<const std::byte>) {
+  controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,
+                                          const wire::Header& header, std::span<const std::byte>) {
     wire::JobList list;
     list.jobs.push_back({3, wire::JobState::failed, "a cat", 2, 5, 20, 1.5, "actor 1 died"});
     c.server().reply(peer, header, list);
   });
-  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                           std::span<const std::byte>) {
+  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
     wire::ClusterStatus status;
     status.version = "0.1.0";
     status.host = "hal";
@@ -196,8 +209,8 @@ TEST_CASE("status and jobs, for people and for programs") {
   });
   const auto status = run(controller, "status");
   CHECK(status.exit_code == 0);
-  for (const char* word : {"hal", "77", "busy", "cuda:2", "cfg 1/2 [0 2], pp 0/2 [2 3]", "job 3 step 5", "812 MB",
-                           "job 3: actor 1 died"}) {
+  for (const char* word : {"hal", "77", "busy", "cuda:2", "cfg 1/2 [0 2], pp 0/2 [2 3]",
+                           "job 3 step 5", "812 MB", "job 3: actor 1 died"}) {
     INFO(word);
     CHECK(status.out.find(word) != std::string::npos);
   }
@@ -206,6 +219,7 @@ TEST_CASE("status and jobs, for people and for programs") {
   for (const char* word : {"3", "failed", "5/20", "a cat", "actor 1 died"}) {
     CHECK(jobs.out.find(word) != std::string::npos);
   }
-  CHECK(run(controller, "jobs --json").out.find("\"cause\": \"actor 1 died\"") != std::string::npos);
+  CHECK(run(controller, "jobs --json").out.find("\"cause\": \"actor 1 died\"") !=
+        std::string::npos);
   CHECK(run(controller, "cancel 3").out == "job 3: as you wish\n");
 }

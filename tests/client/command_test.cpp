@@ -11,11 +11,14 @@ using namespace troupe::testing;
 namespace {
 
 bool is_one_line(const std::string& text) {
-  return std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n' && text.rfind("troupe: ", 0) == 0;
+  return std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n' &&
+         text.rfind("troupe: ", 0) == 0;
 }
 
-/// Refused with this exit code, one line on standard error that holds these words, nothing on standard output.
-void check_refused(const std::string& arguments, int exit_code, const std::vector<std::string>& words) {
+/// Refused with this exit code, one line on standard error that holds these words, nothing on
+/// standard output.
+void check_refused(const std::string& arguments, int exit_code,
+                   const std::vector<std::string>& words) {
   const CommandResult result = troupe::testing::troupe(arguments);
   INFO("troupe " << arguments << ": " << result.err);
   CHECK(result.exit_code == exit_code);
@@ -32,14 +35,18 @@ void check_refused(const std::string& arguments, int exit_code, const std::vecto
 TEST_CASE("help and version") {
   const auto help = troupe::testing::troupe("--help");
   CHECK(help.exit_code == 0);
-  for (const char* verb : {"status", "submit", "wait", "jobs", "cancel", "stop", "inspect", "Examples:"}) {
+  for (const char* verb :
+       {"status", "submit", "wait", "jobs", "cancel", "stop", "inspect", "Examples:"}) {
     CHECK(help.out.find(verb) != std::string::npos);
   }
   const auto submit = troupe::testing::troupe("submit --help");
   CHECK(submit.exit_code == 0);
-  for (const char* option : {"--prompt", "--negative-prompt", "--height", "--width", "--steps", "--guidance", "--seed",
-                             "--n", "--sampler", "--method", "--dp", "--cfg", "--pp", "--patches", "--warmup",
-                             "--init-latents", "--save-latents", "--output", "--json", "--connect", "Examples:"}) {
+  for (const char* option : {"--prompt",       "--negative-prompt", "--height", "--width",
+                             "--steps",        "--guidance",        "--seed",   "--n",
+                             "--sampler",      "--method",          "--dp",     "--cfg",
+                             "--pp",           "--patches",         "--warmup", "--init-latents",
+                             "--save-latents", "--output",          "--json",   "--connect",
+                             "Examples:"}) {
     INFO(option);
     CHECK(submit.out.find(option) != std::string::npos);
   }
@@ -48,7 +55,8 @@ TEST_CASE("help and version") {
 }
 
 TEST_CASE("usage errors name what is wrong and what was probably meant") {
-  check_refused("submit --prompt x --stpes 3", 2, {"--stpes", "did you mean --steps?", "troupe submit --help"});
+  check_refused("submit --prompt x --stpes 3", 2,
+                {"--stpes", "did you mean --steps?", "troupe submit --help"});
   check_refused("submit --frobnicate=3 --prompt x", 2, {"unknown option --frobnicate"});
   check_refused("statsu", 2, {"unknown command statsu", "did you mean status?"});
   check_refused("--verison", 2, {"--verison", "did you mean --version?"});
@@ -57,7 +65,8 @@ TEST_CASE("usage errors name what is wrong and what was probably meant") {
   check_refused("submit --prompt x --steps many", 2, {"--steps", "many"});
   check_refused("submit --prompt x --steps 0", 2, {"--steps", "0"});
   check_refused("submit --prompt x --steps", 2, {"--steps"});
-  check_refused("submit --prompt x --method exact --patches 4", 2, {"--method exact", "--patches 4"});
+  check_refused("submit --prompt x --method exact --patches 4", 2,
+                {"--method exact", "--patches 4"});
   check_refused("submit --prompt x --cfg 2 --guidance 1", 2, {"--cfg 2", "guidance"});
   check_refused("submit --prompt x --output out.jpg", 2, {"out.jpg", ".png"});
   check_refused("status --connect nowhere", 2, {"nowhere"});
@@ -74,16 +83,19 @@ TEST_CASE("no controller at the address: said within seconds") {
   }
   check_refused("status --connect 127.0.0.1:9", 1, {"tcp://127.0.0.1:9", "no controller"});
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
-  const auto by_environment = troupe::testing::troupe("status", "TROUPE_ADDRESS=ipc:///tmp/troupe-other/x.sock");
+  const auto by_environment =
+      troupe::testing::troupe("status", "TROUPE_ADDRESS=ipc:///tmp/troupe-other/x.sock");
   CHECK(by_environment.exit_code == 1);
   CHECK(by_environment.err.find("ipc:///tmp/troupe-other/x.sock") != std::string::npos);
   const Scratch scratch;
-  const auto by_default = troupe::testing::troupe("status", "XDG_RUNTIME_DIR=" + scratch.path.string());
+  const auto by_default =
+      troupe::testing::troupe("status", "XDG_RUNTIME_DIR=" + scratch.path.string());
   CHECK(by_default.err.find(scratch / "troupe/control.sock") != std::string::npos);
 }
 
 TEST_CASE("with --json an error is one document, too") {
-  const auto result = troupe::testing::troupe("status --json --connect ipc:///tmp/troupe-none/control.sock");
+  const auto result =
+      troupe::testing::troupe("status --json --connect ipc:///tmp/troupe-none/control.sock");
   CHECK(result.exit_code == 1);
   CHECK(result.out.find("\"code\": \"unreachable\"") != std::string::npos);
   CHECK(is_one_line(result.err));
@@ -92,17 +104,20 @@ TEST_CASE("with --json an error is one document, too") {
 TEST_CASE("files that cannot be written or read are refused before anybody is asked") {
   const Scratch scratch;
   const std::string nobody = " --connect ipc:///tmp/troupe-none/control.sock";
-  check_refused("submit --prompt x --output " + scratch / "none/out.png" + nobody, 1, {"--output", "none"});
-  check_refused("submit --prompt x --output " + scratch / "o.png" + " --save-latents " + scratch / "none/l" + nobody, 1,
-                {"--save-latents", "none"});
-  check_refused("submit --prompt x --output " + scratch / "o.png" + " --init-latents " + scratch / "none.safetensors" +
-                    nobody,
+  check_refused("submit --prompt x --output " + scratch / "none/out.png" + nobody, 1,
+                {"--output", "none"});
+  check_refused("submit --prompt x --output " + scratch / "o.png" + " --save-latents " +
+                    scratch / "none/l" + nobody,
+                1, {"--save-latents", "none"});
+  check_refused("submit --prompt x --output " + scratch / "o.png" + " --init-latents " +
+                    scratch / "none.safetensors" + nobody,
                 1, {"none.safetensors"});
 }
 
 TEST_CASE("inspect prints tensors, and refuses what it cannot read") {
   const Scratch scratch;
-  troupe::cli::write_file(scratch / "l.safetensors", troupe::cli::latents_file_bytes({{1, 1, 1, 2}, {3, 4}}));
+  troupe::cli::write_file(scratch / "l.safetensors",
+                          troupe::cli::latents_file_bytes({{1, 1, 1, 2}, {3, 4}}));
   const auto tensors = troupe::testing::troupe("inspect " + scratch / "l.safetensors");
   CHECK(tensors.exit_code == 0);
   CHECK(tensors.out.find("latents") != std::string::npos);

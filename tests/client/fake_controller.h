@@ -24,11 +24,12 @@ namespace troupe::testing {
 
 using namespace std::chrono_literals;
 
-/// A controller that does as a test says: real sockets, no cluster behind them. By default it accepts every
-/// job as the next number, knows it for wait and cancel, and never ends it.
+/// A controller that does as a test says: real sockets, no cluster behind them. By default it
+/// accepts every job as the next number, knows it for wait and cancel, and never ends it.
 class FakeController {
  public:
-  using Handler = std::function<void(FakeController&, control::PeerId, const wire::Header&, std::span<const std::byte>)>;
+  using Handler = std::function<void(FakeController&, control::PeerId, const wire::Header&,
+                                     std::span<const std::byte>)>;
 
   FakeController() {
     control::ServerOptions options;
@@ -38,9 +39,8 @@ class FakeController {
     blob_options.endpoint = control::blob_endpoint_of(options.endpoint);
     server_ = std::make_unique<control::Server>(io_, options);
     blobs_ = std::make_unique<control::BlobServer>(io_, blob_options, store_);
-    server_->on_message([this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> bytes) {
-      answer(peer, header, bytes);
-    });
+    server_->on_message([this](control::PeerId peer, const wire::Header& header,
+                               std::span<const std::byte> bytes) { answer(peer, header, bytes); });
     server_->on_lost([this](control::PeerId, const std::string&) { ++clients_lost; });
     thread_ = std::thread([this] { io_.run(); });
   }
@@ -73,7 +73,8 @@ class FakeController {
   control::Server& server() { return *server_; }
   control::BlobServer& blob_server() { return *blobs_; }
 
-  wire::BlobRef hold(const std::string& name, std::string bytes, std::vector<std::int64_t> shape = {}) {
+  wire::BlobRef hold(const std::string& name, std::string bytes,
+                     std::vector<std::int64_t> shape = {}) {
     const std::uint64_t size = bytes.size();
     return {name, store_.add(std::move(bytes)), size, std::move(shape)};
   }
@@ -85,7 +86,8 @@ class FakeController {
     server_->reply(peer, header, accepted);
     return accepted.job;
   }
-  void progress(control::PeerId peer, std::uint64_t job, int step, std::vector<wire::BlobRef> blobs = {}) {
+  void progress(control::PeerId peer, std::uint64_t job, int step,
+                std::vector<wire::BlobRef> blobs = {}) {
     wire::JobProgress progress;
     progress.job = job;
     progress.phase = "denoising";
@@ -138,7 +140,8 @@ class FakeController {
 
   control::IpcFolder folder_;
   boost::asio::io_context io_{1};
-  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> guard_ = boost::asio::make_work_guard(io_);
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> guard_ =
+      boost::asio::make_work_guard(io_);
   control::BlobStore store_;
   std::unique_ptr<control::Server> server_;
   std::unique_ptr<control::BlobServer> blobs_;

@@ -39,8 +39,9 @@ TEST_CASE("a file is replaced as a whole, and nothing else is left in its folder
 TEST_CASE("a write that fails leaves the old file and nothing half-written") {
   const Scratch scratch;
   fs::create_directory(scratch.path / "folder.png");
-  CHECK(message_of([&] { write_file(scratch / "folder.png", "x"); }).find("folder.png: cannot be written") !=
-        std::string::npos);
+  CHECK(message_of([&] {
+          write_file(scratch / "folder.png", "x");
+        }).find("folder.png: cannot be written") != std::string::npos);
   CHECK(std::distance(fs::directory_iterator(scratch.path), {}) == 1);
   CHECK(message_of([&] { write_file("/dev/full/x.png", "x"); }).find("/dev/full/x.png") == 0);
 }
@@ -52,18 +53,26 @@ TEST_CASE("what cannot be written is known beforehand, with the reason") {
   CHECK_NOTHROW(check_writable("--output", scratch / "out.png"));
   CHECK(fs::is_empty(scratch.path) == false);
   CHECK_FALSE(fs::exists(scratch / "out.png"));
-  CHECK(message_of([&] { check_writable("--output", scratch / "none/out.png"); }).find("no folder") !=
+  CHECK(message_of([&] {
+          check_writable("--output", scratch / "none/out.png");
+        }).find("no folder") != std::string::npos);
+  CHECK(message_of([&] {
+          check_writable("--output", scratch / "file/out.png");
+        }).find("--output ") == 0);
+  CHECK(message_of([&] {
+          check_writable("--output", scratch / "folder.png");
+        }).find("it is a folder") != std::string::npos);
+  CHECK(message_of([&] { check_writable("--output", "/proc/out.png"); }).find("/proc") !=
         std::string::npos);
-  CHECK(message_of([&] { check_writable("--output", scratch / "file/out.png"); }).find("--output ") == 0);
-  CHECK(message_of([&] { check_writable("--output", scratch / "folder.png"); }).find("it is a folder") !=
-        std::string::npos);
-  CHECK(message_of([&] { check_writable("--output", "/proc/out.png"); }).find("/proc") != std::string::npos);
 }
 
 TEST_CASE("reading names the file and the reason") {
   const Scratch scratch;
-  CHECK(message_of([&] { read_file(scratch / "none", 10); }).find("none: No such file") != std::string::npos);
-  CHECK(message_of([&] { read_file(scratch.path.string(), 10); }).find("is not a file") != std::string::npos);
+  CHECK(message_of([&] { read_file(scratch / "none", 10); }).find("none: No such file") !=
+        std::string::npos);
+  CHECK(message_of([&] { read_file(scratch.path.string(), 10); }).find("is not a file") !=
+        std::string::npos);
   write_file(scratch / "big", "0123456789A");
-  CHECK(message_of([&] { read_file(scratch / "big", 10); }).find("has 11 bytes") != std::string::npos);
+  CHECK(message_of([&] { read_file(scratch / "big", 10); }).find("has 11 bytes") !=
+        std::string::npos);
 }

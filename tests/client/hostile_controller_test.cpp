@@ -20,7 +20,8 @@ Submission simple() {
 class Stopwatch {
  public:
   std::chrono::milliseconds elapsed() const {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin_);
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                                 begin_);
   }
 
  private:
@@ -34,7 +35,8 @@ TEST_CASE("no socket, no listener, no endpoint: each a one-line error, in time")
   const auto no_socket = Client::connect("ipc:///tmp/troupe-no-such-folder/control.sock");
   REQUIRE_FALSE(no_socket.ok());
   CHECK(no_socket.error().code == "unreachable");
-  CHECK(no_socket.error().message().find("ipc:///tmp/troupe-no-such-folder/control.sock") != std::string::npos);
+  CHECK(no_socket.error().message().find("ipc:///tmp/troupe-no-such-folder/control.sock") !=
+        std::string::npos);
   CHECK(watch.elapsed() < 2s);
 
   const auto no_listener = Client::connect("tcp://127.0.0.1:1", 300ms);
@@ -42,7 +44,8 @@ TEST_CASE("no socket, no listener, no endpoint: each a one-line error, in time")
   CHECK(no_listener.error().code == "unreachable");
   CHECK(no_listener.error().message().find("tcp://127.0.0.1:1") != std::string::npos);
 
-  for (const char* nonsense : {"", "control.sock", "http://x:1", "tcp://", "tcp://host", "ipc://"}) {
+  for (const char* nonsense :
+       {"", "control.sock", "http://x:1", "tcp://", "tcp://host", "ipc://"}) {
     const auto bad = Client::connect(nonsense, 300ms);
     REQUIRE_FALSE(bad.ok());
     CHECK(bad.error().code == "bad_request");
@@ -83,20 +86,23 @@ TEST_CASE("a controller of another protocol version: both versions are named") {
     header.flags = wire::kFlagReply;
     header.correlation = hello.correlation;
     other.send(peer, zmq::send_flags::sndmore);
-    other.send(zmq::buffer(wire::encode_frame(header, wire::Welcome{2, 100, 1000, "troupe 9"})), zmq::send_flags::none);
+    other.send(zmq::buffer(wire::encode_frame(header, wire::Welcome{2, 100, 1000, "troupe 9"})),
+               zmq::send_flags::none);
   });
   const auto client = Client::connect(endpoint, 2s);
   controller.join();
   REQUIRE_FALSE(client.ok());
   CHECK(client.error().code == "version_mismatch");
   CHECK(client.error().message().find("version 7") != std::string::npos);
-  CHECK(client.error().message().find("version " + std::to_string(wire::kProtocolVersion)) != std::string::npos);
+  CHECK(client.error().message().find("version " + std::to_string(wire::kProtocolVersion)) !=
+        std::string::npos);
 }
 
 TEST_CASE("a controller that refuses: its reason") {
   FakeController controller;
   controller.run([&] {
-    controller.server().on_connect([](const control::PeerInfo&) { return std::optional<std::string>("full house"); });
+    controller.server().on_connect(
+        [](const control::PeerInfo&) { return std::optional<std::string>("full house"); });
   });
   const auto client = Client::connect(controller.endpoint(), 3s);
   REQUIRE_FALSE(client.ok());
@@ -130,10 +136,11 @@ TEST_CASE("a controller that vanishes: the job is lost, so is all that is asked 
   CHECK(unknown.error().code == "lost");
 }
 
-TEST_CASE("a picture that is gone, or latents that do not fill their shape, end the wait with a cause") {
+TEST_CASE(
+    "a picture that is gone, or latents that do not fill their shape, end the wait with a cause") {
   FakeController controller;
-  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                           std::span<const std::byte>) {
+  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
     const auto job = c.accept(peer, header);
     auto blob = c.hold(job == 1 ? "picture" : "latents", std::string(12, 'x'), {1, 4, 8, 8});
     if (job == 1) c.drop(blob);
@@ -152,10 +159,11 @@ TEST_CASE("a picture that is gone, or latents that do not fill their shape, end 
 
 TEST_CASE("an answer of the wrong kind, and bytes that are none, cost an error each") {
   FakeController controller;
-  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                           std::span<const std::byte>) { c.server().reply(peer, header, wire::Done{}); });
-  controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                                          std::span<const std::byte>) {
+  controller.on(wire::Kind::get_status,
+                [](FakeController& c, control::PeerId peer, const wire::Header& header,
+                   std::span<const std::byte>) { c.server().reply(peer, header, wire::Done{}); });
+  controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,
+                                          const wire::Header& header, std::span<const std::byte>) {
     c.server().reply(peer, header, wire::Failure{wire::FailureCode::overloaded, "[gateway] later"});
   });
   auto client = Client::connect(controller.endpoint());
@@ -188,6 +196,7 @@ TEST_CASE("a client that goes leaves at once, and the controller learns of it") 
     REQUIRE(client.ok());
     REQUIRE(client.value().submit(simple()).ok());
   }
-  for (int i = 0; i < 500 && controller.clients_lost == 0; ++i) std::this_thread::sleep_for(10ms);
+  for (int i = 0; i < 500 && controller.clients_lost == 0; ++i)
+    std::this_thread::sleep_for(10ms);
   CHECK(controller.clients_lost == 1);
 }

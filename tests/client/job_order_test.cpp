@@ -13,7 +13,9 @@ struct Shelf {
   std::vector<std::pair<wire::BlobRef, control::BlobHandler>> asked;
 
   client::FetchBlob fetch() {
-    return [this](const wire::BlobRef& blob, control::BlobHandler handler) { asked.push_back({blob, std::move(handler)}); };
+    return [this](const wire::BlobRef& blob, control::BlobHandler handler) {
+      asked.push_back({blob, std::move(handler)});
+    };
   }
   void deliver(std::size_t which) {
     auto [blob, handler] = std::move(asked[which]);
@@ -27,7 +29,8 @@ struct Shelf {
 wire::JobProgress step(int number, int blobs) {
   wire::JobProgress progress;
   progress.step = number;
-  for (int i = 0; i < blobs; ++i) progress.blobs.push_back({"preview", static_cast<std::uint64_t>(number), 1, {}});
+  for (int i = 0; i < blobs; ++i)
+    progress.blobs.push_back({"preview", static_cast<std::uint64_t>(number), 1, {}});
   return progress;
 }
 
@@ -39,11 +42,13 @@ TEST_CASE("whatever order blobs come in, progress is handed on in order and the 
     Shelf shelf;
     std::vector<int> steps;
     std::optional<Result<JobResult>> end;
-    auto follower = std::make_shared<client::JobFollower>(1, shelf.fetch(), [&](Result<JobResult> r) { end = std::move(r); });
+    auto follower = std::make_shared<client::JobFollower>(
+        1, shelf.fetch(), [&](Result<JobResult> r) { end = std::move(r); });
     follower->on_progress([&](const Progress& progress) {
       CHECK_FALSE(end);
       steps.push_back(progress.step);
-      if (!progress.preview_png.empty()) CHECK(progress.preview_png == std::to_string(progress.step));
+      if (!progress.preview_png.empty())
+        CHECK(progress.preview_png == std::to_string(progress.step));
     });
     int sent = 0;
     while (sent < 8 || !shelf.asked.empty()) {
@@ -56,26 +61,31 @@ TEST_CASE("whatever order blobs come in, progress is handed on in order and the 
     wire::JobFinished finished;
     finished.job = 1;
     finished.state = wire::JobState::succeeded;
-    for (std::uint64_t id = 0; id < 5; ++id) finished.blobs.push_back({"picture", id, 1, {}});
+    for (std::uint64_t id = 0; id < 5; ++id)
+      finished.blobs.push_back({"picture", id, 1, {}});
     follower->add(finished);
-    while (!shelf.asked.empty()) shelf.deliver(random() % shelf.asked.size());
+    while (!shelf.asked.empty())
+      shelf.deliver(random() % shelf.asked.size());
     CHECK(steps == std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8});
     REQUIRE(end);
     REQUIRE(end->ok());
-    for (std::size_t i = 0; i < 5; ++i) CHECK(end->value().pictures.at(i).png == std::to_string(i));
+    for (std::size_t i = 0; i < 5; ++i)
+      CHECK(end->value().pictures.at(i).png == std::to_string(i));
   }
 }
 
 TEST_CASE("a job that was ended early stays ended when its blobs come after all") {
   Shelf shelf;
   int ends = 0;
-  auto follower = std::make_shared<client::JobFollower>(1, shelf.fetch(), [&](const Result<JobResult>& r) {
-    ++ends;
-    CHECK(r.error().code == "lost");
-  });
+  auto follower =
+      std::make_shared<client::JobFollower>(1, shelf.fetch(), [&](const Result<JobResult>& r) {
+        ++ends;
+        CHECK(r.error().code == "lost");
+      });
   follower->add(step(1, 2));
   follower->end(Error{"lost", "gone"});
   follower->add(wire::JobFinished{});
-  while (!shelf.asked.empty()) shelf.deliver(0);
+  while (!shelf.asked.empty())
+    shelf.deliver(0);
   CHECK(ends == 1);
 }

@@ -24,7 +24,8 @@ std::string safetensors(const std::string& header, const std::string& data) {
 
 }  // namespace
 
-TEST_CASE("latents come back as they were written, and the file is what safetensors readers expect") {
+TEST_CASE(
+    "latents come back as they were written, and the file is what safetensors readers expect") {
   const Scratch scratch;
   const Latents latents{{1, 2, 2, 2}, {0, -1.5f, 3e-30f, 4, 5, 6, 7, 8}};
   write_file(scratch / "l.safetensors", latents_file_bytes(latents));
@@ -46,14 +47,20 @@ TEST_CASE("bad latents are refused with the file and the reason") {
     return message;
   };
   const std::string zeros(16, '\0');
-  CHECK(refusal(safetensors(R"({"x":{"dtype":"F32","shape":[1,1,2,2],"data_offsets":[0,16]}})", zeros))
+  CHECK(refusal(
+            safetensors(R"({"x":{"dtype":"F32","shape":[1,1,2,2],"data_offsets":[0,16]}})", zeros))
             .find("no tensor \"latents\"") != std::string::npos);
-  CHECK(refusal(safetensors(R"({"latents":{"dtype":"F16","shape":[1,2,2,2],"data_offsets":[0,16]}})", zeros))
-            .find("not float32") != std::string::npos);
-  CHECK(refusal(safetensors(R"({"latents":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", zeros))
+  CHECK(
+      refusal(safetensors(R"({"latents":{"dtype":"F16","shape":[1,2,2,2],"data_offsets":[0,16]}})",
+                          zeros))
+          .find("not float32") != std::string::npos);
+  CHECK(refusal(safetensors(R"({"latents":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})",
+                            zeros))
             .find("[2, 2]") != std::string::npos);
-  CHECK_FALSE(refusal(safetensors(R"({"latents":{"dtype":"F32","shape":[1,1,2,2],"data_offsets":[0,16]}})", "short"))
-                  .empty());
+  CHECK_FALSE(
+      refusal(safetensors(R"({"latents":{"dtype":"F32","shape":[1,1,2,2],"data_offsets":[0,16]}})",
+                          "short"))
+          .empty());
   CHECK_FALSE(refusal("").empty());
   CHECK_FALSE(refusal("not a safetensors file at all").empty());
   Latents nan{{1, 1, 2, 2}, {1, 2, std::numeric_limits<float>::quiet_NaN(), 4}};

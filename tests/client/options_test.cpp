@@ -29,11 +29,45 @@ RequestOptions parse(std::vector<std::string> arguments) {
 }  // namespace
 
 TEST_CASE("the request options fill the request") {
-  const auto options = parse({"--model", "/m", "--prompt", "a, b", "--prompt", "-c", "--negative-prompt", "ugly", "--n",
-                              "3", "--height", "64", "--width", "96", "--steps", "7", "--guidance", "2.5", "--seed",
-                              "18446744073709551615", "--sampler", "ddim", "--dp", "2", "--cfg", "2", "--pp", "3",
-                              "--patches", "4", "--warmup", "0", "--dtype", "bf16", "--noise-dtype", "model",
-                              "--max-sequence-length", "77", "--clean-caption"});
+  const auto options = parse({"--model",
+                              "/m",
+                              "--prompt",
+                              "a, b",
+                              "--prompt",
+                              "-c",
+                              "--negative-prompt",
+                              "ugly",
+                              "--n",
+                              "3",
+                              "--height",
+                              "64",
+                              "--width",
+                              "96",
+                              "--steps",
+                              "7",
+                              "--guidance",
+                              "2.5",
+                              "--seed",
+                              "18446744073709551615",
+                              "--sampler",
+                              "ddim",
+                              "--dp",
+                              "2",
+                              "--cfg",
+                              "2",
+                              "--pp",
+                              "3",
+                              "--patches",
+                              "4",
+                              "--warmup",
+                              "0",
+                              "--dtype",
+                              "bf16",
+                              "--noise-dtype",
+                              "model",
+                              "--max-sequence-length",
+                              "77",
+                              "--clean-caption"});
   const ImageRequest& request = options.request;
   CHECK(options.model == "/m");
   CHECK(request.prompts == std::vector<std::string>{"a, b", "-c"});
@@ -67,8 +101,12 @@ TEST_CASE("more than one patch means pipefusion, unless that is denied") {
 }
 
 TEST_CASE("options that contradict each other or make no sense are refused by name") {
-  CHECK(message_of([] { parse({"--cfg", "2", "--guidance", "1"}); }).find("--cfg 2") != std::string::npos);
-  CHECK(message_of([] { parse({"--cfg", "2", "--guidance", "nan"}); }).find("--cfg 2") != std::string::npos);
+  CHECK(message_of([] {
+          parse({"--cfg", "2", "--guidance", "1"});
+        }).find("--cfg 2") != std::string::npos);
+  CHECK(message_of([] {
+          parse({"--cfg", "2", "--guidance", "nan"});
+        }).find("--cfg 2") != std::string::npos);
   CHECK_NOTHROW(parse({"--cfg", "2"}));
   for (const auto& bad : std::vector<std::vector<std::string>>{{"--steps", "0"},
                                                                {"--steps", "abc"},
@@ -83,7 +121,8 @@ TEST_CASE("options that contradict each other or make no sense are refused by na
                                                                {"--height", "0"},
                                                                {"--method", "magic"},
                                                                {"--dtype", "float8"}}) {
-    CHECK_MESSAGE(message_of([&] { parse(bad); }).find(bad[0]) != std::string::npos, bad[0], " ", bad[1]);
+    CHECK_MESSAGE(message_of([&] { parse(bad); }).find(bad[0]) != std::string::npos, bad[0], " ",
+                  bad[1]);
   }
 }
 
@@ -94,7 +133,8 @@ TEST_CASE("an empty prompt is a prompt") {
 TEST_CASE("initial latents are read into the submission; a model's folder becomes absolute") {
   const testing::Scratch scratch;
   write_file(scratch / "l.safetensors", latents_file_bytes({{1, 1, 1, 2}, {3, 4}}));
-  auto options = parse({"--prompt", "x", "--model", "some/../folder", "--init-latents", scratch / "l.safetensors"});
+  auto options = parse(
+      {"--prompt", "x", "--model", "some/../folder", "--init-latents", scratch / "l.safetensors"});
   const Submission submission = make_submission(options);
   REQUIRE(submission.request.init_latents);
   CHECK(submission.request.init_latents->data == std::vector<float>{3, 4});

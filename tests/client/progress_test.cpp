@@ -26,7 +26,8 @@ Progress phase(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("off a terminal: a line per phase, at most one a second for steps, the last step always") {
+TEST_CASE(
+    "off a terminal: a line per phase, at most one a second for steps, the last step always") {
   std::ostringstream out;
   std::chrono::steady_clock::time_point now{};
   ProgressView view(out, ProgressStyle::lines, 80, [&] { return now; });
@@ -46,7 +47,9 @@ TEST_CASE("off a terminal: a line per phase, at most one a second for steps, the
   CHECK(text.find('\r') == std::string::npos);
 }
 
-TEST_CASE("on a terminal: one line that is drawn over, never wider than the terminal, and taken away at the end") {
+TEST_CASE(
+    "on a terminal: one line that is drawn over, never wider than the terminal, and taken away at "
+    "the end") {
   std::ostringstream out;
   ProgressView view(out, ProgressStyle::bar, 40);
   view.show(step(10));

@@ -17,11 +17,12 @@ struct CommandResult {
   std::string err;
 };
 
-/// Runs the built `troupe` by a shell, for a minute at most; `before` goes in front (assignments, ulimit).
+/// Runs the built `troupe` by a shell, for a minute at most; `before` goes in front (assignments,
+/// ulimit).
 inline CommandResult troupe(const std::string& arguments, const std::string& before = "") {
   const Scratch scratch;
-  const std::string line = before + " timeout 60 " TROUPE_BINARY_DIR "/bin/troupe " + arguments + " > " +
-                           scratch / "out" + " 2> " + scratch / "err" + " < /dev/null";
+  const std::string line = before + " timeout 60 " TROUPE_BINARY_DIR "/bin/troupe " + arguments +
+                           " > " + scratch / "out" + " 2> " + scratch / "err" + " < /dev/null";
   const int status = std::system(line.c_str());
   const auto slurp = [](const std::string& path) {
     std::ostringstream text;

@@ -70,7 +70,8 @@ class InspectVerb : public Verb {
     }
     std::vector<Row> rows;
     for (const spec::TensorEntry& tensor : index.tensors()) {
-      rows.push_back({tensor.name, std::string(spec::dtype_name(tensor.dtype)), spec::shape_text(tensor.shape)});
+      rows.push_back({tensor.name, std::string(spec::dtype_name(tensor.dtype)),
+                      spec::shape_text(tensor.shape)});
     }
     std::cout << file_ << ": " << rows.size() << " tensors, " << bytes_text(index.bytes()) << "\n"
               << table({"NAME", "TYPE", "SHAPE"}, rows) << std::flush;

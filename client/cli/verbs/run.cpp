@@ -20,12 +20,12 @@ class RunVerb : public Verb {
     add_request_options(*app_, request_);
     add_degree_options(*app_, request_);
     app_->add_option("--device", options_.device, "What actors compute on: cpu or cuda")
-        ->check(CLI::IsMember({"cpu", "cuda"}))
+        ->check(quiet(CLI::IsMember({"cpu", "cuda"})))
         ->type_name("NAME")
         ->capture_default_str();
     app_->add_option("--threads-per-actor", options_.threads_per_actor,
                      "Threads that an actor computes with")
-        ->check(CLI::Range(1, 4096))
+        ->check(quiet(CLI::Range(1, 4096)))
         ->type_name("T")
         ->capture_default_str();
     app_->add_option("--keep-logs", options_.log_folder,

@@ -26,18 +26,18 @@ class StartVerb : public Verb {
             "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " + default_endpoint() + ")")
         ->type_name("ENDPOINT");
     app_->add_option("--actors", options_.actors, "Actors to start")
-        ->check(CLI::Range(1, 4096))
+        ->check(quiet(CLI::Range(1, 4096)))
         ->type_name("N")
         ->capture_default_str();
     app_->add_option("--model", options_.model, "Model of the jobs that name none")
         ->type_name("DIR");
     app_->add_option("--device", options_.device, "What actors compute on: cpu or cuda")
-        ->check(CLI::IsMember({"cpu", "cuda"}))
+        ->check(quiet(CLI::IsMember({"cpu", "cuda"})))
         ->type_name("NAME")
         ->capture_default_str();
     app_->add_option("--threads-per-actor", options_.threads_per_actor,
                      "Threads that an actor computes with")
-        ->check(CLI::Range(1, 4096))
+        ->check(quiet(CLI::Range(1, 4096)))
         ->type_name("T")
         ->capture_default_str();
     app_->add_option("--keep-logs", options_.log_folder,

@@ -1,0 +1,129 @@
+#include <algorithm>
+
+#include "controller/jobs/report.h"
+#include "controller/jobs/run.h"
+
+namespace troupe::jobs {
+namespace {
+
+constexpr control::Milliseconds kBlobDeadline{120'000};
+constexpr control::Milliseconds kEndDeadline{30'000};
+
+}  // namespace
+
+void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
+  JobEntry& job = *tools_.table.find(run.job);
+  const auto& task = dispatcher_.task(run.job, task_id);
+  const double now = tools_.now();
+  const int replicas = job.plan.degrees.dp;
+  switch (task.kind) {
+    case wire::TaskKind::encode_text:
+      if (++run.texts_done < replicas) return;
+      run.text_done = now;
+      run.clock.completed(0, now);
+      job.phase = "denoising";
+      progress(job);
+      return;
+    case wire::TaskKind::micro_step:
+      if (!task.ends_step || ++run.replicas_past[task.step] < replicas) return;
+      job.step = task.step + 1;
+      run.clock.completed(job.step, now);
+      if (job.step == job.plan.request.steps) {
+        run.denoised = now;
+        job.phase = "decoding";
+      }
+      progress(job);
+      return;
+    case wire::TaskKind::decode: run.decoded = now; return;
+  }
+}
+
+void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done) {
+  if (done.blobs.empty() || !dispatcher_.has(run.job)) return;
+  const JobId job = run.job;
+  const bool passing = dispatcher_.task(job, done.task).kind != wire::TaskKind::decode;
+  if (!passing) run.results[done.task].resize(done.blobs.size());
+  for (std::size_t index = 0; index < done.blobs.size(); ++index) {
+    const auto& ref = done.blobs[index];
+    ++run.blobs_to_come;
+    tools_.blob_server.fetch(tools_.members.at(actor).incarnation, ref.id, ref.bytes, kBlobDeadline,
+                             [this, job, passing, task = done.task, index, ref](control::BlobResult result) {
+                               if (auto own = blob_arrived(job, ref, std::move(result))) {
+                                 keep_blob(job, passing ? std::nullopt : std::optional{task}, index, *own);
+                               }
+                             });
+  }
+}
+
+std::optional<wire::BlobRef> JobRunner::blob_arrived(JobId id, const wire::BlobRef& ref, control::BlobResult result) {
+  Run* run = find(id);
+  if (!run) return std::nullopt;
+  --run->blobs_to_come;
+  if (!result) {
+    fail_with_cause(id, {result.failure.code, ref.name + " did not arrive from its actor: " + result.failure.what});
+    return std::nullopt;
+  }
+  run->blob_bytes += result.bytes->size();
+  wire::BlobRef own = ref;
+  own.id = tools_.blobs.add(result.bytes);
+  return own;
+}
+
+void JobRunner::keep_blob(JobId id, std::optional<std::uint32_t> decode_task, std::size_t index,
+                          const wire::BlobRef& own) {
+  if (decode_task) {
+    find(id)->results[*decode_task][index] = own;
+  } else {
+    JobEntry& job = *tools_.table.find(id);
+    job.passing.push_back(own);
+    progress(job, {own});
+  }
+  maybe_end(id);
+}
+
+void JobRunner::maybe_end(JobId id) {
+  Run* run = find(id);
+  if (!run || !run->begun || run->ending || run->blobs_to_come > 0) return;
+  if (dispatcher_.has(id) && dispatcher_.drained(id)) end_at_actors(*run);
+}
+
+void JobRunner::end_at_actors(Run& run) {
+  run.ending = true;
+  const auto& actors = run.deployment->actor_of_rank;
+  run.stats_to_come = actors.size();
+  for (std::size_t rank = 0; rank < actors.size(); ++rank) {
+    tools_.server.request(tools_.members.at(actors[rank]).peer, wire::EndJob{run.job}, kEndDeadline,
+                          [this, id = run.job, rank](const control::Reply& reply) {
+                            Run* ending = find(id);
+                            if (!ending) return;
+                            if (!reply.ok()) {
+                              fail_with_cause(id, {reply.failure().code,
+                                                   "actor of rank " + std::to_string(rank) +
+                                                       " did not end the job: " + reply.failure().what});
+                              return;
+                            }
+                            ending->stats[rank] = reply.as<wire::ActorJobStats>();
+                            if (--ending->stats_to_come == 0) succeed(*ending);
+                          });
+  }
+}
+
+void JobRunner::succeed(Run& run) {
+  JobEntry& job = *tools_.table.find(run.job);
+  if (!dispatcher_.complete(run.job)) {
+    finish(run.job, wire::JobState::cancelled, job.failure);
+    return;
+  }
+  for (const auto& [task, blobs] : run.results) job.blobs.insert(job.blobs.end(), blobs.begin(), blobs.end());
+  std::stable_partition(job.blobs.begin(), job.blobs.end(), [](const auto& blob) { return blob.name == "picture"; });
+  const PhaseSeconds seconds{.queued = job.started - job.submitted,
+                             .loading = run.began - job.started,
+                             .text = run.text_done - run.began,
+                             .denoising = run.denoised - run.text_done,
+                             .decoding = run.decoded - run.denoised,
+                             .total = tools_.now() - job.submitted};
+  job.report = make_report(job, *run.deployment, seconds, run.stats, run.blob_bytes, run.warnings);
+  finish(run.job, wire::JobState::succeeded, {});
+}
+
+}  // namespace troupe::jobs

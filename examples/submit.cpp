@@ -1,0 +1,33 @@
+// Makes a picture on a running cluster:
+//   troupe start --model DIR --actors 4 --listen ipc:///tmp/my-cluster/control.sock --detach
+//   troupe_example_submit ipc:///tmp/my-cluster/control.sock "a red circle" out.png
+#include <fstream>
+#include <iostream>
+
+#include "troupe/client.h"
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::cerr << "usage: " << argv[0] << " ENDPOINT PROMPT FILE.png\n";
+    return 2;
+  }
+  const auto fail = [](const troupe::Error& error) {
+    std::cerr << error.code << ": " << error.message() << "\n";
+    return 1;
+  };
+  auto client = troupe::Client::connect(argv[1]);
+  if (!client) return fail(client.error());
+
+  troupe::Submission submission;
+  submission.request.prompts = {argv[2]};
+  submission.request.seed = 7;
+  submission.parallelism = {.dp = 1, .cfg = 2, .pp = 2};
+  auto job = client.value().submit(submission, [](const troupe::Progress& progress) {
+    std::cerr << progress.phase << " " << progress.step << "/" << progress.steps << "\n";
+  });
+  if (!job) return fail(job.error());
+
+  auto result = client.value().wait(job.value(), std::chrono::minutes(10));
+  if (!result) return fail(result.error());
+  std::ofstream(argv[3], std::ios::binary) << result.value().pictures.at(0).png;
+}

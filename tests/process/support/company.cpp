@@ -1,0 +1,59 @@
+#include "tests/process/support/company.h"
+
+#include <stdexcept>
+
+namespace troupe::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kReadyDeadline = 180s;
+constexpr auto kJobDeadline = 180s;
+
+cluster::ClusterOptions options_for(int actors) {
+  cluster::ClusterOptions options;
+  options.actors = actors;
+  options.threads_per_actor = 1;
+  options.actor_program = TROUPE_BINARY_DIR "/bin/troupe-actor";
+  return options;
+}
+
+template <class T>
+T take(Result<T> result, const std::string& what) {
+  if (!result) throw std::runtime_error("[tests] " + what + ": " + result.error().what);
+  return std::move(result.value());
+}
+
+Client connect(cluster::Cluster& cluster) {
+  cluster.wait_ready(kReadyDeadline);
+  return take(Client::connect(cluster.endpoint(), 10s), "connect");
+}
+
+}  // namespace
+
+Company::Company(int actors) : cluster_(options_for(actors)), client_(connect(cluster_)) {}
+
+JobResult Company::run(const Submission& submission, Client::OnProgress on_progress) {
+  const auto job = take(client_.submit(submission, std::move(on_progress)), "submit");
+  return take(client_.wait(job, kJobDeadline), "job " + std::to_string(job));
+}
+
+Error Company::refusal(const Submission& submission) {
+  const auto job = client_.submit(submission);
+  if (!job) return job.error();
+  const auto result = client_.wait(job.value(), kJobDeadline);
+  if (result) throw std::runtime_error("[tests] the job succeeded, though it could not");
+  return result.error();
+}
+
+Company& company() {
+  static Company shared(8);
+  return shared;
+}
+
+std::string name_of(const Parallelism& degrees) {
+  return "dp " + std::to_string(degrees.dp) + " cfg " + std::to_string(degrees.cfg) + " pp " +
+         std::to_string(degrees.pp);
+}
+
+}  // namespace troupe::testing

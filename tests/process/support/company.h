@@ -1,0 +1,36 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "controller/cluster/cluster.h"
+#include "troupe/client.h"
+
+namespace troupe::testing {
+
+/// A cluster of real actors with one thread each, and a client of it. Actors take seconds to start
+/// on a busy machine, so test cases share one: see `company`.
+class Company {
+ public:
+  explicit Company(int actors);
+
+  Client& client() { return client_; }
+  const std::string& endpoint() const { return cluster_.endpoint(); }
+
+  /// Submits and waits; throws with the cause when the job does not succeed.
+  JobResult run(const Submission& submission, Client::OnProgress on_progress = nullptr);
+  /// The refusal or failure of a submission that must not succeed; throws when it does.
+  Error refusal(const Submission& submission);
+
+ private:
+  cluster::Cluster cluster_;
+  Client client_;
+};
+
+/// The eight actors that the test cases of a runner share, started with the first use.
+Company& company();
+
+/// "dp 1 cfg 2 pp 3"
+std::string name_of(const Parallelism& degrees);
+
+}  // namespace troupe::testing

@@ -1,0 +1,62 @@
+#include "tests/process/support/reference.h"
+
+#include <fstream>
+#include <stdexcept>
+
+namespace troupe::testing {
+namespace {
+
+std::string expected_file(const std::string& name) {
+  return std::string(TROUPE_SOURCE_DIR "/tests/fixtures/expected/") + name;
+}
+
+}  // namespace
+
+Reference::Reference(const std::string& part)
+    : manifest_(nlohmann::json::parse(std::ifstream(expected_file(part + ".json")))),
+      cases_(manifest_.at("cases").get<std::vector<nlohmann::json>>()),
+      tensors_(expected_file(part + ".safetensors")) {}
+
+const nlohmann::json& Reference::find(const std::string& name) const {
+  for (const auto& of : cases_) {
+    if (of.at("name") == name) return of;
+  }
+  throw std::runtime_error("[tests] no case is called " + name);
+}
+
+std::string Reference::model_of(const nlohmann::json& of) {
+  if (!of.contains("checkpoint")) return TROUPE_SOURCE_DIR "/examples/demo/model";
+  const auto name = of.at("checkpoint").get<std::string>();
+  const auto& config = of.at("config");
+  const bool own = of.at("scheduler") == "DPMSolverMultistepScheduler" && config.size() == 2 &&
+                   config.at("solver_order") == 2;
+  if (own) return checkpoint(name);
+  auto whole = manifest_.at("beta");
+  whole.update(config);
+  return variants_.with_scheduler(name, of.at("scheduler"), whole);
+}
+
+Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) {
+  Submission out;
+  auto& request = out.request;
+  request.prompts = of.at("prompts").get<std::vector<std::string>>();
+  request.negative_prompt = of.at("negative_prompt");
+  request.images_per_prompt = of.at("n");
+  request.height = of.at("height");
+  request.width = of.at("width");
+  request.steps = of.at("steps");
+  request.guidance_scale = of.at("guidance");
+  request.seed = of.at("seed");
+  request.max_sequence_length = of.at("max_sequence_length");
+  request.want_latents = true;
+  if (of.contains("patches")) {
+    request.method = "pipefusion";
+    request.num_pipeline_patch = of.at("patches");
+    request.warmup_steps = of.at("warmup");
+  }
+  out.parallelism = degrees;
+  out.model = model_of(of);
+  return out;
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,36 @@
+#include "tests/process/support/tensors.h"
+
+#include <fstream>
+#include <stdexcept>
+
+namespace troupe::testing {
+namespace {
+
+template <class T>
+std::vector<T> read_entry(const spec::TensorEntry& entry, spec::Dtype dtype) {
+  if (entry.dtype != dtype) {
+    throw std::runtime_error("[tests] " + entry.name + " is " +
+                             std::string(spec::dtype_name(entry.dtype)) + ", not " +
+                             std::string(spec::dtype_name(dtype)));
+  }
+  std::vector<T> data(entry.bytes() / sizeof(T));
+  std::ifstream file(entry.file, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(entry.begin));
+  file.read(reinterpret_cast<char*>(data.data()), static_cast<std::streamsize>(entry.bytes()));
+  if (!file) throw std::runtime_error("[tests] " + entry.file.string() + ": cannot be read");
+  return data;
+}
+
+}  // namespace
+
+Latents TensorFile::floats(const std::string& name) const {
+  const auto& entry = index_.at(name);
+  return {entry.shape, read_entry<float>(entry, spec::Dtype::float32)};
+}
+
+Bytes TensorFile::bytes(const std::string& name) const {
+  const auto& entry = index_.at(name);
+  return {entry.shape, read_entry<std::uint8_t>(entry, spec::Dtype::uint8)};
+}
+
+}  // namespace troupe::testing

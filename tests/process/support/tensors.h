@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "models/spec/weight_index.h"
+#include "troupe/client.h"
+
+namespace troupe::testing {
+
+/// A uint8 tensor, row-major.
+struct Bytes {
+  std::vector<std::int64_t> shape;
+  std::vector<std::uint8_t> data;
+};
+
+/// The tensors of one safetensors file, read without torch.
+class TensorFile {
+ public:
+  explicit TensorFile(const std::filesystem::path& file)
+      : index_(spec::WeightIndex::read_file(file)) {}
+
+  bool contains(const std::string& name) const { return index_.contains(name); }
+  /// A float32 tensor; throws when there is none of that name and type.
+  Latents floats(const std::string& name) const;
+  /// A uint8 tensor; throws when there is none of that name and type.
+  Bytes bytes(const std::string& name) const;
+
+ private:
+  spec::WeightIndex index_;
+};
+
+}  // namespace troupe::testing
