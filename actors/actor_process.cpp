@@ -5,13 +5,14 @@
 #include <future>
 #include <stdexcept>
 
+#include "actors/device.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
 
 namespace troupe::actors {
 
 ActorProcess::ActorProcess(ActorOptions options)
-    : options_(std::move(options)), timer_(io_), device_(options_.device) {
+    : options_(std::move(options)), timer_(io_), device_(open_device(options_.device)) {
   open_doors();
   connect();
 }

@@ -74,7 +74,10 @@ void Job::sample(int step, models::TokenRows rows, const at::Tensor& prediction)
     if (own.begin < rows.begin || own.end > rows.end) continue;
     const models::TokenRows within{own.begin - rows.begin, own.end - rows.begin};
     auto target = rows_view(latents_, own);
-    target.copy_(sampler_->step(sampler_states_[patch], step, rows_view(prediction, within), target));
+    const auto out = rows_view(prediction, within);
+    // As in diffusers' PixArt pipeline, a single step ends at the clean picture.
+    target.copy_(begin_.request.steps == 1 ? sampler_->clean(sampler_states_[patch], step, out, target)
+                                           : sampler_->step(sampler_states_[patch], step, out, target));
   }
 }
 

@@ -6,8 +6,8 @@
 #include <stdexcept>
 
 #include "models/safetensors.h"
+#include "models/text/clean_caption.h"
 #include "models/text/t5_encoder.h"
-#include "models/text/unicode.h"
 
 namespace troupe::actors {
 
@@ -27,9 +27,9 @@ Stage::Stage(const wire::LoadStage& load, at::Device device)
   weight_bytes_ = static_cast<std::uint64_t>(transformer_->bytes());
 }
 
-EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length, const Tick& tick) const {
-  std::vector<std::string> captions;
-  for (const auto& prompt : prompts) captions.push_back(models::normal_caption(prompt));
+EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length, bool clean_caption,
+                               const Tick& tick) const {
+  const auto captions = clean_caption ? models::clean_captions(prompts) : models::normal_captions(prompts);
   const auto tokenizer = models::Tokenizer::load(spec_.tokenizer);
   const auto tokens = tokenizer.tokenize(captions, max_length);
   EncodedText text;

@@ -38,8 +38,10 @@ class Stage {
   std::uint64_t weight_bytes() const { return weight_bytes_; }
 
   /// Tokenizes and encodes; the encoder's weights are gone from memory when it returns. States are padded to
-  /// `max_length` and already projected for the blocks' cross attention.
-  EncodedText encode_text(const std::vector<std::string>& prompts, int max_length, const Tick& tick) const;
+  /// `max_length` and already projected for the blocks' cross attention. Prompts are stripped and in lower case first,
+  /// or with `clean_caption` cleaned as models::CaptionCleaner does.
+  EncodedText encode_text(const std::vector<std::string>& prompts, int max_length, bool clean_caption,
+                          const Tick& tick) const;
   /// Final latents [n, C, h, w] → pictures [n, 3, H, W] around [-1, 1]. The decoder stays loaded.
   at::Tensor decode(const at::Tensor& latents, const Tick& tick);
 

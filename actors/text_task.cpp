@@ -21,7 +21,7 @@ std::vector<std::string> branch_prompts(const wire::BeginJob& begin) {
 }
 
 /// Encodes each different prompt once and lays the rows out as asked.
-EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prompts, int max_length,
+EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prompts, const wire::ImageRequest& request,
                         const Stage::Tick& tick) {
   std::vector<std::string> unique;
   std::vector<std::int64_t> row_of;
@@ -30,7 +30,7 @@ EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prom
     row_of.push_back(found - unique.begin());
     if (found == unique.end()) unique.push_back(prompt);
   }
-  auto text = stage.encode_text(unique, max_length, tick);
+  auto text = stage.encode_text(unique, request.max_sequence_length, request.clean_caption, tick);
   const auto rows = at::tensor(row_of, at::kLong);
   text.states = text.states.index_select(0, rows.to(text.states.device())).contiguous();
   text.lengths = text.lengths.index_select(0, rows);
@@ -45,7 +45,7 @@ TaskResult Job::encode_text() {
   const auto batch = static_cast<std::int64_t>(prompts.size());
   EncodedText text;
   if (begin_.caption_rank == begin_.caption_root) {
-    text = encode_rows(tools_.stage, prompts, request.max_sequence_length,
+    text = encode_rows(tools_.stage, prompts, request,
                        [this] { tools_.progress.tick_in(begin_.epoch); });
   } else {
     text.states = at::empty({batch, request.max_sequence_length, tools_.stage.transformer().hidden_width()},

@@ -1,5 +1,6 @@
 #include "client/convert.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -132,6 +133,20 @@ std::optional<Latents> latents_from(const std::string& bytes,
   Latents latents{.shape = shape, .data = std::vector<float>(*count)};
   std::memcpy(latents.data.data(), bytes.data(), bytes.size());
   return latents;
+}
+
+bool append_latents(std::optional<Latents>& whole, Latents part) {
+  if (!whole) {
+    whole = std::move(part);
+    return true;
+  }
+  if (part.shape.empty() || part.shape.size() != whole->shape.size() ||
+      !std::equal(part.shape.begin() + 1, part.shape.end(), whole->shape.begin() + 1)) {
+    return false;
+  }
+  whole->shape[0] += part.shape[0];
+  whole->data.insert(whole->data.end(), part.data.begin(), part.data.end());
+  return true;
 }
 
 Error to_error(const wire::Failure& failure) {

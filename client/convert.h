@@ -19,6 +19,8 @@ std::string latents_bytes(const Latents& latents);
 /// Null when bytes and shape do not go together.
 std::optional<Latents> latents_from(const std::string& bytes,
                                     const std::vector<std::int64_t>& shape);
+/// Puts a replica's pictures behind those that are there. False when their sizes differ.
+bool append_latents(std::optional<Latents>& whole, Latents part);
 
 Error to_error(const wire::Failure& failure);
 /// The end of a job that did not succeed.

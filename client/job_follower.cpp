@@ -69,7 +69,11 @@ void JobFollower::hand_on(wire::JobProgress& from) {
       progress.warnings.push_back(name + " of step " + std::to_string(from.step) +
                                   " did not come: " + blob.failure.what);
     } else if (name == "latents") {
-      progress.latents = latents_from(*blob.bytes, from.blobs[i].shape);
+      auto part = latents_from(*blob.bytes, from.blobs[i].shape);
+      if (!part || !append_latents(progress.latents, std::move(*part))) {
+        progress.warnings.push_back("latents of step " + std::to_string(from.step) +
+                                    " do not fill their shape");
+      }
     } else if (name == "preview") {
       progress.preview_png = *blob.bytes;
     }
@@ -93,8 +97,8 @@ void JobFollower::hand_on(wire::JobFinished& from) {
     if (ref.name == "picture") {
       result.pictures.push_back({*blob.bytes});
     } else if (ref.name == "latents") {
-      result.latents = latents_from(*blob.bytes, ref.shape);
-      if (!result.latents) {
+      auto part = latents_from(*blob.bytes, ref.shape);
+      if (!part || !append_latents(result.latents, std::move(*part))) {
         return end(Error{"protocol", job + ": its latents have " +
                                          std::to_string(blob.bytes->size()) +
                                          " bytes, which do not fill their shape"});

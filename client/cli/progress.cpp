@@ -94,11 +94,15 @@ void ProgressView::draw_bar(const Progress& progress) {
 void ProgressView::print_line(const Progress& progress) {
   const auto now = clock_();
   const bool new_phase = progress.phase != phase_;
-  const bool last_step = counts_steps(progress) && progress.step == progress.steps;
-  if (!new_phase && (!counts_steps(progress) || (!last_step && now - printed_at_ < kLineInterval)))
-    return;
+  const bool all_steps_done = progress.steps > 0 && progress.step == progress.steps;
+  if (new_phase && phase_ == "denoising" && all_steps_done && printed_step_ != progress.step) {
+    out_ << phase_ << " step " << steps_text(progress) << "\n";
+  }
+  if (!new_phase && !counts_steps(progress)) return;
+  if (!new_phase && !all_steps_done && now - printed_at_ < kLineInterval) return;
   phase_ = progress.phase;
   printed_at_ = now;
+  printed_step_ = progress.step;
   out_ << progress.phase;
   if (counts_steps(progress)) out_ << " step " << steps_text(progress);
   out_ << "\n";

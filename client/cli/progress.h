@@ -38,6 +38,7 @@ class ProgressView {
   Clock clock_;
   std::string phase_;
   std::chrono::steady_clock::time_point printed_at_{};
+  int printed_step_ = -1;
   bool drawn_ = false;
 };
 

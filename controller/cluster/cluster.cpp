@@ -16,7 +16,8 @@ namespace asio = boost::asio;
 /// The controller lives and dies on `thread_`; everything else is posted there.
 class Cluster::Impl {
  public:
-  explicit Impl(ClusterOptions options) : options_(std::move(options)), guard_(asio::make_work_guard(io_)) {
+  explicit Impl(ClusterOptions options)
+      : options_(std::move(options)), guard_(asio::make_work_guard(io_)) {
     std::promise<std::string> started;
     auto endpoint = started.get_future();
     thread_ = std::thread([this, &started] { run(started); });
@@ -36,10 +37,24 @@ class Cluster::Impl {
     auto promise = std::make_shared<std::promise<std::optional<std::string>>>();
     auto ready = promise->get_future();
     asio::post(io_, [this, promise] {
-      controller_->on_ready([promise](std::optional<std::string> why) { promise->set_value(std::move(why)); });
+      controller_->on_ready(
+          [promise](std::optional<std::string> why) { promise->set_value(std::move(why)); });
     });
-    if (ready.wait_for(deadline) != std::future_status::ready) {
-      throw std::runtime_error("[cluster] not every actor was ready within " + std::to_string(deadline.count()) + " ms");
+    {
+      // Either the controller answers or its loop ends: then the promise is never kept.
+      std::unique_lock lock(mutex_);
+      const auto until = std::chrono::steady_clock::now() + deadline;
+      const auto settled = [&] {
+        return has_ended_ || ready.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+      };
+      while (!settled() && std::chrono::steady_clock::now() < until)
+        ended_.wait_for(lock, std::chrono::milliseconds(20));
+      if (has_ended_)
+        throw std::runtime_error("[cluster] it was stopped before its actors were ready");
+    }
+    if (ready.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      throw std::runtime_error("[cluster] not every actor was ready within " +
+                               std::to_string(deadline.count()) + " ms");
     }
     if (const auto why = ready.get()) throw std::runtime_error("[cluster] " + *why);
   }
@@ -102,12 +117,20 @@ Cluster::Cluster(ClusterOptions options) : impl_(std::make_unique<Impl>(std::mov
 
 Cluster::~Cluster() = default;
 
-const std::string& Cluster::endpoint() const { return impl_->endpoint(); }
+const std::string& Cluster::endpoint() const {
+  return impl_->endpoint();
+}
 
-void Cluster::wait_ready(std::chrono::milliseconds deadline) { impl_->wait_ready(deadline); }
+void Cluster::wait_ready(std::chrono::milliseconds deadline) {
+  impl_->wait_ready(deadline);
+}
 
-void Cluster::run_until_stopped() { impl_->run_until_stopped(); }
+void Cluster::run_until_stopped() {
+  impl_->run_until_stopped();
+}
 
-void Cluster::stop() { impl_->stop(); }
+void Cluster::stop() {
+  impl_->stop();
+}
 
 }  // namespace troupe::cluster

@@ -78,6 +78,11 @@ void Controller::open_endpoints() {
     }
   }
   server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
+  server_->on_ready([this](control::PeerId peer) {
+    if (!members_.by_peer(peer)) return;
+    check_ready();
+    runner_->start_queued();
+  });
   server_->on_message([this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
     on_message(peer, header, payload);
   });
@@ -134,14 +139,7 @@ std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer)
   if (stopping_) return "the cluster is stopping";
   if (peer.hello.role == "client") return std::nullopt;
   if (peer.hello.role != "actor") return "role \"" + peer.hello.role + "\" is not known here: client or actor";
-  auto refusal = members_.hello(peer);
-  if (!refusal) {
-    boost::asio::post(io_, [this] {
-      check_ready();
-      runner_->start_queued();
-    });
-  }
-  return refusal;
+  return members_.hello(peer);
 }
 
 void Controller::on_message(control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {

@@ -183,12 +183,11 @@ void Deployments::end_epoch(ActorId id, std::uint64_t epoch, const std::string& 
                   [this, id, epoch](const control::Reply& reply) {
                     Actor& actor = members_.at(id);
                     if (actor.leaving_epoch != epoch) return;  // another process by now, or another end
-                    if (reply.ok()) {
-                      actor.leaving_epoch = 0;
-                      events_.on_free();
-                    } else if (reply.failure().code == wire::FailureCode::timeout) {
-                      events_.on_stuck(id);
-                    }
+                    const auto code = reply.ok() ? wire::FailureCode::none : reply.failure().code;
+                    if (code == wire::FailureCode::timeout) return events_.on_stuck(id);
+                    if (code == wire::FailureCode::lost) return;  // its exit follows, and a new process
+                    actor.leaving_epoch = 0;
+                    events_.on_free();
                   });
 }
 

@@ -92,8 +92,7 @@ void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
     if (actor.job == id) actor.job = 0;
   }
   JobEntry& job = *tools_.table.find(id);
-  for (const auto& blob : job.passing) tools_.blobs.remove(blob.id);
-  job.passing.clear();
+  forget_passing(job);
   tools_.on_finished(job);
   for (const auto& gone : tools_.table.expire()) {
     for (const auto& blob : gone.blobs) tools_.blobs.remove(blob.id);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <memory>
 
 #include "controller/jobs/report.h"
 #include "controller/jobs/run.h"
@@ -8,6 +9,8 @@ namespace {
 
 constexpr control::Milliseconds kBlobDeadline{120'000};
 constexpr control::Milliseconds kEndDeadline{30'000};
+/// How long clients may still fetch the last previews and latents of a job that has ended.
+constexpr std::chrono::seconds kPassingGrace{30};
 
 }  // namespace
 
@@ -28,11 +31,12 @@ void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
       if (!task.ends_step || ++run.replicas_past[task.step] < replicas) return;
       job.step = task.step + 1;
       run.clock.completed(job.step, now);
+      progress(job);
       if (job.step == job.plan.request.steps) {
         run.denoised = now;
         job.phase = "decoding";
+        progress(job);
       }
-      progress(job);
       return;
     case wire::TaskKind::decode: run.decoded = now; return;
   }
@@ -41,16 +45,18 @@ void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
 void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done) {
   if (done.blobs.empty() || !dispatcher_.has(run.job)) return;
   const JobId job = run.job;
-  const bool passing = dispatcher_.task(job, done.task).kind != wire::TaskKind::decode;
+  const auto& task = dispatcher_.task(job, done.task);
+  const bool passing = task.kind != wire::TaskKind::decode;
   if (!passing) run.results[done.task].resize(done.blobs.size());
   for (std::size_t index = 0; index < done.blobs.size(); ++index) {
     const auto& ref = done.blobs[index];
     ++run.blobs_to_come;
     tools_.blob_server.fetch(tools_.members.at(actor).incarnation, ref.id, ref.bytes, kBlobDeadline,
-                             [this, job, passing, task = done.task, index, ref](control::BlobResult result) {
-                               if (auto own = blob_arrived(job, ref, std::move(result))) {
-                                 keep_blob(job, passing ? std::nullopt : std::optional{task}, index, *own);
-                               }
+                             [this, job, passing, id = done.task, step = task.step, replica = task.dp, index,
+                              ref](control::BlobResult result) {
+                               const auto own = blob_arrived(job, ref, std::move(result));
+                               if (own && passing) pass_on(job, step, replica, *own);
+                               if (own && !passing) keep_result(job, id, index, *own);
                              });
   }
 }
@@ -69,16 +75,33 @@ std::optional<wire::BlobRef> JobRunner::blob_arrived(JobId id, const wire::BlobR
   return own;
 }
 
-void JobRunner::keep_blob(JobId id, std::optional<std::uint32_t> decode_task, std::size_t index,
-                          const wire::BlobRef& own) {
-  if (decode_task) {
-    find(id)->results[*decode_task][index] = own;
-  } else {
-    JobEntry& job = *tools_.table.find(id);
-    job.passing.push_back(own);
-    progress(job, {own});
+void JobRunner::keep_result(JobId id, std::uint32_t decode_task, std::size_t index, const wire::BlobRef& own) {
+  find(id)->results[decode_task][index] = own;
+  maybe_end(id);
+}
+
+void JobRunner::pass_on(JobId id, std::int32_t step, std::int32_t replica, const wire::BlobRef& own) {
+  JobEntry& job = *tools_.table.find(id);
+  job.passing.push_back(own);
+  auto& parts = find(id)->passing[step];
+  parts[replica] = own;
+  const int expected = own.name == "latents" ? job.plan.degrees.dp : 1;
+  if (static_cast<int>(parts.size()) == expected) {
+    std::vector<wire::BlobRef> whole;
+    for (const auto& [dp, part] : parts) whole.push_back(part);
+    find(id)->passing.erase(step);
+    progress(job, std::move(whole));
   }
   maybe_end(id);
+}
+
+void JobRunner::forget_passing(JobEntry& job) {
+  auto timer = std::make_shared<boost::asio::steady_timer>(tools_.io, kPassingGrace);
+  timer->async_wait([timer, passing = std::move(job.passing), &blobs = tools_.blobs](const auto& error) {
+    if (error) return;
+    for (const auto& blob : passing) blobs.remove(blob.id);
+  });
+  job.passing.clear();
 }
 
 void JobRunner::maybe_end(JobId id) {

@@ -67,8 +67,12 @@ class JobRunner {
   void take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done);
   /// The blob as the controller holds it now; nothing when the job is over or failed by it.
   std::optional<wire::BlobRef> blob_arrived(JobId job, const wire::BlobRef& ref, control::BlobResult result);
-  /// A result of a decode task, or a preview or latents that pass by.
-  void keep_blob(JobId job, std::optional<std::uint32_t> decode_task, std::size_t index, const wire::BlobRef& own);
+  /// A decode task's picture or latents.
+  void keep_result(JobId job, std::uint32_t decode_task, std::size_t index, const wire::BlobRef& own);
+  /// A replica's preview or latents of a step under way: goes to the watchers when every replica's part is here.
+  void pass_on(JobId job, std::int32_t step, std::int32_t replica, const wire::BlobRef& own);
+  /// Lets go of what passed by, when clients have had time to fetch it.
+  void forget_passing(JobEntry& job);
   void maybe_end(JobId job);
   void end_at_actors(Run& run);
   void succeed(Run& run);

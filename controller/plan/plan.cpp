@@ -1,15 +1,26 @@
 #include "controller/plan/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "controller/plan/memory.h"
 #include "controller/plan/patches.h"
+#include "models/spec/resolution_bins.h"
 
 namespace troupe::plan {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument("[plan] " + why); }
+
+/// What the sampler room knows, by the names that it takes: an unknown one is refused before anything loads.
+constexpr std::array kSamplers = {"",
+                                  "dpmsolver++",
+                                  "ddim",
+                                  "euler",
+                                  "DPMSolverMultistepScheduler",
+                                  "DDIMScheduler",
+                                  "EulerDiscreteScheduler"};
 
 void require_at_least(const char* field, std::int64_t value, std::int64_t least) {
   if (value < least) {
@@ -27,6 +38,9 @@ void check_request(const wire::ImageRequest& request) {
   if (!(request.guidance_scale >= 0 && request.guidance_scale <= 1e4)) {
     refuse("guidance is " + std::to_string(request.guidance_scale) + ": a number from 0 to 10000 is needed");
   }
+  if (std::find(kSamplers.begin(), kSamplers.end(), request.sampler) == kSamplers.end()) {
+    refuse("sampler is \"" + request.sampler + "\": dpmsolver++, ddim or euler");
+  }
   if (request.method != "exact" && request.method != "pipefusion") {
     refuse("method is \"" + request.method + "\": exact or pipefusion");
   }
@@ -42,13 +56,28 @@ void check_request(const wire::ImageRequest& request) {
   if (request.noise_dtype != "float32" && request.noise_dtype != "model") {
     refuse("noise dtype is \"" + request.noise_dtype + "\": float32 or model");
   }
-  if (request.resolution_binning) refuse("resolution_binning is not supported: give the size itself");
-  if (request.clean_caption) refuse("clean_caption is not supported: give the cleaned prompt");
   if (request.progress_interval < 0) require_at_least("progress interval", request.progress_interval, 0);
   if (!request.progress_content.empty() && request.progress_content != "latents" &&
       request.progress_content != "preview") {
     refuse("progress content is \"" + request.progress_content + "\": latents or preview");
   }
+}
+
+/// Sizes of any number of pixels are taken: what is computed is the bin's size.
+void bin_size(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  for (const auto& [field, pixels] : {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
+    if (pixels < 1 || pixels > 16384) {
+      refuse(std::string(field) + " is " + std::to_string(pixels) + ": from 1 to 16384 under resolution binning");
+    }
+  }
+  const std::int64_t sample_size = model.transformer.sample_size;
+  if (sample_size != 32 && sample_size != 64 && sample_size != 128) {
+    refuse("resolution_binning is on, but the transformer's sample_size is " + std::to_string(sample_size) +
+           ": there are bins for 32, 64 and 128");
+  }
+  const auto bin = spec::nearest_bin(sample_size, {request.height, request.width});
+  request.height = static_cast<std::int32_t>(bin.height);
+  request.width = static_cast<std::int32_t>(bin.width);
 }
 
 void set_size(Plan& plan, const spec::ModelSpec& model) {
@@ -58,6 +87,9 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
   if (request.height == 0) request.height = static_cast<std::int32_t>(model.default_size());
   if (request.width == 0) request.width = static_cast<std::int32_t>(model.default_size());
+  request.output_height = request.height;
+  request.output_width = request.width;
+  if (request.resolution_binning) bin_size(request, model);
   for (const auto& [field, pixels] : {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
     if (pixels < unit || pixels % unit != 0 || pixels > 16384) {
       refuse(std::string(field) + " is " + std::to_string(pixels) + ": this model takes multiples of " +

@@ -33,7 +33,7 @@ struct GroupPlan {
 
 /// How one request runs on one mesh: every shape and every place, before anything is loaded. A pure value.
 struct Plan {
-  wire::ImageRequest request;  // with sizes filled in
+  wire::ImageRequest request;  // with sizes filled in: height and width as computed, output_* as they come out
   mesh::Degrees degrees;
   std::vector<Stage> stages;                // by pp rank
   std::vector<wire::RowRange> patches;      // token rows; one entry = whole picture

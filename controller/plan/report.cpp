@@ -26,7 +26,11 @@ std::string to_text(const Plan& plan) {
   const mesh::Mesh mesh(plan.degrees);
   const auto& request = plan.request;
   std::string text;
-  text += "picture   " + std::to_string(request.width) + " × " + std::to_string(request.height) + ", latents " +
+  text += "picture   " + std::to_string(request.output_width) + " × " + std::to_string(request.output_height);
+  if (request.resolution_binning) {
+    text += ", computed at " + std::to_string(request.width) + " × " + std::to_string(request.height);
+  }
+  text += ", latents " +
           std::to_string(plan.latent_channels) + " × " + std::to_string(plan.latent_height) + " × " +
           std::to_string(plan.latent_width) + ", tokens " + std::to_string(plan.token_rows) + " × " +
           std::to_string(plan.token_columns) + "\n";
@@ -68,8 +72,10 @@ nlohmann::json to_json(const Plan& plan) {
   json out;
   out["mesh"] = {{"world", mesh.world()}, {"dp", plan.degrees.dp}, {"cfg", plan.degrees.cfg}, {"pp", plan.degrees.pp}};
   for (const auto axis : kAxes) out["groups"][mesh::to_string(axis)] = mesh.groups(axis);
-  out["height"] = plan.request.height;
-  out["width"] = plan.request.width;
+  out["height"] = plan.request.output_height;
+  out["width"] = plan.request.output_width;
+  out["computed_height"] = plan.request.height;
+  out["computed_width"] = plan.request.width;
   out["latents"] = {plan.picture_count(), plan.latent_channels, plan.latent_height, plan.latent_width};
   out["tokens"] = {plan.token_rows, plan.token_columns};
   out["method"] = plan.request.method;

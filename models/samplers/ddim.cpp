@@ -35,8 +35,8 @@ DDIMScheduler::DDIMScheduler(SchedulerConfig config, int num_steps) : config_(st
   }
 }
 
-at::Tensor DDIMScheduler::step(SamplerState&, int i, const at::Tensor& model_output,
-                               const at::Tensor& sample) const {
+DDIMScheduler::Prediction DDIMScheduler::predict(int i, const at::Tensor& model_output,
+                                                 const at::Tensor& sample) const {
   const Step& s = steps_.at(i);
   const at::Tensor out = mean_part(model_output, sample, false);
   at::Tensor clean;
@@ -59,7 +59,18 @@ at::Tensor DDIMScheduler::step(SamplerState&, int i, const at::Tensor& model_out
   } else if (config_.clip_sample) {
     clean = clean.clamp(-config_.clip_sample_range, config_.clip_sample_range);
   }
-  return s.next_root_alpha * clean + s.next_root_beta * noise;
+  return {clean, noise};
+}
+
+at::Tensor DDIMScheduler::step(SamplerState&, int i, const at::Tensor& model_output,
+                               const at::Tensor& sample) const {
+  const auto [clean, noise] = predict(i, model_output, sample);
+  return steps_[i].next_root_alpha * clean + steps_[i].next_root_beta * noise;
+}
+
+at::Tensor DDIMScheduler::clean(SamplerState&, int i, const at::Tensor& model_output,
+                                const at::Tensor& sample) const {
+  return predict(i, model_output, sample).clean;
 }
 
 }  // namespace troupe::models

@@ -18,6 +18,8 @@ class DDIMScheduler final : public Sampler {
   double init_noise_sigma() const override { return 1.0; }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                   const at::Tensor& sample) const override;
+  at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
+                   const at::Tensor& sample) const override;
   bool needs_whole_picture() const override { return config_.thresholding; }
 
  private:
@@ -25,6 +27,12 @@ class DDIMScheduler final : public Sampler {
     float root_alpha, root_beta;            // signal and noise where the step starts
     float next_root_alpha, next_root_beta;  // and where it ends
   };
+
+  struct Prediction {
+    at::Tensor clean, noise;
+  };
+
+  Prediction predict(int i, const at::Tensor& model_output, const at::Tensor& sample) const;
 
   SchedulerConfig config_;
   std::vector<double> timesteps_;

@@ -60,10 +60,9 @@ at::Tensor EulerDiscreteScheduler::scale_model_input(const at::Tensor& sample, i
   return sample / std::sqrt(sigma * sigma + 1.0f);
 }
 
-at::Tensor EulerDiscreteScheduler::step(SamplerState&, int i, const at::Tensor& model_output,
-                                        const at::Tensor& sample) const {
+at::Tensor EulerDiscreteScheduler::predict(int i, const at::Tensor& model_output,
+                                           const at::Tensor& sample) const {
   const float sigma = sigmas_.at(i);
-  const float change = sigmas_.at(i + 1) - sigma;
   const at::Tensor out = mean_part(model_output, sample, false);
   const at::Tensor x = sample.to(at::kFloat);
   at::Tensor clean;
@@ -80,7 +79,21 @@ at::Tensor EulerDiscreteScheduler::step(SamplerState&, int i, const at::Tensor& 
       break;
     }
   }
+  return clean;
+}
+
+at::Tensor EulerDiscreteScheduler::step(SamplerState&, int i, const at::Tensor& model_output,
+                                        const at::Tensor& sample) const {
+  const at::Tensor clean = predict(i, model_output, sample);
+  const at::Tensor x = sample.to(at::kFloat);
+  const float sigma = sigmas_.at(i);
+  const float change = sigmas_.at(i + 1) - sigma;
   return (x + ((x - clean) / sigma) * change).to(model_output.scalar_type());
+}
+
+at::Tensor EulerDiscreteScheduler::clean(SamplerState&, int i, const at::Tensor& model_output,
+                                         const at::Tensor& sample) const {
+  return predict(i, model_output, sample).to(model_output.scalar_type());
 }
 
 }  // namespace troupe::models

@@ -19,8 +19,13 @@ class EulerDiscreteScheduler final : public Sampler {
   at::Tensor scale_model_input(const at::Tensor& sample, int i) const override;
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                   const at::Tensor& sample) const override;
+  at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
+                   const at::Tensor& sample) const override;
 
  private:
+  /// In float32.
+  at::Tensor predict(int i, const at::Tensor& model_output, const at::Tensor& sample) const;
+
   SchedulerConfig config_;
   std::vector<double> timesteps_;
   std::vector<float> sigmas_;  // one more than timesteps

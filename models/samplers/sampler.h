@@ -44,6 +44,13 @@ class Sampler {
   virtual at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                           const at::Tensor& sample) const = 0;
 
+  /// The clean sample that step `i` points at; takes what `step` takes. The sample after the step
+  /// where a sampler has no such notion (DPM-Solver: diffusers' gives none either).
+  virtual at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
+                           const at::Tensor& sample) const {
+    return step(state, i, model_output, sample);
+  }
+
   /// True if a step needs statistics of the whole picture (dynamic thresholding).
   virtual bool needs_whole_picture() const { return false; }
 };

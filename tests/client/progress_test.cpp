@@ -95,3 +95,13 @@ TEST_CASE("seconds have a unit that fits") {
   CHECK(seconds_text(600) == "10.0 min");
   CHECK(seconds_text(9000) == "2.5 h");
 }
+
+TEST_CASE("a last step that is told with the next phase has its line all the same") {
+  std::ostringstream out;
+  ProgressView view(out, ProgressStyle::lines, 80);
+  view.show(step(1));
+  Progress next = step(20);
+  next.phase = "decoding";
+  view.show(next);
+  CHECK(out.str().find("denoising step 20/20, 0.50 s/step\ndecoding\n") != std::string::npos);
+}

@@ -262,6 +262,37 @@ TEST_CASE("latents and previews of a job under way") {
   }
 }
 
+TEST_CASE("replicas' latents come together, the preview is the first picture's") {
+  auto submission = five_pictures();
+  submission.parallelism = {.dp = 2, .cfg = 1, .pp = 2};
+  auto& request = submission.request;
+  request.progress_interval = 3;
+  request.progress_content = "latents";
+  std::vector<Latents> passing;
+  const auto result = company().run(submission, [&](const Progress& progress) {
+    if (progress.latents) passing.push_back(*progress.latents);
+  });
+  REQUIRE(passing.size() == 2);
+  for (const auto& latents : passing) {
+    CHECK(latents.shape == std::vector<std::int64_t>{5, 4, 10, 6});
+  }
+  CHECK(passing.back().data == result.latents.value().data);
+
+  std::vector<std::string> previews[2];
+  for (const int dp : {1, 2}) {
+    submission.parallelism.dp = dp;
+    request.progress_content = "preview";
+    company().run(submission, [&](const Progress& progress) {
+      if (!progress.preview_png.empty()) previews[dp - 1].push_back(progress.preview_png);
+    });
+  }
+  REQUIRE(previews[0].size() == 2);
+  REQUIRE(previews[1].size() == 2);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(level_error(decode_png(previews[0][i]), decode_png(previews[1][i])) <= 1);
+  }
+}
+
 TEST_CASE("jobs of different degrees run side by side and one after another") {
   const auto expected = company().run(one_picture({})).latents.value();
   std::vector<std::uint64_t> jobs;

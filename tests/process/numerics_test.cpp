@@ -82,7 +82,7 @@ TEST_CASE("the demo checkpoint makes diffusers' pictures") {
 
 TEST_CASE("a sampler asked for by name replaces the checkpoint's own") {
   Reference reference("pipeline");
-  const std::pair<const char*, const char*> samplers[] = {{"euler", "euler"},
+  const std::pair<std::string, std::string> samplers[] = {{"euler", "euler"},
                                                           {"plain", "dpmsolver++"}};
   for (const auto& [name, sampler] : samplers) {
     CAPTURE(name);
@@ -164,7 +164,8 @@ TEST_CASE("a prompt that is cut says what was cut, in the progress and in the re
 TEST_CASE("half precision stays near float32") {
   Reference reference("pipeline");
   const auto expected = reference.floats(reference.find("plain"), "latents");
-  for (const auto& [dtype, bound] : {std::pair{"bfloat16", 0.05}, std::pair{"float16", 0.01}}) {
+  const std::pair<std::string, double> bounds[] = {{"bfloat16", 0.05}, {"float16", 0.01}};
+  for (const auto& [dtype, bound] : bounds) {
     CAPTURE(dtype);
     auto submission = plain(reference);
     submission.request.dtype = dtype;

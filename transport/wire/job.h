@@ -22,19 +22,24 @@ struct ImageRequest {
   std::string dtype = "float32";      // compute type: float32 | bfloat16 | float16
   std::string noise_dtype = "float32";  // float32 | model: the type that noise is drawn in
   std::int32_t max_sequence_length = 120;  // text tokens, padded or cut to this
-  bool resolution_binning = false;
-  bool clean_caption = false;
+  bool resolution_binning = false;    // compute at the nearest size the model was trained at, then resize and crop
+  bool clean_caption = false;         // clean prompts as the training captions were
   bool want_latents = false;          // final latents before the VAE come back too
   std::uint64_t init_latents_blob = 0;  // 0 = noise from the seed; else a blob of float32, the whole batch
   std::uint64_t init_latents_bytes = 0;
   std::int32_t progress_interval = 0;   // every how many steps a latents/preview comes with the progress; 0 = never
   std::string progress_content;         // "" | latents | preview
+  // Filled in by the plan, whatever a client says: `height` and `width` become the size that is computed, and these
+  // the pixels of the picture that comes out. Different under resolution_binning only.
+  std::int32_t output_height = 0;
+  std::int32_t output_width = 0;
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(prompts, negative_prompt, images_per_prompt, height, width, steps, guidance_scale, seed, sampler, method,
        num_pipeline_patch, warmup_steps, dtype, noise_dtype, max_sequence_length, resolution_binning, clean_caption,
-       want_latents, init_latents_blob, init_latents_bytes, progress_interval, progress_content);
+       want_latents, init_latents_blob, init_latents_bytes, progress_interval, progress_content, output_height,
+       output_width);
   }
 };
 

@@ -98,7 +98,7 @@ struct Progress {
   int steps = 0;
   double seconds_per_step = 0;
   std::optional<Latents> latents;  // when asked for
-  std::string preview_png;         // when asked for: a rough picture, PNG bytes
+  std::string preview_png;         // when asked for: the first picture, rough and small, PNG bytes
   std::vector<std::string> warnings;
 };
 

@@ -1,0 +1,30 @@
+#include "actors/device.h"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <dlfcn.h>
+
+#include <stdexcept>
+
+namespace troupe::actors {
+
+at::Device open_device(const std::string& name) {
+  if (name == "cpu") return at::kCPU;
+  if (!name.starts_with("cuda")) {
+    throw std::runtime_error("[actor] device is \"" + name + "\": cpu, cuda or cuda:N");
+  }
+  // Its static initialisers register CUDA with ATen; the handle stays open as long as the process.
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    throw std::runtime_error(std::string("[actor] device ") + name + " needs LibTorch's CUDA half: " + dlerror());
+  }
+  const at::Device device(name);
+  const int count = at::detail::getCUDAHooks().deviceCount();
+  const int index = device.has_index() ? device.index() : 0;
+  if (index >= count) {
+    throw std::runtime_error("[actor] device " + name + " is not there: this machine has " + std::to_string(count) +
+                             " GPUs");
+  }
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,251 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool has(const std::string& text, const std::string& word) {
+  return text.find(word) != std::string::npos;
+}
+
+/// What an actor can be killed at. `doing` is what status says of the victim then, as the cause
+/// must; nothing of it is known while weights load.
+struct Moment {
+  const char* phase;
+  const char* doing;
+  const char* also = "";
+};
+
+/// The actor to kill, once the job is at that moment and all actors are frozen there.
+std::optional<ActorInfo> victim_at(Theatre& theatre, std::uint64_t id, const Moment& moment) {
+  theatre.freeze();
+  const auto job = theatre.job(id);
+  if (std::string(moment.phase) == "loading") {
+    if (job->state != "loading") return std::nullopt;
+    return theatre.status().actors.back();
+  }
+  for (const auto& actor : theatre.status().actors) {
+    if (has(actor.doing, moment.doing) && has(actor.doing, moment.also)) return actor;
+  }
+  return std::nullopt;
+}
+
+/// Runs jobs until one could be caught at that moment, kills the actor there; answers its number.
+std::uint64_t kill_at(Theatre& theatre, const Moment& moment, ActorInfo& victim,
+                      Clock::time_point& blow) {
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    std::atomic<bool> there = false;
+    const auto job = theatre.submit(demo_job(), [&](const Progress& progress) {
+      if (progress.phase == moment.phase) there = true;
+    });
+    REQUIRE(eventually(60s, [&] { return there || theatre.job(job)->state == "succeeded"; }));
+    if (attempt % 4 == 1) std::this_thread::sleep_for(20ms);
+    const auto found = victim_at(theatre, job, moment);
+    if (found) {
+      victim = *found;
+      kill(static_cast<pid_t>(victim.pid), SIGKILL);
+      blow = Clock::now();
+      theatre.thaw();
+      return job;
+    }
+    theatre.thaw();
+    (void)theatre.client().cancel(job);
+    (void)theatre.client().wait(job, 60s);
+  }
+  FAIL("no job could be caught at " << moment.phase << " " << moment.doing);
+  return 0;
+}
+
+Theatre& theatre() {
+  static Theatre shared(actors(4));
+  return shared;
+}
+
+const JobResult& undisturbed() {
+  static const JobResult result = theatre().run(demo_job());
+  return result;
+}
+
+void check_same(const JobResult& result) {
+  REQUIRE(result.pictures.size() == 1);
+  CHECK(result.pictures[0].png == undisturbed().pictures[0].png);
+  CHECK(result.latents->data == undisturbed().latents->data);
+}
+
+}  // namespace
+
+TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, the next one works") {
+  undisturbed();
+  const Moment moments[] = {{"loading", ""},
+                            {"text", "text"},
+                            {"denoising", "step", "stage 0"},
+                            {"denoising", "step", "stage 1"},
+                            {"decoding", "decode"}};
+  for (const auto& moment : moments) {
+    if (std::string(moment.phase) == "loading") {
+      // A job of another shape takes the deployment away, so that there is something to load.
+      theatre().run(tiny_job());
+    }
+    const auto restarts = theatre().restarts();
+    ActorInfo victim;
+    Clock::time_point blow;
+    const auto job = kill_at(theatre(), moment, victim, blow);
+    const auto fall = theatre().fall_of(job, blow);
+    REQUIRE(fall);
+    MESSAGE(std::string(moment.phase)
+            << " " << std::string(moment.also) << ": failed " << int(fall->seconds * 1000)
+            << " ms after the kill: " << fall->error.what);
+    CHECK(fall->seconds < 1.0);
+    CHECK(has(fall->error.what, "actor " + std::to_string(victim.id) + " "));
+    CHECK(has(fall->error.what, "pid " + std::to_string(victim.pid)));
+    CHECK(has(fall->error.what, "signal 9"));
+    CHECK(has(fall->error.what, std::string("job ") + std::to_string(job)));
+    CHECK(has(fall->error.what, moment.doing[0] ? moment.doing : "loading"));
+    CHECK(has(fall->error.what, moment.also));
+    CHECK(theatre().job(job)->state == "failed");
+    check_same(theatre().run(demo_job()));
+    CHECK(theatre().restarts() == restarts + 1);
+    CHECK(shared_memory().empty());
+    CHECK(has(theatre().status().recent_failures.back(), "signal 9"));
+  }
+}
+
+TEST_CASE("kill -9 at random: a job ends by it or succeeds, never anything else") {
+  undisturbed();
+  std::mt19937 random(20);
+  for (int round = 0; round < 8; ++round) {
+    const auto job = theatre().submit(demo_job());
+    const auto pids = theatre().pids();
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 2500));
+    const auto blow = Clock::now();
+    kill(pids[random() % pids.size()], SIGKILL);
+    if (const auto fall = theatre().fall_of(job, blow)) {
+      INFO(fall->error.what);
+      CHECK(has(fall->error.what, "signal 9"));
+      CHECK(fall->seconds < 1.0);
+    }
+  }
+  check_same(theatre().run(demo_job()));
+}
+
+TEST_CASE("an actor that dies between jobs costs none of them") {
+  undisturbed();
+  for (int round = 0; round < 3; ++round) {
+    const auto restarts = theatre().restarts();
+    kill(theatre().pids()[round], SIGKILL);
+    // At once, while its death may be unknown; and after that, on what is respawned.
+    const auto job = theatre().submit(demo_job());
+    const auto fall = theatre().fall_of(job, Clock::now());
+    if (fall) CHECK(has(fall->error.what, "signal 9"));
+    check_same(theatre().run(demo_job()));
+    CHECK(theatre().restarts() == restarts + 1);
+  }
+  const auto before = theatre().status().actors[1].incarnation;
+  kill(theatre().pids()[1], SIGKILL);
+  REQUIRE(eventually(60s, [&] { return theatre().status().actors[1].incarnation != before; }));
+  REQUIRE(theatre().whole(60s));
+  check_same(theatre().run(demo_job()));
+}
+
+TEST_CASE("an actor that hangs is found by its heartbeats and killed") {
+  undisturbed();
+  std::atomic<bool> there = false;
+  const auto job = theatre().submit(demo_job(), [&](const Progress& progress) {
+    there = there || progress.phase == "denoising";
+  });
+  REQUIRE(eventually(60s, [&] { return there.load(); }));
+  const auto pid = theatre().pids()[1];
+  const auto blow = Clock::now();
+  kill(pid, SIGSTOP);
+  const auto fall = theatre().fall_of(job, blow);
+  REQUIRE(fall);
+  MESSAGE("failed " << fall->seconds << " s after SIGSTOP: " << fall->error.what);
+  CHECK(fall->seconds > 3);
+  CHECK(fall->seconds < 20);
+  CHECK(has(fall->error.what, "actor 1 "));
+  CHECK(has(fall->error.what, "no sign of life"));
+  CHECK(!is_alive(pid));
+  check_same(theatre().run(demo_job()));
+}
+
+TEST_CASE("an actor that cannot start is said at once, and nothing remains") {
+  auto options = actors(2);
+  options.actor_program = "/bin/false";
+  {
+    cluster::Cluster cluster(options);
+    std::string why;
+    try {
+      cluster.wait_ready(60s);
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    INFO(why);
+    CHECK(has(why, "cannot start"));
+    CHECK(has(why, "exit code 1"));
+    auto client = Client::connect(cluster.endpoint());
+    REQUIRE(client);
+    const auto job = client.value().submit(tiny_job());
+    if (job) {
+      const auto result = client.value().wait(job.value(), 30s);
+      REQUIRE(!result);
+      CHECK(has(result.error().what, "cannot start"));
+    } else {
+      CHECK(has(job.error().what, "cannot start"));
+    }
+  }
+  options.actor_program = "/nonexistent/troupe-actor";
+  CHECK_THROWS_WITH_AS(cluster::Cluster{options}, doctest::Contains("/nonexistent/troupe-actor"),
+                       std::runtime_error);
+}
+
+TEST_CASE("an idle cluster does not take its silence for a hang") {
+  auto options = actors(1);
+  options.task_deadline = 1s;
+  Theatre idle(options);
+  idle.run(tiny_job());
+  for (int round = 0; round < 6; ++round) {
+    std::this_thread::sleep_for(1300ms);
+    idle.run(tiny_job());
+  }
+  CHECK(idle.restarts() == 0);
+}
+
+TEST_CASE("stopping while weights load, while a job runs and while an actor is dying") {
+  for (const std::string phase : {"loading", "denoising", "dying"}) {
+    std::vector<pid_t> pids;
+    {
+      Theatre doomed(actors(4));
+      pids = doomed.pids();
+      std::atomic<bool> there = false;
+      const auto job = doomed.submit(demo_job(), [&](const Progress& progress) {
+        there = there || progress.phase == (phase == "loading" ? "loading" : "denoising");
+      });
+      REQUIRE(eventually(60s, [&] { return there.load(); }));
+      if (phase == "dying") kill(pids[2], SIGKILL);
+      const auto begin = Clock::now();
+      doomed.cluster().stop();
+      CHECK(Clock::now() - begin < 10s);
+      const auto result = doomed.client().wait(job, 10s);
+      REQUIRE(!result);
+      INFO(result.error().what);
+      CHECK((has(result.error().what, "stopped") || has(result.error().what, "signal 9") ||
+             result.error().code == "lost"));
+    }
+    for (const auto pid : pids)
+      CHECK(!is_alive(pid));
+  }
+  CHECK(shared_memory().empty());
+}

@@ -1,0 +1,160 @@
+#include <chrono>
+#include <thread>
+
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool has(const std::string& text, const std::string& word) {
+  return text.find(word) != std::string::npos;
+}
+
+Theatre& theatre() {
+  static Theatre shared([] {
+    auto options = actors(4);
+    options.max_queued_jobs = 3;
+    return options;
+  }());
+  return shared;
+}
+
+/// Submits a long job and waits until it is being denoised.
+std::uint64_t submit_running(Theatre& where) {
+  auto there = std::make_shared<std::atomic<bool>>(false);
+  const auto job = where.submit(demo_job(400), [there](const Progress& progress) {
+    if (progress.phase == "denoising") *there = true;
+  });
+  REQUIRE(eventually(60s, [&] { return there->load(); }));
+  return job;
+}
+
+Error end_of(Theatre& where, std::uint64_t job) {
+  const auto result = where.client().wait(job, 60s);
+  REQUIRE(!result);
+  return result.error();
+}
+
+}  // namespace
+
+TEST_CASE("cancel: queued at once, running at the next micro-step, then no more") {
+  const auto before = theatre().run(demo_job());
+  const auto running = submit_running(theatre());
+  const auto queued = theatre().submit(demo_job());
+  const auto behind = theatre().submit(demo_job());
+  CHECK(theatre().job(queued)->state == "queued");
+
+  CHECK(theatre().client().cancel(queued));
+  CHECK(end_of(theatre(), queued).code == "cancelled");
+  CHECK(theatre().job(queued)->state == "cancelled");
+  CHECK(theatre().job(running)->state == "running");
+
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(theatre().client().cancel(running));
+  const auto twice = theatre().client().cancel(running);
+  const auto error = end_of(theatre(), running);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  MESSAGE("a running job ended " << int(took.count() * 1000) << " ms after its cancel");
+  CHECK(took < 10s);
+  CHECK(error.code == "cancelled");
+  CHECK(theatre().job(running)->state == "cancelled");
+  CHECK((twice || twice.error().code == "bad_request"));
+
+  const auto late = theatre().client().cancel(running);
+  REQUIRE(!late);
+  CHECK(late.error().code == "bad_request");
+  CHECK(has(late.error().what, "already been cancelled"));
+
+  const auto result = theatre().client().wait(behind, 120s);
+  REQUIRE(result);
+  CHECK(result.value().pictures[0].png == before.pictures[0].png);
+  const auto after_end = theatre().client().cancel(behind);
+  REQUIRE(!after_end);
+  CHECK(has(after_end.error().what, "succeeded"));
+  CHECK(theatre().restarts() == 0);
+}
+
+TEST_CASE("cancelled many times at random, the deployment goes on and its pictures stay the same") {
+  const auto before = theatre().run(demo_job());
+  for (int round = 0; round < 8; ++round) {
+    const auto job = theatre().submit(demo_job(60));
+    std::this_thread::sleep_for(std::chrono::milliseconds(37 * round));
+    CHECK(theatre().client().cancel(job));
+    CHECK(end_of(theatre(), job).code == "cancelled");
+  }
+  const auto after = theatre().run(demo_job());
+  CHECK(after.pictures[0].png == before.pictures[0].png);
+  CHECK(after.latents->data == before.latents->data);
+  CHECK(theatre().restarts() == 0);
+}
+
+TEST_CASE("a job that is not known") {
+  const auto cancelled = theatre().client().cancel(987654);
+  REQUIRE(!cancelled);
+  CHECK(cancelled.error().code == "not_found");
+  CHECK(has(cancelled.error().what, "987654"));
+  const auto waited = theatre().client().wait(987654, 10s);
+  REQUIRE(!waited);
+  CHECK(waited.error().code == "not_found");
+}
+
+TEST_CASE("a full queue refuses, and takes again when there is room") {
+  const auto running = submit_running(theatre());
+  std::vector<std::uint64_t> queued;
+  for (int i = 0; i < 3; ++i)
+    queued.push_back(theatre().submit(tiny_job()));
+  const auto refused = theatre().client().submit(tiny_job());
+  REQUIRE(!refused);
+  CHECK(refused.error().code == "overloaded");
+  CHECK(has(refused.error().what, "3 jobs are waiting"));
+  CHECK(theatre().status().jobs_queued == 3);
+  CHECK(theatre().client().cancel(queued[0]));
+  CHECK(end_of(theatre(), queued[0]).code == "cancelled");
+  queued[0] = theatre().submit(tiny_job());
+  CHECK(theatre().client().cancel(running));
+  CHECK(end_of(theatre(), running).code == "cancelled");
+  for (const auto job : queued)
+    CHECK(theatre().client().wait(job, 120s));
+  CHECK(theatre().status().jobs_queued == 0);
+}
+
+TEST_CASE("a client that goes takes its jobs along, but not the detached ones") {
+  std::uint64_t own = 0;
+  std::uint64_t own_queued = 0;
+  std::uint64_t detached = 0;
+  {
+    auto client = theatre().another_client();
+    own = client.submit(demo_job(400)).value();
+    auto goes_on = tiny_job();
+    goes_on.detached = true;
+    detached = client.submit(goes_on).value();
+    own_queued = client.submit(tiny_job()).value();
+    REQUIRE(eventually(60s, [&] { return theatre().job(own)->step > 0; }));
+  }
+  for (const auto job : {own, own_queued}) {
+    REQUIRE(eventually(30s, [&] { return theatre().job(job)->state == "cancelled"; }));
+    CHECK(has(theatre().job(job)->cause, "client is gone"));
+  }
+  const auto result = theatre().client().wait(detached, 120s);
+  REQUIRE(result);
+  CHECK(result.value().pictures.size() == 1);
+  CHECK(theatre().restarts() == 0);
+}
+
+TEST_CASE("jobs side by side on their own actors; the end of one does not touch the other") {
+  auto left = demo_job(60);
+  left.parallelism = {.dp = 1, .cfg = 1, .pp = 2};
+  const auto first = theatre().submit(left);
+  const auto second = theatre().submit(left);
+  REQUIRE(eventually(60s, [&] {
+    return theatre().job(first)->state == "running" && theatre().job(second)->state == "running";
+  }));
+  CHECK(theatre().client().cancel(first));
+  CHECK(end_of(theatre(), first).code == "cancelled");
+  CHECK(theatre().client().wait(second, 120s));
+}

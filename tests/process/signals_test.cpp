@@ -1,0 +1,171 @@
+#include <signal.h>
+
+#include <filesystem>
+
+#include "tests/client/scratch.h"
+#include "tests/process/support/processes.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kLong = 60s;
+const std::string kDemo = TROUPE_SOURCE_DIR "/examples/demo/model";
+
+/// A place of its own for sockets, temporary files and pictures, so that what remains is seen.
+struct Place {
+  Place() {
+    for (const char* name : {"run", "tmp", "work", "log"})
+      fs::create_directory(scratch.path / name);
+    fs::permissions(scratch.path / "run", fs::perms::owner_all);
+  }
+  std::vector<std::string> environment() const {
+    return {"XDG_RUNTIME_DIR=" + scratch / "run", "TMPDIR=" + scratch / "tmp"};
+  }
+  std::vector<std::string> left_behind() const {
+    std::vector<std::string> found;
+    for (const char* name : {"run", "tmp", "work"}) {
+      for (const auto& entry : fs::recursive_directory_iterator(scratch.path / name)) {
+        if (entry.path() != scratch.path / "run/troupe") found.push_back(entry.path().string());
+      }
+    }
+    for (const auto& name : shared_memory())
+      found.push_back("/dev/shm/" + name);
+    return found;
+  }
+  Scratch scratch;
+};
+
+std::vector<std::string> run_arguments(const Place& place) {
+  return {"run",   "--model", kDemo,  "--prompt", "a red circle",
+          "--cfg", "2",       "--pp", "2",        "--patches",
+          "4",     "--steps", "900",  "--output", place.scratch / "work/out.png"};
+}
+
+std::vector<std::string> start_arguments() {
+  return {"start", "--actors", "2", "--model", kDemo};
+}
+
+/// When the blow falls.
+enum class When { spawned, busy };
+
+void wait_until(const Command& command, When when, const std::string& word) {
+  REQUIRE(eventually(kLong, [&] { return !actors_of(command.pid()).empty(); }));
+  if (when == When::spawned) return;
+  REQUIRE(eventually(
+      kLong, [&] { return (command.err() + command.out()).find(word) != std::string::npos; }));
+}
+
+void check_nothing_left(const Place& place, const std::vector<pid_t>& actors) {
+  CHECK(seconds_until_gone(actors, 2s) < 2);
+  const auto left = place.left_behind();
+  INFO(left.size() << " left behind: " << (left.empty() ? "" : left.front()));
+  CHECK(left.empty());
+}
+
+}  // namespace
+
+TEST_CASE("Ctrl-C and SIGTERM end `troupe run` whenever they come and leave nothing behind") {
+  for (const int number : {SIGINT, SIGTERM}) {
+    for (const auto when : {When::spawned, When::busy}) {
+      const Place place;
+      Command run(run_arguments(place), place.scratch / "log", place.environment());
+      wait_until(run, when, "denoising step");
+      const auto actors = actors_of(run.pid());
+      run.signal(number);
+      CHECK(run.wait(20s) == 128 + number);
+      check_nothing_left(place, actors);
+      const std::string err = run.err();
+      INFO(err);
+      CHECK(err.rfind("troupe: ") != std::string::npos);
+      CHECK(err.rfind("troupe: ") >= err.rfind('\n', err.size() - 2));
+    }
+  }
+}
+
+TEST_CASE("Ctrl-C and SIGTERM end `troupe start` and leave nothing behind") {
+  for (const int number : {SIGINT, SIGTERM}) {
+    for (const auto when : {When::spawned, When::busy}) {
+      const Place place;
+      Command start(start_arguments(), place.scratch / "log", place.environment());
+      wait_until(start, when, "ready");
+      const auto actors = actors_of(start.pid());
+      start.signal(number);
+      const int code = start.wait(20s);
+      CHECK((code == 0 || code == 128 + number));
+      check_nothing_left(place, actors);
+    }
+  }
+}
+
+TEST_CASE(
+    "kill -9 of the controller: its actors are gone within 2 s, and it can be started again") {
+  const Place place;
+  {
+    Command start(start_arguments(), place.scratch / "log", place.environment());
+    wait_until(start, When::busy, "ready");
+    Command submit({"submit", "--prompt", "a", "--pp", "2", "--steps", "900", "--output",
+                    place.scratch / "work/out.png"},
+                   place.scratch / "log", place.environment());
+    REQUIRE(eventually(kLong,
+                       [&] { return submit.err().find("denoising step") != std::string::npos; }));
+    const auto actors = actors_of(start.pid());
+    CHECK(actors.size() == 2);
+    start.signal(SIGKILL);
+    const double seconds = seconds_until_gone(actors, 20s);
+    MESSAGE("actors were gone " << int(seconds * 1000) << " ms after their controller was killed");
+    CHECK(seconds < 2);
+    CHECK(start.wait(10s) == 128 + SIGKILL);
+    CHECK(submit.wait(20s) == 1);
+    CHECK(submit.err().find("troupe: ") != std::string::npos);
+    CHECK(shared_memory().empty());
+  }
+  Command again(start_arguments(), place.scratch / "log", place.environment());
+  wait_until(again, When::busy, "ready");
+  Command stop({"stop"}, place.scratch / "log", place.environment());
+  CHECK(stop.wait(20s) == 0);
+  CHECK(again.wait(20s) == 0);
+  CHECK(place.left_behind().empty());
+}
+
+TEST_CASE("kill -9 of `troupe run`: its actors are gone within 2 s") {
+  const Place place;
+  Command run(run_arguments(place), place.scratch / "log", place.environment());
+  wait_until(run, When::busy, "denoising step");
+  const auto actors = actors_of(run.pid());
+  CHECK(actors.size() == 4);
+  run.signal(SIGKILL);
+  const double seconds = seconds_until_gone(actors, 20s);
+  MESSAGE("actors were gone " << int(seconds * 1000) << " ms after `troupe run` was killed");
+  CHECK(seconds < 2);
+  CHECK(shared_memory().empty());
+  CHECK(fs::is_empty(place.scratch.path / "work"));
+}
+
+TEST_CASE("Ctrl-C of `troupe submit` cancels its job; the cluster goes on") {
+  const Place place;
+  Command start(start_arguments(), place.scratch / "log", place.environment());
+  wait_until(start, When::busy, "ready");
+  for (const int number : {SIGINT, SIGTERM}) {
+    Command submit(
+        {"submit", "--prompt", "a", "--steps", "900", "--output", place.scratch / "work/out.png"},
+        place.scratch / "log", place.environment());
+    REQUIRE(eventually(kLong,
+                       [&] { return submit.err().find("denoising step") != std::string::npos; }));
+    submit.signal(number);
+    CHECK(submit.wait(20s) == 128 + number);
+  }
+  Command jobs({"jobs"}, place.scratch / "log", place.environment());
+  CHECK(jobs.wait(20s) == 0);
+  CHECK(jobs.out().find("cancelled") != std::string::npos);
+  CHECK(jobs.out().find("running") == std::string::npos);
+  Command small(
+      {"submit", "--prompt", "a", "--steps", "2", "--output", place.scratch / "work/out.png"},
+      place.scratch / "log", place.environment());
+  CHECK(small.wait(60s) == 0);
+  CHECK(fs::exists(place.scratch / "work/out.png"));
+}

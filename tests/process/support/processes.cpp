@@ -1,0 +1,157 @@
+#include "tests/process/support/processes.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+namespace troupe::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+struct ProcessFacts {
+  std::string name;
+  char state = 'X';
+  pid_t parent = 0;
+};
+
+/// Source: proc(5), stat: the name stands in parentheses and may hold anything.
+ProcessFacts facts_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const auto open = line.find('(');
+  const auto close = line.rfind(')');
+  if (open == std::string::npos || close == std::string::npos) return {};
+  ProcessFacts facts{.name = line.substr(open + 1, close - open - 1)};
+  std::istringstream rest(line.substr(close + 1));
+  rest >> facts.state >> facts.parent;
+  return facts;
+}
+
+bool lives(const ProcessFacts& facts) {
+  return facts.state != 'Z' && facts.state != 'X';
+}
+
+std::string slurp(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (auto& text : strings)
+    result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+}  // namespace
+
+bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>& holds) {
+  const auto until = Clock::now() + deadline;
+  while (!holds()) {
+    if (Clock::now() > until) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+std::vector<pid_t> actors_of(pid_t parent) {
+  std::vector<pid_t> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (!std::all_of(name.begin(), name.end(), ::isdigit)) continue;
+    const auto pid = static_cast<pid_t>(std::stol(name));
+    const auto facts = facts_of(pid);
+    if (facts.parent == parent && facts.name == "troupe-actor" && lives(facts))
+      found.push_back(pid);
+  }
+  return found;
+}
+
+bool is_alive(pid_t pid) {
+  return lives(facts_of(pid));
+}
+
+double seconds_until_gone(const std::vector<pid_t>& pids, std::chrono::milliseconds deadline) {
+  const auto start = Clock::now();
+  eventually(deadline, [&] { return std::none_of(pids.begin(), pids.end(), is_alive); });
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::vector<std::string> shared_memory() {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find("troupe") != std::string::npos || name.find("torch") != std::string::npos)
+      found.push_back(name);
+  }
+  return found;
+}
+
+Command::Command(const std::vector<std::string>& arguments, const std::string& folder,
+                 const std::vector<std::string>& environment) {
+  static std::atomic<int> count = 0;
+  name_ = folder + "/command-" + std::to_string(++count);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  const auto redirect = [&](int to, const std::string& path, int flags) {
+    posix_spawn_file_actions_addopen(&files, to, path.c_str(), flags, 0600);
+  };
+  const std::string out = name_ + ".out";
+  const std::string err = name_ + ".err";
+  redirect(STDIN_FILENO, "/dev/null", O_RDONLY);
+  redirect(STDOUT_FILENO, out, O_WRONLY | O_CREAT | O_TRUNC);
+  redirect(STDERR_FILENO, err, O_WRONLY | O_CREAT | O_TRUNC);
+  std::vector<std::string> words{"troupe"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> variables = environment;
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    variables.emplace_back(*entry);
+  const int error = posix_spawn(&pid_, TROUPE_BINARY_DIR "/bin/troupe", &files, nullptr,
+                                pointers(words).data(), pointers(variables).data());
+  posix_spawn_file_actions_destroy(&files);
+  if (error != 0) throw std::runtime_error(std::string("[tests] troupe: ") + std::strerror(error));
+}
+
+Command::~Command() {
+  if (exit_code_ >= 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+void Command::signal(int number) const {
+  if (exit_code_ < 0) kill(pid_, number);
+}
+
+int Command::wait(std::chrono::milliseconds deadline) {
+  int status = 0;
+  if (exit_code_ < 0 && eventually(deadline, [&] { return waitpid(pid_, &status, WNOHANG) != 0; }))
+    exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return exit_code_;
+}
+
+std::string Command::out() const {
+  return slurp(name_ + ".out");
+}
+
+std::string Command::err() const {
+  return slurp(name_ + ".err");
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,47 @@
+#pragma once
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace troupe::testing {
+
+/// Looks again every few milliseconds until it holds; false at the deadline.
+bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>& holds);
+
+/// The living actor processes whose parent is `parent`.
+std::vector<pid_t> actors_of(pid_t parent);
+/// False once a process has ended, reaped or not.
+bool is_alive(pid_t pid);
+/// Seconds until none of them lives any more; more than `deadline` when some do not end.
+double seconds_until_gone(const std::vector<pid_t>& pids, std::chrono::milliseconds deadline);
+
+/// Names in /dev/shm that could be ours.
+std::vector<std::string> shared_memory();
+
+/// What a shell command line would start, without the shell: `troupe ARGUMENTS` as a child with its
+/// output in files of `folder`. Killed with SIGKILL when it goes out of scope before its end.
+class Command {
+ public:
+  Command(const std::vector<std::string>& arguments, const std::string& folder,
+          const std::vector<std::string>& environment = {});
+  ~Command();
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void signal(int number) const;
+  /// 128 + signal for a process that a signal ended; -1 at the deadline.
+  int wait(std::chrono::milliseconds deadline);
+  std::string out() const;
+  std::string err() const;
+
+ private:
+  std::string name_;
+  pid_t pid_ = -1;
+  int exit_code_ = -1;
+};
+
+}  // namespace troupe::testing

@@ -1,0 +1,129 @@
+#include "tests/process/support/theatre.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "tests/process/support/models.h"
+#include "tests/process/support/processes.h"
+
+namespace troupe::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kReadyDeadline = 180s;
+constexpr auto kJobDeadline = 180s;
+
+template <class T>
+T take(Result<T> result, const std::string& what) {
+  if (!result) throw std::runtime_error("[tests] " + what + ": " + result.error().what);
+  return std::move(result.value());
+}
+
+Client connect(cluster::Cluster& cluster) {
+  cluster.wait_ready(kReadyDeadline);
+  return take(Client::connect(cluster.endpoint(), 10s), "connect");
+}
+
+}  // namespace
+
+Theatre::Theatre(cluster::ClusterOptions options)
+    : cluster_(std::move(options)), client_(connect(cluster_)) {}
+
+Client Theatre::another_client() const {
+  return take(Client::connect(cluster_.endpoint(), 10s), "connect");
+}
+
+ClusterInfo Theatre::status() {
+  return take(client_.status(), "status");
+}
+
+std::vector<pid_t> Theatre::pids() {
+  std::vector<pid_t> pids;
+  for (const auto& actor : status().actors)
+    pids.push_back(static_cast<pid_t>(actor.pid));
+  return pids;
+}
+
+std::uint64_t Theatre::restarts() {
+  std::uint64_t sum = 0;
+  for (const auto& actor : status().actors)
+    sum += actor.restarts;
+  return sum;
+}
+
+std::optional<JobInfo> Theatre::job(std::uint64_t id) {
+  for (const auto& job : take(client_.jobs(), "jobs")) {
+    if (job.id == id) return job;
+  }
+  return std::nullopt;
+}
+
+bool Theatre::whole(std::chrono::milliseconds deadline) {
+  return eventually(deadline, [&] {
+    const auto actors = status().actors;
+    return std::all_of(actors.begin(), actors.end(),
+                       [](const auto& actor) { return actor.state == "ready"; });
+  });
+}
+
+std::uint64_t Theatre::submit(const Submission& submission, Client::OnProgress on_progress) {
+  return take(client_.submit(submission, std::move(on_progress)), "submit");
+}
+
+JobResult Theatre::run(const Submission& submission) {
+  const auto job = submit(submission);
+  return take(client_.wait(job, kJobDeadline), "job " + std::to_string(job));
+}
+
+void Theatre::freeze() {
+  for (const auto pid : actors_of(getpid()))
+    kill(pid, SIGSTOP);
+}
+
+void Theatre::thaw() {
+  for (const auto pid : actors_of(getpid()))
+    kill(pid, SIGCONT);
+}
+
+std::optional<Fall> Theatre::fall_of(std::uint64_t job, Clock::time_point blow) {
+  const auto result = client_.wait(job, kJobDeadline);
+  if (result) return std::nullopt;
+  return Fall{result.error(), std::chrono::duration<double>(Clock::now() - blow).count()};
+}
+
+cluster::ClusterOptions actors(int count) {
+  cluster::ClusterOptions options;
+  options.actors = count;
+  options.threads_per_actor = 1;
+  options.actor_program = TROUPE_BINARY_DIR "/bin/troupe-actor";
+  return options;
+}
+
+Submission demo_job(int steps) {
+  Submission out;
+  out.request.prompts = {"a red circle above a blue square on a white background"};
+  out.request.steps = steps;
+  out.request.seed = 11;
+  out.request.method = "pipefusion";
+  out.request.num_pipeline_patch = 4;
+  out.request.want_latents = true;
+  out.parallelism = {.dp = 1, .cfg = 2, .pp = 2};
+  out.model = TROUPE_SOURCE_DIR "/examples/demo/model";
+  return out;
+}
+
+Submission tiny_job(int steps) {
+  Submission out;
+  out.request.prompts = {"a cat"};
+  out.request.steps = steps;
+  out.request.want_latents = true;
+  out.model = checkpoint("tiny-pixart");
+  return out;
+}
+
+}  // namespace troupe::testing

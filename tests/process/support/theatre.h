@@ -1,0 +1,58 @@
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/cluster/cluster.h"
+#include "troupe/client.h"
+
+namespace troupe::testing {
+
+/// How a job that did not succeed ended, and how long after the blow.
+struct Fall {
+  Error error;
+  double seconds = 0;
+};
+
+/// A cluster to be mistreated: its actors can be frozen, killed and looked at while a job runs.
+class Theatre {
+ public:
+  explicit Theatre(cluster::ClusterOptions options);
+
+  cluster::Cluster& cluster() { return cluster_; }
+  Client& client() { return client_; }
+  Client another_client() const;
+
+  ClusterInfo status();
+  std::vector<pid_t> pids();
+  std::uint64_t restarts();
+  std::optional<JobInfo> job(std::uint64_t id);
+  /// Waits until every actor is there and none is busy.
+  bool whole(std::chrono::milliseconds deadline);
+
+  /// Submits; throws when it is refused.
+  std::uint64_t submit(const Submission& submission, Client::OnProgress on_progress = nullptr);
+  /// Submits and waits; throws with the cause when the job does not succeed.
+  JobResult run(const Submission& submission);
+  /// SIGSTOP or SIGCONT for all actors.
+  void freeze();
+  void thaw();
+  /// Waits for the job's end and measures since `blow`; nothing when it succeeded.
+  std::optional<Fall> fall_of(std::uint64_t job, std::chrono::steady_clock::time_point blow);
+
+ private:
+  cluster::Cluster cluster_;
+  Client client_;
+};
+
+/// Options of a cluster of the built actors, one thread each.
+cluster::ClusterOptions actors(int count);
+
+/// The demo model on cfg 2 × pp 2 with four patches, latents wanted.
+Submission demo_job(int steps = 6);
+/// The tiny fixture on one actor.
+Submission tiny_job(int steps = 4);
+
+}  // namespace troupe::testing
