@@ -30,7 +30,7 @@ std::string parameters_text(const wire::ImageRequest& request, const std::string
   text += ", Size: " + size_text(request.output_width, request.output_height);
   if (request.resolution_binning) text += ", Computed size: " + size_text(request.width, request.height);
   text += ", Model: " + model;
-  return text + ", Version: troupe";
+  return text + ", Version: troupe " TROUPE_VERSION;
 }
 
 }  // namespace

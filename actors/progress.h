@@ -24,6 +24,7 @@ class WorkProgress {
   void end_epoch(std::uint64_t epoch) {
     std::lock_guard lock(mutex_);
     ended_.insert(epoch);
+    if (ended_.size() > kRemembered) ended_.erase(ended_.begin());  // epochs only grow
   }
   bool ended(std::uint64_t epoch) const {
     std::lock_guard lock(mutex_);
@@ -34,6 +35,8 @@ class WorkProgress {
     tick();
     if (ended(epoch)) throw EpochEnded("[actor] epoch " + std::to_string(epoch) + " has ended");
   }
+
+  static constexpr std::size_t kRemembered = 1024;
 
  private:
   std::atomic<std::uint64_t> count_{0};

@@ -8,8 +8,23 @@
 #include "models/safetensors.h"
 #include "models/text/clean_caption.h"
 #include "models/text/t5_encoder.h"
+#include "models/text/unicode.h"
 
 namespace troupe::actors {
+namespace {
+
+std::vector<std::string> prepared(const std::vector<std::string>& prompts, bool clean_caption) {
+  std::vector<std::string> captions;
+  if (clean_caption) {
+    const models::CaptionCleaner cleaner;
+    for (const auto& prompt : prompts) captions.push_back(cleaner.clean(prompt));
+  } else {
+    for (const auto& prompt : prompts) captions.push_back(models::normal_caption(prompt));
+  }
+  return captions;
+}
+
+}  // namespace
 
 at::ScalarType compute_type(const std::string& name) {
   if (name == "float32") return at::kFloat;
@@ -29,7 +44,7 @@ Stage::Stage(const wire::LoadStage& load, at::Device device)
 
 EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length, bool clean_caption,
                                const Tick& tick) const {
-  const auto captions = clean_caption ? models::clean_captions(prompts) : models::normal_captions(prompts);
+  const auto captions = prepared(prompts, clean_caption);
   const auto tokenizer = models::Tokenizer::load(spec_.tokenizer);
   const auto tokens = tokenizer.tokenize(captions, max_length);
   EncodedText text;

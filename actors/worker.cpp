@@ -181,12 +181,10 @@ void Worker::run(const TaskEntry& entry) {
       running->second.job->post_receive(command.step, command.patch);
       return;
     }
-    const auto start = Clock::now();
     auto result = run_task(running->second, command);
     send(wire::TaskDone{.epoch = entry.epoch,
                         .job = command.job,
                         .task = command.task,
-                        .seconds = seconds_between(start, Clock::now()),
                         .blobs = std::move(result.blobs),
                         .warnings = std::move(result.warnings)});
   } catch (const std::exception& error) {

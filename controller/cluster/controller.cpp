@@ -68,10 +68,12 @@ void Controller::open_endpoints() {
   // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for a free pair.
   for (int attempt = 0;; ++attempt) {
     server_ = std::make_unique<control::Server>(io_, server);
+    socket_file_ = SocketFile(server_->endpoint());
     auto blobs = server;
     blobs.endpoint = control::blob_endpoint_of(server_->endpoint());
     try {
       blob_server_ = std::make_unique<control::BlobServer>(io_, blobs, blobs_);
+      blob_socket_file_ = SocketFile(blob_server_->endpoint());
       break;
     } catch (const std::runtime_error&) {
       if (!server.endpoint.ends_with(":0") || attempt == 20) throw;

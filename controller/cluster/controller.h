@@ -10,6 +10,7 @@
 #include "controller/cluster/deployments.h"
 #include "controller/cluster/members.h"
 #include "controller/cluster/node_agent.h"
+#include "controller/cluster/socket_file.h"
 #include "controller/gateway/gateway.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
@@ -57,6 +58,8 @@ class Controller {
   control::BlobStore blobs_;
   std::unique_ptr<control::Server> server_;
   std::unique_ptr<control::BlobServer> blob_server_;
+  SocketFile socket_file_;
+  SocketFile blob_socket_file_;
   Members members_;
   jobs::JobTable table_;
   std::unique_ptr<Deployments> deployments_;

@@ -90,9 +90,7 @@ void Deployments::load_stages(const std::shared_ptr<Loading>& loading) {
                                   .first_block = stage.first_block,
                                   .last_block = stage.last_block,
                                   .embeds = at.pp == 0,
-                                  .projects = last,
-                                  .encodes_text = at.pp == 0 && at.cfg == 0,
-                                  .decodes = last && at.cfg == 0};
+                                  .projects = last};
     const ActorId actor = deployment.actor_of_rank[rank];
     server_.request(members_.at(actor).peer, message, kLoadDeadline,
                     [this, loading, actor](const control::Reply& reply) {

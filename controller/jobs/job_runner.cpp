@@ -98,8 +98,8 @@ wire::BeginJob JobRunner::begin_message(const JobEntry& job, const cluster::Depl
   }
   const bool first = at.pp == 0;
   const bool last = at.pp + 1 == plan.degrees.pp;
-  if (const auto* group = plan.group_with(first ? Role::ring : Role::edge, rank, 1)) begin.previous_group = group->id;
-  if (const auto* group = plan.group_with(last ? Role::ring : Role::edge, rank, 0)) begin.next_group = group->id;
+  if (const auto* group = plan.group_with(first ? Role::feedback : Role::edge, rank, 1)) begin.previous_group = group->id;
+  if (const auto* group = plan.group_with(last ? Role::feedback : Role::edge, rank, 0)) begin.next_group = group->id;
   if (const auto* group = plan.group_with(Role::cfg, rank, -1)) begin.cfg_group = group->id;
   return begin;
 }

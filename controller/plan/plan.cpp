@@ -6,21 +6,13 @@
 
 #include "controller/plan/memory.h"
 #include "controller/plan/patches.h"
+#include "models/spec/scheduler_config.h"
 #include "models/spec/resolution_bins.h"
 
 namespace troupe::plan {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument("[plan] " + why); }
-
-/// What the sampler room knows, by the names that it takes: an unknown one is refused before anything loads.
-constexpr std::array kSamplers = {"",
-                                  "dpmsolver++",
-                                  "ddim",
-                                  "euler",
-                                  "DPMSolverMultistepScheduler",
-                                  "DDIMScheduler",
-                                  "EulerDiscreteScheduler"};
 
 void require_at_least(const char* field, std::int64_t value, std::int64_t least) {
   if (value < least) {
@@ -32,14 +24,10 @@ void check_request(const wire::ImageRequest& request) {
   if (request.prompts.empty()) refuse("prompt is missing");
   require_at_least("images per prompt", request.images_per_prompt, 1);
   require_at_least("steps", request.steps, 1);
-  if (request.steps > 1000) refuse("steps is " + std::to_string(request.steps) + ": at most 1000 (training timesteps)");
   require_at_least("warmup", request.warmup_steps, 0);
   require_at_least("max sequence length", request.max_sequence_length, 1);
   if (!(request.guidance_scale >= 0 && request.guidance_scale <= 1e4)) {
     refuse("guidance is " + std::to_string(request.guidance_scale) + ": a number from 0 to 10000 is needed");
-  }
-  if (std::find(kSamplers.begin(), kSamplers.end(), request.sampler) == kSamplers.end()) {
-    refuse("sampler is \"" + request.sampler + "\": dpmsolver++, ddim or euler");
   }
   if (request.method != "exact" && request.method != "pipefusion") {
     refuse("method is \"" + request.method + "\": exact or pipefusion");
@@ -146,6 +134,19 @@ std::string ranks_text(const std::vector<int>& ranks, const char* between) {
   return text;
 }
 
+/// Everything a sampler's configuration can be refused for, before any actor loads anything.
+void check_sampler(const Plan& plan, const spec::ModelSpec& model) {
+  const auto config = spec::scheduler_config_for(model.scheduler, plan.request.sampler);
+  if (config.thresholding && plan.patches.size() > 1) {
+    refuse("patches are " + std::to_string(plan.patches.size()) +
+           ", but the sampler's thresholding needs statistics of the whole picture");
+  }
+  if (plan.request.steps > config.num_train_timesteps) {
+    refuse("steps is " + std::to_string(plan.request.steps) + ": the model was trained with " +
+           std::to_string(config.num_train_timesteps) + " timesteps");
+  }
+}
+
 void set_groups(Plan& plan) {
   const mesh::Mesh mesh(plan.degrees);
   const auto add = [&](GroupPlan::Role role, const std::string& kind, std::vector<int> ranks, const char* between) {
@@ -162,7 +163,7 @@ void set_groups(Plan& plan) {
       for (std::size_t i = 0; i + 1 < line.size(); ++i) {
         add(GroupPlan::Role::edge, "edge", {line[i], line[i + 1]}, "→");
       }
-      if (line.size() > 1) add(GroupPlan::Role::ring, "ring edge", {line.back(), line.front()}, "→");
+      if (line.size() > 1) add(GroupPlan::Role::feedback, "feedback edge", {line.back(), line.front()}, "→");
     }
     if (plan.degrees.cfg > 1) {
       const int last = mesh.rank({.dp = dp, .pp = plan.degrees.pp - 1});
@@ -195,6 +196,7 @@ Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request, 
   set_size(plan, model);
   set_mesh(plan, model, parallelism);
   set_patches(plan);
+  check_sampler(plan, model);
   set_groups(plan);
   if (request.init_latents_blob != 0) {
     const auto bytes = static_cast<std::uint64_t>(plan.picture_count() * plan.latent_channels * plan.latent_height *

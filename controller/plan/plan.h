@@ -24,7 +24,8 @@ struct ActorMemory {
 
 /// A tensor-plane group that the plan needs, over world ranks.
 struct GroupPlan {
-  enum class Role { caption, edge, ring, cfg };
+  /// `edge`: to the next stage. `feedback`: from the last stage to the first, for stepped latents.
+  enum class Role { caption, edge, feedback, cfg };
   std::uint32_t id = 0;
   Role role = Role::edge;
   std::string name;

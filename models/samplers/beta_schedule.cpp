@@ -24,12 +24,12 @@ at::Tensor cosine_betas(int n) {
   return at::tensor(betas);
 }
 
-at::Tensor betas_of(const SchedulerConfig& c) {
+at::Tensor betas_of(const spec::SchedulerConfig& c) {
   const int n = c.num_train_timesteps;
   if (!c.trained_betas.empty()) return at::tensor(c.trained_betas);
-  if (c.beta_schedule == BetaSchedule::kLinear)
+  if (c.beta_schedule == spec::BetaSchedule::kLinear)
     return at::linspace(c.beta_start, c.beta_end, n, at::kFloat);
-  if (c.beta_schedule == BetaSchedule::kScaledLinear) {
+  if (c.beta_schedule == spec::BetaSchedule::kScaledLinear) {
     return at::linspace(std::sqrt(c.beta_start), std::sqrt(c.beta_end), n, at::kFloat).pow(2);
   }
   return cosine_betas(n);
@@ -49,7 +49,7 @@ at::Tensor zero_terminal_snr(const at::Tensor& betas) {
 
 }  // namespace
 
-at::Tensor alphas_cumprod(const SchedulerConfig& config, bool keep_last_positive) {
+at::Tensor alphas_cumprod(const spec::SchedulerConfig& config, bool keep_last_positive) {
   at::Tensor betas = betas_of(config);
   if (config.rescale_betas_zero_snr) betas = zero_terminal_snr(betas);
   at::Tensor product = at::cumprod(1.0 - betas, 0);

@@ -12,7 +12,7 @@
 
 namespace troupe::models {
 
-DDIMScheduler::DDIMScheduler(SchedulerConfig config, int num_steps) : config_(std::move(config)) {
+DDIMScheduler::DDIMScheduler(spec::SchedulerConfig config, int num_steps) : config_(std::move(config)) {
   const int trained = config_.num_train_timesteps;
   const at::Tensor product = alphas_cumprod(config_, false);
   const float* alphas = product.const_data_ptr<float>();
@@ -42,14 +42,14 @@ DDIMScheduler::Prediction DDIMScheduler::predict(int i, const at::Tensor& model_
   at::Tensor clean;
   at::Tensor noise = out;
   switch (config_.prediction_type) {
-    case PredictionType::kEpsilon:
+    case spec::PredictionType::kEpsilon:
       clean = (sample - s.root_beta * out) / s.root_alpha;
       break;
-    case PredictionType::kSample:
+    case spec::PredictionType::kSample:
       clean = out;
       noise = (sample - s.root_alpha * clean) / s.root_beta;
       break;
-    case PredictionType::kVPrediction:
+    case spec::PredictionType::kVPrediction:
       clean = s.root_alpha * sample - s.root_beta * out;
       noise = s.root_alpha * out + s.root_beta * sample;
       break;

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "models/samplers/sampler.h"
-#include "models/samplers/scheduler_config.h"
+#include "models/spec/scheduler_config.h"
 
 namespace troupe::models {
 
@@ -11,7 +11,7 @@ namespace troupe::models {
 class DDIMScheduler final : public Sampler {
  public:
   /// Throws std::invalid_argument if steps and steps_offset leave the training schedule.
-  DDIMScheduler(SchedulerConfig config, int num_steps);
+  DDIMScheduler(spec::SchedulerConfig config, int num_steps);
 
   int steps() const override { return static_cast<int>(timesteps_.size()); }
   double timestep(int i) const override { return timesteps_.at(i); }
@@ -34,7 +34,7 @@ class DDIMScheduler final : public Sampler {
 
   Prediction predict(int i, const at::Tensor& model_output, const at::Tensor& sample) const;
 
-  SchedulerConfig config_;
+  spec::SchedulerConfig config_;
   std::vector<double> timesteps_;
   std::vector<Step> steps_;
 };

@@ -19,7 +19,7 @@ std::vector<float> to_vector(const at::Tensor& t) {
 }
 
 // How many training steps are used: those whose log signal-to-noise is not below the clip.
-int last_timestep(const SchedulerConfig& config, const at::Tensor& alphas) {
+int last_timestep(const spec::SchedulerConfig& config, const at::Tensor& alphas) {
   const at::Tensor lambda = at::log(at::sqrt(alphas)) - at::log(at::sqrt(1 - alphas));
   const std::vector<float> ascending = to_vector(lambda.flip(0).contiguous());
   const auto clipped = std::lower_bound(ascending.begin(), ascending.end(),
@@ -42,35 +42,35 @@ NoiseLevel noise_level(float ratio) {
 
 }  // namespace
 
-DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(SchedulerConfig config, int num_steps)
+DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(spec::SchedulerConfig config, int num_steps)
     : config_(std::move(config)) {
   const at::Tensor alphas = alphas_cumprod(config_, true);
   const std::vector<float> training = to_vector(training_sigmas(alphas));
   const std::vector<float> log_training = logs(training);
-  const bool cosine = config_.beta_schedule == BetaSchedule::kCosine;
+  const bool cosine = config_.beta_schedule == spec::BetaSchedule::kCosine;
 
   std::vector<double> sigmas;
   switch (config_.sigma_spacing) {
-    case SigmaSpacing::kSchedule:
+    case spec::SigmaSpacing::kSchedule:
       timesteps_ = spaced_timesteps(config_, num_steps, last_timestep(config_, alphas), 1, true);
       sigmas = interpolate(timesteps_, training);
       break;
-    case SigmaSpacing::kKarras:
+    case spec::SigmaSpacing::kKarras:
       sigmas = karras_sigmas(training.back(), training.front(), num_steps);
       break;
-    case SigmaSpacing::kExponential:
+    case spec::SigmaSpacing::kExponential:
       sigmas = exponential_sigmas(training.back(), training.front(), num_steps);
       break;
-    case SigmaSpacing::kLu:
+    case spec::SigmaSpacing::kLu:
       for (double lambda : linspace(0, 1, num_steps)) {
         const double from = log_training.back();
         sigmas.push_back(std::exp(from + lambda * (log_training.front() - from)));
       }
       break;
   }
-  if (config_.sigma_spacing != SigmaSpacing::kSchedule) {
+  if (config_.sigma_spacing != spec::SigmaSpacing::kSchedule) {
     timesteps_ = times_of_sigmas(sigmas, log_training);
-    if (config_.sigma_spacing != SigmaSpacing::kExponential && !cosine) {
+    if (config_.sigma_spacing != spec::SigmaSpacing::kExponential && !cosine) {
       timesteps_ = rounded(std::move(timesteps_));
     }
     for (double& t : timesteps_) {
@@ -147,18 +147,18 @@ at::Tensor DPMSolverMultistepScheduler::prediction(const Step& s, const at::Tens
   };
   if (config_.plus_plus) {
     switch (config_.prediction_type) {
-      case PredictionType::kEpsilon:
+      case spec::PredictionType::kEpsilon:
         return limited((sample - s.sigma * out) / s.alpha);
-      case PredictionType::kSample:
+      case spec::PredictionType::kSample:
         return limited(out);
-      case PredictionType::kVPrediction:
+      case spec::PredictionType::kVPrediction:
         return limited(s.alpha * sample - s.sigma * out);
     }
   }
   at::Tensor noise = out;
-  if (config_.prediction_type == PredictionType::kSample) {
+  if (config_.prediction_type == spec::PredictionType::kSample) {
     noise = (sample - s.alpha * out) / s.sigma;
-  } else if (config_.prediction_type == PredictionType::kVPrediction) {
+  } else if (config_.prediction_type == spec::PredictionType::kVPrediction) {
     noise = s.alpha * out + s.sigma * sample;
   }
   if (!config_.thresholding) return noise;

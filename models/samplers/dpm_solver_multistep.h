@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "models/samplers/sampler.h"
-#include "models/samplers/scheduler_config.h"
+#include "models/spec/scheduler_config.h"
 
 namespace troupe::models {
 
@@ -10,7 +10,7 @@ namespace troupe::models {
 class DPMSolverMultistepScheduler final : public Sampler {
  public:
   /// Throws std::runtime_error if a step of this schedule has no finite value.
-  DPMSolverMultistepScheduler(SchedulerConfig config, int num_steps);
+  DPMSolverMultistepScheduler(spec::SchedulerConfig config, int num_steps);
 
   int steps() const override { return static_cast<int>(timesteps_.size()); }
   double timestep(int i) const override { return timesteps_.at(i); }
@@ -33,7 +33,7 @@ class DPMSolverMultistepScheduler final : public Sampler {
   at::Tensor prediction(const Step& s, const at::Tensor& model_output,
                         const at::Tensor& sample) const;
 
-  SchedulerConfig config_;
+  spec::SchedulerConfig config_;
   std::vector<double> timesteps_;
   std::vector<Step> steps_;
 };

@@ -12,7 +12,7 @@
 
 namespace troupe::models {
 
-EulerDiscreteScheduler::EulerDiscreteScheduler(SchedulerConfig config, int num_steps)
+EulerDiscreteScheduler::EulerDiscreteScheduler(spec::SchedulerConfig config, int num_steps)
     : config_(std::move(config)) {
   const at::Tensor ratios = training_sigmas(alphas_cumprod(config_, true));
   const std::vector<float> training(ratios.const_data_ptr<float>(),
@@ -31,10 +31,10 @@ EulerDiscreteScheduler::EulerDiscreteScheduler(SchedulerConfig config, int num_s
   } else {
     sigmas = interpolate(timesteps_, training);
   }
-  if (config_.sigma_spacing != SigmaSpacing::kSchedule) {
+  if (config_.sigma_spacing != spec::SigmaSpacing::kSchedule) {
     const double max = config_.sigma_max.value_or(sigmas.front());
     const double min = config_.sigma_min.value_or(sigmas.back());
-    sigmas = config_.sigma_spacing == SigmaSpacing::kKarras
+    sigmas = config_.sigma_spacing == spec::SigmaSpacing::kKarras
                  ? karras_sigmas(max, min, num_steps)
                  : exponential_sigmas(max, min, num_steps);
     timesteps_ = times_of_sigmas(sigmas, log_training);
@@ -44,7 +44,7 @@ EulerDiscreteScheduler::EulerDiscreteScheduler(SchedulerConfig config, int num_s
   }
   sigmas_.assign(sigmas.begin(), sigmas.end());
   sigmas_.push_back(config_.final_sigma_zero ? 0.0f : training.front());
-  if (config_.continuous_timesteps && config_.prediction_type == PredictionType::kVPrediction) {
+  if (config_.continuous_timesteps && config_.prediction_type == spec::PredictionType::kVPrediction) {
     timesteps_.clear();
     for (size_t i = 0; i + 1 < sigmas_.size(); ++i) {
       timesteps_.push_back((0.25 * at::scalar_tensor(sigmas_[i], at::kFloat).log()).item<float>());
@@ -52,7 +52,7 @@ EulerDiscreteScheduler::EulerDiscreteScheduler(SchedulerConfig config, int num_s
   }
   const float max = *std::max_element(sigmas_.begin(), sigmas_.end());
   init_noise_sigma_ =
-      config_.timestep_spacing == TimestepSpacing::kLeading ? std::sqrt(max * max + 1.0f) : max;
+      config_.timestep_spacing == spec::TimestepSpacing::kLeading ? std::sqrt(max * max + 1.0f) : max;
 }
 
 at::Tensor EulerDiscreteScheduler::scale_model_input(const at::Tensor& sample, int i) const {
@@ -67,13 +67,13 @@ at::Tensor EulerDiscreteScheduler::predict(int i, const at::Tensor& model_output
   const at::Tensor x = sample.to(at::kFloat);
   at::Tensor clean;
   switch (config_.prediction_type) {
-    case PredictionType::kEpsilon:
+    case spec::PredictionType::kEpsilon:
       clean = x - sigma * out;
       break;
-    case PredictionType::kSample:
+    case spec::PredictionType::kSample:
       clean = out;
       break;
-    case PredictionType::kVPrediction: {
+    case spec::PredictionType::kVPrediction: {
       const float squared = sigma * sigma + 1.0f;
       clean = out * (-sigma / std::sqrt(squared)) + x / squared;
       break;

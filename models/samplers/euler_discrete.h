@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "models/samplers/sampler.h"
-#include "models/samplers/scheduler_config.h"
+#include "models/spec/scheduler_config.h"
 
 namespace troupe::models {
 
@@ -11,7 +11,7 @@ namespace troupe::models {
 /// steps.
 class EulerDiscreteScheduler final : public Sampler {
  public:
-  EulerDiscreteScheduler(SchedulerConfig config, int num_steps);
+  EulerDiscreteScheduler(spec::SchedulerConfig config, int num_steps);
 
   int steps() const override { return static_cast<int>(timesteps_.size()); }
   double timestep(int i) const override { return timesteps_.at(i); }
@@ -26,7 +26,7 @@ class EulerDiscreteScheduler final : public Sampler {
   /// In float32.
   at::Tensor predict(int i, const at::Tensor& model_output, const at::Tensor& sample) const;
 
-  SchedulerConfig config_;
+  spec::SchedulerConfig config_;
   std::vector<double> timesteps_;
   std::vector<float> sigmas_;  // one more than timesteps
   double init_noise_sigma_ = 1.0;

@@ -56,13 +56,10 @@ class Sampler {
 };
 
 /// The sampler named in a checkpoint's scheduler_config.json, or another one taking over that
-/// file's keys as diffusers' `from_config` does. `name`: empty, one of sampler_names(), or a
+/// file's keys as diffusers' `from_config` does. `name`: empty, one of spec::sampler_names(), or a
 /// diffusers class name. Throws std::runtime_error naming key and value for whatever is not
 /// supported, and std::invalid_argument for an unknown name or an impossible number of steps.
 std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std::string& name,
                                       int num_steps);
-
-/// The short names that make_sampler and `--sampler` take.
-std::vector<std::string> sampler_names();
 
 }  // namespace troupe::models

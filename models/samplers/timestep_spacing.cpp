@@ -49,11 +49,11 @@ std::vector<double> interpolate(const std::vector<double>& at, const std::vector
   return out;
 }
 
-std::vector<double> spaced_timesteps(const SchedulerConfig& config, int steps, int last, int extra,
+std::vector<double> spaced_timesteps(const spec::SchedulerConfig& config, int steps, int last, int extra,
                                      bool whole) {
   std::vector<double> times;
   switch (config.timestep_spacing) {
-    case TimestepSpacing::kTrailing: {
+    case spec::TimestepSpacing::kTrailing: {
       const double ratio = static_cast<double>(config.num_train_timesteps) / steps;
       times = rounded(arange(last, 0, -ratio));
       for (double& t : times) {
@@ -61,11 +61,11 @@ std::vector<double> spaced_timesteps(const SchedulerConfig& config, int steps, i
       }
       return times;
     }
-    case TimestepSpacing::kLinspace:
+    case spec::TimestepSpacing::kLinspace:
       times = linspace(0, last - 1, steps + extra);
       if (whole) times = rounded(std::move(times));
       break;
-    case TimestepSpacing::kLeading: {
+    case spec::TimestepSpacing::kLeading: {
       const int ratio = last / (steps + extra);
       for (int i = 0; i < steps + extra; ++i) {
         times.push_back(static_cast<double>(i) * ratio + config.steps_offset);

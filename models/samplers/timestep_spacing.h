@@ -2,7 +2,7 @@
 #include <functional>
 #include <vector>
 
-#include "models/samplers/scheduler_config.h"
+#include "models/spec/scheduler_config.h"
 
 namespace troupe::models {
 
@@ -23,7 +23,7 @@ std::vector<double> interpolate(const std::vector<double>& at, const std::vector
 ///   clipped).
 ///   - `extra`: 1 where one time more is spread and the cleanest dropped (DPM-Solver), else 0.
 ///   - `whole`: linspace times are rounded (DPM-Solver, DDIM) or not (Euler).
-std::vector<double> spaced_timesteps(const SchedulerConfig& config, int steps, int last, int extra,
+std::vector<double> spaced_timesteps(const spec::SchedulerConfig& config, int steps, int last, int extra,
                                      bool whole);
 
 /// Noise levels from `max` to `min` whose 7th roots are evenly spaced (arXiv 2206.00364).

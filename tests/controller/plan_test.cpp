@@ -96,7 +96,7 @@ TEST_CASE("a pipefusion plan says every shape and place") {
   CHECK(plan.decode_rank(1) == 5);
   using Role = plan::GroupPlan::Role;
   CHECK(plan.group_with(Role::edge, 2, 0)->ranks == std::vector<int>{2, 3});
-  CHECK(plan.group_with(Role::ring, 3, 0)->ranks == std::vector<int>{3, 2});
+  CHECK(plan.group_with(Role::feedback, 3, 0)->ranks == std::vector<int>{3, 2});
   CHECK(plan.group_with(Role::cfg, 5, -1)->ranks == std::vector<int>{5, 7});
   CHECK(plan.group_with(Role::caption, 6, -1)->ranks == std::vector<int>{4, 5, 6, 7});
   CHECK(plan.group_with(Role::cfg, 4, -1) == nullptr);
@@ -155,6 +155,8 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
           r.method = "pipefusion";
           r.warmup_steps = 21;
         }) == "[plan] warmup is 21, but there are only 20 steps");
+  CHECK(why([](auto& r) { r.sampler = "magic"; }).starts_with("[sampler] sampler is \"magic\": dpmsolver++ (DPMSolverMultistepScheduler)"));
+  CHECK(why([](auto& r) { r.steps = 1001; }) == "[plan] steps is 1001: the model was trained with 1000 timesteps");
   CHECK(why([](auto& r) { r.guidance_scale = NAN; }).starts_with("[plan] guidance is nan"));
   CHECK(why([](auto& r) {
           r.init_latents_blob = 1;

@@ -11,6 +11,7 @@
 
 #include "models/safetensors.h"
 #include "models/spec/model_spec.h"
+#include "models/spec/scheduler_config.h"
 #include "tests/support/doctest.h"
 
 namespace {
@@ -253,7 +254,7 @@ TEST_CASE("another sampler takes over the keys that it knows") {
   CHECK(euler->timestep(0) == 999);  // linspace is Euler's
   CHECK(euler->init_noise_sigma() == doctest::Approx(14.6146).epsilon(1e-4));
   CHECK(make_sampler(spec, "dpmsolver++", 10)->timestep(0) == 999);
-  for (const std::string& name : troupe::models::sampler_names()) {
+  for (const std::string& name : troupe::spec::sampler_names()) {
     CHECK(make_sampler(spec, name, 5)->steps() == 5);
   }
 }

@@ -19,12 +19,10 @@ struct LoadStage {
   std::int32_t last_block = 0;  // exclusive
   bool embeds = false;
   bool projects = false;
-  bool encodes_text = false;
-  bool decodes = false;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(deployment, model, dtype, first_block, last_block, embeds, projects, encodes_text, decodes);
+    ar(deployment, model, dtype, first_block, last_block, embeds, projects);
   }
 };
 
@@ -42,7 +40,7 @@ struct StageLoaded {
 /// One tensor-plane group of a deployment, as one member sees it.
 struct GroupSpec {
   std::uint32_t id = 0;       // names the group in tasks; unique in the deployment
-  std::string name;           // for people and errors: "pp edge 0→1", "cfg 1,3", "caption 0-3"
+  std::string name;           // for people and errors: "edge 0→1", "cfg 1,3", "caption 0,1,2,3"
   std::int32_t rank = 0;      // the receiver's rank in it
   std::vector<std::string> addresses;  // tensor-plane address of each member, in rank order
 
@@ -106,8 +104,8 @@ struct BeginJob {
   std::uint32_t caption_group = 0;     // 0 = none (alone)
   std::int32_t caption_rank = 0;
   std::int32_t caption_root = 0;       // who encodes the text, rank in that group
-  std::uint32_t previous_group = 0;    // edge from the previous stage; of stage 0: the ring edge from the last stage
-  std::uint32_t next_group = 0;        // edge to the next stage; of the last stage: the ring edge to stage 0
+  std::uint32_t previous_group = 0;    // edge from the previous stage; of stage 0: the feedback edge from the last stage
+  std::uint32_t next_group = 0;        // edge to the next stage; of the last stage: the feedback edge to stage 0
   std::uint32_t cfg_group = 0;         // of the last stage, when cfg_degree is 2
   bool decodes = false;
 
@@ -127,8 +125,8 @@ struct Command {
   std::uint32_t task = 0;      // index in the job's task graph; of a receive: the producer's
   bool receive = false;
   TaskKind kind = TaskKind::micro_step;
-  std::int32_t step = 0;       // of a receive: the step and patch of the task that will consume it
-  std::int32_t patch = -1;     // -1 = the whole picture in one synchronous micro-step
+  std::int32_t step = 0;       // of a receive: of the micro-step that will consume it
+  std::int32_t patch = -1;     // -1 = the whole picture; of a receive: what is sent, so -1 also between the modes
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -153,13 +151,12 @@ struct TaskDone {
   std::uint64_t epoch = 0;
   std::uint64_t job = 0;
   std::uint32_t task = 0;
-  double seconds = 0;              // computing, without waits
   std::vector<BlobRef> blobs;      // pictures, latents, previews that this task left at the actor
   std::vector<std::string> warnings;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(epoch, job, task, seconds, blobs, warnings);
+    ar(epoch, job, task, blobs, warnings);
   }
 };
 

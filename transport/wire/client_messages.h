@@ -32,7 +32,7 @@ struct SubmitJob {
 struct JobAccepted {
   static constexpr Kind kKind = Kind::job_accepted;
   std::uint64_t job = 0;
-  std::int32_t queue_position = 0;       // 0 = starts at once
+  std::int32_t queue_position = 0;       // jobs that wait before it
   std::vector<std::string> warnings;
 
   template <class Archive>

@@ -17,7 +17,6 @@ enum class Kind : std::uint16_t {
   // Blobs: 10-19 (transport/control/blob_channel)
   blob_request = 10,
   blob_chunk = 11,
-  blob_missing = 12,
   // Client and controller (client_messages.h)
   submit_job = 20,
   job_accepted = 21,
@@ -31,8 +30,6 @@ enum class Kind : std::uint16_t {
   cluster_status = 29,
   stop_cluster = 30,
   wait_job = 31,
-  plan_job = 32,
-  plan_text = 33,
   // Controller and actor (actor_messages.h)
   load_stage = 40,
   stage_loaded = 41,
@@ -47,7 +44,6 @@ enum class Kind : std::uint16_t {
   abort_epoch = 50,
   unload = 51,
   shutdown = 52,
-  actor_idle = 53,
 };
 
 }  // namespace troupe::wire

@@ -15,8 +15,10 @@ std::string groups_text(const ActorInfo& actor) {
     if (!text.empty()) text += ", ";
     text += group.axis + " " + std::to_string(group.rank_in_group) + "/" +
             std::to_string(group.ranks.size()) + " [";
-    for (std::size_t i = 0; i < group.ranks.size(); ++i)
-      text += (i ? " " : "") + std::to_string(group.ranks[i]);
+    for (std::size_t i = 0; i < group.ranks.size(); ++i) {
+      if (i > 0) text += ' ';
+      text += std::to_string(group.ranks[i]);
+    }
     text += "]";
   }
   return text.empty() ? "-" : text;

@@ -12,7 +12,9 @@
 /// The C++ client API of Troupe. Only the standard library is needed to include it.
 ///
 ///   auto client = troupe::Client::connect("ipc:///tmp/troupe/control.sock");
-///   auto job = client.value().submit({.prompts = {"a red circle above a blue square"}});
+///   troupe::Submission submission;
+///   submission.request.prompts = {"a red circle above a blue square"};
+///   auto job = client.value().submit(submission);
 ///   auto result = client.value().wait(job.value(), std::chrono::minutes(5));
 ///   save(result.value().pictures[0].png);
 namespace troupe {

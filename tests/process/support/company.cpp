@@ -33,9 +33,10 @@ Client connect(cluster::Cluster& cluster) {
 
 Company::Company(int actors) : cluster_(options_for(actors)), client_(connect(cluster_)) {}
 
-JobResult Company::run(const Submission& submission, Client::OnProgress on_progress) {
+JobResult Company::run(const Submission& submission, Client::OnProgress on_progress,
+                       std::chrono::seconds deadline) {
   const auto job = take(client_.submit(submission, std::move(on_progress)), "submit");
-  return take(client_.wait(job, kJobDeadline), "job " + std::to_string(job));
+  return take(client_.wait(job, deadline), "job " + std::to_string(job));
 }
 
 Error Company::refusal(const Submission& submission) {

@@ -18,7 +18,8 @@ class Company {
   const std::string& endpoint() const { return cluster_.endpoint(); }
 
   /// Submits and waits; throws with the cause when the job does not succeed.
-  JobResult run(const Submission& submission, Client::OnProgress on_progress = nullptr);
+  JobResult run(const Submission& submission, Client::OnProgress on_progress = nullptr,
+                std::chrono::seconds deadline = std::chrono::seconds(180));
   /// The refusal or failure of a submission that must not succeed; throws when it does.
   Error refusal(const Submission& submission);
 

@@ -4,7 +4,10 @@
 #include <string>
 #include <vector>
 
-namespace troupe::models {
+namespace troupe::spec {
+
+struct SchedulerSpec;
+
 
 enum class SamplerKind { kDpmSolverMultistep, kDdim, kEulerDiscrete };
 enum class BetaSchedule { kLinear, kScaledLinear, kCosine };
@@ -64,4 +67,12 @@ struct SchedulerConfig {
 SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::string& file,
                                        SamplerKind kind);
 
-}  // namespace troupe::models
+/// The configuration of the sampler that a request runs: the checkpoint's own where `name` is empty, else the one of
+/// that name (sampler_names(), or a diffusers class name) taking over the checkpoint's keys as diffusers' `from_config`
+/// does. Throws std::invalid_argument for an unknown name, std::runtime_error for what is not supported, by key.
+SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name);
+
+/// The short names that requests may use.
+std::vector<std::string> sampler_names();
+
+}  // namespace troupe::spec

@@ -1,4 +1,4 @@
-#include "models/samplers/scheduler_config.h"
+#include "models/spec/scheduler_config.h"
 
 #include <cmath>
 #include <initializer_list>
@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "models/spec/config.h"
+#include "models/spec/model_spec.h"
 
-namespace troupe::models {
+namespace troupe::spec {
 namespace {
-
-using spec::ConfigReader;
 
 // Null means false, as in Python; a missing key means the default.
 bool flag(const ConfigReader& in, std::string_view key, bool otherwise) {
@@ -220,4 +219,51 @@ SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::
   return c;
 }
 
-}  // namespace troupe::models
+namespace {
+
+struct KnownSampler {
+  const char* name;
+  const char* class_name;
+  SamplerKind kind;
+};
+constexpr KnownSampler kKnownSamplers[] = {
+    {"dpmsolver++", "DPMSolverMultistepScheduler", SamplerKind::kDpmSolverMultistep},
+    {"ddim", "DDIMScheduler", SamplerKind::kDdim},
+    {"euler", "EulerDiscreteScheduler", SamplerKind::kEulerDiscrete},
+};
+
+std::string known_samplers_text() {
+  std::string out;
+  for (const auto& known : kKnownSamplers) {
+    out += (out.empty() ? "" : ", ") + std::string(known.name) + " (" + known.class_name + ")";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> sampler_names() {
+  std::vector<std::string> names;
+  for (const auto& known : kKnownSamplers) names.emplace_back(known.name);
+  return names;
+}
+
+SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name) {
+  const std::string& wanted = name.empty() ? spec.class_name : name;
+  const KnownSampler* found = nullptr;
+  for (const auto& known : kKnownSamplers) {
+    if (wanted == known.name || wanted == known.class_name) found = &known;
+  }
+  if (!found && name.empty()) {
+    throw std::runtime_error("[sampler] " + spec.file.string() + ": _class_name = \"" + wanted +
+                             "\" is not supported; choose another sampler: " + known_samplers_text());
+  }
+  if (!found) {
+    throw std::invalid_argument("[sampler] sampler is \"" + wanted + "\": " + known_samplers_text());
+  }
+  SchedulerConfig config = parse_scheduler_config(spec.config, spec.file.string(), found->kind);
+  if (wanted == "dpmsolver++") config.plus_plus = true;
+  return config;
+}
+
+}  // namespace troupe::spec

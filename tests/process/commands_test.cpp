@@ -1,0 +1,291 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/client/scratch.h"
+#include "tests/process/support/models.h"
+#include "tests/process/support/pictures.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/tensors.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+constexpr auto kLong = 90s;
+const std::string kTiny = checkpoint("tiny-pixart");
+
+bool has(const std::string& text, const std::string& word) {
+  return text.find(word) != std::string::npos;
+}
+
+std::string read_all(const fs::path& file) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(file, std::ios::binary).rdbuf();
+  return bytes.str();
+}
+
+struct Ended {
+  int code = -1;
+  std::string out;
+  std::string err;
+  nlohmann::json json() const { return nlohmann::json::parse(out); }
+};
+
+/// A user with a folder for sockets, another for what is made, and nothing else.
+struct User {
+  User() {
+    for (const char* name : {"run", "made", "log"})
+      fs::create_directory(scratch.path / name);
+    fs::permissions(scratch.path / "run", fs::perms::owner_all);
+  }
+  Ended does(const Words& arguments, const Words& more = {}) const {
+    Words environment = more;
+    environment.push_back("XDG_RUNTIME_DIR=" + scratch / "run");
+    Command command(arguments, scratch / "log", environment);
+    const int code = command.wait(kLong);
+    INFO(arguments[0] << ": " << command.err());
+    CHECK(code >= 0);
+    return {code, command.out(), command.err()};
+  }
+  std::string made(const std::string& name) const { return scratch / ("made/" + name); }
+  Scratch scratch;
+};
+
+/// A cluster in the background, stopped with the object.
+struct Background {
+  Background(const User& user_, Words arguments) : user(user_) {
+    arguments.insert(arguments.begin(), {"start", "--detach", "--json"});
+    const auto started = user.does(arguments);
+    INFO(started.err);
+    REQUIRE(started.code == 0);
+    facts = started.json();
+    actors = actors_of(facts["pid"].get<pid_t>());
+  }
+  ~Background() {
+    kill(facts["pid"].get<pid_t>(), SIGTERM);
+    seconds_until_gone({facts["pid"].get<pid_t>()}, 10s);
+  }
+  const User& user;
+  nlohmann::json facts;
+  std::vector<pid_t> actors;
+};
+
+}  // namespace
+
+TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
+  const User user;
+  Background cluster(user, {"--actors", "4", "--model", kTiny});
+  CHECK(cluster.facts["actors"] == 4);
+  CHECK(cluster.actors.size() == 4);
+  CHECK(fs::exists(cluster.facts["log"].get<std::string>()));
+
+  const auto idle = user.does({"status", "--json"}).json();
+  CHECK(idle["pid"] == cluster.facts["pid"]);
+  REQUIRE(idle["actors"].size() == 4);
+  for (const auto& actor : idle["actors"]) {
+    CHECK(actor["state"] == "ready");
+    CHECK(is_alive(actor["pid"].get<pid_t>()));
+    CHECK(actor["device"] == "cpu");
+    CHECK(actor["restarts"] == 0);
+  }
+
+  const auto submitted =
+      user.does({"submit", "--prompt", "a cat", "--cfg", "2", "--pp", "2", "--patches", "2",
+                 "--output", user.made("cat.png"), "--json", "-q"});
+  REQUIRE(submitted.code == 0);
+  const auto report = submitted.json();
+  CHECK(report["outputs"] == nlohmann::json::array({user.made("cat.png")}));
+  CHECK(report["seed"] == 0);
+  CHECK(report["actors"].size() == 4);
+  CHECK(decode_png(read_all(user.made("cat.png"))).shape == std::vector<std::int64_t>{128, 128, 3});
+
+  const auto placed = user.does({"status", "--json"}).json()["actors"];
+  CHECK(placed[3]["groups"].size() == 3);
+  for (const auto& group : placed[3]["groups"]) {
+    const auto axis = group["axis"].get<std::string>();
+    if (axis == "cfg") CHECK(group["ranks"] == nlohmann::json({1, 3}));
+    if (axis == "pp") CHECK(group["ranks"] == nlohmann::json({2, 3}));
+  }
+  const auto text = user.does({"status"});
+  for (const auto& word : {std::string("cfg 1/2 [1 3]"), std::string("pp 1/2 [2 3]"),
+                           std::to_string(cluster.actors[0])})
+    CHECK(has(text.out, word));
+
+  const auto handed =
+      user.does({"submit", "--prompt", "a dog", "--steps", "1000", "--detach", "--json"});
+  REQUIRE(handed.code == 0);
+  const auto id = std::to_string(handed.json()["job"].get<int>());
+  REQUIRE(eventually(kLong, [&] { return has(user.does({"jobs", "--json"}).out, "\"running\""); }));
+  CHECK(user.does({"cancel", id}).code == 0);
+  REQUIRE(eventually(kLong, [&] { return has(user.does({"jobs"}).out, "cancelled"); }));
+  const auto again = user.does({"cancel", id});
+  CHECK(again.code == 1);
+  CHECK(has(again.err, "already"));
+  CHECK(user.does({"cancel", "77777", "--json"}).json()["error"]["code"] == "not_found");
+  const auto jobs = user.does({"jobs", "--json"}).json();
+  CHECK(has(jobs.dump(), "a dog"));
+
+  const auto stopped = user.does({"stop", "--json"});
+  CHECK(stopped.code == 0);
+  CHECK(stopped.json()["pid"] == cluster.facts["pid"]);
+  CHECK(seconds_until_gone(cluster.actors, 5s) < 5);
+  CHECK(seconds_until_gone({cluster.facts["pid"].get<pid_t>()}, 5s) < 5);
+  CHECK(!fs::exists(user.scratch / "run/troupe/control.sock"));
+  CHECK(shared_memory().empty());
+  const auto begin = std::chrono::steady_clock::now();
+  const auto nobody = user.does({"status"});
+  CHECK(nobody.code == 1);
+  CHECK(has(nobody.err, "no controller"));
+  CHECK(std::chrono::steady_clock::now() - begin < 6s);
+}
+
+TEST_CASE("tcp: any free port, and one that is in use") {
+  const User user;
+  Background cluster(user, {"--actors", "1", "--model", kTiny, "--listen", "tcp://127.0.0.1:0"});
+  const auto endpoint = cluster.facts["endpoint"].get<std::string>();
+  CHECK(endpoint.starts_with("tcp://127.0.0.1:"));
+  CHECK(!endpoint.ends_with(":0"));
+  CHECK(user.does({"submit", "--prompt", "a", "--steps", "2", "--output", user.made("a.png"),
+                   "--connect", endpoint})
+            .code == 0);
+  CHECK(user.does({"status"}, {"TROUPE_ADDRESS=" + endpoint}).code == 0);
+  const auto second = user.does({"start", "--model", kTiny, "--listen", endpoint});
+  CHECK(second.code == 1);
+  CHECK(has(second.err, "port in use"));
+  CHECK(has(second.err, endpoint));
+  const auto open = user.does({"start", "--listen", "tcp://0.0.0.0:0"});
+  CHECK(open.code == 1);
+  CHECK(has(open.err, "--insecure"));
+  CHECK(user.does({"stop", "--connect", endpoint}).code == 0);
+}
+
+TEST_CASE("one cluster a user: the second start at the same address is refused") {
+  const User user;
+  Background cluster(user, {"--actors", "1", "--model", kTiny});
+  const auto second = user.does({"start", "--model", kTiny});
+  CHECK(second.code == 1);
+  CHECK(has(second.err, "in use"));
+  CHECK(user.does({"status"}).code == 0);
+}
+
+TEST_CASE("run: one document on standard output, pictures that tell their parameters") {
+  const User user;
+  const auto run = user.does({"run",
+                              "--model",
+                              kTiny,
+                              "--prompt",
+                              "a blue star",
+                              "--negative-prompt",
+                              "blurry",
+                              "--seed",
+                              "42",
+                              "--steps",
+                              "3",
+                              "--n",
+                              "2",
+                              "--guidance",
+                              "3.5",
+                              "--dp",
+                              "2",
+                              "--save-latents",
+                              user.made("l.safetensors"),
+                              "--output",
+                              user.made("star.png"),
+                              "--json"});
+  INFO(run.err);
+  REQUIRE(run.code == 0);
+  const auto report = run.json();
+  CHECK(report["seed"] == 42);
+  CHECK(report["outputs"] ==
+        nlohmann::json::array({user.made("star-0.png"), user.made("star-1.png")}));
+  CHECK(report["actors"].size() == 2);
+  for (const auto& actor : report["actors"]) {
+    for (const char* key : {"busy_seconds", "idle_seconds", "waiting_seconds", "peak_memory_bytes"})
+      CHECK(actor[key].get<double>() >= 0);
+  }
+  CHECK(TensorFile(user.made("l.safetensors")).floats("latents").shape ==
+        std::vector<std::int64_t>{2, 4, 16, 16});
+
+  const auto png = read_all(user.made("star-1.png"));
+  CHECK(png != read_all(user.made("star-0.png")));
+  const auto parameters = png_text(png, "parameters");
+  for (const char* word : {"a blue star", "Negative prompt: blurry", "Steps: 3", "CFG scale: 3.5",
+                           "Seed: 42", "Size: 128x128"}) {
+    INFO(parameters << " lacks " << word);
+    CHECK(has(parameters, word));
+  }
+  const auto inspected = user.does({"inspect", user.made("star-1.png")});
+  CHECK(inspected.code == 0);
+  for (const char* word : {"a blue star", "blurry", "42"})
+    CHECK(has(inspected.out, word));
+  CHECK(
+      has(user.does({"inspect", user.made("star-1.png"), "--json"}).json().dump(), "a blue star"));
+
+  const auto again = user.does({"run",
+                                "--model",
+                                kTiny,
+                                "--prompt",
+                                "a blue star",
+                                "--negative-prompt",
+                                "blurry",
+                                "--seed",
+                                "42",
+                                "--steps",
+                                "3",
+                                "--n",
+                                "2",
+                                "--guidance",
+                                "3.5",
+                                "--cfg",
+                                "2",
+                                "--output",
+                                user.made("same-{}.png"),
+                                "-q"});
+  CHECK(again.code == 0);
+  CHECK(again.out == user.made("same-0.png") + "\n" + user.made("same-1.png") + "\n");
+  CHECK(decode_png(read_all(user.made("same-1.png"))).data == decode_png(png).data);
+}
+
+TEST_CASE("plan: what would go where, and what cannot be") {
+  const User user;
+  const Words plan{"plan", "--model", kTiny, "--prompt", "x"};
+  const auto with = [&](const Words& more) {
+    Words all = plan;
+    all.insert(all.end(), more.begin(), more.end());
+    return user.does(all);
+  };
+  const auto good = with({"--cfg", "2", "--pp", "2", "--patches", "4", "--json"});
+  CHECK(good.code == 0);
+  CHECK(good.json().is_object());
+  CHECK(!with({"--cfg", "2", "--pp", "2"}).out.empty());
+  const std::vector<std::pair<Words, Words>> refused = {
+      {{"--pp", "6"}, {"pp", "6", "5 blocks"}},
+      {{"--patches", "9"}, {"patches", "9", "8"}},
+      {{"--dp", "2"}, {"dp", "2", "1 pictures"}},
+      {{"--height", "100"}, {"height", "100"}},
+      {{"--patches", "2", "--warmup", "9", "--steps", "3"}, {"warmup", "9", "3"}}};
+  for (const auto& [more, words] : refused) {
+    const auto result = with(more);
+    INFO(result.err);
+    CHECK(result.code == 1);
+    CHECK(result.out.empty());
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+    for (const auto& word : words)
+      CHECK(has(result.err, word));
+    auto json = more;
+    json.push_back("--json");
+    CHECK(with(json).json().contains("error"));
+  }
+}
