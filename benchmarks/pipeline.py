@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROMPT = "a red circle above a blue square on a white background"
 MODELS = {
     "demo": dict(size=256, steps=20, what="examples/demo/model: 8 blocks × 192, 256 tokens"),
-    "pixart-12x384": dict(size=512, steps=10, what="random weights: 12 blocks × 384, 1,024 tokens"),
+    "pixart-12x384": dict(size=512, steps=4, what="random weights: 12 blocks × 384, 1,024 tokens"),
 }
 # name, actors' options, threads per actor
 CLUSTERS = [

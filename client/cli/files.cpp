@@ -118,6 +118,9 @@ void check_writable(const std::string& what, const std::string& path) {
 std::vector<std::string> picture_paths(const std::string& pattern, int count) {
   fs::path path(pattern);
   if (path.filename().empty()) throw UsageError("--output \"" + pattern + "\": names no file");
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored))
+    throw UsageError("--output \"" + pattern + "\": it is a folder");
   if (path.extension().empty()) path += ".png";
   if (path.extension() != ".png" && path.extension() != ".PNG") {
     throw UsageError("--output \"" + pattern + "\": only .png is written, not " +

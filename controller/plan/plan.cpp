@@ -12,12 +12,22 @@
 namespace troupe::plan {
 namespace {
 
+/// The time that cleaning takes may grow with the square of a prompt's length: seconds beyond this.
+constexpr std::size_t kMaxCleanedBytes = 4096;
+
 [[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument("[plan] " + why); }
 
 void require_at_least(const char* field, std::int64_t value, std::int64_t least) {
   if (value < least) {
     refuse(std::string(field) + " is " + std::to_string(value) + ": at least " + std::to_string(least) + " is needed");
   }
+}
+
+std::vector<std::string> cleaned_texts(const wire::ImageRequest& request) {
+  if (!request.clean_caption) return {};
+  auto texts = request.prompts;
+  texts.push_back(request.negative_prompt);
+  return texts;
 }
 
 void check_request(const wire::ImageRequest& request) {
@@ -43,6 +53,12 @@ void check_request(const wire::ImageRequest& request) {
   }
   if (request.noise_dtype != "float32" && request.noise_dtype != "model") {
     refuse("noise dtype is \"" + request.noise_dtype + "\": float32 or model");
+  }
+  for (const auto& text : cleaned_texts(request)) {
+    if (text.size() > kMaxCleanedBytes) {
+      refuse("a prompt has " + std::to_string(text.size()) + " bytes: clean_caption takes at most " +
+             std::to_string(kMaxCleanedBytes));
+    }
   }
   if (request.progress_interval < 0) require_at_least("progress interval", request.progress_interval, 0);
   if (!request.progress_content.empty() && request.progress_content != "latents" &&

@@ -25,9 +25,8 @@ at::Tensor resize_and_crop(const at::Tensor& pictures, std::int64_t height, std:
   const std::int64_t old_height = pictures.size(2);
   const std::int64_t old_width = pictures.size(3);
   if (old_height == height && old_width == width) return pictures;
-  const double ratio =
-      std::max(static_cast<double>(height) / static_cast<double>(old_height),
-               static_cast<double>(width) / static_cast<double>(old_width));
+  const double ratio = std::max(static_cast<double>(height) / static_cast<double>(old_height),
+                                static_cast<double>(width) / static_cast<double>(old_width));
   const std::int64_t new_height = scaled(old_height, ratio, height);
   const std::int64_t new_width = scaled(old_width, ratio, width);
   const at::Tensor resized =

@@ -63,7 +63,7 @@ constexpr Rule kPhrases[] = {
     {R"(\b\s+:\s+)", ": "},
     {R"((\D[,./])\b)", "$1 "},
     {R"(\s+)", " "},
-    {R"(^["']((?s:.)+)["']$)", "$1"},
+    {R"(^["']((?s).+)["']$)", "$1"},
     {R"(^['_,\-:;])", ""},
     {R"(['_,\-:+]$)", ""},
     {R"(^\.\S+$)", ""},
@@ -77,12 +77,14 @@ constexpr int kJoinedWords = 3;  // hyphens and underscores that a caption may k
 template <std::size_t N>
 std::vector<Pattern> compile(const Rule (&rules)[N]) {
   std::vector<Pattern> patterns;
-  for (const Rule& rule : rules) patterns.emplace_back(rule.pattern, rule.replacement);
+  for (const Rule& rule : rules)
+    patterns.emplace_back(rule.pattern, rule.replacement);
   return patterns;
 }
 
 void apply(const std::vector<Pattern>& patterns, std::string& text) {
-  for (const Pattern& pattern : patterns) text = pattern.replace_all(text);
+  for (const Pattern& pattern : patterns)
+    text = pattern.replace_all(text);
 }
 
 int hex_value(char c) {
@@ -108,7 +110,9 @@ std::string without_percent_escapes(std::string_view text) {
   return valid_utf8(out);
 }
 
-bool joins_words(char c) { return c == '-' || c == '_'; }
+bool joins_words(char c) {
+  return c == '-' || c == '_';
+}
 
 }  // namespace
 
@@ -125,7 +129,8 @@ std::string CaptionCleaner::clean_once(std::string_view caption) const {
     std::ranges::replace_if(text, joins_words, ' ');
   }
   text = repair_text(text);
-  for (int i = 0; i < 2; ++i) text = unescape_html(text, References::lenient);
+  for (int i = 0; i < 2; ++i)
+    text = unescape_html(text, References::lenient);
   apply(phrases_, text);
   return std::string(strip(text));
 }

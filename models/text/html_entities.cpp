@@ -22,7 +22,9 @@ struct Entity {
   bool bare = false;  // may end without a semicolon
 };
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 int hex_value(char c) {
   if (is_digit(c)) return c - '0';
@@ -32,7 +34,8 @@ int hex_value(char c) {
 
 std::uint64_t hex_number(std::string_view digits) {
   std::uint64_t value = 0;
-  for (const char c : digits) value = std::min(value * 16 + hex_value(c), kBeyond);
+  for (const char c : digits)
+    value = std::min(value * 16 + hex_value(c), kBeyond);
   return value;
 }
 
@@ -126,8 +129,9 @@ std::string numeric_reference_text(std::uint64_t number) {
     return text;
   }
   const auto value = static_cast<char32_t>(number);
-  const bool control = (value < 0x20 && value != '\t' && value != '\n' && value != '\f' && value != '\r') ||
-                       value == 0x7F;
+  const bool control =
+      (value < 0x20 && value != '\t' && value != '\n' && value != '\f' && value != '\r') ||
+      value == 0x7F;
   const bool no_character = (value >= 0xFDD0 && value <= 0xFDEF) || (value & 0xFFFEU) == 0xFFFEU;
   if (!control && !no_character) append_utf8(text, from_windows_1252(value));
   return text;

@@ -11,18 +11,24 @@ namespace {
 
 constexpr auto npos = std::string_view::npos;
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 bool is_hex(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
 
 bool is_void_element(std::string_view name) {
   static constexpr std::string_view kNames[] = {
-      "area", "base",   "br",    "col",   "embed",    "hr",      "img",     "input",     "keygen",
-      "link", "menuitem", "meta", "param", "source",  "track",   "wbr",     "basefont",  "bgsound",
-      "command", "frame", "image", "isindex", "nextid", "spacer"};
+      "area",     "base",    "br",       "col",   "embed", "hr",      "img",    "input",
+      "keygen",   "link",    "menuitem", "meta",  "param", "source",  "track",  "wbr",
+      "basefont", "bgsound", "command",  "frame", "image", "isindex", "nextid", "spacer"};
   return std::ranges::find(kNames, name) != std::end(kNames);
 }
 
@@ -86,10 +92,12 @@ class Reader {
   bool skip_raw_element() {
     for (auto at = text_.find("</", at_); at != npos; at = text_.find("</", at + 2)) {
       auto i = at + 2;
-      while (i < text_.size() && is_space(text_[i])) ++i;
+      while (i < text_.size() && is_space(text_[i]))
+        ++i;
       if (!text_.substr(i).starts_with(raw_element_)) continue;
       i += raw_element_.size();
-      while (i < text_.size() && is_space(text_[i])) ++i;
+      while (i < text_.size() && is_space(text_[i]))
+        ++i;
       if (i >= text_.size() || text_[i] != '>') continue;
       close(raw_element_);
       raw_element_.clear();
@@ -133,7 +141,8 @@ class Reader {
   std::size_t after_closing(std::string_view closing, std::size_t from) const {
     for (auto at = text_.find(closing, from); at != npos; at = text_.find(closing, at + 1)) {
       auto i = at + closing.size();
-      while (i < text_.size() && is_space(text_[i])) ++i;
+      while (i < text_.size() && is_space(text_[i]))
+        ++i;
       if (i < text_.size() && text_[i] == '>') return i + 1;
     }
     return npos;
@@ -148,7 +157,8 @@ class Reader {
 
   std::size_t read_start_tag() {
     std::size_t i = at_ + 1;
-    while (i < text_.size() && !is_space(text_[i]) && text_[i] != '/' && text_[i] != '>') ++i;
+    while (i < text_.size() && !is_space(text_[i]) && text_[i] != '/' && text_[i] != '>')
+      ++i;
     const auto name = text_.substr(at_ + 1, i - at_ - 1);
     i = after_attributes(i);
     if (i == npos) return npos;
@@ -161,7 +171,8 @@ class Reader {
   /// Where the tag's '>' or "/>" stands.
   std::size_t after_attributes(std::size_t i) const {
     const auto skip_space = [&] {
-      while (i < text_.size() && is_space(text_[i])) ++i;
+      while (i < text_.size() && is_space(text_[i]))
+        ++i;
     };
     for (;;) {
       skip_space();
@@ -180,7 +191,8 @@ class Reader {
         i = name_end;
         continue;
       }
-      while (i < text_.size() && text_[i] == '=') ++i;
+      while (i < text_.size() && text_[i] == '=')
+        ++i;
       skip_space();
       if (i >= text_.size()) return npos;
       if (text_[i] == '"' || text_[i] == '\'') {
@@ -197,7 +209,8 @@ class Reader {
     const auto end = text_.find('>', at_ + 1);
     if (end == npos) return npos;
     auto first = at_ + 2;
-    while (is_space(text_[first])) ++first;
+    while (is_space(text_[first]))
+      ++first;
     if (is_letter(text_[first])) {
       const auto last = text_.find_first_of("/> \t\n\v\f\r", first);
       close(text_.substr(first, last - first));
@@ -218,7 +231,8 @@ class Reader {
     const bool hex = peek(2) == 'x' || peek(2) == 'X';
     const auto first = at_ + (hex ? 3 : 2);
     auto end = first;
-    while (end < text_.size() && (hex ? is_hex(text_[end]) : is_digit(text_[end]))) ++end;
+    while (end < text_.size() && (hex ? is_hex(text_[end]) : is_digit(text_[end])))
+      ++end;
     if (end == first || end == text_.size() || is_hex(text_[end])) {
       const bool worth_going_on = text_.find(';', at_) != npos;
       if (worth_going_on) {
@@ -239,7 +253,8 @@ class Reader {
       const int digit = is_digit(text_[i]) ? text_[i] - '0' : (text_[i] | 0x20) - 'a' + 10;
       value = std::min<std::uint64_t>(value * (hex ? 16 : 10) + digit, 0x110000);
     }
-    const bool no_character = value == 0 || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF);
+    const bool no_character =
+        value == 0 || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF);
     std::string text;
     append_utf8(text, no_character ? 0xFFFD : from_windows_1252(static_cast<char32_t>(value)));
     return text;
@@ -248,10 +263,12 @@ class Reader {
   bool read_name() {
     auto end = at_ + 1;
     const auto is_name = [](char c) { return is_letter(c) || is_digit(c) || c == '-' || c == '.'; };
-    while (end < text_.size() && is_name(text_[end])) ++end;
+    while (end < text_.size() && is_name(text_[end]))
+      ++end;
     // A '-' or '.' at the text's end closes the name; a letter there leaves the matter open.
     if (end == text_.size()) {
-      while (end > at_ + 1 && (is_letter(text_[end - 1]) || is_digit(text_[end - 1]))) --end;
+      while (end > at_ + 1 && (is_letter(text_[end - 1]) || is_digit(text_[end - 1])))
+        --end;
       if (end == at_ + 1) {
         if (at_end_ && at_ + 2 == text_.size()) ++at_;
         return false;
@@ -276,6 +293,8 @@ class Reader {
 
 }  // namespace
 
-std::string html_text(std::string_view text) { return Reader(text).read(); }
+std::string html_text(std::string_view text) {
+  return Reader(text).read();
+}
 
 }  // namespace troupe::models

@@ -13,21 +13,29 @@ constexpr const char* kSpace =
     "\\x{09}-\\x{0d}\\x{1c}-\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
     "\\x{202f}\\x{205f}\\x{3000}";
 
-/// What stands for a backslash and `escape`, inside brackets or outside; "" for an escape that is PCRE2's own.
+/// What stands for a backslash and `escape`, inside brackets or outside; "" for an escape that is
+/// PCRE2's own.
 std::string class_of(char escape, bool bracketed) {
   const std::string word = kWord;
   const std::string space = kSpace;
   switch (escape) {
-    case 'd': return "\\p{Nd}";
-    case 'D': return "\\P{Nd}";
-    case 'w': return bracketed ? word : "[" + word + "]";
-    case 's': return bracketed ? space : "[" + space + "]";
-    case 'W': return bracketed ? "" : "[^" + word + "]";
-    case 'S': return bracketed ? "" : "[^" + space + "]";
+    case 'd':
+      return "\\p{Nd}";
+    case 'D':
+      return "\\P{Nd}";
+    case 'w':
+      return bracketed ? word : "[" + word + "]";
+    case 's':
+      return bracketed ? space : "[" + space + "]";
+    case 'W':
+      return bracketed ? "" : "[^" + word + "]";
+    case 'S':
+      return bracketed ? "" : "[^" + space + "]";
     case 'b':
       if (bracketed) return "";
       return "(?:(?<=[" + word + "])(?![" + word + "])|(?<![" + word + "])(?=[" + word + "]))";
-    default: return "";
+    default:
+      return "";
   }
 }
 
@@ -54,11 +62,15 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
-PCRE2_SPTR units(const std::string& text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
+PCRE2_SPTR units(const std::string& text) {
+  return reinterpret_cast<PCRE2_SPTR>(text.data());
+}
 
 }  // namespace
 
-void Pattern::Free::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }
+void Pattern::Free::operator()(pcre2_real_code_8* code) const {
+  pcre2_code_free(code);
+}
 
 Pattern::Pattern(std::string_view pattern, std::string replacement)
     : replacement_(std::move(replacement)) {

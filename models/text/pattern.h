@@ -9,8 +9,8 @@ struct pcre2_real_code_8;
 namespace troupe::models {
 
 /// One compiled search and its replacement, by PCRE2 on UTF-8. \w, \d, \s, \b and their opposites
-/// mean what they mean to Python's `re` on text, whatever the release of PCRE2: letters, numbers and
-/// the underscore of Unicode; decimal digits; what str.isspace calls space.
+/// mean what they mean to Python's `re` on text, whatever the release of PCRE2: letters, numbers
+/// and the underscore of Unicode; decimal digits; what str.isspace calls space.
 class Pattern {
  public:
   /// `replacement` may name groups as $1. Throws std::invalid_argument for what does not compile.

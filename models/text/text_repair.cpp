@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "models/text/compose.h"
 #include "models/text/html_entities.h"
 #include "models/text/unicode.h"
 
@@ -15,12 +16,12 @@ struct Ligature {
   std::string_view text;
 };
 
-constexpr Ligature kLigatures[] = {
-    {0x0132, "IJ"}, {0x0133, "ij"}, {0x0149, "ʼn"}, {0x01C4, "DŽ"}, {0x01C5, "Dž"},
-    {0x01C6, "dž"}, {0x01C7, "LJ"}, {0x01C8, "Lj"}, {0x01C9, "lj"}, {0x01CA, "NJ"},
-    {0x01CB, "Nj"}, {0x01CC, "nj"}, {0x01F1, "DZ"}, {0x01F2, "Dz"}, {0x01F3, "dz"},
-    {0xFB00, "ff"}, {0xFB01, "fi"}, {0xFB02, "fl"}, {0xFB03, "ffi"}, {0xFB04, "ffl"},
-    {0xFB05, "ſt"}, {0xFB06, "st"}};
+constexpr Ligature kLigatures[] = {{0x0132, "IJ"}, {0x0133, "ij"}, {0x0149, "ʼn"},  {0x01C4, "DŽ"},
+                                   {0x01C5, "Dž"}, {0x01C6, "dž"}, {0x01C7, "LJ"},  {0x01C8, "Lj"},
+                                   {0x01C9, "lj"}, {0x01CA, "NJ"}, {0x01CB, "Nj"},  {0x01CC, "nj"},
+                                   {0x01F1, "DZ"}, {0x01F2, "Dz"}, {0x01F3, "dz"},  {0xFB00, "ff"},
+                                   {0xFB01, "fi"}, {0xFB02, "fl"}, {0xFB03, "ffi"}, {0xFB04, "ffl"},
+                                   {0xFB05, "ſt"}, {0xFB06, "st"}};
 
 /// What U+FF5F to U+FFEE are in their usual width, 0 where nothing. Source: Unicode's NFKC.
 // clang-format off
@@ -62,7 +63,8 @@ bool is_dropped(char32_t value) {
          (value >= 0xFFF9 && value <= 0xFFFC);
 }
 
-/// Bytes of the terminal escape at the front of `text`, ESC [ digits and semicolons, a letter; or 0.
+/// Bytes of the terminal escape at the front of `text`, ESC [ digits and semicolons, a letter; or
+/// 0.
 std::size_t terminal_escape(std::string_view text) {
   if (!text.starts_with("\x1b[")) return 0;
   const auto end = text.find_first_not_of("0123456789;", 2);
@@ -100,7 +102,7 @@ std::string repair_once(std::string_view line, bool unescape) {
     if (value == '\r' && at < text.size() && text[at] == '\n') continue;
     append_usual(out, breaks ? U'\n' : value);
   }
-  return out;
+  return compose(out);
 }
 
 }  // namespace

@@ -123,13 +123,14 @@ TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
                            std::to_string(cluster.actors[0])})
     CHECK(has(text.out, word));
 
-  const auto handed =
-      user.does({"submit", "--prompt", "a dog", "--steps", "1000", "--detach", "--json"});
+  const auto handed = user.does({"submit", "--prompt", "a dog", "--steps", "900", "--model",
+                                 TROUPE_SOURCE_DIR "/examples/demo/model", "--detach", "--json"});
   REQUIRE(handed.code == 0);
   const auto id = std::to_string(handed.json()["job"].get<int>());
   REQUIRE(eventually(kLong, [&] { return has(user.does({"jobs", "--json"}).out, "\"running\""); }));
   CHECK(user.does({"cancel", id}).code == 0);
-  REQUIRE(eventually(kLong, [&] { return has(user.does({"jobs"}).out, "cancelled"); }));
+  REQUIRE(eventually(
+      kLong, [&] { return has(user.does({"jobs", "--json"}).out, "\"state\": \"cancelled\""); }));
   const auto again = user.does({"cancel", id});
   CHECK(again.code == 1);
   CHECK(has(again.err, "already"));

@@ -62,7 +62,7 @@ void check_report(const json& report, const Submission& submission) {
         json{{"world", world}, {"dp", degrees.dp}, {"cfg", degrees.cfg}, {"pp", degrees.pp}});
   CHECK(plan.at("stages").size() == static_cast<std::size_t>(degrees.pp));
   double phases = 0;
-  for (const char* phase : {"queued", "loading", "text", "denoising", "decoding"}) {
+  for (const std::string phase : {"queued", "loading", "text", "denoising", "decoding"}) {
     CAPTURE(phase);
     const double seconds = report.at("seconds").at(phase);
     CHECK(seconds >= 0);
@@ -82,7 +82,7 @@ void check_report(const json& report, const Submission& submission) {
     CAPTURE(actor.dump());
     CHECK(actor.at("rank") == rank);
     ids.insert(actor.at("actor").get<int>());
-    for (const char* field : {"waiting_seconds", "controller_wait_seconds", "idle_seconds"}) {
+    for (const std::string field : {"waiting_seconds", "controller_wait_seconds", "idle_seconds"}) {
       CHECK(actor.at(field).get<double>() >= 0);
     }
     CHECK(actor.at("busy_seconds").get<double>() > 0);
@@ -163,7 +163,7 @@ TEST_CASE("several pictures of each prompt are prompt-major whatever the degree"
 
 TEST_CASE("without guidance, and with micro-conditions, in stages too") {
   Reference reference("pipeline");
-  for (const char* name : {"no_guidance", "ms", "ms_uneven", "long_prompt", "third_order"}) {
+  for (const std::string name : {"no_guidance", "ms", "ms_uneven", "long_prompt", "third_order"}) {
     CAPTURE(name);
     const auto& of = reference.find(name);
     const auto expected = reference.floats(of, "latents");

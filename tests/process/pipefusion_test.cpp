@@ -73,7 +73,7 @@ TEST_CASE("pipefusion equals the oracle, whatever the number of stages and branc
 
 TEST_CASE("the oracle's cases tell stale from synchronous") {
   Reference reference("pipefusion");
-  for (const char* name : {"m2_k0", "m4_k1", "seven_rows_m3_k0", "two_prompts_m3_k1"}) {
+  for (const std::string name : {"m2_k0", "m4_k1", "seven_rows_m3_k0", "two_prompts_m3_k1"}) {
     CAPTURE(name);
     const auto& of = reference.find(name);
     auto submission = reference.submission(of, {.dp = 1, .cfg = 1, .pp = 2});

@@ -127,7 +127,7 @@ TEST_CASE("PixArt-XL's size with T5-XXL's shapes: two steps at 512 px on two act
                      << " s");
   }
   for (std::size_t i = 0; i < pids.size(); ++i) {
-    for (const char* phase : {"loading", "text", "denoising", "decoding"}) {
+    for (const std::string phase : {"loading", "text", "denoising", "decoding"}) {
       const auto held = watch.held(i, phase);
       MESSAGE("actor " << i + 1 << " " << phase << ": resident at first " << held.first / kGigabyte
                        << " GB, at most " << held.most / kGigabyte << " GB, its own "

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -147,6 +148,30 @@ std::string bind_endpoint(zmq::socket_t& socket, const std::string& text, bool i
   return socket.get(zmq::sockopt::last_endpoint);
 }
 
+namespace {
+
+constexpr const char* kFolderPrefix = "troupe-";
+constexpr const char* kAliveFile = "alive";  // locked by the process whose folder it is
+
+/// Removes what killed processes left: folders of ours whose lock nobody holds. Young ones may be
+/// on their way.
+void sweep_dead_folders(const fs::path& base) {
+  std::error_code error;
+  const auto old = fs::file_time_type::clock::now() - std::chrono::minutes(1);
+  for (const auto& entry : fs::directory_iterator(base, error)) {
+    const auto& folder = entry.path();
+    if (!folder.filename().native().starts_with(kFolderPrefix) ||
+        entry.last_write_time(error) > old)
+      continue;
+    const FileHandle alive(open((folder / kAliveFile).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+    struct stat owner {};
+    if (!alive || fstat(alive.get(), &owner) != 0 || owner.st_uid != geteuid()) continue;
+    if (flock(alive.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(folder, error);
+  }
+}
+
+}  // namespace
+
 IpcFolder::IpcFolder() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   std::error_code error;
@@ -154,12 +179,18 @@ IpcFolder::IpcFolder() {
                       ? fs::path(runtime)
                       : fs::temp_directory_path(error);
   if (error) base = "/tmp";
-  std::string name = (base / "troupe-XXXXXX").string();
+  sweep_dead_folders(base);
+  std::string name = (base / (std::string(kFolderPrefix) + "XXXXXX")).string();
   if (!mkdtemp(name.data())) {
     throw std::runtime_error("[control] cannot make a folder in " + base.string() + ": " +
                              error_text(errno));
   }
   path_ = name;
+  alive_ =
+      FileHandle(open((path_ / kAliveFile).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!alive_ || flock(alive_.get(), LOCK_EX | LOCK_NB) != 0) {
+    throw std::runtime_error("[control] cannot lock " + path_.string() + ": " + error_text(errno));
+  }
 }
 
 IpcFolder::~IpcFolder() {

@@ -4,6 +4,8 @@
 
 #include <zmq.hpp>
 
+#include "transport/control/file_handle.h"
+
 namespace troupe::control {
 
 /// An endpoint taken apart: `ipc:///folder/name` or `tcp://host:port` (host may be [::1],
@@ -43,6 +45,7 @@ class IpcFolder {
 
  private:
   std::filesystem::path path_;
+  FileHandle alive_;
 };
 
 }  // namespace troupe::control

@@ -70,8 +70,8 @@ struct ImageRequest {
   std::string dtype = "float32";  // float32 | bfloat16 | float16
   std::string noise_dtype = "float32";
   int max_sequence_length = 120;
-  bool resolution_binning = false;
-  bool clean_caption = false;
+  bool resolution_binning = false;  // compute at a size of training, then resize
+  bool clean_caption = false;       // clean prompts as the captions of training were
   bool want_latents = false;
   std::optional<Latents>
       init_latents;              // replaces the seed's noise: unit variance, before sampler scaling
