@@ -41,6 +41,7 @@ void ActorProcess::connect() {
   options.hello.software = "troupe " TROUPE_VERSION;
   options.hello.attributes["id"] = std::to_string(options_.id);
   options.hello.attributes["device"] = options_.device;
+  options.hello.attributes["token"] = options_.token;
   for (const auto& [backend, door] : doors_) {
     options.hello.attributes["address." + tensor::to_string(backend)] = door->address();
   }
@@ -52,11 +53,17 @@ void ActorProcess::connect() {
   connection_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);
   });
+  connection_->on_gap([this](std::uint64_t missing) {
+    stop(3, std::to_string(missing) + " messages of the controller never came");
+  });
   connection_->on_lost([this](const std::string& why) { stop(3, "controller lost: " + why); });
 }
 
 int ActorProcess::run() {
-  blob_connection_->start();
+  blob_connection_->on_lost(
+      [this](const std::string& why) { stop(3, "blob channel lost: " + why); });
+  blob_connection_->start(
+      {}, [this](const wire::Failure& failure) { stop(2, "no blob channel: " + failure.what); });
   connection_->start(
       [this](const wire::Welcome&) {
         worker_ = std::make_unique<Worker>(WorkerTools{
@@ -66,7 +73,8 @@ int ActorProcess::run() {
             .progress = progress_,
             .mailbox = mailbox_,
             .blobs = blobs_,
-            .fetch_blob = [this](auto id, auto bytes, auto deadline) { return fetch_blob(id, bytes, deadline); },
+            .fetch_blob = [this](auto id, auto bytes,
+                                 auto deadline) { return fetch_blob(id, bytes, deadline); },
             .post =
                 [this](std::function<void(control::Connection&)> action) {
                   boost::asio::post(io_, [this, action = std::move(action)] {
@@ -93,14 +101,25 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
   switch (header.kind) {
     case wire::Kind::run_tasks: {
       const auto tasks = wire::decode<wire::RunTasks>(payload);
-      for (const auto& command : tasks.commands) mailbox_.put({header, TaskEntry{tasks.epoch, command}});
+      for (const auto& command : tasks.commands)
+        mailbox_.put({header, TaskEntry{tasks.epoch, command}});
       return;
     }
-    case wire::Kind::load_stage: mailbox_.put({header, wire::decode<wire::LoadStage>(payload)}); return;
-    case wire::Kind::connect_groups: mailbox_.put({header, wire::decode<wire::ConnectGroups>(payload)}); return;
-    case wire::Kind::begin_job: mailbox_.put({header, wire::decode<wire::BeginJob>(payload)}); return;
-    case wire::Kind::end_job: mailbox_.put({header, wire::decode<wire::EndJob>(payload)}); return;
-    case wire::Kind::unload: mailbox_.put({header, wire::decode<wire::Unload>(payload)}); return;
+    case wire::Kind::load_stage:
+      mailbox_.put({header, wire::decode<wire::LoadStage>(payload)});
+      return;
+    case wire::Kind::connect_groups:
+      mailbox_.put({header, wire::decode<wire::ConnectGroups>(payload)});
+      return;
+    case wire::Kind::begin_job:
+      mailbox_.put({header, wire::decode<wire::BeginJob>(payload)});
+      return;
+    case wire::Kind::end_job:
+      mailbox_.put({header, wire::decode<wire::EndJob>(payload)});
+      return;
+    case wire::Kind::unload:
+      mailbox_.put({header, wire::decode<wire::Unload>(payload)});
+      return;
     case wire::Kind::abort_epoch: {
       auto abort = wire::decode<wire::AbortEpoch>(payload);
       progress_.end_epoch(abort.epoch);
@@ -108,7 +127,9 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
       mailbox_.put({header, std::move(abort)});
       return;
     }
-    case wire::Kind::shutdown: stop(0, "shutdown"); return;
+    case wire::Kind::shutdown:
+      stop(0, "shutdown");
+      return;
     default:
       if (header.is_request()) {
         connection_->reply(header, wire::Failure{wire::FailureCode::protocol,
@@ -124,11 +145,14 @@ control::BlobResult ActorProcess::fetch_blob(std::uint64_t id, std::uint64_t byt
   auto promise = std::make_shared<std::promise<control::BlobResult>>();
   auto result = promise->get_future();
   boost::asio::post(io_, [this, id, bytes, deadline, promise] {
-    blob_connection_->fetch(id, bytes, deadline, [promise](control::BlobResult blob) { promise->set_value(std::move(blob)); });
+    blob_connection_->fetch(id, bytes, deadline, [promise](control::BlobResult blob) {
+      promise->set_value(std::move(blob));
+    });
   });
   // The fetch answers within its deadline; the second more is for a control thread that is gone.
   if (result.wait_for(deadline + std::chrono::seconds(1)) != std::future_status::ready) {
-    return {nullptr, {wire::FailureCode::timeout, "blob " + std::to_string(id) + " did not arrive in time"}};
+    return {nullptr,
+            {wire::FailureCode::timeout, "blob " + std::to_string(id) + " did not arrive in time"}};
   }
   return result.get();
 }

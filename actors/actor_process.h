@@ -26,13 +26,13 @@ struct ActorOptions {
   std::uint64_t incarnation = 0;  // given by the node agent, so that it knows whom it spawned
   std::string device = "cpu";     // cpu | cuda | cuda:N
   int threads = 1;
-  std::string token;              // shown to peers on the tensor plane
-  std::chrono::milliseconds transfer_deadline{600'000};
+  std::string token;                                       // shown to peers on the tensor plane
+  std::chrono::milliseconds transfer_deadline{1'800'000};  // well above what a busy peer may take
 };
 
 /// An actor process: the control thread (this object's io_context) and the work loop.
-/// The control thread puts what is to be done in order into the mailbox; abort is its second lane: it ends the epoch's
-/// operations at once, so that a work loop stuck in one comes free.
+/// The control thread puts what is to be done in order into the mailbox; abort is its second lane:
+/// it ends the epoch's operations at once, so that a work loop stuck in one comes free.
 class ActorProcess {
  public:
   explicit ActorProcess(ActorOptions options);
@@ -47,7 +47,8 @@ class ActorProcess {
   void on_message(const wire::Header& header, std::span<const std::byte> payload);
   void stop(int exit_code, const std::string& why);
   void tick();
-  control::BlobResult fetch_blob(std::uint64_t id, std::uint64_t bytes, std::chrono::milliseconds deadline);
+  control::BlobResult fetch_blob(std::uint64_t id, std::uint64_t bytes,
+                                 std::chrono::milliseconds deadline);
 
   ActorOptions options_;
   boost::asio::io_context io_;

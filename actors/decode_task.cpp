@@ -17,10 +17,13 @@ std::string number(double value) {
   return text;
 }
 
-std::string size_text(int width, int height) { return std::to_string(width) + "x" + std::to_string(height); }
+std::string size_text(int width, int height) {
+  return std::to_string(width) + "x" + std::to_string(height);
+}
 
 /// The text that other tools read: prompt, then what is not wanted, then settings on one line.
-std::string parameters_text(const wire::ImageRequest& request, const std::string& prompt, const std::string& model) {
+std::string parameters_text(const wire::ImageRequest& request, const std::string& prompt,
+                            const std::string& model) {
   std::string text = prompt;
   if (!request.negative_prompt.empty()) text += "\nNegative prompt: " + request.negative_prompt;
   text += "\nSteps: " + std::to_string(request.steps);
@@ -28,7 +31,8 @@ std::string parameters_text(const wire::ImageRequest& request, const std::string
   text += ", CFG scale: " + number(request.guidance_scale);
   text += ", Seed: " + std::to_string(request.seed);
   text += ", Size: " + size_text(request.output_width, request.output_height);
-  if (request.resolution_binning) text += ", Computed size: " + size_text(request.width, request.height);
+  if (request.resolution_binning)
+    text += ", Computed size: " + size_text(request.width, request.height);
   text += ", Model: " + model;
   return text + ", Version: troupe " TROUPE_VERSION;
 }
@@ -69,12 +73,14 @@ TaskResult Job::decode() {
   const auto tick = [this] { tools_.progress.tick_in(begin_.epoch); };
   const auto& request = begin_.request;
   const auto decoded = tools_.stage.decode(latents_, tick);
+  require_finite(decoded, "decoded picture");
   const auto sized = models::resize_and_crop(decoded, request.output_height, request.output_width);
   const auto pictures = models::to_uint8(sized).to(at::kCPU);
   for (std::int64_t i = 0; i < images(); ++i) {
     const auto picture = pictures[i].contiguous();
     auto png = models::encode_png(picture, picture_text(begin_.first_image + i));
-    result.blobs.push_back(publish("picture", std::move(png), {picture.size(0), picture.size(1), picture.size(2)}));
+    result.blobs.push_back(
+        publish("picture", std::move(png), {picture.size(0), picture.size(1), picture.size(2)}));
     tick();
   }
   if (request.want_latents) result.blobs.push_back(publish_latents());
@@ -86,15 +92,18 @@ std::vector<wire::BlobRef> Job::progress_blobs(int step, int patch) {
   const bool step_left = patch < 0 || patch + 1 == static_cast<int>(begin_.patches.size());
   const bool asked = request.progress_interval > 0 && (step + 1) % request.progress_interval == 0;
   if (!begin_.decodes || !step_left || !asked || request.progress_content.empty()) return {};
-  if (request.progress_content == "latents") return {publish_latents()};
+  if (request.progress_content == "latents") return {keep_interim(publish_latents())};
   if (begin_.first_image != 0) return {};  // a preview shows the first picture only
   // A rough picture: the decoder on latents shrunk four-fold costs a sixteenth of the real one.
-  const auto small = at::avg_pool2d(latents_.slice(0, 0, 1), {4, 4}, {4, 4}, {0, 0}, /*ceil_mode=*/true,
-                                    /*count_include_pad=*/false);
+  const auto small =
+      at::avg_pool2d(latents_.slice(0, 0, 1), {4, 4}, {4, 4}, {0, 0}, /*ceil_mode=*/true,
+                     /*count_include_pad=*/false);
   const auto tick = [this] { tools_.progress.tick_in(begin_.epoch); };
-  const auto picture = models::to_uint8(tools_.stage.decode(small, tick)).to(at::kCPU)[0].contiguous();
+  const auto picture =
+      models::to_uint8(tools_.stage.decode(small, tick)).to(at::kCPU)[0].contiguous();
   auto png = models::encode_png(picture, {});
-  return {publish("preview", std::move(png), {picture.size(0), picture.size(1), picture.size(2)})};
+  return {keep_interim(
+      publish("preview", std::move(png), {picture.size(0), picture.size(1), picture.size(2)}))};
 }
 
 }  // namespace troupe::actors

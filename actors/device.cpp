@@ -15,14 +15,15 @@ at::Device open_device(const std::string& name) {
   }
   // Its static initialisers register CUDA with ATen; the handle stays open as long as the process.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    throw std::runtime_error(std::string("[actor] device ") + name + " needs LibTorch's CUDA half: " + dlerror());
+    throw std::runtime_error(std::string("[actor] device ") + name +
+                             " needs LibTorch's CUDA half: " + dlerror());
   }
   const at::Device device(name);
   const int count = at::detail::getCUDAHooks().deviceCount();
   const int index = device.has_index() ? device.index() : 0;
   if (index >= count) {
-    throw std::runtime_error("[actor] device " + name + " is not there: this machine has " + std::to_string(count) +
-                             " GPUs");
+    throw std::runtime_error("[actor] device " + name + " is not there: this machine has " +
+                             std::to_string(count) + " GPUs");
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }

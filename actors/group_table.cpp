@@ -14,10 +14,11 @@ std::shared_ptr<tensor::Group> GroupTable::get(std::uint64_t epoch, std::uint32_
   std::lock_guard lock(mutex_);
   const auto of_epoch = groups_.find(epoch);
   if (of_epoch != groups_.end()) {
-    if (const auto group = of_epoch->second.find(id); group != of_epoch->second.end()) return group->second;
+    if (const auto group = of_epoch->second.find(id); group != of_epoch->second.end())
+      return group->second;
   }
-  throw std::runtime_error("[actor] group " + std::to_string(id) + " of epoch " + std::to_string(epoch) +
-                           " is not connected here");
+  throw std::runtime_error("[actor] group " + std::to_string(id) + " of epoch " +
+                           std::to_string(epoch) + " is not connected here");
 }
 
 void GroupTable::abort(std::uint64_t epoch, const std::string& why) {
@@ -25,10 +26,12 @@ void GroupTable::abort(std::uint64_t epoch, const std::string& why) {
   {
     std::lock_guard lock(mutex_);
     if (const auto of_epoch = groups_.find(epoch); of_epoch != groups_.end()) {
-      for (const auto& [id, group] : of_epoch->second) groups.push_back(group);
+      for (const auto& [id, group] : of_epoch->second)
+        groups.push_back(group);
     }
   }
-  for (const auto& group : groups) group->abort(why);
+  for (const auto& group : groups)
+    group->abort(why);
 }
 
 void GroupTable::remove(std::uint64_t epoch) {

@@ -10,8 +10,8 @@
 
 namespace troupe::actors {
 
-/// The tensor-plane groups of this actor, by epoch and the id that the plan gave them. Thread-safe, so that the second
-/// lane can abort while the work loop waits inside a group.
+/// The tensor-plane groups of this actor, by epoch and the id that the plan gave them. Thread-safe,
+/// so that the second lane can abort while the work loop waits inside a group.
 class GroupTable {
  public:
   void add(std::uint64_t epoch, std::uint32_t id, std::unique_ptr<tensor::Group> group);

@@ -23,26 +23,27 @@ Job::Job(wire::BeginJob begin, Tools tools, const at::Tensor& init_latents)
   const auto& request = begin_.request;
   sampler_ = models::make_sampler(spec.scheduler, request.sampler, request.steps);
   if (sampler_->steps() != request.steps) {
-    throw std::invalid_argument("[actor] sampler options make " + std::to_string(sampler_->steps()) +
-                                " steps of the " + std::to_string(request.steps) + " asked for: ask for another number");
-  }
-  if (sampler_->needs_whole_picture() && begin_.patches.size() > 1) {
     throw std::invalid_argument(
-        "[actor] the sampler's thresholding needs whole pictures: it does not go with patches");
+        "[actor] sampler options make " + std::to_string(sampler_->steps()) + " steps of the " +
+        std::to_string(request.steps) + " asked for: ask for another number");
   }
   patch_size_ = tools_.stage.transformer().patch_size();
   channels_ = spec.transformer.in_channels;
   size_ = {request.height / spec.vae.scale_factor(), request.width / spec.vae.scale_factor()};
   columns_ = size_.latent_width / patch_size_;
   if (first_stage() || last_stage()) {
-    const auto pictures = static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
+    const auto pictures =
+        static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
     const auto draw = request.noise_dtype == "model" ? tools_.stage.dtype() : at::kFloat;
-    const auto noise = init_latents.defined()
-                           ? init_latents
-                           : draw_noise(request.seed, {pictures, channels_, size_.latent_height, size_.latent_width}, draw);
-    latents_ = (noise.slice(0, begin_.first_image, begin_.last_image) * sampler_->init_noise_sigma())
-                   .to(tools_.stage.device())
-                   .contiguous();
+    const auto noise =
+        init_latents.defined()
+            ? init_latents
+            : draw_noise(request.seed,
+                         {pictures, channels_, size_.latent_height, size_.latent_width}, draw);
+    latents_ =
+        (noise.slice(0, begin_.first_image, begin_.last_image) * sampler_->init_noise_sigma())
+            .to(tools_.stage.device())
+            .contiguous();
   }
   if (last_stage()) sampler_states_.resize(begin_.patches.size());
   if (begin_.patches.size() > 1) {
@@ -61,7 +62,10 @@ Job::Job(wire::BeginJob begin, Tools tools, const at::Tensor& init_latents)
   }
 }
 
-Job::~Job() = default;
+Job::~Job() {
+  for (const auto id : published_)
+    tools_.blobs.remove(id);
+}
 
 std::int64_t Job::branches() const {
   return begin_.request.guidance_scale > 1 && begin_.cfg_degree == 1 ? 2 : 1;
@@ -83,8 +87,25 @@ void Job::wait(const tensor::Work& work) {
     return;
   }
   const auto start = std::chrono::steady_clock::now();
-  work.wait(deadline());
+  const auto last = deadline();
+  if (tools_.stage.device().is_cuda()) {
+    work.join_stream(last);  // the device waits, the work loop goes on
+  } else {
+    while (!wait_slice(work, last))
+      tools_.progress.tick_in(begin_.epoch);  // waiting is no hanging
+  }
   peer_wait_seconds_ += seconds_since(start);
+}
+
+bool Job::wait_slice(const tensor::Work& work, tensor::Deadline last) {
+  const auto soon = std::min(last, tensor::within(std::chrono::seconds(1)));
+  try {
+    work.wait(soon);
+    return true;
+  } catch (const tensor::TransferError& error) {
+    if (error.failure() != tensor::Failure::timeout || soon == last) throw;
+    return false;
+  }
 }
 
 void Job::post_receive(int step, int patch) {
@@ -92,20 +113,23 @@ void Job::post_receive(int step, int patch) {
   const auto options = at::TensorOptions().device(tools_.stage.device());
   Transfer transfer;
   if (first_stage()) {
-    transfer.tensor = at::empty({images(), channels_, latent_rows(rows), size_.latent_width}, options.dtype(at::kFloat));
+    transfer.tensor = at::empty({images(), channels_, latent_rows(rows), size_.latent_width},
+                                options.dtype(at::kFloat));
   } else {
-    transfer.tensor = at::empty({images() * branches(), tokens_of(rows), tools_.stage.transformer().hidden_width()},
-                                options.dtype(tools_.stage.dtype()));
+    transfer.tensor = at::empty(
+        {images() * branches(), tokens_of(rows), tools_.stage.transformer().hidden_width()},
+        options.dtype(tools_.stage.dtype()));
   }
-  transfer.work = tools_.groups.get(begin_.epoch, begin_.previous_group)->receive(transfer.tensor, 0);
+  transfer.work =
+      tools_.groups.get(begin_.epoch, begin_.previous_group)->receive(transfer.tensor, 0);
   inbox_.emplace(Place{step, patch}, std::move(transfer));
 }
 
 at::Tensor Job::take_transfer(int step, int patch) {
   const auto entry = inbox_.find({step, patch});
   if (entry == inbox_.end()) {
-    throw std::logic_error("[actor] no receive was posted for step " + std::to_string(step) + " patch " +
-                           std::to_string(patch));
+    throw std::logic_error("[actor] no receive was posted for step " + std::to_string(step) +
+                           " patch " + std::to_string(patch));
   }
   wait(entry->second.work);
   auto tensor = std::move(entry->second.tensor);
@@ -128,14 +152,27 @@ void Job::send_on(const at::Tensor& out, bool needed) {
 }
 
 std::uint64_t Job::kv_bytes() const {
-  return static_cast<std::uint64_t>((stale_kv_ ? stale_kv_->bytes() : 0) + (caption_ ? caption_->bytes() : 0));
+  return static_cast<std::uint64_t>((stale_kv_ ? stale_kv_->bytes() : 0) +
+                                    (caption_ ? caption_->bytes() : 0));
 }
 
-wire::BlobRef Job::publish(const std::string& name, std::string bytes, std::vector<std::int64_t> shape) {
+wire::BlobRef Job::publish(const std::string& name, std::string bytes,
+                           std::vector<std::int64_t> shape) {
   wire::BlobRef ref{.name = name, .id = 0, .bytes = bytes.size(), .shape = std::move(shape)};
   ref.id = tools_.blobs.add(std::move(bytes));
   published_.push_back(ref.id);
   return ref;
+}
+
+wire::BlobRef Job::keep_interim(wire::BlobRef blob) {
+  constexpr std::size_t kKept = 2;
+  interim_.push_back(blob.id);
+  if (interim_.size() > kKept) {
+    tools_.blobs.remove(interim_.front());
+    std::erase(published_, interim_.front());
+    interim_.pop_front();
+  }
+  return blob;
 }
 
 wire::BlobRef Job::publish_latents() {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,9 +27,9 @@ struct TaskResult {
   std::vector<std::string> warnings;
 };
 
-/// One job at one actor: its patches' latents, stale K,V, caption K,V, sampler history and the transfers under way.
-/// Every tensor that the job needs is shaped by its BeginJob; nothing is asked of peers but tensors.
-/// Used by the work loop only.
+/// One job at one actor: its patches' latents, stale K,V, caption K,V, sampler history and the
+/// transfers under way. Every tensor that the job needs is shaped by its BeginJob; nothing is asked
+/// of peers but tensors. Used by the work loop only.
 class Job {
  public:
   struct Tools {
@@ -39,8 +40,8 @@ class Job {
     std::chrono::milliseconds transfer_deadline;
   };
 
-  /// `init_latents` is undefined, or float32 [n, C, h, w] of the whole batch. Throws one line when something the
-  /// request asks for cannot be had (sampler options, memory).
+  /// `init_latents` is undefined, or float32 [n, C, h, w] of the whole batch. Throws one line when
+  /// something the request asks for cannot be had (sampler options, memory).
   Job(wire::BeginJob begin, Tools tools, const at::Tensor& init_latents);
   ~Job();
 
@@ -54,8 +55,6 @@ class Job {
 
   std::uint64_t kv_bytes() const;
   double peer_wait_seconds() const { return peer_wait_seconds_; }
-  /// Blobs that this job published and nobody needs after it.
-  const std::vector<control::BlobId>& published() const { return published_; }
 
  private:
   struct Transfer {
@@ -69,12 +68,18 @@ class Job {
   std::int64_t images() const { return begin_.last_image - begin_.first_image; }
   std::int64_t branches() const;
   models::TokenRows rows_of(int patch) const;
-  std::int64_t latent_rows(models::TokenRows rows) const { return (rows.end - rows.begin) * patch_size_; }
-  std::int64_t tokens_of(models::TokenRows rows) const { return (rows.end - rows.begin) * columns_; }
+  std::int64_t latent_rows(models::TokenRows rows) const {
+    return (rows.end - rows.begin) * patch_size_;
+  }
+  std::int64_t tokens_of(models::TokenRows rows) const {
+    return (rows.end - rows.begin) * columns_;
+  }
   at::Tensor rows_view(const at::Tensor& latents, models::TokenRows rows) const;
   tensor::Deadline deadline() const { return tensor::within(tools_.transfer_deadline); }
 
   void wait(const tensor::Work& work);
+  /// Waits a second at most; false when the operation is still under way then.
+  static bool wait_slice(const tensor::Work& work, tensor::Deadline last);
   at::Tensor take_transfer(int step, int patch);
   void prune_sends();
   void keep_caption(const at::Tensor& states, const at::Tensor& lengths);
@@ -83,9 +88,12 @@ class Job {
   at::Tensor guide(at::Tensor prediction);
   void sample(int step, models::TokenRows rows, const at::Tensor& prediction);
   void send_on(const at::Tensor& out, bool needed);
-  void require_finite_state(const at::Tensor& state, int step, int patch, const char* what) const;
-  wire::BlobRef publish(const std::string& name, std::string bytes, std::vector<std::int64_t> shape);
+  std::string place_text(int step, int patch) const;
+  void require_finite(const at::Tensor& values, const std::string& what) const;
+  wire::BlobRef publish(const std::string& name, std::string bytes,
+                        std::vector<std::int64_t> shape);
   wire::BlobRef publish_latents();
+  wire::BlobRef keep_interim(wire::BlobRef blob);
   std::vector<wire::BlobRef> progress_blobs(int step, int patch);
   std::vector<std::pair<std::string, std::string>> picture_text(std::int64_t image) const;
 
@@ -96,16 +104,17 @@ class Job {
   std::int64_t patch_size_;
   std::int64_t columns_;
   std::int64_t channels_;
-  at::Tensor latents_;                                // [n, C, h, w] float32: of the first and the last stage
+  at::Tensor latents_;  // [n, C, h, w] float32: of the first and the last stage
   std::vector<models::SamplerState> sampler_states_;  // one a patch, at the last stage
   std::unique_ptr<models::CaptionCache> caption_;
   std::unique_ptr<models::AttentionPort> attention_;
-  models::StaleKvAttention* stale_kv_ = nullptr;      // attention_, when the request has patches
+  models::StaleKvAttention* stale_kv_ = nullptr;  // attention_, when the request has patches
   std::unique_ptr<models::StepCondition> condition_;
   int condition_step_ = -1;
   std::map<Place, Transfer> inbox_;
   std::vector<tensor::Work> sends_;
-  std::vector<control::BlobId> published_;
+  std::vector<control::BlobId> published_;  // nobody needs them after the job
+  std::deque<control::BlobId> interim_;  // previews and latents of steps: only the newest are kept
   double peer_wait_seconds_ = 0;
 };
 

@@ -13,7 +13,8 @@ void Mailbox::put(Letter letter) {
 
 std::optional<Letter> Mailbox::take() {
   std::unique_lock lock(mutex_);
-  // The control thread closes the mailbox when the controller is lost, so this wait ends within its heartbeat timeout.
+  // The control thread closes the mailbox when the controller is lost, so this wait ends within its
+  // heartbeat timeout.
   filled_.wait(lock, [this] { return closed_ || !letters_.empty(); });
   if (closed_) return std::nullopt;
   Letter letter = std::move(letters_.front());

@@ -20,12 +20,13 @@ struct TaskEntry {
 /// One entry of the mailbox. `header` is that of the request to answer, where it is one.
 struct Letter {
   wire::Header header;
-  std::variant<wire::LoadStage, wire::ConnectGroups, wire::BeginJob, wire::EndJob, wire::Unload, wire::AbortEpoch,
-               TaskEntry>
+  std::variant<wire::LoadStage, wire::ConnectGroups, wire::BeginJob, wire::EndJob, wire::Unload,
+               wire::AbortEpoch, TaskEntry>
       content;
 };
 
-/// The actor's single ordered mailbox: filled by the control thread, emptied by the work loop. Thread-safe.
+/// The actor's single ordered mailbox: filled by the control thread, emptied by the work loop.
+/// Thread-safe.
 class Mailbox {
  public:
   void put(Letter letter);

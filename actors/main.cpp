@@ -19,7 +19,8 @@ void die_with_parent(pid_t parent) {
   if (parent > 0 && getppid() != parent) std::_Exit(3);
 }
 
-/// Leaves without waiting for a work loop that may be deep in a computation: the kernel takes everything back.
+/// Leaves without waiting for a work loop that may be deep in a computation: the kernel takes
+/// everything back.
 [[noreturn]] void leave(int code) {
   std::fflush(nullptr);
   std::_Exit(code);
@@ -28,10 +29,13 @@ void die_with_parent(pid_t parent) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"troupe-actor: one actor of a troupe cluster. Node agents start it; use `troupe start` or `troupe run`."};
+  CLI::App app{
+      "troupe-actor: one actor of a troupe cluster. Node agents start it; use `troupe start` or "
+      "`troupe run`."};
   troupe::actors::ActorOptions options;
   pid_t parent = 0;
-  app.add_option("--control", options.control_endpoint, "control plane of the controller")->required();
+  app.add_option("--control", options.control_endpoint, "control plane of the controller")
+      ->required();
   app.add_option("--blobs", options.blob_endpoint, "blob channel of the controller")->required();
   app.add_option("--id", options.id)->required();
   app.add_option("--incarnation", options.incarnation)->required();
@@ -40,7 +44,8 @@ int main(int argc, char** argv) {
   app.add_option("--parent", parent, "pid of the node agent");
   CLI11_PARSE(app, argc, argv);
   die_with_parent(parent);
-  signal(SIGINT, SIG_IGN);  // a terminal's Ctrl-C is for the controller, which ends its actors in order
+  signal(SIGINT,
+         SIG_IGN);  // a terminal's Ctrl-C is for the controller, which ends its actors in order
   signal(SIGPIPE, SIG_IGN);
   if (const char* token = std::getenv("TROUPE_TOKEN")) options.token = token;
   try {
@@ -50,7 +55,8 @@ int main(int argc, char** argv) {
     leave(actor.run());
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    std::fprintf(stderr, "troupe-actor %u: %s\n", options.id, text.substr(0, text.find('\n')).c_str());
+    std::fprintf(stderr, "troupe-actor %u: %s\n", options.id,
+                 text.substr(0, text.find('\n')).c_str());
     leave(1);
   }
 }

@@ -3,9 +3,11 @@
 
 namespace troupe::actors {
 
-/// Highest resident set of this process since `reset_peak_memory`, in bytes (VmHWM). Source: proc(5).
+/// Highest resident set of this process since `reset_peak_memory`, in bytes (VmHWM). Source:
+/// proc(5).
 std::uint64_t peak_memory_bytes();
-/// Starts the high-water mark anew from what is resident now. Without effect where the kernel does not allow it.
+/// Starts the high-water mark anew from what is resident now. Without effect where the kernel does
+/// not allow it.
 void reset_peak_memory();
 
 }  // namespace troupe::actors

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "actors/job.h"
+#include "actors/live_attention.h"
 
 namespace troupe::actors {
 
@@ -12,28 +13,29 @@ TaskResult Job::micro_step(int step, int patch) {
   at::Tensor hidden = first_stage() ? embed_patch(step, patch, rows) : take_transfer(step, patch);
   hidden = run_blocks(std::move(hidden), step, rows);
   if (!last_stage()) {
-    require_finite_state(hidden, step, patch, "hidden state");
+    require_finite(hidden, "hidden state at " + place_text(step, patch));
     send_on(hidden, true);
     return {};
   }
-  auto prediction = tools_.stage.transformer().project(hidden, *condition_, size_, rows).to(at::kFloat);
-  require_finite_state(prediction, step, patch, "prediction");
+  auto prediction =
+      tools_.stage.transformer().project(hidden, *condition_, size_, rows).to(at::kFloat);
+  require_finite(prediction, "prediction at " + place_text(step, patch));
   sample(step, rows, guide(std::move(prediction)));
   const bool needed = begin_.stages > 1 && step + 1 < begin_.request.steps;
-  send_on(needed ? rows_view(latents_, rows).clone(at::MemoryFormat::Contiguous) : at::Tensor(), needed);
+  send_on(needed ? rows_view(latents_, rows).clone(at::MemoryFormat::Contiguous) : at::Tensor(),
+          needed);
   return {.blobs = progress_blobs(step, patch), .warnings = {}};
 }
 
 at::Tensor Job::embed_patch(int step, int patch, models::TokenRows rows) {
   if (begin_.stages > 1 && step > 0) {
-    // After the last synchronous step the whole picture comes at once, with the first patch.
-    if (inbox_.contains({step, -1})) {
-      latents_.copy_(take_transfer(step, -1));
-    } else if (inbox_.contains({step, patch})) {
-      rows_view(latents_, rows).copy_(take_transfer(step, patch));
-    }
+    // After the last synchronous step the whole picture comes at once, before the first patch.
+    const bool after_whole = patch >= 0 && step == begin_.request.warmup_steps;
+    if (after_whole && patch == 0) latents_.copy_(take_transfer(step, -1));
+    if (!after_whole) rows_view(latents_, rows).copy_(take_transfer(step, patch));
   }
-  auto input = sampler_->scale_model_input(rows_view(latents_, rows), step).to(tools_.stage.dtype());
+  auto input =
+      sampler_->scale_model_input(rows_view(latents_, rows), step).to(tools_.stage.dtype());
   if (branches() == 2) input = at::cat({input, input});
   return tools_.stage.transformer().embed(input, size_, rows);
 }
@@ -46,7 +48,8 @@ at::Tensor Job::run_blocks(at::Tensor hidden, int step, models::TokenRows rows) 
     condition_step_ = step;
   }
   if (stale_kv_) stale_kv_->begin(rows.begin * columns_, rows.end * columns_);
-  return transformer.run_blocks(std::move(hidden), *condition_, *caption_, *attention_);
+  LiveAttention attention(*attention_, [this] { tools_.progress.tick_in(begin_.epoch); });
+  return transformer.run_blocks(std::move(hidden), *condition_, *caption_, attention);
 }
 
 at::Tensor Job::guide(at::Tensor prediction) {
@@ -76,19 +79,24 @@ void Job::sample(int step, models::TokenRows rows, const at::Tensor& prediction)
     auto target = rows_view(latents_, own);
     const auto out = rows_view(prediction, within);
     // As in diffusers' PixArt pipeline, a single step ends at the clean picture.
-    target.copy_(begin_.request.steps == 1 ? sampler_->clean(sampler_states_[patch], step, out, target)
-                                           : sampler_->step(sampler_states_[patch], step, out, target));
+    target.copy_(begin_.request.steps == 1
+                     ? sampler_->clean(sampler_states_[patch], step, out, target)
+                     : sampler_->step(sampler_states_[patch], step, out, target));
   }
 }
 
-void Job::require_finite_state(const at::Tensor& state, int step, int patch, const char* what) const {
-  if (std::isfinite(state.sum(at::kFloat).item<float>())) return;
-  if (at::isfinite(state).all().item<bool>()) return;  // only the sum overflowed
+std::string Job::place_text(int step, int patch) const {
   const auto& load = tools_.stage.load();
-  throw std::runtime_error(std::string("[actor] ") + what + " is not finite at step " + std::to_string(step) +
-                           (patch >= 0 ? " patch " + std::to_string(patch) : std::string()) + " stage " +
-                           std::to_string(begin_.stage) + " (blocks " + std::to_string(load.first_block) + " to " +
-                           std::to_string(load.last_block - 1) + ", dtype " + load.dtype + ")");
+  return "step " + std::to_string(step) +
+         (patch >= 0 ? " patch " + std::to_string(patch) : std::string()) + " stage " +
+         std::to_string(begin_.stage) + " (blocks " + std::to_string(load.first_block) + " to " +
+         std::to_string(load.last_block - 1) + ")";
+}
+
+void Job::require_finite(const at::Tensor& values, const std::string& what) const {
+  if (std::isfinite(values.sum(at::kFloat).item<float>())) return;
+  if (at::isfinite(values).all().item<bool>()) return;  // only the sum overflowed
+  throw std::runtime_error("[actor] " + what + " is not finite, in " + begin_.request.dtype);
 }
 
 }  // namespace troupe::actors

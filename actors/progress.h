@@ -14,7 +14,8 @@ class EpochEnded : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What the work loop and the second lane share: a counter that shows life, and the epochs that are over. Thread-safe.
+/// What the work loop and the second lane share: a counter that shows life, and the epochs that are
+/// over. Thread-safe.
 class WorkProgress {
  public:
   /// Counts a unit of work; long work calls it often (blocks of an encoder, layers of a decoder).

@@ -17,9 +17,11 @@ std::vector<std::string> prepared(const std::vector<std::string>& prompts, bool 
   std::vector<std::string> captions;
   if (clean_caption) {
     const models::CaptionCleaner cleaner;
-    for (const auto& prompt : prompts) captions.push_back(cleaner.clean(prompt));
+    for (const auto& prompt : prompts)
+      captions.push_back(cleaner.clean(prompt));
   } else {
-    for (const auto& prompt : prompts) captions.push_back(models::normal_caption(prompt));
+    for (const auto& prompt : prompts)
+      captions.push_back(models::normal_caption(prompt));
   }
   return captions;
 }
@@ -34,7 +36,10 @@ at::ScalarType compute_type(const std::string& name) {
 }
 
 Stage::Stage(const wire::LoadStage& load, at::Device device)
-    : load_(load), spec_(spec::read_model_spec(load.model)), dtype_(compute_type(load.dtype)), device_(device) {
+    : load_(load),
+      spec_(spec::read_model_spec(load.model)),
+      dtype_(compute_type(load.dtype)),
+      device_(device) {
   const models::StagePart part{.blocks = {load.first_block, load.last_block},
                                .embeds = load.embeds,
                                .projects = load.projects};
@@ -42,17 +47,13 @@ Stage::Stage(const wire::LoadStage& load, at::Device device)
   weight_bytes_ = static_cast<std::uint64_t>(transformer_->bytes());
 }
 
-EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length, bool clean_caption,
-                               const Tick& tick) const {
+EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length,
+                               bool clean_caption, const Tick& tick) const {
   const auto captions = prepared(prompts, clean_caption);
   const auto tokenizer = models::Tokenizer::load(spec_.tokenizer);
   const auto tokens = tokenizer.tokenize(captions, max_length);
   EncodedText text;
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    if (tokens.cut[i].empty()) continue;
-    text.warnings.push_back("prompt " + std::to_string(i) + " has more than " + std::to_string(max_length) +
-                            " tokens; cut off: \"" + tokens.cut[i] + "\"");
-  }
+  text.cut = tokens.cut;
   // Padding past the longest prompt is masked everywhere, so it is not computed at all.
   const auto longest = *std::max_element(tokens.lengths.begin(), tokens.lengths.end());
   const auto batch = models::text_batch(tokens);
@@ -61,7 +62,8 @@ EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_
   text.lengths = at::tensor(tokens.lengths, at::kLong);
   at::Tensor states;
   {
-    const models::T5Encoder encoder(spec_.text_encoder, models::WeightStore(spec_.text_encoder_weights), dtype_, device_);
+    const models::T5Encoder encoder(
+        spec_.text_encoder, models::WeightStore(spec_.text_encoder_weights), dtype_, device_);
     states = encoder.encode(ids, mask, [&](int, int) { tick(); });
   }
   states = transformer_->project_caption(states);

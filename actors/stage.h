@@ -13,15 +13,16 @@
 
 namespace troupe::actors {
 
-/// Text of a batch, ready to be attended to: states [B, L, d] in the compute type, lengths [B] int64 on the CPU.
+/// Text of a batch, ready to be attended to: states [B, L, d] in the compute type, lengths [B]
+/// int64 on the CPU.
 struct EncodedText {
   at::Tensor states;
   at::Tensor lengths;
-  std::vector<std::string> warnings;  // what of a prompt was cut
+  std::vector<std::string> cut;  // what of each prompt did not fit; empty where it did
 };
 
-/// What this actor keeps of one deployment: its blocks' weights, and the ways to the text encoder and the decoder,
-/// which are read when a task asks for them.
+/// What this actor keeps of one deployment: its blocks' weights, and the ways to the text encoder
+/// and the decoder, which are read when a task asks for them.
 class Stage {
  public:
   using Tick = std::function<void()>;
@@ -37,11 +38,12 @@ class Stage {
   const wire::LoadStage& load() const { return load_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
 
-  /// Tokenizes and encodes; the encoder's weights are gone from memory when it returns. States are padded to
-  /// `max_length` and already projected for the blocks' cross attention. Prompts are stripped and in lower case first,
-  /// or with `clean_caption` cleaned as models::CaptionCleaner does.
-  EncodedText encode_text(const std::vector<std::string>& prompts, int max_length, bool clean_caption,
-                          const Tick& tick) const;
+  /// Tokenizes and encodes; the encoder's weights are gone from memory when it returns. States are
+  /// padded to `max_length` and already projected for the blocks' cross attention. Prompts are
+  /// stripped and in lower case first, or with `clean_caption` cleaned as models::CaptionCleaner
+  /// does.
+  EncodedText encode_text(const std::vector<std::string>& prompts, int max_length,
+                          bool clean_caption, const Tick& tick) const;
   /// Final latents [n, C, h, w] → pictures [n, 3, H, W] around [-1, 1]. The decoder stays loaded.
   at::Tensor decode(const at::Tensor& latents, const Tick& tick);
 

@@ -7,7 +7,8 @@
 namespace troupe::actors {
 namespace {
 
-/// Prompts of the branches that guidance needs, negative first as diffusers stacks them, a row an image.
+/// Prompts of the branches that guidance needs, negative first as diffusers stacks them, a row an
+/// image.
 std::vector<std::string> branch_prompts(const wire::BeginJob& begin) {
   std::vector<std::string> prompts;
   const auto& request = begin.request;
@@ -21,8 +22,8 @@ std::vector<std::string> branch_prompts(const wire::BeginJob& begin) {
 }
 
 /// Encodes each different prompt once and lays the rows out as asked.
-EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prompts, const wire::ImageRequest& request,
-                        const Stage::Tick& tick) {
+EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prompts,
+                        const wire::ImageRequest& request, const Stage::Tick& tick) {
   std::vector<std::string> unique;
   std::vector<std::int64_t> row_of;
   for (const auto& prompt : prompts) {
@@ -34,7 +35,45 @@ EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prom
   const auto rows = at::tensor(row_of, at::kLong);
   text.states = text.states.index_select(0, rows.to(text.states.device())).contiguous();
   text.lengths = text.lengths.index_select(0, rows);
+  std::vector<std::string> cut;
+  for (const auto row : row_of)
+    cut.push_back(text.cut[row]);
+  text.cut = std::move(cut);
   return text;
+}
+
+/// At most this many bytes of a text, whole characters.
+std::string shortened(const std::string& text) {
+  constexpr std::size_t kShown = 120;
+  if (text.size() <= kShown) return text;
+  std::size_t end = kShown;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+    --end;
+  return text.substr(0, end) + "…";
+}
+
+/// What was cut, said once for each prompt; the negative one is told by the first replica for all.
+std::vector<std::string> cut_warnings(const wire::BeginJob& begin,
+                                      const std::vector<std::string>& cut) {
+  const auto& request = begin.request;
+  std::vector<std::string> warnings;
+  const auto warn = [&](const std::string& which, const std::string& text) {
+    if (text.empty()) return;
+    warnings.push_back(which + " has more than " + std::to_string(request.max_sequence_length) +
+                       " tokens; cut off: \"" + shortened(text) + "\"");
+  };
+  const int images = begin.last_image - begin.first_image;
+  const bool guidance = request.guidance_scale > 1;
+  if (guidance && begin.first_image == 0) warn("negative prompt", cut.front());
+  for (int i = 0; i < images; ++i) {
+    const int image = begin.first_image + i;
+    const bool first_of_prompt = i == 0 || image % request.images_per_prompt == 0;
+    if (first_of_prompt) {
+      warn("prompt " + std::to_string(image / request.images_per_prompt),
+           cut[(guidance ? images : 0) + i]);
+    }
+  }
+  return warnings;
 }
 
 }  // namespace
@@ -44,12 +83,16 @@ TaskResult Job::encode_text() {
   const auto prompts = branch_prompts(begin_);
   const auto batch = static_cast<std::int64_t>(prompts.size());
   EncodedText text;
+  std::vector<std::string> warnings;
   if (begin_.caption_rank == begin_.caption_root) {
     text = encode_rows(tools_.stage, prompts, request,
                        [this] { tools_.progress.tick_in(begin_.epoch); });
+    require_finite(text.states, "encoded text");
+    warnings = cut_warnings(begin_, text.cut);
   } else {
-    text.states = at::empty({batch, request.max_sequence_length, tools_.stage.transformer().hidden_width()},
-                            at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device()));
+    text.states =
+        at::empty({batch, request.max_sequence_length, tools_.stage.transformer().hidden_width()},
+                  at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device()));
     text.lengths = at::empty({batch}, at::kLong);
   }
   if (begin_.caption_group != 0) {
@@ -62,7 +105,7 @@ TaskResult Job::encode_text() {
     text.lengths = lengths.to(at::kCPU);
   }
   keep_caption(text.states, text.lengths);
-  return {.blobs = {}, .warnings = std::move(text.warnings)};
+  return {.blobs = {}, .warnings = std::move(warnings)};
 }
 
 void Job::keep_caption(const at::Tensor& states, const at::Tensor& lengths) {
@@ -75,7 +118,10 @@ void Job::keep_caption(const at::Tensor& states, const at::Tensor& lengths) {
   }
   const auto longest = own_lengths.max().item<std::int64_t>();
   own_states = own_states.slice(1, 0, longest).contiguous();
-  const auto mask = at::arange(longest, at::kLong).unsqueeze(0).lt(own_lengths.unsqueeze(1)).to(own_states.device());
+  const auto mask = at::arange(longest, at::kLong)
+                        .unsqueeze(0)
+                        .lt(own_lengths.unsqueeze(1))
+                        .to(own_states.device());
   caption_ = tools_.stage.transformer().cache_caption(own_states, mask);
 }
 

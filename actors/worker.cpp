@@ -25,14 +25,17 @@ std::string first_line(const std::exception& error) {
 
 wire::Failure to_failure(const std::exception& error) {
   const std::string text = first_line(error);
-  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-                      (text.find("alloc") != std::string::npos && text.find("memory") != std::string::npos);
+  const bool memory =
+      dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+      (text.find("alloc") != std::string::npos && text.find("memory") != std::string::npos);
   if (memory) return {wire::FailureCode::out_of_memory, text};
-  if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr) return {wire::FailureCode::bad_request, text};
+  if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr)
+    return {wire::FailureCode::bad_request, text};
   return {wire::FailureCode::internal, text};
 }
 
-/// True when the error came from a peer or the end of the epoch, so that it names no cause of its own.
+/// True when the error came from a peer or the end of the epoch, so that it names no cause of its
+/// own.
 bool is_collateral(const std::exception& error) {
   return dynamic_cast<const tensor::TransferError*>(&error) != nullptr ||
          dynamic_cast<const EpochEnded*>(&error) != nullptr;
@@ -42,7 +45,9 @@ bool is_collateral(const std::exception& error) {
 
 Worker::Worker(WorkerTools tools) : tools_(std::move(tools)), thread_([this] { loop(); }) {}
 
-Worker::~Worker() { thread_.join(); }
+Worker::~Worker() {
+  thread_.join();
+}
 
 void Worker::loop() {
   const c10::InferenceMode inference;
@@ -91,11 +96,13 @@ void Worker::connect(const wire::Header& header, const wire::ConnectGroups& conn
   const auto start = Clock::now();
   const auto backend = tensor::backend_from(connect.backend);
   const auto door = tools_.doors.find(backend);
-  if (door == tools_.doors.end()) throw std::runtime_error("[actor] no door to tensor backend " + connect.backend);
+  if (door == tools_.doors.end())
+    throw std::runtime_error("[actor] no door to tensor backend " + connect.backend);
   const auto deadline = tensor::within(std::chrono::milliseconds(connect.deadline_ms));
   for (const auto& group : connect.groups) {
     const auto name = group.name + " epoch " + std::to_string(connect.epoch);
-    tools_.groups.add(connect.epoch, group.id, door->second->connect(name, group.rank, group.addresses, deadline));
+    tools_.groups.add(connect.epoch, group.id,
+                      door->second->connect(name, group.rank, group.addresses, deadline));
     tools_.progress.tick_in(connect.epoch);
   }
   reply(header, wire::GroupsConnected{seconds_between(start, Clock::now())});
@@ -103,17 +110,20 @@ void Worker::connect(const wire::Header& header, const wire::ConnectGroups& conn
 
 at::Tensor Worker::fetch_init_latents(const wire::BeginJob& begin) {
   const auto& request = begin.request;
-  if (request.init_latents_blob == 0) return {};
-  const auto blob =
-      tools_.fetch_blob(request.init_latents_blob, request.init_latents_bytes, tools_.transfer_deadline);
+  const bool used = begin.stage == 0 || begin.stage + 1 == begin.stages;
+  if (request.init_latents_blob == 0 || !used) return {};
+  const auto blob = tools_.fetch_blob(request.init_latents_blob, request.init_latents_bytes,
+                                      tools_.transfer_deadline);
   if (!blob) throw std::runtime_error("[actor] init latents did not arrive: " + blob.failure.what);
   const auto& spec = stages_.at(begin.deployment)->spec();
   const auto scale = spec.vae.scale_factor();
-  const auto pictures = static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
-  auto latents = at::empty({pictures, spec.transformer.in_channels, request.height / scale, request.width / scale});
+  const auto pictures =
+      static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
+  auto latents = at::empty(
+      {pictures, spec.transformer.in_channels, request.height / scale, request.width / scale});
   if (latents.nbytes() != blob.bytes->size()) {
-    throw std::invalid_argument("[actor] init latents have " + std::to_string(blob.bytes->size()) + " bytes, " +
-                                std::to_string(latents.nbytes()) + " are needed");
+    throw std::invalid_argument("[actor] init latents have " + std::to_string(blob.bytes->size()) +
+                                " bytes, " + std::to_string(latents.nbytes()) + " are needed");
   }
   std::copy(blob.bytes->begin(), blob.bytes->end(), static_cast<char*>(latents.data_ptr()));
   return latents;
@@ -124,18 +134,22 @@ void Worker::begin(const wire::BeginJob& begin) {
   try {
     const auto stage = stages_.find(begin.deployment);
     if (stage == stages_.end()) {
-      throw std::logic_error("[actor] deployment " + std::to_string(begin.deployment) + " is not loaded");
+      throw std::logic_error("[actor] deployment " + std::to_string(begin.deployment) +
+                             " is not loaded");
     }
     reset_peak_memory();
     RunningJob running;
     running.began = Clock::now();
     running.counters_before = tools_.groups.counters(begin.epoch);
-    tools_.post([before = running.control_before](control::Connection& connection) { *before = connection.counters(); });
-    Job::Tools tools{*stage->second, tools_.groups, tools_.progress, tools_.blobs, tools_.transfer_deadline};
+    tools_.post([before = running.control_before](control::Connection& connection) {
+      *before = connection.counters();
+    });
+    Job::Tools tools{*stage->second, tools_.groups, tools_.progress, tools_.blobs,
+                     tools_.transfer_deadline};
     running.job = std::make_unique<Job>(begin, tools, fetch_init_latents(begin));
     jobs_[begin.job] = std::move(running);
   } catch (const std::exception& error) {
-    report_failure(begin.epoch, begin.job, 0, error);
+    report_failure(begin.epoch, begin.job, std::nullopt, error);
   }
 }
 
@@ -164,9 +178,11 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
   running.stats.busy_seconds += took - waited;
   *phase += took;
   const auto& begin = running.job->begin();
-  const bool last_step = command.kind == wire::TaskKind::micro_step && command.step + 1 == begin.request.steps &&
-                         (command.patch < 0 || command.patch + 1 == static_cast<int>(begin.patches.size()));
-  if (command.kind == wire::TaskKind::decode || (last_step && !begin.decodes)) running.tasks_to_come = false;
+  const bool last_step =
+      command.kind == wire::TaskKind::micro_step && command.step + 1 == begin.request.steps &&
+      (command.patch < 0 || command.patch + 1 == static_cast<int>(begin.patches.size()));
+  if (command.kind == wire::TaskKind::decode || (last_step && !begin.decodes))
+    running.tasks_to_come = false;
   return result;
 }
 
@@ -193,12 +209,14 @@ void Worker::run(const TaskEntry& entry) {
   }
 }
 
-void Worker::report_failure(std::uint64_t epoch, std::uint64_t job, std::uint32_t task, const std::exception& error) {
+void Worker::report_failure(std::uint64_t epoch, std::uint64_t job,
+                            std::optional<std::uint32_t> task, const std::exception& error) {
   send(wire::TaskFailed{.epoch = epoch,
                         .job = job,
-                        .task = task,
+                        .task = task.value_or(0),
                         .failure = to_failure(error),
-                        .collateral = is_collateral(error)});
+                        .collateral = is_collateral(error),
+                        .begin = !task});
 }
 
 void Worker::end(const wire::Header& header, const wire::EndJob& end) {
@@ -210,22 +228,24 @@ void Worker::end(const wire::Header& header, const wire::EndJob& end) {
     const auto& job = *running->second.job;
     const auto now = tools_.groups.counters(job.begin().epoch);
     stats.tensor_bytes_sent = now.bytes_sent - running->second.counters_before.bytes_sent;
-    stats.tensor_bytes_received = now.bytes_received - running->second.counters_before.bytes_received;
+    stats.tensor_bytes_received =
+        now.bytes_received - running->second.counters_before.bytes_received;
     stats.weight_bytes = stages_.at(job.begin().deployment)->weight_bytes();
     stats.kv_bytes = job.kv_bytes();
     stats.peak_memory_bytes = peak_memory_bytes();
-    for (const auto id : job.published()) tools_.blobs.remove(id);
     jobs_.erase(running);
   }
   tools_.post([header, stats, control_before](control::Connection& connection) mutable {
     stats.control_bytes_sent = connection.counters().bytes_sent - control_before->bytes_sent;
-    stats.control_bytes_received = connection.counters().bytes_received - control_before->bytes_received;
+    stats.control_bytes_received =
+        connection.counters().bytes_received - control_before->bytes_received;
     connection.reply(header, stats);
   });
 }
 
 void Worker::end_epoch(const wire::Header& header, const wire::AbortEpoch& abort) {
-  std::erase_if(jobs_, [&](const auto& entry) { return entry.second.job->begin().epoch == abort.epoch; });
+  std::erase_if(jobs_,
+                [&](const auto& entry) { return entry.second.job->begin().epoch == abort.epoch; });
   tools_.groups.remove(abort.epoch);
   reply(header, wire::Done{});
 }

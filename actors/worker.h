@@ -17,8 +17,10 @@
 
 namespace troupe::actors {
 
-/// Fetches a blob from the controller; safe to call from the work loop, waits at most until the deadline.
-using FetchBlob = std::function<control::BlobResult(std::uint64_t id, std::uint64_t bytes, std::chrono::milliseconds)>;
+/// Fetches a blob from the controller; safe to call from the work loop, waits at most until the
+/// deadline.
+using FetchBlob = std::function<control::BlobResult(std::uint64_t id, std::uint64_t bytes,
+                                                    std::chrono::milliseconds)>;
 /// Runs something on the control thread, with its connection.
 using PostToControl = std::function<void(std::function<void(control::Connection&)>)>;
 
@@ -34,8 +36,8 @@ struct WorkerTools {
   std::chrono::milliseconds transfer_deadline;
 };
 
-/// The work loop: one thread that takes the mailbox's letters in order and issues all communication. What fails is
-/// told to the controller as a value; the loop goes on.
+/// The work loop: one thread that takes the mailbox's letters in order and issues all
+/// communication. What fails is told to the controller as a value; the loop goes on.
 class Worker {
  public:
   explicit Worker(WorkerTools tools);
@@ -63,7 +65,9 @@ class Worker {
   void end(const wire::Header& header, const wire::EndJob& end);
   void end_epoch(const wire::Header& header, const wire::AbortEpoch& abort);
   void unload(const wire::Header& header, const wire::Unload& unload);
-  void report_failure(std::uint64_t epoch, std::uint64_t job, std::uint32_t task, const std::exception& error);
+  /// Of a task, or of the job's beginning.
+  void report_failure(std::uint64_t epoch, std::uint64_t job, std::optional<std::uint32_t> task,
+                      const std::exception& error);
   at::Tensor fetch_init_latents(const wire::BeginJob& begin);
 
   template <class M>
@@ -74,7 +78,9 @@ class Worker {
   }
   template <class M>
   void send(M message) {
-    tools_.post([message = std::move(message)](control::Connection& connection) { connection.send(message); });
+    tools_.post([message = std::move(message)](control::Connection& connection) {
+      connection.send(message);
+    });
   }
 
   WorkerTools tools_;

@@ -18,11 +18,13 @@ std::vector<wire::RowRange> split_evenly(int count, int parts) {
 
 std::vector<wire::RowRange> split_rows(int rows, int patches) {
   if (patches < 1) {
-    throw std::invalid_argument("[plan] patches is " + std::to_string(patches) + ": at least 1 is needed");
+    throw std::invalid_argument("[plan] patches is " + std::to_string(patches) +
+                                ": at least 1 is needed");
   }
   if (patches > rows) {
-    throw std::invalid_argument("[plan] patches is " + std::to_string(patches) + ", but the picture has only " +
-                                std::to_string(rows) + " token rows: each patch needs one");
+    throw std::invalid_argument("[plan] patches is " + std::to_string(patches) +
+                                ", but the picture has only " + std::to_string(rows) +
+                                " token rows: each patch needs one");
   }
   return split_evenly(rows, patches);
 }

@@ -1,83 +1,34 @@
 #include "controller/plan/plan.h"
 
 #include <algorithm>
-#include <array>
 #include <stdexcept>
 
 #include "controller/plan/memory.h"
 #include "controller/plan/patches.h"
-#include "models/spec/scheduler_config.h"
+#include "controller/plan/request_check.h"
 #include "models/spec/resolution_bins.h"
+#include "models/spec/scheduler_config.h"
 
 namespace troupe::plan {
 namespace {
 
-/// The time that cleaning takes may grow with the square of a prompt's length: seconds beyond this.
-constexpr std::size_t kMaxCleanedBytes = 4096;
-
-[[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument("[plan] " + why); }
-
-void require_at_least(const char* field, std::int64_t value, std::int64_t least) {
-  if (value < least) {
-    refuse(std::string(field) + " is " + std::to_string(value) + ": at least " + std::to_string(least) + " is needed");
-  }
-}
-
-std::vector<std::string> cleaned_texts(const wire::ImageRequest& request) {
-  if (!request.clean_caption) return {};
-  auto texts = request.prompts;
-  texts.push_back(request.negative_prompt);
-  return texts;
-}
-
-void check_request(const wire::ImageRequest& request) {
-  if (request.prompts.empty()) refuse("prompt is missing");
-  require_at_least("images per prompt", request.images_per_prompt, 1);
-  require_at_least("steps", request.steps, 1);
-  require_at_least("warmup", request.warmup_steps, 0);
-  require_at_least("max sequence length", request.max_sequence_length, 1);
-  if (!(request.guidance_scale >= 0 && request.guidance_scale <= 1e4)) {
-    refuse("guidance is " + std::to_string(request.guidance_scale) + ": a number from 0 to 10000 is needed");
-  }
-  if (request.method != "exact" && request.method != "pipefusion") {
-    refuse("method is \"" + request.method + "\": exact or pipefusion");
-  }
-  if (request.method == "exact" && request.num_pipeline_patch != 1) {
-    refuse("patches is " + std::to_string(request.num_pipeline_patch) +
-           " with method exact: patches need method pipefusion");
-  }
-  for (const auto& [field, value] : {std::pair{"dtype", &request.dtype}}) {
-    if (*value != "float32" && *value != "bfloat16" && *value != "float16") {
-      refuse(std::string(field) + " is \"" + *value + "\": float32, bfloat16 or float16");
-    }
-  }
-  if (request.noise_dtype != "float32" && request.noise_dtype != "model") {
-    refuse("noise dtype is \"" + request.noise_dtype + "\": float32 or model");
-  }
-  for (const auto& text : cleaned_texts(request)) {
-    if (text.size() > kMaxCleanedBytes) {
-      refuse("a prompt has " + std::to_string(text.size()) + " bytes: clean_caption takes at most " +
-             std::to_string(kMaxCleanedBytes));
-    }
-  }
-  if (request.progress_interval < 0) require_at_least("progress interval", request.progress_interval, 0);
-  if (!request.progress_content.empty() && request.progress_content != "latents" &&
-      request.progress_content != "preview") {
-    refuse("progress content is \"" + request.progress_content + "\": latents or preview");
-  }
+[[noreturn]] void refuse(const std::string& why) {
+  throw std::invalid_argument("[plan] " + why);
 }
 
 /// Sizes of any number of pixels are taken: what is computed is the bin's size.
 void bin_size(wire::ImageRequest& request, const spec::ModelSpec& model) {
-  for (const auto& [field, pixels] : {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
+  for (const auto& [field, pixels] :
+       {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
     if (pixels < 1 || pixels > 16384) {
-      refuse(std::string(field) + " is " + std::to_string(pixels) + ": from 1 to 16384 under resolution binning");
+      refuse(std::string(field) + " is " + std::to_string(pixels) +
+             ": from 1 to 16384 under resolution binning");
     }
   }
   const std::int64_t sample_size = model.transformer.sample_size;
   if (sample_size != 32 && sample_size != 64 && sample_size != 128) {
-    refuse("resolution_binning is on, but the transformer's sample_size is " + std::to_string(sample_size) +
-           ": there are bins for 32, 64 and 128");
+    refuse("resolution_binning is on, but the transformer's sample_size is " +
+           std::to_string(sample_size) + ": there are bins for 32, 64 and 128");
   }
   const auto bin = spec::nearest_bin(sample_size, {request.height, request.width});
   request.height = static_cast<std::int32_t>(bin.height);
@@ -94,10 +45,12 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   request.output_height = request.height;
   request.output_width = request.width;
   if (request.resolution_binning) bin_size(request, model);
-  for (const auto& [field, pixels] : {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
+  for (const auto& [field, pixels] :
+       {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
     if (pixels < unit || pixels % unit != 0 || pixels > 16384) {
-      refuse(std::string(field) + " is " + std::to_string(pixels) + ": this model takes multiples of " +
-             std::to_string(unit) + " from " + std::to_string(unit) + " to 16384");
+      refuse(std::string(field) + " is " + std::to_string(pixels) +
+             ": this model takes multiples of " + std::to_string(unit) + " from " +
+             std::to_string(unit) + " to 16384");
     }
   }
   plan.latent_channels = model.transformer.in_channels;
@@ -115,13 +68,15 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
     refuse("cfg is 2, but guidance is " + std::to_string(plan.request.guidance_scale) +
            ": there is no second branch to compute unless guidance is above 1");
   }
-  const int pictures = static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
+  const int pictures =
+      static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
   if (plan.degrees.dp > pictures) {
-    refuse("dp is " + std::to_string(plan.degrees.dp) + ", but there are only " + std::to_string(pictures) +
-           " pictures to split (prompts × n)");
+    refuse("dp is " + std::to_string(plan.degrees.dp) + ", but there are only " +
+           std::to_string(pictures) + " pictures to split (prompts × n)");
   }
   plan.images = split_evenly(pictures, plan.degrees.dp);
-  plan.stages = split_blocks(std::vector<double>(model.transformer.num_layers, 1.0), plan.degrees.pp);
+  plan.stages =
+      split_blocks(std::vector<double>(model.transformer.num_layers, 1.0), plan.degrees.pp);
 }
 
 void set_patches(Plan& plan) {
@@ -139,14 +94,16 @@ void set_patches(Plan& plan) {
            std::to_string(request.steps) + " steps");
   }
   if (plan.degrees.pp > 1 && request.num_pipeline_patch < plan.degrees.pp) {
-    plan.warnings.push_back("patches (" + std::to_string(request.num_pipeline_patch) + ") are fewer than pp (" +
-                            std::to_string(plan.degrees.pp) + "): some stages will idle");
+    plan.warnings.push_back("patches (" + std::to_string(request.num_pipeline_patch) +
+                            ") are fewer than pp (" + std::to_string(plan.degrees.pp) +
+                            "): some stages will idle");
   }
 }
 
 std::string ranks_text(const std::vector<int>& ranks, const char* between) {
   std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : between) + std::to_string(rank);
+  for (const int rank : ranks)
+    text += (text.empty() ? "" : between) + std::to_string(rank);
   return text;
 }
 
@@ -165,21 +122,24 @@ void check_sampler(const Plan& plan, const spec::ModelSpec& model) {
 
 void set_groups(Plan& plan) {
   const mesh::Mesh mesh(plan.degrees);
-  const auto add = [&](GroupPlan::Role role, const std::string& kind, std::vector<int> ranks, const char* between) {
+  const auto add = [&](GroupPlan::Role role, const std::string& kind, std::vector<int> ranks,
+                       const char* between) {
     const auto id = static_cast<std::uint32_t>(plan.groups.size() + 1);
     plan.groups.push_back({id, role, kind + " " + ranks_text(ranks, between), std::move(ranks)});
   };
   const int replica = plan.degrees.world() / plan.degrees.dp;
   for (int dp = 0; dp < plan.degrees.dp; ++dp) {
     std::vector<int> all;
-    for (int i = 0; i < replica; ++i) all.push_back(dp * replica + i);
+    for (int i = 0; i < replica; ++i)
+      all.push_back(dp * replica + i);
     if (replica > 1) add(GroupPlan::Role::caption, "caption", all, ",");
     for (int cfg = 0; cfg < plan.degrees.cfg; ++cfg) {
       const auto line = mesh.group_of(mesh::Axis::pp, mesh.rank({.dp = dp, .cfg = cfg}));
       for (std::size_t i = 0; i + 1 < line.size(); ++i) {
         add(GroupPlan::Role::edge, "edge", {line[i], line[i + 1]}, "→");
       }
-      if (line.size() > 1) add(GroupPlan::Role::feedback, "feedback edge", {line.back(), line.front()}, "→");
+      if (line.size() > 1)
+        add(GroupPlan::Role::feedback, "feedback edge", {line.back(), line.front()}, "→");
     }
     if (plan.degrees.cfg > 1) {
       const int last = mesh.rank({.dp = dp, .pp = plan.degrees.pp - 1});
@@ -190,22 +150,28 @@ void set_groups(Plan& plan) {
 
 }  // namespace
 
-int Plan::text_rank(int dp) const { return mesh::Mesh(degrees).rank({.dp = dp}); }
+int Plan::text_rank(int dp) const {
+  return mesh::Mesh(degrees).rank({.dp = dp});
+}
 
-int Plan::decode_rank(int dp) const { return mesh::Mesh(degrees).rank({.dp = dp, .pp = degrees.pp - 1}); }
+int Plan::decode_rank(int dp) const {
+  return mesh::Mesh(degrees).rank({.dp = dp, .pp = degrees.pp - 1});
+}
 
 const GroupPlan* Plan::group_with(GroupPlan::Role role, int rank, int position) const {
   for (const auto& group : groups) {
     if (group.role != role) continue;
-    if (position >= 0 ? group.ranks.at(position) == rank
-                      : std::find(group.ranks.begin(), group.ranks.end(), rank) != group.ranks.end()) {
+    if (position >= 0
+            ? group.ranks.at(position) == rank
+            : std::find(group.ranks.begin(), group.ranks.end(), rank) != group.ranks.end()) {
       return &group;
     }
   }
   return nullptr;
 }
 
-Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request, const wire::Parallelism& parallelism) {
+Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
+               const wire::Parallelism& parallelism) {
   check_request(request);
   Plan plan;
   plan.request = request;
@@ -215,13 +181,13 @@ Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request, 
   check_sampler(plan, model);
   set_groups(plan);
   if (request.init_latents_blob != 0) {
-    const auto bytes = static_cast<std::uint64_t>(plan.picture_count() * plan.latent_channels * plan.latent_height *
-                                                  plan.latent_width * 4);
+    const auto bytes = static_cast<std::uint64_t>(plan.picture_count() * plan.latent_channels *
+                                                  plan.latent_height * plan.latent_width * 4);
     if (request.init_latents_bytes != bytes) {
       refuse("init latents have " + std::to_string(request.init_latents_bytes) + " bytes, but [" +
-             std::to_string(plan.picture_count()) + ", " + std::to_string(plan.latent_channels) + ", " +
-             std::to_string(plan.latent_height) + ", " + std::to_string(plan.latent_width) + "] float32 needs " +
-             std::to_string(bytes));
+             std::to_string(plan.picture_count()) + ", " + std::to_string(plan.latent_channels) +
+             ", " + std::to_string(plan.latent_height) + ", " + std::to_string(plan.latent_width) +
+             "] float32 needs " + std::to_string(bytes));
     }
   }
   plan.memory = estimate_memory(plan, model);

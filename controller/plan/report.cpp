@@ -14,7 +14,8 @@ std::string megabytes(std::uint64_t bytes) {
 
 std::string ranks_text(const std::vector<int>& ranks) {
   std::string text = "[";
-  for (const int rank : ranks) text += (text.size() > 1 ? ", " : "") + std::to_string(rank);
+  for (const int rank : ranks)
+    text += (text.size() > 1 ? ", " : "") + std::to_string(rank);
   return text + "]";
 }
 
@@ -26,43 +27,53 @@ std::string to_text(const Plan& plan) {
   const mesh::Mesh mesh(plan.degrees);
   const auto& request = plan.request;
   std::string text;
-  text += "picture   " + std::to_string(request.output_width) + " × " + std::to_string(request.output_height);
+  text += "picture   " + std::to_string(request.output_width) + " × " +
+          std::to_string(request.output_height);
   if (request.resolution_binning) {
-    text += ", computed at " + std::to_string(request.width) + " × " + std::to_string(request.height);
+    text +=
+        ", computed at " + std::to_string(request.width) + " × " + std::to_string(request.height);
   }
-  text += ", latents " +
-          std::to_string(plan.latent_channels) + " × " + std::to_string(plan.latent_height) + " × " +
-          std::to_string(plan.latent_width) + ", tokens " + std::to_string(plan.token_rows) + " × " +
+  text += ", latents " + std::to_string(plan.latent_channels) + " × " +
+          std::to_string(plan.latent_height) + " × " + std::to_string(plan.latent_width) +
+          ", tokens " + std::to_string(plan.token_rows) + " × " +
           std::to_string(plan.token_columns) + "\n";
-  text += "pictures  " + std::to_string(plan.picture_count()) + ", steps " + std::to_string(request.steps) + " (" +
-          std::to_string(plan.synchronous_steps) + " synchronous), method " + request.method + "\n";
-  text += "mesh      " + std::to_string(mesh.world()) + " actors = dp " + std::to_string(plan.degrees.dp) + " × cfg " +
-          std::to_string(plan.degrees.cfg) + " × pp " + std::to_string(plan.degrees.pp) + "\n";
+  text += "pictures  " + std::to_string(plan.picture_count()) + ", steps " +
+          std::to_string(request.steps) + " (" + std::to_string(plan.synchronous_steps) +
+          " synchronous), method " + request.method + "\n";
+  text += "mesh      " + std::to_string(mesh.world()) + " actors = dp " +
+          std::to_string(plan.degrees.dp) + " × cfg " + std::to_string(plan.degrees.cfg) +
+          " × pp " + std::to_string(plan.degrees.pp) + "\n";
   for (const auto axis : kAxes) {
-    text += std::string("  ") + mesh::to_string(axis) + std::string(8 - std::string(mesh::to_string(axis)).size(), ' ');
-    for (const auto& group : mesh.groups(axis)) text += ranks_text(group) + " ";
+    text += std::string("  ") + mesh::to_string(axis) +
+            std::string(8 - std::string(mesh::to_string(axis)).size(), ' ');
+    for (const auto& group : mesh.groups(axis))
+      text += ranks_text(group) + " ";
     text += "\n";
   }
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    text += "stage " + std::to_string(i) + "   blocks " + std::to_string(plan.stages[i].first_block) + "–" +
+    text += "stage " + std::to_string(i) + "   blocks " +
+            std::to_string(plan.stages[i].first_block) + "–" +
             std::to_string(plan.stages[i].last_block - 1) + "\n";
   }
   for (std::size_t i = 0; i < plan.patches.size(); ++i) {
-    text += "patch " + std::to_string(i) + "   token rows " + std::to_string(plan.patches[i].begin) + "–" +
-            std::to_string(plan.patches[i].end - 1) + "\n";
+    text += "patch " + std::to_string(i) + "   token rows " +
+            std::to_string(plan.patches[i].begin) + "–" + std::to_string(plan.patches[i].end - 1) +
+            "\n";
   }
-  text += "rank  stage cfg dp  weights      K,V          activations  text         vae          peak\n";
+  text +=
+      "rank  stage cfg dp  weights      K,V          activations  text         vae          peak\n";
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const auto at = mesh.coordinates(rank);
     const ActorMemory& own = plan.memory[rank];
     char line[200];
-    std::snprintf(line, sizeof line, "%-5d %-5d %-3d %-3d %-12s %-12s %-12s %-12s %-12s %s\n", rank, at.pp, at.cfg,
-                  at.dp, megabytes(own.weights).c_str(), megabytes(own.kv).c_str(),
-                  megabytes(own.activations).c_str(), megabytes(own.text).c_str(), megabytes(own.vae).c_str(),
-                  megabytes(own.peak()).c_str());
+    std::snprintf(line, sizeof line, "%-5d %-5d %-3d %-3d %-12s %-12s %-12s %-12s %-12s %s\n", rank,
+                  at.pp, at.cfg, at.dp, megabytes(own.weights).c_str(), megabytes(own.kv).c_str(),
+                  megabytes(own.activations).c_str(), megabytes(own.text).c_str(),
+                  megabytes(own.vae).c_str(), megabytes(own.peak()).c_str());
     text += line;
   }
-  for (const auto& warning : plan.warnings) text += "warning: " + warning + "\n";
+  for (const auto& warning : plan.warnings)
+    text += "warning: " + warning + "\n";
   return text;
 }
 
@@ -70,23 +81,31 @@ nlohmann::json to_json(const Plan& plan) {
   using nlohmann::json;
   const mesh::Mesh mesh(plan.degrees);
   json out;
-  out["mesh"] = {{"world", mesh.world()}, {"dp", plan.degrees.dp}, {"cfg", plan.degrees.cfg}, {"pp", plan.degrees.pp}};
-  for (const auto axis : kAxes) out["groups"][mesh::to_string(axis)] = mesh.groups(axis);
+  out["mesh"] = {{"world", mesh.world()},
+                 {"dp", plan.degrees.dp},
+                 {"cfg", plan.degrees.cfg},
+                 {"pp", plan.degrees.pp}};
+  for (const auto axis : kAxes)
+    out["groups"][mesh::to_string(axis)] = mesh.groups(axis);
   out["height"] = plan.request.output_height;
   out["width"] = plan.request.output_width;
   out["computed_height"] = plan.request.height;
   out["computed_width"] = plan.request.width;
-  out["latents"] = {plan.picture_count(), plan.latent_channels, plan.latent_height, plan.latent_width};
+  out["latents"] = {plan.picture_count(), plan.latent_channels, plan.latent_height,
+                    plan.latent_width};
   out["tokens"] = {plan.token_rows, plan.token_columns};
   out["method"] = plan.request.method;
   out["steps"] = plan.request.steps;
   out["synchronous_steps"] = plan.synchronous_steps;
   out["stages"] = json::array();
-  for (const auto& stage : plan.stages) out["stages"].push_back({stage.first_block, stage.last_block});
+  for (const auto& stage : plan.stages)
+    out["stages"].push_back({stage.first_block, stage.last_block});
   out["patches"] = json::array();
-  for (const auto& patch : plan.patches) out["patches"].push_back({patch.begin, patch.end});
+  for (const auto& patch : plan.patches)
+    out["patches"].push_back({patch.begin, patch.end});
   out["images"] = json::array();
-  for (const auto& slice : plan.images) out["images"].push_back({slice.begin, slice.end});
+  for (const auto& slice : plan.images)
+    out["images"].push_back({slice.begin, slice.end});
   out["memory"] = json::array();
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const ActorMemory& own = plan.memory[rank];

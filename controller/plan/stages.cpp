@@ -8,8 +8,8 @@
 namespace troupe::plan {
 namespace {
 
-/// Whether blocks fit into `stages` stages of at most `limit` each, every stage with at least one block;
-/// fills greedily, so earlier stages are as large as the limit allows.
+/// Whether blocks fit into `stages` stages of at most `limit` each, every stage with at least one
+/// block; fills greedily, so earlier stages are as large as the limit allows.
 bool fill(const std::vector<double>& costs, int stages, double limit, std::vector<Stage>* result) {
   result->clear();
   const int blocks = static_cast<int>(costs.size());
@@ -33,7 +33,8 @@ bool fill(const std::vector<double>& costs, int stages, double limit, std::vecto
 double best_limit(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   std::vector<double> before(blocks + 1, 0);
-  for (int i = 0; i < blocks; ++i) before[i + 1] = before[i] + costs[i];
+  for (int i = 0; i < blocks; ++i)
+    before[i + 1] = before[i] + costs[i];
   std::vector<double> best(before.begin(), before.end());
   for (int stage = 2; stage <= stages; ++stage) {
     std::vector<double> next(blocks + 1, std::numeric_limits<double>::infinity());
@@ -52,8 +53,9 @@ double best_limit(const std::vector<double>& costs, int stages) {
 std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   if (stages < 1 || stages > blocks) {
-    throw std::invalid_argument("[plan] pp is " + std::to_string(stages) + ", but the transformer has " +
-                                std::to_string(blocks) + " blocks: each stage needs one");
+    throw std::invalid_argument("[plan] pp is " + std::to_string(stages) +
+                                ", but the transformer has " + std::to_string(blocks) +
+                                " blocks: each stage needs one");
   }
   std::vector<Stage> result;
   // A hair of slack, so that sums in another order still fit.
@@ -63,7 +65,8 @@ std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
                            std::to_string(stages) + " stages");
   }
   // Greedy filling may leave the last stages thin: even equal-cost blocks out, remainders first.
-  const bool uniform = std::all_of(costs.begin(), costs.end(), [&](double cost) { return cost == costs[0]; });
+  const bool uniform =
+      std::all_of(costs.begin(), costs.end(), [&](double cost) { return cost == costs[0]; });
   if (uniform) {
     int first = 0;
     for (int stage = 0; stage < stages; ++stage) {

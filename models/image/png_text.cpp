@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "models/spec/utf8.h"
+
 namespace troupe::models {
 namespace {
 
@@ -38,31 +40,6 @@ std::string big_endian(std::uint32_t value) {
 std::uint32_t checksum(std::string_view bytes) {
   return static_cast<std::uint32_t>(
       crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uInt>(bytes.size())));
-}
-
-// Bytes that a valid sequence starting with `lead` has, 0 if none starts so.
-int sequence_length(std::uint8_t lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead < 0xe0) return 2;
-  if (lead >= 0xe0 && lead < 0xf0) return 3;
-  return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
-}
-
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t at) { return static_cast<std::uint8_t>(text[at]); };
-    const int length = sequence_length(byte(i));
-    if (length == 0 || i + length > text.size()) return false;
-    for (int k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xc0) != 0x80) return false;
-    }
-    if (length == 3 && byte(i) == 0xe0 && byte(i + 1) < 0xa0) return false;   // overlong
-    if (length == 3 && byte(i) == 0xed && byte(i + 1) >= 0xa0) return false;  // surrogate
-    if (length == 4 && byte(i) == 0xf0 && byte(i + 1) < 0x90) return false;   // overlong
-    if (length == 4 && byte(i) == 0xf4 && byte(i + 1) >= 0x90) return false;  // beyond Unicode
-    i += length;
-  }
-  return true;
 }
 
 std::string latin1_to_utf8(std::string_view text) {
@@ -118,7 +95,7 @@ std::pair<std::string, std::string> parse_text(std::string_view type, std::strin
   take_field(data, type);  // language
   take_field(data, type);  // keyword in that language
   std::string text = compressed ? inflated(data) : std::string(data);
-  if (!is_utf8(text)) fail("iTXt chunk \"" + keyword + "\" is not UTF-8");
+  if (!spec::is_utf8(text)) fail("iTXt chunk \"" + keyword + "\" is not UTF-8");
   return {std::move(keyword), std::move(text)};
 }
 
@@ -133,7 +110,7 @@ void check_keyword(const std::string& keyword) {
 
 std::string text_chunk(const std::string& keyword, const std::string& text) {
   check_keyword(keyword);
-  if (text.find('\0') != std::string::npos || !is_utf8(text) || text.size() > kMaxInflated) {
+  if (text.find('\0') != std::string::npos || !spec::is_utf8(text) || text.size() > kMaxInflated) {
     throw std::invalid_argument("[add_png_text] the text of \"" + keyword +
                                 "\" is not UTF-8, holds a zero byte or is longer than 16 MiB");
   }

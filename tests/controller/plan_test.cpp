@@ -157,6 +157,14 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
         }) == "[plan] warmup is 21, but there are only 20 steps");
   CHECK(why([](auto& r) { r.sampler = "magic"; }).starts_with("[sampler] sampler is \"magic\": dpmsolver++ (DPMSolverMultistepScheduler)"));
   CHECK(why([](auto& r) { r.steps = 1001; }) == "[plan] steps is 1001: the model was trained with 1000 timesteps");
+  CHECK(why([](auto& r) { r.prompts[0] = "caf\xe9"; }) == "[plan] prompt 0 is not UTF-8 text");
+  CHECK(why([](auto& r) { r.negative_prompt.assign(20000, 'x'); }) ==
+        "[plan] negative prompt has 20000 bytes: at most 16384");
+  CHECK(why([](auto& r) { r.prompts.assign(17, std::string(16000, 'x')); }) ==
+        "[plan] all prompts have 272000 bytes: at most 262144");
+  CHECK(why([](auto& r) { r.images_per_prompt = 5000; }) ==
+        "[plan] prompts × images per prompt is 5000: at most 4096");
+  CHECK(why([](auto& r) { r.max_sequence_length = 5000; }) == "[plan] max sequence length is 5000: at most 4096");
   CHECK(why([](auto& r) { r.guidance_scale = NAN; }).starts_with("[plan] guidance is nan"));
   CHECK(why([](auto& r) {
           r.init_latents_blob = 1;

@@ -167,10 +167,11 @@ struct TaskFailed {
   std::uint32_t task = 0;
   Failure failure;
   bool collateral = false;  // it failed because a peer or the epoch went, not by itself
+  bool begin = false;       // not a task, but the beginning of the job
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(epoch, job, task, failure, collateral);
+    ar(epoch, job, task, failure, collateral, begin);
   }
 };
 
@@ -200,7 +201,7 @@ struct ActorJobStats {
   std::uint64_t control_bytes_received = 0;
   std::uint64_t weight_bytes = 0;
   std::uint64_t kv_bytes = 0;
-  std::uint64_t peak_memory_bytes = 0;  // resident set of the process (CPU), allocated on the device (GPU)
+  std::uint64_t peak_memory_bytes = 0;  // highest resident set of the process while the job ran
 
   template <class Archive>
   void serialize(Archive& ar) {

@@ -1,0 +1,29 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <utility>
+
+#include "models/dit/attention_port.h"
+
+namespace troupe::actors {
+
+/// Another port with a sign of life before every block: a long micro-step counts as progress, and
+/// can be left when its epoch ends, by what `tick` throws.
+class LiveAttention : public models::AttentionPort {
+ public:
+  LiveAttention(models::AttentionPort& inner, std::function<void()> tick)
+      : inner_(inner), tick_(std::move(tick)) {}
+
+  at::Tensor attend(int block, const at::Tensor& q, const at::Tensor& k,
+                    const at::Tensor& v) override {
+    tick_();
+    return inner_.attend(block, q, k, v);
+  }
+
+ private:
+  models::AttentionPort& inner_;
+  std::function<void()> tick_;
+};
+
+}  // namespace troupe::actors

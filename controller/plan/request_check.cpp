@@ -1,0 +1,112 @@
+#include "controller/plan/request_check.h"
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/spec/utf8.h"
+
+namespace troupe::plan {
+namespace {
+
+/// The time that cleaning takes may grow with the square of a prompt's length: seconds beyond this.
+constexpr std::size_t kMaxCleanedBytes = 4096;
+/// A request travels in one message to every actor, and its text comes back in the report and in
+/// each PNG.
+constexpr std::size_t kMaxPromptBytes = 16 << 10;
+constexpr std::size_t kMaxTextBytes = 256 << 10;
+constexpr std::int64_t kMaxPictures = 4096;
+constexpr std::int32_t kMaxTextTokens = 4096;
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw std::invalid_argument("[plan] " + why);
+}
+
+void require_at_least(const char* field, std::int64_t value, std::int64_t least) {
+  if (value < least) {
+    refuse(std::string(field) + " is " + std::to_string(value) + ": at least " +
+           std::to_string(least) + " is needed");
+  }
+}
+
+void check_text(const std::string& field, const std::string& text) {
+  if (text.size() > kMaxPromptBytes) {
+    refuse(field + " has " + std::to_string(text.size()) + " bytes: at most " +
+           std::to_string(kMaxPromptBytes));
+  }
+  if (!spec::is_utf8(text) || text.find('\0') != std::string::npos)
+    refuse(field + " is not UTF-8 text");
+}
+
+void check_texts(const wire::ImageRequest& request) {
+  if (request.prompts.empty()) refuse("prompt is missing");
+  std::size_t bytes = request.negative_prompt.size();
+  check_text("negative prompt", request.negative_prompt);
+  for (std::size_t i = 0; i < request.prompts.size(); ++i) {
+    check_text("prompt " + std::to_string(i), request.prompts[i]);
+    bytes += request.prompts[i].size();
+  }
+  if (bytes > kMaxTextBytes) {
+    refuse("all prompts have " + std::to_string(bytes) + " bytes: at most " +
+           std::to_string(kMaxTextBytes));
+  }
+}
+
+std::vector<std::string> cleaned_texts(const wire::ImageRequest& request) {
+  if (!request.clean_caption) return {};
+  auto texts = request.prompts;
+  texts.push_back(request.negative_prompt);
+  return texts;
+}
+
+}  // namespace
+
+void check_request(const wire::ImageRequest& request) {
+  check_texts(request);
+  require_at_least("images per prompt", request.images_per_prompt, 1);
+  const auto pictures =
+      static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
+  if (pictures > kMaxPictures) {
+    refuse("prompts × images per prompt is " + std::to_string(pictures) + ": at most " +
+           std::to_string(kMaxPictures));
+  }
+  require_at_least("steps", request.steps, 1);
+  require_at_least("warmup", request.warmup_steps, 0);
+  require_at_least("max sequence length", request.max_sequence_length, 1);
+  if (request.max_sequence_length > kMaxTextTokens) {
+    refuse("max sequence length is " + std::to_string(request.max_sequence_length) + ": at most " +
+           std::to_string(kMaxTextTokens));
+  }
+  if (!(request.guidance_scale >= 0 && request.guidance_scale <= 1e4)) {
+    refuse("guidance is " + std::to_string(request.guidance_scale) +
+           ": a number from 0 to 10000 is needed");
+  }
+  if (request.method != "exact" && request.method != "pipefusion") {
+    refuse("method is \"" + request.method + "\": exact or pipefusion");
+  }
+  if (request.method == "exact" && request.num_pipeline_patch != 1) {
+    refuse("patches is " + std::to_string(request.num_pipeline_patch) +
+           " with method exact: patches need method pipefusion");
+  }
+  if (request.dtype != "float32" && request.dtype != "bfloat16" && request.dtype != "float16") {
+    refuse("dtype is \"" + request.dtype + "\": float32, bfloat16 or float16");
+  }
+  if (request.noise_dtype != "float32" && request.noise_dtype != "model") {
+    refuse("noise dtype is \"" + request.noise_dtype + "\": float32 or model");
+  }
+  for (const auto& text : cleaned_texts(request)) {
+    if (text.size() > kMaxCleanedBytes) {
+      refuse("a prompt has " + std::to_string(text.size()) +
+             " bytes: clean_caption takes at most " + std::to_string(kMaxCleanedBytes));
+    }
+  }
+  require_at_least("progress interval", request.progress_interval, 0);
+  if (!request.progress_content.empty() && request.progress_content != "latents" &&
+      request.progress_content != "preview") {
+    refuse("progress content is \"" + request.progress_content + "\": latents or preview");
+  }
+}
+
+}  // namespace troupe::plan
