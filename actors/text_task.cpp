@@ -42,14 +42,22 @@ EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prom
   return text;
 }
 
-/// At most this many bytes of a text, whole characters.
+bool continues_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
+}
+
+/// Beginning and end of a long text, whole characters.
 std::string shortened(const std::string& text) {
-  constexpr std::size_t kShown = 120;
-  if (text.size() <= kShown) return text;
-  std::size_t end = kShown;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-    --end;
-  return text.substr(0, end) + "…";
+  constexpr std::size_t kHead = 80;
+  constexpr std::size_t kTail = 40;
+  if (text.size() <= kHead + kTail) return text;
+  std::size_t head = kHead;
+  while (head > 0 && continues_character(text[head]))
+    --head;
+  std::size_t tail = text.size() - kTail;
+  while (tail < text.size() && continues_character(text[tail]))
+    ++tail;
+  return text.substr(0, head) + " … " + text.substr(tail);
 }
 
 /// What was cut, said once for each prompt; the negative one is told by the first replica for all.

@@ -119,6 +119,11 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
   control_->on_lost([this](const std::string& why) {
     lose({"lost", "the connection to " + endpoint_ + " is lost: " + why});
   });
+  control_->on_gap([this](std::uint64_t missing) {
+    const std::string why = std::to_string(missing) + " of its messages never arrived";
+    control_->close(why);
+    lose({"lost", "the connection to " + endpoint_ + " is lost: " + why});
+  });
   control_->start([answer](const wire::Welcome&) { answer->set_value(std::nullopt); },
                   [this, answer](const wire::Failure& failure) {
                     lost_ = connect_error(endpoint_, failure);

@@ -20,6 +20,18 @@ function(troupe_torch_executable name)
   target_compile_options(${name} PRIVATE -fPIC)
 endfunction()
 
+# What a test runs with under a sanitizer; the suppressions are for libraries that are not ours.
+set(troupe_sanitizer_environment "")
+if(TROUPE_SANITIZE MATCHES "thread")
+  set(troupe_sanitizer_environment
+    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp:halt_on_error=1:second_deadlock_stack=1")
+elseif(TROUPE_SANITIZE)
+  set(troupe_sanitizer_environment
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
+    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
+endif()
+
 # troupe_test(NAME sources... LIBS libs... [TORCH] [LABELS ...] [TIMEOUT s]): a doctest runner registered with ctest.
 function(troupe_test name)
   cmake_parse_arguments(arg "TORCH" "TIMEOUT" "LIBS;LABELS" ${ARGN})
@@ -36,5 +48,6 @@ function(troupe_test name)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 5")
   endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
+    ENVIRONMENT "${troupe_sanitizer_environment}")
 endfunction()

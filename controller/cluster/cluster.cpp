@@ -3,12 +3,14 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <cstdio>
 #include <future>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
 
 #include "controller/cluster/controller.h"
+#include "controller/cluster/guarded_loop.h"
 
 namespace troupe::cluster {
 namespace asio = boost::asio;
@@ -62,6 +64,7 @@ class Cluster::Impl {
   void run_until_stopped() {
     std::unique_lock lock(mutex_);
     ended_.wait(lock, [this] { return has_ended_; });
+    if (!fault_.empty()) throw std::runtime_error("[cluster] " + fault_);
   }
 
   void stop() {
@@ -84,7 +87,7 @@ class Cluster::Impl {
       started.set_exception(std::current_exception());
       return;
     }
-    io_.run();
+    run_guarded(io_, [this](const std::string& what) { begin_stop_by(what); });
     controller_.reset();
     {
       std::lock_guard lock(mutex_);
@@ -93,12 +96,23 @@ class Cluster::Impl {
     ended_.notify_all();
   }
 
-  void begin_stop() {
-    controller_->stop([this] {
+  void begin_stop(const wire::Failure& why = {wire::FailureCode::cancelled, "the cluster was stopped"}) {
+    controller_->stop(why, [this] {
       guard_.reset();
       // A turn for what still goes out to clients; then the loop ends.
       asio::post(io_, [this] { io_.stop(); });
     });
+  }
+
+  /// Something that nobody expected was thrown on the loop: there is no knowing what was left half-done.
+  void begin_stop_by(const std::string& what) {
+    const std::string why = "the controller failed: " + what;
+    std::fprintf(stderr, "troupe: %s\n", why.c_str());
+    {
+      std::lock_guard lock(mutex_);
+      if (fault_.empty()) fault_ = why;
+    }
+    begin_stop({wire::FailureCode::internal, why});
   }
 
   ClusterOptions options_;
@@ -111,6 +125,7 @@ class Cluster::Impl {
   std::mutex mutex_;
   std::condition_variable ended_;
   bool has_ended_ = false;
+  std::string fault_;
 };
 
 Cluster::Cluster(ClusterOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

@@ -17,6 +17,7 @@ struct ClusterOptions {
   std::string log_folder;       // where actors' output goes; "" = only its last lines are kept, for causes of failure
   int max_queued_jobs = 64;
   std::chrono::seconds task_deadline{600};  // without any progress of a busy actor's work loop
+  std::chrono::seconds start_deadline{120};  // from an actor's spawn to its hello
 };
 
 /// The controller with its local node agent, on a thread of its own. Thread-safe.
@@ -34,7 +35,8 @@ class Cluster {
   /// Returns when every actor said hello; throws std::runtime_error naming the actor and why when one cannot start, or
   /// when the deadline passes.
   void wait_ready(std::chrono::milliseconds deadline);
-  /// Returns when the cluster has stopped, by `stop` or because a client asked for it.
+  /// Returns when the cluster has stopped, by `stop` or because a client asked for it. Throws std::runtime_error when
+  /// the controller failed and stopped by itself.
   void run_until_stopped();
   /// Ends jobs, actors and the controller; returns when nothing is left. From a normal thread, not a signal handler.
   void stop();

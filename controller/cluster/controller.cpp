@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <stdexcept>
 
@@ -12,18 +11,8 @@
 namespace troupe::cluster {
 namespace {
 
-constexpr std::uint32_t kMaxFailedStarts = 3;
 constexpr std::size_t kKeptJobs = 256;
-constexpr std::chrono::seconds kSupervisionInterval{1};
 constexpr std::chrono::milliseconds kStopDeadline{1500};
-/// A process that dies closes its sockets first: how long a lost link waits for the exit that explains it.
-constexpr std::chrono::milliseconds kExitGrace{100};
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 }  // namespace
 
@@ -31,6 +20,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
     : io_(io),
       options_(options),
       token_(std::to_string(control::random_incarnation()) + std::to_string(control::random_incarnation())),
+      members_(token_),
       table_(options.max_queued_jobs, kKeptJobs),
       supervision_timer_(io),
       stop_timer_(io) {
@@ -47,12 +37,14 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
                                        });
   for (int i = 0; i < options_.actors; ++i) {
     const std::string device = options_.device == "cpu" ? "cpu" : "cuda:" + std::to_string(i);
-    spawn(members_.add(host_name(), device).id);
+    spawn(members_.add(control::host_name(), device).id);
   }
   supervise();
 }
 
-Controller::~Controller() = default;
+Controller::~Controller() {
+  for (const auto peer : server_->peer_ids()) server_->drop(peer, "the cluster has stopped");
+}
 
 double Controller::now() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -89,6 +81,12 @@ void Controller::open_endpoints() {
     on_message(peer, header, payload);
   });
   server_->on_lost([this](control::PeerId peer, const std::string& why) { on_lost(peer, why); });
+  // Nothing is sent a second time: what is missing may have been the end of a task.
+  server_->on_gap([this](control::PeerId peer, std::uint64_t missing) {
+    const std::string why = std::to_string(missing) + " of its messages never arrived";
+    server_->drop(peer, why);
+    on_lost(peer, why);
+  });
 }
 
 void Controller::make_rooms() {
@@ -110,7 +108,7 @@ void Controller::make_rooms() {
           [this](const jobs::JobEntry& job, wire::JobProgress progress) { gateway_->tell_progress(job, progress); },
       .on_finished = [this](const jobs::JobEntry& job) { gateway_->tell_finished(job); }});
   gateway::ClusterFacts facts{.version = TROUPE_VERSION,
-                              .host = host_name(),
+                              .host = control::host_name(),
                               .pid = static_cast<std::uint32_t>(getpid()),
                               .endpoint = server_->endpoint(),
                               .model = options_.model,
@@ -126,6 +124,7 @@ void Controller::make_rooms() {
 void Controller::spawn(ActorId id) {
   const auto incarnation = control::random_incarnation();
   kill_reasons_.erase(id);
+  spawned_at_[id] = control::Clock::now();
   const Actor& actor = members_.at(id);
   const auto pid = agent_->spawn({.id = id,
                                   .incarnation = incarnation,
@@ -161,53 +160,6 @@ void Controller::on_message(control::PeerId peer, const wire::Header& header, st
   }
 }
 
-void Controller::on_lost(control::PeerId peer, const std::string& why) {
-  if (const Actor* actor = members_.by_peer(peer)) {
-    // Its process may still live, cut off or stopped: it must be gone before another takes its place.
-    auto grace = std::make_shared<boost::asio::steady_timer>(io_, kExitGrace);
-    grace->async_wait([this, grace, id = actor->id, incarnation = actor->incarnation, why](const auto&) {
-      if (members_.at(id).incarnation == incarnation) kill_actor(id, "lost: " + why);
-    });
-    return;
-  }
-  gateway_->client_lost(peer);
-}
-
-void Controller::kill_actor(ActorId id, const std::string& why) {
-  kill_reasons_.try_emplace(id, why);
-  agent_->kill(id);
-}
-
-void Controller::actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
-  std::string text = cause.text();
-  if (const auto reason = kill_reasons_.extract(id)) text = "was killed by the controller (" + reason.mapped() + ")";
-  else if (cause.by_signal) text = "was " + text;
-  else text = "ended with " + text;
-  if (stopping_) {
-    if (agent_->running() == 0 && stopped_) boost::asio::post(io_, std::exchange(stopped_, nullptr));
-    return;
-  }
-  const auto peer = members_.at(id).peer;
-  if (!members_.exited(id, incarnation, text)) return;
-  if (peer != 0) server_->drop(peer, "its process is gone");
-  gateway_->note_failure("actor " + std::to_string(id) + " " + text);
-  runner_->actor_lost(id, text);
-  respawn(id, text);
-}
-
-void Controller::respawn(ActorId id, const std::string& ended) {
-  const auto failed_starts = members_.at(id).failed_starts;
-  if (failed_starts >= kMaxFailedStarts || (ready_handler_ && failed_starts > 0)) {
-    cannot_start("actor " + std::to_string(id) + " cannot start: " + ended);
-    return;
-  }
-  try {
-    spawn(id);
-  } catch (const std::exception& error) {
-    cannot_start(error.what());
-  }
-}
-
 void Controller::on_ready(std::function<void(std::optional<std::string>)> handler) {
   if (start_failure_ || stopping_) {
     handler(start_failure_.value_or("the cluster was stopped"));
@@ -230,37 +182,16 @@ void Controller::cannot_start(const std::string& why) {
   runner_->fail_unplaceable(why);
 }
 
-void Controller::supervise() {
-  supervision_timer_.expires_after(kSupervisionInterval);
-  supervision_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error || stopping_) return;
-    for (const auto& [id, actor] : members_.all()) {
-      const auto now = control::Clock::now();
-      if (actor.state != ActorState::ready || !runner_->busy(id)) {
-        seen_idle_[id] = now;
-        continue;
-      }
-      const auto vitals = server_->vitals(actor.peer);
-      if (!vitals) continue;
-      const auto still = now - std::max(vitals->progress_changed, seen_idle_[id]);
-      if (still > options_.task_deadline) {
-        kill_actor(id, "its work loop made no progress for " + std::to_string(options_.task_deadline.count()) + " s");
-      }
-    }
-    supervise();
-  });
-}
-
-void Controller::stop(std::function<void()> stopped) {
+void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
   if (stopping_) return;
-  runner_->fail_all("the cluster was stopped");
+  runner_->fail_all(why);
   stopping_ = true;
-  if (ready_handler_) std::exchange(ready_handler_, nullptr)("the cluster was stopped");
+  if (ready_handler_) std::exchange(ready_handler_, nullptr)(why.what);
   stopped_ = std::move(stopped);
   supervision_timer_.cancel();
   for (const auto& [id, actor] : members_.all()) {
     if (actor.state == ActorState::ready) server_->send(actor.peer, wire::Shutdown{});
-    if (actor.state == ActorState::starting) agent_->kill(id);
+    else agent_->kill(id);
   }
   if (agent_->running() == 0) {
     boost::asio::post(io_, std::exchange(stopped_, nullptr));

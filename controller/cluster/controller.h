@@ -31,8 +31,8 @@ class Controller {
   std::string endpoint() const { return server_->endpoint(); }
   /// Called once, when all actors are ready (nothing) or one cannot be started (why).
   void on_ready(std::function<void(std::optional<std::string>)> handler);
-  /// Jobs fail with that cause, actors are told to leave, and those that do not are killed; then `stopped` is called.
-  void stop(std::function<void()> stopped);
+  /// Jobs fail with that cause: `why`. Actors are told to leave, and those that do not are killed; then `stopped` is called.
+  void stop(const wire::Failure& why, std::function<void()> stopped);
   /// A client asked the cluster to stop.
   void on_stop_asked(std::function<void()> handler) { stop_asked_ = std::move(handler); }
 
@@ -47,6 +47,7 @@ class Controller {
   void check_ready();
   void cannot_start(const std::string& why);
   void respawn(ActorId id, const std::string& ended);
+  void respawn_later(ActorId id);
   void supervise();
   void kill_actor(ActorId id, const std::string& why);
   double now() const;
@@ -69,6 +70,7 @@ class Controller {
   boost::asio::steady_timer supervision_timer_;
   boost::asio::steady_timer stop_timer_;
   std::map<ActorId, std::string> kill_reasons_;
+  std::map<ActorId, control::Clock::time_point> spawned_at_;
   std::map<ActorId, control::Clock::time_point> seen_idle_;  // when supervision last saw it without a task
   std::optional<std::string> start_failure_;
   std::function<void(std::optional<std::string>)> ready_handler_;

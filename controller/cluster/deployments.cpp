@@ -14,12 +14,13 @@ constexpr control::Milliseconds kTakeDownDeadline{20'000};
 
 }  // namespace
 
-/// A deployment on its way: how many answers are still to come, and the first failure.
+/// A deployment on its way: how many answers are still to come. Over with the last one, or with the first failure.
 struct Deployments::Loading {
   std::shared_ptr<Deployment> deployment;
   OnReady on_ready;
   std::size_t waiting_for = 0;
   std::optional<wire::Failure> failure;
+  bool over = false;
 };
 
 std::shared_ptr<Deployment> Deployments::get(std::uint64_t id) const {
@@ -71,8 +72,14 @@ std::shared_ptr<Deployment> Deployments::load(const std::string& model, const pl
     actor.deployment = deployment->id;
     actor.rank = static_cast<std::int32_t>(rank);
   }
-  auto loading = std::make_shared<Loading>(Loading{deployment, std::move(on_ready), 0, std::nullopt});
-  load_stages(loading);
+  auto loading = std::make_shared<Loading>(Loading{.deployment = deployment, .on_ready = std::move(on_ready), .failure = {}});
+  try {
+    load_stages(loading);
+  } catch (...) {
+    loading->over = true;
+    take_down(deployment, "it could not be loaded");
+    throw;
+  }
   return deployment;
 }
 
@@ -137,22 +144,20 @@ void Deployments::connect_groups(const std::shared_ptr<Loading>& loading) {
 
 void Deployments::count(const std::shared_ptr<Loading>& loading, ActorId actor, const control::Reply& reply,
                         void (Deployments::*next)(const std::shared_ptr<Loading>&)) {
-  if (!reply.ok() && !loading->failure) {
-    loading->failure = reply.failure();
-    loading->failure->what = "actor " + std::to_string(actor) + ": " + loading->failure->what;
+  if (loading->over) return;
+  if (!get(loading->deployment->id)) {
+    loading->failure = {wire::FailureCode::cancelled, "the deployment was taken down"};
+  } else if (!reply.ok()) {
+    loading->failure = {reply.failure().code, "actor " + std::to_string(actor) + ": " + reply.failure().what};
   }
-  if (--loading->waiting_for > 0) return;
-  if (loading->failure || !get(loading->deployment->id)) {
-    finish(loading);
-  } else {
-    (this->*next)(loading);
-  }
+  if (loading->failure) return finish(loading);
+  if (--loading->waiting_for == 0) (this->*next)(loading);
 }
 
 void Deployments::finish(const std::shared_ptr<Loading>& loading) {
   const auto deployment = loading->deployment;
-  if (loading->failure || !get(deployment->id)) {
-    if (!loading->failure) loading->failure = {wire::FailureCode::cancelled, "the deployment was taken down"};
+  loading->over = true;
+  if (loading->failure) {
     take_down(deployment, loading->failure->what);
   } else {
     deployment->ready = true;

@@ -8,6 +8,7 @@ const char* to_string(ActorState state) {
   switch (state) {
     case ActorState::starting: return "starting";
     case ActorState::ready: return "ready";
+    case ActorState::leaving: return "leaving";
     case ActorState::dead: return "dead";
   }
   return "?";
@@ -36,10 +37,13 @@ void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) 
 }
 
 std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
+  const auto shown = peer.hello.attributes.find("token");
+  if (shown == peer.hello.attributes.end() || shown->second != token_) return "no actor of this cluster: wrong token";
   const auto found = std::find_if(actors_.begin(), actors_.end(),
                                   [&](const auto& entry) { return entry.second.incarnation == peer.incarnation; });
   if (found == actors_.end()) return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
   Actor& actor = found->second;
+  if (actor.state == ActorState::leaving) return "actor " + std::to_string(actor.id) + " was lost before";
   if (actor.state == ActorState::dead) return "actor " + std::to_string(actor.id) + " was declared dead";
   actor.state = ActorState::ready;
   actor.peer = peer.id;
@@ -49,6 +53,14 @@ std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
     if (key.starts_with("address.")) actor.addresses[key.substr(8)] = value;
   }
   return std::nullopt;
+}
+
+const Actor* Members::lost(control::PeerId peer) {
+  Actor* actor = by_peer(peer);
+  if (!actor) return nullptr;
+  actor->state = ActorState::leaving;
+  actor->peer = 0;
+  return actor;
 }
 
 bool Members::exited(ActorId id, std::uint64_t incarnation, const std::string& cause) {

@@ -11,7 +11,8 @@ namespace troupe::cluster {
 
 using ActorId = std::uint32_t;
 
-enum class ActorState { starting, ready, dead };
+/// leaving: its link is lost, its process may still live.
+enum class ActorState { starting, ready, leaving, dead };
 const char* to_string(ActorState state);
 
 /// One actor of the cluster: a place that incarnations of a process fill one after another.
@@ -37,6 +38,9 @@ struct Actor {
 /// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed here.
 class Members {
  public:
+  /// `token` is what a process of this cluster shows in its hello.
+  explicit Members(std::string token) : token_(std::move(token)) {}
+
   Actor& add(const std::string& host, const std::string& device);
   Actor& at(ActorId id) { return actors_.at(id); }
   const Actor& at(ActorId id) const { return actors_.at(id); }
@@ -47,6 +51,8 @@ class Members {
   void spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid);
   /// A hello of an actor: nothing when it is the process that fills the place, else why it is refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
+  /// Its link is gone: it gets nothing more to do. Null when the peer is no actor.
+  const Actor* lost(control::PeerId peer);
   /// The process is gone. False when it is not the one that fills the place now.
   bool exited(ActorId id, std::uint64_t incarnation, const std::string& cause);
 
@@ -58,6 +64,7 @@ class Members {
   std::size_t living_count() const;
 
  private:
+  std::string token_;
   std::map<ActorId, Actor> actors_;
 };
 

@@ -1,5 +1,6 @@
 #include "controller/cluster/process.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -12,8 +13,9 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/read.hpp>
 #include <deque>
-#include <fstream>
 #include <stdexcept>
+
+#include "transport/control/file_handle.h"
 
 namespace troupe::cluster {
 namespace asio = boost::asio;
@@ -78,6 +80,10 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
  public:
   Impl(asio::io_context& io, const ProcessOptions& options, std::function<void(const ExitCause&)> on_exit)
       : end_(io), output_(io), on_exit_(std::move(on_exit)) {
+    if (!options.log.empty()) {
+      log_ = control::FileHandle(open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+      if (!log_) fail(options.program, options.log.string() + " cannot be opened for its output", errno);
+    }
     std::array<int, 2> pipe{};
     if (pipe2(pipe.data(), O_CLOEXEC) != 0) fail(options.program, "no pipe for its output", errno);
     output_.assign(pipe[0]);
@@ -96,7 +102,6 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
       fail(options.program, "pidfd_open", error);
     }
     end_.assign(pidfd);
-    if (!options.log.empty()) log_.open(options.log, std::ios::app);
   }
 
   void watch() {
@@ -136,7 +141,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   }
 
   void take(std::string_view text) {
-    if (log_.is_open()) log_ << text << std::flush;
+    append_to_log(text);
     for (const char letter : text) {
       if (letter == '\n') {
         lines_.push_back(std::move(line_));
@@ -145,6 +150,16 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
       } else if (line_.size() < kLongestLine) {
         line_ += letter;
       }
+    }
+  }
+
+  /// A full disk costs the log, not the actor.
+  void append_to_log(std::string_view text) {
+    while (log_ && !text.empty()) {
+      const auto written = write(log_.get(), text.data(), text.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return;
+      text.remove_prefix(static_cast<std::size_t>(written));
     }
   }
 
@@ -172,7 +187,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   std::array<char, 4096> buffer_;
   std::deque<std::string> lines_;
   std::string line_;
-  std::ofstream log_;
+  control::FileHandle log_;
   pid_t pid_ = -1;
   bool reaped_ = false;
 };

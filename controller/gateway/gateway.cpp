@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "controller/jobs/report.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::gateway {
@@ -9,10 +10,6 @@ namespace {
 
 constexpr control::Milliseconds kUploadDeadline{60'000};
 constexpr std::size_t kKeptFailures = 10;
-
-wire::JobFinished finished_message(const jobs::JobEntry& job) {
-  return {.job = job.id, .state = job.state, .failure = job.failure, .blobs = job.blobs, .report = job.report};
-}
 
 }  // namespace
 
@@ -48,6 +45,7 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
   tools_.blob_server.fetch(
       client->incarnation, request.init_latents_blob, request.init_latents_bytes, kUploadDeadline,
       [this, peer, header, submission = std::move(submission)](control::BlobResult blob) mutable {
+        if (!tools_.server.info(peer)) return;  // it went while it sent
         if (!blob) {
           tools_.server.reply(
               peer, header, wire::Failure{blob.failure.code, "init latents did not arrive: " + blob.failure.what});
@@ -100,7 +98,7 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
   }
   job->watchers.insert(peer);
   tools_.server.reply(peer, header, wire::Done{wire::to_string(job->state)});
-  if (wire::is_terminal(job->state)) tools_.server.send(peer, finished_message(*job));
+  if (wire::is_terminal(job->state)) tools_.server.send(peer, jobs::finished_message(*job));
 }
 
 void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
@@ -133,7 +131,7 @@ void Gateway::tell_progress(const jobs::JobEntry& job, const wire::JobProgress& 
 }
 
 void Gateway::tell_finished(const jobs::JobEntry& job) {
-  const auto message = finished_message(job);
+  const auto message = jobs::finished_message(job);
   for (const auto watcher : job.watchers) tools_.server.send(watcher, message);
   if (job.plan.request.init_latents_blob != 0) tools_.blobs.remove(job.plan.request.init_latents_blob);
   if (job.state == wire::JobState::failed) note_failure("job " + std::to_string(job.id) + ": " + job.failure.what);

@@ -1,5 +1,7 @@
 #include "controller/gateway/gateway.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 
@@ -12,7 +14,14 @@ std::uint64_t resident_bytes(std::uint32_t pid) {
   std::uint64_t size = 0;
   std::uint64_t resident = 0;
   statm >> size >> resident;
-  return statm ? resident * 4096 : 0;
+  return statm ? resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+/// The beginning of a text, whole UTF-8 letters: lists of jobs must fit into one message.
+std::string beginning(const std::string& text, std::size_t bytes) {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && (text[bytes] & 0xc0) == 0x80) --bytes;
+  return text.substr(0, bytes);
 }
 
 std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
@@ -34,12 +43,12 @@ wire::JobList Gateway::list() const {
     const double until = wire::is_terminal(job.state) ? job.ended : tools_.now();
     list.jobs.push_back({.id = id,
                          .state = job.state,
-                         .prompt = job.plan.request.prompts.front().substr(0, 200),
+                         .prompt = beginning(job.plan.request.prompts.front(), 200),
                          .pictures = job.plan.picture_count(),
                          .step = job.step,
                          .steps = job.plan.request.steps,
                          .seconds = until - job.submitted,
-                         .cause = job.failure.what});
+                         .cause = beginning(job.failure.what, 1000)});
   }
   return list;
 }
@@ -55,7 +64,7 @@ wire::ClusterStatus Gateway::status() const {
   for (const auto& [id, actor] : tools_.members.all()) {
     wire::ActorRow row;
     row.id = id;
-    row.incarnation = actor.incarnation;
+    row.incarnation = actor.restarts + 1;  // which of its processes; their secret numbers stay here
     row.state = tools_.runner.busy(id) ? "busy" : cluster::to_string(actor.state);
     row.host = actor.host;
     row.pid = actor.pid;
@@ -66,7 +75,7 @@ wire::ClusterStatus Gateway::status() const {
     }
     row.doing = tools_.runner.doing(id);
     row.restarts = actor.restarts;
-    row.memory_bytes = resident_bytes(actor.pid);
+    if (actor.state != cluster::ActorState::dead) row.memory_bytes = resident_bytes(actor.pid);
     status.actors.push_back(std::move(row));
   }
   status.jobs_queued = static_cast<std::uint32_t>(tools_.table.queue().size());

@@ -7,6 +7,8 @@ namespace {
 
 /// How long a failure that only names a peer waits for the one that names the cause.
 constexpr std::chrono::milliseconds kCauseDelay{300};
+/// Bytes of a cause that are kept: it must fit into messages beside other things.
+constexpr std::size_t kLongestCause = 16'000;
 
 }  // namespace
 
@@ -14,7 +16,11 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
   Run* run = find(failed.job);
   if (!run || !run->deployment || run->deployment->epoch != failed.epoch) return;
   std::string where = "actor " + std::to_string(actor);
-  if (dispatcher_.has(failed.job)) where += ", " + schedule::describe(dispatcher_.task(failed.job, failed.task));
+  if (failed.begin) {
+    where += ", begin";
+  } else if (dispatcher_.has(failed.job) && failed.task < dispatcher_.graph(failed.job).tasks.size()) {
+    where += ", " + schedule::describe(dispatcher_.task(failed.job, failed.task));
+  }
   wire::Failure failure{failed.failure.code, where + ": " + failed.failure.what};
   if (failed.collateral) {
     fail_later(failed.job, std::move(failure));
@@ -40,6 +46,10 @@ void JobRunner::fail_later(JobId id, wire::Failure failure) {
     Run* waiting = error ? nullptr : find(id);
     if (waiting) fail(id, *waiting->collateral);
   });
+}
+
+void JobRunner::fail_soon(JobId id, wire::Failure failure) {
+  boost::asio::post(tools_.io, [this, id, failure = std::move(failure)] { fail(id, failure); });
 }
 
 void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
@@ -71,6 +81,11 @@ void JobRunner::cancel(JobId id, const std::string& why) {
     finish(id, wire::JobState::cancelled, job->failure);
     return;
   }
+  if (const Run* run = find(id); run && !run->begun) {
+    if (const auto deployment = run->deployment) tools_.deployments.take_down(deployment, why);
+    finish(id, wire::JobState::cancelled, job->failure);
+    return;
+  }
   dispatcher_.cancel(id);
   maybe_end(id);
 }
@@ -85,14 +100,16 @@ void JobRunner::fail(JobId id, wire::Failure failure) {
 }
 
 void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
+  if (failure.what.size() > kLongestCause) failure.what.resize(kLongestCause);
   if (!tools_.table.finish(id, state, std::move(failure), tools_.now())) return;
   dispatcher_.remove(id);
+  JobEntry& job = *tools_.table.find(id);
+  if (Run* run = find(id)) forget_blobs(*run, job, state);
   runs_.erase(id);
   for (auto& [actor_id, actor] : tools_.members.all()) {
     if (actor.job == id) actor.job = 0;
   }
-  JobEntry& job = *tools_.table.find(id);
-  forget_passing(job);
+  forget_interim(job);
   tools_.on_finished(job);
   for (const auto& gone : tools_.table.expire()) {
     for (const auto& blob : gone.blobs) tools_.blobs.remove(blob.id);
@@ -108,10 +125,10 @@ void JobRunner::fail_unplaceable(const std::string& why) {
   }
 }
 
-void JobRunner::fail_all(const std::string& why) {
+void JobRunner::fail_all(const wire::Failure& why) {
   const auto waiting = tools_.table.queue();
-  for (const JobId id : waiting) finish(id, wire::JobState::failed, {wire::FailureCode::cancelled, why});
-  while (!runs_.empty()) fail(runs_.begin()->first, {wire::FailureCode::cancelled, why});
+  for (const JobId id : waiting) finish(id, wire::JobState::failed, why);
+  while (!runs_.empty()) fail(runs_.begin()->first, why);
 }
 
 }  // namespace troupe::jobs

@@ -10,7 +10,9 @@ namespace {
 constexpr control::Milliseconds kBlobDeadline{120'000};
 constexpr control::Milliseconds kEndDeadline{30'000};
 /// How long clients may still fetch the last previews and latents of a job that has ended.
-constexpr std::chrono::seconds kPassingGrace{30};
+constexpr std::chrono::seconds kInterimGrace{30};
+/// Steps whose previews and latents are kept for clients to fetch.
+constexpr std::size_t kInterimSteps = 2;
 
 }  // namespace
 
@@ -44,29 +46,38 @@ void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
 
 void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done) {
   if (done.blobs.empty() || !dispatcher_.has(run.job)) return;
+  if (done.task >= dispatcher_.graph(run.job).tasks.size()) return;
   const JobId job = run.job;
   const auto& task = dispatcher_.task(job, done.task);
-  const bool passing = task.kind != wire::TaskKind::decode;
-  if (!passing) run.results[done.task].resize(done.blobs.size());
+  const bool interim = task.kind != wire::TaskKind::decode;
+  if (!interim) run.results[done.task].resize(done.blobs.size());
   for (std::size_t index = 0; index < done.blobs.size(); ++index) {
     const auto& ref = done.blobs[index];
     ++run.blobs_to_come;
     tools_.blob_server.fetch(tools_.members.at(actor).incarnation, ref.id, ref.bytes, kBlobDeadline,
-                             [this, job, passing, id = done.task, step = task.step, replica = task.dp, index,
+                             [this, job, interim, id = done.task, step = task.step, replica = task.dp, index,
                               ref](control::BlobResult result) {
-                               const auto own = blob_arrived(job, ref, std::move(result));
-                               if (own && passing) pass_on(job, step, replica, *own);
-                               if (own && !passing) keep_result(job, id, index, *own);
+                               const auto own = blob_arrived(job, ref, interim, std::move(result));
+                               if (own && interim) pass_on(job, step, replica, *own);
+                               if (own && !interim) keep_result(job, id, index, *own);
                              });
   }
 }
 
-std::optional<wire::BlobRef> JobRunner::blob_arrived(JobId id, const wire::BlobRef& ref, control::BlobResult result) {
+std::optional<wire::BlobRef> JobRunner::blob_arrived(JobId id, const wire::BlobRef& ref, bool interim,
+                                                     control::BlobResult result) {
   Run* run = find(id);
   if (!run) return std::nullopt;
   --run->blobs_to_come;
   if (!result) {
-    fail_with_cause(id, {result.failure.code, ref.name + " did not arrive from its actor: " + result.failure.what});
+    const std::string what = ref.name + " did not arrive from its actor: " + result.failure.what;
+    if (!interim) {
+      fail_with_cause(id, {result.failure.code, what});
+      return std::nullopt;
+    }
+    run->warnings.push_back(what);
+    progress(*tools_.table.find(id), {}, {what});
+    maybe_end(id);
     return std::nullopt;
   }
   run->blob_bytes += result.bytes->size();
@@ -82,26 +93,43 @@ void JobRunner::keep_result(JobId id, std::uint32_t decode_task, std::size_t ind
 
 void JobRunner::pass_on(JobId id, std::int32_t step, std::int32_t replica, const wire::BlobRef& own) {
   JobEntry& job = *tools_.table.find(id);
-  job.passing.push_back(own);
-  auto& parts = find(id)->passing[step];
+  auto& parts = find(id)->interim[step];
   parts[replica] = own;
   const int expected = own.name == "latents" ? job.plan.degrees.dp : 1;
   if (static_cast<int>(parts.size()) == expected) {
     std::vector<wire::BlobRef> whole;
     for (const auto& [dp, part] : parts) whole.push_back(part);
-    find(id)->passing.erase(step);
+    find(id)->interim.erase(step);
+    job.interim.push_back(whole);
+    if (job.interim.size() > kInterimSteps) {
+      for (const auto& old : job.interim.front()) tools_.blobs.remove(old.id);
+      job.interim.pop_front();
+    }
     progress(job, std::move(whole));
   }
   maybe_end(id);
 }
 
-void JobRunner::forget_passing(JobEntry& job) {
-  auto timer = std::make_shared<boost::asio::steady_timer>(tools_.io, kPassingGrace);
-  timer->async_wait([timer, passing = std::move(job.passing), &blobs = tools_.blobs](const auto& error) {
+void JobRunner::forget_blobs(Run& run, JobEntry& job, wire::JobState state) {
+  for (const auto& [step, parts] : run.interim) {
+    for (const auto& [replica, part] : parts) tools_.blobs.remove(part.id);
+  }
+  if (state == wire::JobState::succeeded) return;
+  for (const auto& [task, blobs] : run.results) {
+    for (const auto& blob : blobs) tools_.blobs.remove(blob.id);
+  }
+  job.blobs.clear();
+}
+
+void JobRunner::forget_interim(JobEntry& job) {
+  auto timer = std::make_shared<boost::asio::steady_timer>(tools_.io, kInterimGrace);
+  timer->async_wait([timer, interim = std::move(job.interim), &blobs = tools_.blobs](const auto& error) {
     if (error) return;
-    for (const auto& blob : passing) blobs.remove(blob.id);
+    for (const auto& step : interim) {
+      for (const auto& blob : step) blobs.remove(blob.id);
+    }
   });
-  job.passing.clear();
+  job.interim.clear();
 }
 
 void JobRunner::maybe_end(JobId id) {
@@ -146,6 +174,12 @@ void JobRunner::succeed(Run& run) {
                              .decoding = run.decoded - run.denoised,
                              .total = tools_.now() - job.submitted};
   job.report = make_report(job, *run.deployment, seconds, run.stats, run.blob_bytes, run.warnings);
+  try {
+    wire::encode(finished_message(job));
+  } catch (const wire::WireError& error) {
+    job.report.clear();
+    return fail(job.id, {wire::FailureCode::internal, std::string("its report cannot be sent: ") + error.what()});
+  }
   finish(run.job, wire::JobState::succeeded, {});
 }
 

@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 
 #include "controller/jobs/run.h"
+#include "controller/schedule/batches.h"
 
 namespace troupe::jobs {
 namespace {
@@ -37,11 +38,15 @@ void JobRunner::start_queued() {
       run->job = id;
       runs_[id] = std::move(run);
       progress(job);
-      runs_[id]->deployment = tools_.deployments.load(
-          model, job.plan, *actors,
-          [this, id](std::shared_ptr<cluster::Deployment> loaded, const std::optional<wire::Failure>& failure) {
-            deployed(id, loaded, failure);
-          });
+      try {
+        runs_[id]->deployment = tools_.deployments.load(
+            model, job.plan, *actors,
+            [this, id](std::shared_ptr<cluster::Deployment> loaded, const std::optional<wire::Failure>& failure) {
+              deployed(id, loaded, failure);
+            });
+      } catch (const std::exception& error) {
+        fail(id, {wire::FailureCode::internal, std::string("the model cannot be loaded: ") + error.what()});
+      }
       continue;
     }
     tools_.table.start(id, tools_.now());
@@ -62,12 +67,7 @@ void JobRunner::deployed(JobId id, const std::shared_ptr<cluster::Deployment>& d
     fail_with_cause(id, *failure);
     return;
   }
-  JobEntry& job = *tools_.table.find(id);
-  if (job.cancel_asked) {
-    finish(id, wire::JobState::cancelled, job.failure);
-    return;
-  }
-  launch(job, deployment);
+  launch(*tools_.table.find(id), deployment);
 }
 
 wire::BeginJob JobRunner::begin_message(const JobEntry& job, const cluster::Deployment& deployment, int rank) const {
@@ -110,25 +110,27 @@ void JobRunner::launch(JobEntry& job, const std::shared_ptr<cluster::Deployment>
   run.begun = true;
   run.began = tools_.now();
   run.stats.resize(deployment->actor_of_rank.size());
-  for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
-    const auto& actor = tools_.members.at(deployment->actor_of_rank[rank]);
-    tools_.server.send(actor.peer, begin_message(job, *deployment, static_cast<int>(rank)));
+  try {
+    for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
+      const auto& actor = tools_.members.at(deployment->actor_of_rank[rank]);
+      tools_.server.send(actor.peer, begin_message(job, *deployment, static_cast<int>(rank)));
+    }
+    dispatcher_.add_job(job.id, schedule::make_task_graph(job.plan), deployment->actor_of_rank);
+  } catch (const std::exception& error) {
+    return fail(job.id, {wire::FailureCode::internal, std::string("the job cannot begin: ") + error.what()});
   }
-  dispatcher_.add_job(job.id, schedule::make_task_graph(job.plan), deployment->actor_of_rank);
   progress(job);
   pump();
 }
 
 void JobRunner::pump() {
-  std::map<cluster::ActorId, std::map<std::uint64_t, wire::RunTasks>> batches;
-  for (auto& issue : dispatcher_.issue()) {
-    const auto epoch = find(issue.command.job)->deployment->epoch;
-    auto& batch = batches[issue.actor][epoch];
-    batch.epoch = epoch;
-    batch.commands.push_back(issue.command);
-  }
-  for (const auto& [actor, by_epoch] : batches) {
-    for (const auto& [epoch, batch] : by_epoch) tools_.server.send(tools_.members.at(actor).peer, batch);
+  const auto epoch_of = [this](JobId job) { return find(job)->deployment->epoch; };
+  for (const auto& batch : schedule::in_batches(dispatcher_.issue(), epoch_of)) {
+    try {
+      tools_.server.send(tools_.members.at(batch.actor).peer, batch.tasks);
+    } catch (const wire::WireError& error) {
+      fail_soon(batch.tasks.commands.front().job, {wire::FailureCode::internal, error.what()});
+    }
   }
 }
 
@@ -148,13 +150,17 @@ void JobRunner::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
 
 void JobRunner::progress(JobEntry& job, std::vector<wire::BlobRef> blobs, std::vector<std::string> warnings) {
   const Run* run = find(job.id);
-  tools_.on_progress(job, {.job = job.id,
-                           .phase = job.phase,
-                           .step = job.step,
-                           .steps = job.plan.request.steps,
-                           .seconds_per_step = run ? run->clock.seconds_per_step() : 0,
-                           .blobs = std::move(blobs),
-                           .warnings = std::move(warnings)});
+  try {
+    tools_.on_progress(job, {.job = job.id,
+                             .phase = job.phase,
+                             .step = job.step,
+                             .steps = job.plan.request.steps,
+                             .seconds_per_step = run ? run->clock.seconds_per_step() : 0,
+                             .blobs = std::move(blobs),
+                             .warnings = std::move(warnings)});
+  } catch (const wire::WireError& error) {
+    fail_soon(job.id, {wire::FailureCode::internal, std::string("its progress cannot be sent: ") + error.what()});
+  }
 }
 
 }  // namespace troupe::jobs

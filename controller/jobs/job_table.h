@@ -31,7 +31,7 @@ struct JobEntry {
   double ended = 0;
   wire::Failure failure;
   std::vector<wire::BlobRef> blobs;    // results, held by the controller
-  std::vector<wire::BlobRef> passing;  // previews and latents of its steps
+  std::deque<std::vector<wire::BlobRef>> interim;  // previews and latents of its last steps, a step an entry
   std::string report;
 };
 

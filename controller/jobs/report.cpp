@@ -63,7 +63,11 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   report["actors"] = actors;
   report["bytes"] = {{"tensor_plane", tensor_bytes}, {"control_plane", control_bytes}, {"blobs", blob_bytes}};
   report["warnings"] = warnings;
-  return report.dump();
+  return report.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+wire::JobFinished finished_message(const JobEntry& job) {
+  return {.job = job.id, .state = job.state, .failure = job.failure, .blobs = job.blobs, .report = job.report};
 }
 
 }  // namespace troupe::jobs

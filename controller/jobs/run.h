@@ -13,8 +13,8 @@ struct JobRunner::Run {
   bool ending = false;   // actors are asked for its figures
   std::size_t blobs_to_come = 0;
   std::map<std::uint32_t, std::vector<wire::BlobRef>> results;  // by decode task, so in the replicas' order
-  /// By step and dp replica: what passes by, until all replicas' parts of a step are here.
-  std::map<std::int32_t, std::map<std::int32_t, wire::BlobRef>> passing;
+  /// By step and dp replica: previews and latents, until all replicas' parts of a step are here.
+  std::map<std::int32_t, std::map<std::int32_t, wire::BlobRef>> interim;
   std::vector<std::string> warnings;
   std::uint64_t blob_bytes = 0;
   std::map<std::int32_t, int> replicas_past;   // step → dp replicas that completed it

@@ -142,6 +142,19 @@ PngText read_png_text(std::string_view png) {
   }
 }
 
+PngSize read_png_size(std::string_view png) {
+  constexpr std::size_t kHeaderEnd = 24;  // signature, length and name of the chunk, width, height
+  if (png.size() < kHeaderEnd || png.substr(1, 3) != "PNG" || png.substr(12, 4) != "IHDR")
+    fail("no PNG header");
+  const auto number = [&](std::size_t at) {
+    std::uint32_t value = 0;
+    for (std::size_t i = 0; i < 4; ++i)
+      value = value << 8 | static_cast<std::uint8_t>(png[at + i]);
+    return value;
+  };
+  return {number(16), number(20)};
+}
+
 std::string add_png_text(std::string_view png, const PngText& text) {
   if (!png.starts_with(kSignature) || png.size() < kHeaderEnd) {
     throw std::invalid_argument("[add_png_text] not a PNG file");

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,14 @@ using PngText = std::vector<std::pair<std::string, std::string>>;
 /// PNG, is cut off before its end chunk, or has a text chunk that is malformed or fails its
 /// checksum.
 PngText read_png_text(std::string_view png);
+
+struct PngSize {
+  std::uint32_t width = 0;
+  std::uint32_t height = 0;
+};
+
+/// From the header chunk. Throws std::runtime_error if `png` does not begin as a PNG does.
+PngSize read_png_size(std::string_view png);
 
 /// `png` with one chunk for each of `text` put before its pixels: tEXt where the text is ASCII,
 /// else iTXt, uncompressed. Throws std::invalid_argument for a keyword that is not 1 to 79

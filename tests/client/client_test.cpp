@@ -77,6 +77,7 @@ TEST_CASE(
   CHECK(result.value().latents->data == values);
   CHECK(result.value().report == R"({"seed": 7})");
 
+  controller.run([] {});  // orders the controller's write of `seen` before the reads below
   CHECK(seen.detached);
   CHECK(seen.job.model == "/models/x");
   CHECK(seen.job.request.prompts == std::vector<std::string>{"a", "b"});

@@ -46,7 +46,12 @@ TEST_CASE("a peer whose loop stands still is lost, though its sockets live") {
   server.run([&](Server& s) { s.on_lost([&](PeerId, const std::string& why) { lost.set(why); }); });
   On<Connection> peer(there, peer_at(folder.endpoint("control")));
   const PeerId id = welcome(peer);
-  boost::asio::post(there.io, [&] { release.get_future().wait_for(8s); });
+  Event<bool> standing;
+  boost::asio::post(there.io, [&] {
+    standing.set(true);
+    release.get_future().wait_for(8s);
+  });
+  standing.wait();
   const auto began = Clock::now();
   server.run([&](Server& s) {
     s.request(id, wire::Ping{}, 60s, [&](const Reply& reply) { failed.set(reply.failure()); });

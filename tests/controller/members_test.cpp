@@ -13,14 +13,14 @@ control::PeerInfo hello_of(std::uint64_t incarnation, control::PeerId peer) {
   info.id = peer;
   info.incarnation = incarnation;
   info.hello.role = "actor";
-  info.hello.attributes = {{"address.shm", "a"}, {"device", "cpu"}};
+  info.hello.attributes = {{"address.shm", "a"}, {"device", "cpu"}, {"token", "secret"}};
   return info;
 }
 
 }  // namespace
 
 TEST_CASE("a place is filled by one incarnation at a time") {
-  cluster::Members members;
+  cluster::Members members("secret");
   const auto id = members.add("here", "cpu").id;
   members.spawned(id, 100, 1);
   CHECK(members.hello(hello_of(99, 5)) == "no actor of this cluster: incarnation 99");
@@ -37,8 +37,36 @@ TEST_CASE("a place is filled by one incarnation at a time") {
   CHECK(members.at(id).state == ActorState::starting);
 }
 
+TEST_CASE("who does not know the cluster's token is none of its actors") {
+  cluster::Members members("secret");
+  const auto id = members.add("here", "cpu").id;
+  members.spawned(id, 100, 1);
+  auto stranger = hello_of(100, 5);
+  stranger.hello.attributes["token"] = "guess";
+  CHECK(members.hello(stranger) == "no actor of this cluster: wrong token");
+  stranger.hello.attributes.erase("token");
+  CHECK(members.hello(stranger) == "no actor of this cluster: wrong token");
+  CHECK(members.at(id).state == ActorState::starting);
+}
+
+TEST_CASE("an actor whose link is lost gets nothing more to do") {
+  cluster::Members members("secret");
+  const auto id = members.add("here", "cpu").id;
+  members.spawned(id, 100, 1);
+  members.hello(hello_of(100, 5));
+  CHECK(members.lost(6) == nullptr);
+  REQUIRE(members.lost(5) != nullptr);
+  CHECK(members.idle().empty());
+  CHECK(members.ready_count() == 0);
+  CHECK(members.by_peer(5) == nullptr);
+  CHECK(members.hello(hello_of(100, 6)) == "actor 0 was lost before");
+  CHECK(members.living_count() == 1);
+  CHECK(members.exited(id, 100, "killed"));
+  CHECK(members.at(id).failed_starts == 0);
+}
+
 TEST_CASE("ends without a hello are counted") {
-  cluster::Members members;
+  cluster::Members members("secret");
   const auto id = members.add("here", "cpu").id;
   members.spawned(id, 1, 1);
   members.exited(id, 1, "x");

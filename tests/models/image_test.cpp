@@ -39,6 +39,12 @@ TEST_CASE("ASCII goes to tEXt, the rest to iTXt") {
   CHECK(encode_png(rgb, {{"k", "é"}}).find("iTXtk") != std::string::npos);
 }
 
+TEST_CASE("the size of a PNG is read without its pixels") {
+  const auto size = troupe::models::read_png_size(encode_png(at::zeros({5, 300, 3}, at::kByte), {}));
+  CHECK(size.width == 300);
+  CHECK(size.height == 5);
+}
+
 TEST_CASE("what a PNG cannot hold is refused") {
   const at::Tensor rgb = at::zeros({2, 2, 3}, at::kByte);
   CHECK_THROWS_AS(encode_png(at::zeros({2, 2, 4}, at::kByte), {}), std::invalid_argument);
@@ -60,6 +66,7 @@ TEST_CASE("damaged PNG is refused, at every length and every flipped byte withou
       encode_png(at::randint(0, 256, {5, 4, 3}, at::kByte), {{"k", "text"}, {"u", "ü"}});
   CHECK_THROWS_AS(decode_png("GIF89a"), std::runtime_error);
   CHECK_THROWS_AS(read_png_text("GIF89a"), std::runtime_error);
+  CHECK_THROWS_AS(troupe::models::read_png_size("GIF89a"), std::runtime_error);
   for (size_t n = 0; n < png.size(); ++n) {
     CHECK_THROWS_AS(decode_png(png.substr(0, n)), std::runtime_error);
     CHECK_THROWS_AS(read_png_text(png.substr(0, n)), std::runtime_error);

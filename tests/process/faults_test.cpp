@@ -2,9 +2,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <thread>
 
+#include "tests/client/scratch.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
@@ -209,6 +212,34 @@ TEST_CASE("an actor that cannot start is said at once, and nothing remains") {
   options.actor_program = "/nonexistent/troupe-actor";
   CHECK_THROWS_WITH_AS(cluster::Cluster{options}, doctest::Contains("/nonexistent/troupe-actor"),
                        std::runtime_error);
+}
+
+TEST_CASE("an actor that never says hello is given up after the start deadline") {
+  Scratch scratch;
+  auto options = actors(1);
+  options.actor_program = scratch / "mute-actor";
+  std::ofstream(options.actor_program) << "#!/bin/sh\nexec sleep 600\n";
+  std::filesystem::permissions(options.actor_program, std::filesystem::perms::owner_all);
+  options.start_deadline = 1s;
+  cluster::Cluster cluster(options);
+  CHECK_THROWS_WITH_AS(cluster.wait_ready(60s), doctest::Contains("no hello within 1 s"),
+                       std::runtime_error);
+}
+
+TEST_CASE("a program that is away for a moment costs a second, not the actor") {
+  Scratch scratch;
+  auto options = actors(1);
+  const std::string program = options.actor_program;
+  options.actor_program = scratch / "troupe-actor";
+  std::filesystem::create_symlink(program, options.actor_program);
+  Theatre theatre(options);
+  std::filesystem::remove(options.actor_program);
+  kill(theatre.pids()[0], SIGKILL);
+  REQUIRE(eventually(10s, [&] { return theatre.status().recent_failures.size() == 2; }));
+  CHECK(has(theatre.status().recent_failures.back(), "cannot be started"));
+  std::filesystem::create_symlink(program, options.actor_program);
+  CHECK(theatre.run(tiny_job()).pictures.size() == 1);
+  CHECK(theatre.restarts() == 1);
 }
 
 TEST_CASE("an idle cluster does not take its silence for a hang") {

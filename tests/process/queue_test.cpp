@@ -79,6 +79,20 @@ TEST_CASE("cancel: queued at once, running at the next micro-step, then no more"
   CHECK(theatre().restarts() == 0);
 }
 
+TEST_CASE("cancel while weights load: at once, however long they would take") {
+  theatre().run(tiny_job());
+  theatre().freeze();
+  const auto job = theatre().submit(demo_job());
+  CHECK(theatre().job(job)->state == "loading");
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(theatre().client().cancel(job));
+  CHECK(end_of(theatre(), job).code == "cancelled");
+  CHECK(std::chrono::steady_clock::now() - begin < 1s);
+  theatre().thaw();
+  CHECK(theatre().run(demo_job()).pictures.size() == 1);
+  CHECK(theatre().restarts() == 0);
+}
+
 TEST_CASE("cancelled many times at random, the deployment goes on and its pictures stay the same") {
   const auto before = theatre().run(demo_job());
   for (int round = 0; round < 8; ++round) {

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <cstring>
 #include <stdexcept>
 
@@ -22,11 +21,6 @@ std::string fresh_routing_id() {
     id.append(reinterpret_cast<const char*>(&part), sizeof part);
   }
   return id;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 }  // namespace

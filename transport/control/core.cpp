@@ -70,7 +70,12 @@ void Core::post_deferred() {
     const auto self = weak.lock();
     if (!self) return;
     self->deferred_posted_ = false;
-    self->run_deferred();
+    try {
+      self->run_deferred();
+    } catch (...) {
+      self->post_deferred();
+      throw;
+    }
     self->post_deferred();
   });
 }

@@ -1,7 +1,9 @@
 #include "transport/control/types.h"
 
 #include <sys/random.h>
+#include <unistd.h>
 
+#include <array>
 #include <stdexcept>
 #include <zmq.hpp>
 
@@ -15,6 +17,11 @@ std::uint64_t random_incarnation() {
     }
   }
   return number;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 void Reply::throw_wrong_kind(unsigned wanted) const {

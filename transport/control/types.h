@@ -26,6 +26,9 @@ using PeerId = std::uint64_t;
 /// A fresh random number that names one life of a process. Never 0.
 std::uint64_t random_incarnation();
 
+/// Of this machine; "unknown" when it has none.
+std::string host_name();
+
 /// What came of a request: an answer, or a failure. Valid only inside the handler that gets it.
 class Reply {
  public:

@@ -3,9 +3,9 @@
 
 #include "client/cli/files.h"
 #include "client/cli/json.h"
-#include "client/cli/png_text.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
+#include "models/image/png_text.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::cli {
@@ -29,25 +29,27 @@ class InspectVerb : public Verb {
 
  private:
   int inspect_picture() {
-    PngInfo info;
+    models::PngText texts;
+    models::PngSize size;
     const std::string bytes = read_file(file_, kLargestPng);
     try {
-      info = read_png_info(bytes);
+      texts = models::read_png_text(bytes);
+      size = models::read_png_size(bytes);
     } catch (const std::exception& error) {
       throw std::runtime_error(file_ + ": " + error.what());
     }
     if (json()) {
-      nlohmann::json texts = nlohmann::json::object();
-      for (const PngText& text : info.texts)
-        texts[text.keyword] = text.text;
+      nlohmann::json by_keyword = nlohmann::json::object();
+      for (const auto& [keyword, text] : texts)
+        by_keyword[keyword] = text;
       print_json(
-          {{"file", file_}, {"width", info.width}, {"height", info.height}, {"text", texts}});
+          {{"file", file_}, {"width", size.width}, {"height", size.height}, {"text", by_keyword}});
       return kOk;
     }
-    std::cout << file_ << ": PNG, " << info.width << " x " << info.height << "\n";
-    if (info.texts.empty()) std::cout << "no parameters\n";
-    for (const PngText& text : info.texts)
-      std::cout << text.keyword << ": " << text.text << "\n";
+    std::cout << file_ << ": PNG, " << size.width << " x " << size.height << "\n";
+    if (texts.empty()) std::cout << "no parameters\n";
+    for (const auto& [keyword, text] : texts)
+      std::cout << keyword << ": " << text << "\n";
     std::cout << std::flush;
     return kOk;
   }
