@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -81,7 +82,7 @@ struct Rendezvous::Shared {
 
 /// A connection that has not said hello yet.
 struct Rendezvous::Guest {
-  Guest(boost::asio::io_context::executor_type io, UniqueFd fd)
+  Guest(const boost::asio::any_io_executor& io, UniqueFd fd)
       : socket(io, fd.release()), timer(io) {}
   boost::asio::posix::stream_descriptor socket;
   boost::asio::steady_timer timer;
@@ -115,9 +116,7 @@ void Rendezvous::accept_next(const std::shared_ptr<Shared>& shared) {
 }
 
 void Rendezvous::greet(const std::shared_ptr<Shared>& shared, UniqueFd socket) {
-  const auto executor =
-      shared->listener.get_executor().target<boost::asio::io_context::executor_type>();
-  auto guest = std::make_shared<Guest>(*executor, std::move(socket));
+  auto guest = std::make_shared<Guest>(shared->listener.get_executor(), std::move(socket));
   ++shared->guests;
   guest->timer.expires_after(kHelloLimit);
   guest->timer.async_wait([guest](const boost::system::error_code& error) {
