@@ -1,7 +1,11 @@
 #include "client/cli/command_line.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
+#include <regex>
 
 #include "client/cli/json.h"
 #include "client/cli/suggest.h"
@@ -18,8 +22,11 @@ constexpr const char* kExamples = R"(Examples:
   troupe status; troupe jobs; troupe cancel 3; troupe stop
   troupe inspect star.png
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 or 143 after Ctrl-C or SIGTERM.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTERM or
+SIGHUP.
 `troupe COMMAND --help` tells a command's options.)";
+
+constexpr const char* kStartOne = "; start one with `troupe start`";
 
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -27,7 +34,10 @@ std::string one_line(std::string text) {
   return text;
 }
 
-int report(const Error& error, int exit_code, bool json) {
+int report(Error error, int exit_code, bool json) {
+  if (error.code == "unreachable") error.what = one_line(error.what) + kStartOne;
+  // Where a terminal showed ^C.
+  if (error.code == "interrupted" && isatty(STDERR_FILENO)) std::cerr << "\r\x1b[K";
   if (json) print_json({{"error", to_json(error)}});
   std::cerr << "troupe: " << one_line(error.what) << std::endl;
   return exit_code;
@@ -37,6 +47,29 @@ int usage(const std::string& command, const std::string& what) {
   std::cerr << "troupe: " << one_line(what) << " (see troupe "
             << (command.empty() ? "" : command + " ") << "--help)" << std::endl;
   return kUsage;
+}
+
+bool is_number(const std::string& text) {
+  char* end = nullptr;
+  std::strtod(text.c_str(), &end);
+  return !text.empty() && *end == '\0';
+}
+
+/// The parser's complaint in words that say what is wrong with the command line.
+std::string parse_error_text(const std::string& what) {
+  static const std::regex kRange("(\\S+): Value (.*) not in range (.*)");
+  static const std::regex kTwice("(\\S+): At Most 1 required but received \\d+");
+  static const std::regex kMissing("(\\S+): 1 required (\\S+) missing");
+  static const std::regex kConversion("Could not convert: (\\S+) = (.*)");
+  std::smatch match;
+  if (std::regex_match(what, match, kRange) && !is_number(match[2]))
+    return match.str(1) + ": \"" + match.str(2) + "\" is not a number";
+  if (std::regex_match(what, match, kTwice)) return match.str(1) + " is given twice";
+  if (std::regex_match(what, match, kMissing))
+    return match.str(1) + " needs " + match.str(2) + " after it";
+  if (std::regex_match(what, match, kConversion))
+    return match.str(1) + ": \"" + match.str(2) + "\" is not a number";
+  return what;
 }
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
@@ -64,6 +97,14 @@ std::string unknown_verb_text(const std::string& word,
   for (const auto& verb : verbs)
     known.push_back(verb->app().get_name());
   return "unknown command " + word + did_you_mean(word, known);
+}
+
+/// A verb whose results could not be printed has failed.
+int flushed(int exit_code) {
+  std::cout.flush();
+  if (std::cout.good()) return exit_code;
+  std::cerr << "troupe: standard output cannot be written" << std::endl;
+  return exit_code == kOk ? kFailed : exit_code;
 }
 
 int run_verb(Verb& verb) {
@@ -98,27 +139,36 @@ int run_command_line(int argc, const char* const* argv) {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help();
-    return kOk;
+    return flushed(kOk);
   } catch (const CLI::CallForVersion& version) {
     std::cout << version.what() << std::endl;
-    return kOk;
+    return flushed(kOk);
   } catch (const CLI::ParseError& error) {
     for (const CLI::App* chosen : app.get_subcommands())
       command = chosen->get_name();
-    return usage(command, error.what());
+    return usage(command, parse_error_text(error.what()));
   }
+  const bool asks_help = app.remaining() == std::vector<std::string>{"help"};
   for (const auto& verb : verbs) {
     if (!verb->app().parsed()) continue;
     command = verb->app().get_name();
     const std::vector<std::string> extras = verb->app().remaining();
+    if (asks_help && argv[1] == std::string("help")) {
+      std::cout << app.help();  // of the verb that was parsed
+      return flushed(kOk);
+    }
     if (!extras.empty()) return usage(command, unexpected_text(verb->app(), extras));
     if (!app.remaining().empty())
       return usage(command, unexpected_text(verb->app(), app.remaining()));
-    return run_verb(*verb);
+    return flushed(run_verb(*verb));
   }
   if (app.remaining().empty()) {
     std::cerr << app.help();
     return kUsage;
+  }
+  if (asks_help) {
+    std::cout << app.help();
+    return flushed(kOk);
   }
   const std::string word = app.remaining().front();
   return usage(

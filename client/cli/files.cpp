@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -113,6 +114,26 @@ void check_writable(const std::string& what, const std::string& path) {
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(prefix + folder + ": " + error.what());
   }
+}
+
+void make_log_folder(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return;
+  const std::string prefix = "--keep-logs " + path + ": ";
+  if (fs::exists(path, error)) throw std::runtime_error(prefix + "is not a folder");
+  if (mkdir(path.c_str(), 0777) == 0) return;
+  throw std::runtime_error(prefix + (errno == ENOENT
+                                         ? "no such folder"
+                                         : std::string("cannot be made: ") + std::strerror(errno)));
+}
+
+void check_extension(const std::string& option, const std::string& path,
+                     const std::string& wanted) {
+  std::string extension = fs::path(path).extension().string();
+  for (char& c : extension)
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (extension.empty() || extension == wanted) return;
+  throw UsageError(option + " \"" + path + "\": only " + wanted + " is written, not " + extension);
 }
 
 std::vector<std::string> picture_paths(const std::string& pattern, int count) {

@@ -17,6 +17,13 @@ void write_file(const std::string& path, std::string_view bytes);
 /// folder. `what` opens the message, e.g. "--output".
 void check_writable(const std::string& what, const std::string& path);
 
+/// Makes the folder of `--keep-logs` in an existing one. Throws std::runtime_error naming path and
+/// cause.
+void make_log_folder(const std::string& path);
+
+/// Throws UsageError when the file name of `option` has an extension that is not `wanted` (".png").
+void check_extension(const std::string& option, const std::string& path, const std::string& wanted);
+
 /// Where `count` pictures go: `out.png` itself for one; `out-0.png`, `out-1.png`, … for several;
 /// where the pattern has `{}`, the number stands there. `.png` is added when missing. Throws
 /// UsageError for another extension or for nothing to write to.

@@ -39,6 +39,9 @@ JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
     const int exit_code = signals.caught() ? signals.exit_code() : kFailed;
     const Error& error = result.error();
     if (error.code != "timeout") {
+      const bool asked = give_up_at != Clock::time_point::max();
+      if (asked && signals.caught() && error.code == "cancelled")
+        give_up("interrupted", "interrupted: " + name + " was cancelled", exit_code);
       if (timed_out && error.code == "cancelled") {
         give_up("timeout", name + " was cancelled: not done within the --timeout of " +
                                seconds_text(options.timeout_seconds));
@@ -47,7 +50,8 @@ JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
     }
     const auto now = Clock::now();
     if (now >= give_up_at)
-      give_up("cancelled", name + " was told to stop and has not said that it did", exit_code);
+      give_up(signals.caught() ? "interrupted" : "timeout",
+              name + " was told to stop and has not said that it did", exit_code);
     if (give_up_at != Clock::time_point::max()) continue;
     timed_out = now >= deadline;
     if (!options.cancels) {
@@ -113,7 +117,18 @@ void add_preview_options(CLI::App& app, ResultOptions& options) {
       ->group("Result");
 }
 
+void check_preview_options(const CLI::App& app) {
+  if (app.count("--preview-every") > 0 && app.count("--preview") == 0)
+    throw UsageError("--preview-every needs --preview");
+}
+
+void check_names(const ResultOptions& options) {
+  check_extension("--save-latents", options.save_latents, ".safetensors");
+  check_extension("--preview", options.preview, ".png");
+}
+
 void check_outputs(const ResultOptions& options, int pictures) {
+  check_names(options);
   for (const std::string& path : picture_paths(options.output, pictures))
     check_writable("--output", path);
   if (!options.save_latents.empty()) check_writable("--save-latents", options.save_latents);

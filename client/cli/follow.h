@@ -27,6 +27,12 @@ void add_result_options(CLI::App& app, ResultOptions& options);
 /// `--preview FILE --preview-every K`: for verbs that hand the job in themselves.
 void add_preview_options(CLI::App& app, ResultOptions& options);
 
+/// Throws UsageError for `--preview-every` without `--preview`.
+void check_preview_options(const CLI::App& app);
+
+/// Throws UsageError when a preview or latents could not have that file name.
+void check_names(const ResultOptions& options);
+
 /// Throws unless every file can be written: UsageError for its name, std::runtime_error for its
 /// folder.
 void check_outputs(const ResultOptions& options, int pictures);

@@ -28,6 +28,17 @@ CLI::Validator seed_check() {
       "");
 }
 
+CLI::Validator dtype_check() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const auto found = kDtypes.find(text);
+        if (found == kDtypes.end()) return text + " is not float32, bfloat16 or float16";
+        text = found->second;
+        return "";
+      },
+      "");
+}
+
 }  // namespace
 
 void add_request_options(CLI::App& app, RequestOptions& options) {
@@ -75,7 +86,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->type_name("NAME")
       ->group(group);
   app.add_option("--dtype", request.dtype, "Type that is computed in: float32, bfloat16 or float16")
-      ->transform(quiet(CLI::CheckedTransformer(kDtypes)))
+      ->transform(dtype_check())
       ->type_name("TYPE")
       ->capture_default_str()
       ->group(group);

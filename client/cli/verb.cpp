@@ -1,10 +1,21 @@
 #include "client/cli/verb.h"
 
+#include <charconv>
+
 namespace troupe::cli {
 
 Verb::Verb(CLI::App& parent, const std::string& name, const std::string& description)
     : app_(parent.add_subcommand(name, description)) {
   app_->add_flag("--json", json_, "Print one JSON document on standard output");
+}
+
+std::uint64_t checked_job_id(const std::string& verb, const std::string& text) {
+  if (text.empty()) throw UsageError(verb + " needs a job's ID");
+  std::uint64_t job = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw UsageError(verb + " \"" + text + "\": ID is a number, as `troupe jobs` shows it");
+  return job;
 }
 
 std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent) {

@@ -56,6 +56,9 @@ inline CLI::Validator quiet(CLI::Validator check) {
   return check;
 }
 
+/// The number of a job as typed. Throws UsageError naming `verb` when missing, and unless a number.
+std::uint64_t checked_job_id(const std::string& verb, const std::string& text);
+
 std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent);
 
 std::unique_ptr<Verb> make_run(CLI::App& parent);

@@ -129,11 +129,13 @@ TEST_CASE("Ctrl-C cancels the job: 130; SIGTERM: 143") {
                     c.fail(owner, 1, {}, wire::JobState::cancelled);
                   });
     const Scratch scratch;
+    const Scratch errors;
+    const std::string error_path = errors / "err";
     const std::string output = scratch / "o.png";
     const std::string endpoint = controller.endpoint();
     const pid_t child = fork();
     if (child == 0) {
-      ::freopen("/dev/null", "w", stderr);
+      ::freopen(error_path.c_str(), "w", stderr);
       execl(TROUPE_BINARY_DIR "/bin/troupe", "troupe", "submit", "--prompt", "a", "--output",
             output.c_str(), "--connect", endpoint.c_str(), nullptr);
       _exit(99);
@@ -146,6 +148,8 @@ TEST_CASE("Ctrl-C cancels the job: 130; SIGTERM: 143") {
     waitpid(child, &status, 0);
     REQUIRE(WIFEXITED(status));
     CHECK(WEXITSTATUS(status) == 128 + signal);
+    CHECK(cli::read_file(error_path, 1 << 16).find("troupe: interrupted: job 1 was cancelled\n") !=
+          std::string::npos);
     CHECK(std::filesystem::is_empty(scratch.path));
   }
 }

@@ -52,6 +52,8 @@ TEST_CASE("help and version") {
   }
   CHECK(troupe::testing::troupe("--version").out == "troupe 0.1.0\n");
   CHECK(troupe::testing::troupe("").exit_code == 2);
+  CHECK(troupe::testing::troupe("help").out == help.out);
+  CHECK(troupe::testing::troupe("help submit").out == submit.out);
 }
 
 TEST_CASE("usage errors name what is wrong and what was probably meant") {
@@ -72,14 +74,26 @@ TEST_CASE("usage errors name what is wrong and what was probably meant") {
   check_refused("status --connect nowhere", 2, {"nowhere"});
   check_refused("cancel", 2, {"ID"});
   check_refused("cancel abc", 2, {"abc"});
+  check_refused("cancel -1", 2, {"-1", "ID is a number"});
+  check_refused("wait x", 2, {"x", "ID is a number"});
   check_refused("inspect", 2, {"FILE"});
+  check_refused("submit --prompt x --dtype int8", 2, {"int8 is not float32, bfloat16 or float16"});
+  check_refused("submit --prompt x --pp two", 2, {"--pp", "\"two\" is not a number"});
+  check_refused("submit --prompt x --guidance much", 2, {"--guidance", "is not a number"});
+  check_refused("submit --prompt x --steps 3 --steps 4", 2, {"--steps is given twice"});
+  check_refused("submit --prompt", 2, {"--prompt needs TEXT"});
+  check_refused("submit --prompt x --detach --output o.png", 2, {"--output", "--detach"});
+  check_refused("submit --prompt x --detach --preview o.png", 2, {"--preview", "--detach"});
+  check_refused("submit --prompt x --preview-every 2", 2, {"--preview-every needs --preview"});
+  check_refused("submit --prompt x --preview x.jpg", 2, {"--preview", ".png", ".jpg"});
+  check_refused("submit --prompt x --save-latents x.pt", 2, {"x.pt", ".safetensors"});
 }
 
 TEST_CASE("no controller at the address: said within seconds") {
   const auto begin = std::chrono::steady_clock::now();
   for (const char* verb : {"status", "jobs", "cancel 1", "stop", "wait 1", "submit --prompt x"}) {
     check_refused(std::string(verb) + " --connect ipc:///tmp/troupe-none/control.sock", 1,
-                  {"ipc:///tmp/troupe-none/control.sock", "no controller"});
+                  {"ipc:///tmp/troupe-none/control.sock", "no controller", "`troupe start`"});
   }
   check_refused("status --connect 127.0.0.1:9", 1, {"tcp://127.0.0.1:9", "no controller"});
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
@@ -91,6 +105,22 @@ TEST_CASE("no controller at the address: said within seconds") {
   const auto by_default =
       troupe::testing::troupe("status", "XDG_RUNTIME_DIR=" + scratch.path.string());
   CHECK(by_default.err.find(scratch / "troupe/control.sock") != std::string::npos);
+}
+
+TEST_CASE("standard output that cannot be written is a failure") {
+  for (const char* arguments : {"--help", "--version", "help", "submit --help"}) {
+    // The last redirection counts: the outer one only opens its file.
+    const auto result =
+        troupe::testing::troupe(std::string(arguments) + " > /dev/full; exit $?; :");
+    INFO(arguments);
+    CHECK(result.exit_code == 1);
+  }
+}
+
+TEST_CASE("plan refuses with the code that a controller would") {
+  const auto result = troupe::testing::troupe("plan --model /troupe-none --json");
+  CHECK(result.exit_code == 1);
+  CHECK(result.out.find("\"code\": \"bad_request\"") != std::string::npos);
 }
 
 TEST_CASE("with --json an error is one document, too") {

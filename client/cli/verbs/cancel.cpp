@@ -11,24 +11,26 @@ class CancelVerb : public Verb {
  public:
   explicit CancelVerb(CLI::App& parent)
       : Verb(parent, "cancel", "End a job at its next micro-step") {
-    app_->add_option("ID", job_, "The job, as `troupe jobs` names it");
+    app_->add_option("ID", id_, "The job, as `troupe jobs` names it");
     add_connect_option(*app_, endpoint_);
   }
 
   int run() override {
-    if (app_->count("ID") == 0) throw UsageError("cancel needs a job's ID");
+    const std::uint64_t job = checked_job_id("cancel", id_);
     Client client = take(Client::connect(checked_endpoint(endpoint_)));
-    const std::string note = take(client.cancel(job_));
+    const std::string note = take(client.cancel(job));
     if (json()) {
-      print_json({{"job", job_}, {"note", note}});
+      print_json({{"job", job}, {"note", note}});
     } else {
-      std::cout << "job " << job_ << ": " << (note.empty() ? "cancelled" : note) << std::endl;
+      const std::string name = "job " + std::to_string(job);
+      if (note.rfind(name + " ", 0) != 0) std::cout << name << ": ";
+      std::cout << (note.empty() ? "cancelled" : note) << std::endl;
     }
     return kOk;
   }
 
  private:
-  std::uint64_t job_ = 0;
+  std::string id_;
   std::string endpoint_;
 };
 

@@ -75,7 +75,8 @@ class InspectVerb : public Verb {
       rows.push_back({tensor.name, std::string(spec::dtype_name(tensor.dtype)),
                       spec::shape_text(tensor.shape)});
     }
-    std::cout << file_ << ": " << rows.size() << " tensors, " << bytes_text(index.bytes()) << "\n"
+    std::cout << file_ << ": " << rows.size() << (rows.size() == 1 ? " tensor, " : " tensors, ")
+              << bytes_text(index.bytes()) << "\n"
               << table({"NAME", "TYPE", "SHAPE"}, rows) << std::flush;
     return kOk;
   }

@@ -30,8 +30,7 @@ class PlanVerb : public Verb {
     if (request_.request.prompts.empty()) request_.request.prompts = {""};
     settle(request_);
     const wire::JobSpec job = client::to_wire(make_submission(request_));
-    const auto model = spec::read_model_spec(job.model);
-    const plan::Plan plan = plan::make_plan(model, job.request, job.parallelism);
+    const plan::Plan plan = planned(job);
     if (json()) {
       print_json(plan::to_json(plan));
       return kOk;
@@ -42,6 +41,17 @@ class PlanVerb : public Verb {
   }
 
  private:
+  /// What a controller would refuse, under the code that it would refuse it with.
+  static plan::Plan planned(const wire::JobSpec& job) {
+    try {
+      return plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw CommandError(Error{"bad_request", error.what()});
+    }
+  }
+
   RequestOptions request_;
 };
 

@@ -1,5 +1,6 @@
 #include <filesystem>
 
+#include "client/cli/files.h"
 #include "client/cli/follow.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
@@ -47,6 +48,7 @@ class RunVerb : public Verb {
     if (request_.model.empty()) throw UsageError("run needs --model");
     if (request_.request.prompts.empty()) throw UsageError("run needs --prompt");
     settle(request_);
+    check_preview_options(*app_);
     check_outputs(results_, picture_count(request_));
     Submission submission = make_submission(request_);
     ask_for_results(results_, submission.request);
@@ -60,8 +62,13 @@ class RunVerb : public Verb {
     if (const auto error = client::check_init_latents(submission.request))
       throw CommandError(*error);
     const wire::JobSpec job = client::to_wire(submission);
-    const auto model = spec::read_model_spec(job.model);
-    plan::make_plan(model, job.request, job.parallelism);
+    try {
+      plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw CommandError(Error{"bad_request", error.what()});
+    }
   }
 
   int run_on_own_cluster(const Submission& submission) {
@@ -71,6 +78,7 @@ class RunVerb : public Verb {
     if (!options_.log_folder.empty()) {
       options_.log_folder =
           std::filesystem::absolute(options_.log_folder).lexically_normal().string();
+      make_log_folder(options_.log_folder);
     }
     SignalWatch signals;
     cluster::Cluster cluster(options_);
@@ -81,7 +89,7 @@ class RunVerb : public Verb {
       if (!signals.caught()) throw;
     }
     if (signals.caught())
-      throw CommandError(Error{"cancelled", "interrupted while actors were starting"},
+      throw CommandError(Error{"interrupted", "interrupted while actors were starting"},
                          signals.exit_code());
     Client client = take(Client::connect(cluster.endpoint()));
     return follow_job(

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 
@@ -89,6 +90,7 @@ class StartVerb : public Verb {
     absolute(options_.model);
     absolute(options_.log_folder);
     absolute(log_);
+    if (!options_.log_folder.empty()) make_log_folder(options_.log_folder);
     if (!options_.model.empty()) spec::read_model_spec(options_.model);
   }
 
@@ -121,6 +123,7 @@ class StartVerb : public Verb {
       tell({true, ready_text(cluster)});
       cluster.run_until_stopped();
     }
+    if (signals.caught() == SIGINT && isatty(STDERR_FILENO)) std::cerr << std::endl;
     return kOk;
   }
 

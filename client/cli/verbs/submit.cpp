@@ -31,8 +31,13 @@ class SubmitVerb : public Verb {
   int run() override {
     if (request_.request.prompts.empty()) throw UsageError("submit needs --prompt");
     settle(request_);
+    check_preview_options(*app_);
     const std::string endpoint = checked_endpoint(endpoint_);
-    if (!detach_) check_outputs(results_, picture_count(request_));
+    if (detach_) {
+      refuse_with_detach();
+    } else {
+      check_outputs(results_, picture_count(request_));
+    }
     Submission submission = make_submission(request_);
     submission.detached = detach_;
     ask_for_results(results_, submission.request);
@@ -48,6 +53,16 @@ class SubmitVerb : public Verb {
   }
 
  private:
+  /// `--save-latents` stays: the job is asked for latents, which `troupe wait` then writes.
+  void refuse_with_detach() const {
+    for (const char* option : {"--output", "--preview"}) {
+      if (app_->count(option) > 0)
+        throw UsageError(std::string(option) +
+                         " does not go with --detach: `troupe wait ID` writes the pictures");
+    }
+    check_names(results_);
+  }
+
   int hand_in(Client& client, const Submission& submission) {
     const std::uint64_t job = take(client.submit(submission));
     if (json()) {

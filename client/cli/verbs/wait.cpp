@@ -13,7 +13,7 @@ class WaitVerb : public Verb {
   explicit WaitVerb(CLI::App& parent)
       : Verb(parent, "wait",
              "Follow a job that was handed in with --detach, and write its pictures") {
-    app_->add_option("ID", job_, "The job, as `troupe submit --detach` and `troupe jobs` name it");
+    app_->add_option("ID", id_, "The job, as `troupe submit --detach` and `troupe jobs` name it");
     add_connect_option(*app_, endpoint_);
     add_result_options(*app_, results_);
     app_->footer(
@@ -22,18 +22,18 @@ class WaitVerb : public Verb {
   }
 
   int run() override {
-    if (app_->count("ID") == 0) throw UsageError("wait needs a job's ID");
+    const std::uint64_t job = checked_job_id("wait", id_);
     const std::string endpoint = checked_endpoint(endpoint_);
     check_outputs(results_, 1);
     results_.cancels = false;
     const SignalWatch signals;
     Client client = take(Client::connect(endpoint));
     return follow_job(
-        client, [&](const Client::OnProgress&) { return job_; }, results_, json(), signals);
+        client, [&](const Client::OnProgress&) { return job; }, results_, json(), signals);
   }
 
  private:
-  std::uint64_t job_ = 0;
+  std::string id_;
   std::string endpoint_;
   ResultOptions results_;
 };
