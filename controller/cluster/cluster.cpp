@@ -96,7 +96,8 @@ class Cluster::Impl {
     ended_.notify_all();
   }
 
-  void begin_stop(const wire::Failure& why = {wire::FailureCode::cancelled, "the cluster was stopped"}) {
+  void begin_stop(const wire::Failure& why = {wire::FailureCode::cancelled,
+                                              "the cluster was stopped"}) {
     controller_->stop(why, [this] {
       guard_.reset();
       // A turn for what still goes out to clients; then the loop ends.
@@ -104,7 +105,8 @@ class Cluster::Impl {
     });
   }
 
-  /// Something that nobody expected was thrown on the loop: there is no knowing what was left half-done.
+  /// Something that nobody expected was thrown on the loop: there is no knowing what was left
+  /// half-done.
   void begin_stop_by(const std::string& what) {
     const std::string why = "the controller failed: " + what;
     std::fprintf(stderr, "troupe: %s\n", why.c_str());

@@ -7,23 +7,25 @@
 namespace troupe::cluster {
 
 struct ClusterOptions {
-  std::string listen;           // "" = ipc in a private folder
+  std::string listen;  // "" = ipc in a private folder
   int actors = 1;
-  std::string model;            // default model folder; may be empty
-  std::string device = "cpu";   // cpu | cuda: actor i gets GPU i
+  std::string model;           // default model folder; may be empty
+  std::string device = "cpu";  // cpu | cuda: actor i gets GPU i
   int threads_per_actor = 1;
-  std::string actor_program;    // path of troupe-actor; "" = beside this executable
-  bool insecure = false;        // allow a bind beyond loopback without keys
-  std::string log_folder;       // where actors' output goes; "" = only its last lines are kept, for causes of failure
+  std::string actor_program;  // path of troupe-actor; "" = beside this executable
+  bool insecure = false;      // allow a bind beyond loopback without keys
+  std::string log_folder;     // where actors' output goes; "" = only its last lines are kept, for
+                              // causes of failure
   int max_queued_jobs = 64;
-  std::chrono::seconds task_deadline{600};  // without any progress of a busy actor's work loop
+  std::chrono::seconds task_deadline{600};   // without any progress of a busy actor's work loop
   std::chrono::seconds start_deadline{120};  // from an actor's spawn to its hello
 };
 
 /// The controller with its local node agent, on a thread of its own. Thread-safe.
 class Cluster {
  public:
-  /// Binds and spawns; throws std::runtime_error, one line: port in use, folder open to others, no troupe-actor, …
+  /// Binds and spawns; throws std::runtime_error, one line: port in use, folder open to others, no
+  /// troupe-actor, …
   explicit Cluster(ClusterOptions options);
   /// Stops, if nobody has yet.
   ~Cluster();
@@ -32,13 +34,14 @@ class Cluster {
 
   /// What clients connect to, with the real port.
   const std::string& endpoint() const;
-  /// Returns when every actor said hello; throws std::runtime_error naming the actor and why when one cannot start, or
-  /// when the deadline passes.
+  /// Returns when every actor said hello; throws std::runtime_error naming the actor and why when
+  /// one cannot start, or when the deadline passes.
   void wait_ready(std::chrono::milliseconds deadline);
-  /// Returns when the cluster has stopped, by `stop` or because a client asked for it. Throws std::runtime_error when
-  /// the controller failed and stopped by itself.
+  /// Returns when the cluster has stopped, by `stop` or because a client asked for it. Throws
+  /// std::runtime_error when the controller failed and stopped by itself.
   void run_until_stopped();
-  /// Ends jobs, actors and the controller; returns when nothing is left. From a normal thread, not a signal handler.
+  /// Ends jobs, actors and the controller; returns when nothing is left. From a normal thread, not
+  /// a signal handler.
   void stop();
 
  private:

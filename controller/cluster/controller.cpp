@@ -19,22 +19,26 @@ constexpr std::chrono::milliseconds kStopDeadline{1500};
 Controller::Controller(boost::asio::io_context& io, const ClusterOptions& options)
     : io_(io),
       options_(options),
-      token_(std::to_string(control::random_incarnation()) + std::to_string(control::random_incarnation())),
+      token_(std::to_string(control::random_incarnation()) +
+             std::to_string(control::random_incarnation())),
       members_(token_),
       table_(options.max_queued_jobs, kKeptJobs),
       supervision_timer_(io),
       stop_timer_(io) {
-  if (options_.actors < 1) throw std::runtime_error("[cluster] actors is " + std::to_string(options_.actors) + ": at least 1 is needed");
+  if (options_.actors < 1)
+    throw std::runtime_error("[cluster] actors is " + std::to_string(options_.actors) +
+                             ": at least 1 is needed");
   if (options_.device != "cpu" && options_.device != "cuda") {
     throw std::runtime_error("[cluster] device is \"" + options_.device + "\": cpu or cuda");
   }
   if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
   open_endpoints();
   make_rooms();
-  agent_ = std::make_unique<NodeAgent>(io_, options_.actor_program, options_.log_folder,
-                                       [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
-                                         actor_exited(id, incarnation, cause);
-                                       });
+  agent_ = std::make_unique<NodeAgent>(
+      io_, options_.actor_program, options_.log_folder,
+      [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
+        actor_exited(id, incarnation, cause);
+      });
   for (int i = 0; i < options_.actors; ++i) {
     const std::string device = options_.device == "cpu" ? "cpu" : "cuda:" + std::to_string(i);
     spawn(members_.add(control::host_name(), device).id);
@@ -43,7 +47,8 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
 }
 
 Controller::~Controller() {
-  for (const auto peer : server_->peer_ids()) server_->drop(peer, "the cluster has stopped");
+  for (const auto peer : server_->peer_ids())
+    server_->drop(peer, "the cluster has stopped");
 }
 
 double Controller::now() const {
@@ -57,7 +62,8 @@ void Controller::open_endpoints() {
   server.software = "troupe " TROUPE_VERSION;
   server.insecure = options_.insecure;
   server.socket.context = control::make_context();
-  // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for a free pair.
+  // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for
+  // a free pair.
   for (int attempt = 0;; ++attempt) {
     server_ = std::make_unique<control::Server>(io_, server);
     socket_file_ = SocketFile(server_->endpoint());
@@ -77,9 +83,10 @@ void Controller::open_endpoints() {
     check_ready();
     runner_->start_queued();
   });
-  server_->on_message([this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
-    on_message(peer, header, payload);
-  });
+  server_->on_message(
+      [this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
+        on_message(peer, header, payload);
+      });
   server_->on_lost([this](control::PeerId peer, const std::string& why) { on_lost(peer, why); });
   // Nothing is sent a second time: what is missing may have been the end of a task.
   server_->on_gap([this](control::PeerId peer, std::uint64_t missing) {
@@ -94,7 +101,8 @@ void Controller::make_rooms() {
       *server_, members_,
       Deployments::Events{
           .on_free = [this] { boost::asio::post(io_, [this] { runner_->start_queued(); }); },
-          .on_stuck = [this](ActorId id) { kill_actor(id, "it did not answer the end of its epoch"); }});
+          .on_stuck =
+              [this](ActorId id) { kill_actor(id, "it did not answer the end of its epoch"); }});
   runner_ = std::make_unique<jobs::JobRunner>(jobs::JobRunner::Tools{
       .io = io_,
       .server = *server_,
@@ -104,8 +112,8 @@ void Controller::make_rooms() {
       .deployments = *deployments_,
       .table = table_,
       .now = [this] { return now(); },
-      .on_progress =
-          [this](const jobs::JobEntry& job, wire::JobProgress progress) { gateway_->tell_progress(job, progress); },
+      .on_progress = [this](const jobs::JobEntry& job,
+                            wire::JobProgress progress) { gateway_->tell_progress(job, progress); },
       .on_finished = [this](const jobs::JobEntry& job) { gateway_->tell_finished(job); }});
   gateway::ClusterFacts facts{.version = TROUPE_VERSION,
                               .host = control::host_name(),
@@ -114,8 +122,8 @@ void Controller::make_rooms() {
                               .model = options_.model,
                               .started = now()};
   gateway_ = std::make_unique<gateway::Gateway>(
-      facts, gateway::Gateway::Tools{*server_, *blob_server_, blobs_, members_, *deployments_, table_, *runner_,
-                                     [this] { return now(); },
+      facts, gateway::Gateway::Tools{*server_, *blob_server_, blobs_, members_, *deployments_,
+                                     table_, *runner_, [this] { return now(); },
                                      [this] {
                                        if (stop_asked_) boost::asio::post(io_, stop_asked_);
                                      }});
@@ -139,24 +147,30 @@ void Controller::spawn(ActorId id) {
 std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer) {
   if (stopping_) return "the cluster is stopping";
   if (peer.hello.role == "client") return std::nullopt;
-  if (peer.hello.role != "actor") return "role \"" + peer.hello.role + "\" is not known here: client or actor";
+  if (peer.hello.role != "actor")
+    return "role \"" + peer.hello.role + "\" is not known here: client or actor";
   return members_.hello(peer);
 }
 
-void Controller::on_message(control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
+void Controller::on_message(control::PeerId peer, const wire::Header& header,
+                            std::span<const std::byte> payload) {
   const Actor* actor = members_.by_peer(peer);
   if (!actor) {
     if (stopping_ && header.kind == wire::Kind::submit_job) {
-      server_->reply(peer, header, wire::Failure{wire::FailureCode::refused, "the cluster is stopping"});
+      server_->reply(peer, header,
+                     wire::Failure{wire::FailureCode::refused, "the cluster is stopping"});
       return;
     }
     gateway_->on_message(peer, header, payload);
     return;
   }
   switch (header.kind) {
-    case wire::Kind::task_done: return runner_->task_done(actor->id, wire::decode<wire::TaskDone>(payload));
-    case wire::Kind::task_failed: return runner_->task_failed(actor->id, wire::decode<wire::TaskFailed>(payload));
-    default: return;
+    case wire::Kind::task_done:
+      return runner_->task_done(actor->id, wire::decode<wire::TaskDone>(payload));
+    case wire::Kind::task_failed:
+      return runner_->task_failed(actor->id, wire::decode<wire::TaskFailed>(payload));
+    default:
+      return;
   }
 }
 
@@ -190,8 +204,10 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
   stopped_ = std::move(stopped);
   supervision_timer_.cancel();
   for (const auto& [id, actor] : members_.all()) {
-    if (actor.state == ActorState::ready) server_->send(actor.peer, wire::Shutdown{});
-    else agent_->kill(id);
+    if (actor.state == ActorState::ready)
+      server_->send(actor.peer, wire::Shutdown{});
+    else
+      agent_->kill(id);
   }
   if (agent_->running() == 0) {
     boost::asio::post(io_, std::exchange(stopped_, nullptr));
@@ -200,7 +216,8 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
   stop_timer_.expires_after(kStopDeadline);
   stop_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
-    for (const auto& [id, actor] : members_.all()) agent_->kill(id);
+    for (const auto& [id, actor] : members_.all())
+      agent_->kill(id);
   });
 }
 

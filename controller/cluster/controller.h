@@ -20,8 +20,8 @@
 
 namespace troupe::cluster {
 
-/// The controller on its loop: wires membership, deployments, jobs and gateway together and handles what happens to
-/// processes. Construct, use and destroy it on the thread that runs `io`.
+/// The controller on its loop: wires membership, deployments, jobs and gateway together and handles
+/// what happens to processes. Construct, use and destroy it on the thread that runs `io`.
 class Controller {
  public:
   /// Binds and spawns. Throws std::runtime_error, one line.
@@ -31,7 +31,8 @@ class Controller {
   std::string endpoint() const { return server_->endpoint(); }
   /// Called once, when all actors are ready (nothing) or one cannot be started (why).
   void on_ready(std::function<void(std::optional<std::string>)> handler);
-  /// Jobs fail with that cause: `why`. Actors are told to leave, and those that do not are killed; then `stopped` is called.
+  /// Jobs fail with that cause: `why`. Actors are told to leave, and those that do not are killed;
+  /// then `stopped` is called.
   void stop(const wire::Failure& why, std::function<void()> stopped);
   /// A client asked the cluster to stop.
   void on_stop_asked(std::function<void()> handler) { stop_asked_ = std::move(handler); }
@@ -42,7 +43,8 @@ class Controller {
   void spawn(ActorId id);
   void actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
   std::optional<std::string> on_connect(const control::PeerInfo& peer);
-  void on_message(control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload);
+  void on_message(control::PeerId peer, const wire::Header& header,
+                  std::span<const std::byte> payload);
   void on_lost(control::PeerId peer, const std::string& why);
   void check_ready();
   void cannot_start(const std::string& why);
@@ -71,7 +73,8 @@ class Controller {
   boost::asio::steady_timer stop_timer_;
   std::map<ActorId, std::string> kill_reasons_;
   std::map<ActorId, control::Clock::time_point> spawned_at_;
-  std::map<ActorId, control::Clock::time_point> seen_idle_;  // when supervision last saw it without a task
+  std::map<ActorId, control::Clock::time_point>
+      seen_idle_;  // when supervision last saw it without a task
   std::optional<std::string> start_failure_;
   std::function<void(std::optional<std::string>)> ready_handler_;
   std::function<void()> stop_asked_;

@@ -14,7 +14,8 @@ constexpr control::Milliseconds kTakeDownDeadline{20'000};
 
 }  // namespace
 
-/// A deployment on its way: how many answers are still to come. Over with the last one, or with the first failure.
+/// A deployment on its way: how many answers are still to come. Over with the last one, or with the
+/// first failure.
 struct Deployments::Loading {
   std::shared_ptr<Deployment> deployment;
   OnReady on_ready;
@@ -28,15 +29,19 @@ std::shared_ptr<Deployment> Deployments::get(std::uint64_t id) const {
   return found == deployments_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Deployment> Deployments::find_idle(const std::string& model, const plan::Plan& plan) const {
+std::shared_ptr<Deployment> Deployments::find_idle(const std::string& model,
+                                                   const plan::Plan& plan) const {
   for (const auto& [id, deployment] : deployments_) {
-    const bool fits = deployment->ready && deployment->model == model && deployment->dtype == plan.request.dtype &&
+    const bool fits = deployment->ready && deployment->model == model &&
+                      deployment->dtype == plan.request.dtype &&
                       deployment->degrees == plan.degrees && deployment->stages == plan.stages;
     const auto idle = [&](ActorId id) {
       const Actor& actor = members_.at(id);
-      return actor.state == ActorState::ready && actor.job == 0 && actor.deployment == deployment->id;
+      return actor.state == ActorState::ready && actor.job == 0 &&
+             actor.deployment == deployment->id;
     };
-    if (fits && std::all_of(deployment->actor_of_rank.begin(), deployment->actor_of_rank.end(), idle)) {
+    if (fits &&
+        std::all_of(deployment->actor_of_rank.begin(), deployment->actor_of_rank.end(), idle)) {
       return deployment;
     }
   }
@@ -45,7 +50,8 @@ std::shared_ptr<Deployment> Deployments::find_idle(const std::string& model, con
 
 std::optional<std::vector<ActorId>> Deployments::choose_actors(int world) const {
   auto idle = members_.idle();
-  std::stable_partition(idle.begin(), idle.end(), [&](ActorId id) { return members_.at(id).deployment == 0; });
+  std::stable_partition(idle.begin(), idle.end(),
+                        [&](ActorId id) { return members_.at(id).deployment == 0; });
   if (static_cast<int>(idle.size()) < world) return std::nullopt;
   idle.resize(world);
   std::sort(idle.begin(), idle.end());
@@ -55,7 +61,8 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(int world) const 
 std::shared_ptr<Deployment> Deployments::load(const std::string& model, const plan::Plan& plan,
                                               std::vector<ActorId> actors, OnReady on_ready) {
   for (const ActorId actor : actors) {
-    if (const auto old = get(members_.at(actor).deployment)) take_down(old, "its actors are needed");
+    if (const auto old = get(members_.at(actor).deployment))
+      take_down(old, "its actors are needed");
   }
   auto deployment = std::make_shared<Deployment>();
   deployment->id = next_id_++;
@@ -72,7 +79,8 @@ std::shared_ptr<Deployment> Deployments::load(const std::string& model, const pl
     actor.deployment = deployment->id;
     actor.rank = static_cast<std::int32_t>(rank);
   }
-  auto loading = std::make_shared<Loading>(Loading{.deployment = deployment, .on_ready = std::move(on_ready), .failure = {}});
+  auto loading = std::make_shared<Loading>(
+      Loading{.deployment = deployment, .on_ready = std::move(on_ready), .failure = {}});
   try {
     load_stages(loading);
   } catch (...) {
@@ -114,7 +122,8 @@ void Deployments::load_stages(const std::shared_ptr<Loading>& loading) {
 
 void Deployments::connect_groups(const std::shared_ptr<Loading>& loading) {
   const auto& deployment = *loading->deployment;
-  const std::string backend = members_.at(deployment.actor_of_rank[0]).device == "cpu" ? "shm" : "nccl";
+  const std::string backend =
+      members_.at(deployment.actor_of_rank[0]).device == "cpu" ? "shm" : "nccl";
   loading->waiting_for = deployment.actor_of_rank.size();
   for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
     wire::ConnectGroups message;
@@ -142,13 +151,15 @@ void Deployments::connect_groups(const std::shared_ptr<Loading>& loading) {
   }
 }
 
-void Deployments::count(const std::shared_ptr<Loading>& loading, ActorId actor, const control::Reply& reply,
+void Deployments::count(const std::shared_ptr<Loading>& loading, ActorId actor,
+                        const control::Reply& reply,
                         void (Deployments::*next)(const std::shared_ptr<Loading>&)) {
   if (loading->over) return;
   if (!get(loading->deployment->id)) {
     loading->failure = {wire::FailureCode::cancelled, "the deployment was taken down"};
   } else if (!reply.ok()) {
-    loading->failure = {reply.failure().code, "actor " + std::to_string(actor) + ": " + reply.failure().what};
+    loading->failure = {reply.failure().code,
+                        "actor " + std::to_string(actor) + ": " + reply.failure().what};
   }
   if (loading->failure) return finish(loading);
   if (--loading->waiting_for == 0) (this->*next)(loading);
@@ -185,10 +196,12 @@ void Deployments::end_epoch(ActorId id, std::uint64_t epoch, const std::string& 
   server_.request(leaving.peer, wire::AbortEpoch{epoch, why}, kTakeDownDeadline,
                   [this, id, epoch](const control::Reply& reply) {
                     Actor& actor = members_.at(id);
-                    if (actor.leaving_epoch != epoch) return;  // another process by now, or another end
+                    if (actor.leaving_epoch != epoch)
+                      return;  // another process by now, or another end
                     const auto code = reply.ok() ? wire::FailureCode::none : reply.failure().code;
                     if (code == wire::FailureCode::timeout) return events_.on_stuck(id);
-                    if (code == wire::FailureCode::lost) return;  // its exit follows, and a new process
+                    if (code == wire::FailureCode::lost)
+                      return;  // its exit follows, and a new process
                     actor.leaving_epoch = 0;
                     events_.on_free();
                   });

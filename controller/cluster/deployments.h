@@ -13,7 +13,8 @@
 
 namespace troupe::cluster {
 
-/// model × mesh × stage split, loaded at its actors with the groups between them. Jobs with the same needs share it.
+/// model × mesh × stage split, loaded at its actors with the groups between them. Jobs with the
+/// same needs share it.
 struct Deployment {
   std::uint64_t id = 0;
   std::uint64_t epoch = 0;
@@ -28,15 +29,17 @@ struct Deployment {
   bool ready = false;
 };
 
-/// Loads deployments onto actors, connects their groups, and takes them down again. Lives on the controller's loop.
+/// Loads deployments onto actors, connects their groups, and takes them down again. Lives on the
+/// controller's loop.
 class Deployments {
  public:
   /// Empty failure = success.
-  using OnReady = std::function<void(std::shared_ptr<Deployment>, const std::optional<wire::Failure>&)>;
+  using OnReady =
+      std::function<void(std::shared_ptr<Deployment>, const std::optional<wire::Failure>&)>;
 
   struct Events {
-    std::function<void()> on_free;            // an actor is done with a deployment that was taken down
-    std::function<void(ActorId)> on_stuck;    // it does not answer the end of its epoch
+    std::function<void()> on_free;  // an actor is done with a deployment that was taken down
+    std::function<void(ActorId)> on_stuck;  // it does not answer the end of its epoch
   };
 
   Deployments(control::Server& server, Members& members, Events events)
@@ -46,12 +49,12 @@ class Deployments {
   std::shared_ptr<Deployment> find_idle(const std::string& model, const plan::Plan& plan) const;
   /// Enough idle actors for this many ranks, those that keep no deployment first; or nothing.
   std::optional<std::vector<ActorId>> choose_actors(int world) const;
-  /// Loads weights at the actors, then connects the groups. Whatever the actors kept before is unloaded.
-  /// `on_ready` is called once. On failure nothing half-loaded remains.
-  std::shared_ptr<Deployment> load(const std::string& model, const plan::Plan& plan, std::vector<ActorId> actors,
-                                   OnReady on_ready);
-  /// Ends the deployment's epoch at all its actors and forgets it there. They are not idle before they have answered;
-  /// those that do not in time are stuck.
+  /// Loads weights at the actors, then connects the groups. Whatever the actors kept before is
+  /// unloaded. `on_ready` is called once. On failure nothing half-loaded remains.
+  std::shared_ptr<Deployment> load(const std::string& model, const plan::Plan& plan,
+                                   std::vector<ActorId> actors, OnReady on_ready);
+  /// Ends the deployment's epoch at all its actors and forgets it there. They are not idle before
+  /// they have answered; those that do not in time are stuck.
   void take_down(const std::shared_ptr<Deployment>& deployment, const std::string& why);
   std::shared_ptr<Deployment> get(std::uint64_t id) const;
 

@@ -18,7 +18,8 @@ std::string ExitCause::text() const {
   std::string text;
   if (by_signal) {
     const char* name = sigabbrev_np(number);
-    text = "killed by signal " + std::to_string(number) + (name ? " (SIG" + std::string(name) + ")" : "");
+    text = "killed by signal " + std::to_string(number) +
+           (name ? " (SIG" + std::string(name) + ")" : "");
     if (core) text += ", core dumped";
   } else {
     text = "exit code " + std::to_string(number);

@@ -7,9 +7,9 @@ namespace troupe::cluster {
 /// How a child process ended.
 struct ExitCause {
   bool by_signal = false;
-  int number = 0;                  // signal or exit code
+  int number = 0;  // signal or exit code
   bool core = false;
-  std::vector<std::string> log;    // its last lines
+  std::vector<std::string> log;  // its last lines
   /// "killed by signal 9 (SIGKILL)" or "exit code 1", then the last log line where there is one.
   std::string text() const;
 };

@@ -10,7 +10,8 @@ constexpr int kMaxFaults = 8;
 
 }  // namespace
 
-void run_guarded(boost::asio::io_context& io, const std::function<void(const std::string&)>& on_fault) {
+void run_guarded(boost::asio::io_context& io,
+                 const std::function<void(const std::string&)>& on_fault) {
   for (int faults = 0; faults < kMaxFaults; ++faults) {
     std::string what = "an exception without text";
     try {

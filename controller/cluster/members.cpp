@@ -6,10 +6,14 @@ namespace troupe::cluster {
 
 const char* to_string(ActorState state) {
   switch (state) {
-    case ActorState::starting: return "starting";
-    case ActorState::ready: return "ready";
-    case ActorState::leaving: return "leaving";
-    case ActorState::dead: return "dead";
+    case ActorState::starting:
+      return "starting";
+    case ActorState::ready:
+      return "ready";
+    case ActorState::leaving:
+      return "leaving";
+    case ActorState::dead:
+      return "dead";
   }
   return "?";
 }
@@ -20,7 +24,8 @@ Actor& Members::add(const std::string& host, const std::string& device) {
   actor.id = id;
   actor.host = host;
   actor.device = device;
-  for (const auto& [other, existing] : actors_) actor.local_rank += existing.host == host ? 1 : 0;
+  for (const auto& [other, existing] : actors_)
+    actor.local_rank += existing.host == host ? 1 : 0;
   return actors_.emplace(id, std::move(actor)).first->second;
 }
 
@@ -38,13 +43,18 @@ void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) 
 
 std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
   const auto shown = peer.hello.attributes.find("token");
-  if (shown == peer.hello.attributes.end() || shown->second != token_) return "no actor of this cluster: wrong token";
-  const auto found = std::find_if(actors_.begin(), actors_.end(),
-                                  [&](const auto& entry) { return entry.second.incarnation == peer.incarnation; });
-  if (found == actors_.end()) return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
+  if (shown == peer.hello.attributes.end() || shown->second != token_)
+    return "no actor of this cluster: wrong token";
+  const auto found = std::find_if(actors_.begin(), actors_.end(), [&](const auto& entry) {
+    return entry.second.incarnation == peer.incarnation;
+  });
+  if (found == actors_.end())
+    return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
   Actor& actor = found->second;
-  if (actor.state == ActorState::leaving) return "actor " + std::to_string(actor.id) + " was lost before";
-  if (actor.state == ActorState::dead) return "actor " + std::to_string(actor.id) + " was declared dead";
+  if (actor.state == ActorState::leaving)
+    return "actor " + std::to_string(actor.id) + " was lost before";
+  if (actor.state == ActorState::dead)
+    return "actor " + std::to_string(actor.id) + " was declared dead";
   actor.state = ActorState::ready;
   actor.peer = peer.id;
   actor.failed_starts = 0;
@@ -83,7 +93,8 @@ Actor* Members::by_peer(control::PeerId peer) {
 std::vector<ActorId> Members::idle() const {
   std::vector<ActorId> result;
   for (const auto& [id, actor] : actors_) {
-    if (actor.state == ActorState::ready && actor.job == 0 && actor.leaving_epoch == 0) result.push_back(id);
+    if (actor.state == ActorState::ready && actor.job == 0 && actor.leaving_epoch == 0)
+      result.push_back(id);
   }
   return result;
 }

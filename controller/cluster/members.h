@@ -26,16 +26,17 @@ struct Actor {
   std::string device;
   std::int32_t local_rank = 0;
   std::uint64_t restarts = 0;
-  std::uint32_t failed_starts = 0;  // in a row, without a hello
+  std::uint32_t failed_starts = 0;               // in a row, without a hello
   std::map<std::string, std::string> addresses;  // tensor-plane address by backend name
-  std::uint64_t job = 0;            // that has it now; 0 = none
-  std::uint64_t deployment = 0;     // whose stage it keeps; 0 = none
-  std::int32_t rank = -1;           // in that deployment's mesh
+  std::uint64_t job = 0;                         // that has it now; 0 = none
+  std::uint64_t deployment = 0;                  // whose stage it keeps; 0 = none
+  std::int32_t rank = -1;                        // in that deployment's mesh
   std::uint64_t leaving_epoch = 0;  // told to end it and has not answered yet; 0 = none
   std::string last_cause;           // why its last process ended
 };
 
-/// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed here.
+/// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed
+/// here.
 class Members {
  public:
   /// `token` is what a process of this cluster shows in its hello.
@@ -49,7 +50,8 @@ class Members {
 
   /// A new process fills the place.
   void spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid);
-  /// A hello of an actor: nothing when it is the process that fills the place, else why it is refused (fencing).
+  /// A hello of an actor: nothing when it is the process that fills the place, else why it is
+  /// refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
   /// Its link is gone: it gets nothing more to do. Null when the peer is no actor.
   const Actor* lost(control::PeerId peer);

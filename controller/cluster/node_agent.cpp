@@ -8,9 +8,12 @@
 
 namespace troupe::cluster {
 
-NodeAgent::NodeAgent(boost::asio::io_context& io, std::string program, std::filesystem::path log_folder,
-                     OnExit on_exit)
-    : io_(io), program_(std::move(program)), log_folder_(std::move(log_folder)), on_exit_(std::move(on_exit)) {}
+NodeAgent::NodeAgent(boost::asio::io_context& io, std::string program,
+                     std::filesystem::path log_folder, OnExit on_exit)
+    : io_(io),
+      program_(std::move(program)),
+      log_folder_(std::move(log_folder)),
+      on_exit_(std::move(on_exit)) {}
 
 NodeAgent::~NodeAgent() = default;
 
@@ -25,10 +28,13 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
                        "--threads",     std::to_string(launch.threads),
                        "--parent",      std::to_string(getpid())};
   const auto threads = std::to_string(launch.threads);
-  options.environment = {"TROUPE_TOKEN=" + launch.token, "OMP_NUM_THREADS=" + threads, "MKL_NUM_THREADS=" + threads};
-  if (!log_folder_.empty()) options.log = log_folder_ / ("actor-" + std::to_string(launch.id) + ".log");
+  options.environment = {"TROUPE_TOKEN=" + launch.token, "OMP_NUM_THREADS=" + threads,
+                         "MKL_NUM_THREADS=" + threads};
+  if (!log_folder_.empty())
+    options.log = log_folder_ / ("actor-" + std::to_string(launch.id) + ".log");
   auto process = std::make_unique<Process>(
-      io_, options, [this, id = launch.id, incarnation = launch.incarnation](const ExitCause& cause) {
+      io_, options,
+      [this, id = launch.id, incarnation = launch.incarnation](const ExitCause& cause) {
         // The process object goes after its own handler has returned.
         auto node = processes_.extract(id);
         boost::asio::post(io_, [gone = std::shared_ptr<Process>(std::move(node.mapped()))] {});
@@ -40,7 +46,8 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
 }
 
 void NodeAgent::kill(std::uint32_t id) {
-  if (const auto process = processes_.find(id); process != processes_.end()) process->second->kill(SIGKILL);
+  if (const auto process = processes_.find(id); process != processes_.end())
+    process->second->kill(SIGKILL);
 }
 
 std::string find_actor_program() {
@@ -48,7 +55,8 @@ std::string find_actor_program() {
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const auto beside = self.parent_path() / "troupe-actor";
   if (error || access(beside.c_str(), X_OK) != 0) {
-    throw std::runtime_error("[cluster] troupe-actor is not beside " + self.string() + ": build it, or install both");
+    throw std::runtime_error("[cluster] troupe-actor is not beside " + self.string() +
+                             ": build it, or install both");
   }
   return beside.string();
 }

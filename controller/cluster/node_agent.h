@@ -28,7 +28,8 @@ class NodeAgent {
   using OnExit = std::function<void(std::uint32_t id, std::uint64_t incarnation, const ExitCause&)>;
 
   /// `program` is the path of troupe-actor. `log_folder` may be empty.
-  NodeAgent(boost::asio::io_context& io, std::string program, std::filesystem::path log_folder, OnExit on_exit);
+  NodeAgent(boost::asio::io_context& io, std::string program, std::filesystem::path log_folder,
+            OnExit on_exit);
   ~NodeAgent();
 
   /// Starts an actor; answers its pid. Throws std::runtime_error naming program and cause.

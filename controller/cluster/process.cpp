@@ -42,12 +42,14 @@ struct SpawnAttributes {
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> result;
-  for (auto& text : strings) result.push_back(text.data());
+  for (auto& text : strings)
+    result.push_back(text.data());
   result.push_back(nullptr);
   return result;
 }
 
-/// Starts the program with its output going to `output`, in a new process group and with default signal handling.
+/// Starts the program with its output going to `output`, in a new process group and with default
+/// signal handling.
 pid_t spawn(const ProcessOptions& options, int output) {
   SpawnActions files;
   posix_spawn_file_actions_addopen(&files.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -66,7 +68,8 @@ pid_t spawn(const ProcessOptions& options, int output) {
   std::vector<std::string> arguments{options.program};
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
   std::vector<std::string> environment = options.environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    environment.emplace_back(*entry);
   pid_t pid = -1;
   const int error = posix_spawn(&pid, options.program.c_str(), &files.actions, &how.attributes,
                                 pointers(arguments).data(), pointers(environment).data());
@@ -78,11 +81,14 @@ pid_t spawn(const ProcessOptions& options, int output) {
 
 class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
  public:
-  Impl(asio::io_context& io, const ProcessOptions& options, std::function<void(const ExitCause&)> on_exit)
+  Impl(asio::io_context& io, const ProcessOptions& options,
+       std::function<void(const ExitCause&)> on_exit)
       : end_(io), output_(io), on_exit_(std::move(on_exit)) {
     if (!options.log.empty()) {
-      log_ = control::FileHandle(open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-      if (!log_) fail(options.program, options.log.string() + " cannot be opened for its output", errno);
+      log_ = control::FileHandle(
+          open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+      if (!log_)
+        fail(options.program, options.log.string() + " cannot be opened for its output", errno);
     }
     std::array<int, 2> pipe{};
     if (pipe2(pipe.data(), O_CLOEXEC) != 0) fail(options.program, "no pipe for its output", errno);
@@ -132,12 +138,13 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
 
  private:
   void read_output() {
-    output_.async_read_some(asio::buffer(buffer_), [self = shared_from_this()](const boost::system::error_code& error,
-                                                                               std::size_t bytes) {
-      if (error) return;
-      self->take({self->buffer_.data(), bytes});
-      self->read_output();
-    });
+    output_.async_read_some(
+        asio::buffer(buffer_),
+        [self = shared_from_this()](const boost::system::error_code& error, std::size_t bytes) {
+          if (error) return;
+          self->take({self->buffer_.data(), bytes});
+          self->read_output();
+        });
   }
 
   void take(std::string_view text) {
@@ -178,7 +185,8 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     boost::system::error_code ignored;
     end_.close(ignored);
     output_.close(ignored);
-    if (on_exit_) std::exchange(on_exit_, nullptr)(exit_cause(status, {lines_.begin(), lines_.end()}));
+    if (on_exit_)
+      std::exchange(on_exit_, nullptr)(exit_cause(status, {lines_.begin(), lines_.end()}));
   }
 
   asio::posix::stream_descriptor end_;
@@ -192,15 +200,22 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   bool reaped_ = false;
 };
 
-Process::Process(asio::io_context& io, const ProcessOptions& options, std::function<void(const ExitCause&)> on_exit)
+Process::Process(asio::io_context& io, const ProcessOptions& options,
+                 std::function<void(const ExitCause&)> on_exit)
     : impl_(std::make_shared<Impl>(io, options, std::move(on_exit))) {
   impl_->watch();
 }
 
-Process::~Process() { impl_->abandon(); }
+Process::~Process() {
+  impl_->abandon();
+}
 
-pid_t Process::pid() const { return impl_->pid(); }
+pid_t Process::pid() const {
+  return impl_->pid();
+}
 
-void Process::kill(int signal) { impl_->kill(signal); }
+void Process::kill(int signal) {
+  impl_->kill(signal);
+}
 
 }  // namespace troupe::cluster

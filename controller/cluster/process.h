@@ -16,15 +16,18 @@ struct ProcessOptions {
   std::string program;
   std::vector<std::string> arguments;
   std::vector<std::string> environment;  // "KEY=value", added to this process's own
-  std::filesystem::path log;             // standard output and error are appended to it; empty = kept in memory only
+  std::filesystem::path
+      log;  // standard output and error are appended to it; empty = kept in memory only
 };
 
-/// A child process on an io_context: its end is noticed at once (pidfd) and told with its cause and its last log lines.
-/// In a process group of its own, so that a terminal's Ctrl-C does not reach it. Killed and reaped when destroyed.
+/// A child process on an io_context: its end is noticed at once (pidfd) and told with its cause and
+/// its last log lines. In a process group of its own, so that a terminal's Ctrl-C does not reach
+/// it. Killed and reaped when destroyed.
 class Process {
  public:
   /// Throws std::runtime_error naming program and cause when it cannot be started.
-  Process(boost::asio::io_context& io, const ProcessOptions& options, std::function<void(const ExitCause&)> on_exit);
+  Process(boost::asio::io_context& io, const ProcessOptions& options,
+          std::function<void(const ExitCause&)> on_exit);
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

@@ -6,12 +6,13 @@
 
 namespace troupe::cluster {
 
-/// Takes the socket's file of an ipc endpoint away at its end. To be destroyed before the socket is: as long as
-/// that lives nobody else binds there, so it is never another's file.
+/// Takes the socket's file of an ipc endpoint away at its end. To be destroyed before the socket
+/// is: as long as that lives nobody else binds there, so it is never another's file.
 class SocketFile {
  public:
   SocketFile() = default;
-  explicit SocketFile(const std::string& endpoint) : path_(control::parse_endpoint(endpoint).path) {}
+  explicit SocketFile(const std::string& endpoint)
+      : path_(control::parse_endpoint(endpoint).path) {}
   ~SocketFile() { remove(); }
   SocketFile(const SocketFile&) = delete;
   SocketFile& operator=(const SocketFile&) = delete;

@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::uint32_t kMaxFailedStarts = 3;
 constexpr std::chrono::seconds kSupervisionInterval{1};
-/// A process that dies closes its sockets first: how long a lost link waits for the exit that explains it.
+/// A process that dies closes its sockets first: how long a lost link waits for the exit that
+/// explains it.
 constexpr std::chrono::milliseconds kExitGrace{100};
 /// What keeps a process from being spawned (memory, a program that is being replaced) may pass.
 constexpr std::chrono::seconds kSpawnAgain{1};
@@ -17,11 +18,13 @@ constexpr std::chrono::seconds kSpawnAgain{1};
 
 void Controller::on_lost(control::PeerId peer, const std::string& why) {
   if (const Actor* actor = members_.lost(peer)) {
-    // Its process may still live, cut off or stopped: it must be gone before another takes its place.
+    // Its process may still live, cut off or stopped: it must be gone before another takes its
+    // place.
     auto grace = std::make_shared<boost::asio::steady_timer>(io_, kExitGrace);
-    grace->async_wait([this, grace, id = actor->id, incarnation = actor->incarnation, why](const auto&) {
-      if (members_.at(id).incarnation == incarnation) kill_actor(id, "lost: " + why);
-    });
+    grace->async_wait(
+        [this, grace, id = actor->id, incarnation = actor->incarnation, why](const auto&) {
+          if (members_.at(id).incarnation == incarnation) kill_actor(id, "lost: " + why);
+        });
     return;
   }
   gateway_->client_lost(peer);
@@ -34,11 +37,15 @@ void Controller::kill_actor(ActorId id, const std::string& why) {
 
 void Controller::actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
   std::string text = cause.text();
-  if (const auto reason = kill_reasons_.extract(id)) text = "was killed by the controller (" + reason.mapped() + ")";
-  else if (cause.by_signal) text = "was " + text;
-  else text = "ended with " + text;
+  if (const auto reason = kill_reasons_.extract(id))
+    text = "was killed by the controller (" + reason.mapped() + ")";
+  else if (cause.by_signal)
+    text = "was " + text;
+  else
+    text = "ended with " + text;
   if (stopping_) {
-    if (agent_->running() == 0 && stopped_) boost::asio::post(io_, std::exchange(stopped_, nullptr));
+    if (agent_->running() == 0 && stopped_)
+      boost::asio::post(io_, std::exchange(stopped_, nullptr));
     return;
   }
   const auto peer = members_.at(id).peer;
@@ -86,7 +93,8 @@ void Controller::supervise() {
     for (const auto& [id, actor] : members_.all()) {
       const auto now = control::Clock::now();
       if (actor.state == ActorState::starting && now - spawned_at_[id] > options_.start_deadline) {
-        kill_actor(id, "it said no hello within " + std::to_string(options_.start_deadline.count()) + " s");
+        kill_actor(id, "it said no hello within " +
+                           std::to_string(options_.start_deadline.count()) + " s");
       }
       if (actor.state != ActorState::ready || !runner_->busy(id)) {
         seen_idle_[id] = now;
@@ -96,7 +104,8 @@ void Controller::supervise() {
       if (!vitals) continue;
       const auto still = now - std::max(vitals->progress_changed, seen_idle_[id]);
       if (still > options_.task_deadline) {
-        kill_actor(id, "its work loop made no progress for " + std::to_string(options_.task_deadline.count()) + " s");
+        kill_actor(id, "its work loop made no progress for " +
+                           std::to_string(options_.task_deadline.count()) + " s");
       }
     }
     supervise();

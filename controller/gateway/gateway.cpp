@@ -13,23 +13,32 @@ constexpr std::size_t kKeptFailures = 10;
 
 }  // namespace
 
-void Gateway::on_message(control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
+void Gateway::on_message(control::PeerId peer, const wire::Header& header,
+                         std::span<const std::byte> payload) {
   switch (header.kind) {
-    case wire::Kind::submit_job: return submit(peer, header, wire::decode<wire::SubmitJob>(payload));
-    case wire::Kind::wait_job: return watch(peer, header, wire::decode<wire::WaitJob>(payload).job);
-    case wire::Kind::cancel_job: return cancel(peer, header, wire::decode<wire::CancelJob>(payload).job);
-    case wire::Kind::list_jobs: tools_.server.reply(peer, header, list()); return;
-    case wire::Kind::get_status: tools_.server.reply(peer, header, status()); return;
+    case wire::Kind::submit_job:
+      return submit(peer, header, wire::decode<wire::SubmitJob>(payload));
+    case wire::Kind::wait_job:
+      return watch(peer, header, wire::decode<wire::WaitJob>(payload).job);
+    case wire::Kind::cancel_job:
+      return cancel(peer, header, wire::decode<wire::CancelJob>(payload).job);
+    case wire::Kind::list_jobs:
+      tools_.server.reply(peer, header, list());
+      return;
+    case wire::Kind::get_status:
+      tools_.server.reply(peer, header, status());
+      return;
     case wire::Kind::stop_cluster:
       tools_.server.reply(peer, header, wire::Done{"the cluster is stopping"});
       tools_.stop();
       return;
     default:
       if (header.is_request()) {
-        tools_.server.reply(peer, header,
-                            wire::Failure{wire::FailureCode::protocol,
-                                          "message kind " + std::to_string(static_cast<int>(header.kind)) +
-                                              " is not for a controller"});
+        tools_.server.reply(
+            peer, header,
+            wire::Failure{wire::FailureCode::protocol,
+                          "message kind " + std::to_string(static_cast<int>(header.kind)) +
+                              " is not for a controller"});
       }
   }
 }
@@ -47,8 +56,9 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
       [this, peer, header, submission = std::move(submission)](control::BlobResult blob) mutable {
         if (!tools_.server.info(peer)) return;  // it went while it sent
         if (!blob) {
-          tools_.server.reply(
-              peer, header, wire::Failure{blob.failure.code, "init latents did not arrive: " + blob.failure.what});
+          tools_.server.reply(peer, header,
+                              wire::Failure{blob.failure.code,
+                                            "init latents did not arrive: " + blob.failure.what});
           return;
         }
         submission.job.request.init_latents_blob = tools_.blobs.add(blob.bytes);
@@ -64,26 +74,31 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   auto& job = submission.job;
   if (job.model.empty()) job.model = facts_.model;
   if (job.model.empty()) {
-    return refuse(wire::FailureCode::bad_request, "model is missing: the cluster was started without one");
+    return refuse(wire::FailureCode::bad_request,
+                  "model is missing: the cluster was started without one");
   }
   try {
     auto plan = plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
     const auto world = static_cast<std::size_t>(plan.degrees.world());
     if (const auto living = tools_.members.living_count(); world > living) {
       const auto all = tools_.members.all().size();
-      return refuse(wire::FailureCode::bad_request,
-                    "dp × cfg × pp = " + std::to_string(world) + " actors are needed, but the cluster has " +
-                        std::to_string(all) +
-                        (living < all ? ", of which " + std::to_string(all - living) + " cannot start" : ""));
+      return refuse(
+          wire::FailureCode::bad_request,
+          "dp × cfg × pp = " + std::to_string(world) + " actors are needed, but the cluster has " +
+              std::to_string(all) +
+              (living < all ? ", of which " + std::to_string(all - living) + " cannot start" : ""));
     }
     const auto warnings = plan.warnings;
     const auto id = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now());
     if (!id) {
       return refuse(wire::FailureCode::overloaded,
-                    std::to_string(tools_.table.queue().size()) + " jobs are waiting already: try again later");
+                    std::to_string(tools_.table.queue().size()) +
+                        " jobs are waiting already: try again later");
     }
-    tools_.server.reply(peer, header,
-                        wire::JobAccepted{.job = *id, .queue_position = tools_.table.position(*id), .warnings = warnings});
+    tools_.server.reply(
+        peer, header,
+        wire::JobAccepted{
+            .job = *id, .queue_position = tools_.table.position(*id), .warnings = warnings});
     tools_.runner.start_queued();
   } catch (const std::exception& error) {
     refuse(wire::FailureCode::bad_request, error.what());
@@ -93,7 +108,9 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
 void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
   auto* job = tools_.table.find(id);
   if (!job) {
-    tools_.server.reply(peer, header, wire::Failure{wire::FailureCode::not_found, "job " + std::to_string(id) + " is not known here"});
+    tools_.server.reply(peer, header,
+                        wire::Failure{wire::FailureCode::not_found,
+                                      "job " + std::to_string(id) + " is not known here"});
     return;
   }
   job->watchers.insert(peer);
@@ -104,17 +121,22 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
 void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
   const auto* job = tools_.table.find(id);
   if (!job) {
-    tools_.server.reply(peer, header, wire::Failure{wire::FailureCode::not_found, "job " + std::to_string(id) + " is not known here"});
+    tools_.server.reply(peer, header,
+                        wire::Failure{wire::FailureCode::not_found,
+                                      "job " + std::to_string(id) + " is not known here"});
     return;
   }
   if (wire::is_terminal(job->state)) {
-    tools_.server.reply(peer, header, wire::Failure{wire::FailureCode::bad_request, "job " + std::to_string(id) + " has already " +
-                                                        (job->state == wire::JobState::cancelled
-                                                             ? "been cancelled"
-                                                             : std::string(wire::to_string(job->state)))});
+    tools_.server.reply(peer, header,
+                        wire::Failure{wire::FailureCode::bad_request,
+                                      "job " + std::to_string(id) + " has already " +
+                                          (job->state == wire::JobState::cancelled
+                                               ? "been cancelled"
+                                               : std::string(wire::to_string(job->state)))});
     return;
   }
-  tools_.server.reply(peer, header, wire::Done{"job " + std::to_string(id) + " is being cancelled"});
+  tools_.server.reply(peer, header,
+                      wire::Done{"job " + std::to_string(id) + " is being cancelled"});
   tools_.runner.cancel(id, "cancelled by a client");
 }
 
@@ -123,18 +145,23 @@ void Gateway::client_lost(control::PeerId peer) {
   for (const auto& [id, job] : tools_.table.all()) {
     if (job.owner == peer && !job.detached && !wire::is_terminal(job.state)) orphans.push_back(id);
   }
-  for (const auto id : orphans) tools_.runner.cancel(id, "its client is gone");
+  for (const auto id : orphans)
+    tools_.runner.cancel(id, "its client is gone");
 }
 
 void Gateway::tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress) {
-  for (const auto watcher : job.watchers) tools_.server.send(watcher, progress);
+  for (const auto watcher : job.watchers)
+    tools_.server.send(watcher, progress);
 }
 
 void Gateway::tell_finished(const jobs::JobEntry& job) {
   const auto message = jobs::finished_message(job);
-  for (const auto watcher : job.watchers) tools_.server.send(watcher, message);
-  if (job.plan.request.init_latents_blob != 0) tools_.blobs.remove(job.plan.request.init_latents_blob);
-  if (job.state == wire::JobState::failed) note_failure("job " + std::to_string(job.id) + ": " + job.failure.what);
+  for (const auto watcher : job.watchers)
+    tools_.server.send(watcher, message);
+  if (job.plan.request.init_latents_blob != 0)
+    tools_.blobs.remove(job.plan.request.init_latents_blob);
+  if (job.state == wire::JobState::failed)
+    note_failure("job " + std::to_string(job.id) + ": " + job.failure.what);
 }
 
 void Gateway::note_failure(const std::string& text) {

@@ -21,7 +21,8 @@ struct ClusterFacts {
   double started = 0;
 };
 
-/// What clients may ask for: checks it, and passes it on. Answers every request, with a failure value where it must.
+/// What clients may ask for: checks it, and passes it on. Answers every request, with a failure
+/// value where it must.
 class Gateway {
  public:
   struct Tools {
@@ -38,7 +39,8 @@ class Gateway {
 
   Gateway(ClusterFacts facts, Tools tools) : facts_(std::move(facts)), tools_(std::move(tools)) {}
 
-  void on_message(control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload);
+  void on_message(control::PeerId peer, const wire::Header& header,
+                  std::span<const std::byte> payload);
   /// Its jobs are cancelled unless they are detached.
   void client_lost(control::PeerId peer);
   void tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress);

@@ -20,7 +20,8 @@ std::uint64_t resident_bytes(std::uint32_t pid) {
 /// The beginning of a text, whole UTF-8 letters: lists of jobs must fit into one message.
 std::string beginning(const std::string& text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
-  while (bytes > 0 && (text[bytes] & 0xc0) == 0x80) --bytes;
+  while (bytes > 0 && (text[bytes] & 0xc0) == 0x80)
+    --bytes;
   return text.substr(0, bytes);
 }
 
@@ -29,8 +30,10 @@ std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
   std::vector<wire::GroupRow> rows;
   for (const auto axis : {mesh::Axis::dp, mesh::Axis::cfg, mesh::Axis::pp}) {
     const auto group = mesh.group_of(axis, rank);
-    rows.push_back({mesh::to_string(axis), {group.begin(), group.end()},
-                    static_cast<std::int32_t>(std::find(group.begin(), group.end(), rank) - group.begin())});
+    rows.push_back(
+        {mesh::to_string(axis),
+         {group.begin(), group.end()},
+         static_cast<std::int32_t>(std::find(group.begin(), group.end(), rank) - group.begin())});
   }
   return rows;
 }

@@ -18,7 +18,8 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
   std::string where = "actor " + std::to_string(actor);
   if (failed.begin) {
     where += ", begin";
-  } else if (dispatcher_.has(failed.job) && failed.task < dispatcher_.graph(failed.job).tasks.size()) {
+  } else if (dispatcher_.has(failed.job) &&
+             failed.task < dispatcher_.graph(failed.job).tasks.size()) {
     where += ", " + schedule::describe(dispatcher_.task(failed.job, failed.task));
   }
   wire::Failure failure{failed.failure.code, where + ": " + failed.failure.what};
@@ -54,12 +55,14 @@ void JobRunner::fail_soon(JobId id, wire::Failure failure) {
 
 void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
   const auto& member = tools_.members.at(actor);
-  std::string what = "actor " + std::to_string(actor) + " (pid " + std::to_string(member.pid) + ") " + cause;
+  std::string what =
+      "actor " + std::to_string(actor) + " (pid " + std::to_string(member.pid) + ") " + cause;
   // What it kept is gone, also when no job needs it now: the next one must not find it there.
   const auto kept = tools_.deployments.get(member.deployment);
   if (const JobEntry* job = member.job == 0 ? nullptr : tools_.table.find(member.job)) {
     const auto task = doing(actor);
-    what += ", during " + (task.empty() ? "job " + std::to_string(job->id) + " " + job->phase : task);
+    what +=
+        ", during " + (task.empty() ? "job " + std::to_string(job->id) + " " + job->phase : task);
     fail(job->id, {wire::FailureCode::lost, what});
   }
   if (kept) tools_.deployments.take_down(kept, what);
@@ -93,7 +96,8 @@ void JobRunner::cancel(JobId id, const std::string& why) {
 void JobRunner::fail(JobId id, wire::Failure failure) {
   Run* run = find(id);
   if (!run) return;
-  // The epoch ends with the failure: what is on its way between the actors belongs to nobody any more.
+  // The epoch ends with the failure: what is on its way between the actors belongs to nobody any
+  // more.
   const auto deployment = run->deployment;
   if (deployment) tools_.deployments.take_down(deployment, failure.what);
   finish(id, wire::JobState::failed, std::move(failure));
@@ -112,7 +116,8 @@ void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
   forget_interim(job);
   tools_.on_finished(job);
   for (const auto& gone : tools_.table.expire()) {
-    for (const auto& blob : gone.blobs) tools_.blobs.remove(blob.id);
+    for (const auto& blob : gone.blobs)
+      tools_.blobs.remove(blob.id);
   }
   boost::asio::post(tools_.io, [this] { start_queued(); });
 }
@@ -120,15 +125,19 @@ void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
 void JobRunner::fail_unplaceable(const std::string& why) {
   const auto waiting = tools_.table.queue();
   for (const JobId id : waiting) {
-    if (tools_.table.find(id)->plan.degrees.world() <= static_cast<int>(tools_.members.living_count())) continue;
+    if (tools_.table.find(id)->plan.degrees.world() <=
+        static_cast<int>(tools_.members.living_count()))
+      continue;
     finish(id, wire::JobState::failed, {wire::FailureCode::lost, why});
   }
 }
 
 void JobRunner::fail_all(const wire::Failure& why) {
   const auto waiting = tools_.table.queue();
-  for (const JobId id : waiting) finish(id, wire::JobState::failed, why);
-  while (!runs_.empty()) fail(runs_.begin()->first, why);
+  for (const JobId id : waiting)
+    finish(id, wire::JobState::failed, why);
+  while (!runs_.empty())
+    fail(runs_.begin()->first, why);
 }
 
 }  // namespace troupe::jobs

@@ -40,7 +40,9 @@ void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
         progress(job);
       }
       return;
-    case wire::TaskKind::decode: run.decoded = now; return;
+    case wire::TaskKind::decode:
+      run.decoded = now;
+      return;
   }
 }
 
@@ -55,8 +57,8 @@ void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDon
     const auto& ref = done.blobs[index];
     ++run.blobs_to_come;
     tools_.blob_server.fetch(tools_.members.at(actor).incarnation, ref.id, ref.bytes, kBlobDeadline,
-                             [this, job, interim, id = done.task, step = task.step, replica = task.dp, index,
-                              ref](control::BlobResult result) {
+                             [this, job, interim, id = done.task, step = task.step,
+                              replica = task.dp, index, ref](control::BlobResult result) {
                                const auto own = blob_arrived(job, ref, interim, std::move(result));
                                if (own && interim) pass_on(job, step, replica, *own);
                                if (own && !interim) keep_result(job, id, index, *own);
@@ -64,8 +66,8 @@ void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDon
   }
 }
 
-std::optional<wire::BlobRef> JobRunner::blob_arrived(JobId id, const wire::BlobRef& ref, bool interim,
-                                                     control::BlobResult result) {
+std::optional<wire::BlobRef> JobRunner::blob_arrived(JobId id, const wire::BlobRef& ref,
+                                                     bool interim, control::BlobResult result) {
   Run* run = find(id);
   if (!run) return std::nullopt;
   --run->blobs_to_come;
@@ -86,23 +88,27 @@ std::optional<wire::BlobRef> JobRunner::blob_arrived(JobId id, const wire::BlobR
   return own;
 }
 
-void JobRunner::keep_result(JobId id, std::uint32_t decode_task, std::size_t index, const wire::BlobRef& own) {
+void JobRunner::keep_result(JobId id, std::uint32_t decode_task, std::size_t index,
+                            const wire::BlobRef& own) {
   find(id)->results[decode_task][index] = own;
   maybe_end(id);
 }
 
-void JobRunner::pass_on(JobId id, std::int32_t step, std::int32_t replica, const wire::BlobRef& own) {
+void JobRunner::pass_on(JobId id, std::int32_t step, std::int32_t replica,
+                        const wire::BlobRef& own) {
   JobEntry& job = *tools_.table.find(id);
   auto& parts = find(id)->interim[step];
   parts[replica] = own;
   const int expected = own.name == "latents" ? job.plan.degrees.dp : 1;
   if (static_cast<int>(parts.size()) == expected) {
     std::vector<wire::BlobRef> whole;
-    for (const auto& [dp, part] : parts) whole.push_back(part);
+    for (const auto& [dp, part] : parts)
+      whole.push_back(part);
     find(id)->interim.erase(step);
     job.interim.push_back(whole);
     if (job.interim.size() > kInterimSteps) {
-      for (const auto& old : job.interim.front()) tools_.blobs.remove(old.id);
+      for (const auto& old : job.interim.front())
+        tools_.blobs.remove(old.id);
       job.interim.pop_front();
     }
     progress(job, std::move(whole));
@@ -112,23 +118,27 @@ void JobRunner::pass_on(JobId id, std::int32_t step, std::int32_t replica, const
 
 void JobRunner::forget_blobs(Run& run, JobEntry& job, wire::JobState state) {
   for (const auto& [step, parts] : run.interim) {
-    for (const auto& [replica, part] : parts) tools_.blobs.remove(part.id);
+    for (const auto& [replica, part] : parts)
+      tools_.blobs.remove(part.id);
   }
   if (state == wire::JobState::succeeded) return;
   for (const auto& [task, blobs] : run.results) {
-    for (const auto& blob : blobs) tools_.blobs.remove(blob.id);
+    for (const auto& blob : blobs)
+      tools_.blobs.remove(blob.id);
   }
   job.blobs.clear();
 }
 
 void JobRunner::forget_interim(JobEntry& job) {
   auto timer = std::make_shared<boost::asio::steady_timer>(tools_.io, kInterimGrace);
-  timer->async_wait([timer, interim = std::move(job.interim), &blobs = tools_.blobs](const auto& error) {
-    if (error) return;
-    for (const auto& step : interim) {
-      for (const auto& blob : step) blobs.remove(blob.id);
-    }
-  });
+  timer->async_wait(
+      [timer, interim = std::move(job.interim), &blobs = tools_.blobs](const auto& error) {
+        if (error) return;
+        for (const auto& step : interim) {
+          for (const auto& blob : step)
+            blobs.remove(blob.id);
+        }
+      });
   job.interim.clear();
 }
 
@@ -143,19 +153,20 @@ void JobRunner::end_at_actors(Run& run) {
   const auto& actors = run.deployment->actor_of_rank;
   run.stats_to_come = actors.size();
   for (std::size_t rank = 0; rank < actors.size(); ++rank) {
-    tools_.server.request(tools_.members.at(actors[rank]).peer, wire::EndJob{run.job}, kEndDeadline,
-                          [this, id = run.job, rank](const control::Reply& reply) {
-                            Run* ending = find(id);
-                            if (!ending) return;
-                            if (!reply.ok()) {
-                              fail_with_cause(id, {reply.failure().code,
-                                                   "actor of rank " + std::to_string(rank) +
-                                                       " did not end the job: " + reply.failure().what});
-                              return;
-                            }
-                            ending->stats[rank] = reply.as<wire::ActorJobStats>();
-                            if (--ending->stats_to_come == 0) succeed(*ending);
-                          });
+    tools_.server.request(
+        tools_.members.at(actors[rank]).peer, wire::EndJob{run.job}, kEndDeadline,
+        [this, id = run.job, rank](const control::Reply& reply) {
+          Run* ending = find(id);
+          if (!ending) return;
+          if (!reply.ok()) {
+            fail_with_cause(
+                id, {reply.failure().code, "actor of rank " + std::to_string(rank) +
+                                               " did not end the job: " + reply.failure().what});
+            return;
+          }
+          ending->stats[rank] = reply.as<wire::ActorJobStats>();
+          if (--ending->stats_to_come == 0) succeed(*ending);
+        });
   }
 }
 
@@ -165,8 +176,10 @@ void JobRunner::succeed(Run& run) {
     finish(run.job, wire::JobState::cancelled, job.failure);
     return;
   }
-  for (const auto& [task, blobs] : run.results) job.blobs.insert(job.blobs.end(), blobs.begin(), blobs.end());
-  std::stable_partition(job.blobs.begin(), job.blobs.end(), [](const auto& blob) { return blob.name == "picture"; });
+  for (const auto& [task, blobs] : run.results)
+    job.blobs.insert(job.blobs.end(), blobs.begin(), blobs.end());
+  std::stable_partition(job.blobs.begin(), job.blobs.end(),
+                        [](const auto& blob) { return blob.name == "picture"; });
   const PhaseSeconds seconds{.queued = job.started - job.submitted,
                              .loading = run.began - job.started,
                              .text = run.text_done - run.began,
@@ -178,7 +191,8 @@ void JobRunner::succeed(Run& run) {
     wire::encode(finished_message(job));
   } catch (const wire::WireError& error) {
     job.report.clear();
-    return fail(job.id, {wire::FailureCode::internal, std::string("its report cannot be sent: ") + error.what()});
+    return fail(job.id, {wire::FailureCode::internal,
+                         std::string("its report cannot be sent: ") + error.what()});
   }
   finish(run.job, wire::JobState::succeeded, {});
 }

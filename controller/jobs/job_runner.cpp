@@ -9,7 +9,8 @@
 namespace troupe::jobs {
 namespace {
 
-/// Unfinished tasks that may lie at an actor: enough to hide a control-plane round trip behind any micro-step.
+/// Unfinished tasks that may lie at an actor: enough to hide a control-plane round trip behind any
+/// micro-step.
 constexpr int kWindow = 6;
 
 }  // namespace
@@ -33,24 +34,28 @@ void JobRunner::start_queued() {
       const auto actors = tools_.deployments.choose_actors(job.plan.degrees.world());
       if (!actors) return;  // in order: later jobs do not overtake
       tools_.table.start(id, tools_.now());
-      for (const auto actor : *actors) tools_.members.at(actor).job = id;
+      for (const auto actor : *actors)
+        tools_.members.at(actor).job = id;
       auto run = std::make_unique<Run>(tools_.io);
       run->job = id;
       runs_[id] = std::move(run);
       progress(job);
       try {
-        runs_[id]->deployment = tools_.deployments.load(
-            model, job.plan, *actors,
-            [this, id](std::shared_ptr<cluster::Deployment> loaded, const std::optional<wire::Failure>& failure) {
-              deployed(id, loaded, failure);
-            });
+        runs_[id]->deployment =
+            tools_.deployments.load(model, job.plan, *actors,
+                                    [this, id](std::shared_ptr<cluster::Deployment> loaded,
+                                               const std::optional<wire::Failure>& failure) {
+                                      deployed(id, loaded, failure);
+                                    });
       } catch (const std::exception& error) {
-        fail(id, {wire::FailureCode::internal, std::string("the model cannot be loaded: ") + error.what()});
+        fail(id, {wire::FailureCode::internal,
+                  std::string("the model cannot be loaded: ") + error.what()});
       }
       continue;
     }
     tools_.table.start(id, tools_.now());
-    for (const auto actor : deployment->actor_of_rank) tools_.members.at(actor).job = id;
+    for (const auto actor : deployment->actor_of_rank)
+      tools_.members.at(actor).job = id;
     auto run = std::make_unique<Run>(tools_.io);
     run->job = id;
     run->deployment = deployment;
@@ -70,7 +75,8 @@ void JobRunner::deployed(JobId id, const std::shared_ptr<cluster::Deployment>& d
   launch(*tools_.table.find(id), deployment);
 }
 
-wire::BeginJob JobRunner::begin_message(const JobEntry& job, const cluster::Deployment& deployment, int rank) const {
+wire::BeginJob JobRunner::begin_message(const JobEntry& job, const cluster::Deployment& deployment,
+                                        int rank) const {
   using Role = plan::GroupPlan::Role;
   const auto& plan = job.plan;
   const mesh::Mesh mesh(plan.degrees);
@@ -90,7 +96,8 @@ wire::BeginJob JobRunner::begin_message(const JobEntry& job, const cluster::Depl
   begin.decodes = rank == plan.decode_rank(at.dp);
   if (const auto* group = plan.group_with(Role::caption, rank, -1)) {
     const auto position = [&](int of) {
-      return static_cast<std::int32_t>(std::find(group->ranks.begin(), group->ranks.end(), of) - group->ranks.begin());
+      return static_cast<std::int32_t>(std::find(group->ranks.begin(), group->ranks.end(), of) -
+                                       group->ranks.begin());
     };
     begin.caption_group = group->id;
     begin.caption_rank = position(rank);
@@ -98,8 +105,10 @@ wire::BeginJob JobRunner::begin_message(const JobEntry& job, const cluster::Depl
   }
   const bool first = at.pp == 0;
   const bool last = at.pp + 1 == plan.degrees.pp;
-  if (const auto* group = plan.group_with(first ? Role::feedback : Role::edge, rank, 1)) begin.previous_group = group->id;
-  if (const auto* group = plan.group_with(last ? Role::feedback : Role::edge, rank, 0)) begin.next_group = group->id;
+  if (const auto* group = plan.group_with(first ? Role::feedback : Role::edge, rank, 1))
+    begin.previous_group = group->id;
+  if (const auto* group = plan.group_with(last ? Role::feedback : Role::edge, rank, 0))
+    begin.next_group = group->id;
   if (const auto* group = plan.group_with(Role::cfg, rank, -1)) begin.cfg_group = group->id;
   return begin;
 }
@@ -117,7 +126,8 @@ void JobRunner::launch(JobEntry& job, const std::shared_ptr<cluster::Deployment>
     }
     dispatcher_.add_job(job.id, schedule::make_task_graph(job.plan), deployment->actor_of_rank);
   } catch (const std::exception& error) {
-    return fail(job.id, {wire::FailureCode::internal, std::string("the job cannot begin: ") + error.what()});
+    return fail(job.id, {wire::FailureCode::internal,
+                         std::string("the job cannot begin: ") + error.what()});
   }
   progress(job);
   pump();
@@ -143,12 +153,14 @@ void JobRunner::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
     progress(job, {}, done.warnings);
   }
   take_blobs(*run, actor, done);
-  if (dispatcher_.has(done.job) && dispatcher_.finish(done.job, done.task, actor)) task_complete(*run, done.task);
+  if (dispatcher_.has(done.job) && dispatcher_.finish(done.job, done.task, actor))
+    task_complete(*run, done.task);
   pump();
   maybe_end(done.job);
 }
 
-void JobRunner::progress(JobEntry& job, std::vector<wire::BlobRef> blobs, std::vector<std::string> warnings) {
+void JobRunner::progress(JobEntry& job, std::vector<wire::BlobRef> blobs,
+                         std::vector<std::string> warnings) {
   const Run* run = find(job.id);
   try {
     tools_.on_progress(job, {.job = job.id,
@@ -159,7 +171,8 @@ void JobRunner::progress(JobEntry& job, std::vector<wire::BlobRef> blobs, std::v
                              .blobs = std::move(blobs),
                              .warnings = std::move(warnings)});
   } catch (const wire::WireError& error) {
-    fail_soon(job.id, {wire::FailureCode::internal, std::string("its progress cannot be sent: ") + error.what()});
+    fail_soon(job.id, {wire::FailureCode::internal,
+                       std::string("its progress cannot be sent: ") + error.what()});
   }
 }
 

@@ -19,8 +19,8 @@
 
 namespace troupe::jobs {
 
-/// Carries jobs from the queue to their end: deployment, begin, dispatch, results, report; or abort and cause.
-/// Lives on the controller's loop. It is the only one that sends tasks to actors.
+/// Carries jobs from the queue to their end: deployment, begin, dispatch, results, report; or abort
+/// and cause. Lives on the controller's loop. It is the only one that sends tasks to actors.
 class JobRunner {
  public:
   struct Tools {
@@ -61,17 +61,20 @@ class JobRunner {
   void launch(JobEntry& job, const std::shared_ptr<cluster::Deployment>& deployment);
   void deployed(JobId job, const std::shared_ptr<cluster::Deployment>& deployment,
                 const std::optional<wire::Failure>& failure);
-  wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& deployment, int rank) const;
+  wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& deployment,
+                               int rank) const;
   void pump();
   void task_complete(Run& run, std::uint32_t task);
   void take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done);
-  /// The blob as the controller holds it now; nothing when the job is over or failed by it. Without an interim one the
-  /// job goes on, with a warning.
+  /// The blob as the controller holds it now; nothing when the job is over or failed by it. Without
+  /// an interim one the job goes on, with a warning.
   std::optional<wire::BlobRef> blob_arrived(JobId job, const wire::BlobRef& ref, bool interim,
                                             control::BlobResult result);
   /// A decode task's picture or latents.
-  void keep_result(JobId job, std::uint32_t decode_task, std::size_t index, const wire::BlobRef& own);
-  /// A replica's preview or latents of a step under way: goes to the watchers when every replica's part is here.
+  void keep_result(JobId job, std::uint32_t decode_task, std::size_t index,
+                   const wire::BlobRef& own);
+  /// A replica's preview or latents of a step under way: goes to the watchers when every replica's
+  /// part is here.
   void pass_on(JobId job, std::int32_t step, std::int32_t replica, const wire::BlobRef& own);
   /// Lets go of the parts of unfinished steps, and of the results unless the job has succeeded.
   void forget_blobs(Run& run, JobEntry& job, wire::JobState state);
@@ -81,13 +84,15 @@ class JobRunner {
   void end_at_actors(Run& run);
   void succeed(Run& run);
   void fail(JobId job, wire::Failure failure);
-  /// A failure that only says that a peer is gone waits a moment for the one that says how it ended.
+  /// A failure that only says that a peer is gone waits a moment for the one that says how it
+  /// ended.
   void fail_with_cause(JobId job, wire::Failure failure);
   void fail_later(JobId job, wire::Failure failure);
   /// Not before the caller, who may be in the midst of that job, has returned.
   void fail_soon(JobId job, wire::Failure failure);
   void finish(JobId job, wire::JobState state, wire::Failure failure);
-  void progress(JobEntry& job, std::vector<wire::BlobRef> blobs = {}, std::vector<std::string> warnings = {});
+  void progress(JobEntry& job, std::vector<wire::BlobRef> blobs = {},
+                std::vector<std::string> warnings = {});
   Run* find(JobId job);
 
   Tools tools_;

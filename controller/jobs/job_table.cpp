@@ -4,8 +4,8 @@
 
 namespace troupe::jobs {
 
-std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner, bool detached,
-                                   double now) {
+std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner,
+                                   bool detached, double now) {
   if (queue_.size() >= max_queued_) return std::nullopt;
   JobEntry job;
   job.id = next_id_++;
@@ -71,7 +71,8 @@ std::vector<JobEntry> JobTable::expire() {
 }
 
 std::size_t JobTable::count(wire::JobState state) const {
-  return std::count_if(jobs_.begin(), jobs_.end(), [state](const auto& entry) { return entry.second.state == state; });
+  return std::count_if(jobs_.begin(), jobs_.end(),
+                       [state](const auto& entry) { return entry.second.state == state; });
 }
 
 }  // namespace troupe::jobs

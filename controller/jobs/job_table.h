@@ -24,14 +24,15 @@ struct JobEntry {
   std::int32_t step = 0;
   bool detached = false;
   bool cancel_asked = false;
-  std::uint64_t owner = 0;             // peer that submitted it
-  std::set<std::uint64_t> watchers;    // peers that are told of its progress and end
+  std::uint64_t owner = 0;           // peer that submitted it
+  std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
   double submitted = 0;
   double started = 0;
   double ended = 0;
   wire::Failure failure;
-  std::vector<wire::BlobRef> blobs;    // results, held by the controller
-  std::deque<std::vector<wire::BlobRef>> interim;  // previews and latents of its last steps, a step an entry
+  std::vector<wire::BlobRef> blobs;  // results, held by the controller
+  std::deque<std::vector<wire::BlobRef>>
+      interim;  // previews and latents of its last steps, a step an entry
   std::string report;
 };
 
@@ -39,10 +40,12 @@ struct JobEntry {
 class JobTable {
  public:
   /// `max_queued`: how many may wait. `max_kept`: how many ended ones are remembered.
-  JobTable(std::size_t max_queued, std::size_t max_kept) : max_queued_(max_queued), max_kept_(max_kept) {}
+  JobTable(std::size_t max_queued, std::size_t max_kept)
+      : max_queued_(max_queued), max_kept_(max_kept) {}
 
   /// Queues a job; nothing when the queue is full.
-  std::optional<JobId> add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner, bool detached, double now);
+  std::optional<JobId> add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner, bool detached,
+                           double now);
   JobEntry* find(JobId id);
   const std::map<JobId, JobEntry>& all() const { return jobs_; }
   /// Jobs that wait, oldest first.
@@ -55,7 +58,8 @@ class JobTable {
   bool run(JobId id);
   /// Ends a job; false when it has ended before: a job ends exactly once.
   bool finish(JobId id, wire::JobState terminal, wire::Failure failure, double now);
-  /// Ended jobs beyond `max_kept`, oldest first: forgotten, and returned so that their blobs can go.
+  /// Ended jobs beyond `max_kept`, oldest first: forgotten, and returned so that their blobs can
+  /// go.
   std::vector<JobEntry> expire();
 
   std::size_t count(wire::JobState state) const;

@@ -4,9 +4,10 @@
 
 namespace troupe::jobs {
 
-std::string make_report(const JobEntry& job, const cluster::Deployment& deployment, const PhaseSeconds& seconds,
-                        const std::vector<wire::ActorJobStats>& stats_by_rank, std::uint64_t blob_bytes,
-                        const std::vector<std::string>& warnings) {
+std::string make_report(const JobEntry& job, const cluster::Deployment& deployment,
+                        const PhaseSeconds& seconds,
+                        const std::vector<wire::ActorJobStats>& stats_by_rank,
+                        std::uint64_t blob_bytes, const std::vector<std::string>& warnings) {
   using nlohmann::json;
   const auto& request = job.plan.request;
   json report;
@@ -33,9 +34,12 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                        {"max_sequence_length", request.max_sequence_length},
                        {"init_latents", request.init_latents_blob != 0}};
   report["plan"] = plan::to_json(job.plan);
-  report["seconds"] = {{"queued", seconds.queued},       {"loading", seconds.loading},
-                       {"text", seconds.text},           {"denoising", seconds.denoising},
-                       {"decoding", seconds.decoding},   {"total", seconds.total},
+  report["seconds"] = {{"queued", seconds.queued},
+                       {"loading", seconds.loading},
+                       {"text", seconds.text},
+                       {"denoising", seconds.denoising},
+                       {"decoding", seconds.decoding},
+                       {"total", seconds.total},
                        {"per_step", seconds.denoising / request.steps}};
   json actors = json::array();
   std::uint64_t tensor_bytes = 0;
@@ -44,30 +48,36 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
     const auto& stats = stats_by_rank[rank];
     tensor_bytes += stats.tensor_bytes_sent;
     control_bytes += stats.control_bytes_sent + stats.control_bytes_received;
-    actors.push_back({{"rank", rank},
-                      {"actor", deployment.actor_of_rank[rank]},
-                      {"busy_seconds", stats.busy_seconds},
-                      {"waiting_seconds", stats.peer_wait_seconds},
-                      {"controller_wait_seconds", stats.controller_wait_seconds},
-                      {"idle_seconds", std::max(0.0, seconds.text + seconds.denoising + seconds.decoding -
-                                                         stats.busy_seconds - stats.peer_wait_seconds)},
-                      {"text_seconds", stats.text_seconds},
-                      {"denoise_seconds", stats.denoise_seconds},
-                      {"decode_seconds", stats.decode_seconds},
-                      {"tensor_bytes_sent", stats.tensor_bytes_sent},
-                      {"tensor_bytes_received", stats.tensor_bytes_received},
-                      {"weight_bytes", stats.weight_bytes},
-                      {"kv_bytes", stats.kv_bytes},
-                      {"peak_memory_bytes", stats.peak_memory_bytes}});
+    actors.push_back(
+        {{"rank", rank},
+         {"actor", deployment.actor_of_rank[rank]},
+         {"busy_seconds", stats.busy_seconds},
+         {"waiting_seconds", stats.peer_wait_seconds},
+         {"controller_wait_seconds", stats.controller_wait_seconds},
+         {"idle_seconds", std::max(0.0, seconds.text + seconds.denoising + seconds.decoding -
+                                            stats.busy_seconds - stats.peer_wait_seconds)},
+         {"text_seconds", stats.text_seconds},
+         {"denoise_seconds", stats.denoise_seconds},
+         {"decode_seconds", stats.decode_seconds},
+         {"tensor_bytes_sent", stats.tensor_bytes_sent},
+         {"tensor_bytes_received", stats.tensor_bytes_received},
+         {"weight_bytes", stats.weight_bytes},
+         {"kv_bytes", stats.kv_bytes},
+         {"peak_memory_bytes", stats.peak_memory_bytes}});
   }
   report["actors"] = actors;
-  report["bytes"] = {{"tensor_plane", tensor_bytes}, {"control_plane", control_bytes}, {"blobs", blob_bytes}};
+  report["bytes"] = {
+      {"tensor_plane", tensor_bytes}, {"control_plane", control_bytes}, {"blobs", blob_bytes}};
   report["warnings"] = warnings;
   return report.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 wire::JobFinished finished_message(const JobEntry& job) {
-  return {.job = job.id, .state = job.state, .failure = job.failure, .blobs = job.blobs, .report = job.report};
+  return {.job = job.id,
+          .state = job.state,
+          .failure = job.failure,
+          .blobs = job.blobs,
+          .report = job.report};
 }
 
 }  // namespace troupe::jobs

@@ -19,11 +19,12 @@ struct PhaseSeconds {
   double total = 0;
 };
 
-/// The one JSON document that says how a job's pictures came about: enough to make them again, and what it cost. Texts
-/// that are no UTF-8 come out with U+FFFD in their place.
-std::string make_report(const JobEntry& job, const cluster::Deployment& deployment, const PhaseSeconds& seconds,
-                        const std::vector<wire::ActorJobStats>& stats_by_rank, std::uint64_t blob_bytes,
-                        const std::vector<std::string>& warnings);
+/// The one JSON document that says how a job's pictures came about: enough to make them again, and
+/// what it cost. Texts that are no UTF-8 come out with U+FFFD in their place.
+std::string make_report(const JobEntry& job, const cluster::Deployment& deployment,
+                        const PhaseSeconds& seconds,
+                        const std::vector<wire::ActorJobStats>& stats_by_rank,
+                        std::uint64_t blob_bytes, const std::vector<std::string>& warnings);
 
 /// What its watchers are told of a job that has ended.
 wire::JobFinished finished_message(const JobEntry& job);

@@ -9,15 +9,16 @@ struct JobRunner::Run {
 
   JobId job = 0;
   std::shared_ptr<cluster::Deployment> deployment;
-  bool begun = false;    // actors were told of it
-  bool ending = false;   // actors are asked for its figures
+  bool begun = false;   // actors were told of it
+  bool ending = false;  // actors are asked for its figures
   std::size_t blobs_to_come = 0;
-  std::map<std::uint32_t, std::vector<wire::BlobRef>> results;  // by decode task, so in the replicas' order
+  std::map<std::uint32_t, std::vector<wire::BlobRef>>
+      results;  // by decode task, so in the replicas' order
   /// By step and dp replica: previews and latents, until all replicas' parts of a step are here.
   std::map<std::int32_t, std::map<std::int32_t, wire::BlobRef>> interim;
   std::vector<std::string> warnings;
   std::uint64_t blob_bytes = 0;
-  std::map<std::int32_t, int> replicas_past;   // step → dp replicas that completed it
+  std::map<std::int32_t, int> replicas_past;  // step → dp replicas that completed it
   StepClock clock;
   double began = 0;
   double text_done = 0;

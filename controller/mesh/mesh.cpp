@@ -16,13 +16,20 @@ void require_degree(const char* name, int degree) {
 
 const char* to_string(Axis axis) {
   switch (axis) {
-    case Axis::tp: return "tp";
-    case Axis::ulysses: return "ulysses";
-    case Axis::ring: return "ring";
-    case Axis::sp: return "sp";
-    case Axis::pp: return "pp";
-    case Axis::cfg: return "cfg";
-    case Axis::dp: return "dp";
+    case Axis::tp:
+      return "tp";
+    case Axis::ulysses:
+      return "ulysses";
+    case Axis::ring:
+      return "ring";
+    case Axis::sp:
+      return "sp";
+    case Axis::pp:
+      return "pp";
+    case Axis::cfg:
+      return "cfg";
+    case Axis::dp:
+      return "dp";
   }
   return "?";
 }
@@ -73,17 +80,31 @@ std::vector<int> Mesh::group_of(Axis axis, int member) const {
   Coordinates at = coordinates(member);
   std::vector<int> ranks;
   const auto sweep = [&](int Coordinates::*along, int degree) {
-    for (at.*along = 0; at.*along < degree; ++(at.*along)) ranks.push_back(rank(at));
+    for (at.*along = 0; at.*along < degree; ++(at.*along))
+      ranks.push_back(rank(at));
   };
   switch (axis) {
-    case Axis::tp: sweep(&Coordinates::tp, degrees_.tp); break;
-    case Axis::ulysses: sweep(&Coordinates::ulysses, degrees_.ulysses); break;
-    case Axis::ring: sweep(&Coordinates::ring, degrees_.ring); break;
-    case Axis::pp: sweep(&Coordinates::pp, degrees_.pp); break;
-    case Axis::cfg: sweep(&Coordinates::cfg, degrees_.cfg); break;
-    case Axis::dp: sweep(&Coordinates::dp, degrees_.dp); break;
+    case Axis::tp:
+      sweep(&Coordinates::tp, degrees_.tp);
+      break;
+    case Axis::ulysses:
+      sweep(&Coordinates::ulysses, degrees_.ulysses);
+      break;
+    case Axis::ring:
+      sweep(&Coordinates::ring, degrees_.ring);
+      break;
+    case Axis::pp:
+      sweep(&Coordinates::pp, degrees_.pp);
+      break;
+    case Axis::cfg:
+      sweep(&Coordinates::cfg, degrees_.cfg);
+      break;
+    case Axis::dp:
+      sweep(&Coordinates::dp, degrees_.dp);
+      break;
     case Axis::sp:
-      for (at.ring = 0; at.ring < degrees_.ring; ++at.ring) sweep(&Coordinates::ulysses, degrees_.ulysses);
+      for (at.ring = 0; at.ring < degrees_.ring; ++at.ring)
+        sweep(&Coordinates::ulysses, degrees_.ulysses);
       break;
   }
   return ranks;

@@ -32,8 +32,8 @@ struct Coordinates {
 enum class Axis { tp, ulysses, ring, sp, pp, cfg, dp };
 const char* to_string(Axis axis);
 
-/// Ranks of a world arranged on the axes, fastest-varying first: tp, ulysses, ring, pp, cfg, dp (design §5).
-/// Any degrees, not only powers of two.
+/// Ranks of a world arranged on the axes, fastest-varying first: tp, ulysses, ring, pp, cfg, dp
+/// (design §5). Any degrees, not only powers of two.
 class Mesh {
  public:
   /// Throws std::invalid_argument naming the degree when one is below 1 or cfg is above 2.

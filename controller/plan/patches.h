@@ -6,11 +6,12 @@
 
 namespace troupe::plan {
 
-/// Splits `rows` token rows into `patches` runs, top to bottom; remainders go to the first ones (design §5).
-/// Throws std::invalid_argument when there are more patches than rows.
+/// Splits `rows` token rows into `patches` runs, top to bottom; remainders go to the first ones
+/// (design §5). Throws std::invalid_argument when there are more patches than rows.
 std::vector<wire::RowRange> split_rows(int rows, int patches);
 
-/// Splits `count` items over `parts` as evenly as whole items allow, remainders first; parts may come out empty.
+/// Splits `count` items over `parts` as evenly as whole items allow, remainders first; parts may
+/// come out empty.
 std::vector<wire::RowRange> split_evenly(int count, int parts);
 
 }  // namespace troupe::plan

@@ -12,7 +12,8 @@
 
 namespace troupe::plan {
 
-/// Bytes that one actor of the plan needs; `text` and `vae` are transient and never at their peak together.
+/// Bytes that one actor of the plan needs; `text` and `vae` are transient and never at their peak
+/// together.
 struct ActorMemory {
   std::uint64_t weights = 0;      // its stage's, in the compute type
   std::uint64_t kv = 0;           // stale K,V of its blocks (pipefusion) and caption K,V
@@ -32,23 +33,25 @@ struct GroupPlan {
   std::vector<int> ranks;  // edges: {sender, receiver}
 };
 
-/// How one request runs on one mesh: every shape and every place, before anything is loaded. A pure value.
+/// How one request runs on one mesh: every shape and every place, before anything is loaded. A pure
+/// value.
 struct Plan {
-  wire::ImageRequest request;  // with sizes filled in: height and width as computed, output_* as they come out
+  wire::ImageRequest
+      request;  // with sizes filled in: height and width as computed, output_* as they come out
   mesh::Degrees degrees;
-  std::vector<Stage> stages;                // by pp rank
-  std::vector<wire::RowRange> patches;      // token rows; one entry = whole picture
-  std::vector<wire::RowRange> images;       // by dp rank: slice of prompts × images_per_prompt
+  std::vector<Stage> stages;            // by pp rank
+  std::vector<wire::RowRange> patches;  // token rows; one entry = whole picture
+  std::vector<wire::RowRange> images;   // by dp rank: slice of prompts × images_per_prompt
   std::vector<GroupPlan> groups;
-  std::vector<ActorMemory> memory;          // by world rank
+  std::vector<ActorMemory> memory;  // by world rank
   std::vector<std::string> warnings;
-  int synchronous_steps = 0;                // steps that take the whole picture at once
+  int synchronous_steps = 0;  // steps that take the whole picture at once
   std::int64_t latent_channels = 0;
   std::int64_t latent_height = 0;
   std::int64_t latent_width = 0;
   std::int64_t token_rows = 0;
   std::int64_t token_columns = 0;
-  bool guidance = false;                    // two branches are computed
+  bool guidance = false;  // two branches are computed
 
   int picture_count() const { return images.empty() ? 0 : images.back().end; }
   int branches_per_actor() const { return guidance && degrees.cfg == 1 ? 2 : 1; }
@@ -59,8 +62,10 @@ struct Plan {
   const GroupPlan* group_with(GroupPlan::Role role, int rank, int position) const;
 };
 
-/// Plans a request or refuses it with one line naming field, value and reason (std::invalid_argument).
-Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request, const wire::Parallelism& parallelism);
+/// Plans a request or refuses it with one line naming field, value and reason
+/// (std::invalid_argument).
+Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
+               const wire::Parallelism& parallelism);
 
 /// What `troupe plan` prints.
 std::string to_text(const Plan& plan);

@@ -2,7 +2,8 @@
 
 namespace troupe::schedule {
 
-std::vector<Batch> in_batches(const std::vector<Issue>& issued, const std::function<std::uint64_t(JobId)>& epoch_of) {
+std::vector<Batch> in_batches(const std::vector<Issue>& issued,
+                              const std::function<std::uint64_t(JobId)>& epoch_of) {
   std::vector<Batch> batches;
   std::map<ActorId, std::size_t> last;
   for (const auto& issue : issued) {

@@ -12,8 +12,9 @@ struct Batch {
   wire::RunTasks tasks;
 };
 
-/// Issued entries as messages, in the order to send them in. What an actor gets keeps the total order: entries are
-/// put together only where nothing of another epoch stands between them.
-std::vector<Batch> in_batches(const std::vector<Issue>& issued, const std::function<std::uint64_t(JobId)>& epoch_of);
+/// Issued entries as messages, in the order to send them in. What an actor gets keeps the total
+/// order: entries are put together only where nothing of another epoch stands between them.
+std::vector<Batch> in_batches(const std::vector<Issue>& issued,
+                              const std::function<std::uint64_t(JobId)>& epoch_of);
 
 }  // namespace troupe::schedule

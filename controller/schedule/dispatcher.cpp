@@ -5,11 +5,14 @@
 
 namespace troupe::schedule {
 
-void Dispatcher::add_job(JobId id, TaskGraph graph, std::vector<ActorId> actor_of_rank, int priority) {
-  if (jobs_.contains(id)) throw std::logic_error("[dispatcher] job " + std::to_string(id) + " is already running");
+void Dispatcher::add_job(JobId id, TaskGraph graph, std::vector<ActorId> actor_of_rank,
+                         int priority) {
+  if (jobs_.contains(id))
+    throw std::logic_error("[dispatcher] job " + std::to_string(id) + " is already running");
   if (static_cast<int>(actor_of_rank.size()) != graph.world) {
-    throw std::logic_error("[dispatcher] job " + std::to_string(id) + " needs " + std::to_string(graph.world) +
-                           " actors, got " + std::to_string(actor_of_rank.size()));
+    throw std::logic_error("[dispatcher] job " + std::to_string(id) + " needs " +
+                           std::to_string(graph.world) + " actors, got " +
+                           std::to_string(actor_of_rank.size()));
   }
   Job job;
   job.progress.resize(graph.tasks.size());
@@ -17,7 +20,8 @@ void Dispatcher::add_job(JobId id, TaskGraph graph, std::vector<ActorId> actor_o
   for (std::uint32_t task = 0; task < graph.tasks.size(); ++task) {
     const auto& predecessors = graph.tasks[task].predecessors;
     job.progress[task].unissued_predecessors = static_cast<std::uint32_t>(predecessors.size());
-    for (const auto before : predecessors) job.successors[before].push_back(task);
+    for (const auto before : predecessors)
+      job.successors[before].push_back(task);
     if (predecessors.empty()) job.ready.insert(task);
   }
   job.graph = std::move(graph);
@@ -39,8 +43,9 @@ std::optional<std::pair<JobId, std::uint32_t>> Dispatcher::current(ActorId actor
 }
 
 bool Dispatcher::has_room(const Job& job, const Task& task) const {
-  return std::all_of(task.ranks.begin(), task.ranks.end(),
-                     [&](std::int32_t rank) { return outstanding(job.actor_of_rank[rank]) < window_; });
+  return std::all_of(task.ranks.begin(), task.ranks.end(), [&](std::int32_t rank) {
+    return outstanding(job.actor_of_rank[rank]) < window_;
+  });
 }
 
 void Dispatcher::issue_task(JobId id, Job& job, std::uint32_t task_id, std::vector<Issue>& out) {
@@ -52,7 +57,8 @@ void Dispatcher::issue_task(JobId id, Job& job, std::uint32_t task_id, std::vect
   for (const auto after : job.successors[task_id]) {
     if (--job.progress[after].unissued_predecessors == 0) job.ready.insert(after);
   }
-  wire::Command run{.job = id, .task = task_id, .kind = task.kind, .step = task.step, .patch = task.patch};
+  wire::Command run{
+      .job = id, .task = task_id, .kind = task.kind, .step = task.step, .patch = task.patch};
   for (const auto rank : task.ranks) {
     const ActorId actor = job.actor_of_rank[rank];
     progress.waiting_for.insert(actor);
@@ -62,7 +68,8 @@ void Dispatcher::issue_task(JobId id, Job& job, std::uint32_t task_id, std::vect
   wire::Command receive = run;
   receive.receive = true;
   receive.step = task.consumer_step;
-  for (const auto rank : task.receivers) out.push_back({job.actor_of_rank[rank], receive});
+  for (const auto rank : task.receivers)
+    out.push_back({job.actor_of_rank[rank], receive});
 }
 
 bool Dispatcher::issue_next(JobId id, Job& job, std::vector<Issue>& out) {
@@ -77,7 +84,8 @@ bool Dispatcher::issue_next(JobId id, Job& job, std::vector<Issue>& out) {
 
 std::vector<Issue> Dispatcher::issue() {
   std::vector<std::pair<JobId, Job*>> order;
-  for (auto& [id, job] : jobs_) order.emplace_back(id, &job);
+  for (auto& [id, job] : jobs_)
+    order.emplace_back(id, &job);
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return a.second->priority != b.second->priority ? a.second->priority > b.second->priority
                                                     : a.second->age < b.second->age;

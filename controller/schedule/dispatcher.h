@@ -18,14 +18,17 @@ struct Issue {
   wire::Command command;
 };
 
-/// Merges the task graphs of all running jobs into one total order and says what to send next. A pure state machine:
-/// no I/O, no clock. Rules (design §8):
+/// Merges the task graphs of all running jobs into one total order and says what to send next. A
+/// pure state machine: no I/O, no clock. Rules (design §8):
 ///  - a task is issued only after its predecessors were issued, and to all its members at once;
-///  - the receive of a transfer is issued together with its producer, so both ends of an edge agree on the order;
+///  - the receive of a transfer is issued together with its producer, so both ends of an edge agree
+///  on the order;
 ///  - at most `window` unfinished tasks lie at an actor;
-///  - among tasks that may go, the job of higher priority, then the older one, then the earlier task goes first.
-/// Slots: patch m of a job is in one place at a time, and a producer is issued at most a window ahead. So an actor holds
-/// at most patches + window + 1 posted receives of a job, whatever happens, and issuing never waits for a slot.
+///  - among tasks that may go, the job of higher priority, then the older one, then the earlier
+///  task goes first.
+/// Slots: patch m of a job is in one place at a time, and a producer is issued at most a window
+/// ahead. So an actor holds at most patches + window + 1 posted receives of a job, whatever
+/// happens, and issuing never waits for a slot.
 class Dispatcher {
  public:
   explicit Dispatcher(int window) : window_(window) {}
@@ -34,8 +37,8 @@ class Dispatcher {
   void add_job(JobId job, TaskGraph graph, std::vector<ActorId> actor_of_rank, int priority = 0);
   /// Everything that may be issued now, in the total order.
   std::vector<Issue> issue();
-  /// A member finished its part. Answers true when with it the whole task is done. Repeats and tasks that were never
-  /// issued to that actor change nothing and answer false.
+  /// A member finished its part. Answers true when with it the whole task is done. Repeats and
+  /// tasks that were never issued to that actor change nothing and answer false.
   bool finish(JobId job, std::uint32_t task, ActorId actor);
   /// Stops issuing the job's tasks; what is issued drains.
   void cancel(JobId job);
@@ -81,7 +84,8 @@ class Dispatcher {
   int window_;
   std::uint64_t next_age_ = 0;
   std::map<JobId, Job> jobs_;
-  std::map<ActorId, std::vector<std::pair<JobId, std::uint32_t>>> queues_;  // issued, unfinished, oldest first
+  std::map<ActorId, std::vector<std::pair<JobId, std::uint32_t>>>
+      queues_;  // issued, unfinished, oldest first
 };
 
 }  // namespace troupe::schedule

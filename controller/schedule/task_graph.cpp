@@ -43,7 +43,8 @@ class ReplicaBuilder {
     const int replica = plan_.degrees.world() / plan_.degrees.dp;
     Task task;
     task.kind = wire::TaskKind::encode_text;
-    for (int i = 0; i < replica; ++i) task.ranks.push_back(dp_ * replica + i);
+    for (int i = 0; i < replica; ++i)
+      task.ranks.push_back(dp_ * replica + i);
     return add(std::move(task));
   }
 
@@ -60,7 +61,8 @@ class ReplicaBuilder {
     task.ranks = stage_ranks(stage);
     task.predecessors = {before};
     const auto last = last_of_stage_.find(stage);
-    if (last != last_of_stage_.end() && last->second != before) task.predecessors.push_back(last->second);
+    if (last != last_of_stage_.end() && last->second != before)
+      task.predecessors.push_back(last->second);
     if (stage + 1 < plan_.degrees.pp) {
       task.receivers = stage_ranks(stage + 1);
       task.consumer_step = step;
@@ -97,15 +99,19 @@ TaskGraph make_task_graph(const plan::Plan& plan) {
   TaskGraph graph;
   graph.world = plan.degrees.world();
   graph.steps = plan.request.steps;
-  for (int dp = 0; dp < plan.degrees.dp; ++dp) ReplicaBuilder(plan, dp, graph.tasks).build();
+  for (int dp = 0; dp < plan.degrees.dp; ++dp)
+    ReplicaBuilder(plan, dp, graph.tasks).build();
   return graph;
 }
 
 std::string describe(const Task& task) {
   switch (task.kind) {
-    case wire::TaskKind::encode_text: return "text";
-    case wire::TaskKind::decode: return "decode";
-    case wire::TaskKind::micro_step: break;
+    case wire::TaskKind::encode_text:
+      return "text";
+    case wire::TaskKind::decode:
+      return "decode";
+    case wire::TaskKind::micro_step:
+      break;
   }
   std::string text = "step " + std::to_string(task.step);
   if (task.patch >= 0) text += " patch " + std::to_string(task.patch);

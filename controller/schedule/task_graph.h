@@ -8,8 +8,8 @@
 
 namespace troupe::schedule {
 
-/// One task of a job. A micro-step (step, stage, patch) is one task for all ranks of its stage in a dp replica:
-/// it is issued to all of them at once (design §8).
+/// One task of a job. A micro-step (step, stage, patch) is one task for all ranks of its stage in a
+/// dp replica: it is issued to all of them at once (design §8).
 struct Task {
   wire::TaskKind kind = wire::TaskKind::micro_step;
   std::int32_t dp = 0;
@@ -18,12 +18,14 @@ struct Task {
   std::int32_t patch = -1;                  // -1 = the whole picture
   std::vector<std::int32_t> ranks;          // world ranks that run it
   std::vector<std::uint32_t> predecessors;  // tasks that must be issued before it
-  std::vector<std::int32_t> receivers;      // ranks that get what it sends on; their receives are posted when it is issued
-  std::int32_t consumer_step = 0;           // which micro-step there will use it
-  bool ends_step = false;                   // when it is done in every replica, `step` has left the last stage
+  std::vector<std::int32_t>
+      receivers;  // ranks that get what it sends on; their receives are posted when it is issued
+  std::int32_t consumer_step = 0;  // which micro-step there will use it
+  bool ends_step = false;  // when it is done in every replica, `step` has left the last stage
 };
 
-/// All tasks of a job in an order in which each comes after its predecessors. A pure value made from a plan.
+/// All tasks of a job in an order in which each comes after its predecessors. A pure value made
+/// from a plan.
 struct TaskGraph {
   std::vector<Task> tasks;
   std::int32_t world = 0;

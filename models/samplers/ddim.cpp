@@ -12,7 +12,8 @@
 
 namespace troupe::models {
 
-DDIMScheduler::DDIMScheduler(spec::SchedulerConfig config, int num_steps) : config_(std::move(config)) {
+DDIMScheduler::DDIMScheduler(spec::SchedulerConfig config, int num_steps)
+    : config_(std::move(config)) {
   const int trained = config_.num_train_timesteps;
   const at::Tensor product = alphas_cumprod(config_, false);
   const float* alphas = product.const_data_ptr<float>();

@@ -42,7 +42,8 @@ NoiseLevel noise_level(float ratio) {
 
 }  // namespace
 
-DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(spec::SchedulerConfig config, int num_steps)
+DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(spec::SchedulerConfig config,
+                                                         int num_steps)
     : config_(std::move(config)) {
   const at::Tensor alphas = alphas_cumprod(config_, true);
   const std::vector<float> training = to_vector(training_sigmas(alphas));

@@ -44,15 +44,17 @@ EulerDiscreteScheduler::EulerDiscreteScheduler(spec::SchedulerConfig config, int
   }
   sigmas_.assign(sigmas.begin(), sigmas.end());
   sigmas_.push_back(config_.final_sigma_zero ? 0.0f : training.front());
-  if (config_.continuous_timesteps && config_.prediction_type == spec::PredictionType::kVPrediction) {
+  if (config_.continuous_timesteps &&
+      config_.prediction_type == spec::PredictionType::kVPrediction) {
     timesteps_.clear();
     for (size_t i = 0; i + 1 < sigmas_.size(); ++i) {
       timesteps_.push_back((0.25 * at::scalar_tensor(sigmas_[i], at::kFloat).log()).item<float>());
     }
   }
   const float max = *std::max_element(sigmas_.begin(), sigmas_.end());
-  init_noise_sigma_ =
-      config_.timestep_spacing == spec::TimestepSpacing::kLeading ? std::sqrt(max * max + 1.0f) : max;
+  init_noise_sigma_ = config_.timestep_spacing == spec::TimestepSpacing::kLeading
+                          ? std::sqrt(max * max + 1.0f)
+                          : max;
 }
 
 at::Tensor EulerDiscreteScheduler::scale_model_input(const at::Tensor& sample, int i) const {

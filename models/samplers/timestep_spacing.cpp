@@ -49,8 +49,8 @@ std::vector<double> interpolate(const std::vector<double>& at, const std::vector
   return out;
 }
 
-std::vector<double> spaced_timesteps(const spec::SchedulerConfig& config, int steps, int last, int extra,
-                                     bool whole) {
+std::vector<double> spaced_timesteps(const spec::SchedulerConfig& config, int steps, int last,
+                                     int extra, bool whole) {
   std::vector<double> times;
   switch (config.timestep_spacing) {
     case spec::TimestepSpacing::kTrailing: {

@@ -23,8 +23,8 @@ std::vector<double> interpolate(const std::vector<double>& at, const std::vector
 ///   clipped).
 ///   - `extra`: 1 where one time more is spread and the cleanest dropped (DPM-Solver), else 0.
 ///   - `whole`: linspace times are rounded (DPM-Solver, DDIM) or not (Euler).
-std::vector<double> spaced_timesteps(const spec::SchedulerConfig& config, int steps, int last, int extra,
-                                     bool whole);
+std::vector<double> spaced_timesteps(const spec::SchedulerConfig& config, int steps, int last,
+                                     int extra, bool whole);
 
 /// Noise levels from `max` to `min` whose 7th roots are evenly spaced (arXiv 2206.00364).
 std::vector<double> karras_sigmas(double max, double min, int n);

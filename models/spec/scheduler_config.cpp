@@ -244,7 +244,8 @@ std::string known_samplers_text() {
 
 std::vector<std::string> sampler_names() {
   std::vector<std::string> names;
-  for (const auto& known : kKnownSamplers) names.emplace_back(known.name);
+  for (const auto& known : kKnownSamplers)
+    names.emplace_back(known.name);
   return names;
 }
 
@@ -255,11 +256,13 @@ SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::strin
     if (wanted == known.name || wanted == known.class_name) found = &known;
   }
   if (!found && name.empty()) {
-    throw std::runtime_error("[sampler] " + spec.file.string() + ": _class_name = \"" + wanted +
-                             "\" is not supported; choose another sampler: " + known_samplers_text());
+    throw std::runtime_error(
+        "[sampler] " + spec.file.string() + ": _class_name = \"" + wanted +
+        "\" is not supported; choose another sampler: " + known_samplers_text());
   }
   if (!found) {
-    throw std::invalid_argument("[sampler] sampler is \"" + wanted + "\": " + known_samplers_text());
+    throw std::invalid_argument("[sampler] sampler is \"" + wanted +
+                                "\": " + known_samplers_text());
   }
   SchedulerConfig config = parse_scheduler_config(spec.config, spec.file.string(), found->kind);
   if (wanted == "dpmsolver++") config.plus_plus = true;

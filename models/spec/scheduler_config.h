@@ -8,7 +8,6 @@ namespace troupe::spec {
 
 struct SchedulerSpec;
 
-
 enum class SamplerKind { kDpmSolverMultistep, kDdim, kEulerDiscrete };
 enum class BetaSchedule { kLinear, kScaledLinear, kCosine };
 enum class PredictionType { kEpsilon, kSample, kVPrediction };
@@ -67,9 +66,10 @@ struct SchedulerConfig {
 SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::string& file,
                                        SamplerKind kind);
 
-/// The configuration of the sampler that a request runs: the checkpoint's own where `name` is empty, else the one of
-/// that name (sampler_names(), or a diffusers class name) taking over the checkpoint's keys as diffusers' `from_config`
-/// does. Throws std::invalid_argument for an unknown name, std::runtime_error for what is not supported, by key.
+/// The configuration of the sampler that a request runs: the checkpoint's own where `name` is
+/// empty, else the one of that name (sampler_names(), or a diffusers class name) taking over the
+/// checkpoint's keys as diffusers' `from_config` does. Throws std::invalid_argument for an unknown
+/// name, std::runtime_error for what is not supported, by key.
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name);
 
 /// The short names that requests may use.

@@ -9,8 +9,8 @@ TEST_CASE("batches keep each actor's total order, whatever epochs its jobs have"
     return schedule::Issue{actor, {.job = job, .task = task}};
   };
   // Job 1 has the later epoch, so that sorting by epoch would turn the order round.
-  const auto batches = schedule::in_batches({entry(0, 1, 0), entry(1, 1, 0), entry(0, 1, 1), entry(0, 2, 0),
-                                             entry(1, 1, 1), entry(0, 1, 2)},
+  const auto batches = schedule::in_batches({entry(0, 1, 0), entry(1, 1, 0), entry(0, 1, 1),
+                                             entry(0, 2, 0), entry(1, 1, 1), entry(0, 1, 2)},
                                             [](schedule::JobId job) { return job == 1 ? 9u : 4u; });
   std::map<schedule::ActorId, std::vector<std::pair<std::uint64_t, std::uint32_t>>> order;
   for (const auto& batch : batches) {
@@ -19,7 +19,8 @@ TEST_CASE("batches keep each actor's total order, whatever epochs its jobs have"
       order[batch.actor].emplace_back(command.job, command.task);
     }
   }
-  CHECK(order[0] == std::vector<std::pair<std::uint64_t, std::uint32_t>>{{1, 0}, {1, 1}, {2, 0}, {1, 2}});
+  CHECK(order[0] ==
+        std::vector<std::pair<std::uint64_t, std::uint32_t>>{{1, 0}, {1, 1}, {2, 0}, {1, 2}});
   CHECK(order[1] == std::vector<std::pair<std::uint64_t, std::uint32_t>>{{1, 0}, {1, 1}});
   CHECK(batches.size() == 4);
 }

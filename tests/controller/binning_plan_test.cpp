@@ -76,7 +76,8 @@ TEST_CASE("what cannot be binned is refused by name") {
   auto model = sample_model();
   model.transformer.sample_size = 16;
   CHECK_THROWS_WITH(make_plan(model, binned(64, 64), {}),
-                    "[plan] resolution_binning is on, but the transformer's sample_size is 16: there are bins for 32, "
+                    "[plan] resolution_binning is on, but the transformer's sample_size is 16: "
+                    "there are bins for 32, "
                     "64 and 128");
 }
 

@@ -1,10 +1,10 @@
 #include "controller/schedule/dispatcher.h"
 
+#include <rapidcheck.h>
 #include <algorithm>
 #include <deque>
 #include <map>
 #include <random>
-#include <rapidcheck.h>
 #include <set>
 
 #include "tests/controller/sample_model.h"
@@ -27,8 +27,9 @@ plan::Plan some_plan(int steps, int patches, int warmup, wire::Parallelism paral
   return plan::make_plan(test::sample_model(), request, parallelism);
 }
 
-/// Actors that run their mailboxes in order as the real ones do: a task starts when its transfers' producers are done,
-/// a collective when all its members have it at the head. Records what a tensor plane would see.
+/// Actors that run their mailboxes in order as the real ones do: a task starts when its transfers'
+/// producers are done, a collective when all its members have it at the head. Records what a tensor
+/// plane would see.
 class Playground {
  public:
   Playground(int window, std::uint64_t seed) : dispatcher(window), random_(seed) {}
@@ -65,7 +66,8 @@ class Playground {
     const auto& members = actors_of_[job];
     // Collectives end for all members together.
     std::vector<ActorId> who;
-    for (const auto rank : what.ranks) who.push_back(members[rank]);
+    for (const auto rank : what.ranks)
+      who.push_back(members[rank]);
     for (const auto member : who) {
       mailbox_[member].pop_front();
       consume(member, job, what);
@@ -83,14 +85,16 @@ class Playground {
       std::map<ActorId, std::vector<std::pair<JobId, std::uint32_t>>> by_sender;
       for (const auto& [job, task] : order) {
         const auto& what = finished_graphs.at(job).tasks[task];
-        const auto own = std::find(what.receivers.begin(), what.receivers.end(), rank_of(job, receiver));
+        const auto own =
+            std::find(what.receivers.begin(), what.receivers.end(), rank_of(job, receiver));
         const auto sender = actors_of_[job][what.ranks[own - what.receivers.begin()]];
         by_sender[sender].push_back({job, task});
       }
       for (const auto& [sender, expected] : by_sender) {
         std::vector<std::pair<JobId, std::uint32_t>> sent;
         for (const auto& key : sent_order_[sender]) {
-          if (std::find(expected.begin(), expected.end(), key) != expected.end()) sent.push_back(key);
+          if (std::find(expected.begin(), expected.end(), key) != expected.end())
+            sent.push_back(key);
         }
         if (sent != expected) return false;
       }
@@ -103,7 +107,8 @@ class Playground {
  private:
   std::int32_t rank_of(JobId job, ActorId actor) {
     const auto& members = actors_of_[job];
-    return static_cast<std::int32_t>(std::find(members.begin(), members.end(), actor) - members.begin());
+    return static_cast<std::int32_t>(std::find(members.begin(), members.end(), actor) -
+                                     members.begin());
   }
 
   bool runnable(const std::pair<JobId, std::uint32_t>& key) {
@@ -119,8 +124,10 @@ class Playground {
   void consume(ActorId actor, JobId job, const schedule::Task& what) {
     const auto& plan = plans_[job];
     const bool ring = what.stage == 0 && what.step > 0 && plan.degrees.pp > 1;
-    const bool whole_came_before = ring && what.step == plan.synchronous_steps && what.patch > 0 && what.step > 0;
-    if (what.kind == wire::TaskKind::micro_step && (what.stage > 0 || (ring && !whole_came_before))) {
+    const bool whole_came_before =
+        ring && what.step == plan.synchronous_steps && what.patch > 0 && what.step > 0;
+    if (what.kind == wire::TaskKind::micro_step &&
+        (what.stage > 0 || (ring && !whole_came_before))) {
       --open_[{actor, job}];
     }
   }
@@ -196,35 +203,42 @@ TEST_CASE("the job of higher priority goes first") {
   CHECK(issued[0].command.job == 2);
 }
 
-TEST_CASE("any jobs on shared actors run to their end, in the same order at both ends of every edge") {
+TEST_CASE(
+    "any jobs on shared actors run to their end, in the same order at both ends of every edge") {
   const bool holds = rc::check([] {
     const int window = *rc::gen::inRange(1, 5);
     Playground play(window, *rc::gen::arbitrary<std::uint64_t>());
-    const wire::Parallelism parallelism{.dp = *rc::gen::inRange(1, 3), .cfg = *rc::gen::inRange(1, 3),
+    const wire::Parallelism parallelism{.dp = *rc::gen::inRange(1, 3),
+                                        .cfg = *rc::gen::inRange(1, 3),
                                         .pp = *rc::gen::inRange(1, 5)};
     const int world = parallelism.dp * parallelism.cfg * parallelism.pp;
     std::vector<ActorId> actors(world);
-    for (int i = 0; i < world; ++i) actors[i] = static_cast<ActorId>(i);
+    for (int i = 0; i < world; ++i)
+      actors[i] = static_cast<ActorId>(i);
     const int jobs = *rc::gen::inRange(1, 4);
     int most_patches = 1;
     for (int job = 1; job <= jobs; ++job) {
       const int patches = *rc::gen::inRange(1, 6);
       most_patches = std::max(most_patches, patches);
-      const auto plan = some_plan(*rc::gen::inRange(1, 6), patches, *rc::gen::inRange(0, 4), parallelism);
+      const auto plan =
+          some_plan(*rc::gen::inRange(1, 6), patches, *rc::gen::inRange(0, 4), parallelism);
       play.finished_graphs[job] = schedule::make_task_graph(plan);
       play.add(job, plan, actors);
     }
     play.pump();
     while (play.advance()) {
-      for (const ActorId actor : actors) RC_ASSERT(play.dispatcher.outstanding(actor) <= window);
+      for (const ActorId actor : actors)
+        RC_ASSERT(play.dispatcher.outstanding(actor) <= window);
       if (*rc::gen::inRange(0, 3) != 0) play.pump();
     }
     play.pump();
-    while (play.advance()) play.pump();
-    for (int job = 1; job <= jobs; ++job) RC_ASSERT(play.dispatcher.complete(job));
+    while (play.advance())
+      play.pump();
+    for (int job = 1; job <= jobs; ++job)
+      RC_ASSERT(play.dispatcher.complete(job));
     RC_ASSERT(play.edges_agree());
-    // Slots: what is on its way holds at most one for each patch (and the whole picture between modes), what is
-    // issued ahead at most a window.
+    // Slots: what is on its way holds at most one for each patch (and the whole picture between
+    // modes), what is issued ahead at most a window.
     RC_ASSERT(play.most_posted <= most_patches + 1 + window);
   });
   CHECK(holds);

@@ -13,7 +13,8 @@ using wire::JobState;
 
 namespace {
 
-/// A runner with one actor that is played here: it loads when it may, begins jobs, and never finishes a task.
+/// A runner with one actor that is played here: it loads when it may, begins jobs, and never
+/// finishes a task.
 struct Stage {
   boost::asio::io_context io{1};
   control::IpcFolder folder;
@@ -23,19 +24,22 @@ struct Stage {
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
   cluster::Deployments deployments{
-      server, members,
-      {.on_free = [this] { runner.start_queued(); }, .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
+      server,
+      members,
+      {.on_free = [this] { runner.start_queued(); },
+       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
   std::function<void(const wire::JobProgress&)> on_progress = [](const auto&) {};
-  jobs::JobRunner runner{{.io = io,
-                          .server = server,
-                          .blob_server = blob_server,
-                          .blobs = blobs,
-                          .members = members,
-                          .deployments = deployments,
-                          .table = table,
-                          .now = [] { return 0.0; },
-                          .on_progress = [this](const auto&, wire::JobProgress progress) { on_progress(progress); },
-                          .on_finished = [](const auto&) {}}};
+  jobs::JobRunner runner{
+      {.io = io,
+       .server = server,
+       .blob_server = blob_server,
+       .blobs = blobs,
+       .members = members,
+       .deployments = deployments,
+       .table = table,
+       .now = [] { return 0.0; },
+       .on_progress = [this](const auto&, wire::JobProgress progress) { on_progress(progress); },
+       .on_finished = [](const auto&) {}}};
   std::unique_ptr<control::Connection> actor;
   control::BlobStore at_actor;
   std::unique_ptr<control::BlobConnection> actor_blobs;
@@ -52,7 +56,8 @@ struct Stage {
     options.hello.attributes = {{"token", "secret"}};
     actor = std::make_unique<control::Connection>(io, options);
     actor->on_message([this](const wire::Header& header, auto) { play(header); });
-    actor->start([](const wire::Welcome&) {}, [](const wire::Failure& failure) { FAIL(failure.what); });
+    actor->start([](const wire::Welcome&) {},
+                 [](const wire::Failure& failure) { FAIL(failure.what); });
     options.endpoint = blob_server.endpoint();
     actor_blobs = std::make_unique<control::BlobConnection>(io, options, at_actor);
     actor_blobs->start();
@@ -74,7 +79,8 @@ struct Stage {
 
   bool until(const std::function<bool()>& holds) {
     const auto end = control::Clock::now() + std::chrono::seconds(10);
-    while (!holds() && control::Clock::now() < end) io.run_one_for(std::chrono::milliseconds(50));
+    while (!holds() && control::Clock::now() < end)
+      io.run_one_for(std::chrono::milliseconds(50));
     return holds();
   }
 
@@ -169,7 +175,8 @@ TEST_CASE("what a failed job left does not stay, and of previews only the last t
   REQUIRE(stage.until([&] { return !warnings.empty(); }));
   CHECK(warnings[0].starts_with("preview did not arrive from its actor: "));
   CHECK(stage.table.find(job)->state == JobState::running);
-  stage.done(job, static_cast<std::uint32_t>(decode), {"picture", stage.at_actor.add("fine"), 4, {}});
+  stage.done(job, static_cast<std::uint32_t>(decode),
+             {"picture", stage.at_actor.add("fine"), 4, {}});
   REQUIRE(stage.until([&] { return stage.blobs.size() == 3; }));
   stage.runner.fail_all({wire::FailureCode::cancelled, "enough"});
   CHECK(stage.blobs.size() == 2);  // the previews, for those who still fetch them
@@ -181,12 +188,19 @@ TEST_CASE("a failure of a job's beginning is not laid to a task") {
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));
   const auto epoch = stage.deployments.get(stage.members.at(0).deployment)->epoch;
-  stage.runner.task_failed(0, {.epoch = epoch, .job = job, .task = 0, .failure = {wire::FailureCode::internal, "no room"},
-                               .collateral = false, .begin = true});
+  stage.runner.task_failed(0, {.epoch = epoch,
+                               .job = job,
+                               .task = 0,
+                               .failure = {wire::FailureCode::internal, "no room"},
+                               .collateral = false,
+                               .begin = true});
   CHECK(stage.table.find(job)->failure.what == "actor 0, begin: no room");
   const auto other = stage.submit();
   REQUIRE(stage.reaches(other, JobState::running));
   const auto later = stage.deployments.get(stage.members.at(0).deployment)->epoch;
-  stage.runner.task_failed(0, {.epoch = later, .job = other, .task = 4000, .failure = {wire::FailureCode::internal, "odd"}});
+  stage.runner.task_failed(0, {.epoch = later,
+                               .job = other,
+                               .task = 4000,
+                               .failure = {wire::FailureCode::internal, "odd"}});
   CHECK(stage.table.find(other)->failure.what == "actor 0: odd");
 }

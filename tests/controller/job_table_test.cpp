@@ -13,7 +13,8 @@ namespace {
 jobs::JobId add(JobTable& table, double now = 0) {
   wire::JobSpec spec;
   spec.request.prompts = {"x"};
-  return table.add(spec, plan::make_plan(test::sample_model(), spec.request, {}), 9, false, now).value();
+  return table.add(spec, plan::make_plan(test::sample_model(), spec.request, {}), 9, false, now)
+      .value();
 }
 
 }  // namespace
@@ -50,7 +51,8 @@ TEST_CASE("the queue is bounded and forgets cancelled jobs") {
 
 TEST_CASE("only so many ended jobs are remembered") {
   JobTable table(8, 2);
-  for (int i = 0; i < 4; ++i) table.finish(add(table), JobState::cancelled, {}, 0);
+  for (int i = 0; i < 4; ++i)
+    table.finish(add(table), JobState::cancelled, {}, 0);
   const auto gone = table.expire();
   REQUIRE(gone.size() == 2);
   CHECK(gone[0].id == 1);

@@ -1,9 +1,9 @@
 #include "controller/plan/plan.h"
 
+#include <rapidcheck.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <rapidcheck.h>
 
 #include "controller/plan/patches.h"
 #include "tests/controller/sample_model.h"
@@ -27,7 +27,8 @@ wire::ImageRequest request_for(int height, int width) {
 double costliest(const std::vector<double>& costs, const std::vector<Stage>& stages) {
   double most = 0;
   for (const auto& stage : stages) {
-    most = std::max(most, std::accumulate(costs.begin() + stage.first_block, costs.begin() + stage.last_block, 0.0));
+    most = std::max(most, std::accumulate(costs.begin() + stage.first_block,
+                                          costs.begin() + stage.last_block, 0.0));
   }
   return most;
 }
@@ -48,20 +49,23 @@ double best_by_trying(const std::vector<double>& costs, std::size_t from, int st
 
 TEST_CASE("token rows split with the remainder first") {
   CHECK(plan::split_rows(5, 3) == std::vector<wire::RowRange>{{0, 2}, {2, 4}, {4, 5}});
-  CHECK_THROWS_WITH(plan::split_rows(3, 4),
-                    "[plan] patches is 4, but the picture has only 3 token rows: each patch needs one");
+  CHECK_THROWS_WITH(
+      plan::split_rows(3, 4),
+      "[plan] patches is 4, but the picture has only 3 token rows: each patch needs one");
 }
 
 TEST_CASE("28 equal blocks on 8 stages leave no stage empty") {
   const auto stages = split_blocks(std::vector<double>(28, 1.0), 8);
   std::vector<int> sizes;
-  for (const auto& stage : stages) sizes.push_back(stage.blocks());
+  for (const auto& stage : stages)
+    sizes.push_back(stage.blocks());
   CHECK(sizes == std::vector<int>{4, 4, 4, 4, 3, 3, 3, 3});
 }
 
 TEST_CASE("stages are balanced by cost, contiguous and never empty") {
   CHECK(rc::check([] {
-    const auto raw = *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(1, 20)));
+    const auto raw =
+        *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(1, 20)));
     std::vector<double> costs(raw.begin(), raw.begin() + std::min<std::size_t>(raw.size(), 9));
     const int count = *rc::gen::inRange(1, static_cast<int>(costs.size()) + 1);
     const auto stages = split_blocks(costs, count);
@@ -142,11 +146,16 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why([](auto& r) { r.num_pipeline_patch = 4; }) ==
         "[plan] patches is 4 with method exact: patches need method pipefusion");
   CHECK(why([](auto& r) { r.guidance_scale = 1; }, {.cfg = 2}) ==
-        "[plan] cfg is 2, but guidance is 1.000000: there is no second branch to compute unless guidance is above 1");
-  CHECK(why(same, {.dp = 2}) == "[plan] dp is 2, but there are only 1 pictures to split (prompts × n)");
-  CHECK(why(same, {.pp = 9}) == "[plan] pp is 9, but the transformer has 8 blocks: each stage needs one");
-  CHECK(why([](auto& r) { r.method = "magic"; }) == "[plan] method is \"magic\": exact or pipefusion");
-  CHECK(why([](auto& r) { r.dtype = "int3"; }) == "[plan] dtype is \"int3\": float32, bfloat16 or float16");
+        "[plan] cfg is 2, but guidance is 1.000000: there is no second branch to compute unless "
+        "guidance is above 1");
+  CHECK(why(same, {.dp = 2}) ==
+        "[plan] dp is 2, but there are only 1 pictures to split (prompts × n)");
+  CHECK(why(same, {.pp = 9}) ==
+        "[plan] pp is 9, but the transformer has 8 blocks: each stage needs one");
+  CHECK(why([](auto& r) { r.method = "magic"; }) ==
+        "[plan] method is \"magic\": exact or pipefusion");
+  CHECK(why([](auto& r) { r.dtype = "int3"; }) ==
+        "[plan] dtype is \"int3\": float32, bfloat16 or float16");
   CHECK(why([](auto& r) {
           r.method = "pipefusion";
           r.num_pipeline_patch = 17;
@@ -155,8 +164,12 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
           r.method = "pipefusion";
           r.warmup_steps = 21;
         }) == "[plan] warmup is 21, but there are only 20 steps");
-  CHECK(why([](auto& r) { r.sampler = "magic"; }).starts_with("[sampler] sampler is \"magic\": dpmsolver++ (DPMSolverMultistepScheduler)"));
-  CHECK(why([](auto& r) { r.steps = 1001; }) == "[plan] steps is 1001: the model was trained with 1000 timesteps");
+  CHECK(
+      why([](auto& r) {
+        r.sampler = "magic";
+      }).starts_with("[sampler] sampler is \"magic\": dpmsolver++ (DPMSolverMultistepScheduler)"));
+  CHECK(why([](auto& r) { r.steps = 1001; }) ==
+        "[plan] steps is 1001: the model was trained with 1000 timesteps");
   CHECK(why([](auto& r) { r.prompts[0] = "caf\xe9"; }) == "[plan] prompt 0 is not UTF-8 text");
   CHECK(why([](auto& r) { r.negative_prompt.assign(20000, 'x'); }) ==
         "[plan] negative prompt has 20000 bytes: at most 16384");
@@ -164,7 +177,8 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
         "[plan] all prompts have 272000 bytes: at most 262144");
   CHECK(why([](auto& r) { r.images_per_prompt = 5000; }) ==
         "[plan] prompts × images per prompt is 5000: at most 4096");
-  CHECK(why([](auto& r) { r.max_sequence_length = 5000; }) == "[plan] max sequence length is 5000: at most 4096");
+  CHECK(why([](auto& r) { r.max_sequence_length = 5000; }) ==
+        "[plan] max sequence length is 5000: at most 4096");
   CHECK(why([](auto& r) { r.guidance_scale = NAN; }).starts_with("[plan] guidance is nan"));
   CHECK(why([](auto& r) {
           r.init_latents_blob = 1;

@@ -11,7 +11,8 @@ using wire::TaskKind;
 
 namespace {
 
-plan::Plan pipefusion(int steps, int patches, int warmup, wire::Parallelism parallelism, int pictures = 1) {
+plan::Plan pipefusion(int steps, int patches, int warmup, wire::Parallelism parallelism,
+                      int pictures = 1) {
   wire::ImageRequest request;
   request.prompts = {"x"};
   request.images_per_prompt = pictures;
@@ -28,7 +29,8 @@ TEST_CASE("a job is its text, its micro-steps and its decode, predecessors first
   const auto graph = make_task_graph(pipefusion(5, 3, 2, {.cfg = 2, .pp = 2}));
   CHECK(graph.tasks.size() == 1 + 2 * 2 + 3 * 3 * 2 + 1);
   for (std::uint32_t id = 0; id < graph.tasks.size(); ++id) {
-    for (const auto before : graph.tasks[id].predecessors) CHECK(before < id);
+    for (const auto before : graph.tasks[id].predecessors)
+      CHECK(before < id);
   }
   CHECK(graph.tasks.front().kind == TaskKind::encode_text);
   CHECK(graph.tasks.front().ranks == std::vector<std::int32_t>{0, 1, 2, 3});
@@ -53,9 +55,11 @@ TEST_CASE("a micro-step goes to both branches of its stage and on to their partn
 TEST_CASE("nothing is sent round after the last step, nor anywhere when there is one stage") {
   const auto two = make_task_graph(pipefusion(2, 2, 0, {.pp = 2}));
   for (const auto& task : two.tasks) {
-    if (task.kind == TaskKind::micro_step && task.step == 1 && task.stage == 1) CHECK(task.receivers.empty());
+    if (task.kind == TaskKind::micro_step && task.step == 1 && task.stage == 1)
+      CHECK(task.receivers.empty());
   }
-  for (const auto& task : make_task_graph(pipefusion(2, 2, 0, {})).tasks) CHECK(task.receivers.empty());
+  for (const auto& task : make_task_graph(pipefusion(2, 2, 0, {})).tasks)
+    CHECK(task.receivers.empty());
 }
 
 TEST_CASE("every step ends once in every replica") {

@@ -40,7 +40,8 @@ TEST_CASE("ASCII goes to tEXt, the rest to iTXt") {
 }
 
 TEST_CASE("the size of a PNG is read without its pixels") {
-  const auto size = troupe::models::read_png_size(encode_png(at::zeros({5, 300, 3}, at::kByte), {}));
+  const auto size =
+      troupe::models::read_png_size(encode_png(at::zeros({5, 300, 3}, at::kByte), {}));
   CHECK(size.width == 300);
   CHECK(size.height == 5);
 }

@@ -129,8 +129,9 @@ TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
   const auto id = std::to_string(handed.json()["job"].get<int>());
   REQUIRE(eventually(kLong, [&] { return has(user.does({"jobs", "--json"}).out, "\"running\""); }));
   CHECK(user.does({"cancel", id}).code == 0);
-  REQUIRE(eventually(
-      kLong, [&] { return has(user.does({"jobs", "--json"}).out, "\"state\": \"cancelled\""); }));
+  REQUIRE(eventually(kLong, [&] {
+    return has(user.does({"jobs", "--json"}).out, "\"state\": \"cancelled\"");
+  }));
   const auto again = user.does({"cancel", id});
   CHECK(again.code == 1);
   CHECK(has(again.err, "already"));

@@ -1,6 +1,6 @@
 #pragma once
-// doctest behind one door: c10 defines CHECK and friends as fatal checks, so those go before doctest comes in.
-// Include this header after every torch header.
+// doctest behind one door: c10 defines CHECK and friends as fatal checks, so those go before
+// doctest comes in. Include this header after every torch header.
 #undef CHECK
 #undef CHECK_EQ
 #undef CHECK_NE

@@ -13,8 +13,8 @@ namespace troupe::wire {
 struct LoadStage {
   static constexpr Kind kKind = Kind::load_stage;
   std::uint64_t deployment = 0;
-  std::string model;   // folder
-  std::string dtype;   // compute type
+  std::string model;  // folder
+  std::string dtype;  // compute type
   std::int32_t first_block = 0;
   std::int32_t last_block = 0;  // exclusive
   bool embeds = false;
@@ -39,9 +39,9 @@ struct StageLoaded {
 
 /// One tensor-plane group of a deployment, as one member sees it.
 struct GroupSpec {
-  std::uint32_t id = 0;       // names the group in tasks; unique in the deployment
-  std::string name;           // for people and errors: "edge 0→1", "cfg 1,3", "caption 0,1,2,3"
-  std::int32_t rank = 0;      // the receiver's rank in it
+  std::uint32_t id = 0;   // names the group in tasks; unique in the deployment
+  std::string name;       // for people and errors: "edge 0→1", "cfg 1,3", "caption 0,1,2,3"
+  std::int32_t rank = 0;  // the receiver's rank in it
   std::vector<std::string> addresses;  // tensor-plane address of each member, in rank order
 
   template <class Archive>
@@ -50,7 +50,8 @@ struct GroupSpec {
   }
 };
 
-/// controller → actor: make the communicators of this deployment's epoch. Answered by GroupsConnected or Failure.
+/// controller → actor: make the communicators of this deployment's epoch. Answered by
+/// GroupsConnected or Failure.
 struct ConnectGroups {
   static constexpr Kind kKind = Kind::connect_groups;
   std::uint64_t deployment = 0;
@@ -87,7 +88,8 @@ struct RowRange {
   bool operator==(const RowRange&) const = default;
 };
 
-/// controller → actor: a job begins here. What the actor needs to run its tasks; every shape follows from it.
+/// controller → actor: a job begins here. What the actor needs to run its tasks; every shape
+/// follows from it.
 struct BeginJob {
   static constexpr Kind kKind = Kind::begin_job;
   std::uint64_t job = 0;
@@ -98,35 +100,42 @@ struct BeginJob {
   std::int32_t last_image = 0;   // exclusive
   std::int32_t stage = 0;
   std::int32_t stages = 1;
-  std::int32_t cfg_rank = 0;     // 0 = negative branch, 1 = positive
+  std::int32_t cfg_rank = 0;  // 0 = negative branch, 1 = positive
   std::int32_t cfg_degree = 1;
   std::vector<RowRange> patches;
-  std::uint32_t caption_group = 0;     // 0 = none (alone)
+  std::uint32_t caption_group = 0;  // 0 = none (alone)
   std::int32_t caption_rank = 0;
-  std::int32_t caption_root = 0;       // who encodes the text, rank in that group
-  std::uint32_t previous_group = 0;    // edge from the previous stage; of stage 0: the feedback edge from the last stage
-  std::uint32_t next_group = 0;        // edge to the next stage; of the last stage: the feedback edge to stage 0
-  std::uint32_t cfg_group = 0;         // of the last stage, when cfg_degree is 2
+  std::int32_t caption_root = 0;  // who encodes the text, rank in that group
+  std::uint32_t previous_group =
+      0;  // edge from the previous stage; of stage 0: the feedback edge from the last stage
+  std::uint32_t next_group =
+      0;  // edge to the next stage; of the last stage: the feedback edge to stage 0
+  std::uint32_t cfg_group = 0;  // of the last stage, when cfg_degree is 2
   bool decodes = false;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, deployment, epoch, request, first_image, last_image, stage, stages, cfg_rank, cfg_degree, patches,
-       caption_group, caption_rank, caption_root, previous_group, next_group, cfg_group, decodes);
+    ar(job, deployment, epoch, request, first_image, last_image, stage, stages, cfg_rank,
+       cfg_degree, patches, caption_group, caption_rank, caption_root, previous_group, next_group,
+       cfg_group, decodes);
   }
 };
 
 enum class TaskKind : std::uint8_t { encode_text, micro_step, decode };
-constexpr bool is_valid(TaskKind kind) { return kind <= TaskKind::decode; }
+constexpr bool is_valid(TaskKind kind) {
+  return kind <= TaskKind::decode;
+}
 
-/// One entry of an actor's ordered mailbox: run a task, or post the receive of a transfer whose producer was issued.
+/// One entry of an actor's ordered mailbox: run a task, or post the receive of a transfer whose
+/// producer was issued.
 struct Command {
   std::uint64_t job = 0;
-  std::uint32_t task = 0;      // index in the job's task graph; of a receive: the producer's
+  std::uint32_t task = 0;  // index in the job's task graph; of a receive: the producer's
   bool receive = false;
   TaskKind kind = TaskKind::micro_step;
-  std::int32_t step = 0;       // of a receive: of the micro-step that will consume it
-  std::int32_t patch = -1;     // -1 = the whole picture; of a receive: what is sent, so -1 also between the modes
+  std::int32_t step = 0;  // of a receive: of the micro-step that will consume it
+  std::int32_t patch =
+      -1;  // -1 = the whole picture; of a receive: what is sent, so -1 also between the modes
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -151,7 +160,7 @@ struct TaskDone {
   std::uint64_t epoch = 0;
   std::uint64_t job = 0;
   std::uint32_t task = 0;
-  std::vector<BlobRef> blobs;      // pictures, latents, previews that this task left at the actor
+  std::vector<BlobRef> blobs;  // pictures, latents, previews that this task left at the actor
   std::vector<std::string> warnings;
 
   template <class Archive>
@@ -205,14 +214,14 @@ struct ActorJobStats {
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(busy_seconds, peer_wait_seconds, controller_wait_seconds, text_seconds, denoise_seconds, decode_seconds,
-       tensor_bytes_sent, tensor_bytes_received, control_bytes_sent, control_bytes_received, weight_bytes, kv_bytes,
-       peak_memory_bytes);
+    ar(busy_seconds, peer_wait_seconds, controller_wait_seconds, text_seconds, denoise_seconds,
+       decode_seconds, tensor_bytes_sent, tensor_bytes_received, control_bytes_sent,
+       control_bytes_received, weight_bytes, kv_bytes, peak_memory_bytes);
   }
 };
 
-/// controller → actor, second lane: the epoch is over; end all its operations and drop its jobs and groups.
-/// Answered by Done once nothing of the epoch runs any more.
+/// controller → actor, second lane: the epoch is over; end all its operations and drop its jobs and
+/// groups. Answered by Done once nothing of the epoch runs any more.
 struct AbortEpoch {
   static constexpr Kind kKind = Kind::abort_epoch;
   std::uint64_t epoch = 0;

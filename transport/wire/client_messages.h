@@ -13,8 +13,12 @@ namespace troupe::wire {
 /// How a job stands. A job ends exactly once: succeeded, failed or cancelled.
 enum class JobState : std::uint8_t { queued, loading, running, succeeded, failed, cancelled };
 
-constexpr bool is_terminal(JobState state) { return state >= JobState::succeeded; }
-constexpr bool is_valid(JobState state) { return state <= JobState::cancelled; }
+constexpr bool is_terminal(JobState state) {
+  return state >= JobState::succeeded;
+}
+constexpr bool is_valid(JobState state) {
+  return state <= JobState::cancelled;
+}
 const char* to_string(JobState state);
 
 /// client → controller. Answered by JobAccepted or Failure; JobProgress and JobFinished follow.
@@ -32,7 +36,7 @@ struct SubmitJob {
 struct JobAccepted {
   static constexpr Kind kKind = Kind::job_accepted;
   std::uint64_t job = 0;
-  std::int32_t queue_position = 0;       // jobs that wait before it
+  std::int32_t queue_position = 0;  // jobs that wait before it
   std::vector<std::string> warnings;
 
   template <class Archive>
@@ -48,8 +52,8 @@ struct JobProgress {
   std::string phase;  // queued | loading | text | denoising | decoding
   std::int32_t step = 0;
   std::int32_t steps = 0;
-  double seconds_per_step = 0;  // mean of the last steps; 0 while unknown
-  std::vector<BlobRef> blobs;   // latents or previews asked for
+  double seconds_per_step = 0;        // mean of the last steps; 0 while unknown
+  std::vector<BlobRef> blobs;         // latents or previews asked for
   std::vector<std::string> warnings;  // e.g. the part of a prompt that was cut
 
   template <class Archive>
@@ -62,9 +66,9 @@ struct JobFinished {
   static constexpr Kind kKind = Kind::job_finished;
   std::uint64_t job = 0;
   JobState state = JobState::failed;
-  Failure failure;              // when failed or cancelled
-  std::vector<BlobRef> blobs;   // pictures in order (prompt-major), then latents
-  std::string report;           // JSON: seed, plan, seconds, bytes, memory
+  Failure failure;             // when failed or cancelled
+  std::vector<BlobRef> blobs;  // pictures in order (prompt-major), then latents
+  std::string report;          // JSON: seed, plan, seconds, bytes, memory
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -160,7 +164,8 @@ struct ActorRow {
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(id, incarnation, state, host, pid, device, local_rank, groups, doing, restarts, memory_bytes);
+    ar(id, incarnation, state, host, pid, device, local_rank, groups, doing, restarts,
+       memory_bytes);
   }
 };
 
@@ -180,8 +185,8 @@ struct ClusterStatus {
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(version, host, pid, endpoint, model, uptime_seconds, actors, jobs_queued, jobs_running, jobs_ended,
-       recent_failures);
+    ar(version, host, pid, endpoint, model, uptime_seconds, actors, jobs_queued, jobs_running,
+       jobs_ended, recent_failures);
   }
 };
 

@@ -7,39 +7,43 @@ namespace troupe::wire {
 
 /// Everything that decides which picture comes out; degrees are not in here (design §4).
 struct ImageRequest {
-  std::vector<std::string> prompts;   // one or more; prompts × images_per_prompt are split over dp
-  std::string negative_prompt;        // shared by all prompts
+  std::vector<std::string> prompts;  // one or more; prompts × images_per_prompt are split over dp
+  std::string negative_prompt;       // shared by all prompts
   std::int32_t images_per_prompt = 1;
-  std::int32_t height = 0;            // pixels; 0 = the model's native size
+  std::int32_t height = 0;  // pixels; 0 = the model's native size
   std::int32_t width = 0;
   std::int32_t steps = 20;
-  double guidance_scale = 4.5;        // > 1 turns classifier-free guidance on, as in diffusers
+  double guidance_scale = 4.5;  // > 1 turns classifier-free guidance on, as in diffusers
   std::uint64_t seed = 0;
-  std::string sampler;                // "" = the checkpoint's own scheduler
-  std::string method = "exact";       // exact | pipefusion
+  std::string sampler;           // "" = the checkpoint's own scheduler
+  std::string method = "exact";  // exact | pipefusion
   std::int32_t num_pipeline_patch = 1;
   std::int32_t warmup_steps = 1;
-  std::string dtype = "float32";      // compute type: float32 | bfloat16 | float16
-  std::string noise_dtype = "float32";  // float32 | model: the type that noise is drawn in
+  std::string dtype = "float32";           // compute type: float32 | bfloat16 | float16
+  std::string noise_dtype = "float32";     // float32 | model: the type that noise is drawn in
   std::int32_t max_sequence_length = 120;  // text tokens, padded or cut to this
-  bool resolution_binning = false;    // compute at the nearest size the model was trained at, then resize and crop
-  bool clean_caption = false;         // clean prompts as the training captions were
-  bool want_latents = false;          // final latents before the VAE come back too
-  std::uint64_t init_latents_blob = 0;  // 0 = noise from the seed; else a blob of float32, the whole batch
+  bool resolution_binning =
+      false;  // compute at the nearest size the model was trained at, then resize and crop
+  bool clean_caption = false;  // clean prompts as the training captions were
+  bool want_latents = false;   // final latents before the VAE come back too
+  std::uint64_t init_latents_blob =
+      0;  // 0 = noise from the seed; else a blob of float32, the whole batch
   std::uint64_t init_latents_bytes = 0;
-  std::int32_t progress_interval = 0;   // every how many steps a latents/preview comes with the progress; 0 = never
-  std::string progress_content;         // "" | latents | preview
-  // Filled in by the plan, whatever a client says: `height` and `width` become the size that is computed, and these
-  // the pixels of the picture that comes out. Different under resolution_binning only.
+  std::int32_t progress_interval =
+      0;  // every how many steps a latents/preview comes with the progress; 0 = never
+  std::string progress_content;  // "" | latents | preview
+  // Filled in by the plan, whatever a client says: `height` and `width` become the size that is
+  // computed, and these the pixels of the picture that comes out. Different under
+  // resolution_binning only.
   std::int32_t output_height = 0;
   std::int32_t output_width = 0;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(prompts, negative_prompt, images_per_prompt, height, width, steps, guidance_scale, seed, sampler, method,
-       num_pipeline_patch, warmup_steps, dtype, noise_dtype, max_sequence_length, resolution_binning, clean_caption,
-       want_latents, init_latents_blob, init_latents_bytes, progress_interval, progress_content, output_height,
-       output_width);
+    ar(prompts, negative_prompt, images_per_prompt, height, width, steps, guidance_scale, seed,
+       sampler, method, num_pipeline_patch, warmup_steps, dtype, noise_dtype, max_sequence_length,
+       resolution_binning, clean_caption, want_latents, init_latents_blob, init_latents_bytes,
+       progress_interval, progress_content, output_height, output_width);
   }
 };
 
@@ -58,7 +62,8 @@ struct Parallelism {
 
 /// What a client submits: a picture wanted, from which model, on how many actors.
 struct JobSpec {
-  std::string model;  // folder in diffusers layout; "" = the model that the cluster was started with
+  std::string
+      model;  // folder in diffusers layout; "" = the model that the cluster was started with
   ImageRequest request;
   Parallelism parallelism;
 
