@@ -28,7 +28,6 @@ if(TROUPE_SANITIZE MATCHES "thread")
 elseif(TROUPE_SANITIZE)
   set(troupe_sanitizer_environment
     "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
-    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
     "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
 endif()
 
