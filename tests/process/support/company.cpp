@@ -1,13 +1,12 @@
 #include "tests/process/support/company.h"
 
-#include <stdexcept>
+#include "tests/process/support/connect.h"
 
 namespace troupe::testing {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kReadyDeadline = 180s;
 constexpr auto kJobDeadline = 180s;
 
 cluster::ClusterOptions options_for(int actors) {
@@ -18,20 +17,10 @@ cluster::ClusterOptions options_for(int actors) {
   return options;
 }
 
-template <class T>
-T take(Result<T> result, const std::string& what) {
-  if (!result) throw std::runtime_error("[tests] " + what + ": " + result.error().what);
-  return std::move(result.value());
-}
-
-Client connect(cluster::Cluster& cluster) {
-  cluster.wait_ready(kReadyDeadline);
-  return take(Client::connect(cluster.endpoint(), 10s), "connect");
-}
-
 }  // namespace
 
-Company::Company(int actors) : cluster_(options_for(actors)), client_(connect(cluster_)) {}
+Company::Company(int actors)
+    : cluster_(options_for(actors)), client_(connect_when_ready(cluster_)) {}
 
 JobResult Company::run(const Submission& submission, Client::OnProgress on_progress,
                        std::chrono::seconds deadline) {

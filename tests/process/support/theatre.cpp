@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <stdexcept>
 
+#include "tests/process/support/connect.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 
@@ -15,27 +15,15 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kReadyDeadline = 180s;
 constexpr auto kJobDeadline = 180s;
-
-template <class T>
-T take(Result<T> result, const std::string& what) {
-  if (!result) throw std::runtime_error("[tests] " + what + ": " + result.error().what);
-  return std::move(result.value());
-}
-
-Client connect(cluster::Cluster& cluster) {
-  cluster.wait_ready(kReadyDeadline);
-  return take(Client::connect(cluster.endpoint(), 10s), "connect");
-}
 
 }  // namespace
 
 Theatre::Theatre(cluster::ClusterOptions options)
-    : cluster_(std::move(options)), client_(connect(cluster_)) {}
+    : cluster_(std::move(options)), client_(connect_when_ready(cluster_)) {}
 
 Client Theatre::another_client() const {
-  return take(Client::connect(cluster_.endpoint(), 10s), "connect");
+  return connect_to(cluster_);
 }
 
 ClusterInfo Theatre::status() {
