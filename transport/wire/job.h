@@ -16,9 +16,10 @@ struct ImageRequest {
   double guidance_scale = 4.5;  // > 1 turns classifier-free guidance on, as in diffusers
   std::uint64_t seed = 0;
   std::string sampler;           // "" = the checkpoint's own scheduler
-  std::string method = "exact";  // exact | pipefusion
+  std::string method = "exact";  // exact | pipefusion | distrifusion
   std::int32_t num_pipeline_patch = 1;
   std::int32_t warmup_steps = 1;
+  std::string kv = "stale";  // stale | predict: how K,V rows that are not fresh are used
   std::string dtype = "float32";           // compute type: float32 | bfloat16 | float16
   std::string noise_dtype = "float32";     // float32 | model: the type that noise is drawn in
   std::int32_t max_sequence_length = 120;  // text tokens, padded or cut to this
@@ -41,7 +42,7 @@ struct ImageRequest {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(prompts, negative_prompt, images_per_prompt, height, width, steps, guidance_scale, seed,
-       sampler, method, num_pipeline_patch, warmup_steps, dtype, noise_dtype, max_sequence_length,
+       sampler, method, num_pipeline_patch, warmup_steps, kv, dtype, noise_dtype, max_sequence_length,
        resolution_binning, clean_caption, want_latents, init_latents_blob, init_latents_bytes,
        progress_interval, progress_content, output_height, output_width);
   }
@@ -52,10 +53,16 @@ struct Parallelism {
   std::int32_t dp = 1;
   std::int32_t cfg = 1;
   std::int32_t pp = 1;
+  std::int32_t ulysses = 1;
+  std::int32_t ring = 1;
+  std::int32_t tp = 1;
+  std::int32_t vae = 1;              // actors that decode a replica's pictures together
+  std::vector<std::int32_t> stages;  // blocks of each stage; empty = split by cost
+  bool automatic = false;            // the controller picks the degrees
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(dp, cfg, pp);
+    ar(dp, cfg, pp, ulysses, ring, tp, vae, stages, automatic);
   }
   bool operator==(const Parallelism&) const = default;
 };

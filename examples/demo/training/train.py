@@ -1,7 +1,7 @@
 """Trains the demo checkpoint: a small PixArt-α in diffusers format that draws captioned scenes (scenes.py).
 
     python train.py vae OUT --minutes 17                 autoencoder, 8x down, 4 channels, 1 M parameters
-    python train.py dit OUT --minutes 70 25              transformer (5 M) and T5 encoder (0.2 M): 128 px, then 256 px
+    python train.py dit OUT --steps 3000 3000            transformer (5 M) and T5 encoder (0.2 M): 128 px, then 256 px
     python train.py decoder OUT --minutes 20             finishes the decoder with the encoder fixed
     python train.py score OUT --size 256 --count 100     attribute accuracy of pictures drawn from captions
 
@@ -138,7 +138,7 @@ class Muon:
 
 
 class Run:
-    """What training needs to go on after an interruption: raw and averaged weights, optimizers, clock."""
+    """What training needs to go on after an interruption: raw and averaged weights, optimizers, step."""
     def __init__(self, args):
         self.args, self.step, self.elapsed = args, 0, 0.0
         self.dit, self.text = new_models()
@@ -204,14 +204,14 @@ def train_dit(args):
     keep_float32(run.dit.pos_embed.proj); keep_float32(run.dit.proj_out)
     alphas, saved, running, batch = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), 0).to(device), time.time(), {}, args.batch or 64
     pools = {size: Scenes(rng, vae, size, device, limit) for size, limit in ((128, 30000), (256, 8000))}
-    seconds, last, budget = 60 * args.minutes[0], time.time(), 60 * sum(args.minutes)
-    while run.elapsed < budget:
+    first, last = args.steps[0], time.time()
+    while run.step < sum(args.steps):
         # 128 px first; then 256 px on three steps of four while the rate falls
-        late = run.elapsed >= seconds
+        late = run.step >= first
         size = 256 if late and run.step % 4 else 128
         count = batch if size == 128 else batch * 3 // 8
         rate = args.rate * min(1, (run.step + 1) / 100)
-        if late: rate *= 1 - 0.97 * (run.elapsed - seconds) / (budget - seconds)
+        if late: rate *= 1 - 0.97 * (run.step - first) / args.steps[1]
         for optimizer in run.optimizers:
             for group in optimizer.param_groups: group["lr"] = rate
         z, ids, mask = pools[size].draw(pieces, count, 12 if size == 128 else 6)
@@ -262,6 +262,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["vae", "dit", "decoder", "score"]); parser.add_argument("out")
     parser.add_argument("--minutes", type=float, nargs="+", default=[17]); parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, nargs=2, default=[3000, 3000], help="dit: at 128 px, then mostly at 256 px while the rate falls")
     parser.add_argument("--resume", action="store_true", help="dit: go on from OUT (its training_state.pt where there is one)")
     parser.add_argument("--rate", type=float, default=1e-3); parser.add_argument("--save-every", type=float, default=10, help="minutes")
     parser.add_argument("--batch", type=int); parser.add_argument("--size", type=int, default=256); parser.add_argument("--count", type=int, default=100)
