@@ -117,9 +117,12 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
     case wire::Kind::end_job:
       mailbox_.put({header, wire::decode<wire::EndJob>(payload)});
       return;
-    case wire::Kind::unload:
-      mailbox_.put({header, wire::decode<wire::Unload>(payload)});
+    case wire::Kind::unload: {
+      const auto unload = wire::decode<wire::Unload>(payload);
+      progress_.unload(unload.deployment);
+      mailbox_.put({header, unload});
       return;
+    }
     case wire::Kind::abort_epoch: {
       auto abort = wire::decode<wire::AbortEpoch>(payload);
       progress_.end_epoch(abort.epoch);
@@ -163,6 +166,7 @@ void ActorProcess::stop(int exit_code, const std::string& why) {
   exit_code_ = exit_code;
   if (exit_code != 0) std::fprintf(stderr, "troupe-actor %u: %s\n", options_.id, why.c_str());
   timer_.cancel();
+  progress_.end_all();
   mailbox_.close();
   connection_->close(why);
   blob_connection_->close();

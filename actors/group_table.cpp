@@ -59,4 +59,14 @@ tensor::Counters GroupTable::counters(std::uint64_t epoch) const {
   return sum;
 }
 
+std::map<std::uint32_t, std::uint64_t> GroupTable::sent_by_group(std::uint64_t epoch) const {
+  std::lock_guard lock(mutex_);
+  std::map<std::uint32_t, std::uint64_t> sent;
+  const auto of_epoch = groups_.find(epoch);
+  if (of_epoch == groups_.end()) return sent;
+  for (const auto& [id, group] : of_epoch->second)
+    sent[id] = group->counters().bytes_sent;
+  return sent;
+}
+
 }  // namespace troupe::actors

@@ -22,6 +22,8 @@ class GroupTable {
   void remove(std::uint64_t epoch);
   /// Sum over the epoch's groups.
   tensor::Counters counters(std::uint64_t epoch) const;
+  /// Bytes that each of the epoch's groups has sent, by id.
+  std::map<std::uint32_t, std::uint64_t> sent_by_group(std::uint64_t epoch) const;
 
  private:
   mutable std::mutex mutex_;

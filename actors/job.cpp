@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "actors/noise.h"
-#include "models/dit/local_attention.h"
+#include "actors/parallel/group_sum.h"
 
 namespace troupe::actors {
 namespace {
@@ -31,7 +31,7 @@ Job::Job(wire::BeginJob begin, Tools tools, const at::Tensor& init_latents)
   channels_ = spec.transformer.in_channels;
   size_ = {request.height / spec.vae.scale_factor(), request.width / spec.vae.scale_factor()};
   columns_ = size_.latent_width / patch_size_;
-  if (first_stage() || last_stage()) {
+  if (first_stage() || last_stage() || begin_.vae.degree > 0) {
     const auto pictures =
         static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
     const auto draw = request.noise_dtype == "model" ? tools_.stage.dtype() : at::kFloat;
@@ -45,21 +45,48 @@ Job::Job(wire::BeginJob begin, Tools tools, const at::Tensor& init_latents)
             .to(tools_.stage.device())
             .contiguous();
   }
-  if (last_stage()) sampler_states_.resize(begin_.patches.size());
-  if (begin_.patches.size() > 1) {
-    const auto total = size_.latent_height / patch_size_ * columns_;
-    auto stale = std::make_unique<models::StaleKvAttention>(
-        models::StaleKvAttention::Shape{.blocks = tools_.stage.transformer().part().blocks,
-                                        .batch = images() * branches(),
-                                        .tokens = total,
-                                        .heads = tools_.stage.transformer().heads(),
-                                        .head_dim = tools_.stage.transformer().head_dim()},
-        tools_.stage.dtype(), tools_.stage.device());
-    stale_kv_ = stale.get();
-    attention_ = std::move(stale);
+  if (last_stage()) sampler_states_.resize(begin_.micro_steps.size());
+  attention_ = make_attention();
+  if (begin_.groups.tp != 0) {
+    sums_ = std::make_unique<GroupSum>(group(begin_.groups.tp),
+                                       [this](const tensor::Work& work) { wait(work); });
   } else {
-    attention_ = std::make_unique<models::LocalAttention>();
+    sums_ = std::make_unique<models::WholeWeights>();
   }
+}
+
+std::unique_ptr<SequenceAttention> Job::make_attention() {
+  const auto& request = begin_.request;
+  const auto& transformer = tools_.stage.transformer();
+  const auto& groups = begin_.groups;
+  const WaitForWork wait_for = [this](const tensor::Work& work) { wait(work); };
+  std::optional<HeadExchange> exchange;
+  if (groups.ulysses != 0) exchange.emplace(group(groups.ulysses), transformer.heads(), wait_for);
+  const bool step_before = request.method == "distrifusion";
+  std::unique_ptr<models::KvStore> store;
+  if (request.num_pipeline_patch > 1) {
+    using Freshness = models::KvStore::Freshness;
+    store = std::make_unique<models::KvStore>(
+        models::KvStore::Shape{
+            .blocks = transformer.part().blocks,
+            .batch = images() * branches(),
+            .tokens = size_.latent_height / patch_size_ * columns_,
+            .heads = exchange ? exchange->own_heads() : transformer.heads(),
+            .head_dim = transformer.head_dim(),
+            .freshness = step_before ? Freshness::step_before : Freshness::newest,
+            .predicts = request.kv == "predict"},
+        tools_.stage.dtype(), tools_.stage.device());
+  }
+  RingAttention::Links links{group(groups.ring), group(step_before ? groups.heads : groups.stage),
+                             wait_for};
+  return std::make_unique<SequenceAttention>(
+      SequenceAttention::Place{begin_.ring.rank, begin_.ring.degree, begin_.ulysses.rank,
+                               begin_.ulysses.degree},
+      std::move(exchange), RingAttention(begin_.ring.rank, std::move(store), std::move(links)));
+}
+
+std::shared_ptr<tensor::Group> Job::group(std::uint32_t id) const {
+  return id == 0 ? nullptr : tools_.groups.get(begin_.epoch, id);
 }
 
 Job::~Job() {
@@ -68,17 +95,29 @@ Job::~Job() {
 }
 
 std::int64_t Job::branches() const {
-  return begin_.request.guidance_scale > 1 && begin_.cfg_degree == 1 ? 2 : 1;
-}
-
-models::TokenRows Job::rows_of(int patch) const {
-  if (patch < 0) return {0, size_.latent_height / patch_size_};
-  const auto& rows = begin_.patches.at(patch);
-  return {rows.begin, rows.end};
+  return begin_.request.guidance_scale > 1 && begin_.cfg.degree == 1 ? 2 : 1;
 }
 
 at::Tensor Job::rows_view(const at::Tensor& latents, models::TokenRows rows) const {
   return latents.slice(2, rows.begin * patch_size_, rows.end * patch_size_);
+}
+
+at::Tensor Job::gather_rows(const at::Tensor& latents, const RowRuns& rows) const {
+  if (rows.size() == 1) return rows_view(latents, rows.front());
+  std::vector<at::Tensor> parts{latents.slice(2, 0, 0)};
+  for (const auto& run : rows)
+    parts.push_back(rows_view(latents, run));
+  return at::cat(parts, 2);
+}
+
+void Job::scatter_rows(const at::Tensor& latents, const RowRuns& rows,
+                       const at::Tensor& from) const {
+  std::int64_t offset = 0;
+  for (const auto& run : rows) {
+    const auto count = (run.end - run.begin) * patch_size_;
+    rows_view(latents, run).copy_(from.slice(2, offset, offset + count));
+    offset += count;
+  }
 }
 
 void Job::wait(const tensor::Work& work) {
@@ -109,19 +148,19 @@ bool Job::wait_slice(const tensor::Work& work, tensor::Deadline last) {
 }
 
 void Job::post_receive(int step, int patch) {
-  const auto rows = rows_of(patch);
+  const auto rows = count_rows(own_rows(patch));
   const auto options = at::TensorOptions().device(tools_.stage.device());
   Transfer transfer;
   if (first_stage()) {
-    transfer.tensor = at::empty({images(), channels_, latent_rows(rows), size_.latent_width},
+    transfer.tensor = at::empty({images(), channels_, rows * patch_size_, size_.latent_width},
                                 options.dtype(at::kFloat));
   } else {
     transfer.tensor = at::empty(
-        {images() * branches(), tokens_of(rows), tools_.stage.transformer().hidden_width()},
+        {images() * branches(), rows * columns_, tools_.stage.transformer().hidden_width()},
         options.dtype(tools_.stage.dtype()));
   }
-  transfer.work =
-      tools_.groups.get(begin_.epoch, begin_.previous_group)->receive(transfer.tensor, 0);
+  if (transfer.tensor.numel() > 0)
+    transfer.work = group(begin_.groups.previous)->receive(transfer.tensor, 0);
   inbox_.emplace(Place{step, patch}, std::move(transfer));
 }
 
@@ -147,13 +186,47 @@ void Job::prune_sends() {
 
 void Job::send_on(const at::Tensor& out, bool needed) {
   prune_sends();
-  if (!needed) return;
-  sends_.push_back(tools_.groups.get(begin_.epoch, begin_.next_group)->send(out, 1));
+  if (!needed || out.numel() == 0) return;
+  sends_.push_back(group(begin_.groups.next)->send(out, 1));
+}
+
+void Job::collect_latents(int decoders) {
+  const auto rows_group = group(begin_.groups.rows);
+  if (!rows_group) return;
+  const int own = begin_.row_rank;
+  const auto& holders = begin_.row_holders;
+  std::vector<tensor::PeerTensor> sends;
+  std::vector<tensor::PeerTensor> receives;
+  std::vector<std::pair<RowRuns, at::Tensor>> arrivals;
+  for (int holder = 0; holder < static_cast<int>(holders.size()); ++holder) {
+    const auto rows = rows_of(begin_.micro_steps, -1, holder);
+    if (rows.empty()) continue;
+    if (holders[holder] == own) {
+      const auto out = gather_rows(latents_, rows).contiguous();
+      for (int decoder = 0; decoder < decoders; ++decoder) {
+        if (decoder != own) sends.push_back({out, decoder});
+      }
+    } else if (own < decoders) {
+      const auto in =
+          at::empty({images(), channels_, count_rows(rows) * patch_size_, size_.latent_width},
+                    latents_.options());
+      receives.push_back({in, holders[holder]});
+      arrivals.emplace_back(rows, in);
+    }
+  }
+  if (sends.empty() && receives.empty()) return;
+  const auto work = rows_group->grouped(sends, receives);
+  if (arrivals.empty()) {
+    sends_.push_back(work);
+    return;
+  }
+  wait(work);
+  for (const auto& [rows, in] : arrivals)
+    scatter_rows(latents_, rows, in);
 }
 
 std::uint64_t Job::kv_bytes() const {
-  return static_cast<std::uint64_t>((stale_kv_ ? stale_kv_->bytes() : 0) +
-                                    (caption_ ? caption_->bytes() : 0));
+  return static_cast<std::uint64_t>(attention_->bytes() + (caption_ ? caption_->bytes() : 0));
 }
 
 wire::BlobRef Job::publish(const std::string& name, std::string bytes,

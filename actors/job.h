@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "actors/group_table.h"
+#include "actors/parallel/sequence_attention.h"
 #include "actors/progress.h"
+#include "actors/rows.h"
 #include "actors/stage.h"
-#include "models/dit/attention_port.h"
-#include "models/dit/stale_kv_attention.h"
 #include "models/samplers/sampler.h"
 #include "transport/control/blob_store.h"
 #include "transport/wire/actor_messages.h"
@@ -63,18 +63,21 @@ class Job {
   };
   using Place = std::pair<int, int>;  // step, patch
 
-  bool first_stage() const { return begin_.stage == 0; }
-  bool last_stage() const { return begin_.stage + 1 == begin_.stages; }
+  bool first_stage() const { return begin_.stage.rank == 0; }
+  bool last_stage() const { return begin_.stage.rank + 1 == begin_.stage.degree; }
   std::int64_t images() const { return begin_.last_image - begin_.first_image; }
   std::int64_t branches() const;
-  models::TokenRows rows_of(int patch) const;
-  std::int64_t latent_rows(models::TokenRows rows) const {
-    return (rows.end - rows.begin) * patch_size_;
+  int sequence_rank() const {
+    return begin_.ring.rank * begin_.ulysses.degree + begin_.ulysses.rank;
   }
-  std::int64_t tokens_of(models::TokenRows rows) const {
-    return (rows.end - rows.begin) * columns_;
-  }
+  int sequence_degree() const { return begin_.ring.degree * begin_.ulysses.degree; }
+  /// Own rows of a micro-step, or with patch -1 of the whole picture.
+  RowRuns own_rows(int patch) const { return rows_of(begin_.micro_steps, patch, sequence_rank()); }
   at::Tensor rows_view(const at::Tensor& latents, models::TokenRows rows) const;
+  /// The rows' latents one below the other, [n, C, rows · patch_size, w].
+  at::Tensor gather_rows(const at::Tensor& latents, const RowRuns& rows) const;
+  void scatter_rows(const at::Tensor& latents, const RowRuns& rows, const at::Tensor& from) const;
+  std::shared_ptr<tensor::Group> group(std::uint32_t id) const;
   tensor::Deadline deadline() const { return tensor::within(tools_.transfer_deadline); }
 
   void wait(const tensor::Work& work);
@@ -83,10 +86,17 @@ class Job {
   at::Tensor take_transfer(int step, int patch);
   void prune_sends();
   void keep_caption(const at::Tensor& states, const at::Tensor& lengths);
-  at::Tensor embed_patch(int step, int patch, models::TokenRows rows);
-  at::Tensor run_blocks(at::Tensor hidden, int step, models::TokenRows rows);
+  std::unique_ptr<SequenceAttention> make_attention();
+  at::Tensor embed_patch(int step, int patch, const RowRuns& rows);
+  at::Tensor run_blocks(at::Tensor hidden, int step, int patch);
+  at::Tensor project(const at::Tensor& hidden, const RowRuns& rows) const;
   at::Tensor guide(at::Tensor prediction);
-  void sample(int step, models::TokenRows rows, const at::Tensor& prediction);
+  void sample(int step, int patch, const at::Tensor& prediction);
+  /// Brings the latents of all rows to the first `decoders` members of the rows group. Every member
+  /// that holds latents or is one of them calls it.
+  void collect_latents(int decoders);
+  /// Pictures [n, 3, H, W] at the first decoder, undefined at the others.
+  at::Tensor decode_together();
   void send_on(const at::Tensor& out, bool needed);
   std::string place_text(int step, int patch) const;
   void require_finite(const at::Tensor& values, const std::string& what) const;
@@ -104,11 +114,12 @@ class Job {
   std::int64_t patch_size_;
   std::int64_t columns_;
   std::int64_t channels_;
-  at::Tensor latents_;  // [n, C, h, w] float32: of the first and the last stage
-  std::vector<models::SamplerState> sampler_states_;  // one a patch, at the last stage
+  at::Tensor
+      latents_;  // [n, C, h, w] float32; at first and last stage own rows count, at decoders all
+  std::vector<models::SamplerState> sampler_states_;  // one a micro-step, at the last stage
   std::unique_ptr<models::CaptionCache> caption_;
-  std::unique_ptr<models::AttentionPort> attention_;
-  models::StaleKvAttention* stale_kv_ = nullptr;  // attention_, when the request has patches
+  std::unique_ptr<SequenceAttention> attention_;
+  std::unique_ptr<models::TensorParallelPort> sums_;
   std::unique_ptr<models::StepCondition> condition_;
   int condition_step_ = -1;
   std::map<Place, Transfer> inbox_;

@@ -15,10 +15,9 @@ class LiveAttention : public models::AttentionPort {
   LiveAttention(models::AttentionPort& inner, std::function<void()> tick)
       : inner_(inner), tick_(std::move(tick)) {}
 
-  at::Tensor attend(int block, const at::Tensor& q, const at::Tensor& k,
-                    const at::Tensor& v) override {
+  at::Tensor attend(int block, const at::Tensor& qkv) override {
     tick_();
-    return inner_.attend(block, q, k, v);
+    return inner_.attend(block, qkv);
   }
 
  private:

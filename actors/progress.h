@@ -14,8 +14,14 @@ class EpochEnded : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What the work loop and the second lane share: a counter that shows life, and the epochs that are
-/// over. Thread-safe.
+/// Thrown out of the loading of weights that nobody waits for any more.
+class LoadCancelled : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What the work loop and the second lane share: a counter that shows life, and the epochs and
+/// deployments that are over. Thread-safe.
 class WorkProgress {
  public:
   /// Counts a unit of work; long work calls it often (blocks of an encoder, layers of a decoder).
@@ -24,25 +30,50 @@ class WorkProgress {
 
   void end_epoch(std::uint64_t epoch) {
     std::lock_guard lock(mutex_);
-    ended_.insert(epoch);
-    if (ended_.size() > kRemembered) ended_.erase(ended_.begin());  // epochs only grow
+    remember(ended_, epoch);
   }
   bool ended(std::uint64_t epoch) const {
     std::lock_guard lock(mutex_);
-    return ended_.contains(epoch);
+    return all_ended_ || ended_.contains(epoch);
+  }
+  /// The deployment is not wanted any more, also while it is being loaded.
+  void unload(std::uint64_t deployment) {
+    std::lock_guard lock(mutex_);
+    remember(unloaded_, deployment);
+  }
+  /// The process leaves: every epoch and every loading ends.
+  void end_all() {
+    std::lock_guard lock(mutex_);
+    all_ended_ = true;
   }
   /// Counts, and leaves long work of an epoch that was ended.
   void tick_in(std::uint64_t epoch) {
     tick();
     if (ended(epoch)) throw EpochEnded("[actor] epoch " + std::to_string(epoch) + " has ended");
   }
+  /// Counts, and leaves the loading of a deployment that was taken down.
+  void tick_loading(std::uint64_t deployment) {
+    tick();
+    std::lock_guard lock(mutex_);
+    if (all_ended_ || unloaded_.contains(deployment))
+      throw LoadCancelled("[actor] deployment " + std::to_string(deployment) +
+                          " was taken down while it was loaded");
+  }
 
   static constexpr std::size_t kRemembered = 1024;
 
  private:
+  /// Numbers of epochs and of deployments only grow.
+  static void remember(std::set<std::uint64_t>& numbers, std::uint64_t number) {
+    numbers.insert(number);
+    if (numbers.size() > kRemembered) numbers.erase(numbers.begin());
+  }
+
   std::atomic<std::uint64_t> count_{0};
   mutable std::mutex mutex_;
   std::set<std::uint64_t> ended_;
+  std::set<std::uint64_t> unloaded_;
+  bool all_ended_ = false;
 };
 
 }  // namespace troupe::actors

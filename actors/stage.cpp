@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "models/safetensors.h"
+#include "models/spec/fingerprint.h"
 #include "models/text/clean_caption.h"
 #include "models/text/t5_encoder.h"
 #include "models/text/unicode.h"
@@ -35,16 +36,24 @@ at::ScalarType compute_type(const std::string& name) {
   throw std::invalid_argument("[actor] dtype is \"" + name + "\": float32, bfloat16 or float16");
 }
 
-Stage::Stage(const wire::LoadStage& load, at::Device device)
+Stage::Stage(const wire::LoadStage& load, at::Device device, const Tick& tick)
     : load_(load),
       spec_(spec::read_model_spec(load.model)),
       dtype_(compute_type(load.dtype)),
       device_(device) {
+  check_unchanged();
   const models::StagePart part{.blocks = {load.first_block, load.last_block},
                                .embeds = load.embeds,
-                               .projects = load.projects};
-  transformer_ = models::load_transformer(spec_, part, dtype_, device_);
+                               .projects = load.projects,
+                               .shard = {load.tp_rank, load.tp_degree}};
+  transformer_ = models::load_transformer(spec_, part, dtype_, device_, tick);
   weight_bytes_ = static_cast<std::uint64_t>(transformer_->bytes());
+}
+
+void Stage::check_unchanged() const {
+  if (load_.fingerprint == 0 || spec::fingerprint(load_.model) == load_.fingerprint) return;
+  throw std::runtime_error("[actor] " + load_.model +
+                           ": its files have changed since the job was accepted: submit it again");
 }
 
 EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length,
@@ -61,6 +70,7 @@ EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_
   const auto mask = batch.mask.slice(1, 0, longest);
   text.lengths = at::tensor(tokens.lengths, at::kLong);
   at::Tensor states;
+  check_unchanged();
   {
     const models::T5Encoder encoder(
         spec_.text_encoder, models::WeightStore(spec_.text_encoder_weights), dtype_, device_);
@@ -71,13 +81,14 @@ EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_
   return text;
 }
 
-at::Tensor Stage::decode(const at::Tensor& latents, const Tick& tick) {
+const models::AutoencoderKL& Stage::vae() {
   if (!vae_) {
+    check_unchanged();
     models::WeightStore weights(spec_.vae_weights);
     vae_ = std::make_unique<models::AutoencoderKL>(
         spec_.vae, weights, models::AutoencoderKL::decode_dtype(spec_.vae, dtype_), device_);
   }
-  return vae_->decode(latents, [&](int, int) { tick(); });
+  return *vae_;
 }
 
 }  // namespace troupe::actors

@@ -27,8 +27,10 @@ class Stage {
  public:
   using Tick = std::function<void()>;
 
-  /// Reads the stage's own weights. Throws std::runtime_error naming file and tensor.
-  Stage(const wire::LoadStage& load, at::Device device);
+  /// Reads the stage's own weights; `tick` is called before each tensor, and what it throws ends
+  /// the loading. Throws std::runtime_error naming file and tensor, or the folder when it is not as
+  /// the job's plan saw it.
+  Stage(const wire::LoadStage& load, at::Device device, const Tick& tick = {});
 
   const spec::ModelSpec& spec() const { return spec_; }
   const models::DiffusionTransformer& transformer() const { return *transformer_; }
@@ -44,10 +46,13 @@ class Stage {
   /// does.
   EncodedText encode_text(const std::vector<std::string>& prompts, int max_length,
                           bool clean_caption, const Tick& tick) const;
-  /// Final latents [n, C, h, w] → pictures [n, 3, H, W] around [-1, 1]. The decoder stays loaded.
-  at::Tensor decode(const at::Tensor& latents, const Tick& tick);
+  /// Loaded when it is first asked for; it stays.
+  const models::AutoencoderKL& vae();
 
  private:
+  /// The text encoder and the decoder must be read from the folder that the transformer came from.
+  void check_unchanged() const;
+
   wire::LoadStage load_;
   spec::ModelSpec spec_;
   at::ScalarType dtype_;

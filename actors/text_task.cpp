@@ -103,11 +103,11 @@ TaskResult Job::encode_text() {
                   at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device()));
     text.lengths = at::empty({batch}, at::kLong);
   }
-  if (begin_.caption_group != 0) {
-    const auto group = tools_.groups.get(begin_.epoch, begin_.caption_group);
+  if (begin_.groups.caption != 0) {
+    const auto replica = group(begin_.groups.caption);
     auto lengths = text.lengths.to(tools_.stage.device());
-    const auto first = group->broadcast(text.states, begin_.caption_root);
-    const auto second = group->broadcast(lengths, begin_.caption_root);
+    const auto first = replica->broadcast(text.states, begin_.caption_root);
+    const auto second = replica->broadcast(lengths, begin_.caption_root);
     wait(first);
     wait(second);
     text.lengths = lengths.to(at::kCPU);
@@ -119,8 +119,8 @@ TaskResult Job::encode_text() {
 void Job::keep_caption(const at::Tensor& states, const at::Tensor& lengths) {
   auto own_states = states;
   auto own_lengths = lengths;
-  if (begin_.cfg_degree == 2) {
-    const auto first = begin_.cfg_rank * images();
+  if (begin_.cfg.degree == 2) {
+    const auto first = begin_.cfg.rank * images();
     own_states = states.slice(0, first, first + images());
     own_lengths = lengths.slice(0, first, first + images());
   }

@@ -86,7 +86,9 @@ void Worker::handle(const Letter& letter) {
 
 void Worker::load(const wire::Header& header, const wire::LoadStage& load) {
   const auto start = Clock::now();
-  auto stage = std::make_unique<Stage>(load, tools_.device);
+  const auto tick = [&] { tools_.progress.tick_loading(load.deployment); };
+  tick();
+  auto stage = std::make_unique<Stage>(load, tools_.device, tick);
   const auto bytes = stage->weight_bytes();
   stages_[load.deployment] = std::move(stage);
   reply(header, wire::StageLoaded{bytes, seconds_between(start, Clock::now())});
@@ -110,7 +112,8 @@ void Worker::connect(const wire::Header& header, const wire::ConnectGroups& conn
 
 at::Tensor Worker::fetch_init_latents(const wire::BeginJob& begin) {
   const auto& request = begin.request;
-  const bool used = begin.stage == 0 || begin.stage + 1 == begin.stages;
+  const bool used =
+      begin.stage.rank == 0 || begin.stage.rank + 1 == begin.stage.degree || begin.vae.degree > 0;
   if (request.init_latents_blob == 0 || !used) return {};
   const auto blob = tools_.fetch_blob(request.init_latents_blob, request.init_latents_bytes,
                                       tools_.transfer_deadline);
@@ -141,6 +144,7 @@ void Worker::begin(const wire::BeginJob& begin) {
     RunningJob running;
     running.began = Clock::now();
     running.counters_before = tools_.groups.counters(begin.epoch);
+    running.sent_before = tools_.groups.sent_by_group(begin.epoch);
     tools_.post([before = running.control_before](control::Connection& connection) {
       *before = connection.counters();
     });
@@ -180,8 +184,9 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
   const auto& begin = running.job->begin();
   const bool last_step =
       command.kind == wire::TaskKind::micro_step && command.step + 1 == begin.request.steps &&
-      (command.patch < 0 || command.patch + 1 == static_cast<int>(begin.patches.size()));
-  if (command.kind == wire::TaskKind::decode || (last_step && !begin.decodes))
+      (command.patch < 0 || command.patch + 1 == static_cast<int>(begin.micro_steps.size()));
+  if (command.kind == wire::TaskKind::decode ||
+      (last_step && begin.vae.degree == 0 && begin.row_rank < 0))
     running.tasks_to_come = false;
   return result;
 }
@@ -228,6 +233,10 @@ void Worker::end(const wire::Header& header, const wire::EndJob& end) {
     const auto& job = *running->second.job;
     const auto now = tools_.groups.counters(job.begin().epoch);
     stats.tensor_bytes_sent = now.bytes_sent - running->second.counters_before.bytes_sent;
+    for (const auto& [id, sent] : tools_.groups.sent_by_group(job.begin().epoch)) {
+      const auto bytes = sent - running->second.sent_before[id];
+      if (bytes > 0) stats.sent_by_group[id] = bytes;
+    }
     stats.tensor_bytes_received =
         now.bytes_received - running->second.counters_before.bytes_received;
     stats.weight_bytes = stages_.at(job.begin().deployment)->weight_bytes();

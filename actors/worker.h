@@ -49,6 +49,7 @@ class Worker {
     std::unique_ptr<Job> job;
     wire::ActorJobStats stats;
     tensor::Counters counters_before;
+    std::map<std::uint32_t, std::uint64_t> sent_before;  // by group
     std::shared_ptr<control::Counters> control_before = std::make_shared<control::Counters>();
     std::chrono::steady_clock::time_point began;
     bool tasks_to_come = true;  // the last micro-step of this actor has not run yet

@@ -61,8 +61,11 @@ wire::JobSpec to_wire(const Submission& submission) {
   const ImageRequest& from = submission.request;
   wire::JobSpec spec;
   spec.model = submission.model;
-  spec.parallelism = {submission.parallelism.dp, submission.parallelism.cfg,
-                      submission.parallelism.pp};
+  const Parallelism& degrees = submission.parallelism;
+  spec.parallelism = {
+      degrees.dp,       degrees.cfg, degrees.pp,  degrees.ulysses,
+      degrees.ring,     degrees.tp,  degrees.vae, {degrees.stages.begin(), degrees.stages.end()},
+      degrees.automatic};
   wire::ImageRequest& to = spec.request;
   to.prompts = from.prompts;
   to.negative_prompt = from.negative_prompt;
@@ -76,11 +79,13 @@ wire::JobSpec to_wire(const Submission& submission) {
   to.method = from.method;
   to.num_pipeline_patch = from.num_pipeline_patch;
   to.warmup_steps = from.warmup_steps;
+  to.kv = from.kv;
   to.dtype = from.dtype;
   to.noise_dtype = from.noise_dtype;
   to.max_sequence_length = from.max_sequence_length;
   to.resolution_binning = from.resolution_binning;
   to.clean_caption = from.clean_caption;
+  to.vae_tiling = from.vae_tiling;
   to.want_latents = from.want_latents;
   to.progress_interval = from.progress_interval;
   to.progress_content = from.progress_content;

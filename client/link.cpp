@@ -1,12 +1,6 @@
 #include "client/link.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
+#include "client/listener.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
 
@@ -14,24 +8,6 @@ namespace troupe::client {
 namespace {
 
 constexpr control::Milliseconds kBlobDeadline = std::chrono::minutes(10);
-
-/// ZeroMQ would try again and again where nobody listens: asks the socket itself, once. 0, or why
-/// not.
-int listener_missing(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return ENAMETOOLONG;
-  std::memcpy(address.sun_path, path.c_str(), path.size());
-  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (probe < 0) return 0;
-  const int cause =
-      ::connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0
-                                                                                         : errno;
-  close(probe);
-  const bool final =
-      cause == ENOENT || cause == ECONNREFUSED || cause == EACCES || cause == ENOTDIR;
-  return final ? cause : 0;
-}
 
 Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
   std::string code = failure.code == wire::FailureCode::refused ? "refused" : "unreachable";
@@ -70,8 +46,8 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
   try {
     const control::Endpoint parsed = control::parse_endpoint(endpoint);
     if (parsed.ipc) {
-      if (const int cause = listener_missing(parsed.path.string())) {
-        error = {"unreachable", "no controller at " + endpoint + ": " + std::strerror(cause)};
+      if (const auto why = listener_missing(parsed); !why.empty()) {
+        error = {"unreachable", "no controller at " + endpoint + ": " + why};
         return nullptr;
       }
     }
@@ -124,11 +100,22 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
     control_->close(why);
     lose({"lost", "the connection to " + endpoint_ + " is lost: " + why});
   });
-  control_->start([answer](const wire::Welcome&) { answer->set_value(std::nullopt); },
-                  [this, answer](const wire::Failure& failure) {
+  const auto settle = [answer, settled = std::make_shared<bool>(false)](std::optional<Error> e) {
+    if (!std::exchange(*settled, true)) answer->set_value(std::move(e));
+  };
+  control_->start([settle](const wire::Welcome&) { settle(std::nullopt); },
+                  [this, settle](const wire::Failure& failure) {
                     lost_ = connect_error(endpoint_, failure);
-                    answer->set_value(lost_);
+                    settle(lost_);
                   });
+  const auto endpoint = control::parse_endpoint(endpoint_);
+  if (endpoint.ipc || endpoint.host == "*") return;
+  watch_for_missing_listener(io_, endpoint, [this, settle](const std::string& why) {
+    if (lost_ || !control_ || control_->connected()) return;
+    control_->close("nobody listens");
+    lost_ = Error{"unreachable", "no controller at " + endpoint_ + ": " + why};
+    settle(lost_);
+  });
 }
 
 void Link::on_message(const wire::Header& header, std::span<const std::byte> payload) {

@@ -1,8 +1,10 @@
-# CUDA kernels build wherever nvcc is found, for those of 80, 86, 89, 90, 100 that it knows.
+# CUDA kernels build wherever nvcc is found, for those of 80, 86, 89, 90, 100 that it knows
+# (TROUPE_CUDA_ARCHITECTURES names others).
 # They go into a library of their own that an actor loads only when it is given a GPU, so one troupe-actor
 # serves machines with and without one.
 include(CheckLanguage)
 option(TROUPE_CUDA "Build CUDA kernels where nvcc is found" ON)
+set(TROUPE_CUDA_ARCHITECTURES "" CACHE STRING "GPU architectures instead of all that nvcc knows, as 90")
 set(TROUPE_HAVE_CUDA OFF)
 if(TROUPE_CUDA)
   if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
@@ -16,13 +18,14 @@ if(TROUPE_CUDA)
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
     set(TROUPE_HAVE_CUDA ON)
-    execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE gpu_codes)
-    set(TROUPE_CUDA_ARCHITECTURES "")
-    foreach(arch 80 86 89 90 100)
-      if(gpu_codes MATCHES "sm_${arch}[^0-9]")
-        list(APPEND TROUPE_CUDA_ARCHITECTURES ${arch})
-      endif()
-    endforeach()
+    if(NOT TROUPE_CUDA_ARCHITECTURES)
+      execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE gpu_codes)
+      foreach(arch 80 86 89 90 100)
+        if(gpu_codes MATCHES "sm_${arch}[^0-9]")
+          list(APPEND TROUPE_CUDA_ARCHITECTURES ${arch})
+        endif()
+      endforeach()
+    endif()
     message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${TROUPE_CUDA_ARCHITECTURES}")
   else()
     message(STATUS "CUDA: no nvcc, building for CPU only")

@@ -11,8 +11,14 @@ namespace troupe::kernels {
 at::Tensor norm_modulate(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                          double eps);
 
-/// residual += gate · x, in place. residual and x [B, N, D]; gate [B, D].
-void gate_residual_(at::Tensor& residual, const at::Tensor& x, const at::Tensor& gate);
+/// residual += y + bias, in place. residual and y [..., D]; bias [D] or undefined.
+void add(at::Tensor& residual, const at::Tensor& y, const at::Tensor& bias = {});
+
+/// residual += gate · (y + bias), in place. residual and y [B, N, D]; gate [B, D]; bias [D] or
+/// undefined. Linear::add_gated_to does the same in the tail of a product; this is for products
+/// that are summed over processes first.
+void add_gated(at::Tensor& residual, const at::Tensor& y, const at::Tensor& gate,
+               const at::Tensor& bias = {});
 
 /// The tanh form of GELU, in place. Any shape.
 void gelu_tanh_(at::Tensor& x);

@@ -1,11 +1,12 @@
 #include "kernels/elementwise.h"
 
+#include <algorithm>
 #include <sstream>
 #include <stdexcept>
 
 #include <ATen/ATen.h>
 
-#include "kernels/cuda_library.h"
+#include "kernels/cuda_calls.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 
@@ -34,20 +35,51 @@ at::Tensor contiguous_as(const at::Tensor& x, const at::Tensor& like) {
 }
 
 const CudaKernels* kernels_for(const at::Tensor& x) {
-  return x.is_cuda() && x.is_contiguous() ? cuda_kernels() : nullptr;
+  return x.is_contiguous() ? cuda_kernels_for(x) : nullptr;
+}
+
+void check_summand(const char* who, const at::Tensor& residual, const at::Tensor& y,
+                   const at::Tensor& bias) {
+  const bool agree = residual.dim() >= 1 && y.sizes() == residual.sizes() &&
+                     (!bias.defined() || (bias.dim() == 1 && bias.size(0) == residual.size(-1)));
+  if (agree) return;
+  std::ostringstream text;
+  text << "[" << who << "] y has shape " << y.sizes() << ", residual has " << residual.sizes();
+  if (bias.defined()) text << ", bias has " << bias.sizes();
+  throw std::invalid_argument(text.str());
+}
+
+/// residual += gate · (y + bias) with gate and bias undefined or of rows' width.
+void add_rows(at::Tensor& residual, const at::Tensor& y, const at::Tensor& gate,
+              const at::Tensor& bias) {
+  const at::Tensor input = contiguous_as(y, residual);
+  const at::Tensor gates = gate.defined() ? contiguous_as(gate, residual) : gate;
+  const at::Tensor biases = bias.defined() ? contiguous_as(bias, residual) : bias;
+  const int64_t width = residual.size(-1), all = residual.numel() / width;
+  const int64_t rows = gates.defined() ? residual.size(1) : all;
+  float* to = residual.mutable_data_ptr<float>();
+  const float* from = input.const_data_ptr<float>();
+  const float* gate_rows = gates.defined() ? gates.const_data_ptr<float>() : nullptr;
+  const float* bias_row = biases.defined() ? biases.const_data_ptr<float>() : nullptr;
+  const simd::Table& simd = simd::table();
+  parallel_for(0, all, kRowGrain, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t item = begin / rows;
+      const int64_t count = std::min(end, (item + 1) * rows) - begin;
+      simd.add_rows(to + begin * width, from + begin * width, bias_row,
+                    gate_rows ? gate_rows + item * width : nullptr, count, width);
+      begin += count;
+    }
+  });
 }
 
 }  // namespace
-
-at::Tensor norm_modulate_cuda(const CudaKernels&, const at::Tensor& x, const at::Tensor& scale,
-                              const at::Tensor& shift, double eps);
-void gate_residual_cuda(const CudaKernels&, at::Tensor& residual, const at::Tensor& x,
-                        const at::Tensor& gate);
 
 at::Tensor norm_modulate(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                          double eps) {
   check_modulation("norm_modulate", x, scale, "scale");
   check_modulation("norm_modulate", x, shift, "shift");
+  if (x.numel() == 0) return at::empty_like(x);
   if (const CudaKernels* cuda = kernels_for(x))
     return norm_modulate_cuda(*cuda, x, scale, shift, eps);
   if (!on_cpu_float(x)) {
@@ -76,34 +108,26 @@ at::Tensor norm_modulate(const at::Tensor& x, const at::Tensor& scale, const at:
   return out;
 }
 
-void gate_residual_(at::Tensor& residual, const at::Tensor& x, const at::Tensor& gate) {
-  check_modulation("gate_residual", residual, gate, "gate");
-  if (x.sizes() != residual.sizes()) {
-    std::ostringstream text;
-    text << "[gate_residual] x has shape " << x.sizes() << ", residual has " << residual.sizes();
-    throw std::invalid_argument(text.str());
-  }
+void add(at::Tensor& residual, const at::Tensor& y, const at::Tensor& bias) {
+  check_summand("add", residual, y, bias);
+  if (residual.numel() == 0) return;
+  if (on_cpu_float(residual) && residual.is_contiguous()) return add_rows(residual, y, {}, bias);
   if (const CudaKernels* cuda = kernels_for(residual))
-    return gate_residual_cuda(*cuda, residual, x, gate);
-  if (!on_cpu_float(residual) || !residual.is_contiguous()) {
-    residual.addcmul_(x, gate.unsqueeze(1));
-    return;
-  }
-  const at::Tensor input = contiguous_as(x, residual), gates = contiguous_as(gate, residual);
-  const int64_t rows = residual.size(1), width = residual.size(2);
-  float* to = residual.mutable_data_ptr<float>();
-  const float* from = input.const_data_ptr<float>();
-  const float* gate_rows = gates.const_data_ptr<float>();
-  const simd::Table& simd = simd::table();
-  parallel_for(0, residual.size(0) * rows, kRowGrain, [&](int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t item = begin / rows;
-      const int64_t count = std::min(end, (item + 1) * rows) - begin;
-      simd.gate_residual(to + begin * width, from + begin * width, gate_rows + item * width, count,
-                         width);
-      begin += count;
-    }
-  });
+    return add_rows_cuda(*cuda, residual, y, {}, bias);
+  residual.add_(y);
+  if (bias.defined()) residual.add_(bias);
+}
+
+void add_gated(at::Tensor& residual, const at::Tensor& y, const at::Tensor& gate,
+               const at::Tensor& bias) {
+  check_modulation("add_gated", residual, gate, "gate");
+  check_summand("add_gated", residual, y, bias);
+  if (residual.numel() == 0) return;
+  if (on_cpu_float(residual) && residual.is_contiguous()) return add_rows(residual, y, gate, bias);
+  if (const CudaKernels* cuda = kernels_for(residual))
+    return add_rows_cuda(*cuda, residual, y, gate, bias);
+  const at::Tensor summand = bias.defined() ? y + bias : y;
+  residual.addcmul_(summand, gate.unsqueeze(1));
 }
 
 void gelu_tanh_(at::Tensor& x) {

@@ -73,6 +73,7 @@ void Linear::run_packed(const at::Tensor& x, at::Tensor& out, Tail tail,
   const at::Tensor input = x.contiguous();
   const simd::Table& simd = simd::table();
   const int64_t rows = input.numel() / in_;
+  if (out.numel() == 0) return;
   simd::GemmTask task{};
   task.x = input.const_data_ptr<float>();
   task.x_stride = in_;
@@ -138,7 +139,7 @@ void Linear::add_to(at::Tensor& residual, const at::Tensor& x) const {
     return;
   }
   check_input(x);
-  if (residual.numel() / out_ != x.numel() / in_ || residual.size(-1) != out_) {
+  if (residual.size(-1) != out_ || residual.numel() != x.numel() / in_ * out_) {
     throw std::invalid_argument("[Linear] residual and x differ in rows");
   }
   run_packed(x, residual, Tail::kAdd, {});
@@ -146,13 +147,13 @@ void Linear::add_to(at::Tensor& residual, const at::Tensor& x) const {
 
 void Linear::add_gated_to(at::Tensor& residual, const at::Tensor& x, const at::Tensor& gate) const {
   if (!packed() || !residual.is_contiguous()) {
-    gate_residual_(residual, (*this)(x), gate);
+    add_gated(residual, (*this)(x), gate);
     return;
   }
   check_input(x);
-  if (residual.dim() != 3 || residual.numel() / out_ != x.numel() / in_ ||
-      residual.size(-1) != out_ || gate.dim() != 2 || gate.size(0) != residual.size(0) ||
-      gate.size(1) != out_) {
+  if (residual.dim() != 3 || residual.size(-1) != out_ ||
+      residual.numel() != x.numel() / in_ * out_ || gate.dim() != 2 ||
+      gate.size(0) != residual.size(0) || gate.size(1) != out_) {
     throw std::invalid_argument("[Linear] residual, x and gate differ in rows or columns");
   }
   run_packed(x, residual, Tail::kGatedAdd, gate.contiguous());

@@ -107,6 +107,9 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
   app.add_flag("--clean-caption", request.clean_caption,
                "Clean the prompt as the model's training did")
       ->group(group);
+  app.add_flag("--vae-tiling", request.vae_tiling,
+               "Decode in overlapping tiles: less memory, seams blended as in diffusers")
+      ->group(group);
   app.add_option(
          "--init-latents", options.init_latents_path,
          "Start from tensor \"latents\" [n, 4, h/8, w/8] of this file, not from the seed's noise")
@@ -116,21 +119,28 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
 
 void add_degree_options(CLI::App& app, RequestOptions& options) {
   const std::string group =
-      "Parallelism (--method, --patches and --warmup change the picture, the rest does not)";
+      "Parallelism (--method, --patches, --warmup and --kv change the picture, the rest does not)";
   app.add_option("--method", options.method,
-                 "exact or pipefusion; default: pipefusion when --patches > 1")
-      ->check(quiet(CLI::IsMember({"exact", "pipefusion"})))
+                 "exact, pipefusion or distrifusion; default: pipefusion when --patches > 1")
+      ->check(quiet(CLI::IsMember({"exact", "pipefusion", "distrifusion"})))
       ->type_name("NAME")
       ->group(group);
-  app.add_option("--patches", options.request.num_pipeline_patch, "PipeFusion patches of a picture")
+  app.add_option("--patches", options.request.num_pipeline_patch,
+                 "Runs of token rows that pipefusion and distrifusion split a picture into")
       ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("M")
       ->capture_default_str()
       ->group(group);
   app.add_option("--warmup", options.request.warmup_steps,
-                 "PipeFusion: synchronous steps at the start")
+                 "Synchronous steps at the start of pipefusion and distrifusion")
       ->check(quiet(CLI::Range(0, kMany)))
       ->type_name("K")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--kv", options.request.kv,
+                 "K,V that are not fresh: stale (as they are) or predict (extrapolated)")
+      ->check(quiet(CLI::IsMember({"stale", "predict"})))
+      ->type_name("NAME")
       ->capture_default_str()
       ->group(group);
   app.add_option("--dp", options.parallelism.dp, "Replicas that pictures are split over")
@@ -150,6 +160,32 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
+  const auto add_degree = [&](const char* name, int& degree, const char* description) {
+    app.add_option(name, degree, description)
+        ->check(quiet(CLI::Range(1, kMany)))
+        ->type_name("N")
+        ->capture_default_str()
+        ->group(group);
+  };
+  add_degree("--ulysses", options.parallelism.ulysses,
+             "Sequence parallel: tokens split, heads exchanged (all-to-all)");
+  add_degree("--ring", options.parallelism.ring,
+             "Sequence parallel: tokens split, K,V blocks travel; with distrifusion, patches side "
+             "by side");
+  add_degree("--tp", options.parallelism.tp,
+             "Tensor parallel: heads and feed-forward columns split");
+  add_degree("--vae-parallel", options.parallelism.vae,
+             "Actors that decode a picture together, by rows");
+  app.add_option("--stages", options.parallelism.stages,
+                 "Blocks of each pipeline stage, as 7,7,7,7; default: split by cost")
+      ->delimiter(',')
+      ->check(quiet(CLI::Range(1, kMany)))
+      ->type_name("LIST")
+      ->group(group);
+  app.add_option("--parallel", options.parallel, "auto = pick the degrees for the actors at hand")
+      ->check(quiet(CLI::IsMember({"auto"})))
+      ->type_name("auto")
+      ->group(group);
 }
 
 void settle(RequestOptions& options) {
@@ -161,7 +197,18 @@ void settle(RequestOptions& options) {
   }
   if (request.method == "exact" && request.num_pipeline_patch > 1) {
     throw UsageError("--method exact does not go with --patches " +
-                     std::to_string(request.num_pipeline_patch) + ": only pipefusion has patches");
+                     std::to_string(request.num_pipeline_patch) +
+                     ": only pipefusion and distrifusion have patches");
+  }
+  if (request.kv == "predict" && request.method == "exact") {
+    throw UsageError("--kv predict needs --patches above 1: exact has no K,V that are not fresh");
+  }
+  Parallelism& degrees = options.parallelism;
+  degrees.automatic = options.parallel == "auto";
+  if (degrees.automatic && (degrees.world() > 1 || !degrees.stages.empty())) {
+    throw UsageError(
+        "--parallel auto picks the degrees: it does not go with --dp, --cfg, --pp, --ulysses, "
+        "--ring, --tp or --stages");
   }
   if (options.parallelism.cfg == 2 && !(request.guidance_scale > 1)) {
     throw UsageError("--cfg 2 needs guidance: with --guidance 1 or less there is only one branch");

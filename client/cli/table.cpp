@@ -1,7 +1,11 @@
 #include "client/cli/table.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 namespace troupe::cli {
 namespace {
@@ -14,31 +18,124 @@ std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character));
 }
 
-void add_line(std::string& out, const Row& row, const std::vector<std::size_t>& widths) {
-  std::string line;
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    line += row[i];
-    line.append(widths[i] - width_of(row[i]) + 2, ' ');
-  }
-  line.erase(line.find_last_not_of(' ') + 1);
-  out += line + "\n";
-}
+using Widths = std::vector<std::size_t>;
 
-}  // namespace
+constexpr std::size_t kBetween = 2;
+constexpr std::size_t kNarrowest = 6;
 
-std::string table(const Row& heads, const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths;
+Widths natural_widths(const Row& heads, const std::vector<Row>& rows) {
+  Widths widths;
   for (const std::string& head : heads)
     widths.push_back(width_of(head));
   for (const Row& row : rows) {
     for (std::size_t i = 0; i < row.size(); ++i)
       widths.at(i) = std::max(widths[i], width_of(row[i]));
   }
+  return widths;
+}
+
+std::size_t line_width(const Widths& widths) {
+  return std::accumulate(widths.begin(), widths.end(), std::size_t{0}) +
+         (widths.empty() ? 0 : (widths.size() - 1) * kBetween);
+}
+
+/// Takes characters from the widest column that is wider than its floor, one by one.
+void narrow(Widths& widths, const Widths& floors, std::size_t limit) {
+  for (std::size_t now = line_width(widths); now > limit; --now) {
+    std::size_t widest = widths.size();
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      if (widths[i] > floors[i] && (widest == widths.size() || widths[i] > widths[widest]))
+        widest = i;
+    }
+    if (widest == widths.size()) return;
+    --widths[widest];
+  }
+}
+
+Widths fitted_widths(const Row& heads, const std::vector<Row>& rows, std::size_t limit) {
+  Widths widths = natural_widths(heads, rows);
+  if (limit == 0) return widths;
+  Widths floors;
+  for (const std::string& head : heads)
+    floors.push_back(std::max(width_of(head), kNarrowest));
+  narrow(widths, floors, limit);
+  narrow(widths, Widths(widths.size(), 1), limit);
+  return widths;
+}
+
+/// Bytes of the first `characters` characters.
+std::size_t bytes_of(const std::string& text, std::size_t characters) {
+  std::size_t at = 0;
+  for (std::size_t seen = 0; at < text.size(); ++at) {
+    if (begins_character(text[at]) && seen++ == characters) break;
+  }
+  return at;
+}
+
+/// The text on lines of at most `width` characters, broken between words where that goes.
+std::vector<std::string> wrapped(std::string text, std::size_t width) {
+  std::vector<std::string> lines;
+  while (width_of(text) > width) {
+    const std::size_t end = bytes_of(text, width);
+    const std::size_t space = text.rfind(' ', end);
+    const bool between = space != std::string::npos && space > 0;
+    lines.push_back(text.substr(0, between ? space : end));
+    text.erase(0, between ? space + 1 : end);
+  }
+  lines.push_back(std::move(text));
+  return lines;
+}
+
+void add_line(std::string& out, const Row& row, const Widths& widths) {
+  std::string line;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    line += row[i];
+    line.append(widths[i] - width_of(row[i]) + kBetween, ' ');
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  out += line + "\n";
+}
+
+void add_row(std::string& out, const Row& row, const Widths& widths, Overflow overflow) {
+  std::vector<std::vector<std::string>> cells;
+  std::size_t height = 1;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    if (overflow == Overflow::wrap) {
+      cells.push_back(wrapped(row[i], widths[i]));
+    } else {
+      const bool fits = width_of(row[i]) <= widths[i];
+      cells.push_back({fits ? row[i] : shorten(row[i], widths[i])});
+    }
+    height = std::max(height, cells.back().size());
+  }
+  for (std::size_t line = 0; line < height; ++line) {
+    Row part;
+    for (const auto& cell : cells)
+      part.push_back(line < cell.size() ? cell[line] : "");
+    add_line(out, part, widths);
+  }
+}
+
+}  // namespace
+
+std::string table(const Row& heads, const std::vector<Row>& rows, std::size_t width,
+                  Overflow overflow) {
+  const Widths widths = fitted_widths(heads, rows, width);
   std::string out;
-  add_line(out, heads, widths);
+  add_row(out, heads, widths, Overflow::shorten);
   for (const Row& row : rows)
-    add_line(out, row, widths);
+    add_row(out, row, widths, overflow);
   return out;
+}
+
+std::size_t table_width(const Row& heads, const std::vector<Row>& rows) {
+  return line_width(natural_widths(heads, rows));
+}
+
+std::size_t output_width() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col;
 }
 
 std::string bytes_text(std::uint64_t bytes) {

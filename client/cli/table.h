@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -7,9 +8,19 @@ namespace troupe::cli {
 
 using Row = std::vector<std::string>;
 
+/// What becomes of cells in columns that had to become narrower.
+enum class Overflow { wrap, shorten };
+
 /// Columns two spaces apart, as wide as their widest cell; the heads first. Every line ends with
-/// \n.
-std::string table(const Row& heads, const std::vector<Row>& rows);
+/// \n. No line has more than `width` characters (0 = no limit): the widest columns give way, but
+/// not below what their heads need while others can.
+std::string table(const Row& heads, const std::vector<Row>& rows, std::size_t width = 0,
+                  Overflow overflow = Overflow::wrap);
+/// Characters in its longest line.
+std::size_t table_width(const Row& heads, const std::vector<Row>& rows);
+
+/// Characters a line of standard output may have: the terminal's columns, 0 (no limit) elsewhere.
+std::size_t output_width();
 
 /// "812 MB", "1.4 GB"; "-" for 0.
 std::string bytes_text(std::uint64_t bytes);

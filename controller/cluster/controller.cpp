@@ -78,6 +78,7 @@ void Controller::open_endpoints() {
     }
   }
   server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
+  blob_server_->admit([this](const control::PeerInfo& peer) { return on_blob_connect(peer); });
   server_->on_ready([this](control::PeerId peer) {
     if (!members_.by_peer(peer)) return;
     check_ready();
@@ -122,7 +123,7 @@ void Controller::make_rooms() {
                               .model = options_.model,
                               .started = now()};
   gateway_ = std::make_unique<gateway::Gateway>(
-      facts, gateway::Gateway::Tools{*server_, *blob_server_, blobs_, members_, *deployments_,
+      facts, gateway::Gateway::Tools{io_, *server_, *blob_server_, blobs_, members_, *deployments_,
                                      table_, *runner_, [this] { return now(); },
                                      [this] {
                                        if (stop_asked_) boost::asio::post(io_, stop_asked_);
@@ -150,6 +151,15 @@ std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer)
   if (peer.hello.role != "actor")
     return "role \"" + peer.hello.role + "\" is not known here: client or actor";
   return members_.hello(peer);
+}
+
+std::optional<std::string> Controller::on_blob_connect(const control::PeerInfo& peer) const {
+  if (stopping_) return "the cluster is stopping";
+  // An actor's control link may come a moment later.
+  if (peer.hello.role == "actor") return members_.stranger(peer);
+  if (!server_->knows(peer.incarnation))
+    return "no client of this controller: blobs are for those who have a control link";
+  return std::nullopt;
 }
 
 void Controller::on_message(control::PeerId peer, const wire::Header& header,
@@ -198,6 +208,7 @@ void Controller::cannot_start(const std::string& why) {
 
 void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
   if (stopping_) return;
+  gateway_->close("the cluster is stopping");
   runner_->fail_all(why);
   stopping_ = true;
   if (ready_handler_) std::exchange(ready_handler_, nullptr)(why.what);

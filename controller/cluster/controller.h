@@ -43,6 +43,8 @@ class Controller {
   void spawn(ActorId id);
   void actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
   std::optional<std::string> on_connect(const control::PeerInfo& peer);
+  /// Of the blob channel: its own actors, and clients that have a control link.
+  std::optional<std::string> on_blob_connect(const control::PeerInfo& peer) const;
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
   void on_lost(control::PeerId peer, const std::string& why);

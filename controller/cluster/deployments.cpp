@@ -29,12 +29,13 @@ std::shared_ptr<Deployment> Deployments::get(std::uint64_t id) const {
   return found == deployments_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Deployment> Deployments::find_idle(const std::string& model,
+std::shared_ptr<Deployment> Deployments::find_idle(const Model& model,
                                                    const plan::Plan& plan) const {
   for (const auto& [id, deployment] : deployments_) {
     const bool fits = deployment->ready && deployment->model == model &&
                       deployment->dtype == plan.request.dtype &&
-                      deployment->degrees == plan.degrees && deployment->stages == plan.stages;
+                      deployment->degrees == plan.degrees && deployment->stages == plan.stages &&
+                      deployment->groups == plan.groups;
     const auto idle = [&](ActorId id) {
       const Actor& actor = members_.at(id);
       return actor.state == ActorState::ready && actor.job == 0 &&
@@ -58,7 +59,7 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(int world) const 
   return idle;
 }
 
-std::shared_ptr<Deployment> Deployments::load(const std::string& model, const plan::Plan& plan,
+std::shared_ptr<Deployment> Deployments::load(const Model& model, const plan::Plan& plan,
                                               std::vector<ActorId> actors, OnReady on_ready) {
   for (const ActorId actor : actors) {
     if (const auto old = get(members_.at(actor).deployment))
@@ -100,12 +101,15 @@ void Deployments::load_stages(const std::shared_ptr<Loading>& loading) {
     const auto& stage = deployment.stages[at.pp];
     const bool last = at.pp + 1 == deployment.degrees.pp;
     const wire::LoadStage message{.deployment = deployment.id,
-                                  .model = deployment.model,
+                                  .model = deployment.model.folder,
+                                  .fingerprint = deployment.model.fingerprint,
                                   .dtype = deployment.dtype,
                                   .first_block = stage.first_block,
                                   .last_block = stage.last_block,
                                   .embeds = at.pp == 0,
-                                  .projects = last};
+                                  .projects = last,
+                                  .tp_rank = at.tp,
+                                  .tp_degree = deployment.degrees.tp};
     const ActorId actor = deployment.actor_of_rank[rank];
     server_.request(members_.at(actor).peer, message, kLoadDeadline,
                     [this, loading, actor](const control::Reply& reply) {

@@ -13,12 +13,21 @@
 
 namespace troupe::cluster {
 
+/// A checkpoint: its folder, and the state of its files (models/spec/fingerprint.h). Replaced in
+/// place it is another one.
+struct Model {
+  std::string folder;
+  std::uint64_t fingerprint = 0;  // 0 = not known
+
+  bool operator==(const Model&) const = default;
+};
+
 /// model × mesh × stage split, loaded at its actors with the groups between them. Jobs with the
 /// same needs share it.
 struct Deployment {
   std::uint64_t id = 0;
   std::uint64_t epoch = 0;
-  std::string model;
+  Model model;
   std::string dtype;
   mesh::Degrees degrees;
   std::vector<plan::Stage> stages;
@@ -46,12 +55,12 @@ class Deployments {
       : server_(server), members_(members), events_(std::move(events)) {}
 
   /// The ready deployment whose actors are all without a job and fit this plan, or nothing.
-  std::shared_ptr<Deployment> find_idle(const std::string& model, const plan::Plan& plan) const;
+  std::shared_ptr<Deployment> find_idle(const Model& model, const plan::Plan& plan) const;
   /// Enough idle actors for this many ranks, those that keep no deployment first; or nothing.
   std::optional<std::vector<ActorId>> choose_actors(int world) const;
   /// Loads weights at the actors, then connects the groups. Whatever the actors kept before is
   /// unloaded. `on_ready` is called once. On failure nothing half-loaded remains.
-  std::shared_ptr<Deployment> load(const std::string& model, const plan::Plan& plan,
+  std::shared_ptr<Deployment> load(const Model& model, const plan::Plan& plan,
                                    std::vector<ActorId> actors, OnReady on_ready);
   /// Ends the deployment's epoch at all its actors and forgets it there. They are not idle before
   /// they have answered; those that do not in time are stuck.

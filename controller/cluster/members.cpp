@@ -41,16 +41,22 @@ void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) 
   actor.leaving_epoch = 0;
 }
 
-std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
+std::optional<std::string> Members::stranger(const control::PeerInfo& peer) const {
   const auto shown = peer.hello.attributes.find("token");
   if (shown == peer.hello.attributes.end() || shown->second != token_)
     return "no actor of this cluster: wrong token";
-  const auto found = std::find_if(actors_.begin(), actors_.end(), [&](const auto& entry) {
+  const bool known = std::any_of(actors_.begin(), actors_.end(), [&](const auto& entry) {
     return entry.second.incarnation == peer.incarnation;
   });
-  if (found == actors_.end())
-    return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
-  Actor& actor = found->second;
+  if (!known) return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
+  return std::nullopt;
+}
+
+std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
+  if (auto why = stranger(peer)) return why;
+  Actor& actor = std::find_if(actors_.begin(), actors_.end(), [&](const auto& entry) {
+                   return entry.second.incarnation == peer.incarnation;
+                 })->second;
   if (actor.state == ActorState::leaving)
     return "actor " + std::to_string(actor.id) + " was lost before";
   if (actor.state == ActorState::dead)

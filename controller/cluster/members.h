@@ -53,6 +53,8 @@ class Members {
   /// A hello of an actor: nothing when it is the process that fills the place, else why it is
   /// refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
+  /// Why this is none of the processes that fill the places now; nothing when it is one.
+  std::optional<std::string> stranger(const control::PeerInfo& peer) const;
   /// Its link is gone: it gets nothing more to do. Null when the peer is no actor.
   const Actor* lost(control::PeerId peer);
   /// The process is gone. False when it is not the one that fills the place now.

@@ -3,15 +3,20 @@
 #include <exception>
 
 #include "controller/jobs/report.h"
-#include "models/spec/model_spec.h"
 
 namespace troupe::gateway {
 namespace {
 
 constexpr control::Milliseconds kUploadDeadline{60'000};
+/// A client gives up after 30 s (client/client.cpp), and must not find its job running then.
+constexpr std::chrono::seconds kReadDeadline{25};
+constexpr std::size_t kMaxReadings = 64;
 constexpr std::size_t kKeptFailures = 10;
 
 }  // namespace
+
+Gateway::Gateway(ClusterFacts facts, Tools tools)
+    : facts_(std::move(facts)), tools_(std::move(tools)), reader_(tools_.io, tools_.read_model) {}
 
 void Gateway::on_message(control::PeerId peer, const wire::Header& header,
                          std::span<const std::byte> payload) {
@@ -46,7 +51,7 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
 void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission) {
   const auto& request = submission.job.request;
   if (request.init_latents_blob == 0) {
-    accept(peer, header, std::move(submission));
+    read_model(peer, header, std::move(submission));
     return;
   }
   const auto client = tools_.server.info(peer);
@@ -62,38 +67,72 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
           return;
         }
         submission.job.request.init_latents_blob = tools_.blobs.add(blob.bytes);
-        accept(peer, header, std::move(submission));
+        read_model(peer, header, std::move(submission));
       });
 }
 
-void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission) {
-  const auto refuse = [&](wire::FailureCode code, const std::string& why) {
-    tools_.blobs.remove(submission.job.request.init_latents_blob);
-    tools_.server.reply(peer, header, wire::Failure{code, why});
-  };
-  auto& job = submission.job;
-  if (job.model.empty()) job.model = facts_.model;
-  if (job.model.empty()) {
-    return refuse(wire::FailureCode::bad_request,
+void Gateway::refuse(control::PeerId peer, const wire::Header& header,
+                     const wire::SubmitJob& submission, wire::FailureCode code,
+                     const std::string& why) {
+  tools_.blobs.remove(submission.job.request.init_latents_blob);
+  tools_.server.reply(peer, header, wire::Failure{code, why});
+}
+
+void Gateway::read_model(control::PeerId peer, const wire::Header& header,
+                         wire::SubmitJob submission) {
+  if (submission.job.model.empty()) submission.job.model = facts_.model;
+  if (submission.job.model.empty()) {
+    return refuse(peer, header, submission, wire::FailureCode::bad_request,
                   "model is missing: the cluster was started without one");
   }
+  if (reader_.waiting() >= kMaxReadings) {
+    return refuse(peer, header, submission, wire::FailureCode::overloaded,
+                  std::to_string(reader_.waiting()) +
+                      " jobs wait for their models' folders to be read: try again later");
+  }
+  const std::string folder = submission.job.model;
+  reader_.read(folder, [this, peer, header, asked = control::Clock::now(),
+                        submission = std::move(submission)](const ModelReading& reading) {
+    const auto took = control::Clock::now() - asked;
+    if (!tools_.server.info(peer)) {  // it went meanwhile
+      tools_.blobs.remove(submission.job.request.init_latents_blob);
+    } else if (took > kReadDeadline) {
+      refuse(peer, header, submission, wire::FailureCode::timeout,
+             "[read_model] " + submission.job.model + ": it took " +
+                 std::to_string(std::chrono::duration_cast<std::chrono::seconds>(took).count()) +
+                 " s to be read, longer than a client waits");
+    } else {
+      accept(peer, header, submission, reading);
+    }
+  });
+}
+
+void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
+                     const ModelReading& reading) {
+  const auto refused = [&](wire::FailureCode code, const std::string& why) {
+    refuse(peer, header, submission, code, why);
+  };
+  if (closed_) return refused(wire::FailureCode::refused, *closed_);
+  if (!reading.model) return refused(wire::FailureCode::bad_request, reading.error);
+  const auto& job = submission.job;
   try {
-    auto plan = plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
+    auto plan = plan::make_plan(*reading.model, job.request, job.parallelism);
     const auto world = static_cast<std::size_t>(plan.degrees.world());
     if (const auto living = tools_.members.living_count(); world > living) {
       const auto all = tools_.members.all().size();
-      return refuse(
+      return refused(
           wire::FailureCode::bad_request,
           "dp × cfg × pp = " + std::to_string(world) + " actors are needed, but the cluster has " +
               std::to_string(all) +
               (living < all ? ", of which " + std::to_string(all - living) + " cannot start" : ""));
     }
     const auto warnings = plan.warnings;
-    const auto id = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now());
+    const auto id = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now(),
+                                     reading.fingerprint);
     if (!id) {
-      return refuse(wire::FailureCode::overloaded,
-                    std::to_string(tools_.table.queue().size()) +
-                        " jobs are waiting already: try again later");
+      return refused(wire::FailureCode::overloaded,
+                     std::to_string(tools_.table.queue().size()) +
+                         " jobs are waiting already: try again later");
     }
     tools_.server.reply(
         peer, header,
@@ -101,7 +140,7 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
             .job = *id, .queue_position = tools_.table.position(*id), .warnings = warnings});
     tools_.runner.start_queued();
   } catch (const std::exception& error) {
-    refuse(wire::FailureCode::bad_request, error.what());
+    refused(wire::FailureCode::bad_request, error.what());
   }
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "controller/gateway/model_reader.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
 #include "transport/control/blob_channel.h"
@@ -26,6 +28,7 @@ struct ClusterFacts {
 class Gateway {
  public:
   struct Tools {
+    boost::asio::io_context& io;
     control::Server& server;
     control::BlobServer& blob_server;
     control::BlobStore& blobs;
@@ -35,12 +38,16 @@ class Gateway {
     jobs::JobRunner& runner;
     std::function<double()> now;
     std::function<void()> stop;
+    ModelReader::Read read_model = {};  // null = from the folder
   };
 
-  Gateway(ClusterFacts facts, Tools tools) : facts_(std::move(facts)), tools_(std::move(tools)) {}
+  Gateway(ClusterFacts facts, Tools tools);
 
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
+  /// From now on no job is taken in, also none whose model is being read or whose latents are on
+  /// their way.
+  void close(std::string why) { closed_ = std::move(why); }
   /// Its jobs are cancelled unless they are detached.
   void client_lost(control::PeerId peer);
   void tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress);
@@ -49,7 +56,11 @@ class Gateway {
 
  private:
   void submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
-  void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
+  void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
+  void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
+              const ModelReading& reading);
+  void refuse(control::PeerId peer, const wire::Header& header, const wire::SubmitJob& submission,
+              wire::FailureCode code, const std::string& why);
   void watch(control::PeerId peer, const wire::Header& header, jobs::JobId job);
   void cancel(control::PeerId peer, const wire::Header& header, jobs::JobId job);
   wire::JobList list() const;
@@ -57,7 +68,9 @@ class Gateway {
 
   ClusterFacts facts_;
   Tools tools_;
+  std::optional<std::string> closed_;
   std::vector<std::string> recent_failures_;
+  ModelReader reader_;
 };
 
 }  // namespace troupe::gateway

@@ -28,7 +28,7 @@ void JobRunner::start_queued() {
   const auto waiting = tools_.table.queue();
   for (const JobId id : waiting) {
     JobEntry& job = *tools_.table.find(id);
-    const auto& model = job.spec.model;
+    const cluster::Model model{job.spec.model, job.fingerprint};
     auto deployment = tools_.deployments.find_idle(model, job.plan);
     if (!deployment) {
       const auto actors = tools_.deployments.choose_actors(job.plan.degrees.world());
@@ -88,28 +88,47 @@ wire::BeginJob JobRunner::begin_message(const JobEntry& job, const cluster::Depl
   begin.request = plan.request;
   begin.first_image = plan.images[at.dp].begin;
   begin.last_image = plan.images[at.dp].end;
-  begin.stage = at.pp;
-  begin.stages = plan.degrees.pp;
-  begin.cfg_rank = at.cfg;
-  begin.cfg_degree = plan.degrees.cfg;
-  begin.patches = plan.patches;
-  begin.decodes = rank == plan.decode_rank(at.dp);
+  const auto& degrees = plan.degrees;
+  begin.stage = {at.pp, degrees.pp};
+  begin.cfg = {at.cfg, degrees.cfg};
+  begin.ring = {at.ring, degrees.ring};
+  begin.ulysses = {at.ulysses, degrees.ulysses};
+  begin.tp = {at.tp, degrees.tp};
+  begin.micro_steps = plan.micro_steps;
+  begin.vae = {0, 0};
+  const auto position = [](const std::vector<int>& ranks, int of) {
+    const auto found = std::find(ranks.begin(), ranks.end(), of);
+    return found == ranks.end() ? -1 : static_cast<std::int32_t>(found - ranks.begin());
+  };
+  const auto id_of = [&](Role role, int where = -1) {
+    const auto* group = plan.group_with(role, rank, where);
+    return group ? group->id : 0;
+  };
   if (const auto* group = plan.group_with(Role::caption, rank, -1)) {
-    const auto position = [&](int of) {
-      return static_cast<std::int32_t>(std::find(group->ranks.begin(), group->ranks.end(), of) -
-                                       group->ranks.begin());
-    };
-    begin.caption_group = group->id;
-    begin.caption_rank = position(rank);
-    begin.caption_root = position(plan.text_rank(at.dp));
+    begin.caption_rank = position(group->ranks, rank);
+    begin.caption_root = position(group->ranks, plan.text_rank(at.dp));
+  }
+  const auto decoders = plan.decoders(at.dp);
+  if (const auto own = position(decoders, rank); own >= 0)
+    begin.vae = {own, static_cast<std::int32_t>(decoders.size())};
+  if (const auto* group = plan.group_with(Role::rows, rank, -1)) {
+    begin.row_rank = position(group->ranks, rank);
+    for (const int holder : plan.latent_holders(at.dp))
+      begin.row_holders.push_back(position(group->ranks, holder));
   }
   const bool first = at.pp == 0;
-  const bool last = at.pp + 1 == plan.degrees.pp;
-  if (const auto* group = plan.group_with(first ? Role::feedback : Role::edge, rank, 1))
-    begin.previous_group = group->id;
-  if (const auto* group = plan.group_with(last ? Role::feedback : Role::edge, rank, 0))
-    begin.next_group = group->id;
-  if (const auto* group = plan.group_with(Role::cfg, rank, -1)) begin.cfg_group = group->id;
+  const bool last = at.pp + 1 == degrees.pp;
+  begin.groups = {.caption = id_of(Role::caption),
+                  .previous = id_of(first ? Role::feedback : Role::edge, 1),
+                  .next = id_of(last ? Role::feedback : Role::edge, 0),
+                  .cfg = id_of(Role::cfg),
+                  .ulysses = id_of(Role::ulysses),
+                  .ring = id_of(Role::ring),
+                  .tp = id_of(Role::tp),
+                  .heads = id_of(Role::heads),
+                  .stage = id_of(Role::stage),
+                  .rows = id_of(Role::rows),
+                  .vae = id_of(Role::vae)};
   return begin;
 }
 

@@ -5,12 +5,13 @@
 namespace troupe::jobs {
 
 std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner,
-                                   bool detached, double now) {
+                                   bool detached, double now, std::uint64_t fingerprint) {
   if (queue_.size() >= max_queued_) return std::nullopt;
   JobEntry job;
   job.id = next_id_++;
   job.spec = std::move(spec);
   job.plan = std::move(plan);
+  job.fingerprint = fingerprint;
   job.owner = owner;
   job.watchers = {owner};
   job.detached = detached;

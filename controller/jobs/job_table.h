@@ -19,6 +19,7 @@ struct JobEntry {
   JobId id = 0;
   wire::JobSpec spec;
   plan::Plan plan;
+  std::uint64_t fingerprint = 0;  // of the model's folder when it was planned; 0 = not known
   wire::JobState state = wire::JobState::queued;
   std::string phase = "queued";
   std::int32_t step = 0;
@@ -45,7 +46,7 @@ class JobTable {
 
   /// Queues a job; nothing when the queue is full.
   std::optional<JobId> add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner, bool detached,
-                           double now);
+                           double now, std::uint64_t fingerprint = 0);
   JobEntry* find(JobId id);
   const std::map<JobId, JobEntry>& all() const { return jobs_; }
   /// Jobs that wait, oldest first.

@@ -1,6 +1,6 @@
 #include "controller/jobs/report.h"
 
-#include <nlohmann/json.hpp>
+#include "transport/json/request_json.h"
 
 namespace troupe::jobs {
 
@@ -12,27 +12,11 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   const auto& request = job.plan.request;
   json report;
   report["job"] = job.id;
-  report["model"] = deployment.model;
+  report["model"] = deployment.model.folder;
   report["seed"] = request.seed;
-  report["request"] = {{"prompts", request.prompts},
-                       {"negative_prompt", request.negative_prompt},
-                       {"images_per_prompt", request.images_per_prompt},
-                       {"height", request.output_height},
-                       {"width", request.output_width},
-                       {"resolution_binning", request.resolution_binning},
-                       {"computed_height", request.height},
-                       {"computed_width", request.width},
-                       {"clean_caption", request.clean_caption},
-                       {"steps", request.steps},
-                       {"guidance_scale", request.guidance_scale},
-                       {"sampler", request.sampler},
-                       {"method", request.method},
-                       {"patches", request.num_pipeline_patch},
-                       {"warmup_steps", request.warmup_steps},
-                       {"dtype", request.dtype},
-                       {"noise_dtype", request.noise_dtype},
-                       {"max_sequence_length", request.max_sequence_length},
-                       {"init_latents", request.init_latents_blob != 0}};
+  report["request"] = wire::request_json(request);
+  report["request"]["prompts"] = request.prompts;
+  report["request"]["images_per_prompt"] = request.images_per_prompt;
   report["plan"] = plan::to_json(job.plan);
   report["seconds"] = {{"queued", seconds.queued},
                        {"loading", seconds.loading},
@@ -42,11 +26,20 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                        {"total", seconds.total},
                        {"per_step", seconds.denoising / request.steps}};
   json actors = json::array();
+  std::map<std::string, std::uint64_t> by_role;
+  std::map<std::uint32_t, std::string> role_of;
+  for (const auto& group : job.plan.groups)
+    role_of[group.id] = plan::to_string(group.role);
   std::uint64_t tensor_bytes = 0;
   std::uint64_t control_bytes = 0;
   for (std::size_t rank = 0; rank < stats_by_rank.size(); ++rank) {
     const auto& stats = stats_by_rank[rank];
     tensor_bytes += stats.tensor_bytes_sent;
+    std::map<std::string, std::uint64_t> own_roles;
+    for (const auto& [id, bytes] : stats.sent_by_group)
+      own_roles[role_of[id]] += bytes;
+    for (const auto& [role, bytes] : own_roles)
+      by_role[role] += bytes;
     control_bytes += stats.control_bytes_sent + stats.control_bytes_received;
     actors.push_back(
         {{"rank", rank},
@@ -60,16 +53,19 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
          {"denoise_seconds", stats.denoise_seconds},
          {"decode_seconds", stats.decode_seconds},
          {"tensor_bytes_sent", stats.tensor_bytes_sent},
+         {"tensor_bytes_sent_by_group", own_roles},
          {"tensor_bytes_received", stats.tensor_bytes_received},
          {"weight_bytes", stats.weight_bytes},
          {"kv_bytes", stats.kv_bytes},
          {"peak_memory_bytes", stats.peak_memory_bytes}});
   }
   report["actors"] = actors;
-  report["bytes"] = {
-      {"tensor_plane", tensor_bytes}, {"control_plane", control_bytes}, {"blobs", blob_bytes}};
+  report["bytes"] = {{"tensor_plane", tensor_bytes},
+                     {"tensor_plane_by_group", by_role},
+                     {"control_plane", control_bytes},
+                     {"blobs", blob_bytes}};
   report["warnings"] = warnings;
-  return report.dump(-1, ' ', false, json::error_handler_t::replace);
+  return wire::json_text(report);
 }
 
 wire::JobFinished finished_message(const JobEntry& job) {

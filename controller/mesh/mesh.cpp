@@ -30,6 +30,10 @@ const char* to_string(Axis axis) {
       return "cfg";
     case Axis::dp:
       return "dp";
+    case Axis::heads:
+      return "heads";
+    case Axis::stage:
+      return "stage";
   }
   return "?";
 }
@@ -105,6 +109,16 @@ std::vector<int> Mesh::group_of(Axis axis, int member) const {
     case Axis::sp:
       for (at.ring = 0; at.ring < degrees_.ring; ++at.ring)
         sweep(&Coordinates::ulysses, degrees_.ulysses);
+      break;
+    case Axis::heads:
+      for (at.ulysses = 0; at.ulysses < degrees_.ulysses; ++at.ulysses)
+        sweep(&Coordinates::tp, degrees_.tp);
+      break;
+    case Axis::stage:
+      for (at.ring = 0; at.ring < degrees_.ring; ++at.ring) {
+        for (at.ulysses = 0; at.ulysses < degrees_.ulysses; ++at.ulysses)
+          sweep(&Coordinates::tp, degrees_.tp);
+      }
       break;
   }
   return ranks;

@@ -29,7 +29,9 @@ struct Coordinates {
   bool operator==(const Coordinates&) const = default;
 };
 
-enum class Axis { tp, ulysses, ring, sp, pp, cfg, dp };
+/// sp = ring and ulysses; heads = ulysses and tp, who share tokens; stage = ring, ulysses and tp,
+/// who share blocks and branch.
+enum class Axis { tp, ulysses, ring, sp, pp, cfg, dp, heads, stage };
 const char* to_string(Axis axis);
 
 /// Ranks of a world arranged on the axes, fastest-varying first: tp, ulysses, ring, pp, cfg, dp

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/request_check.h"
@@ -61,7 +62,12 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
 }
 
 void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism) {
-  plan.degrees = {.dp = parallelism.dp, .cfg = parallelism.cfg, .pp = parallelism.pp};
+  plan.degrees = {.dp = parallelism.dp,
+                  .cfg = parallelism.cfg,
+                  .pp = parallelism.pp,
+                  .ring = parallelism.ring,
+                  .ulysses = parallelism.ulysses,
+                  .tp = parallelism.tp};
   const mesh::Mesh mesh(plan.degrees);
   plan.guidance = plan.request.guidance_scale > 1;
   if (plan.degrees.cfg == 2 && !plan.guidance) {
@@ -75,19 +81,40 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
            std::to_string(pictures) + " pictures to split (prompts × n)");
   }
   plan.images = split_evenly(pictures, plan.degrees.dp);
-  plan.stages =
-      split_blocks(std::vector<double>(model.transformer.num_layers, 1.0), plan.degrees.pp);
+  const auto blocks = static_cast<int>(model.transformer.num_layers);
+  plan.stages = parallelism.stages.empty()
+                    ? split_blocks(std::vector<double>(blocks, 1.0), plan.degrees.pp)
+                    : listed_stages(parallelism.stages, plan.degrees.pp, blocks);
+  plan.vae_degree = parallelism.vae;
+  const int replica = plan.degrees.world() / plan.degrees.dp;
+  if (plan.vae_degree < 1 || plan.vae_degree > replica) {
+    refuse("vae-parallel is " + std::to_string(plan.vae_degree) +
+           ": a replica of this mesh has 1 to " + std::to_string(replica) + " actors");
+  }
+  if (plan.vae_degree > plan.latent_height) {
+    refuse("vae-parallel is " + std::to_string(plan.vae_degree) + ", but the latents have only " +
+           std::to_string(plan.latent_height) + " rows to split");
+  }
+}
+
+void set_shares(Plan& plan) {
+  const auto layout =
+      layout_of(plan.request.method, plan.patches, plan.degrees.ring, plan.degrees.ulysses);
+  for (const auto& shares : layout.shares)
+    plan.micro_steps.push_back({shares});
 }
 
 void set_patches(Plan& plan) {
   auto& request = plan.request;
   if (request.method == "exact") {
     plan.patches = split_rows(static_cast<int>(plan.token_rows), 1);
+    set_shares(plan);
     plan.synchronous_steps = request.steps;
     request.warmup_steps = 0;
     return;
   }
   plan.patches = split_rows(static_cast<int>(plan.token_rows), request.num_pipeline_patch);
+  set_shares(plan);
   plan.synchronous_steps = std::min(request.warmup_steps, request.steps);
   if (request.warmup_steps > request.steps) {
     refuse("warmup is " + std::to_string(request.warmup_steps) + ", but there are only " +
@@ -127,25 +154,45 @@ void set_groups(Plan& plan) {
     const auto id = static_cast<std::uint32_t>(plan.groups.size() + 1);
     plan.groups.push_back({id, role, kind + " " + ranks_text(ranks, between), std::move(ranks)});
   };
-  const int replica = plan.degrees.world() / plan.degrees.dp;
-  for (int dp = 0; dp < plan.degrees.dp; ++dp) {
+  const auto add_axis = [&](GroupPlan::Role role, mesh::Axis axis) {
+    for (auto& ranks : mesh.groups(axis)) {
+      if (ranks.size() > 1) add(role, mesh::to_string(axis), std::move(ranks), ",");
+    }
+  };
+  const auto& degrees = plan.degrees;
+  const int replica = degrees.world() / degrees.dp;
+  const int line = degrees.sp() * degrees.tp;  // ranks of a stage and branch
+  for (int dp = 0; dp < degrees.dp; ++dp) {
     std::vector<int> all;
     for (int i = 0; i < replica; ++i)
       all.push_back(dp * replica + i);
     if (replica > 1) add(GroupPlan::Role::caption, "caption", all, ",");
-    for (int cfg = 0; cfg < plan.degrees.cfg; ++cfg) {
-      const auto line = mesh.group_of(mesh::Axis::pp, mesh.rank({.dp = dp, .cfg = cfg}));
-      for (std::size_t i = 0; i + 1 < line.size(); ++i) {
-        add(GroupPlan::Role::edge, "edge", {line[i], line[i + 1]}, "→");
+    const int first = mesh.rank({.dp = dp});
+    for (int place = 0; place < line * degrees.cfg; ++place) {
+      const int branch = place / line * (replica / degrees.cfg);
+      const auto stages = mesh.group_of(mesh::Axis::pp, first + branch + place % line);
+      for (std::size_t i = 0; i + 1 < stages.size(); ++i)
+        add(GroupPlan::Role::edge, "edge", {stages[i], stages[i + 1]}, "→");
+      if (stages.size() > 1) {
+        add(GroupPlan::Role::feedback, "feedback edge", {stages.back(), stages.front()}, "→");
       }
-      if (line.size() > 1)
-        add(GroupPlan::Role::feedback, "feedback edge", {line.back(), line.front()}, "→");
     }
-    if (plan.degrees.cfg > 1) {
-      const int last = mesh.rank({.dp = dp, .pp = plan.degrees.pp - 1});
-      add(GroupPlan::Role::cfg, "cfg", mesh.group_of(mesh::Axis::cfg, last), ",");
+    const int last = mesh.rank({.dp = dp, .pp = degrees.pp - 1});
+    for (int place = 0; degrees.cfg > 1 && place < line; ++place)
+      add(GroupPlan::Role::cfg, "cfg", mesh.group_of(mesh::Axis::cfg, last + place), ",");
+    auto rows = plan.decoders(dp);
+    if (rows.size() > 1) add(GroupPlan::Role::vae, "vae", rows, ",");
+    for (const int holder : plan.latent_holders(dp)) {
+      if (std::find(rows.begin(), rows.end(), holder) == rows.end()) rows.push_back(holder);
     }
+    if (rows.size() > 1) add(GroupPlan::Role::rows, "rows", rows, ",");
   }
+  add_axis(GroupPlan::Role::ulysses, mesh::Axis::ulysses);
+  add_axis(GroupPlan::Role::ring, mesh::Axis::ring);
+  add_axis(GroupPlan::Role::tp, mesh::Axis::tp);
+  if (plan.request.kv != "predict") return;
+  add_axis(GroupPlan::Role::heads, mesh::Axis::heads);
+  add_axis(GroupPlan::Role::stage, mesh::Axis::stage);
 }
 
 }  // namespace
@@ -156,6 +203,28 @@ int Plan::text_rank(int dp) const {
 
 int Plan::decode_rank(int dp) const {
   return mesh::Mesh(degrees).rank({.dp = dp, .pp = degrees.pp - 1});
+}
+
+std::vector<int> Plan::latent_holders(int dp) const {
+  const mesh::Mesh mesh(degrees);
+  return mesh.group_of(mesh::Axis::sp, mesh.rank({.dp = dp, .pp = degrees.pp - 1}));
+}
+
+std::vector<int> Plan::decoders(int dp) const {
+  // First those that hold latents anyway, then the others from the last rank back.
+  auto ranks = latent_holders(dp);
+  const int replica = degrees.world() / degrees.dp;
+  for (int rank = (dp + 1) * replica - 1; rank >= dp * replica; --rank) {
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  }
+  ranks.resize(vae_degree);
+  return ranks;
+}
+
+const char* to_string(GroupPlan::Role role) {
+  constexpr const char* kNames[] = {"caption", "edge",  "feedback", "cfg",  "ulysses", "ring",
+                                    "tp",      "heads", "stage",    "rows", "vae"};
+  return kNames[static_cast<int>(role)];
 }
 
 const GroupPlan* Plan::group_with(GroupPlan::Role role, int rank, int position) const {

@@ -25,13 +25,17 @@ struct ActorMemory {
 
 /// A tensor-plane group that the plan needs, over world ranks.
 struct GroupPlan {
-  /// `edge`: to the next stage. `feedback`: from the last stage to the first, for stepped latents.
-  enum class Role { caption, edge, feedback, cfg };
+  /// `caption`: a replica. `edge`: to the next stage. `feedback`: from the last stage to the first,
+  /// for stepped latents. `heads`: ulysses × tp. `stage`: ring × ulysses × tp. `rows`: who decodes,
+  /// then who else holds latents. `vae`: who decodes, in the order of their rows.
+  enum class Role { caption, edge, feedback, cfg, ulysses, ring, tp, heads, stage, rows, vae };
   std::uint32_t id = 0;
   Role role = Role::edge;
   std::string name;
   std::vector<int> ranks;  // edges: {sender, receiver}
+  bool operator==(const GroupPlan&) const = default;
 };
+const char* to_string(GroupPlan::Role role);
 
 /// How one request runs on one mesh: every shape and every place, before anything is loaded. A pure
 /// value.
@@ -41,7 +45,10 @@ struct Plan {
   mesh::Degrees degrees;
   std::vector<Stage> stages;            // by pp rank
   std::vector<wire::RowRange> patches;  // token rows; one entry = whole picture
-  std::vector<wire::RowRange> images;   // by dp rank: slice of prompts × images_per_prompt
+  /// Of a step that goes patch by patch: token rows of each sp rank. A patch each; under
+  /// distrifusion with ring > 1, as many patches as ring ranks side by side.
+  std::vector<wire::RowShares> micro_steps;
+  std::vector<wire::RowRange> images;  // by dp rank: slice of prompts × images_per_prompt
   std::vector<GroupPlan> groups;
   std::vector<ActorMemory> memory;  // by world rank
   std::vector<std::string> warnings;
@@ -52,13 +59,18 @@ struct Plan {
   std::int64_t token_rows = 0;
   std::int64_t token_columns = 0;
   bool guidance = false;  // two branches are computed
+  int vae_degree = 1;     // actors of a replica that decode together
 
   int picture_count() const { return images.empty() ? 0 : images.back().end; }
   int branches_per_actor() const { return guidance && degrees.cfg == 1 ? 2 : 1; }
   /// Encodes the text of its dp replica: first stage, cfg rank 0.
   int text_rank(int dp) const;
-  /// Decodes the pictures of its dp replica: last stage, cfg rank 0.
+  /// Ends the decoding of its dp replica's pictures: last stage, cfg rank 0, its first rank.
   int decode_rank(int dp) const;
+  /// Who decodes the pictures of a dp replica, in the order of their rows; decode_rank first.
+  std::vector<int> decoders(int dp) const;
+  /// Holders of final latents in a dp replica: last stage, cfg rank 0, tp rank 0, by sp rank.
+  std::vector<int> latent_holders(int dp) const;
   const GroupPlan* group_with(GroupPlan::Role role, int rank, int position) const;
 };
 

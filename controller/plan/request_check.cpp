@@ -83,12 +83,21 @@ void check_request(const wire::ImageRequest& request) {
     refuse("guidance is " + std::to_string(request.guidance_scale) +
            ": a number from 0 to 10000 is needed");
   }
-  if (request.method != "exact" && request.method != "pipefusion") {
-    refuse("method is \"" + request.method + "\": exact or pipefusion");
+  const bool exact = request.method == "exact";
+  if (!exact && request.method != "pipefusion" && request.method != "distrifusion") {
+    refuse("method is \"" + request.method + "\": exact, pipefusion or distrifusion");
   }
-  if (request.method == "exact" && request.num_pipeline_patch != 1) {
+  if (request.kv != "stale" && request.kv != "predict") {
+    refuse("kv is \"" + request.kv + "\": stale or predict");
+  }
+  if (exact && request.kv != "stale") {
+    refuse(
+        "kv is predict with method exact: only pipefusion and distrifusion have K,V that are "
+        "not fresh");
+  }
+  if (exact && request.num_pipeline_patch != 1) {
     refuse("patches is " + std::to_string(request.num_pipeline_patch) +
-           " with method exact: patches need method pipefusion");
+           " with method exact: patches need method pipefusion or distrifusion");
   }
   if (request.dtype != "float32" && request.dtype != "bfloat16" && request.dtype != "float16") {
     refuse("dtype is \"" + request.dtype + "\": float32, bfloat16 or float16");

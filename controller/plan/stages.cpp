@@ -78,4 +78,26 @@ std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
   return result;
 }
 
+std::vector<Stage> listed_stages(const std::vector<int>& sizes, int stages, int blocks) {
+  if (static_cast<int>(sizes.size()) != stages) {
+    throw std::invalid_argument("[plan] stages lists " + std::to_string(sizes.size()) +
+                                " sizes, but pp is " + std::to_string(stages));
+  }
+  std::vector<Stage> result;
+  int first = 0;
+  for (const int size : sizes) {
+    if (size < 1 || size > blocks) {
+      throw std::invalid_argument("[plan] stages has a stage of " + std::to_string(size) +
+                                  " blocks: the transformer has " + std::to_string(blocks));
+    }
+    result.push_back({first, first + size});
+    first += size;
+  }
+  if (first != blocks) {
+    throw std::invalid_argument("[plan] stages add up to " + std::to_string(first) +
+                                " blocks, but the transformer has " + std::to_string(blocks));
+  }
+  return result;
+}
+
 }  // namespace troupe::plan

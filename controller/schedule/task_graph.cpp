@@ -1,6 +1,7 @@
 #include "controller/schedule/task_graph.h"
 
 #include <map>
+#include <set>
 
 namespace troupe::schedule {
 namespace {
@@ -17,7 +18,7 @@ class ReplicaBuilder {
     for (int step = 0; step < plan_.request.steps; ++step) {
       std::vector<std::uint32_t> now;
       const bool whole = step < plan_.synchronous_steps;
-      const int patches = whole ? 1 : static_cast<int>(plan_.patches.size());
+      const int patches = whole ? 1 : static_cast<int>(plan_.micro_steps.size());
       for (int patch = 0; patch < patches; ++patch) {
         std::uint32_t before = text_;
         if (!leaving.empty()) before = leaving.size() == 1 ? leaving[0] : leaving[patch];
@@ -49,8 +50,13 @@ class ReplicaBuilder {
   }
 
   std::vector<std::int32_t> stage_ranks(int stage) const {
-    const auto ranks = mesh_.group_of(mesh::Axis::cfg, mesh_.rank({.dp = dp_, .pp = stage}));
-    return {ranks.begin(), ranks.end()};
+    std::vector<std::int32_t> ranks;
+    for (int cfg = 0; cfg < plan_.degrees.cfg; ++cfg) {
+      const auto branch =
+          mesh_.group_of(mesh::Axis::stage, mesh_.rank({.dp = dp_, .cfg = cfg, .pp = stage}));
+      ranks.insert(ranks.end(), branch.begin(), branch.end());
+    }
+    return ranks;
   }
 
   std::uint32_t add_micro_step(int step, int stage, int patch, std::uint32_t before) {
@@ -80,7 +86,11 @@ class ReplicaBuilder {
     task.kind = wire::TaskKind::decode;
     task.step = plan_.request.steps;
     task.stage = plan_.degrees.pp - 1;
-    task.ranks = {plan_.decode_rank(dp_)};
+    const auto decoders = plan_.decoders(dp_);
+    const auto holders = plan_.latent_holders(dp_);
+    std::set<std::int32_t> ranks(decoders.begin(), decoders.end());
+    ranks.insert(holders.begin(), holders.end());
+    task.ranks.assign(ranks.begin(), ranks.end());
     task.predecessors = leaving;
     add(std::move(task));
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/simd/gemm.inl.h"
+#include "kernels/simd/pack.inl.h"
 
 namespace {
 
@@ -10,48 +11,9 @@ using troupe::kernels::simd::AttentionTask;
 constexpr int kQueryBlock = TROUPE_QUERY_TILES * kTileRows;
 constexpr int kKeyBlock = TROUPE_KEY_PANELS * kPanel;
 
-inline std::int64_t round_up(std::int64_t n, std::int64_t step) {
-  return (n + step - 1) / step * step;
-}
-
-std::int64_t packed_keys_size(std::int64_t count, std::int64_t width) {
-  return round_up(count, kPanel) * width;
-}
-
-std::int64_t packed_values_size(std::int64_t count, std::int64_t width) {
-  return count * round_up(width, kLanes);
-}
-
 std::int64_t attention_scratch(std::int64_t width) {
   const std::int64_t padded = round_up(width, kLanes);
   return kQueryBlock * (width + padded + kKeyBlock + 2) + 64;
-}
-
-/// A panel of values holds this many vectors; the widths of all panels differ by at most one.
-inline int value_panel_vecs(std::int64_t vecs, std::int64_t begin) {
-  const std::int64_t panels = (vecs + kPanelVecs - 1) / kPanelVecs;
-  const std::int64_t wide = vecs % panels, base = vecs / panels;
-  return static_cast<int>(begin < wide * (base + 1) ? base + 1 : base);
-}
-
-void pack_values(const float* v, std::int64_t stride, std::int64_t count, std::int64_t width,
-                 float* packed) {
-  const std::int64_t vecs = (width + kLanes - 1) / kLanes;
-  for (std::int64_t first = 0; first < vecs;) {
-    const int panel = value_panel_vecs(vecs, first);
-    for (std::int64_t key = 0; key < count; ++key) {
-      const float* row = v + key * stride;
-      for (int j = 0; j < panel; ++j, packed += kLanes) {
-        const std::int64_t column = (first + j) * kLanes;
-        if (column + kLanes <= width) {
-          store(packed, load(row + column));
-        } else {
-          store(packed, load_part(row + column, static_cast<int>(width - column)));
-        }
-      }
-    }
-    first += panel;
-  }
 }
 
 struct AttentionBlock {
@@ -159,10 +121,44 @@ void attention(const AttentionTask& task) {
     }
     for (int i = 0; i < rows; ++i) {
       float* out = task.out + (query + i) * task.out_stride;
-      const float share = 1.0f / block.total[i];
+      const float total = block.total[i];
+      const float share = total == 0.0f ? 0.0f : 1.0f / total;
       for (std::int64_t j = 0; j < task.width; ++j)
         out[j] = block.sums[i * padded + j] * share;
+      if (task.log_sum_exp) {
+        task.log_sum_exp[(query + i) * task.sum_stride] =
+            total == 0.0f ? -__builtin_inff()
+                          : block.largest[i] * 0.6931471805599453f + __builtin_logf(total);
+      }
     }
+  }
+}
+
+void merge_attention(float* into, float* into_sums, const float* other, const float* other_sums,
+                     std::int64_t rows, std::int64_t width) {
+  const float nothing = -__builtin_inff();
+  for (std::int64_t r = 0; r < rows; ++r, into += width, other += width) {
+    const float a = into_sums[r], b = other_sums[r];
+    if (b == nothing) {
+      if (a == nothing) {
+        for (std::int64_t j = 0; j < width; ++j)
+          into[j] = 0.0f;
+      }
+      continue;
+    }
+    if (a == nothing) {
+      for (std::int64_t j = 0; j < width; ++j)
+        into[j] = other[j];
+      into_sums[r] = b;
+      continue;
+    }
+    const float top = a > b ? a : b;
+    const float weight_a = __builtin_expf(a - top), weight_b = __builtin_expf(b - top);
+    const float total = weight_a + weight_b;
+    const float share_a = weight_a / total, share_b = weight_b / total;
+    for (std::int64_t j = 0; j < width; ++j)
+      into[j] = into[j] * share_a + other[j] * share_b;
+    into_sums[r] = top + __builtin_logf(total);
   }
 }
 

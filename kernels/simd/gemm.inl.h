@@ -133,23 +133,4 @@ void gemm(const GemmTask& task) {
   }
 }
 
-/// rows [count, depth] become panels [count / kPanel][depth][kPanel], the last one padded with
-/// zeros.
-void pack_transposed(const float* rows, std::int64_t stride, std::int64_t count, std::int64_t depth,
-                     float* packed) {
-  for (std::int64_t base = 0; base < count; base += kPanel, packed += kPanel * depth) {
-    const int width = static_cast<int>(count - base < kPanel ? count - base : kPanel);
-    for (std::int64_t k = 0; k < depth; k += kLanes) {
-      const std::int64_t limit = depth - k < kLanes ? depth - k : kLanes;
-      for (int j = 0; j < kPanel; ++j)
-        for (std::int64_t i = 0; i < limit; ++i)
-          packed[(k + i) * kPanel + j] = j < width ? rows[(base + j) * stride + k + i] : 0.0f;
-    }
-  }
-}
-
-void pack_weight(const float* weight, std::int64_t depth, std::int64_t columns, float* packed) {
-  pack_transposed(weight, depth, columns, depth, packed);
-}
-
 }  // namespace

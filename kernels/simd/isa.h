@@ -30,6 +30,14 @@ struct GemmTask {
   std::int64_t gate_rows;  ///< rows of one batch item
 };
 
+/// Rows of one head's keys or values, used as rows + alpha · (rows − older).
+struct RowRun {
+  const float* rows;   ///< [count, width], row stride `stride`
+  const float* older;  ///< null, or [count, width], row stride `older_stride`
+  std::int64_t stride, older_stride, count;
+  float alpha;
+};
+
 /// The packed keys and values of one head, and queries that attend to them.
 struct AttentionTask {
   const float* q;  ///< [queries, width], row stride `q_stride`
@@ -39,6 +47,8 @@ struct AttentionTask {
   const float* bias;    ///< [key_count] added to the scores, or null
   float* out;           ///< [queries, width], row stride `out_stride`
   std::int64_t out_stride;
+  float* log_sum_exp;  ///< [queries], stride `sum_stride`, or null
+  std::int64_t sum_stride;
   std::int64_t queries, key_count, width;
   float scale;
   float* scratch;  ///< Table::attention_scratch(width) floats
@@ -54,8 +64,9 @@ struct Table {
 
   void (*norm_modulate)(const float* x, std::int64_t rows, std::int64_t width, const float* scale,
                         const float* shift, float eps, float* out);
-  void (*gate_residual)(float* residual, const float* x, const float* gate, std::int64_t rows,
-                        std::int64_t width);
+  /// residual += gate · (x + bias); gate and bias [width] or null.
+  void (*add_rows)(float* residual, const float* x, const float* bias, const float* gate,
+                   std::int64_t rows, std::int64_t width);
   void (*gelu)(float* x, std::int64_t count);
 
   /// `weight` is [columns, depth] with contiguous rows.
@@ -65,13 +76,19 @@ struct Table {
   /// Floats of the packed forms of `count` rows of `width`.
   std::int64_t (*packed_keys_size)(std::int64_t count, std::int64_t width);
   std::int64_t (*packed_values_size)(std::int64_t count, std::int64_t width);
-  void (*pack_keys)(const float* k, std::int64_t stride, std::int64_t count, std::int64_t width,
-                    float* packed);
-  void (*pack_values)(const float* v, std::int64_t stride, std::int64_t count, std::int64_t width,
-                      float* packed);
+  void (*pack_keys)(const RowRun* runs, int run_count, std::int64_t width, float* packed);
+  void (*pack_values)(const RowRun* runs, int run_count, std::int64_t width, float* packed);
   std::int64_t (*attention_scratch)(std::int64_t width);
   int attention_block;  ///< queries worked on together
   void (*attention)(const AttentionTask&);
+  /// Rows of two attentions over different keys become one, in `into` and `into_sums`.
+  void (*merge_attention)(float* into, float* into_sums, const float* other,
+                          const float* other_sums, std::int64_t rows, std::int64_t width);
+
+  /// sums[0] += Σ (x − x1)(x1 − x2), sums[1] += Σ (x1 − x2)² over `rows` rows of `width`, each
+  /// summed up in float32 and added in float64.
+  void (*difference_sums)(const float* x, std::int64_t x_stride, const float* x1, const float* x2,
+                          std::int64_t rows, std::int64_t width, double* sums);
 };
 
 /// The best table that this CPU can run.

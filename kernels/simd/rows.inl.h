@@ -34,12 +34,24 @@ void norm_modulate(const float* x, std::int64_t rows, std::int64_t width, const 
   }
 }
 
-void gate_residual(float* residual, const float* x, const float* gate, std::int64_t rows,
-                   std::int64_t width) {
+template <bool kBias, bool kGate>
+void add_rows_with(float* residual, const float* x, const float* bias, const float* gate,
+                   std::int64_t rows, std::int64_t width) {
   for (std::int64_t r = 0; r < rows; ++r, x += width, residual += width) {
-    for (std::int64_t j = 0; j < width; ++j)
-      residual[j] += gate[j] * x[j];
+    for (std::int64_t j = 0; j < width; ++j) {
+      float y = x[j];
+      if constexpr (kBias) y += bias[j];
+      if constexpr (kGate) y *= gate[j];
+      residual[j] += y;
+    }
   }
+}
+
+void add_rows(float* residual, const float* x, const float* bias, const float* gate,
+              std::int64_t rows, std::int64_t width) {
+  const auto add = bias ? (gate ? add_rows_with<true, true> : add_rows_with<true, false>)
+                        : (gate ? add_rows_with<false, true> : add_rows_with<false, false>);
+  add(residual, x, bias, gate, rows, width);
 }
 
 void gelu_rows(float* x, std::int64_t count) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/simd/attention.inl.h"
+#include "kernels/simd/differences.inl.h"
 #include "kernels/simd/rows.inl.h"
 
 namespace troupe::kernels::simd {
@@ -13,17 +14,19 @@ const Table TROUPE_ISA_TABLE = {
     kPanel,
     TROUPE_BEATS_LIBRARY,
     norm_modulate,
-    gate_residual,
+    add_rows,
     gelu_rows,
     pack_weight,
     gemm,
     packed_keys_size,
     packed_values_size,
-    pack_transposed,
+    pack_keys,
     pack_values,
     attention_scratch,
     kQueryBlock,
     attention,
+    merge_attention,
+    difference_sums,
 };
 
 }  // namespace troupe::kernels::simd

@@ -11,6 +11,32 @@ typedef float Vec __attribute__((vector_size(4 * TROUPE_LANES)));
 typedef std::int32_t IntVec __attribute__((vector_size(4 * TROUPE_LANES)));
 typedef float LooseVec __attribute__((vector_size(4 * TROUPE_LANES), aligned(4), may_alias));
 
+/// Permutations whose lanes are constants, which loops over lanes do not become.
+template <int kCount, int... kLane>
+struct LaneList : LaneList<kCount - 1, kCount - 1, kLane...> {};
+
+template <int... kLane>
+struct LaneList<0, kLane...> {
+  static IntVec numbers() { return IntVec{kLane...}; }
+  /// Each lane exchanged with the one kStep away.
+  template <int kStep>
+  static Vec swap(Vec v) {
+    return __builtin_shufflevector(v, v, (kLane ^ kStep)...);
+  }
+  /// The lanes of a whose numbers lack the bit kStep, and behind each the same lane of b.
+  template <int kStep>
+  static Vec lower_halves(Vec a, Vec b) {
+    return __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane - kStep : kLane)...);
+  }
+  /// The same for the lanes that have the bit.
+  template <int kStep>
+  static Vec upper_halves(Vec a, Vec b) {
+    return __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane : kLane + kStep)...);
+  }
+};
+
+using Lanes = LaneList<kLanes>;
+
 inline Vec load(const float* p) {
   return *reinterpret_cast<const LooseVec*>(p);
 }
@@ -35,30 +61,28 @@ inline void store_part(float* p, Vec v, int count) {
     p[i] = v[i];
 }
 
+/// As load_part, where the floats in front of p can be read, too: kLanes that end at p + count.
+inline Vec load_last(const float* p, int count) {
+  const IntVec lanes = Lanes::numbers();
+  const Vec moved = __builtin_shuffle(load(p + count - kLanes), lanes + (kLanes - count));
+  return lanes < count ? moved : Vec{};
+}
+
 inline Vec larger(Vec a, Vec b) {
   return a > b ? a : b;
 }
 
-/// The lanes of v, each exchanged with the one `step` away.
-inline Vec swap_lanes(Vec v, int step) {
-  IntVec from{};
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i)
-    from[i] = i ^ step;
-  return __builtin_shuffle(v, from);
-}
-
+template <int kStep = kLanes / 2>
 inline float sum(Vec v) {
-#pragma GCC unroll 4
-  for (int step = kLanes / 2; step > 0; step /= 2)
-    v += swap_lanes(v, step);
+  v += Lanes::swap<kStep>(v);
+  if constexpr (kStep > 1) return sum<kStep / 2>(v);
   return v[0];
 }
 
+template <int kStep = kLanes / 2>
 inline float largest(Vec v) {
-#pragma GCC unroll 4
-  for (int step = kLanes / 2; step > 0; step /= 2)
-    v = larger(v, swap_lanes(v, step));
+  v = larger(v, Lanes::swap<kStep>(v));
+  if constexpr (kStep > 1) return largest<kStep / 2>(v);
   return v[0];
 }
 

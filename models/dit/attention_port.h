@@ -10,10 +10,10 @@ class AttentionPort {
  public:
   virtual ~AttentionPort() = default;
 
-  /// q, k, v [B, tokens, H, d] of the tokens of this call, in block `block` of the whole model;
-  /// strided views. Returns softmax(q · kᵀ / √d) · v [B, tokens, H, d], contiguous.
-  virtual at::Tensor attend(int block, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v) = 0;
+  /// qkv [B, tokens, 3, H, d] of the tokens of this call, in block `block` of the whole model; any
+  /// strides as long as the last dimension is contiguous; tokens may be 0. Returns
+  /// softmax(q · kᵀ / √d) · v [B, tokens, H, d], contiguous.
+  virtual at::Tensor attend(int block, const at::Tensor& qkv) = 0;
 };
 
 }  // namespace troupe::models

@@ -11,10 +11,12 @@ namespace troupe::models {
 
 std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& spec,
                                                        const StagePart& part,
-                                                       at::ScalarType compute, at::Device device) {
+                                                       at::ScalarType compute, at::Device device,
+                                                       const std::function<void()>& tick) {
   const WeightStore store(spec.transformer_weights);
   WeightLoader weights;
   weights.get = [&](const std::string& name, at::IntArrayRef shape) {
+    if (tick) tick();
     return store.get(name, shape, compute, device);
   };
   weights.release = [&](const std::string& name) { store.release(name); };

@@ -6,9 +6,9 @@
 
 namespace troupe::models {
 
-at::Tensor LocalAttention::attend(int, const at::Tensor& q, const at::Tensor& k,
-                                  const at::Tensor& v) {
-  return kernels::attention(q, k, v, 1.0 / std::sqrt(static_cast<double>(q.size(3))));
+at::Tensor LocalAttention::attend(int, const at::Tensor& qkv) {
+  return kernels::attention(qkv.select(2, 0), qkv.select(2, 1), qkv.select(2, 2),
+                            1.0 / std::sqrt(static_cast<double>(qkv.size(4))));
 }
 
 }  // namespace troupe::models

@@ -7,8 +7,7 @@ namespace troupe::models {
 /// The call holds all tokens: nothing is kept, nothing is fetched.
 class LocalAttention : public AttentionPort {
  public:
-  at::Tensor attend(int block, const at::Tensor& q, const at::Tensor& k,
-                    const at::Tensor& v) override;
+  at::Tensor attend(int block, const at::Tensor& qkv) override;
 };
 
 }  // namespace troupe::models

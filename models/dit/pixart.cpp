@@ -53,6 +53,10 @@ StagePart checked(const StagePart& part, const spec::PixArtSpec& spec) {
          << spec.num_layers;
     throw std::invalid_argument(text.str());
   }
+  if (part.shard.degree < 1 || part.shard.rank < 0 || part.shard.rank >= part.shard.degree) {
+    throw std::invalid_argument("[pixart] shard " + std::to_string(part.shard.rank) + " of " +
+                                std::to_string(part.shard.degree));
+  }
   return part;
 }
 
@@ -69,7 +73,7 @@ PixArt::PixArt(const spec::PixArtSpec& spec, int64_t pixels_per_latent, const St
   const int64_t width = spec.inner_dim(), patch = spec.patch_size;
   if (part.embeds) embedding_.emplace(spec, weights);
   for (int block = part.blocks.begin; block < part.blocks.end; ++block) {
-    blocks_.emplace_back(spec, block, weights);
+    blocks_.emplace_back(spec, block, part.shard, weights);
   }
   if (part.projects) {
     const int64_t cells = patch * patch, channels = spec.out_channels;
@@ -148,7 +152,8 @@ at::Tensor PixArt::embed(const at::Tensor& latents, PictureSize size, TokenRows 
 }
 
 at::Tensor PixArt::run_blocks(at::Tensor hidden, const StepCondition& condition,
-                              const CaptionCache& caption, AttentionPort& attention) const {
+                              const CaptionCache& caption, AttentionPort& attention,
+                              TensorParallelPort& sums) const {
   const auto& step = as<PixArtStep>(condition, "step condition");
   const auto& kept = as<PixArtCaption>(caption, "caption cache");
   const int64_t batch = step.values.embedded.size(0);
@@ -158,7 +163,7 @@ at::Tensor PixArt::run_blocks(at::Tensor hidden, const StepCondition& condition,
   }
   hidden = hidden.contiguous();
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    blocks_[i].run(hidden, step.values.modulation, kept.blocks[i], attention);
+    blocks_[i].run(hidden, step.values.modulation, kept.blocks[i], attention, sums);
   }
   return hidden;
 }

@@ -22,7 +22,7 @@ class PixArt : public DiffusionTransformer {
   const StagePart& part() const override { return part_; }
   int64_t patch_size() const override { return spec_.patch_size; }
   int64_t hidden_width() const override { return spec_.inner_dim(); }
-  int64_t heads() const override { return spec_.num_attention_heads; }
+  int64_t heads() const override { return part_.shard.size(spec_.num_attention_heads); }
   int64_t head_dim() const override { return spec_.attention_head_dim; }
   at::ScalarType dtype() const override { return compute_; }
   int64_t bytes() const override;
@@ -34,7 +34,8 @@ class PixArt : public DiffusionTransformer {
                                            PictureSize size) const override;
   at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
   at::Tensor run_blocks(at::Tensor hidden, const StepCondition& condition,
-                        const CaptionCache& caption, AttentionPort& attention) const override;
+                        const CaptionCache& caption, AttentionPort& attention,
+                        TensorParallelPort& sums) const override;
   at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
                      TokenRows rows) const override;
 

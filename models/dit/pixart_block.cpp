@@ -43,23 +43,29 @@ int64_t CaptionKv::bytes() const {
   return total;
 }
 
-PixArtBlock::PixArtBlock(const spec::PixArtSpec& spec, int index, const WeightLoader& weights)
+PixArtBlock::PixArtBlock(const spec::PixArtSpec& spec, int index, WeightShard shard,
+                         const WeightLoader& weights)
     : index_(index),
-      heads_(spec.num_attention_heads),
+      sharded_(shard.degree > 1),
+      heads_(shard.size(spec.num_attention_heads)),
       head_dim_(spec.attention_head_dim),
       eps_(spec.norm_eps) {
-  const int64_t width = spec.inner_dim();
+  const int64_t width = spec.inner_dim(), wide = 4 * width;
   const bool bias = spec.attention_bias;
   const std::string prefix = spec::pixart_block_prefix(index);
   const std::string self = prefix + "attn1.", cross = prefix + "attn2.";
+  const int64_t heads = spec.num_attention_heads;
+  const Slice own{shard.begin(heads) * head_dim_, shard.end(heads) * head_dim_};
+  const Slice columns{shard.begin(wide), shard.end(wide)};
+  const bool first = shard.rank == 0;  // the sum over shards has each bias once
   table_ = weights.copy(prefix + "scale_shift_table", {6, width});
-  qkv_ = weights.joined({self + "to_q", self + "to_k", self + "to_v"}, width, width, bias);
-  self_out_ = weights.linear(self + "to_out.0", width, width);
-  cross_q_ = weights.linear(cross + "to_q", width, width, bias);
-  cross_kv_ = weights.joined({cross + "to_k", cross + "to_v"}, width, width, bias);
-  cross_out_ = weights.linear(cross + "to_out.0", width, width);
-  widen_ = weights.linear(prefix + "ff.net.0.proj", width, 4 * width);
-  narrow_ = weights.linear(prefix + "ff.net.2", 4 * width, width);
+  qkv_ = weights.joined({self + "to_q", self + "to_k", self + "to_v"}, width, width, bias, own);
+  self_out_ = weights.narrow(self + "to_out.0", width, width, own, first);
+  cross_q_ = weights.joined({cross + "to_q"}, width, width, bias, own);
+  cross_kv_ = weights.joined({cross + "to_k", cross + "to_v"}, width, width, bias, own);
+  cross_out_ = weights.narrow(cross + "to_out.0", width, width, own, first);
+  widen_ = weights.joined({prefix + "ff.net.0.proj"}, width, wide, true, columns);
+  narrow_ = weights.narrow(prefix + "ff.net.2", wide, width, columns, first);
 }
 
 CaptionKv PixArtBlock::caption(const CaptionTokens& tokens) const {
@@ -88,23 +94,37 @@ at::Tensor PixArtBlock::cross(const at::Tensor& hidden, const CaptionKv& caption
   return all.view({batch, tokens, heads_ * head_dim_});
 }
 
+void PixArtBlock::add_product(at::Tensor& hidden, const kernels::Linear& product,
+                              const at::Tensor& x, const std::optional<at::Tensor>& gate,
+                              TensorParallelPort& sums) const {
+  if (!sharded_) {
+    if (gate) product.add_gated_to(hidden, x, *gate);
+    if (!gate) product.add_to(hidden, x);
+    return;
+  }
+  at::Tensor partial = product(x);
+  sums.sum(partial);
+  if (gate) kernels::add_gated(hidden, partial, *gate);
+  if (!gate) kernels::add(hidden, partial);
+}
+
+at::Tensor PixArtBlock::self(const at::Tensor& normal, AttentionPort& attention) const {
+  const int64_t batch = normal.size(0), tokens = normal.size(1);
+  const at::Tensor qkv = qkv_(normal).view({batch, tokens, 3, heads_, head_dim_});
+  return attention.attend(index_, qkv).view({batch, tokens, heads_ * head_dim_});
+}
+
 void PixArtBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const CaptionKv& caption,
-                      AttentionPort& attention) const {
-  const int64_t batch = hidden.size(0), tokens = hidden.size(1), width = hidden.size(2);
+                      AttentionPort& attention, TensorParallelPort& sums) const {
   const at::Tensor factors = table_.unsqueeze(0) + modulation;
   const auto factor = [&factors](int64_t index) { return factors.select(1, index); };
   enum { kShiftSelf, kScaleSelf, kGateSelf, kShiftForward, kScaleForward, kGateForward };
 
   at::Tensor normal = kernels::norm_modulate(hidden, factor(kScaleSelf), factor(kShiftSelf), eps_);
-  const at::Tensor qkv = qkv_(normal).view({batch, tokens, 3, heads_, head_dim_});
-  const at::Tensor mixed =
-      attention.attend(index_, qkv.select(2, 0), qkv.select(2, 1), qkv.select(2, 2));
-  self_out_.add_gated_to(hidden, mixed.view({batch, tokens, width}), factor(kGateSelf));
-
-  cross_out_.add_to(hidden, cross(hidden, caption));
-
+  add_product(hidden, self_out_, self(normal, attention), factor(kGateSelf), sums);
+  add_product(hidden, cross_out_, cross(hidden, caption), std::nullopt, sums);
   normal = kernels::norm_modulate(hidden, factor(kScaleForward), factor(kShiftForward), eps_);
-  narrow_.add_gated_to(hidden, widen_.gelu(normal), factor(kGateForward));
+  add_product(hidden, narrow_, widen_.gelu(normal), factor(kGateForward), sums);
 }
 
 int64_t PixArtBlock::bytes() const {

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/linear.h"
-#include "models/dit/attention_port.h"
+#include "models/dit/diffusion_transformer.h"
 #include "models/dit/weight_loader.h"
 #include "models/spec/pixart_spec.h"
 
@@ -45,19 +45,25 @@ struct CaptionKv {
 /// Source: BasicTransformerBlock of diffusers with norm_type ada_norm_single.
 class PixArtBlock {
  public:
-  PixArtBlock(const spec::PixArtSpec& spec, int index, const WeightLoader& weights);
+  PixArtBlock(const spec::PixArtSpec& spec, int index, WeightShard shard,
+              const WeightLoader& weights);
 
   CaptionKv caption(const CaptionTokens& tokens) const;
   /// hidden [B, tokens, D], contiguous, changed in place; modulation [B, 6, D].
   void run(at::Tensor& hidden, const at::Tensor& modulation, const CaptionKv& caption,
-           AttentionPort& attention) const;
+           AttentionPort& attention, TensorParallelPort& sums) const;
   int64_t bytes() const;
 
  private:
+  at::Tensor self(const at::Tensor& normal, AttentionPort& attention) const;
   at::Tensor cross(const at::Tensor& hidden, const CaptionKv& caption) const;
+  /// hidden += gate · product(x), of all shards together; without a gate, += product(x).
+  void add_product(at::Tensor& hidden, const kernels::Linear& product, const at::Tensor& x,
+                   const std::optional<at::Tensor>& gate, TensorParallelPort& sums) const;
 
   int index_;
-  int64_t heads_, head_dim_;
+  bool sharded_;
+  int64_t heads_, head_dim_;  // of this shard
   double eps_;
   at::Tensor table_;  // [6, D]
   kernels::Linear qkv_, self_out_, cross_q_, cross_kv_, cross_out_, widen_, narrow_;

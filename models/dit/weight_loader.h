@@ -10,6 +10,12 @@
 
 namespace troupe::models {
 
+/// Items [begin, end).
+struct Slice {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 /// Where a transformer's tensors come from, in its compute dtype and on its device.
 struct WeightLoader {
   /// Throws for a name that is missing or a shape that differs.
@@ -19,9 +25,12 @@ struct WeightLoader {
 
   /// `name.weight` [out, in] and `name.bias` [out].
   kernels::Linear linear(const std::string& name, int64_t in, int64_t out, bool bias = true) const;
-  /// Several products of one input as one, in the order of `names`.
+  /// Several products of one input as one, in the order of `names`; of each the outputs in `rows`.
   kernels::Linear joined(const std::vector<std::string>& names, int64_t in, int64_t out_each,
-                         bool bias = true) const;
+                         bool bias, Slice rows) const;
+  /// A product that takes only the inputs in `columns` of all; the other shards' are summed to it.
+  kernels::Linear narrow(const std::string& name, int64_t in, int64_t out, Slice columns,
+                         bool bias) const;
   /// In memory of its own.
   at::Tensor copy(const std::string& name, at::IntArrayRef shape) const;
 };

@@ -1,5 +1,6 @@
 #include "models/spec/scheduler_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <string_view>
@@ -247,6 +248,13 @@ std::vector<std::string> sampler_names() {
   for (const auto& known : kKnownSamplers)
     names.emplace_back(known.name);
   return names;
+}
+
+std::string sampler_name(const SchedulerSpec& spec, const std::string& name) {
+  const SchedulerConfig config = scheduler_config_for(spec, name);
+  const auto known = std::ranges::find(kKnownSamplers, config.kind, &KnownSampler::kind);
+  const bool older = config.kind == SamplerKind::kDpmSolverMultistep && !config.plus_plus;
+  return older ? "dpmsolver" : known->name;
 }
 
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name) {

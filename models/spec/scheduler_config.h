@@ -72,6 +72,10 @@ SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::
 /// name, std::runtime_error for what is not supported, by key.
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name);
 
+/// The short name of the sampler that a request runs, for people: of the checkpoint's own where
+/// `name` is empty. Throws as scheduler_config_for.
+std::string sampler_name(const SchedulerSpec& spec, const std::string& name);
+
 /// The short names that requests may use.
 std::vector<std::string> sampler_names();
 

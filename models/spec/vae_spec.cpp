@@ -24,32 +24,60 @@ void check_blocks(const ConfigReader& config, const char* key, std::string_view 
   }
 }
 
-class DecoderTensors {
- public:
-  explicit DecoderTensors(const VaeSpec& spec) : spec_(spec) {}
+// A number, or height and width, of which the height counts.
+std::int64_t sample_size_of(const ConfigReader& config, std::int64_t fallback) {
+  if (!config.has_value("sample_size")) {
+    config.harmless({"sample_size"});
+    return fallback;
+  }
+  if (!config.raw("sample_size").is_array()) return config.integer("sample_size", 1, kMaxWidth);
+  const auto sizes = config.integers("sample_size");
+  if (sizes.empty() || sizes.front() < 1 || sizes.front() > kMaxWidth) {
+    config.refuse("sample_size", "must be a size in pixels");
+  }
+  return sizes.front();
+}
 
-  std::vector<ExpectedTensor> list() {
+class VaeTensors {
+ public:
+  explicit VaeTensors(const VaeSpec& spec) : spec_(spec) {}
+
+  std::vector<ExpectedTensor> decoder() {
     const auto& widths = spec_.block_out_channels;
-    const std::int64_t coarsest = widths.back();
     if (spec_.use_post_quant_conv) {
       convolution("post_quant_conv", spec_.latent_channels, spec_.latent_channels, 1);
     }
-    convolution("decoder.conv_in", spec_.latent_channels, coarsest, 3);
-    resnet("decoder.mid_block.resnets.0.", coarsest, coarsest);
-    if (spec_.mid_block_add_attention) attention("decoder.mid_block.attentions.0.", coarsest);
-    resnet("decoder.mid_block.resnets.1.", coarsest, coarsest);
-    std::int64_t in = coarsest;
+    convolution("decoder.conv_in", spec_.latent_channels, widths.back(), 3);
+    mid_block("decoder.mid_block.");
+    std::int64_t in = widths.back();
     for (std::size_t level = 0; level < widths.size(); ++level) {
       const std::int64_t out = widths[widths.size() - 1 - level];
       const std::string prefix = "decoder.up_blocks." + std::to_string(level) + ".";
-      for (std::int64_t i = 0; i <= spec_.layers_per_block; ++i) {
-        resnet(prefix + "resnets." + std::to_string(i) + ".", in, out);
-        in = out;
-      }
+      resnets(prefix, in, out, spec_.layers_per_block + 1);
       if (level + 1 < widths.size()) convolution(prefix + "upsamplers.0.conv", out, out, 3);
+      in = out;
     }
     affine("decoder.conv_norm_out", in);
     convolution("decoder.conv_out", in, spec_.out_channels, 3);
+    return std::move(tensors_);
+  }
+
+  std::vector<ExpectedTensor> encoder() {
+    const auto& widths = spec_.block_out_channels;
+    std::int64_t in = widths.front();
+    convolution("encoder.conv_in", spec_.in_channels, in, 3);
+    for (std::size_t level = 0; level < widths.size(); ++level) {
+      const std::int64_t out = widths[level];
+      const std::string prefix = "encoder.down_blocks." + std::to_string(level) + ".";
+      resnets(prefix, in, out, spec_.layers_per_block);
+      if (level + 1 < widths.size()) convolution(prefix + "downsamplers.0.conv", out, out, 3);
+      in = out;
+    }
+    mid_block("encoder.mid_block.");
+    affine("encoder.conv_norm_out", in);
+    const std::int64_t moments = 2 * spec_.latent_channels;
+    convolution("encoder.conv_out", in, moments, 3);
+    if (spec_.use_quant_conv) convolution("quant_conv", moments, moments, 1);
     return std::move(tensors_);
   }
 
@@ -68,6 +96,17 @@ class DecoderTensors {
     affine(prefix + "norm2", out);
     convolution(prefix + "conv2", out, out, 3);
     if (in != out) convolution(prefix + "conv_shortcut", in, out, 1);
+  }
+  void resnets(const std::string& prefix, std::int64_t in, std::int64_t out, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      resnet(prefix + "resnets." + std::to_string(i) + ".", i == 0 ? in : out, out);
+    }
+  }
+  void mid_block(const std::string& prefix) {
+    const std::int64_t width = spec_.block_out_channels.back();
+    resnet(prefix + "resnets.0.", width, width);
+    if (spec_.mid_block_add_attention) attention(prefix + "attentions.0.", width);
+    resnet(prefix + "resnets.1.", width, width);
   }
   void attention(const std::string& prefix, std::int64_t width) {
     affine(prefix + "group_norm", width);
@@ -88,6 +127,7 @@ class DecoderTensors {
 
 VaeSpec read_vae_spec(const ConfigReader& config) {
   VaeSpec spec;
+  spec.in_channels = config.integer_or("in_channels", spec.in_channels, 1, kMaxWidth);
   spec.latent_channels = config.integer_or("latent_channels", spec.latent_channels, 1, kMaxWidth);
   spec.out_channels = config.integer_or("out_channels", spec.out_channels, 1, kMaxWidth);
   if (config.has("block_out_channels")) {
@@ -98,6 +138,8 @@ VaeSpec read_vae_spec(const ConfigReader& config) {
   spec.scaling_factor = config.number_or("scaling_factor", spec.scaling_factor);
   spec.shift_factor = config.optional_number("shift_factor").value_or(0.0);
   spec.mid_block_add_attention = config.boolean_or("mid_block_add_attention", true);
+  spec.sample_size = sample_size_of(config, spec.sample_size);
+  spec.use_quant_conv = config.boolean_or("use_quant_conv", true);
   spec.use_post_quant_conv = config.boolean_or("use_post_quant_conv", true);
   spec.force_upcast = config.boolean_or("force_upcast", true);
   config.only("act_fn", "silu");
@@ -117,7 +159,6 @@ VaeSpec read_vae_spec(const ConfigReader& config) {
   }
   check_blocks(config, "up_block_types", "UpDecoderBlock2D", widths.size());
   check_blocks(config, "down_block_types", "DownEncoderBlock2D", widths.size());
-  config.harmless({"in_channels", "sample_size", "use_quant_conv"});
   config.finish();
   if (!(spec.scaling_factor > 0 && spec.scaling_factor < 1e6)) {
     config.refuse("scaling_factor", "must be positive");
@@ -132,8 +173,9 @@ bool is_ignorable_vae_tensor(std::string_view name) {
   return name.starts_with("encoder.") || name.starts_with("quant_conv.");
 }
 
-std::vector<ExpectedTensor> expected_tensors(const VaeSpec& spec) {
-  return DecoderTensors(spec).list();
+std::vector<ExpectedTensor> expected_tensors(const VaeSpec& spec, VaeHalf half) {
+  VaeTensors tensors(spec);
+  return half == VaeHalf::decoder ? tensors.decoder() : tensors.encoder();
 }
 
 }  // namespace troupe::spec

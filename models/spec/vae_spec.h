@@ -9,8 +9,9 @@
 
 namespace troupe::spec {
 
-/// `vae/config.json` of an AutoencoderKL, as far as decoding needs it.
+/// `vae/config.json` of an AutoencoderKL.
 struct VaeSpec {
+  std::int64_t in_channels = 3;
   std::int64_t latent_channels = 4;
   std::int64_t out_channels = 3;
   /// Widths from full resolution to the coarsest.
@@ -20,7 +21,10 @@ struct VaeSpec {
   double scaling_factor = 0.18215;
   double shift_factor = 0;
   bool mid_block_add_attention = true;
+  bool use_quant_conv = true;
   bool use_post_quant_conv = true;
+  /// Pixels along a side of the pictures it was trained on: the tiles of tiled coding are so large.
+  std::int64_t sample_size = 32;
   /// Half-precision pipelines decode in float32 where this is set.
   bool force_upcast = true;
 
@@ -32,11 +36,14 @@ struct VaeSpec {
 /// Refuses what is not supported by key and value.
 VaeSpec read_vae_spec(const ConfigReader& config);
 
-/// Every tensor of the decoder (with the convolution before it), in diffusers' names; the
-/// attention's names before diffusers 0.18 (query, key, value, proj_attn) are given as other names.
-std::vector<ExpectedTensor> expected_tensors(const VaeSpec& spec);
+/// The halves of an AutoencoderKL, each with its 1×1 convolution at the latents' side.
+enum class VaeHalf { decoder, encoder };
 
-/// The encoder's half.
+/// Every tensor of a half, in diffusers' names; the attention's names before diffusers 0.18 (query,
+/// key, value, proj_attn) are given as other names.
+std::vector<ExpectedTensor> expected_tensors(const VaeSpec& spec, VaeHalf half = VaeHalf::decoder);
+
+/// Tensors of the encoder's half, which a folder may leave out where nothing encodes.
 bool is_ignorable_vae_tensor(std::string_view name);
 
 }  // namespace troupe::spec

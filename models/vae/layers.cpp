@@ -2,46 +2,33 @@
 
 #include <ATen/ATen.h>
 
-#include <stdexcept>
+#include <algorithm>
 #include <utility>
-
-#include "models/safetensors.h"
-#include "models/vae/group_norm.h"
 
 namespace troupe::models::vae {
 namespace {
+
 constexpr double kEpsilon = 1e-6;
-}
+/// Scores of as many queries as are computed at a time where a kernel holds them all.
+constexpr std::int64_t kScores = std::int64_t{1} << 26;
 
-at::Tensor Loader::get(const std::string& name, std::vector<std::int64_t> shape) const {
-  return weights_.get(name, shape, dtype_, device_);
-}
-
-at::Tensor Loader::get_any(std::initializer_list<std::string> names,
-                           std::vector<std::int64_t> shape) const {
-  for (const std::string& name : names) {
-    if (weights_.contains(name)) return get(name, std::move(shape));
+// q [1, n, C] against k, v [N, C]: one head.
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const auto seen_by = [&](const at::Tensor& queries) {
+    return at::scaled_dot_product_attention(queries.unsqueeze(1), k.unsqueeze(0).unsqueeze(0),
+                                            v.unsqueeze(0).unsqueeze(0))
+        .squeeze(1);
+  };
+  const std::int64_t each = std::max<std::int64_t>(1, kScores / k.size(0));
+  if (q.size(1) <= each) return seen_by(q);
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& queries : q.split(each, 1)) {
+    parts.push_back(seen_by(queries));
   }
-  return get(*names.begin(), std::move(shape));
+  return at::cat(parts, 1);
 }
 
-at::Tensor Loader::get_kernel(const std::string& name, std::vector<std::int64_t> shape) const {
-  return get(name, std::move(shape)).contiguous(memory_format());
-}
-
-at::MemoryFormat Loader::memory_format() const {
-  return device_.is_cpu() ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-}
-
-Conv2d::Conv2d(const Loader& load, const std::string& name, std::int64_t in, std::int64_t out,
-               std::int64_t side)
-    : weight(load.get_kernel(name + ".weight", {out, in, side, side})),
-      bias(load.get(name + ".bias", {out})) {}
-
-at::Tensor Conv2d::operator()(const at::Tensor& x) const {
-  const std::int64_t padding = weight.size(2) / 2;
-  return at::conv2d(x, weight, bias, 1, padding);
-}
+}  // namespace
 
 GroupNorm::GroupNorm(const Loader& load, const std::string& name, std::int64_t channels,
                      std::int64_t num_groups)
@@ -49,11 +36,15 @@ GroupNorm::GroupNorm(const Loader& load, const std::string& name, std::int64_t c
       bias(load.get(name + ".bias", {channels})),
       groups(num_groups) {}
 
-at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
-  if (x.is_cpu() && x.size(0) == 1 && x.scalar_type() != at::kDouble) {
-    return group_norm_channels_last(x, groups, weight, bias, kEpsilon);
-  }
-  return at::group_norm(x, groups, weight, bias, kEpsilon);
+ChannelAffine GroupNorm::over(const at::Tensor& x, const Pass& pass) const {
+  return group_norm_affine(x, groups, weight, bias, kEpsilon, pass.port);
+}
+
+Prepare GroupNorm::with_silu(const at::Tensor& x, const Pass& pass) const {
+  return [affine = over(x, pass)](const at::Tensor& rows) {
+    at::Tensor y = apply_affine(rows, affine);
+    return at::silu_(y);
+  };
 }
 
 ResnetBlock2D::ResnetBlock2D(const Loader& load, const std::string& name, std::int64_t in,
@@ -61,17 +52,15 @@ ResnetBlock2D::ResnetBlock2D(const Loader& load, const std::string& name, std::i
     : norm1(load, name + ".norm1", in, num_groups),
       norm2(load, name + ".norm2", out, num_groups),
       conv1(load, name + ".conv1", in, out, 3),
-      conv2(load, name + ".conv2", out, out, 3),
-      has_shortcut(in != out) {
-  if (has_shortcut) conv_shortcut = Conv2d(load, name + ".conv_shortcut", in, out, 1);
+      conv2(load, name + ".conv2", out, out, 3) {
+  if (in != out) conv_shortcut.emplace(load, name + ".conv_shortcut", in, out, 1);
 }
 
-at::Tensor ResnetBlock2D::operator()(const at::Tensor& x) const {
-  at::Tensor h = norm1(x);
-  h = conv1(at::silu_(h));
-  h = norm2(h);
-  h = conv2(at::silu_(h));
-  return h.add_(has_shortcut ? conv_shortcut(x) : x);
+at::Tensor ResnetBlock2D::operator()(at::Tensor x, const Pass& pass) const {
+  const at::Tensor h = conv1({x, norm1.with_silu(x, pass)}, pass);
+  if (conv_shortcut) x = (*conv_shortcut)({x}, pass);
+  conv2.add_to(x, {h, norm2.with_silu(h, pass)}, pass);
+  return x;
 }
 
 Attention::Attention(const Loader& load, const std::string& name, std::int64_t channels,
@@ -93,19 +82,28 @@ Attention::Attention(const Loader& load, const std::string& name, std::int64_t c
   out_bias = vector(".to_out.0", ".proj_attn");
 }
 
-at::Tensor Attention::operator()(const at::Tensor& x) const {
-  const at::Tensor tokens = group_norm(x).flatten(2).transpose(1, 2).contiguous();
-  const auto head = [&](const at::Tensor& weight, const at::Tensor& bias) {
-    return at::linear(tokens, weight, bias).unsqueeze(1);
-  };
-  const at::Tensor seen =
-      at::scaled_dot_product_attention(head(q, q_bias), head(k, k_bias), head(v, v_bias));
-  const at::Tensor projected = at::linear(seen.squeeze(1), out, out_bias);
-  return projected.transpose(1, 2).reshape(x.sizes()).add(x).contiguous(x.suggest_memory_format());
+at::Tensor Attention::operator()(at::Tensor x, const Pass& pass) const {
+  const at::Tensor tokens =
+      apply_affine(x, group_norm.over(x, pass)).flatten(2).transpose(1, 2).contiguous();
+  const at::Tensor keys = pass.port.gather(at::linear(tokens, k, k_bias)[0]);
+  const at::Tensor values = pass.port.gather(at::linear(tokens, v, v_bias)[0]);
+  const at::Tensor seen = attend(at::linear(tokens, q, q_bias), keys, values);
+  return x.add_(at::linear(seen, out, out_bias).transpose(1, 2).reshape(x.sizes()));
 }
 
-at::Tensor Upsample2D::operator()(const at::Tensor& x) const {
-  return conv(at::upsample_nearest2d(x, {2 * x.size(2), 2 * x.size(3)}));
+MidBlock::MidBlock(const Loader& load, const std::string& name, std::int64_t channels,
+                   std::int64_t num_groups, bool with_attention) {
+  for (int i = 0; i < 2; ++i) {
+    resnets.emplace_back(load, name + ".resnets." + std::to_string(i), channels, channels,
+                         num_groups);
+  }
+  if (with_attention) attention.emplace(load, name + ".attentions.0", channels, num_groups);
+}
+
+at::Tensor MidBlock::operator()(at::Tensor x, const Pass& pass) const {
+  x = resnets[0](std::move(x), pass);
+  if (attention) x = (*attention)(std::move(x), pass);
+  return resnets[1](std::move(x), pass);
 }
 
 }  // namespace troupe::models::vae

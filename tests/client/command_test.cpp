@@ -87,6 +87,7 @@ TEST_CASE("usage errors name what is wrong and what was probably meant") {
   check_refused("submit --prompt x --preview-every 2", 2, {"--preview-every needs --preview"});
   check_refused("submit --prompt x --preview x.jpg", 2, {"--preview", ".png", ".jpg"});
   check_refused("submit --prompt x --save-latents x.pt", 2, {"x.pt", ".safetensors"});
+  check_refused("submit --prompt x --detach --timeout 5", 2, {"--timeout", "--detach"});
 }
 
 TEST_CASE("no controller at the address: said within seconds") {
@@ -95,7 +96,10 @@ TEST_CASE("no controller at the address: said within seconds") {
     check_refused(std::string(verb) + " --connect ipc:///tmp/troupe-none/control.sock", 1,
                   {"ipc:///tmp/troupe-none/control.sock", "no controller", "`troupe start`"});
   }
-  check_refused("status --connect 127.0.0.1:9", 1, {"tcp://127.0.0.1:9", "no controller"});
+  const auto refused_at = std::chrono::steady_clock::now();
+  check_refused("status --connect 127.0.0.1:9", 1,
+                {"tcp://127.0.0.1:9", "no controller", "Connection refused"});
+  CHECK(std::chrono::steady_clock::now() - refused_at < std::chrono::seconds(2));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
   const auto by_environment =
       troupe::testing::troupe("status", "TROUPE_ADDRESS=ipc:///tmp/troupe-other/x.sock");

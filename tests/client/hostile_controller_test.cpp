@@ -39,10 +39,14 @@ TEST_CASE("no socket, no listener, no endpoint: each a one-line error, in time")
         std::string::npos);
   CHECK(watch.elapsed() < 2s);
 
-  const auto no_listener = Client::connect("tcp://127.0.0.1:1", 300ms);
-  REQUIRE_FALSE(no_listener.ok());
-  CHECK(no_listener.error().code == "unreachable");
-  CHECK(no_listener.error().message().find("tcp://127.0.0.1:1") != std::string::npos);
+  for (const char* endpoint : {"tcp://127.0.0.1:1", "tcp://localhost:1", "tcp://[::1]:1"}) {
+    const Stopwatch at_once;
+    const auto no_listener = Client::connect(endpoint, 30s);
+    REQUIRE_FALSE(no_listener.ok());
+    CHECK(no_listener.error().code == "unreachable");
+    CHECK(no_listener.error().message().find(endpoint) != std::string::npos);
+    CHECK(at_once.elapsed() < 3s);
+  }
 
   for (const char* nonsense :
        {"", "control.sock", "http://x:1", "tcp://", "tcp://host", "ipc://"}) {
@@ -52,6 +56,37 @@ TEST_CASE("no socket, no listener, no endpoint: each a one-line error, in time")
     CHECK(bad.error().message().find('\n') == std::string::npos);
   }
   CHECK(watch.elapsed() < 10s);
+}
+
+TEST_CASE("over tcp, by number or name, a controller that is there is reached") {
+  boost::asio::io_context io{1};
+  control::ServerOptions options;
+  options.endpoint = "tcp://127.0.0.1:0";
+  auto server = std::make_unique<control::Server>(io, options);
+  const std::string port = server->endpoint().substr(server->endpoint().rfind(':'));
+  const auto guard = boost::asio::make_work_guard(io);
+  std::thread loop([&] { io.run(); });
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    const auto client = Client::connect("tcp://" + std::string(host) + port, 10s);
+    CHECK(client.ok());
+  }
+  boost::asio::post(io, [&] {
+    server.reset();
+    io.stop();
+  });
+  loop.join();
+}
+
+TEST_CASE("a listener over tcp that never answers is waited for as long as was asked") {
+  zmq::context_t context;
+  zmq::socket_t silent(context, zmq::socket_type::router);
+  silent.set(zmq::sockopt::linger, 0);
+  silent.bind("tcp://127.0.0.1:0");
+  const Stopwatch watch;
+  const auto client = Client::connect(silent.get(zmq::sockopt::last_endpoint), 300ms);
+  REQUIRE_FALSE(client.ok());
+  CHECK(client.error().code == "unreachable");
+  CHECK(watch.elapsed() >= 300ms);
 }
 
 TEST_CASE("a listener that never answers is unreachable") {

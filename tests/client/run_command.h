@@ -1,5 +1,7 @@
 #pragma once
+#include <pty.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -31,6 +33,30 @@ inline CommandResult troupe(const std::string& arguments, const std::string& bef
   };
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(scratch / "out"),
           slurp(scratch / "err")};
+}
+
+/// What the built `troupe` writes to a terminal of so many columns.
+inline std::string troupe_on_terminal(const std::string& arguments, unsigned short columns,
+                                      const std::string& before = "") {
+  const std::string line = before + " timeout 60 " TROUPE_BINARY_DIR "/bin/troupe " + arguments;
+  winsize size{};
+  size.ws_row = 25;
+  size.ws_col = columns;
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+  if (child < 0) return "no terminal";
+  if (child == 0) {
+    execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+    _exit(99);
+  }
+  std::string out;
+  char piece[4096];
+  for (ssize_t got; (got = read(terminal, piece, sizeof piece)) > 0;)
+    out.append(piece, static_cast<std::size_t>(got));
+  close(terminal);
+  waitpid(child, nullptr, 0);
+  std::erase(out, '\r');
+  return out;
 }
 
 }  // namespace troupe::testing

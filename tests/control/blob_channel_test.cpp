@@ -1,5 +1,8 @@
 #include "transport/control/blob_channel.h"
 
+#include <array>
+#include <deque>
+#include <map>
 #include <random>
 
 #include "tests/control/harness.h"
@@ -174,6 +177,74 @@ TEST_CASE("a holder that lies is found out") {
   CHECK_FALSE(outcome.ok());
   CHECK((outcome.failure.code == wire::FailureCode::protocol ||
          outcome.failure.code == wire::FailureCode::bad_request));
+}
+
+TEST_CASE("all fetches of a link together have its credits, and take turns") {
+  std::array<Event<BlobResult>, 5> results;
+  Scene scene;
+  RawPeer raw(scene.endpoint);
+  const PeerId peer = raw.greet();
+  scene.incarnation = raw.incarnation;
+  constexpr std::uint64_t kBytes = 100ull * kBlobChunk;
+  for (std::uint64_t id = 1; id <= results.size(); ++id)
+    scene.pull_here(results[id - 1], id, kBytes, 60s);
+  std::map<std::uint64_t, int> asked;
+  std::deque<wire::Header> open;
+  // Heartbeats keep coming, so a quiet time is measured by hand.
+  const auto listen_for = [&](std::chrono::milliseconds time) {
+    raw.socket.set(zmq::sockopt::rcvtimeo, 20);
+    const auto until = Clock::now() + time;
+    while (Clock::now() < until) {
+      zmq::message_t frame;
+      if (!raw.socket.recv(frame)) continue;
+      const std::span<const std::byte> bytes{frame.data<std::byte>(), frame.size()};
+      const auto header = wire::decode_header(bytes);
+      if (header.kind != wire::Kind::blob_request) continue;
+      open.push_back(header);
+      ++asked[wire::decode<wire::BlobRequest>(wire::payload_of(bytes)).id];
+    }
+  };
+  listen_for(500ms);
+  CHECK(open.size() == 8);
+  CHECK(asked[1] == 8);  // it was alone at first
+  // What fails gives its credits back to the others.
+  std::uint64_t sequence = 2;
+  for (int i = 0; i < 8; ++i) {
+    wire::Header answer;
+    answer.flags = wire::kFlagReply;
+    answer.correlation = open.front().correlation;
+    answer.incarnation = raw.incarnation;
+    answer.sender = peer;
+    answer.sequence = sequence++;
+    open.pop_front();
+    raw.send_bytes(wire::encode_frame(answer, wire::Failure{wire::FailureCode::not_found, "gone"}));
+  }
+  CHECK(results[0].wait().failure.code == wire::FailureCode::not_found);
+  listen_for(500ms);
+  CHECK(open.size() == 8);
+  CHECK(asked[1] == 8);
+  for (std::uint64_t id = 2; id <= 5; ++id)
+    CHECK(asked[id] == 2);
+}
+
+TEST_CASE("who is not admitted gets no blobs") {
+  Scene scene;
+  const BlobId id = scene.held_here.add("secret");
+  scene.server.run([&](BlobServer& s) {
+    s.admit([allowed = scene.incarnation](const PeerInfo& peer) -> std::optional<std::string> {
+      if (peer.incarnation == allowed) return std::nullopt;
+      return "no control link";
+    });
+  });
+  RawPeer raw(scene.endpoint);
+  raw.send(wire::Hello{"client", "raw", "host", 1, "raw", {}}, 1);
+  CHECK(raw.receive<wire::Refuse>().reason == "no control link");
+  raw.send(wire::BlobRequest{id, 0, 6}, 2, 2, 1);
+  CHECK(raw.receive<wire::Goodbye>().reason == "say hello first");
+  Event<BlobResult> result;
+  scene.start();
+  scene.pull_there(result, id, 6);
+  CHECK(*result.wait().bytes == "secret");
 }
 
 TEST_CASE("a silent holder ends at the deadline") {

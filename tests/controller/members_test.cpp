@@ -47,6 +47,10 @@ TEST_CASE("who does not know the cluster's token is none of its actors") {
   stranger.hello.attributes.erase("token");
   CHECK(members.hello(stranger) == "no actor of this cluster: wrong token");
   CHECK(members.at(id).state == ActorState::starting);
+  CHECK(members.stranger(stranger) == "no actor of this cluster: wrong token");
+  CHECK(members.stranger(hello_of(101, 5)) == "no actor of this cluster: incarnation 101");
+  CHECK_FALSE(members.stranger(hello_of(100, 5)).has_value());
+  CHECK(members.at(id).state == ActorState::starting);
 }
 
 TEST_CASE("an actor whose link is lost gets nothing more to do") {

@@ -18,3 +18,24 @@ TEST_CASE("a prompt that is no UTF-8 costs its letters, not the report") {
   CHECK(report["request"]["prompts"][0] == "caf\xef\xbf\xbd noir");
   CHECK(report["warnings"][0] == "\xef\xbf\xbd");
 }
+
+TEST_CASE("a report has every setting of its request, seed and K,V mode included") {
+  jobs::JobEntry job;
+  wire::ImageRequest request;
+  request.prompts = {"x", "y"};
+  request.images_per_prompt = 3;
+  request.seed = 7;
+  request.method = "pipefusion";
+  request.num_pipeline_patch = 2;
+  job.plan = plan::make_plan(test::sample_model(), request, {});
+  job.plan.request.kv = "predict";
+  const auto report = nlohmann::json::parse(jobs::make_report(job, {}, {}, {}, 0, {}));
+  const auto& said = report["request"];
+  CHECK(said["kv"] == "predict");
+  CHECK(said["seed"] == 7);
+  CHECK(said["patches"] == 2);
+  CHECK(said["prompts"].size() == 2);
+  CHECK(said["images_per_prompt"] == 3);
+  CHECK(said["init_latents"] == false);
+  CHECK(said["height"] == 256);
+}

@@ -103,8 +103,10 @@ TEST_CASE("every instruction set attends alike") {
     at::Tensor packed_values = at::empty({simd.packed_values_size(keys, width)});
     at::Tensor scratch = at::empty({simd.attention_scratch(width)}),
                out = at::empty({1, queries, 1, width});
-    simd.pack_keys(k.data_ptr<float>(), width, keys, width, packed_keys.data_ptr<float>());
-    simd.pack_values(v.data_ptr<float>(), width, keys, width, packed_values.data_ptr<float>());
+    const kernels::simd::RowRun key_run{k.data_ptr<float>(), nullptr, width, 0, keys, 0},
+        value_run{v.data_ptr<float>(), nullptr, width, 0, keys, 0};
+    simd.pack_keys(&key_run, 1, width, packed_keys.data_ptr<float>());
+    simd.pack_values(&value_run, 1, width, packed_values.data_ptr<float>());
     kernels::simd::AttentionTask task{};
     task.q = q.data_ptr<float>();
     task.q_stride = width;

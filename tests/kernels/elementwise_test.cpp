@@ -23,7 +23,7 @@ at::Tensor modulated(const at::Tensor& x, const at::Tensor& scale, const at::Ten
 
 }  // namespace
 
-TEST_CASE("norm_modulate and gate_residual agree with float64 at odd sizes") {
+TEST_CASE("norm_modulate and add_gated agree with float64 at odd sizes") {
   at::manual_seed(3);
   std::mt19937 random(3);
   for (int round = 0; round < 60; ++round) {
@@ -40,9 +40,53 @@ TEST_CASE("norm_modulate and gate_residual agree with float64 at odd sizes") {
     at::Tensor residual = at::randn({batch, rows, width});
     const at::Tensor want =
         residual.to(at::kDouble) + x.to(at::kDouble) * scale.to(at::kDouble).unsqueeze(1);
-    kernels::gate_residual_(residual, x, scale);
+    kernels::add_gated(residual, x, scale);
     CHECK(relative(residual, want) < 1e-6);
   }
+}
+
+TEST_CASE("summands with and without gate and bias agree with float64") {
+  at::manual_seed(6);
+  std::mt19937 random(6);
+  for (int round = 0; round < 60; ++round) {
+    const auto dtype = round % 3 ? at::kFloat : round % 2 ? at::kBFloat16 : at::kHalf;
+    const double bound = round % 3 ? 1e-6 : 2e-2;
+    const int64_t batch = 1 + random() % 3, rows = random() % 70, width = 1 + random() % 200;
+    CAPTURE(batch);
+    CAPTURE(rows);
+    CAPTURE(width);
+    const at::Tensor wide = at::randn({batch, rows, 2 * width}).to(dtype);
+    const at::Tensor y = wide.slice(2, width), bias = at::randn({width}).to(dtype),
+                     gate = at::randn({batch, 3, width}).to(dtype).select(1, 1);
+    const at::Tensor before = at::randn({batch, rows, width}).to(dtype);
+    const auto wider = [](const at::Tensor& x) { return x.to(at::kDouble); };
+    const auto check = [&](const at::Tensor& got, const at::Tensor& change) {
+      REQUIRE((got.sizes() == before.sizes()));
+      if (rows > 0) CHECK(relative(got, wider(before) + change) < bound);
+    };
+    at::Tensor sum = before.clone();
+    kernels::add(sum, y);
+    check(sum, wider(y));
+    sum = before.clone();
+    kernels::add(sum, y, bias);
+    check(sum, wider(y) + wider(bias));
+    sum = before.clone();
+    kernels::add_gated(sum, y, gate);
+    check(sum, wider(y) * wider(gate).unsqueeze(1));
+    sum = before.clone();
+    kernels::add_gated(sum, y, gate, bias);
+    check(sum, (wider(y) + wider(bias)) * wider(gate).unsqueeze(1));
+    sum = before.transpose(0, 1).clone(at::MemoryFormat::Contiguous).transpose(0, 1);
+    kernels::add_gated(sum, y, gate, bias);
+    check(sum, (wider(y) + wider(bias)) * wider(gate).unsqueeze(1));
+    const at::Tensor normal =
+        kernels::norm_modulate(wide.slice(1, 0, 0), at::zeros({batch, 2 * width}, dtype),
+                               at::zeros({batch, 2 * width}, dtype), 1e-6);
+    CHECK((normal.sizes() == at::IntArrayRef({batch, 0, 2 * width})));
+  }
+  at::Tensor flat = at::ones({4});
+  kernels::add(flat, at::ones({4}), at::ones({4}));
+  CHECK(flat.equal(at::full({4}, 3.0)));
 }
 
 TEST_CASE("tanh-GELU agrees with float64 over its whole range") {
@@ -66,7 +110,7 @@ TEST_CASE("half precision goes through ATen") {
     CHECK((y.scalar_type() == dtype));
     CHECK(relative(y, modulated(x, scale, scale)) < 2e-2);
     at::Tensor residual = x.clone();
-    kernels::gate_residual_(residual, x, scale);
+    kernels::add_gated(residual, x, scale);
     CHECK(relative(residual, x.to(at::kDouble) * (1 + scale.to(at::kDouble).unsqueeze(1))) < 2e-2);
   }
 }
@@ -87,6 +131,10 @@ TEST_CASE("every instruction set of this CPU gives the same rows") {
     at::Tensor y = x.clone();
     tables[i]->gelu(y.data_ptr<float>(), y.numel());
     CHECK(relative(y, at::gelu(x.to(at::kDouble), "tanh")) < 2e-6);
+    y = x.clone();
+    tables[i]->add_rows(y.data_ptr<float>(), x.data_ptr<float>(), shift.data_ptr<float>(),
+                        scale.data_ptr<float>(), 7, 83);
+    CHECK(relative(y, x.to(at::kDouble) + (x.to(at::kDouble) + shift) * scale) < 1e-6);
   }
 }
 
@@ -96,6 +144,8 @@ TEST_CASE("wrong shapes are refused by name") {
                        doctest::Contains("[norm_modulate] scale has shape [2, 7]"),
                        std::invalid_argument);
   at::Tensor residual = at::zeros({2, 3, 8});
-  CHECK_THROWS_AS(kernels::gate_residual_(residual, at::zeros({2, 4, 8}), at::zeros({2, 8})),
+  CHECK_THROWS_AS(kernels::add_gated(residual, at::zeros({2, 4, 8}), at::zeros({2, 8})),
                   std::invalid_argument);
+  CHECK_THROWS_WITH_AS(kernels::add(residual, at::zeros({2, 3, 8}), at::zeros({7})),
+                       doctest::Contains("bias has [7]"), std::invalid_argument);
 }

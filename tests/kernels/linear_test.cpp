@@ -61,6 +61,37 @@ TEST_CASE("inputs need not be contiguous and may be empty") {
   CHECK((linear(at::zeros({0, 20})).sizes() == at::IntArrayRef({0, 33})));
 }
 
+TEST_CASE("no rows, no outputs and no inputs are products, too") {
+  at::manual_seed(15);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor none = at::zeros({2, 0, 20}, dtype), gate = at::ones({2, 33}, dtype);
+    const kernels::Linear linear(at::randn({33, 20}).to(dtype), at::randn({33}).to(dtype));
+    at::Tensor residual = at::zeros({2, 0, 33}, dtype);
+    CHECK((linear(none).sizes() == at::IntArrayRef({2, 0, 33})));
+    CHECK((linear.gelu(none).sizes() == at::IntArrayRef({2, 0, 33})));
+    linear.add_to(residual, none);
+    linear.add_gated_to(residual, none, gate);
+    residual = at::zeros({0, 5, 33}, dtype);
+    linear.add_gated_to(residual, at::zeros({0, 5, 20}, dtype), gate.slice(0, 0, 0));
+
+    const kernels::Linear narrow(at::zeros({0, 20}, dtype), at::zeros({0}, dtype));
+    const at::Tensor x = at::randn({2, 5, 20}).to(dtype);
+    residual = at::zeros({2, 5, 0}, dtype);
+    CHECK((narrow(x).sizes() == at::IntArrayRef({2, 5, 0})));
+    narrow.add_to(residual, x);
+    narrow.add_gated_to(residual, x, gate.slice(1, 0, 0));
+
+    const at::Tensor bias = at::randn({33}).to(dtype), before = at::randn({2, 5, 33}).to(dtype);
+    const kernels::Linear thin(at::zeros({33, 0}, dtype), bias);
+    CHECK(thin(at::zeros({2, 5, 0}, dtype)).equal(bias.expand({2, 5, 33})));
+    residual = before.clone();
+    thin.add_gated_to(residual, at::zeros({2, 5, 0}, dtype), gate);
+    CHECK(error(residual, before.to(at::kDouble) + bias) < 1e-2);
+    const kernels::Linear bare(at::zeros({33, 0}, dtype));
+    CHECK(bare(at::zeros({2, 5, 0}, dtype)).equal(at::zeros({2, 5, 33}, dtype)));
+  }
+}
+
 TEST_CASE("every instruction set multiplies alike") {
   at::manual_seed(13);
   const int64_t rows = 29, in = 70, out = 77;

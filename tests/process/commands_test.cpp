@@ -184,28 +184,15 @@ TEST_CASE("one cluster a user: the second start at the same address is refused")
 
 TEST_CASE("run: one document on standard output, pictures that tell their parameters") {
   const User user;
-  const auto run = user.does({"run",
-                              "--model",
-                              kTiny,
-                              "--prompt",
-                              "a blue star",
-                              "--negative-prompt",
-                              "blurry",
-                              "--seed",
-                              "42",
-                              "--steps",
-                              "3",
-                              "--n",
-                              "2",
-                              "--guidance",
-                              "3.5",
-                              "--dp",
-                              "2",
-                              "--save-latents",
-                              user.made("l.safetensors"),
-                              "--output",
-                              user.made("star.png"),
-                              "--json"});
+  const auto run_star = [&](const Words& more) {
+    Words words{"run",    "--model",    kTiny, "--prompt", "a blue star", "--negative-prompt",
+                "blurry", "--seed",     "42",  "--steps",  "3",           "--n",
+                "2",      "--guidance", "3.5"};
+    words.insert(words.end(), more.begin(), more.end());
+    return user.does(words);
+  };
+  const auto run = run_star({"--dp", "2", "--save-latents", user.made("l.safetensors"), "--output",
+                             user.made("star.png"), "--json"});
   INFO(run.err);
   REQUIRE(run.code == 0);
   const auto report = run.json();
@@ -224,7 +211,7 @@ TEST_CASE("run: one document on standard output, pictures that tell their parame
   CHECK(png != read_all(user.made("star-0.png")));
   const auto parameters = png_text(png, "parameters");
   for (const char* word : {"a blue star", "Negative prompt: blurry", "Steps: 3", "CFG scale: 3.5",
-                           "Seed: 42", "Size: 128x128"}) {
+                           "Seed: 42", "Size: 128x128", "Sampler: dpmsolver++"}) {
     INFO(parameters << " lacks " << word);
     CHECK(has(parameters, word));
   }
@@ -235,26 +222,7 @@ TEST_CASE("run: one document on standard output, pictures that tell their parame
   CHECK(
       has(user.does({"inspect", user.made("star-1.png"), "--json"}).json().dump(), "a blue star"));
 
-  const auto again = user.does({"run",
-                                "--model",
-                                kTiny,
-                                "--prompt",
-                                "a blue star",
-                                "--negative-prompt",
-                                "blurry",
-                                "--seed",
-                                "42",
-                                "--steps",
-                                "3",
-                                "--n",
-                                "2",
-                                "--guidance",
-                                "3.5",
-                                "--cfg",
-                                "2",
-                                "--output",
-                                user.made("same-{}.png"),
-                                "-q"});
+  const auto again = run_star({"--cfg", "2", "--output", user.made("same-{}.png"), "-q"});
   CHECK(again.code == 0);
   CHECK(again.out == user.made("same-0.png") + "\n" + user.made("same-1.png") + "\n");
   CHECK(decode_png(read_all(user.made("same-1.png"))).data == decode_png(png).data);

@@ -1,12 +1,12 @@
 """Makes tests/fixtures: `python make_fixtures.py` for all, or name parts: checkpoints, tokens, text_encoder, transformer,
-samplers, vae, pipeline, pipefusion,
+samplers, vae, pipeline, pipefusion, distrifusion,
 captions, binning, demo."""
 import importlib
 import sys
 
 import common
 
-PARTS = ["checkpoints", "tokens", "text_encoder", "transformer", "samplers", "vae", "pipeline", "pipefusion", "captions", "binning", "demo"]
+PARTS = ["checkpoints", "tokens", "text_encoder", "transformer", "samplers", "vae", "pipeline", "pipefusion", "distrifusion", "captions", "binning", "demo"]
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or PARTS

@@ -10,7 +10,8 @@ SIZES = [("square", 1, 8, 8), ("wide", 2, 3, 7), ("tall", 1, 9, 5)]
 def make():
     book = Book("vae", "tiny-pixart's vae. decode: latents [b,4,h,w], as handed to decode (already divided by scaling_factor) → pixels [b,3,8h,8w], "
                 "unclamped. `mid` [b,16,h,w]: after decoder.mid_block; `up0`…`up3`: after each up block (case `wide`). encode: pixels → mean "
-                "[b,4,h,w] and logvar (clamped to -30..20) of the posterior, not scaled.", scaling_factor=0.5)
+                "[b,4,h,w] and logvar (clamped to -30..20) of the posterior, not scaled. decode_tiled: with enable_tiling(), tiles of "
+                "64 px; encode_tiled: of the pixels of decode_tiled, likewise.", scaling_factor=0.5)
     vae = load("tiny-pixart").vae
     for seed, (name, batch, height, width) in enumerate(SIZES):
         latents, kept, hooks = torch.randn(batch, 4, height, width, generator=generator(300 + seed)), {}, []
@@ -25,4 +26,10 @@ def make():
     pixels = torch.rand(1, 3, 40, 24, generator=generator(310)) * 2 - 1
     posterior = vae.encode(pixels).latent_dist
     book.case("encode", {"what": "encode"}, {"pixels": pixels, "mean": posterior.mean, "logvar": posterior.logvar})
+    vae.enable_tiling()
+    latents = torch.randn(1, 4, 14, 9, generator=generator(311))
+    pixels = vae.decode(latents).sample
+    book.case("decode_tiled", {"what": "decode"}, {"latents": latents, "pixels": pixels})
+    posterior = vae.encode(pixels).latent_dist
+    book.case("encode_tiled", {"what": "encode"}, {"mean": posterior.mean, "logvar": posterior.logvar})
     book.save()

@@ -36,16 +36,17 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
       : io(io), server(io, with_blob_socket(std::move(options))), store(store_), limits(limits_) {
     server.on_ready([this](PeerId id) {
       const std::uint64_t incarnation = server.info(id)->incarnation;
-      peers[incarnation] = id;
+      const Link link{id, std::make_shared<BlobLink>(asker(id), limits.credits)};
+      peers[incarnation] = link;
       const auto found = waiting.find(incarnation);
       const Fetches due = found == waiting.end() ? Fetches{} : std::move(found->second);
       if (found != waiting.end()) waiting.erase(found);
       for (const auto& fetch : due)
-        begin(fetch, id);
+        link.fetches->serve(fetch);
       if (on_connect) on_connect(incarnation);
     });
     server.on_lost([this](PeerId id, const std::string&) {
-      std::erase_if(peers, [&](const auto& entry) { return entry.second == id; });
+      std::erase_if(peers, [&](const auto& entry) { return entry.second.peer == id; });
     });
     server.on_message([this](PeerId id, const wire::Header& header,
                              std::span<const std::byte> payload) {
@@ -59,18 +60,24 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
     });
   }
 
-  void begin(const std::shared_ptr<BlobFetch>& fetch, PeerId id) {
-    fetch->begin(
-        [this, id](const wire::BlobRequest& request, Milliseconds deadline, ReplyHandler handler) {
-          server.request(id, request, deadline, std::move(handler));
-        });
+  BlobLink::Ask asker(PeerId id) {
+    return [weak = weak_from_this(), id](const wire::BlobRequest& request, Milliseconds deadline,
+                                         ReplyHandler handler) {
+      if (const auto self = weak.lock())
+        self->server.request(id, request, deadline, std::move(handler));
+    };
   }
+
+  struct Link {
+    PeerId peer = 0;
+    std::shared_ptr<BlobLink> fetches;
+  };
 
   boost::asio::io_context& io;
   Server server;
   BlobStore& store;
   BlobLimits limits;
-  std::unordered_map<std::uint64_t, PeerId> peers;
+  std::unordered_map<std::uint64_t, Link> peers;
   std::unordered_map<std::uint64_t, Fetches> waiting;
   std::function<void(std::uint64_t)> on_connect;
 };
@@ -85,6 +92,9 @@ std::string BlobServer::endpoint() const {
 }
 bool BlobServer::connected(std::uint64_t incarnation) const {
   return impl_->peers.contains(incarnation);
+}
+void BlobServer::admit(std::function<std::optional<std::string>(const PeerInfo&)> handler) {
+  impl_->server.on_connect(std::move(handler));
 }
 void BlobServer::on_connect(std::function<void(std::uint64_t)> handler) {
   impl_->on_connect = std::move(handler);
@@ -102,7 +112,7 @@ void BlobServer::fetch(std::uint64_t incarnation, BlobId id, std::optional<std::
     const auto impl = weak.lock();
     if (!impl) return;
     const auto found = impl->peers.find(incarnation);
-    if (found != impl->peers.end()) return impl->begin(fetch, found->second);
+    if (found != impl->peers.end()) return found->second.fetches->serve(fetch);
     auto& queue = impl->waiting[incarnation];
     std::erase_if(queue, [](const auto& old) { return old->done(); });
     queue.push_back(fetch);
@@ -136,24 +146,26 @@ class BlobConnection::Impl : public std::enable_shared_from_this<BlobConnection:
     });
   }
 
-  void begin(const std::shared_ptr<BlobFetch>& fetch) {
-    fetch->begin(
-        [this](const wire::BlobRequest& request, Milliseconds deadline, ReplyHandler handler) {
-          connection.request(request, deadline, std::move(handler));
-        });
-  }
-
   boost::asio::io_context& io;
   Connection connection;
   BlobStore& store;
   BlobLimits limits;
+  std::shared_ptr<BlobLink> link;
   Fetches waiting;
   bool settled = false;  // welcomed or failed
 };
 
 BlobConnection::BlobConnection(boost::asio::io_context& io, ConnectionOptions options,
                                BlobStore& store, BlobLimits limits)
-    : impl_(std::make_shared<Impl>(io, std::move(options), store, limits)) {}
+    : impl_(std::make_shared<Impl>(io, std::move(options), store, limits)) {
+  impl_->link = std::make_shared<BlobLink>(
+      [weak = std::weak_ptr(impl_)](const wire::BlobRequest& request, Milliseconds deadline,
+                                    ReplyHandler handler) {
+        if (const auto impl = weak.lock())
+          impl->connection.request(request, deadline, std::move(handler));
+      },
+      limits.credits);
+}
 BlobConnection::~BlobConnection() = default;
 
 void BlobConnection::start(std::function<void()> on_welcome,
@@ -163,7 +175,7 @@ void BlobConnection::start(std::function<void()> on_welcome,
       [impl, on_welcome = std::move(on_welcome)](const wire::Welcome&) {
         impl->settled = true;
         for (const auto& fetch : std::exchange(impl->waiting, {}))
-          impl->begin(fetch);
+          impl->link->serve(fetch);
         if (on_welcome) on_welcome();
       },
       [impl, on_failed = std::move(on_failed)](const wire::Failure& failure) {
@@ -191,7 +203,7 @@ void BlobConnection::fetch(BlobId id, std::optional<std::uint64_t> bytes, Millis
   boost::asio::post(impl_->io, [weak = std::weak_ptr(impl_), fetch] {
     const auto impl = weak.lock();
     if (!impl) return;
-    if (impl->settled) return impl->begin(fetch);
+    if (impl->settled) return impl->link->serve(fetch);
     impl->waiting.push_back(fetch);
   });
 }

@@ -12,7 +12,7 @@ namespace troupe::control {
 inline constexpr std::uint32_t kBlobChunk = 256u << 10;  // bytes
 
 struct BlobLimits {
-  int credits = 8;  // chunks asked for and not yet here, per fetch
+  int credits = 8;  // chunks asked for and not yet here, over all fetches of a link together
   std::uint64_t max_bytes =
       4ull << 30;  // of one blob; more is refused before anything is allocated
 };
@@ -29,8 +29,9 @@ using BlobHandler = std::function<void(BlobResult)>;
 
 /// The binding end of the blob channel: sockets of its own beside the control plane's, so that
 /// pictures never stand in the way of messages. Peers are named by the incarnation of their
-/// process, the same that their control Connection has. Both ends fetch by pulling chunks, at most
-/// `credits` at once, so a slow fetcher costs the holder nothing. Threads as in Server.
+/// process, the same that their control Connection has; it is random, and nobody else is told of
+/// it. Both ends fetch by pulling chunks, at most `credits` at once over a link, so a slow fetcher
+/// costs the holder nothing, and many fetches no more than one. Threads as in Server.
 class BlobServer {
  public:
   /// As Server's constructor. `store` must outlive it.
@@ -40,6 +41,8 @@ class BlobServer {
 
   std::string endpoint() const;
   bool connected(std::uint64_t incarnation) const;
+  /// Who may come: return a reason to refuse. Without a handler everybody may.
+  void admit(std::function<std::optional<std::string>(const PeerInfo&)> handler);
   /// A peer has come and can be fetched from.
   void on_connect(std::function<void(std::uint64_t incarnation)> handler);
 

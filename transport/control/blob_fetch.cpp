@@ -20,7 +20,7 @@ void BlobFetch::open() {
   timer_.expires_at(until_);
   timer_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
     if (error || self->done()) return;
-    const std::string why = self->begun() ? "not here" : "its holder has not connected";
+    const std::string why = self->begun_ ? "not here" : "its holder has not connected";
     self->fail(FailureCode::timeout,
                why + " within " + std::to_string(self->allowed_.count()) + " ms");
   });
@@ -32,36 +32,25 @@ Milliseconds BlobFetch::left() const {
   return std::max(rest, Milliseconds(0)) + Milliseconds(100);
 }
 
-void BlobFetch::begin(Ask ask) {
-  if (done()) return;
-  ask_ = std::move(ask);
-  ask_more();
+bool BlobFetch::within_limit() {
+  if (!total_ || *total_ <= limits_.max_bytes) return true;
+  fail(FailureCode::bad_request, "has " + std::to_string(*total_) + " bytes, the limit is " +
+                                     std::to_string(limits_.max_bytes));
+  return false;
 }
 
-void BlobFetch::ask_more() {
-  if (total_ && *total_ > limits_.max_bytes) {
-    return fail(FailureCode::bad_request, "has " + std::to_string(*total_) +
-                                              " bytes, the limit is " +
-                                              std::to_string(limits_.max_bytes));
-  }
+std::optional<wire::BlobRequest> BlobFetch::next() {
   // Until the length is known, one chunk goes ahead alone; an empty blob takes one request as well.
-  while (!done() && outstanding_ < limits_.credits) {
-    if (asked_ > 0 && (!total_ || asked_ >= *total_)) break;
-    if (asked_ == 0 && outstanding_ > 0) break;
-    const std::uint64_t offset = asked_;
-    const auto length = static_cast<std::uint32_t>(
-        total_ && *total_ > 0 ? std::min<std::uint64_t>(kBlobChunk, *total_ - offset) : kBlobChunk);
-    asked_ += length;
-    ++outstanding_;
-    ask_(wire::BlobRequest{id_, offset, length}, left(),
-         [self = shared_from_this(), offset, length](const Reply& reply) {
-           self->on_chunk(offset, length, reply);
-         });
-  }
+  if (done() || !within_limit() || (begun_ && (!total_ || asked_ >= *total_))) return std::nullopt;
+  begun_ = true;
+  const std::uint64_t offset = asked_;
+  const auto length = static_cast<std::uint32_t>(
+      total_ && *total_ > 0 ? std::min<std::uint64_t>(kBlobChunk, *total_ - offset) : kBlobChunk);
+  asked_ += length;
+  return wire::BlobRequest{id_, offset, length};
 }
 
-void BlobFetch::on_chunk(std::uint64_t offset, std::uint32_t length, const Reply& reply) {
-  --outstanding_;
+void BlobFetch::on_chunk(const wire::BlobRequest& asked, const Reply& reply) {
   if (done()) return;
   if (!reply) return fail(reply.failure().code, reply.failure().what);
   const auto chunk = reply.as<wire::BlobChunk>();
@@ -70,20 +59,21 @@ void BlobFetch::on_chunk(std::uint64_t offset, std::uint32_t length, const Reply
                                            std::to_string(*total_));
   }
   total_ = chunk.total;
-  if (*total_ > limits_.max_bytes) return ask_more();
+  if (!within_limit()) return;
   if (!checksum_) checksum_ = chunk.checksum;
   const std::uint64_t due =
-      std::min<std::uint64_t>(length, chunk.total - std::min(chunk.total, offset));
+      std::min<std::uint64_t>(asked.length, chunk.total - std::min(chunk.total, asked.offset));
   // Links keep order, so chunks arrive in the order asked for.
-  if (chunk.checksum != *checksum_ || chunk.offset != offset || offset != bytes_->size() ||
-      chunk.data.size() != due) {
-    return fail(FailureCode::protocol, "came with a wrong piece at " + std::to_string(offset));
+  if (chunk.checksum != *checksum_ || chunk.offset != asked.offset ||
+      asked.offset != bytes_->size() || chunk.data.size() != due) {
+    return fail(FailureCode::protocol,
+                "came with a wrong piece at " + std::to_string(asked.offset));
   }
   if (bytes_->empty())
     bytes_->reserve(static_cast<std::size_t>(std::min<std::uint64_t>(chunk.total, 64u << 20)));
   bytes_->append(chunk.data);
   hash_.update(chunk.data.data(), chunk.data.size());
-  if (bytes_->size() < *total_) return ask_more();
+  if (bytes_->size() < *total_) return;
   if (hash_.digest() != *checksum_)
     return fail(FailureCode::protocol, "came damaged: its checksum is wrong");
   finish({bytes_, {}});
@@ -98,6 +88,39 @@ void BlobFetch::finish(BlobResult result) {
   timer_.cancel();
   const auto handler = std::exchange(handler_, nullptr);
   handler(std::move(result));
+}
+
+void BlobLink::serve(const std::shared_ptr<BlobFetch>& fetch) {
+  if (!std::exchange(fetch->waits(), true)) turns_.push_back(fetch);
+  ask_more();
+}
+
+void BlobLink::ask_more() {
+  while (outstanding_ < credits_ && !turns_.empty()) {
+    const auto fetch = std::move(turns_.front());
+    turns_.pop_front();
+    fetch->waits() = false;
+    const auto request = fetch->next();
+    if (!request) continue;
+    ++outstanding_;
+    ask_(*request, fetch->left(),
+         [self = shared_from_this(), fetch, request = *request](const Reply& reply) {
+           self->on_reply(fetch, request, reply);
+         });
+    if (!std::exchange(fetch->waits(), true)) turns_.push_back(fetch);
+  }
+}
+
+void BlobLink::on_reply(const std::shared_ptr<BlobFetch>& fetch, const wire::BlobRequest& request,
+                        const Reply& reply) {
+  --outstanding_;
+  try {
+    fetch->on_chunk(request, reply);
+  } catch (...) {
+    serve(fetch);
+    throw;
+  }
+  serve(fetch);
 }
 
 }  // namespace troupe::control

@@ -1,5 +1,6 @@
 #pragma once
 #include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <memory>
 
 #include "transport/control/blob_channel.h"
@@ -8,28 +9,49 @@
 
 namespace troupe::control {
 
-/// One fetch: asks for chunks in order, at most `credits` ahead, and puts them together. Calls its
-/// handler once.
-class BlobFetch : public std::enable_shared_from_this<BlobFetch> {
+class BlobFetch;
+
+/// One link of the blob channel, from the fetching end: at most `credits` chunks are asked for and
+/// not yet here, over all fetches together, which take turns.
+class BlobLink : public std::enable_shared_from_this<BlobLink> {
  public:
   using Ask = std::function<void(const wire::BlobRequest&, Milliseconds deadline, ReplyHandler)>;
 
+  BlobLink(Ask ask, int credits) : ask_(std::move(ask)), credits_(credits) {}
+  /// Asks for its chunks when its turn comes.
+  void serve(const std::shared_ptr<BlobFetch>& fetch);
+
+ private:
+  void ask_more();
+  void on_reply(const std::shared_ptr<BlobFetch>& fetch, const wire::BlobRequest& request,
+                const Reply& reply);
+
+  Ask ask_;
+  int credits_;
+  int outstanding_ = 0;
+  std::deque<std::shared_ptr<BlobFetch>> turns_;
+};
+
+/// One fetch: wants chunks in order and puts them together. Calls its handler once.
+class BlobFetch : public std::enable_shared_from_this<BlobFetch> {
+ public:
   BlobFetch(boost::asio::io_context& io, BlobId id, std::optional<std::uint64_t> expected,
             BlobLimits limits, Milliseconds deadline, BlobHandler handler);
 
   /// Starts the clock of the deadline.
   void open();
-  /// The holder can be asked.
-  void begin(Ask ask);
+  /// The next chunk to ask for. Nothing when all are, while the length is unknown, and at its end.
+  std::optional<wire::BlobRequest> next();
+  /// True while it is in the link's turns.
+  bool& waits() { return waits_; }
+  void on_chunk(const wire::BlobRequest& asked, const Reply& reply);
   void fail(wire::FailureCode code, const std::string& why);
-  bool begun() const { return static_cast<bool>(ask_); }
   bool done() const { return !handler_; }
+  Milliseconds left() const;
 
  private:
-  void ask_more();
-  void on_chunk(std::uint64_t offset, std::uint32_t length, const Reply& reply);
+  bool within_limit();
   void finish(BlobResult result);
-  Milliseconds left() const;
 
   boost::asio::steady_timer timer_;
   BlobId id_;
@@ -38,12 +60,12 @@ class BlobFetch : public std::enable_shared_from_this<BlobFetch> {
   Milliseconds allowed_;
   Clock::time_point until_;
   BlobHandler handler_;
-  Ask ask_;
   std::shared_ptr<std::string> bytes_ = std::make_shared<std::string>();
   std::optional<std::uint64_t> checksum_;
   Xxh64 hash_;
   std::uint64_t asked_ = 0;
-  int outstanding_ = 0;
+  bool begun_ = false;
+  bool waits_ = false;
 };
 
 /// The holder's side: what is answered to a request. `respond` gets a BlobChunk or a Failure.

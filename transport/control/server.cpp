@@ -62,6 +62,12 @@ std::optional<PeerVitals> Server::vitals(PeerId peer) const {
   if (found == impl_->peers.end()) return std::nullopt;
   return found->second->vitals;
 }
+bool Server::knows(std::uint64_t incarnation) const {
+  for (const auto& [id, peer] : impl_->peers) {
+    if (peer->info.incarnation == incarnation) return true;
+  }
+  return false;
+}
 const Counters& Server::counters() const {
   return impl_->counters();
 }

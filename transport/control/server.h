@@ -99,6 +99,8 @@ class Server {
   std::vector<PeerId> peer_ids() const;
   std::optional<PeerInfo> info(PeerId peer) const;
   std::optional<PeerVitals> vitals(PeerId peer) const;
+  /// Whether a process of that incarnation has a link now.
+  bool knows(std::uint64_t incarnation) const;
   const Counters& counters() const;
   /// Counted into the heartbeats to peers. May be called from any thread.
   void set_progress(std::uint64_t progress);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,16 +14,20 @@ namespace troupe::wire {
 struct LoadStage {
   static constexpr Kind kKind = Kind::load_stage;
   std::uint64_t deployment = 0;
-  std::string model;  // folder
-  std::string dtype;  // compute type
+  std::string model;              // folder
+  std::uint64_t fingerprint = 0;  // of the folder when the job was planned; 0 = not to be checked
+  std::string dtype;              // compute type
   std::int32_t first_block = 0;
   std::int32_t last_block = 0;  // exclusive
   bool embeds = false;
   bool projects = false;
+  std::int32_t tp_rank = 0;  // which shard of the blocks' heads and feed-forward columns
+  std::int32_t tp_degree = 1;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(deployment, model, dtype, first_block, last_block, embeds, projects);
+    ar(deployment, model, fingerprint, dtype, first_block, last_block, embeds, projects, tp_rank,
+       tp_degree);
   }
 };
 
@@ -88,6 +93,51 @@ struct RowRange {
   bool operator==(const RowRange&) const = default;
 };
 
+/// What an actor's groups of one job are for. Ids of the deployment's groups; 0 = it is alone
+/// there.
+struct JobGroups {
+  std::uint32_t caption = 0;   // the whole replica: text states
+  std::uint32_t previous = 0;  // edge from the previous stage; of stage 0: from the last stage
+  std::uint32_t next = 0;      // edge to the next stage; of the last stage: to stage 0
+  std::uint32_t cfg = 0;       // the other branch, of the last stage
+  std::uint32_t ulysses = 0;   // all-to-all over heads
+  std::uint32_t ring = 0;      // K,V blocks
+  std::uint32_t tp = 0;        // sums of sharded matmuls
+  std::uint32_t heads = 0;     // ulysses × tp: who shares these tokens
+  std::uint32_t stage = 0;     // ring × ulysses × tp: who shares this stage and branch
+  std::uint32_t rows = 0;      // who holds latents, and who decodes them
+  std::uint32_t vae = 0;       // who decodes together, in the order of their rows
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(caption, previous, next, cfg, ulysses, ring, tp, heads, stage, rows, vae);
+  }
+  bool operator==(const JobGroups&) const = default;
+};
+
+/// Where an actor stands on an axis.
+struct AxisPlace {
+  std::int32_t rank = 0;
+  std::int32_t degree = 1;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(rank, degree);
+  }
+  bool operator==(const AxisPlace&) const = default;
+};
+
+/// Token rows that each rank of a sequence group computes in one micro-step; may be empty runs.
+struct RowShares {
+  std::vector<RowRange> of_rank;  // by sp rank = ring rank · ulysses degree + ulysses rank
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(of_rank);
+  }
+  bool operator==(const RowShares&) const = default;
+};
+
 /// controller → actor: a job begins here. What the actor needs to run its tasks; every shape
 /// follows from it.
 struct BeginJob {
@@ -98,26 +148,23 @@ struct BeginJob {
   ImageRequest request;
   std::int32_t first_image = 0;  // this dp replica's slice of prompts × images_per_prompt
   std::int32_t last_image = 0;   // exclusive
-  std::int32_t stage = 0;
-  std::int32_t stages = 1;
-  std::int32_t cfg_rank = 0;  // 0 = negative branch, 1 = positive
-  std::int32_t cfg_degree = 1;
-  std::vector<RowRange> patches;
-  std::uint32_t caption_group = 0;  // 0 = none (alone)
+  AxisPlace stage;               // pp
+  AxisPlace cfg;                 // rank 0 = negative branch, 1 = positive
+  AxisPlace ring;
+  AxisPlace ulysses;
+  AxisPlace tp;
+  std::vector<RowShares> micro_steps;  // of a step that goes patch by patch, in order
+  JobGroups groups;
   std::int32_t caption_rank = 0;
   std::int32_t caption_root = 0;  // who encodes the text, rank in that group
-  std::uint32_t previous_group =
-      0;  // edge from the previous stage; of stage 0: the feedback edge from the last stage
-  std::uint32_t next_group =
-      0;  // edge to the next stage; of the last stage: the feedback edge to stage 0
-  std::uint32_t cfg_group = 0;  // of the last stage, when cfg_degree is 2
-  bool decodes = false;
+  std::int32_t row_rank = -1;     // in the rows group, the decoders first; -1 = not a member
+  std::vector<std::int32_t> row_holders;  // ranks in the rows group, by sp rank
+  AxisPlace vae;                          // this decoder's place; degree 0 = it decodes nothing
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, deployment, epoch, request, first_image, last_image, stage, stages, cfg_rank,
-       cfg_degree, patches, caption_group, caption_rank, caption_root, previous_group, next_group,
-       cfg_group, decodes);
+    ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
+       micro_steps, groups, caption_rank, caption_root, row_rank, row_holders, vae);
   }
 };
 
@@ -206,6 +253,7 @@ struct ActorJobStats {
   double decode_seconds = 0;
   std::uint64_t tensor_bytes_sent = 0;
   std::uint64_t tensor_bytes_received = 0;
+  std::map<std::uint32_t, std::uint64_t> sent_by_group;  // tensor bytes, by the group's id
   std::uint64_t control_bytes_sent = 0;
   std::uint64_t control_bytes_received = 0;
   std::uint64_t weight_bytes = 0;
@@ -215,7 +263,7 @@ struct ActorJobStats {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(busy_seconds, peer_wait_seconds, controller_wait_seconds, text_seconds, denoise_seconds,
-       decode_seconds, tensor_bytes_sent, tensor_bytes_received, control_bytes_sent,
+       decode_seconds, tensor_bytes_sent, tensor_bytes_received, sent_by_group, control_bytes_sent,
        control_bytes_received, weight_bytes, kv_bytes, peak_memory_bytes);
   }
 };

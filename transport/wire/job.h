@@ -19,13 +19,14 @@ struct ImageRequest {
   std::string method = "exact";  // exact | pipefusion | distrifusion
   std::int32_t num_pipeline_patch = 1;
   std::int32_t warmup_steps = 1;
-  std::string kv = "stale";  // stale | predict: how K,V rows that are not fresh are used
-  std::string dtype = "float32";           // compute type: float32 | bfloat16 | float16
-  std::string noise_dtype = "float32";     // float32 | model: the type that noise is drawn in
+  std::string kv = "stale";             // stale | predict: how K,V rows that are not fresh are used
+  std::string dtype = "float32";        // compute type: float32 | bfloat16 | float16
+  std::string noise_dtype = "float32";  // float32 | model: the type that noise is drawn in
   std::int32_t max_sequence_length = 120;  // text tokens, padded or cut to this
   bool resolution_binning =
       false;  // compute at the nearest size the model was trained at, then resize and crop
   bool clean_caption = false;  // clean prompts as the training captions were
+  bool vae_tiling = false;     // decode in overlapping tiles: less memory, another picture
   bool want_latents = false;   // final latents before the VAE come back too
   std::uint64_t init_latents_blob =
       0;  // 0 = noise from the seed; else a blob of float32, the whole batch
@@ -42,9 +43,10 @@ struct ImageRequest {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(prompts, negative_prompt, images_per_prompt, height, width, steps, guidance_scale, seed,
-       sampler, method, num_pipeline_patch, warmup_steps, kv, dtype, noise_dtype, max_sequence_length,
-       resolution_binning, clean_caption, want_latents, init_latents_blob, init_latents_bytes,
-       progress_interval, progress_content, output_height, output_width);
+       sampler, method, num_pipeline_patch, warmup_steps, kv, dtype, noise_dtype,
+       max_sequence_length, resolution_binning, clean_caption, vae_tiling, want_latents,
+       init_latents_blob, init_latents_bytes, progress_interval, progress_content, output_height,
+       output_width);
   }
 };
 
@@ -56,9 +58,9 @@ struct Parallelism {
   std::int32_t ulysses = 1;
   std::int32_t ring = 1;
   std::int32_t tp = 1;
-  std::int32_t vae = 1;              // actors that decode a replica's pictures together
-  std::vector<std::int32_t> stages;  // blocks of each stage; empty = split by cost
-  bool automatic = false;            // the controller picks the degrees
+  std::int32_t vae = 1;                   // actors that decode a replica's pictures together
+  std::vector<std::int32_t> stages = {};  // blocks of each stage; empty = split by cost
+  bool automatic = false;                 // the controller picks the degrees
 
   template <class Archive>
   void serialize(Archive& ar) {

@@ -36,7 +36,8 @@ class JobsVerb : public Verb {
                       std::to_string(job.pictures), duration_text(job.seconds),
                       shorten(job.prompt, 48), job.cause});
     }
-    std::cout << table({"ID", "STATE", "STEP", "PICTURES", "TIME", "PROMPT", "CAUSE"}, rows)
+    std::cout << table({"ID", "STATE", "STEP", "PICTURES", "TIME", "PROMPT", "CAUSE"}, rows,
+                       output_width(), Overflow::shorten)
               << std::flush;
     return kOk;
   }

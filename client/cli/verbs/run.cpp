@@ -35,7 +35,7 @@ class RunVerb : public Verb {
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
     app_->footer(
-        "dp x cfg x pp actors are started and ended with the job. Ctrl-C cancels it and leaves "
+        "dp x cfg x pp x ulysses x ring x tp actors are started and ended with the job. Ctrl-C cancels it and leaves "
         "nothing behind.\n\n"
         "Examples:\n"
         "  troupe run --model DIR --prompt \"a red circle above a blue square\" --output out.png\n"
@@ -73,7 +73,7 @@ class RunVerb : public Verb {
 
   int run_on_own_cluster(const Submission& submission) {
     const Parallelism& degrees = submission.parallelism;
-    options_.actors = degrees.dp * degrees.cfg * degrees.pp;
+    options_.actors = degrees.world();
     options_.model = submission.model;
     if (!options_.log_folder.empty()) {
       options_.log_folder =

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <iostream>
 
 #include "client/cli/endpoint.h"
@@ -8,10 +10,11 @@
 namespace troupe::cli {
 namespace {
 
-/// "pp 1/4 [0 2 4 6]": rank 1 of the four actors named.
+/// "pp 1/4 [0 2 4 6]": rank 1 of the four actors named. Who is alone on an axis is in no group.
 std::string groups_text(const ActorInfo& actor) {
   std::string text;
   for (const GroupInfo& group : actor.groups) {
+    if (group.ranks.size() < 2) continue;
     if (!text.empty()) text += ", ";
     text += group.axis + " " + std::to_string(group.rank_in_group) + "/" +
             std::to_string(group.ranks.size()) + " [";
@@ -23,6 +26,9 @@ std::string groups_text(const ActorInfo& actor) {
   }
   return text.empty() ? "-" : text;
 }
+
+constexpr std::array kHeads = {"ID",    "STATE",    "HOST",   "PID",    "DEVICE",
+                               "LOCAL", "RESTARTS", "MEMORY", "GROUPS", "DOING"};
 
 Row actor_row(const ActorInfo& actor) {
   return {std::to_string(actor.id),
@@ -37,6 +43,36 @@ Row actor_row(const ActorInfo& actor) {
           actor.doing.empty() ? "-" : actor.doing};
 }
 
+/// Takes out the columns among `heads` that say the same of every actor, and says it once: "HOST
+/// hal, RESTARTS 0".
+std::string say_once(Row& heads, std::vector<Row>& rows) {
+  std::string said;
+  for (const char* head : {"HOST", "DEVICE", "RESTARTS", "LOCAL"}) {
+    const auto column = std::find(heads.begin(), heads.end(), head) - heads.begin();
+    const std::string value = rows.front()[column];
+    if (std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return row[column] != value; }))
+      continue;
+    said += (said.empty() ? "" : ", ") + heads[column] + " " + value;
+    heads.erase(heads.begin() + column);
+    for (Row& row : rows)
+      row.erase(row.begin() + column);
+  }
+  return said;
+}
+
+void print_actors(const std::vector<ActorInfo>& actors, std::size_t width) {
+  std::cout << "Actors: " << actors.size();
+  Row heads(kHeads.begin(), kHeads.end());
+  std::vector<Row> rows;
+  for (const ActorInfo& actor : actors)
+    rows.push_back(actor_row(actor));
+  if (!rows.empty() && width != 0 && table_width(heads, rows) > width) {
+    const std::string said = say_once(heads, rows);
+    if (!said.empty()) std::cout << " (each: " << said << ")";
+  }
+  std::cout << "\n" << (rows.empty() ? "" : table(heads, rows, width));
+}
+
 void print_status(const ClusterInfo& cluster) {
   std::cout << "Cluster\n"
             << "  endpoint    " << cluster.endpoint << "\n"
@@ -44,15 +80,7 @@ void print_status(const ClusterInfo& cluster) {
             << cluster.version << ", up " << duration_text(cluster.uptime_seconds) << "\n"
             << "  model       " << (cluster.model.empty() ? "(as each job says)" : cluster.model)
             << "\n\n";
-  std::cout << "Actors: " << cluster.actors.size() << "\n";
-  if (!cluster.actors.empty()) {
-    std::vector<Row> rows;
-    for (const ActorInfo& actor : cluster.actors)
-      rows.push_back(actor_row(actor));
-    std::cout << table({"ID", "STATE", "HOST", "PID", "DEVICE", "LOCAL", "RESTARTS", "MEMORY",
-                        "GROUPS (rank/size)", "DOING"},
-                       rows);
-  }
+  print_actors(cluster.actors, output_width());
   std::cout << "\nJobs: " << cluster.jobs_queued << " queued, " << cluster.jobs_running
             << " running, " << cluster.jobs_ended << " ended\n\n"
             << "Recent failures:" << (cluster.recent_failures.empty() ? " none" : "") << "\n";

@@ -60,6 +60,9 @@ class SubmitVerb : public Verb {
         throw UsageError(std::string(option) +
                          " does not go with --detach: `troupe wait ID` writes the pictures");
     }
+    if (app_->count("--timeout") > 0)
+      throw UsageError(
+          "--timeout does not go with --detach: nobody would be there to cancel the job");
     check_names(results_);
   }
 

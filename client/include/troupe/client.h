@@ -64,14 +64,16 @@ struct ImageRequest {
   double guidance_scale = 4.5;
   std::uint64_t seed = 0;
   std::string sampler;            // "" = the checkpoint's own; dpmsolver++ | ddim | euler
-  std::string method = "exact";   // exact | pipefusion
-  int num_pipeline_patch = 1;     // pipefusion: patches
-  int warmup_steps = 1;           // pipefusion: synchronous steps at the start
+  std::string method = "exact";   // exact | pipefusion | distrifusion
+  int num_pipeline_patch = 1;     // patches of pipefusion and distrifusion
+  int warmup_steps = 1;           // theirs: synchronous steps at the start
+  std::string kv = "stale";       // stale | predict: how K,V that are not fresh are used
   std::string dtype = "float32";  // float32 | bfloat16 | float16
   std::string noise_dtype = "float32";
   int max_sequence_length = 120;
   bool resolution_binning = false;  // compute at a size of training, then resize
   bool clean_caption = false;       // clean prompts as the captions of training were
+  bool vae_tiling = false;          // decode in overlapping tiles: less memory, another picture
   bool want_latents = false;
   std::optional<Latents>
       init_latents;              // replaces the seed's noise: unit variance, before sampler scaling
@@ -79,11 +81,19 @@ struct ImageRequest {
   std::string progress_content;  // "" | latents | preview
 };
 
-/// On how many actors: dp × cfg × pp.
+/// On how many actors: dp × cfg × pp × ulysses × ring × tp. Degrees never change the picture.
 struct Parallelism {
-  int dp = 1;
-  int cfg = 1;
-  int pp = 1;
+  int dp = 1;                    // replicas that pictures are split over
+  int cfg = 1;                   // 2 = guidance branches on actors of their own
+  int pp = 1;                    // pipeline stages that the blocks are split over
+  int ulysses = 1;               // sequence parallel over heads
+  int ring = 1;                  // sequence parallel over K,V blocks
+  int tp = 1;                    // tensor parallel: heads and feed-forward columns
+  int vae = 1;                   // actors that decode a replica's pictures together
+  std::vector<int> stages = {};  // blocks of each stage; empty = split by cost
+  bool automatic = false;        // the controller picks the degrees, within the cluster's actors
+
+  int world() const { return dp * cfg * pp * ulysses * ring * tp; }
 };
 
 struct Submission {

@@ -50,9 +50,10 @@ Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) 
   request.max_sequence_length = of.at("max_sequence_length");
   request.want_latents = true;
   if (of.contains("patches")) {
-    request.method = "pipefusion";
+    request.method = of.at("method");
     request.num_pipeline_patch = of.at("patches");
     request.warmup_steps = of.at("warmup");
+    request.kv = of.at("kv");
   }
   out.parallelism = degrees;
   out.model = model_of(of);

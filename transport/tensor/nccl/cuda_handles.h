@@ -37,22 +37,44 @@ class Event {
     if (event_) cudaEventDestroy(event_);
   }
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  Event& operator=(Event&&) = delete;
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
   cudaEvent_t get() const { return event_; }
+
+  /// cudaSuccess, cudaErrorNotReady, or what went wrong on the device. "Not ready" is not left
+  /// behind as the thread's last error, where the next launch would find it.
+  cudaError_t query() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) (void)cudaGetLastError();
+    return status;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
+/// A stream of the highest priority: transfers are short, and others wait for them.
 class Stream {
  public:
   Stream() {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    int lowest = 0, highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest),
+          "cudaStreamCreateWithPriority");
   }
   ~Stream() { cudaStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   cudaStream_t get() const { return stream_; }
+
+  /// As Event::query.
+  cudaError_t query() const {
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status == cudaErrorNotReady) (void)cudaGetLastError();
+    return status;
+  }
 
  private:
   cudaStream_t stream_ = nullptr;

@@ -1,263 +1,126 @@
 #include "transport/tensor/nccl/nccl_group.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/cuda/CUDAStream.h>
 
-#include <cstring>
-#include <thread>
+#include "transport/tensor/nccl/ordered_reduce.h"
 
 namespace troupe::tensor::nccl {
 namespace {
 
-using namespace std::chrono_literals;
+struct NcclType {
+  ncclDataType_t type;
+  bool exact;  ///< any order of a reduction gives the same bits
+};
 
-/// How long NCCL may take to accept an operation whose peers are connected already.
-constexpr auto kIssueLimit = 10s;
-constexpr auto kPoll = 20us;
-
-ncclDataType_t nccl_type(at::ScalarType type) {
+NcclType nccl_type(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
-      return ncclFloat32;
+      return {ncclFloat32, false};
     case at::kDouble:
-      return ncclFloat64;
+      return {ncclFloat64, false};
     case at::kHalf:
-      return ncclFloat16;
+      return {ncclFloat16, false};
     case at::kBFloat16:
-      return ncclBfloat16;
+      return {ncclBfloat16, false};
     case at::kInt:
-      return ncclInt32;
+      return {ncclInt32, true};
     case at::kLong:
-      return ncclInt64;
+      return {ncclInt64, true};
     case at::kChar:
-      return ncclInt8;
+      return {ncclInt8, true};
     case at::kByte:
-      return ncclUint8;
+      return {ncclUint8, true};
     default:
-      return ncclNumTypes;
+      return {ncclNumTypes, false};
   }
+}
+
+ReducedType reduced_type(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return ReducedType::kFloat64;
+    case at::kHalf:
+      return ReducedType::kFloat16;
+    case at::kBFloat16:
+      return ReducedType::kBFloat16;
+    default:
+      return ReducedType::kFloat32;
+  }
+}
+
+std::byte* bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.data_ptr());
 }
 
 }  // namespace
 
-/// What operations share with their group, and may outlive it.
-struct NcclGroup::Core {
-  std::string prefix;
-  int device = 0;
-  Stream stream;
-  ncclComm_t comm = nullptr;   ///< null once aborted; under the mutex
-  Work watch;                  ///< ends only when the group fails somewhere
-  std::recursive_mutex mutex;  // NCCL allows one thread at a time on a communicator
-  std::deque<std::shared_ptr<Operation>> in_flight;
-  std::string failure;
-  Failure failure_kind = Failure::aborted;
-  int culprit = -1;
-  Counters counters;
-
-  explicit Core(int cuda_device) : device(cuda_device) {}
-
-  /// Throws if the group has failed, here or elsewhere; then the communicator is gone.
-  void check_alive(const std::string& what);
-  /// Waits until NCCL is done with the calls made so far on the host's side.
-  void settle(const std::string& what, Deadline deadline);
-  void call(ncclResult_t result, const std::string& what);
-  void collapse(Failure kind, int peer, const std::string& cause);
-  void reap();
-};
-
-class NcclGroup::Operation : public WorkState {
- public:
-  Operation(std::shared_ptr<Core> core, std::string what, std::vector<at::Tensor> tensors)
-      : core_(std::move(core)), what_(std::move(what)), tensors_(std::move(tensors)) {}
-
-  bool finished() const { return cudaEventQuery(event_.get()) != cudaErrorNotReady; }
-
-  bool done() override {
-    std::lock_guard lock(core_->mutex);
-    if (!core_->failure.empty() || core_->watch.done()) return true;
-    return finished();
-  }
-
-  void wait(Deadline deadline) override {
-    const auto start = std::chrono::steady_clock::now();
-    for (;;) {
-      {
-        std::lock_guard lock(core_->mutex);
-        if (succeeded_ || (core_->failure.empty() && finished())) {
-          succeeded_ = true;
-          core_->reap();
-          const std::chrono::duration<double> span = std::chrono::steady_clock::now() - start;
-          core_->counters.waiting_seconds += span.count();
-          return;
-        }
-        core_->check_alive(what_);
-        ncclResult_t state = ncclSuccess;
-        core_->call(ncclCommGetAsyncError(core_->comm, &state), what_);
-        core_->call(state, what_);
-      }
-      if (std::chrono::steady_clock::now() >= deadline)
-        throw TransferError(Failure::timeout, -1, core_->prefix + what_ + ": deadline passed");
-      std::this_thread::sleep_for(kPoll);
-    }
-  }
-
-  void join_stream(Deadline) override {
-    std::lock_guard lock(core_->mutex);
-    core_->check_alive(what_);
-    check(cudaStreamWaitEvent(c10::cuda::getCurrentCUDAStream(core_->device), event_.get(), 0),
-          "cudaStreamWaitEvent");
-  }
-
-  cudaEvent_t event() const { return event_.get(); }
-  void release() { tensors_.clear(); }
-
- private:
-  std::shared_ptr<Core> core_;
-  std::string what_;
-  std::vector<at::Tensor> tensors_;
-  Event event_;
-  bool succeeded_ = false;
-};
-
-void NcclGroup::Core::collapse(Failure kind, int peer, const std::string& cause) {
-  if (!failure.empty()) return;
-  failure = cause.empty() ? "aborted" : cause;
-  failure_kind = kind;
-  culprit = peer;
-  if (comm) ncclCommAbort(std::exchange(comm, nullptr));
-  // The abort has ended the kernels: nothing touches the tensors any more.
-  for (const auto& operation : in_flight)
-    operation->release();
-  in_flight.clear();
-}
-
-void NcclGroup::Core::check_alive(const std::string& what) {
-  if (failure.empty() && watch.done()) {
-    try {
-      watch.wait(std::chrono::steady_clock::now());
-      collapse(Failure::mismatch, -1, "a peer sent what nobody asked for");
-    } catch (const TransferError& error) {
-      collapse(error.failure(), error.peer(), error.what());
-    }
-  }
-  if (!failure.empty()) throw TransferError(failure_kind, culprit, prefix + what + ": " + failure);
-}
-
-void NcclGroup::Core::call(ncclResult_t result, const std::string& what) {
-  if (result == ncclSuccess || result == ncclInProgress) return;
-  const std::string detail = comm ? ncclGetLastError(comm) : "";
-  collapse(result == ncclRemoteError ? Failure::peer_lost : Failure::aborted, -1,
-           std::string(ncclGetErrorString(result)) + (detail.empty() ? "" : " (" + detail + ")"));
-  check_alive(what);
-}
-
-void NcclGroup::Core::settle(const std::string& what, Deadline deadline) {
-  for (;;) {
-    check_alive(what);
-    ncclResult_t state = ncclSuccess;
-    call(ncclCommGetAsyncError(comm, &state), what);
-    call(state, what);
-    if (state == ncclSuccess) return;
-    if (std::chrono::steady_clock::now() >= deadline) {
-      collapse(Failure::timeout, -1, "NCCL did not get ready in time");
-      check_alive(what);
-    }
-    std::this_thread::sleep_for(kPoll);
-  }
-}
-
-void NcclGroup::Core::reap() {
-  while (!in_flight.empty() && in_flight.front()->finished()) {
-    in_flight.front()->release();
-    in_flight.pop_front();
-  }
-}
-
-NcclGroup::NcclGroup(std::unique_ptr<Group> watch, int device, int max_ctas, Deadline deadline)
+NcclGroup::NcclGroup(std::unique_ptr<Group> watch, int device, int max_ctas,
+                     std::shared_ptr<Turns> turns, Deadline deadline)
     : watch_(std::move(watch)) {
-  const DeviceScope scope(device);
-  core_ = std::make_shared<Core>(device);
-  core_->prefix = "[tensor.nccl] group \"" + name() + "\" rank " + std::to_string(rank()) + ": ";
-
-  ncclUniqueId id{};
-  if (rank() == 0) core_->call(ncclGetUniqueId(&id), "making an id");
-  const at::Tensor bytes = at::empty({static_cast<std::int64_t>(sizeof id)}, at::kByte);
-  std::memcpy(bytes.data_ptr(), &id, sizeof id);
-  watch_->broadcast(bytes, 0).wait(deadline);
-  std::memcpy(&id, bytes.data_ptr(), sizeof id);
-  if (size() > 1) {
-    const at::Tensor never = at::empty({1}, at::kByte);
-    core_->watch = watch_->receive(never, (rank() + 1) % size());
-  }
-
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.maxCTAs = max_ctas;
-  std::lock_guard lock(core_->mutex);
-  core_->call(ncclCommInitRankConfig(&core_->comm, size(), id, rank(), &config), "joining");
-  core_->settle("joining", deadline);
-
-  // Connects every pair now, so that no later operation stalls on it.
-  const auto options = at::TensorOptions().dtype(at::kByte).device(at::kCUDA, device);
-  std::vector<PeerTensor> sends, receives;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    sends.push_back({at::empty({1}, options), peer});
-    receives.push_back({at::empty({1}, options), peer});
-  }
-  exchange("warm-up", sends, receives).wait(deadline);
-  all_reduce(at::empty({1}, options.dtype(at::kFloat)), ReduceOp::sum).wait(deadline);
+  Communicator::Settings settings;
+  settings.device = device;
+  settings.max_ctas = max_ctas;
+  settings.prefix = "[tensor.nccl] group \"" + name() + "\" rank " + std::to_string(rank()) + ": ";
+  settings.turns = std::move(turns);
+  communicator_ = Communicator::join(std::move(settings), *watch_, deadline);
 }
 
 NcclGroup::~NcclGroup() {
-  std::lock_guard lock(core_->mutex);
-  core_->reap();
-  // Destroying would wait for the peers; by now nothing of use is under way.
-  core_->collapse(Failure::aborted, rank(), "the group was destroyed");
+  communicator_->close(std::move(watch_));
 }
 
-Work NcclGroup::issue(const std::string& what, std::vector<at::Tensor> tensors,
-                      const std::function<void(ncclComm_t, cudaStream_t)>& calls) {
-  std::lock_guard lock(core_->mutex);
-  const DeviceScope scope(core_->device);
-  core_->check_alive(what);
-  core_->reap();
-  auto operation = std::make_shared<Operation>(core_, what, std::move(tensors));
-  const cudaStream_t stream = core_->stream.get();
-  const Event ready;
-  check(cudaEventRecord(ready.get(), c10::cuda::getCurrentCUDAStream(core_->device)),
-        "cudaEventRecord");
-  check(cudaStreamWaitEvent(stream, ready.get(), 0), "cudaStreamWaitEvent");
-  core_->call(ncclGroupStart(), what);
-  calls(core_->comm, stream);
-  core_->call(ncclGroupEnd(), what);
-  core_->settle(what, within(kIssueLimit));
-  check(cudaEventRecord(operation->event(), stream), "cudaEventRecord");
-  core_->in_flight.push_back(operation);
-  return Work(operation);
+void NcclGroup::transfer(const std::string& what, const std::vector<Span>& sends,
+                         const std::vector<Span>& receives) {
+  bool travels = false;
+  std::vector<Span> own;
+  for (const Span& span : receives) {
+    if (span.peer == rank()) own.push_back(span);
+    travels |= span.peer != rank() && span.bytes > 0;
+  }
+  std::size_t copied = 0;
+  for (const Span& span : sends) {
+    travels |= span.peer != rank() && span.bytes > 0;
+    if (span.peer != rank()) continue;
+    const Span& out = own.at(copied++);
+    if (span.bytes > 0 && out.data != span.data)
+      check(cudaMemcpyAsync(out.data, span.data, span.bytes, cudaMemcpyDeviceToDevice,
+                            communicator_->stream()),
+            "cudaMemcpyAsync");
+  }
+  if (!travels) return;
+  communicator_->grouped(what, [&](ncclComm_t comm) {
+    for (const auto& [data, bytes, peer] : sends) {
+      if (bytes == 0 || peer == rank()) continue;
+      const ncclResult_t result =
+          ncclSend(data, bytes, ncclInt8, peer, comm, communicator_->stream());
+      if (result != ncclSuccess && result != ncclInProgress) return result;
+      communicator_->count(bytes, 1, 0, 0);
+    }
+    for (const auto& [data, bytes, peer] : receives) {
+      if (bytes == 0 || peer == rank()) continue;
+      const ncclResult_t result =
+          ncclRecv(data, bytes, ncclInt8, peer, comm, communicator_->stream());
+      if (result != ncclSuccess && result != ncclInProgress) return result;
+      communicator_->count(0, 0, bytes, 1);
+    }
+    return ncclSuccess;
+  });
 }
 
 Work NcclGroup::exchange(const std::string& what, const std::vector<PeerTensor>& sends,
                          const std::vector<PeerTensor>& receives) {
   std::vector<at::Tensor> tensors;
-  for (const PeerTensor& part : sends)
-    tensors.push_back(part.tensor);
-  for (const PeerTensor& part : receives)
-    tensors.push_back(part.tensor);
-  return issue(what, std::move(tensors), [&](ncclComm_t comm, cudaStream_t stream) {
-    for (const auto& [tensor, peer] : sends) {
-      if (tensor.nbytes() == 0) continue;
-      core_->call(ncclSend(tensor.data_ptr(), tensor.nbytes(), ncclInt8, peer, comm, stream), what);
-      core_->counters.bytes_sent += tensor.nbytes();
-      ++core_->counters.messages_sent;
-    }
-    for (const auto& [tensor, peer] : receives) {
-      if (tensor.nbytes() == 0) continue;
-      core_->call(ncclRecv(tensor.data_ptr(), tensor.nbytes(), ncclInt8, peer, comm, stream), what);
-      core_->counters.bytes_received += tensor.nbytes();
-      ++core_->counters.messages_received;
-    }
-  });
+  std::vector<Span> outgoing, incoming;
+  for (const auto& [tensor, peer] : sends) {
+    tensors.push_back(tensor);
+    outgoing.push_back({bytes_of(tensor), tensor.nbytes(), peer});
+  }
+  for (const auto& [tensor, peer] : receives) {
+    tensors.push_back(tensor);
+    incoming.push_back({bytes_of(tensor), tensor.nbytes(), peer});
+  }
+  return communicator_->issue(what, std::move(tensors),
+                              [&] { transfer(what, outgoing, incoming); });
 }
 
 Work NcclGroup::send(const at::Tensor& in, int destination) {
@@ -293,10 +156,17 @@ Work NcclGroup::broadcast(const at::Tensor& inout, int root) {
   if (root < 0 || root >= size()) refuse(what + ": no such rank");
   if (root != rank()) check_writable(what, inout);
   const at::Tensor bytes = readable(what, inout);
-  return issue(what, {bytes}, [&](ncclComm_t comm, cudaStream_t stream) {
-    core_->call(ncclBroadcast(bytes.data_ptr(), bytes.data_ptr(), bytes.nbytes(), ncclInt8, root,
-                              comm, stream),
-                what);
+  return communicator_->issue(what, {bytes}, [&] {
+    if (bytes.nbytes() == 0 || size() == 1) return;
+    communicator_->grouped(what, [&](ncclComm_t comm) {
+      return ncclBroadcast(bytes.data_ptr(), bytes.data_ptr(), bytes.nbytes(), ncclInt8, root, comm,
+                           communicator_->stream());
+    });
+    const std::uint64_t peers = size() - 1;
+    if (rank() == root)
+      communicator_->count(bytes.nbytes() * peers, peers, 0, 0);
+    else
+      communicator_->count(0, 0, bytes.nbytes(), 1);
   });
 }
 
@@ -324,29 +194,66 @@ Work NcclGroup::all_to_all(const std::vector<at::Tensor>& outs,
 Work NcclGroup::all_reduce(const at::Tensor& inout, ReduceOp op) {
   const std::string what = "all-reduce of " + std::to_string(inout.nbytes()) + " bytes";
   check_writable(what, inout);
-  const ncclDataType_t type = nccl_type(inout.scalar_type());
-  if (type == ncclNumTypes) refuse(what + ": cannot reduce " + c10::toString(inout.scalar_type()));
-  return issue(what, {inout}, [&](ncclComm_t comm, cudaStream_t stream) {
-    core_->call(ncclAllReduce(inout.data_ptr(), inout.data_ptr(), inout.numel(), type,
-                              op == ReduceOp::sum ? ncclSum : ncclMax, comm, stream),
-                what);
+  const NcclType type = nccl_type(inout.scalar_type());
+  if (type.type == ncclNumTypes)
+    refuse(what + ": cannot reduce " + c10::toString(inout.scalar_type()));
+  // A sum of two is the same in either order. NCCL's maximum of floats drops NaN.
+  if (!type.exact && (size() > 2 || op == ReduceOp::max)) return reduce_by_shares(what, inout, op);
+  return communicator_->issue(what, {inout}, [&] {
+    if (inout.numel() == 0 || size() == 1) return;
+    communicator_->grouped(what, [&](ncclComm_t comm) {
+      return ncclAllReduce(inout.data_ptr(), inout.data_ptr(), inout.numel(), type.type,
+                           op == ReduceOp::sum ? ncclSum : ncclMax, comm, communicator_->stream());
+    });
+    const std::uint64_t peers = size() - 1, bytes = 2 * peers * inout.nbytes() / size();
+    communicator_->count(bytes, 2 * peers, bytes, 2 * peers);
+  });
+}
+
+Work NcclGroup::reduce_by_shares(const std::string& what, const at::Tensor& inout, ReduceOp op) {
+  const std::int64_t count = inout.numel(), ranks = size();
+  const std::size_t width = inout.element_size();
+  const auto begin = [&](std::int64_t owner) { return count * owner / ranks; };
+  const auto share = [&](int owner) {
+    return Span{bytes_of(inout) + begin(owner) * width,
+                static_cast<std::size_t>(begin(owner + 1) - begin(owner)) * width, owner};
+  };
+  const Span own = share(rank());
+  const std::int64_t own_count = begin(rank() + 1) - begin(rank());
+  const at::Tensor parts = at::empty({ranks, own_count}, inout.options().requires_grad(false));
+  return communicator_->issue(what, {inout, parts}, [&] {
+    if (count == 0 || ranks == 1) return;
+    std::vector<Span> sends, receives;
+    for (int peer = 0; peer < ranks; ++peer) {
+      sends.push_back(share(peer));
+      receives.push_back({bytes_of(parts) + peer * own.bytes, own.bytes, peer});
+    }
+    transfer(what, sends, receives);
+    check(ordered_reduce(reduced_type(inout.scalar_type()), op == ReduceOp::max, parts.data_ptr(),
+                         static_cast<int>(ranks), own_count, own.data, communicator_->stream()),
+          "ordered_reduce");
+    sends.clear();
+    receives.clear();
+    for (int peer = 0; peer < ranks; ++peer) {
+      sends.push_back({own.data, own.bytes, peer});
+      receives.push_back(share(peer));
+    }
+    transfer(what, sends, receives);
   });
 }
 
 void NcclGroup::abort(const std::string& why) {
   watch_->abort(why);
-  std::lock_guard lock(core_->mutex);
-  core_->collapse(Failure::aborted, rank(), why);
+  communicator_->abort(Failure::aborted, rank(), why);
 }
 
 Counters NcclGroup::counters() const {
-  std::lock_guard lock(core_->mutex);
-  return core_->counters;
+  return communicator_->counters();
 }
 
 at::Tensor NcclGroup::readable(const std::string& what, const at::Tensor& tensor) const {
-  if (!tensor.defined() || !tensor.is_cuda() || tensor.device().index() != core_->device)
-    refuse(what + ": not a tensor of CUDA device " + std::to_string(core_->device));
+  if (!tensor.defined() || !tensor.is_cuda() || tensor.device().index() != communicator_->device())
+    refuse(what + ": not a tensor of CUDA device " + std::to_string(communicator_->device()));
   return tensor.contiguous();
 }
 
@@ -366,7 +273,7 @@ void NcclGroup::check_sizes(const std::string& what, const std::vector<at::Tenso
 }
 
 void NcclGroup::refuse(const std::string& text) const {
-  throw std::invalid_argument(core_->prefix + text);
+  throw std::invalid_argument(communicator_->prefix() + text);
 }
 
 }  // namespace troupe::tensor::nccl

@@ -1,26 +1,28 @@
 #pragma once
 
-#include <atomic>
-#include <deque>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "transport/tensor/group.h"
-#include "transport/tensor/nccl/cuda_handles.h"
+#include "transport/tensor/nccl/communicator.h"
 
 namespace troupe::tensor::nccl {
 
-/// One non-blocking NCCL communicator with a stream of its own.
+/// The collectives over one communicator, which has a stream of its own.
 ///
 /// A small group over TCP with the same members stands beside it: it hands out the unique id, and
-/// tells at once of an abort or a death anywhere, which NCCL itself would not.
+/// tells at once of an abort, a death or a goodbye anywhere, which NCCL itself would not.
+///
+/// What differs from the other backends: NCCL does not tell when two ends disagree about a size
+/// (the deadline does); an all-reduce of floating point among more than two goes as shares that
+/// their owners reduce in the order of ranks, so that the bits are those of every other backend;
+/// self transfers are copies on the device. Refused inside a CUDA-graph capture.
 class NcclGroup : public Group {
  public:
   /// Collective over all members of `watch`.
-  NcclGroup(std::unique_ptr<Group> watch, int device, int max_ctas, Deadline deadline);
+  NcclGroup(std::unique_ptr<Group> watch, int device, int max_ctas, std::shared_ptr<Turns> turns,
+            Deadline deadline);
   ~NcclGroup() override;
 
   int rank() const override { return watch_->rank(); }
@@ -39,13 +41,19 @@ class NcclGroup : public Group {
   Counters counters() const override;
 
  private:
-  class Operation;
-  struct Core;
+  /// Bytes on the device and the rank that they go to or come from.
+  struct Span {
+    void* data;
+    std::size_t bytes;
+    int peer;
+  };
 
-  Work issue(const std::string& what, std::vector<at::Tensor> tensors,
-             const std::function<void(ncclComm_t, cudaStream_t)>& calls);
   Work exchange(const std::string& what, const std::vector<PeerTensor>& sends,
                 const std::vector<PeerTensor>& receives);
+  /// Inside a body: one NCCL group of all of these, and what goes to the own rank as copies.
+  void transfer(const std::string& what, const std::vector<Span>& sends,
+                const std::vector<Span>& receives);
+  Work reduce_by_shares(const std::string& what, const at::Tensor& inout, ReduceOp op);
   at::Tensor readable(const std::string& what, const at::Tensor& tensor) const;
   void check_writable(const std::string& what, const at::Tensor& tensor) const;
   void check_peer(const std::string& what, int peer) const;
@@ -53,7 +61,7 @@ class NcclGroup : public Group {
   [[noreturn]] void refuse(const std::string& text) const;
 
   std::unique_ptr<Group> watch_;
-  std::shared_ptr<Core> core_;
+  std::shared_ptr<Communicator> communicator_;
 };
 
 }  // namespace troupe::tensor::nccl

@@ -18,6 +18,11 @@ class NcclDevice : public Device {
                                   std::to_string(count));
   }
 
+  ~NcclDevice() override {
+    // Groups leave in threads of their own; the process should not end among them.
+    std::unique_lock lock(turns_->mutex);
+    turns_->changed.wait_for(lock, std::chrono::seconds(5), [&] { return turns_->leaving == 0; });
+  }
   Backend backend() const override { return Backend::nccl; }
   const std::string& address() const override { return address_; }
 
@@ -31,13 +36,14 @@ class NcclDevice : public Device {
       inner.push_back(address.substr(5));
     }
     return std::make_unique<NcclGroup>(rendezvous_.connect(name, rank, inner, deadline),
-                                       options_.cuda_device, options_.max_ctas, deadline);
+                                       options_.cuda_device, options_.max_ctas, turns_, deadline);
   }
 
  private:
   DeviceOptions options_;
   tcp::TcpDevice rendezvous_;
   std::string address_;
+  std::shared_ptr<Turns> turns_ = std::make_shared<Turns>();
 };
 
 }  // namespace

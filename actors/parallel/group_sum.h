@@ -1,0 +1,25 @@
+#pragma once
+#include <memory>
+#include <utility>
+
+#include "actors/parallel/wait_for_work.h"
+#include "models/dit/tensor_parallel_port.h"
+
+namespace troupe::actors {
+
+/// Tensor parallelism over a group: one all-reduce for each sharded product.
+class GroupSum final : public models::TensorParallelPort {
+ public:
+  GroupSum(std::shared_ptr<tensor::Group> group, WaitForWork wait)
+      : group_(std::move(group)), wait_(std::move(wait)) {}
+
+  void sum(at::Tensor& partial) override {
+    if (partial.numel() > 0) wait_(group_->all_reduce(partial, tensor::ReduceOp::sum));
+  }
+
+ private:
+  std::shared_ptr<tensor::Group> group_;
+  WaitForWork wait_;
+};
+
+}  // namespace troupe::actors

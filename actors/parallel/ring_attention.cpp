@@ -1,0 +1,122 @@
+#include "actors/parallel/ring_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <utility>
+
+#include "kernels/attention.h"
+#include "kernels/kv_history.h"
+
+namespace troupe::actors {
+namespace {
+
+kernels::KeyValueRun run_of(const at::Tensor& kv) {
+  const auto batch_first = kv.transpose(0, 1);
+  return {batch_first.select(2, 0), batch_first.select(2, 1), {}, {}, {}};
+}
+
+}  // namespace
+
+RingAttention::RingAttention(int rank, std::unique_ptr<models::KvStore> store, Links links)
+    : rank_(rank), store_(std::move(store)), links_(std::move(links)) {}
+
+bool RingAttention::delayed() const {
+  return store_ && !call_.synchronous &&
+         store_->shape().freshness == models::KvStore::Freshness::step_before;
+}
+
+void RingAttention::begin(Call call) {
+  call_ = std::move(call);
+}
+
+models::TokenRuns RingAttention::fresh_tokens() const {
+  if (delayed()) return call_.tokens[rank_];
+  models::TokenRuns all;
+  for (const auto& runs : call_.tokens)
+    all.insert(all.end(), runs.begin(), runs.end());
+  return all;
+}
+
+std::vector<RingAttention::Incoming> RingAttention::exchange(const at::Tensor& kv, bool needed) {
+  std::vector<Incoming> incoming;
+  if (!links_.ring || !needed) return incoming;
+  std::erase_if(sends_, [](const tensor::Work& work) {
+    if (!work.done()) return false;
+    work.wait({});  // throws what ended it
+    return true;
+  });
+  const int size = links_.ring->size();
+  const auto block = kv.contiguous();
+  for (int distance = 1; distance < size; ++distance) {
+    const int from = (rank_ + size - distance) % size;
+    const int to = (rank_ + distance) % size;
+    auto shape = block.sizes().vec();
+    shape[0] = models::count_of(call_.tokens[from]);
+    Incoming one{call_.step, call_.tokens[from], at::empty(shape, block.options()), {}};
+    if (one.kv.numel() > 0) {
+      one.work = links_.ring->receive(one.kv, from);
+      incoming.push_back(std::move(one));
+    }
+    if (block.numel() > 0) sends_.push_back(links_.ring->send(block, to));
+  }
+  return incoming;
+}
+
+void RingAttention::settle(int block) {
+  const auto waiting = later_.find(block);
+  if (waiting == later_.end()) return;
+  auto& blocks = waiting->second;
+  while (!blocks.empty() && blocks.front().step < call_.step) {
+    links_.wait(blocks.front().work);
+    store_->put(block, blocks.front().step, blocks.front().runs, blocks.front().kv, false);
+    blocks.erase(blocks.begin());
+  }
+}
+
+at::Tensor RingAttention::factors(int block, const std::vector<models::KvStore::Choice>& choices) {
+  if (!models::KvStore::needs_factors(choices)) return {};
+  auto sums = store_->sums(block);
+  if (links_.fresh) {
+    sums = sums.clone();
+    links_.wait(links_.fresh->all_reduce(sums, tensor::ReduceOp::sum));
+  }
+  return kernels::extrapolation_factors(sums);
+}
+
+at::Tensor RingAttention::attend(int block, const at::Tensor& qkv) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(qkv.size(4)));
+  const auto q = qkv.select(2, 0).transpose(0, 1);
+  const auto kv = qkv.slice(2, 1, 3);
+  const bool delay = delayed();
+  if (store_) settle(block);
+  auto incoming = exchange(kv, !(delay && call_.last_step));
+  std::vector<kernels::KeyValueRun> here{run_of(kv)};
+  if (store_) {
+    store_->put(block, call_.step, call_.tokens[rank_], kv, !call_.synchronous);
+    const auto fresh = fresh_tokens();
+    if (!call_.synchronous && models::count_of(fresh) > 0) {
+      const auto choices = store_->choose(block, call_.step, fresh);
+      auto kept = store_->runs(block, choices, factors(block, choices));
+      here.insert(here.end(), std::make_move_iterator(kept.begin()),
+                  std::make_move_iterator(kept.end()));
+    }
+  }
+  if (delay || incoming.empty()) {
+    auto& later = later_[block];
+    later.insert(later.end(), std::make_move_iterator(incoming.begin()),
+                 std::make_move_iterator(incoming.end()));
+    return kernels::attention(q, here, scale);
+  }
+  auto sum = kernels::attention_part(q, here, scale);
+  const auto type = sum.out.scalar_type();
+  if (incoming.size() > 1) sum.out = sum.out.to(at::kFloat);
+  for (auto& one : incoming) {
+    links_.wait(one.work);
+    kernels::merge_attention(sum, kernels::attention_part(q, {run_of(one.kv)}, scale));
+    if (store_) store_->put(block, call_.step, one.runs, one.kv, false);
+  }
+  return sum.out.to(type);
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,43 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "actors/parallel/head_exchange.h"
+#include "actors/parallel/ring_attention.h"
+#include "models/dit/attention_port.h"
+
+namespace troupe::actors {
+
+/// Attention over all tokens of the picture from ranks that hold some of them: heads are exchanged
+/// among ulysses ranks, keys and values among ring ranks, and what other calls computed is kept.
+/// One rank with nothing kept is plain attention. Source: USP (Fang & Zhao), PipeFusion (Fang et
+/// al.).
+class SequenceAttention final : public models::AttentionPort {
+ public:
+  struct Place {
+    int ring_rank = 0;
+    int ring_degree = 1;
+    int ulysses_rank = 0;
+    int ulysses_degree = 1;
+  };
+  /// `exchange` is empty for one ulysses rank.
+  SequenceAttention(Place place, std::optional<HeadExchange> exchange, RingAttention ring)
+      : place_(place), exchange_(std::move(exchange)), ring_(std::move(ring)) {}
+
+  /// The next calls are for these tokens, by sequence rank = ring rank · ulysses degree + ulysses
+  /// rank.
+  void begin(const std::vector<models::TokenRuns>& tokens, int step, bool synchronous,
+             bool last_step);
+  at::Tensor attend(int block, const at::Tensor& qkv) override;
+
+  std::int64_t bytes() const { return ring_.bytes(); }
+
+ private:
+  Place place_;
+  std::optional<HeadExchange> exchange_;
+  RingAttention ring_;
+  std::vector<std::int64_t> peer_tokens_;  // of each ulysses rank
+};
+
+}  // namespace troupe::actors

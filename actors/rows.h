@@ -1,0 +1,21 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "models/dit/diffusion_transformer.h"
+#include "models/dit/kv_store.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::actors {
+
+using RowRuns = std::vector<models::TokenRows>;
+
+/// Token rows that a sequence rank computes in a micro-step, or with micro_step -1 in a step of the
+/// whole picture: all its runs, neighbours joined, empty ones left out.
+RowRuns rows_of(const std::vector<wire::RowShares>& micro_steps, int micro_step, int sequence_rank);
+
+std::int64_t count_rows(const RowRuns& rows);
+
+models::TokenRuns tokens_of(const RowRuns& rows, std::int64_t columns);
+
+}  // namespace troupe::actors

@@ -1,0 +1,160 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace troupe::published {
+
+/// How a row was run. `best`: the authors' best mix of cfg, pp and sequence parallelism, which they
+/// do not name; patches and mix are then the ones that the simulation finds quickest.
+struct Run {
+  std::string how;  // one | best | tp | ulysses | ring | usp | distrifusion | pipefusion
+  int devices = 1;
+  int ulysses = 1;  // usp
+  int ring = 1;
+  int cfg = 1;
+  int warmup = 1;
+};
+
+struct Row {
+  int pixels = 0;  // a side
+  Run run;
+  double seconds = 0;
+};
+
+struct Table {
+  std::string name;
+  std::string model;    // pixart | sd3 | flux
+  std::string machine;  // of controller/plan/machine.h
+  int steps = 20;
+  bool compiled = false;  // torch.compile
+  std::vector<Row> rows;
+};
+
+/// Latencies that xDiT's documentation and figures and the PipeFusion paper print, in seconds.
+/// Figures whose labels contradict their axes are left out, and so is what does not name its
+/// hardware.
+inline std::vector<Table> tables() {
+  const auto line = [](int pixels, std::vector<double> seconds, int first = 1) {
+    std::vector<Row> rows;
+    int devices = first;
+    for (const double value : seconds) {
+      rows.push_back({pixels, {devices == 1 ? "one" : "best", devices}, value});
+      devices *= 2;
+    }
+    return rows;
+  };
+  const auto join = [](std::vector<std::vector<Row>> parts) {
+    std::vector<Row> all;
+    for (const auto& part : parts)
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  /// One size of the tables that compare methods; 0 = not run or out of memory.
+  const auto methods = [](int devices, int pixels, double one, double tp, double pipefusion,
+                          double distrifusion, double ulysses, double ring) {
+    std::vector<Row> rows{{pixels, {"one", 1}, one}};
+    const auto add = [&](const char* how, double seconds) {
+      if (seconds > 0) rows.push_back({pixels, {how, devices}, seconds});
+    };
+    add("tp", tp), add("pipefusion", pipefusion), add("distrifusion", distrifusion);
+    add("ulysses", ulysses), add("ring", ring);
+    return rows;
+  };
+  const auto usp = [](std::vector<double> seconds) {
+    const int degrees[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 4}};
+    std::vector<Row> rows;
+    for (std::size_t i = 0; i < seconds.size(); ++i) {
+      const auto [u, r] = degrees[i];
+      rows.push_back({1024, {u * r == 1 ? "one" : "usp", u * r, u, r}, seconds[i]});
+    }
+    return rows;
+  };
+  return {
+      {"PixArt, best mix, L40 PCIe", "pixart", "l40", 20, false,
+       join({line(1024, {2.8, 1.4, 0.82, 0.62, 0.69}), line(2048, {21.6, 10.66, 5.43, 3.09, 2.07}),
+             line(4096, {244.89, 120.61, 60.81, 33, 16.9})})},
+      {"SD3-medium, best mix, L40 PCIe", "sd3", "l40", 20, false,
+       join({line(1024, {3.92, 1.91, 1.26, 0.91, 0.82}),
+             line(2048, {22.82, 11.12, 6.15, 3.67, 2.54})})},
+      {"FLUX.1-dev, best mix, L40 PCIe", "flux", "l40", 28, false,
+       join({line(1024, {18.36, 11.03, 7.05, 5.53, 4.78}),
+             line(2048, {105.7, 58.15, 30.1, 18.68, 27.99}),
+             line(4096, {855.13, 470.83, 235.95, 133.64, 70.32})})},
+      {"FLUX.1-schnell, best mix, L40 PCIe", "flux", "l40", 4, false,
+       join({line(1024, {3.18, 1.87, 1.87, 1.53}), line(2048, {14.71, 8.62, 4.46, 3.67})})},
+      {"PixArt, best mix, A100 NVLink", "pixart", "a100-nvlink", 20, false,
+       join({line(1024, {1.99, 1.02, 0.88, 0.69}), line(2048, {15.8, 8.32, 4.22, 2.27}),
+             line(4096, {186.08, 91.01, 44.97, 22.11})})},
+      {"SD3-medium, best mix, A100 NVLink", "sd3", "a100-nvlink", 20, false,
+       join({line(1024, {2.71, 1.43, 1.01, 0.94}), line(2048, {15.91, 8.11, 4.58, 2.81})})},
+      {"FLUX.1-dev, best mix, A100 NVLink", "flux", "a100-nvlink", 28, false,
+       line(1024, {12.77, 8.16, 5.55, 4.13})},
+      {"FLUX.1-schnell, best mix, A100 NVLink", "flux", "a100-nvlink", 4, false,
+       join({line(1024, {2.18, 1.48, 1.12, 0.93}), line(2048, {11.06, 6.17, 3.8, 2.63})})},
+      {"FLUX.1-dev, USP, H100 NVLink, eager", "flux", "h100-nvlink", 28, false,
+       usp({6.71, 4.38, 5.31, 5.19, 4.24, 5.11})},
+      {"FLUX.1-dev, USP, H100 NVLink, compiled", "flux", "h100-nvlink", 28, true,
+       usp({4.30, 2.68, 2.60, 1.80, 1.63, 1.98})},
+      {"PixArt by method, 8 L40 PCIe", "pixart", "l40", 20, false,
+       join({methods(8, 1024, 2.8, 2.7, 0.62, 1.27, 5.62, 1.47),
+             {{1024, {"pipefusion", 8, 1, 1, 2}, 0.55}}})},
+      {"Warm-up 0, 1, 2 of PixArt, pp 8, L40 PCIe",
+       "pixart",
+       "l40",
+       20,
+       false,
+       {{1024, {"one", 1}, 2.8},
+        {1024, {"pipefusion", 8, 1, 1, 1, 0}, 0.71},
+        {1024, {"pipefusion", 8, 1, 1, 1, 1}, 0.82},
+        {1024, {"pipefusion", 8, 1, 1, 1, 2}, 0.91}}},
+      {"Warm-up 0, 1, 2 of SD3, pp 8, L40 PCIe",
+       "sd3",
+       "l40",
+       20,
+       false,
+       {{1024, {"one", 1}, 3.92},
+        {1024, {"pipefusion", 8, 1, 1, 1, 0}, 1.05},
+        {1024, {"pipefusion", 8, 1, 1, 1, 1}, 1.16},
+        {1024, {"pipefusion", 8, 1, 1, 1, 2}, 1.27}}},
+      {"Warm-up 0, 1, 2 of FLUX.1-dev, pp 8, L40 PCIe",
+       "flux",
+       "l40",
+       28,
+       false,
+       {{1024, {"one", 1}, 18.36},
+        {1024, {"pipefusion", 8, 1, 1, 1, 0}, 5.48},
+        {1024, {"pipefusion", 8, 1, 1, 1, 1}, 5.53},
+        {1024, {"pipefusion", 8, 1, 1, 1, 2}, 6.00}}},
+      {"PixArt by method, 8 A100 NVLink", "pixart", "a100-nvlink", 20, false,
+       join({methods(8, 1024, 2.085, 1.221, 0.9686, 0.7653, 1.1, 2.08),
+             methods(8, 2048, 16.22, 7.066, 4.061, 2.476, 2.46, 4.47),
+             methods(8, 4096, 183.6, 36.33, 45.04, 25.24, 23.31, 27.41),
+             methods(8, 8192, 2728, 455.9, 616.8, 0, 346.31, 363.63)})},
+      {"PixArt, PipeFusion's paper, 8 A100 NVLink",
+       "pixart",
+       "a100-nvlink",
+       20,
+       false,
+       {{1024, {"one", 1}, 2.085},
+        {2048, {"one", 1}, 16.22},
+        {4096, {"one", 1}, 183.6},
+        {1024, {"pipefusion", 8}, 0.66},
+        {2048, {"pipefusion", 8}, 2.59},
+        {4096, {"pipefusion", 8}, 22.39}}},
+      {"PixArt by method, 4 A100 PCIe", "pixart", "a100-pcie", 20, false,
+       join({methods(4, 1024, 2.085, 4.915, .866, 2.331, 1.741, 2.633),
+             methods(4, 2048, 16.22, 19.45, 5.37, 9.622, 7.932, 11.05),
+             methods(4, 4096, 183.6, 105.7, 60.15, 68.35, 59.01, 65.85),
+             methods(4, 8192, 2728, 966, 880.2, 0, 710.95, 797.66)})},
+      {"PixArt by method, 8 L20 PCIe", "pixart", "l20", 20, false,
+       join({methods(8, 1024, 3.34, 8.42, .85, 4.43, 5.99, 1.74),
+             methods(8, 2048, 26.43, 14.3, 5.01, 6.317, 19.03, 6.62),
+             methods(8, 4096, 306.6, 82.49, 55.53, 0, 116.88, 49.87)})},
+      {"PixArt by method, 4 T4 PCIe", "pixart", "t4", 20, false,
+       join({methods(4, 512, 3.19, 2.52, 1.29, 1.34, 1.35, 0),
+             methods(4, 1024, 19, 10.21, 6.7, 0, 6.04, 0),
+             methods(4, 2048, 201.92, 74.06, 67.82, 0, 56.18, 0)})},
+  };
+}
+
+}  // namespace troupe::published

@@ -1,0 +1,144 @@
+#include "controller/gateway/model_reader.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "models/spec/fingerprint.h"
+
+namespace troupe::gateway {
+namespace {
+
+constexpr std::size_t kRemembered = 8;
+constexpr int kAttempts = 3;
+constexpr std::chrono::seconds kEndDeadline{2};
+
+/// Of the worker's thread alone.
+class Memory {
+ public:
+  explicit Memory(ModelReader::Read read) : read_(std::move(read)) {}
+
+  ModelReading look(const std::string& folder) {
+    ModelReading reading;
+    try {
+      for (int attempt = 0; attempt < kAttempts; ++attempt) {
+        reading.fingerprint = spec::fingerprint(folder);
+        if ((reading.model = find(reading.fingerprint))) return reading;
+        reading.model = std::make_shared<const spec::ModelSpec>(read_(folder));
+        if (spec::fingerprint(folder) != reading.fingerprint) continue;  // it changed meanwhile
+        remember(reading);
+        return reading;
+      }
+      reading.error = "[read_model] " + folder + ": it is being written to: try again later";
+    } catch (const std::exception& error) {
+      reading.error = error.what();
+    } catch (...) {
+      reading.error = "[read_model] " + folder + ": an exception without text";
+    }
+    reading.model = nullptr;
+    return reading;
+  }
+
+ private:
+  std::shared_ptr<const spec::ModelSpec> find(std::uint64_t fingerprint) {
+    const auto known = std::ranges::find(models_, fingerprint, &ModelReading::fingerprint);
+    if (known == models_.end()) return nullptr;
+    std::rotate(models_.begin(), known, known + 1);
+    return models_.front().model;
+  }
+  void remember(const ModelReading& reading) {
+    models_.push_front(reading);
+    if (models_.size() > kRemembered) models_.pop_back();
+  }
+
+  ModelReader::Read read_;
+  std::deque<ModelReading> models_;  // the last used first
+};
+
+}  // namespace
+
+struct ModelReader::Shared {
+  Shared(boost::asio::io_context& io_, Read read_)
+      : io(io_), memory(read_ ? std::move(read_) : [](const std::string& folder) {
+          return spec::read_model_spec(folder);
+        }) {}
+
+  boost::asio::io_context& io;  // by others than its own thread only while not `closed`
+  Memory memory;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::string> folders;
+  std::deque<ModelReading> readings;
+  std::deque<Handler> handlers;  // the loop's own
+  std::thread thread;
+  bool closed = false;
+  bool ended = false;
+};
+
+ModelReader::ModelReader(boost::asio::io_context& io, Read read)
+    : shared_(std::make_shared<Shared>(io, std::move(read))) {
+  shared_->thread = std::thread([shared = shared_] { work(shared); });
+}
+
+ModelReader::~ModelReader() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->closed = true;
+  shared_->handlers.clear();
+  shared_->changed.notify_all();
+  const bool ended =
+      shared_->changed.wait_for(lock, kEndDeadline, [this] { return shared_->ended; });
+  lock.unlock();
+  if (ended) {
+    shared_->thread.join();
+  } else {
+    shared_->thread.detach();
+  }
+}
+
+void ModelReader::read(std::string folder, Handler handler) {
+  shared_->handlers.push_back(std::move(handler));
+  const std::lock_guard lock(shared_->mutex);
+  shared_->folders.push_back(std::move(folder));
+  shared_->changed.notify_all();
+}
+
+std::size_t ModelReader::waiting() const {
+  return shared_->handlers.size();
+}
+
+void ModelReader::work(const std::shared_ptr<Shared>& shared) {
+  std::unique_lock lock(shared->mutex);
+  for (;;) {
+    shared->changed.wait(lock, [&] { return shared->closed || !shared->folders.empty(); });
+    if (shared->closed) break;
+    const std::string folder = std::move(shared->folders.front());
+    shared->folders.pop_front();
+    lock.unlock();
+    ModelReading reading = shared->memory.look(folder);
+    lock.lock();
+    if (shared->closed) break;
+    shared->readings.push_back(std::move(reading));
+    boost::asio::post(shared->io, [shared] { hand_over(shared); });
+  }
+  shared->ended = true;
+  shared->changed.notify_all();
+}
+
+void ModelReader::hand_over(const std::shared_ptr<Shared>& shared) {
+  ModelReading reading;
+  {
+    const std::lock_guard lock(shared->mutex);
+    if (shared->closed) return;
+    reading = std::move(shared->readings.front());
+    shared->readings.pop_front();
+  }
+  const Handler handler = std::move(shared->handlers.front());
+  shared->handlers.pop_front();
+  handler(reading);
+}
+
+}  // namespace troupe::gateway

@@ -1,0 +1,48 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/spec/model_spec.h"
+
+namespace troupe::gateway {
+
+/// What a folder holds, and its fingerprint (models/spec/fingerprint.h) at that time; or why it
+/// cannot be read.
+struct ModelReading {
+  std::shared_ptr<const spec::ModelSpec> model;  // null on failure
+  std::uint64_t fingerprint = 0;
+  std::string error;  // one line
+};
+
+/// Reads model folders on a thread of its own: headers of many shards on a slow disk must not keep
+/// the controller's loop from its heartbeats. A folder that was read before and has not changed
+/// since is known by its fingerprint. Belongs to the thread that runs `io`.
+class ModelReader {
+ public:
+  using Handler = std::function<void(const ModelReading&)>;
+  using Read = std::function<spec::ModelSpec(const std::string& folder)>;
+
+  explicit ModelReader(boost::asio::io_context& io, Read read = {});
+  /// Handlers that have not been called are dropped. Waits a moment for a reading in hand; one that
+  /// hangs in the file system is left to itself.
+  ~ModelReader();
+  ModelReader(const ModelReader&) = delete;
+  ModelReader& operator=(const ModelReader&) = delete;
+
+  /// The handler is called on the loop, in the order of these calls, never inside one.
+  void read(std::string folder, Handler handler);
+  /// Readings asked for and not yet handed over.
+  std::size_t waiting() const;
+
+ private:
+  struct Shared;
+  static void work(const std::shared_ptr<Shared>& shared);
+  static void hand_over(const std::shared_ptr<Shared>& shared);
+
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace troupe::gateway

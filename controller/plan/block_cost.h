@@ -1,0 +1,55 @@
+#pragma once
+#include "controller/plan/cost_model.h"
+#include "controller/plan/layout.h"
+#include "controller/plan/ways.h"
+
+namespace troupe::plan {
+
+/// Seconds of one block in one micro-step at the costliest rank.
+struct BlockTime {
+  double computing = 0;
+  double transferring = 0;  // exposed
+  double hidden = 0;        // DistriFusion's exchange, which may lie under the whole wave
+};
+
+/// Rows of one micro-step: of the costliest rank, of its ring block, of all ranks.
+struct MicroRows {
+  double own = 0;
+  double block = 0;
+  double all = 0;
+  bool patched = false;
+  bool with_text = false;  // joint models: the text's tokens go along
+  bool predicts = false;
+};
+
+/// Costs of a block by what it computes; made once for a mesh.
+class BlockCost {
+ public:
+  BlockCost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
+            const Machine& machine, const Engine& engine);
+
+  BlockTime operator()(const MicroRows& rows) const;
+  /// Seconds of the matrix products of `tokens` with `weights` elements.
+  double products(double tokens, double weights) const;
+  double batch() const { return batch_; }
+  double element() const { return element_; }
+  const Ways& ways() const { return ways_; }
+
+ private:
+  double computed(double flops, double elements, double bytes, double speed) const;
+  double attention(double queries, double keys) const;
+  double exposed_transfers(double tokens) const;
+  double ring_transfer(double block_tokens) const;
+
+  const ModelShape& model_;
+  const JobShape& job_;
+  const mesh::Degrees& degrees_;
+  const Machine& machine_;
+  const Engine& engine_;
+  Ways ways_;
+  double batch_ = 1;       // images × branches of an actor
+  double element_ = 4;     // bytes
+  double head_share_ = 1;  // of all heads, what the costliest rank attends with
+};
+
+}  // namespace troupe::plan

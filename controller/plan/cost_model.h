@@ -1,0 +1,31 @@
+#pragma once
+#include "controller/mesh/mesh.h"
+#include "controller/plan/machine.h"
+#include "controller/plan/shape.h"
+
+namespace troupe::plan {
+
+/// Predicted seconds of one job, by phase.
+struct JobCost {
+  double text = 0;
+  double synchronous = 0;  // the steps of the whole picture: warm-up, or all of an exact job
+  double patched = 0;      // the steps that go patch by patch, with filling and draining
+  double decode = 0;
+  /// Of the synchronous and patched seconds, what the busiest actor computes, and what it waits for
+  /// exposed transfers; the rest is pipeline bubbles.
+  double computing = 0;
+  double transferring = 0;
+
+  double denoise() const { return synchronous + patched; }
+  double total() const { return text + denoise() + decode; }
+};
+
+/// Seconds of a job on a mesh, from shapes alone: FLOPs against speeds that fall for small
+/// products, memory traffic, launches; Ulysses and tp exposed, ring hidden behind attention as far
+/// as it goes, DistriFusion's exchange behind its whole wave, pipeline edges behind computing.
+/// docs/planner.md says what it leaves out. The costliest rank decides, which is the first one:
+/// remainders go to the first. `decoders`: actors that decode a replica's pictures together.
+JobCost estimate_cost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
+                      int decoders, const Machine& machine, const Engine& engine = {});
+
+}  // namespace troupe::plan

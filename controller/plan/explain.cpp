@@ -1,0 +1,174 @@
+#include "controller/plan/explain.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "controller/plan/shape.h"
+
+namespace troupe::plan {
+namespace {
+
+template <class... Values>
+std::string line(const char* format, Values... values) {
+  char text[240];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  return bytes < 10'000 ? line("%llu B", static_cast<unsigned long long>(bytes))
+                        : line("%.2f MB", static_cast<double>(bytes) / 1e6);
+}
+
+/// Left-aligned, by characters and not bytes.
+std::string padded(std::string text, std::size_t width) {
+  const auto characters =
+      static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+        return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+      }));
+  if (characters < width) text.append(width - characters, ' ');
+  return text;
+}
+
+const Candidate* picked(const Explanation& explanation) {
+  for (const auto& candidate : explanation.candidates)
+    if (candidate.refused.empty()) return &candidate;
+  return nullptr;
+}
+
+/// All methods' orders for the whole request on as many devices as the pick has in a branch.
+std::vector<PaperOrder> orders(const Explanation& explanation, const spec::ModelSpec& model) {
+  const Plan& plan = explanation.plan;
+  const int images = plan.images.front().end - plan.images.front().begin;
+  const double tokens = static_cast<double>(images * plan.branches_per_actor()) *
+                        static_cast<double>(plan.token_rows * plan.token_columns);
+  return paper_orders(tokens, static_cast<double>(model.transformer.inner_dim()),
+                      static_cast<int>(model.transformer.num_layers),
+                      plan.degrees.pp * plan.degrees.sp() * plan.degrees.tp,
+                      plan.request.dtype == "float32" ? 4 : 2);
+}
+
+std::string candidates_text(const Explanation& explanation) {
+  std::string text = padded("degrees", 36) +
+                     "actors  vae  text s   denoise s  decode s  total s    sent a rank    peak "
+                     "memory\n";
+  const Candidate* pick = picked(explanation);
+  for (const auto& candidate : explanation.candidates) {
+    const auto& cost = candidate.cost;
+    text += padded((&candidate == pick ? "* " : "  ") + to_text(candidate.parallelism), 36) +
+            line("%-7d %-4d %-8.3g %-10.4g %-9.3g %-10.4g ", candidate.actors(),
+                 candidate.parallelism.vae, cost.text, cost.denoise(), cost.decode, cost.total()) +
+            padded(bytes_text(candidate.sent), 15) + bytes_text(candidate.memory) +
+            (candidate.refused.empty() ? "" : "  refused, " + candidate.refused) + "\n";
+  }
+  return text;
+}
+
+std::string traffic_text(const Explanation& explanation) {
+  std::string text =
+      "bytes sent over the tensor plane in the whole job, by rank and kind of group\n";
+  for (std::size_t rank = 0; rank < explanation.traffic.size(); ++rank) {
+    const auto& own = explanation.traffic[rank];
+    text += line("  rank %-4zu", rank) + padded(bytes_text(own.total()), 14);
+    for (const auto& [role, bytes] : own.sent)
+      text += role + " " + bytes_text(bytes) + "  ";
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += "\n";
+  }
+  return text;
+}
+
+nlohmann::json to_json(const Candidate& candidate) {
+  const auto& at = candidate.parallelism;
+  const auto& cost = candidate.cost;
+  return {{"dp", at.dp},
+          {"cfg", at.cfg},
+          {"pp", at.pp},
+          {"ulysses", at.ulysses},
+          {"ring", at.ring},
+          {"tp", at.tp},
+          {"vae", at.vae},
+          {"actors", candidate.actors()},
+          {"seconds",
+           {{"text", cost.text},
+            {"synchronous", cost.synchronous},
+            {"patched", cost.patched},
+            {"decode", cost.decode},
+            {"total", cost.total()},
+            {"computing", cost.computing},
+            {"transferring", cost.transferring}}},
+          {"sent", candidate.sent},
+          {"memory", candidate.memory},
+          {"refused", candidate.refused}};
+}
+
+}  // namespace
+
+Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int actors,
+                    const Machine& machine, const Limits& limits) {
+  Explanation explanation;
+  explanation.machine = machine;
+  explanation.actors = actors;
+  auto parallelism = job.parallelism;
+  if (parallelism.automatic) {
+    explanation.candidates = choose_degrees(model, job.request, actors, machine, limits);
+    const Candidate* pick = picked(explanation);
+    // With none that fits, this says what is missing.
+    parallelism = pick ? pick->parallelism
+                       : automatic_parallelism(model, job.request, actors, machine, limits);
+    explanation.plan = make_plan(model, job.request, parallelism);
+  } else {
+    explanation.plan = make_plan(model, job.request, parallelism);
+    explanation.candidates = {judge(parallelism, explanation.plan, model, machine, limits)};
+  }
+  explanation.traffic = predict_traffic(explanation.plan, model);
+  return explanation;
+}
+
+std::string to_text(const Explanation& explanation, const spec::ModelSpec& model) {
+  const Machine& machine = explanation.machine;
+  const auto& request = explanation.plan.request;
+  std::string text = "predicted for " + machine.name + ", " + std::to_string(explanation.actors) +
+                     (explanation.actors == 1 ? " actor" : " actors");
+  text += line(": %.4g TFLOP/s in ", machine.flops(request.dtype) / 1e12) + request.dtype +
+          line(", %.3g GB/s and %.3g µs between actors\n", machine.inside.bandwidth / 1e9,
+               machine.inside.latency * 1e6);
+  text += candidates_text(explanation) + traffic_text(explanation);
+  text += "orders of the papers for each method alone on these actors, bytes a step and device\n";
+  for (const auto& order : orders(explanation, model)) {
+    text += "  " + padded(order.method, 18) + padded(order.formula, 14) +
+            padded(bytes_text(static_cast<std::uint64_t>(order.bytes)), 14) +
+            (order.overlaps ? "behind computing\n" : "waited for\n");
+  }
+  return text;
+}
+
+nlohmann::json to_json(const Explanation& explanation, const spec::ModelSpec& model) {
+  using nlohmann::json;
+  json out;
+  out["machine"] = explanation.machine.name;
+  out["actors"] = explanation.actors;
+  out["candidates"] = json::array();
+  for (const auto& candidate : explanation.candidates)
+    out["candidates"].push_back(to_json(candidate));
+  out["picked"] = nullptr;
+  if (const auto* pick = picked(explanation)) out["picked"] = to_json(*pick);
+  out["traffic"] = json::array();
+  for (std::size_t rank = 0; rank < explanation.traffic.size(); ++rank) {
+    out["traffic"].push_back({{"rank", rank},
+                              {"total", explanation.traffic[rank].total()},
+                              {"sent", explanation.traffic[rank].sent}});
+  }
+  out["papers"] = json::array();
+  for (const auto& order : orders(explanation, model)) {
+    out["papers"].push_back({{"method", order.method},
+                             {"formula", order.formula},
+                             {"bytes_a_step", order.bytes},
+                             {"overlaps", order.overlaps}});
+  }
+  out["plan"] = to_json(explanation.plan);
+  return out;
+}
+
+}  // namespace troupe::plan

@@ -1,0 +1,28 @@
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "controller/plan/planner.h"
+#include "controller/plan/traffic.h"
+
+namespace troupe::plan {
+
+/// Why degrees are what they are: what `troupe plan --explain` prints before the plan.
+struct Explanation {
+  Machine machine;
+  int actors = 1;                     // how many there are
+  std::vector<Candidate> candidates;  // quickest first
+  Plan plan;                          // of the mix that was picked
+  std::vector<RankTraffic> traffic;   // its bytes, by world rank
+};
+
+/// Explains the degrees asked for; where they are automatic, what was picked among which. Throws as
+/// choose_degrees, automatic_parallelism and make_plan do.
+Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int actors,
+                    const Machine& machine, const Limits& limits = {});
+
+std::string to_text(const Explanation& explanation, const spec::ModelSpec& model);
+nlohmann::json to_json(const Explanation& explanation, const spec::ModelSpec& model);
+
+}  // namespace troupe::plan

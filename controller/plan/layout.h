@@ -1,0 +1,37 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "controller/mesh/mesh.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::plan {
+
+/// Which token rows each sequence rank computes in each micro-step of a step; sequence rank =
+/// ring rank × ulysses + ulysses rank. It follows from the request's patches and the degrees alone,
+/// so costs can be worked out for meshes that nobody has planned yet.
+struct Layout {
+  /// [micro-step][sequence rank]: rows of one run, possibly none. A micro-step is a patch, of
+  /// distrifusion a wave of `ring` patches.
+  std::vector<std::vector<wire::RowRange>> shares;
+  /// Rows of a synchronous step by sequence rank: all of its runs together.
+  std::vector<int> whole;
+  /// distrifusion: in each micro-step, whether a ring rank has a patch. Else all true.
+  std::vector<std::vector<bool>> busy;
+
+  int micro_steps() const { return static_cast<int>(shares.size()); }
+  int rows(int micro, int sequence_rank) const {
+    const auto& run = shares[micro][sequence_rank];
+    return run.end - run.begin;
+  }
+};
+
+/// `patches` as in the plan: one entry where the method is exact.
+Layout layout_of(const std::string& method, const std::vector<wire::RowRange>& patches, int ring,
+                 int ulysses);
+
+/// Heads that (tp rank, ulysses rank) attends with: split over tp, then over ulysses, remainders
+/// first.
+int heads_of(int heads, const mesh::Degrees& degrees, int tp_rank, int ulysses_rank);
+
+}  // namespace troupe::plan

@@ -1,0 +1,69 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace troupe::plan {
+
+/// What one device computes. Speeds are what large operations reach, not data-sheet peaks.
+struct Device {
+  double half_flops = 0;       // FLOP/s of matrix products in bfloat16 and float16
+  double float_flops = 0;      // FLOP/s of matrix products in float32
+  double attention_share = 1;  // speed of attention ÷ speed of matrix products
+  double bandwidth = 0;        // bytes/s of its memory
+  std::uint64_t memory = 0;    // bytes; 0 = not known
+  double launch = 0;           // seconds that issuing one operation takes
+  bool queues = true;          // operations are issued ahead and computed behind (GPUs)
+  /// Output elements of a matrix product at which half of the speed is reached: small ones leave
+  /// processors idle.
+  double half_speed_elements = 0;
+};
+
+/// What one transfer costs: latency + bytes ÷ bandwidth. A device's sends share its bandwidth.
+struct Link {
+  double latency = 0;    // seconds
+  double bandwidth = 0;  // bytes/s out of one device
+};
+
+/// Hosts of equal devices. A pure value, so what is not here can be planned for.
+struct Machine {
+  std::string name;
+  Device device;
+  Link inside;               // between devices of a host
+  Link between;              // between hosts; its bandwidth is shared by a host's devices
+  int devices_per_host = 8;  // world ranks fill one host after the other
+  int devices = 1;
+  /// How many devices a host can keep busy at once; 0 = all. CPU actors share cores.
+  int busy_devices_per_host = 0;
+
+  /// The link that a transfer between two world ranks takes.
+  const Link& link(int a, int b) const {
+    return a / devices_per_host == b / devices_per_host ? inside : between;
+  }
+  /// FLOP/s of large matrix products in this type.
+  double flops(const std::string& dtype) const {
+    return dtype == "float32" ? device.float_flops : device.half_flops;
+  }
+};
+
+/// Names of the machines in the table, such as "l40".
+std::vector<std::string> machine_names();
+
+/// A machine of the table: NAME, NAMExN or NAME-xN with N devices (8, 16 on two hosts, ...), such
+/// as "l40x8", "a100-nvlink-x8", "cpux4". Throws std::invalid_argument, listing the names, for
+/// another text and for a number outside 1 to 1024.
+Machine machine_of(const std::string& text);
+
+/// One host of CPU actors by what this project measured (README, Figures). Each has as many of the
+/// `cores` as go round, at least one; 0 = a core each.
+Machine this_cpu(int actors, int cores = 0);
+
+/// The machine as a job finds it that keeps `actors` of its devices busy at once: slower where they
+/// share processors.
+Machine shared_by(const Machine& machine, int actors);
+
+/// The machine made faster or slower so that what was predicted to take `predicted` seconds of
+/// computing takes `measured`; links stay. Throws std::invalid_argument unless both are above 0.
+Machine calibrated(Machine machine, double predicted, double measured);
+
+}  // namespace troupe::plan

@@ -1,0 +1,209 @@
+#include "controller/plan/planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+#include "controller/plan/traffic.h"
+
+namespace troupe::plan {
+namespace {
+
+/// More actors than this are planned for, but not tried in every mix.
+constexpr int kMostActors = 64;
+/// Latent rows below which a decoder's share is mostly halo.
+constexpr int kRowsPerDecoder = 8;
+
+mesh::Degrees degrees_of(const wire::Parallelism& of) {
+  return {
+      .dp = of.dp, .cfg = of.cfg, .pp = of.pp, .ring = of.ring, .ulysses = of.ulysses, .tp = of.tp};
+}
+
+/// Equal to the nanosecond is equal.
+auto order_of(const Candidate& candidate) {
+  const auto& at = candidate.parallelism;
+  return std::make_tuple(std::llround(candidate.cost.total() * 1e9), candidate.actors(), at.dp,
+                         at.cfg, at.pp, at.ulysses, at.ring, at.tp);
+}
+
+/// Calls `use` with every mix of at most `actors` that could suit the request.
+template <class Use>
+void for_each_mix(const Plan& alone, const spec::ModelSpec& model, int actors, const Use& use) {
+  const int heads = static_cast<int>(model.transformer.num_attention_heads);
+  const int rows = static_cast<int>(alone.token_rows);
+  const int layers = static_cast<int>(model.transformer.num_layers);
+  wire::Parallelism mix;
+  for (mix.dp = 1; mix.dp <= std::min(actors, alone.picture_count()); ++mix.dp) {
+    for (mix.cfg = 1; mix.cfg <= (alone.guidance ? 2 : 1); ++mix.cfg) {
+      const int branches = mix.dp * mix.cfg;
+      for (mix.pp = 1; mix.pp <= layers && branches * mix.pp <= actors; ++mix.pp) {
+        const int stages = branches * mix.pp;
+        for (mix.ring = 1; mix.ring <= rows && stages * mix.ring <= actors; ++mix.ring) {
+          const int rings = stages * mix.ring;
+          for (mix.tp = 1; mix.tp <= heads && rings * mix.tp <= actors; ++mix.tp) {
+            const int most = std::min(heads / mix.tp, rows / mix.ring);
+            for (mix.ulysses = 1; mix.ulysses <= most && rings * mix.tp * mix.ulysses <= actors;
+                 ++mix.ulysses)
+              use(mix);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// All actors of a replica that hold enough rows to decode.
+int decoders_of(const wire::Parallelism& mix, const Plan& alone) {
+  const int replica = degrees_of(mix).world() / mix.dp;
+  return std::clamp(static_cast<int>(alone.latent_height) / kRowsPerDecoder, 1, replica);
+}
+
+/// The plan with as many decoders as make_plan takes: all or one.
+std::optional<Plan> accepted(const spec::ModelSpec& model, const wire::ImageRequest& request,
+                             wire::Parallelism& mix) {
+  for (;;) {
+    try {
+      auto plan = make_plan(model, request, mix);
+      if (plan.degrees == degrees_of(mix)) return plan;
+      return std::nullopt;
+    } catch (const std::invalid_argument&) {
+      if (mix.vae == 1) return std::nullopt;
+      mix.vae = 1;
+    }
+  }
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  char text[32];
+  const bool large = bytes >= 10'000'000'000;
+  std::snprintf(text, sizeof text, large ? "%.2f GB" : "%.2f MB",
+                static_cast<double>(bytes) / (large ? 1e9 : 1e6));
+  return text;
+}
+
+std::vector<Candidate> ranked(const Plan& alone, const spec::ModelSpec& model, int actors,
+                              const Machine& machine) {
+  const auto model_shape = shape_of(model, alone.request);
+  const auto job_shape = shape_of(alone);
+  std::vector<Candidate> all;
+  for_each_mix(alone, model, std::min(actors, kMostActors), [&](const wire::Parallelism& mix) {
+    Candidate candidate;
+    candidate.parallelism = mix;
+    candidate.parallelism.vae = decoders_of(mix, alone);
+    const auto cost = [&](int decoders) {
+      return estimate_cost(model_shape, job_shape, degrees_of(mix), decoders, machine);
+    };
+    candidate.cost = cost(candidate.parallelism.vae);
+    // A small picture is decoded sooner than it is shared out.
+    const auto unshared = cost(1);
+    if (unshared.decode <= candidate.cost.decode) {
+      candidate.parallelism.vae = 1;
+      candidate.cost = unshared;
+    }
+    all.push_back(std::move(candidate));
+  });
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return order_of(a) < order_of(b); });
+  return all;
+}
+
+std::uint64_t memory_limit(const Machine& machine, const Limits& limits) {
+  return limits.memory > 0 ? limits.memory : machine.device.memory;
+}
+
+}  // namespace
+
+int Candidate::actors() const {
+  return degrees_of(parallelism).world();
+}
+
+std::string to_text(const wire::Parallelism& of) {
+  std::string text;
+  for (const auto& [name, degree] :
+       {std::pair{"dp", of.dp}, std::pair{"cfg", of.cfg}, std::pair{"pp", of.pp},
+        std::pair{"ulysses", of.ulysses}, std::pair{"ring", of.ring}, std::pair{"tp", of.tp}}) {
+    if (degree > 1)
+      text += (text.empty() ? "" : " × ") + std::string(name) + " " + std::to_string(degree);
+  }
+  return text.empty() ? "one actor" : text;
+}
+
+Candidate judge(const wire::Parallelism& parallelism, const Plan& plan,
+                const spec::ModelSpec& model, const Machine& machine, const Limits& limits) {
+  Candidate candidate;
+  candidate.parallelism = parallelism;
+  candidate.parallelism.automatic = false;
+  candidate.cost = estimate_cost(shape_of(model, plan.request), shape_of(plan), plan.degrees,
+                                 parallelism.vae, machine);
+  for (const auto& rank : predict_traffic(plan, model))
+    candidate.sent = std::max(candidate.sent, rank.total());
+  for (const auto& actor : plan.memory)
+    candidate.memory = std::max(candidate.memory, actor.peak());
+  const auto limit = memory_limit(machine, limits);
+  if (limit > 0 && candidate.memory > limit) {
+    candidate.refused =
+        "memory: " + bytes_text(candidate.memory) + " an actor, limit " + bytes_text(limit);
+  }
+  return candidate;
+}
+
+std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
+                                      const wire::ImageRequest& request, int actors,
+                                      const Machine& machine, const Limits& limits) {
+  if (actors < 1) {
+    throw std::invalid_argument("[planner] actors is " + std::to_string(actors) +
+                                ": at least 1 is needed");
+  }
+  const Plan alone = make_plan(model, request, {});
+  std::vector<Candidate> chosen;
+  std::size_t fitting = 0;
+  for (auto& candidate : ranked(alone, model, actors, machine)) {
+    if (fitting == limits.candidates) break;
+    const auto plan = accepted(model, request, candidate.parallelism);
+    if (!plan) continue;
+    candidate = judge(candidate.parallelism, *plan, model, machine, limits);
+    if (candidate.refused.empty()) ++fitting;
+    chosen.push_back(std::move(candidate));
+  }
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const auto& a, const auto& b) { return order_of(a) < order_of(b); });
+  return chosen;
+}
+
+wire::Parallelism automatic_parallelism(const spec::ModelSpec& model,
+                                        const wire::ImageRequest& request, int actors,
+                                        const Machine& machine, const Limits& limits) {
+  Limits one = limits;
+  one.candidates = 1;
+  const auto candidates = choose_degrees(model, request, actors, machine, one);
+  for (const auto& candidate : candidates)
+    if (candidate.refused.empty()) return candidate.parallelism;
+  const auto nearest =
+      std::min_element(candidates.begin(), candidates.end(),
+                       [](const auto& a, const auto& b) { return a.memory < b.memory; });
+  if (nearest == candidates.end()) {
+    throw std::invalid_argument("[planner] no mix of degrees on up to " + std::to_string(actors) +
+                                " actors suits this request");
+  }
+  throw std::invalid_argument("[planner] no mix of degrees on up to " + std::to_string(actors) +
+                              " actors fits in memory: " + to_text(nearest->parallelism) +
+                              " comes nearest and needs " + bytes_text(nearest->memory) +
+                              " an actor, limit " + bytes_text(memory_limit(machine, limits)));
+}
+
+Machine fitted_to(const Machine& machine, const Plan& plan, const spec::ModelSpec& model,
+                  double seconds) {
+  // What does not scale with the speed makes one division too little.
+  constexpr int kRounds = 8;
+  Machine fitted = machine;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto cost =
+        estimate_cost(shape_of(model, plan.request), shape_of(plan), plan.degrees, 1, fitted);
+    fitted = calibrated(std::move(fitted), cost.denoise(), seconds);
+  }
+  return fitted;
+}
+
+}  // namespace troupe::plan

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "controller/plan/cost_model.h"
+#include "controller/plan/machine.h"
+#include "controller/plan/plan.h"
+
+namespace troupe::plan {
+
+/// What a choice of degrees has to keep within.
+struct Limits {
+  std::uint64_t memory = 0;     // bytes an actor; 0 = the machine's, if that is known
+  std::size_t candidates = 12;  // how many that fit are wanted
+};
+
+/// One mix of degrees for a request. The request itself is the same for all.
+struct Candidate {
+  wire::Parallelism parallelism;
+  JobCost cost;
+  std::uint64_t sent = 0;    // bytes that the busiest rank sends in the whole job
+  std::uint64_t memory = 0;  // peak bytes of the fullest actor
+  std::string refused;       // "" = it can run; else why not: too much memory
+
+  int actors() const;
+};
+
+/// "cfg 2 × pp 4"; "one actor" where nothing is split.
+std::string to_text(const wire::Parallelism& parallelism);
+
+/// What a plan is predicted to take, send and need.
+Candidate judge(const wire::Parallelism& parallelism, const Plan& plan,
+                const spec::ModelSpec& model, const Machine& machine, const Limits& limits = {});
+
+/// Mixes of degrees on at most `actors` actors that make_plan accepts for this request, the
+/// quickest first; equally quick ones by fewer actors, then by smaller dp, cfg, pp, ulysses, ring,
+/// tp. The first `limits.candidates` that fit in memory, with those between them that do not.
+/// Degrees alone differ: method, patches, warm-up and everything else are the request's. Throws
+/// std::invalid_argument what make_plan refuses in the request, and when `actors` is below 1.
+std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
+                                      const wire::ImageRequest& request, int actors,
+                                      const Machine& machine, const Limits& limits = {});
+
+/// The degrees that `--parallel auto` stands for, with `automatic` unset. Throws
+/// std::invalid_argument as choose_degrees does, and when no mix fits in memory, naming the one
+/// that comes nearest, what it needs and what is there.
+wire::Parallelism automatic_parallelism(const spec::ModelSpec& model,
+                                        const wire::ImageRequest& request, int actors,
+                                        const Machine& machine, const Limits& limits = {});
+
+/// The machine as a finished job shows it: its speed fitted so that denoising by this plan is
+/// predicted to take `seconds`, as it did. Links and launches stay. Throws std::invalid_argument
+/// unless `seconds` is above 0.
+Machine fitted_to(const Machine& machine, const Plan& plan, const spec::ModelSpec& model,
+                  double seconds);
+
+}  // namespace troupe::plan

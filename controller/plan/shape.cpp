@@ -1,0 +1,108 @@
+#include "controller/plan/shape.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace troupe::plan {
+namespace {
+
+/// q, k, v and out; q and out of cross-attention; two of the feed-forward, four-fold wide.
+constexpr double kSquaresPerToken = 4 + 2 + 8;
+constexpr double kSquaresPerCaptionToken = 2;
+
+struct DecoderCost {
+  double flops = 0;  // a latent pixel
+  int convolutions = 0;
+
+  void convolve(double from, double to, double pixels, int side = 3) {
+    flops += 2 * from * to * side * side * pixels;
+    ++convolutions;
+  }
+  void resnet(double from, double to, double pixels) {
+    convolve(from, to, pixels);
+    convolve(to, to, pixels);
+    if (from != to) convolve(from, to, pixels, 1);
+  }
+};
+
+DecoderCost decoder_cost(const spec::VaeSpec& vae) {
+  DecoderCost cost;
+  const auto& widths = vae.block_out_channels;
+  const auto top = static_cast<double>(widths.back());
+  cost.convolve(static_cast<double>(vae.latent_channels), top, 1);
+  cost.resnet(top, top, 1);
+  if (vae.mid_block_add_attention) cost.flops += 2 * 4 * top * top;
+  cost.resnet(top, top, 1);
+  double from = top;
+  double pixels = 1;
+  for (std::size_t level = widths.size(); level-- > 0;) {
+    const auto to = static_cast<double>(widths[level]);
+    for (std::int64_t layer = 0; layer <= vae.layers_per_block; ++layer) {
+      cost.resnet(from, to, pixels);
+      from = to;
+    }
+    if (level == 0) break;
+    pixels *= 4;
+    cost.convolve(to, to, pixels);
+  }
+  cost.convolve(from, static_cast<double>(vae.out_channels), pixels);
+  return cost;
+}
+
+}  // namespace
+
+ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& request) {
+  const auto& transformer = model.transformer;
+  const auto& text = model.text_encoder;
+  const auto width = static_cast<double>(transformer.inner_dim());
+  ModelShape shape;
+  shape.layers = static_cast<int>(transformer.num_layers);
+  shape.width = width;
+  shape.heads = static_cast<int>(transformer.num_attention_heads);
+  shape.weights_per_block = kSquaresPerToken * width * width;
+  shape.caption_weights_per_block = kSquaresPerCaptionToken * width * width;
+  shape.text_tokens = request.max_sequence_length;
+  // Seven products, two attentions, two modulated norms, one sum: the rest is fused into these.
+  shape.operations_per_block = 12;
+  const auto decoder = decoder_cost(model.vae);
+  shape.decoder_flops = decoder.flops;
+  shape.decoder_convolutions = decoder.convolutions;
+  shape.decoder_attention_width = model.vae.mid_block_add_attention
+                                      ? static_cast<double>(model.vae.block_out_channels.back())
+                                      : 0;
+  const auto inner = static_cast<double>(text.d_kv * text.num_heads);
+  const double per_layer = static_cast<double>(text.d_model) *
+                           (4 * inner + (text.gated_gelu ? 3 : 2) * static_cast<double>(text.d_ff));
+  shape.text_flops = 2 * per_layer * static_cast<double>(text.num_layers);
+  return shape;
+}
+
+JobShape shape_of(const Plan& plan) {
+  JobShape shape;
+  shape.method = plan.request.method;
+  shape.predict = plan.request.kv == "predict";
+  shape.dtype = plan.request.dtype;
+  shape.patches = plan.patches;
+  shape.columns = static_cast<int>(plan.token_columns);
+  shape.patch_size = static_cast<int>(plan.latent_height / plan.token_rows);
+  shape.latent_channels = static_cast<int>(plan.latent_channels);
+  shape.pictures = plan.picture_count();
+  shape.guidance = plan.guidance;
+  shape.steps = plan.request.steps;
+  shape.synchronous_steps = plan.synchronous_steps;
+  return shape;
+}
+
+std::vector<int> stage_sizes(int layers, int stages, const Engine& engine) {
+  std::vector<int> sizes;
+  const int ceiling = (layers + stages - 1) / stages;
+  int left = layers;
+  for (int stage = 0; stage < stages; ++stage) {
+    const int even = layers / stages + (stage < layers % stages ? 1 : 0);
+    sizes.push_back(engine.ceiling_stages ? std::min(ceiling, left) : even);
+    left -= sizes.back();
+  }
+  return sizes;
+}
+
+}  // namespace troupe::plan

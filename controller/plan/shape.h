@@ -1,0 +1,75 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "controller/plan/plan.h"
+#include "models/spec/model_spec.h"
+
+namespace troupe::plan {
+
+/// What costs depend on in a diffusion transformer and what stands around it. Models that cannot be
+/// loaded here have shapes, too.
+struct ModelShape {
+  int layers = 0;
+  double width = 0;
+  int heads = 0;
+  /// Weights of one block that every token meets in a matrix product.
+  double weights_per_block = 0;
+  /// Of these the ones that a caption's tokens meet once a job (K,V of cross-attention).
+  double caption_weights_per_block = 0;
+  /// Text tokens are part of the sequence (SD3, FLUX); else they are cross-attended to.
+  bool joint = false;
+  int text_tokens = 0;
+  /// Kernels that one block launches.
+  int operations_per_block = 0;
+  /// FLOPs of the decoder for each latent pixel, and the width of its attention (0 = none).
+  double decoder_flops = 0;
+  double decoder_attention_width = 0;
+  int decoder_convolutions = 0;
+  /// FLOPs of the text encoder for each token.
+  double text_flops = 0;
+};
+
+/// Of the model folder; `text_tokens` from the request.
+ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& request);
+
+/// What costs depend on in a request. Degrees are not in here.
+struct JobShape {
+  std::string method = "exact";
+  bool predict = false;
+  std::string dtype = "float32";
+  std::vector<wire::RowRange> patches;  // token rows; one entry = whole picture
+  int columns = 0;
+  int patch_size = 2;       // latent pixels along a token's side
+  int latent_channels = 4;  // of which the prediction has as many
+  int pictures = 1;
+  bool guidance = true;
+  int steps = 20;
+  int synchronous_steps = 20;
+  bool decodes = true;  // text encoder and decoder count
+
+  int rows() const { return patches.empty() ? 0 : patches.back().end; }
+  double tokens() const { return static_cast<double>(rows()) * columns; }
+};
+
+JobShape shape_of(const Plan& plan);
+
+/// How an engine computes, where engines differ. The default is Troupe.
+struct Engine {
+  /// Copies of all K,V that a block makes in a patch's micro-step.
+  double kv_copies = 0;
+  /// Joint models: the text's tokens are computed with every patch, not with the first one only.
+  bool text_with_every_patch = false;
+  /// Stages get ceil(layers ÷ pp) blocks each, the last ones what is left.
+  bool ceiling_stages = false;
+  /// Seconds that the host waits around each message of a pipeline.
+  double message_overhead = 0;
+  /// Issuing an operation takes this many times as long as from C++.
+  double launch_factor = 1;
+};
+
+/// Blocks of each stage.
+std::vector<int> stage_sizes(int layers, int stages, const Engine& engine);
+
+}  // namespace troupe::plan

@@ -1,0 +1,174 @@
+#include "controller/plan/traffic.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "controller/plan/layout.h"
+
+namespace troupe::plan {
+namespace {
+
+using Bytes = std::uint64_t;
+
+Bytes size_of_dtype(const std::string& dtype) {
+  return dtype == "float32" ? 4 : 2;
+}
+
+/// Adds up what one rank sends.
+class Rank {
+ public:
+  Rank(const Plan& plan, const spec::ModelSpec& model, const Layout& layout,
+       const mesh::Coordinates& at)
+      : plan_(plan),
+        layout_(layout),
+        degrees_(plan.degrees),
+        at_(at),
+        sequence_(at.ring * plan.degrees.ulysses + at.ulysses),
+        columns_(plan.token_columns),
+        width_(model.transformer.inner_dim()),
+        head_dim_(model.transformer.attention_head_dim),
+        heads_(static_cast<int>(model.transformer.num_attention_heads)),
+        element_(size_of_dtype(plan.request.dtype)),
+        images_(plan.images[at.dp].end - plan.images[at.dp].begin),
+        batch_(images_ * plan.branches_per_actor()),
+        blocks_(plan.stages[at.pp].blocks()) {}
+
+  RankTraffic add_up() {
+    const Bytes steps = plan_.request.steps;
+    const Bytes whole_steps = plan_.synchronous_steps;
+    const Bytes patch_steps = steps - whole_steps;
+    const auto whole = [this](int sequence) { return layout_.whole[sequence]; };
+    add_micro_step(whole, whole_steps, patch_steps == 0 ? steps - 1 : whole_steps);
+    for (int micro = 0; micro < layout_.micro_steps(); ++micro) {
+      const auto own = [this, micro](int sequence) { return layout_.rows(micro, sequence); };
+      if (patch_steps > 0) add_micro_step(own, patch_steps, patch_steps - 1);
+      // Rows are extrapolated once they have the values of two steps.
+      const Bytes before = std::max<Bytes>(whole_steps, 2);
+      if (plan_.request.kv == "predict" && steps > before) add_sums(micro, steps - before);
+    }
+    add_caption();
+    std::erase_if(traffic_.sent, [](const auto& entry) { return entry.second == 0; });
+    return std::move(traffic_);
+  }
+
+ private:
+  /// `times` micro-steps, after `fed_back` of which latents return to the first stage.
+  template <class RowsOf>
+  void add_micro_step(const RowsOf& rows_of, Bytes times, Bytes fed_back) {
+    const Bytes rows = rows_of(sequence_);
+    const Bytes hidden = batch_ * rows * columns_ * width_;
+    traffic_.sent["ulysses"] += times * blocks_ * ulysses_bytes(rows_of);
+    traffic_.sent["ring"] += times * blocks_ * ring_bytes(rows_of);
+    // After self-attention, cross-attention and the feed-forward.
+    traffic_.sent["tp"] +=
+        times * blocks_ * 3 * all_reduce_bytes(hidden, element_, degrees_.tp, at_.tp);
+    const bool last = at_.pp == degrees_.pp - 1;
+    if (!last) traffic_.sent["edge"] += times * hidden * element_;
+    if (!last) return;
+    const Bytes latents = images_ * plan_.latent_channels * rows *
+                          (plan_.latent_height / plan_.token_rows) * plan_.latent_width * 4;
+    if (degrees_.pp > 1) traffic_.sent["feedback"] += fed_back * latents;
+    traffic_.sent["cfg"] += times * (degrees_.cfg - 1) * latents;
+  }
+
+  /// Own rows of q, k and v for the heads of others, and the others' rows of the own heads' output
+  /// back to them.
+  template <class RowsOf>
+  Bytes ulysses_bytes(const RowsOf& rows_of) const {
+    Bytes rows_times_heads = 0;
+    const Bytes own_heads = heads_of(heads_, degrees_, at_.tp, at_.ulysses);
+    for (int peer = 0; peer < degrees_.ulysses; ++peer) {
+      if (peer == at_.ulysses) continue;
+      rows_times_heads += Bytes{3} * rows_of(sequence_) * heads_of(heads_, degrees_, at_.tp, peer);
+      rows_times_heads += rows_of(at_.ring * degrees_.ulysses + peer) * own_heads;
+    }
+    return rows_times_heads * columns_ * batch_ * head_dim_ * element_;
+  }
+
+  /// K and V of the own ring block, for the own heads, to every other ring rank.
+  template <class RowsOf>
+  Bytes ring_bytes(const RowsOf& rows_of) const {
+    Bytes block = 0;
+    for (int u = 0; u < degrees_.ulysses; ++u)
+      block += rows_of(at_.ring * degrees_.ulysses + u);
+    const Bytes own_heads = heads_of(heads_, degrees_, at_.tp, at_.ulysses);
+    return Bytes(degrees_.ring - 1) * 2 * block * columns_ * own_heads * head_dim_ * batch_ *
+           element_;
+  }
+
+  /// The sums that fit the prediction of K,V: float64 [batch, 2, 2], where rows are not fresh.
+  void add_sums(int micro, Bytes times) {
+    if (plan_.patches.size() < 2) return;
+    const Bytes values = batch_ * 4;
+    const int in_heads = at_.ulysses * degrees_.tp + at_.tp;
+    const int heads_size = degrees_.ulysses * degrees_.tp;
+    if (plan_.request.method == "distrifusion") {
+      if (!layout_.busy[micro][at_.ring]) return;
+      traffic_.sent["heads"] += times * blocks_ * all_reduce_bytes(values, 8, heads_size, in_heads);
+    } else if (micro + 1 < layout_.micro_steps()) {
+      traffic_.sent["stage"] +=
+          times * blocks_ *
+          all_reduce_bytes(values, 8, degrees_.ring * heads_size, at_.ring * heads_size + in_heads);
+    }
+  }
+
+  /// Projected states and lengths of all branches, from where the text is encoded to the replica.
+  void add_caption() {
+    if (at_ != mesh::Coordinates{.dp = at_.dp}) return;
+    const Bytes others = degrees_.world() / degrees_.dp - 1;
+    const Bytes rows = images_ * (plan_.guidance ? 2 : 1);
+    traffic_.sent["caption"] +=
+        others * rows * (plan_.request.max_sequence_length * width_ * element_ + 8);
+  }
+
+  const Plan& plan_;
+  const Layout& layout_;
+  const mesh::Degrees& degrees_;
+  const mesh::Coordinates at_;
+  const int sequence_;
+  const Bytes columns_, width_, head_dim_;
+  const int heads_;
+  const Bytes element_, images_, batch_, blocks_;
+  RankTraffic traffic_;
+};
+
+}  // namespace
+
+std::uint64_t RankTraffic::of(const std::string& role) const {
+  const auto found = sent.find(role);
+  return found == sent.end() ? 0 : found->second;
+}
+
+std::uint64_t RankTraffic::total() const {
+  return std::accumulate(sent.begin(), sent.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const auto& entry) { return sum + entry.second; });
+}
+
+std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_size, int size,
+                               int rank) {
+  const auto begin = [&](int owner) { return elements * owner / size; };
+  const std::uint64_t own = begin(rank + 1) - begin(rank);
+  return (elements - own + (size - 1) * own) * element_size;
+}
+
+std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec& model) {
+  const mesh::Mesh mesh(plan.degrees);
+  const auto layout =
+      layout_of(plan.request.method, plan.patches, plan.degrees.ring, plan.degrees.ulysses);
+  std::vector<RankTraffic> all;
+  for (int rank = 0; rank < mesh.world(); ++rank)
+    all.push_back(Rank(plan, model, layout, mesh.coordinates(rank)).add_up());
+  return all;
+}
+
+std::vector<PaperOrder> paper_orders(double tokens, double width, int layers, int devices,
+                                     double element_size) {
+  const double hidden = tokens * width * element_size;
+  return {{"tensor parallel", "4·p·h·L", false, 4 * hidden * layers},
+          {"DistriFusion", "2·p·h·L", true, 2 * hidden * layers},
+          {"ring", "2·p·h·L", true, 2 * hidden * layers},
+          {"Ulysses", "4/N·p·h·L", false, 4 * hidden * layers / devices},
+          {"PipeFusion", "2·p·h", true, 2 * hidden}};
+}
+
+}  // namespace troupe::plan

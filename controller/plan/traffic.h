@@ -1,0 +1,43 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "controller/plan/plan.h"
+
+namespace troupe::plan {
+
+/// Bytes that one world rank sends over the tensor plane in one whole job, by role of group:
+/// caption, edge, feedback, cfg, ulysses, ring, tp, stage, heads. Roles without traffic are absent.
+struct RankTraffic {
+  std::map<std::string, std::uint64_t> sent;
+
+  std::uint64_t of(const std::string& role) const;
+  std::uint64_t total() const;
+};
+
+/// Exact, by world rank, from shapes alone: uneven shards of rows and heads are counted as they
+/// are. docs/planner.md has the formulas. Pictures, progress and the gathering of latents before
+/// the decoder and the decoder's own halos are not in here: see `vae` there.
+std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec& model);
+
+/// What `rank` of `size` sends in one all-reduce of `elements`: to each other rank that one's run,
+/// and its own reduced run to all others; rank r owns elements [n·r/N, n·(r+1)/N).
+std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_size, int size,
+                               int rank);
+
+/// One row of the papers' cost table: bytes of one step on one device, all layers, as orders of p
+/// tokens × h width, for N devices of that method alone.
+struct PaperOrder {
+  const char* method;
+  const char* formula;
+  bool overlaps;
+  double bytes = 0;
+};
+
+/// Source: PipeFusion, table 1. `tokens` with the batch in it.
+std::vector<PaperOrder> paper_orders(double tokens, double width, int layers, int devices,
+                                     double element_size);
+
+}  // namespace troupe::plan

@@ -1,0 +1,73 @@
+#include "controller/plan/ways.h"
+
+#include <algorithm>
+#include <map>
+
+namespace troupe::plan {
+namespace {
+
+/// `peers_of(rank)`: whom it sends to.
+template <class PeersOf>
+Way worst_way(int world, const Machine& machine, const PeersOf& peers_of) {
+  const auto host = [&](int rank) { return rank / machine.devices_per_host; };
+  Way way{machine.inside.latency, 1 / machine.inside.bandwidth};
+  if (host(world - 1) == 0) return way;
+  double most_outside = 0;
+  std::map<int, int> senders;  // by host: ranks that send to another one
+  for (int rank = 0; rank < world; ++rank) {
+    const auto peers = peers_of(rank);
+    const auto outside = std::count_if(peers.begin(), peers.end(),
+                                       [&](int peer) { return host(peer) != host(rank); });
+    if (outside == 0) continue;
+    ++senders[host(rank)];
+    most_outside =
+        std::max(most_outside, static_cast<double>(outside) / static_cast<double>(peers.size()));
+  }
+  int sharing = 0;
+  for (const auto& [where, count] : senders)
+    sharing = std::max(sharing, count);
+  if (sharing == 0) return way;
+  way.latency = std::max(machine.inside.latency, machine.between.latency);
+  way.seconds_per_byte = std::max((1 - most_outside) / machine.inside.bandwidth,
+                                  most_outside * sharing / machine.between.bandwidth);
+  return way;
+}
+
+}  // namespace
+
+Ways ways_of(const mesh::Degrees& degrees, const Machine& machine) {
+  const mesh::Mesh mesh(degrees);
+  const int world = mesh.world();
+  const auto along = [&](mesh::Axis axis) {
+    return worst_way(world, machine, [&](int rank) {
+      auto peers = mesh.group_of(axis, rank);
+      std::erase(peers, rank);
+      return peers;
+    });
+  };
+  /// To the next stage; from the last one back to the first where `back` is set.
+  const auto along_stages = [&](bool back) {
+    return worst_way(world, machine, [&](int rank) {
+      auto at = mesh.coordinates(rank);
+      const bool last = at.pp == degrees.pp - 1;
+      if (last != back || degrees.pp == 1) return std::vector<int>{};
+      at.pp = last ? 0 : at.pp + 1;
+      return std::vector<int>{mesh.rank(at)};
+    });
+  };
+  Ways ways;
+  ways.ulysses = along(mesh::Axis::ulysses);
+  ways.ring = along(mesh::Axis::ring);
+  ways.tp = along(mesh::Axis::tp);
+  ways.cfg = along(mesh::Axis::cfg);
+  const auto worse = [](const Way& a, const Way& b) {
+    return Way{std::max(a.latency, b.latency), std::max(a.seconds_per_byte, b.seconds_per_byte)};
+  };
+  ways.heads = worse(ways.ulysses, ways.tp);
+  ways.stage = worse(ways.heads, ways.ring);
+  ways.edge = along_stages(false);
+  ways.feedback = along_stages(true);
+  return ways;
+}
+
+}  // namespace troupe::plan

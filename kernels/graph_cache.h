@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/graph_recorder.h"
+
+namespace troupe::kernels {
+
+/// Compute that comes again and again, as CUDA graphs: one launch in place of hundreds.
+///
+/// What changes from call to call without changing the work itself (hidden state, row offsets,
+/// timesteps) is passed as tensors and read from device memory. The key names everything else that
+/// decides what is launched: patch, mode, block range; shapes and types of the inputs are added to
+/// it. Whatever else the body touches (weights, K,V buffers) must stay where it is, and what it
+/// does on the host happens only when it is really called: on the first call of a key, which runs
+/// it plainly, and on the second, which records it. Transfers and waits have no place in it.
+///
+/// One cache serves one thread and one stream. Drop it, or `clear` it, when buffers move: at the
+/// end of a job, and at a new epoch.
+class GraphCache {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using Body = std::function<Tensors(const Tensors&)>;
+
+  /// At most `most` recordings; the one longest unused goes.
+  explicit GraphCache(std::size_t most = 128) : most_(most) {}
+
+  /// body(inputs): plain on a CPU and where why_plain() tells a reason, else recorded at the second
+  /// call and replayed from then on. The outputs are the caller's. Throws what the body throws, and
+  /// std::runtime_error where something in it cannot be recorded; the key then stays plain.
+  Tensors run(const std::string& key, const Tensors& inputs, const Body& body);
+
+  void clear();
+  std::size_t recordings() const;
+
+  /// Empty where graphs can be recorded, else why not.
+  static std::string why_plain();
+
+ private:
+  struct Entry {
+    std::unique_ptr<GraphRecorder> recorder;
+    Tensors inputs;
+    Tensors outputs;
+    std::uint64_t used = 0;
+    bool plain = false;
+  };
+  void record(Entry& entry, const Tensors& inputs, const Body& body);
+  void make_room();
+
+  std::size_t most_;
+  std::uint64_t calls_ = 0;
+  GraphPool pool_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace troupe::kernels

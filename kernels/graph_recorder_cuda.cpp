@@ -1,0 +1,71 @@
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <optional>
+
+#include "kernels/graph_recorder.h"
+
+namespace troupe::kernels {
+namespace {
+
+class CudaGraphRecorder : public GraphRecorder {
+ public:
+  CudaGraphRecorder(int device, GraphPool pool) : device_(device), pool_{pool.first, pool.second} {}
+
+  void begin() override {
+    // The legacy stream cannot be recorded; another one is, once everything before has run.
+    C10_CUDA_CHECK(cudaDeviceSynchronize());
+    scope_.emplace(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device_)));
+    // Other threads may poll events and allocate meanwhile: only this one is watched.
+    try {
+      graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    } catch (...) {
+      scope_.reset();
+      throw;
+    }
+  }
+
+  void end() override {
+    try {
+      graph_.capture_end();
+    } catch (...) {
+      scope_.reset();
+      (void)cudaGetLastError();
+      throw;
+    }
+    scope_.reset();
+  }
+
+  void cancel() override {
+    try {
+      end();
+    } catch (const std::exception&) {
+      // What was recorded in part is of no use.
+    }
+    graph_.reset();
+  }
+
+  void replay() override { graph_.replay(); }
+
+ private:
+  int device_;
+  at::cuda::MempoolId_t pool_;
+  at::cuda::CUDAGraph graph_;
+  std::optional<c10::cuda::CUDAStreamGuard> scope_;
+};
+
+}  // namespace
+}  // namespace troupe::kernels
+
+int troupe_graph_version() {
+  return troupe::kernels::kGraphLibraryVersion;
+}
+
+void troupe_graph_pool(troupe::kernels::GraphPool* pool) {
+  const auto made = at::cuda::graph_pool_handle();
+  *pool = {made.first, made.second};
+}
+
+troupe::kernels::GraphRecorder* troupe_graph_make(int device, troupe::kernels::GraphPool pool) {
+  return new troupe::kernels::CudaGraphRecorder(device, pool);
+}

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/attention.h"
+#include "models/dit/diffusion_transformer.h"
+
+namespace troupe::models {
+
+/// Tokens [begin, end) of the picture.
+struct TokenRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const TokenRun&) const = default;
+};
+using TokenRuns = std::vector<TokenRun>;
+
+int64_t count_of(const TokenRuns& runs);
+
+/// Keys and values of all tokens of the picture, kept per block from step to step, for patches that
+/// attend to more than is computed in their own call. Rows that were never computed are absent.
+/// Sources: PipeFusion (Fang et al.), DistriFusion (Li et al.); extrapolation:
+/// docs/predicted-kv.md.
+class KvStore {
+ public:
+  /// How new the rows may be that a call did not compute itself.
+  enum class Freshness {
+    newest,       ///< PipeFusion: this step's where they exist
+    step_before,  ///< DistriFusion: the previous step's, also where this step's exist
+  };
+  struct Shape {
+    BlockRange blocks;
+    int64_t batch = 0;
+    int64_t tokens = 0;  ///< of the whole picture
+    int64_t heads = 0;   ///< that this process attends with; may be 0
+    int64_t head_dim = 0;
+    Freshness freshness = Freshness::newest;
+    bool predicts = false;  ///< rows that are not fresh are extrapolated from their last two values
+  };
+
+  /// Allocates 1 (newest) or 2 (step_before) versions of 2 · blocks · batch · tokens · heads ·
+  /// head_dim elements, and one more where it predicts. Throws std::invalid_argument for impossible
+  /// sizes.
+  KvStore(const Shape& shape, at::ScalarType dtype, at::Device device);
+
+  /// What step `step` computed for `runs`: kv [tokens of the runs, B, 2, H, d], any strides. With
+  /// `fits`, the rows count for the extrapolation's sums of this block and step.
+  void put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits);
+
+  /// Sums [B, 2, 2] float64 of the rows put with `fits`: of this step so far (newest), or of the
+  /// last put (step_before). To be summed over those who hold other heads or rows.
+  const at::Tensor& sums(int block) const { return blocks_[slot(block)].sums; }
+
+  /// Tokens beside `fresh` that a call of `step` may attend to, in order, with the version of each.
+  struct Choice {
+    TokenRun run;
+    int version = 0;
+    bool extrapolated = false;
+  };
+  std::vector<Choice> choose(int block, int step, const TokenRuns& fresh) const;
+  /// Whether any of them is to be extrapolated.
+  static bool needs_factors(const std::vector<Choice>& choices);
+
+  /// The choices' keys and values; `factors` [B, 2] where one is extrapolated.
+  std::vector<kernels::KeyValueRun> runs(int block, const std::vector<Choice>& choices,
+                                         const at::Tensor& factors) const;
+
+  const Shape& shape() const { return shape_; }
+  int64_t bytes() const { return static_cast<int64_t>(values_.nbytes()); }
+
+ private:
+  /// Of a token: the step of its newest value, and how many versions hold values.
+  struct Age {
+    int step = -1;
+    int known = 0;
+    bool operator==(const Age&) const = default;
+  };
+  struct Block {
+    std::vector<Age> ages;  // by token
+    at::Tensor sums;
+    int sums_step = -1;
+  };
+
+  size_t slot(int block) const;
+  at::Tensor rows(size_t slot, int version, TokenRun run) const;
+
+  Shape shape_;
+  int versions_;
+  at::Tensor values_;  // [blocks, versions, tokens, B, 2, H, d]
+  std::vector<Block> blocks_;
+};
+
+}  // namespace troupe::models

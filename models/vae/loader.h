@@ -1,0 +1,37 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace troupe::models {
+
+class WeightStore;
+
+namespace vae {
+
+/// Where layers take their weights from: one dtype, one device, convolution weights channels-last
+/// on the CPU (oneDNN's own order: the whole decoder runs about twice as fast as in rows).
+class Loader {
+ public:
+  Loader(const WeightStore& weights, at::ScalarType dtype, at::Device device)
+      : weights_(weights), dtype_(dtype), device_(device) {}
+
+  at::Tensor get(const std::string& name, std::vector<std::int64_t> shape) const;
+  /// The first of `names` that the checkpoint has.
+  at::Tensor get_any(std::initializer_list<std::string> names,
+                     std::vector<std::int64_t> shape) const;
+  /// A convolution's weight, laid out for the device.
+  at::Tensor get_kernel(const std::string& name, std::vector<std::int64_t> shape) const;
+  at::MemoryFormat memory_format() const;
+
+ private:
+  const WeightStore& weights_;
+  at::ScalarType dtype_;
+  at::Device device_;
+};
+
+}  // namespace vae
+}  // namespace troupe::models

@@ -1,0 +1,161 @@
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "actors/actor_process.h"
+#include "actors/progress.h"
+#include "actors/stage.h"
+#include "models/spec/fingerprint.h"
+#include "tests/client/scratch.h"
+#include "tests/control/harness.h"
+#include "tests/support/doctest.h"
+#include "transport/control/blob_channel.h"
+#include "transport/wire/done.h"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+using actors::Stage;
+using control::testing::Event;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+wire::LoadStage whole(const std::string& model) {
+  wire::LoadStage load;
+  load.deployment = 7;
+  load.model = model;
+  load.dtype = "float32";
+  load.last_block = 5;
+  load.embeds = load.projects = true;
+  return load;
+}
+
+const std::string kTiny = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart";
+
+struct Enough {};
+
+/// A controller of one actor, which runs on a thread of the test's process.
+class Rehearsal {
+ public:
+  Rehearsal()
+      : server_(loop_, control::testing::server_at(folder_.endpoint("control"))),
+        blob_server_(loop_, control::testing::server_at(folder_.endpoint("blobs")), blobs_) {
+    Event<control::PeerId> came;
+    server_.run([&](control::Server& server) {
+      server.on_ready([&](control::PeerId peer) { came.set(peer); });
+    });
+    actor_ = std::thread([this] {
+      actors::ActorProcess actor({.control_endpoint = folder_.endpoint("control"),
+                                  .blob_endpoint = folder_.endpoint("blobs"),
+                                  .incarnation = 77,
+                                  .token = "secret"});
+      exit_code_ = actor.run();
+    });
+    peer_ = came.wait(60s);
+  }
+  ~Rehearsal() {
+    if (actor_.joinable()) shut_down();
+  }
+
+  template <class M>
+  void tell(const M& message) {
+    server_.run([&](control::Server& server) { server.send(peer_, message); });
+  }
+  /// "loaded", "done", or what the failure says.
+  template <class M>
+  void ask(const M& message, Event<std::string>& answer) {
+    server_.run([&](control::Server& server) {
+      server.request(peer_, message, 60s, [&](const control::Reply& reply) {
+        answer.set(!reply                                     ? reply.failure().what
+                   : reply.kind() == wire::Kind::stage_loaded ? "loaded"
+                                                              : "done");
+      });
+    });
+  }
+  int shut_down() {
+    tell(wire::Shutdown{});
+    actor_.join();
+    return exit_code_;
+  }
+
+ private:
+  control::IpcFolder folder_;
+  control::testing::Loop loop_;
+  control::BlobStore blobs_;
+  control::testing::On<control::Server> server_;
+  control::testing::On<control::BlobServer> blob_server_;
+  std::thread actor_;
+  control::PeerId peer_ = 0;
+  int exit_code_ = -1;
+};
+
+}  // namespace
+
+TEST_CASE("loading shows life at every tensor, and what the tick throws ends it there") {
+  int tensors = 0;
+  const Stage stage(whole(kTiny), at::kCPU, [&] { ++tensors; });
+  CHECK(tensors > 100);
+  int few = 0;
+  const auto load = [&] {
+    const Stage cut(whole(kTiny), at::kCPU, [&] {
+      if (++few == 10) throw Enough{};
+    });
+  };
+  CHECK_THROWS_AS(load(), Enough);
+  CHECK(few == 10);
+}
+
+TEST_CASE("a loading leaves when its deployment is taken down or the process leaves, others not") {
+  actors::WorkProgress progress;
+  progress.tick_loading(7);
+  CHECK(progress.count() == 1);
+  progress.unload(8);
+  progress.tick_loading(7);
+  CHECK_THROWS_AS(progress.tick_loading(8), actors::LoadCancelled);
+  CHECK_FALSE(progress.ended(3));
+  progress.end_all();
+  CHECK_THROWS_AS(progress.tick_loading(7), actors::LoadCancelled);
+  CHECK_THROWS_AS(progress.tick_in(3), actors::EpochEnded);
+}
+
+TEST_CASE("an actor drops the loading of what was taken down, answers, and loads the next") {
+  Rehearsal rehearsal;
+  Event<std::string> first, second, aborted, third;
+  rehearsal.ask(whole(kTiny), first);
+  CHECK(first.wait(60s) == "loaded");
+  auto other = whole(kTiny);
+  other.deployment = 8;
+  rehearsal.tell(wire::Unload{8});
+  rehearsal.ask(other, second);
+  rehearsal.ask(wire::AbortEpoch{1, "a test"}, aborted);
+  CHECK(second.wait(60s) == "[actor] deployment 8 was taken down while it was loaded");
+  CHECK(aborted.wait(60s) == "done");
+  other.deployment = 9;
+  rehearsal.ask(other, third);
+  CHECK(third.wait(60s) == "loaded");
+  CHECK(rehearsal.shut_down() == 0);
+}
+
+TEST_CASE("a folder that is not as the plan saw it is not loaded, nor is its text encoder") {
+  const testing::Scratch scratch;
+  const fs::path model = scratch.path / "model";
+  fs::copy(kTiny, model, fs::copy_options::recursive);
+  auto load = whole(model.string());
+  load.fingerprint = spec::fingerprint(model);
+  Stage stage(load, at::kCPU);
+  const auto encode = [&] { stage.encode_text({"a cat"}, 8, false, [] {}); };
+  CHECK_NOTHROW(encode());
+  const auto weights = model / "text_encoder/model.safetensors";
+  REQUIRE(fs::exists(weights));
+  fs::copy_file(weights, model / "copy");
+  fs::rename(model / "copy", weights);
+  const std::string why = "its files have changed since the job was accepted";
+  CHECK(testing::message_of(encode).find(why) != std::string::npos);
+  CHECK(testing::message_of([&] {
+          stage.decode(at::zeros({1, 4, 4, 4}), [] {});
+        }).find(why) != std::string::npos);
+  CHECK(testing::message_of([&] { const Stage again(load, at::kCPU); }).find(why) !=
+        std::string::npos);
+}

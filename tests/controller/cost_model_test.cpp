@@ -1,0 +1,213 @@
+#include "controller/plan/cost_model.h"
+
+#include <rapidcheck.h>
+
+#include "tests/controller/planning.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using plan::estimate_cost;
+using plan::JobShape;
+using plan::Machine;
+using plan::ModelShape;
+
+namespace {
+
+/// One width, one head, no text, no launches, infinitely quick memory and full speed at any size.
+ModelShape bare_model(int layers) {
+  ModelShape model;
+  model.layers = layers;
+  model.width = 100;
+  model.heads = 4;
+  model.weights_per_block = 14 * 100 * 100;
+  return model;
+}
+
+Machine bare_machine() {
+  Machine machine;
+  machine.device = {.half_flops = 2e9,
+                    .float_flops = 1e9,
+                    .attention_share = 0.5,
+                    .bandwidth = 1e300,
+                    .memory = 0,
+                    .launch = 0,
+                    .queues = true,
+                    .half_speed_elements = 0};
+  machine.inside = machine.between = {0, 1e300};
+  return machine;
+}
+
+JobShape bare_job(const std::string& method, int rows, int patches, int warmup) {
+  JobShape job;
+  job.method = method;
+  job.patches = plan::split_rows(rows, patches);
+  job.columns = 10;
+  job.guidance = false;
+  job.steps = 10;
+  job.synchronous_steps = method == "exact" ? job.steps : warmup;
+  job.decodes = false;
+  return job;
+}
+
+double seconds(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
+               const Machine& machine) {
+  return estimate_cost(model, job, degrees, 1, machine).total();
+}
+
+mesh::Degrees any_degrees() {
+  mesh::Degrees degrees;
+  degrees.dp = *rc::gen::inRange(1, 3);
+  degrees.cfg = *rc::gen::inRange(1, 3);
+  degrees.pp = *rc::gen::inRange(1, 4);
+  degrees.ring = *rc::gen::inRange(1, 4);
+  degrees.ulysses = *rc::gen::inRange(1, 4);
+  degrees.tp = *rc::gen::inRange(1, 3);
+  return degrees;
+}
+
+JobShape any_job() {
+  const auto method = *rc::gen::element<std::string>("exact", "pipefusion", "distrifusion");
+  auto job = bare_job(method, 24, method == "exact" ? 1 : *rc::gen::inRange(1, 9),
+                      *rc::gen::inRange(0, 4));
+  job.columns = 24;
+  job.pictures = 2;
+  job.guidance = true;
+  job.predict = method != "exact" && *rc::gen::arbitrary<bool>();
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("FLOPs of one actor, by hand") {
+  // 40 × 10 tokens: products 2 · 400 · 140,000 FLOP, attention 4 · 400 · 400 · 100 at half speed.
+  const double block = 2.0 * 400 * 140'000 / 1e9 + 4.0 * 400 * 400 * 100 / 0.5e9;
+  const auto cost =
+      estimate_cost(bare_model(8), bare_job("exact", 40, 1, 0), {}, 1, bare_machine());
+  CHECK(cost.synchronous == doctest::Approx(10 * 8 * block));
+  CHECK(cost.patched == 0);
+  CHECK(cost.computing == doctest::Approx(cost.synchronous));
+  CHECK(cost.transferring == 0);
+  auto half = bare_job("exact", 40, 1, 0);
+  half.dtype = "float16";
+  CHECK(seconds(bare_model(8), half, {}, bare_machine()) == doctest::Approx(cost.synchronous / 2));
+}
+
+TEST_CASE("with free links every exact split of the work is a split of the time") {
+  const auto model = bare_model(8);
+  auto job = bare_job("exact", 40, 1, 0);
+  const double one = seconds(model, job, {}, bare_machine());
+  for (const auto& degrees : {mesh::Degrees{.ring = 4}, mesh::Degrees{.ulysses = 4},
+                              mesh::Degrees{.tp = 4}, mesh::Degrees{.ring = 2, .ulysses = 2}})
+    CHECK(seconds(model, job, degrees, bare_machine()) == doctest::Approx(one / 4));
+  // Stages without patches wait for each other.
+  CHECK(seconds(model, job, {.pp = 4}, bare_machine()) == doctest::Approx(one));
+  job.guidance = true;
+  CHECK(seconds(model, job, {}, bare_machine()) == doctest::Approx(2 * one));
+  CHECK(seconds(model, job, {.cfg = 2}, bare_machine()) == doctest::Approx(one));
+}
+
+TEST_CASE("pipefusion: warm-up steps go stage by stage, the others side by side") {
+  const auto model = bare_model(8);
+  const double step = seconds(model, bare_job("exact", 40, 1, 0), {}, bare_machine()) / 10;
+  const auto cost =
+      estimate_cost(model, bare_job("pipefusion", 40, 4, 2), {.pp = 4}, 1, bare_machine());
+  CHECK(cost.synchronous == doctest::Approx(2 * step));
+  const double micro = step / 16;  // a quarter of the rows on a quarter of the blocks
+  CHECK(cost.patched == doctest::Approx(8 * 4 * micro + 3 * micro));
+}
+
+TEST_CASE("uneven heads and rows cost what the fullest rank has") {
+  auto model = bare_model(1);
+  model.heads = 3;
+  model.weights_per_block = 0;
+  const auto job = bare_job("exact", 40, 1, 0);
+  const double one = seconds(model, job, {}, bare_machine());
+  CHECK(seconds(model, job, {.ulysses = 2}, bare_machine()) == doctest::Approx(one * 2 / 3));
+  CHECK(seconds(model, job, {.ring = 3}, bare_machine()) == doctest::Approx(one * 14 / 40));
+}
+
+TEST_CASE("exposed transfers are waited for, others only beyond what hides them") {
+  const auto model = bare_model(2);
+  const auto job = bare_job("exact", 40, 1, 0);
+  auto machine = bare_machine();
+  machine.inside = {0, 1e6};
+  const double hidden = 400 * 100 * 4;  // bytes
+  const auto extra = [&](const JobShape& shape, const mesh::Degrees& degrees) {
+    return seconds(model, shape, degrees, machine) - seconds(model, shape, degrees, bare_machine());
+  };
+  // Half of the own rows' q, k, v and of the output, in 10 steps of 2 blocks.
+  CHECK(extra(job, {.ulysses = 2}) == doctest::Approx(20 * 4 * (hidden / 2) / 2 / 1e6));
+  CHECK(extra(job, {.tp = 2}) == doctest::Approx(20 * 3 * 2 * hidden / 2 / 1e6));
+  machine.inside.bandwidth = 1e8;
+  CHECK(extra(job, {.ring = 2}) == doctest::Approx(0).epsilon(1e-12));
+  machine.inside.bandwidth = 1e5;
+  CHECK(extra(job, {.ring = 2}) > 0);
+  // DistriFusion hides more behind a wave than ring behind its attention.
+  machine.inside.bandwidth = 4e6;
+  CHECK(extra(bare_job("distrifusion", 40, 2, 0), {.ring = 2}) < extra(job, {.ring = 2}));
+}
+
+TEST_CASE("a better machine is never slower") {
+  CHECK(rc::check([] {
+    const auto model = plan::shape_of(test::sample_model(), test::square_request());
+    const auto degrees = any_degrees();
+    const auto job = any_job();
+    auto machine = plan::machine_of("l40x16");
+    const double before = seconds(model, job, degrees, machine);
+    RC_ASSERT(before > 0);
+    const double factor = *rc::gen::inRange(1, 50);
+    auto better = machine;
+    switch (*rc::gen::inRange(0, 6)) {
+      case 0:
+        better.inside.bandwidth *= factor;
+        break;
+      case 1:
+        better.inside.latency /= factor;
+        break;
+      case 2:
+        better.between.bandwidth *= factor;
+        break;
+      case 3:
+        better.device.launch /= factor;
+        break;
+      case 4:
+        better.device.bandwidth *= factor;
+        break;
+      default:
+        better.device.half_speed_elements /= factor;
+    }
+    RC_ASSERT(seconds(model, job, degrees, better) <= before * (1 + 1e-12));
+  }));
+}
+
+TEST_CASE("more work is never quicker") {
+  CHECK(rc::check([] {
+    const auto model = plan::shape_of(test::sample_model(), test::square_request());
+    const auto degrees = any_degrees();
+    const auto job = any_job();
+    const auto machine = plan::machine_of("a100-nvlink-x16");
+    const double before = seconds(model, job, degrees, machine);
+    auto more = job;
+    const int kind = *rc::gen::inRange(0, 3);
+    if (kind == 0) more.columns += 8;
+    if (kind == 1) more.pictures += 2;
+    if (kind == 2) more.steps += 1, more.synchronous_steps += job.method == "exact";
+    RC_ASSERT(seconds(model, more, degrees, machine) >= before * (1 - 1e-12));
+  }));
+}
+
+TEST_CASE("the demo model on this kind of CPU takes about what was measured") {
+  // benchmarks/pipeline.py: 1.03 s on one actor, 0.65 s with pp 2, 4 patches and one warm-up step,
+  // 0.60 s with cfg 2; denoising alone.
+  const auto& model = test::sample_model();
+  const auto denoise = [&](const wire::ImageRequest& request, const wire::Parallelism& degrees) {
+    const auto plan = test::planned(request, degrees);
+    return estimate_cost(plan::shape_of(model, plan.request), plan::shape_of(plan), plan.degrees, 1,
+                         plan::this_cpu(2))
+        .denoise();
+  };
+  CHECK(denoise(test::square_request(), {}) == doctest::Approx(1.03).epsilon(0.2));
+  CHECK(denoise(test::square_request("pipefusion", 4, 1), {.pp = 2}) ==
+        doctest::Approx(0.65).epsilon(0.25));
+  CHECK(denoise(test::square_request(), {.cfg = 2}) == doctest::Approx(0.60).epsilon(0.25));
+}

@@ -1,0 +1,183 @@
+#include "controller/gateway/gateway.h"
+
+#include <boost/asio/io_context.hpp>
+#include <condition_variable>
+#include <mutex>
+
+#include "tests/controller/sample_model.h"
+#include "tests/support/doctest.h"
+#include "transport/control/connection.h"
+#include "transport/control/endpoint.h"
+
+using namespace troupe;
+
+namespace {
+
+/// Lets the reader's thread pass when it is told to.
+class Gate {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(10), [this] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+/// A gateway in front of one actor that never says hello: what is accepted stays in the queue.
+struct Hall {
+  boost::asio::io_context io{1};
+  control::IpcFolder folder;
+  control::BlobStore blobs;
+  control::Server server{io, at("control")};
+  control::BlobServer blob_server{io, at("blobs"), blobs};
+  cluster::Members members{"secret"};
+  jobs::JobTable table{4, 8};
+  cluster::Deployments deployments{server, members, {}};
+  jobs::JobRunner runner{{.io = io,
+                          .server = server,
+                          .blob_server = blob_server,
+                          .blobs = blobs,
+                          .members = members,
+                          .deployments = deployments,
+                          .table = table,
+                          .now = [] { return 0.0; },
+                          .on_progress = [](const auto&, const auto&) {},
+                          .on_finished = [](const auto&) {}}};
+  Gate gate;
+  gateway::Gateway gateway{{},
+                           {.io = io,
+                            .server = server,
+                            .blob_server = blob_server,
+                            .blobs = blobs,
+                            .members = members,
+                            .deployments = deployments,
+                            .table = table,
+                            .runner = runner,
+                            .now = [] { return 0.0; },
+                            .stop = [] {},
+                            .read_model =
+                                [this](const std::string& folder) {
+                                  gate.wait();
+                                  if (folder == "bad")
+                                    throw std::runtime_error("[read_model] bad: no such folder");
+                                  return test::sample_model();
+                                }}};
+  std::unique_ptr<control::Connection> client = connect();
+
+  Hall() {
+    test::sample_model();  // read here, not on the reader's thread
+    members.spawned(members.add("here", "cpu").id, 77, 1);
+    server.on_message([this](auto peer, const auto& header, auto payload) {
+      gateway.on_message(peer, header, payload);
+    });
+    server.on_lost([this](auto peer, const auto&) { gateway.client_lost(peer); });
+  }
+  ~Hall() { gate.open(); }
+
+  control::ServerOptions at(const std::string& name) const {
+    control::ServerOptions options;
+    options.endpoint = folder.endpoint(name);
+    return options;
+  }
+  std::unique_ptr<control::Connection> connect() {
+    control::ConnectionOptions options;
+    options.endpoint = server.endpoint();
+    options.hello.role = "client";
+    auto connection = std::make_unique<control::Connection>(io, options);
+    connection->start([](const auto&) {}, [](const auto& failure) { FAIL(failure.what); });
+    REQUIRE(until([&] { return connection->connected(); }));
+    return connection;
+  }
+  bool until(const std::function<bool()>& holds) {
+    const auto end = control::Clock::now() + std::chrono::seconds(10);
+    while (!holds() && control::Clock::now() < end)
+      io.run_one_for(std::chrono::milliseconds(20));
+    return holds();
+  }
+  /// The answer as text: the job's number, or why there is none.
+  void submit(control::Connection& from, const std::string& model, std::vector<std::string>& said) {
+    wire::SubmitJob submission;
+    submission.job.model = model;
+    submission.job.request.prompts = {"x"};
+    from.request(submission, std::chrono::seconds(20), [&said](const control::Reply& reply) {
+      said.push_back(reply ? std::to_string(reply.as<wire::JobAccepted>().job)
+                           : reply.failure().what);
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("while a model is read the controller answers others, and jobs keep their order") {
+  Hall hall;
+  std::vector<std::string> said;
+  for (const char* model : {"a", "bad", "b", ""})
+    hall.submit(*hall.client, model, said);
+  std::optional<std::size_t> listed;
+  hall.client->request(wire::ListJobs{}, std::chrono::seconds(5), [&](const control::Reply& reply) {
+    listed = reply.as<wire::JobList>().jobs.size();
+  });
+  REQUIRE(hall.until([&] { return listed.has_value(); }));
+  CHECK(*listed == 0);
+  CHECK(said == std::vector<std::string>{"model is missing: the cluster was started without one"});
+  said.clear();
+  hall.gate.open();
+  REQUIRE(hall.until([&] { return said.size() == 3; }));
+  CHECK(said == std::vector<std::string>{"1", "[read_model] bad: no such folder", "2"});
+  CHECK(hall.table.find(1)->spec.model == "a");
+  CHECK(hall.table.find(1)->fingerprint != 0);
+  CHECK(hall.table.find(1)->fingerprint != hall.table.find(2)->fingerprint);
+}
+
+TEST_CASE("a client that goes while its model is read leaves no job behind") {
+  Hall hall;
+  std::vector<std::string> said;
+  auto other = hall.connect();
+  hall.submit(*other, "a", said);
+  hall.submit(*hall.client, "b", said);
+  bool asked = false;
+  other->request(wire::ListJobs{}, std::chrono::seconds(5), [&](const auto&) { asked = true; });
+  REQUIRE(hall.until([&] { return asked; }));
+  other->close();
+  said.clear();
+  REQUIRE(hall.until([&] { return hall.server.peers() == 1; }));
+  hall.gate.open();
+  REQUIRE(hall.until([&] { return !said.empty(); }));
+  CHECK(said == std::vector<std::string>{"1"});
+  CHECK(hall.table.find(1)->spec.model == "b");
+}
+
+TEST_CASE("a cluster that stops takes in no job whose model was being read") {
+  Hall hall;
+  std::vector<std::string> said;
+  hall.submit(*hall.client, "a", said);
+  bool asked = false;
+  hall.client->request(wire::ListJobs{}, std::chrono::seconds(5),
+                       [&](const auto&) { asked = true; });
+  REQUIRE(hall.until([&] { return asked; }));
+  hall.gateway.close("the cluster is stopping");
+  hall.gate.open();
+  REQUIRE(hall.until([&] { return !said.empty(); }));
+  CHECK(said == std::vector<std::string>{"the cluster is stopping"});
+  CHECK(hall.table.all().empty());
+}
+
+TEST_CASE("readings are bounded: more than 64 that wait are refused") {
+  Hall hall;
+  std::vector<std::string> said;
+  for (int i = 0; i < 66; ++i)
+    hall.submit(*hall.client, "bad", said);
+  REQUIRE(hall.until([&] { return said.size() == 2; }));
+  CHECK(said[0] == "64 jobs wait for their models' folders to be read: try again later");
+  hall.gate.open();
+  CHECK(hall.until([&] { return said.size() == 66; }));
+}

@@ -1,0 +1,221 @@
+#include "controller/plan/planner.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "controller/plan/explain.h"
+#include "tests/controller/planning.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using plan::choose_degrees;
+using plan::machine_of;
+using test::sample_model;
+using test::square_request;
+
+namespace {
+
+std::tuple<int, int, int, int, int, int> key(const wire::Parallelism& of) {
+  return {of.dp, of.cfg, of.pp, of.ulysses, of.ring, of.tp};
+}
+
+}  // namespace
+
+TEST_CASE("candidates come quickest first, each mix once, within the actors") {
+  auto request = square_request("pipefusion", 4, 1);
+  request.prompts = {"a", "b", "c"};
+  const auto machine = machine_of("l40x8");
+  const auto found = choose_degrees(sample_model(), request, 6, machine, {.candidates = 1000});
+  REQUIRE(found.size() > 5);
+  std::set<std::tuple<int, int, int, int, int, int>> seen;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    CHECK(found[i].actors() <= 6);
+    CHECK(seen.insert(key(found[i].parallelism)).second);
+    if (i > 0) CHECK(found[i - 1].cost.total() <= found[i].cost.total() + 1e-9);
+    CHECK(found[i].memory > 0);
+    CHECK((found[i].sent > 0) == (found[i].actors() > found[i].parallelism.dp));
+    CHECK_FALSE(found[i].parallelism.automatic);
+  }
+  CHECK(seen.contains({1, 1, 1, 1, 1, 1}));
+  CHECK(seen.contains({3, 1, 1, 1, 1, 1}));
+  CHECK(seen.contains({1, 2, 3, 1, 1, 1}));
+  CHECK(seen.contains({1, 1, 5, 1, 1, 1}));
+}
+
+TEST_CASE("the choice is the same each time, and more actors are never worse") {
+  const auto request = square_request("pipefusion", 4, 1);
+  const auto machine = machine_of("a100-nvlink-x16");
+  double before = 1e300;
+  for (int actors = 1; actors <= 16; ++actors) {
+    const auto once = choose_degrees(sample_model(), request, actors, machine);
+    const auto again = choose_degrees(sample_model(), request, actors, machine);
+    REQUIRE(once.size() == again.size());
+    for (std::size_t i = 0; i < once.size(); ++i)
+      CHECK(once[i].parallelism == again[i].parallelism);
+    CHECK(once[0].cost.total() <= before);
+    before = once[0].cost.total();
+    CHECK(plan::automatic_parallelism(sample_model(), request, actors, machine) ==
+          once[0].parallelism);
+  }
+}
+
+TEST_CASE("degrees are all that is chosen: every candidate's plan has the request of one actor") {
+  auto request = square_request("pipefusion", 5, 2);
+  request.prompts = {"a", "b"};
+  request.seed = 7;
+  const auto alone = plan::make_plan(sample_model(), request, {});
+  for (const auto& candidate :
+       choose_degrees(sample_model(), request, 8, machine_of("l40x8"), {.candidates = 1000})) {
+    const auto plan = plan::make_plan(sample_model(), request, candidate.parallelism);
+    CHECK(plan.patches == alone.patches);
+    CHECK(plan.synchronous_steps == alone.synchronous_steps);
+    CHECK(plan.request.method == "pipefusion");
+    CHECK(plan.request.num_pipeline_patch == 5);
+    CHECK(plan.request.warmup_steps == 2);
+    CHECK(plan.request.kv == alone.request.kv);
+    CHECK(plan.request.dtype == alone.request.dtype);
+    CHECK(plan.request.seed == 7);
+    CHECK(candidate.parallelism.stages.empty());
+  }
+}
+
+TEST_CASE("decoders share a picture where that is quicker, within their replica") {
+  const auto decoders = [](int pixels, const plan::Machine& machine) {
+    auto request = square_request("pipefusion", 4, 1);
+    request.height = request.width = pixels;
+    int most = 1;
+    for (const auto& candidate : choose_degrees(sample_model(), request, 4, machine)) {
+      CHECK(candidate.parallelism.vae <= candidate.actors() / candidate.parallelism.dp);
+      most = std::max(most, candidate.parallelism.vae);
+    }
+    return most;
+  };
+  CHECK(decoders(256, machine_of("l40x4")) == 1);  // a tenth of a millisecond, and 30 latencies
+  CHECK(decoders(256, plan::this_cpu(4)) > 1);
+}
+
+TEST_CASE("without guidance no branch is split, and pictures bound dp") {
+  auto request = square_request();
+  request.guidance_scale = 1;
+  for (const auto& candidate :
+       choose_degrees(sample_model(), request, 8, machine_of("l40x8"), {.candidates = 1000})) {
+    CHECK(candidate.parallelism.cfg == 1);
+    CHECK(candidate.parallelism.dp == 1);
+  }
+}
+
+TEST_CASE("mixes beyond the memory limit are marked and not picked") {
+  const auto request = square_request("pipefusion", 4, 1);
+  const auto machine = machine_of("l40x8");
+  const auto all = choose_degrees(sample_model(), request, 4, machine, {.candidates = 1000});
+  std::uint64_t least = ~std::uint64_t{0}, most = 0;
+  for (const auto& candidate : all) {
+    least = std::min(least, candidate.memory);
+    most = std::max(most, candidate.memory);
+  }
+  REQUIRE(least < most);
+  const auto limit = (least + most) / 2;
+  const auto limited =
+      choose_degrees(sample_model(), request, 4, machine, {.memory = limit, .candidates = 1000});
+  REQUIRE(limited.size() == all.size());
+  int refused = 0;
+  for (const auto& candidate : limited) {
+    CHECK((candidate.memory > limit) == !candidate.refused.empty());
+    refused += !candidate.refused.empty();
+    if (!candidate.refused.empty()) CHECK(candidate.refused.starts_with("memory: "));
+  }
+  CHECK(refused > 0);
+  const auto picked =
+      plan::automatic_parallelism(sample_model(), request, 4, machine, {.memory = limit});
+  for (const auto& candidate : limited)
+    if (candidate.parallelism == picked) CHECK(candidate.refused.empty());
+  std::string why;
+  try {
+    plan::automatic_parallelism(sample_model(), request, 4, machine, {.memory = 1000});
+  } catch (const std::invalid_argument& error) {
+    why = error.what();
+  }
+  CHECK(why.starts_with("[planner] no mix of degrees on up to 4 actors fits in memory: "));
+  CHECK(why.ends_with(" MB an actor, limit 0.00 MB"));
+}
+
+TEST_CASE("the table's memory limits simulated devices") {
+  auto machine = machine_of("t4x4");
+  machine.device.memory = 1000;
+  CHECK_THROWS_AS(plan::automatic_parallelism(sample_model(), square_request(), 4, machine),
+                  std::invalid_argument);
+}
+
+TEST_CASE("actors that share two cores are not taken for more than two") {
+  const auto request = square_request("pipefusion", 4, 1);
+  const auto own_cores = plan::automatic_parallelism(sample_model(), request, 4, plan::this_cpu(4));
+  CHECK(own_cores.cfg * own_cores.pp * own_cores.ulysses * own_cores.ring * own_cores.tp == 4);
+  const auto shared = plan::automatic_parallelism(sample_model(), request, 4, plan::this_cpu(4, 2));
+  CHECK(shared.cfg * shared.pp * shared.ulysses * shared.ring * shared.tp == 2);
+  // Stages of an exact job never compute side by side, so they do not slow each other down.
+  const auto seconds = [](int pp) {
+    const auto plan = plan::make_plan(sample_model(), square_request(), {.pp = pp});
+    return plan::judge({.pp = pp}, plan, sample_model(), plan::this_cpu(4, 1)).cost.denoise();
+  };
+  CHECK(seconds(4) == doctest::Approx(seconds(1)).epsilon(0.1));
+  // One actor with both cores is quicker than one with one.
+  CHECK(plan::this_cpu(1, 2).device.float_flops > plan::this_cpu(2, 2).device.float_flops);
+}
+
+TEST_CASE("a machine is fitted to what a job took") {
+  const auto& model = sample_model();
+  const auto took = plan::make_plan(model, square_request(), {});
+  const auto machine = plan::this_cpu(4);
+  const auto fitted = plan::fitted_to(machine, took, model, 3.0);
+  const auto again = plan::judge({}, took, model, fitted);
+  CHECK(again.cost.denoise() == doctest::Approx(3.0).epsilon(0.01));
+  CHECK(fitted.device.float_flops < machine.device.float_flops);
+  CHECK(fitted.inside.latency == machine.inside.latency);
+  CHECK_THROWS_AS(plan::fitted_to(machine, took, model, 0), std::invalid_argument);
+}
+
+TEST_CASE("what the request is refused for is said, not that nothing was found") {
+  auto request = square_request();
+  request.height = 100;
+  CHECK_THROWS_WITH(choose_degrees(sample_model(), request, 4, machine_of("l40")),
+                    "[plan] height is 100: this model takes multiples of 16 from 16 to 16384");
+  CHECK_THROWS_WITH(choose_degrees(sample_model(), square_request(), 0, machine_of("l40")),
+                    "[planner] actors is 0: at least 1 is needed");
+}
+
+TEST_CASE("16 actors are planned for quickly") {
+  auto request = square_request("pipefusion", 8, 1);
+  request.prompts.assign(16, "a");
+  const auto start = std::chrono::steady_clock::now();
+  const auto picked =
+      plan::automatic_parallelism(sample_model(), request, 16, machine_of("l40x16"));
+  const auto seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  CHECK(picked.dp >= 1);
+  MESSAGE("planned in " << seconds * 1e3 << " ms");
+  CHECK(seconds < 1);  // 50 ms on a quiet machine; builds and sanitizers share this one
+}
+
+TEST_CASE("an explanation says what was picked and why, as text and as JSON") {
+  wire::JobSpec job;
+  job.request = square_request("pipefusion", 4, 1);
+  job.parallelism.automatic = true;
+  const auto explanation = plan::explain(sample_model(), job, 4, machine_of("l40x4"));
+  const auto text = plan::to_text(explanation, sample_model());
+  CHECK(text.find("predicted for l40, 4 actors") == 0);
+  CHECK(text.find("* " + plan::to_text(explanation.candidates[0].parallelism)) !=
+        std::string::npos);
+  CHECK(text.find("4/N·p·h·L") != std::string::npos);
+  const auto json = plan::to_json(explanation, sample_model());
+  CHECK(json["candidates"].size() == explanation.candidates.size());
+  CHECK(json["picked"]["seconds"]["total"] == explanation.candidates[0].cost.total());
+  CHECK(json["traffic"].size() == static_cast<std::size_t>(explanation.candidates[0].actors()));
+  CHECK(json["plan"]["steps"] == 20);
+
+  job.parallelism = {.cfg = 2, .pp = 2};
+  const auto fixed = plan::explain(sample_model(), job, 4, machine_of("l40x4"));
+  REQUIRE(fixed.candidates.size() == 1);
+  CHECK(plan::to_text(fixed.candidates[0].parallelism) == "cfg 2 × pp 2");
+  CHECK(fixed.plan.degrees.world() == 4);
+}

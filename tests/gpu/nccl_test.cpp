@@ -1,0 +1,104 @@
+// The NCCL backend with several ranks on one GPU. For correctness only: the ranks take turns on
+// the GPU and talk through the loopback interface.
+#include <memory>
+
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/nccl_peers.h"
+
+#include "tests/support/doctest.h"
+
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr int kPeers = 3;
+
+/// The processes live on from case to case: each takes seconds to start.
+std::unique_ptr<NcclPeers>& shared_peers() {
+  static std::unique_ptr<NcclPeers> peers;
+  return peers;
+}
+
+NcclPeers& peers() {
+  if (!shared_peers()) shared_peers() = std::make_unique<NcclPeers>(kPeers);
+  return *shared_peers();
+}
+
+void expect_all_well(const std::string& scenario, int smallest = 2) {
+  for (int size = smallest; size <= kPeers; ++size) {
+    CAPTURE(size);
+    bool all = true;
+    for (const std::string& line : peers().run(scenario, size)) {
+      CHECK_MESSAGE(line.starts_with("ok"), line);
+      all = all && line.starts_with("ok");
+      if (all) MESSAGE(scenario << ", " << size << " ranks: " << line.substr(3));
+    }
+    // After a failure nobody knows what state the processes are in.
+    if (!all) shared_peers().reset();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("transfers of every size and type, strided, empty") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("transfers");
+}
+
+TEST_CASE("collectives of uneven sizes, in groups of 1 to 3") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("collectives", 1);
+}
+
+TEST_CASE("all-reduce: the bits of every other backend") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("reductions", 1);
+}
+
+TEST_CASE("receives posted ahead, nobody waits for a send") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("receives ahead");
+}
+
+TEST_CASE("transfers keep the order of the stream that issues them") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("stream order");
+}
+
+TEST_CASE("issuing a message does not wait for the device") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("no host wait");
+}
+
+TEST_CASE("a ring of stages with a communicator for every edge") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("pipeline");
+}
+
+TEST_CASE("counters tell what was moved") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("counting");
+}
+
+TEST_CASE("a deadline passes, the operation goes on") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("deadlines");
+}
+
+TEST_CASE("an abort ends kernels under way at every rank, and a new group works") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("aborted");
+}
+
+TEST_CASE("who leaves in good order has sent everything, and is missed afterwards") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("leaving");
+}
+
+TEST_CASE("kill -9 of a rank ends the others' waits, naming it") {
+  TROUPE_NEEDS_GPU();
+  for (const std::string& line : peers().run_and_kill_last("endless", 3s))
+    CHECK_MESSAGE(line.starts_with("ok"), line);
+  shared_peers().reset();
+}

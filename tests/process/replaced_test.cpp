@@ -1,0 +1,49 @@
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/client/scratch.h"
+#include "tests/process/support/models.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The same file but for the signs of its last values: same size, same time.
+void change_signs(const fs::path& weights) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(weights, std::ios::binary).rdbuf();
+  std::string changed = bytes.str();
+  for (std::size_t at = changed.size() - 1; at > changed.size() - 4000; at -= 4)
+    changed[at] = static_cast<char>(changed[at] ^ 0x80);
+  const fs::path beside = weights.string() + ".new";
+  std::ofstream(beside, std::ios::binary) << changed;
+  fs::last_write_time(beside, fs::last_write_time(weights));
+  fs::rename(beside, weights);
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint that is replaced in place is loaded anew, and one that stays is not") {
+  const Scratch scratch;
+  const fs::path model = scratch.path / "model";
+  fs::copy(checkpoint("tiny-pixart"), model, fs::copy_options::recursive);
+  const fs::path weights = model / "transformer/diffusion_pytorch_model.safetensors";
+  REQUIRE(fs::exists(weights));
+  Theatre theatre(actors(1));
+  auto job = tiny_job();
+  job.model = model.string();
+
+  const auto first = theatre.run(job);
+  CHECK(theatre.run(job).latents->data == first.latents->data);
+  change_signs(weights);
+  CHECK(theatre.run(job).latents->data != first.latents->data);
+  change_signs(weights);
+  CHECK(theatre.run(job).latents->data == first.latents->data);
+  CHECK(theatre.restarts() == 0);
+}

@@ -1,0 +1,17 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "transport/wire/job.h"
+
+namespace troupe::wire {
+
+/// Every setting of a planned request that decides its pictures, but for the prompts, by the names
+/// of docs/commands.md. `height` and `width` are the picture's, `computed_height` and
+/// `computed_width` those of the computation.
+nlohmann::json request_json(const ImageRequest& request);
+
+/// A document on one line. Texts that are no UTF-8 come out with U+FFFD in their place.
+std::string json_text(const nlohmann::json& document);
+
+}  // namespace troupe::wire

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "transport/tensor/group.h"
+#include "transport/tensor/nccl/cuda_handles.h"
+#include "transport/tensor/nccl/peer_watch.h"
+
+namespace troupe::tensor::nccl {
+
+/// What the communicators of a device share.
+struct Turns {
+  /// NCCL wants one host thread at a time to issue, so that kernels start in one order.
+  std::mutex issuing;
+  /// How many communicators are on their way out, in threads of their own.
+  std::mutex mutex;
+  std::condition_variable changed;
+  int leaving = 0;
+};
+
+/// One non-blocking NCCL communicator, the stream that everything of it runs on, and the
+/// operations under way. Shared by a group and its operations, which may outlive the group.
+///
+/// Ordering: an operation runs after all that the caller's current stream held when it was issued,
+/// and after the operations issued before it. Nothing waits on the host for the device but
+/// `wait` and `close`. Tensors are held until the event behind their operation has passed.
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  struct Settings {
+    int device = 0;
+    int max_ctas = 8;
+    std::string prefix;  ///< begins every error text
+    std::shared_ptr<Turns> turns;
+  };
+
+  /// Collective. Throws TransferError (timeout, or what the watch or NCCL says).
+  static std::shared_ptr<Communicator> join(Settings settings, Group& watch, Deadline deadline);
+  ~Communicator();
+
+  /// Runs `body`, which queues work on `stream()` and calls `grouped`, and returns the operation
+  /// that ends when all of it has run. Throws what ended the communicator.
+  Work issue(const std::string& what, std::vector<at::Tensor> tensors,
+             const std::function<void()>& body);
+
+  /// Inside a body: `calls` in one NCCL group. It returns its first result that is not success.
+  void grouped(const std::string& what, const std::function<ncclResult_t(ncclComm_t)>& calls);
+  cudaStream_t stream() const { return stream_->get(); }
+  int device() const { return settings_.device; }
+  const std::string& prefix() const { return settings_.prefix; }
+
+  /// Inside a body: adds to what `counters` tells.
+  void count(std::uint64_t bytes_sent, std::uint64_t messages_sent, std::uint64_t bytes_received,
+             std::uint64_t messages_received);
+  Counters counters() const;
+
+  /// Ends everything with `why`. Kernels under way notice within microseconds; those that still
+  /// stand behind other work on the device keep their tensors until they have come and gone.
+  void abort(Failure kind, int culprit, const std::string& why);
+  /// Leaves in good order, in the background: what was issued goes out, and memory that peers may
+  /// still read stays until they leave, too; never longer than two seconds. Then `watch` goes.
+  void close(std::unique_ptr<Group> watch);
+
+ private:
+  class Operation;
+  struct Remains;
+
+  explicit Communicator(Settings settings);
+  void connect(Group& watch, Deadline deadline);
+  void check_alive(const std::string& what);
+  void call(ncclResult_t result, const std::string& what);
+  void settle(const std::string& what, Deadline deadline);
+  bool finished(Operation& operation);
+  void reap();
+  void collapse(Failure kind, int culprit, const std::string& cause);
+  bool await_idle(Deadline deadline);
+  void flush(Deadline deadline);
+  void leave(Group& watch);
+  void hear_peers();
+
+  Settings settings_;
+  std::shared_ptr<Stream> stream_;
+  Event ready_;
+  mutable std::mutex mutex_;   // everything below
+  ncclComm_t comm_ = nullptr;  // null before joining and after a failure
+  std::unique_ptr<PeerWatch> watch_;
+  Deadline issue_deadline_{};
+  std::deque<std::shared_ptr<Operation>> in_flight_;
+  std::vector<Event> spare_events_;
+  std::string failure_;
+  Failure failure_kind_ = Failure::aborted;
+  int culprit_ = -1;
+  std::shared_future<void> torn_down_;
+  bool flushed_ = false;
+  Counters counters_;
+};
+
+}  // namespace troupe::tensor::nccl
