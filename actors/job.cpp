@@ -147,8 +147,14 @@ bool Job::wait_slice(const tensor::Work& work, tensor::Deadline last) {
   }
 }
 
-void Job::post_receive(int step, int patch) {
-  const auto rows = count_rows(own_rows(patch));
+wire::RowRange Job::items_of(Place place) const {
+  if (place.patch < 0) return begin_.batch_parts.at(place.part);
+  return {0, static_cast<std::int32_t>(images() * branches())};
+}
+
+void Job::post_receive(Place place) {
+  const auto rows = count_rows(own_rows(place.patch));
+  const auto items = items_of(place);
   const auto options = at::TensorOptions().device(tools_.stage.device());
   Transfer transfer;
   if (first_stage()) {
@@ -156,19 +162,18 @@ void Job::post_receive(int step, int patch) {
                                 options.dtype(at::kFloat));
   } else {
     transfer.tensor = at::empty(
-        {images() * branches(), rows * columns_, tools_.stage.transformer().hidden_width()},
+        {items.end - items.begin, rows * columns_, tools_.stage.transformer().hidden_width()},
         options.dtype(tools_.stage.dtype()));
   }
   if (transfer.tensor.numel() > 0)
     transfer.work = group(begin_.groups.previous)->receive(transfer.tensor, 0);
-  inbox_.emplace(Place{step, patch}, std::move(transfer));
+  inbox_.emplace(place, std::move(transfer));
 }
 
-at::Tensor Job::take_transfer(int step, int patch) {
-  const auto entry = inbox_.find({step, patch});
+at::Tensor Job::take_transfer(Place place) {
+  const auto entry = inbox_.find(place);
   if (entry == inbox_.end()) {
-    throw std::logic_error("[actor] no receive was posted for step " + std::to_string(step) +
-                           " patch " + std::to_string(patch));
+    throw std::logic_error("[actor] no receive was posted for " + place_text(place));
   }
   wait(entry->second.work);
   auto tensor = std::move(entry->second.tensor);

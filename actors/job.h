@@ -40,6 +40,14 @@ class Job {
     std::chrono::milliseconds transfer_deadline;
   };
 
+  /// Which micro-step: a patch, or a part of the batch of a whole picture (patch -1).
+  struct Place {
+    int step = 0;
+    int patch = -1;
+    int part = 0;
+    auto operator<=>(const Place&) const = default;
+  };
+
   /// `init_latents` is undefined, or float32 [n, C, h, w] of the whole batch. Throws one line when
   /// something the request asks for cannot be had (sampler options, memory).
   Job(wire::BeginJob begin, Tools tools, const at::Tensor& init_latents);
@@ -47,10 +55,10 @@ class Job {
 
   const wire::BeginJob& begin() const { return begin_; }
 
-  /// Posts the receive of a transfer that micro-step (step, patch) will consume here.
-  void post_receive(int step, int patch);
+  /// Posts the receive of a transfer that a micro-step will consume here.
+  void post_receive(Place place);
   TaskResult encode_text();
-  TaskResult micro_step(int step, int patch);
+  TaskResult micro_step(Place place);
   TaskResult decode();
 
   std::uint64_t kv_bytes() const;
@@ -61,8 +69,6 @@ class Job {
     at::Tensor tensor;
     tensor::Work work;
   };
-  using Place = std::pair<int, int>;  // step, patch
-
   bool first_stage() const { return begin_.stage.rank == 0; }
   bool last_stage() const { return begin_.stage.rank + 1 == begin_.stage.degree; }
   std::int64_t images() const { return begin_.last_image - begin_.first_image; }
@@ -83,13 +89,17 @@ class Job {
   void wait(const tensor::Work& work);
   /// Waits a second at most; false when the operation is still under way then.
   static bool wait_slice(const tensor::Work& work, tensor::Deadline last);
-  at::Tensor take_transfer(int step, int patch);
+  at::Tensor take_transfer(Place place);
   void prune_sends();
   void keep_caption(const at::Tensor& states, const at::Tensor& lengths);
   std::unique_ptr<SequenceAttention> make_attention();
-  at::Tensor embed_patch(int step, int patch, const RowRuns& rows);
-  at::Tensor run_blocks(at::Tensor hidden, int step, int patch);
+  /// Batch items (branches × pictures) that a micro-step computes.
+  wire::RowRange items_of(Place place) const;
+  at::Tensor embed_patch(Place place, const RowRuns& rows);
+  at::Tensor run_blocks(at::Tensor hidden, Place place);
   at::Tensor project(const at::Tensor& hidden, const RowRuns& rows) const;
+  /// All items' prediction once the last part of the batch is here, undefined before.
+  at::Tensor join_parts(at::Tensor prediction, Place place);
   at::Tensor guide(at::Tensor prediction);
   void sample(int step, int patch, const at::Tensor& prediction);
   /// Brings the latents of all rows to the first `decoders` members of the rows group. Every member
@@ -98,7 +108,7 @@ class Job {
   /// Pictures [n, 3, H, W] at the first decoder, undefined at the others.
   at::Tensor decode_together();
   void send_on(const at::Tensor& out, bool needed);
-  std::string place_text(int step, int patch) const;
+  std::string place_text(Place place) const;
   void require_finite(const at::Tensor& values, const std::string& what) const;
   wire::BlobRef publish(const std::string& name, std::string bytes,
                         std::vector<std::int64_t> shape);
@@ -121,7 +131,8 @@ class Job {
   std::unique_ptr<SequenceAttention> attention_;
   std::unique_ptr<models::TensorParallelPort> sums_;
   std::unique_ptr<models::StepCondition> condition_;
-  int condition_step_ = -1;
+  std::pair<int, std::int64_t> condition_of_{-1, 0};  // its step and batch
+  std::vector<at::Tensor> predicted_parts_;
   std::map<Place, Transfer> inbox_;
   std::vector<tensor::Work> sends_;
   std::vector<control::BlobId> published_;  // nobody needs them after the job

@@ -8,58 +8,80 @@
 
 namespace troupe::actors {
 
-TaskResult Job::micro_step(int step, int patch) {
-  const auto rows = own_rows(patch);
-  at::Tensor hidden = first_stage() ? embed_patch(step, patch, rows) : take_transfer(step, patch);
-  hidden = run_blocks(std::move(hidden), step, patch);
+TaskResult Job::micro_step(Place place) {
+  const auto rows = own_rows(place.patch);
+  at::Tensor hidden = first_stage() ? embed_patch(place, rows) : take_transfer(place);
+  hidden = run_blocks(std::move(hidden), place);
   if (!last_stage()) {
-    require_finite(hidden, "hidden state at " + place_text(step, patch));
+    require_finite(hidden, "hidden state at " + place_text(place));
     send_on(hidden, true);
     return {};
   }
   auto prediction = project(hidden, rows);
-  require_finite(prediction, "prediction at " + place_text(step, patch));
-  sample(step, patch, guide(std::move(prediction)));
-  const bool needed = begin_.stage.degree > 1 && step + 1 < begin_.request.steps;
+  require_finite(prediction, "prediction at " + place_text(place));
+  prediction = join_parts(std::move(prediction), place);
+  if (!prediction.defined()) return {};
+  sample(place.step, place.patch, guide(std::move(prediction)));
+  const bool needed = begin_.stage.degree > 1 && place.step + 1 < begin_.request.steps;
   send_on(needed ? gather_rows(latents_, rows).clone(at::MemoryFormat::Contiguous) : at::Tensor(),
           needed);
-  return {.blobs = progress_blobs(step, patch), .warnings = {}};
+  return {.blobs = progress_blobs(place.step, place.patch), .warnings = {}};
 }
 
-at::Tensor Job::embed_patch(int step, int patch, const RowRuns& rows) {
-  if (begin_.stage.degree > 1 && step > 0) {
+at::Tensor Job::join_parts(at::Tensor prediction, Place place) {
+  if (place.patch >= 0 || begin_.batch_parts.size() == 1) return prediction;
+  predicted_parts_.push_back(std::move(prediction));
+  if (place.part + 1 < static_cast<int>(begin_.batch_parts.size())) return {};
+  auto all = at::cat(predicted_parts_);
+  predicted_parts_.clear();
+  return all;
+}
+
+at::Tensor Job::embed_patch(Place place, const RowRuns& rows) {
+  const auto [step, patch, part] = place;
+  if (begin_.stage.degree > 1 && step > 0 && part == 0) {
     // After the last synchronous step the whole picture comes at once, before the first patch.
     const bool after_whole = patch >= 0 && step == begin_.request.warmup_steps;
-    if (after_whole && patch == 0) scatter_rows(latents_, own_rows(-1), take_transfer(step, -1));
-    if (!after_whole) scatter_rows(latents_, rows, take_transfer(step, patch));
+    if (after_whole && patch == 0) {
+      scatter_rows(latents_, own_rows(-1), take_transfer({step, -1, 0}));
+    }
+    if (!after_whole) scatter_rows(latents_, rows, take_transfer(place));
   }
+  const auto items = items_of(place);
   const auto& transformer = tools_.stage.transformer();
   std::vector<at::Tensor> tokens;
   for (const auto& run : rows) {
     auto input =
         sampler_->scale_model_input(rows_view(latents_, run), step).to(tools_.stage.dtype());
     if (branches() == 2) input = at::cat({input, input});
+    input = input.slice(0, items.begin, items.end);
     tokens.push_back(transformer.embed(input, size_, run));
   }
   if (tokens.size() == 1) return tokens.front();
   if (!tokens.empty()) return at::cat(tokens, 1);
-  return at::empty({images() * branches(), 0, transformer.hidden_width()},
+  return at::empty({items.end - items.begin, 0, transformer.hidden_width()},
                    at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device()));
 }
 
-at::Tensor Job::run_blocks(at::Tensor hidden, int step, int patch) {
+at::Tensor Job::run_blocks(at::Tensor hidden, Place place) {
   if (!caption_) throw std::logic_error("[actor] a micro-step came before the text");
   const auto& transformer = tools_.stage.transformer();
-  if (condition_step_ != step) {
-    condition_ = transformer.condition(sampler_->timestep(step), images() * branches(), size_);
-    condition_step_ = step;
+  const auto items = items_of(place);
+  const std::pair<int, std::int64_t> of{place.step, items.end - items.begin};
+  if (condition_of_ != of) {
+    condition_ = transformer.condition(sampler_->timestep(place.step), of.second, size_);
+    condition_of_ = of;
   }
   std::vector<models::TokenRuns> tokens;
   for (int rank = 0; rank < sequence_degree(); ++rank)
-    tokens.push_back(tokens_of(rows_of(begin_.micro_steps, patch, rank), columns_));
-  attention_->begin(tokens, step, patch < 0, step + 1 == begin_.request.steps);
+    tokens.push_back(tokens_of(rows_of(begin_.micro_steps, place.patch, rank), columns_));
+  attention_->begin(tokens, place.step, place.patch < 0, place.step + 1 == begin_.request.steps,
+                    items.begin);
   LiveAttention attention(*attention_, [this] { tools_.progress.tick_in(begin_.epoch); });
-  return transformer.run_blocks(std::move(hidden), *condition_, *caption_, attention, *sums_);
+  const bool some = of.second < images() * branches();
+  const auto part = some ? caption_->items(items.begin, items.end) : nullptr;
+  return transformer.run_blocks(std::move(hidden), *condition_, some ? *part : *caption_, attention,
+                                *sums_);
 }
 
 at::Tensor Job::project(const at::Tensor& hidden, const RowRuns& rows) const {
@@ -113,10 +135,11 @@ void Job::sample(int step, int patch, const at::Tensor& prediction) {
   }
 }
 
-std::string Job::place_text(int step, int patch) const {
+std::string Job::place_text(Place place) const {
   const auto& load = tools_.stage.load();
-  return "step " + std::to_string(step) +
-         (patch >= 0 ? " patch " + std::to_string(patch) : std::string()) + " stage " +
+  return "step " + std::to_string(place.step) +
+         (place.patch >= 0 ? " patch " + std::to_string(place.patch) : std::string()) +
+         (place.part > 0 ? " part " + std::to_string(place.part) : std::string()) + " stage " +
          std::to_string(begin_.stage.rank) + " (blocks " + std::to_string(load.first_block) +
          " to " + std::to_string(load.last_block - 1) + ")";
 }

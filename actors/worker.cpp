@@ -168,7 +168,7 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
       phase = &running.stats.text_seconds;
       break;
     case wire::TaskKind::micro_step:
-      result = running.job->micro_step(command.step, command.patch);
+      result = running.job->micro_step({command.step, command.patch, command.part});
       phase = &running.stats.denoise_seconds;
       break;
     case wire::TaskKind::decode:
@@ -182,9 +182,11 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
   running.stats.busy_seconds += took - waited;
   *phase += took;
   const auto& begin = running.job->begin();
+  const auto micro_steps = static_cast<int>(begin.micro_steps.size());
+  const auto parts = static_cast<int>(begin.batch_parts.size());
   const bool last_step =
       command.kind == wire::TaskKind::micro_step && command.step + 1 == begin.request.steps &&
-      (command.patch < 0 || command.patch + 1 == static_cast<int>(begin.micro_steps.size()));
+      (command.patch < 0 ? command.part + 1 == parts : command.patch + 1 == micro_steps);
   if (command.kind == wire::TaskKind::decode ||
       (last_step && begin.vae.degree == 0 && begin.row_rank < 0))
     running.tasks_to_come = false;
@@ -199,7 +201,7 @@ void Worker::run(const TaskEntry& entry) {
   if (running->second.failed) return;
   try {
     if (command.receive) {
-      running->second.job->post_receive(command.step, command.patch);
+      running->second.job->post_receive({command.step, command.patch, command.part});
       return;
     }
     auto result = run_task(running->second, command);

@@ -63,9 +63,12 @@ class Diffusers:
 
         decode = self.pipe.vae.decode
 
-        def decoded(*args, **kwargs):
+        def decoded(latents, *args, **kwargs):
+            self.latents = latents * self.pipe.vae.config.scaling_factor
             marks["end"] = time.perf_counter()
-            return decode(*args, **kwargs)
+            result = decode(latents, *args, **kwargs)
+            marks["decoded"] = time.perf_counter()
+            return result
 
         self.pipe.prepare_latents, self.pipe.vae.decode = prepare, decoded
         start = time.perf_counter()
@@ -73,7 +76,7 @@ class Diffusers:
                   use_resolution_binning=False, clean_caption=False, generator=torch.Generator().manual_seed(0))
         total = time.perf_counter() - start
         self.pipe.prepare_latents, self.pipe.vae.decode = original, decode
-        return dict(denoising=marks["end"] - marks["begin"], total=total)
+        return dict(denoising=marks["end"] - marks["begin"], decoding=marks["decoded"] - marks["end"], total=total)
 
 
 class Troupe:
@@ -91,13 +94,17 @@ class Troupe:
             time.sleep(0.1)
         raise SystemExit(f"troupe did not start at {self.address}")
 
-    def run(self, size, steps):
+    def report(self, size, steps, *more):
+        """What `troupe submit --json` says of one job."""
         done = subprocess.run([self.binary, "submit", "--connect", self.address, "--prompt", PROMPT, "--height", str(size),
                                "--width", str(size), "--steps", str(steps), "--guidance", "4.5", "--seed", "0",
-                               "--output", str(self.output), "--json", *self.options], capture_output=True, text=True)
+                               "--output", str(self.output), "--json", *self.options, *more], capture_output=True, text=True)
         if done.returncode != 0:
-            raise SystemExit(f"troupe submit: {done.stderr.strip()}")
-        report = json.loads(done.stdout)
+            raise SystemExit(f"troupe submit {' '.join(self.options)}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def run(self, size, steps):
+        report = self.report(size, steps)
         seconds = report["seconds"]
         waits = [a["controller_wait_seconds"] / (seconds["text"] + seconds["denoising"] + seconds["decoding"])
                  for a in report["actors"]]

@@ -161,9 +161,10 @@ int main(int argc, char** argv) {
       at::ones({batch, kCaptionTokens}, at::kBool));
   const Least whole = least(rounds, [&] {
     models::LocalAttention attention;
+    models::WholeWeights sums;
     const auto step = model.condition(500, batch, size);
     const at::Tensor hidden =
-        model.run_blocks(model.embed(latents, size, rows), *step, *caption, attention);
+        model.run_blocks(model.embed(latents, size, rows), *step, *caption, attention, sums);
     model.project(hidden, *step, size, rows);
   });
   std::printf("threads %d, batch %lld: %.4f s per call, %.4f CPU seconds, of these:\n", threads,

@@ -93,7 +93,7 @@ at::Tensor RingAttention::attend(int block, const at::Tensor& qkv) {
   auto incoming = exchange(kv, !(delay && call_.last_step));
   std::vector<kernels::KeyValueRun> here{run_of(kv)};
   if (store_) {
-    store_->put(block, call_.step, call_.tokens[rank_], kv, !call_.synchronous);
+    store_->put(block, call_.step, call_.tokens[rank_], kv, !call_.synchronous, call_.first_item);
     const auto fresh = fresh_tokens();
     if (!call_.synchronous && models::count_of(fresh) > 0) {
       const auto choices = store_->choose(block, call_.step, fresh);
@@ -114,7 +114,7 @@ at::Tensor RingAttention::attend(int block, const at::Tensor& qkv) {
   for (auto& one : incoming) {
     links_.wait(one.work);
     kernels::merge_attention(sum, kernels::attention_part(q, {run_of(one.kv)}, scale));
-    if (store_) store_->put(block, call_.step, one.runs, one.kv, false);
+    if (store_) store_->put(block, call_.step, one.runs, one.kv, false, call_.first_item);
   }
   return sum.out.to(type);
 }

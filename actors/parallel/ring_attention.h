@@ -30,6 +30,7 @@ class RingAttention {
     std::vector<models::TokenRuns> tokens;  // computed by each ring rank
     bool synchronous = true;                // all tokens, attended to fresh
     bool last_step = false;
+    std::int64_t first_item = 0;  // of the batch; a synchronous call may be for some items only
   };
 
   /// `store` is null where every call is synchronous.

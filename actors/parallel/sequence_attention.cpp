@@ -5,8 +5,8 @@
 namespace troupe::actors {
 
 void SequenceAttention::begin(const std::vector<models::TokenRuns>& tokens, int step,
-                              bool synchronous, bool last_step) {
-  RingAttention::Call call{step, {}, synchronous, last_step};
+                              bool synchronous, bool last_step, std::int64_t first_item) {
+  RingAttention::Call call{step, {}, synchronous, last_step, first_item};
   peer_tokens_.clear();
   for (int ring = 0; ring < place_.ring_degree; ++ring) {
     models::TokenRuns together;

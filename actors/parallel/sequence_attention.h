@@ -26,9 +26,9 @@ class SequenceAttention final : public models::AttentionPort {
       : place_(place), exchange_(std::move(exchange)), ring_(std::move(ring)) {}
 
   /// The next calls are for these tokens, by sequence rank = ring rank · ulysses degree + ulysses
-  /// rank.
+  /// rank. A synchronous call may be for the batch items from `first_item` on only.
   void begin(const std::vector<models::TokenRuns>& tokens, int step, bool synchronous,
-             bool last_step);
+             bool last_step, std::int64_t first_item = 0);
   at::Tensor attend(int block, const at::Tensor& qkv) override;
 
   std::int64_t bytes() const { return ring_.bytes(); }

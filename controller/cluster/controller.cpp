@@ -121,6 +121,7 @@ void Controller::make_rooms() {
                               .pid = static_cast<std::uint32_t>(getpid()),
                               .endpoint = server_->endpoint(),
                               .model = options_.model,
+                              .device = options_.device,
                               .started = now()};
   gateway_ = std::make_unique<gateway::Gateway>(
       facts, gateway::Gateway::Tools{io_, *server_, *blob_server_, blobs_, members_, *deployments_,

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "controller/jobs/report.h"
+#include "controller/plan/planner.h"
 
 namespace troupe::gateway {
 namespace {
@@ -114,16 +115,21 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   };
   if (closed_) return refused(wire::FailureCode::refused, *closed_);
   if (!reading.model) return refused(wire::FailureCode::bad_request, reading.error);
-  const auto& job = submission.job;
+  auto& job = submission.job;
   try {
+    if (job.parallelism.automatic) {
+      const auto actors = static_cast<int>(tools_.members.living_count());
+      job.parallelism = plan::automatic_parallelism(*reading.model, job.request, actors,
+                                                    plan::machine_here(facts_.device, actors));
+    }
     auto plan = plan::make_plan(*reading.model, job.request, job.parallelism);
     const auto world = static_cast<std::size_t>(plan.degrees.world());
     if (const auto living = tools_.members.living_count(); world > living) {
       const auto all = tools_.members.all().size();
       return refused(
           wire::FailureCode::bad_request,
-          "dp × cfg × pp = " + std::to_string(world) + " actors are needed, but the cluster has " +
-              std::to_string(all) +
+          "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world) +
+              " actors are needed, but the cluster has " + std::to_string(all) +
               (living < all ? ", of which " + std::to_string(all - living) + " cannot start" : ""));
     }
     const auto warnings = plan.warnings;

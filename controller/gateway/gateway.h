@@ -19,7 +19,8 @@ struct ClusterFacts {
   std::string host;
   std::uint32_t pid = 0;
   std::string endpoint;
-  std::string model;  // default model folder; may be empty
+  std::string model;   // default model folder; may be empty
+  std::string device;  // cpu | cuda
   double started = 0;
 };
 

@@ -95,6 +95,7 @@ wire::BeginJob JobRunner::begin_message(const JobEntry& job, const cluster::Depl
   begin.ulysses = {at.ulysses, degrees.ulysses};
   begin.tp = {at.tp, degrees.tp};
   begin.micro_steps = plan.micro_steps;
+  begin.batch_parts = plan.batch_parts[at.dp];
   begin.vae = {0, 0};
   const auto position = [](const std::vector<int>& ranks, int of) {
     const auto found = std::find(ranks.begin(), ranks.end(), of);

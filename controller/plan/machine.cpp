@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <stdexcept>
+#include <thread>
 
 namespace troupe::plan {
 namespace {
@@ -169,6 +170,11 @@ Machine calibrated(Machine machine, double predicted, double measured) {
   machine.device.half_flops *= faster;
   machine.device.float_flops *= faster;
   return machine;
+}
+
+Machine machine_here(const std::string& device, int actors) {
+  if (device == "cuda") return machine_of("a100-nvlink-x" + std::to_string(actors));
+  return this_cpu(actors, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace troupe::plan

@@ -58,6 +58,10 @@ Machine machine_of(const std::string& text);
 /// `cores` as go round, at least one; 0 = a core each.
 Machine this_cpu(int actors, int cores = 0);
 
+/// What degrees are picked for where nothing was measured: this host's cores, or for "cuda" GPUs
+/// like an A100 with NVLink. Only the ratios of its figures matter for the choice.
+Machine machine_here(const std::string& device, int actors);
+
 /// The machine as a job finds it that keeps `actors` of its devices busy at once: slower where they
 /// share processors.
 Machine shared_by(const Machine& machine, int actors);

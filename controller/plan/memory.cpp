@@ -1,7 +1,8 @@
 #include "controller/plan/memory.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "controller/plan/layout.h"
 
 namespace troupe::plan {
 namespace {
@@ -10,28 +11,29 @@ std::uint64_t bytes_of(const std::string& dtype) {
   return dtype == "float32" ? 4 : 2;
 }
 
-/// Bytes of a weight in the compute type, given its bytes as stored.
-std::uint64_t converted(std::uint64_t stored, std::uint64_t stored_size,
-                        std::uint64_t compute_size) {
-  return stored / stored_size * compute_size;
+/// Values of each token that a cache keeps: PipeFusion the newest, DistriFusion the step before as
+/// well, both one more where they extrapolate.
+std::uint64_t kept_versions(const Plan& plan) {
+  if (plan.patches.size() < 2) return 0;
+  return (plan.request.method == "distrifusion" ? 2 : 1) + (plan.request.kv == "predict" ? 1 : 0);
 }
 
-std::uint64_t stored_element_size(const spec::WeightIndex& weights) {
-  for (const auto& entry : weights.tensors())
-    return spec::dtype_bytes(entry.dtype);
-  return 4;
-}
-
-/// Largest activations of the decoder: three feature maps of its widest full-resolution level, in
-/// float32.
+/// Largest activations of one decoder: three feature maps of its widest full-resolution level, in
+/// float32, of its rows or of a tile.
 std::uint64_t decoder_activations(const Plan& plan, const spec::VaeSpec& vae) {
+  std::int64_t rows = (plan.latent_height + plan.vae_degree - 1) / plan.vae_degree;
+  std::int64_t columns = plan.latent_width;
+  if (plan.request.vae_tiling) {
+    const std::int64_t tile = vae.sample_size / vae.scale_factor();
+    rows = std::min(plan.latent_height, tile);
+    columns = std::min(columns, tile);
+  }
   std::uint64_t largest = 0;
   const auto levels = static_cast<std::int64_t>(vae.block_out_channels.size());
   for (std::int64_t level = 0; level < levels; ++level) {
     const std::int64_t scale = std::int64_t{1} << (levels - 1 - level);
     const std::int64_t wide = vae.block_out_channels[std::min(level + 1, levels - 1)];
-    const std::int64_t pixels = plan.latent_height * plan.latent_width * scale * scale;
-    largest = std::max<std::uint64_t>(largest, pixels * wide * 4);
+    largest = std::max<std::uint64_t>(largest, rows * columns * scale * scale * wide * 4);
   }
   return 3 * largest;
 }
@@ -46,7 +48,10 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
   const auto& transformer = model.transformer;
   const auto parts = spec::weight_bytes(model);
   const std::uint64_t size = bytes_of(plan.request.dtype);
-  const std::uint64_t stored = stored_element_size(model.transformer_weights);
+  const std::uint64_t tokens = plan.token_rows * plan.token_columns;
+  const std::uint64_t width = transformer.inner_dim();
+  const auto layout =
+      layout_of(plan.request.method, plan.patches, plan.degrees.ring, plan.degrees.ulysses);
   const mesh::Mesh mesh(plan.degrees);
   std::vector<ActorMemory> memory(plan.degrees.world());
   for (int rank = 0; rank < plan.degrees.world(); ++rank) {
@@ -55,23 +60,27 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     const auto images =
         static_cast<std::uint64_t>(plan.images[at.dp].end - plan.images[at.dp].begin);
     const std::uint64_t batch = images * plan.branches_per_actor();
-    const std::uint64_t tokens = plan.token_rows * plan.token_columns;
-    const std::uint64_t width = transformer.inner_dim();
-    std::uint64_t weights = std::accumulate(parts.blocks.begin() + stage.first_block,
-                                            parts.blocks.begin() + stage.last_block, parts.shared);
-    if (at.pp == 0) weights += parts.embed;
-    if (at.pp == plan.degrees.pp - 1) weights += parts.final;
     ActorMemory& own = memory[rank];
-    own.weights = converted(weights, stored, size);
+    own.weights = size * spec::kept_elements(transformer, {.blocks = stage.blocks(),
+                                                           .embeds = at.pp == 0,
+                                                           .projects = at.pp == plan.degrees.pp - 1,
+                                                           .shard = at.tp,
+                                                           .shards = plan.degrees.tp});
+    const auto heads = static_cast<int>(transformer.num_attention_heads);
+    const std::uint64_t caption_heads = heads_of(heads, {.tp = plan.degrees.tp}, at.tp, 0);
+    const std::uint64_t own_heads = heads_of(heads, plan.degrees, at.tp, at.ulysses);
     const std::uint64_t caption_tokens = plan.request.max_sequence_length;
-    const std::uint64_t per_block = 2 * batch * width * size;  // K and V, a token
-    own.kv = stage.blocks() * per_block * (caption_tokens + (plan.patches.size() > 1 ? tokens : 0));
+    own.kv = stage.blocks() * 2 * batch * transformer.attention_head_dim * size *
+             (caption_tokens * caption_heads + kept_versions(plan) * tokens * own_heads);
+    const std::uint64_t own_tokens =
+        layout.whole[at.ring * plan.degrees.ulysses + at.ulysses] * plan.token_columns;
     // Hidden states, the feed-forward's four-fold ones, q,k,v, and transfers under way.
-    own.activations = batch * tokens * width * size * 10 + 4 * images * plan.latent_channels *
-                                                               plan.latent_height *
-                                                               plan.latent_width * 4;
+    own.activations = batch * own_tokens * width * size * 10 + 4 * images * plan.latent_channels *
+                                                                   plan.latent_height *
+                                                                   plan.latent_width * 4;
     if (rank == plan.text_rank(at.dp)) own.text = parts.text_encoder_peak;
-    if (rank == plan.decode_rank(at.dp))
+    const auto decoders = plan.decoders(at.dp);
+    if (std::find(decoders.begin(), decoders.end(), rank) != decoders.end())
       own.vae = parts.vae_decoder + decoder_activations(plan, model.vae);
   }
   return memory;

@@ -77,10 +77,17 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   const int pictures =
       static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
   if (plan.degrees.dp > pictures) {
-    refuse("dp is " + std::to_string(plan.degrees.dp) + ", but there are only " +
-           std::to_string(pictures) + " pictures to split (prompts × n)");
+    refuse("dp is " + std::to_string(plan.degrees.dp) + ", but there " +
+           (pictures == 1 ? "is only 1 picture"
+                          : "are only " + std::to_string(pictures) + " pictures") +
+           " to split (prompts × n)");
   }
   plan.images = split_evenly(pictures, plan.degrees.dp);
+  for (const auto& images : plan.images) {
+    const int batch = (images.end - images.begin) * plan.branches_per_actor();
+    plan.batch_parts.push_back(
+        split_evenly(batch, plan.degrees.pp == 1 ? 1 : std::min(batch, 2 * plan.degrees.pp)));
+  }
   const auto blocks = static_cast<int>(model.transformer.num_layers);
   plan.stages = parallelism.stages.empty()
                     ? split_blocks(std::vector<double>(blocks, 1.0), plan.degrees.pp)
@@ -117,7 +124,7 @@ void set_patches(Plan& plan) {
   set_shares(plan);
   plan.synchronous_steps = std::min(request.warmup_steps, request.steps);
   if (request.warmup_steps > request.steps) {
-    refuse("warmup is " + std::to_string(request.warmup_steps) + ", but there are only " +
+    refuse("warmup is " + std::to_string(request.warmup_steps) + ", but there " +
            std::to_string(request.steps) + " steps");
   }
   if (plan.degrees.pp > 1 && request.num_pipeline_patch < plan.degrees.pp) {

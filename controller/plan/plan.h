@@ -15,8 +15,8 @@ namespace troupe::plan {
 /// Bytes that one actor of the plan needs; `text` and `vae` are transient and never at their peak
 /// together.
 struct ActorMemory {
-  std::uint64_t weights = 0;      // its stage's, in the compute type
-  std::uint64_t kv = 0;           // stale K,V of its blocks (pipefusion) and caption K,V
+  std::uint64_t weights = 0;      // its stage's shard, in the compute type
+  std::uint64_t kv = 0;           // of its blocks and heads: kept from step to step, and caption
   std::uint64_t activations = 0;  // hidden states, transfers, latents: an upper estimate
   std::uint64_t text = 0;         // text encoder while it runs: its largest block
   std::uint64_t vae = 0;          // decoder weights and its largest activations
@@ -53,6 +53,9 @@ struct Plan {
   std::vector<ActorMemory> memory;  // by world rank
   std::vector<std::string> warnings;
   int synchronous_steps = 0;  // steps that take the whole picture at once
+  /// By dp rank: batch items (branches × pictures) of an actor that such a step takes one after
+  /// another, to fill the pipeline.
+  std::vector<std::vector<wire::RowRange>> batch_parts;
   std::int64_t latent_channels = 0;
   std::int64_t latent_height = 0;
   std::int64_t latent_width = 0;

@@ -19,7 +19,25 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return text + "]";
 }
 
-constexpr mesh::Axis kAxes[] = {mesh::Axis::dp, mesh::Axis::cfg, mesh::Axis::pp};
+constexpr mesh::Axis kAxes[] = {mesh::Axis::dp,   mesh::Axis::cfg,     mesh::Axis::pp,
+                                mesh::Axis::ring, mesh::Axis::ulysses, mesh::Axis::tp};
+
+int degree_of(const mesh::Degrees& degrees, mesh::Axis axis) {
+  switch (axis) {
+    case mesh::Axis::dp:
+      return degrees.dp;
+    case mesh::Axis::cfg:
+      return degrees.cfg;
+    case mesh::Axis::pp:
+      return degrees.pp;
+    case mesh::Axis::ring:
+      return degrees.ring;
+    case mesh::Axis::ulysses:
+      return degrees.ulysses;
+    default:
+      return degrees.tp;
+  }
+}
 
 }  // namespace
 
@@ -39,11 +57,20 @@ std::string to_text(const Plan& plan) {
           std::to_string(plan.token_columns) + "\n";
   text += "pictures  " + std::to_string(plan.picture_count()) + ", steps " +
           std::to_string(request.steps) + " (" + std::to_string(plan.synchronous_steps) +
-          " synchronous), method " + request.method + "\n";
-  text += "mesh      " + std::to_string(mesh.world()) + " actors = dp " +
-          std::to_string(plan.degrees.dp) + " × cfg " + std::to_string(plan.degrees.cfg) +
-          " × pp " + std::to_string(plan.degrees.pp) + "\n";
+          " synchronous), method " + request.method +
+          (request.method == "exact" ? "" : ", K,V " + request.kv) + "\n";
+  text += "mesh      " + std::to_string(mesh.world()) + (mesh.world() == 1 ? " actor" : " actors");
+  const char* between = " = ";
   for (const auto axis : kAxes) {
+    const bool always = axis == mesh::Axis::dp || axis == mesh::Axis::cfg || axis == mesh::Axis::pp;
+    if (degree_of(plan.degrees, axis) == 1 && !always) continue;
+    text += std::string(between) + mesh::to_string(axis) + " " +
+            std::to_string(degree_of(plan.degrees, axis));
+    between = " × ";
+  }
+  text += "\n";
+  for (const auto axis : kAxes) {
+    if (degree_of(plan.degrees, axis) == 1) continue;
     text += std::string("  ") + mesh::to_string(axis) +
             std::string(8 - std::string(mesh::to_string(axis)).size(), ' ');
     for (const auto& group : mesh.groups(axis))
@@ -55,6 +82,8 @@ std::string to_text(const Plan& plan) {
             std::to_string(plan.stages[i].first_block) + "–" +
             std::to_string(plan.stages[i].last_block - 1) + "\n";
   }
+  for (int dp = 0; plan.vae_degree > 1 && dp < plan.degrees.dp; ++dp)
+    text += "vae       ranks " + ranks_text(plan.decoders(dp)) + "\n";
   for (std::size_t i = 0; i < plan.patches.size(); ++i) {
     text += "patch " + std::to_string(i) + "   token rows " +
             std::to_string(plan.patches[i].begin) + "–" + std::to_string(plan.patches[i].end - 1) +
@@ -81,12 +110,11 @@ nlohmann::json to_json(const Plan& plan) {
   using nlohmann::json;
   const mesh::Mesh mesh(plan.degrees);
   json out;
-  out["mesh"] = {{"world", mesh.world()},
-                 {"dp", plan.degrees.dp},
-                 {"cfg", plan.degrees.cfg},
-                 {"pp", plan.degrees.pp}};
-  for (const auto axis : kAxes)
+  out["mesh"]["world"] = mesh.world();
+  for (const auto axis : kAxes) {
+    out["mesh"][mesh::to_string(axis)] = degree_of(plan.degrees, axis);
     out["groups"][mesh::to_string(axis)] = mesh.groups(axis);
+  }
   out["height"] = plan.request.output_height;
   out["width"] = plan.request.output_width;
   out["computed_height"] = plan.request.height;
@@ -100,6 +128,10 @@ nlohmann::json to_json(const Plan& plan) {
   out["stages"] = json::array();
   for (const auto& stage : plan.stages)
     out["stages"].push_back({stage.first_block, stage.last_block});
+  out["kv"] = plan.request.kv;
+  out["vae"] = json::array();
+  for (int dp = 0; dp < plan.degrees.dp; ++dp)
+    out["vae"].push_back(plan.decoders(dp));
   out["patches"] = json::array();
   for (const auto& patch : plan.patches)
     out["patches"].push_back({patch.begin, patch.end});

@@ -57,8 +57,12 @@ void Dispatcher::issue_task(JobId id, Job& job, std::uint32_t task_id, std::vect
   for (const auto after : job.successors[task_id]) {
     if (--job.progress[after].unissued_predecessors == 0) job.ready.insert(after);
   }
-  wire::Command run{
-      .job = id, .task = task_id, .kind = task.kind, .step = task.step, .patch = task.patch};
+  wire::Command run{.job = id,
+                    .task = task_id,
+                    .kind = task.kind,
+                    .step = task.step,
+                    .patch = task.patch,
+                    .part = task.part};
   for (const auto rank : task.ranks) {
     const ActorId actor = job.actor_of_rank[rank];
     progress.waiting_for.insert(actor);
@@ -68,6 +72,7 @@ void Dispatcher::issue_task(JobId id, Job& job, std::uint32_t task_id, std::vect
   wire::Command receive = run;
   receive.receive = true;
   receive.step = task.consumer_step;
+  receive.part = task.consumer_part;
   for (const auto rank : task.receivers)
     out.push_back({job.actor_of_rank[rank], receive});
 }

@@ -15,20 +15,26 @@ class ReplicaBuilder {
   void build() {
     text_ = add_text();
     std::vector<std::uint32_t> leaving;  // the last stage's tasks of the step before
+    const int parts = static_cast<int>(plan_.batch_parts[dp_].size());
     for (int step = 0; step < plan_.request.steps; ++step) {
       std::vector<std::uint32_t> now;
       const bool whole = step < plan_.synchronous_steps;
-      const int patches = whole ? 1 : static_cast<int>(plan_.micro_steps.size());
-      for (int patch = 0; patch < patches; ++patch) {
+      const int rounds = whole ? parts : static_cast<int>(plan_.micro_steps.size());
+      for (int round = 0; round < rounds; ++round) {
         std::uint32_t before = text_;
-        if (!leaving.empty()) before = leaving.size() == 1 ? leaving[0] : leaving[patch];
+        if (!leaving.empty()) before = leaving.size() == 1 ? leaving[0] : leaving[round];
         for (int stage = 0; stage < plan_.degrees.pp; ++stage) {
-          before = add_micro_step(step, stage, whole ? -1 : patch, before);
+          before = add_micro_step({.step = step,
+                                   .stage = stage,
+                                   .patch = whole ? -1 : round,
+                                   .part = whole ? round : 0},
+                                  !whole || round + 1 == parts, before);
         }
         now.push_back(before);
       }
       tasks_[now.back()].ends_step = true;
-      leaving = std::move(now);
+      // The last part of a whole picture has waited for the others.
+      leaving = whole ? std::vector{now.back()} : std::move(now);
     }
     add_decode(leaving);
   }
@@ -59,11 +65,9 @@ class ReplicaBuilder {
     return ranks;
   }
 
-  std::uint32_t add_micro_step(int step, int stage, int patch, std::uint32_t before) {
-    Task task;
-    task.step = step;
-    task.stage = stage;
-    task.patch = patch;
+  /// `completes`: after it, the last stage has latents to send back.
+  std::uint32_t add_micro_step(Task task, bool completes, std::uint32_t before) {
+    const int stage = task.stage;
     task.ranks = stage_ranks(stage);
     task.predecessors = {before};
     const auto last = last_of_stage_.find(stage);
@@ -71,10 +75,11 @@ class ReplicaBuilder {
       task.predecessors.push_back(last->second);
     if (stage + 1 < plan_.degrees.pp) {
       task.receivers = stage_ranks(stage + 1);
-      task.consumer_step = step;
-    } else if (plan_.degrees.pp > 1 && step + 1 < plan_.request.steps) {
+      task.consumer_step = task.step;
+      task.consumer_part = task.part;
+    } else if (plan_.degrees.pp > 1 && completes && task.step + 1 < plan_.request.steps) {
       task.receivers = stage_ranks(0);
-      task.consumer_step = step + 1;
+      task.consumer_step = task.step + 1;
     }
     const auto id = add(std::move(task));
     last_of_stage_[stage] = id;
@@ -125,6 +130,7 @@ std::string describe(const Task& task) {
   }
   std::string text = "step " + std::to_string(task.step);
   if (task.patch >= 0) text += " patch " + std::to_string(task.patch);
+  if (task.part > 0) text += " part " + std::to_string(task.part);
   return text + " stage " + std::to_string(task.stage);
 }
 

@@ -15,12 +15,14 @@ struct Task {
   std::int32_t dp = 0;
   std::int32_t step = 0;
   std::int32_t stage = 0;
-  std::int32_t patch = -1;                  // -1 = the whole picture
-  std::vector<std::int32_t> ranks;          // world ranks that run it
-  std::vector<std::uint32_t> predecessors;  // tasks that must be issued before it
-  std::vector<std::int32_t>
-      receivers;  // ranks that get what it sends on; their receives are posted when it is issued
+  std::int32_t patch = -1;                       // -1 = the whole picture
+  std::int32_t part = 0;                         // of the whole picture: which part of the batch
+  std::vector<std::int32_t> ranks = {};          // world ranks that run it
+  std::vector<std::uint32_t> predecessors = {};  // tasks that must be issued before it
+  std::vector<std::int32_t> receivers =
+      {};  // ranks that get what it sends on; their receives are posted when it is issued
   std::int32_t consumer_step = 0;  // which micro-step there will use it
+  std::int32_t consumer_part = 0;
   bool ends_step = false;  // when it is done in every replica, `step` has left the last stage
 };
 

@@ -66,6 +66,8 @@ class StepCondition {
 class CaptionCache {
  public:
   virtual ~CaptionCache() = default;
+  /// Of batch items [begin, end) only; shares the memory.
+  virtual std::unique_ptr<CaptionCache> items(int64_t begin, int64_t end) const = 0;
   virtual int64_t bytes() const = 0;
 };
 

@@ -42,11 +42,12 @@ KvStore::KvStore(const Shape& shape, at::ScalarType dtype, at::Device device)
   }
   const auto options = at::TensorOptions().device(device);
   values_ =
-      at::empty({blocks, versions_, shape.tokens, shape.batch, 2, shape.heads, shape.head_dim},
+      at::empty({blocks, versions_, shape.batch, shape.tokens, 2, shape.heads, shape.head_dim},
                 options.dtype(dtype));
   blocks_.resize(static_cast<size_t>(blocks));
   for (Block& block : blocks_) {
-    block.ages.resize(static_cast<size_t>(shape.tokens));
+    block.ages.assign(static_cast<size_t>(shape.batch),
+                      std::vector<Age>(static_cast<size_t>(shape.tokens)));
     block.sums = at::zeros({shape.batch, 2, 2}, options.dtype(at::kDouble));
   }
 }
@@ -62,19 +63,22 @@ size_t KvStore::slot(int block) const {
 at::Tensor KvStore::rows(size_t slot, int version, TokenRun run) const {
   return values_.select(0, static_cast<int64_t>(slot))
       .select(0, version)
-      .slice(0, run.begin, run.end);
+      .slice(1, run.begin, run.end);
 }
 
-void KvStore::put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits) {
+void KvStore::put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits,
+                  int64_t first_item) {
   const size_t own = slot(block);
   Block& kept = blocks_[own];
   if (fits && (kept.sums_step != step || shape_.freshness == Freshness::step_before)) {
     kept.sums.zero_();
     kept.sums_step = step;
   }
-  if (kv.dim() != 5 || kv.size(0) != count_of(runs)) {
+  if (kv.dim() != 5 || kv.size(0) != count_of(runs) || first_item < 0 ||
+      first_item + kv.size(1) > shape_.batch || (fits && kv.size(1) != shape_.batch)) {
     std::ostringstream text;
-    text << "block " << block << ": " << kv.sizes() << " for " << count_of(runs) << " tokens";
+    text << "block " << block << ": " << kv.sizes() << " from item " << first_item << " of "
+         << shape_.batch << ", for " << count_of(runs) << " tokens";
     refuse(text.str());
   }
   int64_t offset = 0;
@@ -84,31 +88,41 @@ void KvStore::put(int block, int step, const TokenRuns& runs, const at::Tensor& 
       text << "tokens " << run.begin << " to " << run.end << " of " << shape_.tokens;
       refuse(text.str());
     }
-    // Rows of one history at a time.
-    for (int64_t begin = run.begin; begin < run.end;) {
-      const Age age = kept.ages[begin];
-      int64_t end = begin + 1;
-      while (end < run.end && kept.ages[end] == age)
-        ++end;
-      std::vector<at::Tensor> versions;
-      for (int version = 0; version < versions_; ++version)
-        versions.push_back(rows(own, version, {begin, end}));
-      const bool counts = fits && shape_.predicts;
-      kernels::kv_push(versions, kv.slice(0, offset, offset + end - begin), age.known,
-                       counts ? std::optional(kept.sums) : std::nullopt);
-      const Age now{step, std::min(age.known + 1, versions_)};
-      std::fill(kept.ages.begin() + begin, kept.ages.begin() + end, now);
-      offset += end - begin;
-      begin = end;
-    }
+    const at::Tensor fresh = kv.slice(0, offset, offset + run.size());
+    for (int64_t item = 0; item < kv.size(1); ++item)
+      put_run(own, first_item + item, step, run, fresh.slice(1, item, item + 1), fits);
+    offset += run.size();
+  }
+}
+
+void KvStore::put_run(size_t slot, int64_t item, int step, TokenRun run, const at::Tensor& kv,
+                      bool fits) {
+  Block& kept = blocks_[slot];
+  std::vector<Age>& ages = kept.ages[item];
+  const bool counts = fits && shape_.predicts;
+  // Rows of one history at a time.
+  for (int64_t begin = run.begin; begin < run.end;) {
+    const Age age = ages[begin];
+    int64_t end = begin + 1;
+    while (end < run.end && ages[end] == age)
+      ++end;
+    std::vector<at::Tensor> versions;
+    for (int version = 0; version < versions_; ++version)
+      versions.push_back(rows(slot, version, {begin, end}).select(0, item).unsqueeze(1));
+    kernels::kv_push(versions, kv.slice(0, begin - run.begin, end - run.begin), age.known,
+                     counts ? std::optional(kept.sums.slice(0, item, item + 1)) : std::nullopt);
+    std::fill(ages.begin() + begin, ages.begin() + end,
+              Age{step, std::min(age.known + 1, versions_)});
+    begin = end;
   }
 }
 
 std::vector<KvStore::Choice> KvStore::choose(int block, int step, const TokenRuns& fresh) const {
-  const Block& kept = blocks_[slot(block)];
+  // Calls that choose are for the whole batch, so its items are alike.
+  const std::vector<Age>& ages = blocks_[slot(block)].ages.front();
   std::vector<Choice> choices;
   for (int64_t token = 0; token < shape_.tokens; ++token) {
-    const Age age = kept.ages[token];
+    const Age age = ages[token];
     if (age.known == 0 || contains(fresh, token)) continue;
     const bool of_this_step = age.step == step;
     const int version = of_this_step && shape_.freshness == Freshness::step_before ? 1 : 0;
@@ -136,13 +150,10 @@ std::vector<kernels::KeyValueRun> KvStore::runs(int block, const std::vector<Cho
   const size_t own = slot(block);
   std::vector<kernels::KeyValueRun> made;
   for (const Choice& choice : choices) {
-    const auto view = [&](int version) {
-      return rows(own, version, choice.run).transpose(0, 1);  // [B, n, 2, H, d]
-    };
-    const at::Tensor newest = view(choice.version);
+    const at::Tensor newest = rows(own, choice.version, choice.run);
     kernels::KeyValueRun run{newest.select(2, 0), newest.select(2, 1), {}, {}, {}};
     if (choice.extrapolated) {
-      const at::Tensor older = view(choice.version + 1);
+      const at::Tensor older = rows(own, choice.version + 1, choice.run);
       run.older_k = older.select(2, 0);
       run.older_v = older.select(2, 1);
       run.alpha = factors;

@@ -46,9 +46,11 @@ class KvStore {
   /// sizes.
   KvStore(const Shape& shape, at::ScalarType dtype, at::Device device);
 
-  /// What step `step` computed for `runs`: kv [tokens of the runs, B, 2, H, d], any strides. With
-  /// `fits`, the rows count for the extrapolation's sums of this block and step.
-  void put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits);
+  /// What step `step` computed for `runs`: kv [tokens of the runs, b, 2, H, d], any strides, of
+  /// batch items [first_item, first_item + b). With `fits`, the rows count for the extrapolation's
+  /// sums of this block and step; then b is the whole batch.
+  void put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits,
+           int64_t first_item = 0);
 
   /// Sums [B, 2, 2] float64 of the rows put with `fits`: of this step so far (newest), or of the
   /// last put (step_before). To be summed over those who hold other heads or rows.
@@ -79,17 +81,19 @@ class KvStore {
     bool operator==(const Age&) const = default;
   };
   struct Block {
-    std::vector<Age> ages;  // by token
+    std::vector<std::vector<Age>> ages;  // by batch item and token
     at::Tensor sums;
     int sums_step = -1;
   };
 
   size_t slot(int block) const;
+  void put_run(size_t slot, int64_t item, int step, TokenRun run, const at::Tensor& kv, bool fits);
+  /// [B, tokens of the run, 2, H, d].
   at::Tensor rows(size_t slot, int version, TokenRun run) const;
 
   Shape shape_;
   int versions_;
-  at::Tensor values_;  // [blocks, versions, tokens, B, 2, H, d]
+  at::Tensor values_;  // [blocks, versions, B, tokens, 2, H, d]
   std::vector<Block> blocks_;
 };
 

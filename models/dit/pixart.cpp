@@ -27,6 +27,13 @@ class PixArtCaption : public CaptionCache {
       total += block.bytes();
     return total;
   }
+  std::unique_ptr<CaptionCache> items(int64_t begin, int64_t end) const override {
+    auto some = std::make_unique<PixArtCaption>();
+    some->batch = end - begin;
+    for (const CaptionKv& block : blocks)
+      some->blocks.push_back(block.items(begin, end));
+    return some;
+  }
   int64_t batch = 0;
   std::vector<CaptionKv> blocks;
 };

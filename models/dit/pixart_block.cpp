@@ -1,5 +1,6 @@
 #include "models/dit/pixart_block.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -34,6 +35,22 @@ CaptionTokens::CaptionTokens(const at::Tensor& projected, const at::Tensor& mask
     groups_.push_back(std::move(group));
     first = end;
   }
+}
+
+CaptionKv CaptionKv::items(int64_t begin, int64_t end) const {
+  CaptionKv some;
+  int64_t first = 0;
+  for (const Group& group : groups) {
+    const int64_t count = group.kv.size(0);
+    const int64_t from = std::max(begin, first) - first, to = std::min(end, first + count) - first;
+    if (from < to) {
+      std::optional<at::Tensor> bias;
+      if (group.bias) bias = group.bias->slice(0, from, to);
+      some.groups.push_back({group.kv.slice(0, from, to), bias});
+    }
+    first += count;
+  }
+  return some;
 }
 
 int64_t CaptionKv::bytes() const {

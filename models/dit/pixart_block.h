@@ -38,6 +38,8 @@ struct CaptionKv {
     std::optional<at::Tensor> bias;
   };
   std::vector<Group> groups;
+  /// Of batch items [begin, end); shares the memory.
+  CaptionKv items(int64_t begin, int64_t end) const;
   int64_t bytes() const;
 };
 

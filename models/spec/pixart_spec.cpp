@@ -137,4 +137,29 @@ std::vector<ExpectedTensor> expected_tensors(const PixArtSpec& spec) {
   return list.take();
 }
 
+std::uint64_t kept_elements(const PixArtSpec& spec, const PixArtPart& part) {
+  const auto share = [&part](std::int64_t count) {
+    return count / part.shards + (part.shard < count % part.shards ? 1 : 0);
+  };
+  const auto linear = [](std::int64_t in, std::int64_t out) { return (in + 1) * out; };
+  const std::int64_t width = spec.inner_dim();
+  const std::int64_t attended = share(spec.num_attention_heads) * spec.attention_head_dim;
+  const std::int64_t columns = share(4 * width);
+  const std::int64_t bias = part.shard == 0 ? width : 0;  // of a product that shards sum up
+  const std::int64_t attention =
+      4 * attended * width + (spec.attention_bias ? 3 * attended : 0) + bias;
+  const std::int64_t forward = linear(width, columns) + columns * width + bias;
+  std::int64_t total = part.blocks * (6 * width + 2 * attention + forward);
+  total += linear(kTimeFrequencies, width) + linear(width, width) + linear(width, 6 * width);
+  if (spec.use_additional_conditions) {
+    const std::int64_t narrow = spec.condition_dim();
+    total += 2 * (linear(kTimeFrequencies, narrow) + linear(narrow, narrow));
+  }
+  const std::int64_t cell = spec.patch_size * spec.patch_size * spec.in_channels;
+  if (part.embeds)
+    total += linear(cell, width) + linear(spec.caption_channels, width) + linear(width, width);
+  if (part.projects) total += 2 * width + linear(width, cell);
+  return static_cast<std::uint64_t>(total);
+}
+
 }  // namespace troupe::spec

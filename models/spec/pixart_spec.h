@@ -46,6 +46,19 @@ PixArtSpec read_pixart_spec(const ConfigReader& config);
 /// Every tensor of the transformer, with its shape, in diffusers' names.
 std::vector<ExpectedTensor> expected_tensors(const PixArtSpec& spec);
 
+/// What one actor holds of a transformer: `blocks` whole blocks, or of each the part `shard` of
+/// `shards` of its heads and feed-forward columns, remainders first.
+struct PixArtPart {
+  std::int64_t blocks = 0;
+  bool embeds = false;
+  bool projects = false;
+  std::int64_t shard = 0;
+  std::int64_t shards = 1;
+};
+
+/// Weights that it keeps, in elements. A learned variance is not computed and not kept.
+std::uint64_t kept_elements(const PixArtSpec& spec, const PixArtPart& part);
+
 /// Buffers that some published checkpoints carry and no computation reads.
 bool is_ignorable_pixart_tensor(std::string_view name);
 

@@ -35,8 +35,9 @@ at::Tensor prediction(const spec::ModelSpec& spec, at::ScalarType type, at::Devi
   const auto caption = model->cache_caption(states, mask.to(device));
   const auto condition = model->condition(501, latents.size(0), kSize);
   models::LocalAttention attention;
+  models::WholeWeights sums;
   at::Tensor hidden = model->embed(latents.to(device, type), kSize, rows);
-  hidden = model->run_blocks(std::move(hidden), *condition, *caption, attention);
+  hidden = model->run_blocks(std::move(hidden), *condition, *caption, attention, sums);
   return model->project(hidden, *condition, kSize, rows);
 }
 

@@ -1,15 +1,21 @@
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <cmath>
+#include <exception>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "kernels/attention.h"
+#include "models/dit/kv_store.h"
 #include "models/dit/local_attention.h"
 #include "models/dit/pixart.h"
-#include "models/dit/stale_kv_attention.h"
 #include "models/safetensors.h"
 #include "models/spec/model_spec.h"
+#include "tests/models/memory_halo.h"
+#include "tests/models/vae_support.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -68,14 +74,19 @@ double error(const at::Tensor& got, const at::Tensor& want) {
       .item<double>();
 }
 
-at::Tensor run(const DiffusionTransformer& model, const Call& call) {
+at::Tensor run(const DiffusionTransformer& model, const Call& call, TensorParallelPort& sums) {
   const int64_t batch = call.latents.size(0);
   LocalAttention attention;
   const auto caption = model.cache_caption(model.project_caption(call.caption), call.mask);
   const auto step = model.condition(call.timestep, batch, call.size);
-  const at::Tensor hidden =
-      model.run_blocks(model.embed(call.latents, call.size, call.rows), *step, *caption, attention);
+  const at::Tensor hidden = model.run_blocks(model.embed(call.latents, call.size, call.rows), *step,
+                                             *caption, attention, sums);
   return model.project(hidden, *step, call.size, call.rows);
+}
+
+at::Tensor run(const DiffusionTransformer& model, const Call& call) {
+  WholeWeights whole_weights;
+  return run(model, call, whole_weights);
 }
 
 std::vector<std::unique_ptr<DiffusionTransformer>> split(const spec::ModelSpec& spec, int stages) {
@@ -87,6 +98,51 @@ std::vector<std::unique_ptr<DiffusionTransformer>> split(const spec::ModelSpec& 
   }
   return parts;
 }
+
+/// Pipefusion's store as a port of one process.
+class KeptRows : public AttentionPort {
+ public:
+  KeptRows(const DiffusionTransformer& model, int64_t batch, int64_t tokens)
+      : store_({model.part().blocks, batch, tokens, model.heads(), model.head_dim(),
+                KvStore::Freshness::newest, false},
+               at::kFloat, at::kCPU) {}
+  void begin(TokenRun run) {
+    run_ = run;
+    ++step_;  // everything kept is of steps before
+  }
+  at::Tensor attend(int block, const at::Tensor& qkv) override {
+    const at::Tensor kv = qkv.slice(2, 1, 3);
+    store_.put(block, step_, {run_}, kv.transpose(0, 1), false);
+    auto runs = store_.runs(block, store_.choose(block, step_, {run_}), {});
+    runs.push_back({kv.select(2, 0), kv.select(2, 1), {}, {}, {}});
+    return kernels::attention(qkv.select(2, 0), runs,
+                              1 / std::sqrt(static_cast<double>(qkv.size(4))));
+  }
+
+ private:
+  KvStore store_;
+  TokenRun run_;
+  int step_ = -1;
+};
+
+/// Shards that are threads lay their parts on a board.
+class BoardSum : public TensorParallelPort {
+ public:
+  BoardSum(models::testing::Board& board, int shard, std::atomic<int>& reductions)
+      : board_(board), shard_(shard), reductions_(reductions) {}
+  void sum(at::Tensor& partial) override {
+    ++reductions_;
+    const auto all = board_.swap(shard_, partial.clone());
+    partial.copy_(all[0]);
+    for (size_t other = 1; other < all.size(); ++other)
+      partial += all[other];
+  }
+
+ private:
+  models::testing::Board& board_;
+  int shard_;
+  std::atomic<int>& reductions_;
+};
 
 }  // namespace
 
@@ -125,13 +181,14 @@ TEST_CASE("every intermediate state equals diffusers") {
     at::Tensor hidden = stages[0]->embed(call.latents, call.size, call.rows);
     CHECK(error(hidden, want("embedded")) < 1e-6);
     LocalAttention attention;
+    WholeWeights sums;
     for (int block = 0; block < blocks; ++block) {
       CAPTURE(block);
       const auto& stage = *stages[static_cast<size_t>(block)];
       const auto step = stage.condition(call.timestep, hidden.size(0), call.size);
       const auto caption = stage.cache_caption(projected, call.mask);
       CHECK(caption->bytes() > 0);
-      hidden = stage.run_blocks(hidden, *step, *caption, attention);
+      hidden = stage.run_blocks(hidden, *step, *caption, attention, sums);
       CHECK(error(hidden, want("block" + std::to_string(block))) < 1e-5);
     }
   }
@@ -148,9 +205,10 @@ TEST_CASE("any split into stages gives the same bits") {
     int64_t bytes = 0;
     for (const auto& stage : stages) {
       LocalAttention attention;
+      WholeWeights sums;
       const auto step = stage->condition(call.timestep, 1, call.size);
-      hidden =
-          stage->run_blocks(hidden, *step, *stage->cache_caption(projected, call.mask), attention);
+      hidden = stage->run_blocks(hidden, *step, *stage->cache_caption(projected, call.mask),
+                                 attention, sums);
       bytes = std::max(bytes, stage->bytes());
     }
     const auto step = stages.back()->condition(call.timestep, 1, call.size);
@@ -169,26 +227,104 @@ TEST_CASE("patches after a synchronous step with the same inputs give the whole 
   const int64_t columns = call.size.latent_width / 2, grid = call.size.latent_height / 2;
   const auto caption = model->cache_caption(model->project_caption(call.caption), call.mask);
   const auto step = model->condition(call.timestep, 1, call.size);
-  StaleKvAttention port(
-      {model->part().blocks, 1, grid * columns, model->heads(), model->head_dim()}, at::kFloat,
-      at::kCPU);
-  const auto patch = [&](int64_t first, int64_t end) {
-    port.begin(first * columns, end * columns);
+  const auto patch = [&](KeptRows& port, int64_t first, int64_t end) {
+    port.begin({first * columns, end * columns});
+    WholeWeights sums;
     const TokenRows rows{first, end};
     const at::Tensor latents = call.latents.slice(2, first * 2, end * 2);
     const at::Tensor hidden =
-        model->run_blocks(model->embed(latents, call.size, rows), *step, *caption, port);
+        model->run_blocks(model->embed(latents, call.size, rows), *step, *caption, port, sums);
     return model->project(hidden, *step, call.size, rows);
   };
-  CHECK(error(patch(0, grid), want) < 1e-6);
+  KeptRows port(*model, 1, grid * columns);
+  CHECK(error(patch(port, 0, grid), want) < 1e-6);
   for (int64_t patches : {2, 4, 9}) {
     for (int64_t m = 0; m < patches; ++m) {
       const int64_t first = m * grid / patches, end = (m + 1) * grid / patches;
-      CHECK(error(patch(first, end), want.slice(2, first * 2, end * 2)) < 1e-5);
+      CHECK(error(patch(port, first, end), want.slice(2, first * 2, end * 2)) < 1e-5);
     }
   }
-  port.reset();
-  CHECK(error(patch(0, 3), want.slice(2, 0, 6)) > 1e-4);  // rows never seen are absent
+  KeptRows unused(*model, 1, grid * columns);
+  CHECK(error(patch(unused, 0, 3), want.slice(2, 0, 6)) > 1e-4);  // rows never seen are absent
+}
+
+TEST_CASE("shards of the weights give together what the whole model gives") {
+  const models::testing::OneThread one_thread;
+  for (const auto& [name, checkpoint] : {std::pair<std::string, std::string>{"wide", "tiny-pixart"},
+                                         {"ms_tall_odd", "tiny-pixart-1024"}}) {
+    const auto spec = spec_of(checkpoint, false);
+    const Call call = call_of(name, 0, 1);
+    const auto single = load_transformer(spec, whole(spec), at::kFloat, at::kCPU);
+    const at::Tensor want = run(*single, call);
+    for (const int degree : {2, 3, 5}) {  // of 2 and 3 heads
+      CAPTURE(degree);
+      std::vector<std::unique_ptr<DiffusionTransformer>> shards;
+      for (int rank = 0; rank < degree; ++rank) {
+        StagePart part = whole(spec);
+        part.shard = {rank, degree};
+        shards.push_back(load_transformer(spec, part, at::kFloat, at::kCPU));
+      }
+      int64_t heads = 0;
+      for (const auto& shard : shards)
+        heads += shard->heads();
+      CHECK(heads == single->heads());
+      models::testing::Board board(degree);
+      std::vector<at::Tensor> results(degree);
+      std::vector<std::exception_ptr> failures(degree);
+      std::vector<std::thread> threads;
+      std::atomic<int> reductions{0};
+      for (int rank = 0; rank < degree; ++rank) {
+        threads.emplace_back([&, rank] {
+          try {
+            BoardSum sums(board, rank, reductions);
+            results[rank] = run(*shards[rank], call, sums);
+          } catch (...) {
+            failures[rank] = std::current_exception();
+            board.give_up();
+          }
+        });
+      }
+      for (auto& thread : threads)
+        thread.join();
+      for (const auto& failure : failures)
+        if (failure) std::rethrow_exception(failure);
+      CHECK(error(results[0], want) < 1e-6);
+      for (const at::Tensor& result : results)
+        CHECK(at::equal(result, results[0]));
+      CHECK(reductions == degree * 3 * spec.transformer.num_layers);
+    }
+  }
+}
+
+TEST_CASE("weight bytes of the blocks fall as 1/tp") {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    // 28 blocks would only repeat these figures. Four heads of 32, so that 2 and 4 divide all.
+    spec::PixArtSpec spec;
+    spec.num_layers = 2;
+    spec.num_attention_heads = 4;
+    spec.attention_head_dim = 32;
+    spec.caption_channels = 24;
+    WeightLoader weights;
+    weights.get = [&](const std::string&, at::IntArrayRef shape) {
+      return at::zeros(shape, at::TensorOptions().dtype(dtype));
+    };
+    const auto bytes = [&](int blocks, WeightShard shard) {
+      const PixArt part(spec, 8, {{0, blocks}, false, false, shard}, weights, dtype, at::kCPU);
+      return part.bytes() - blocks * 6 * spec.inner_dim() * at::elementSize(dtype);
+    };
+    const int64_t common = bytes(0, {0, 1}), all = bytes(2, {0, 1}) - common;
+    CHECK(all > 2 * 14 * 128 * 128 * at::elementSize(dtype));
+    for (const int degree : {2, 4}) {
+      int64_t together = 0;
+      for (int rank = 0; rank < degree; ++rank) {
+        const int64_t own = bytes(2, {rank, degree}) - common;
+        together += own;
+        CHECK(own * degree < all * 1.01);
+        CHECK(own * degree > all * 0.97);
+      }
+      CHECK(together == all);
+    }
+  }
 }
 
 TEST_CASE("half precision stays near float32") {

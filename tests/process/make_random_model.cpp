@@ -1,102 +1,35 @@
 // Writes a model folder of PixArt-XL's size with random weights in bfloat16: what is published, as
 // far as shapes, names, types and files go, and no picture worth looking at. Names and shapes are
 // those that models/spec expects.
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "models/spec/config.h"
 #include "models/spec/expected_tensors.h"
 #include "models/spec/pixart_spec.h"
 #include "models/spec/t5_spec.h"
 #include "models/spec/vae_spec.h"
+#include "tests/process/support/random_weights.h"
 #include "tests/spec/published_configs.h"
 
 namespace fs = std::filesystem;
 using nlohmann::json;
 using troupe::spec::ExpectedTensor;
+using troupe::testing::elements;
+using troupe::testing::RandomValues;
 
 namespace {
 
-constexpr std::size_t kPool = std::size_t{1} << 21;
 constexpr std::uint64_t kShardBytes = 5'000'000'000;
-
-std::uint16_t to_bfloat16(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-/// Runs of a few million normal values, scaled; another place in them for each chunk.
-class RandomValues {
- public:
-  RandomValues() : standard_(kPool), values_(kPool) {
-    std::normal_distribution<float> normal;
-    for (auto& value : standard_)
-      value = normal(generator_);
-  }
-
-  void write(std::ostream& out, std::uint64_t count, float mean, float deviation) {
-    for (std::size_t i = 0; i < kPool; ++i) {
-      values_[i] = to_bfloat16(mean + deviation * standard_[i]);
-    }
-    while (count > 0) {
-      const std::size_t from = generator_() % kPool;
-      const auto run = std::min<std::uint64_t>(count, kPool - from);
-      out.write(reinterpret_cast<const char*>(values_.data() + from),
-                static_cast<std::streamsize>(run * sizeof(std::uint16_t)));
-      count -= run;
-    }
-  }
-
- private:
-  std::mt19937 generator_{1};
-  std::vector<float> standard_;
-  std::vector<std::uint16_t> values_;
-};
-
-std::uint64_t elements(const ExpectedTensor& tensor) {
-  std::uint64_t count = 1;
-  for (const auto extent : tensor.shape)
-    count *= static_cast<std::uint64_t>(extent);
-  return count;
-}
-
-/// Sizes that keep a deep network's states finite and alive.
-void write_tensor(std::ostream& out, const ExpectedTensor& tensor, RandomValues& values) {
-  const bool vector = tensor.shape.size() == 1;
-  const bool scale = vector && tensor.name.ends_with("weight");
-  const double fan_in = double(elements(tensor)) / double(tensor.shape.front());
-  const float deviation = vector ? 0.02f : static_cast<float>(1 / std::sqrt(fan_in));
-  values.write(out, elements(tensor), scale ? 1.0f : 0.0f, deviation);
-}
 
 void write_file(const fs::path& file, const std::vector<ExpectedTensor>& tensors,
                 RandomValues& values) {
-  json header;
-  std::uint64_t end = 0;
-  for (const auto& tensor : tensors) {
-    const auto begin = end;
-    end += elements(tensor) * sizeof(std::uint16_t);
-    header[tensor.name] = {
-        {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t size = text.size();
-  std::ofstream out(file, std::ios::binary);
-  out.write(reinterpret_cast<const char*>(&size), sizeof size);
-  out << text;
-  for (const auto& tensor : tensors)
-    write_tensor(out, tensor, values);
-  out.close();
-  if (!out) throw std::runtime_error(file.string() + ": cannot be written");
-  std::printf("%s: %zu tensors, %.2f GB\n", file.c_str(), tensors.size(), double(end) / 1e9);
+  const auto bytes =
+      troupe::testing::write_random_weights(file, tensors, troupe::spec::Dtype::bfloat16, values);
+  std::printf("%s: %zu tensors, %.2f GB\n", file.c_str(), tensors.size(), double(bytes) / 1e9);
 }
 
 void write_sharded(const fs::path& folder, const std::vector<ExpectedTensor>& tensors,

@@ -154,6 +154,9 @@ struct BeginJob {
   AxisPlace ulysses;
   AxisPlace tp;
   std::vector<RowShares> micro_steps;  // of a step that goes patch by patch, in order
+  /// Batch items (branches × pictures) that a step of the whole picture computes one after another,
+  /// so that the stages of a pipeline have something to do at once.
+  std::vector<RowRange> batch_parts;
   JobGroups groups;
   std::int32_t caption_rank = 0;
   std::int32_t caption_root = 0;  // who encodes the text, rank in that group
@@ -164,7 +167,7 @@ struct BeginJob {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
-       micro_steps, groups, caption_rank, caption_root, row_rank, row_holders, vae);
+       micro_steps, batch_parts, groups, caption_rank, caption_root, row_rank, row_holders, vae);
   }
 };
 
@@ -183,10 +186,11 @@ struct Command {
   std::int32_t step = 0;  // of a receive: of the micro-step that will consume it
   std::int32_t patch =
       -1;  // -1 = the whole picture; of a receive: what is sent, so -1 also between the modes
+  std::int32_t part = 0;  // of a whole picture: which part of the batch
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, task, receive, kind, step, patch);
+    ar(job, task, receive, kind, step, patch, part);
   }
 };
 

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <filesystem>
+#include <thread>
 
 #include "client/cli/files.h"
 #include "client/cli/follow.h"
@@ -6,7 +8,7 @@
 #include "client/cli/verb.h"
 #include "client/convert.h"
 #include "controller/cluster/cluster.h"
-#include "controller/plan/plan.h"
+#include "controller/plan/planner.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
@@ -29,13 +31,18 @@ class RunVerb : public Verb {
         ->check(quiet(CLI::Range(1, 4096)))
         ->type_name("T")
         ->capture_default_str();
+    app_->add_option("--actors", actors_,
+                     "With --parallel auto: actors at most; default: as many as cores allow")
+        ->check(quiet(CLI::Range(1, 4096)))
+        ->type_name("N");
     app_->add_option("--keep-logs", options_.log_folder,
                      "Keep the actors' log files in this folder")
         ->type_name("DIR");
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
     app_->footer(
-        "dp x cfg x pp x ulysses x ring x tp actors are started and ended with the job. Ctrl-C cancels it and leaves "
+        "dp x cfg x pp x ulysses x ring x tp actors are started and ended with the job. Ctrl-C "
+        "cancels it and leaves "
         "nothing behind.\n\n"
         "Examples:\n"
         "  troupe run --model DIR --prompt \"a red circle above a blue square\" --output out.png\n"
@@ -48,22 +55,34 @@ class RunVerb : public Verb {
     if (request_.model.empty()) throw UsageError("run needs --model");
     if (request_.request.prompts.empty()) throw UsageError("run needs --prompt");
     settle(request_);
+    if (actors_ > 0 && !request_.parallelism.automatic)
+      throw UsageError("--actors goes with --parallel auto: else the degrees say how many");
     check_preview_options(*app_);
     check_outputs(results_, picture_count(request_));
     Submission submission = make_submission(request_);
     ask_for_results(results_, submission.request);
-    refuse_impossible(submission);
+    check_plan(submission);
     return run_on_own_cluster(submission);
   }
 
  private:
   /// Before anything is started or loaded.
-  static void refuse_impossible(const Submission& submission) {
+  void check_plan(Submission& submission) {
     if (const auto error = client::check_init_latents(submission.request))
       throw CommandError(*error);
     const wire::JobSpec job = client::to_wire(submission);
     try {
-      plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
+      const auto model = spec::read_model_spec(job.model);
+      if (!job.parallelism.automatic) {
+        plan::make_plan(model, job.request, job.parallelism);
+        return;
+      }
+      const int cores = static_cast<int>(std::thread::hardware_concurrency());
+      const int actors = actors_ > 0 ? actors_ : std::max(1, cores / options_.threads_per_actor);
+      const auto picked = plan::automatic_parallelism(model, job.request, actors,
+                                                      plan::machine_here(options_.device, actors));
+      submission.parallelism = {picked.dp, picked.cfg, picked.pp, picked.ulysses, picked.ring,
+                                picked.tp, picked.vae, {},        false};
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {
@@ -103,6 +122,7 @@ class RunVerb : public Verb {
   RequestOptions request_;
   ResultOptions results_;
   cluster::ClusterOptions options_;
+  int actors_ = 0;  // 0 = not given
 };
 
 }  // namespace

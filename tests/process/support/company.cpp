@@ -42,8 +42,20 @@ Company& company() {
 }
 
 std::string name_of(const Parallelism& degrees) {
-  return "dp " + std::to_string(degrees.dp) + " cfg " + std::to_string(degrees.cfg) + " pp " +
-         std::to_string(degrees.pp);
+  std::string name;
+  const auto add = [&name](const char* axis, int degree) {
+    if (degree == 1) return;
+    if (!name.empty()) name += ' ';
+    name.append(axis).append(std::to_string(degree));
+  };
+  add("dp ", degrees.dp);
+  add("cfg ", degrees.cfg);
+  add("pp ", degrees.pp);
+  add("ulysses ", degrees.ulysses);
+  add("ring ", degrees.ring);
+  add("tp ", degrees.tp);
+  add("vae ", degrees.vae);
+  return name.empty() ? "one actor" : name;
 }
 
 }  // namespace troupe::testing

@@ -31,7 +31,7 @@ class Company {
 /// The eight actors that the test cases of a runner share, started with the first use.
 Company& company();
 
-/// "dp 1 cfg 2 pp 3"
+/// The degrees above 1, as in "cfg 2 pp 3", or "one actor".
 std::string name_of(const Parallelism& degrees);
 
 }  // namespace troupe::testing

@@ -1,0 +1,237 @@
+"""Every parallel method on this machine in one table, beside diffusers on the same threads. Writes Markdown.
+
+    .deps/reference/bin/python benchmarks/methods.py [--troupe build/bin/troupe] [--rounds 3] [--output methods.md]
+
+A way is a started cluster whose jobs differ in nothing but degrees and method; ways take turns, and the first job of each is
+not counted. --threads (the cores) is what all actors of a way share; a way of more actors has one thread each and is marked
+*oversubscribed*: its seconds say nothing about the method, its bytes and memory do. All figures of Troupe are of its reports
+(`docs/commands.md`, "The report")."""
+import argparse
+import collections
+import contextlib
+import datetime
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import tempfile
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.numpy import load_file
+
+import pipeline
+import quality
+
+Way = collections.namedtuple("Way", "name actors options")
+PIPEFUSION = ["--patches", "4", "--warmup", "1"]
+DISTRIFUSION = ["--method", "distrifusion", "--patches", "2", "--warmup", "1"]
+WAYS = [
+    Way("one actor", 1, []),
+    Way("cfg 2", 2, ["--cfg", "2"]),
+    Way("pp 2, synchronous", 2, ["--pp", "2"]),
+    Way("Ulysses 2", 2, ["--ulysses", "2"]),
+    Way("Ring 2", 2, ["--ring", "2"]),
+    Way("tp 2", 2, ["--tp", "2"]),
+    Way("PipeFusion pp 2, 4 patches", 2, ["--pp", "2", *PIPEFUSION]),
+    Way("the same, K,V predicted", 2, ["--pp", "2", *PIPEFUSION, "--kv", "predict"]),
+    Way("DistriFusion ring 2, 2 patches", 2, ["--ring", "2", *DISTRIFUSION]),
+    Way("the same, K,V predicted", 2, ["--ring", "2", *DISTRIFUSION, "--kv", "predict"]),
+    Way("cfg 2 × pp 2, synchronous", 4, ["--cfg", "2", "--pp", "2"]),
+    Way("cfg 2 × PipeFusion pp 2, 4 patches", 4, ["--cfg", "2", "--pp", "2", *PIPEFUSION]),
+    Way("cfg 2 × DistriFusion ring 2, 2 patches", 4, ["--cfg", "2", "--ring", "2", *DISTRIFUSION]),
+    Way("cfg 2 × Ulysses 2", 4, ["--cfg", "2", "--ulysses", "2"]),
+    Way("cfg 2 × tp 2", 4, ["--cfg", "2", "--tp", "2"]),
+    Way("Ulysses 2 × Ring 2", 4, ["--ulysses", "2", "--ring", "2"]),
+    Way("PipeFusion pp 2 × Ulysses 2, 4 patches", 4, ["--pp", "2", "--ulysses", "2", *PIPEFUSION]),
+    Way("Ulysses 4", 4, ["--ulysses", "4"]),
+    Way("Ring 4", 4, ["--ring", "4"]),
+    Way("tp 4", 4, ["--tp", "4"]),
+    Way("PipeFusion pp 4, 4 patches", 4, ["--pp", "4", *PIPEFUSION]),
+]
+DECODERS = [
+    Way("one actor", 1, []),
+    Way("one actor, tiled", 1, ["--vae-tiling"]),
+    Way("2 actors, one decodes", 2, ["--cfg", "2"]),
+    Way("2 actors decode", 2, ["--cfg", "2", "--vae-parallel", "2"]),
+    Way("4 actors decode", 4, ["--cfg", "2", "--pp", "2", "--vae-parallel", "4"]),
+]
+NO_XDIT = ("xDiT is not in the table, it has no CPU path: without a CUDA, HIP, MUSA, MPS or NPU device its `envs.get_device_version()` and "
+           "`get_torch_distributed_backend()` raise, `xfuser/config` reads a CUDA version as it is imported, every message ends in "
+           "`torch.cuda.synchronize`, and sequence parallelism asks for yunchang on a GPU.")
+
+
+def on_threads(ways, threads):
+    """(label, way, threads per actor, oversubscribed); where there are several threads, the first way once with one, too."""
+    rows = [(ways[0], 1)] if threads > 1 else []
+    rows += [(way, max(1, threads // way.actors)) for way in ways]
+    return [(f"{way.name} | {way.actors} × {each}", way, each, way.actors * each > threads) for way, each in rows]
+
+
+@contextlib.contextmanager
+def clusters(args, folder, ways):
+    """Label → (started cluster, its folder)."""
+    with contextlib.ExitStack() as stack:
+        started = {}
+        for index, (label, way, each, _) in enumerate(on_threads(ways, args.threads)):
+            place = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            place.chmod(0o700)
+            started[index] = pipeline.Troupe(args.troupe, folder, way.actors, each, way.options, place), place
+            stack.callback(started[index][0].close)
+        yield started
+
+
+def take_turns(args, folder, ways, size, steps):
+    """Per way its reports, latents and picture; the same of diffusers, with its seconds for reports."""
+    diffusers = [pipeline.Diffusers(folder, threads) for threads in dict.fromkeys((1, args.threads))]
+    labels = on_threads(ways, args.threads)
+    found = [dict(label=f"diffusers | 1 × {d.threads}", crowded=False, seconds=[], reports=[]) for d in diffusers]
+    found += [dict(label=label, crowded=crowded, seconds=[], reports=[]) for label, _, _, crowded in labels]
+    with clusters(args, folder, ways) as started:
+        for turn in range(args.rounds + 1):
+            for runner, entry in zip(diffusers, found):
+                entry["seconds"] += [runner.run(size, steps)][:turn]
+                entry["latents"] = runner.latents.numpy()
+            for index, entry in enumerate(found[len(diffusers):]):
+                troupe, place = started[index]
+                latents = place / "latents.safetensors"
+                report = troupe.report(size, steps, "--save-latents", str(latents))
+                if turn > 0:
+                    entry["reports"].append(report)
+                    entry["seconds"].append(report["seconds"])
+                entry["latents"] = load_file(latents)["latents"].copy()
+                entry["picture"] = np.asarray(Image.open(troupe.output).convert("RGB")).astype(int)
+                print(f"[methods] round {turn}, {entry['label']}: {report['seconds']['denoising']:.2f} s, decoding "
+                      f"{report['seconds']['decoding']:.2f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def megabytes(count):
+    return f"{count / 1e6:.{0 if count >= 1e8 else 1 if count >= 1e6 else 2}f}"
+
+
+def most(report, key):
+    return megabytes(max(actor[key] for actor in report["actors"]))
+
+
+def by_group(report):
+    groups = sorted(report["bytes"]["tensor_plane_by_group"].items(), key=lambda entry: -entry[1])
+    return ", ".join(f"{name} {megabytes(count)}" for name, count in groups) or "none"
+
+
+def time_cells(entry, base, phase):
+    seconds = statistics.median(s[phase] for s in entry["seconds"])
+    return [entry["label"] + (" *oversubscribed*" if entry["crowded"] else ""), f"{seconds:.2f}", f"{seconds / base:.2f}"]
+
+
+def waiting(entry):
+    """Share of text, denoising and decoding that the actors wait for each other's tensors, on average."""
+    shares = [statistics.mean(a["waiting_seconds"] for a in report["actors"]) /
+              (report["seconds"]["text"] + report["seconds"]["denoising"] + report["seconds"]["decoding"]) for report in entry["reports"]]
+    return f"{100 * statistics.median(shares):.0f} %"
+
+
+def table(titles, rows):
+    head = "| " + " | ".join(titles) + " |\n" + "|---|---|" + "--:|" * (len(titles) - 2) + "\n"
+    return head + "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def base_of(found, phase):
+    """Seconds of the whole way that is one actor with all threads."""
+    entry = [e for e in found if e["label"].startswith("one actor | ")][-1]
+    return entry, statistics.median(s[phase] for s in entry["seconds"])
+
+
+def methods(args, folder, size, steps):
+    ways = [way for way in WAYS if way.actors <= args.most_actors]
+    found = take_turns(args, folder, ways, size, steps)
+    one, base = base_of(found, "denoising")
+    rows = []
+    for entry in found:
+        decibels = f"{quality.psnr(entry['latents'], one['latents'])[0]:.1f}"
+        cells = time_cells(entry, base, "denoising")
+        if entry["reports"]:
+            last = entry["reports"][-1]
+            cells += [waiting(entry), megabytes(last["bytes"]["tensor_plane"]), by_group(last), most(last, "peak_memory_bytes"),
+                      most(last, "weight_bytes"), most(last, "kv_bytes")]
+        else:
+            cells += ["", "", "", "", "", ""]
+        rows.append([*cells, "" if entry is one else decibels])
+    return table(["way", "actors × threads", "denoising, s", "of one actor", "waits", "sent, MB", "by group, MB", "peak memory, MB", "weights, MB",
+                  "K,V, MB", "PSNR, dB"], rows)
+
+
+def decoders(args, folder, size, steps):
+    ways = [way for way in DECODERS if way.actors <= args.most_actors]
+    found = take_turns(args, folder, ways, size, steps)
+    one, base = base_of(found, "decoding")
+    rows = []
+    for entry in found:
+        cells = time_cells(entry, base, "decoding")
+        if entry["reports"]:
+            last = entry["reports"][-1]
+            vae = sum(count for name, count in last["bytes"]["tensor_plane_by_group"].items() if name == "vae")
+            cells += [megabytes(vae), most(last, "peak_memory_bytes"), str(np.abs(entry["picture"] - one["picture"]).max())]
+        else:
+            cells += ["", "", ""]
+        rows.append(cells)
+    return table(["way", "actors × threads", "decoding, s", "of one actor", "sent in decoding, MB", "peak memory, MB", "levels off, of 255"], rows)
+
+
+def machine():
+    with open("/proc/cpuinfo") as file:
+        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
+
+
+def document(args, scratch):
+    about = [f"{machine()}; {args.threads} threads a way; {datetime.date.today()}; median of {args.rounds} rounds, taking turns; guidance 4.5, "
+             "float32, one picture.",
+             "*of one actor* is against one actor with all threads. *waits* is the share of time that actors wait for each other's tensors, on "
+             "average. Bytes are all that was sent in one job, by all actors; memory, weights and K,V are the fullest actor's, memory with the "
+             "process itself. PSNR is of the final latents against one actor's exact ones, in decibels of their range; it is cut at "
+             f"{quality.CEILING:.0f}.", NO_XDIT]
+    yield "# Methods on one machine\n\n" + "\n\n".join(about) + "\n"
+    folders = {name: pathlib.Path(args.model) for name in args.models if args.model}
+    for name in args.models:
+        model = pipeline.MODELS[name]
+        size, steps = args.size or model["size"], args.steps or model["steps"]
+        if name not in folders:
+            folders[name] = pipeline.ROOT / "examples/demo/model" if name == "demo" else pipeline.random_model(scratch / name)
+        what = folders[name].name if args.model else model["what"]
+        yield f"\n## {what}: {size} px, {steps} steps\n\n" + methods(args, folders[name], size, steps)
+    name = args.models[0]
+    yield f"\n## Decoder: {folders[name].name}, {args.decode_size} px\n\n" + decoders(args, folders[name], args.decode_size, 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--troupe", type=pathlib.Path, default=pipeline.ROOT / "build/bin/troupe")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--models", nargs="+", default=list(pipeline.MODELS), choices=list(pipeline.MODELS))
+    parser.add_argument("--model", help="another model's folder, instead of those of --models")
+    parser.add_argument("--size", type=int, help="pixels; default: the model's in pipeline.py")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--decode-size", type=int, default=512)
+    parser.add_argument("--most-actors", type=int, default=4)
+    parser.add_argument("--output", type=pathlib.Path, help="the Markdown file; default: standard output")
+    args = parser.parse_args()
+    if args.rounds < 1 or args.threads < 1:
+        parser.error("--rounds and --threads are at least 1")
+    if args.model:
+        args.models = args.models[:1]
+    text = ""
+    with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
+        for part in document(args, pathlib.Path(scratch)):
+            text += part
+            if args.output:
+                args.output.write_text(text, encoding="utf-8")
+            else:
+                print(part, end="", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+#include "controller/plan/traffic.h"
+
+#include <nlohmann/json.hpp>
+
+#include "client/convert.h"
+#include "models/spec/model_spec.h"
+#include "tests/process/support/company.h"
+#include "tests/process/support/mixes.h"
+#include "tests/process/support/random_model.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+struct Way {
+  const char* method;
+  const char* kv;
+  int patches;
+  int warmup;
+};
+
+/// Seven rows of three tokens and five heads: nothing divides anything.
+Submission job(const Way& way, const Parallelism& mix) {
+  Submission submission;
+  submission.model = odd_model().folder();
+  submission.parallelism = mix;
+  auto& request = submission.request;
+  request.prompts = {"a red circle", "a tree", "a cat"};
+  request.height = 112;
+  request.width = 48;
+  request.steps = 5;
+  request.max_sequence_length = 12;
+  request.method = way.method;
+  request.kv = way.kv;
+  request.num_pipeline_patch = way.patches;
+  request.warmup_steps = way.warmup;
+  return submission;
+}
+
+using BytesByRole = std::map<std::string, std::uint64_t>;
+
+/// What `predict_traffic` leaves out: latents on their way to the decoders, and their halos.
+bool is_predicted(const std::string& role) {
+  return role != "rows" && role != "vae";
+}
+
+std::vector<BytesByRole> measured(const JobResult& result) {
+  std::vector<BytesByRole> all;
+  const auto report = nlohmann::json::parse(result.report);
+  for (const auto& actor : report.at("actors")) {
+    BytesByRole own;
+    std::uint64_t sum = 0;
+    for (const auto& [role, bytes] : actor.at("tensor_bytes_sent_by_group").get<BytesByRole>()) {
+      sum += bytes;
+      if (is_predicted(role)) own[role] = bytes;
+    }
+    CHECK(actor.at("tensor_bytes_sent") == sum);
+    all.push_back(std::move(own));
+  }
+  return all;
+}
+
+std::vector<BytesByRole> predicted(const Submission& submission) {
+  const auto model = spec::read_model_spec(submission.model);
+  const auto asked = client::to_wire(submission);
+  std::vector<BytesByRole> all;
+  for (const auto& rank :
+       plan::predict_traffic(plan::make_plan(model, asked.request, asked.parallelism), model))
+    all.push_back(rank.sent);
+  return all;
+}
+
+std::string text_of(const BytesByRole& bytes) {
+  return nlohmann::json(bytes).dump();
+}
+
+}  // namespace
+
+TEST_CASE("every rank sends what the formulas say, to the byte, by kind of group") {
+  const Way ways[] = {{"exact", "stale", 1, 0},          {"pipefusion", "stale", 3, 1},
+                      {"pipefusion", "predict", 3, 0},   {"pipefusion", "predict", 7, 3},
+                      {"distrifusion", "stale", 3, 1},   {"distrifusion", "predict", 4, 0},
+                      {"distrifusion", "predict", 3, 3}, {"pipefusion", "stale", 2, 5},
+                      {"distrifusion", "stale", 1, 1}};
+  auto mixes = axes_and_pairs();
+  mixes.insert(mixes.end(), {{.dp = 2, .cfg = 2, .pp = 2},
+                             {.dp = 3, .ulysses = 2},
+                             {.dp = 2, .ring = 2, .tp = 2},
+                             {.cfg = 2, .pp = 3},
+                             {.pp = 4, .vae = 3},
+                             {.ulysses = 2, .ring = 2, .vae = 2}});
+  std::map<std::string, int> seen;
+  std::size_t place = 0;
+  for (const auto& mix : mixes) {
+    for (const auto& way : ways) {
+      // A third of all, unless all are asked for.
+      if (!full_matrix() && ++place % 3 != 0) continue;
+      const auto submission = job(way, mix);
+      const auto where = std::string(way.method) + " " + way.kv + ", " +
+                         std::to_string(way.patches) + " patches, warm-up " +
+                         std::to_string(way.warmup) + " at " + name_of(mix);
+      CAPTURE(where);
+      const auto sent = measured(company().run(submission));
+      const auto formula = predicted(submission);
+      REQUIRE(sent.size() == formula.size());
+      for (std::size_t rank = 0; rank < sent.size(); ++rank) {
+        CAPTURE(rank);
+        CHECK(text_of(sent[rank]) == text_of(formula[rank]));
+        for (const auto& [role, bytes] : sent[rank])
+          ++seen[role];
+      }
+    }
+  }
+  for (const std::string role :
+       {"caption", "edge", "feedback", "cfg", "ulysses", "ring", "tp", "heads", "stage"}) {
+    CAPTURE(role);
+    CHECK(seen[role] > 5);
+  }
+}
+
+TEST_CASE("half precision halves what is sent of hidden states, K,V and text, not latents") {
+  const Parallelism mix = {.cfg = 2, .pp = 2, .ring = 2};
+  auto submission = job({"pipefusion", "predict", 3, 1}, mix);
+  const auto whole = measured(company().run(submission));
+  submission.request.dtype = "bfloat16";
+  const auto half = measured(company().run(submission));
+  const auto formula = predicted(submission);
+  for (std::size_t rank = 0; rank < half.size(); ++rank) {
+    CHECK(text_of(half[rank]) == text_of(formula[rank]));
+    for (const std::string role : {"edge", "ring"}) {
+      if (whole[rank].contains(role)) CHECK(half[rank].at(role) * 2 == whole[rank].at(role));
+    }
+    for (const std::string role : {"feedback", "cfg", "stage"}) {
+      if (whole[rank].contains(role)) CHECK(half[rank].at(role) == whole[rank].at(role));
+    }
+  }
+}

@@ -1,0 +1,137 @@
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "client/convert.h"
+#include "controller/plan/plan.h"
+#include "models/spec/pixart_spec.h"
+#include "tests/process/support/company.h"
+#include "tests/process/support/mixes.h"
+#include "tests/process/support/random_model.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using nlohmann::json;
+
+namespace {
+
+/// Eight blocks of 17 MB.
+constexpr TransformerSize kLarge = {.blocks = 8, .heads = 8, .head_dim = 64};
+constexpr double kMegabyte = 1e6;
+
+/// Captions as long as they may be, so that their K,V are what the plan reckons with.
+Submission job(const std::string& model, const Parallelism& mix) {
+  Submission submission;
+  submission.model = model;
+  submission.parallelism = mix;
+  auto& request = submission.request;
+  request.prompts = {"a red circle above a blue square"};
+  request.negative_prompt = "a dog beside a cat";
+  request.max_sequence_length = 4;
+  request.height = 80;
+  request.width = 48;
+  request.steps = 2;
+  return submission;
+}
+
+plan::Plan plan_of(const Submission& submission) {
+  const auto asked = client::to_wire(submission);
+  return plan::make_plan(spec::read_model_spec(submission.model), asked.request, asked.parallelism);
+}
+
+json actors_of(const JobResult& result) {
+  return json::parse(result.report).at("actors");
+}
+
+/// Bytes that every actor of a stage holds, whatever its shard.
+std::uint64_t unsharded(const spec::PixArtSpec& spec, const plan::Plan& plan, int rank) {
+  const auto at = mesh::Mesh(plan.degrees).coordinates(rank);
+  return 4 *
+         spec::kept_elements(
+             spec, {.blocks = 0, .embeds = at.pp == 0, .projects = at.pp == plan.degrees.pp - 1});
+}
+
+}  // namespace
+
+TEST_CASE("weights and memory of the blocks fall as 1 / (pp · tp)") {
+  const RandomModel model(kLarge);
+  const auto spec = spec::read_model_spec(model.folder()).transformer;
+  const double blocks = 4.0 * double(spec::kept_elements(spec, {.blocks = kLarge.blocks}) -
+                                     spec::kept_elements(spec, {}));
+  REQUIRE(blocks > 130 * kMegabyte);
+  Company fresh(8);
+  // What a small model costs besides its weights: code, threads' stacks, libraries' own.
+  std::vector<double> idle;
+  for (const auto& actor : actors_of(fresh.run(job(odd_model().folder(), {.tp = 8}))))
+    idle.push_back(actor.at("peak_memory_bytes").get<double>());
+  // From small shards to large ones, since freed memory may stay with its process.
+  const Parallelism mixes[] = {{.pp = 8}, {.pp = 4, .tp = 2}, {.pp = 2, .tp = 4}, {.tp = 8},
+                               {.pp = 4}, {.pp = 2, .tp = 2}, {.tp = 4},          {.pp = 2},
+                               {.tp = 2}, {.pp = 1, .tp = 1}};
+  for (const auto& mix : mixes) {
+    const auto name = name_of(mix);
+    CAPTURE(name);
+    const double part = blocks / (mix.pp * mix.tp);
+    const auto submission = job(model.folder(), mix);
+    const auto plan = plan_of(submission);
+    const auto actors = actors_of(fresh.run(submission));
+    double most_above = 0;
+    for (int rank = 0; rank < mix.world(); ++rank) {
+      CAPTURE(rank);
+      const auto held = actors[rank].at("weight_bytes").get<std::uint64_t>();
+      CHECK(held == plan.memory[rank].weights);
+      const double own = double(held - unsharded(spec, plan, rank));
+      CHECK(own == doctest::Approx(part).epsilon(0.005));
+      const auto actor = actors[rank].at("actor").get<std::size_t>();
+      REQUIRE(actor < 9);
+      const double above = actors[rank].at("peak_memory_bytes").get<double>() -
+                           *std::max_element(idle.begin(), idle.end());
+      most_above = std::max(most_above, above);
+      CHECK(above < double(held) * 1.1 + 12 * kMegabyte);
+    }
+    MESSAGE(name << ": blocks " << part / kMegabyte << " MB an actor, resident above idle at most "
+                 << most_above / kMegabyte << " MB");
+  }
+}
+
+TEST_CASE("plans know weights and K,V to the byte") {
+  struct Way {
+    const char* method;
+    const char* kv;
+    int patches;
+  };
+  const Way ways[] = {{"exact", "stale", 1},
+                      {"pipefusion", "stale", 3},
+                      {"pipefusion", "predict", 3},
+                      {"distrifusion", "stale", 3},
+                      {"distrifusion", "predict", 3}};
+  const Parallelism mixes[] = {{},
+                               {.dp = 2, .cfg = 2},
+                               {.pp = 3},
+                               {.ulysses = 3},
+                               {.ring = 3},
+                               {.tp = 3},
+                               {.tp = 7},
+                               {.pp = 2, .ulysses = 2, .tp = 2},
+                               {.cfg = 2, .ulysses = 2, .ring = 2},
+                               {.pp = 2, .ring = 2, .tp = 2}};
+  for (const auto& mix : mixes) {
+    for (const auto& way : ways) {
+      auto submission = job(odd_model().folder(), mix);
+      auto& request = submission.request;
+      request.images_per_prompt = 3;
+      request.method = way.method;
+      request.kv = way.kv;
+      request.num_pipeline_patch = way.patches;
+      request.dtype = "bfloat16";  // not packed in panels, so that odd widths are exact, too
+      CAPTURE(std::string(way.method) + " " + way.kv + " at " + name_of(mix));
+      const auto plan = plan_of(submission);
+      const auto actors = actors_of(company().run(submission));
+      for (int rank = 0; rank < mix.world(); ++rank) {
+        CAPTURE(rank);
+        CHECK(actors[rank].at("weight_bytes") == plan.memory[rank].weights);
+        CHECK(actors[rank].at("kv_bytes") == plan.memory[rank].kv);
+      }
+    }
+  }
+}
