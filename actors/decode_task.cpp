@@ -73,7 +73,7 @@ TaskResult Job::decode() {
   TaskResult result;
   const auto tick = [this] { tools_.progress.tick_in(begin_.epoch); };
   const auto& request = begin_.request;
-  collect_latents(begin_.groups.vae == 0 ? 1 : group(begin_.groups.vae)->size());
+  collect_latents(begin_.row_decoders);
   if (begin_.vae.degree == 0) return result;
   const auto decoded = decode_together();
   if (begin_.vae.rank != 0) return result;

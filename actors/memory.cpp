@@ -1,5 +1,7 @@
 #include "actors/memory.h"
 
+#include <malloc.h>
+
 #include <fstream>
 #include <string>
 
@@ -16,6 +18,12 @@ std::uint64_t peak_memory_bytes() {
 
 void reset_peak_memory() {
   std::ofstream("/proc/self/clear_refs") << "5\n";
+}
+
+void return_free_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace troupe::actors

@@ -9,5 +9,7 @@ std::uint64_t peak_memory_bytes();
 /// Starts the high-water mark anew from what is resident now. Without effect where the kernel does
 /// not allow it.
 void reset_peak_memory();
+/// Hands freed memory that the allocator keeps back to the system; after weights came or went.
+void return_free_memory();
 
 }  // namespace troupe::actors

@@ -91,6 +91,7 @@ void Worker::load(const wire::Header& header, const wire::LoadStage& load) {
   auto stage = std::make_unique<Stage>(load, tools_.device, tick);
   const auto bytes = stage->weight_bytes();
   stages_[load.deployment] = std::move(stage);
+  return_free_memory();
   reply(header, wire::StageLoaded{bytes, seconds_between(start, Clock::now())});
 }
 
@@ -263,6 +264,7 @@ void Worker::end_epoch(const wire::Header& header, const wire::AbortEpoch& abort
 
 void Worker::unload(const wire::Header& header, const wire::Unload& unload) {
   stages_.erase(unload.deployment);
+  return_free_memory();
   if (header.is_request()) reply(header, wire::Done{});
 }
 

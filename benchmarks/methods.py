@@ -36,9 +36,9 @@ WAYS = [
     Way("Ring 2", 2, ["--ring", "2"]),
     Way("tp 2", 2, ["--tp", "2"]),
     Way("PipeFusion pp 2, 4 patches", 2, ["--pp", "2", *PIPEFUSION]),
-    Way("the same, K,V predicted", 2, ["--pp", "2", *PIPEFUSION, "--kv", "predict"]),
+    Way("PipeFusion pp 2, 4 patches, K,V predicted", 2, ["--pp", "2", *PIPEFUSION, "--kv", "predict"]),
     Way("DistriFusion ring 2, 2 patches", 2, ["--ring", "2", *DISTRIFUSION]),
-    Way("the same, K,V predicted", 2, ["--ring", "2", *DISTRIFUSION, "--kv", "predict"]),
+    Way("DistriFusion ring 2, 2 patches, K,V predicted", 2, ["--ring", "2", *DISTRIFUSION, "--kv", "predict"]),
     Way("cfg 2 × pp 2, synchronous", 4, ["--cfg", "2", "--pp", "2"]),
     Way("cfg 2 × PipeFusion pp 2, 4 patches", 4, ["--cfg", "2", "--pp", "2", *PIPEFUSION]),
     Way("cfg 2 × DistriFusion ring 2, 2 patches", 4, ["--cfg", "2", "--ring", "2", *DISTRIFUSION]),
@@ -50,6 +50,7 @@ WAYS = [
     Way("Ring 4", 4, ["--ring", "4"]),
     Way("tp 4", 4, ["--tp", "4"]),
     Way("PipeFusion pp 4, 4 patches", 4, ["--pp", "4", *PIPEFUSION]),
+    Way("cfg 2 × PipeFusion pp 2 × Ulysses 2, 4 patches", 8, ["--cfg", "2", "--pp", "2", "--ulysses", "2", *PIPEFUSION]),
 ]
 DECODERS = [
     Way("one actor", 1, []),
@@ -84,7 +85,7 @@ def clusters(args, folder, ways):
 
 
 def take_turns(args, folder, ways, size, steps):
-    """Per way its reports, latents and picture; the same of diffusers, with its seconds for reports."""
+    """Per way its seconds, reports, latents and picture; of diffusers, which comes first, seconds and latents."""
     diffusers = [pipeline.Diffusers(folder, threads) for threads in dict.fromkeys((1, args.threads))]
     labels = on_threads(ways, args.threads)
     found = [dict(label=f"diffusers | 1 × {d.threads}", crowded=False, seconds=[], reports=[]) for d in diffusers]
@@ -92,7 +93,9 @@ def take_turns(args, folder, ways, size, steps):
     with clusters(args, folder, ways) as started:
         for turn in range(args.rounds + 1):
             for runner, entry in zip(diffusers, found):
-                entry["seconds"] += [runner.run(size, steps)][:turn]
+                seconds = runner.run(size, steps)
+                if turn > 0:
+                    entry["seconds"].append(seconds)
                 entry["latents"] = runner.latents.numpy()
             for index, entry in enumerate(found[len(diffusers):]):
                 troupe, place = started[index]
@@ -103,6 +106,7 @@ def take_turns(args, folder, ways, size, steps):
                     entry["seconds"].append(report["seconds"])
                 entry["latents"] = load_file(latents)["latents"].copy()
                 entry["picture"] = np.asarray(Image.open(troupe.output).convert("RGB")).astype(int)
+                entry["empty"] = troupe.empty_bytes
                 print(f"[methods] round {turn}, {entry['label']}: {report['seconds']['denoising']:.2f} s, decoding "
                       f"{report['seconds']['decoding']:.2f} s", file=sys.stderr, flush=True)
     return found
@@ -114,6 +118,11 @@ def megabytes(count):
 
 def most(report, key):
     return megabytes(max(actor[key] for actor in report["actors"]))
+
+
+def memory(report):
+    peaks = sorted(actor["peak_memory_bytes"] for actor in report["actors"])
+    return megabytes(peaks[-1]) + (f" ({megabytes(peaks[0])})" if len(peaks) > 1 else "")
 
 
 def by_group(report):
@@ -138,6 +147,10 @@ def table(titles, rows):
     return head + "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
+def empty_line(found):
+    return f"An actor without a model has {megabytes(max(entry.get('empty', 0) for entry in found))} MB.\n\n"
+
+
 def base_of(found, phase):
     """Seconds of the whole way that is one actor with all threads."""
     entry = [e for e in found if e["label"].startswith("one actor | ")][-1]
@@ -154,13 +167,13 @@ def methods(args, folder, size, steps):
         cells = time_cells(entry, base, "denoising")
         if entry["reports"]:
             last = entry["reports"][-1]
-            cells += [waiting(entry), megabytes(last["bytes"]["tensor_plane"]), by_group(last), most(last, "peak_memory_bytes"),
+            cells += [waiting(entry), megabytes(last["bytes"]["tensor_plane"]), by_group(last), memory(last),
                       most(last, "weight_bytes"), most(last, "kv_bytes")]
         else:
             cells += ["", "", "", "", "", ""]
         rows.append([*cells, "" if entry is one else decibels])
-    return table(["way", "actors × threads", "denoising, s", "of one actor", "waits", "sent, MB", "by group, MB", "peak memory, MB", "weights, MB",
-                  "K,V, MB", "PSNR, dB"], rows)
+    return empty_line(found) + table(["way", "actors × threads", "denoising, s", "of one actor", "waits", "sent, MB", "by group, MB",
+                                      "peak memory, MB", "weights, MB", "K,V, MB", "PSNR, dB"], rows)
 
 
 def decoders(args, folder, size, steps):
@@ -173,11 +186,12 @@ def decoders(args, folder, size, steps):
         if entry["reports"]:
             last = entry["reports"][-1]
             vae = sum(count for name, count in last["bytes"]["tensor_plane_by_group"].items() if name == "vae")
-            cells += [megabytes(vae), most(last, "peak_memory_bytes"), str(np.abs(entry["picture"] - one["picture"]).max())]
+            cells += [megabytes(vae), memory(last), str(np.abs(entry["picture"] - one["picture"]).max())]
         else:
             cells += ["", "", ""]
         rows.append(cells)
-    return table(["way", "actors × threads", "decoding, s", "of one actor", "sent in decoding, MB", "peak memory, MB", "levels off, of 255"], rows)
+    return empty_line(found) + table(["way", "actors × threads", "decoding, s", "of one actor", "sent in decoding, MB", "peak memory, MB",
+                                      "levels off, of 255"], rows)
 
 
 def machine():
@@ -190,9 +204,9 @@ def document(args, scratch):
     about = [f"{machine()}; {args.threads} threads a way; {datetime.date.today()}; median of {args.rounds} rounds, taking turns; guidance 4.5, "
              "float32, one picture.",
              "*of one actor* is against one actor with all threads. *waits* is the share of time that actors wait for each other's tensors, on "
-             "average. Bytes are all that was sent in one job, by all actors; memory, weights and K,V are the fullest actor's, memory with the "
-             "process itself. PSNR is of the final latents against one actor's exact ones, in decibels of their range; it is cut at "
-             f"{quality.CEILING:.0f}.", NO_XDIT]
+             "average. Bytes are all that was sent in one job, by all actors; memory, weights and K,V are the fullest actor's (the "
+             "leanest's in brackets), memory is the whole process's at its peak, with text encoder and decoder where it has them. PSNR is of the "
+             f"final latents against one actor's exact ones, in decibels of their range; it is cut at {quality.CEILING:.0f}.", NO_XDIT]
     yield "# Methods on one machine\n\n" + "\n\n".join(about) + "\n"
     folders = {name: pathlib.Path(args.model) for name in args.models if args.model}
     for name in args.models:
@@ -203,7 +217,7 @@ def document(args, scratch):
         what = folders[name].name if args.model else model["what"]
         yield f"\n## {what}: {size} px, {steps} steps\n\n" + methods(args, folders[name], size, steps)
     name = args.models[0]
-    yield f"\n## Decoder: {folders[name].name}, {args.decode_size} px\n\n" + decoders(args, folders[name], args.decode_size, 1)
+    yield f"\n## Decoder: {folders[name].name}, {args.decode_size} px\n\n" + decoders(args, folders[name], args.decode_size, 2)
 
 
 def main():

@@ -89,7 +89,9 @@ class Troupe:
         deadline = time.time() + 120
         while time.time() < deadline:
             status = subprocess.run([self.binary, "status", "--connect", self.address, "--json"], capture_output=True)
-            if status.returncode == 0 and all(a["state"] == "ready" for a in json.loads(status.stdout)["actors"]):
+            actors = json.loads(status.stdout)["actors"] if status.returncode == 0 else []
+            if actors and all(a["state"] == "ready" for a in actors):
+                self.empty_bytes = max(a["memory_bytes"] for a in actors)
                 return
             time.sleep(0.1)
         raise SystemExit(f"troupe did not start at {self.address}")

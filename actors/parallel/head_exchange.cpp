@@ -28,7 +28,9 @@ at::Tensor HeadExchange::scatter_heads(const at::Tensor& qkv,
   for (int peer = 0; peer < group_->size(); ++peer) {
     outs.push_back(mine.slice(0, at, at + tokens[peer]));
     at += tokens[peer];
-    ins.push_back(token_first.slice(3, first_head(peer), first_head(peer + 1)).contiguous());
+    const auto heads = token_first.slice(3, first_head(peer), first_head(peer + 1));
+    if (peer == group_->rank()) outs.back().copy_(heads);
+    ins.push_back(peer == group_->rank() ? outs.back() : heads.contiguous());
   }
   wait_(group_->all_to_all(outs, ins));
   return mine;

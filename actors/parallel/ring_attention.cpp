@@ -54,10 +54,9 @@ std::vector<RingAttention::Incoming> RingAttention::exchange(const at::Tensor& k
     auto shape = block.sizes().vec();
     shape[0] = models::count_of(call_.tokens[from]);
     Incoming one{call_.step, call_.tokens[from], at::empty(shape, block.options()), {}};
-    if (one.kv.numel() > 0) {
-      one.work = links_.ring->receive(one.kv, from);
-      incoming.push_back(std::move(one));
-    }
+    if (one.kv.numel() > 0) one.work = links_.ring->receive(one.kv, from);
+    // A rank without heads is sent nothing, but keeps track of the rows as the others do.
+    if (shape[0] > 0) incoming.push_back(std::move(one));
     if (block.numel() > 0) sends_.push_back(links_.ring->send(block, to));
   }
   return incoming;

@@ -205,10 +205,10 @@ void settle(RequestOptions& options) {
   }
   Parallelism& degrees = options.parallelism;
   degrees.automatic = options.parallel == "auto";
-  if (degrees.automatic && (degrees.world() > 1 || !degrees.stages.empty())) {
+  if (degrees.automatic && (degrees.world() > 1 || degrees.vae > 1 || !degrees.stages.empty())) {
     throw UsageError(
         "--parallel auto picks the degrees: it does not go with --dp, --cfg, --pp, --ulysses, "
-        "--ring, --tp or --stages");
+        "--ring, --tp, --vae-parallel or --stages");
   }
   if (options.parallelism.cfg == 2 && !(request.guidance_scale > 1)) {
     throw UsageError("--cfg 2 needs guidance: with --guidance 1 or less there is only one branch");

@@ -28,8 +28,11 @@ std::string beginning(const std::string& text, std::size_t bytes) {
 std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
   const mesh::Mesh mesh(degrees);
   std::vector<wire::GroupRow> rows;
-  for (const auto axis : {mesh::Axis::dp, mesh::Axis::cfg, mesh::Axis::pp}) {
+  using mesh::Axis;
+  for (const auto axis : {Axis::dp, Axis::cfg, Axis::pp, Axis::ring, Axis::ulysses, Axis::tp}) {
     const auto group = mesh.group_of(axis, rank);
+    const bool always = axis == Axis::dp || axis == Axis::cfg || axis == Axis::pp;
+    if (group.size() == 1 && !always) continue;
     rows.push_back(
         {mesh::to_string(axis),
          {group.begin(), group.end()},

@@ -114,6 +114,7 @@ wire::BeginJob JobRunner::begin_message(const JobEntry& job, const cluster::Depl
     begin.vae = {own, static_cast<std::int32_t>(decoders.size())};
   if (const auto* group = plan.group_with(Role::rows, rank, -1)) {
     begin.row_rank = position(group->ranks, rank);
+    begin.row_decoders = static_cast<std::int32_t>(decoders.size());
     for (const int holder : plan.latent_holders(at.dp))
       begin.row_holders.push_back(position(group->ranks, holder));
   }

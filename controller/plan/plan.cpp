@@ -125,7 +125,8 @@ void set_patches(Plan& plan) {
   plan.synchronous_steps = std::min(request.warmup_steps, request.steps);
   if (request.warmup_steps > request.steps) {
     refuse("warmup is " + std::to_string(request.warmup_steps) + ", but there " +
-           std::to_string(request.steps) + " steps");
+           (request.steps == 1 ? "is only 1 step"
+                               : "are only " + std::to_string(request.steps) + " steps"));
   }
   if (plan.degrees.pp > 1 && request.num_pipeline_patch < plan.degrees.pp) {
     plan.warnings.push_back("patches (" + std::to_string(request.num_pipeline_patch) +

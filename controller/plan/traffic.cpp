@@ -38,13 +38,17 @@ class Rank {
     const Bytes whole_steps = plan_.synchronous_steps;
     const Bytes patch_steps = steps - whole_steps;
     const auto whole = [this](int sequence) { return layout_.whole[sequence]; };
-    add_micro_step(whole, whole_steps, whole_steps, patch_steps == 0 ? steps - 1 : whole_steps);
+    std::vector<Bytes> parts;
+    for (const auto& part : plan_.batch_parts[at_.dp])
+      parts.push_back(part.end - part.begin);
+    add_micro_step(whole, parts, whole_steps, whole_steps,
+                   patch_steps == 0 ? steps - 1 : whole_steps);
     // What is of use in the next step only is not sent in the last one.
     const bool later = plan_.request.method == "distrifusion" && plan_.patches.size() > 1;
     const Bytes exchanges = later && patch_steps > 0 ? patch_steps - 1 : patch_steps;
     for (int micro = 0; micro < layout_.micro_steps(); ++micro) {
       const auto own = [this, micro](int sequence) { return layout_.rows(micro, sequence); };
-      if (patch_steps > 0) add_micro_step(own, patch_steps, exchanges, patch_steps - 1);
+      if (patch_steps > 0) add_micro_step(own, {batch_}, patch_steps, exchanges, patch_steps - 1);
       // Rows are extrapolated once they have the values of two steps.
       const Bytes before = std::max<Bytes>(whole_steps, 2);
       if (plan_.request.kv == "predict" && steps > before) add_sums(micro, steps - before);
@@ -55,17 +59,21 @@ class Rank {
   }
 
  private:
-  /// `times` micro-steps, in `exchanges` of which the ring passes K,V on, after `fed_back` of which
-  /// latents return to the first stage.
+  /// `times` micro-steps, each of so many batch items one part after the other, in `exchanges` of
+  /// which the ring passes K,V on, after `fed_back` of which latents return to the first stage.
   template <class RowsOf>
-  void add_micro_step(const RowsOf& rows_of, Bytes times, Bytes exchanges, Bytes fed_back) {
+  void add_micro_step(const RowsOf& rows_of, const std::vector<Bytes>& parts, Bytes times,
+                      Bytes exchanges, Bytes fed_back) {
     const Bytes rows = rows_of(sequence_);
     const Bytes hidden = batch_ * rows * columns_ * width_;
     traffic_.sent["ulysses"] += times * blocks_ * ulysses_bytes(rows_of);
     traffic_.sent["ring"] += exchanges * blocks_ * ring_bytes(rows_of);
-    // After self-attention, cross-attention and the feed-forward.
-    traffic_.sent["tp"] +=
-        times * blocks_ * 3 * all_reduce_bytes(hidden, element_, degrees_.tp, at_.tp);
+    for (const Bytes items : parts) {
+      // After self-attention, cross-attention and the feed-forward.
+      traffic_.sent["tp"] +=
+          times * blocks_ * 3 *
+          all_reduce_bytes(items * rows * columns_ * width_, element_, degrees_.tp, at_.tp);
+    }
     const bool last = at_.pp == degrees_.pp - 1;
     if (!last) traffic_.sent["edge"] += times * hidden * element_;
     if (!last) return;

@@ -27,8 +27,8 @@ struct Issue {
 ///  - among tasks that may go, the job of higher priority, then the older one, then the earlier
 ///  task goes first.
 /// Slots: patch m of a job is in one place at a time, and a producer is issued at most a window
-/// ahead. So an actor holds at most patches + window + 1 posted receives of a job, whatever
-/// happens, and issuing never waits for a slot.
+/// ahead. So an actor holds at most max(patches, batch parts) + window + 1 posted receives of a
+/// job, whatever happens, and issuing never waits for a slot.
 class Dispatcher {
  public:
   explicit Dispatcher(int window) : window_(window) {}

@@ -30,6 +30,17 @@ TEST_CASE("sequence groups are ring outside, ulysses inside") {
   CHECK(mesh.group_of(Axis::sp, 1) == std::vector<int>{1, 3, 5, 7, 9, 11});
 }
 
+TEST_CASE("heads are ulysses and tp at one ring rank, a stage is ring, ulysses and tp") {
+  const Mesh mesh({.cfg = 2, .pp = 2, .ring = 2, .ulysses = 3, .tp = 2});
+  CHECK(mesh.group_of(Axis::heads, 8) == std::vector<int>{6, 7, 8, 9, 10, 11});
+  CHECK(mesh.group_of(Axis::stage, 8) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  CHECK(mesh.group_of(Axis::stage, 30).front() == 24);
+  CHECK(mesh.groups(Axis::heads).size() == 8);
+  CHECK(mesh.groups(Axis::stage).size() == 4);
+  CHECK(to_string(Axis::heads) == std::string("heads"));
+  CHECK(to_string(Axis::stage) == std::string("stage"));
+}
+
 TEST_CASE("any mesh: ranks and coordinates agree, and every axis partitions the world") {
   const auto degree = [](int most) { return *rc::gen::inRange(1, most + 1); };
   CHECK(rc::check([&] {
@@ -41,8 +52,8 @@ TEST_CASE("any mesh: ranks and coordinates agree, and every axis partitions the 
                      .tp = degree(3)});
     for (int rank = 0; rank < mesh.world(); ++rank)
       RC_ASSERT(mesh.rank(mesh.coordinates(rank)) == rank);
-    for (const auto axis :
-         {Axis::tp, Axis::ulysses, Axis::ring, Axis::sp, Axis::pp, Axis::cfg, Axis::dp}) {
+    for (const auto axis : {Axis::tp, Axis::ulysses, Axis::ring, Axis::sp, Axis::pp, Axis::cfg,
+                            Axis::dp, Axis::heads, Axis::stage}) {
       std::vector<int> seen;
       for (const auto& group : mesh.groups(axis)) {
         RC_ASSERT(std::is_sorted(group.begin(), group.end()));

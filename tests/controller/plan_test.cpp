@@ -144,16 +144,16 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why([](auto& r) { r.steps = 0; }) == "[plan] steps is 0: at least 1 is needed");
   CHECK(why([](auto& r) { r.prompts.clear(); }) == "[plan] prompt is missing");
   CHECK(why([](auto& r) { r.num_pipeline_patch = 4; }) ==
-        "[plan] patches is 4 with method exact: patches need method pipefusion");
+        "[plan] patches is 4 with method exact: patches need method pipefusion or distrifusion");
   CHECK(why([](auto& r) { r.guidance_scale = 1; }, {.cfg = 2}) ==
         "[plan] cfg is 2, but guidance is 1.000000: there is no second branch to compute unless "
         "guidance is above 1");
   CHECK(why(same, {.dp = 2}) ==
-        "[plan] dp is 2, but there are only 1 pictures to split (prompts × n)");
+        "[plan] dp is 2, but there is only 1 picture to split (prompts × n)");
   CHECK(why(same, {.pp = 9}) ==
         "[plan] pp is 9, but the transformer has 8 blocks: each stage needs one");
   CHECK(why([](auto& r) { r.method = "magic"; }) ==
-        "[plan] method is \"magic\": exact or pipefusion");
+        "[plan] method is \"magic\": exact, pipefusion or distrifusion");
   CHECK(why([](auto& r) { r.dtype = "int3"; }) ==
         "[plan] dtype is \"int3\": float32, bfloat16 or float16");
   CHECK(why([](auto& r) {

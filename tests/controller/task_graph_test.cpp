@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tests/controller/sample_model.h"
+#include "tests/controller/planning.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -27,7 +27,7 @@ plan::Plan pipefusion(int steps, int patches, int warmup, wire::Parallelism para
 
 TEST_CASE("a job is its text, its micro-steps and its decode, predecessors first") {
   const auto graph = make_task_graph(pipefusion(5, 3, 2, {.cfg = 2, .pp = 2}));
-  CHECK(graph.tasks.size() == 1 + 2 * 2 + 3 * 3 * 2 + 1);
+  CHECK(graph.tasks.size() == 1 + 2 * 2 + 3 * 3 * 2 + 1);  // cfg 2: a batch of one, so one part
   for (std::uint32_t id = 0; id < graph.tasks.size(); ++id) {
     for (const auto before : graph.tasks[id].predecessors)
       CHECK(before < id);
@@ -69,6 +69,93 @@ TEST_CASE("every step ends once in every replica") {
     if (task.ends_step) ++ends[task.step];
   }
   CHECK(ends == std::vector<int>(4, 2));
+}
+
+TEST_CASE("a micro-step goes to all ranks of its stage, and on to those of the next") {
+  const auto graph =
+      make_task_graph(pipefusion(3, 2, 1, {.cfg = 2, .pp = 2, .ulysses = 2, .ring = 2, .tp = 2}));
+  const std::vector<std::int32_t> first{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
+  std::vector<std::int32_t> second;
+  for (const auto rank : first)
+    second.push_back(rank + 8);
+  for (const auto& task : graph.tasks) {
+    if (task.kind != TaskKind::micro_step) continue;
+    CHECK(task.ranks == (task.stage == 0 ? first : second));
+    if (!task.receivers.empty()) CHECK(task.receivers == (task.stage == 0 ? second : first));
+    CHECK(task.receivers.empty() == (task.stage == 1 && task.step == 2));
+  }
+}
+
+TEST_CASE("distrifusion goes wave by wave") {
+  auto request = test::square_request("distrifusion", 5, 1);
+  request.steps = 3;
+  const auto tasks = [&](wire::Parallelism parallelism) {
+    return make_task_graph(plan::make_plan(test::sample_model(), request, parallelism)).tasks;
+  };
+  CHECK(tasks({.ring = 2}).size() == 1 + 1 + 2 * 3 + 1);
+  CHECK(tasks({.ring = 3}).size() == 1 + 1 + 2 * 2 + 1);
+  CHECK(tasks({.ring = 8}).size() == 1 + 1 + 2 * 1 + 1);
+  CHECK(tasks({.ulysses = 2}).size() == 1 + 1 + 2 * 5 + 1);
+  const auto waves = tasks({.ring = 2});
+  CHECK(waves[4].patch == 2);
+  CHECK(waves[4].ends_step);
+  CHECK(waves[5].step == 2);
+}
+
+TEST_CASE("a whole picture goes part by part of its batch, and comes back once") {
+  wire::ImageRequest request = test::square_request();
+  request.steps = 2;
+  request.images_per_prompt = 3;
+  const auto plan = plan::make_plan(test::sample_model(), request, {.pp = 2});
+  REQUIRE(plan.batch_parts ==
+          std::vector<std::vector<wire::RowRange>>{{{0, 2}, {2, 4}, {4, 5}, {5, 6}}});
+  const auto graph = make_task_graph(plan);
+  CHECK(graph.tasks.size() == 1 + 2 * 4 * 2 + 1);
+  int back = 0;
+  for (const auto& task : graph.tasks) {
+    if (task.kind != TaskKind::micro_step) continue;
+    CHECK(task.patch == -1);
+    const bool last = task.stage == 1 && task.part == 3;
+    CHECK(task.ends_step == last);
+    if (task.stage == 0) {
+      CHECK(task.receivers == std::vector<std::int32_t>{1});
+      CHECK(task.consumer_part == task.part);
+      CHECK(task.consumer_step == task.step);
+    } else {
+      CHECK(task.receivers.empty() == !(last && task.step == 0));
+      back += !task.receivers.empty();
+      if (last) CHECK(task.consumer_part == 0);
+    }
+    // A part of the next step waits for the last part of this one.
+    if (task.stage == 0 && task.step == 1) {
+      bool waits = false;
+      for (const auto before : task.predecessors)
+        waits |= graph.tasks[before].ends_step && graph.tasks[before].step == 0;
+      CHECK(waits);
+    }
+  }
+  CHECK(back == 1);
+  CHECK(describe(graph.tasks[3]) == "step 0 part 1 stage 0");
+}
+
+TEST_CASE("decoders and holders of latents decode together") {
+  auto request = test::square_request();
+  request.images_per_prompt = 2;
+  const auto last = [&](wire::Parallelism parallelism, int dp) {
+    const auto tasks =
+        make_task_graph(plan::make_plan(test::sample_model(), request, parallelism)).tasks;
+    std::vector<schedule::Task> decodes;
+    for (const auto& task : tasks) {
+      if (task.kind == TaskKind::decode) decodes.push_back(task);
+    }
+    return decodes.at(dp).ranks;
+  };
+  using Ranks = std::vector<std::int32_t>;
+  CHECK(last({.cfg = 2, .pp = 2, .ring = 2}, 0) == Ranks{2, 3});
+  CHECK(last({.pp = 2, .tp = 2, .vae = 2}, 0) == Ranks{2, 3});
+  CHECK(last({.cfg = 2, .pp = 2, .ring = 2, .vae = 3}, 0) == Ranks{2, 3, 7});
+  CHECK(last({.ulysses = 3, .vae = 2}, 0) == Ranks{0, 1, 2});
+  CHECK(last({.dp = 2, .pp = 2}, 1) == Ranks{3});
 }
 
 TEST_CASE("tasks are described for people") {

@@ -50,7 +50,7 @@ std::vector<Seen> seen(const KvStore& store, int step, const TokenRuns& fresh) {
 
 float newest(const KvStore& store, int64_t token, int version = 0) {
   const auto runs = store.runs(0, {{{token, token + 1}, version, false}}, {});
-  return runs.at(0).k.item<float>();
+  return runs.at(0).k.max().item<float>();
 }
 
 }  // namespace
@@ -161,7 +161,7 @@ TEST_CASE("sums run on within a step for pipefusion, and are of the own patch fo
   auto store = store_of(Freshness::newest, true);
   for (int step = 0; step < 4; ++step)
     put(store, step, {0, 4}, static_cast<float>(step));
-  CHECK(at::equal(store.sums(0), expected(4) / 4));  // of step 3 alone: 4 tokens, all changes 1
+  CHECK(at::equal(store.sums(0), at::full({1, 2, 2}, 4 * 2, at::kDouble)));  // of step 3 alone
   store.put(0, 4, {}, at::zeros({0, 1, 2, 1, 2}), true);
   CHECK(at::equal(store.sums(0), expected(0)));  // a rank without rows begins the step, too
 }
@@ -227,6 +227,29 @@ TEST_CASE("runs of any shape go in together and come out alike") {
   const auto kept = store.runs(0, store.choose(0, 1, {}), {});
   CHECK(at::equal(kept[0].k.transpose(0, 1), kv.slice(0, 3, 5).select(2, 0)));
   CHECK(at::equal(kept[1].v.transpose(0, 1), kv.slice(0, 0, 3).select(2, 1)));
+}
+
+TEST_CASE("items of a batch may come one after another") {
+  at::manual_seed(34);
+  const KvStore::Shape shape{{0, 1}, 3, 5, 2, 4, Freshness::newest, true};
+  KvStore together(shape, at::kFloat, at::kCPU), apart_(shape, at::kFloat, at::kCPU);
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor kv = at::randn({5, 3, 2, 2, 4});
+    together.put(0, step, {{0, 5}}, kv, false);
+    apart_.put(0, step, {{0, 5}}, kv.slice(1, 0, 1), false, 0);
+    apart_.put(0, step, {{0, 5}}, kv.slice(1, 1, 3), false, 1);
+  }
+  const at::Tensor kv = at::randn({2, 3, 2, 2, 4}), factors = at::rand({3, 2});
+  for (KvStore* store : {&together, &apart_})
+    store->put(0, 3, {{0, 2}}, kv, true);
+  CHECK(at::equal(together.sums(0), apart_.sums(0)));
+  CHECK(seen(apart_, 3, {{0, 2}}) == std::vector<Seen>{{{2, 5}, 0, true}});
+  const auto one = together.runs(0, together.choose(0, 3, {{0, 2}}), factors);
+  const auto other = apart_.runs(0, apart_.choose(0, 3, {{0, 2}}), factors);
+  CHECK(at::equal(one[0].k, other[0].k));
+  CHECK(at::equal(one[0].older_v, other[0].older_v));
+  CHECK_THROWS_AS(apart_.put(0, 4, {{0, 2}}, kv.slice(1, 0, 2), false, 2), std::invalid_argument);
+  CHECK_THROWS_AS(apart_.put(0, 4, {{0, 2}}, kv.slice(1, 0, 1), true), std::invalid_argument);
 }
 
 TEST_CASE("a rank without heads keeps no bytes but knows which rows there are") {

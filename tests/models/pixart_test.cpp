@@ -1,103 +1,19 @@
 #include <ATen/ATen.h>
 
-#include <atomic>
 #include <cmath>
-#include <exception>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "kernels/attention.h"
 #include "models/dit/kv_store.h"
-#include "models/dit/local_attention.h"
-#include "models/dit/pixart.h"
-#include "models/safetensors.h"
-#include "models/spec/model_spec.h"
-#include "tests/models/memory_halo.h"
-#include "tests/models/vae_support.h"
+#include "tests/models/pixart_support.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
 using namespace troupe::models;
+using namespace troupe::models::testing;
 
 namespace {
-
-const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
-using Tensors = std::map<std::string, at::Tensor>;
-
-struct Call {
-  PictureSize size;
-  TokenRows rows;
-  at::Tensor latents, caption, mask;
-  double timestep = 0;
-};
-
-const Tensors& expected() {
-  static const Tensors tensors = load_safetensors(kFixtures + "expected/transformer.safetensors");
-  return tensors;
-}
-
-spec::ModelSpec spec_of(const std::string& checkpoint, bool transformer_only) {
-  const std::string folder = kFixtures + checkpoint;
-  if (!transformer_only) return spec::read_model_spec(folder);
-  spec::ModelSpec spec;
-  spec.vae.block_out_channels = {1, 1, 1, 1};
-  spec.transformer = spec::read_pixart_spec(spec::ConfigReader::read(folder + "/config.json"));
-  constexpr std::string_view kStem = "diffusion_pytorch_model";
-  spec.transformer_weights = spec::WeightIndex::read_folder(folder, {&kStem, 1});
-  return spec;
-}
-
-/// One batch item, so that items may have timesteps of their own.
-Call call_of(const std::string& name, int64_t first, int64_t end) {
-  const auto get = [&](const char* what) {
-    return expected().at(name + "." + what).slice(0, first, end);
-  };
-  Call call;
-  call.latents = get("hidden");
-  call.caption = get("caption");
-  call.mask = get("mask") > 0.5;
-  call.size = {call.latents.size(2), call.latents.size(3)};
-  call.rows = {0, call.size.latent_height / 2};
-  call.timestep = get("timestep")[0].item<double>();
-  return call;
-}
-
-StagePart whole(const spec::ModelSpec& spec) {
-  return {{0, static_cast<int>(spec.transformer.num_layers)}, true, true};
-}
-
-double error(const at::Tensor& got, const at::Tensor& want) {
-  const at::Tensor reference = want.to(at::kDouble);
-  return ((got.to(at::kDouble) - reference).abs().max() / (reference.max() - reference.min()))
-      .item<double>();
-}
-
-at::Tensor run(const DiffusionTransformer& model, const Call& call, TensorParallelPort& sums) {
-  const int64_t batch = call.latents.size(0);
-  LocalAttention attention;
-  const auto caption = model.cache_caption(model.project_caption(call.caption), call.mask);
-  const auto step = model.condition(call.timestep, batch, call.size);
-  const at::Tensor hidden = model.run_blocks(model.embed(call.latents, call.size, call.rows), *step,
-                                             *caption, attention, sums);
-  return model.project(hidden, *step, call.size, call.rows);
-}
-
-at::Tensor run(const DiffusionTransformer& model, const Call& call) {
-  WholeWeights whole_weights;
-  return run(model, call, whole_weights);
-}
-
-std::vector<std::unique_ptr<DiffusionTransformer>> split(const spec::ModelSpec& spec, int stages) {
-  std::vector<std::unique_ptr<DiffusionTransformer>> parts;
-  const int blocks = static_cast<int>(spec.transformer.num_layers);
-  for (int i = 0; i < stages; ++i) {
-    const StagePart part{{i * blocks / stages, (i + 1) * blocks / stages}, i == 0, i + 1 == stages};
-    parts.push_back(load_transformer(spec, part, at::kFloat, at::kCPU));
-  }
-  return parts;
-}
 
 /// Pipefusion's store as a port of one process.
 class KeptRows : public AttentionPort {
@@ -123,25 +39,6 @@ class KeptRows : public AttentionPort {
   KvStore store_;
   TokenRun run_;
   int step_ = -1;
-};
-
-/// Shards that are threads lay their parts on a board.
-class BoardSum : public TensorParallelPort {
- public:
-  BoardSum(models::testing::Board& board, int shard, std::atomic<int>& reductions)
-      : board_(board), shard_(shard), reductions_(reductions) {}
-  void sum(at::Tensor& partial) override {
-    ++reductions_;
-    const auto all = board_.swap(shard_, partial.clone());
-    partial.copy_(all[0]);
-    for (size_t other = 1; other < all.size(); ++other)
-      partial += all[other];
-  }
-
- private:
-  models::testing::Board& board_;
-  int shard_;
-  std::atomic<int>& reductions_;
 };
 
 }  // namespace
@@ -246,85 +143,6 @@ TEST_CASE("patches after a synchronous step with the same inputs give the whole 
   }
   KeptRows unused(*model, 1, grid * columns);
   CHECK(error(patch(unused, 0, 3), want.slice(2, 0, 6)) > 1e-4);  // rows never seen are absent
-}
-
-TEST_CASE("shards of the weights give together what the whole model gives") {
-  const models::testing::OneThread one_thread;
-  for (const auto& [name, checkpoint] : {std::pair<std::string, std::string>{"wide", "tiny-pixart"},
-                                         {"ms_tall_odd", "tiny-pixart-1024"}}) {
-    const auto spec = spec_of(checkpoint, false);
-    const Call call = call_of(name, 0, 1);
-    const auto single = load_transformer(spec, whole(spec), at::kFloat, at::kCPU);
-    const at::Tensor want = run(*single, call);
-    for (const int degree : {2, 3, 5}) {  // of 2 and 3 heads
-      CAPTURE(degree);
-      std::vector<std::unique_ptr<DiffusionTransformer>> shards;
-      for (int rank = 0; rank < degree; ++rank) {
-        StagePart part = whole(spec);
-        part.shard = {rank, degree};
-        shards.push_back(load_transformer(spec, part, at::kFloat, at::kCPU));
-      }
-      int64_t heads = 0;
-      for (const auto& shard : shards)
-        heads += shard->heads();
-      CHECK(heads == single->heads());
-      models::testing::Board board(degree);
-      std::vector<at::Tensor> results(degree);
-      std::vector<std::exception_ptr> failures(degree);
-      std::vector<std::thread> threads;
-      std::atomic<int> reductions{0};
-      for (int rank = 0; rank < degree; ++rank) {
-        threads.emplace_back([&, rank] {
-          try {
-            BoardSum sums(board, rank, reductions);
-            results[rank] = run(*shards[rank], call, sums);
-          } catch (...) {
-            failures[rank] = std::current_exception();
-            board.give_up();
-          }
-        });
-      }
-      for (auto& thread : threads)
-        thread.join();
-      for (const auto& failure : failures)
-        if (failure) std::rethrow_exception(failure);
-      CHECK(error(results[0], want) < 1e-6);
-      for (const at::Tensor& result : results)
-        CHECK(at::equal(result, results[0]));
-      CHECK(reductions == degree * 3 * spec.transformer.num_layers);
-    }
-  }
-}
-
-TEST_CASE("weight bytes of the blocks fall as 1/tp") {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    // 28 blocks would only repeat these figures. Four heads of 32, so that 2 and 4 divide all.
-    spec::PixArtSpec spec;
-    spec.num_layers = 2;
-    spec.num_attention_heads = 4;
-    spec.attention_head_dim = 32;
-    spec.caption_channels = 24;
-    WeightLoader weights;
-    weights.get = [&](const std::string&, at::IntArrayRef shape) {
-      return at::zeros(shape, at::TensorOptions().dtype(dtype));
-    };
-    const auto bytes = [&](int blocks, WeightShard shard) {
-      const PixArt part(spec, 8, {{0, blocks}, false, false, shard}, weights, dtype, at::kCPU);
-      return part.bytes() - blocks * 6 * spec.inner_dim() * at::elementSize(dtype);
-    };
-    const int64_t common = bytes(0, {0, 1}), all = bytes(2, {0, 1}) - common;
-    CHECK(all > 2 * 14 * 128 * 128 * at::elementSize(dtype));
-    for (const int degree : {2, 4}) {
-      int64_t together = 0;
-      for (int rank = 0; rank < degree; ++rank) {
-        const int64_t own = bytes(2, {rank, degree}) - common;
-        together += own;
-        CHECK(own * degree < all * 1.01);
-        CHECK(own * degree > all * 0.97);
-      }
-      CHECK(together == all);
-    }
-  }
 }
 
 TEST_CASE("half precision stays near float32") {

@@ -72,7 +72,7 @@ TEST_CASE("whoever decodes together makes the pictures of one, from the same lat
         CHECK(result.latents->data == latents);
       }
     }
-    MESSAGE(levels.seen << (tiled ? " tiled" : "") << " runs within " << levels.value
+    MESSAGE(levels.seen << std::string(tiled ? " tiled" : "") << " runs within " << levels.value
                         << " levels of one decoder (" << levels.where << ")");
   }
 }

@@ -1,5 +1,6 @@
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "client/convert.h"
 #include "controller/plan/plan.h"
@@ -43,6 +44,25 @@ json actors_of(const JobResult& result) {
   return json::parse(result.report).at("actors");
 }
 
+/// A process' own memory, without the program's files and what it shares with its peers.
+double private_bytes(std::uint32_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("RssAnon:")) return std::stod(line.substr(8)) * 1024;
+  }
+  return 0;
+}
+
+/// By the actors' numbers.
+std::map<std::uint32_t, double> private_memory(Company& company) {
+  std::map<std::uint32_t, double> bytes;
+  const auto status = company.client().status();
+  REQUIRE(status.ok());
+  for (const auto& actor : status.value().actors)
+    bytes[actor.id] = private_bytes(actor.pid);
+  return bytes;
+}
+
 /// Bytes that every actor of a stage holds, whatever its shard.
 std::uint64_t unsharded(const spec::PixArtSpec& spec, const plan::Plan& plan, int rank) {
   const auto at = mesh::Mesh(plan.degrees).coordinates(rank);
@@ -60,10 +80,9 @@ TEST_CASE("weights and memory of the blocks fall as 1 / (pp · tp)") {
                                      spec::kept_elements(spec, {}));
   REQUIRE(blocks > 130 * kMegabyte);
   Company fresh(8);
-  // What a small model costs besides its weights: code, threads' stacks, libraries' own.
-  std::vector<double> idle;
-  for (const auto& actor : actors_of(fresh.run(job(odd_model().folder(), {.tp = 8}))))
-    idle.push_back(actor.at("peak_memory_bytes").get<double>());
+  // What a job costs besides its weights.
+  fresh.run(job(odd_model().folder(), {.tp = 8}));
+  const auto idle = private_memory(fresh);
   // From small shards to large ones, since freed memory may stay with its process.
   const Parallelism mixes[] = {{.pp = 8}, {.pp = 4, .tp = 2}, {.pp = 2, .tp = 4}, {.tp = 8},
                                {.pp = 4}, {.pp = 2, .tp = 2}, {.tp = 4},          {.pp = 2},
@@ -75,22 +94,24 @@ TEST_CASE("weights and memory of the blocks fall as 1 / (pp · tp)") {
     const auto submission = job(model.folder(), mix);
     const auto plan = plan_of(submission);
     const auto actors = actors_of(fresh.run(submission));
+    const auto now = private_memory(fresh);
     double most_above = 0;
     for (int rank = 0; rank < mix.world(); ++rank) {
       CAPTURE(rank);
       const auto held = actors[rank].at("weight_bytes").get<std::uint64_t>();
-      CHECK(held == plan.memory[rank].weights);
+      // Packed in panels, of which the last may be padded: the output projection is narrow.
+      CHECK(held >= plan.memory[rank].weights);
+      CHECK(held < plan.memory[rank].weights * 1.01);
       const double own = double(held - unsharded(spec, plan, rank));
-      CHECK(own == doctest::Approx(part).epsilon(0.005));
-      const auto actor = actors[rank].at("actor").get<std::size_t>();
-      REQUIRE(actor < 9);
-      const double above = actors[rank].at("peak_memory_bytes").get<double>() -
-                           *std::max_element(idle.begin(), idle.end());
+      CHECK(own == doctest::Approx(part).epsilon(0.015));
+      const auto actor = actors[rank].at("actor").get<std::uint32_t>();
+      const double above = now.at(actor) - idle.at(actor);
+      CHECK(above < double(held) * 1.05 + 8 * kMegabyte);
       most_above = std::max(most_above, above);
-      CHECK(above < double(held) * 1.1 + 12 * kMegabyte);
     }
-    MESSAGE(name << ": blocks " << part / kMegabyte << " MB an actor, resident above idle at most "
-                 << most_above / kMegabyte << " MB");
+    MESSAGE(name << ": blocks " << part / kMegabyte
+                 << " MB an actor, private memory above idle at most " << most_above / kMegabyte
+                 << " MB");
   }
 }
 

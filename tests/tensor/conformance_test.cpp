@@ -285,7 +285,7 @@ TEST_CASE("counters tell what was moved") {
       me.group.receive(value, 0).wait(within(10s));
     const Counters counters = me.group.counters();
     const auto moved = me.rank == 0 ? counters.bytes_sent : counters.bytes_received;
-    require(moved >= 4000 && moved < 4100, "4000 bytes and a header");
+    require(moved == 4000, "4000 bytes, whatever goes around them");
     require(counters.messages_sent + counters.messages_received == 1, "one message");
   });
 }

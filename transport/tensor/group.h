@@ -81,7 +81,8 @@ class Work {
   std::shared_ptr<WorkState> state_;
 };
 
-/// What one member of a group has moved so far.
+/// What one member of a group has moved so far. Bytes are those of tensors: what a backend puts
+/// around them is not counted.
 struct Counters {
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;

@@ -18,6 +18,11 @@ Part payload_part(const Transfer& transfer, std::size_t header_size, std::size_t
   return {transfer.data + done, std::min(transfer.bytes - done, budget)};
 }
 
+/// Bytes of `moved` that came after the header's.
+std::size_t beyond(const Part& header, std::size_t moved) {
+  return moved > header.size ? moved - header.size : 0;
+}
+
 }  // namespace
 
 void Pair::Lane::push(Transfer transfer) {
@@ -59,7 +64,7 @@ bool Pair::advance_sends(std::size_t budget, const Ended& ended) {
       return false;
     }
     outgoing_.moved += written;
-    tally_.bytes_sent.fetch_add(written, std::memory_order_relaxed);
+    tally_.bytes_sent.fetch_add(beyond(header, written), std::memory_order_relaxed);
     if (outgoing_.moved == sizeof(Header) + transfer->bytes) {
       tally_.messages_sent.fetch_add(1, std::memory_order_relaxed);
       ended(*transfer);
@@ -85,7 +90,7 @@ bool Pair::advance_receives(std::size_t budget, const Ended& ended) {
     }
     incoming_.moved += got;
     if (before < sizeof(Header) && incoming_.moved >= sizeof(Header)) check_header(*transfer);
-    tally_.bytes_received.fetch_add(got, std::memory_order_relaxed);
+    tally_.bytes_received.fetch_add(beyond(header, got), std::memory_order_relaxed);
     if (incoming_.moved == sizeof(Header) + transfer->bytes) {
       tally_.messages_received.fetch_add(1, std::memory_order_relaxed);
       ended(*transfer);

@@ -17,7 +17,8 @@ std::byte* bytes_of(const at::Tensor& tensor) {
 }
 
 void copy_own(const at::Tensor& out, const at::Tensor& in) {
-  if (in.nbytes() > 0) std::memmove(out.data_ptr(), in.data_ptr(), in.nbytes());
+  if (in.nbytes() > 0 && out.data_ptr() != in.data_ptr())
+    std::memmove(out.data_ptr(), in.data_ptr(), in.nbytes());
 }
 
 }  // namespace

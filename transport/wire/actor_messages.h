@@ -161,13 +161,15 @@ struct BeginJob {
   std::int32_t caption_rank = 0;
   std::int32_t caption_root = 0;  // who encodes the text, rank in that group
   std::int32_t row_rank = -1;     // in the rows group, the decoders first; -1 = not a member
+  std::int32_t row_decoders = 1;  // how many of that group's first ranks decode
   std::vector<std::int32_t> row_holders;  // ranks in the rows group, by sp rank
   AxisPlace vae;                          // this decoder's place; degree 0 = it decodes nothing
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
-       micro_steps, batch_parts, groups, caption_rank, caption_root, row_rank, row_holders, vae);
+       micro_steps, batch_parts, groups, caption_rank, caption_root, row_rank, row_decoders,
+       row_holders, vae);
   }
 };
 

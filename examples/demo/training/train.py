@@ -203,18 +203,19 @@ def train_dit(args):
     rng = np.random.default_rng(int(time.time()) if args.resume else 1)
     keep_float32(run.dit.pos_embed.proj); keep_float32(run.dit.proj_out)
     alphas, saved, running, batch = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), 0).to(device), time.time(), {}, args.batch or 64
-    pools = {size: Scenes(rng, vae, size, device, limit) for size, limit in ((128, 30000), (256, 8000))}
+    small = args.small
+    pools = {size: Scenes(rng, vae, size, device, limit) for size, limit in ((small, 30000), (256, 8000))}
     first, last = args.steps[0], time.time()
     while run.step < sum(args.steps):
-        # 128 px first; then 256 px on three steps of four while the rate falls
+        # small pictures first: most captions a second; then 256 px on three steps of four while the rate falls
         late = run.step >= first
-        size = 256 if late and run.step % 4 else 128
-        count = batch if size == 128 else batch * 3 // 8
+        size = 256 if late and run.step % 4 else small
+        count = batch * 3 // 8 if size == 256 else batch * 128 * 128 // (small * small)
         rate = args.rate * min(1, (run.step + 1) / 100)
         if late: rate *= 1 - 0.97 * (run.step - first) / args.steps[1]
         for optimizer in run.optimizers:
             for group in optimizer.param_groups: group["lr"] = rate
-        z, ids, mask = pools[size].draw(pieces, count, 12 if size == 128 else 6)
+        z, ids, mask = pools[size].draw(pieces, count, 6 if size == 256 else 12 * 128 // small)
         t = ((torch.randperm(count, device=device) + torch.rand(count, device=device)) * (1000 / count)).long().clamp(max=999)
         noise, a = torch.randn_like(z), alphas[t].view(-1, 1, 1, 1)
         states = run.text(input_ids=ids, attention_mask=mask)[0]
@@ -262,7 +263,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["vae", "dit", "decoder", "score"]); parser.add_argument("out")
     parser.add_argument("--minutes", type=float, nargs="+", default=[17]); parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, nargs=2, default=[3000, 3000], help="dit: at 128 px, then mostly at 256 px while the rate falls")
+    parser.add_argument("--steps", type=int, nargs=2, default=[3000, 3000], help="dit: on small pictures, then mostly at 256 px while the rate falls")
+    parser.add_argument("--small", type=int, default=128, choices=[64, 128], help="dit: pixels of the small pictures")
     parser.add_argument("--resume", action="store_true", help="dit: go on from OUT (its training_state.pt where there is one)")
     parser.add_argument("--rate", type=float, default=1e-3); parser.add_argument("--save-every", type=float, default=10, help="minutes")
     parser.add_argument("--batch", type=int); parser.add_argument("--size", type=int, default=256); parser.add_argument("--count", type=int, default=100)
