@@ -54,10 +54,18 @@ std::vector<RingAttention::Incoming> RingAttention::exchange(const at::Tensor& k
     auto shape = block.sizes().vec();
     shape[0] = models::count_of(call_.tokens[from]);
     Incoming one{call_.step, call_.tokens[from], at::empty(shape, block.options()), {}};
-    if (one.kv.numel() > 0) one.work = links_.ring->receive(one.kv, from);
+    std::vector<tensor::PeerTensor> sends;
+    std::vector<tensor::PeerTensor> receives;
+    if (block.numel() > 0) sends.push_back({block, to});
+    if (one.kv.numel() > 0) receives.push_back({one.kv, from});
+    // One operation: on some backends a send on its own would wait for the receive before it.
+    if (!sends.empty() || !receives.empty()) one.work = links_.ring->grouped(sends, receives);
     // A rank without heads is sent nothing, but keeps track of the rows as the others do.
-    if (shape[0] > 0) incoming.push_back(std::move(one));
-    if (block.numel() > 0) sends_.push_back(links_.ring->send(block, to));
+    if (shape[0] > 0) {
+      incoming.push_back(std::move(one));
+    } else {
+      sends_.push_back(one.work);
+    }
   }
   return incoming;
 }
@@ -95,7 +103,11 @@ at::Tensor RingAttention::attend(int block, const at::Tensor& qkv) {
     store_->put(block, call_.step, call_.tokens[rank_], kv, !call_.synchronous, call_.first_item);
     const auto fresh = fresh_tokens();
     if (!call_.synchronous && models::count_of(fresh) > 0) {
-      const auto choices = store_->choose(block, call_.step, fresh);
+      // Where nothing comes from elsewhere, the fresh rows are read back with the others: one run.
+      const bool together = !links_.ring && !delay;
+      const auto choices =
+          store_->choose(block, call_.step, together ? models::TokenRuns{} : fresh);
+      if (together) here.clear();
       auto kept = store_->runs(block, choices, factors(block, choices));
       here.insert(here.end(), std::make_move_iterator(kept.begin()),
                   std::make_move_iterator(kept.end()));

@@ -78,6 +78,11 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     own.activations = batch * own_tokens * width * size * 10 + 4 * images * plan.latent_channels *
                                                                    plan.latent_height *
                                                                    plan.latent_width * 4;
+    // DistriFusion's blocks of other ring ranks lie beside the kept ones until the next step.
+    if (plan.request.method == "distrifusion" && plan.degrees.ring > 1) {
+      own.activations += stage.blocks() * 2 * batch * transformer.attention_head_dim * size *
+                         own_heads * tokens * (plan.degrees.ring - 1) / plan.degrees.ring;
+    }
     if (rank == plan.text_rank(at.dp)) own.text = parts.text_encoder_peak;
     const auto decoders = plan.decoders(at.dp);
     if (std::find(decoders.begin(), decoders.end(), rank) != decoders.end())

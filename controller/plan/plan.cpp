@@ -13,6 +13,8 @@
 namespace troupe::plan {
 namespace {
 
+constexpr std::int64_t kMostActors = 1024;
+
 [[noreturn]] void refuse(const std::string& why) {
   throw std::invalid_argument("[plan] " + why);
 }
@@ -61,6 +63,20 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   plan.token_columns = plan.latent_width / patch;
 }
 
+/// Before anything is made of that size.
+void check_world(const mesh::Degrees& degrees) {
+  std::int64_t world = 1;
+  for (const auto& [name, degree] :
+       {std::pair{"dp", degrees.dp}, std::pair{"cfg", degrees.cfg}, std::pair{"pp", degrees.pp},
+        std::pair{"ring", degrees.ring}, std::pair{"ulysses", degrees.ulysses},
+        std::pair{"tp", degrees.tp}}) {
+    if (degree > kMostActors || (degree > 0 && (world *= degree) > kMostActors)) {
+      refuse(std::string(name) + " is " + std::to_string(degree) + ": dp × cfg × pp × ring × " +
+             "ulysses × tp may be at most " + std::to_string(kMostActors) + " actors");
+    }
+  }
+}
+
 void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism) {
   plan.degrees = {.dp = parallelism.dp,
                   .cfg = parallelism.cfg,
@@ -68,6 +84,7 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
                   .ring = parallelism.ring,
                   .ulysses = parallelism.ulysses,
                   .tp = parallelism.tp};
+  check_world(plan.degrees);
   const mesh::Mesh mesh(plan.degrees);
   plan.guidance = plan.request.guidance_scale > 1;
   if (plan.degrees.cfg == 2 && !plan.guidance) {
@@ -198,7 +215,6 @@ void set_groups(Plan& plan) {
   add_axis(GroupPlan::Role::ulysses, mesh::Axis::ulysses);
   add_axis(GroupPlan::Role::ring, mesh::Axis::ring);
   add_axis(GroupPlan::Role::tp, mesh::Axis::tp);
-  if (plan.request.kv != "predict") return;
   add_axis(GroupPlan::Role::heads, mesh::Axis::heads);
   add_axis(GroupPlan::Role::stage, mesh::Axis::stage);
 }

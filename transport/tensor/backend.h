@@ -22,7 +22,8 @@ Backend backend_from(const std::string& name);
 struct DeviceOptions {
   /// Shared by all members of a cluster, at most 128 bytes; peers that cannot show it are refused.
   std::string token;
-  /// shm: bytes of each directed ring, rounded up to a power of two. One pair holds two of them.
+  /// shm: bytes of each directed ring in a group of two, rounded up to a power of two; a larger
+  /// group's are shorter, so that a member holds about two of them in all.
   std::size_t ring_bytes = 2u << 20;
   /// tcp, nccl: the interface to listen on, as a numeric address; and its port, 0 for any.
   std::string host = "127.0.0.1";

@@ -84,7 +84,7 @@ std::unique_ptr<Group> PairDevice::connect(const std::string& name, int rank,
     }
     for (peer = rank + 1; peer < size; ++peer) {
       Sockets sockets = await_peer(name, peer, size, deadline);
-      auto handshake = host(std::move(sockets.data));
+      auto handshake = host(std::move(sockets.data), size);
       handshake->offer(sockets.control.get(), deadline);
       joining.push_back({peer, std::move(sockets), std::move(handshake)});
     }

@@ -46,7 +46,8 @@ class PairDevice : public Device {
 
   virtual bool needs_data_socket() const = 0;
   virtual UniqueFd dial(const std::string& address, Deadline deadline) = 0;
-  virtual std::unique_ptr<Handshake> host(UniqueFd data) = 0;
+  /// `size`: ranks of the group.
+  virtual std::unique_ptr<Handshake> host(UniqueFd data, int size) = 0;
   virtual std::unique_ptr<Handshake> guest(UniqueFd data) = 0;
 
   /// Reads an answer and throws a refusal's reason; descriptors come with it.

@@ -130,8 +130,10 @@ UniqueFd ShmDevice::dial(const std::string& address, Deadline deadline) {
   return socket;
 }
 
-std::unique_ptr<PairDevice::Handshake> ShmDevice::host(UniqueFd) {
-  return std::make_unique<Host>(engine().doorbell(), ring_bytes_);
+std::unique_ptr<PairDevice::Handshake> ShmDevice::host(UniqueFd, int size) {
+  // What a member reserves does not grow with the group: 16 ranks make 120 pairs.
+  const auto peers = std::bit_ceil(static_cast<std::size_t>(size - 1));
+  return std::make_unique<Host>(engine().doorbell(), std::max(ring_bytes_ / peers, kMinRing));
 }
 
 std::unique_ptr<PairDevice::Handshake> ShmDevice::guest(UniqueFd) {

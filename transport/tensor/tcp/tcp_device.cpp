@@ -148,7 +148,7 @@ UniqueFd TcpDevice::dial(const std::string& address, Deadline deadline) {
   return socket;
 }
 
-std::unique_ptr<PairDevice::Handshake> TcpDevice::host(UniqueFd data) {
+std::unique_ptr<PairDevice::Handshake> TcpDevice::host(UniqueFd data, int) {
   return std::make_unique<Host>(engine(), std::move(data));
 }
 

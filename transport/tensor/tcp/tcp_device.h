@@ -16,7 +16,7 @@ class TcpDevice : public PairDevice {
   class Guest;
   bool needs_data_socket() const override { return true; }
   UniqueFd dial(const std::string& address, Deadline deadline) override;
-  std::unique_ptr<Handshake> host(UniqueFd data) override;
+  std::unique_ptr<Handshake> host(UniqueFd data, int size) override;
   std::unique_ptr<Handshake> guest(UniqueFd data) override;
 };
 
