@@ -13,6 +13,7 @@ namespace troupe::actors {
 
 ActorProcess::ActorProcess(ActorOptions options)
     : options_(std::move(options)), timer_(io_), device_(open_device(options_.device)) {
+  make_current(device_);
   open_doors();
   connect();
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
 #include <stdexcept>
@@ -26,6 +27,10 @@ at::Device open_device(const std::string& name) {
                              std::to_string(count) + " GPUs");
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+void make_current(at::Device device) {
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
 }
 
 }  // namespace troupe::actors

@@ -31,6 +31,8 @@ void GroupTable::abort(std::uint64_t epoch, const std::string& why) {
     }
   }
   for (const auto& group : groups)
+    group->begin_abort(why);
+  for (const auto& group : groups)
     group->abort(why);
 }
 

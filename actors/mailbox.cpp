@@ -22,6 +22,22 @@ std::optional<Letter> Mailbox::take() {
   return letter;
 }
 
+std::vector<wire::Command> Mailbox::take_receives(std::uint64_t job) {
+  std::vector<wire::Command> receives;
+  std::lock_guard lock(mutex_);
+  for (auto letter = letters_.begin(); letter != letters_.end();) {
+    const auto* entry = std::get_if<TaskEntry>(&letter->content);
+    if (!entry) break;
+    if (!entry->command.receive || entry->command.job != job) {
+      ++letter;
+      continue;
+    }
+    receives.push_back(entry->command);
+    letter = letters_.erase(letter);
+  }
+  return receives;
+}
+
 void Mailbox::close() {
   {
     std::lock_guard lock(mutex_);

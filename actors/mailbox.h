@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/envelope.h"
@@ -32,6 +33,9 @@ class Mailbox {
   void put(Letter letter);
   /// The next letter; waits until there is one. Nothing once the mailbox is closed.
   std::optional<Letter> take();
+  /// Takes out the job's receives that lie ahead, in their order, up to the next letter that is no
+  /// task: so that their tensors may arrive while what stands before them is computed. Never waits.
+  std::vector<wire::Command> take_receives(std::uint64_t job);
   /// Ends all waiting; letters still inside are dropped.
   void close();
   std::size_t size() const;

@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "actors/device.h"
 #include "actors/memory.h"
 #include "transport/wire/done.h"
 
@@ -51,6 +52,7 @@ Worker::~Worker() {
 
 void Worker::loop() {
   const c10::InferenceMode inference;
+  make_current(tools_.device);
   for (;;) {
     const auto before = Clock::now();
     auto letter = tools_.mailbox.take();
@@ -200,11 +202,14 @@ void Worker::run(const TaskEntry& entry) {
   const auto running = jobs_.find(command.job);
   if (running == jobs_.end()) return;  // its begin failed and was told
   if (running->second.failed) return;
+  const auto post = [&](const wire::Command& receive) {
+    running->second.job->post_receive({receive.step, receive.patch, receive.part});
+  };
   try {
-    if (command.receive) {
-      running->second.job->post_receive({command.step, command.patch, command.part});
-      return;
-    }
+    if (command.receive) return post(command);
+    // A receive's group carries nothing else to this end, so it may go ahead of other tasks.
+    for (const auto& receive : tools_.mailbox.take_receives(command.job))
+      post(receive);
     auto result = run_task(running->second, command);
     send(wire::TaskDone{.epoch = entry.epoch,
                         .job = command.job,

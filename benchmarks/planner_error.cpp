@@ -22,6 +22,7 @@ using namespace troupe;
 plan::Engine xdit(const std::string& model) {
   return {.kv_copies = 2,
           .text_with_every_patch = model == "flux",
+          .parts_of_batch = false,
           .ceiling_stages = true,
           .message_overhead = 100e-6,
           .launch_factor = 2};

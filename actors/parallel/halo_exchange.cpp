@@ -129,17 +129,18 @@ at::Tensor decode_tiles_together(const models::AutoencoderKL& vae, const at::Ten
   models::TileJoiner joiner(grid);
   for (int first = 0; first < grid.count(); first += ranks) {
     std::vector<at::Tensor> tiles = {at::Tensor()};
-    std::vector<tensor::Work> works;
+    std::vector<tensor::PeerTensor> receives;
     for (int i = first + 1; i < std::min(first + ranks, grid.count()); ++i) {
       const auto shape = grid.tile(latents, i).sizes().vec();
       tiles.push_back(at::empty({shape[0], spec.out_channels, shape[2] * spec.scale_factor(),
                                  shape[3] * spec.scale_factor()},
                                 vae.options()));
-      works.push_back(group.receive(tiles.back(), i - first));
+      receives.push_back({tiles.back(), i - first});
     }
+    // One operation, so that no rank's tile waits for another rank's.
+    const auto arrived = receives.empty() ? tensor::Work() : group.grouped({}, receives);
     tiles.front() = vae.decode_tile(latents, grid, first, count);
-    for (const auto& work : works)
-      wait(work);
+    wait(arrived);
     for (const auto& tile : tiles)
       joiner.add(tile);
   }

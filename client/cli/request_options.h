@@ -15,7 +15,7 @@ struct RequestOptions {
   std::string model;
   ImageRequest request;
   Parallelism parallelism;
-  std::string parallel;  // "" or "auto"
+  std::string parallel;           // "" or "auto"
   std::string method;             // "" = by the number of patches
   std::string init_latents_path;  // "" = noise from the seed
 };

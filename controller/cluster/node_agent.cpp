@@ -4,9 +4,23 @@
 #include <unistd.h>
 
 #include <boost/asio/post.hpp>
+#include <cstdlib>
 #include <stdexcept>
+#include <utility>
 
 namespace troupe::cluster {
+namespace {
+
+/// What CUDA and NCCL read when they start in an actor (docs/gpu.md tells why); what the user has
+/// set himself stands.
+void add_gpu_settings(std::vector<std::string>& environment) {
+  for (const auto& [key, value] :
+       {std::pair{"CUDA_DEVICE_MAX_CONNECTIONS", "32"}, std::pair{"NCCL_RUNTIME_CONNECT", "0"}}) {
+    if (std::getenv(key) == nullptr) environment.push_back(std::string(key) + "=" + value);
+  }
+}
+
+}  // namespace
 
 NodeAgent::NodeAgent(boost::asio::io_context& io, std::string program,
                      std::filesystem::path log_folder, OnExit on_exit)
@@ -30,6 +44,7 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   const auto threads = std::to_string(launch.threads);
   options.environment = {"TROUPE_TOKEN=" + launch.token, "OMP_NUM_THREADS=" + threads,
                          "MKL_NUM_THREADS=" + threads};
+  if (launch.device.starts_with("cuda")) add_gpu_settings(options.environment);
   if (!log_folder_.empty())
     options.log = log_folder_ / ("actor-" + std::to_string(launch.id) + ".log");
   auto process = std::make_unique<Process>(

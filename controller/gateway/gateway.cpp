@@ -1,6 +1,7 @@
 #include "controller/gateway/gateway.h"
 
 #include <exception>
+#include <thread>
 
 #include "controller/jobs/report.h"
 #include "controller/plan/planner.h"
@@ -119,8 +120,9 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   try {
     if (job.parallelism.automatic) {
       const auto actors = static_cast<int>(tools_.members.living_count());
-      job.parallelism = plan::automatic_parallelism(*reading.model, job.request, actors,
-                                                    plan::machine_here(facts_.device, actors));
+      const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+      job.parallelism = plan::automatic_parallelism(
+          *reading.model, job.request, actors, plan::machine_here(facts_.device, actors, cores));
     }
     auto plan = plan::make_plan(*reading.model, job.request, job.parallelism);
     const auto world = static_cast<std::size_t>(plan.degrees.world());

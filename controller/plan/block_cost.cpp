@@ -14,15 +14,8 @@ constexpr double kOperationsPerPart = 2;
 }  // namespace
 
 BlockCost::BlockCost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
-                     const Machine& machine, const Engine& engine)
-    : model_(model),
-      job_(job),
-      degrees_(degrees),
-      machine_(machine),
-      engine_(engine),
-      ways_(ways_of(degrees, machine)) {
-  const int images = (job.pictures + degrees.dp - 1) / degrees.dp;
-  batch_ = images * (job.guidance && degrees.cfg == 1 ? 2 : 1);
+                     const Machine& machine, const Engine& engine, const Ways& ways)
+    : model_(model), job_(job), degrees_(degrees), machine_(machine), engine_(engine), ways_(ways) {
   element_ = job.dtype == "float32" ? 4 : 2;
   head_share_ = static_cast<double>(heads_of(model.heads, degrees, 0, 0)) / model.heads;
 }
@@ -34,21 +27,24 @@ double BlockCost::computed(double flops, double elements, double bytes, double s
 }
 
 double BlockCost::products(double tokens, double weights) const {
-  const double elements = batch_ * tokens * model_.width / degrees_.tp;
+  const double elements = tokens * model_.width / degrees_.tp;
   const double bytes = element_ * (weights / degrees_.tp + elements * kActivationsPerToken);
-  return computed(2 * batch_ * tokens * weights / degrees_.tp, elements, bytes,
-                  machine_.flops(job_.dtype));
+  return computed(2 * tokens * weights / degrees_.tp, elements, bytes, machine_.flops(job_.dtype));
 }
 
-double BlockCost::attention(double queries, double keys) const {
-  const double elements = batch_ * queries * model_.width * head_share_;
-  const double bytes = element_ * batch_ * (2 * queries + 2 * keys) * model_.width * head_share_;
+double BlockCost::plain(double flops, double elements) const {
+  return computed(flops, elements, 0, machine_.flops(job_.dtype));
+}
+
+double BlockCost::attention(double batch, double queries, double keys) const {
+  const double elements = batch * queries * model_.width * head_share_;
+  const double bytes = element_ * batch * (2 * queries + 2 * keys) * model_.width * head_share_;
   return computed(4 * elements * keys, elements, bytes,
                   machine_.flops(job_.dtype) * machine_.device.attention_share);
 }
 
 double BlockCost::exposed_transfers(double tokens) const {
-  const double hidden = batch_ * tokens * model_.width * element_;
+  const double hidden = tokens * model_.width * element_;
   double seconds = 0;
   if (degrees_.ulysses > 1) {
     const double others = 1.0 - 1.0 / degrees_.ulysses;
@@ -65,7 +61,7 @@ double BlockCost::exposed_transfers(double tokens) const {
 
 double BlockCost::ring_transfer(double block_tokens) const {
   if (degrees_.ring == 1) return 0;
-  const double block = 2 * batch_ * block_tokens * model_.width * head_share_ * element_;
+  const double block = 2 * block_tokens * model_.width * head_share_ * element_;
   return ways_.ring.seconds((degrees_.ring - 1) * block);
 }
 
@@ -77,14 +73,14 @@ BlockTime BlockCost::operator()(const MicroRows& rows) const {
   const double block = rows.block * columns + text * degrees_.ulysses;
   const double keys = job_.tokens() + all_text;
 
-  const double attending = attention(block, keys);
-  double device = products(own, model_.weights_per_block) + attending;
+  const double attending = attention(rows.batch, block, keys);
+  double device = products(rows.batch * own, model_.weights_per_block) + attending;
   if (!model_.joint && model_.text_tokens > 0) {
-    const double elements = batch_ * own * model_.width / degrees_.tp;
+    const double elements = rows.batch * own * model_.width / degrees_.tp;
     device += computed(4 * elements * model_.text_tokens, elements, 0,
                        machine_.flops(job_.dtype) * machine_.device.attention_share);
   }
-  const double kv_bytes = 2 * batch_ * keys * model_.width * head_share_ * element_;
+  const double kv_bytes = 2 * rows.batch * keys * model_.width * head_share_ * element_;
   if (rows.patched) device += engine_.kv_copies * 2 * kv_bytes / machine_.device.bandwidth;
   // Predicting reads an older K,V, too.
   if (rows.predicts) device += kv_bytes / machine_.device.bandwidth;
@@ -94,13 +90,13 @@ BlockTime BlockCost::operator()(const MicroRows& rows) const {
   const double host = operations * machine_.device.launch * engine_.launch_factor;
   BlockTime time;
   time.computing = machine_.device.queues ? std::max(device, host) : device + host;
-  time.transferring = exposed_transfers(own);
+  time.transferring = exposed_transfers(rows.batch * own);
   const Way& sums = job_.method == "distrifusion" ? ways_.heads : ways_.stage;
   const int summing =
       job_.method == "distrifusion" ? degrees_.ulysses * degrees_.tp : degrees_.sp() * degrees_.tp;
-  if (rows.predicts && summing > 1) time.transferring += 2 * sums.seconds(batch_ * 4 * 8);
+  if (rows.predicts && summing > 1) time.transferring += 2 * sums.seconds(rows.batch * 4 * 8);
 
-  const double travelling = ring_transfer(block);
+  const double travelling = ring_transfer(rows.batch * block);
   if (job_.method == "distrifusion" && rows.patched) {
     time.hidden = travelling;
   } else {

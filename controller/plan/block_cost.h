@@ -12,32 +12,35 @@ struct BlockTime {
   double hidden = 0;        // DistriFusion's exchange, which may lie under the whole wave
 };
 
-/// Rows of one micro-step: of the costliest rank, of its ring block, of all ranks.
+/// One micro-step. Rows: of the costliest rank, of its ring block, of all ranks.
 struct MicroRows {
+  double batch = 1;  // items that go together: images × branches, or a part of them
   double own = 0;
   double block = 0;
   double all = 0;
   bool patched = false;
   bool with_text = false;  // joint models: the text's tokens go along
   bool predicts = false;
+
+  bool operator==(const MicroRows&) const = default;
 };
 
 /// Costs of a block by what it computes; made once for a mesh.
 class BlockCost {
  public:
   BlockCost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
-            const Machine& machine, const Engine& engine);
+            const Machine& machine, const Engine& engine, const Ways& ways);
 
   BlockTime operator()(const MicroRows& rows) const;
-  /// Seconds of the matrix products of `tokens` with `weights` elements.
+  /// Seconds of the matrix products of `tokens` of all items with `weights` elements.
   double products(double tokens, double weights) const;
-  double batch() const { return batch_; }
+  /// Seconds of so many FLOPs that write `elements`.
+  double plain(double flops, double elements) const;
   double element() const { return element_; }
-  const Ways& ways() const { return ways_; }
 
  private:
   double computed(double flops, double elements, double bytes, double speed) const;
-  double attention(double queries, double keys) const;
+  double attention(double batch, double queries, double keys) const;
   double exposed_transfers(double tokens) const;
   double ring_transfer(double block_tokens) const;
 
@@ -46,8 +49,7 @@ class BlockCost {
   const mesh::Degrees& degrees_;
   const Machine& machine_;
   const Engine& engine_;
-  Ways ways_;
-  double batch_ = 1;       // images × branches of an actor
+  const Ways& ways_;
   double element_ = 4;     // bytes
   double head_share_ = 1;  // of all heads, what the costliest rank attends with
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "controller/plan/block_cost.h"
+#include "controller/plan/patches.h"
 #include "controller/plan/pipeline_clock.h"
 
 namespace troupe::plan {
@@ -22,99 +23,61 @@ struct Micro {
   double transferring = 0;
 };
 
-class Estimate {
+int images_of(const JobShape& job, const mesh::Degrees& degrees) {
+  return (job.pictures + degrees.dp - 1) / degrees.dp;
+}
+
+/// Actors that compute at once, on average: filling and draining leave stages idle.
+double busy_in_whole_steps(const mesh::Degrees& degrees, int parts) {
+  const double stages = static_cast<double>(parts) * degrees.pp / (parts + degrees.pp - 1);
+  return degrees.world() / degrees.pp * stages;
+}
+
+double busy_in_patches(const mesh::Degrees& degrees, int patches) {
+  return degrees.world() / degrees.pp * std::min(degrees.pp, patches);
+}
+
+/// One phase of denoising: its blocks, and the micro-steps made of them.
+class Phase {
  public:
-  Estimate(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees, int decoders,
-           Machine machine, const Engine& engine)
+  Phase(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees, Machine machine,
+        const Engine& engine, const Ways& ways, const std::vector<int>& stages)
       : model_(model),
         job_(job),
         degrees_(degrees),
-        decoders_(decoders),
         machine_(std::move(machine)),
         engine_(engine),
-        block_(model, job, degrees, machine_, engine),
-        layout_(layout_of(job.method, job.patches, degrees.ring, degrees.ulysses)),
-        images_((job.pictures + degrees.dp - 1) / degrees.dp),
-        stages_(stage_sizes(model.layers, degrees.pp, engine)) {}
+        ways_(ways),
+        stages_(stages),
+        block_(model, job, degrees, machine_, engine, ways) {}
 
-  JobCost add_up() {
-    denoise();
-    if (job_.decodes) {
-      cost_.text = text();
-      cost_.decode = decode();
-    }
-    return cost_;
-  }
-
- private:
-  void denoise() {
-    PipelineClock clock(degrees_.pp, layout_.micro_steps());
-    const int synchronous = job_.synchronous_steps;
-    const int patched = job_.steps - synchronous;
-    if (synchronous > 0) {
-      const Micro whole = micro_step(whole_rows());
-      for (int step = 0; step < synchronous; ++step)
-        clock.whole_step(whole.times);
-      count(whole, synchronous);
-    }
-    cost_.synchronous = clock.now();
-    if (patched == 0) return;
-    std::vector<MicroTimes> patches;
-    for (int micro = 0; micro < layout_.micro_steps(); ++micro) {
-      const Micro patch = micro_step(patch_rows(micro));
-      patches.push_back(patch.times);
-      count(patch, patched);
-    }
-    clock.patch_steps(patches, patched);
-    cost_.patched = clock.now() - cost_.synchronous;
-  }
-
-  void count(const Micro& micro, int times) {
-    cost_.computing += times * micro.computing;
-    cost_.transferring += times * micro.transferring;
-  }
-
-  MicroRows whole_rows() const {
-    MicroRows rows;
-    rows.own = layout_.whole[0];
-    for (int u = 0; u < degrees_.ulysses; ++u)
-      rows.block += layout_.whole[u];
-    rows.all = job_.rows();
-    rows.with_text = true;
-    return rows;
-  }
-
-  MicroRows patch_rows(int micro) const {
-    MicroRows rows;
-    rows.own = layout_.rows(micro, 0);
-    for (int sequence = 0; sequence < degrees_.sp(); ++sequence) {
-      rows.all += layout_.rows(micro, sequence);
-      if (sequence < degrees_.ulysses) rows.block += layout_.rows(micro, sequence);
-    }
-    const int patches = static_cast<int>(job_.patches.size());
-    rows.patched = patches > 1;
-    rows.with_text = micro == 0 || engine_.text_with_every_patch;
-    const bool all_fresh = job_.method == "pipefusion" && micro + 1 == layout_.micro_steps();
-    rows.predicts = job_.predict && patches > 1 && !all_fresh;
-    return rows;
-  }
-
-  Micro micro_step(const MicroRows& rows) const {
+  /// `steps_latents`: the last stage has a prediction of `images` pictures then.
+  Micro operator()(const MicroRows& rows, double images, bool steps_latents) const {
     const BlockTime block = block_(rows);
     const double per_block = block.computing + block.transferring;
-    const double tokens =
-        rows.own * job_.columns + (rows.with_text && model_.joint ? model_.text_tokens : 0);
-    const double ends = kOperationsAtTheEnds * machine_.device.launch * engine_.launch_factor;
+    const double launches = kOperationsAtTheEnds * machine_.device.launch * engine_.launch_factor;
+    const double tokens = rows.batch * rows.own * job_.columns;
+    const auto end = [&](double flops) {
+      return launches + block_.plain(tokens * flops, tokens * model_.width);
+    };
+    // float32 latents of the own rows
+    const double latents = 4.0 * images * job_.latent_channels * rows.own * job_.columns *
+                           job_.patch_size * job_.patch_size;
     Micro micro;
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
       const int blocks = stages_[stage];
       double seconds = std::max(blocks * per_block, blocks * block.hidden);
       double exposed = seconds - blocks * block.computing;
       double computing = blocks * block.computing;
-      if (stage == 0) computing += ends, seconds += ends;
+      if (stage == 0) {
+        const double embedding = end(model_.embedding_flops);
+        computing += embedding, seconds += embedding;
+      }
       if (stage + 1 == stages_.size()) {
-        computing += ends, seconds += ends;
-        const double gathered = degrees_.cfg > 1 ? block_.ways().cfg.seconds(latents(rows)) : 0;
+        const double projection = end(model_.projection_flops);
+        computing += projection, seconds += projection;
+        const bool gathers = degrees_.cfg > 1 && steps_latents;
+        const double gathered = gathers ? ways_.cfg.seconds(latents) : 0;
         exposed += gathered, seconds += gathered;
       }
       if (stages_.size() > 1) seconds += engine_.message_overhead;
@@ -123,60 +86,157 @@ class Estimate {
       micro.transferring = std::max(micro.transferring, exposed);
     }
     if (stages_.size() > 1) {
-      const double hidden = block_.batch() * tokens * model_.width * block_.element();
-      micro.times.edge = block_.ways().edge.seconds(hidden);
-      micro.times.feedback = block_.ways().feedback.seconds(latents(rows));
+      const bool text = rows.with_text && model_.joint;
+      const double hidden = tokens + (text ? rows.batch * model_.text_tokens : 0);
+      micro.times.edge = ways_.edge.seconds(hidden * model_.width * block_.element());
+      micro.times.feedback = ways_.feedback.seconds(latents);
     }
     return micro;
   }
 
-  /// Bytes of the float32 latents of own rows.
-  double latents(const MicroRows& rows) const {
-    return 4.0 * images_ * job_.latent_channels * rows.own * job_.columns * job_.patch_size *
-           job_.patch_size;
+  /// K,V of the caption for a stage's blocks.
+  double captions(int blocks, double tokens) const {
+    return blocks * block_.products(tokens, model_.caption_weights_per_block);
   }
 
-  double text() const {
-    const double tokens =
-        static_cast<double>(images_) * (job_.guidance ? 2 : 1) * model_.text_tokens;
-    const double encoder = tokens * model_.text_flops / machine_.flops(job_.dtype);
-    const double captions =
-        stages_[0] * block_.products(model_.text_tokens, model_.caption_weights_per_block);
-    return encoder + captions;
+ private:
+  const ModelShape& model_;
+  const JobShape& job_;
+  const mesh::Degrees& degrees_;
+  const Machine machine_;
+  const Engine& engine_;
+  const Ways& ways_;
+  const std::vector<int>& stages_;
+  const BlockCost block_;
+};
+
+class Estimate {
+ public:
+  Estimate(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
+           const Machine& machine, const Engine& engine, std::vector<int> stages)
+      : model_(model),
+        job_(job),
+        degrees_(degrees),
+        machine_(machine),
+        engine_(engine),
+        rows_(lead_rows(job.method, job.patches, degrees.ring, degrees.ulysses)),
+        images_(images_of(job, degrees)),
+        batch_(images_ * (job.guidance && degrees.cfg == 1 ? 2 : 1)),
+        parts_(batch_parts(batch_, engine.parts_of_batch ? degrees.pp : 1)),
+        stages_(stages.empty() ? stage_sizes(model, job, degrees.pp, engine) : std::move(stages)),
+        ways_(ways_of(degrees, machine)) {}
+
+  JobCost add_up() {
+    PipelineClock clock(degrees_.pp, static_cast<int>(rows_.size()));
+    whole_steps(clock);
+    cost_.synchronous = clock.now();
+    if (job_.steps > job_.synchronous_steps) {
+      patch_steps(clock);
+      cost_.patched = clock.now() - cost_.synchronous;
+    }
+    return cost_;
   }
 
-  double decode() const {
-    const double pixels = job_.tokens() * job_.patch_size * job_.patch_size;
-    const double attention = 4 * pixels * pixels * model_.decoder_attention_width;
-    const double flops = pixels * model_.decoder_flops + attention;
-    const double share = std::ceil(static_cast<double>(job_.rows()) / decoders_) / job_.rows();
-    const double halos =
-        decoders_ > 1 ? model_.decoder_convolutions * 2 * machine_.inside.latency : 0;
-    // Half-precision pictures may be decoded in float32; here they count in their own type.
-    return images_ * (flops * share / (machine_.flops(job_.dtype) * kConvolutionShare) + halos +
-                      model_.decoder_convolutions * machine_.device.launch);
+ private:
+  Phase phase(double busy) const {
+    return {model_, job_, degrees_, shared_by(machine_, busy), engine_, ways_, stages_};
+  }
+
+  void whole_steps(PipelineClock& clock) {
+    const int steps = job_.synchronous_steps;
+    const auto of = phase(busy_in_whole_steps(degrees_, static_cast<int>(parts_.size())));
+    MicroRows rows;
+    for (const auto& micro : rows_)
+      rows.own += micro.own, rows.block += micro.block;
+    rows.all = job_.rows();
+    rows.with_text = true;
+    rows.batch = batch_;
+    if (job_.decodes) cost_.text = of.captions(stages_[0], batch_ * model_.text_tokens);
+    if (steps == 0) return;
+    std::vector<MicroTimes> parts;
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+      rows.batch = parts_[part].end - parts_[part].begin;
+      const Micro micro = of(rows, images_, part + 1 == parts_.size());
+      parts.push_back(micro.times);
+      count(micro, steps);
+    }
+    clock.whole_steps(parts, steps);
+  }
+
+  void patch_steps(PipelineClock& clock) {
+    const int steps = job_.steps - job_.synchronous_steps;
+    const auto of = phase(busy_in_patches(degrees_, static_cast<int>(job_.patches.size())));
+    std::vector<std::pair<MicroRows, Micro>> known;  // few sizes of patches, each worked out once
+    std::vector<MicroTimes> patches;
+    for (std::size_t index = 0; index < rows_.size(); ++index) {
+      const auto rows = patch_rows(index);
+      auto found = std::find_if(known.begin(), known.end(),
+                                [&](const auto& entry) { return entry.first == rows; });
+      if (found == known.end()) found = known.insert(known.end(), {rows, of(rows, images_, true)});
+      patches.push_back(found->second.times);
+      count(found->second, steps);
+    }
+    clock.patch_steps(patches, steps);
+  }
+
+  void count(const Micro& micro, int times) {
+    cost_.computing += times * micro.computing;
+    cost_.transferring += times * micro.transferring;
+  }
+
+  MicroRows patch_rows(std::size_t micro) const {
+    MicroRows rows;
+    rows.batch = batch_;
+    rows.own = rows_[micro].own;
+    rows.block = rows_[micro].block;
+    rows.all = rows_[micro].all;
+    rows.patched = job_.patches.size() > 1;
+    rows.with_text = micro == 0 || engine_.text_with_every_patch;
+    const bool all_fresh = job_.method == "pipefusion" && micro + 1 == rows_.size();
+    rows.predicts = job_.predict && rows.patched && !all_fresh;
+    return rows;
   }
 
   const ModelShape& model_;
   const JobShape& job_;
   const mesh::Degrees& degrees_;
-  const int decoders_;
-  const Machine machine_;
+  const Machine& machine_;
   const Engine& engine_;
-  const BlockCost block_;
-  const Layout layout_;
+  const std::vector<LeadRows> rows_;
   const int images_;
+  const int batch_;
+  const std::vector<wire::RowRange> parts_;
   const std::vector<int> stages_;
+  const Ways ways_;
   JobCost cost_;
 };
 
 }  // namespace
 
+double decode_seconds(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
+                      int decoders, const Machine& idle) {
+  if (!job.decodes) return 0;
+  const Machine machine = shared_by(idle, degrees.dp * decoders);
+  const double pixels = job.tokens() * job.patch_size * job.patch_size;
+  const double attention = 4 * pixels * pixels * model.decoder_attention_width;
+  const double flops = pixels * model.decoder_flops + attention;
+  const double share = std::ceil(static_cast<double>(job.rows()) / decoders) / job.rows();
+  const double halos = decoders > 1 ? model.decoder_convolutions * 2 * machine.inside.latency : 0;
+  // Half-precision pictures may be decoded in float32; here they count in their own type.
+  return images_of(job, degrees) * (flops * share / (machine.flops(job.dtype) * kConvolutionShare) +
+                                    halos + model.decoder_convolutions * machine.device.launch);
+}
+
 JobCost estimate_cost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
-                      int decoders, const Machine& machine, const Engine& engine) {
-  const int patches = std::max<int>(1, static_cast<int>(job.patches.size()));
-  const int busy = degrees.world() / degrees.pp * std::min(degrees.pp, patches);
-  return Estimate(model, job, degrees, decoders, shared_by(machine, busy), engine).add_up();
+                      int decoders, const Machine& machine, const Engine& engine,
+                      const std::vector<int>& stages) {
+  auto cost = Estimate(model, job, degrees, machine, engine, stages).add_up();
+  if (!job.decodes) return cost;
+  const double branches = job.guidance ? 2 : 1;
+  const double tokens = images_of(job, degrees) * branches * model.text_tokens;
+  cost.text += tokens * model.text_flops / shared_by(machine, degrees.dp).flops(job.dtype);
+  cost.decode = decode_seconds(model, job, degrees, decoders, machine);
+  return cost;
 }
 
 }  // namespace troupe::plan

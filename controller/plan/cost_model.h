@@ -1,4 +1,6 @@
 #pragma once
+#include <vector>
+
 #include "controller/mesh/mesh.h"
 #include "controller/plan/machine.h"
 #include "controller/plan/shape.h"
@@ -25,7 +27,13 @@ struct JobCost {
 /// as it goes, DistriFusion's exchange behind its whole wave, pipeline edges behind computing.
 /// docs/planner.md says what it leaves out. The costliest rank decides, which is the first one:
 /// remainders go to the first. `decoders`: actors that decode a replica's pictures together.
+/// `stages`: blocks of each stage; empty = as they are split where nobody lists them.
 JobCost estimate_cost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
-                      int decoders, const Machine& machine, const Engine& engine = {});
+                      int decoders, const Machine& machine, const Engine& engine = {},
+                      const std::vector<int>& stages = {});
+
+/// Of this the decoding alone.
+double decode_seconds(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
+                      int decoders, const Machine& machine);
 
 }  // namespace troupe::plan

@@ -1,6 +1,6 @@
 #include "controller/plan/layout.h"
 
-#include "controller/plan/patches.h"
+#include <algorithm>
 
 namespace troupe::plan {
 namespace {
@@ -9,10 +9,15 @@ int size_of(const wire::RowRange& run) {
   return run.end - run.begin;
 }
 
+/// Items of the first `first` of `parts` parts, as split_evenly makes them.
+int first_parts(int count, int parts, int first) {
+  return first * (count / parts) + std::min(first, count % parts);
+}
+
 /// The part-th run of a run of rows.
 wire::RowRange part_of(const wire::RowRange& rows, int parts, int part) {
-  const auto own = split_evenly(size_of(rows), parts)[part];
-  return {rows.begin + own.begin, rows.begin + own.end};
+  return {rows.begin + first_parts(size_of(rows), parts, part),
+          rows.begin + first_parts(size_of(rows), parts, part + 1)};
 }
 
 }  // namespace
@@ -47,9 +52,25 @@ Layout layout_of(const std::string& method, const std::vector<wire::RowRange>& p
   return layout;
 }
 
+std::vector<LeadRows> lead_rows(const std::string& method,
+                                const std::vector<wire::RowRange>& patches, int ring, int ulysses) {
+  std::vector<LeadRows> micro_steps;
+  const bool waves = method == "distrifusion";
+  const int together = waves ? ring : 1;
+  const int parts = waves ? ulysses : ring * ulysses;
+  const int count = static_cast<int>(patches.size());
+  for (int first = 0; first < count; first += together) {
+    const int rows = size_of(patches[first]);
+    const int last = std::min(count, first + together) - 1;
+    micro_steps.push_back({first_parts(rows, parts, 1), first_parts(rows, parts, ulysses),
+                           patches[last].end - patches[first].begin});
+  }
+  return micro_steps;
+}
+
 int heads_of(int heads, const mesh::Degrees& degrees, int tp_rank, int ulysses_rank) {
-  const int own = size_of(split_evenly(heads, degrees.tp)[tp_rank]);
-  return size_of(split_evenly(own, degrees.ulysses)[ulysses_rank]);
+  const int own = size_of(part_of({0, heads}, degrees.tp, tp_rank));
+  return size_of(part_of({0, own}, degrees.ulysses, ulysses_rank));
 }
 
 }  // namespace troupe::plan

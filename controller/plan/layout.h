@@ -30,6 +30,18 @@ struct Layout {
 Layout layout_of(const std::string& method, const std::vector<wire::RowRange>& patches, int ring,
                  int ulysses);
 
+/// Rows of one micro-step as costs need them: of sequence rank 0, which has the most, of its ring
+/// block, of all ranks.
+struct LeadRows {
+  int own = 0;
+  int block = 0;
+  int all = 0;
+};
+
+/// By micro-step, as layout_of has them, without the table of all ranks.
+std::vector<LeadRows> lead_rows(const std::string& method,
+                                const std::vector<wire::RowRange>& patches, int ring, int ulysses);
+
 /// Heads that (tp rank, ulysses rank) attends with: split over tp, then over ulysses, remainders
 /// first.
 int heads_of(int heads, const mesh::Degrees& degrees, int tp_rank, int ulysses_rank);

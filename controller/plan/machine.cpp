@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <stdexcept>
-#include <thread>
 
 namespace troupe::plan {
 namespace {
@@ -111,12 +110,12 @@ Machine this_cpu(int actors, int cores) {
   return machine;
 }
 
-Machine shared_by(const Machine& machine, int actors) {
-  const int on_host = std::min(actors, machine.devices_per_host);
+Machine shared_by(const Machine& machine, double actors) {
+  const double on_host = std::min<double>(actors, machine.devices_per_host);
   if (machine.busy_devices_per_host == 0 || on_host <= machine.busy_devices_per_host)
     return machine;
   Machine slower = machine;
-  const double share = static_cast<double>(machine.busy_devices_per_host) / on_host;
+  const double share = machine.busy_devices_per_host / on_host;
   slower.device.half_flops *= share;
   slower.device.float_flops *= share;
   slower.device.bandwidth *= share;
@@ -172,9 +171,9 @@ Machine calibrated(Machine machine, double predicted, double measured) {
   return machine;
 }
 
-Machine machine_here(const std::string& device, int actors) {
+Machine machine_here(const std::string& device, int actors, int cores) {
   if (device == "cuda") return machine_of("a100-nvlink-x" + std::to_string(actors));
-  return this_cpu(actors, static_cast<int>(std::thread::hardware_concurrency()));
+  return this_cpu(actors, cores);
 }
 
 }  // namespace troupe::plan

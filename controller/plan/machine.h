@@ -58,13 +58,14 @@ Machine machine_of(const std::string& text);
 /// `cores` as go round, at least one; 0 = a core each.
 Machine this_cpu(int actors, int cores = 0);
 
-/// What degrees are picked for where nothing was measured: this host's cores, or for "cuda" GPUs
-/// like an A100 with NVLink. Only the ratios of its figures matter for the choice.
-Machine machine_here(const std::string& device, int actors);
+/// What degrees are picked for where nothing was measured: a host of so many cores (0 = not known:
+/// a core each), or for "cuda" GPUs like an A100 with NVLink. Only the ratios of its figures matter
+/// for the choice.
+Machine machine_here(const std::string& device, int actors, int cores);
 
-/// The machine as a job finds it that keeps `actors` of its devices busy at once: slower where they
-/// share processors.
-Machine shared_by(const Machine& machine, int actors);
+/// The machine as a job finds it that keeps `actors` of its devices busy at once, on average:
+/// slower where they share processors.
+Machine shared_by(const Machine& machine, double actors);
 
 /// The machine made faster or slower so that what was predicted to take `predicted` seconds of
 /// computing takes `measured`; links stay. Throws std::invalid_argument unless both are above 0.

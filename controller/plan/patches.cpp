@@ -1,5 +1,6 @@
 #include "controller/plan/patches.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -14,6 +15,10 @@ std::vector<wire::RowRange> split_evenly(int count, int parts) {
     begin += size;
   }
   return runs;
+}
+
+std::vector<wire::RowRange> batch_parts(int batch, int pp) {
+  return split_evenly(batch, pp == 1 ? 1 : std::min(batch, 2 * pp));
 }
 
 std::vector<wire::RowRange> split_rows(int rows, int patches) {

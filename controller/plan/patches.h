@@ -14,4 +14,8 @@ std::vector<wire::RowRange> split_rows(int rows, int patches);
 /// come out empty.
 std::vector<wire::RowRange> split_evenly(int count, int parts);
 
+/// Batch items (branches × pictures of an actor) that a step of the whole picture takes one part
+/// after another: at most two parts a stage, which fill the pipeline; one where there is one stage.
+std::vector<wire::RowRange> batch_parts(int batch, int pp);
+
 }  // namespace troupe::plan

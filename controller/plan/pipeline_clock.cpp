@@ -6,22 +6,24 @@ namespace troupe::plan {
 namespace {
 
 /// Steps that are played; a pipeline of so many has settled into its pace, which the last of them
-/// show.
+/// show. Of many patches fewer steps are enough.
 constexpr int kPlayed = 64;
-constexpr int kShown = 16;
+constexpr int kPlayedAtLeast = 4;
+constexpr int kPatchesPlayed = 2048;
 
 }  // namespace
 
 PipelineClock::PipelineClock(int stages, int patches)
     : stage_free_(stages, 0), edge_free_(stages, 0), back_(patches, 0) {}
 
-double PipelineClock::run(const MicroTimes& times, double ready) {
+double PipelineClock::run(const MicroTimes& times, double ready, bool returns) {
   const std::size_t stages = stage_free_.size();
   for (std::size_t stage = 0; stage < stages; ++stage) {
     ready = std::max(ready, stage_free_[stage]) + times.compute[stage];
     stage_free_[stage] = ready;
     if (stages == 1) continue;
     if (stage + 1 == stages) end_ = std::max(end_, ready);
+    if (stage + 1 == stages && !returns) break;
     const double carried = stage + 1 == stages ? times.feedback : times.edge;
     ready = std::max(ready, edge_free_[stage]) + carried;
     edge_free_[stage] = ready;
@@ -30,9 +32,15 @@ double PipelineClock::run(const MicroTimes& times, double ready) {
   return ready;
 }
 
-void PipelineClock::whole_step(const MicroTimes& times) {
+void PipelineClock::whole_steps(const std::vector<MicroTimes>& parts, int count) {
+  if (count == 0) return;
   const double ready = *std::max_element(back_.begin(), back_.end());
-  std::fill(back_.begin(), back_.end(), run(times, ready));
+  double back = ready;
+  for (std::size_t part = 0; part < parts.size(); ++part)
+    back = run(parts[part], ready, part + 1 == parts.size());
+  std::fill(back_.begin(), back_.end(), back);
+  // All is at rest between two of them, so that each takes as long as the first.
+  shift((count - 1) * (back - ready));
 }
 
 void PipelineClock::patch_step(const std::vector<MicroTimes>& patches) {
@@ -41,13 +49,15 @@ void PipelineClock::patch_step(const std::vector<MicroTimes>& patches) {
 }
 
 void PipelineClock::patch_steps(const std::vector<MicroTimes>& patches, int count) {
-  const int played = std::min(count, kPlayed);
+  const int fair = kPatchesPlayed / static_cast<int>(patches.size());
+  const int played = std::min(count, std::clamp(fair, kPlayedAtLeast, kPlayed));
+  const int shown = std::max(1, played / 4);
   double before = end_;
   for (int step = 0; step < played; ++step) {
-    if (step == kPlayed - kShown) before = end_;
+    if (step == played - shown) before = end_;
     patch_step(patches);
   }
-  if (count > played) shift((count - played) * (end_ - before) / kShown);
+  if (count > played) shift((count - played) * (end_ - before) / shown);
 }
 
 void PipelineClock::shift(double seconds) {

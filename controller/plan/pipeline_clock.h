@@ -17,8 +17,10 @@ class PipelineClock {
  public:
   PipelineClock(int stages, int patches);
 
-  /// One step of the whole picture: waits for all patches, and all patches wait for it.
-  void whole_step(const MicroTimes& times);
+  /// So many steps of the whole picture, which goes through the stages in parts of its batch. The
+  /// first step waits for all patches, each other one for the one before; the last part brings the
+  /// latents of all back, for which all patches wait.
+  void whole_steps(const std::vector<MicroTimes>& parts, int count);
   /// One step patch by patch.
   void patch_step(const std::vector<MicroTimes>& patches);
   /// `count` such steps; of many, those after the pipeline has settled are taken to last as long as
@@ -29,7 +31,7 @@ class PipelineClock {
   double now() const { return end_; }
 
  private:
-  double run(const MicroTimes& times, double ready);
+  double run(const MicroTimes& times, double ready, bool returns = true);
   void shift(double seconds);
 
   std::vector<double> stage_free_, edge_free_;

@@ -7,6 +7,7 @@
 #include "controller/plan/memory.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/request_check.h"
+#include "controller/plan/shape.h"
 #include "models/spec/resolution_bins.h"
 #include "models/spec/scheduler_config.h"
 
@@ -102,13 +103,14 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   plan.images = split_evenly(pictures, plan.degrees.dp);
   for (const auto& images : plan.images) {
     const int batch = (images.end - images.begin) * plan.branches_per_actor();
-    plan.batch_parts.push_back(
-        split_evenly(batch, plan.degrees.pp == 1 ? 1 : std::min(batch, 2 * plan.degrees.pp)));
+    plan.batch_parts.push_back(batch_parts(batch, plan.degrees.pp));
   }
   const auto blocks = static_cast<int>(model.transformer.num_layers);
-  plan.stages = parallelism.stages.empty()
-                    ? split_blocks(std::vector<double>(blocks, 1.0), plan.degrees.pp)
-                    : listed_stages(parallelism.stages, plan.degrees.pp, blocks);
+  const auto tokens = static_cast<double>(plan.token_rows * plan.token_columns);
+  plan.stages =
+      parallelism.stages.empty()
+          ? split_blocks(block_costs(shape_of(model, plan.request), tokens), plan.degrees.pp)
+          : listed_stages(parallelism.stages, plan.degrees.pp, blocks);
   plan.vae_degree = parallelism.vae;
   const int replica = plan.degrees.world() / plan.degrees.dp;
   if (plan.vae_degree < 1 || plan.vae_degree > replica) {

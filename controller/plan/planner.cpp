@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -11,8 +12,20 @@
 namespace troupe::plan {
 namespace {
 
-/// More actors than this are planned for, but not tried in every mix.
+/// More actors than this are not tried: mixes of so many are some thousand.
 constexpr int kMostActors = 64;
+/// Mixes that are planned to see whether they fit in memory: the quickest, then, while none of them
+/// does, those that share K,V the widest. Many patches make long plans.
+constexpr std::size_t kQuickestPlanned = 96;
+constexpr std::size_t kLeastPlanned = 192;
+constexpr std::size_t kMostPlanned = 1024;
+constexpr std::size_t kPatchesPlanned = 1 << 16;
+
+std::size_t most_planned(std::size_t patches, const Limits& limits) {
+  return std::max(limits.candidates,
+                  std::clamp(kPatchesPlanned / patches, kLeastPlanned, kMostPlanned));
+}
+
 /// Latent rows below which a decoder's share is mostly halo.
 constexpr int kRowsPerDecoder = 8;
 
@@ -26,6 +39,11 @@ auto order_of(const Candidate& candidate) {
   const auto& at = candidate.parallelism;
   return std::make_tuple(std::llround(candidate.cost.total() * 1e9), candidate.actors(), at.dp,
                          at.cfg, at.pp, at.ulysses, at.ring, at.tp);
+}
+
+/// Shares in which actors keep K,V: ring ranks each keep all of their heads'.
+int shares_of(const Candidate& candidate) {
+  return candidate.actors() / candidate.parallelism.ring;
 }
 
 /// Calls `use` with every mix of at most `actors` that could suit the request.
@@ -88,20 +106,19 @@ std::vector<Candidate> ranked(const Plan& alone, const spec::ModelSpec& model, i
   const auto model_shape = shape_of(model, alone.request);
   const auto job_shape = shape_of(alone);
   std::vector<Candidate> all;
+  std::map<int, std::vector<int>> stages;  // by pp
   for_each_mix(alone, model, std::min(actors, kMostActors), [&](const wire::Parallelism& mix) {
     Candidate candidate;
     candidate.parallelism = mix;
     candidate.parallelism.vae = decoders_of(mix, alone);
-    const auto cost = [&](int decoders) {
-      return estimate_cost(model_shape, job_shape, degrees_of(mix), decoders, machine);
-    };
-    candidate.cost = cost(candidate.parallelism.vae);
+    const auto degrees = degrees_of(mix);
+    auto& sizes = stages[mix.pp];
+    if (sizes.empty()) sizes = stage_sizes(model_shape, job_shape, mix.pp);
+    auto& vae = candidate.parallelism.vae;
+    candidate.cost = estimate_cost(model_shape, job_shape, degrees, vae, machine, {}, sizes);
     // A small picture is decoded sooner than it is shared out.
-    const auto unshared = cost(1);
-    if (unshared.decode <= candidate.cost.decode) {
-      candidate.parallelism.vae = 1;
-      candidate.cost = unshared;
-    }
+    const double unshared = decode_seconds(model_shape, job_shape, degrees, 1, machine);
+    if (unshared <= candidate.cost.decode) vae = 1, candidate.cost.decode = unshared;
     all.push_back(std::move(candidate));
   });
   std::sort(all.begin(), all.end(),
@@ -135,8 +152,11 @@ Candidate judge(const wire::Parallelism& parallelism, const Plan& plan,
   Candidate candidate;
   candidate.parallelism = parallelism;
   candidate.parallelism.automatic = false;
+  std::vector<int> stages;
+  for (const auto& stage : plan.stages)
+    stages.push_back(stage.blocks());
   candidate.cost = estimate_cost(shape_of(model, plan.request), shape_of(plan), plan.degrees,
-                                 parallelism.vae, machine);
+                                 plan.vae_degree, machine, {}, stages);
   for (const auto& rank : predict_traffic(plan, model))
     candidate.sent = std::max(candidate.sent, rank.total());
   for (const auto& actor : plan.memory)
@@ -157,10 +177,17 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
                                 ": at least 1 is needed");
   }
   const Plan alone = make_plan(model, request, {});
+  auto all = ranked(alone, model, actors, machine);
+  const auto most = most_planned(alone.patches.size(), limits);
   std::vector<Candidate> chosen;
   std::size_t fitting = 0;
-  for (auto& candidate : ranked(alone, model, actors, machine)) {
+  for (std::size_t index = 0; index < std::min(all.size(), most); ++index) {
     if (fitting == limits.candidates) break;
+    if (index == kQuickestPlanned && fitting == 0) {
+      std::stable_sort(all.begin() + index, all.end(),
+                       [](const auto& a, const auto& b) { return shares_of(a) > shares_of(b); });
+    }
+    auto& candidate = all[index];
     const auto plan = accepted(model, request, candidate.parallelism);
     if (!plan) continue;
     candidate = judge(candidate.parallelism, *plan, model, machine, limits);
@@ -187,23 +214,12 @@ wire::Parallelism automatic_parallelism(const spec::ModelSpec& model,
     throw std::invalid_argument("[planner] no mix of degrees on up to " + std::to_string(actors) +
                                 " actors suits this request");
   }
+  const bool all = candidates.size() < kLeastPlanned;
   throw std::invalid_argument("[planner] no mix of degrees on up to " + std::to_string(actors) +
-                              " actors fits in memory: " + to_text(nearest->parallelism) +
+                              " actors" + (all ? "" : ", of those looked at,") +
+                              " fits in memory: " + to_text(nearest->parallelism) +
                               " comes nearest and needs " + bytes_text(nearest->memory) +
                               " an actor, limit " + bytes_text(memory_limit(machine, limits)));
-}
-
-Machine fitted_to(const Machine& machine, const Plan& plan, const spec::ModelSpec& model,
-                  double seconds) {
-  // What does not scale with the speed makes one division too little.
-  constexpr int kRounds = 8;
-  Machine fitted = machine;
-  for (int round = 0; round < kRounds; ++round) {
-    const auto cost =
-        estimate_cost(shape_of(model, plan.request), shape_of(plan), plan.degrees, 1, fitted);
-    fitted = calibrated(std::move(fitted), cost.denoise(), seconds);
-  }
-  return fitted;
 }
 
 }  // namespace troupe::plan

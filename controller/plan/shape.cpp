@@ -9,6 +9,8 @@ namespace {
 /// q, k, v and out; q and out of cross-attention; two of the feed-forward, four-fold wide.
 constexpr double kSquaresPerToken = 4 + 2 + 8;
 constexpr double kSquaresPerCaptionToken = 2;
+/// What the sampler's step computes for a latent value, about.
+constexpr double kSamplerFlops = 20;
 
 struct DecoderCost {
   double flops = 0;  // a latent pixel
@@ -61,6 +63,11 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.heads = static_cast<int>(transformer.num_attention_heads);
   shape.weights_per_block = kSquaresPerToken * width * width;
   shape.caption_weights_per_block = kSquaresPerCaptionToken * width * width;
+  const auto pixels = static_cast<double>(transformer.patch_size * transformer.patch_size);
+  const auto channels = static_cast<double>(transformer.in_channels);
+  shape.embedding_flops = 2 * channels * pixels * width;
+  shape.projection_flops = 2 * static_cast<double>(transformer.out_channels) * pixels * width +
+                           kSamplerFlops * channels * pixels;
   shape.text_tokens = request.max_sequence_length;
   // Seven products, two attentions, two modulated norms, one sum: the rest is fused into these.
   shape.operations_per_block = 12;
@@ -93,13 +100,29 @@ JobShape shape_of(const Plan& plan) {
   return shape;
 }
 
-std::vector<int> stage_sizes(int layers, int stages, const Engine& engine) {
+std::vector<double> block_costs(const ModelShape& model, double tokens) {
+  const double text = model.text_tokens;
+  const double keys = model.joint ? tokens + text : tokens;
+  const double attention = 4 * keys * model.width * keys;
+  const double cross = model.joint ? 0 : 4 * tokens * model.width * text;
+  std::vector<double> costs(model.layers, 2 * keys * model.weights_per_block + attention + cross);
+  costs.front() += tokens * model.embedding_flops;
+  costs.back() += tokens * model.projection_flops;
+  return costs;
+}
+
+std::vector<int> stage_sizes(const ModelShape& model, const JobShape& job, int stages,
+                             const Engine& engine) {
   std::vector<int> sizes;
-  const int ceiling = (layers + stages - 1) / stages;
-  int left = layers;
+  if (!engine.ceiling_stages) {
+    for (const auto& stage : split_blocks(block_costs(model, job.tokens()), stages))
+      sizes.push_back(stage.blocks());
+    return sizes;
+  }
+  const int ceiling = (model.layers + stages - 1) / stages;
+  int left = model.layers;
   for (int stage = 0; stage < stages; ++stage) {
-    const int even = layers / stages + (stage < layers % stages ? 1 : 0);
-    sizes.push_back(engine.ceiling_stages ? std::min(ceiling, left) : even);
+    sizes.push_back(std::min(ceiling, left));
     left -= sizes.back();
   }
   return sizes;

@@ -18,6 +18,10 @@ struct ModelShape {
   double weights_per_block = 0;
   /// Of these the ones that a caption's tokens meet once a job (K,V of cross-attention).
   double caption_weights_per_block = 0;
+  /// FLOPs of a token at the two ends: of its embedding before the first block, and of projection
+  /// and sampler after the last.
+  double embedding_flops = 0;
+  double projection_flops = 0;
   /// Text tokens are part of the sequence (SD3, FLUX); else they are cross-attended to.
   bool joint = false;
   int text_tokens = 0;
@@ -33,6 +37,10 @@ struct ModelShape {
 
 /// Of the model folder; `text_tokens` from the request.
 ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& request);
+
+/// FLOPs of each block for one picture of so many tokens, with what stands before the first block
+/// and after the last: what stages are split by.
+std::vector<double> block_costs(const ModelShape& model, double tokens);
 
 /// What costs depend on in a request. Degrees are not in here.
 struct JobShape {
@@ -61,6 +69,8 @@ struct Engine {
   double kv_copies = 0;
   /// Joint models: the text's tokens are computed with every patch, not with the first one only.
   bool text_with_every_patch = false;
+  /// A step of the whole picture sends its batch through the pipeline in parts.
+  bool parts_of_batch = true;
   /// Stages get ceil(layers ÷ pp) blocks each, the last ones what is left.
   bool ceiling_stages = false;
   /// Seconds that the host waits around each message of a pipeline.
@@ -69,7 +79,8 @@ struct Engine {
   double launch_factor = 1;
 };
 
-/// Blocks of each stage.
-std::vector<int> stage_sizes(int layers, int stages, const Engine& engine);
+/// Blocks of each stage, where nobody listed them.
+std::vector<int> stage_sizes(const ModelShape& model, const JobShape& job, int stages,
+                             const Engine& engine = {});
 
 }  // namespace troupe::plan

@@ -2,11 +2,33 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
+#include "controller/plan/patches.h"
+
 namespace troupe::plan {
 namespace {
+
+/// What costs so little more than the best split is not worth uneven stages.
+constexpr double kAsGoodAsBest = 1.02;
+
+std::vector<Stage> even_split(int blocks, int stages) {
+  std::vector<Stage> result;
+  for (const auto& run : split_evenly(blocks, stages))
+    result.push_back({run.begin, run.end});
+  return result;
+}
+
+double costliest(const std::vector<double>& costs, const std::vector<Stage>& stages) {
+  double most = 0;
+  for (const auto& stage : stages) {
+    most = std::max(most, std::accumulate(costs.begin() + stage.first_block,
+                                          costs.begin() + stage.last_block, 0.0));
+  }
+  return most;
+}
 
 /// Whether blocks fit into `stages` stages of at most `limit` each, every stage with at least one
 /// block; fills greedily, so earlier stages are as large as the limit allows.
@@ -57,23 +79,13 @@ std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
                                 ", but the transformer has " + std::to_string(blocks) +
                                 " blocks: each stage needs one");
   }
-  std::vector<Stage> result;
+  const double best = best_limit(costs, stages);
+  auto result = even_split(blocks, stages);
+  if (costliest(costs, result) <= best * kAsGoodAsBest) return result;
   // A hair of slack, so that sums in another order still fit.
-  const double limit = best_limit(costs, stages) * (1 + 1e-12);
-  if (!fill(costs, stages, limit, &result)) {
+  if (!fill(costs, stages, best * (1 + 1e-12), &result)) {
     throw std::logic_error("[plan] no split of " + std::to_string(blocks) + " blocks into " +
                            std::to_string(stages) + " stages");
-  }
-  // Greedy filling may leave the last stages thin: even equal-cost blocks out, remainders first.
-  const bool uniform =
-      std::all_of(costs.begin(), costs.end(), [&](double cost) { return cost == costs[0]; });
-  if (uniform) {
-    int first = 0;
-    for (int stage = 0; stage < stages; ++stage) {
-      const int size = blocks / stages + (stage < blocks % stages ? 1 : 0);
-      result[stage] = {first, first + size};
-      first += size;
-    }
   }
   return result;
 }

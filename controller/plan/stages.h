@@ -11,10 +11,10 @@ struct Stage {
   bool operator==(const Stage&) const = default;
 };
 
-/// Splits blocks into contiguous stages so that the costliest stage is as cheap as can be; among
-/// such splits the earlier stages take the remainders. No stage is empty. Cost is in any unit
-/// (FLOPs or seconds), one entry a block. Throws std::invalid_argument when there are more stages
-/// than blocks.
+/// Splits blocks into contiguous stages so that the costliest stage is as cheap as can be; but
+/// evenly by number, remainders first, where that costs at most 2 % more. No stage is empty. Cost
+/// is in any unit (FLOPs or seconds), one entry a block. Throws std::invalid_argument when there
+/// are more stages than blocks.
 std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages);
 
 /// Stages of the sizes that a user listed. Throws std::invalid_argument naming what does not add up

@@ -66,21 +66,20 @@ class Rank {
                       Bytes exchanges, Bytes fed_back) {
     const Bytes rows = rows_of(sequence_);
     const Bytes hidden = batch_ * rows * columns_ * width_;
-    traffic_.sent["ulysses"] += times * blocks_ * ulysses_bytes(rows_of);
-    traffic_.sent["ring"] += exchanges * blocks_ * ring_bytes(rows_of);
+    sent_ulysses_ += times * blocks_ * ulysses_bytes(rows_of);
+    sent_ring_ += exchanges * blocks_ * ring_bytes(rows_of);
     for (const Bytes items : parts) {
       // After self-attention, cross-attention and the feed-forward.
-      traffic_.sent["tp"] +=
-          times * blocks_ * 3 *
-          all_reduce_bytes(items * rows * columns_ * width_, element_, degrees_.tp, at_.tp);
+      sent_tp_ += times * blocks_ * 3 *
+                  all_reduce_bytes(items * rows * columns_ * width_, element_, degrees_.tp, at_.tp);
     }
     const bool last = at_.pp == degrees_.pp - 1;
-    if (!last) traffic_.sent["edge"] += times * hidden * element_;
+    if (!last) sent_edge_ += times * hidden * element_;
     if (!last) return;
     const Bytes latents = images_ * plan_.latent_channels * rows *
                           (plan_.latent_height / plan_.token_rows) * plan_.latent_width * 4;
-    if (degrees_.pp > 1) traffic_.sent["feedback"] += fed_back * latents;
-    traffic_.sent["cfg"] += times * (degrees_.cfg - 1) * latents;
+    if (degrees_.pp > 1) sent_feedback_ += fed_back * latents;
+    sent_cfg_ += times * (degrees_.cfg - 1) * latents;
   }
 
   /// Own rows of q, k and v for the heads of others, and the others' rows of the own heads' output
@@ -116,9 +115,9 @@ class Rank {
     const int heads_size = degrees_.ulysses * degrees_.tp;
     if (plan_.request.method == "distrifusion") {
       if (!layout_.busy[micro][at_.ring]) return;
-      traffic_.sent["heads"] += times * blocks_ * all_reduce_bytes(values, 8, heads_size, in_heads);
+      sent_heads_ += times * blocks_ * all_reduce_bytes(values, 8, heads_size, in_heads);
     } else if (micro + 1 < layout_.micro_steps()) {
-      traffic_.sent["stage"] +=
+      sent_stage_ +=
           times * blocks_ *
           all_reduce_bytes(values, 8, degrees_.ring * heads_size, at_.ring * heads_size + in_heads);
     }
@@ -142,6 +141,15 @@ class Rank {
   const int heads_;
   const Bytes element_, images_, batch_, blocks_;
   RankTraffic traffic_;
+  // Looked up once: there are as many micro-steps as patches.
+  Bytes& sent_cfg_ = traffic_.sent["cfg"];
+  Bytes& sent_edge_ = traffic_.sent["edge"];
+  Bytes& sent_feedback_ = traffic_.sent["feedback"];
+  Bytes& sent_heads_ = traffic_.sent["heads"];
+  Bytes& sent_ring_ = traffic_.sent["ring"];
+  Bytes& sent_stage_ = traffic_.sent["stage"];
+  Bytes& sent_tp_ = traffic_.sent["tp"];
+  Bytes& sent_ulysses_ = traffic_.sent["ulysses"];
 };
 
 }  // namespace

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cuda_library.h"
+#include "kernels/group_moments.h"
+
 namespace troupe::models::vae {
 namespace {
 
@@ -106,6 +109,7 @@ bool has_own_kernel(const at::Tensor& x) {
 
 // Mean and biased variance of each group over this shard's rows, [2, groups] float64.
 at::Tensor own_moments(const at::Tensor& x, std::int64_t groups) {
+  if (x.is_cuda() && kernels::cuda_kernels()) return kernels::group_moments(x, groups);
   if (!has_own_kernel(x)) {
     // Half precision is widened a few groups at a time.
     const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

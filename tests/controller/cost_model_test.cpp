@@ -106,6 +106,51 @@ TEST_CASE("with free links every exact split of the work is a split of the time"
   CHECK(seconds(model, job, {.cfg = 2}, bare_machine()) == doctest::Approx(one));
 }
 
+TEST_CASE("whole steps go through the stages in parts of the batch, as the plan has them") {
+  const auto model = bare_model(8);
+  auto job = bare_job("exact", 40, 1, 0);
+  job.pictures = 3;
+  job.guidance = true;
+  const double item = seconds(model, bare_job("exact", 40, 1, 0), {}, bare_machine()) / 10;
+  CHECK(seconds(model, job, {}, bare_machine()) == doctest::Approx(10 * 6 * item));
+  // Six items in four parts of 2, 2, 1, 1: the last stage waits for the first one and takes six.
+  CHECK(seconds(model, job, {.pp = 2}, bare_machine()) == doctest::Approx(10 * 8 * item / 2));
+  // Six parts through four stages: 6 + 3 quarters.
+  CHECK(seconds(model, job, {.pp = 4}, bare_machine()) == doctest::Approx(10 * 9 * item / 4));
+  // Three items of each branch, one part each.
+  CHECK(seconds(model, job, {.cfg = 2, .pp = 2}, bare_machine()) ==
+        doctest::Approx(10 * 4 * item / 2));
+  plan::Engine whole;
+  whole.parts_of_batch = false;
+  CHECK(estimate_cost(model, job, {.pp = 4}, 1, bare_machine(), whole).total() ==
+        doctest::Approx(10 * 6 * item));
+  // On one core there is nothing to win.
+  auto shared = bare_machine();
+  shared.busy_devices_per_host = 1;
+  CHECK(seconds(model, job, {.pp = 4}, shared) == doctest::Approx(10 * 6 * item));
+}
+
+TEST_CASE("stages that were listed set the pace") {
+  const auto model = bare_model(8);
+  const auto job = bare_job("pipefusion", 40, 4, 2);
+  const auto patched = [&](const std::vector<int>& stages) {
+    return estimate_cost(model, job, {.pp = 2}, 1, bare_machine(), {}, stages).patched;
+  };
+  const double block = patched({4, 4}) / (8 * 4 * 4 + 4);
+  CHECK(patched({}) == patched({4, 4}));
+  CHECK(patched({7, 1}) == doctest::Approx(block * (8 * 4 * 7 + 1)));
+}
+
+TEST_CASE("blocks cost what they compute, the ends what stands around them") {
+  auto model = bare_model(4);
+  CHECK(plan::block_costs(model, 400) ==
+        std::vector<double>(4, 2.0 * 400 * 140'000 + 4.0 * 400 * 400 * 100));
+  CHECK(plan::stage_sizes(model, bare_job("exact", 40, 1, 0), 3) == std::vector<int>{2, 1, 1});
+  // An embedding as costly as two blocks.
+  model.embedding_flops = 2 * plan::block_costs(model, 400)[0] / 400;
+  CHECK(plan::stage_sizes(model, bare_job("exact", 40, 1, 0), 2) == std::vector<int>{1, 3});
+}
+
 TEST_CASE("pipefusion: warm-up steps go stage by stage, the others side by side") {
   const auto model = bare_model(8);
   const double step = seconds(model, bare_job("exact", 40, 1, 0), {}, bare_machine()) / 10;

@@ -25,10 +25,25 @@ bool near(double a, double b) {
 
 TEST_CASE("a whole step goes through the stages one after the other") {
   PipelineClock clock(4, 1);
-  clock.whole_step(even(4, 1, 0.1, 0.2));
+  clock.whole_steps({even(4, 1, 0.1, 0.2)}, 1);
   CHECK(near(clock.now(), 4 + 3 * 0.1));
-  clock.whole_step(even(4, 1, 0.1, 0.2));
+  clock.whole_steps({even(4, 1, 0.1, 0.2)}, 1);
   CHECK(near(clock.now(), 8 + 6 * 0.1 + 0.2));
+}
+
+TEST_CASE("parts of a batch fill the pipeline in each whole step, and come back once") {
+  PipelineClock clock(4, 3);
+  const std::vector<MicroTimes> parts(5, even(4, 1, 0.1, 0.2));
+  clock.whole_steps(parts, 1);
+  const double step = 5 + 3 + 3 * 0.1;
+  CHECK(near(clock.now(), step));
+  clock.whole_steps(parts, 7);
+  CHECK(near(clock.now(), 8 * step + 7 * 0.2));
+  clock.whole_steps(parts, 0);
+  CHECK(near(clock.now(), 8 * step + 7 * 0.2));
+  // All patches wait for the latents.
+  clock.patch_step(std::vector<MicroTimes>(3, even(4, 0.5)));
+  CHECK(near(clock.now(), 8 * (step + 0.2) + 4 * 0.5 + 2 * 0.5));
 }
 
 TEST_CASE("a full pipeline costs its patches, and filling it once") {

@@ -212,6 +212,18 @@ TEST_CASE("every row is computed once, in whatever layout") {
     }
     RC_ASSERT(seen == std::vector<int>(rows, 1));
     RC_ASSERT(whole == layout.whole);
+    const auto lead = plan::lead_rows(method, plan::split_rows(rows, patches), ring, ulysses);
+    RC_ASSERT(static_cast<int>(lead.size()) == layout.micro_steps());
+    for (int micro = 0; micro < layout.micro_steps(); ++micro) {
+      int block = 0, all = 0;
+      for (int rank = 0; rank < ring * ulysses; ++rank) {
+        all += layout.rows(micro, rank);
+        if (rank < ulysses) block += layout.rows(micro, rank);
+      }
+      RC_ASSERT(lead[micro].own == layout.rows(micro, 0));
+      RC_ASSERT(lead[micro].block == block);
+      RC_ASSERT(lead[micro].all == all);
+    }
   }));
 }
 

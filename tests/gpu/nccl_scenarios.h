@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,9 @@ struct Rank {
   std::unique_ptr<tensor::Group> among(const std::string& suffix, const std::vector<int>& members);
 };
 
-/// Throws std::runtime_error with `text` unless `condition`.
-void require(bool condition, const std::string& text);
+using Scenarios = std::map<std::string, std::function<void(Rank&)>>;
 
 /// What the processes can be told to do together, by name.
-const std::map<std::string, std::function<void(Rank&)>>& scenarios();
+const Scenarios& scenarios();
 
 }  // namespace troupe::testing

@@ -76,6 +76,11 @@ TEST_CASE("a ring of stages with a communicator for every edge") {
   expect_all_well("pipeline");
 }
 
+TEST_CASE("cyclic shifts on one communicator, waited for later") {
+  TROUPE_NEEDS_GPU();
+  expect_all_well("shifts");
+}
+
 TEST_CASE("counters tell what was moved") {
   TROUPE_NEEDS_GPU();
   expect_all_well("counting");

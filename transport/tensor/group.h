@@ -104,6 +104,11 @@ struct PeerTensor {
 /// Both ends know every shape beforehand: a disagreement in bytes ends the group (`mismatch`).
 /// The first failure ends the whole group at this member and, by notice, at all others.
 ///
+/// At each member a later operation need not start before an earlier one has ended (nccl: all of a
+/// group's operations run one after another on one stream). Transfers that need each other, such
+/// as both directions between two ranks or the hops of a cyclic shift, therefore go into one
+/// `grouped`: were they issued singly, every member could stand in its receive before any send.
+///
 /// Tensors that are sent may be strided (a contiguous copy is taken when the operation is issued)
 /// and must not be written to before their operation ended. Tensors that are received into must
 /// be contiguous. Tensors of the wrong device, shape or layout throw std::invalid_argument at
@@ -135,6 +140,9 @@ class Group {
   /// Ends every pending and future operation with `why`, here at once and at the other members as
   /// soon as word reaches them. Returns when no tensor of this group is touched any more.
   virtual void abort(const std::string& why) = 0;
+  /// As `abort`, but need not wait for the tensors: a later `abort` does. For ending many groups
+  /// in the time of one.
+  virtual void begin_abort(const std::string& why) { abort(why); }
 
   virtual Counters counters() const = 0;
 };

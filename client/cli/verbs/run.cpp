@@ -79,8 +79,8 @@ class RunVerb : public Verb {
       }
       const int cores = static_cast<int>(std::thread::hardware_concurrency());
       const int actors = actors_ > 0 ? actors_ : std::max(1, cores / options_.threads_per_actor);
-      const auto picked = plan::automatic_parallelism(model, job.request, actors,
-                                                      plan::machine_here(options_.device, actors));
+      const auto picked = plan::automatic_parallelism(
+          model, job.request, actors, plan::machine_here(options_.device, actors, cores));
       submission.parallelism = {picked.dp, picked.cfg, picked.pp, picked.ulysses, picked.ring,
                                 picked.tp, picked.vae, {},        false};
     } catch (const std::bad_alloc&) {

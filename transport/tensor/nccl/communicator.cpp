@@ -1,10 +1,11 @@
 #include "transport/tensor/nccl/communicator.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <cstring>
-#include <thread>
+#include "transport/tensor/nccl/operation.h"
+#include "transport/tensor/nccl/polling.h"
 
 namespace troupe::tensor::nccl {
 namespace {
@@ -14,103 +15,12 @@ using Clock = std::chrono::steady_clock;
 
 /// How long NCCL may take to accept an operation whose peers are connected already.
 constexpr auto kIssueLimit = 10s;
-/// How long `abort` waits for the device to let go, and a leaving member for the others.
-constexpr auto kAbortLimit = 500ms;
-constexpr auto kCloseLimit = 2s;
 /// How long after a member's goodbye what is still awaited from it counts as missing.
 constexpr auto kGrace = 1s;
 /// How long the members' own word about a failure is waited for, once NCCL speaks of one.
 constexpr auto kHearsayLimit = 200ms;
-/// After this long behind other work, the tensors of an aborted operation are never freed.
-constexpr auto kDrainLimit = 120s;
-
-/// Busy at first, since most waits end within microseconds; then easy on the processor.
-void pause(int turn) {
-  if (turn < 200)
-    std::this_thread::yield();
-  else
-    std::this_thread::sleep_for(turn < 2000 ? 20us : 200us);
-}
-
-bool is_failure(ncclResult_t result) {
-  return result != ncclSuccess && result != ncclInProgress;
-}
 
 }  // namespace
-
-class Communicator::Operation : public WorkState {
- public:
-  Operation(std::shared_ptr<Communicator> owner, std::string what, std::vector<at::Tensor> tensors,
-            Event event)
-      : owner_(std::move(owner)),
-        what_(std::move(what)),
-        tensors_(std::move(tensors)),
-        event_(std::move(event)) {}
-
-  bool done() override {
-    std::lock_guard lock(owner_->mutex_);
-    if (succeeded_ || !owner_->failure_.empty() || owner_->watch_->failure()) return true;
-    return owner_->finished(*this) || !owner_->failure_.empty();
-  }
-
-  void wait(Deadline deadline) override {
-    const auto start = Clock::now();
-    const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-    for (int turn = 0;; ++turn) {
-      {
-        std::lock_guard lock(owner_->mutex_);
-        if (succeeded_ || (owner_->failure_.empty() && owner_->finished(*this))) {
-          owner_->reap();
-          owner_->counters_.waiting_seconds += waited();
-          return;
-        }
-        owner_->check_alive(what_);
-        ncclResult_t state = ncclSuccess;
-        owner_->call(ncclCommGetAsyncError(owner_->comm_, &state), what_);
-        owner_->call(state, what_);
-        if (Clock::now() >= deadline) {
-          owner_->counters_.waiting_seconds += waited();
-          throw TransferError(Failure::timeout, -1,
-                              owner_->settings_.prefix + what_ + ": deadline passed");
-        }
-      }
-      pause(turn);
-    }
-  }
-
-  void join_stream(Deadline) override {
-    std::lock_guard lock(owner_->mutex_);
-    if (succeeded_) return;
-    owner_->check_alive(what_);
-    check(cudaStreamWaitEvent(c10::cuda::getCurrentCUDAStream(owner_->settings_.device),
-                              event_.get(), 0),
-          "cudaStreamWaitEvent");
-  }
-
-  // All of this under the owner's mutex.
-  const Event& event() const { return event_; }
-  bool succeeded() const { return succeeded_; }
-  void succeed() { succeeded_ = true; }
-  void release() { tensors_.clear(); }
-  /// The event, for another operation: nobody asks this one for it any more.
-  Event take_event() { return std::move(event_); }
-
- private:
-  std::shared_ptr<Communicator> owner_;
-  std::string what_;
-  std::vector<at::Tensor> tensors_;
-  Event event_;
-  bool succeeded_ = false;
-};
-
-/// What a failed communicator leaves behind, until the device has let go of it.
-struct Communicator::Remains {
-  int device;
-  ncclComm_t comm;
-  bool flushed;
-  std::shared_ptr<Stream> stream;
-  std::deque<std::shared_ptr<Operation>> operations;
-};
 
 Communicator::Communicator(Settings settings)
     : settings_(std::move(settings)), stream_(std::make_shared<Stream>()) {}
@@ -119,7 +29,7 @@ Communicator::~Communicator() = default;
 
 std::shared_ptr<Communicator> Communicator::join(Settings settings, Group& watch,
                                                  Deadline deadline) {
-  const DeviceScope scope(settings.device);
+  const c10::cuda::CUDAGuard current(static_cast<c10::DeviceIndex>(settings.device));
   std::shared_ptr<Communicator> made(new Communicator(std::move(settings)));
   try {
     made->connect(watch, deadline);
@@ -180,7 +90,7 @@ Work Communicator::issue(const std::string& what, std::vector<at::Tensor> tensor
                          const std::function<void()>& body) {
   std::lock_guard turn(settings_.turns->issuing);
   std::lock_guard lock(mutex_);
-  const DeviceScope scope(settings_.device);
+  const c10::cuda::CUDAGuard current(static_cast<c10::DeviceIndex>(settings_.device));
   check_alive(what);
   reap();
   const cudaStream_t caller = c10::cuda::getCurrentCUDAStream(settings_.device);
@@ -295,106 +205,6 @@ void Communicator::reap() {
     spare_events_.push_back(in_flight_.front()->take_event());
     in_flight_.pop_front();
   }
-}
-
-void Communicator::collapse(Failure kind, int culprit, const std::string& cause) {
-  if (!failure_.empty()) return;
-  failure_ = cause.empty() ? "aborted" : cause;
-  failure_kind_ = kind;
-  culprit_ = culprit;
-  if (!comm_) return;
-  // NCCL sets its kernels' abort flag first, then frees memory, for which the device must come to
-  // rest. That may take another communicator's abort, so nobody may wait here: a thread does.
-  auto remains =
-      std::make_shared<Remains>(Remains{settings_.device, std::exchange(comm_, nullptr), flushed_,
-                                        stream_, std::exchange(in_flight_, {})});
-  auto over = std::make_shared<std::promise<void>>();
-  torn_down_ = over->get_future().share();
-  std::thread([remains, over] {
-    (void)cudaSetDevice(remains->device);
-    (void)(remains->flushed ? ncclCommDestroy(remains->comm) : ncclCommAbort(remains->comm));
-    const Deadline end = within(kDrainLimit);
-    for (int turn = 0; remains->stream->query() == cudaErrorNotReady; ++turn) {
-      if (Clock::now() >= end) {
-        new std::shared_ptr<Remains>(remains);  // a kernel may still write: memory is lost instead
-        break;
-      }
-      pause(turn);
-    }
-    for (const auto& operation : remains->operations)
-      operation->release();
-    over->set_value();
-  }).detach();
-}
-
-void Communicator::abort(Failure kind, int culprit, const std::string& why) {
-  std::shared_future<void> torn_down;
-  {
-    std::lock_guard lock(mutex_);
-    collapse(kind, culprit, why);
-    torn_down = torn_down_;
-  }
-  if (torn_down.valid()) torn_down.wait_for(kAbortLimit);
-}
-
-bool Communicator::await_idle(Deadline deadline) {
-  for (int turn = 0;; ++turn) {
-    {
-      std::lock_guard lock(mutex_);
-      reap();
-      if (!failure_.empty() || watch_->failure()) return false;
-      if (in_flight_.empty()) return true;
-    }
-    if (Clock::now() >= deadline) return false;
-    pause(turn);
-  }
-}
-
-void Communicator::flush(Deadline deadline) {
-  ncclResult_t state = ncclSuccess;
-  {
-    std::lock_guard turn(settings_.turns->issuing);
-    std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return;
-    state = ncclCommFinalize(comm_);
-  }
-  for (int turn = 0; state == ncclInProgress && Clock::now() < deadline; ++turn) {
-    std::lock_guard lock(mutex_);
-    if (!failure_.empty() || ncclCommGetAsyncError(comm_, &state) != ncclSuccess) return;
-    if (state == ncclInProgress) pause(turn);
-  }
-  std::lock_guard lock(mutex_);
-  flushed_ = state == ncclSuccess;
-}
-
-void Communicator::leave(Group& watch) {
-  const Deadline deadline = within(kCloseLimit);
-  (void)cudaSetDevice(settings_.device);
-  try {
-    if (await_idle(deadline)) {
-      flush(deadline);
-      watch_->leave(watch, deadline);
-    }
-  } catch (const std::exception&) {
-    // Nobody is left to be told; the abort follows.
-  }
-  abort(Failure::aborted, watch.rank(), "the group was destroyed");
-}
-
-void Communicator::close(std::unique_ptr<Group> watch) {
-  const auto turns = settings_.turns;
-  {
-    std::lock_guard lock(turns->mutex);
-    ++turns->leaving;
-  }
-  std::thread([self = shared_from_this(), watch = std::move(watch), turns]() mutable {
-    self->leave(*watch);
-    watch.reset();
-    self.reset();
-    std::lock_guard lock(turns->mutex);
-    --turns->leaving;
-    turns->changed.notify_all();
-  }).detach();
 }
 
 }  // namespace troupe::tensor::nccl

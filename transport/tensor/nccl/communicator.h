@@ -65,6 +65,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Ends everything with `why`. Kernels under way notice within microseconds; those that still
   /// stand behind other work on the device keep their tensors until they have come and gone.
   void abort(Failure kind, int culprit, const std::string& why);
+  /// The same without waiting for the device; `abort` waits for what is left of half a second.
+  void begin_abort(Failure kind, int culprit, const std::string& why);
   /// Leaves in good order, in the background: what was issued goes out, and memory that peers may
   /// still read stays until they leave, too; never longer than two seconds. Then `watch` goes.
   void close(std::unique_ptr<Group> watch);
@@ -99,6 +101,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Failure failure_kind_ = Failure::aborted;
   int culprit_ = -1;
   std::shared_future<void> torn_down_;
+  Deadline torn_down_by_{};  // when nobody waits for that any more
   bool flushed_ = false;
   Counters counters_;
 };

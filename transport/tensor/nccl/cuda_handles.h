@@ -15,21 +15,6 @@ inline void check(cudaError_t status, const char* call) {
                              cudaGetErrorString(status));
 }
 
-/// Makes `device` the thread's current one, and puts the old one back.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device) {
-    check(cudaGetDevice(&before_), "cudaGetDevice");
-    check(cudaSetDevice(device), "cudaSetDevice");
-  }
-  ~DeviceScope() { cudaSetDevice(before_); }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
- private:
-  int before_ = 0;
-};
-
 class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }

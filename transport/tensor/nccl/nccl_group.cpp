@@ -242,6 +242,11 @@ Work NcclGroup::reduce_by_shares(const std::string& what, const at::Tensor& inou
   });
 }
 
+void NcclGroup::begin_abort(const std::string& why) {
+  watch_->abort(why);
+  communicator_->begin_abort(Failure::aborted, rank(), why);
+}
+
 void NcclGroup::abort(const std::string& why) {
   watch_->abort(why);
   communicator_->abort(Failure::aborted, rank(), why);

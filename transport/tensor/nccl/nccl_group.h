@@ -37,6 +37,7 @@ class NcclGroup : public Group {
   Work all_gather(const std::vector<at::Tensor>& outs, const at::Tensor& in) override;
   Work all_to_all(const std::vector<at::Tensor>& outs, const std::vector<at::Tensor>& ins) override;
   Work all_reduce(const at::Tensor& inout, ReduceOp op) override;
+  void begin_abort(const std::string& why) override;
   void abort(const std::string& why) override;
   Counters counters() const override;
 
