@@ -31,12 +31,6 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-const Candidate* picked(const Explanation& explanation) {
-  for (const auto& candidate : explanation.candidates)
-    if (candidate.refused.empty()) return &candidate;
-  return nullptr;
-}
-
 /// All methods' orders for the whole request on as many devices as the pick has in a branch.
 std::vector<PaperOrder> orders(const Explanation& explanation, const spec::ModelSpec& model) {
   const Plan& plan = explanation.plan;
@@ -53,7 +47,7 @@ std::string candidates_text(const Explanation& explanation) {
   std::string text = padded("degrees", 36) +
                      "actors  vae  text s   denoise s  decode s  total s    sent a rank    peak "
                      "memory\n";
-  const Candidate* pick = picked(explanation);
+  const Candidate* pick = best_of(explanation.candidates);
   for (const auto& candidate : explanation.candidates) {
     const auto& cost = candidate.cost;
     text += padded((&candidate == pick ? "* " : "  ") + to_text(candidate.parallelism), 36) +
@@ -113,7 +107,7 @@ Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int 
   auto parallelism = job.parallelism;
   if (parallelism.automatic) {
     explanation.candidates = choose_degrees(model, job.request, actors, machine, limits);
-    const Candidate* pick = picked(explanation);
+    const Candidate* pick = best_of(explanation.candidates);
     // With none that fits, this says what is missing.
     parallelism = pick ? pick->parallelism
                        : automatic_parallelism(model, job.request, actors, machine, limits);
@@ -153,7 +147,7 @@ nlohmann::json to_json(const Explanation& explanation, const spec::ModelSpec& mo
   for (const auto& candidate : explanation.candidates)
     out["candidates"].push_back(to_json(candidate));
   out["picked"] = nullptr;
-  if (const auto* pick = picked(explanation)) out["picked"] = to_json(*pick);
+  if (const auto* pick = best_of(explanation.candidates)) out["picked"] = to_json(*pick);
   out["traffic"] = json::array();
   for (std::size_t rank = 0; rank < explanation.traffic.size(); ++rank) {
     out["traffic"].push_back({{"rank", rank},

@@ -12,6 +12,9 @@
 namespace troupe::plan {
 namespace {
 
+/// How much slower a mix may be that spares an actor.
+constexpr double kWorthAnActor = 1.03;
+
 /// More actors than this are not tried: mixes of so many are some thousand.
 constexpr int kMostActors = 64;
 /// Mixes that are planned to see whether they fit in memory: the quickest, then, while none of them
@@ -199,14 +202,25 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
   return chosen;
 }
 
+const Candidate* best_of(const std::vector<Candidate>& candidates) {
+  const Candidate* best = nullptr;
+  double quickest = 0;
+  for (const auto& candidate : candidates) {
+    if (!candidate.refused.empty()) continue;
+    if (!best) quickest = candidate.cost.total();
+    if (candidate.cost.total() > quickest * kWorthAnActor) continue;
+    if (!best || candidate.actors() < best->actors()) best = &candidate;
+  }
+  return best;
+}
+
 wire::Parallelism automatic_parallelism(const spec::ModelSpec& model,
                                         const wire::ImageRequest& request, int actors,
                                         const Machine& machine, const Limits& limits) {
-  Limits one = limits;
-  one.candidates = 1;
-  const auto candidates = choose_degrees(model, request, actors, machine, one);
-  for (const auto& candidate : candidates)
-    if (candidate.refused.empty()) return candidate.parallelism;
+  Limits some = limits;
+  some.candidates = std::max<std::size_t>(limits.candidates, 1);
+  const auto candidates = choose_degrees(model, request, actors, machine, some);
+  if (const auto* best = best_of(candidates)) return best->parallelism;
   const auto nearest =
       std::min_element(candidates.begin(), candidates.end(),
                        [](const auto& a, const auto& b) { return a.memory < b.memory; });

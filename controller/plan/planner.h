@@ -43,7 +43,12 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
                                       const wire::ImageRequest& request, int actors,
                                       const Machine& machine, const Limits& limits = {});
 
-/// The degrees that `--parallel auto` stands for, with `automatic` unset. Throws
+/// Of candidates as choose_degrees sorts them: the one of fewest actors among those that are
+/// predicted within 3 % of the quickest, far inside of what predictions are worth. Null where none
+/// can run.
+const Candidate* best_of(const std::vector<Candidate>& candidates);
+
+/// The degrees that `--parallel auto` stands for, with `automatic` unset: best_of. Throws
 /// std::invalid_argument as choose_degrees does, and when no mix fits in memory, naming the one
 /// that comes nearest, what it needs and what is there.
 wire::Parallelism automatic_parallelism(const spec::ModelSpec& model,

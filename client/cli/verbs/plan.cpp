@@ -1,6 +1,8 @@
 #include "controller/plan/plan.h"
 
+#include <cstdio>
 #include <iostream>
+#include <stdexcept>
 #include <thread>
 
 #include "client/cli/json.h"
@@ -37,7 +39,7 @@ class PlanVerb : public Verb {
         ->group(group);
     app_->add_option("--memory-limit", gigabytes_,
                      "Memory of an actor; default: the simulated device's")
-        ->check(quiet(CLI::PositiveNumber))
+        ->check(quiet(CLI::Range(1e-6, 1e6)))
         ->type_name("GB")
         ->group(group);
     app_->footer(
@@ -73,16 +75,36 @@ class PlanVerb : public Verb {
   void print(const spec::ModelSpec& model, const wire::JobSpec& job, bool explained) const {
     if (!explained && !job.parallelism.automatic) {
       const auto plan = plan::make_plan(model, job.request, job.parallelism);
+      check_limits(plan);
       json() ? print_json(plan::to_json(plan)) : print_text(plan::to_text(plan));
       return;
     }
     const auto found = explanation(model, job);
+    check_limits(found.plan);
     if (!explained) {
       json() ? print_json(plan::to_json(found.plan)) : print_text(plan::to_text(found.plan));
     } else if (json()) {
       print_json(plan::to_json(found, model));
     } else {
       print_text(plan::to_text(found, model) + "\n" + plan::to_text(found.plan));
+    }
+  }
+
+  /// What the user says there is.
+  void check_limits(const plan::Plan& plan) const {
+    const int world = plan.degrees.world();
+    if (actors_ > 0 && world > actors_) {
+      throw std::invalid_argument("[plan] the degrees need " + std::to_string(world) +
+                                  " actors, --actors is " + std::to_string(actors_));
+    }
+    for (std::size_t rank = 0; gigabytes_ > 0 && rank < plan.memory.size(); ++rank) {
+      const double peak = static_cast<double>(plan.memory[rank].peak()) * 1e-9;
+      if (peak <= gigabytes_) continue;
+      char text[160];
+      std::snprintf(text, sizeof text,
+                    "[plan] rank %zu needs %.4g GB at its peak, --memory-limit is %.4g", rank, peak,
+                    gigabytes_);
+      throw std::invalid_argument(text);
     }
   }
 
