@@ -58,8 +58,14 @@ std::vector<RingAttention::Incoming> RingAttention::exchange(const at::Tensor& k
     std::vector<tensor::PeerTensor> receives;
     if (block.numel() > 0) sends.push_back({block, to});
     if (one.kv.numel() > 0) receives.push_back({one.kv, from});
-    // One operation: on some backends a send on its own would wait for the receive before it.
-    if (!sends.empty() || !receives.empty()) one.work = links_.ring->grouped(sends, receives);
+    if (block.is_cuda()) {
+      // One operation: on one stream a send would wait for the receive before it.
+      if (!sends.empty() || !receives.empty()) one.work = links_.ring->grouped(sends, receives);
+    } else {
+      // Between processes of pairs, what is awaited need not wait for what is sent.
+      if (!receives.empty()) one.work = links_.ring->receive(one.kv, from);
+      if (!sends.empty()) sends_.push_back(links_.ring->send(block, to));
+    }
     // A rank without heads is sent nothing, but keeps track of the rows as the others do.
     if (shape[0] > 0) {
       incoming.push_back(std::move(one));
