@@ -243,7 +243,7 @@ TEST_CASE("plan: what would go where, and what cannot be") {
   const std::vector<std::pair<Words, Words>> refused = {
       {{"--pp", "6"}, {"pp", "6", "5 blocks"}},
       {{"--patches", "9"}, {"patches", "9", "8"}},
-      {{"--dp", "2"}, {"dp", "2", "1 pictures"}},
+      {{"--dp", "2"}, {"dp", "2", "1 picture "}},
       {{"--height", "100"}, {"height", "100"}},
       {{"--patches", "2", "--warmup", "9", "--steps", "3"}, {"warmup", "9", "3"}}};
   for (const auto& [more, words] : refused) {

@@ -52,9 +52,11 @@ void Doorbell::sleep(std::uint32_t seen, Deadline deadline) {
 }
 
 void Doorbell::clear_event() {
-  words().signalled.store(0);
+  // In this order: the other way round a ring between the two would leave the flag up over an empty
+  // descriptor, and no later ring would write to it.
   std::uint64_t count = 0;
   [[maybe_unused]] const auto got = ::read(event_.get(), &count, sizeof count);
+  words().signalled.store(0);
 }
 
 }  // namespace troupe::tensor
