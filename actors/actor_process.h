@@ -1,8 +1,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -10,11 +8,12 @@
 #include <string>
 
 #include "actors/group_table.h"
+#include "actors/inspect.h"
 #include "actors/mailbox.h"
 #include "actors/progress.h"
+#include "actors/runtime/process.h"
 #include "actors/worker.h"
-#include "transport/control/blob_channel.h"
-#include "transport/control/connection.h"
+#include "transport/control/keys.h"
 #include "transport/tensor/backend.h"
 
 namespace troupe::actors {
@@ -26,11 +25,12 @@ struct ActorOptions {
   std::uint64_t incarnation = 0;  // given by the node agent, so that it knows whom it spawned
   std::string device = "cpu";     // cpu | cuda | cuda:N
   int threads = 1;
-  std::string token;                                       // shown to peers on the tensor plane
+  std::string token;  // of the cluster: shown to the controller, proven to peers (handshake.h)
+  std::optional<control::ClientKeys> keys;                 // for a controller on tcp that asks
   std::chrono::milliseconds transfer_deadline{1'800'000};  // well above what a busy peer may take
 };
 
-/// An actor process: the control thread (this object's io_context) and the work loop.
+/// The process of a stage actor: the runtime's process with doors to the tensor plane and a worker.
 /// The control thread puts what is to be done in order into the mailbox; abort is its second lane:
 /// it ends the epoch's operations at once, so that a work loop stuck in one comes free.
 class ActorProcess {
@@ -43,27 +43,20 @@ class ActorProcess {
 
  private:
   void open_doors();
-  void connect();
+  void make_process();
+  void make_worker();
   void on_message(const wire::Header& header, std::span<const std::byte> payload);
-  void stop(int exit_code, const std::string& why);
-  void tick();
-  control::BlobResult fetch_blob(std::uint64_t id, std::uint64_t bytes,
-                                 std::chrono::milliseconds deadline);
 
   ActorOptions options_;
-  boost::asio::io_context io_;
-  boost::asio::steady_timer timer_;
   at::Device device_;
   std::map<tensor::Backend, std::unique_ptr<tensor::Device>> doors_;
   GroupTable groups_;
   WorkProgress progress_;
   Mailbox mailbox_;
-  control::BlobStore blobs_;
-  std::unique_ptr<control::Connection> connection_;
-  std::unique_ptr<control::BlobConnection> blob_connection_;
+  WorkView view_;
+  std::unique_ptr<runtime::Process> process_;
+  std::unique_ptr<InspectLane> inspect_;
   std::unique_ptr<Worker> worker_;
-  int exit_code_ = 0;
-  bool stopping_ = false;
 };
 
 }  // namespace troupe::actors

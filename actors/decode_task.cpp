@@ -91,14 +91,21 @@ TaskResult Job::decode() {
   return result;
 }
 
-std::vector<wire::BlobRef> Job::progress_blobs(int step, int patch) {
+std::vector<wire::BlobRef> Job::step_blobs(int step, int patch) {
+  const bool left = patch < 0 || patch + 1 == static_cast<int>(begin_.micro_steps.size());
+  if (!left) return {};
+  auto blobs = progress_blobs(step);
+  if (auto boundary = publish_boundary()) blobs.push_back(std::move(*boundary));
+  return blobs;
+}
+
+std::vector<wire::BlobRef> Job::progress_blobs(int step) {
   const auto& request = begin_.request;
-  const bool step_left = patch < 0 || patch + 1 == static_cast<int>(begin_.micro_steps.size());
   const bool asked = request.progress_interval > 0 && (step + 1) % request.progress_interval == 0;
-  if (!step_left || !asked || request.progress_content.empty()) return {};
+  if (!asked || request.progress_content.empty()) return {};
   collect_latents(1);
   if (begin_.vae.degree == 0 || begin_.vae.rank != 0) return {};
-  if (request.progress_content == "latents") return {keep_interim(publish_latents())};
+  if (request.progress_content == "latents") return {keep_newest(interim_, publish_latents())};
   if (begin_.first_image != 0) return {};  // a preview shows the first picture only
   // A rough picture: the decoder on latents shrunk four-fold costs a sixteenth of the real one.
   const auto small =
@@ -108,8 +115,8 @@ std::vector<wire::BlobRef> Job::progress_blobs(int step, int patch) {
   const auto picture =
       models::to_uint8(tools_.stage.vae().decode(small, tick)).to(at::kCPU)[0].contiguous();
   auto png = models::encode_png(picture, {});
-  return {keep_interim(
-      publish("preview", std::move(png), {picture.size(0), picture.size(1), picture.size(2)}))};
+  return {keep_newest(interim_, publish("preview", std::move(png),
+                                        {picture.size(0), picture.size(1), picture.size(2)}))};
 }
 
 }  // namespace troupe::actors

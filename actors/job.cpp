@@ -17,41 +17,79 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Job::Job(wire::BeginJob begin, Tools tools, const at::Tensor& init_latents)
+Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
     : begin_(std::move(begin)), tools_(tools) {
   const auto& spec = tools_.stage.spec();
   const auto& request = begin_.request;
-  sampler_ = models::make_sampler(spec.scheduler, request.sampler, request.steps);
+  patch_size_ = tools_.stage.transformer().patch_size();
+  channels_ = spec.transformer.in_channels;
+  size_ = {request.height / spec.vae.scale_factor(), request.width / spec.vae.scale_factor()};
+  columns_ = size_.latent_width / patch_size_;
+  sampler_ = models::make_sampler(spec.scheduler, request.sampler,
+                                  {.num_steps = request.steps,
+                                   .image_tokens = size_.latent_height / patch_size_ * columns_,
+                                   .even_sigmas = spec.even_sigmas});
   if (sampler_->steps() != request.steps) {
     throw std::invalid_argument(
         "[actor] sampler options make " + std::to_string(sampler_->steps()) + " steps of the " +
         std::to_string(request.steps) + " asked for: ask for another number");
   }
-  patch_size_ = tools_.stage.transformer().patch_size();
-  channels_ = spec.transformer.in_channels;
-  size_ = {request.height / spec.vae.scale_factor(), request.width / spec.vae.scale_factor()};
-  columns_ = size_.latent_width / patch_size_;
   if (first_stage() || last_stage() || begin_.vae.degree > 0) {
-    const auto pictures =
-        static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
-    const auto draw = request.noise_dtype == "model" ? tools_.stage.dtype() : at::kFloat;
-    const auto noise =
-        init_latents.defined()
-            ? init_latents
-            : draw_noise(request.seed,
-                         {pictures, channels_, size_.latent_height, size_.latent_width}, draw);
-    latents_ =
-        (noise.slice(0, begin_.first_image, begin_.last_image) * sampler_->init_noise_sigma())
-            .to(tools_.stage.device())
-            .contiguous();
+    if (begin_.first_step > 0) {
+      latents_ = beginning.boundary[0].to(tools_.stage.device()).contiguous();
+    } else {
+      draw_latents(beginning.init_latents);
+    }
   }
   if (last_stage()) sampler_states_.resize(begin_.micro_steps.size());
+  if (last_stage() && begin_.first_step > 0) restore_histories(beginning.boundary);
   attention_ = make_attention();
   if (begin_.groups.tp != 0) {
     sums_ = std::make_unique<GroupSum>(group(begin_.groups.tp),
                                        [this](const tensor::Work& work) { wait(work); });
   } else {
     sums_ = std::make_unique<models::WholeWeights>();
+  }
+}
+
+NoiseSource Job::make_noise() const {
+  const auto& request = begin_.request;
+  const auto pictures =
+      static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
+  const auto type = request.noise_dtype == "model" ? tools_.stage.dtype() : at::kFloat;
+  return {request.seed, {pictures, channels_, size_.latent_height, size_.latent_width}, type};
+}
+
+void Job::draw_latents(const at::Tensor& init_latents) {
+  const auto noise = init_latents.defined() ? init_latents : make_noise().draw();
+  latents_ = (noise.slice(0, begin_.first_image, begin_.last_image) * sampler_->init_noise_sigma())
+                 .to(tools_.stage.device())
+                 .contiguous();
+}
+
+at::Tensor Job::step_noise(int step) {
+  if (!sampler_->noise_needed(step)) return {};
+  if (!noise_) {
+    noise_ = make_noise();
+    if (begin_.request.init_latents_blob == 0) noise_->draw();  // what the latents began with
+  }
+  while (noise_step_ < step) {
+    if (!sampler_->noise_needed(++noise_step_)) continue;
+    const auto drawn = noise_->draw();
+    if (noise_step_ == step)
+      step_noise_ = drawn.slice(0, begin_.first_image, begin_.last_image).to(tools_.stage.device());
+  }
+  return step_noise_;
+}
+
+void Job::restore_histories(const at::Tensor& boundary) {
+  for (int micro = 0; micro < static_cast<int>(begin_.micro_steps.size()); ++micro) {
+    const auto rows = own_rows(micro);
+    if (rows.empty()) continue;
+    for (std::int64_t i = 1; i < boundary.size(0); ++i) {
+      sampler_states_[micro].history.push_back(
+          gather_rows(boundary[i].to(latents_.device()), rows).contiguous());
+    }
   }
 }
 
@@ -68,9 +106,9 @@ std::unique_ptr<SequenceAttention> Job::make_attention() {
     using Freshness = models::KvStore::Freshness;
     store = std::make_unique<models::KvStore>(
         models::KvStore::Shape{
-            .blocks = transformer.part().blocks,
+            .blocks = transformer.attentions(),
             .batch = images() * branches(),
-            .tokens = size_.latent_height / patch_size_ * columns_,
+            .tokens = text_tokens() + size_.latent_height / patch_size_ * columns_,
             .heads = exchange ? exchange->own_heads() : transformer.heads(),
             .head_dim = transformer.head_dim(),
             .freshness = step_before ? Freshness::step_before : Freshness::newest,
@@ -94,8 +132,22 @@ Job::~Job() {
     tools_.blobs.remove(id);
 }
 
+bool Job::guided() const {
+  return tools_.stage.spec().has_branches(begin_.request.guidance_scale);
+}
+
+std::int64_t Job::text_tokens() const {
+  return tools_.stage.spec().transformer.joint_tokens(begin_.request.max_sequence_length);
+}
+
+spec::TextShare Job::text_of(int patch, int sequence_rank) const {
+  return spec::text_share(text_tokens(), patch,
+                          {sequence_rank, begin_.ring.degree, begin_.ulysses.degree},
+                          begin_.request.method == "distrifusion");
+}
+
 std::int64_t Job::branches() const {
-  return begin_.request.guidance_scale > 1 && begin_.cfg.degree == 1 ? 2 : 1;
+  return guided() && begin_.cfg.degree == 1 ? 2 : 1;
 }
 
 at::Tensor Job::rows_view(const at::Tensor& latents, models::TokenRows rows) const {
@@ -134,6 +186,20 @@ void Job::wait(const tensor::Work& work) {
       tools_.progress.tick_in(begin_.epoch);  // waiting is no hanging
   }
   peer_wait_seconds_ += seconds_since(start);
+  note_wait(start);
+}
+
+void Job::note_wait(std::chrono::steady_clock::time_point start) {
+  constexpr std::size_t kMost = 64;
+  const auto ns = [](std::chrono::steady_clock::time_point time) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  };
+  const auto end = ns(std::chrono::steady_clock::now());
+  if (waits_.size() < kMost) {
+    waits_.push_back({ns(start), end});
+  } else {
+    waits_.back().end_ns = end;
+  }
 }
 
 bool Job::wait_slice(const tensor::Work& work, tensor::Deadline last) {
@@ -161,9 +227,10 @@ void Job::post_receive(Place place) {
     transfer.tensor = at::empty({images(), channels_, rows * patch_size_, size_.latent_width},
                                 options.dtype(at::kFloat));
   } else {
-    transfer.tensor = at::empty(
-        {items.end - items.begin, rows * columns_, tools_.stage.transformer().hidden_width()},
-        options.dtype(tools_.stage.dtype()));
+    const auto tokens = own_text(place.patch).size() + rows * columns_;
+    transfer.tensor =
+        at::empty({items.end - items.begin, tokens, tools_.stage.transformer().input_width()},
+                  options.dtype(tools_.stage.dtype()));
   }
   if (transfer.tensor.numel() > 0)
     transfer.work = group(begin_.groups.previous)->receive(transfer.tensor, 0);
@@ -242,15 +309,34 @@ wire::BlobRef Job::publish(const std::string& name, std::string bytes,
   return ref;
 }
 
-wire::BlobRef Job::keep_interim(wire::BlobRef blob) {
+wire::BlobRef Job::keep_newest(std::deque<control::BlobId>& kind, wire::BlobRef blob) {
   constexpr std::size_t kKept = 2;
-  interim_.push_back(blob.id);
-  if (interim_.size() > kKept) {
-    tools_.blobs.remove(interim_.front());
-    std::erase(published_, interim_.front());
-    interim_.pop_front();
+  kind.push_back(blob.id);
+  if (kind.size() > kKept) {
+    tools_.blobs.remove(kind.front());
+    std::erase(published_, kind.front());
+    kind.pop_front();
   }
   return blob;
+}
+
+std::optional<wire::BlobRef> Job::publish_boundary() {
+  const auto rows = own_rows(-1);
+  if (begin_.cfg.rank != 0 || begin_.tp.rank != 0 || rows.empty()) return std::nullopt;
+  std::vector<at::Tensor> parts{gather_rows(latents_, rows)};
+  std::size_t history = 0;
+  for (const auto& state : sampler_states_)
+    history = std::max(history, state.history.size());
+  for (std::size_t i = 0; i < history; ++i) {
+    std::vector<at::Tensor> of_rows;
+    for (int micro = 0; micro < static_cast<int>(begin_.micro_steps.size()); ++micro) {
+      if (!own_rows(micro).empty()) of_rows.push_back(sampler_states_[micro].history.at(i));
+    }
+    parts.push_back(at::cat(of_rows, 2));
+  }
+  const auto all = at::stack(parts).to(at::kCPU, at::kFloat).contiguous();
+  std::string bytes(static_cast<const char*>(all.const_data_ptr()), all.nbytes());
+  return keep_newest(boundaries_, publish("boundary", std::move(bytes), all.sizes().vec()));
 }
 
 wire::BlobRef Job::publish_latents() {

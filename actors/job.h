@@ -6,18 +6,22 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "actors/group_table.h"
+#include "actors/noise.h"
 #include "actors/parallel/sequence_attention.h"
 #include "actors/progress.h"
 #include "actors/rows.h"
 #include "actors/stage.h"
 #include "models/samplers/sampler.h"
+#include "models/spec/text_share.h"
 #include "transport/control/blob_store.h"
 #include "transport/wire/actor_messages.h"
+#include "transport/wire/inspect_messages.h"
 
 namespace troupe::actors {
 
@@ -48,9 +52,13 @@ class Job {
     auto operator<=>(const Place&) const = default;
   };
 
-  /// `init_latents` is undefined, or float32 [n, C, h, w] of the whole batch. Throws one line when
-  /// something the request asks for cannot be had (sampler options, memory).
-  Job(wire::BeginJob begin, Tools tools, const at::Tensor& init_latents);
+  /// What the latents begin with, where it is not noise; undefined tensors where it is.
+  struct Beginning {
+    at::Tensor init_latents;  // float32 [n, C, h, w] of the whole batch
+    at::Tensor boundary;      // as assemble_boundary gives it, of this replica's pictures
+  };
+  /// Throws one line when something the request asks for cannot be had (sampler options, memory).
+  Job(wire::BeginJob begin, Tools tools, const Beginning& beginning);
   ~Job();
 
   const wire::BeginJob& begin() const { return begin_; }
@@ -63,16 +71,41 @@ class Job {
 
   std::uint64_t kv_bytes() const;
   double peer_wait_seconds() const { return peer_wait_seconds_; }
+  /// When the tasks since the last call waited for peers; past a bound the last wait stands for the
+  /// rest.
+  std::vector<wire::ClockSpan> take_waits() { return std::exchange(waits_, {}); }
+
+  /// What it keeps, by name, for those who look (job_tensors.cpp).
+  std::vector<std::pair<std::string, at::Tensor>> tensors() const;
+  /// Its own rows of the latents, float32 on the CPU, and which rows they are.
+  std::pair<at::Tensor, std::vector<wire::LatentRun>> latent_rows() const;
+  /// [pictures, channels, rows, columns] of its whole pictures.
+  std::vector<std::int64_t> latent_shape() const { return latents_.sizes().vec(); }
+  /// The next micro-step meets a NaN, as if it had computed one.
+  void poison() { poisoned_ = true; }
 
  private:
   struct Transfer {
     at::Tensor tensor;
     tensor::Work work;
   };
+  NoiseSource make_noise() const;
+  void draw_latents(const at::Tensor& init_latents);
+  /// [n, C, h, w] that the sampler adds at this step; undefined where it adds none. Steps only go
+  /// forward. A job that is taken up again draws what came before, too, and drops it.
+  at::Tensor step_noise(int step);
+  void restore_histories(const at::Tensor& boundary);
   bool first_stage() const { return begin_.stage.rank == 0; }
   bool last_stage() const { return begin_.stage.rank + 1 == begin_.stage.degree; }
   std::int64_t images() const { return begin_.last_image - begin_.first_image; }
+  /// A negative branch is computed beside the positive one.
+  bool guided() const;
   std::int64_t branches() const;
+  /// Text tokens that are part of the sequence; 0 where the text is cross-attended to.
+  std::int64_t text_tokens() const;
+  /// Those of them that a rank computes in a micro-step.
+  spec::TextShare text_of(int patch, int sequence_rank) const;
+  spec::TextShare own_text(int patch) const { return text_of(patch, sequence_rank()); }
   int sequence_rank() const {
     return begin_.ring.rank * begin_.ulysses.degree + begin_.ulysses.rank;
   }
@@ -87,14 +120,23 @@ class Job {
   tensor::Deadline deadline() const { return tensor::within(tools_.transfer_deadline); }
 
   void wait(const tensor::Work& work);
+  void note_wait(std::chrono::steady_clock::time_point start);
   /// Waits a second at most; false when the operation is still under way then.
   static bool wait_slice(const tensor::Work& work, tensor::Deadline last);
   at::Tensor take_transfer(Place place);
   void prune_sends();
-  void keep_caption(const at::Tensor& states, const at::Tensor& lengths);
+  void keep_caption(const models::Caption& caption, const at::Tensor& lengths);
   std::unique_ptr<SequenceAttention> make_attention();
   /// Batch items (branches × pictures) that a micro-step computes.
   wire::RowRange items_of(Place place) const;
+  /// The text of those batch items.
+  std::shared_ptr<const models::CaptionCache> caption_of(wire::RowRange items) const;
+  /// The step takes the whole picture at once, not patch by patch.
+  bool is_whole(int step) const;
+  /// It does so after the warm-up, from an empty K,V store.
+  bool is_refill(int step) const;
+  /// Takes what the last stage sent of the step before.
+  void take_latents(Place place);
   at::Tensor embed_patch(Place place, const RowRuns& rows);
   at::Tensor run_blocks(at::Tensor hidden, Place place);
   at::Tensor project(const at::Tensor& hidden, const RowRuns& rows) const;
@@ -113,8 +155,13 @@ class Job {
   wire::BlobRef publish(const std::string& name, std::string bytes,
                         std::vector<std::int64_t> shape);
   wire::BlobRef publish_latents();
-  wire::BlobRef keep_interim(wire::BlobRef blob);
-  std::vector<wire::BlobRef> progress_blobs(int step, int patch);
+  /// Forgets all but the newest two of its kind.
+  wire::BlobRef keep_newest(std::deque<control::BlobId>& kind, wire::BlobRef blob);
+  /// What is left for the controller at the end of a step: previews where they are asked for, and
+  /// the own rows' latents and sampler history, so that the job can be taken up again.
+  std::vector<wire::BlobRef> step_blobs(int step, int patch);
+  std::vector<wire::BlobRef> progress_blobs(int step);
+  std::optional<wire::BlobRef> publish_boundary();
   std::vector<std::pair<std::string, std::string>> picture_text(std::int64_t image) const;
 
   wire::BeginJob begin_;
@@ -126,18 +173,24 @@ class Job {
   std::int64_t channels_;
   at::Tensor
       latents_;  // [n, C, h, w] float32; at first and last stage own rows count, at decoders all
+  std::optional<NoiseSource> noise_;  // once a step has needed some
+  at::Tensor step_noise_;             // of step noise_step_, or of the last one that needed it
+  int noise_step_ = -1;
   std::vector<models::SamplerState> sampler_states_;  // one a micro-step, at the last stage
-  std::unique_ptr<models::CaptionCache> caption_;
+  std::shared_ptr<const models::CaptionCache> caption_;
   std::unique_ptr<SequenceAttention> attention_;
   std::unique_ptr<models::TensorParallelPort> sums_;
   std::unique_ptr<models::StepCondition> condition_;
-  std::pair<int, std::int64_t> condition_of_{-1, 0};  // its step and batch
+  std::pair<int, wire::RowRange> condition_of_{-1, {}};  // its step and batch items
   std::vector<at::Tensor> predicted_parts_;
   std::map<Place, Transfer> inbox_;
   std::vector<tensor::Work> sends_;
   std::vector<control::BlobId> published_;  // nobody needs them after the job
-  std::deque<control::BlobId> interim_;  // previews and latents of steps: only the newest are kept
+  std::deque<control::BlobId> interim_;     // previews and latents of steps
+  std::deque<control::BlobId> boundaries_;
   double peer_wait_seconds_ = 0;
+  std::vector<wire::ClockSpan> waits_;
+  bool poisoned_ = false;
 };
 
 }  // namespace troupe::actors

@@ -15,9 +15,9 @@ class LiveAttention : public models::AttentionPort {
   LiveAttention(models::AttentionPort& inner, std::function<void()> tick)
       : inner_(inner), tick_(std::move(tick)) {}
 
-  at::Tensor attend(int block, const at::Tensor& qkv) override {
+  at::Tensor attend(int slot, const at::Tensor& qkv, models::Attend to) override {
     tick_();
-    return inner_.attend(block, qkv);
+    return inner_.attend(slot, qkv, to);
   }
 
  private:

@@ -1,55 +1,37 @@
 #include "actors/mailbox.h"
 
+#include <algorithm>
+
 namespace troupe::actors {
 
-void Mailbox::put(Letter letter) {
-  {
-    std::lock_guard lock(mutex_);
-    if (closed_) return;
-    letters_.push_back(std::move(letter));
-  }
-  filled_.notify_one();
+bool Mailbox::put_between(std::shared_ptr<Inspection> inspection) {
+  constexpr std::size_t kMost = 16;
+  return runtime::Mailbox<Letter>::put_between({{}, std::move(inspection)}, kMost);
 }
 
-std::optional<Letter> Mailbox::take() {
-  std::unique_lock lock(mutex_);
-  // The control thread closes the mailbox when the controller is lost, so this wait ends within its
-  // heartbeat timeout.
-  filled_.wait(lock, [this] { return closed_ || !letters_.empty(); });
-  if (closed_) return std::nullopt;
-  Letter letter = std::move(letters_.front());
-  letters_.pop_front();
-  return letter;
-}
-
-std::vector<wire::Command> Mailbox::take_receives(std::uint64_t job) {
-  std::vector<wire::Command> receives;
-  std::lock_guard lock(mutex_);
-  for (auto letter = letters_.begin(); letter != letters_.end();) {
-    const auto* entry = std::get_if<TaskEntry>(&letter->content);
-    if (!entry) break;
-    if (!entry->command.receive || entry->command.job != job) {
-      ++letter;
-      continue;
+std::vector<TaskEntry> Mailbox::take_receives(std::uint64_t epoch) {
+  return with([&](auto& letters) {
+    std::vector<TaskEntry> receives;
+    for (auto letter = letters.begin(); letter != letters.end();) {
+      const auto* entry = std::get_if<TaskEntry>(&letter->content);
+      if (!entry) break;
+      if (!entry->command.receive || entry->epoch != epoch) {
+        ++letter;
+        continue;
+      }
+      receives.push_back(*entry);
+      letter = letters.erase(letter);
     }
-    receives.push_back(entry->command);
-    letter = letters_.erase(letter);
-  }
-  return receives;
+    return receives;
+  });
 }
 
-void Mailbox::close() {
-  {
-    std::lock_guard lock(mutex_);
-    closed_ = true;
-    letters_.clear();
-  }
-  filled_.notify_all();
-}
-
-std::size_t Mailbox::size() const {
-  std::lock_guard lock(mutex_);
-  return letters_.size();
+std::size_t Mailbox::look(std::size_t most, const std::function<void(const Letter&)>& show) const {
+  return with([&](const auto& letters) {
+    for (std::size_t i = 0; i < std::min(most, letters.size()); ++i)
+      show(letters[i]);
+    return letters.size();
+  });
 }
 
 }  // namespace troupe::actors

@@ -1,12 +1,11 @@
 #pragma once
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <mutex>
-#include <optional>
+#include <functional>
+#include <memory>
 #include <variant>
 #include <vector>
 
+#include "actors/runtime/mailbox.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/envelope.h"
 
@@ -18,33 +17,28 @@ struct TaskEntry {
   wire::Command command;
 };
 
+struct Inspection;  // inspect.h
+
 /// One entry of the mailbox. `header` is that of the request to answer, where it is one.
 struct Letter {
   wire::Header header;
   std::variant<wire::LoadStage, wire::ConnectGroups, wire::BeginJob, wire::EndJob, wire::Unload,
-               wire::AbortEpoch, TaskEntry>
+               wire::AbortEpoch, TaskEntry, std::shared_ptr<Inspection>>
       content;
 };
 
-/// The actor's single ordered mailbox: filled by the control thread, emptied by the work loop.
-/// Thread-safe.
-class Mailbox {
+/// The stage actor's mailbox: the runtime's, and what stages ask of it. Thread-safe.
+class Mailbox : public runtime::Mailbox<Letter> {
  public:
-  void put(Letter letter);
-  /// The next letter; waits until there is one. Nothing once the mailbox is closed.
-  std::optional<Letter> take();
-  /// Takes out the job's receives that lie ahead, in their order, up to the next letter that is no
-  /// task: so that their tensors may arrive while what stands before them is computed. Never waits.
-  std::vector<wire::Command> take_receives(std::uint64_t job);
-  /// Ends all waiting; letters still inside are dropped.
-  void close();
-  std::size_t size() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::condition_variable filled_;
-  std::deque<Letter> letters_;
-  bool closed_ = false;
+  /// To be taken before every other letter. False when too many wait already.
+  bool put_between(std::shared_ptr<Inspection> inspection);
+  /// Takes out the receives that lie ahead, in their order, up to the next letter that is no task:
+  /// so that their tensors may arrive while what stands before them is computed. Those of all jobs
+  /// of the epoch, since they share its edges and the order on an edge is one over all jobs. Never
+  /// waits.
+  std::vector<TaskEntry> take_receives(std::uint64_t epoch);
+  /// Shows the first `most` letters in order; answers how many there are in all.
+  std::size_t look(std::size_t most, const std::function<void(const Letter&)>& show) const;
 };
 
 }  // namespace troupe::actors

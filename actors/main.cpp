@@ -1,39 +1,24 @@
 #include <ATen/Parallel.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <thread>
+#include <string_view>
 
 #include "actors/actor_process.h"
-
-namespace {
-
-/// The actor ends with the process that spawned it, whatever happens to that one.
-void die_with_parent(pid_t parent) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (parent > 0 && getppid() != parent) std::_Exit(3);
-}
-
-/// Leaves without waiting for a work loop that may be deep in a computation: the kernel takes
-/// everything back.
-[[noreturn]] void leave(int code) {
-  std::fflush(nullptr);
-  std::_Exit(code);
-}
-
-}  // namespace
+#include "actors/runtime/host_main.h"
+#include "actors/runtime/process.h"
 
 int main(int argc, char** argv) {
+  // A user's actor whose class needs LibTorch.
+  if (argc > 1 && std::string_view(argv[1]) == "--host")
+    return troupe::runtime::host_main(argc, argv);
   CLI::App app{
       "troupe-actor: one actor of a troupe cluster. Node agents start it; use `troupe start` or "
       "`troupe run`."};
   troupe::actors::ActorOptions options;
-  pid_t parent = 0;
+  int parent = 0;
   app.add_option("--control", options.control_endpoint, "control plane of the controller")
       ->required();
   app.add_option("--blobs", options.blob_endpoint, "blob channel of the controller")->required();
@@ -43,20 +28,21 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
   app.add_option("--parent", parent, "pid of the node agent");
   CLI11_PARSE(app, argc, argv);
-  die_with_parent(parent);
-  signal(SIGINT,
-         SIG_IGN);  // a terminal's Ctrl-C is for the controller, which ends its actors in order
-  signal(SIGPIPE, SIG_IGN);
+  troupe::runtime::begin_as_child(parent);
   if (const char* token = std::getenv("TROUPE_TOKEN")) options.token = token;
   try {
+    if (const char* keys = std::getenv("TROUPE_CONTROL_KEYS"))
+      options.keys = troupe::control::client_keys_from(keys, "the node agent");
+    unsetenv("TROUPE_TOKEN");
+    unsetenv("TROUPE_CONTROL_KEYS");
     at::set_num_threads(options.threads);
     at::set_num_interop_threads(1);
     troupe::actors::ActorProcess actor(options);
-    leave(actor.run());
+    troupe::runtime::leave(actor.run());
   } catch (const std::exception& error) {
     const std::string text = error.what();
     std::fprintf(stderr, "troupe-actor %u: %s\n", options.id,
                  text.substr(0, text.find('\n')).c_str());
-    leave(1);
+    troupe::runtime::leave(1);
   }
 }

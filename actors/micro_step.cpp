@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -12,12 +13,13 @@ TaskResult Job::micro_step(Place place) {
   const auto rows = own_rows(place.patch);
   at::Tensor hidden = first_stage() ? embed_patch(place, rows) : take_transfer(place);
   hidden = run_blocks(std::move(hidden), place);
+  if (std::exchange(poisoned_, false)) hidden.flatten().slice(0, 0, 1).fill_(NAN);
   if (!last_stage()) {
     require_finite(hidden, "hidden state at " + place_text(place));
     send_on(hidden, true);
     return {};
   }
-  auto prediction = project(hidden, rows);
+  auto prediction = project(hidden.slice(1, own_text(place.patch).size()), rows);
   require_finite(prediction, "prediction at " + place_text(place));
   prediction = join_parts(std::move(prediction), place);
   if (!prediction.defined()) return {};
@@ -25,7 +27,7 @@ TaskResult Job::micro_step(Place place) {
   const bool needed = begin_.stage.degree > 1 && place.step + 1 < begin_.request.steps;
   send_on(needed ? gather_rows(latents_, rows).clone(at::MemoryFormat::Contiguous) : at::Tensor(),
           needed);
-  return {.blobs = progress_blobs(place.step, place.patch), .warnings = {}};
+  return {.blobs = step_blobs(place.step, place.patch), .warnings = {}};
 }
 
 at::Tensor Job::join_parts(at::Tensor prediction, Place place) {
@@ -37,19 +39,38 @@ at::Tensor Job::join_parts(at::Tensor prediction, Place place) {
   return all;
 }
 
-at::Tensor Job::embed_patch(Place place, const RowRuns& rows) {
+bool Job::is_refill(int step) const {
+  const auto& refills = begin_.request.refill_steps;
+  return std::binary_search(refills.begin(), refills.end(), step);
+}
+
+bool Job::is_whole(int step) const {
+  const auto& request = begin_.request;
+  return request.method == "exact" || step < request.warmup_steps || is_refill(step);
+}
+
+void Job::take_latents(Place place) {
   const auto [step, patch, part] = place;
-  if (begin_.stage.degree > 1 && step > 0 && part == 0) {
-    // After the last synchronous step the whole picture comes at once, before the first patch.
-    const bool after_whole = patch >= 0 && step == begin_.request.warmup_steps;
-    if (after_whole && patch == 0) {
-      scatter_rows(latents_, own_rows(-1), take_transfer({step, -1, 0}));
-    }
-    if (!after_whole) scatter_rows(latents_, rows, take_transfer(place));
+  if (begin_.stage.degree == 1 || step == begin_.first_step) return;
+  if (is_whole(step - 1)) {
+    // The whole picture comes at once, before the first part or patch.
+    if (part == 0 && patch <= 0) scatter_rows(latents_, own_rows(-1), take_transfer({step, -1, 0}));
+    return;
   }
+  for (int micro = 0; micro < static_cast<int>(begin_.micro_steps.size()); ++micro) {
+    const bool needed = patch < 0 ? part == 0 : micro == patch;
+    if (needed) scatter_rows(latents_, own_rows(micro), take_transfer({step, micro, 0}));
+  }
+}
+
+at::Tensor Job::embed_patch(Place place, const RowRuns& rows) {
+  const int step = place.step;
+  take_latents(place);
   const auto items = items_of(place);
   const auto& transformer = tools_.stage.transformer();
   std::vector<at::Tensor> tokens;
+  if (const auto text = own_text(place.patch); text.size() > 0)
+    tokens.push_back(transformer.embed_text(*caption_of(items), text.begin, text.end));
   for (const auto& run : rows) {
     auto input =
         sampler_->scale_model_input(rows_view(latents_, run), step).to(tools_.stage.dtype());
@@ -64,24 +85,33 @@ at::Tensor Job::embed_patch(Place place, const RowRuns& rows) {
 }
 
 at::Tensor Job::run_blocks(at::Tensor hidden, Place place) {
-  if (!caption_) throw std::logic_error("[actor] a micro-step came before the text");
   const auto& transformer = tools_.stage.transformer();
   const auto items = items_of(place);
-  const std::pair<int, std::int64_t> of{place.step, items.end - items.begin};
-  if (condition_of_ != of) {
-    condition_ = transformer.condition(sampler_->timestep(place.step), of.second, size_);
-    condition_of_ = of;
+  const auto caption = caption_of(items);
+  if (condition_of_ != std::pair{place.step, items}) {
+    condition_ = transformer.condition(
+        {sampler_->timestep(place.step), begin_.request.guidance_scale, size_}, *caption);
+    condition_of_ = {place.step, items};
   }
   std::vector<models::TokenRuns> tokens;
-  for (int rank = 0; rank < sequence_degree(); ++rank)
-    tokens.push_back(tokens_of(rows_of(begin_.micro_steps, place.patch, rank), columns_));
+  for (int rank = 0; rank < sequence_degree(); ++rank) {
+    const auto text = text_of(place.patch, rank);
+    const auto rows = rows_of(begin_.micro_steps, place.patch, rank);
+    tokens.push_back(tokens_of(rows, columns_, text_tokens(), {text.begin, text.end}));
+  }
+  if (is_refill(place.step) && place.part == 0) attention_->forget();
   attention_->begin(tokens, place.step, place.patch < 0, place.step + 1 == begin_.request.steps,
-                    items.begin);
+                    items.begin, text_tokens());
   LiveAttention attention(*attention_, [this] { tools_.progress.tick_in(begin_.epoch); });
-  const bool some = of.second < images() * branches();
-  const auto part = some ? caption_->items(items.begin, items.end) : nullptr;
-  return transformer.run_blocks(std::move(hidden), *condition_, some ? *part : *caption_, attention,
-                                *sums_);
+  const auto text = own_text(place.patch);
+  const models::CallTokens call{size_, own_rows(place.patch), text.begin, text.end};
+  return transformer.run_blocks(std::move(hidden), call, *condition_, *caption, attention, *sums_);
+}
+
+std::shared_ptr<const models::CaptionCache> Job::caption_of(wire::RowRange items) const {
+  if (!caption_) throw std::logic_error("[actor] a micro-step came before the text");
+  if (items.end - items.begin == caption_->batch()) return caption_;
+  return caption_->items(items.begin, items.end);
 }
 
 at::Tensor Job::project(const at::Tensor& hidden, const RowRuns& rows) const {
@@ -101,7 +131,7 @@ at::Tensor Job::project(const at::Tensor& hidden, const RowRuns& rows) const {
 
 at::Tensor Job::guide(at::Tensor prediction) {
   const double scale = begin_.request.guidance_scale;
-  if (scale <= 1) return prediction;
+  if (!guided()) return prediction;
   at::Tensor negative;
   at::Tensor positive;
   if (begin_.cfg.degree == 1) {
@@ -119,6 +149,7 @@ at::Tensor Job::guide(at::Tensor prediction) {
 }
 
 void Job::sample(int step, int patch, const at::Tensor& prediction) {
+  const auto noise = step_noise(step);
   std::int64_t offset = 0;
   for (int micro = 0; micro < static_cast<int>(begin_.micro_steps.size()); ++micro) {
     if (patch >= 0 && micro != patch) continue;
@@ -127,9 +158,10 @@ void Job::sample(int step, int patch, const at::Tensor& prediction) {
       auto target = rows_view(latents_, run);
       const auto out = prediction.slice(2, offset, offset + count);
       auto& state = sampler_states_[micro];
-      // As in diffusers' PixArt pipeline, a single step ends at the clean picture.
-      target.copy_(begin_.request.steps == 1 ? sampler_->clean(state, step, out, target)
-                                             : sampler_->step(state, step, out, target));
+      const bool clean = begin_.request.steps == 1 && tools_.stage.spec().one_step_is_clean;
+      const auto own_noise = noise.defined() ? rows_view(noise, run) : noise;
+      target.copy_(clean ? sampler_->clean(state, step, out, target, own_noise)
+                         : sampler_->step(state, step, out, target, own_noise));
       offset += count;
     }
   }

@@ -5,9 +5,14 @@
 
 namespace troupe::actors {
 
-at::Tensor draw_noise(std::uint64_t seed, at::IntArrayRef shape, at::ScalarType draw_type) {
-  auto generator = at::detail::createCPUGenerator(seed);
-  return at::randn(shape, generator, at::TensorOptions().dtype(draw_type)).to(at::kFloat);
+NoiseSource::NoiseSource(std::uint64_t seed, std::vector<std::int64_t> shape,
+                         at::ScalarType draw_type)
+    : generator_(at::detail::createCPUGenerator(seed)),
+      shape_(std::move(shape)),
+      draw_type_(draw_type) {}
+
+at::Tensor NoiseSource::draw() {
+  return at::randn(shape_, generator_, at::TensorOptions().dtype(draw_type_)).to(at::kFloat);
 }
 
 }  // namespace troupe::actors

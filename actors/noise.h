@@ -1,14 +1,27 @@
 #pragma once
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace troupe::actors {
 
-/// Unit-variance noise of a whole batch [n, C, h, w], float32, drawn at once from torch's CPU
-/// generator as diffusers does, so that a seed means the same picture there and here. `draw_type`
-/// is float32, or the compute type when the request asks for the noise that a half-precision
-/// pipeline of diffusers would draw.
-at::Tensor draw_noise(std::uint64_t seed, at::IntArrayRef shape, at::ScalarType draw_type);
+/// Unit-variance noise of a whole batch [n, C, h, w], draw after draw from torch's CPU generator as
+/// diffusers does it, so that a seed means the same picture there and here.
+class NoiseSource {
+ public:
+  /// `draw_type` is float32, or the compute type when the request asks for the noise that a
+  /// half-precision pipeline of diffusers would draw.
+  NoiseSource(std::uint64_t seed, std::vector<std::int64_t> shape, at::ScalarType draw_type);
+
+  /// The next one, float32.
+  at::Tensor draw();
+
+ private:
+  at::Generator generator_;
+  std::vector<std::int64_t> shape_;
+  at::ScalarType draw_type_;
+};
 
 }  // namespace troupe::actors

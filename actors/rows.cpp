@@ -25,10 +25,12 @@ std::int64_t count_rows(const RowRuns& rows) {
   return count;
 }
 
-models::TokenRuns tokens_of(const RowRuns& rows, std::int64_t columns) {
+models::TokenRuns tokens_of(const RowRuns& rows, std::int64_t columns, std::int64_t text_tokens,
+                            models::TokenRun text) {
   models::TokenRuns tokens;
+  if (text.size() > 0) tokens.push_back(text);
   for (const auto& run : rows)
-    tokens.push_back({run.begin * columns, run.end * columns});
+    tokens.push_back({text_tokens + run.begin * columns, text_tokens + run.end * columns});
   return tokens;
 }
 

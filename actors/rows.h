@@ -16,6 +16,9 @@ RowRuns rows_of(const std::vector<wire::RowShares>& micro_steps, int micro_step,
 
 std::int64_t count_rows(const RowRuns& rows);
 
-models::TokenRuns tokens_of(const RowRuns& rows, std::int64_t columns);
+/// The tokens of those rows; `text` of the `text_tokens` that stand before the picture's come
+/// first.
+models::TokenRuns tokens_of(const RowRuns& rows, std::int64_t columns, std::int64_t text_tokens = 0,
+                            models::TokenRun text = {});
 
 }  // namespace troupe::actors

@@ -7,8 +7,13 @@
 
 #include "models/safetensors.h"
 #include "models/spec/fingerprint.h"
+#include "models/text/bert_model.h"
+#include "models/text/bert_tokenizer.h"
 #include "models/text/clean_caption.h"
+#include "models/text/clip_text_model.h"
+#include "models/text/clip_tokenizer.h"
 #include "models/text/t5_encoder.h"
+#include "models/text/tokenizer.h"
 #include "models/text/unicode.h"
 
 namespace troupe::actors {
@@ -56,28 +61,61 @@ void Stage::check_unchanged() const {
                            ": its files have changed since the job was accepted: submit it again");
 }
 
+models::EncoderOutput Stage::encode(const spec::TextEncoderSpec& encoder,
+                                    const std::vector<std::string>& prompts, int max_length,
+                                    std::vector<std::string>& cut, const Tick& tick) const {
+  models::EncoderOutput out;
+  out.tokens = encoder.tokens > 0 ? encoder.tokens : max_length;
+  if (encoder.absent) return out;
+  const auto count = [&](int, int) { tick(); };
+  const models::WeightStore weights(encoder.weights);
+  models::Tokenized tokens;
+  if (const auto* clip = std::get_if<spec::ClipSpec>(&encoder.config)) {
+    tokens = models::ClipTokenizer::load(encoder.tokenizer.folder).tokenize(prompts, out.tokens);
+    const models::ClipTextModel model(*clip, weights, dtype_, device_);
+    const auto states = model.encode(models::text_batch(tokens).ids, 1, count);
+    out.states = states.hidden;
+    out.pooled = states.pooled;
+  } else if (const auto* bert = std::get_if<spec::BertSpec>(&encoder.config)) {
+    tokens = models::BertTokenizer::load(encoder.tokenizer.folder).tokenize(prompts, out.tokens);
+    const auto batch = models::text_batch(tokens);
+    const models::BertModel model(*bert, weights, dtype_, device_);
+    out.states = model.encode(batch.ids, batch.mask, count);
+  } else {
+    tokens = models::Tokenizer::load(encoder.tokenizer).tokenize(prompts, out.tokens);
+    const auto batch = models::text_batch(tokens);
+    const models::T5Encoder model(std::get<spec::T5Spec>(encoder.config), weights, dtype_, device_);
+    if (encoder.use == spec::TextUse::masked_states) {
+      // Padding past the longest prompt is masked everywhere, so it is not computed at all.
+      const auto longest = *std::max_element(tokens.lengths.begin(), tokens.lengths.end());
+      out.states =
+          model.encode(batch.ids.slice(1, 0, longest), batch.mask.slice(1, 0, longest), count);
+    } else {
+      const bool masked = encoder.use == spec::TextUse::padded_states;
+      out.states = model.encode(batch.ids, masked ? batch.mask : at::Tensor(), count);
+    }
+  }
+  out.lengths = at::tensor(tokens.lengths, at::kLong);
+  // What the longest encoder could not take is what was cut.
+  cut = tokens.cut;
+  return out;
+}
+
 EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length,
                                bool clean_caption, const Tick& tick) const {
-  const auto captions = prepared(prompts, clean_caption);
-  const auto tokenizer = models::Tokenizer::load(spec_.tokenizer);
-  const auto tokens = tokenizer.tokenize(captions, max_length);
+  const auto captions = spec_.pixart_customs ? prepared(prompts, clean_caption) : prompts;
   EncodedText text;
-  text.cut = tokens.cut;
-  // Padding past the longest prompt is masked everywhere, so it is not computed at all.
-  const auto longest = *std::max_element(tokens.lengths.begin(), tokens.lengths.end());
-  const auto batch = models::text_batch(tokens);
-  const auto ids = batch.ids.slice(1, 0, longest);
-  const auto mask = batch.mask.slice(1, 0, longest);
-  text.lengths = at::tensor(tokens.lengths, at::kLong);
-  at::Tensor states;
+  std::vector<models::EncoderOutput> states;
   check_unchanged();
-  {
-    const models::T5Encoder encoder(
-        spec_.text_encoder, models::WeightStore(spec_.text_encoder_weights), dtype_, device_);
-    states = encoder.encode(ids, mask, [&](int, int) { tick(); });
-  }
-  states = transformer_->project_caption(states);
-  text.states = at::constant_pad_nd(states, {0, 0, 0, max_length - longest});
+  for (const auto& encoder : spec_.text_encoders)
+    states.push_back(encode(encoder, captions, max_length, text.cut, tick));
+  text.caption = transformer_->project_caption(states);
+  const auto all = spec_.transformer.caption_tokens(max_length);
+  text.lengths = spec_.transformer.pads_text
+                     ? at::full({static_cast<std::int64_t>(prompts.size())}, all, at::kLong)
+                     : states.front().lengths;
+  auto& projected = text.caption.states;
+  projected = at::constant_pad_nd(projected, {0, 0, 0, all - projected.size(1)});
   return text;
 }
 

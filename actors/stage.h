@@ -7,16 +7,15 @@
 
 #include "models/dit/diffusion_transformer.h"
 #include "models/spec/model_spec.h"
-#include "models/text/tokenizer.h"
 #include "models/vae/autoencoder_kl.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::actors {
 
-/// Text of a batch, ready to be attended to: states [B, L, d] in the compute type, lengths [B]
-/// int64 on the CPU.
+/// Text of a batch as it crosses to all actors: states in the compute type, lengths [B] int64 on
+/// the CPU.
 struct EncodedText {
-  at::Tensor states;
+  models::Caption caption;
   at::Tensor lengths;
   std::vector<std::string> cut;  // what of each prompt did not fit; empty where it did
 };
@@ -40,17 +39,20 @@ class Stage {
   const wire::LoadStage& load() const { return load_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
 
-  /// Tokenizes and encodes; the encoder's weights are gone from memory when it returns. States are
-  /// padded to `max_length` and already projected for the blocks' cross attention. Prompts are
-  /// stripped and in lower case first, or with `clean_caption` cleaned as models::CaptionCleaner
-  /// does.
+  /// Tokenizes and encodes with all of the folder's text encoders, one after the other; their
+  /// weights are gone from memory when it returns. States are padded to the caption's tokens and
+  /// already projected. With PixArt's customs prompts are stripped and in lower case first, or with
+  /// `clean_caption` cleaned as models::CaptionCleaner does.
   EncodedText encode_text(const std::vector<std::string>& prompts, int max_length,
                           bool clean_caption, const Tick& tick) const;
   /// Loaded when it is first asked for; it stays.
   const models::AutoencoderKL& vae();
 
  private:
-  /// The text encoder and the decoder must be read from the folder that the transformer came from.
+  models::EncoderOutput encode(const spec::TextEncoderSpec& encoder,
+                               const std::vector<std::string>& prompts, int max_length,
+                               std::vector<std::string>& cut, const Tick& tick) const;
+  /// The text encoders and the decoder must be read from the folder that the transformer came from.
   void check_unchanged() const;
 
   wire::LoadStage load_;

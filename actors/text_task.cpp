@@ -9,10 +9,10 @@ namespace {
 
 /// Prompts of the branches that guidance needs, negative first as diffusers stacks them, a row an
 /// image.
-std::vector<std::string> branch_prompts(const wire::BeginJob& begin) {
+std::vector<std::string> branch_prompts(const wire::BeginJob& begin, bool guided) {
   std::vector<std::string> prompts;
   const auto& request = begin.request;
-  if (request.guidance_scale > 1) {
+  if (guided) {
     prompts.insert(prompts.end(), begin.last_image - begin.first_image, request.negative_prompt);
   }
   for (int image = begin.first_image; image < begin.last_image; ++image) {
@@ -33,7 +33,10 @@ EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prom
   }
   auto text = stage.encode_text(unique, request.max_sequence_length, request.clean_caption, tick);
   const auto rows = at::tensor(row_of, at::kLong);
-  text.states = text.states.index_select(0, rows.to(text.states.device())).contiguous();
+  for (auto* states : {&text.caption.states, &text.caption.pooled}) {
+    if (!states->defined()) continue;
+    *states = states->index_select(0, rows.to(states->device())).contiguous();
+  }
   text.lengths = text.lengths.index_select(0, rows);
   std::vector<std::string> cut;
   for (const auto row : row_of)
@@ -62,7 +65,7 @@ std::string shortened(const std::string& text) {
 
 /// What was cut, said once for each prompt; the negative one is told by the first replica for all.
 std::vector<std::string> cut_warnings(const wire::BeginJob& begin,
-                                      const std::vector<std::string>& cut) {
+                                      const std::vector<std::string>& cut, bool guidance) {
   const auto& request = begin.request;
   std::vector<std::string> warnings;
   const auto warn = [&](const std::string& which, const std::string& text) {
@@ -71,7 +74,6 @@ std::vector<std::string> cut_warnings(const wire::BeginJob& begin,
                        " tokens; cut off: \"" + shortened(text) + "\"");
   };
   const int images = begin.last_image - begin.first_image;
-  const bool guidance = request.guidance_scale > 1;
   if (guidance && begin.first_image == 0) warn("negative prompt", cut.front());
   for (int i = 0; i < images; ++i) {
     const int image = begin.first_image + i;
@@ -88,49 +90,56 @@ std::vector<std::string> cut_warnings(const wire::BeginJob& begin,
 
 TaskResult Job::encode_text() {
   const auto& request = begin_.request;
-  const auto prompts = branch_prompts(begin_);
+  const auto prompts = branch_prompts(begin_, guided());
   const auto batch = static_cast<std::int64_t>(prompts.size());
+  const auto& facts = tools_.stage.spec().transformer;
   EncodedText text;
   std::vector<std::string> warnings;
   if (begin_.caption_rank == begin_.caption_root) {
     text = encode_rows(tools_.stage, prompts, request,
                        [this] { tools_.progress.tick_in(begin_.epoch); });
-    require_finite(text.states, "encoded text");
-    warnings = cut_warnings(begin_, text.cut);
+    require_finite(text.caption.states, "encoded text");
+    warnings = cut_warnings(begin_, text.cut, guided());
   } else {
-    text.states =
-        at::empty({batch, request.max_sequence_length, tools_.stage.transformer().hidden_width()},
-                  at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device()));
+    const auto options =
+        at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device());
+    text.caption.states = at::empty(
+        {batch, facts.caption_tokens(request.max_sequence_length), facts.caption_width}, options);
+    if (facts.pooled_width > 0)
+      text.caption.pooled = at::empty({batch, facts.pooled_width}, options);
     text.lengths = at::empty({batch}, at::kLong);
   }
   if (begin_.groups.caption != 0) {
     const auto replica = group(begin_.groups.caption);
     auto lengths = text.lengths.to(tools_.stage.device());
-    const auto first = replica->broadcast(text.states, begin_.caption_root);
-    const auto second = replica->broadcast(lengths, begin_.caption_root);
-    wait(first);
-    wait(second);
+    std::vector<tensor::Work> works;
+    for (const auto& part : {text.caption.states, text.caption.pooled, lengths}) {
+      if (part.defined()) works.push_back(replica->broadcast(part, begin_.caption_root));
+    }
+    for (const auto& work : works)
+      wait(work);
     text.lengths = lengths.to(at::kCPU);
   }
-  keep_caption(text.states, text.lengths);
+  keep_caption(text.caption, text.lengths);
   return {.blobs = {}, .warnings = std::move(warnings)};
 }
 
-void Job::keep_caption(const at::Tensor& states, const at::Tensor& lengths) {
-  auto own_states = states;
+void Job::keep_caption(const models::Caption& caption, const at::Tensor& lengths) {
+  auto own = caption;
   auto own_lengths = lengths;
   if (begin_.cfg.degree == 2) {
     const auto first = begin_.cfg.rank * images();
-    own_states = states.slice(0, first, first + images());
+    own.states = own.states.slice(0, first, first + images());
+    if (own.pooled.defined()) own.pooled = own.pooled.slice(0, first, first + images());
     own_lengths = lengths.slice(0, first, first + images());
   }
   const auto longest = own_lengths.max().item<std::int64_t>();
-  own_states = own_states.slice(1, 0, longest).contiguous();
+  own.states = own.states.slice(1, 0, longest).contiguous();
   const auto mask = at::arange(longest, at::kLong)
                         .unsqueeze(0)
                         .lt(own_lengths.unsqueeze(1))
-                        .to(own_states.device());
-  caption_ = tools_.stage.transformer().cache_caption(own_states, mask);
+                        .to(own.states.device());
+  caption_ = tools_.stage.transformer().cache_caption(own, mask);
 }
 
 }  // namespace troupe::actors

@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "actors/boundary.h"
 #include "actors/device.h"
 #include "actors/memory.h"
 #include "transport/wire/done.h"
@@ -13,6 +14,8 @@ namespace troupe::actors {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kBoundaryDeadline{60'000};
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -61,7 +64,9 @@ void Worker::loop() {
     for (auto& [id, running] : jobs_) {
       if (running.tasks_to_come) running.stats.controller_wait_seconds += waited;
     }
+    tools_.view.begin(describe(*letter));
     handle(*letter);
+    tools_.view.end();
     tools_.progress.tick();
   }
 }
@@ -79,6 +84,7 @@ void Worker::handle(const Letter& letter) {
           if constexpr (std::is_same_v<Content, wire::Unload>) unload(header, content);
           if constexpr (std::is_same_v<Content, wire::AbortEpoch>) end_epoch(header, content);
           if constexpr (std::is_same_v<Content, TaskEntry>) run(content);
+          if constexpr (std::is_same_v<Content, std::shared_ptr<Inspection>>) inspect(*content);
         },
         letter.content);
   } catch (const std::exception& error) {
@@ -117,7 +123,7 @@ at::Tensor Worker::fetch_init_latents(const wire::BeginJob& begin) {
   const auto& request = begin.request;
   const bool used =
       begin.stage.rank == 0 || begin.stage.rank + 1 == begin.stage.degree || begin.vae.degree > 0;
-  if (request.init_latents_blob == 0 || !used) return {};
+  if (request.init_latents_blob == 0 || begin.first_step > 0 || !used) return {};
   const auto blob = tools_.fetch_blob(request.init_latents_blob, request.init_latents_bytes,
                                       tools_.transfer_deadline);
   if (!blob) throw std::runtime_error("[actor] init latents did not arrive: " + blob.failure.what);
@@ -133,6 +139,22 @@ at::Tensor Worker::fetch_init_latents(const wire::BeginJob& begin) {
   }
   std::copy(blob.bytes->begin(), blob.bytes->end(), static_cast<char*>(latents.data_ptr()));
   return latents;
+}
+
+at::Tensor Worker::fetch_boundary(const wire::BeginJob& begin) {
+  const bool used =
+      begin.stage.rank == 0 || begin.stage.rank + 1 == begin.stage.degree || begin.vae.degree > 0;
+  if (begin.first_step == 0 || !used) return {};
+  const auto& stage = *stages_.at(begin.deployment);
+  const auto scale = stage.spec().vae.scale_factor();
+  const BoundaryShape shape{.channels = stage.spec().transformer.in_channels,
+                            .latent_height = begin.request.height / scale,
+                            .latent_width = begin.request.width / scale,
+                            .patch_size = stage.transformer().patch_size()};
+  return assemble_boundary(begin, shape, [this](const wire::BlobRef& piece) {
+    tools_.progress.tick();
+    return tools_.fetch_blob(piece.id, piece.bytes, kBoundaryDeadline);
+  });
 }
 
 void Worker::begin(const wire::BeginJob& begin) {
@@ -153,7 +175,9 @@ void Worker::begin(const wire::BeginJob& begin) {
     });
     Job::Tools tools{*stage->second, tools_.groups, tools_.progress, tools_.blobs,
                      tools_.transfer_deadline};
-    running.job = std::make_unique<Job>(begin, tools, fetch_init_latents(begin));
+    const Job::Beginning beginning{fetch_init_latents(begin), fetch_boundary(begin)};
+    running.job = std::make_unique<Job>(begin, tools, beginning);
+    running.whole_step = running.newest_step = begin.first_step - 1;
     jobs_[begin.job] = std::move(running);
   } catch (const std::exception& error) {
     report_failure(begin.epoch, begin.job, std::nullopt, error);
@@ -163,6 +187,10 @@ void Worker::begin(const wire::BeginJob& begin) {
 TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
   const auto start = Clock::now();
   const double waited_before = running.job->peer_wait_seconds();
+  const bool poisons = tools_.view.meet_faults(command.kind == wire::TaskKind::micro_step, [&] {
+    tools_.progress.tick_in(running.job->begin().epoch);
+  });
+  if (poisons) running.job->poison();
   TaskResult result;
   double* phase = nullptr;
   switch (command.kind) {
@@ -198,32 +226,64 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
 
 void Worker::run(const TaskEntry& entry) {
   const auto& command = entry.command;
-  if (tools_.progress.ended(entry.epoch)) return;
+  if (tools_.progress.ended(entry.epoch) || broken_epochs_.contains(entry.epoch)) return;
+  if (command.receive) return post_receive(entry);
   const auto running = jobs_.find(command.job);
-  if (running == jobs_.end()) return;  // its begin failed and was told
-  if (running->second.failed) return;
-  const auto post = [&](const wire::Command& receive) {
-    running->second.job->post_receive({receive.step, receive.patch, receive.part});
-  };
   try {
-    if (command.receive) return post(command);
-    // A receive's group carries nothing else to this end, so it may go ahead of other tasks.
-    for (const auto& receive : tools_.mailbox.take_receives(command.job))
-      post(receive);
+    // A receive's group carries nothing else to this end, so it may go ahead of tasks.
+    for (const auto& receive : tools_.mailbox.take_receives(entry.epoch))
+      post_receive(receive);
+    if (broken_epochs_.contains(entry.epoch)) return;
+    if (running == jobs_.end()) {
+      throw std::logic_error("[actor] a task came for job " + std::to_string(command.job) +
+                             ", which has not begun here");
+    }
+    const auto began = monotonic_ns();
     auto result = run_task(running->second, command);
+    const auto ended = monotonic_ns();
+    note_task(running->second, command);
     send(wire::TaskDone{.epoch = entry.epoch,
                         .job = command.job,
                         .task = command.task,
                         .blobs = std::move(result.blobs),
-                        .warnings = std::move(result.warnings)});
+                        .warnings = std::move(result.warnings),
+                        .ran = {began, ended},
+                        .waits = running->second.job->take_waits()});
   } catch (const std::exception& error) {
-    running->second.failed = true;
+    report_failure(entry.epoch, command.job, command.task, error);
+  }
+}
+
+void Worker::note_task(RunningJob& running, const wire::Command& command) {
+  const auto& begin = running.job->begin();
+  const auto text = describe(command);
+  running.last_task = text.substr(text.find(' ', text.find(' ') + 1) + 1);
+  if (command.kind != wire::TaskKind::micro_step) return;
+  running.newest_step = command.step;
+  const bool ends = command.patch < 0
+                        ? command.part + 1 == static_cast<int>(begin.batch_parts.size())
+                        : command.patch + 1 == static_cast<int>(begin.micro_steps.size());
+  if (ends) running.whole_step = command.step;
+}
+
+void Worker::post_receive(const TaskEntry& entry) {
+  const auto& command = entry.command;
+  if (broken_epochs_.contains(entry.epoch)) return;
+  try {
+    const auto running = jobs_.find(command.job);
+    if (running == jobs_.end()) {
+      throw std::logic_error("[actor] a receive came for job " + std::to_string(command.job) +
+                             ", which has not begun here");
+    }
+    running->second.job->post_receive({command.step, command.patch, command.part});
+  } catch (const std::exception& error) {
     report_failure(entry.epoch, command.job, command.task, error);
   }
 }
 
 void Worker::report_failure(std::uint64_t epoch, std::uint64_t job,
                             std::optional<std::uint32_t> task, const std::exception& error) {
+  broken_epochs_.insert(epoch);
   send(wire::TaskFailed{.epoch = epoch,
                         .job = job,
                         .task = task.value_or(0),
@@ -264,6 +324,7 @@ void Worker::end_epoch(const wire::Header& header, const wire::AbortEpoch& abort
   std::erase_if(jobs_,
                 [&](const auto& entry) { return entry.second.job->begin().epoch == abort.epoch; });
   tools_.groups.remove(abort.epoch);
+  broken_epochs_.erase(abort.epoch);
   reply(header, wire::Done{});
 }
 

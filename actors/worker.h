@@ -1,12 +1,15 @@
 #pragma once
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <future>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "actors/group_table.h"
+#include "actors/inspect.h"
 #include "actors/job.h"
 #include "actors/mailbox.h"
 #include "actors/progress.h"
@@ -30,6 +33,7 @@ struct WorkerTools {
   GroupTable& groups;
   WorkProgress& progress;
   Mailbox& mailbox;
+  WorkView& view;
   control::BlobStore& blobs;
   FetchBlob fetch_blob;
   PostToControl post;
@@ -52,8 +56,10 @@ class Worker {
     std::map<std::uint32_t, std::uint64_t> sent_before;  // by group
     std::shared_ptr<control::Counters> control_before = std::make_shared<control::Counters>();
     std::chrono::steady_clock::time_point began;
+    std::string last_task;      // "step 5 patch 1"
+    int whole_step = -1;        // the last one whose micro-steps are all done here
+    int newest_step = -1;       // the last one of which any is
     bool tasks_to_come = true;  // the last micro-step of this actor has not run yet
-    bool failed = false;        // what comes after its first failure would only fail by it
   };
 
   void loop();
@@ -62,14 +68,26 @@ class Worker {
   void connect(const wire::Header& header, const wire::ConnectGroups& connect);
   void begin(const wire::BeginJob& begin);
   void run(const TaskEntry& entry);
+  void post_receive(const TaskEntry& entry);
   TaskResult run_task(RunningJob& running, const wire::Command& command);
   void end(const wire::Header& header, const wire::EndJob& end);
   void end_epoch(const wire::Header& header, const wire::AbortEpoch& abort);
   void unload(const wire::Header& header, const wire::Unload& unload);
+  void note_task(RunningJob& running, const wire::Command& command);
+  // For those who look, between two letters (worker_inspect.cpp).
+  void inspect(Inspection& inspection);
+  const RunningJob& job_to_look_at(std::uint64_t job) const;
+  void look_at(const wire::Header& header, const wire::GetTensors& question);
+  void look_at(const wire::Header& header, const wire::GetSlice& question);
+  void give_rows(const wire::Header& header, const wire::GetLatentRows& question);
+  void render(const wire::Header& header, const wire::RenderLatents& question);
+  wire::BlobRef keep_for_looking(const std::string& name, std::string bytes,
+                                 std::vector<std::int64_t> shape);
   /// Of a task, or of the job's beginning.
   void report_failure(std::uint64_t epoch, std::uint64_t job, std::optional<std::uint32_t> task,
                       const std::exception& error);
   at::Tensor fetch_init_latents(const wire::BeginJob& begin);
+  at::Tensor fetch_boundary(const wire::BeginJob& begin);
 
   template <class M>
   void reply(const wire::Header& request, M message) {
@@ -87,6 +105,10 @@ class Worker {
   WorkerTools tools_;
   std::map<std::uint64_t, std::unique_ptr<Stage>> stages_;  // by deployment
   std::map<std::uint64_t, RunningJob> jobs_;
+  std::deque<control::BlobId> looked_at_;
+  /// Epochs in which something failed here. Nothing more of them is done: a receive left out would
+  /// shift the tensors of all that follow on its edge, so no job may take another one there.
+  std::set<std::uint64_t> broken_epochs_;
   std::thread thread_;
 };
 

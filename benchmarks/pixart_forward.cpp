@@ -157,14 +157,16 @@ int main(int argc, char** argv) {
   const models::TokenRows rows{0, 32};
   const at::Tensor latents = at::randn({batch, 4, 64, 64});
   const auto caption = model.cache_caption(
-      model.project_caption(at::randn({batch, kCaptionTokens, spec.caption_channels})),
+      model.project_caption({{.states = at::randn({batch, kCaptionTokens, spec.caption_channels}),
+                              .lengths = {},
+                              .pooled = {}}}),
       at::ones({batch, kCaptionTokens}, at::kBool));
   const Least whole = least(rounds, [&] {
     models::LocalAttention attention;
     models::WholeWeights sums;
-    const auto step = model.condition(500, batch, size);
-    const at::Tensor hidden =
-        model.run_blocks(model.embed(latents, size, rows), *step, *caption, attention, sums);
+    const auto step = model.condition({500, 1, size}, *caption);
+    const at::Tensor hidden = model.run_blocks(model.embed(latents, size, rows), {size, {rows}},
+                                               *step, *caption, attention, sums);
     model.project(hidden, *step, size, rows);
   });
   std::printf("threads %d, batch %lld: %.4f s per call, %.4f CPU seconds, of these:\n", threads,

@@ -46,6 +46,7 @@ plan::ModelShape shape_of(const std::string& name) {
              .text_tokens = 333,
              .operations_per_block = 60};
     shape.weights_per_block = 12 * shape.width * shape.width;
+    shape.sums_per_block = 2;
   } else if (name == "flux") {  // 19 blocks with two streams and 38 with one: 12 squares a token
     shape = {.layers = 57,
              .width = 3072,
@@ -54,6 +55,7 @@ plan::ModelShape shape_of(const std::string& name) {
              .text_tokens = 512,
              .operations_per_block = 50};
     shape.weights_per_block = 12 * shape.width * shape.width;
+    shape.sums_per_block = 2;
   } else {
     throw std::invalid_argument("[planner_error] no shape of " + name);
   }

@@ -8,6 +8,7 @@
 #include "client/convert.h"
 #include "client/job_follower.h"
 #include "client/link.h"
+#include "troupe/actor.h"
 
 namespace troupe {
 namespace {
@@ -46,7 +47,7 @@ struct Client::Impl {
   std::unique_ptr<client::Link> link;  // last: its thread ends before the rest goes
 
   static std::unique_ptr<Impl> open(const std::string& endpoint, milliseconds timeout,
-                                    Error& error);
+                                    const std::string& keys, Error& error);
   void follow(std::uint64_t job, OnProgress on_progress);
   void attach(std::uint64_t job, bool ask, const OnProgress& on_progress);
   void end(std::uint64_t job, Result<JobResult> result);
@@ -56,7 +57,7 @@ struct Client::Impl {
 };
 
 std::unique_ptr<Client::Impl> Client::Impl::open(const std::string& endpoint, milliseconds timeout,
-                                                 Error& error) {
+                                                 const std::string& keys, Error& error) {
   auto impl = std::make_unique<Impl>();
   Impl* self = impl.get();
   client::Link::Handlers handlers;
@@ -69,7 +70,7 @@ std::unique_ptr<Client::Impl> Client::Impl::open(const std::string& endpoint, mi
   handlers.on_progress = pass_on;
   handlers.on_finished = pass_on;
   handlers.on_lost = [self](const Error& why) { self->lose(why); };
-  impl->link = client::Link::open(endpoint, timeout, std::move(handlers), error);
+  impl->link = client::Link::open(endpoint, timeout, std::move(handlers), error, keys);
   return impl->link ? std::move(impl) : nullptr;
 }
 
@@ -148,9 +149,10 @@ Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
 Client::~Client() = default;
 
-Result<Client> Client::connect(const std::string& endpoint, milliseconds timeout) {
+Result<Client> Client::connect(const std::string& endpoint, milliseconds timeout,
+                               const std::string& keys) {
   Error error;
-  auto impl = Impl::open(endpoint, std::clamp(timeout, milliseconds(1), kLongestWait), error);
+  auto impl = Impl::open(endpoint, std::clamp(timeout, milliseconds(1), kLongestWait), keys, error);
   if (!impl) return error;
   return Client(std::move(impl));
 }
@@ -228,6 +230,10 @@ Result<ClusterInfo> Client::status() {
   auto status = impl_->link->ask<wire::ClusterStatus>(wire::GetStatus{}, kAnswerDeadline);
   if (!status) return status.error();
   return client::to_public(std::move(status.value()));
+}
+
+Actors Client::actors() {
+  return Actors(impl_->link->exchange());
 }
 
 Result<std::string> Client::stop_cluster() {

@@ -31,6 +31,10 @@ const char* public_code(wire::FailureCode code) {
       return "out_of_memory";
     case protocol:
       return "protocol";
+    case died:
+      return "died";
+    case exception:
+      return "exception";
     case none:
     case internal:
       return "failed";
@@ -61,6 +65,8 @@ wire::JobSpec to_wire(const Submission& submission) {
   const ImageRequest& from = submission.request;
   wire::JobSpec spec;
   spec.model = submission.model;
+  spec.priority = submission.priority;
+  spec.share = submission.share;
   const Parallelism& degrees = submission.parallelism;
   spec.parallelism = {
       degrees.dp,       degrees.cfg, degrees.pp,  degrees.ulysses,
@@ -79,6 +85,7 @@ wire::JobSpec to_wire(const Submission& submission) {
   to.method = from.method;
   to.num_pipeline_patch = from.num_pipeline_patch;
   to.warmup_steps = from.warmup_steps;
+  to.refill_steps = {from.refill_steps.begin(), from.refill_steps.end()};
   to.kv = from.kv;
   to.dtype = from.dtype;
   to.noise_dtype = from.noise_dtype;
@@ -184,7 +191,9 @@ std::vector<JobInfo> to_public(wire::JobList list) {
                     .step = row.step,
                     .steps = row.steps,
                     .seconds = row.seconds,
-                    .cause = std::move(row.cause)});
+                    .cause = std::move(row.cause),
+                    .priority = row.priority,
+                    .share = std::move(row.share)});
   }
   return jobs;
 }

@@ -3,6 +3,7 @@
 #include "client/listener.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
+#include "transport/control/key_folder.h"
 
 namespace troupe::client {
 namespace {
@@ -32,6 +33,7 @@ Link::Link(std::string endpoint, Handlers handlers)
 
 Link::~Link() {
   post([this] {
+    if (exchange_) exchange_->close({"lost", "[client] the client has ended"});
     if (control_) control_->close("the client ends");
     if (blobs_) blobs_->close();
     control_.reset();
@@ -42,7 +44,8 @@ Link::~Link() {
 }
 
 std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseconds timeout,
-                                 Handlers handlers, Error& error) {
+                                 Handlers handlers, Error& error, const std::string& keys) {
+  std::optional<control::ClientKeys> own;
   try {
     const control::Endpoint parsed = control::parse_endpoint(endpoint);
     if (parsed.ipc) {
@@ -50,12 +53,15 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
         error = {"unreachable", "no controller at " + endpoint + ": " + why};
         return nullptr;
       }
+    } else if (!keys.empty()) {
+      own = control::KeyFolder(keys).client();
     }
   } catch (const std::exception& bad) {
     error = {"bad_request", bad.what()};
     return nullptr;
   }
   std::unique_ptr<Link> link(new Link(endpoint, std::move(handlers)));
+  link->keys_ = std::move(own);  // before its thread is given anything to do
   auto answer = std::make_shared<std::promise<std::optional<Error>>>();
   auto future = answer->get_future();
   link->post([&link = *link, timeout, answer] { link.start(timeout, answer); });
@@ -85,6 +91,7 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
     options.hello = hello();
     options.incarnation = incarnation_;
     options.welcome_deadline = timeout;
+    options.keys = keys_;
     control_ = std::make_unique<control::Connection>(io_, std::move(options));
   } catch (const std::exception& error) {
     return answer->set_value(Error{"bad_request", error.what()});
@@ -123,6 +130,8 @@ void Link::on_message(const wire::Header& header, std::span<const std::byte> pay
     handlers_.on_progress(wire::decode<wire::JobProgress>(payload));
   } else if (header.kind == wire::Kind::job_finished) {
     handlers_.on_finished(wire::decode<wire::JobFinished>(payload));
+  } else if (exchange_ && exchange_->on_message(header, payload)) {
+    return;
   } else if (header.is_request()) {
     control_->reply(header,
                     wire::Failure{wire::FailureCode::refused, "[client] answers no such request"});
@@ -132,6 +141,7 @@ void Link::on_message(const wire::Header& header, std::span<const std::byte> pay
 void Link::lose(Error error) {
   if (lost_) return;
   lost_ = std::move(error);
+  if (exchange_) exchange_->close(*lost_);
   handlers_.on_lost(*lost_);
 }
 
@@ -149,12 +159,33 @@ void Link::run() {
   }
 }
 
+std::shared_ptr<calls::Exchange> Link::exchange() {
+  const auto make = [this] {
+    if (!exchange_) {
+      exchange_ = calls::Exchange::make({.io = io_,
+                                         .controller = [this] { return control_.get(); },
+                                         .blobs = store_,
+                                         .name = "client",
+                                         .incarnation = incarnation_,
+                                         .socket = {}});
+      if (lost_) exchange_->close(*lost_);
+    }
+    return exchange_;
+  };
+  if (on_thread()) return make();
+  std::promise<std::shared_ptr<calls::Exchange>> promise;
+  auto future = promise.get_future();
+  post([&] { promise.set_value(make()); });
+  return future.get();  // the link's thread lives as long as this object
+}
+
 void Link::open_blobs() {
   if (blobs_) return;
   control::ConnectionOptions options;
   options.endpoint = control::blob_endpoint_of(endpoint_);
   options.hello = hello();
   options.incarnation = incarnation_;
+  options.keys = keys_;
   blobs_ = std::make_unique<control::BlobConnection>(io_, std::move(options), store_);
   const auto again = [this] { post([this] { blobs_.reset(); }); };
   blobs_->on_lost([again](const std::string&) { again(); });

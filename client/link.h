@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "client/convert.h"
+#include "transport/calls/exchange.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
 
@@ -27,9 +28,10 @@ class Link {
     std::function<void(const Error&)> on_lost;
   };
 
-  /// Connects. Null with `error` set when that does not work within `timeout`.
+  /// Connects. Null with `error` set when that does not work within `timeout`. `keys`: a folder of
+  /// keys for tcp, or empty.
   static std::unique_ptr<Link> open(const std::string& endpoint, control::Milliseconds timeout,
-                                    Handlers handlers, Error& error);
+                                    Handlers handlers, Error& error, const std::string& keys = {});
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -56,6 +58,9 @@ class Link {
   control::BlobId hold(std::string bytes);
   void drop(control::BlobId blob) { store_.remove(blob); }
 
+  /// Calls of actors over this link; made on first use.
+  std::shared_ptr<calls::Exchange> exchange();
+
   const std::string& endpoint() const { return endpoint_; }
 
  private:
@@ -70,12 +75,14 @@ class Link {
 
   std::string endpoint_;
   Handlers handlers_;
+  std::optional<control::ClientKeys> keys_;
   std::uint64_t incarnation_;
   boost::asio::io_context io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   control::BlobStore store_;
   std::unique_ptr<control::Connection> control_;
   std::unique_ptr<control::BlobConnection> blobs_;
+  std::shared_ptr<calls::Exchange> exchange_;
   std::optional<Error> lost_;
   std::thread thread_;
 };

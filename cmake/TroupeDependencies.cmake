@@ -15,6 +15,10 @@ add_library(troupe_asio INTERFACE)
 target_link_libraries(troupe_asio INTERFACE $<BUILD_INTERFACE:Boost::headers> Threads::Threads)
 target_compile_definitions(troupe_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
 
+pkg_check_modules(Sodium REQUIRED IMPORTED_TARGET libsodium)
+add_library(troupe_sodium INTERFACE)
+target_link_libraries(troupe_sodium INTERFACE PkgConfig::Sodium)
+
 find_package(CLI11 REQUIRED)
 find_package(PNG REQUIRED)
 

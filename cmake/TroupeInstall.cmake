@@ -1,6 +1,6 @@
 # Install rules in three components, and the package that find_package(Troupe) reads:
 #   client   public headers, the archives behind troupe::client, the package config
-#   runtime  troupe and troupe-actor
+#   runtime  troupe, troupe-host and troupe-actor
 #   libtorch LibTorch beside them (TROUPE_INSTALL_LIBTORCH), for a prefix that is copied to other machines
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -58,6 +58,9 @@ endif()
 
 if(TARGET troupe)
   install(TARGETS troupe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+endif()
+if(TARGET troupe-host)
+  install(TARGETS troupe-host RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 endif()
 if(TARGET troupe-actor)
   # An installed actor looks for LibTorch in its own prefix first, then where it was built against.

@@ -30,6 +30,15 @@ void RingAttention::begin(Call call) {
   call_ = std::move(call);
 }
 
+void RingAttention::forget() {
+  for (const auto& [block, waiting] : later_) {
+    for (const auto& one : waiting)
+      links_.wait(one.work);
+  }
+  later_.clear();
+  if (store_) store_->forget();
+}
+
 models::TokenRuns RingAttention::fresh_tokens() const {
   if (delayed()) return call_.tokens[rank_];
   models::TokenRuns all;

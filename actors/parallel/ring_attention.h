@@ -37,9 +37,13 @@ class RingAttention {
   RingAttention(int rank, std::unique_ptr<models::KvStore> store, Links links);
 
   void begin(Call call);
+  /// Nothing of earlier calls is used any more.
+  void forget();
   /// qkv [own tokens, B, 3, H, d], any strides → [B, own tokens, H, d].
   at::Tensor attend(int block, const at::Tensor& qkv);
 
+  /// Null where every call is synchronous.
+  const models::KvStore* store() const { return store_.get(); }
   std::int64_t bytes() const { return store_ ? store_->bytes() : 0; }
 
  private:

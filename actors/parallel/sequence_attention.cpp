@@ -4,26 +4,38 @@
 
 namespace troupe::actors {
 
-void SequenceAttention::begin(const std::vector<models::TokenRuns>& tokens, int step,
-                              bool synchronous, bool last_step, std::int64_t first_item) {
-  RingAttention::Call call{step, {}, synchronous, last_step, first_item};
-  peer_tokens_.clear();
-  for (int ring = 0; ring < place_.ring_degree; ++ring) {
+SequenceAttention::Call SequenceAttention::call_of(const std::vector<models::TokenRuns>& tokens,
+                                                   RingAttention::Call ring) const {
+  Call call{std::move(ring), {}};
+  for (int rank = 0; rank < place_.ring_degree; ++rank) {
     models::TokenRuns together;
     for (int ulysses = 0; ulysses < place_.ulysses_degree; ++ulysses) {
-      const auto& own = tokens.at(ring * place_.ulysses_degree + ulysses);
+      const auto& own = tokens.at(rank * place_.ulysses_degree + ulysses);
       together.insert(together.end(), own.begin(), own.end());
-      if (ring == place_.ring_rank) peer_tokens_.push_back(models::count_of(own));
+      if (rank == place_.ring_rank) call.peer_tokens.push_back(models::count_of(own));
     }
-    call.tokens.push_back(std::move(together));
+    call.ring.tokens.push_back(std::move(together));
   }
-  ring_.begin(std::move(call));
+  return call;
 }
 
-at::Tensor SequenceAttention::attend(int block, const at::Tensor& qkv) {
-  if (!exchange_) return ring_.attend(block, qkv.transpose(0, 1));
-  const auto own_heads = exchange_->scatter_heads(qkv, peer_tokens_);
-  return exchange_->gather_heads(ring_.attend(block, own_heads), peer_tokens_);
+void SequenceAttention::begin(const std::vector<models::TokenRuns>& tokens, int step,
+                              bool synchronous, bool last_step, std::int64_t first_item,
+                              std::int64_t text_tokens) {
+  const RingAttention::Call ring{step, {}, synchronous, last_step, first_item};
+  all_ = call_of(tokens, ring);
+  auto of_picture = tokens;
+  for (auto& runs : of_picture)
+    std::erase_if(runs, [&](const models::TokenRun& run) { return run.begin < text_tokens; });
+  picture_ = call_of(of_picture, ring);
+}
+
+at::Tensor SequenceAttention::attend(int slot, const at::Tensor& qkv, models::Attend to) {
+  const Call& call = to == models::Attend::everything ? all_ : picture_;
+  ring_.begin(call.ring);
+  if (!exchange_) return ring_.attend(slot, qkv.transpose(0, 1));
+  const auto own_heads = exchange_->scatter_heads(qkv, call.peer_tokens);
+  return exchange_->gather_heads(ring_.attend(slot, own_heads), call.peer_tokens);
 }
 
 }  // namespace troupe::actors

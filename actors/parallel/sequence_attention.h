@@ -26,18 +26,30 @@ class SequenceAttention final : public models::AttentionPort {
       : place_(place), exchange_(std::move(exchange)), ring_(std::move(ring)) {}
 
   /// The next calls are for these tokens, by sequence rank = ring rank · ulysses degree + ulysses
-  /// rank. A synchronous call may be for the batch items from `first_item` on only.
+  /// rank. A synchronous call may be for the batch items from `first_item` on only. The first
+  /// `text_tokens` tokens of all are the text's; a run has tokens of one kind.
   void begin(const std::vector<models::TokenRuns>& tokens, int step, bool synchronous,
-             bool last_step, std::int64_t first_item = 0);
-  at::Tensor attend(int block, const at::Tensor& qkv) override;
+             bool last_step, std::int64_t first_item = 0, std::int64_t text_tokens = 0);
+  /// Nothing of earlier calls is used any more.
+  void forget() { ring_.forget(); }
+  at::Tensor attend(int slot, const at::Tensor& qkv,
+                    models::Attend to = models::Attend::everything) override;
 
+  const models::KvStore* store() const { return ring_.store(); }
   std::int64_t bytes() const { return ring_.bytes(); }
 
  private:
   Place place_;
   std::optional<HeadExchange> exchange_;
   RingAttention ring_;
-  std::vector<std::int64_t> peer_tokens_;  // of each ulysses rank
+  struct Call {
+    RingAttention::Call ring;
+    std::vector<std::int64_t> peer_tokens;  // of each ulysses rank
+  };
+  Call call_of(const std::vector<models::TokenRuns>& tokens, RingAttention::Call ring) const;
+
+  Call all_;
+  Call picture_;  // without the text's tokens
 };
 
 }  // namespace troupe::actors

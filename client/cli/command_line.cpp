@@ -55,40 +55,9 @@ bool is_number(const std::string& text) {
   return !text.empty() && *end == '\0';
 }
 
-/// The parser's complaint in words that say what is wrong with the command line.
-std::string parse_error_text(const std::string& what) {
-  static const std::regex kRange("(\\S+): Value (.*) not in range (.*)");
-  static const std::regex kTwice("(\\S+): At Most 1 required but received \\d+");
-  static const std::regex kMissing("(\\S+): 1 required (\\S+) missing");
-  static const std::regex kConversion("Could not convert: (\\S+) = (.*)");
-  std::smatch match;
-  if (std::regex_match(what, match, kRange) && !is_number(match[2]))
-    return match.str(1) + ": \"" + match.str(2) + "\" is not a number";
-  if (std::regex_match(what, match, kTwice)) return match.str(1) + " is given twice";
-  if (std::regex_match(what, match, kMissing))
-    return match.str(1) + " needs " + match.str(2) + " after it";
-  if (std::regex_match(what, match, kConversion))
-    return match.str(1) + ": \"" + match.str(2) + "\" is not a number";
-  return what;
-}
-
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
   const std::string guess = nearest(word, known);
   return guess.empty() ? "" : "; did you mean " + guess + "?";
-}
-
-std::string unexpected_text(const CLI::App& app, const std::vector<std::string>& extras) {
-  const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& extra) {
-    return extra.size() > 1 && extra[0] == '-';
-  });
-  if (flag == extras.end()) return "unexpected argument \"" + extras.front() + "\"";
-  const std::string name = flag->substr(0, flag->find('='));
-  std::vector<std::string> known;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& longer : option->get_lnames())
-      known.push_back("--" + longer);
-  }
-  return "unknown option " + name + did_you_mean(name, known);
 }
 
 std::string unknown_verb_text(const std::string& word,
@@ -123,6 +92,36 @@ int run_verb(Verb& verb) {
 }
 
 }  // namespace
+
+std::string parse_error_text(const std::string& what) {
+  static const std::regex kRange("(\\S+): Value (.*) not in range (.*)");
+  static const std::regex kTwice("(\\S+): At Most 1 required but received \\d+");
+  static const std::regex kMissing("(\\S+): 1 required (\\S+) missing");
+  static const std::regex kConversion("Could not convert: (\\S+) = (.*)");
+  std::smatch match;
+  if (std::regex_match(what, match, kRange) && !is_number(match[2]))
+    return match.str(1) + ": \"" + match.str(2) + "\" is not a number";
+  if (std::regex_match(what, match, kTwice)) return match.str(1) + " is given twice";
+  if (std::regex_match(what, match, kMissing))
+    return match.str(1) + " needs " + match.str(2) + " after it";
+  if (std::regex_match(what, match, kConversion))
+    return match.str(1) + ": \"" + match.str(2) + "\" is not a number";
+  return what;
+}
+
+std::string unexpected_text(const CLI::App& app, const std::vector<std::string>& extras) {
+  const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& extra) {
+    return extra.size() > 1 && extra[0] == '-';
+  });
+  if (flag == extras.end()) return "unexpected argument \"" + extras.front() + "\"";
+  const std::string name = flag->substr(0, flag->find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& longer : option->get_lnames())
+      known.push_back("--" + longer);
+  }
+  return "unknown option " + name + did_you_mean(name, known);
+}
 
 int run_command_line(int argc, const char* const* argv) {
   CLI::App app("Troupe: diffusion transformers on a cluster of actors.", "troupe");

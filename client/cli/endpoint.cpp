@@ -38,13 +38,30 @@ std::string default_endpoint() {
   return "ipc://" + runtime_folder() + "/control.sock";
 }
 
-void add_connect_option(CLI::App& app, std::string& endpoint) {
-  app.add_option("--connect", endpoint,
+void add_connect_option(CLI::App& app, Target& target) {
+  app.add_option("--connect", target.endpoint,
                  "Where the controller listens: ipc://PATH, tcp://HOST:PORT or HOST:PORT "
                  "(default: this user's own cluster, " +
                      default_endpoint() + ")")
       ->envname("TROUPE_ADDRESS")
       ->type_name("ENDPOINT");
+  add_keys_option(app, target.keys,
+                  "Folder with server.pub and client.key, for a tcp:// controller that asks for "
+                  "keys (`troupe keys`)");
+}
+
+void add_keys_option(CLI::App& app, std::string& keys, const std::string& help) {
+  app.add_option("--keys", keys, help)->envname("TROUPE_KEYS")->type_name("DIR");
+}
+
+Client connect(const Target& target) {
+  return take(
+      Client::connect(checked_endpoint(target.endpoint), std::chrono::seconds(5), target.keys));
+}
+
+Inspector connect_inspector(const Target& target) {
+  return take(
+      Inspector::connect(checked_endpoint(target.endpoint), std::chrono::seconds(5), target.keys));
 }
 
 std::string checked_endpoint(const std::string& text) {

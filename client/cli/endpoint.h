@@ -1,6 +1,9 @@
 #pragma once
 #include <string>
 
+#include "troupe/client.h"
+#include "troupe/inspect.h"
+
 namespace CLI {
 class App;
 }
@@ -18,8 +21,20 @@ std::string make_runtime_folder();
 /// folder.
 std::string default_endpoint();
 
-/// `--connect ENDPOINT`, else TROUPE_ADDRESS, else the default.
-void add_connect_option(CLI::App& app, std::string& endpoint);
+/// A controller as the command line names it.
+struct Target {
+  std::string endpoint;  // as typed; see checked_endpoint
+  std::string keys;      // folder; empty = none
+};
+
+/// `--connect ENDPOINT`, else TROUPE_ADDRESS, else the default; and `--keys DIR`, else TROUPE_KEYS.
+void add_connect_option(CLI::App& app, Target& target);
+/// `--keys DIR`, else TROUPE_KEYS, alone.
+void add_keys_option(CLI::App& app, std::string& keys, const std::string& help);
+
+/// Connects. Throws UsageError for no endpoint, CommandError where nobody lets us in.
+Client connect(const Target& target);
+Inspector connect_inspector(const Target& target);
 
 /// `host:port` becomes `tcp://host:port`; the rest stays. Throws UsageError unless ipc:// or
 /// tcp://.

@@ -147,6 +147,7 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   struct Shown {
     explicit Shown(bool quiet) : view(std::cerr, progress_style(quiet), terminal_width()) {}
     std::mutex mutex;
+    bool over = false;  // nobody follows any more
     ProgressView view;
     std::string preview_error;
   };
@@ -155,6 +156,7 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   const Client::OnProgress on_progress = [shown,
                                           preview = options.preview](const Progress& progress) {
     std::lock_guard lock(shown->mutex);
+    if (shown->over) return;
     shown->view.show(progress);
     if (preview.empty() || progress.preview_png.empty() || !shown->preview_error.empty()) return;
     try {
@@ -168,6 +170,7 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   const auto take_bar_away = [&] {
     std::lock_guard lock(shown->mutex);
     shown->view.finish();
+    shown->over = true;
   };
   JobResult result;
   try {

@@ -30,10 +30,16 @@ nlohmann::json to_json(const Error& error) {
 }
 
 nlohmann::json to_json(const JobInfo& job) {
-  return {{"id", job.id},           {"state", job.state},
-          {"prompt", job.prompt},   {"pictures", job.pictures},
-          {"step", job.step},       {"steps", job.steps},
-          {"seconds", job.seconds}, {"cause", job.cause}};
+  return {{"id", job.id},
+          {"state", job.state},
+          {"prompt", job.prompt},
+          {"pictures", job.pictures},
+          {"step", job.step},
+          {"steps", job.steps},
+          {"seconds", job.seconds},
+          {"cause", job.cause},
+          {"priority", job.priority},
+          {"share", job.share}};
 }
 
 nlohmann::json to_json(const ClusterInfo& cluster) {

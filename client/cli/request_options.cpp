@@ -96,10 +96,10 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->type_name("TYPE")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max-sequence-length", request.max_sequence_length, "Text tokens at most")
+  app.add_option("--max-sequence-length", request.max_sequence_length,
+                 "Text tokens at most (default: as many as the model is used to)")
       ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("N")
-      ->capture_default_str()
       ->group(group);
   app.add_flag("--resolution-binning", request.resolution_binning,
                "Compute at the nearest size the model was trained at, then resize")
@@ -142,6 +142,12 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       ->check(quiet(CLI::IsMember({"stale", "predict"})))
       ->type_name("NAME")
       ->capture_default_str()
+      ->group(group);
+  app.add_option("--refill-steps", options.request.refill_steps,
+                 "Steps after the warm-up computed whole, as a report names them after a loss")
+      ->delimiter(',')
+      ->check(quiet(CLI::Range(0, kMany)))
+      ->type_name("LIST")
       ->group(group);
   app.add_option("--dp", options.parallelism.dp, "Replicas that pictures are split over")
       ->check(quiet(CLI::Range(1, kMany)))
@@ -188,6 +194,24 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
 }
 
+void add_queue_options(CLI::App& app, RequestOptions& options) {
+  const std::string group = "Queue";
+  app.add_option("--priority", options.priority, "Jobs of higher priority go first, -100 to 100")
+      ->check(quiet(CLI::Range(-100, 100)))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--share", options.share,
+                 "Whom the job counts for: shares get as much as each other; default: the client")
+      ->check(CLI::Validator(
+          [](std::string& text) -> std::string {
+            return text.size() <= 64 ? "" : "the name is longer than 64 bytes";
+          },
+          ""))
+      ->type_name("NAME")
+      ->group(group);
+}
+
 void settle(RequestOptions& options) {
   ImageRequest& request = options.request;
   if (options.method.empty()) {
@@ -219,6 +243,8 @@ Submission make_submission(const RequestOptions& options) {
   Submission submission;
   submission.request = options.request;
   submission.parallelism = options.parallelism;
+  submission.priority = options.priority;
+  submission.share = options.share;
   if (!options.model.empty())
     submission.model = std::filesystem::absolute(options.model).lexically_normal().string();
   if (!options.init_latents_path.empty())

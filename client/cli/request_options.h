@@ -15,6 +15,8 @@ struct RequestOptions {
   std::string model;
   ImageRequest request;
   Parallelism parallelism;
+  int priority = 0;
+  std::string share;
   std::string parallel;           // "" or "auto"
   std::string method;             // "" = by the number of patches
   std::string init_latents_path;  // "" = noise from the seed
@@ -22,6 +24,8 @@ struct RequestOptions {
 
 void add_request_options(CLI::App& app, RequestOptions& options);
 void add_degree_options(CLI::App& app, RequestOptions& options);
+/// How the job stands among others: submit.
+void add_queue_options(CLI::App& app, RequestOptions& options);
 
 /// Settles the method and refuses options that contradict each other. Throws UsageError naming
 /// them.

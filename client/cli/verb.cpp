@@ -30,10 +30,14 @@ std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent) {
   verbs.push_back(make_jobs(parent));
   verbs.push_back(make_cancel(parent));
   verbs.push_back(make_stop(parent));
+  verbs.push_back(make_repl(parent));
+  verbs.push_back(make_logs(parent));
+  verbs.push_back(make_timeline(parent));
 #ifdef TROUPE_WITH_PLAN
   verbs.push_back(make_plan(parent));
 #endif
   verbs.push_back(make_inspect(parent));
+  verbs.push_back(make_keys(parent));
   return verbs;
 }
 

@@ -71,5 +71,9 @@ std::unique_ptr<Verb> make_cancel(CLI::App& parent);
 std::unique_ptr<Verb> make_stop(CLI::App& parent);
 std::unique_ptr<Verb> make_plan(CLI::App& parent);
 std::unique_ptr<Verb> make_inspect(CLI::App& parent);
+std::unique_ptr<Verb> make_repl(CLI::App& parent);
+std::unique_ptr<Verb> make_timeline(CLI::App& parent);
+std::unique_ptr<Verb> make_logs(CLI::App& parent);
+std::unique_ptr<Verb> make_keys(CLI::App& parent);
 
 }  // namespace troupe::cli

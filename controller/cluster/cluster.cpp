@@ -34,6 +34,7 @@ class Cluster::Impl {
   ~Impl() { stop(); }
 
   const std::string& endpoint() const { return endpoint_; }
+  std::uint16_t metrics_port() const { return metrics_port_; }
 
   void wait_ready(std::chrono::milliseconds deadline) {
     auto promise = std::make_shared<std::promise<std::optional<std::string>>>();
@@ -81,6 +82,7 @@ class Cluster::Impl {
     try {
       controller_ = std::make_unique<Controller>(io_, options_);
       controller_->on_stop_asked([this] { begin_stop(); });
+      metrics_port_ = controller_->metrics_port();
       started.set_value(controller_->endpoint());
     } catch (...) {
       controller_.reset();
@@ -122,6 +124,7 @@ class Cluster::Impl {
   asio::executor_work_guard<asio::io_context::executor_type> guard_;
   std::unique_ptr<Controller> controller_;
   std::string endpoint_;
+  std::uint16_t metrics_port_ = 0;
   std::thread thread_;
   std::mutex stop_mutex_;
   std::mutex mutex_;
@@ -136,6 +139,10 @@ Cluster::~Cluster() = default;
 
 const std::string& Cluster::endpoint() const {
   return impl_->endpoint();
+}
+
+std::uint16_t Cluster::metrics_port() const {
+  return impl_->metrics_port();
 }
 
 void Cluster::wait_ready(std::chrono::milliseconds deadline) {

@@ -4,7 +4,9 @@
 
 #include <boost/asio/post.hpp>
 #include <stdexcept>
+#include <thread>
 
+#include "controller/gateway/metrics.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/wire/actor_messages.h"
 
@@ -23,7 +25,6 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
              std::to_string(control::random_incarnation())),
       members_(token_),
       table_(options.max_queued_jobs, kKeptJobs),
-      supervision_timer_(io),
       stop_timer_(io) {
   if (options_.actors < 1)
     throw std::runtime_error("[cluster] actors is " + std::to_string(options_.actors) +
@@ -34,25 +35,24 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
   if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
   open_endpoints();
   make_rooms();
+  make_desk();
   agent_ = std::make_unique<NodeAgent>(
       io_, options_.actor_program, options_.log_folder,
       [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
         actor_exited(id, incarnation, cause);
       });
+  outside_->use(*agent_);
+  make_user_room();
   for (int i = 0; i < options_.actors; ++i) {
     const std::string device = options_.device == "cpu" ? "cpu" : "cuda:" + std::to_string(i);
-    spawn(members_.add(control::host_name(), device).id);
+    supervisor_->spawn(members_.add(control::host_name(), device).id);
   }
-  supervise();
+  supervisor_->watch();
 }
 
 Controller::~Controller() {
   for (const auto peer : server_->peer_ids())
     server_->drop(peer, "the cluster has stopped");
-}
-
-double Controller::now() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 void Controller::open_endpoints() {
@@ -62,6 +62,13 @@ void Controller::open_endpoints() {
   server.software = "troupe " TROUPE_VERSION;
   server.insecure = options_.insecure;
   server.socket.context = control::make_context();
+  if (!options_.keys.empty() && !control::parse_endpoint(server.endpoint).ipc) {
+    const control::KeyFolder keys(options_.keys);
+    keys.clients();  // throws where nobody could come in
+    guard_ = control::Guard::open(io_, server.socket.context, keys.server(),
+                                  control::AllowList(keys.clients_file()));
+    server.guard = guard_;
+  }
   // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for
   // a free pair.
   for (int attempt = 0;; ++attempt) {
@@ -80,9 +87,12 @@ void Controller::open_endpoints() {
   server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
   blob_server_->admit([this](const control::PeerInfo& peer) { return on_blob_connect(peer); });
   server_->on_ready([this](control::PeerId peer) {
-    if (!members_.by_peer(peer)) return;
+    if (users_->actors().ready(peer)) return;
+    const Actor* actor = members_.by_peer(peer);
+    if (!actor) return;
     check_ready();
-    runner_->start_queued();
+    desk_->actor_ready(actor->id);
+    supervisor_->ready(actor->id);
   });
   server_->on_message(
       [this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
@@ -98,57 +108,148 @@ void Controller::open_endpoints() {
 }
 
 void Controller::make_rooms() {
+  outside_ = std::make_unique<LiveOutside>(
+      io_, *server_, *blob_server_, blobs_,
+      LiveOutside::Launch{
+          .token = token_,
+          .keys = guard_ ? control::to_text(guard_->issue("the cluster's actors")) : "",
+          .threads = options_.threads_per_actor});
   deployments_ = std::make_unique<Deployments>(
-      *server_, members_,
+      *outside_, members_,
       Deployments::Events{
-          .on_free = [this] { boost::asio::post(io_, [this] { runner_->start_queued(); }); },
+          .on_ready = [this](const auto& deployment) { runner_->deployment_ready(deployment); },
+          .on_failed =
+              [this](const auto& deployment, const wire::Failure& failure) {
+                runner_->deployment_failed(deployment, failure);
+              },
+          .on_free = [this] { outside_->post([this] { runner_->start_queued(); }); },
           .on_stuck =
-              [this](ActorId id) { kill_actor(id, "it did not answer the end of its epoch"); }});
+              [this](ActorId id) {
+                supervisor_->kill(id, "it did not answer the end of its epoch");
+              }});
   runner_ = std::make_unique<jobs::JobRunner>(jobs::JobRunner::Tools{
-      .io = io_,
-      .server = *server_,
-      .blob_server = *blob_server_,
-      .blobs = blobs_,
+      .outside = *outside_,
       .members = members_,
       .deployments = *deployments_,
       .table = table_,
-      .now = [this] { return now(); },
+      .options = {.max_jobs_per_deployment = static_cast<std::size_t>(options_.max_jobs_together),
+                  .max_recoveries = options_.max_recoveries},
       .on_progress = [this](const jobs::JobEntry& job,
                             wire::JobProgress progress) { gateway_->tell_progress(job, progress); },
-      .on_finished = [this](const jobs::JobEntry& job) { gateway_->tell_finished(job); }});
+      .on_finished = [this](const jobs::JobEntry& job) { gateway_->tell_finished(job); },
+      .recorder = &recorder_,
+      .on_failing =
+          [this](jobs::JobEntry& job) {
+            const auto file = desk_->record_failure(job.id, job.failure.what);
+            if (!file.empty()) job.failure.what += " (flight record: " + file + ")";
+          }});
+  supervisor_ = std::make_unique<Supervisor>(Supervisor::Tools{
+      .outside = *outside_,
+      .members = members_,
+      .deployments = *deployments_,
+      .runner = *runner_,
+      .options = {.start_deadline = static_cast<double>(options_.start_deadline.count()),
+                  .task_deadline = static_cast<double>(options_.task_deadline.count())},
+      .note = [this](const std::string& text) { gateway_->note_failure(text); },
+      .on_given_up = [this](const std::string& why) { cannot_start(why); },
+      .starting_up = [this] { return ready_handler_ != nullptr; }});
   gateway::ClusterFacts facts{.version = TROUPE_VERSION,
                               .host = control::host_name(),
                               .pid = static_cast<std::uint32_t>(getpid()),
                               .endpoint = server_->endpoint(),
                               .model = options_.model,
                               .device = options_.device,
-                              .started = now()};
+                              .started = outside_->now()};
+  started_ = facts.started;
   gateway_ = std::make_unique<gateway::Gateway>(
       facts, gateway::Gateway::Tools{io_, *server_, *blob_server_, blobs_, members_, *deployments_,
-                                     table_, *runner_, [this] { return now(); },
+                                     table_, *runner_, [this] { return outside_->now(); },
                                      [this] {
                                        if (stop_asked_) boost::asio::post(io_, stop_asked_);
-                                     }});
+                                     },
+                                     {},
+                                     options_.allow_models
+                                         ? gateway::AllowedFolders(*options_.allow_models)
+                                         : gateway::AllowedFolders()});
 }
 
-void Controller::spawn(ActorId id) {
-  const auto incarnation = control::random_incarnation();
-  kill_reasons_.erase(id);
-  spawned_at_[id] = control::Clock::now();
-  const Actor& actor = members_.at(id);
-  const auto pid = agent_->spawn({.id = id,
-                                  .incarnation = incarnation,
-                                  .control_endpoint = server_->endpoint(),
-                                  .blob_endpoint = blob_server_->endpoint(),
-                                  .device = actor.device,
-                                  .threads = options_.threads_per_actor,
-                                  .token = token_});
-  members_.spawned(id, incarnation, pid);
+void Controller::make_desk() {
+  desk_ = std::make_unique<gateway::InspectDesk>(gateway::InspectDesk::Tools{
+      .server = *server_,
+      .outside = *outside_,
+      .members = members_,
+      .table = table_,
+      .runner = *runner_,
+      .recorder = recorder_,
+      .signal = [this](ActorId id, int signal) { return agent_->signal(id, signal); },
+      .lines =
+          [this](ActorId id, std::uint64_t after, std::size_t lines) {
+            const auto& log = agent_->lines(id);
+            return wire::LogLines{log.last(), log.lines(after, lines)};
+          },
+      .host = control::host_name(),
+      .pid = static_cast<std::uint32_t>(getpid()),
+      .log_folder = options_.log_folder});
+  gateway_->use(*desk_, recorder_);
+  if (options_.metrics_port < 0) return;
+  metrics_ = std::make_unique<gateway::MetricsServer>(
+      io_, static_cast<std::uint16_t>(options_.metrics_port), [this] { return metrics(); });
+}
+
+std::string Controller::metrics() const {
+  return gateway::metrics_text({.members = members_,
+                                .table = table_,
+                                .runner = *runner_,
+                                .recorder = recorder_,
+                                .control = server_->counters(),
+                                .blobs = blob_server_->counters(),
+                                .version = TROUPE_VERSION,
+                                .uptime_seconds = outside_->now() - started_});
+}
+
+void Controller::actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
+  if (!stopping_) return supervisor_->exited(id, incarnation, cause);
+  check_stopped();
+}
+
+void Controller::make_user_room() {
+  user::UserRoom::Options room;
+  room.plugins = options_.plugins;
+  room.host = control::host_name();
+  room.cores = std::thread::hardware_concurrency();
+  room.gpus = user::local_gpus(options_.device == "cuda" ? options_.actors : 0);
+  if (!options_.plugins.empty())
+    room.processes.host_program = user::find_host_program(options_.actor_program);
+  room.processes.actor_program = options_.actor_program;
+  room.processes.control_endpoint = server_->endpoint();
+  room.processes.token = token_;
+  if (guard_) room.processes.keys = control::to_text(guard_->issue("user actors"));
+  room.processes.insecure = options_.insecure;
+  room.processes.log_folder = options_.log_folder;
+  room.note = [this](const std::string& text) { gateway_->note_failure(text); };
+  room.on_exit = [this] { check_stopped(); };
+  users_ = std::make_unique<user::UserRoom>(io_, *outside_, std::move(room));
+  users_->check_plugins([this](std::optional<std::string> why) {
+    plugins_checked_ = true;
+    if (why) return cannot_start(*why);
+    check_ready();
+  });
+}
+
+void Controller::check_stopped() {
+  if (!stopping_ || !stopped_ || agent_->running() > 0 || users_->running() > 0) return;
+  boost::asio::post(io_, std::exchange(stopped_, nullptr));
+}
+
+void Controller::on_lost(control::PeerId peer, const std::string& why) {
+  if (users_->actors().lost(peer, why)) return;
+  if (!supervisor_->lost(peer, why)) gateway_->client_lost(peer);
 }
 
 std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer) {
   if (stopping_) return "the cluster is stopping";
   if (peer.hello.role == "client") return std::nullopt;
+  if (peer.hello.role == "user-actor") return users_->actors().hello(peer);
   if (peer.hello.role != "actor")
     return "role \"" + peer.hello.role + "\" is not known here: client or actor";
   return members_.hello(peer);
@@ -172,6 +273,7 @@ void Controller::on_message(control::PeerId peer, const wire::Header& header,
                      wire::Failure{wire::FailureCode::refused, "the cluster is stopping"});
       return;
     }
+    if (users_->actors().on_message(peer, header, payload)) return;
     gateway_->on_message(peer, header, payload);
     return;
   }
@@ -195,16 +297,14 @@ void Controller::on_ready(std::function<void(std::optional<std::string>)> handle
 }
 
 void Controller::check_ready() {
-  if (ready_handler_ && members_.ready_count() == members_.all().size()) {
+  if (ready_handler_ && plugins_checked_ && members_.ready_count() == members_.all().size()) {
     std::exchange(ready_handler_, nullptr)(std::nullopt);
   }
 }
 
 void Controller::cannot_start(const std::string& why) {
-  gateway_->note_failure(why);
   start_failure_ = why;
   if (ready_handler_) std::exchange(ready_handler_, nullptr)(why);
-  runner_->fail_unplaceable(why);
 }
 
 void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
@@ -214,17 +314,16 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
   stopping_ = true;
   if (ready_handler_) std::exchange(ready_handler_, nullptr)(why.what);
   stopped_ = std::move(stopped);
-  supervision_timer_.cancel();
+  supervisor_->stop();
   for (const auto& [id, actor] : members_.all()) {
     if (actor.state == ActorState::ready)
       server_->send(actor.peer, wire::Shutdown{});
     else
       agent_->kill(id);
   }
-  if (agent_->running() == 0) {
-    boost::asio::post(io_, std::exchange(stopped_, nullptr));
-    return;
-  }
+  users_->stop();
+  check_stopped();
+  if (!stopped_) return;
   stop_timer_.expires_after(kStopDeadline);
   stop_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;

@@ -6,17 +6,23 @@
 #include <optional>
 #include <string>
 
+#include "controller/actors/user_room.h"
 #include "controller/cluster/cluster.h"
 #include "controller/cluster/deployments.h"
+#include "controller/cluster/live_outside.h"
 #include "controller/cluster/members.h"
 #include "controller/cluster/node_agent.h"
 #include "controller/cluster/socket_file.h"
+#include "controller/cluster/supervisor.h"
 #include "controller/gateway/gateway.h"
+#include "controller/gateway/inspect.h"
+#include "controller/gateway/metrics_server.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/server.h"
+#include "transport/control/zap.h"
 
 namespace troupe::cluster {
 
@@ -29,6 +35,7 @@ class Controller {
   ~Controller();
 
   std::string endpoint() const { return server_->endpoint(); }
+  std::uint16_t metrics_port() const { return metrics_ ? metrics_->port() : 0; }
   /// Called once, when all actors are ready (nothing) or one cannot be started (why).
   void on_ready(std::function<void(std::optional<std::string>)> handler);
   /// Jobs fail with that cause: `why`. Actors are told to leave, and those that do not are killed;
@@ -40,7 +47,8 @@ class Controller {
  private:
   void open_endpoints();
   void make_rooms();
-  void spawn(ActorId id);
+  void make_desk();
+  std::string metrics() const;
   void actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
   std::optional<std::string> on_connect(const control::PeerInfo& peer);
   /// Of the blob channel: its own actors, and clients that have a control link.
@@ -48,39 +56,40 @@ class Controller {
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
   void on_lost(control::PeerId peer, const std::string& why);
+  void make_user_room();
   void check_ready();
+  void check_stopped();
   void cannot_start(const std::string& why);
-  void respawn(ActorId id, const std::string& ended);
-  void respawn_later(ActorId id);
-  void supervise();
-  void kill_actor(ActorId id, const std::string& why);
-  double now() const;
 
   boost::asio::io_context& io_;
   ClusterOptions options_;
   std::optional<control::IpcFolder> folder_;
   std::string token_;
+  std::shared_ptr<control::Guard> guard_;  // of the keys; null where none are asked for
   control::BlobStore blobs_;
   std::unique_ptr<control::Server> server_;
   std::unique_ptr<control::BlobServer> blob_server_;
   SocketFile socket_file_;
   SocketFile blob_socket_file_;
+  std::unique_ptr<LiveOutside> outside_;
   Members members_;
   jobs::JobTable table_;
+  recorder::Recorder recorder_;
   std::unique_ptr<Deployments> deployments_;
   std::unique_ptr<jobs::JobRunner> runner_;
+  std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<gateway::InspectDesk> desk_;
   std::unique_ptr<gateway::Gateway> gateway_;
+  std::unique_ptr<gateway::MetricsServer> metrics_;
   std::unique_ptr<NodeAgent> agent_;
-  boost::asio::steady_timer supervision_timer_;
+  std::unique_ptr<user::UserRoom> users_;
+  bool plugins_checked_ = false;
   boost::asio::steady_timer stop_timer_;
-  std::map<ActorId, std::string> kill_reasons_;
-  std::map<ActorId, control::Clock::time_point> spawned_at_;
-  std::map<ActorId, control::Clock::time_point>
-      seen_idle_;  // when supervision last saw it without a task
   std::optional<std::string> start_failure_;
   std::function<void(std::optional<std::string>)> ready_handler_;
   std::function<void()> stop_asked_;
   std::function<void()> stopped_;
+  double started_ = 0;
   bool stopping_ = false;
 };
 

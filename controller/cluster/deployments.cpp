@@ -10,57 +10,69 @@ namespace {
 
 constexpr control::Milliseconds kLoadDeadline{900'000};
 constexpr control::Milliseconds kConnectDeadline{20'000};
-constexpr control::Milliseconds kTakeDownDeadline{20'000};
+constexpr control::Milliseconds kEndDeadline{20'000};
+/// What keeps groups from being connected is most often a member that is gone: its exit is told a
+/// moment later.
+constexpr double kConnectAgainSeconds = 0.3;
+constexpr int kMaxFailedConnects = 3;
 
 }  // namespace
 
-/// A deployment on its way: how many answers are still to come. Over with the last one, or with the
-/// first failure.
-struct Deployments::Loading {
-  std::shared_ptr<Deployment> deployment;
-  OnReady on_ready;
-  std::size_t waiting_for = 0;
-  std::optional<wire::Failure> failure;
-  bool over = false;
-};
+std::uint64_t Deployment::weight_bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& holding : holdings)
+    sum += holding.weight_bytes;
+  return sum;
+}
 
-std::shared_ptr<Deployment> Deployments::get(std::uint64_t id) const {
+Deployments::Ptr Deployments::get(std::uint64_t id) const {
   const auto found = deployments_.find(id);
   return found == deployments_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Deployment> Deployments::find_idle(const Model& model,
-                                                   const plan::Plan& plan) const {
-  for (const auto& [id, deployment] : deployments_) {
-    const bool fits = deployment->ready && deployment->model == model &&
-                      deployment->dtype == plan.request.dtype &&
-                      deployment->degrees == plan.degrees && deployment->stages == plan.stages &&
-                      deployment->groups == plan.groups;
-    const auto idle = [&](ActorId id) {
-      const Actor& actor = members_.at(id);
-      return actor.state == ActorState::ready && actor.job == 0 &&
-             actor.deployment == deployment->id;
-    };
-    if (fits &&
-        std::all_of(deployment->actor_of_rank.begin(), deployment->actor_of_rank.end(), idle)) {
-      return deployment;
-    }
-  }
-  return nullptr;
+std::size_t Deployments::jobs_of(const Deployment& deployment) const {
+  return members_.at(deployment.actor_of_rank.front()).jobs.size();
 }
 
-std::optional<std::vector<ActorId>> Deployments::choose_actors(int world) const {
+bool Deployments::preparing(ActorId id) const {
+  const Actor& actor = members_.at(id);
+  const auto deployment = get(actor.deployment);
+  if (!deployment || deployment->state != Deployment::State::preparing) return false;
+  const auto& holding = deployment->holdings.at(actor.rank);
+  return deployment->connecting ||
+         (holding.asked == actor.incarnation && holding.loaded != actor.incarnation);
+}
+
+Deployments::Ptr Deployments::find(const Model& model, const plan::Plan& plan,
+                                   std::size_t max_jobs) const {
+  Ptr best;
+  for (const auto& [id, deployment] : deployments_) {
+    const bool fits = deployment->model == model && deployment->dtype == plan.request.dtype &&
+                      deployment->degrees == plan.degrees && deployment->stages == plan.stages &&
+                      deployment->groups == plan.groups;
+    if (!fits || jobs_of(*deployment) >= max_jobs) continue;
+    if (!best || jobs_of(*deployment) < jobs_of(*best)) best = deployment;
+  }
+  return best;
+}
+
+std::optional<std::vector<ActorId>> Deployments::choose_actors(int world, bool evict) const {
   auto idle = members_.idle();
-  std::stable_partition(idle.begin(), idle.end(),
-                        [&](ActorId id) { return members_.at(id).deployment == 0; });
+  const auto last_used = [&](ActorId id) {
+    const auto deployment = get(members_.at(id).deployment);
+    return deployment ? deployment->last_used : -1.0;
+  };
+  if (!evict) std::erase_if(idle, [&](ActorId id) { return members_.at(id).deployment != 0; });
+  std::stable_sort(idle.begin(), idle.end(),
+                   [&](ActorId a, ActorId b) { return last_used(a) < last_used(b); });
   if (static_cast<int>(idle.size()) < world) return std::nullopt;
   idle.resize(world);
   std::sort(idle.begin(), idle.end());
   return idle;
 }
 
-std::shared_ptr<Deployment> Deployments::load(const Model& model, const plan::Plan& plan,
-                                              std::vector<ActorId> actors, OnReady on_ready) {
+Deployments::Ptr Deployments::load(const Model& model, const plan::Plan& plan,
+                                   std::vector<ActorId> actors) {
   for (const ActorId actor : actors) {
     if (const auto old = get(members_.at(actor).deployment))
       take_down(old, "its actors are needed");
@@ -74,115 +86,182 @@ std::shared_ptr<Deployment> Deployments::load(const Model& model, const plan::Pl
   deployment->stages = plan.stages;
   deployment->groups = plan.groups;
   deployment->actor_of_rank = std::move(actors);
+  deployment->holdings.resize(deployment->actor_of_rank.size());
+  deployment->last_used = outside_.now();
   deployments_[deployment->id] = deployment;
   for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
     Actor& actor = members_.at(deployment->actor_of_rank[rank]);
     actor.deployment = deployment->id;
     actor.rank = static_cast<std::int32_t>(rank);
   }
-  auto loading = std::make_shared<Loading>(
-      Loading{.deployment = deployment, .on_ready = std::move(on_ready), .failure = {}});
-  try {
-    load_stages(loading);
-  } catch (...) {
-    loading->over = true;
-    take_down(deployment, "it could not be loaded");
-    throw;
-  }
+  outside_.post([this, deployment] { advance(deployment); });
   return deployment;
 }
 
-void Deployments::load_stages(const std::shared_ptr<Loading>& loading) {
-  const auto& deployment = *loading->deployment;
-  const mesh::Mesh mesh(deployment.degrees);
-  loading->waiting_for = deployment.actor_of_rank.size();
-  for (int rank = 0; rank < mesh.world(); ++rank) {
-    const auto at = mesh.coordinates(rank);
-    const auto& stage = deployment.stages[at.pp];
-    const bool last = at.pp + 1 == deployment.degrees.pp;
-    const wire::LoadStage message{.deployment = deployment.id,
-                                  .model = deployment.model.folder,
-                                  .fingerprint = deployment.model.fingerprint,
-                                  .dtype = deployment.dtype,
-                                  .first_block = stage.first_block,
-                                  .last_block = stage.last_block,
-                                  .embeds = at.pp == 0,
-                                  .projects = last,
-                                  .tp_rank = at.tp,
-                                  .tp_degree = deployment.degrees.tp};
-    const ActorId actor = deployment.actor_of_rank[rank];
-    server_.request(members_.at(actor).peer, message, kLoadDeadline,
-                    [this, loading, actor](const control::Reply& reply) {
-                      if (reply.ok()) {
-                        const auto loaded = reply.as<wire::StageLoaded>();
-                        loading->deployment->weight_bytes += loaded.weight_bytes;
-                        loading->deployment->load_seconds =
-                            std::max(loading->deployment->load_seconds, loaded.seconds);
-                      }
-                      count(loading, actor, reply, &Deployments::connect_groups);
-                    });
+void Deployments::begin_anew(const Ptr& deployment, const std::string& why) {
+  if (deployment->state == Deployment::State::gone) return;
+  const auto over = deployment->epoch;
+  deployment->epoch = next_epoch_++;
+  deployment->state = Deployment::State::preparing;
+  deployment->connecting = false;
+  for (const ActorId id : deployment->actor_of_rank) {
+    if (members_.at(id).state == ActorState::ready) end_epoch(id, over, why);
+  }
+  outside_.post([this, deployment] { advance(deployment); });
+}
+
+void Deployments::advance(const Ptr& deployment) {
+  if (deployment->state != Deployment::State::preparing) return;
+  fill_places(*deployment);
+  bool whole = true;
+  for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
+    const Actor& actor = members_.at(deployment->actor_of_rank[rank]);
+    const auto& holding = deployment->holdings[rank];
+    const bool there = actor.state == ActorState::ready && actor.leaving_epoch == 0;
+    whole = whole && there && holding.loaded == actor.incarnation;
+    if (there && holding.asked != actor.incarnation) load_rank(deployment, rank);
+    if (deployment->state != Deployment::State::preparing) return;
+  }
+  if (whole && !deployment->connecting) connect_groups(deployment);
+}
+
+void Deployments::fill_places(Deployment& deployment) {
+  for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
+    const Actor& actor = members_.at(deployment.actor_of_rank[rank]);
+    if (actor.state == ActorState::ready) continue;
+    for (const ActorId spare : members_.idle()) {
+      if (members_.at(spare).deployment != 0 || members_.at(spare).host != actor.host) continue;
+      replace(deployment, rank, spare);
+      break;
+    }
   }
 }
 
-void Deployments::connect_groups(const std::shared_ptr<Loading>& loading) {
-  const auto& deployment = *loading->deployment;
+void Deployments::replace(Deployment& deployment, std::size_t rank, ActorId by) {
+  Actor& old = members_.at(deployment.actor_of_rank[rank]);
+  Actor& spare = members_.at(by);
+  spare.deployment = std::exchange(old.deployment, 0);
+  spare.rank = std::exchange(old.rank, -1);
+  spare.jobs = std::exchange(old.jobs, {});
+  deployment.actor_of_rank[rank] = by;
+}
+
+void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
+  const auto at = mesh::Mesh(deployment->degrees).coordinates(static_cast<int>(rank));
+  const auto& stage = deployment->stages[at.pp];
+  const wire::LoadStage message{.deployment = deployment->id,
+                                .model = deployment->model.folder,
+                                .fingerprint = deployment->model.fingerprint,
+                                .dtype = deployment->dtype,
+                                .first_block = stage.first_block,
+                                .last_block = stage.last_block,
+                                .embeds = at.pp == 0,
+                                .projects = at.pp + 1 == deployment->degrees.pp,
+                                .tp_rank = at.tp,
+                                .tp_degree = deployment->degrees.tp};
+  const Actor& actor = members_.at(deployment->actor_of_rank[rank]);
+  const auto incarnation = actor.incarnation;
+  deployment->holdings[rank] = {.asked = incarnation};
+  const auto answer = [this, deployment, rank, incarnation](const control::Reply& reply) {
+    auto& holding = deployment->holdings[rank];
+    if (deployment->state == Deployment::State::gone || holding.asked != incarnation) return;
+    if (!reply.ok()) {
+      if (reply.failure().code == wire::FailureCode::lost) return;  // its exit follows
+      return fail(deployment, {reply.failure().code,
+                               "actor " + std::to_string(deployment->actor_of_rank[rank]) + ": " +
+                                   reply.failure().what});
+    }
+    const auto loaded = reply.as<wire::StageLoaded>();
+    holding.loaded = incarnation;
+    holding.weight_bytes = loaded.weight_bytes;
+    deployment->load_seconds = std::max(deployment->load_seconds, loaded.seconds);
+    advance(deployment);
+  };
+  try {
+    outside_.request(actor.peer, message, kLoadDeadline, answer);
+  } catch (const wire::WireError& error) {
+    fail(deployment,
+         {wire::FailureCode::internal, std::string("the model cannot be loaded: ") + error.what()});
+  }
+}
+
+void Deployments::connect_groups(const Ptr& deployment) {
   const std::string backend =
-      members_.at(deployment.actor_of_rank[0]).device == "cpu" ? "shm" : "nccl";
-  loading->waiting_for = deployment.actor_of_rank.size();
-  for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
+      members_.at(deployment->actor_of_rank[0]).device == "cpu" ? "shm" : "nccl";
+  deployment->connecting = true;
+  deployment->connected = 0;
+  for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
     wire::ConnectGroups message;
-    message.deployment = deployment.id;
-    message.epoch = deployment.epoch;
+    message.deployment = deployment->id;
+    message.epoch = deployment->epoch;
     message.backend = backend;
     message.deadline_ms = static_cast<std::uint32_t>(kConnectDeadline.count()) - 1000;
-    for (const auto& group : deployment.groups) {
+    for (const auto& group : deployment->groups) {
       const auto own = std::find(group.ranks.begin(), group.ranks.end(), static_cast<int>(rank));
       if (own == group.ranks.end()) continue;
       wire::GroupSpec spec{.id = group.id,
                            .name = group.name,
                            .rank = static_cast<std::int32_t>(own - group.ranks.begin()),
                            .addresses = {}};
-      for (const int member : group.ranks) {
-        spec.addresses.push_back(members_.at(deployment.actor_of_rank[member]).addresses[backend]);
-      }
+      for (const int member : group.ranks)
+        spec.addresses.push_back(members_.at(deployment->actor_of_rank[member]).addresses[backend]);
       message.groups.push_back(std::move(spec));
     }
-    const ActorId actor = deployment.actor_of_rank[rank];
-    server_.request(members_.at(actor).peer, message, kConnectDeadline,
-                    [this, loading, actor](const control::Reply& reply) {
-                      count(loading, actor, reply, &Deployments::finish);
-                    });
+    const ActorId actor = deployment->actor_of_rank[rank];
+    outside_.request(
+        members_.at(actor).peer, message, kConnectDeadline,
+        [this, deployment, epoch = deployment->epoch, actor](const control::Reply& reply) {
+          group_answer(deployment, epoch, actor, reply);
+        });
   }
 }
 
-void Deployments::count(const std::shared_ptr<Loading>& loading, ActorId actor,
-                        const control::Reply& reply,
-                        void (Deployments::*next)(const std::shared_ptr<Loading>&)) {
-  if (loading->over) return;
-  if (!get(loading->deployment->id)) {
-    loading->failure = {wire::FailureCode::cancelled, "the deployment was taken down"};
-  } else if (!reply.ok()) {
-    loading->failure = {reply.failure().code,
-                        "actor " + std::to_string(actor) + ": " + reply.failure().what};
+void Deployments::group_answer(const Ptr& deployment, std::uint64_t epoch, ActorId actor,
+                               const control::Reply& reply) {
+  if (deployment->state != Deployment::State::preparing || deployment->epoch != epoch) return;
+  if (!reply.ok()) {
+    const wire::Failure failure{reply.failure().code,
+                                "actor " + std::to_string(actor) + ": " + reply.failure().what};
+    outside_.after(kConnectAgainSeconds, [this, deployment, epoch, failure] {
+      if (deployment->state != Deployment::State::preparing || deployment->epoch != epoch) return;
+      if (++deployment->failed_connects >= kMaxFailedConnects) return fail(deployment, failure);
+      begin_anew(deployment, failure.what);
+    });
+    return;
   }
-  if (loading->failure) return finish(loading);
-  if (--loading->waiting_for == 0) (this->*next)(loading);
+  if (++deployment->connected < deployment->actor_of_rank.size()) return;
+  deployment->connecting = false;
+  deployment->failed_connects = 0;
+  deployment->state = Deployment::State::ready;
+  events_.on_ready(deployment);
 }
 
-void Deployments::finish(const std::shared_ptr<Loading>& loading) {
-  const auto deployment = loading->deployment;
-  loading->over = true;
-  if (loading->failure) {
-    take_down(deployment, loading->failure->what);
-  } else {
-    deployment->ready = true;
-  }
-  loading->on_ready(deployment, loading->failure);
+void Deployments::fail(const Ptr& deployment, const wire::Failure& failure) {
+  if (deployment->state == Deployment::State::gone) return;
+  take_down(deployment, failure.what);
+  events_.on_failed(deployment, failure);
 }
 
-void Deployments::take_down(const std::shared_ptr<Deployment>& deployment, const std::string& why) {
+void Deployments::actor_ready(ActorId id) {
+  if (const auto own = get(members_.at(id).deployment)) return advance(own);
+  // A spare: somebody may wait for one.
+  const auto all = deployments_;
+  for (const auto& [key, deployment] : all)
+    advance(deployment);
+}
+
+void Deployments::actor_gone(ActorId id, const std::string& why) {
+  const auto deployment = get(members_.at(id).deployment);
+  if (!deployment) return;
+  fill_places(*deployment);
+  if (members_.at(id).deployment == deployment->id)
+    return fail(deployment, {wire::FailureCode::lost, why});
+  advance(deployment);
+}
+
+void Deployments::take_down(const Ptr& deployment, const std::string& why) {
   if (deployments_.erase(deployment->id) == 0) return;
-  deployment->ready = false;
+  deployment->state = Deployment::State::gone;
   for (const ActorId id : deployment->actor_of_rank) {
     Actor& actor = members_.at(id);
     if (actor.deployment != deployment->id) continue;
@@ -190,25 +269,26 @@ void Deployments::take_down(const std::shared_ptr<Deployment>& deployment, const
     actor.rank = -1;
     if (actor.state != ActorState::ready) continue;
     end_epoch(id, deployment->epoch, why);
-    server_.send(actor.peer, wire::Unload{deployment->id});
+    outside_.send(actor.peer, wire::Unload{deployment->id});
   }
 }
 
 void Deployments::end_epoch(ActorId id, std::uint64_t epoch, const std::string& why) {
   Actor& leaving = members_.at(id);
   leaving.leaving_epoch = epoch;
-  server_.request(leaving.peer, wire::AbortEpoch{epoch, why}, kTakeDownDeadline,
-                  [this, id, epoch](const control::Reply& reply) {
-                    Actor& actor = members_.at(id);
-                    if (actor.leaving_epoch != epoch)
-                      return;  // another process by now, or another end
-                    const auto code = reply.ok() ? wire::FailureCode::none : reply.failure().code;
-                    if (code == wire::FailureCode::timeout) return events_.on_stuck(id);
-                    if (code == wire::FailureCode::lost)
-                      return;  // its exit follows, and a new process
-                    actor.leaving_epoch = 0;
-                    events_.on_free();
-                  });
+  const auto answer = [this, id, epoch,
+                       incarnation = leaving.incarnation](const control::Reply& reply) {
+    Actor& actor = members_.at(id);
+    // Another process by now, or another end.
+    if (actor.incarnation != incarnation || actor.leaving_epoch != epoch) return;
+    const auto code = reply.ok() ? wire::FailureCode::none : reply.failure().code;
+    if (code == wire::FailureCode::timeout) return events_.on_stuck(id);
+    if (code == wire::FailureCode::lost) return;  // its exit follows, and a new process
+    actor.leaving_epoch = 0;
+    if (const auto deployment = get(actor.deployment)) advance(deployment);
+    events_.on_free();
+  };
+  outside_.request(leaving.peer, wire::AbortEpoch{epoch, why}, kEndDeadline, answer);
 }
 
 }  // namespace troupe::cluster

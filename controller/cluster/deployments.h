@@ -4,12 +4,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "controller/cluster/members.h"
+#include "controller/cluster/outside.h"
 #include "controller/plan/plan.h"
-#include "transport/control/server.h"
 
 namespace troupe::cluster {
 
@@ -23,65 +24,93 @@ struct Model {
 };
 
 /// model × mesh × stage split, loaded at its actors with the groups between them. Jobs with the
-/// same needs share it.
+/// same needs share it. Its epoch ends when a member is lost or a task fails; then it prepares
+/// itself again, with the weights that are still there.
 struct Deployment {
+  enum class State { preparing, ready, gone };
+  /// What is at one rank.
+  struct Holding {
+    std::uint64_t asked = 0;   // incarnation that was told to load
+    std::uint64_t loaded = 0;  // incarnation that has loaded
+    std::uint64_t weight_bytes = 0;
+  };
+
   std::uint64_t id = 0;
   std::uint64_t epoch = 0;
+  State state = State::preparing;
   Model model;
   std::string dtype;
   mesh::Degrees degrees;
   std::vector<plan::Stage> stages;
   std::vector<plan::GroupPlan> groups;
   std::vector<ActorId> actor_of_rank;
-  std::uint64_t weight_bytes = 0;  // over all actors
-  double load_seconds = 0;         // of the slowest actor
-  bool ready = false;
+  std::vector<Holding> holdings;  // by rank
+  double load_seconds = 0;        // of the slowest actor
+  double last_used = 0;
+  int failed_connects = 0;  // in a row
+  std::size_t connected = 0;
+  bool connecting = false;
+
+  std::uint64_t weight_bytes() const;
 };
 
-/// Loads deployments onto actors, connects their groups, and takes them down again. Lives on the
-/// controller's loop.
+/// Loads deployments onto actors, connects their groups, repairs them, and takes them down again.
+/// What is to be done next follows from the state alone (`advance`), whatever happened before.
 class Deployments {
  public:
-  /// Empty failure = success.
-  using OnReady =
-      std::function<void(std::shared_ptr<Deployment>, const std::optional<wire::Failure>&)>;
-
+  using Ptr = std::shared_ptr<Deployment>;
   struct Events {
-    std::function<void()> on_free;  // an actor is done with a deployment that was taken down
+    std::function<void(const Ptr&)> on_ready;  // for the first time, or again in a new epoch
+    std::function<void(const Ptr&, const wire::Failure&)> on_failed;  // it is gone
+    std::function<void()> on_free;          // an actor is done with what it did before
     std::function<void(ActorId)> on_stuck;  // it does not answer the end of its epoch
   };
 
-  Deployments(control::Server& server, Members& members, Events events)
-      : server_(server), members_(members), events_(std::move(events)) {}
+  Deployments(Outside& outside, Members& members, Events events)
+      : outside_(outside), members_(members), events_(std::move(events)) {}
 
-  /// The ready deployment whose actors are all without a job and fit this plan, or nothing.
-  std::shared_ptr<Deployment> find_idle(const Model& model, const plan::Plan& plan) const;
-  /// Enough idle actors for this many ranks, those that keep no deployment first; or nothing.
-  std::optional<std::vector<ActorId>> choose_actors(int world) const;
-  /// Loads weights at the actors, then connects the groups. Whatever the actors kept before is
-  /// unloaded. `on_ready` is called once. On failure nothing half-loaded remains.
-  std::shared_ptr<Deployment> load(const Model& model, const plan::Plan& plan,
-                                   std::vector<ActorId> actors, OnReady on_ready);
-  /// Ends the deployment's epoch at all its actors and forgets it there. They are not idle before
-  /// they have answered; those that do not in time are stuck.
-  void take_down(const std::shared_ptr<Deployment>& deployment, const std::string& why);
-  std::shared_ptr<Deployment> get(std::uint64_t id) const;
+  /// A deployment for a job of this plan that asks nobody to load: one that has no job now, or else
+  /// the one with the fewest jobs, fewer than `max_jobs`.
+  Ptr find(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
+  /// Enough idle actors for this many ranks, or nothing. Those that keep no deployment come first,
+  /// then those whose deployment has not been used for longest; none of the latter unless `evict`.
+  std::optional<std::vector<ActorId>> choose_actors(int world, bool evict) const;
+  /// Begins to load at the actors; what they kept before is unloaded.
+  Ptr load(const Model& model, const plan::Plan& plan, std::vector<ActorId> actors);
+  /// Ends the epoch: its operations end with this cause everywhere. Then it prepares itself anew.
+  void begin_anew(const Ptr& deployment, const std::string& why);
+  /// Ends the deployment for good. Its actors are not idle before they have answered; those that do
+  /// not in time are stuck.
+  void take_down(const Ptr& deployment, const std::string& why);
+
+  /// The place has a ready process; what waits for it goes on.
+  void actor_ready(ActorId id);
+  /// The place will not be filled again: a deployment that waits for it fails, unless an idle actor
+  /// takes it.
+  void actor_gone(ActorId id, const std::string& why);
+
+  Ptr get(std::uint64_t id) const;
+  /// Told to load or to connect and not done with it.
+  bool preparing(ActorId id) const;
 
  private:
-  struct Loading;
-  void load_stages(const std::shared_ptr<Loading>& loading);
-  void connect_groups(const std::shared_ptr<Loading>& loading);
-  void count(const std::shared_ptr<Loading>& loading, ActorId actor, const control::Reply& reply,
-             void (Deployments::*next)(const std::shared_ptr<Loading>&));
-  void finish(const std::shared_ptr<Loading>& loading);
+  void advance(const Ptr& deployment);
+  void fill_places(Deployment& deployment);
+  void replace(Deployment& deployment, std::size_t rank, ActorId by);
+  void load_rank(const Ptr& deployment, std::size_t rank);
+  void connect_groups(const Ptr& deployment);
+  void group_answer(const Ptr& deployment, std::uint64_t epoch, ActorId actor,
+                    const control::Reply& reply);
+  void fail(const Ptr& deployment, const wire::Failure& failure);
   void end_epoch(ActorId actor, std::uint64_t epoch, const std::string& why);
+  std::size_t jobs_of(const Deployment& deployment) const;
 
-  control::Server& server_;
+  Outside& outside_;
   Members& members_;
   Events events_;
   std::uint64_t next_id_ = 1;
   std::uint64_t next_epoch_ = 1;
-  std::map<std::uint64_t, std::shared_ptr<Deployment>> deployments_;
+  std::map<std::uint64_t, Ptr> deployments_;
 };
 
 }  // namespace troupe::cluster

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transport/control/keys.h"
+
 namespace troupe::cluster {
 
 const char* to_string(ActorState state) {
@@ -36,14 +38,12 @@ void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) 
   actor.incarnation = incarnation;
   actor.pid = pid;
   actor.peer = 0;
-  actor.deployment = 0;
-  actor.rank = -1;
   actor.leaving_epoch = 0;
 }
 
 std::optional<std::string> Members::stranger(const control::PeerInfo& peer) const {
   const auto shown = peer.hello.attributes.find("token");
-  if (shown == peer.hello.attributes.end() || shown->second != token_)
+  if (shown == peer.hello.attributes.end() || !control::same_secret(shown->second, token_))
     return "no actor of this cluster: wrong token";
   const bool known = std::any_of(actors_.begin(), actors_.end(), [&](const auto& entry) {
     return entry.second.incarnation == peer.incarnation;
@@ -99,10 +99,24 @@ Actor* Members::by_peer(control::PeerId peer) {
 std::vector<ActorId> Members::idle() const {
   std::vector<ActorId> result;
   for (const auto& [id, actor] : actors_) {
-    if (actor.state == ActorState::ready && actor.job == 0 && actor.leaving_epoch == 0)
-      result.push_back(id);
+    if (is_idle(id)) result.push_back(id);
   }
   return result;
+}
+
+bool Members::is_idle(ActorId id) const {
+  const Actor& actor = actors_.at(id);
+  return actor.state == ActorState::ready && actor.jobs.empty() && actor.leaving_epoch == 0;
+}
+
+void Members::give(std::uint64_t job, const std::vector<ActorId>& actors) {
+  for (const ActorId id : actors)
+    actors_.at(id).jobs.insert(job);
+}
+
+void Members::take_back(std::uint64_t job) {
+  for (auto& [id, actor] : actors_)
+    actor.jobs.erase(job);
 }
 
 std::size_t Members::living_count() const {

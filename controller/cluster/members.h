@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct Actor {
   std::uint64_t restarts = 0;
   std::uint32_t failed_starts = 0;               // in a row, without a hello
   std::map<std::string, std::string> addresses;  // tensor-plane address by backend name
-  std::uint64_t job = 0;                         // that has it now; 0 = none
+  std::set<std::uint64_t> jobs;                  // that have it now
   std::uint64_t deployment = 0;                  // whose stage it keeps; 0 = none
   std::int32_t rank = -1;                        // in that deployment's mesh
   std::uint64_t leaving_epoch = 0;  // told to end it and has not answered yet; 0 = none
@@ -63,6 +64,10 @@ class Members {
   Actor* by_peer(control::PeerId peer);
   /// Ready actors without a job, and done with what they did before.
   std::vector<ActorId> idle() const;
+  bool is_idle(ActorId id) const;
+  /// A job has these actors, or has them no longer.
+  void give(std::uint64_t job, const std::vector<ActorId>& actors);
+  void take_back(std::uint64_t job);
   std::size_t ready_count() const;
   /// Actors that are ready or may become so.
   std::size_t living_count() const;

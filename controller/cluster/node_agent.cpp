@@ -44,18 +44,25 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   const auto threads = std::to_string(launch.threads);
   options.environment = {"TROUPE_TOKEN=" + launch.token, "OMP_NUM_THREADS=" + threads,
                          "MKL_NUM_THREADS=" + threads};
+  // In the environment, which other users cannot read, and never on the command line, which they can.
+  if (!launch.keys.empty()) options.environment.push_back("TROUPE_CONTROL_KEYS=" + launch.keys);
   if (launch.device.starts_with("cuda")) add_gpu_settings(options.environment);
   if (!log_folder_.empty())
     options.log = log_folder_ / ("actor-" + std::to_string(launch.id) + ".log");
+  const auto log = log_of(launch.id);
+  options.on_line = [log](const std::string& line) { log->add(line); };
   auto process = std::make_unique<Process>(
       io_, options,
-      [this, id = launch.id, incarnation = launch.incarnation](const ExitCause& cause) {
+      [this, log, id = launch.id, incarnation = launch.incarnation](const ExitCause& cause) {
+        log->add("-- the process ended: " +
+                 ExitCause{cause.by_signal, cause.number, cause.core, {}}.text());
         // The process object goes after its own handler has returned.
         auto node = processes_.extract(id);
         boost::asio::post(io_, [gone = std::shared_ptr<Process>(std::move(node.mapped()))] {});
         on_exit_(id, incarnation, cause);
       });
   const auto pid = static_cast<std::uint32_t>(process->pid());
+  log->add("-- process " + std::to_string(pid) + " began");
   processes_[launch.id] = std::move(process);
   return pid;
 }
@@ -63,6 +70,19 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
 void NodeAgent::kill(std::uint32_t id) {
   if (const auto process = processes_.find(id); process != processes_.end())
     process->second->kill(SIGKILL);
+}
+
+bool NodeAgent::signal(std::uint32_t id, int signal) {
+  const auto process = processes_.find(id);
+  if (process == processes_.end()) return false;
+  process->second->kill(signal);
+  return true;
+}
+
+std::shared_ptr<LineLog> NodeAgent::log_of(std::uint32_t id) {
+  auto& log = logs_[id];
+  if (!log) log = std::make_shared<LineLog>();
+  return log;
 }
 
 std::string find_actor_program() {

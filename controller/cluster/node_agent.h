@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "controller/cluster/line_log.h"
 #include "controller/cluster/process.h"
 
 namespace troupe::cluster {
@@ -20,6 +21,7 @@ struct ActorLaunch {
   std::string device = "cpu";
   int threads = 1;
   std::string token;
+  std::string keys;  // CURVE, for the controller; "" = it asks for none
 };
 
 /// Spawns and reaps the actors of its host. The local one lives in the controller's process.
@@ -36,14 +38,21 @@ class NodeAgent {
   std::uint32_t spawn(const ActorLaunch& launch);
   /// Ends it for sure (SIGKILL); its exit is told as any other.
   void kill(std::uint32_t id);
+  /// False when it has no process here.
+  bool signal(std::uint32_t id, int signal);
+  /// What the actor's processes have written, and that they began and ended.
+  const LineLog& lines(std::uint32_t id) { return *log_of(id); }
   std::size_t running() const { return processes_.size(); }
 
  private:
+  std::shared_ptr<LineLog> log_of(std::uint32_t id);
+
   boost::asio::io_context& io_;
   std::string program_;
   std::filesystem::path log_folder_;
   OnExit on_exit_;
   std::map<std::uint32_t, std::unique_ptr<Process>> processes_;
+  std::map<std::uint32_t, std::shared_ptr<LineLog>> logs_;
 };
 
 /// troupe-actor beside the running executable. Throws std::runtime_error when there is none.

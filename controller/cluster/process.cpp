@@ -83,7 +83,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
  public:
   Impl(asio::io_context& io, const ProcessOptions& options,
        std::function<void(const ExitCause&)> on_exit)
-      : end_(io), output_(io), on_exit_(std::move(on_exit)) {
+      : end_(io), output_(io), on_exit_(std::move(on_exit)), on_line_(options.on_line) {
     if (!options.log.empty()) {
       log_ = control::FileHandle(
           open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
@@ -126,6 +126,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
 
   void abandon() {
     on_exit_ = nullptr;
+    on_line_ = nullptr;
     if (!reaped_) {
       ::kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
@@ -151,6 +152,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     append_to_log(text);
     for (const char letter : text) {
       if (letter == '\n') {
+        if (on_line_) on_line_(line_);
         lines_.push_back(std::move(line_));
         line_.clear();
         if (lines_.size() > kKeptLines) lines_.pop_front();
@@ -192,6 +194,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   asio::posix::stream_descriptor end_;
   asio::posix::stream_descriptor output_;
   std::function<void(const ExitCause&)> on_exit_;
+  std::function<void(const std::string&)> on_line_;
   std::array<char, 4096> buffer_;
   std::deque<std::string> lines_;
   std::string line_;

@@ -18,6 +18,7 @@ struct ProcessOptions {
   std::vector<std::string> environment;  // "KEY=value", added to this process's own
   std::filesystem::path
       log;  // standard output and error are appended to it; empty = kept in memory only
+  std::function<void(const std::string&)> on_line = {};  // told of each line it writes
 };
 
 /// A child process on an io_context: its end is noticed at once (pidfd) and told with its cause and

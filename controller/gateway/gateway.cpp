@@ -18,7 +18,7 @@ constexpr std::size_t kKeptFailures = 10;
 }  // namespace
 
 Gateway::Gateway(ClusterFacts facts, Tools tools)
-    : facts_(std::move(facts)), tools_(std::move(tools)), reader_(tools_.io, tools_.read_model) {}
+    : facts_(std::move(facts)), tools_(std::move(tools)), reader_(tools_.io, tools_.read_model, tools_.allowed_models) {}
 
 void Gateway::on_message(control::PeerId peer, const wire::Header& header,
                          std::span<const std::byte> payload) {
@@ -40,6 +40,7 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
       tools_.stop();
       return;
     default:
+      if (desk_ && desk_->on_message(peer, header, payload)) return;
       if (header.is_request()) {
         tools_.server.reply(
             peer, header,
@@ -117,7 +118,9 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   if (closed_) return refused(wire::FailureCode::refused, *closed_);
   if (!reading.model) return refused(wire::FailureCode::bad_request, reading.error);
   auto& job = submission.job;
+  job.model = reading.folder;
   try {
+    jobs::check_terms(job);
     if (job.parallelism.automatic) {
       const auto actors = static_cast<int>(tools_.members.living_count());
       const auto cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -142,6 +145,7 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
                      std::to_string(tools_.table.queue().size()) +
                          " jobs are waiting already: try again later");
     }
+    if (recorder_) recorder_->submitted(*id, job.request.prompts.front(), monotonic());
     tools_.server.reply(
         peer, header,
         wire::JobAccepted{
@@ -212,6 +216,8 @@ void Gateway::tell_finished(const jobs::JobEntry& job) {
 }
 
 void Gateway::note_failure(const std::string& text) {
+  if (recorder_)
+    recorder_->note(recorder::Event::Kind::failure, 0, std::nullopt, text, monotonic());
   recent_failures_.push_back(text);
   if (recent_failures_.size() > kKeptFailures) recent_failures_.erase(recent_failures_.begin());
 }

@@ -1,9 +1,11 @@
 #pragma once
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "controller/gateway/inspect.h"
 #include "controller/gateway/model_reader.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
@@ -40,9 +42,15 @@ class Gateway {
     std::function<double()> now;
     std::function<void()> stop;
     ModelReader::Read read_model = {};  // null = from the folder
+    AllowedFolders allowed_models = {};
   };
 
   Gateway(ClusterFacts facts, Tools tools);
+  /// Who looks inside is sent on to the desk; what is of note is remembered there.
+  void use(InspectDesk& desk, recorder::Recorder& recorder) {
+    desk_ = &desk;
+    recorder_ = &recorder;
+  }
 
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
@@ -56,6 +64,7 @@ class Gateway {
   void note_failure(const std::string& text);
 
  private:
+  recorder::Nanoseconds monotonic() const { return std::llround(tools_.now() * 1e9); }
   void submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
@@ -69,6 +78,8 @@ class Gateway {
 
   ClusterFacts facts_;
   Tools tools_;
+  InspectDesk* desk_ = nullptr;
+  recorder::Recorder* recorder_ = nullptr;
   std::optional<std::string> closed_;
   std::vector<std::string> recent_failures_;
   ModelReader reader_;

@@ -20,10 +20,17 @@ constexpr std::chrono::seconds kEndDeadline{2};
 /// Of the worker's thread alone.
 class Memory {
  public:
-  explicit Memory(ModelReader::Read read) : read_(std::move(read)) {}
+  Memory(ModelReader::Read read, AllowedFolders allowed)
+      : read_(std::move(read)), allowed_(std::move(allowed)) {}
 
-  ModelReading look(const std::string& folder) {
+  ModelReading look(const std::string& name) {
     ModelReading reading;
+    const auto found = allowed_.resolve(name);
+    if (!found) {
+      reading.error = AllowedFolders::refusal(name);
+      return reading;
+    }
+    const std::string& folder = reading.folder = *found;
     try {
       for (int attempt = 0; attempt < kAttempts; ++attempt) {
         reading.fingerprint = spec::fingerprint(folder);
@@ -56,16 +63,18 @@ class Memory {
   }
 
   ModelReader::Read read_;
+  AllowedFolders allowed_;
   std::deque<ModelReading> models_;  // the last used first
 };
 
 }  // namespace
 
 struct ModelReader::Shared {
-  Shared(boost::asio::io_context& io_, Read read_)
-      : io(io_), memory(read_ ? std::move(read_) : [](const std::string& folder) {
-          return spec::read_model_spec(folder);
-        }) {}
+  Shared(boost::asio::io_context& io_, Read read_, AllowedFolders allowed)
+      : io(io_),
+        memory(read_ ? std::move(read_)
+                     : [](const std::string& folder) { return spec::read_model_spec(folder); },
+               std::move(allowed)) {}
 
   boost::asio::io_context& io;  // by others than its own thread only while not `closed`
   Memory memory;
@@ -79,8 +88,8 @@ struct ModelReader::Shared {
   bool ended = false;
 };
 
-ModelReader::ModelReader(boost::asio::io_context& io, Read read)
-    : shared_(std::make_shared<Shared>(io, std::move(read))) {
+ModelReader::ModelReader(boost::asio::io_context& io, Read read, AllowedFolders allowed)
+    : shared_(std::make_shared<Shared>(io, std::move(read), std::move(allowed))) {
   shared_->thread = std::thread([shared = shared_] { work(shared); });
 }
 

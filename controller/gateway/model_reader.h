@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "controller/gateway/allowed_folders.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::gateway {
@@ -14,7 +15,8 @@ namespace troupe::gateway {
 struct ModelReading {
   std::shared_ptr<const spec::ModelSpec> model;  // null on failure
   std::uint64_t fingerprint = 0;
-  std::string error;  // one line
+  std::string folder;  // the one that was read: where links and ".." of its name led
+  std::string error;   // one line
 };
 
 /// Reads model folders on a thread of its own: headers of many shards on a slow disk must not keep
@@ -25,7 +27,7 @@ class ModelReader {
   using Handler = std::function<void(const ModelReading&)>;
   using Read = std::function<spec::ModelSpec(const std::string& folder)>;
 
-  explicit ModelReader(boost::asio::io_context& io, Read read = {});
+  explicit ModelReader(boost::asio::io_context& io, Read read = {}, AllowedFolders allowed = {});
   /// Handlers that have not been called are dropped. Waits a moment for a reading in hand; one that
   /// hangs in the file system is left to itself.
   ~ModelReader();

@@ -1,21 +1,11 @@
 #include "controller/gateway/gateway.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
+
+#include "controller/gateway/metrics.h"
 
 namespace troupe::gateway {
 namespace {
-
-/// Resident bytes of a process on this host; 0 when it cannot be read. Source: proc(5), statm.
-std::uint64_t resident_bytes(std::uint32_t pid) {
-  std::ifstream statm("/proc/" + std::to_string(pid) + "/statm");
-  std::uint64_t size = 0;
-  std::uint64_t resident = 0;
-  statm >> size >> resident;
-  return statm ? resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
-}
 
 /// The beginning of a text, whole UTF-8 letters: lists of jobs must fit into one message.
 std::string beginning(const std::string& text, std::size_t bytes) {
@@ -54,7 +44,9 @@ wire::JobList Gateway::list() const {
                          .step = job.step,
                          .steps = job.plan.request.steps,
                          .seconds = until - job.submitted,
-                         .cause = beginning(job.failure.what, 1000)});
+                         .cause = beginning(job.failure.what, 1000),
+                         .priority = job.spec.priority,
+                         .share = job.spec.share});
   }
   return list;
 }

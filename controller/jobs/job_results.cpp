@@ -9,23 +9,24 @@ namespace {
 
 constexpr control::Milliseconds kBlobDeadline{120'000};
 constexpr control::Milliseconds kEndDeadline{30'000};
-/// How long clients may still fetch the last previews and latents of a job that has ended.
-constexpr std::chrono::seconds kInterimGrace{30};
+/// How long clients may still fetch the last previews and latents of a job that has ended, seconds.
+constexpr double kInterimGrace = 30;
 /// Steps whose previews and latents are kept for clients to fetch.
 constexpr std::size_t kInterimSteps = 2;
+const std::string kBoundary = "boundary";
 
 }  // namespace
 
 void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
-  JobEntry& job = *tools_.table.find(run.job);
+  JobEntry& job = entry(run);
   const auto& task = dispatcher_.task(run.job, task_id);
-  const double now = tools_.now();
+  const double now = tools_.outside.now();
   const int replicas = job.plan.degrees.dp;
   switch (task.kind) {
     case wire::TaskKind::encode_text:
       if (++run.texts_done < replicas) return;
-      run.text_done = now;
-      run.clock.completed(0, now);
+      if (run.text_done == 0) run.text_done = now;
+      run.clock.completed(job.step, now);
       job.phase = "denoising";
       progress(job);
       return;
@@ -49,103 +50,152 @@ void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
 void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done) {
   if (done.blobs.empty() || !dispatcher_.has(run.job)) return;
   if (done.task >= dispatcher_.graph(run.job).tasks.size()) return;
-  const JobId job = run.job;
-  const auto& task = dispatcher_.task(job, done.task);
-  const bool interim = task.kind != wire::TaskKind::decode;
-  if (!interim) run.results[done.task].resize(done.blobs.size());
+  const auto& member = tools_.members.at(actor);
+  const auto& task = dispatcher_.task(run.job, done.task);
+  const bool result = task.kind == wire::TaskKind::decode;
+  if (result) run.results[done.task].resize(done.blobs.size());
   for (std::size_t index = 0; index < done.blobs.size(); ++index) {
     const auto& ref = done.blobs[index];
     ++run.blobs_to_come;
-    tools_.blob_server.fetch(tools_.members.at(actor).incarnation, ref.id, ref.bytes, kBlobDeadline,
-                             [this, job, interim, id = done.task, step = task.step,
-                              replica = task.dp, index, ref](control::BlobResult result) {
-                               const auto own = blob_arrived(job, ref, interim, std::move(result));
-                               if (own && interim) pass_on(job, step, replica, *own);
-                               if (own && !interim) keep_result(job, id, index, *own);
-                             });
+    const auto arrived = [this, id = run.job, life = run.life, rank = member.rank, ref, result,
+                          task_id = done.task, step = task.step, replica = task.dp,
+                          index](control::BlobResult blob) {
+      Run* waiting = find(id, life);
+      if (!waiting) return;
+      const auto own = blob_arrived(*waiting, ref, result, blob);
+      waiting = find(id, life);  // not if it has failed by this
+      if (!waiting) return;
+      if (own && result) {
+        waiting->results[task_id][index] = *own;
+      } else if (own && ref.name == kBoundary) {
+        keep_piece(*waiting, step, rank, *own);
+      } else if (own) {
+        pass_on(*waiting, step, replica, *own);
+      }
+      maybe_end(*waiting);
+    };
+    tools_.outside.fetch_blob(member.incarnation, ref, kBlobDeadline, arrived);
   }
 }
 
-std::optional<wire::BlobRef> JobRunner::blob_arrived(JobId id, const wire::BlobRef& ref,
-                                                     bool interim, control::BlobResult result) {
-  Run* run = find(id);
-  if (!run) return std::nullopt;
-  --run->blobs_to_come;
+std::optional<wire::BlobRef> JobRunner::blob_arrived(Run& run, const wire::BlobRef& ref,
+                                                     bool needed,
+                                                     const control::BlobResult& result) {
+  --run.blobs_to_come;
   if (!result) {
+    // Of a boundary the actor keeps the newest only.
+    if (ref.name == kBoundary) return std::nullopt;
     const std::string what = ref.name + " did not arrive from its actor: " + result.failure.what;
-    if (!interim) {
-      fail_with_cause(id, {result.failure.code, what});
-      return std::nullopt;
+    if (needed && result.failure.code == wire::FailureCode::lost) {
+      fail_later(run, {result.failure.code, what});
+    } else if (needed) {
+      fail(run.job, {result.failure.code, what});
+    } else {
+      run.warnings.push_back(what);
+      progress(entry(run), {}, {what});
     }
-    run->warnings.push_back(what);
-    progress(*tools_.table.find(id), {}, {what});
-    maybe_end(id);
     return std::nullopt;
   }
-  run->blob_bytes += result.bytes->size();
+  run.blob_bytes += result.bytes->size();
   wire::BlobRef own = ref;
-  own.id = tools_.blobs.add(result.bytes);
+  own.id = tools_.outside.keep_blob(result.bytes);
   return own;
 }
 
-void JobRunner::keep_result(JobId id, std::uint32_t decode_task, std::size_t index,
-                            const wire::BlobRef& own) {
-  find(id)->results[decode_task][index] = own;
-  maybe_end(id);
-}
-
-void JobRunner::pass_on(JobId id, std::int32_t step, std::int32_t replica,
+void JobRunner::pass_on(Run& run, std::int32_t step, std::int32_t replica,
                         const wire::BlobRef& own) {
-  JobEntry& job = *tools_.table.find(id);
-  auto& parts = find(id)->interim[step];
+  JobEntry& job = entry(run);
+  auto& parts = run.interim[step];
   parts[replica] = own;
   const int expected = own.name == "latents" ? job.plan.degrees.dp : 1;
-  if (static_cast<int>(parts.size()) == expected) {
-    std::vector<wire::BlobRef> whole;
-    for (const auto& [dp, part] : parts)
-      whole.push_back(part);
-    find(id)->interim.erase(step);
-    job.interim.push_back(whole);
-    if (job.interim.size() > kInterimSteps) {
-      for (const auto& old : job.interim.front())
-        tools_.blobs.remove(old.id);
-      job.interim.pop_front();
-    }
-    progress(job, std::move(whole));
+  if (static_cast<int>(parts.size()) < expected) return;
+  std::vector<wire::BlobRef> whole;
+  for (const auto& [dp, part] : parts)
+    whole.push_back(part);
+  run.interim.erase(step);
+  job.interim.push_back(whole);
+  if (job.interim.size() > kInterimSteps) {
+    for (const auto& old : job.interim.front())
+      tools_.outside.drop_blob(old.id);
+    job.interim.pop_front();
   }
-  maybe_end(id);
+  progress(job, std::move(whole));
 }
 
-void JobRunner::forget_blobs(Run& run, JobEntry& job, wire::JobState state) {
+void JobRunner::keep_piece(Run& run, std::int32_t step, std::int32_t rank,
+                           const wire::BlobRef& own) {
+  JobEntry& job = entry(run);
+  const auto& plan = job.plan;
+  if (job.boundary && job.boundary->next_step > step) {
+    tools_.outside.drop_blob(own.id);
+    return;
+  }
+  std::size_t expected = 0;
+  for (int dp = 0; dp < plan.degrees.dp; ++dp) {
+    const auto holders = plan.latent_holders(dp);
+    for (std::size_t sp = 0; sp < holders.size(); ++sp) {
+      const auto rows = plan::rows_of_rank(plan, static_cast<int>(sp));
+      expected += rows.empty() ? 0 : 1;
+      if (holders[sp] == rank)
+        run.pieces[step][rank] = {own, plan.images[dp].begin, plan.images[dp].end, rows};
+    }
+  }
+  if (run.pieces[step].size() < expected) return;
+  drop_boundary(job);
+  job.boundary = Boundary{.next_step = step + 1, .pieces = {}};
+  for (auto& [holder, piece] : run.pieces[step])
+    job.boundary->pieces.push_back(std::move(piece));
+  run.pieces.erase(step);
+  for (auto older = run.pieces.begin(); older != run.pieces.end() && older->first < step;
+       older = run.pieces.erase(older)) {
+    for (const auto& [holder, piece] : older->second)
+      tools_.outside.drop_blob(piece.blob.id);
+  }
+  run.losses = 0;
+  tools_.on_boundary(job);
+}
+
+void JobRunner::drop_boundary(JobEntry& job) {
+  if (!job.boundary) return;
+  for (const auto& piece : job.boundary->pieces)
+    tools_.outside.drop_blob(piece.blob.id);
+  job.boundary.reset();
+}
+
+void JobRunner::forget_blobs(Run& run, JobEntry& job, bool succeeded) {
   for (const auto& [step, parts] : run.interim) {
     for (const auto& [replica, part] : parts)
-      tools_.blobs.remove(part.id);
+      tools_.outside.drop_blob(part.id);
   }
-  if (state == wire::JobState::succeeded) return;
+  run.interim.clear();
+  for (const auto& [step, pieces] : run.pieces) {
+    for (const auto& [rank, piece] : pieces)
+      tools_.outside.drop_blob(piece.blob.id);
+  }
+  run.pieces.clear();
+  if (succeeded) return;
   for (const auto& [task, blobs] : run.results) {
-    for (const auto& blob : blobs)
-      tools_.blobs.remove(blob.id);
+    for (const auto& blob : blobs) {
+      if (blob.id != 0) tools_.outside.drop_blob(blob.id);  // 0: it is still on its way
+    }
   }
+  run.results.clear();
   job.blobs.clear();
 }
 
 void JobRunner::forget_interim(JobEntry& job) {
-  auto timer = std::make_shared<boost::asio::steady_timer>(tools_.io, kInterimGrace);
-  timer->async_wait(
-      [timer, interim = std::move(job.interim), &blobs = tools_.blobs](const auto& error) {
-        if (error) return;
-        for (const auto& step : interim) {
-          for (const auto& blob : step)
-            blobs.remove(blob.id);
-        }
-      });
+  tools_.outside.after(kInterimGrace, [this, interim = std::move(job.interim)] {
+    for (const auto& step : interim) {
+      for (const auto& blob : step)
+        tools_.outside.drop_blob(blob.id);
+    }
+  });
   job.interim.clear();
 }
 
-void JobRunner::maybe_end(JobId id) {
-  Run* run = find(id);
-  if (!run || !run->begun || run->ending || run->blobs_to_come > 0) return;
-  if (dispatcher_.has(id) && dispatcher_.drained(id)) end_at_actors(*run);
+void JobRunner::maybe_end(Run& run) {
+  if (!run.begun || run.ending || run.blobs_to_come > 0 || run.collateral) return;
+  if (dispatcher_.has(run.job) && dispatcher_.drained(run.job)) end_at_actors(run);
 }
 
 void JobRunner::end_at_actors(Run& run) {
@@ -153,25 +203,24 @@ void JobRunner::end_at_actors(Run& run) {
   const auto& actors = run.deployment->actor_of_rank;
   run.stats_to_come = actors.size();
   for (std::size_t rank = 0; rank < actors.size(); ++rank) {
-    tools_.server.request(
-        tools_.members.at(actors[rank]).peer, wire::EndJob{run.job}, kEndDeadline,
-        [this, id = run.job, rank](const control::Reply& reply) {
-          Run* ending = find(id);
-          if (!ending) return;
-          if (!reply.ok()) {
-            fail_with_cause(
-                id, {reply.failure().code, "actor of rank " + std::to_string(rank) +
-                                               " did not end the job: " + reply.failure().what});
-            return;
-          }
-          ending->stats[rank] = reply.as<wire::ActorJobStats>();
-          if (--ending->stats_to_come == 0) succeed(*ending);
-        });
+    const auto answer = [this, id = run.job, life = run.life, rank](const control::Reply& reply) {
+      Run* ending = find(id, life);
+      if (!ending) return;
+      if (reply.ok()) {
+        ending->stats[rank] = reply.as<wire::ActorJobStats>();
+      } else {
+        ending->warnings.push_back("the figures of rank " + std::to_string(rank) +
+                                   " are missing: " + reply.failure().what);
+      }
+      if (--ending->stats_to_come == 0) succeed(*ending);
+    };
+    tools_.outside.request(tools_.members.at(actors[rank]).peer, wire::EndJob{run.job},
+                           kEndDeadline, answer);
   }
 }
 
 void JobRunner::succeed(Run& run) {
-  JobEntry& job = *tools_.table.find(run.job);
+  JobEntry& job = entry(run);
   if (!dispatcher_.complete(run.job)) {
     finish(run.job, wire::JobState::cancelled, job.failure);
     return;
@@ -180,17 +229,22 @@ void JobRunner::succeed(Run& run) {
     job.blobs.insert(job.blobs.end(), blobs.begin(), blobs.end());
   std::stable_partition(job.blobs.begin(), job.blobs.end(),
                         [](const auto& blob) { return blob.name == "picture"; });
+  record([&](auto& recorder, auto) {
+    for (const auto& stats : run.stats)
+      recorder.cost(stats);
+  });
   const PhaseSeconds seconds{.queued = job.started - job.submitted,
                              .loading = run.began - job.started,
                              .text = run.text_done - run.began,
                              .denoising = run.denoised - run.text_done,
                              .decoding = run.decoded - run.denoised,
-                             .total = tools_.now() - job.submitted};
+                             .total = tools_.outside.now() - job.submitted};
   job.report = make_report(job, *run.deployment, seconds, run.stats, run.blob_bytes, run.warnings);
   try {
     wire::encode(finished_message(job));
   } catch (const wire::WireError& error) {
     job.report.clear();
+    job.blobs.clear();
     return fail(job.id, {wire::FailureCode::internal,
                          std::string("its report cannot be sent: ") + error.what()});
   }

@@ -1,39 +1,48 @@
 #pragma once
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "controller/cluster/deployments.h"
 #include "controller/cluster/members.h"
+#include "controller/cluster/outside.h"
 #include "controller/jobs/job_table.h"
 #include "controller/jobs/step_clock.h"
+#include "controller/recorder/recorder.h"
 #include "controller/schedule/dispatcher.h"
-#include "transport/control/blob_channel.h"
-#include "transport/control/server.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::jobs {
 
-/// Carries jobs from the queue to their end: deployment, begin, dispatch, results, report; or abort
-/// and cause. Lives on the controller's loop. It is the only one that sends tasks to actors.
+struct RunnerOptions {
+  /// Jobs that may run on one deployment at once, filling each other's gaps.
+  std::size_t max_jobs_per_deployment = 4;
+  /// Losses that a job outlives without getting a step further in between; 0 = none.
+  int max_recoveries = 3;
+};
+
+/// Carries jobs from the queue to their end: deployment, begin, dispatch, results, report; and
+/// after a loss from their last boundary on. Everything it does goes through Outside. It is the
+/// only one that sends tasks to actors.
 class JobRunner {
  public:
   struct Tools {
-    boost::asio::io_context& io;
-    control::Server& server;
-    control::BlobServer& blob_server;
-    control::BlobStore& blobs;
+    cluster::Outside& outside;
     cluster::Members& members;
     cluster::Deployments& deployments;
     JobTable& table;
-    std::function<double()> now;  // seconds
+    RunnerOptions options = {};
     std::function<void(const JobEntry&, wire::JobProgress)> on_progress;
     std::function<void(const JobEntry&)> on_finished;
+    std::function<void(const JobEntry&)> on_boundary = [](const JobEntry&) {};
+    recorder::Recorder* recorder = nullptr;  // told of what happens; may be null
+    /// A job has failed and its watchers are not told yet: its failure's text may be added to.
+    std::function<void(JobEntry&)> on_failing = [](JobEntry&) {};
   };
 
   explicit JobRunner(Tools tools);
@@ -45,8 +54,12 @@ class JobRunner {
   void cancel(JobId job, const std::string& why);
   void task_done(cluster::ActorId actor, const wire::TaskDone& done);
   void task_failed(cluster::ActorId actor, const wire::TaskFailed& failed);
-  /// An actor's process is gone. `cause` says how. Its job fails, its deployment goes.
+  /// An actor's process is gone. `cause` says how. Its jobs go on from their boundaries once its
+  /// deployment is whole again, or fail.
   void actor_lost(cluster::ActorId actor, const std::string& cause);
+  /// Of Deployments::Events.
+  void deployment_ready(const cluster::Deployments::Ptr& deployment);
+  void deployment_failed(const cluster::Deployments::Ptr& deployment, const wire::Failure& failure);
   /// Jobs that wait for more actors than the cluster will ever have again fail, with this cause.
   void fail_unplaceable(const std::string& why);
   /// Every job ends now, with this cause.
@@ -54,50 +67,71 @@ class JobRunner {
   /// "job 3 step 5 patch 1 stage 0", or empty.
   std::string doing(cluster::ActorId actor) const;
   bool busy(cluster::ActorId actor) const { return dispatcher_.outstanding(actor) > 0; }
+  const schedule::Dispatcher& dispatcher() const { return dispatcher_; }
+  /// Of a job that has not ended: no more of its tasks are issued, one is, or all are again. A job
+  /// that has not begun yet, or begins again, begins paused. False when there is nothing to do.
+  bool pause(JobId job);
+  bool step(JobId job);
+  bool resume(JobId job);
+  bool paused(JobId job) const { return paused_.contains(job); }
+  /// Sends what may go now; after something was changed at the dispatcher.
+  void pump();
 
  private:
   struct Run;
 
-  void launch(JobEntry& job, const std::shared_ptr<cluster::Deployment>& deployment);
-  void deployed(JobId job, const std::shared_ptr<cluster::Deployment>& deployment,
-                const std::optional<wire::Failure>& failure);
-  wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& deployment,
-                               int rank) const;
-  void pump();
+  bool start(JobEntry& job);
+  void launch(Run& run);
   void task_complete(Run& run, std::uint32_t task);
   void take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done);
   /// The blob as the controller holds it now; nothing when the job is over or failed by it. Without
-  /// an interim one the job goes on, with a warning.
-  std::optional<wire::BlobRef> blob_arrived(JobId job, const wire::BlobRef& ref, bool interim,
-                                            control::BlobResult result);
-  /// A decode task's picture or latents.
-  void keep_result(JobId job, std::uint32_t decode_task, std::size_t index,
-                   const wire::BlobRef& own);
+  /// one that is not `needed` the job goes on.
+  std::optional<wire::BlobRef> blob_arrived(Run& run, const wire::BlobRef& ref, bool needed,
+                                            const control::BlobResult& result);
   /// A replica's preview or latents of a step under way: goes to the watchers when every replica's
   /// part is here.
-  void pass_on(JobId job, std::int32_t step, std::int32_t replica, const wire::BlobRef& own);
+  void pass_on(Run& run, std::int32_t step, std::int32_t replica, const wire::BlobRef& own);
+  /// A holder's part of a step's boundary; it counts when all are here.
+  void keep_piece(Run& run, std::int32_t step, std::int32_t rank, const wire::BlobRef& own);
+  void drop_boundary(JobEntry& job);
   /// Lets go of the parts of unfinished steps, and of the results unless the job has succeeded.
-  void forget_blobs(Run& run, JobEntry& job, wire::JobState state);
+  void forget_blobs(Run& run, JobEntry& job, bool succeeded);
   /// Lets go of what its last steps left, when clients have had time to fetch it.
   void forget_interim(JobEntry& job);
-  void maybe_end(JobId job);
+  void maybe_end(Run& run);
   void end_at_actors(Run& run);
   void succeed(Run& run);
-  void fail(JobId job, wire::Failure failure);
+  /// The job's epoch is over: nothing of it runs any more, it waits for its deployment. False when
+  /// it has ended instead.
+  bool interrupt(Run& run, const wire::Failure& why, bool counts);
+  /// All jobs of the deployment are interrupted, and it prepares itself anew, or goes.
+  void end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
+                 std::optional<JobId> culprit);
+  /// Ends a job by its own fault; others on its deployment go on in a new epoch.
+  void fail(JobId job, const wire::Failure& failure);
   /// A failure that only says that a peer is gone waits a moment for the one that says how it
   /// ended.
-  void fail_with_cause(JobId job, wire::Failure failure);
-  void fail_later(JobId job, wire::Failure failure);
+  void fail_later(Run& run, wire::Failure failure);
   /// Not before the caller, who may be in the midst of that job, has returned.
   void fail_soon(JobId job, wire::Failure failure);
   void finish(JobId job, wire::JobState state, wire::Failure failure);
   void progress(JobEntry& job, std::vector<wire::BlobRef> blobs = {},
                 std::vector<std::string> warnings = {});
   Run* find(JobId job);
+  /// The same life of the run that the caller knew.
+  Run* find(JobId job, std::uint64_t life);
+  std::vector<JobId> jobs_on(const cluster::Deployment& deployment) const;
+  JobEntry& entry(const Run& run);
+  /// Tells the recorder, if there is one.
+  template <class Tell>
+  void record(const Tell& tell) {
+    if (tools_.recorder) tell(*tools_.recorder, std::llround(tools_.outside.now() * 1e9));
+  }
 
   Tools tools_;
   schedule::Dispatcher dispatcher_;
   std::map<JobId, std::unique_ptr<Run>> runs_;
+  std::set<JobId> paused_;
 };
 
 }  // namespace troupe::jobs

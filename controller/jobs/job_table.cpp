@@ -1,8 +1,35 @@
 #include "controller/jobs/job_table.h"
 
 #include <algorithm>
+#include <functional>
+#include <stdexcept>
 
 namespace troupe::jobs {
+namespace {
+
+constexpr std::int32_t kHighestPriority = 100;
+constexpr std::size_t kLongestShare = 64;
+/// How much the newest job counts in the mean cost.
+constexpr double kNewest = 0.25;
+
+}  // namespace
+
+std::string share_of(const JobEntry& job) {
+  return job.spec.share.empty() ? "client " + std::to_string(job.owner) : job.spec.share;
+}
+
+void check_terms(const wire::JobSpec& spec) {
+  if (spec.priority < -kHighestPriority || spec.priority > kHighestPriority) {
+    throw std::invalid_argument("[submit] priority is " + std::to_string(spec.priority) +
+                                ", it must be from " + std::to_string(-kHighestPriority) + " to " +
+                                std::to_string(kHighestPriority));
+  }
+  if (spec.share.size() > kLongestShare) {
+    throw std::invalid_argument("[submit] share has " + std::to_string(spec.share.size()) +
+                                " bytes, at most " + std::to_string(kLongestShare) +
+                                " are allowed");
+  }
+}
 
 std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner,
                                    bool detached, double now, std::uint64_t fingerprint) {
@@ -16,6 +43,16 @@ std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uin
   job.watchers = {owner};
   job.detached = detached;
   job.submitted = now;
+  const auto [share, fresh] = shares_.try_emplace(share_of(job));
+  ++share->second.jobs;
+  if (fresh) {
+    // Who comes in has no claim on what others were given before.
+    std::optional<double> least;
+    for (const auto& [name, other] : shares_) {
+      if (&other != &share->second) least = std::min(least.value_or(other.service), other.service);
+    }
+    share->second.service = least.value_or(0);
+  }
   queue_.push_back(job.id);
   const JobId id = job.id;
   jobs_.emplace(id, std::move(job));
@@ -28,7 +65,56 @@ JobEntry* JobTable::find(JobId id) {
 }
 
 std::int32_t JobTable::position(JobId id) const {
-  return static_cast<std::int32_t>(std::find(queue_.begin(), queue_.end(), id) - queue_.begin());
+  const auto order = queue();
+  return static_cast<std::int32_t>(std::find(order.begin(), order.end(), id) - order.begin());
+}
+
+std::vector<JobId> JobTable::queue() const {
+  std::map<std::string, double> had;
+  for (const auto& [name, share] : shares_)
+    had[name] = share.service;
+  for (const auto& [id, job] : jobs_) {
+    // A job under way will cost about as much as the others did.
+    if (job.state == wire::JobState::loading || job.state == wire::JobState::running)
+      had[share_of(job)] += std::max(0.0, mean_cost_ - job.actor_seconds);
+  }
+  std::map<std::int32_t, std::map<std::string, std::deque<JobId>>, std::greater<>> lines;
+  for (const JobId id : queue_) {
+    const auto& job = jobs_.at(id);
+    lines[job.spec.priority][share_of(job)].push_back(id);
+  }
+  std::vector<JobId> order;
+  for (auto& [priority, shares] : lines) {
+    while (!shares.empty()) {
+      const auto next =
+          std::min_element(shares.begin(), shares.end(), [&](const auto& a, const auto& b) {
+            return std::pair(had[a.first], a.second.front()) <
+                   std::pair(had[b.first], b.second.front());
+          });
+      order.push_back(next->second.front());
+      next->second.pop_front();
+      had[next->first] += mean_cost_;
+      if (next->second.empty()) shares.erase(next);
+    }
+  }
+  return order;
+}
+
+void JobTable::charge(JobId id, double actor_seconds) {
+  JobEntry* job = find(id);
+  if (!job || wire::is_terminal(job->state) || !(actor_seconds > 0)) return;
+  job->actor_seconds += actor_seconds;
+  shares_.at(share_of(*job)).service += actor_seconds;
+}
+
+double JobTable::service(const std::string& share) const {
+  const auto found = shares_.find(share);
+  return found == shares_.end() ? 0 : found->second.service;
+}
+
+void JobTable::leave_share(const JobEntry& job) {
+  const auto share = shares_.find(share_of(job));
+  if (--share->second.jobs == 0) shares_.erase(share);
 }
 
 bool JobTable::start(JobId id, double now) {
@@ -53,6 +139,11 @@ bool JobTable::finish(JobId id, wire::JobState terminal, wire::Failure failure, 
   JobEntry* job = find(id);
   if (!job || wire::is_terminal(job->state) || !wire::is_terminal(terminal)) return false;
   std::erase(queue_, id);
+  if (job->state != wire::JobState::queued) {
+    if (job->actor_seconds == 0) charge(id, (now - job->started) * job->plan.degrees.world());
+    mean_cost_ += kNewest * (job->actor_seconds - mean_cost_);
+  }
+  leave_share(*job);
   job->state = terminal;
   job->phase = wire::to_string(terminal);
   job->failure = std::move(failure);

@@ -8,11 +8,27 @@
 #include <vector>
 
 #include "controller/plan/plan.h"
+#include "transport/wire/actor_messages.h"
 #include "transport/wire/client_messages.h"
 
 namespace troupe::jobs {
 
 using JobId = std::uint64_t;
+
+/// Where a job can be taken up again: after a step that has left the last stage everywhere, with
+/// the latents and sampler histories of that moment, held by the controller.
+struct Boundary {
+  std::int32_t next_step = 0;
+  std::vector<wire::BoundaryPiece> pieces;
+};
+
+/// How a job went on after its deployment's epoch had ended.
+struct Recovery {
+  std::string cause;
+  std::int32_t step = 0;  // it went on with
+  double began = 0;       // the loss
+  double resumed = 0;     // its actors were told to begin again; 0 = not yet
+};
 
 /// One job's record. Times are seconds on the caller's clock.
 struct JobEntry {
@@ -35,7 +51,16 @@ struct JobEntry {
   std::deque<std::vector<wire::BlobRef>>
       interim;  // previews and latents of its last steps, a step an entry
   std::string report;
+  double actor_seconds = 0;  // charged to its share so far
+  std::optional<Boundary> boundary;
+  std::vector<Recovery> recoveries;
 };
+
+/// Who a job counts for when shares are made fair: the name in its spec, else the client.
+std::string share_of(const JobEntry& job);
+
+/// Refuses a spec whose priority or share is out of bounds (std::invalid_argument).
+void check_terms(const wire::JobSpec& spec);
 
 /// Every job from submission to its one end. A pure state machine: no I/O, no clock.
 class JobTable {
@@ -49,14 +74,20 @@ class JobTable {
                            double now, std::uint64_t fingerprint = 0);
   JobEntry* find(JobId id);
   const std::map<JobId, JobEntry>& all() const { return jobs_; }
-  /// Jobs that wait, oldest first.
-  const std::deque<JobId>& queue() const { return queue_; }
+  /// Jobs that wait, in the order in which they are to be started: higher priority first, then the
+  /// share that has had least (what waits before counts as had), then the older job.
+  std::vector<JobId> queue() const;
   std::int32_t position(JobId id) const;
 
   /// queued → loading. False from any other state.
   bool start(JobId id, double now);
   /// loading → running.
   bool run(JobId id);
+  /// Says what a job has cost its share: seconds × actors, in one sum or in several. A job of which
+  /// nobody has said anything when it ends is charged with its time on all its actors.
+  void charge(JobId id, double actor_seconds);
+  /// What the share has had while it had jobs that were not ended.
+  double service(const std::string& share) const;
   /// Ends a job; false when it has ended before: a job ends exactly once.
   bool finish(JobId id, wire::JobState terminal, wire::Failure failure, double now);
   /// Ended jobs beyond `max_kept`, oldest first: forgotten, and returned so that their blobs can
@@ -67,12 +98,20 @@ class JobTable {
   std::size_t ended_count() const { return ended_total_; }
 
  private:
+  struct Share {
+    double service = 0;  // seconds × actors
+    int jobs = 0;        // not ended
+  };
+  void leave_share(const JobEntry& job);
+
   std::size_t max_queued_;
   std::size_t max_kept_;
   JobId next_id_ = 1;
   std::size_t ended_total_ = 0;
   std::map<JobId, JobEntry> jobs_;
-  std::deque<JobId> queue_;
+  std::deque<JobId> queue_;  // oldest first
+  std::map<std::string, Share> shares_;
+  double mean_cost_ = 1;  // seconds × actors of the jobs that ended of late
   std::deque<JobId> ended_;
 };
 

@@ -65,6 +65,12 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                      {"control_plane", control_bytes},
                      {"blobs", blob_bytes}};
   report["warnings"] = warnings;
+  report["recoveries"] = json::array();
+  for (const auto& recovery : job.recoveries) {
+    report["recoveries"].push_back({{"cause", recovery.cause},
+                                    {"step", recovery.step},
+                                    {"seconds", recovery.resumed - recovery.began}});
+  }
   return wire::json_text(report);
 }
 

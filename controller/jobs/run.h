@@ -5,10 +5,10 @@ namespace troupe::jobs {
 
 /// A job between its start and its end.
 struct JobRunner::Run {
-  explicit Run(boost::asio::io_context& io) : cause_timer(io) {}
-
   JobId job = 0;
   std::shared_ptr<cluster::Deployment> deployment;
+  /// Counts its beginnings at actors: answers and blobs of an earlier one are nobody's.
+  std::uint64_t life = 0;
   bool begun = false;   // actors were told of it
   bool ending = false;  // actors are asked for its figures
   std::size_t blobs_to_come = 0;
@@ -16,19 +16,21 @@ struct JobRunner::Run {
       results;  // by decode task, so in the replicas' order
   /// By step and dp replica: previews and latents, until all replicas' parts of a step are here.
   std::map<std::int32_t, std::map<std::int32_t, wire::BlobRef>> interim;
+  /// By step and world rank, until all holders' pieces of a step are here.
+  std::map<std::int32_t, std::map<std::int32_t, wire::BoundaryPiece>> pieces;
   std::vector<std::string> warnings;
   std::uint64_t blob_bytes = 0;
   std::map<std::int32_t, int> replicas_past;  // step → dp replicas that completed it
   StepClock clock;
-  double began = 0;
+  double began = 0;  // for the first time
   double text_done = 0;
   double denoised = 0;
   double decoded = 0;
   int texts_done = 0;
   std::vector<wire::ActorJobStats> stats;
   std::size_t stats_to_come = 0;
+  int losses = 0;  // since it last got a step further
   std::optional<wire::Failure> collateral;
-  boost::asio::steady_timer cause_timer;
 };
 
 }  // namespace troupe::jobs

@@ -53,8 +53,7 @@ double BlockCost::exposed_transfers(double tokens) const {
   }
   if (degrees_.tp > 1) {
     const double half = hidden * (1.0 - 1.0 / degrees_.tp);
-    const int reductions = model_.joint ? 2 : 3;
-    seconds += reductions * 2 * ways_.tp.seconds(half);
+    seconds += model_.sums_per_block * 2 * ways_.tp.seconds(half);
   }
   return seconds;
 }

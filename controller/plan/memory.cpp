@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "controller/plan/layout.h"
+#include "models/spec/text_share.h"
 
 namespace troupe::plan {
 namespace {
@@ -46,7 +47,7 @@ std::uint64_t ActorMemory::peak() const {
 
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model) {
   const auto& transformer = model.transformer;
-  const auto parts = spec::weight_bytes(model);
+  const auto parts = spec::weight_bytes_around(model);
   const std::uint64_t size = bytes_of(plan.request.dtype);
   const std::uint64_t tokens = plan.token_rows * plan.token_columns;
   const std::uint64_t width = transformer.inner_dim();
@@ -61,7 +62,8 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
         static_cast<std::uint64_t>(plan.images[at.dp].end - plan.images[at.dp].begin);
     const std::uint64_t batch = images * plan.branches_per_actor();
     ActorMemory& own = memory[rank];
-    own.weights = size * spec::kept_elements(transformer, {.blocks = stage.blocks(),
+    own.weights = size * spec::kept_elements(transformer, {.first_block = stage.first_block,
+                                                           .last_block = stage.last_block,
                                                            .embeds = at.pp == 0,
                                                            .projects = at.pp == plan.degrees.pp - 1,
                                                            .shard = at.tp,
@@ -69,19 +71,38 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     const auto heads = static_cast<int>(transformer.num_attention_heads);
     const std::uint64_t caption_heads = heads_of(heads, {.tp = plan.degrees.tp}, at.tp, 0);
     const std::uint64_t own_heads = heads_of(heads, plan.degrees, at.tp, at.ulysses);
-    const std::uint64_t caption_tokens = plan.request.max_sequence_length;
-    own.kv = stage.blocks() * 2 * batch * transformer.attention_head_dim * size *
-             (caption_tokens * caption_heads + kept_versions(plan) * tokens * own_heads);
-    const std::uint64_t own_tokens =
-        layout.whole[at.ring * plan.degrees.ulysses + at.ulysses] * plan.token_columns;
-    // Hidden states, the feed-forward's four-fold ones, q,k,v, and transfers under way.
-    own.activations = batch * own_tokens * width * size * 10 + 4 * images * plan.latent_channels *
-                                                                   plan.latent_height *
-                                                                   plan.latent_width * 4;
+    const auto length = plan.request.max_sequence_length;
+    const std::uint64_t caption_tokens = transformer.caption_tokens(length);
+    const std::uint64_t text = transformer.joint_tokens(length);
+    const std::uint64_t attentions = transformer.attentions_before(stage.last_block) -
+                                     transformer.attentions_before(stage.first_block);
+    const std::uint64_t stored = kept_versions(plan) * (tokens + text) * own_heads;
+    own.kv = attentions * 2 * batch * transformer.attention_head_dim * size * stored;
+    // The pooled text conditions every stage; a joint model's tokens enter at the first one.
+    own.kv += batch * size * transformer.pooled_width;
+    if (transformer.joint) {
+      if (at.pp == 0) own.kv += batch * size * caption_tokens * transformer.caption_width;
+    } else {
+      own.kv += stage.blocks() * 2 * batch * transformer.attention_head_dim * size *
+                caption_tokens * caption_heads;
+    }
+    const int sequence_rank = at.ring * plan.degrees.ulysses + at.ulysses;
+    const std::uint64_t own_text =
+        spec::text_share(static_cast<std::int64_t>(text), -1,
+                         {sequence_rank, plan.degrees.ring, plan.degrees.ulysses}, false)
+            .size();
+    const std::uint64_t own_tokens = layout.whole[sequence_rank] * plan.token_columns + own_text;
+    // Hidden states, the feed-forward's four-fold ones, q,k,v, and transfers under way with what
+    // later blocks take up again.
+    const std::uint64_t edge = std::max(transformer.edge_width(stage.first_block),
+                                        transformer.edge_width(stage.last_block));
+    own.activations =
+        batch * own_tokens * size * (8 * width + 2 * edge) +
+        4 * images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
     // DistriFusion's blocks of other ring ranks lie beside the kept ones until the next step.
     if (plan.request.method == "distrifusion" && plan.degrees.ring > 1) {
-      own.activations += stage.blocks() * 2 * batch * transformer.attention_head_dim * size *
-                         own_heads * tokens * (plan.degrees.ring - 1) / plan.degrees.ring;
+      own.activations += attentions * 2 * batch * transformer.attention_head_dim * size *
+                         own_heads * (tokens + text) * (plan.degrees.ring - 1) / plan.degrees.ring;
     }
     if (rank == plan.text_rank(at.dp)) own.text = parts.text_encoder_peak;
     const auto decoders = plan.decoders(at.dp);

@@ -29,6 +29,8 @@ void bin_size(wire::ImageRequest& request, const spec::ModelSpec& model) {
              ": from 1 to 16384 under resolution binning");
     }
   }
+  if (!model.pixart_customs)
+    refuse("resolution_binning is on, but " + model.pipeline_class + " has no bins of its own");
   const std::int64_t sample_size = model.transformer.sample_size;
   if (sample_size != 32 && sample_size != 64 && sample_size != 128) {
     refuse("resolution_binning is on, but the transformer's sample_size is " +
@@ -37,6 +39,25 @@ void bin_size(wire::ImageRequest& request, const spec::ModelSpec& model) {
   const auto bin = spec::nearest_bin(sample_size, {request.height, request.width});
   request.height = static_cast<std::int32_t>(bin.height);
   request.width = static_cast<std::int32_t>(bin.width);
+}
+
+void set_text(Plan& plan, const spec::ModelSpec& model) {
+  auto& request = plan.request;
+  if (request.max_sequence_length == 0)
+    request.max_sequence_length = static_cast<std::int32_t>(model.text_tokens);
+  const auto fixed = model.transformer.fixed_text_tokens;
+  if (fixed > 0 && request.max_sequence_length != fixed) {
+    refuse("max sequence length is " + std::to_string(request.max_sequence_length) +
+           ": this model takes " + std::to_string(fixed) + " only");
+  }
+  if (request.clean_caption && !model.pixart_customs)
+    refuse("clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
+  if (model.transformer.guidance == spec::GuidanceKind::none && request.guidance_scale > 1)
+    plan.warnings.push_back("this model was distilled without guidance: the scale changes nothing");
+  if (model.transformer.guidance != spec::GuidanceKind::branches &&
+      !request.negative_prompt.empty())
+    plan.warnings.push_back(
+        "this model computes no negative branch: the negative prompt is unused");
 }
 
 void set_size(Plan& plan, const spec::ModelSpec& model) {
@@ -62,6 +83,14 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   plan.latent_width = request.width / scale;
   plan.token_rows = plan.latent_height / patch;
   plan.token_columns = plan.latent_width / patch;
+  const std::int64_t most = model.transformer.most_tokens_a_side;
+  for (const auto& [field, tokens] :
+       {std::pair{"height", plan.token_rows}, std::pair{"width", plan.token_columns}}) {
+    if (most > 0 && tokens > most) {
+      refuse(std::string(field) + " is " + std::to_string(tokens * unit) +
+             ": this model has positions for up to " + std::to_string(most * unit));
+    }
+  }
 }
 
 /// Before anything is made of that size.
@@ -87,7 +116,14 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
                   .tp = parallelism.tp};
   check_world(plan.degrees);
   const mesh::Mesh mesh(plan.degrees);
-  plan.guidance = plan.request.guidance_scale > 1;
+  plan.guidance = model.has_branches(plan.request.guidance_scale);
+  if (plan.degrees.cfg == 2 && model.transformer.guidance != spec::GuidanceKind::branches) {
+    refuse(std::string("cfg is 2, but this model ") +
+           (model.transformer.guidance == spec::GuidanceKind::embedded
+                ? "takes the guidance scale as an input"
+                : "was distilled without guidance") +
+           ": there is no second branch to compute");
+  }
   if (plan.degrees.cfg == 2 && !plan.guidance) {
     refuse("cfg is 2, but guidance is " + std::to_string(plan.request.guidance_scale) +
            ": there is no second branch to compute unless guidance is above 1");
@@ -130,8 +166,23 @@ void set_shares(Plan& plan) {
     plan.micro_steps.push_back({shares});
 }
 
+void check_refill_steps(const wire::ImageRequest& request) {
+  int before = request.warmup_steps - 1;
+  for (const int step : request.refill_steps) {
+    if (request.method == "exact")
+      refuse("refill steps need method pipefusion or distrifusion: exact keeps no K,V");
+    if (step <= before || step >= request.steps) {
+      refuse("refill step " + std::to_string(step) +
+             " is out of place: after the warm-up, before the last of " +
+             std::to_string(request.steps) + " steps has ended, in order, each once");
+    }
+    before = step;
+  }
+}
+
 void set_patches(Plan& plan) {
   auto& request = plan.request;
+  check_refill_steps(request);
   if (request.method == "exact") {
     plan.patches = split_rows(static_cast<int>(plan.token_rows), 1);
     set_shares(plan);
@@ -265,11 +316,21 @@ const GroupPlan* Plan::group_with(GroupPlan::Role role, int rank, int position) 
   return nullptr;
 }
 
+std::vector<wire::RowRange> rows_of_rank(const Plan& plan, int sequence_rank) {
+  std::vector<wire::RowRange> rows;
+  for (const auto& shares : plan.micro_steps) {
+    const auto& own = shares.of_rank.at(sequence_rank);
+    if (own.begin < own.end) rows.push_back(own);
+  }
+  return rows;
+}
+
 Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
                const wire::Parallelism& parallelism) {
   check_request(request);
   Plan plan;
   plan.request = request;
+  set_text(plan, model);
   set_size(plan, model);
   set_mesh(plan, model, parallelism);
   set_patches(plan);

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -64,6 +65,12 @@ struct Plan {
   bool guidance = false;  // two branches are computed
   int vae_degree = 1;     // actors of a replica that decode together
 
+  /// The step takes the whole picture at once, not patch by patch.
+  bool is_whole(int step) const {
+    const auto& refills = request.refill_steps;
+    return step < synchronous_steps ||
+           std::find(refills.begin(), refills.end(), step) != refills.end();
+  }
   int picture_count() const { return images.empty() ? 0 : images.back().end; }
   int branches_per_actor() const { return guidance && degrees.cfg == 1 ? 2 : 1; }
   /// Encodes the text of its dp replica: first stage, cfg rank 0.
@@ -76,6 +83,10 @@ struct Plan {
   std::vector<int> latent_holders(int dp) const;
   const GroupPlan* group_with(GroupPlan::Role role, int rank, int position) const;
 };
+
+/// Token rows of a sequence rank in a step of the whole picture: its run of each micro-step, in
+/// order, empty ones left out.
+std::vector<wire::RowRange> rows_of_rank(const Plan& plan, int sequence_rank);
 
 /// Plans a request or refuses it with one line naming field, value and reason
 /// (std::invalid_argument).

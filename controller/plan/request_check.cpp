@@ -74,7 +74,7 @@ void check_request(const wire::ImageRequest& request) {
   }
   require_at_least("steps", request.steps, 1);
   require_at_least("warmup", request.warmup_steps, 0);
-  require_at_least("max sequence length", request.max_sequence_length, 1);
+  require_at_least("max sequence length", request.max_sequence_length, 0);
   if (request.max_sequence_length > kMaxTextTokens) {
     refuse("max sequence length is " + std::to_string(request.max_sequence_length) + ": at most " +
            std::to_string(kMaxTextTokens));

@@ -6,9 +6,6 @@
 namespace troupe::plan {
 namespace {
 
-/// q, k, v and out; q and out of cross-attention; two of the feed-forward, four-fold wide.
-constexpr double kSquaresPerToken = 4 + 2 + 8;
-constexpr double kSquaresPerCaptionToken = 2;
 /// What the sampler's step computes for a latent value, about.
 constexpr double kSamplerFlops = 20;
 
@@ -51,24 +48,49 @@ DecoderCost decoder_cost(const spec::VaeSpec& vae) {
   return cost;
 }
 
+/// Of CLIP and BERT: attention and two products of the feed-forward.
+template <class Encoder>
+double plain_flops(const Encoder& encoder) {
+  const auto width = static_cast<double>(encoder.hidden_size);
+  return 2 * (4 * width * width + 2 * width * static_cast<double>(encoder.intermediate_size)) *
+         static_cast<double>(encoder.num_hidden_layers);
+}
+
+double text_flops(const spec::TextEncoderSpec& encoder) {
+  if (encoder.absent) return 0;
+  if (const auto* clip = std::get_if<spec::ClipSpec>(&encoder.config)) return plain_flops(*clip);
+  if (const auto* bert = std::get_if<spec::BertSpec>(&encoder.config)) return plain_flops(*bert);
+  const auto& text = std::get<spec::T5Spec>(encoder.config);
+  const auto inner = static_cast<double>(text.d_kv * text.num_heads);
+  const double per_layer = static_cast<double>(text.d_model) *
+                           (4 * inner + (text.gated_gelu ? 3 : 2) * static_cast<double>(text.d_ff));
+  return 2 * per_layer * static_cast<double>(text.num_layers);
+}
+
 }  // namespace
 
 ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& request) {
   const auto& transformer = model.transformer;
-  const auto& text = model.text_encoder;
   const auto width = static_cast<double>(transformer.inner_dim());
   ModelShape shape;
   shape.layers = static_cast<int>(transformer.num_layers);
   shape.width = width;
   shape.heads = static_cast<int>(transformer.num_attention_heads);
-  shape.weights_per_block = kSquaresPerToken * width * width;
-  shape.caption_weights_per_block = kSquaresPerCaptionToken * width * width;
+  shape.joint = transformer.joint;
+  double sums = 0;
+  for (const auto& block : transformer.blocks) {
+    shape.weights_of_blocks.push_back(block.weights);
+    shape.weights_per_block += block.weights / shape.layers;
+    shape.caption_weights_per_block += block.caption_weights / shape.layers;
+    sums += block.picture_sums + block.all_sums;
+  }
+  shape.sums_per_block = sums / shape.layers;
   const auto pixels = static_cast<double>(transformer.patch_size * transformer.patch_size);
   const auto channels = static_cast<double>(transformer.in_channels);
   shape.embedding_flops = 2 * channels * pixels * width;
   shape.projection_flops = 2 * static_cast<double>(transformer.out_channels) * pixels * width +
                            kSamplerFlops * channels * pixels;
-  shape.text_tokens = request.max_sequence_length;
+  shape.text_tokens = static_cast<int>(transformer.caption_tokens(request.max_sequence_length));
   // Seven products, two attentions, two modulated norms, one sum: the rest is fused into these.
   shape.operations_per_block = 12;
   const auto decoder = decoder_cost(model.vae);
@@ -77,10 +99,8 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.decoder_attention_width = model.vae.mid_block_add_attention
                                       ? static_cast<double>(model.vae.block_out_channels.back())
                                       : 0;
-  const auto inner = static_cast<double>(text.d_kv * text.num_heads);
-  const double per_layer = static_cast<double>(text.d_model) *
-                           (4 * inner + (text.gated_gelu ? 3 : 2) * static_cast<double>(text.d_ff));
-  shape.text_flops = 2 * per_layer * static_cast<double>(text.num_layers);
+  for (const auto& encoder : model.text_encoders)
+    shape.text_flops += text_flops(encoder);
   return shape;
 }
 
@@ -106,6 +126,8 @@ std::vector<double> block_costs(const ModelShape& model, double tokens) {
   const double attention = 4 * keys * model.width * keys;
   const double cross = model.joint ? 0 : 4 * tokens * model.width * text;
   std::vector<double> costs(model.layers, 2 * keys * model.weights_per_block + attention + cross);
+  for (std::size_t block = 0; block < model.weights_of_blocks.size(); ++block)
+    costs[block] = 2 * keys * model.weights_of_blocks[block] + attention + cross;
   costs.front() += tokens * model.embedding_flops;
   costs.back() += tokens * model.projection_flops;
   return costs;

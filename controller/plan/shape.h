@@ -14,8 +14,13 @@ struct ModelShape {
   int layers = 0;
   double width = 0;
   int heads = 0;
-  /// Weights of one block that every token meets in a matrix product.
+  /// Weights of one block that every token meets in a matrix product; the mean, where blocks
+  /// differ.
   double weights_per_block = 0;
+  /// Of each block, where they differ; may be empty.
+  std::vector<double> weights_of_blocks = {};
+  /// Sums over shards of the weights that a block waits for.
+  double sums_per_block = 3;
   /// Of these the ones that a caption's tokens meet once a job (K,V of cross-attention).
   double caption_weights_per_block = 0;
   /// FLOPs of a token at the two ends: of its embedding before the first block, and of projection

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "controller/plan/layout.h"
+#include "models/spec/text_share.h"
 
 namespace troupe::plan {
 namespace {
@@ -25,30 +26,39 @@ class Rank {
         at_(at),
         sequence_(at.ring * plan.degrees.ulysses + at.ulysses),
         columns_(plan.token_columns),
-        width_(model.transformer.inner_dim()),
-        head_dim_(model.transformer.attention_head_dim),
-        heads_(static_cast<int>(model.transformer.num_attention_heads)),
+        facts_(model.transformer),
+        text_(facts_.joint_tokens(plan.request.max_sequence_length)),
+        width_(facts_.inner_dim()),
+        head_dim_(facts_.attention_head_dim),
+        heads_(static_cast<int>(facts_.num_attention_heads)),
         element_(size_of_dtype(plan.request.dtype)),
         images_(plan.images[at.dp].end - plan.images[at.dp].begin),
         batch_(images_ * plan.branches_per_actor()),
-        blocks_(plan.stages[at.pp].blocks()) {}
+        stage_(plan.stages[at.pp]),
+        attentions_(facts_.attentions_before(stage_.last_block) -
+                    facts_.attentions_before(stage_.first_block)),
+        picture_attentions_(attentions_ - stage_.blocks()) {
+    for (int block = stage_.first_block; block < stage_.last_block; ++block) {
+      const auto& of = facts_.blocks[block];
+      picture_sums_ += of.picture_sums;
+      text_sums_ += of.text_sums;
+      all_sums_ += of.all_sums;
+    }
+  }
 
   RankTraffic add_up() {
     const Bytes steps = plan_.request.steps;
     const Bytes whole_steps = plan_.synchronous_steps;
     const Bytes patch_steps = steps - whole_steps;
-    const auto whole = [this](int sequence) { return layout_.whole[sequence]; };
     std::vector<Bytes> parts;
     for (const auto& part : plan_.batch_parts[at_.dp])
       parts.push_back(part.end - part.begin);
-    add_micro_step(whole, parts, whole_steps, whole_steps,
-                   patch_steps == 0 ? steps - 1 : whole_steps);
+    add_micro_step(-1, parts, whole_steps, whole_steps, patch_steps == 0 ? steps - 1 : whole_steps);
     // What is of use in the next step only is not sent in the last one.
     const bool later = plan_.request.method == "distrifusion" && plan_.patches.size() > 1;
     const Bytes exchanges = later && patch_steps > 0 ? patch_steps - 1 : patch_steps;
     for (int micro = 0; micro < layout_.micro_steps(); ++micro) {
-      const auto own = [this, micro](int sequence) { return layout_.rows(micro, sequence); };
-      if (patch_steps > 0) add_micro_step(own, {batch_}, patch_steps, exchanges, patch_steps - 1);
+      if (patch_steps > 0) add_micro_step(micro, {batch_}, patch_steps, exchanges, patch_steps - 1);
       // Rows are extrapolated once they have the values of two steps.
       const Bytes before = std::max<Bytes>(whole_steps, 2);
       if (plan_.request.kv == "predict" && steps > before) add_sums(micro, steps - before);
@@ -59,52 +69,82 @@ class Rank {
   }
 
  private:
+  /// A micro-step: a patch or a wave of them, or with -1 the whole picture.
+  using Micro = int;
+
+  Bytes rows_of(Micro micro, int sequence) const {
+    return micro < 0 ? layout_.whole[sequence] : layout_.rows(micro, sequence);
+  }
+  Bytes text_of(Micro micro, int sequence) const {
+    if (text_ == 0 || micro > 0) return 0;
+    return spec::text_share(text_, micro, {sequence, degrees_.ring, degrees_.ulysses},
+                            plan_.request.method == "distrifusion")
+        .size();
+  }
+  Bytes picture_of(Micro micro, int sequence) const { return rows_of(micro, sequence) * columns_; }
+  Bytes tokens_of(Micro micro, int sequence) const {
+    return picture_of(micro, sequence) + text_of(micro, sequence);
+  }
+
   /// `times` micro-steps, each of so many batch items one part after the other, in `exchanges` of
   /// which the ring passes K,V on, after `fed_back` of which latents return to the first stage.
-  template <class RowsOf>
-  void add_micro_step(const RowsOf& rows_of, const std::vector<Bytes>& parts, Bytes times,
-                      Bytes exchanges, Bytes fed_back) {
-    const Bytes rows = rows_of(sequence_);
-    const Bytes hidden = batch_ * rows * columns_ * width_;
-    sent_ulysses_ += times * blocks_ * ulysses_bytes(rows_of);
-    sent_ring_ += exchanges * blocks_ * ring_bytes(rows_of);
-    for (const Bytes items : parts) {
-      // After self-attention, cross-attention and the feed-forward.
-      sent_tp_ += times * blocks_ * 3 *
-                  all_reduce_bytes(items * rows * columns_ * width_, element_, degrees_.tp, at_.tp);
-    }
+  void add_micro_step(Micro micro, const std::vector<Bytes>& parts, Bytes times, Bytes exchanges,
+                      Bytes fed_back) {
+    const auto all = [&](int sequence) { return tokens_of(micro, sequence); };
+    const auto picture = [&](int sequence) { return picture_of(micro, sequence); };
+    const Bytes own_text = text_of(micro, sequence_), own_picture = picture(sequence_);
+    const Bytes blocks = stage_.blocks();
+    sent_ulysses_ +=
+        times * (blocks * ulysses_bytes(all) + picture_attentions_ * ulysses_bytes(picture));
+    sent_ring_ +=
+        exchanges * (blocks * ring_bytes(all) + picture_attentions_ * ring_bytes(picture));
+    for (const Bytes items : parts)
+      sent_tp_ += times * sum_bytes(items * own_picture, items * own_text);
     const bool last = at_.pp == degrees_.pp - 1;
-    if (!last) sent_edge_ += times * hidden * element_;
-    if (!last) return;
-    const Bytes latents = images_ * plan_.latent_channels * rows *
+    if (!last) {
+      sent_edge_ += times * batch_ * (own_picture + own_text) *
+                    facts_.edge_width(stage_.last_block) * element_;
+      return;
+    }
+    const Bytes latents = images_ * plan_.latent_channels * rows_of(micro, sequence_) *
                           (plan_.latent_height / plan_.token_rows) * plan_.latent_width * 4;
     if (degrees_.pp > 1) sent_feedback_ += fed_back * latents;
     sent_cfg_ += times * (degrees_.cfg - 1) * latents;
   }
 
-  /// Own rows of q, k and v for the heads of others, and the others' rows of the own heads' output
-  /// back to them.
-  template <class RowsOf>
-  Bytes ulysses_bytes(const RowsOf& rows_of) const {
-    Bytes rows_times_heads = 0;
+  /// All sums over shards of the weights in one micro-step's blocks.
+  Bytes sum_bytes(Bytes picture, Bytes text) const {
+    const auto bytes = [&](Bytes tokens) {
+      return all_reduce_bytes(tokens * width_, element_, degrees_.tp, at_.tp);
+    };
+    if (degrees_.tp == 1) return 0;
+    return picture_sums_ * bytes(picture) + text_sums_ * bytes(text) +
+           all_sums_ * bytes(picture + text);
+  }
+
+  /// Own tokens of q, k and v for the heads of others, and the others' tokens of the own heads'
+  /// output back to them.
+  template <class TokensOf>
+  Bytes ulysses_bytes(const TokensOf& tokens_of) const {
+    Bytes tokens_times_heads = 0;
     const Bytes own_heads = heads_of(heads_, degrees_, at_.tp, at_.ulysses);
     for (int peer = 0; peer < degrees_.ulysses; ++peer) {
       if (peer == at_.ulysses) continue;
-      rows_times_heads += Bytes{3} * rows_of(sequence_) * heads_of(heads_, degrees_, at_.tp, peer);
-      rows_times_heads += rows_of(at_.ring * degrees_.ulysses + peer) * own_heads;
+      tokens_times_heads +=
+          Bytes{3} * tokens_of(sequence_) * heads_of(heads_, degrees_, at_.tp, peer);
+      tokens_times_heads += tokens_of(at_.ring * degrees_.ulysses + peer) * own_heads;
     }
-    return rows_times_heads * columns_ * batch_ * head_dim_ * element_;
+    return tokens_times_heads * batch_ * head_dim_ * element_;
   }
 
   /// K and V of the own ring block, for the own heads, to every other ring rank.
-  template <class RowsOf>
-  Bytes ring_bytes(const RowsOf& rows_of) const {
+  template <class TokensOf>
+  Bytes ring_bytes(const TokensOf& tokens_of) const {
     Bytes block = 0;
     for (int u = 0; u < degrees_.ulysses; ++u)
-      block += rows_of(at_.ring * degrees_.ulysses + u);
+      block += tokens_of(at_.ring * degrees_.ulysses + u);
     const Bytes own_heads = heads_of(heads_, degrees_, at_.tp, at_.ulysses);
-    return Bytes(degrees_.ring - 1) * 2 * block * columns_ * own_heads * head_dim_ * batch_ *
-           element_;
+    return Bytes(degrees_.ring - 1) * 2 * block * own_heads * head_dim_ * batch_ * element_;
   }
 
   /// The sums that fit the prediction of K,V: float64 [batch, 2, 2], where rows are not fresh.
@@ -115,10 +155,10 @@ class Rank {
     const int heads_size = degrees_.ulysses * degrees_.tp;
     if (plan_.request.method == "distrifusion") {
       if (!layout_.busy[micro][at_.ring]) return;
-      sent_heads_ += times * blocks_ * all_reduce_bytes(values, 8, heads_size, in_heads);
+      sent_heads_ += times * attentions_ * all_reduce_bytes(values, 8, heads_size, in_heads);
     } else if (micro + 1 < layout_.micro_steps()) {
       sent_stage_ +=
-          times * blocks_ *
+          times * attentions_ *
           all_reduce_bytes(values, 8, degrees_.ring * heads_size, at_.ring * heads_size + in_heads);
     }
   }
@@ -129,7 +169,11 @@ class Rank {
     const Bytes others = degrees_.world() / degrees_.dp - 1;
     const Bytes rows = images_ * (plan_.guidance ? 2 : 1);
     traffic_.sent["caption"] +=
-        others * rows * (plan_.request.max_sequence_length * width_ * element_ + 8);
+        others * rows *
+        ((facts_.caption_tokens(plan_.request.max_sequence_length) * facts_.caption_width +
+          facts_.pooled_width) *
+             element_ +
+         8);
   }
 
   const Plan& plan_;
@@ -137,9 +181,15 @@ class Rank {
   const mesh::Degrees& degrees_;
   const mesh::Coordinates at_;
   const int sequence_;
-  const Bytes columns_, width_, head_dim_;
+  const Bytes columns_;
+  const spec::TransformerFacts& facts_;
+  const std::int64_t text_;
+  const Bytes width_, head_dim_;
   const int heads_;
-  const Bytes element_, images_, batch_, blocks_;
+  const Bytes element_, images_, batch_;
+  const Stage& stage_;
+  const Bytes attentions_, picture_attentions_;
+  Bytes picture_sums_ = 0, text_sums_ = 0, all_sums_ = 0;  // of the stage's blocks
   RankTraffic traffic_;
   // Looked up once: there are as many micro-steps as patches.
   Bytes& sent_cfg_ = traffic_.sent["cfg"];

@@ -6,7 +6,7 @@
 namespace troupe::schedule {
 
 void Dispatcher::add_job(JobId id, TaskGraph graph, std::vector<ActorId> actor_of_rank,
-                         int priority) {
+                         JobTerms terms) {
   if (jobs_.contains(id))
     throw std::logic_error("[dispatcher] job " + std::to_string(id) + " is already running");
   if (static_cast<int>(actor_of_rank.size()) != graph.world) {
@@ -15,104 +15,65 @@ void Dispatcher::add_job(JobId id, TaskGraph graph, std::vector<ActorId> actor_o
                            std::to_string(actor_of_rank.size()));
   }
   Job job;
+  job.id = id;
   job.progress.resize(graph.tasks.size());
   job.successors.resize(graph.tasks.size());
   for (std::uint32_t task = 0; task < graph.tasks.size(); ++task) {
     const auto& predecessors = graph.tasks[task].predecessors;
     job.progress[task].unissued_predecessors = static_cast<std::uint32_t>(predecessors.size());
+    job.progress[task].speed = speeds_.class_of(terms.machine, graph.tasks[task]);
     for (const auto before : predecessors)
       job.successors[before].push_back(task);
-    if (predecessors.empty()) job.ready.insert(task);
+    if (predecessors.empty()) job.ready.push_back(task);
   }
+  for (const auto actor : actor_of_rank) {
+    auto& entry = actors_[actor];
+    entry.id = actor;
+    job.actor_of_rank.push_back(&entry);
+  }
+  job.unfinished_at_rank.resize(actor_of_rank.size());
   job.graph = std::move(graph);
-  job.actor_of_rank = std::move(actor_of_rank);
-  job.priority = priority;
+  job.priority = terms.priority;
+  job.share = shares_.try_emplace(std::move(terms.share)).first;
+  if (job.share->second.jobs++ == 0) {
+    // Who comes in has no claim on what others were given before.
+    std::optional<double> least;
+    for (const auto& [name, share] : shares_) {
+      if (&share != &job.share->second)
+        least = std::min(least.value_or(share.service), share.service);
+    }
+    job.share->second.service = least.value_or(0);
+  }
   job.age = next_age_++;
   jobs_.emplace(id, std::move(job));
 }
 
-int Dispatcher::outstanding(ActorId actor) const {
-  const auto queue = queues_.find(actor);
-  return queue == queues_.end() ? 0 : static_cast<int>(queue->second.size());
-}
-
-std::optional<std::pair<JobId, std::uint32_t>> Dispatcher::current(ActorId actor) const {
-  const auto queue = queues_.find(actor);
-  if (queue == queues_.end() || queue->second.empty()) return std::nullopt;
-  return queue->second.front();
-}
-
-bool Dispatcher::has_room(const Job& job, const Task& task) const {
-  return std::all_of(task.ranks.begin(), task.ranks.end(), [&](std::int32_t rank) {
-    return outstanding(job.actor_of_rank[rank]) < window_;
-  });
-}
-
-void Dispatcher::issue_task(JobId id, Job& job, std::uint32_t task_id, std::vector<Issue>& out) {
-  const Task& task = job.graph.tasks[task_id];
-  auto& progress = job.progress[task_id];
-  progress.issued = true;
-  ++job.unfinished_issued;
-  job.ready.erase(task_id);
-  for (const auto after : job.successors[task_id]) {
-    if (--job.progress[after].unissued_predecessors == 0) job.ready.insert(after);
-  }
-  wire::Command run{.job = id,
-                    .task = task_id,
-                    .kind = task.kind,
-                    .step = task.step,
-                    .patch = task.patch,
-                    .part = task.part};
-  for (const auto rank : task.ranks) {
-    const ActorId actor = job.actor_of_rank[rank];
-    progress.waiting_for.insert(actor);
-    queues_[actor].emplace_back(id, task_id);
-    out.push_back({actor, run});
-  }
-  wire::Command receive = run;
-  receive.receive = true;
-  receive.step = task.consumer_step;
-  receive.part = task.consumer_part;
-  for (const auto rank : task.receivers)
-    out.push_back({job.actor_of_rank[rank], receive});
-}
-
-bool Dispatcher::issue_next(JobId id, Job& job, std::vector<Issue>& out) {
-  if (job.cancelled) return false;
-  for (const auto task : job.ready) {
-    if (!has_room(job, job.graph.tasks[task])) continue;
-    issue_task(id, job, task, out);
-    return true;
-  }
-  return false;
-}
-
-std::vector<Issue> Dispatcher::issue() {
-  std::vector<std::pair<JobId, Job*>> order;
-  for (auto& [id, job] : jobs_)
-    order.emplace_back(id, &job);
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return a.second->priority != b.second->priority ? a.second->priority > b.second->priority
-                                                    : a.second->age < b.second->age;
-  });
-  std::vector<Issue> out;
-  for (auto& [id, job] : order) {
-    while (issue_next(id, *job, out)) {
-    }
-  }
-  return out;
-}
-
-bool Dispatcher::finish(JobId id, std::uint32_t task_id, ActorId actor) {
+bool Dispatcher::finish(JobId id, std::uint32_t task_id, ActorId actor_id,
+                        std::optional<double> seconds) {
   const auto found = jobs_.find(id);
   if (found == jobs_.end() || task_id >= found->second.progress.size()) return false;
   Job& job = found->second;
   auto& progress = job.progress[task_id];
-  if (progress.waiting_for.erase(actor) == 0) return false;
-  auto& queue = queues_[actor];
-  queue.erase(std::find(queue.begin(), queue.end(), std::pair{id, task_id}));
+  const auto member =
+      std::find_if(progress.waiting_for.begin(), progress.waiting_for.end(),
+                   [actor_id](const Actor* actor) { return actor->id == actor_id; });
+  if (member == progress.waiting_for.end()) return false;
+  forecast();
+  Actor& actor = **member;
+  progress.waiting_for.erase(member);
+  actor.queue.erase(std::find(actor.queue.begin(), actor.queue.end(), std::pair{id, task_id}));
+  for (const auto rank : job.graph.tasks[task_id].ranks) {
+    if (job.actor_of_rank[rank] == &actor) --job.unfinished_at_rank[rank];
+  }
+  now_ = std::max(now_, progress.start + seconds.value_or(progress.cost));
+  actor.clock = now_;
+  progress.measured = std::max(progress.measured, seconds.value_or(0));
+  stale_ = true;
   if (!progress.waiting_for.empty()) return false;
   progress.done = true;
+  progress.finish = now_;
+  speeds_.learn(progress.speed, job.graph.tasks[task_id].work, progress.measured);
+  in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), std::pair{&job, task_id}));
   --job.unfinished_issued;
   ++job.done;
   return true;
@@ -123,10 +84,62 @@ void Dispatcher::cancel(JobId id) {
 }
 
 void Dispatcher::remove(JobId id) {
-  if (jobs_.erase(id) == 0) return;
-  for (auto& [actor, queue] : queues_) {
-    std::erase_if(queue, [id](const auto& entry) { return entry.first == id; });
-  }
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return;
+  Job& job = found->second;
+  for (Actor* actor : job.actor_of_rank)
+    std::erase_if(actor->queue, [id](const auto& entry) { return entry.first == id; });
+  std::erase_if(in_flight_, [&job](const auto& entry) { return entry.first == &job; });
+  if (--job.share->second.jobs == 0) shares_.erase(job.share);
+  jobs_.erase(found);
+  stale_ = true;
+}
+
+bool Dispatcher::pause(JobId id) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return false;
+  if (!job->second.paused) job->second.steps_allowed = 0;
+  job->second.paused = true;
+  return true;
+}
+
+bool Dispatcher::step(JobId id) {
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return false;
+  Job& job = found->second;
+  const auto left = job.graph.tasks.size() - job.issued;
+  if (!job.paused || job.cancelled || job.steps_allowed >= left) return false;
+  ++job.steps_allowed;
+  return true;
+}
+
+bool Dispatcher::resume(JobId id) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return false;
+  job->second.paused = false;
+  return true;
+}
+
+bool Dispatcher::paused(JobId id) const {
+  const auto job = jobs_.find(id);
+  return job != jobs_.end() && job->second.paused;
+}
+
+int Dispatcher::outstanding(ActorId actor) const {
+  const auto found = actors_.find(actor);
+  return found == actors_.end() ? 0 : static_cast<int>(found->second.queue.size());
+}
+
+std::optional<std::pair<JobId, std::uint32_t>> Dispatcher::current(ActorId actor) const {
+  const auto found = actors_.find(actor);
+  if (found == actors_.end() || found->second.queue.empty()) return std::nullopt;
+  return found->second.queue.front();
+}
+
+std::vector<std::pair<JobId, std::uint32_t>> Dispatcher::queue(ActorId actor) const {
+  const auto found = actors_.find(actor);
+  if (found == actors_.end()) return {};
+  return {found->second.queue.begin(), found->second.queue.end()};
 }
 
 bool Dispatcher::drained(JobId id) const {

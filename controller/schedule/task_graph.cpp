@@ -1,7 +1,9 @@
 #include "controller/schedule/task_graph.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <stdexcept>
 
 namespace troupe::schedule {
 namespace {
@@ -12,31 +14,30 @@ class ReplicaBuilder {
   ReplicaBuilder(const plan::Plan& plan, int dp, std::vector<Task>& tasks)
       : plan_(plan), mesh_(plan.degrees), dp_(dp), tasks_(tasks) {}
 
-  void build() {
+  void build(int first_step) {
     text_ = add_text();
     std::vector<std::uint32_t> leaving;  // the last stage's tasks of the step before
     const int parts = static_cast<int>(plan_.batch_parts[dp_].size());
-    for (int step = 0; step < plan_.request.steps; ++step) {
+    for (int step = first_step; step < plan_.request.steps; ++step) {
       std::vector<std::uint32_t> now;
-      const bool whole = step < plan_.synchronous_steps;
+      const bool whole = plan_.is_whole(step);
       const int rounds = whole ? parts : static_cast<int>(plan_.micro_steps.size());
       for (int round = 0; round < rounds; ++round) {
-        std::uint32_t before = text_;
-        if (!leaving.empty()) before = leaving.size() == 1 ? leaving[0] : leaving[round];
+        auto before = entry(leaving, whole, round);
         for (int stage = 0; stage < plan_.degrees.pp; ++stage) {
-          before = add_micro_step({.step = step,
-                                   .stage = stage,
-                                   .patch = whole ? -1 : round,
-                                   .part = whole ? round : 0},
-                                  !whole || round + 1 == parts, before);
+          before = {add_micro_step({.step = step,
+                                    .stage = stage,
+                                    .patch = whole ? -1 : round,
+                                    .part = whole ? round : 0},
+                                   !whole || round + 1 == parts, std::move(before))};
         }
-        now.push_back(before);
+        now.push_back(before.front());
       }
       tasks_[now.back()].ends_step = true;
       // The last part of a whole picture has waited for the others.
       leaving = whole ? std::vector{now.back()} : std::move(now);
     }
-    add_decode(leaving);
+    add_decode(leaving.empty() ? std::vector{text_} : leaving);
   }
 
  private:
@@ -52,7 +53,42 @@ class ReplicaBuilder {
     task.kind = wire::TaskKind::encode_text;
     for (int i = 0; i < replica; ++i)
       task.ranks.push_back(dp_ * replica + i);
+    const auto images = plan_.images[dp_].end - plan_.images[dp_].begin;
+    task.work = static_cast<double>(plan_.request.max_sequence_length) * images *
+                (plan_.guidance ? 2 : 1) * plan_.stages.back().last_block;
     return add(std::move(task));
+  }
+
+  /// What the first stage's round of a step waits for.
+  std::vector<std::uint32_t> entry(const std::vector<std::uint32_t>& leaving, bool whole,
+                                   int round) const {
+    if (leaving.empty()) return {text_};
+    if (leaving.size() == 1) return leaving;
+    if (!whole) return {leaving[round]};
+    // The later parts come after the first one on the same stage.
+    return round == 0 ? leaving : std::vector{leaving.back()};
+  }
+
+  /// Rows × columns × items × blocks of the member that has most of them.
+  double work_of(const Task& task) const {
+    std::int64_t rows = 0;
+    const auto ranks = plan_.micro_steps.front().of_rank.size();
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      std::int64_t own = 0;
+      for (int micro = 0; micro < static_cast<int>(plan_.micro_steps.size()); ++micro) {
+        if (task.patch >= 0 && micro != task.patch) continue;
+        const auto& run = plan_.micro_steps[micro].of_rank[rank];
+        own += run.end - run.begin;
+      }
+      rows = std::max(rows, own);
+    }
+    int items = (plan_.images[dp_].end - plan_.images[dp_].begin) * plan_.branches_per_actor();
+    if (task.patch < 0) {
+      const auto& part = plan_.batch_parts[dp_][task.part];
+      items = part.end - part.begin;
+    }
+    return static_cast<double>(rows * plan_.token_columns) * items *
+           plan_.stages[task.stage].blocks() / plan_.degrees.tp;
   }
 
   std::vector<std::int32_t> stage_ranks(int stage) const {
@@ -66,13 +102,15 @@ class ReplicaBuilder {
   }
 
   /// `completes`: after it, the last stage has latents to send back.
-  std::uint32_t add_micro_step(Task task, bool completes, std::uint32_t before) {
+  std::uint32_t add_micro_step(Task task, bool completes, std::vector<std::uint32_t> before) {
     const int stage = task.stage;
     task.ranks = stage_ranks(stage);
-    task.predecessors = {before};
+    task.work = work_of(task);
     const auto last = last_of_stage_.find(stage);
-    if (last != last_of_stage_.end() && last->second != before)
-      task.predecessors.push_back(last->second);
+    if (last != last_of_stage_.end() &&
+        std::find(before.begin(), before.end(), last->second) == before.end())
+      before.push_back(last->second);
+    task.predecessors = std::move(before);
     if (stage + 1 < plan_.degrees.pp) {
       task.receivers = stage_ranks(stage + 1);
       task.consumer_step = task.step;
@@ -97,6 +135,9 @@ class ReplicaBuilder {
     ranks.insert(holders.begin(), holders.end());
     task.ranks.assign(ranks.begin(), ranks.end());
     task.predecessors = leaving;
+    const auto images = plan_.images[dp_].end - plan_.images[dp_].begin;
+    task.work = static_cast<double>(plan_.latent_height * plan_.latent_width) * images *
+                plan_.stages.back().last_block / static_cast<double>(decoders.size());
     add(std::move(task));
   }
 
@@ -110,12 +151,16 @@ class ReplicaBuilder {
 
 }  // namespace
 
-TaskGraph make_task_graph(const plan::Plan& plan) {
+TaskGraph make_task_graph(const plan::Plan& plan, int first_step) {
+  if (first_step < 0 || first_step > plan.request.steps) {
+    throw std::invalid_argument("[schedule] a job of " + std::to_string(plan.request.steps) +
+                                " steps cannot begin at step " + std::to_string(first_step));
+  }
   TaskGraph graph;
   graph.world = plan.degrees.world();
   graph.steps = plan.request.steps;
   for (int dp = 0; dp < plan.degrees.dp; ++dp)
-    ReplicaBuilder(plan, dp, graph.tasks).build();
+    ReplicaBuilder(plan, dp, graph.tasks).build(first_step);
   return graph;
 }
 

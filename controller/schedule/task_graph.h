@@ -24,6 +24,9 @@ struct Task {
   std::int32_t consumer_step = 0;  // which micro-step there will use it
   std::int32_t consumer_part = 0;
   bool ends_step = false;  // when it is done in every replica, `step` has left the last stage
+  /// How much there is to compute for the member with most of it: tokens × batch items × blocks.
+  /// Comparable between tasks of one kind; what a unit costs in seconds is learned (task_speeds.h).
+  double work = 0;
 };
 
 /// All tasks of a job in an order in which each comes after its predecessors. A pure value made
@@ -34,7 +37,14 @@ struct TaskGraph {
   std::int32_t steps = 0;
 };
 
-TaskGraph make_task_graph(const plan::Plan& plan);
+/// `first_step`: the steps before it are left out, because their outcome is there already; the text
+/// and the decode stay. Equal to the plan's steps, nothing but these two is left.
+///
+/// What goes from the last stage to stage 0 after step s, as (consumer_step, patch): after a step
+/// of the whole picture once (s + 1, -1), which all of step s + 1 waits for; after a step by
+/// patches (s + 1, m) for every micro-step m. A whole step that follows patches waits for all of
+/// them, and its part 0 finds them all at stage 0. Nothing is sent there for `first_step`.
+TaskGraph make_task_graph(const plan::Plan& plan, int first_step = 0);
 
 /// "step 5 patch 1 stage 0", "text", "decode": for people and causes of failure.
 std::string describe(const Task& task);

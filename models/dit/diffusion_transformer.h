@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -35,8 +36,8 @@ struct WeightShard {
   int64_t size(int64_t count) const { return end(count) - begin(count); }
 };
 
-/// What a stage holds: some blocks, perhaps the patch embedding with the caption projection,
-/// perhaps the last modulation and projection.
+/// What a stage holds: some blocks, perhaps the embeddings of patches and text, perhaps the last
+/// modulation and projection.
 struct StagePart {
   BlockRange blocks;
   bool embeds = true;
@@ -56,18 +57,52 @@ struct TokenRows {
   int64_t end = 0;
 };
 
-/// What depends on the timestep and the picture's size, for every block.
+/// The tokens that a call computes: of joint models text tokens [text_begin, text_end) first, then
+/// the picture's in order of its rows.
+struct CallTokens {
+  PictureSize size;
+  std::vector<TokenRows> rows;
+  int64_t text_begin = 0;
+  int64_t text_end = 0;
+
+  int64_t text() const { return text_end - text_begin; }
+};
+
+/// What one text encoder gave, or nothing defined where the folder has none.
+struct EncoderOutput {
+  at::Tensor states;   ///< [B, L, d]
+  at::Tensor lengths;  ///< [B] int64 on the CPU: tokens that are no padding
+  at::Tensor pooled;   ///< [B, p]
+  int64_t tokens = 0;  ///< that prompts were padded or cut to
+};
+
+/// Text as it crosses to all actors.
+struct Caption {
+  at::Tensor states;  ///< [B, L, W]
+  at::Tensor pooled;  ///< [B, P]; undefined where a family has none
+};
+
+/// What conditions a step beside the text.
+struct StepInput {
+  double timestep = 0;  ///< as the sampler gives it to the model
+  double guidance = 0;  ///< of models that take the scale as an input
+  PictureSize size;
+};
+
+/// What depends on the timestep, the picture's size and the pooled text, for every block.
 class StepCondition {
  public:
   virtual ~StepCondition() = default;
 };
 
-/// What depends on the caption only: keys and values of the stage's cross attentions.
+/// What depends on the caption only: keys and values of the stage's cross attentions, or the text's
+/// tokens as they enter the first block.
 class CaptionCache {
  public:
   virtual ~CaptionCache() = default;
   /// Of batch items [begin, end) only; shares the memory.
   virtual std::unique_ptr<CaptionCache> items(int64_t begin, int64_t end) const = 0;
+  virtual int64_t batch() const = 0;
   virtual int64_t bytes() const = 0;
 };
 
@@ -82,6 +117,11 @@ class DiffusionTransformer {
   /// Latent rows, and columns, of a token.
   virtual int64_t patch_size() const = 0;
   virtual int64_t hidden_width() const = 0;
+  /// Width of what a token brings from the stage before, and takes to the next one.
+  virtual int64_t input_width() const { return hidden_width(); }
+  virtual int64_t output_width() const { return hidden_width(); }
+  /// Slots that this stage's blocks name to the AttentionPort.
+  virtual BlockRange attentions() const { return part().blocks; }
   /// Attention heads of this part's shard; may be 0.
   virtual int64_t heads() const = 0;
   virtual int64_t head_dim() const = 0;
@@ -89,25 +129,27 @@ class DiffusionTransformer {
   /// Bytes of this stage's weights.
   virtual int64_t bytes() const = 0;
 
-  /// Text states [B, L, caption_channels] → [B, L, D]. Needs `embeds`.
-  virtual at::Tensor project_caption(const at::Tensor& states) const = 0;
-  /// projected [B, L, D], mask [B, L] (true: attend to it). Once per job.
-  virtual std::unique_ptr<CaptionCache> cache_caption(const at::Tensor& projected,
+  /// By encoder, in the order of the folder's. Needs `embeds`.
+  virtual Caption project_caption(const std::vector<EncoderOutput>& text) const = 0;
+  /// mask [B, L] (true: attend to it). Once per job.
+  virtual std::unique_ptr<CaptionCache> cache_caption(const Caption& caption,
                                                       const at::Tensor& mask) const = 0;
-  /// timestep as the sampler gives it to the model.
-  virtual std::unique_ptr<StepCondition> condition(double timestep, int64_t batch,
-                                                   PictureSize size) const = 0;
+  virtual std::unique_ptr<StepCondition> condition(const StepInput& input,
+                                                   const CaptionCache& caption) const = 0;
   /// latents [B, C, rows · patch_size, latent_width] of the token rows → hidden [B, tokens, D].
   /// Needs `embeds`.
   virtual at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const = 0;
-  /// The stage's blocks in order, hidden [B, tokens, D] → the same shape, tokens may be 0; shards
-  /// of the same blocks are given the same hidden states and return the same. Works in place where
-  /// hidden is contiguous.
-  virtual at::Tensor run_blocks(at::Tensor hidden, const StepCondition& condition,
-                                const CaptionCache& caption, AttentionPort& attention,
-                                TensorParallelPort& sums) const = 0;
-  /// hidden → prediction [B, C, rows · patch_size, latent_width]; a learned variance is not
-  /// computed. Needs `projects`.
+  /// Text tokens [begin, end) of a joint model as its first block takes them, [B, tokens, D]. Needs
+  /// `embeds`.
+  virtual at::Tensor embed_text(const CaptionCache& caption, int64_t begin, int64_t end) const;
+  /// The stage's blocks in order, hidden [B, tokens, input_width] → [B, tokens, output_width],
+  /// tokens may be 0; shards of the same blocks are given the same hidden states and return the
+  /// same. Works in place where hidden is contiguous.
+  virtual at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens,
+                                const StepCondition& condition, const CaptionCache& caption,
+                                AttentionPort& attention, TensorParallelPort& sums) const = 0;
+  /// hidden of the picture's tokens → prediction [B, C, rows · patch_size, latent_width]; a learned
+  /// variance is not computed. Needs `projects`.
   virtual at::Tensor project(const at::Tensor& hidden, const StepCondition& condition,
                              PictureSize size, TokenRows rows) const = 0;
 };

@@ -52,6 +52,15 @@ KvStore::KvStore(const Shape& shape, at::ScalarType dtype, at::Device device)
   }
 }
 
+void KvStore::forget() {
+  for (Block& block : blocks_) {
+    for (auto& ages : block.ages)
+      std::fill(ages.begin(), ages.end(), Age{});
+    block.sums.zero_();
+    block.sums_step = -1;
+  }
+}
+
 size_t KvStore::slot(int block) const {
   if (block < shape_.blocks.begin || block >= shape_.blocks.end) {
     refuse("block " + std::to_string(block) + " is not one of " +
@@ -138,6 +147,20 @@ std::vector<KvStore::Choice> KvStore::choose(int block, int step, const TokenRun
     }
   }
   return choices;
+}
+
+at::Tensor KvStore::newest(int block) const {
+  const size_t own = slot(block);
+  const std::vector<Age>& ages = blocks_[own].ages.front();
+  std::vector<at::Tensor> known{rows(own, 0, {0, 0})};
+  for (int64_t token = 0; token < shape_.tokens; ++token) {
+    int64_t end = token;
+    while (end < shape_.tokens && ages[end].known > 0)
+      ++end;
+    if (end > token) known.push_back(rows(own, 0, {token, end}));
+    token = std::max(token, end);
+  }
+  return at::cat(known, 1);
 }
 
 bool KvStore::needs_factors(const std::vector<Choice>& choices) {

@@ -52,6 +52,9 @@ class KvStore {
   void put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits,
            int64_t first_item = 0);
 
+  /// As if nothing had been put yet.
+  void forget();
+
   /// Sums [B, 2, 2] float64 of the rows put with `fits`: of this step so far (newest), or of the
   /// last put (step_before). To be summed over those who hold other heads or rows.
   const at::Tensor& sums(int block) const { return blocks_[slot(block)].sums; }
@@ -71,6 +74,9 @@ class KvStore {
                                          const at::Tensor& factors) const;
 
   const Shape& shape() const { return shape_; }
+  /// The newest keys and values that were ever computed of a block, a copy for those who look:
+  /// [B, tokens known, 2, H, d].
+  at::Tensor newest(int block) const;
   int64_t bytes() const { return static_cast<int64_t>(values_.nbytes()); }
 
  private:

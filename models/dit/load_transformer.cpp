@@ -1,9 +1,14 @@
 #include <memory>
+#include <stdexcept>
+#include <variant>
 
 #include <ATen/ATen.h>
 
 #include "models/dit/diffusion_transformer.h"
+#include "models/dit/flux.h"
+#include "models/dit/hunyuan.h"
 #include "models/dit/pixart.h"
+#include "models/dit/sd3.h"
 #include "models/safetensors.h"
 #include "models/spec/model_spec.h"
 
@@ -20,8 +25,21 @@ std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& sp
     return store.get(name, shape, compute, device);
   };
   weights.release = [&](const std::string& name) { store.release(name); };
-  return std::make_unique<PixArt>(spec.transformer, spec.vae.scale_factor(), part, weights, compute,
-                                  device);
+  const auto& family = spec.transformer.family;
+  if (const auto* pixart = std::get_if<spec::PixArtSpec>(&family)) {
+    return std::make_unique<PixArt>(*pixart, spec.vae.scale_factor(), part, weights, compute,
+                                    device);
+  }
+  if (const auto* sd3 = std::get_if<spec::Sd3Spec>(&family))
+    return std::make_unique<Sd3>(*sd3, part, weights, compute, device);
+  if (const auto* flux = std::get_if<spec::FluxSpec>(&family))
+    return std::make_unique<Flux>(*flux, part, weights, compute, device);
+  return std::make_unique<Hunyuan>(std::get<spec::HunyuanSpec>(family), spec.vae.scale_factor(),
+                                   part, weights, compute, device);
+}
+
+at::Tensor DiffusionTransformer::embed_text(const CaptionCache&, int64_t, int64_t) const {
+  throw std::logic_error("[transformer] no text tokens are part of this model's sequence");
 }
 
 }  // namespace troupe::models

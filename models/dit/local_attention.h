@@ -7,7 +7,7 @@ namespace troupe::models {
 /// The call holds all tokens: nothing is kept, nothing is fetched.
 class LocalAttention : public AttentionPort {
  public:
-  at::Tensor attend(int block, const at::Tensor& qkv) override;
+  at::Tensor attend(int slot, const at::Tensor& qkv, Attend to = Attend::everything) override;
 };
 
 }  // namespace troupe::models

@@ -27,21 +27,19 @@ class PixArt : public DiffusionTransformer {
   at::ScalarType dtype() const override { return compute_; }
   int64_t bytes() const override;
 
-  at::Tensor project_caption(const at::Tensor& states) const override;
-  std::unique_ptr<CaptionCache> cache_caption(const at::Tensor& projected,
+  Caption project_caption(const std::vector<EncoderOutput>& text) const override;
+  std::unique_ptr<CaptionCache> cache_caption(const Caption& caption,
                                               const at::Tensor& mask) const override;
-  std::unique_ptr<StepCondition> condition(double timestep, int64_t batch,
-                                           PictureSize size) const override;
+  std::unique_ptr<StepCondition> condition(const StepInput& input,
+                                           const CaptionCache& caption) const override;
   at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
-  at::Tensor run_blocks(at::Tensor hidden, const StepCondition& condition,
+  at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens, const StepCondition& condition,
                         const CaptionCache& caption, AttentionPort& attention,
                         TensorParallelPort& sums) const override;
   at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
                      TokenRows rows) const override;
 
  private:
-  void check_size(const char* who, PictureSize size, TokenRows rows) const;
-
   spec::PixArtSpec spec_;
   int64_t pixels_per_latent_;
   StagePart part_;

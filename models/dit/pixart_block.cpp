@@ -7,6 +7,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "models/dit/transformer_parts.h"
 
 namespace troupe::models {
 
@@ -111,20 +112,6 @@ at::Tensor PixArtBlock::cross(const at::Tensor& hidden, const CaptionKv& caption
   return all.view({batch, tokens, heads_ * head_dim_});
 }
 
-void PixArtBlock::add_product(at::Tensor& hidden, const kernels::Linear& product,
-                              const at::Tensor& x, const std::optional<at::Tensor>& gate,
-                              TensorParallelPort& sums) const {
-  if (!sharded_) {
-    if (gate) product.add_gated_to(hidden, x, *gate);
-    if (!gate) product.add_to(hidden, x);
-    return;
-  }
-  at::Tensor partial = product(x);
-  sums.sum(partial);
-  if (gate) kernels::add_gated(hidden, partial, *gate);
-  if (!gate) kernels::add(hidden, partial);
-}
-
 at::Tensor PixArtBlock::self(const at::Tensor& normal, AttentionPort& attention) const {
   const int64_t batch = normal.size(0), tokens = normal.size(1);
   const at::Tensor qkv = qkv_(normal).view({batch, tokens, 3, heads_, head_dim_});
@@ -138,10 +125,10 @@ void PixArtBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const Ca
   enum { kShiftSelf, kScaleSelf, kGateSelf, kShiftForward, kScaleForward, kGateForward };
 
   at::Tensor normal = kernels::norm_modulate(hidden, factor(kScaleSelf), factor(kShiftSelf), eps_);
-  add_product(hidden, self_out_, self(normal, attention), factor(kGateSelf), sums);
-  add_product(hidden, cross_out_, cross(hidden, caption), std::nullopt, sums);
+  add_product(hidden, self_out_, self(normal, attention), factor(kGateSelf), sharded_, sums);
+  add_product(hidden, cross_out_, cross(hidden, caption), std::nullopt, sharded_, sums);
   normal = kernels::norm_modulate(hidden, factor(kScaleForward), factor(kShiftForward), eps_);
-  add_product(hidden, narrow_, widen_.gelu(normal), factor(kGateForward), sums);
+  add_product(hidden, narrow_, widen_.gelu(normal), factor(kGateForward), sharded_, sums);
 }
 
 int64_t PixArtBlock::bytes() const {

@@ -59,9 +59,6 @@ class PixArtBlock {
  private:
   at::Tensor self(const at::Tensor& normal, AttentionPort& attention) const;
   at::Tensor cross(const at::Tensor& hidden, const CaptionKv& caption) const;
-  /// hidden += gate · product(x), of all shards together; without a gate, += product(x).
-  void add_product(at::Tensor& hidden, const kernels::Linear& product, const at::Tensor& x,
-                   const std::optional<at::Tensor>& gate, TensorParallelPort& sums) const;
 
   int index_;
   bool sharded_;

@@ -6,21 +6,6 @@
 
 namespace troupe::models {
 
-namespace {
-
-constexpr int64_t kFrequencies = 256;
-
-}  // namespace
-
-at::Tensor sine_features(const at::Tensor& values) {
-  constexpr int64_t half = kFrequencies / 2;
-  const at::Tensor index = at::arange(0, half, at::TensorOptions().dtype(at::kFloat));
-  const at::Tensor frequency =
-      at::exp(index.mul(-std::log(10000.0)).div(static_cast<double>(half)));
-  const at::Tensor angle = values.to(at::kCPU, at::kFloat).unsqueeze(1) * frequency.unsqueeze(0);
-  return at::cat({at::cos(angle), at::sin(angle)}, 1);
-}
-
 at::Tensor axis_positions(int64_t count, int64_t base, double interpolation, int64_t width) {
   const double stretch = static_cast<double>(count) / static_cast<double>(base);
   const at::Tensor position =
@@ -32,23 +17,16 @@ at::Tensor axis_positions(int64_t count, int64_t base, double interpolation, int
   return at::cat({at::sin(angle), at::cos(angle)}, 1).to(at::kFloat);
 }
 
-at::Tensor PixArtCondition::Mlp::operator()(const at::Tensor& x) const {
-  return second(at::silu(first(x)));
-}
-
-PixArtCondition::Mlp PixArtCondition::load(const WeightLoader& weights, const std::string& name,
-                                           int64_t width) {
-  return {weights.linear(name + ".linear_1", kFrequencies, width),
-          weights.linear(name + ".linear_2", width, width)};
-}
-
 PixArtCondition::PixArtCondition(const spec::PixArtSpec& spec, const WeightLoader& weights)
     : width_(spec.inner_dim()), sizes_(spec.use_additional_conditions) {
   const std::string prefix = "adaln_single.emb.";
-  timestep_ = load(weights, prefix + "timestep_embedder", width_);
+  const auto load = [&](const char* name, int64_t width) {
+    return SiluMlp(weights, prefix + name, kSineFeatures, width, width);
+  };
+  timestep_ = load("timestep_embedder", width_);
   if (sizes_) {
-    resolution_ = load(weights, prefix + "resolution_embedder", spec.condition_dim());
-    aspect_ratio_ = load(weights, prefix + "aspect_ratio_embedder", spec.condition_dim());
+    resolution_ = load("resolution_embedder", spec.condition_dim());
+    aspect_ratio_ = load("aspect_ratio_embedder", spec.condition_dim());
   }
   modulation_ = weights.linear("adaln_single.linear", width_, 6 * width_);
 }
@@ -100,10 +78,8 @@ at::Tensor PixArtEmbedding::tokens(const at::Tensor& latents, PictureSize size,
   const int64_t patch = spec_.patch_size, width = spec_.inner_dim(), half = width / 2;
   const int64_t batch = latents.size(0), count = rows.end - rows.begin;
   const int64_t columns = size.latent_width / patch;
-  at::Tensor cells = latents.reshape({batch, spec_.in_channels, count, patch, columns, patch})
-                         .permute({0, 2, 4, 1, 3, 5})
-                         .reshape({batch, count * columns, spec_.in_channels * patch * patch});
-  at::Tensor hidden = patch_(cells).view({batch, count, columns, width});
+  at::Tensor hidden =
+      patch_(tokens_of_latents(latents, patch)).view({batch, count, columns, width});
 
   const int64_t base = spec_.sample_size / patch;
   const auto positions = [&](int64_t number) {

@@ -4,14 +4,11 @@
 
 #include "kernels/linear.h"
 #include "models/dit/diffusion_transformer.h"
+#include "models/dit/transformer_parts.h"
 #include "models/dit/weight_loader.h"
 #include "models/spec/pixart_spec.h"
 
 namespace troupe::models {
-
-/// Sines of `values` [n] at 128 frequencies: [n, 256], cosines first, in float32.
-/// Source: Timesteps of diffusers with flip_sin_to_cos and no frequency shift.
-at::Tensor sine_features(const at::Tensor& values);
 
 /// Position features of one axis: [count, width] float32, sines first, computed in float64.
 /// Positions run from 0 to base / interpolation whatever the count.
@@ -34,16 +31,9 @@ class PixArtCondition {
   int64_t bytes() const;
 
  private:
-  struct Mlp {
-    kernels::Linear first, second;
-    at::Tensor operator()(const at::Tensor& x) const;
-    int64_t bytes() const { return first.bytes() + second.bytes(); }
-  };
-  static Mlp load(const WeightLoader& weights, const std::string& name, int64_t width);
-
   int64_t width_;
   bool sizes_;
-  Mlp timestep_, resolution_, aspect_ratio_;
+  SiluMlp timestep_, resolution_, aspect_ratio_;
   kernels::Linear modulation_;
 };
 

@@ -156,7 +156,8 @@ PngSize read_png_size(std::string_view png) {
 }
 
 std::string add_png_text(std::string_view png, const PngText& text) {
-  if (!png.starts_with(kSignature) || png.size() < kHeaderEnd) {
+  if (!png.starts_with(kSignature) || png.size() < kHeaderEnd ||
+      png.substr(kSignature.size(), 8) != std::string_view("\0\0\0\x0dIHDR", 8)) {
     throw std::invalid_argument("[add_png_text] not a PNG file");
   }
   std::string out(png.substr(0, kHeaderEnd));

@@ -54,6 +54,8 @@ DDIMScheduler::Prediction DDIMScheduler::predict(int i, const at::Tensor& model_
       clean = s.root_alpha * sample - s.root_beta * out;
       noise = s.root_alpha * out + s.root_beta * sample;
       break;
+    case spec::PredictionType::kFlow:
+      break;  // refused with the configuration
   }
   if (config_.thresholding) {
     clean = threshold_sample(clean, config_.dynamic_thresholding_ratio, config_.sample_max_value);
@@ -64,13 +66,13 @@ DDIMScheduler::Prediction DDIMScheduler::predict(int i, const at::Tensor& model_
 }
 
 at::Tensor DDIMScheduler::step(SamplerState&, int i, const at::Tensor& model_output,
-                               const at::Tensor& sample) const {
+                               const at::Tensor& sample, const at::Tensor&) const {
   const auto [clean, noise] = predict(i, model_output, sample);
   return steps_[i].next_root_alpha * clean + steps_[i].next_root_beta * noise;
 }
 
 at::Tensor DDIMScheduler::clean(SamplerState&, int i, const at::Tensor& model_output,
-                                const at::Tensor& sample) const {
+                                const at::Tensor& sample, const at::Tensor&) const {
   return predict(i, model_output, sample).clean;
 }
 

@@ -17,9 +17,9 @@ class DDIMScheduler final : public Sampler {
   double timestep(int i) const override { return timesteps_.at(i); }
   double init_noise_sigma() const override { return 1.0; }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
-                  const at::Tensor& sample) const override;
+                  const at::Tensor& sample, const at::Tensor& noise = {}) const override;
   at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
-                   const at::Tensor& sample) const override;
+                   const at::Tensor& sample, const at::Tensor& noise = {}) const override;
   bool needs_whole_picture() const override { return config_.thresholding; }
 
  private:

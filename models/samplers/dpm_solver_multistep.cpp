@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "models/samplers/beta_schedule.h"
+#include "models/samplers/noise_level.h"
 #include "models/samplers/thresholding.h"
 #include "models/samplers/timestep_spacing.h"
 
@@ -25,19 +26,6 @@ int last_timestep(const spec::SchedulerConfig& config, const at::Tensor& alphas)
   const auto clipped = std::lower_bound(ascending.begin(), ascending.end(),
                                         static_cast<float>(config.lambda_min_clipped));
   return config.num_train_timesteps - static_cast<int>(clipped - ascending.begin());
-}
-
-struct NoiseLevel {
-  at::Tensor alpha, sigma, lambda;  // float32 scalars
-};
-
-NoiseLevel noise_level(float ratio) {
-  const at::Tensor r = at::scalar_tensor(ratio, at::kFloat);
-  NoiseLevel level;
-  level.alpha = 1 / (r.pow(2) + 1).pow(0.5);
-  level.sigma = r * level.alpha;
-  level.lambda = at::log(level.alpha) - at::log(level.sigma);
-  return level;
 }
 
 }  // namespace
@@ -62,6 +50,19 @@ DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(spec::SchedulerConfig c
     case spec::SigmaSpacing::kExponential:
       sigmas = exponential_sigmas(training.back(), training.front(), num_steps);
       break;
+    case spec::SigmaSpacing::kBeta:
+      sigmas = beta_sigmas(training.back(), training.front(), num_steps);
+      break;
+    case spec::SigmaSpacing::kFlow:
+      for (double alpha : linspace(1, 1.0 / config_.num_train_timesteps, num_steps + 1)) {
+        const double sigma = 1.0 - alpha;
+        sigmas.push_back(config_.flow_shift * sigma / (1 + (config_.flow_shift - 1) * sigma));
+      }
+      std::reverse(sigmas.begin(), sigmas.end());
+      sigmas.pop_back();
+      for (double sigma : sigmas)
+        timesteps_.push_back(std::trunc(sigma * config_.num_train_timesteps));
+      break;
     case spec::SigmaSpacing::kLu:
       for (double lambda : linspace(0, 1, num_steps)) {
         const double from = log_training.back();
@@ -69,9 +70,11 @@ DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(spec::SchedulerConfig c
       }
       break;
   }
-  if (config_.sigma_spacing != spec::SigmaSpacing::kSchedule) {
+  if (timesteps_.empty()) {
     timesteps_ = times_of_sigmas(sigmas, log_training);
-    if (config_.sigma_spacing != spec::SigmaSpacing::kExponential && !cosine) {
+    const bool whole = config_.sigma_spacing == spec::SigmaSpacing::kKarras ||
+                       config_.sigma_spacing == spec::SigmaSpacing::kLu;
+    if (whole && !cosine) {
       timesteps_ = rounded(std::move(timesteps_));
     }
     for (double& t : timesteps_) {
@@ -95,40 +98,52 @@ int DPMSolverMultistepScheduler::order_of(int i) const {
 
 DPMSolverMultistepScheduler::Step DPMSolverMultistepScheduler::make_step(
     const std::vector<float>& sigmas, int i) const {
-  const NoiseLevel t = noise_level(sigmas[i + 1]);
-  const NoiseLevel s0 = noise_level(sigmas[i]);
+  const bool flow = config_.sigma_spacing == spec::SigmaSpacing::kFlow;
+  const NoiseLevel t = noise_level(sigmas[i + 1], flow);
+  const NoiseLevel s0 = noise_level(sigmas[i], flow);
   const at::Tensor h = t.lambda - s0.lambda;
   // The two solvers are one formula: the data solver integrates exp(-h) with the signal's scale,
   // the noise solver exp(h) with the noise's, and odd terms change sign.
   const bool plus = config_.plus_plus;
   const at::Tensor scale = plus ? t.alpha : t.sigma;
-  const at::Tensor gain = at::exp(plus ? -h : h) - 1.0;
+  // The SDE's step is twice as long, and noise makes up for it.
+  const at::Tensor length = config_.stochastic ? 2.0 * h : h;
+  const at::Tensor gain = at::exp(plus ? -length : length) - 1.0;
 
   Step s;
   s.order = order_of(i);
   s.alpha = s0.alpha.item<float>();
   s.sigma = s0.sigma.item<float>();
   s.sample_scale = (plus ? t.sigma / s0.sigma : t.alpha / s0.alpha).item<float>();
+  if (config_.stochastic) {
+    s.sample_scale = (t.sigma / s0.sigma * at::exp(-h)).item<float>();
+    s.noise = (t.sigma * at::sqrt(1.0 - at::exp(-2 * h))).item<float>();
+  }
   s.d0 = -(scale * gain).item<float>();
-  const float second_term =
-      plus ? (scale * (gain / h + 1.0)).item<float>() : -(scale * (gain / h - 1.0)).item<float>();
+  const float second_term = plus ? (scale * (gain / length + 1.0)).item<float>()
+                                 : -(scale * (gain / length - 1.0)).item<float>();
   if (s.order >= 2) {
-    const NoiseLevel s1 = noise_level(sigmas[i - 1]);
+    const NoiseLevel s1 = noise_level(sigmas[i - 1], flow);
     const at::Tensor r0 = (s0.lambda - s1.lambda) / h;
     s.inverse_r0 = (1.0 / r0).item<float>();
     s.d1 = s.order == 2 && !config_.heun ? -(0.5 * (scale * gain)).item<float>() : second_term;
     if (s.order == 3) {
-      const NoiseLevel s2 = noise_level(sigmas[i - 2]);
+      const NoiseLevel s2 = noise_level(sigmas[i - 2], flow);
       const at::Tensor r1 = (s1.lambda - s2.lambda) / h;
       s.inverse_r1 = (1.0 / r1).item<float>();
       s.weight = (r0 / (r0 + r1)).item<float>();
       s.inverse_sum = (1.0 / (r0 + r1)).item<float>();
-      const at::Tensor curve = (plus ? gain + h : gain - h) / h.pow(2);
-      s.d2 = -(scale * (curve - 0.5)).item<float>();
+      if (config_.stochastic) {
+        // As diffusers has it: the sign of the exponential's part differs from the others'.
+        s.d2 = (scale * ((-gain - length) / length.pow(2) - 0.5)).item<float>();
+      } else {
+        const at::Tensor curve = (plus ? gain + h : gain - h) / h.pow(2);
+        s.d2 = -(scale * (curve - 0.5)).item<float>();
+      }
     }
   }
   for (float v : {s.alpha, s.sigma, s.sample_scale, s.d0, s.d1, s.d2, s.inverse_r0, s.inverse_r1,
-                  s.weight, s.inverse_sum}) {
+                  s.weight, s.inverse_sum, s.noise}) {
     if (!std::isfinite(v)) {
       throw std::runtime_error("[DPMSolverMultistepScheduler] " + config_.file + ": step " +
                                std::to_string(i) + " of " + std::to_string(steps()) +
@@ -154,6 +169,8 @@ at::Tensor DPMSolverMultistepScheduler::prediction(const Step& s, const at::Tens
         return limited(out);
       case spec::PredictionType::kVPrediction:
         return limited(s.alpha * sample - s.sigma * out);
+      case spec::PredictionType::kFlow:
+        return limited(sample - s.sigma * out);
     }
   }
   at::Tensor noise = out;
@@ -169,7 +186,8 @@ at::Tensor DPMSolverMultistepScheduler::prediction(const Step& s, const at::Tens
 
 at::Tensor DPMSolverMultistepScheduler::step(SamplerState& state, int i,
                                              const at::Tensor& model_output,
-                                             const at::Tensor& sample) const {
+                                             const at::Tensor& sample,
+                                             const at::Tensor& noise) const {
   const Step& s = steps_.at(i);
   const auto remembered = static_cast<size_t>(std::min(i, config_.solver_order - 1));
   if (state.history.size() != remembered) {
@@ -190,6 +208,7 @@ at::Tensor DPMSolverMultistepScheduler::step(SamplerState& state, int i,
       next = next + s.d1 * d1;
     }
   }
+  if (config_.stochastic) next = next + s.noise * step_noise(noise, sample, i);
   if (config_.solver_order > 1) {
     state.history.push_back(m0);
     if (state.history.size() >= static_cast<size_t>(config_.solver_order)) {

@@ -6,7 +6,8 @@
 
 namespace troupe::models {
 
-/// DPM-Solver and DPM-Solver++ (arXiv 2206.00927, 2211.01095), multistep, orders 1 to 3.
+/// DPM-Solver, DPM-Solver++ and its SDE form (arXiv 2206.00927, 2211.01095), multistep, orders 1 to
+/// 3.
 class DPMSolverMultistepScheduler final : public Sampler {
  public:
   /// Throws std::runtime_error if a step of this schedule has no finite value.
@@ -16,16 +17,17 @@ class DPMSolverMultistepScheduler final : public Sampler {
   double timestep(int i) const override { return timesteps_.at(i); }
   double init_noise_sigma() const override { return 1.0; }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
-                  const at::Tensor& sample) const override;
+                  const at::Tensor& sample, const at::Tensor& noise = {}) const override;
+  bool noise_needed(int) const override { return config_.stochastic; }
   bool needs_whole_picture() const override { return config_.thresholding; }
 
  private:
   // next = sample * sample_scale + d0 * D0 + d1 * D1 + d2 * D2, where the D are the divided
-  // differences of the predictions, of `order` of them.
+  // differences of the predictions, of `order` of them; with the SDE + noise * noise.
   struct Step {
     int order = 1;
     float alpha = 1, sigma = 0;  // of the noise level where the step starts
-    float sample_scale = 1, d0 = 0, d1 = 0, d2 = 0;
+    float sample_scale = 1, d0 = 0, d1 = 0, d2 = 0, noise = 0;
     float inverse_r0 = 0, inverse_r1 = 0, weight = 0, inverse_sum = 0;
   };
   Step make_step(const std::vector<float>& sigmas, int i) const;

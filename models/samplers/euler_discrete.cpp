@@ -34,9 +34,7 @@ EulerDiscreteScheduler::EulerDiscreteScheduler(spec::SchedulerConfig config, int
   if (config_.sigma_spacing != spec::SigmaSpacing::kSchedule) {
     const double max = config_.sigma_max.value_or(sigmas.front());
     const double min = config_.sigma_min.value_or(sigmas.back());
-    sigmas = config_.sigma_spacing == spec::SigmaSpacing::kKarras
-                 ? karras_sigmas(max, min, num_steps)
-                 : exponential_sigmas(max, min, num_steps);
+    sigmas = respaced_sigmas(config_.sigma_spacing, max, min, num_steps);
     timesteps_ = times_of_sigmas(sigmas, log_training);
     for (double& t : timesteps_) {
       t = static_cast<float>(t);
@@ -80,12 +78,14 @@ at::Tensor EulerDiscreteScheduler::predict(int i, const at::Tensor& model_output
       clean = out * (-sigma / std::sqrt(squared)) + x / squared;
       break;
     }
+    case spec::PredictionType::kFlow:
+      break;  // refused with the configuration
   }
   return clean;
 }
 
 at::Tensor EulerDiscreteScheduler::step(SamplerState&, int i, const at::Tensor& model_output,
-                                        const at::Tensor& sample) const {
+                                        const at::Tensor& sample, const at::Tensor&) const {
   const at::Tensor clean = predict(i, model_output, sample);
   const at::Tensor x = sample.to(at::kFloat);
   const float sigma = sigmas_.at(i);
@@ -94,7 +94,7 @@ at::Tensor EulerDiscreteScheduler::step(SamplerState&, int i, const at::Tensor& 
 }
 
 at::Tensor EulerDiscreteScheduler::clean(SamplerState&, int i, const at::Tensor& model_output,
-                                         const at::Tensor& sample) const {
+                                         const at::Tensor& sample, const at::Tensor&) const {
   return predict(i, model_output, sample).to(model_output.scalar_type());
 }
 

@@ -18,9 +18,9 @@ class EulerDiscreteScheduler final : public Sampler {
   double init_noise_sigma() const override { return init_noise_sigma_; }
   at::Tensor scale_model_input(const at::Tensor& sample, int i) const override;
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
-                  const at::Tensor& sample) const override;
+                  const at::Tensor& sample, const at::Tensor& noise = {}) const override;
   at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
-                   const at::Tensor& sample) const override;
+                   const at::Tensor& sample, const at::Tensor& noise = {}) const override;
 
  private:
   /// In float32.

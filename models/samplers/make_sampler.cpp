@@ -1,9 +1,17 @@
+#include <ATen/ATen.h>
+
+#include <sstream>
 #include <stdexcept>
 
 #include "models/samplers/ddim.h"
+#include "models/samplers/ddpm.h"
 #include "models/samplers/dpm_solver_multistep.h"
+#include "models/samplers/euler_ancestral_discrete.h"
 #include "models/samplers/euler_discrete.h"
+#include "models/samplers/flow_match_euler_discrete.h"
+#include "models/samplers/lcm.h"
 #include "models/samplers/sampler.h"
+#include "models/samplers/unipc_multistep.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_config.h"
 
@@ -12,8 +20,28 @@ at::Tensor Sampler::scale_model_input(const at::Tensor& sample, int) const {
   return sample;
 }
 
+at::Tensor step_noise(const at::Tensor& noise, const at::Tensor& sample, int i) {
+  if (!noise.defined() || noise.sizes() != sample.sizes()) {
+    std::ostringstream text;
+    text << "[sampler] step " << i << " of this sampler needs noise " << sample.sizes() << ", got ";
+    if (noise.defined()) {
+      text << noise.sizes();
+    } else {
+      text << "none";
+    }
+    throw std::invalid_argument(text.str());
+  }
+  return noise.to(sample.device(), at::kFloat);
+}
+
 std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std::string& name,
                                       int num_steps) {
+  return make_sampler(spec, name, SamplerRun{.num_steps = num_steps});
+}
+
+std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std::string& name,
+                                      const SamplerRun& run) {
+  const int num_steps = run.num_steps;
   auto config = spec::scheduler_config_for(spec, name);
   if (num_steps < 1 || num_steps > config.num_train_timesteps) {
     throw std::invalid_argument("[make_sampler] " + std::to_string(num_steps) +
@@ -25,6 +53,16 @@ std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std
       return std::make_unique<DDIMScheduler>(std::move(config), num_steps);
     case spec::SamplerKind::kEulerDiscrete:
       return std::make_unique<EulerDiscreteScheduler>(std::move(config), num_steps);
+    case spec::SamplerKind::kDdpm:
+      return std::make_unique<DDPMScheduler>(std::move(config), num_steps);
+    case spec::SamplerKind::kEulerAncestral:
+      return std::make_unique<EulerAncestralDiscreteScheduler>(std::move(config), num_steps);
+    case spec::SamplerKind::kUniPc:
+      return std::make_unique<UniPCMultistepScheduler>(std::move(config), num_steps);
+    case spec::SamplerKind::kFlowMatchEuler:
+      return std::make_unique<FlowMatchEulerDiscreteScheduler>(std::move(config), run);
+    case spec::SamplerKind::kLcm:
+      return std::make_unique<LCMScheduler>(std::move(config), num_steps);
     case spec::SamplerKind::kDpmSolverMultistep:
       break;
   }

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,22 +38,40 @@ class Sampler {
   /// What the model sees of `sample` at step `i`.
   virtual at::Tensor scale_model_input(const at::Tensor& sample, int i) const;
 
+  /// Whether step `i` adds noise. The caller then draws it for the whole batch of pictures,
+  /// [B, C, H, W] of unit variance, from the generator that the start's noise came from, once a
+  /// step in the order of steps, and passes the rows of `sample`. That is what diffusers draws, so
+  /// a seed gives its picture, however the rows are spread.
+  virtual bool noise_needed(int) const { return false; }
+
   /// The sample after step `i`. `sample` is [B, C, h, w]; `model_output` has its shape, or twice
   /// its channels where the configuration says `variance_type: learned` (the second half is
-  /// dropped). Steps of one state go 0, 1, 2, …; the result has the dtype of the prediction. Throws
-  /// std::invalid_argument for shapes that differ or a state that is not at step `i`.
+  /// dropped, but by DDPM's learned_range). `noise` has the sample's shape where noise_needed(i).
+  /// Steps of one state go 0, 1, 2, …; the result has the dtype of the prediction. Throws
+  /// std::invalid_argument for shapes that differ, noise that is missing or a state that is not at
+  /// step `i`.
   virtual at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
-                          const at::Tensor& sample) const = 0;
+                          const at::Tensor& sample, const at::Tensor& noise = {}) const = 0;
 
   /// The clean sample that step `i` points at; takes what `step` takes. The sample after the step
   /// where a sampler has no such notion (DPM-Solver: diffusers' gives none either).
   virtual at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
-                           const at::Tensor& sample) const {
-    return step(state, i, model_output, sample);
+                           const at::Tensor& sample, const at::Tensor& noise = {}) const {
+    return step(state, i, model_output, sample, noise);
   }
 
   /// True if a step needs statistics of the whole picture (dynamic thresholding).
   virtual bool needs_whole_picture() const { return false; }
+};
+
+/// What a run's schedule depends on beside the configuration.
+struct SamplerRun {
+  int num_steps = 0;
+  /// Tokens of the picture, for schedules that shift with its size (use_dynamic_shifting).
+  std::int64_t image_tokens = 0;
+  /// The noise levels fall evenly from 1 to 1 / num_steps before they are shifted, as FLUX's
+  /// pipeline has it, instead of to the schedule's last. Flow matching only.
+  bool even_sigmas = false;
 };
 
 /// The sampler named in a checkpoint's scheduler_config.json, or another one taking over that
@@ -60,6 +79,12 @@ class Sampler {
 /// diffusers class name. Throws std::runtime_error naming key and value for whatever is not
 /// supported, and std::invalid_argument for an unknown name or an impossible number of steps.
 std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std::string& name,
+                                      const SamplerRun& run);
+std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std::string& name,
                                       int num_steps);
+
+/// `noise` in the sample's device and float32, for step `i`. Throws std::invalid_argument if it is
+/// undefined or has another shape.
+at::Tensor step_noise(const at::Tensor& noise, const at::Tensor& sample, int i);
 
 }  // namespace troupe::models

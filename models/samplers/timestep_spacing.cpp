@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 namespace troupe::models {
 
@@ -95,6 +96,70 @@ std::vector<double> exponential_sigmas(double max, double min, int n) {
     v = std::exp(v);
   }
   return out;
+}
+
+namespace {
+
+constexpr double kBetaShape = 0.6;
+
+// The regularised incomplete beta function of equal shapes at 0 < x ≤ 1/2, by its continued
+// fraction.
+double beta_below(double x) {
+  constexpr double a = kBetaShape;
+  constexpr double kTiny = 1e-300;
+  double c = 1;
+  double d = 1 - 2 * a * x / (a + 1);
+  d = 1 / (std::abs(d) < kTiny ? kTiny : d);
+  double fraction = d;
+  for (int m = 1; m < 300; ++m) {
+    const double even = m * (a - m) * x / ((a - 1 + 2 * m) * (a + 2 * m));
+    const double odd = -(a + m) * (2 * a + m) * x / ((a + 2 * m) * (a + 1 + 2 * m));
+    double change = 1;
+    for (const double term : {even, odd}) {
+      d = 1 / (1 + term * d);
+      c = 1 + term / c;
+      change = d * c;
+      fraction *= change;
+    }
+    if (std::abs(change - 1) < 1e-16) break;
+  }
+  const double log_beta = 2 * std::lgamma(a) - std::lgamma(2 * a);
+  return std::exp(a * std::log(x) + a * std::log1p(-x) - log_beta) * fraction / a;
+}
+
+double beta_quantile(double p) {
+  if (p <= 0) return 0;
+  if (p > 0.5) return 1 - beta_quantile(1 - p);
+  double low = 0;
+  double high = 0.5;
+  for (int i = 0; i < 120 && low < high; ++i) {
+    const double middle = (low + high) / 2;
+    if (middle == low || middle == high) break;
+    (beta_below(middle) < p ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+}  // namespace
+
+std::vector<double> beta_sigmas(double max, double min, int n) {
+  std::vector<double> out;
+  for (const double time : linspace(0, 1, n))
+    out.push_back(min + beta_quantile(1 - time) * (max - min));
+  return out;
+}
+
+std::vector<double> respaced_sigmas(spec::SigmaSpacing spacing, double max, double min, int n) {
+  switch (spacing) {
+    case spec::SigmaSpacing::kKarras:
+      return karras_sigmas(max, min, n);
+    case spec::SigmaSpacing::kExponential:
+      return exponential_sigmas(max, min, n);
+    case spec::SigmaSpacing::kBeta:
+      return beta_sigmas(max, min, n);
+    default:
+      throw std::invalid_argument("[respaced_sigmas] not a spacing between two noise levels");
+  }
 }
 
 std::vector<float> logs(const std::vector<float>& values) {

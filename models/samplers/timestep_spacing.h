@@ -32,6 +32,13 @@ std::vector<double> karras_sigmas(double max, double min, int n);
 /// Noise levels from `max` to `min` whose logarithms are evenly spaced.
 std::vector<double> exponential_sigmas(double max, double min, int n);
 
+/// Noise levels from `max` to `min` by the quantiles of the beta distribution (0.6, 0.6)
+/// (arXiv 2407.12173).
+std::vector<double> beta_sigmas(double max, double min, int n);
+
+/// One of the three above. Throws std::invalid_argument for another spacing.
+std::vector<double> respaced_sigmas(spec::SigmaSpacing spacing, double max, double min, int n);
+
 /// Natural logarithms in float32.
 std::vector<float> logs(const std::vector<float>& values);
 

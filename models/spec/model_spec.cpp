@@ -1,7 +1,6 @@
 #include "models/spec/model_spec.h"
 
 #include <algorithm>
-#include <map>
 #include <stdexcept>
 
 #include "models/spec/config.h"
@@ -14,19 +13,81 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxSchedulerBytes = 16U << 20U;
 
-struct Component {
-  std::string key;
+/// A text encoder of a pipeline.
+struct EncoderRole {
+  std::string component;
+  std::string tokenizer;
   std::vector<std::string> classes;
+  std::vector<std::string> tokenizer_classes;
+  TextUse use = TextUse::masked_states;
+  std::int64_t tokens = 0;
+  bool may_be_absent = false;
 };
 
-const std::vector<Component>& pixart_components() {
-  static const std::vector<Component> components = {
-      {"transformer", {"PixArtTransformer2DModel", "Transformer2DModel"}},
-      {"text_encoder", {"T5EncoderModel"}},
-      {"tokenizer", {"T5Tokenizer", "T5TokenizerFast"}},
-      {"vae", {"AutoencoderKL"}},
+struct Pipeline {
+  std::string name;
+  std::vector<std::string> transformers;
+  std::vector<EncoderRole> encoders;
+  std::int64_t text_tokens = 0;
+  bool pixart_customs = false;
+  bool one_step_is_clean = false;
+  bool even_sigmas = false;
+};
+
+const std::vector<std::string> kProjectedClip = {"CLIPTextModelWithProjection"};
+const std::vector<std::string> kClipTokenizers = {"CLIPTokenizer", "CLIPTokenizerFast"};
+const std::vector<std::string> kBertTokenizers = {"BertTokenizer", "BertTokenizerFast"};
+const std::vector<std::string> kMultilingualTokenizers = {"T5Tokenizer", "T5TokenizerFast",
+                                                          "MT5Tokenizer", "MT5TokenizerFast"};
+const std::vector<std::string> kT5 = {"T5EncoderModel"};
+const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5TokenizerFast"};
+
+const std::vector<Pipeline>& pipelines() {
+  static const std::vector<Pipeline> all = {
+      {.name = "PixArtAlphaPipeline",
+       .transformers = {"PixArtTransformer2DModel", "Transformer2DModel"},
+       .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
+       .text_tokens = 120,
+       .pixart_customs = true,
+       .one_step_is_clean = true},
+      {.name = "PixArtSigmaPipeline",
+       .transformers = {"PixArtTransformer2DModel", "Transformer2DModel"},
+       .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
+       .text_tokens = 300,
+       .pixart_customs = true},
+      {.name = "StableDiffusion3Pipeline",
+       .transformers = {"SD3Transformer2DModel"},
+       .encoders = {{"text_encoder", "tokenizer", kProjectedClip, kClipTokenizers,
+                     TextUse::penultimate_pooled, kClipTokens},
+                    {"text_encoder_2", "tokenizer_2", kProjectedClip, kClipTokenizers,
+                     TextUse::penultimate_pooled, kClipTokens},
+                    {"text_encoder_3", "tokenizer_3", kT5, kT5Tokenizers, TextUse::states, 0,
+                     true}},
+       .text_tokens = 256},
+      {.name = "FluxPipeline",
+       .transformers = {"FluxTransformer2DModel"},
+       .encoders = {{"text_encoder",
+                     "tokenizer",
+                     {"CLIPTextModel"},
+                     kClipTokenizers,
+                     TextUse::pooled,
+                     kClipTokens},
+                    {"text_encoder_2", "tokenizer_2", kT5, kT5Tokenizers, TextUse::states}},
+       .text_tokens = 512,
+       .even_sigmas = true},
+      {.name = "HunyuanDiTPipeline",
+       .transformers = {"HunyuanDiT2DModel"},
+       .encoders = {{"text_encoder",
+                     "tokenizer",
+                     {"BertModel"},
+                     kBertTokenizers,
+                     TextUse::padded_states,
+                     kClipTokens},
+                    {"text_encoder_2", "tokenizer_2", kT5, kMultilingualTokenizers,
+                     TextUse::padded_states}},
+       .text_tokens = 256},
   };
-  return components;
+  return all;
 }
 
 [[noreturn]] void fail(const fs::path& where, const std::string& why) {
@@ -52,9 +113,10 @@ std::string joined(const std::vector<std::string>& names) {
 /// Optional components that are switched off are written as a pair of nulls.
 void accept_absent_components(const ConfigReader& index) {
   const auto absent = nlohmann::json::array({nullptr, nullptr});
-  for (const char* key : {"feature_extractor", "image_encoder", "safety_checker"}) {
-    index.only(key, absent);
-  }
+  index.only("image_encoder", absent);
+  index.only("safety_checker", absent);
+  // Both say something of a safety checker only.
+  index.harmless({"feature_extractor", "requires_safety_checker"});
 }
 
 /// Checks the class that a component's own config names, where it names one.
@@ -68,6 +130,7 @@ void check_class(const ConfigReader& config, const std::vector<std::string>& all
 
 TokenizerSpec find_tokenizer(const fs::path& folder) {
   TokenizerSpec spec;
+  spec.folder = folder;
   const auto if_there = [&folder](const char* name) -> std::optional<fs::path> {
     const fs::path file = folder / name;
     return fs::is_regular_file(file) ? std::optional(file) : std::nullopt;
@@ -75,23 +138,141 @@ TokenizerSpec find_tokenizer(const fs::path& folder) {
   spec.spiece_model = if_there("spiece.model");
   spec.tokenizer_json = if_there("tokenizer.json");
   spec.tokenizer_config = if_there("tokenizer_config.json");
-  if (!spec.spiece_model && !spec.tokenizer_json) {
-    fail(folder, "has neither spiece.model nor tokenizer.json");
+  const bool listed =
+      fs::is_regular_file(folder / "vocab.json") || fs::is_regular_file(folder / "vocab.txt");
+  if (!spec.spiece_model && !spec.tokenizer_json && !listed) {
+    fail(folder, "has neither spiece.model nor tokenizer.json nor a vocabulary");
   }
   return spec;
 }
 
 void check_fit(const ModelSpec& spec) {
-  if (spec.transformer.caption_channels != spec.text_encoder.d_model) {
-    fail(spec.folder,
-         "transformer caption_channels = " + std::to_string(spec.transformer.caption_channels) +
-             " does not fit text_encoder d_model = " + std::to_string(spec.text_encoder.d_model));
+  const auto require = [&](const char* what, std::int64_t wanted, const std::string& of,
+                           std::int64_t has) {
+    if (wanted == has) return;
+    fail(spec.folder, std::string("transformer ") + what + " = " + std::to_string(wanted) +
+                          " does not fit " + of + " = " + std::to_string(has));
+  };
+  if (const auto* family = std::get_if<PixArtSpec>(&spec.transformer.family)) {
+    require("caption_channels", family->caption_channels, "text_encoder d_model",
+            std::get<T5Spec>(spec.text_encoders[0].config).d_model);
   }
-  if (spec.transformer.in_channels != spec.vae.latent_channels) {
-    fail(spec.folder,
-         "transformer in_channels = " + std::to_string(spec.transformer.in_channels) +
-             " does not fit vae latent_channels = " + std::to_string(spec.vae.latent_channels));
+  if (const auto* family = std::get_if<HunyuanSpec>(&spec.transformer.family)) {
+    require("text_len", family->text_len, "the pipeline's tokens of BERT", kClipTokens);
+    require("cross_attention_dim", family->cross_attention_dim, "text_encoder hidden_size",
+            std::get<BertSpec>(spec.text_encoders[0].config).hidden_size);
+    require("cross_attention_dim_t5", family->cross_attention_dim_t5, "text_encoder_2 d_model",
+            std::get<T5Spec>(spec.text_encoders[1].config).d_model);
   }
+  if (const auto* family = std::get_if<FluxSpec>(&spec.transformer.family)) {
+    require("pooled_projection_dim", family->pooled_projection_dim, "text_encoder's vector",
+            std::get<ClipSpec>(spec.text_encoders[0].config).pooled_size());
+    require("joint_attention_dim", family->joint_attention_dim, "text_encoder_2 d_model",
+            std::get<T5Spec>(spec.text_encoders[1].config).d_model);
+  }
+  if (const auto* family = std::get_if<Sd3Spec>(&spec.transformer.family)) {
+    std::int64_t pooled = 0;
+    for (const int encoder : {0, 1})
+      pooled += std::get<ClipSpec>(spec.text_encoders[encoder].config).pooled_size();
+    require("pooled_projection_dim", family->pooled_projection_dim, "both CLIP's vectors", pooled);
+    if (!spec.text_encoders[2].absent) {
+      require("joint_attention_dim", family->joint_attention_dim, "text_encoder_3 d_model",
+              std::get<T5Spec>(spec.text_encoders[2].config).d_model);
+    }
+  }
+  require("in_channels", spec.transformer.in_channels, "vae latent_channels",
+          spec.vae.latent_channels);
+}
+
+const Pipeline& pipeline_of(const std::string& name, const fs::path& index_file) {
+  std::vector<std::string> names;
+  for (const Pipeline& pipeline : pipelines()) {
+    if (pipeline.name == name) return pipeline;
+    names.push_back(pipeline.name);
+  }
+  fail(index_file,
+       "pipeline class \"" + name + "\" is not supported (supported: " + joined(names) + ")");
+}
+
+/// The class that the index names for a component, one of `allowed`; its folder must be there.
+std::string component_class(const ConfigReader& index, const std::string& key,
+                            const std::vector<std::string>& allowed) {
+  const std::string name = class_of(index, key);
+  if (std::ranges::find(allowed, name) == allowed.end()) {
+    fail(index.file(), "class \"" + name + "\" of component \"" + key +
+                           "\" is not supported (supported: " + joined(allowed) + ")");
+  }
+  const fs::path folder = index.file().parent_path() / key;
+  if (!fs::is_directory(folder)) fail(folder, "component folder is missing");
+  return name;
+}
+
+bool is_absent(const ConfigReader& index, const std::string& key) {
+  return index.has_value(key) && index.raw(key) == nlohmann::json::array({nullptr, nullptr});
+}
+
+TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& role) {
+  TextEncoderSpec spec;
+  spec.component = role.component;
+  spec.use = role.use;
+  spec.tokens = role.tokens;
+  if (role.may_be_absent && is_absent(index, role.component) && is_absent(index, role.tokenizer)) {
+    spec.absent = true;
+    return spec;
+  }
+  const std::string name = component_class(index, role.component, role.classes);
+  component_class(index, role.tokenizer, role.tokenizer_classes);
+  const fs::path folder = index.file().parent_path();
+  spec.tokenizer = find_tokenizer(folder / role.tokenizer);
+  const auto config = ConfigReader::read(folder / role.component / "config.json");
+  if (name == "BertModel") {
+    spec.config = read_bert_spec(config);
+  } else if (name.starts_with("CLIP")) {
+    spec.config = read_clip_spec(config, name == "CLIPTextModelWithProjection");
+  } else {
+    spec.config = read_t5_spec(config);
+  }
+  return spec;
+}
+
+void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
+  if (spec.absent) return;
+  constexpr std::string_view kStems[] = {"model"};
+  spec.weights = WeightIndex::read_folder(folder / spec.component, kStems);
+  if (const auto* clip = std::get_if<ClipSpec>(&spec.config)) {
+    check_tensors(spec.weights, expected_tensors(*clip), is_ignorable_clip_tensor);
+  } else if (const auto* bert = std::get_if<BertSpec>(&spec.config)) {
+    check_tensors(spec.weights, expected_tensors(*bert), is_ignorable_bert_tensor);
+  } else {
+    check_tensors(spec.weights, expected_tensors(std::get<T5Spec>(spec.config)),
+                  is_ignorable_t5_tensor);
+  }
+}
+
+struct EncoderBytes {
+  std::uint64_t all = 0;
+  std::uint64_t peak = 0;
+};
+
+EncoderBytes bytes_of(const TextEncoderSpec& encoder) {
+  EncoderBytes bytes;
+  if (encoder.absent) return bytes;
+  if (const auto* clip = std::get_if<ClipSpec>(&encoder.config))
+    return {clip_bytes(*clip, encoder.weights), clip_peak_bytes(*clip, encoder.weights)};
+  if (const auto* bert = std::get_if<BertSpec>(&encoder.config)) {
+    for (const ExpectedTensor& tensor : expected_tensors(*bert))
+      bytes.all += entry_of(encoder.weights, tensor).bytes();
+    bytes.peak = entry_of(encoder.weights, expected_tensors(*bert).front()).bytes();
+    return bytes;
+  }
+  const auto& config = std::get<T5Spec>(encoder.config);
+  const auto expected = expected_tensors(config);
+  for (const ExpectedTensor& tensor : expected)
+    bytes.all += entry_of(encoder.weights, tensor).bytes();
+  bytes.peak = entry_of(encoder.weights, expected.front()).bytes();
+  for (std::int64_t block = 0; block < config.num_layers; ++block)
+    bytes.peak = std::max(bytes.peak, encoder.weights.bytes(t5_block_prefix(block)));
+  return bytes;
 }
 
 }  // namespace
@@ -105,19 +286,16 @@ ModelSpec read_model_spec(const fs::path& folder) {
   ModelSpec spec;
   spec.folder = folder;
   spec.pipeline_class = index.text_or("_class_name", "");
-  if (spec.pipeline_class != "PixArtAlphaPipeline") {
-    fail(index_file, "pipeline class \"" + spec.pipeline_class +
-                         "\" is not supported (supported: PixArtAlphaPipeline)");
-  }
-  std::map<std::string, std::string> classes;
-  for (const auto& [key, allowed] : pixart_components()) {
-    const std::string name = classes[key] = class_of(index, key);
-    if (std::ranges::find(allowed, name) == allowed.end()) {
-      fail(index_file, "class \"" + name + "\" of component \"" + key +
-                           "\" is not supported (supported: " + joined(allowed) + ")");
-    }
-    if (!fs::is_directory(folder / key)) fail(folder / key, "component folder is missing");
-  }
+  const Pipeline& pipeline = pipeline_of(spec.pipeline_class, index_file);
+  spec.text_tokens = pipeline.text_tokens;
+  spec.pixart_customs = pipeline.pixart_customs;
+  spec.one_step_is_clean = pipeline.one_step_is_clean;
+  spec.even_sigmas = pipeline.even_sigmas;
+  const std::string transformer_class =
+      component_class(index, "transformer", pipeline.transformers);
+  for (const EncoderRole& role : pipeline.encoders)
+    spec.text_encoders.push_back(read_text_encoder(index, role));
+  component_class(index, "vae", {"AutoencoderKL"});
   spec.scheduler.class_name = class_of(index, "scheduler");
   accept_absent_components(index);
   index.finish();
@@ -127,50 +305,58 @@ ModelSpec read_model_spec(const fs::path& folder) {
   if (!parse_json(spec.scheduler.config, spec.scheduler.file).is_object()) {
     fail(spec.scheduler.file, "is not a JSON object");
   }
-  spec.tokenizer = find_tokenizer(folder / "tokenizer");
 
   const auto transformer = ConfigReader::read(folder / "transformer" / "config.json");
-  check_class(transformer, {"PixArtTransformer2DModel", "Transformer2DModel"});
-  spec.transformer = read_pixart_spec(transformer);
-  spec.text_encoder = read_t5_spec(ConfigReader::read(folder / "text_encoder" / "config.json"));
+  check_class(transformer, pipeline.transformers);
+  spec.transformer = read_transformer_spec(transformer, transformer_class);
   const auto vae = ConfigReader::read(folder / "vae" / "config.json");
   check_class(vae, {"AutoencoderKL"});
   spec.vae = read_vae_spec(vae);
   check_fit(spec);
 
   constexpr std::string_view kDiffusers[] = {"diffusion_pytorch_model", "model"};
-  constexpr std::string_view kTransformers[] = {"model"};
   spec.transformer_weights = WeightIndex::read_folder(folder / "transformer", kDiffusers);
-  spec.text_encoder_weights = WeightIndex::read_folder(folder / "text_encoder", kTransformers);
+  for (TextEncoderSpec& encoder : spec.text_encoders)
+    read_weights(encoder, folder);
   spec.vae_weights = WeightIndex::read_folder(folder / "vae", kDiffusers);
   check_tensors(spec.transformer_weights, expected_tensors(spec.transformer),
-                is_ignorable_pixart_tensor);
-  check_tensors(spec.text_encoder_weights, expected_tensors(spec.text_encoder),
-                is_ignorable_t5_tensor);
+                [&](std::string_view name) { return is_ignorable_tensor(spec.transformer, name); });
   check_tensors(spec.vae_weights, expected_tensors(spec.vae), is_ignorable_vae_tensor);
   return spec;
 }
 
-WeightBytes weight_bytes(const ModelSpec& spec) {
+WeightBytes weight_bytes_around(const ModelSpec& spec) {
   WeightBytes bytes;
-  const auto& weights = spec.transformer_weights;
-  bytes.embed = weights.bytes("pos_embed.proj.") + weights.bytes("caption_projection.linear_");
-  bytes.shared = weights.bytes("adaln_single.");
-  for (std::int64_t block = 0; block < spec.transformer.num_layers; ++block) {
-    bytes.blocks.push_back(weights.bytes(pixart_block_prefix(block)));
-  }
-  bytes.final = weights.bytes("scale_shift_table") + weights.bytes("proj_out.");
-  for (const ExpectedTensor& tensor : expected_tensors(spec.text_encoder)) {
-    bytes.text_encoder += entry_of(spec.text_encoder_weights, tensor).bytes();
-  }
-  bytes.text_encoder_peak =
-      entry_of(spec.text_encoder_weights, expected_tensors(spec.text_encoder).front()).bytes();
-  for (std::int64_t block = 0; block < spec.text_encoder.num_layers; ++block) {
-    bytes.text_encoder_peak =
-        std::max(bytes.text_encoder_peak, spec.text_encoder_weights.bytes(t5_block_prefix(block)));
+  for (const TextEncoderSpec& encoder : spec.text_encoders) {
+    const auto own = bytes_of(encoder);
+    bytes.text_encoder += own.all;
+    bytes.text_encoder_peak = std::max(bytes.text_encoder_peak, own.peak);
   }
   for (const ExpectedTensor& tensor : expected_tensors(spec.vae)) {
     bytes.vae_decoder += entry_of(spec.vae_weights, tensor).bytes();
+  }
+  return bytes;
+}
+
+WeightBytes weight_bytes(const ModelSpec& spec) {
+  WeightBytes bytes = weight_bytes_around(spec);
+  bytes.blocks.resize(static_cast<std::size_t>(spec.transformer.num_layers));
+  for (const PlannedTensor& planned : planned_tensors(spec.transformer)) {
+    const std::uint64_t own = entry_of(spec.transformer_weights, planned.tensor).bytes();
+    switch (planned.held) {
+      case Held::first:
+        bytes.embed += own;
+        break;
+      case Held::everywhere:
+        bytes.shared += own;
+        break;
+      case Held::block:
+        bytes.blocks[planned.block] += own;
+        break;
+      case Held::last:
+        bytes.final += own;
+        break;
+    }
   }
   return bytes;
 }

@@ -4,10 +4,13 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "models/spec/pixart_spec.h"
+#include "models/spec/bert_spec.h"
+#include "models/spec/clip_spec.h"
 #include "models/spec/t5_spec.h"
+#include "models/spec/transformer_spec.h"
 #include "models/spec/vae_spec.h"
 #include "models/spec/weight_index.h"
 
@@ -22,8 +25,9 @@ struct SchedulerSpec {
   bool operator==(const SchedulerSpec&) const = default;
 };
 
-/// The tokenizer's files, as far as they are there; one of the first two is.
+/// The tokenizer's files, as far as they are there.
 struct TokenizerSpec {
+  std::filesystem::path folder;
   std::optional<std::filesystem::path> spiece_model;
   std::optional<std::filesystem::path> tokenizer_json;
   std::optional<std::filesystem::path> tokenizer_config;
@@ -31,23 +35,56 @@ struct TokenizerSpec {
   bool operator==(const TokenizerSpec&) const = default;
 };
 
+/// What a pipeline takes from one of its text encoders.
+enum class TextUse {
+  masked_states,       ///< of the last layer; padding is masked out in the encoder and everywhere
+  states,              ///< of the last layer; padding is a token like any other
+  padded_states,       ///< of the last layer; padding is masked out in the encoder, but computed
+  penultimate_pooled,  ///< states before the last layer, and the projected vector of the end token
+  pooled,              ///< the vector of the end token alone
+};
+
+/// One text encoder with its tokenizer.
+struct TextEncoderSpec {
+  std::string component;  ///< its folder: "text_encoder", "text_encoder_2"
+  std::variant<T5Spec, ClipSpec, BertSpec> config;
+  WeightIndex weights;
+  TokenizerSpec tokenizer;
+  TextUse use = TextUse::masked_states;
+  /// Tokens that prompts are padded or cut to; 0: as many as the request says.
+  std::int64_t tokens = 0;
+  /// The folder has none, which the pipeline allows: its states are zero.
+  bool absent = false;
+
+  bool operator==(const TextEncoderSpec&) const = default;
+};
+
 /// Everything that a plan must know of a model folder. A plain value.
 struct ModelSpec {
   std::filesystem::path folder;
   /// The class that model_index.json names, such as "PixArtAlphaPipeline".
   std::string pipeline_class;
-  PixArtSpec transformer;
-  T5Spec text_encoder;
+  TransformerSpec transformer;
+  /// In the order in which the transformer takes their states.
+  std::vector<TextEncoderSpec> text_encoders;
   VaeSpec vae;
   SchedulerSpec scheduler;
-  TokenizerSpec tokenizer;
   WeightIndex transformer_weights;
-  WeightIndex text_encoder_weights;
   WeightIndex vae_weights;
 
-  /// Tokens that a prompt is padded or cut to. Source: PixArtAlphaPipeline of diffusers.
+  /// Tokens that a prompt is padded or cut to, where a request does not say.
   std::int64_t text_tokens = 120;
+  /// Prompts are put in lower case and may be cleaned, sizes may be binned: PixArt's customs.
+  bool pixart_customs = true;
+  /// With one step, the picture is the clean sample that the step points at.
+  bool one_step_is_clean = true;
+  /// Flow matching's noise levels fall evenly to 1 / steps, not to the schedule's last.
+  bool even_sigmas = false;
 
+  /// Two branches are computed at this guidance scale.
+  bool has_branches(double guidance_scale) const {
+    return transformer.guidance == GuidanceKind::branches && guidance_scale > 1;
+  }
   /// Height and width must be multiples of this many pixels.
   std::int64_t pixel_multiple() const { return vae.scale_factor() * transformer.patch_size; }
   /// Height and width in pixels where a request gives none.
@@ -64,9 +101,9 @@ ModelSpec read_model_spec(const std::filesystem::path& folder);
 
 /// Bytes of weights in their stored dtype, by the part that needs them.
 struct WeightBytes {
-  /// Patch embedding and caption projection: the first stage.
+  /// Embeddings of patches and text: the first stage.
   std::uint64_t embed = 0;
-  /// adaln_single: every stage.
+  /// What makes conditions: every stage.
   std::uint64_t shared = 0;
   std::vector<std::uint64_t> blocks;
   /// Last modulation and projection: the last stage.
@@ -80,5 +117,7 @@ struct WeightBytes {
 };
 
 WeightBytes weight_bytes(const ModelSpec& spec);
+/// Of text encoders and decoder alone.
+WeightBytes weight_bytes_around(const ModelSpec& spec);
 
 }  // namespace troupe::spec

@@ -9,21 +9,6 @@ constexpr std::int64_t kTimeFrequencies = 256;
 constexpr std::int64_t kMaxBlocks = 1024;
 constexpr std::int64_t kMaxWidth = 1 << 16;
 
-class TensorList {
- public:
-  void add(const std::string& name, std::vector<std::int64_t> shape) {
-    tensors_.push_back({name, std::move(shape)});
-  }
-  void linear(const std::string& name, std::int64_t in, std::int64_t out, bool bias = true) {
-    add(name + ".weight", {out, in});
-    if (bias) add(name + ".bias", {out});
-  }
-  std::vector<ExpectedTensor> take() { return std::move(tensors_); }
-
- private:
-  std::vector<ExpectedTensor> tensors_;
-};
-
 }  // namespace
 
 PixArtSpec read_pixart_spec(const ConfigReader& config) {
@@ -99,67 +84,71 @@ std::string pixart_block_prefix(std::int64_t block) {
   return "transformer_blocks." + std::to_string(block) + ".";
 }
 
-bool is_ignorable_pixart_tensor(std::string_view name) {
+bool is_ignorable_tensor(const PixArtSpec&, std::string_view name) {
   return name == "pos_embed.pos_embed" || name == "caption_projection.y_embedding";
 }
 
-std::vector<ExpectedTensor> expected_tensors(const PixArtSpec& spec) {
-  const std::int64_t width = spec.inner_dim();
-  TensorList list;
-  list.add("pos_embed.proj.weight", {width, spec.in_channels, spec.patch_size, spec.patch_size});
-  list.add("pos_embed.proj.bias", {width});
-  list.linear("caption_projection.linear_1", spec.caption_channels, width);
-  list.linear("caption_projection.linear_2", width, width);
-  list.linear("adaln_single.emb.timestep_embedder.linear_1", kTimeFrequencies, width);
-  list.linear("adaln_single.emb.timestep_embedder.linear_2", width, width);
-  if (spec.use_additional_conditions) {
-    for (const std::string name : {"resolution_embedder", "aspect_ratio_embedder"}) {
-      list.linear("adaln_single.emb." + name + ".linear_1", kTimeFrequencies, spec.condition_dim());
-      list.linear("adaln_single.emb." + name + ".linear_2", spec.condition_dim(),
-                  spec.condition_dim());
-    }
-  }
-  list.linear("adaln_single.linear", width, 6 * width);
-  for (std::int64_t block = 0; block < spec.num_layers; ++block) {
-    const std::string prefix = pixart_block_prefix(block);
-    list.add(prefix + "scale_shift_table", {6, width});
-    for (const std::string attention : {"attn1", "attn2"}) {
-      for (const std::string projection : {".to_q", ".to_k", ".to_v"}) {
-        list.linear(prefix + attention + projection, width, width, spec.attention_bias);
-      }
-      list.linear(prefix + attention + ".to_out.0", width, width);
-    }
-    list.linear(prefix + "ff.net.0.proj", width, 4 * width);
-    list.linear(prefix + "ff.net.2", 4 * width, width);
-  }
-  list.add("scale_shift_table", {2, width});
-  list.linear("proj_out", width, spec.patch_size * spec.patch_size * spec.out_channels);
-  return list.take();
-}
-
-std::uint64_t kept_elements(const PixArtSpec& spec, const PixArtPart& part) {
-  const auto share = [&part](std::int64_t count) {
-    return count / part.shards + (part.shard < count % part.shards ? 1 : 0);
-  };
-  const auto linear = [](std::int64_t in, std::int64_t out) { return (in + 1) * out; };
-  const std::int64_t width = spec.inner_dim();
-  const std::int64_t attended = share(spec.num_attention_heads) * spec.attention_head_dim;
-  const std::int64_t columns = share(4 * width);
-  const std::int64_t bias = part.shard == 0 ? width : 0;  // of a product that shards sum up
-  const std::int64_t attention =
-      4 * attended * width + (spec.attention_bias ? 3 * attended : 0) + bias;
-  const std::int64_t forward = linear(width, columns) + columns * width + bias;
-  std::int64_t total = part.blocks * (6 * width + 2 * attention + forward);
-  total += linear(kTimeFrequencies, width) + linear(width, width) + linear(width, 6 * width);
+std::vector<PlannedTensor> planned_tensors(const PixArtSpec& spec) {
+  const std::int64_t width = spec.inner_dim(), heads = spec.num_attention_heads;
+  TensorTable table;
+  table.at(Held::first);
+  table.add("pos_embed.proj.weight", {width, spec.in_channels, spec.patch_size, spec.patch_size});
+  table.add("pos_embed.proj.bias", {width});
+  table.linear("caption_projection.linear_1", spec.caption_channels, width);
+  table.linear("caption_projection.linear_2", width, width);
+  table.at(Held::everywhere);
+  table.linear("adaln_single.emb.timestep_embedder.linear_1", kTimeFrequencies, width);
+  table.linear("adaln_single.emb.timestep_embedder.linear_2", width, width);
   if (spec.use_additional_conditions) {
     const std::int64_t narrow = spec.condition_dim();
-    total += 2 * (linear(kTimeFrequencies, narrow) + linear(narrow, narrow));
+    for (const std::string name : {"resolution_embedder", "aspect_ratio_embedder"}) {
+      table.linear("adaln_single.emb." + name + ".linear_1", kTimeFrequencies, narrow);
+      table.linear("adaln_single.emb." + name + ".linear_2", narrow, narrow);
+    }
   }
-  const std::int64_t cell = spec.patch_size * spec.patch_size * spec.in_channels;
-  if (part.embeds)
-    total += linear(cell, width) + linear(spec.caption_channels, width) + linear(width, width);
-  if (part.projects) total += 2 * width + linear(width, cell);
-  return static_cast<std::uint64_t>(total);
+  table.linear("adaln_single.linear", width, 6 * width);
+  for (std::int64_t block = 0; block < spec.num_layers; ++block) {
+    table.at(Held::block, block);
+    const std::string prefix = pixart_block_prefix(block);
+    table.add(prefix + "scale_shift_table", {6, width});
+    for (const std::string attention : {"attn1", "attn2"}) {
+      for (const std::string projection : {".to_q", ".to_k", ".to_v"}) {
+        table.split_outputs(prefix + attention + projection, width, width, heads,
+                            spec.attention_bias);
+      }
+      table.split_inputs(prefix + attention + ".to_out.0", width, width, heads);
+    }
+    table.split_outputs(prefix + "ff.net.0.proj", width, 4 * width, 4 * width);
+    table.split_inputs(prefix + "ff.net.2", 4 * width, width, 4 * width);
+  }
+  table.at(Held::last);
+  table.add("scale_shift_table", {2, width});
+  const std::int64_t cells = spec.patch_size * spec.patch_size;
+  table.add("proj_out.weight", {cells * spec.out_channels, width});
+  table.keep(cells * spec.in_channels * width);
+  table.add("proj_out.bias", {cells * spec.out_channels});
+  table.keep(cells * spec.in_channels);
+  return table.take();
+}
+
+TransformerFacts facts_of(const PixArtSpec& spec) {
+  const auto width = static_cast<double>(spec.inner_dim());
+  TransformerFacts facts;
+  facts.num_layers = spec.num_layers;
+  facts.num_attention_heads = spec.num_attention_heads;
+  facts.attention_head_dim = spec.attention_head_dim;
+  facts.in_channels = spec.in_channels;
+  facts.out_channels = spec.out_channels;
+  facts.patch_size = spec.patch_size;
+  facts.sample_size = spec.sample_size;
+  facts.caption_width = spec.inner_dim();
+  facts.pads_text = false;
+  // q, k, v and out; q and out of cross-attention; two of the feed-forward, four-fold wide.
+  const BlockFacts block{.weights = (4 + 2 + 8) * width * width,
+                         .caption_weights = 2 * width * width,
+                         .picture_sums = 3};
+  facts.blocks.assign(static_cast<std::size_t>(spec.num_layers), block);
+  return facts;
 }
 
 }  // namespace troupe::spec

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "models/spec/config.h"
-#include "models/spec/expected_tensors.h"
+#include "models/spec/planned_tensors.h"
+#include "models/spec/transformer_facts.h"
 
 namespace troupe::spec {
 
@@ -43,24 +44,13 @@ struct PixArtSpec {
 /// Refuses what is not supported by key and value.
 PixArtSpec read_pixart_spec(const ConfigReader& config);
 
-/// Every tensor of the transformer, with its shape, in diffusers' names.
-std::vector<ExpectedTensor> expected_tensors(const PixArtSpec& spec);
-
-/// What one actor holds of a transformer: `blocks` whole blocks, or of each the part `shard` of
-/// `shards` of its heads and feed-forward columns, remainders first.
-struct PixArtPart {
-  std::int64_t blocks = 0;
-  bool embeds = false;
-  bool projects = false;
-  std::int64_t shard = 0;
-  std::int64_t shards = 1;
-};
-
-/// Weights that it keeps, in elements. A learned variance is not computed and not kept.
-std::uint64_t kept_elements(const PixArtSpec& spec, const PixArtPart& part);
+/// Every tensor of the transformer in diffusers' names. A learned variance is not computed and not
+/// kept in memory.
+std::vector<PlannedTensor> planned_tensors(const PixArtSpec& spec);
+TransformerFacts facts_of(const PixArtSpec& spec);
 
 /// Buffers that some published checkpoints carry and no computation reads.
-bool is_ignorable_pixart_tensor(std::string_view name);
+bool is_ignorable_tensor(const PixArtSpec& spec, std::string_view name);
 
 /// "transformer_blocks.7."
 std::string pixart_block_prefix(std::int64_t block);

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
@@ -8,11 +9,22 @@ namespace troupe::spec {
 
 struct SchedulerSpec;
 
-enum class SamplerKind { kDpmSolverMultistep, kDdim, kEulerDiscrete };
+enum class SamplerKind {
+  kDpmSolverMultistep,
+  kDdim,
+  kEulerDiscrete,
+  kDdpm,
+  kEulerAncestral,
+  kUniPc,
+  kFlowMatchEuler,
+  kLcm,
+};
 enum class BetaSchedule { kLinear, kScaledLinear, kCosine };
-enum class PredictionType { kEpsilon, kSample, kVPrediction };
+enum class PredictionType { kEpsilon, kSample, kVPrediction, kFlow };
 enum class TimestepSpacing { kLinspace, kLeading, kTrailing };
-enum class SigmaSpacing { kSchedule, kKarras, kExponential, kLu };
+enum class SigmaSpacing { kSchedule, kKarras, kExponential, kBeta, kLu, kFlow };
+/// What DDPM's noise is scaled by.
+enum class DdpmVariance { kFixedSmall, kFixedSmallLog, kFixedLarge, kLearnedRange };
 
 /// scheduler_config.json as one sampler reads it; defaults are diffusers 0.42's.
 struct SchedulerConfig {
@@ -29,31 +41,58 @@ struct SchedulerConfig {
   TimestepSpacing timestep_spacing = TimestepSpacing::kLinspace;
   int steps_offset = 0;
 
-  // DPM-Solver and Euler
+  // DPM-Solver, UniPC, Euler and flow matching
   SigmaSpacing sigma_spacing = SigmaSpacing::kSchedule;
   bool final_sigma_zero = true;
 
-  // DPM-Solver
+  // DPM-Solver and UniPC
   int solver_order = 2;
+  /// The model's output is turned into the clean sample (DPM-Solver++, UniPC's predict_x0).
   bool plus_plus = true;
+  /// Noise levels are σ of (1 - σ) x + σ noise, shifted by flow_shift.
+  double flow_shift = 1.0;
+
+  // DPM-Solver
+  bool stochastic = false;  ///< sde-dpmsolver++; stochastic_sampling of flow matching
   bool heun = false;
   bool lower_order_final = true;
   bool euler_at_final = false;
   double lambda_min_clipped = -std::numeric_limits<double>::infinity();
   bool learned_variance = false;
 
-  // Euler
+  // UniPC
+  bool bh1 = false;
+  std::vector<std::int64_t> disable_corrector;
+
+  // DDPM
+  DdpmVariance ddpm_variance = DdpmVariance::kFixedSmall;
+
+  // LCM
+  int original_inference_steps = 50;
+  double timestep_scaling = 10.0;
+
+  // Flow matching
+  double shift = 1.0;
+  bool use_dynamic_shifting = false;
+  double base_shift = 0.5;
+  double max_shift = 1.15;
+  int base_image_seq_len = 256;
+  int max_image_seq_len = 4096;
+  bool linear_time_shift = false;
+  std::optional<double> shift_terminal;
+
+  // Euler and UniPC
   bool log_linear = false;
   bool continuous_timesteps = false;
   std::optional<double> sigma_min;
   std::optional<double> sigma_max;
 
-  // DDIM
+  // DDIM, DDPM and LCM
   bool clip_sample = true;
   double clip_sample_range = 1.0;
   bool set_alpha_to_one = true;
 
-  // DPM-Solver and DDIM
+  // All but Euler and flow matching
   bool thresholding = false;
   double dynamic_thresholding_ratio = 0.995;
   double sample_max_value = 1.0;

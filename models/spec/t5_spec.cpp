@@ -48,7 +48,7 @@ T5Spec read_t5_spec(const ConfigReader& config) {
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxWidth);
   };
-  config.only("model_type", "t5");
+  config.choice_or("model_type", "t5", {"t5", "mt5"});
   spec.vocab_size = config.integer_or("vocab_size", spec.vocab_size, 1, kMaxVocabulary);
   spec.d_model = size("d_model", spec.d_model);
   spec.d_kv = size("d_kv", spec.d_kv);

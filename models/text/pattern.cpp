@@ -104,4 +104,28 @@ std::string Pattern::replace_all(const std::string& text) const {
   }
 }
 
+std::vector<std::string_view> Pattern::find_all(std::string_view text) const {
+  struct FreeMatch {
+    void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+  };
+  const std::unique_ptr<pcre2_match_data, FreeMatch> match(
+      pcre2_match_data_create_from_pattern(code_.get(), nullptr));
+  std::vector<std::string_view> found;
+  for (PCRE2_SIZE at = 0; at < text.size();) {
+    const int result =
+        pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                    at == 0 ? 0 : PCRE2_NO_UTF_CHECK, match.get(), nullptr);
+    if (result == PCRE2_ERROR_NOMATCH) break;
+    if (result < 0) {
+      throw std::runtime_error("[pattern] a text of " + std::to_string(text.size()) +
+                               " bytes cannot be searched: " + message_of(result));
+    }
+    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
+    if (ends[1] == ends[0]) throw std::runtime_error("[pattern] matches an empty text");
+    found.push_back(text.substr(ends[0], ends[1] - ends[0]));
+    at = ends[1];
+  }
+  return found;
+}
+
 }  // namespace troupe::models

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 struct pcre2_real_code_8;
 
@@ -19,6 +20,10 @@ class Pattern {
   /// Every match from left to right replaced, as re.sub does it; `text` is valid UTF-8. Throws
   /// std::runtime_error when a text takes more backtracking than PCRE2's limits allow.
   std::string replace_all(const std::string& text) const;
+
+  /// Every match from left to right, as views of `text`, which is valid UTF-8. Throws as
+  /// replace_all.
+  std::vector<std::string_view> find_all(std::string_view text) const;
 
  private:
   struct Free {

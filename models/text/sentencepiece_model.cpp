@@ -21,10 +21,69 @@ std::string without_marks(std::string_view text) {
   return result;
 }
 
+/// The next field of a protocol buffer: its number, and its bytes if it has any of its own. False
+/// at the end and where the rest is damaged, which the library itself reports.
+bool next_field(std::string_view& rest, std::uint64_t& number, std::string_view& bytes) {
+  const auto varint = [&](std::uint64_t& value) {
+    value = 0;
+    for (int shift = 0; shift < 64 && !rest.empty(); shift += 7) {
+      const auto byte = static_cast<std::uint8_t>(rest.front());
+      rest.remove_prefix(1);
+      value |= static_cast<std::uint64_t>(byte & 127U) << shift;
+      if (byte < 128) return true;
+    }
+    return false;
+  };
+  std::uint64_t tag = 0;
+  std::uint64_t length = 0;
+  if (!varint(tag)) return false;
+  number = tag >> 3U;
+  bytes = {};
+  switch (tag & 7U) {
+    case 0:
+      return varint(length);
+    case 1:
+      length = 8;
+      break;
+    case 2:
+      if (!varint(length)) return false;
+      break;
+    case 5:
+      length = 4;
+      break;
+    default:
+      return false;
+  }
+  if (length > rest.size()) return false;
+  bytes = rest.substr(0, length);
+  rest.remove_prefix(length);
+  return true;
+}
+
+/// The library ends the process over a piece with a zero byte in it.
+bool has_zero_in_piece(std::string_view model) {
+  constexpr std::uint64_t kPieces = 1;
+  constexpr std::uint64_t kText = 1;
+  std::uint64_t number = 0;
+  std::string_view piece;
+  while (next_field(model, number, piece)) {
+    if (number != kPieces) continue;
+    std::string_view text;
+    while (next_field(piece, number, text)) {
+      if (number == kText && text.find('\0') != std::string_view::npos) return true;
+    }
+  }
+  return false;
+}
+
 class SentencePieceModel final : public PieceModel {
  public:
   explicit SentencePieceModel(const std::filesystem::path& file) : file_(file) {
     const std::string bytes = spec::read_text_file(file, kMaxModelBytes);
+    if (has_zero_in_piece(bytes)) {
+      throw std::runtime_error("[load_tokenizer] " + file.string() +
+                               ": is not a sentencepiece model: a piece with a zero byte");
+    }
     const auto status = processor_.LoadFromSerializedProto(bytes);
     if (!status.ok() || processor_.GetPieceSize() <= 0) {
       throw std::runtime_error("[load_tokenizer] " + file.string() +

@@ -43,7 +43,9 @@ std::vector<AddedToken> read_added_tokens(const spec::ConfigReader& config) {
   const char* key = "added_tokens_decoder";
   const auto& list = config.raw(key);
   if (!list.is_object()) config.refuse(key, "must be an object");
-  for (const auto& [id, item] : list.items()) {
+  for (const auto& entry : list.items()) {
+    const std::string& id = entry.key();
+    const auto& item = entry.value();
     const bool digits = !id.empty() && id.size() <= 9 &&
                         std::ranges::all_of(id, [](char c) { return c >= '0' && c <= '9'; });
     if (!digits || !item.is_object() || !item.contains("content") || !item["content"].is_string() ||

@@ -146,7 +146,9 @@ bool is_white_space(char32_t value) {
          value == 0x2029 || value == 0x202F || value == 0x205F || value == 0x3000;
 }
 
-std::string lower_case(std::string_view text) {
+namespace {
+
+std::string lower_case(std::string_view text, bool by_letter) {
   std::vector<char32_t> points;
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint point = code_point_at(text, at);
@@ -159,13 +161,23 @@ std::string lower_case(std::string_view text) {
     if (points[i] == kCapitalIWithDot) {
       append_utf8(result, 'i');
       append_utf8(result, kDotAbove);
-    } else if (points[i] == kCapitalSigma) {
+    } else if (points[i] == kCapitalSigma && !by_letter) {
       append_utf8(result, is_final_sigma(points, i) ? kFinalSigma : kSmallSigma);
     } else {
       append_utf8(result, simple_lower_case(points[i]));
     }
   }
   return result;
+}
+
+}  // namespace
+
+std::string lower_case(std::string_view text) {
+  return lower_case(text, false);
+}
+
+std::string lower_case_by_letter(std::string_view text) {
+  return lower_case(text, true);
 }
 
 std::string_view strip(std::string_view text) {

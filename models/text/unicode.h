@@ -26,6 +26,9 @@ bool is_white_space(char32_t value);
 /// not UTF-8 become U+FFFD. Equals Python's str.lower.
 std::string lower_case(std::string_view text);
 
+/// Lower case letter by letter, without regard to what stands beside one: sigma is always σ.
+std::string lower_case_by_letter(std::string_view text);
+
 /// Without the white space at both ends, as Python's str.strip sees it (it counts U+001C to
 /// U+001F).
 std::string_view strip(std::string_view text);

@@ -7,12 +7,12 @@ using namespace troupe::actors;
 
 namespace {
 
-Letter task(std::uint64_t job, std::uint32_t number, bool receive) {
+Letter task(std::uint64_t job, std::uint32_t number, bool receive, std::uint64_t epoch = 1) {
   wire::Command command;
   command.job = job;
   command.task = number;
   command.receive = receive;
-  return {{}, TaskEntry{1, command}};
+  return {{}, TaskEntry{epoch, command}};
 }
 
 std::uint32_t number_of(const Letter& letter) {
@@ -21,30 +21,47 @@ std::uint32_t number_of(const Letter& letter) {
 
 }  // namespace
 
-TEST_CASE("receives of a job go ahead of its tasks, not of what is no task") {
+TEST_CASE("receives of all jobs of an epoch go ahead, in their order, not past what is no task") {
   Mailbox mailbox;
   mailbox.put(task(7, 0, false));
   mailbox.put(task(7, 1, true));
   mailbox.put(task(8, 2, true));
-  mailbox.put(task(7, 3, false));
-  mailbox.put(task(7, 4, true));
-  mailbox.put({{}, wire::EndJob{}});
+  mailbox.put(task(9, 3, true, 2));
+  mailbox.put(task(7, 4, false));
   mailbox.put(task(7, 5, true));
-  const auto receives = mailbox.take_receives(7);
-  REQUIRE(receives.size() == 2);
-  CHECK(receives[0].task == 1);
-  CHECK(receives[1].task == 4);
+  mailbox.put(task(8, 6, true));
+  mailbox.put({{}, wire::EndJob{}});
+  mailbox.put(task(7, 7, true));
+  const auto receives = mailbox.take_receives(1);
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> taken;
+  for (const auto& entry : receives) {
+    CHECK(entry.epoch == 1);
+    CHECK(entry.command.receive);
+    taken.emplace_back(entry.command.job, entry.command.task);
+  }
+  CHECK(taken ==
+        std::vector<std::pair<std::uint64_t, std::uint32_t>>{{7, 1}, {8, 2}, {7, 5}, {8, 6}});
   CHECK(mailbox.size() == 5);
-  for (const std::uint32_t left : {0u, 2u, 3u})
+  CHECK(mailbox.take_receives(1).empty());
+  for (const std::uint32_t left : {0u, 3u, 4u})
     CHECK(number_of(*mailbox.take()) == left);
   CHECK(std::holds_alternative<wire::EndJob>(mailbox.take()->content));
-  CHECK(number_of(*mailbox.take()) == 5);
+  CHECK(number_of(*mailbox.take()) == 7);
+}
+
+TEST_CASE("receives of another epoch stay where they are") {
+  Mailbox mailbox;
+  mailbox.put(task(7, 0, true, 1));
+  mailbox.put(task(7, 1, true, 2));
+  CHECK(mailbox.take_receives(2).size() == 1);
+  CHECK(mailbox.take_receives(2).empty());
+  CHECK(number_of(*mailbox.take()) == 0);
 }
 
 TEST_CASE("a closed mailbox gives nothing") {
   Mailbox mailbox;
   mailbox.put(task(7, 0, true));
   mailbox.close();
-  CHECK(mailbox.take_receives(7).empty());
+  CHECK(mailbox.take_receives(1).empty());
   CHECK(!mailbox.take());
 }

@@ -227,7 +227,14 @@ TEST_CASE("cancel, jobs, status and stop answer with what the controller says") 
   controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,
                                           const wire::Header& header, std::span<const std::byte>) {
     wire::JobList list;
-    list.jobs.push_back({3, wire::JobState::running, "a cat", 2, 5, 20, 1.5, ""});
+    list.jobs.push_back({.id = 3,
+                         .state = wire::JobState::running,
+                         .prompt = "a cat",
+                         .pictures = 2,
+                         .step = 5,
+                         .steps = 20,
+                         .seconds = 1.5,
+                         .cause = ""});
     c.server().reply(peer, header, list);
   });
   controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,

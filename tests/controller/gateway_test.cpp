@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "controller/cluster/live_outside.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
 #include "transport/control/connection.h"
@@ -41,15 +42,12 @@ struct Hall {
   control::BlobServer blob_server{io, at("blobs"), blobs};
   cluster::Members members{"secret"};
   jobs::JobTable table{4, 8};
-  cluster::Deployments deployments{server, members, {}};
-  jobs::JobRunner runner{{.io = io,
-                          .server = server,
-                          .blob_server = blob_server,
-                          .blobs = blobs,
+  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
+  cluster::Deployments deployments{outside, members, {}};
+  jobs::JobRunner runner{{.outside = outside,
                           .members = members,
                           .deployments = deployments,
                           .table = table,
-                          .now = [] { return 0.0; },
                           .on_progress = [](const auto&, const auto&) {},
                           .on_finished = [](const auto&) {}}};
   Gate gate;

@@ -2,6 +2,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "controller/cluster/live_outside.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
 #include "transport/control/connection.h"
@@ -23,21 +24,21 @@ struct Stage {
   control::BlobServer blob_server{io, server_at("blobs"), blobs};
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
+  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
   cluster::Deployments deployments{
-      server,
+      outside,
       members,
-      {.on_free = [this] { runner.start_queued(); },
+      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
+       .on_failed = [this](const auto& deployment,
+                           const auto& failure) { runner.deployment_failed(deployment, failure); },
+       .on_free = [this] { runner.start_queued(); },
        .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
   std::function<void(const wire::JobProgress&)> on_progress = [](const auto&) {};
   jobs::JobRunner runner{
-      {.io = io,
-       .server = server,
-       .blob_server = blob_server,
-       .blobs = blobs,
+      {.outside = outside,
        .members = members,
        .deployments = deployments,
        .table = table,
-       .now = [] { return 0.0; },
        .on_progress = [this](const auto&, wire::JobProgress progress) { on_progress(progress); },
        .on_finished = [](const auto&) {}}};
   std::unique_ptr<control::Connection> actor;
@@ -97,7 +98,12 @@ struct Stage {
   /// The actor says that a task is done and that it left this.
   void done(jobs::JobId id, std::uint32_t task, const wire::BlobRef& blob) {
     const auto epoch = deployments.get(members.at(0).deployment)->epoch;
-    runner.task_done(0, {.epoch = epoch, .job = id, .task = task, .blobs = {blob}, .warnings = {}});
+    wire::TaskDone done;
+    done.epoch = epoch;
+    done.job = id;
+    done.task = task;
+    done.blobs = {blob};
+    runner.task_done(0, done);
   }
 
   bool reaches(jobs::JobId id, JobState state) {

@@ -10,12 +10,17 @@ using wire::JobState;
 
 namespace {
 
-jobs::JobId add(JobTable& table, double now = 0) {
+jobs::JobId add(JobTable& table, double now = 0, const std::string& share = {}, int priority = 0,
+                std::uint64_t owner = 9) {
   wire::JobSpec spec;
   spec.request.prompts = {"x"};
-  return table.add(spec, plan::make_plan(test::sample_model(), spec.request, {}), 9, false, now)
+  spec.share = share;
+  spec.priority = priority;
+  return table.add(spec, plan::make_plan(test::sample_model(), spec.request, {}), owner, false, now)
       .value();
 }
+
+using Ids = std::vector<jobs::JobId>;
 
 }  // namespace
 
@@ -58,6 +63,81 @@ TEST_CASE("only so many ended jobs are remembered") {
   CHECK(gone[0].id == 1);
   CHECK(table.find(1) == nullptr);
   CHECK(table.find(4) != nullptr);
+}
+
+TEST_CASE("the queue goes by priority, then fair shares, then age") {
+  JobTable table(16, 16);
+  for (int i = 0; i < 3; ++i)
+    add(table, 0, "many");
+  add(table, 0, "few");
+  CHECK(table.queue() == Ids{1, 4, 2, 3});
+  add(table, 0, "many", 5);
+  CHECK(table.queue() == Ids{5, 4, 1, 2, 3});
+  CHECK(table.position(5) == 0);
+  CHECK(table.position(3) == 4);
+  add(table, 0, "few", -1);
+  CHECK(table.queue().back() == 6);
+}
+
+TEST_CASE("what a share has had, and what it has under way, counts") {
+  JobTable table(16, 16);
+  const auto first = add(table, 0, "a");
+  add(table, 0, "a");
+  add(table, 0, "b");
+  CHECK(table.queue() == Ids{1, 3, 2});
+  table.start(first, 1);
+  CHECK(table.queue() == Ids{3, 2});
+  table.run(first);
+  table.charge(first, 40);
+  CHECK(table.service("a") == 40);
+  table.finish(first, JobState::succeeded, {}, 11);
+  CHECK(table.service("a") == 40);
+  CHECK(table.find(first)->actor_seconds == 40);
+  add(table, 12, "b");
+  CHECK(table.queue() == Ids{3, 4, 2});
+  // "c" comes in with no claim on the past: it is where the least of the others is.
+  add(table, 13, "c");
+  CHECK(table.service("c") == 0);
+  table.finish(5, JobState::cancelled, {}, 14);
+  table.finish(3, JobState::cancelled, {}, 14);
+  table.finish(4, JobState::cancelled, {}, 14);
+  CHECK(table.service("b") == 0);
+  add(table, 15, "b");
+  CHECK(table.service("b") == 40);
+}
+
+TEST_CASE("a job of which nobody says what it cost is charged with its time") {
+  JobTable table(4, 4);
+  const auto id = add(table, 0, "a");
+  add(table, 0, "a");
+  table.start(id, 2);
+  table.finish(id, JobState::failed, {}, 5);
+  CHECK(table.service("a") == doctest::Approx(3));
+  table.charge(id, 7);
+  CHECK(table.service("a") == doctest::Approx(3));
+}
+
+TEST_CASE("without a name a job counts for its client") {
+  JobTable table(8, 8);
+  add(table, 0, "", 0, 7);
+  add(table, 0, "", 0, 7);
+  add(table, 0, "", 0, 8);
+  CHECK(jobs::share_of(*table.find(3)) == "client 8");
+  CHECK(table.queue() == Ids{1, 3, 2});
+}
+
+TEST_CASE("priorities and names of shares have bounds") {
+  wire::JobSpec spec;
+  spec.priority = 100;
+  spec.share = std::string(64, 's');
+  jobs::check_terms(spec);
+  spec.priority = 101;
+  CHECK_THROWS_WITH_AS(jobs::check_terms(spec),
+                       "[submit] priority is 101, it must be from -100 to 100",
+                       std::invalid_argument);
+  spec.priority = -100;
+  spec.share += "s";
+  CHECK_THROWS_AS(jobs::check_terms(spec), std::invalid_argument);
 }
 
 TEST_CASE("seconds per step are the mean of the last steps") {

@@ -194,8 +194,10 @@ TEST_CASE("16 actors are planned for quickly") {
 
 TEST_CASE("what is tried is bounded, however large cluster and request are") {
   auto model = sample_model();
-  model.transformer.num_layers = 28;
-  model.transformer.num_attention_heads = 16;
+  auto family = std::get<spec::PixArtSpec>(model.transformer.family);
+  family.num_layers = 28;
+  family.num_attention_heads = 16;
+  model.transformer = spec::TransformerSpec(family);
   const auto took = [&](const wire::ImageRequest& request, const plan::Limits& limits) {
     const auto start = std::chrono::steady_clock::now();
     auto machine = machine_of("l40x64");

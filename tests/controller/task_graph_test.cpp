@@ -1,6 +1,9 @@
 #include "controller/schedule/task_graph.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
 
 #include "tests/controller/planning.h"
 #include "tests/support/doctest.h"
@@ -156,6 +159,85 @@ TEST_CASE("decoders and holders of latents decode together") {
   CHECK(last({.cfg = 2, .pp = 2, .ring = 2, .vae = 3}, 0) == Ranks{2, 3, 7});
   CHECK(last({.ulysses = 3, .vae = 2}, 0) == Ranks{0, 1, 2});
   CHECK(last({.dp = 2, .pp = 2}, 1) == Ranks{3});
+}
+
+TEST_CASE("a job that begins later has its text, the steps that are left, and its decode") {
+  auto plan = pipefusion(6, 3, 1, {.pp = 2});
+  plan.request.refill_steps = {4};
+  for (int first = 0; first <= 6; ++first) {
+    const auto graph = make_task_graph(plan, first);
+    CHECK(graph.steps == 6);
+    CHECK(graph.tasks.front().kind == TaskKind::encode_text);
+    CHECK(graph.tasks.back().kind == TaskKind::decode);
+    std::set<int> steps;
+    for (std::uint32_t id = 0; id < graph.tasks.size(); ++id) {
+      const auto& task = graph.tasks[id];
+      if (id > 0) CHECK(!task.predecessors.empty());
+      for (const auto before : task.predecessors)
+        CHECK(before < id);
+      if (task.kind != TaskKind::micro_step) continue;
+      steps.insert(task.step);
+      CHECK((task.patch == -1) == (task.step == 0 || task.step == 4));
+      if (task.step == first && task.stage == 0) CHECK(task.predecessors.front() == 0);
+    }
+    CHECK(static_cast<int>(steps.size()) == 6 - first);
+    if (first < 6) CHECK(*steps.begin() == first);
+  }
+  CHECK(make_task_graph(plan, 6).tasks.size() == 2);
+  CHECK(make_task_graph(plan, 6).tasks.back().predecessors == std::vector<std::uint32_t>{0});
+  CHECK_THROWS_AS(make_task_graph(plan, 7), std::invalid_argument);
+  CHECK_THROWS_AS(make_task_graph(plan, -1), std::invalid_argument);
+}
+
+TEST_CASE("a whole step between steps by patches waits for all of them, and they for it") {
+  auto plan = pipefusion(4, 3, 1, {.pp = 2}, 2);
+  plan.request.refill_steps = {2};
+  const int parts = static_cast<int>(plan.batch_parts[0].size());
+  REQUIRE(parts == 4);
+  const auto graph = make_task_graph(plan);
+  // What comes back to stage 0 for each step, as patches.
+  std::map<int, std::multiset<int>> back;
+  std::map<std::pair<int, int>, std::uint32_t> last_stage;  // by step and patch, or part
+  for (std::uint32_t id = 0; id < graph.tasks.size(); ++id) {
+    const auto& task = graph.tasks[id];
+    if (task.kind != TaskKind::micro_step) continue;
+    if (task.stage == 1) {
+      last_stage[{task.step, task.patch < 0 ? task.part : task.patch}] = id;
+      if (!task.receivers.empty()) {
+        back[task.consumer_step].insert(task.patch);
+        CHECK(task.consumer_part == 0);
+      }
+      continue;
+    }
+    const auto waits_for = [&](int step, int round) {
+      const auto& before = task.predecessors;
+      return std::find(before.begin(), before.end(), last_stage.at({step, round})) != before.end();
+    };
+    if (task.step == 2 && task.part == 0) {
+      for (int patch = 0; patch < 3; ++patch)
+        CHECK(waits_for(1, patch));
+    }
+    if (task.step == 1) CHECK(waits_for(0, parts - 1));
+    if (task.step == 3) CHECK(waits_for(2, parts - 1));
+  }
+  CHECK(back[1] == std::multiset<int>{-1});
+  CHECK(back[2] == std::multiset<int>{0, 1, 2});
+  CHECK(back[3] == std::multiset<int>{-1});
+  CHECK(!back.contains(4));
+}
+
+TEST_CASE("work follows rows, items and blocks") {
+  const auto graph = make_task_graph(pipefusion(3, 4, 1, {.pp = 2}));
+  const auto plan = pipefusion(3, 4, 1, {.pp = 2});
+  double whole = 0;
+  std::map<int, double> by_step;
+  for (const auto& task : graph.tasks) {
+    CHECK(task.work > 0);
+    if (task.kind == TaskKind::micro_step) by_step[task.step] += task.work;
+  }
+  whole = static_cast<double>(plan.token_rows * plan.token_columns) * 2 * 8;
+  for (int step = 0; step < 3; ++step)
+    CHECK(by_step[step] == doctest::Approx(whole));
 }
 
 TEST_CASE("tasks are described for people") {

@@ -170,8 +170,9 @@ void model_table(const Bench& bench) {
   std::printf("\nPixArt-XL, 28 blocks, random weights, bfloat16, batch 2 (guidance)\n\n");
   std::printf("| picture | ms a step | of it launching |\n|---|---|---|\n");
   const at::Tensor text = bench.random({2, 120, spec.caption_channels});
-  const auto caption = model.cache_caption(model.project_caption(text),
-                                           at::ones({2, 120}, text.options().dtype(at::kBool)));
+  const auto caption =
+      model.cache_caption(model.project_caption({{.states = text, .lengths = {}, .pooled = {}}}),
+                          at::ones({2, 120}, text.options().dtype(at::kBool)));
   for (const int64_t side : {64, 128}) {
     const models::PictureSize size{side, side};
     const models::TokenRows rows{0, side / spec.patch_size};
@@ -181,9 +182,9 @@ void model_table(const Bench& bench) {
       const auto start = std::chrono::steady_clock::now();
       models::LocalAttention attention;
       models::WholeWeights sums;
-      const auto step = model.condition(500, 2, size);
-      const at::Tensor hidden =
-          model.run_blocks(model.embed(latents, size, rows), *step, *caption, attention, sums);
+      const auto step = model.condition({500, 1, size}, *caption);
+      const at::Tensor hidden = model.run_blocks(model.embed(latents, size, rows), {size, {rows}},
+                                                 *step, *caption, attention, sums);
       model.project(hidden, *step, size, rows);
       launching =
           std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)

@@ -30,14 +30,15 @@ at::Tensor prediction(const spec::ModelSpec& spec, at::ScalarType type, at::Devi
   const models::StagePart part{.blocks = {0, static_cast<int>(spec.transformer.num_layers)}};
   const auto model = models::load_transformer(spec, part, type, device);
   const models::TokenRows rows{0, kSize.latent_height / model->patch_size()};
-  const at::Tensor states = model->project_caption(text.to(device, type));
+  const auto states =
+      model->project_caption({{.states = text.to(device, type), .lengths = {}, .pooled = {}}});
   const at::Tensor mask = at::ones({text.size(0), text.size(1)}, at::kBool);
   const auto caption = model->cache_caption(states, mask.to(device));
-  const auto condition = model->condition(501, latents.size(0), kSize);
+  const auto condition = model->condition({501, 1, kSize}, *caption);
   models::LocalAttention attention;
   models::WholeWeights sums;
   at::Tensor hidden = model->embed(latents.to(device, type), kSize, rows);
-  hidden = model->run_blocks(std::move(hidden), *condition, *caption, attention, sums);
+  hidden = model->run_blocks(std::move(hidden), {kSize, {}}, *condition, *caption, attention, sums);
   return model->project(hidden, *condition, kSize, rows);
 }
 
@@ -49,7 +50,8 @@ TEST_CASE("the transformer's prediction is the CPU's") {
   const spec::ModelSpec spec = tiny();
   const at::Tensor latents =
       at::randn({2, spec.transformer.in_channels, kSize.latent_height, kSize.latent_width});
-  const at::Tensor text = at::randn({2, 7, spec.transformer.caption_channels});
+  const at::Tensor text =
+      at::randn({2, 7, std::get<spec::PixArtSpec>(spec.transformer.family).caption_channels});
   const at::Tensor want = prediction(spec, at::kFloat, at::kCPU, latents, text);
   CHECK(apart(prediction(spec, at::kFloat, *troupe::testing::gpu(), latents, text), want) < 1e-4);
   CHECK(apart(prediction(spec, at::kBFloat16, *troupe::testing::gpu(), latents, text), want) < 0.1);

@@ -2,7 +2,7 @@
 #include <exception>
 #include <thread>
 
-#include "tests/models/memory_halo.h"
+#include "tests/models/board_sum.h"
 #include "tests/models/pixart_support.h"
 #include "tests/models/vae_support.h"
 #include "tests/support/doctest.h"
@@ -10,29 +10,6 @@
 using namespace troupe;
 using namespace troupe::models;
 using namespace troupe::models::testing;
-
-namespace {
-
-/// Shards that are threads lay their parts on a board.
-class BoardSum : public TensorParallelPort {
- public:
-  BoardSum(models::testing::Board& board, int shard, std::atomic<int>& reductions)
-      : board_(board), shard_(shard), reductions_(reductions) {}
-  void sum(at::Tensor& partial) override {
-    ++reductions_;
-    const auto all = board_.swap(shard_, partial.clone());
-    partial.copy_(all[0]);
-    for (size_t other = 1; other < all.size(); ++other)
-      partial += all[other];
-  }
-
- private:
-  models::testing::Board& board_;
-  int shard_;
-  std::atomic<int>& reductions_;
-};
-
-}  // namespace
 
 TEST_CASE("shards of the weights give together what the whole model gives") {
   const OneThread one_thread;

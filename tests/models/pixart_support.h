@@ -64,14 +64,21 @@ inline double error(const at::Tensor& got, const at::Tensor& want) {
       .item<double>();
 }
 
+inline Caption projected(const DiffusionTransformer& model, const Call& call) {
+  return model.project_caption({{.states = call.caption, .lengths = {}, .pooled = {}}});
+}
+
+inline CallTokens tokens_of(const Call& call) {
+  return {call.size, {call.rows}, 0, 0};
+}
+
 inline at::Tensor run(const DiffusionTransformer& model, const Call& call,
                       TensorParallelPort& sums) {
-  const int64_t batch = call.latents.size(0);
   LocalAttention attention;
-  const auto caption = model.cache_caption(model.project_caption(call.caption), call.mask);
-  const auto step = model.condition(call.timestep, batch, call.size);
-  const at::Tensor hidden = model.run_blocks(model.embed(call.latents, call.size, call.rows), *step,
-                                             *caption, attention, sums);
+  const auto caption = model.cache_caption(projected(model, call), call.mask);
+  const auto step = model.condition({call.timestep, 1, call.size}, *caption);
+  const at::Tensor hidden = model.run_blocks(model.embed(call.latents, call.size, call.rows),
+                                             tokens_of(call), *step, *caption, attention, sums);
   return model.project(hidden, *step, call.size, call.rows);
 }
 

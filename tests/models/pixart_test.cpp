@@ -26,7 +26,7 @@ class KeptRows : public AttentionPort {
     run_ = run;
     ++step_;  // everything kept is of steps before
   }
-  at::Tensor attend(int block, const at::Tensor& qkv) override {
+  at::Tensor attend(int block, const at::Tensor& qkv, Attend) override {
     const at::Tensor kv = qkv.slice(2, 1, 3);
     store_.put(block, step_, {run_}, kv.transpose(0, 1), false);
     auto runs = store_.runs(block, store_.choose(block, step_, {run_}), {});
@@ -73,8 +73,8 @@ TEST_CASE("every intermediate state equals diffusers") {
     const auto want = [&, n = name](const std::string& what) {
       return expected().at(n + "." + what);
     };
-    const at::Tensor projected = stages[0]->project_caption(call.caption);
-    CHECK(error(projected, want("projected_caption")) < 1e-5);
+    const Caption text = projected(*stages[0], call);
+    CHECK(error(text.states, want("projected_caption")) < 1e-5);
     at::Tensor hidden = stages[0]->embed(call.latents, call.size, call.rows);
     CHECK(error(hidden, want("embedded")) < 1e-6);
     LocalAttention attention;
@@ -82,10 +82,10 @@ TEST_CASE("every intermediate state equals diffusers") {
     for (int block = 0; block < blocks; ++block) {
       CAPTURE(block);
       const auto& stage = *stages[static_cast<size_t>(block)];
-      const auto step = stage.condition(call.timestep, hidden.size(0), call.size);
-      const auto caption = stage.cache_caption(projected, call.mask);
+      const auto caption = stage.cache_caption(text, call.mask);
+      const auto step = stage.condition({call.timestep, 1, call.size}, *caption);
       CHECK(caption->bytes() > 0);
-      hidden = stage.run_blocks(hidden, *step, *caption, attention, sums);
+      hidden = stage.run_blocks(hidden, tokens_of(call), *step, *caption, attention, sums);
       CHECK(error(hidden, want("block" + std::to_string(block))) < 1e-5);
     }
   }
@@ -97,18 +97,19 @@ TEST_CASE("any split into stages gives the same bits") {
   const at::Tensor want = run(*load_transformer(spec, whole(spec), at::kFloat, at::kCPU), call);
   for (int count : {2, 3, 5}) {
     const auto stages = split(spec, count);
-    const at::Tensor projected = stages[0]->project_caption(call.caption);
+    const Caption text = projected(*stages[0], call);
     at::Tensor hidden = stages[0]->embed(call.latents, call.size, call.rows);
     int64_t bytes = 0;
     for (const auto& stage : stages) {
       LocalAttention attention;
       WholeWeights sums;
-      const auto step = stage->condition(call.timestep, 1, call.size);
-      hidden = stage->run_blocks(hidden, *step, *stage->cache_caption(projected, call.mask),
-                                 attention, sums);
+      const auto caption = stage->cache_caption(text, call.mask);
+      const auto step = stage->condition({call.timestep, 1, call.size}, *caption);
+      hidden = stage->run_blocks(hidden, tokens_of(call), *step, *caption, attention, sums);
       bytes = std::max(bytes, stage->bytes());
     }
-    const auto step = stages.back()->condition(call.timestep, 1, call.size);
+    const auto step = stages.back()->condition({call.timestep, 1, call.size},
+                                               *stages.back()->cache_caption(text, call.mask));
     CHECK(at::equal(stages.back()->project(hidden, *step, call.size, call.rows), want));
     CHECK(bytes < load_transformer(spec, whole(spec), at::kFloat, at::kCPU)->bytes());
     CHECK_THROWS_AS(stages[1]->embed(call.latents, call.size, call.rows), std::logic_error);
@@ -122,15 +123,15 @@ TEST_CASE("patches after a synchronous step with the same inputs give the whole 
   const Call call = call_of("ms_tall_odd", 0, 1);
   const at::Tensor want = run(*model, call);
   const int64_t columns = call.size.latent_width / 2, grid = call.size.latent_height / 2;
-  const auto caption = model->cache_caption(model->project_caption(call.caption), call.mask);
-  const auto step = model->condition(call.timestep, 1, call.size);
+  const auto caption = model->cache_caption(projected(*model, call), call.mask);
+  const auto step = model->condition({call.timestep, 1, call.size}, *caption);
   const auto patch = [&](KeptRows& port, int64_t first, int64_t end) {
     port.begin({first * columns, end * columns});
     WholeWeights sums;
     const TokenRows rows{first, end};
     const at::Tensor latents = call.latents.slice(2, first * 2, end * 2);
-    const at::Tensor hidden =
-        model->run_blocks(model->embed(latents, call.size, rows), *step, *caption, port, sums);
+    const at::Tensor hidden = model->run_blocks(model->embed(latents, call.size, rows),
+                                                {call.size, {rows}}, *step, *caption, port, sums);
     return model->project(hidden, *step, call.size, rows);
   };
   KeptRows port(*model, 1, grid * columns);
@@ -170,14 +171,17 @@ TEST_CASE("what does not fit is refused") {
   CHECK_THROWS_WITH_AS(load_transformer(spec, {{3, 9}, true, true}, at::kFloat, at::kCPU),
                        doctest::Contains("[pixart] blocks 3 to 9 of 5"), std::invalid_argument);
   auto wrong = spec;
-  wrong.transformer.num_attention_heads = 4;
+  auto family = std::get<spec::PixArtSpec>(spec.transformer.family);
+  family.num_attention_heads = 4;
+  wrong.transformer = family;
   CHECK_THROWS_AS(load_transformer(wrong, whole(wrong), at::kFloat, at::kCPU), std::runtime_error);
   const auto model = load_transformer(spec, whole(spec), at::kFloat, at::kCPU);
   const Call call = call_of("square", 0, 1);
   CHECK_THROWS_AS(model->embed(call.latents, {16, 15}, {0, 8}), std::invalid_argument);
   CHECK_THROWS_AS(model->embed(call.latents, call.size, {0, 7}), std::invalid_argument);
-  CHECK_THROWS_AS(model->project_caption(at::zeros({1, 3, 5})), std::invalid_argument);
-  const at::Tensor projected = model->project_caption(call.caption);
-  CHECK_THROWS_AS(model->cache_caption(projected, at::ones({1, 3}, at::kBool)),
+  Call narrow = call;
+  narrow.caption = at::zeros({1, 3, 5});
+  CHECK_THROWS_AS(projected(*model, narrow), std::invalid_argument);
+  CHECK_THROWS_AS(model->cache_caption(projected(*model, call), at::ones({1, 3}, at::kBool)),
                   std::invalid_argument);
 }

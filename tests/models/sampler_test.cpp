@@ -1,12 +1,13 @@
 #include "models/samplers/sampler.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 
 #include "models/safetensors.h"
@@ -65,6 +66,30 @@ const std::vector<SchedulerSpec>& some_schedulers() {
     out.push_back(scheduler("DPMSolverMultistepScheduler", {{"use_karras_sigmas", true}}));
     out.push_back(scheduler("DDIMScheduler", {{"clip_sample", false}}));
     out.push_back(scheduler("EulerDiscreteScheduler", {{"timestep_spacing", "leading"}}));
+    for (int order : {1, 2, 3}) {
+      out.push_back(scheduler("UniPCMultistepScheduler", {{"solver_order", order}}));
+    }
+    return out;
+  }();
+  return specs;
+}
+
+// Those that add noise, and flow matching.
+const std::vector<SchedulerSpec>& other_schedulers() {
+  static const std::vector<SchedulerSpec> specs = [] {
+    std::vector<SchedulerSpec> out;
+    for (int order : {1, 2, 3}) {
+      out.push_back(scheduler("DPMSolverMultistepScheduler",
+                              {{"solver_order", order}, {"algorithm_type", "sde-dpmsolver++"}}));
+    }
+    out.push_back(scheduler("DDPMScheduler", {{"clip_sample", false}}));
+    out.push_back(scheduler("EulerAncestralDiscreteScheduler", json::object()));
+    out.push_back(scheduler("LCMScheduler", json::object()));
+    out.push_back(scheduler("FlowMatchEulerDiscreteScheduler", {{"shift", 3.0}}));
+    out.push_back(scheduler("FlowMatchEulerDiscreteScheduler", {{"stochastic_sampling", true}}));
+    out.push_back(scheduler(
+        "UniPCMultistepScheduler",
+        {{"use_flow_sigmas", true}, {"prediction_type", "flow_prediction"}, {"flow_shift", 3.0}}));
     return out;
   }();
   return specs;
@@ -78,8 +103,7 @@ TEST_CASE("samplers follow diffusers' trajectories") {
   const json book = json::parse(file);
   const auto tensors = troupe::models::load_safetensors(kExpected / "samplers.safetensors");
   const at::Tensor noise = tensors.at("noise");
-  const std::set<std::string> unsupported = {"use_beta_sigmas", "use_flow_sigmas"};
-  int compared = 0;
+  std::map<std::string, int> compared;
   double worst = 0;
   for (const json& c : book["cases"]) {
     const std::string name = c["name"];
@@ -87,19 +111,13 @@ TEST_CASE("samplers follow diffusers' trajectories") {
     CAPTURE(c["config"].dump());
     const SchedulerSpec spec = scheduler(c["class"], c["config"]);
     const int steps = c["steps"];
-    std::string refused_key;
-    for (const std::string& key : unsupported) {
-      if (c["config"].value(key, false)) refused_key = key;
-    }
-    if (!refused_key.empty()) {
-      const std::string text = failure([&] { make_sampler(spec, "", steps); });
-      CAPTURE(text);
-      CHECK((text.find(refused_key) != std::string::npos ||
-             text.find("flow_prediction") != std::string::npos));
-      continue;
-    }
     if (c.contains("refused") || !c["finite"].get<bool>()) continue;
-    const auto sampler = make_sampler(spec, "", steps);
+    troupe::models::SamplerRun run{.num_steps = steps};
+    if (c.contains("run")) {
+      run.image_tokens = c["run"].value("image_tokens", 0);
+      run.even_sigmas = c["run"].value("even_sigmas", false);
+    }
+    const auto sampler = make_sampler(spec, "", run);
     REQUIRE(sampler->steps() == static_cast<int>(c["timesteps"].size()));
     CHECK(sampler->init_noise_sigma() ==
           doctest::Approx(c["init_noise_sigma"].get<double>()).epsilon(1e-7));
@@ -107,24 +125,39 @@ TEST_CASE("samplers follow diffusers' trajectories") {
       CHECK(sampler->timestep(i) == doctest::Approx(c["timesteps"][i].get<double>()).epsilon(1e-6));
     }
     const at::Tensor expected = tensors.at(name + ".trajectory");
+    auto generator = at::detail::createCPUGenerator(0);
+    REQUIRE(at::equal(at::randn({1, 4, 4, 4}, generator), noise));
+    const bool learned =
+        c["class"] == "DDPMScheduler" && c["config"].value("variance_type", "") == "learned_range";
     at::Tensor x = noise * sampler->init_noise_sigma();
     SamplerState state;
     for (int i = 0; i < sampler->steps(); ++i) {
-      x = sampler->step(state, i, model(*sampler, x, i), x);
+      at::Tensor output = model(*sampler, x, i);
+      if (learned) output = at::cat({output, at::tanh(0.5 * x)}, 1);
+      at::Tensor drawn;
+      if (sampler->noise_needed(i)) drawn = at::randn({1, 4, 4, 4}, generator);
+      x = sampler->step(state, i, output, x, drawn);
       const at::Tensor wanted = expected[i + 1];
       const double error = largest(x - wanted) / largest(wanted);
       worst = std::max(worst, error);
       CAPTURE(i);
       CHECK(error < 2e-6);
     }
-    ++compared;
+    ++compared[c["class"]];
   }
-  MESSAGE(compared << " trajectories, largest relative difference " << worst);
-  CHECK(compared > 60);
+  for (const auto& [name, count] : compared) {
+    MESSAGE(name << ": " << count << " trajectories");
+    CHECK(count > 10);
+  }
+  CHECK(compared.size() == 8);
+  MESSAGE("largest relative difference " << worst);
 }
 
 TEST_CASE("patches stepped alone are the whole, bit for bit") {
-  for (const SchedulerSpec& spec : some_schedulers()) {
+  std::vector<SchedulerSpec> specs = some_schedulers();
+  specs.insert(specs.end(), other_schedulers().begin(), other_schedulers().end());
+  for (const SchedulerSpec& spec : specs) {
+    CAPTURE(spec.class_name);
     CAPTURE(spec.config);
     const auto sampler = make_sampler(spec, "", 6);
     REQUIRE_FALSE(sampler->needs_whole_picture());
@@ -137,16 +170,18 @@ TEST_CASE("patches stepped alone are the whole, bit for bit") {
       std::vector<SamplerState> states(parts.size());
       for (int i = 0; i < sampler->steps(); ++i) {
         const at::Tensor output = at::tanh(0.7 * whole);
+        const at::Tensor noise = sampler->noise_needed(i) ? at::randn({2, 4, 7, 5}) : at::Tensor();
         std::int64_t row = 0;
         for (size_t p = 0; p < parts.size(); ++p) {
           const std::int64_t rows = parts[p].size(2);
           // Through a copy, as a state that is kept elsewhere and comes back.
           SamplerState moved = states[p];
-          parts[p] = sampler->step(moved, i, output.narrow(2, row, rows), parts[p]);
+          parts[p] = sampler->step(moved, i, output.narrow(2, row, rows), parts[p],
+                                   noise.defined() ? noise.narrow(2, row, rows) : noise);
           states[p] = moved;
           row += rows;
         }
-        whole = sampler->step(whole_state, i, output, whole);
+        whole = sampler->step(whole_state, i, output, whole, noise);
         REQUIRE((whole.scalar_type() == dtype));
         REQUIRE(at::equal(whole, at::cat(parts, 2)));
       }
@@ -188,6 +223,32 @@ TEST_CASE("a model that knows the picture is brought to it") {
   }
 }
 
+TEST_CASE("noise that is missing or misshapen is refused") {
+  const at::Tensor x = at::randn({1, 4, 3, 5});
+  int needed = 0;
+  for (const SchedulerSpec& spec : other_schedulers()) {
+    const auto sampler = make_sampler(spec, "", 4);
+    if (!sampler->noise_needed(0)) continue;
+    CAPTURE(spec.class_name);
+    SamplerState state;
+    CHECK_THROWS_AS(sampler->step(state, 0, x, x), std::invalid_argument);
+    CHECK_THROWS_AS(sampler->step(state, 0, x, x, x.narrow(2, 0, 2)), std::invalid_argument);
+    ++needed;
+  }
+  CHECK(needed == 7);
+  CHECK_FALSE(make_sampler(scheduler("LCMScheduler", json::object()), "", 4)->noise_needed(3));
+}
+
+TEST_CASE("a schedule that shifts with the picture's size needs it") {
+  const SchedulerSpec spec =
+      scheduler("FlowMatchEulerDiscreteScheduler", {{"use_dynamic_shifting", true}});
+  CHECK(failure([&] { make_sampler(spec, "", 4); }).find("use_dynamic_shifting") !=
+        std::string::npos);
+  const auto small = make_sampler(spec, "", {.num_steps = 4, .image_tokens = 256});
+  const auto large = make_sampler(spec, "", {.num_steps = 4, .image_tokens = 4096});
+  CHECK(small->timestep(2) < large->timestep(2));
+}
+
 TEST_CASE("what is not supported is refused by key and value") {
   const auto refusal = [](const std::string& name, const json& config, const std::string& as = "") {
     return failure([&] { make_sampler(scheduler(name, config), as, 10); });
@@ -195,7 +256,7 @@ TEST_CASE("what is not supported is refused by key and value") {
   const std::string dpm = "DPMSolverMultistepScheduler";
   const std::string euler = "EulerDiscreteScheduler";
   const std::vector<std::tuple<std::string, std::string, json>> bad = {
-      {dpm, "algorithm_type", "sde-dpmsolver++"},
+      {dpm, "algorithm_type", "sde-dpmsolver"},
       {dpm, "solver_order", 4},
       {dpm, "solver_type", "rk4"},
       {dpm, "prediction_type", "flow_prediction"},
@@ -204,7 +265,6 @@ TEST_CASE("what is not supported is refused by key and value") {
       {dpm, "beta_end", "a lot"},
       {dpm, "timestep_spacing", "dense"},
       {dpm, "final_sigmas_type", "one"},
-      {dpm, "use_beta_sigmas", true},
       {dpm, "use_flow_sigmas", true},
       {dpm, "use_dynamic_shifting", true},
       {dpm, "use_karras_sigmas", 1},
@@ -215,6 +275,20 @@ TEST_CASE("what is not supported is refused by key and value") {
       {euler, "interpolation_type", "cubic"},
       {euler, "sigma_min", -0.5},
       {euler, "timestep_type", "odd"},
+      {"FlowMatchEulerDiscreteScheduler", "invert_sigmas", true},
+      {"FlowMatchEulerDiscreteScheduler", "shift", 0.0},
+      {"FlowMatchEulerDiscreteScheduler", "time_shift_type", "cubic"},
+      {"FlowMatchEulerDiscreteScheduler", "max_image_seq_len", 256},
+      {"FlowMatchEulerDiscreteScheduler", "shift_terminal", 1.5},
+      {"DDPMScheduler", "variance_type", "learned"},
+      {"DDPMScheduler", "prediction_type", "flow_prediction"},
+      {"EulerAncestralDiscreteScheduler", "prediction_type", "sample"},
+      {"LCMScheduler", "original_inference_steps", 2000},
+      {"UniPCMultistepScheduler", "solver_p", {{"a", 1}}},
+      {"UniPCMultistepScheduler", "solver_type", "bh3"},
+      {"UniPCMultistepScheduler", "solver_order", 4},
+      {"UniPCMultistepScheduler", "use_dynamic_shifting", true},
+      {"UniPCMultistepScheduler", "shift_terminal", 0.1},
       {"DDIMScheduler", "clip_sample", "yes"},
       {"DDIMScheduler", "dynamic_thresholding_ratio", 2.0},
   };
@@ -256,7 +330,10 @@ TEST_CASE("another sampler takes over the keys that it knows") {
   CHECK(make_sampler(spec, "dpmsolver++", 10)->timestep(0) == 999);
   for (const std::string& name : troupe::spec::sampler_names()) {
     CHECK(make_sampler(spec, name, 5)->steps() == 5);
+    CHECK(troupe::spec::sampler_name(spec, name) == name);
   }
+  CHECK(make_sampler(spec, "sde-dpmsolver++", 5)->noise_needed(0));
+  CHECK_FALSE(make_sampler(spec, "dpmsolver++", 5)->noise_needed(0));
 }
 
 TEST_CASE("thresholding needs the whole picture and is per picture") {

@@ -17,7 +17,8 @@ const std::filesystem::path kFixtures =
     std::filesystem::path(TROUPE_SOURCE_DIR) / "tests" / "fixtures";
 
 T5Encoder encoder_of(const spec::ModelSpec& model, at::ScalarType dtype = at::kFloat) {
-  return {model.text_encoder, WeightStore(model.text_encoder_weights), dtype};
+  const auto& encoder = model.text_encoders.at(0);
+  return {std::get<spec::T5Spec>(encoder.config), WeightStore(encoder.weights), dtype};
 }
 
 /// Largest difference as a part of the expected values' range.
@@ -71,7 +72,7 @@ TEST_CASE("T5 states equal those of transformers in float32, from prompt to stat
     for (const std::string prompt : item["prompts"]) {
       prompts.push_back(models::normal_caption(prompt));
     }
-    const auto tokenizer = models::Tokenizer::load(model.tokenizer);
+    const auto tokenizer = models::Tokenizer::load(model.text_encoders.at(0).tokenizer);
     const auto batch = models::text_batch(tokenizer.tokenize(prompts, item["length"]));
     CHECK(at::equal(batch.ids, expected.at(name + ".input_ids")));
     CHECK(at::equal(batch.mask, expected.at(name + ".mask")));
@@ -91,7 +92,7 @@ TEST_CASE("T5 states equal those of transformers in float32, from prompt to stat
 TEST_CASE("padding changes nothing in the states of the prompt") {
   const at::NoGradGuard no_grad;
   const auto model = spec::read_model_spec(kFixtures / "tiny-pixart");
-  const auto tokenizer = models::Tokenizer::load(model.tokenizer);
+  const auto tokenizer = models::Tokenizer::load(model.text_encoders.at(0).tokenizer);
   const auto encoder = encoder_of(model);
   const auto tokens = tokenizer.tokenize({"a red circle", "a blue square above it"}, 40);
   const auto batch = models::text_batch(tokens);

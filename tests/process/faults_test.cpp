@@ -24,6 +24,11 @@ bool has(const std::string& text, const std::string& word) {
   return text.find(word) != std::string::npos;
 }
 
+cluster::ClusterOptions mortal(cluster::ClusterOptions options) {
+  options.max_recoveries = 0;
+  return options;
+}
+
 /// What an actor can be killed at. `doing` is what status says of the victim then, as the cause
 /// must; nothing of it is known while weights load.
 struct Moment {
@@ -73,7 +78,8 @@ std::uint64_t kill_at(Theatre& theatre, const Moment& moment, ActorInfo& victim,
 }
 
 Theatre& theatre() {
-  static Theatre shared(actors(4));
+  // Jobs end by their first loss here; how they outlive it is in recovery_test.cpp.
+  static Theatre shared(mortal(actors(4)));
   return shared;
 }
 
@@ -258,7 +264,7 @@ TEST_CASE("stopping while weights load, while a job runs and while an actor is d
   for (const std::string phase : {"loading", "denoising", "dying"}) {
     std::vector<pid_t> pids;
     {
-      Theatre doomed(actors(4));
+      Theatre doomed(mortal(actors(4)));
       pids = doomed.pids();
       std::atomic<bool> there = false;
       const auto job = doomed.submit(demo_job(), [&](const Progress& progress) {

@@ -22,7 +22,9 @@ Submission parallel_job(const std::string& method, const Parallelism& degrees, i
 }  // namespace
 
 TEST_CASE("kill -9 within a sequence or tensor group: the job fails at once, the next is whole") {
-  Theatre theatre(actors(4));
+  auto options = actors(4);
+  options.max_recoveries = 0;
+  Theatre theatre(options);
   struct Blow {
     const char* method;
     Parallelism degrees;

@@ -4,7 +4,6 @@
 
 #include "client/convert.h"
 #include "controller/plan/plan.h"
-#include "models/spec/pixart_spec.h"
 #include "tests/process/support/company.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/random_model.h"
@@ -64,11 +63,10 @@ std::map<std::uint32_t, double> private_memory(Company& company) {
 }
 
 /// Bytes that every actor of a stage holds, whatever its shard.
-std::uint64_t unsharded(const spec::PixArtSpec& spec, const plan::Plan& plan, int rank) {
+std::uint64_t unsharded(const spec::TransformerSpec& spec, const plan::Plan& plan, int rank) {
   const auto at = mesh::Mesh(plan.degrees).coordinates(rank);
-  return 4 *
-         spec::kept_elements(
-             spec, {.blocks = 0, .embeds = at.pp == 0, .projects = at.pp == plan.degrees.pp - 1});
+  return 4 * spec::kept_elements(spec,
+                                 {.embeds = at.pp == 0, .projects = at.pp == plan.degrees.pp - 1});
 }
 
 }  // namespace
@@ -76,7 +74,7 @@ std::uint64_t unsharded(const spec::PixArtSpec& spec, const plan::Plan& plan, in
 TEST_CASE("weights and memory of the blocks fall as 1 / (pp · tp)") {
   const RandomModel model(kLarge);
   const auto spec = spec::read_model_spec(model.folder()).transformer;
-  const double blocks = 4.0 * double(spec::kept_elements(spec, {.blocks = kLarge.blocks}) -
+  const double blocks = 4.0 * double(spec::kept_elements(spec, {.last_block = kLarge.blocks}) -
                                      spec::kept_elements(spec, {}));
   REQUIRE(blocks > 130 * kMegabyte);
   Company fresh(8);

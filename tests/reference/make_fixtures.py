@@ -1,12 +1,12 @@
-"""Makes tests/fixtures: `python make_fixtures.py` for all, or name parts: checkpoints, tokens, text_encoder, transformer,
-samplers, vae, pipeline, pipefusion, distrifusion,
+"""Makes tests/fixtures: `python make_fixtures.py` for all, or name parts: checkpoints, tokens, clip, text_encoder, transformer,
+samplers, vae, unet, unet_pipeline, pipeline, pipefusion, distrifusion,
 captions, binning, demo."""
 import importlib
 import sys
 
 import common
 
-PARTS = ["checkpoints", "tokens", "text_encoder", "transformer", "samplers", "vae", "pipeline", "pipefusion", "distrifusion", "captions", "binning", "demo"]
+PARTS = ["checkpoints", "tokens", "clip", "text_encoder", "transformer", "samplers", "vae", "unet", "unet_pipeline", "pipeline", "families", "families_transformer", "bert", "joint_patches", "pipefusion", "distrifusion", "captions", "binning", "demo"]
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or PARTS

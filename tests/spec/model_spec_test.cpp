@@ -79,11 +79,13 @@ TEST_CASE("the first published PixArt-XL folder loads with its old config and ex
   CHECK(model.pipeline_class == "PixArtAlphaPipeline");
   CHECK(model.transformer.num_layers == 28);
   CHECK(model.transformer.inner_dim() == 1152);
-  CHECK(model.transformer.interpolation_scale == 1);
-  CHECK_FALSE(model.transformer.use_additional_conditions);
-  CHECK(model.transformer.learned_sigma());
-  CHECK(model.text_encoder.num_layers == 24);
-  CHECK(model.text_encoder.gated_gelu);
+  const auto& family = std::get<spec::PixArtSpec>(model.transformer.family);
+  CHECK(family.interpolation_scale == 1);
+  CHECK_FALSE(family.use_additional_conditions);
+  CHECK(family.learned_sigma());
+  const auto& text = std::get<spec::T5Spec>(model.text_encoders.at(0).config);
+  CHECK(text.num_layers == 24);
+  CHECK(text.gated_gelu);
   CHECK(model.vae.scale_factor() == 8);
   CHECK(model.vae.scaling_factor == doctest::Approx(0.18215));
   CHECK(model.scheduler.class_name == "DPMSolverMultistepScheduler");
@@ -107,9 +109,10 @@ TEST_CASE("the published 1024 px config implies micro-conditions and a scale of 
   PublishedFolder folder(kPixArtXl1024Config);
   folder.edit("vae/config.json", "scaling_factor", 0.13025);
   const auto model = spec::read_model_spec(folder.path());
-  CHECK(model.transformer.use_additional_conditions);
-  CHECK(model.transformer.interpolation_scale == 2);
-  CHECK(model.transformer.condition_dim() == 384);
+  const auto& family = std::get<spec::PixArtSpec>(model.transformer.family);
+  CHECK(family.use_additional_conditions);
+  CHECK(family.interpolation_scale == 2);
+  CHECK(family.condition_dim() == 384);
   CHECK(model.transformer_weights.contains("adaln_single.emb.aspect_ratio_embedder.linear_2.bias"));
   CHECK(model.default_size() == 1024);
   CHECK(model == spec::read_model_spec(folder.path()));
@@ -148,7 +151,7 @@ TEST_CASE("unsupported and unfit settings are refused by key and value") {
     const char* error;
   };
   const Case cases[] = {
-      {"model_index.json", "_class_name", "FluxPipeline", "\"FluxPipeline\" is not supported"},
+      {"model_index.json", "_class_name", "KolorsPipeline", "\"KolorsPipeline\" is not supported"},
       {"model_index.json", "vae", kErase, "component \"vae\" is missing"},
       {"model_index.json", "vae", {"diffusers", "AutoencoderDC"}, "class \"AutoencoderDC\""},
       {"model_index.json", "vae", {nullptr, nullptr}, "must be a pair"},
@@ -209,14 +212,15 @@ TEST_CASE("the folders in fixtures and examples load") {
     const auto folder = std::filesystem::path(TROUPE_SOURCE_DIR) / name;
     INFO(name);
     const auto model = spec::read_model_spec(folder);
-    CHECK(model.tokenizer.tokenizer_json.has_value());
-    CHECK(model.transformer.caption_channels == model.text_encoder.d_model);
+    CHECK(model.text_encoders.at(0).tokenizer.tokenizer_json.has_value());
+    CHECK(std::get<spec::PixArtSpec>(model.transformer.family).caption_channels ==
+          std::get<spec::T5Spec>(model.text_encoders.at(0).config).d_model);
     const auto bytes = spec::weight_bytes(model);
     std::uint64_t sum = bytes.embed + bytes.shared + bytes.final;
     for (auto block : bytes.blocks)
       sum += block;
     CHECK(sum == model.transformer_weights.bytes());
-    CHECK(bytes.text_encoder <= model.text_encoder_weights.bytes());
+    CHECK(bytes.text_encoder <= model.text_encoders.at(0).weights.bytes());
     CHECK(bytes.vae_decoder < model.vae_weights.bytes());
   }
 }

@@ -1,7 +1,8 @@
 #pragma once
 
 // The settings of published checkpoints, as facts to load: PixArt-alpha/PixArt-XL-2-512x512 and
-// PixArt-XL-2-1024-MS (diffusers 0.22), the T5 v1.1 XXL encoder and Stable Diffusion's VAE.
+// PixArt-XL-2-1024-MS (diffusers 0.22), the T5 v1.1 XXL encoder Stable Diffusion's VAE; SD3's and
+// FLUX.1's CLIP encoders, VAE and schedulers.
 
 namespace troupe::testing {
 
@@ -61,5 +62,65 @@ inline constexpr const char* kPixArtScheduler = R"({
   "sample_max_value": 1.0, "solver_order": 2, "solver_type": "midpoint", "steps_offset": 0,
   "thresholding": false, "timestep_spacing": "linspace", "trained_betas": null,
   "use_karras_sigmas": false, "variance_type": null})";
+
+inline constexpr const char* kClipLConfig = R"({
+  "architectures": ["CLIPTextModel"], "attention_dropout": 0.0, "bos_token_id": 0,
+  "dropout": 0.0, "eos_token_id": 2, "hidden_act": "quick_gelu", "hidden_size": 768,
+  "initializer_factor": 1.0, "initializer_range": 0.02, "intermediate_size": 3072,
+  "layer_norm_eps": 1e-05, "max_position_embeddings": 77, "model_type": "clip_text_model",
+  "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1, "projection_dim": 768,
+  "torch_dtype": "float16", "transformers_version": "4.41.2", "vocab_size": 49408})";
+
+inline constexpr const char* kClipGConfig = R"({
+  "architectures": ["CLIPTextModelWithProjection"], "attention_dropout": 0.0, "bos_token_id": 0,
+  "dropout": 0.0, "eos_token_id": 2, "hidden_act": "gelu", "hidden_size": 1280,
+  "initializer_factor": 1.0, "initializer_range": 0.02, "intermediate_size": 5120,
+  "layer_norm_eps": 1e-05, "max_position_embeddings": 77, "model_type": "clip_text_model",
+  "num_attention_heads": 20, "num_hidden_layers": 32, "pad_token_id": 1, "projection_dim": 1280,
+  "torch_dtype": "float16", "transformers_version": "4.41.2", "vocab_size": 49408})";
+
+inline constexpr const char* kFlowVaeConfig = R"({
+  "_class_name": "AutoencoderKL", "_diffusers_version": "0.29.0", "act_fn": "silu",
+  "block_out_channels": [128, 256, 512, 512],
+  "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D",
+                       "DownEncoderBlock2D"],
+  "force_upcast": true, "in_channels": 3, "latent_channels": 16, "latents_mean": null,
+  "latents_std": null, "layers_per_block": 2, "norm_num_groups": 32, "out_channels": 3,
+  "sample_size": 1024, "scaling_factor": 1.5305, "shift_factor": 0.0609,
+  "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D",
+                     "UpDecoderBlock2D"],
+  "use_post_quant_conv": false, "use_quant_conv": false})";
+
+inline constexpr const char* kFlowScheduler = R"({
+  "_class_name": "FlowMatchEulerDiscreteScheduler", "_diffusers_version": "0.29.0",
+  "num_train_timesteps": 1000, "shift": 3.0})";
+
+inline constexpr const char* kFluxScheduler = R"({
+  "_class_name": "FlowMatchEulerDiscreteScheduler", "_diffusers_version": "0.30.0",
+  "base_image_seq_len": 256, "base_shift": 0.5, "max_image_seq_len": 4096, "max_shift": 1.15,
+  "num_train_timesteps": 1000, "shift": 3.0, "use_dynamic_shifting": true})";
+
+inline constexpr const char* kSd3ModelIndex = R"({
+  "_class_name": "StableDiffusion3Pipeline", "_diffusers_version": "0.29.0",
+  "feature_extractor": [null, null], "image_encoder": [null, null],
+  "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+  "text_encoder": ["transformers", "CLIPTextModelWithProjection"],
+  "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
+  "text_encoder_3": ["transformers", "T5EncoderModel"],
+  "tokenizer": ["transformers", "CLIPTokenizer"],
+  "tokenizer_2": ["transformers", "CLIPTokenizer"],
+  "tokenizer_3": ["transformers", "T5TokenizerFast"],
+  "transformer": ["diffusers", "SD3Transformer2DModel"],
+  "vae": ["diffusers", "AutoencoderKL"]})";
+
+inline constexpr const char* kFluxModelIndex = R"({
+  "_class_name": "FluxPipeline", "_diffusers_version": "0.30.0.dev0",
+  "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+  "text_encoder": ["transformers", "CLIPTextModel"],
+  "text_encoder_2": ["transformers", "T5EncoderModel"],
+  "tokenizer": ["transformers", "CLIPTokenizer"],
+  "tokenizer_2": ["transformers", "T5TokenizerFast"],
+  "transformer": ["diffusers", "FluxTransformer2DModel"],
+  "vae": ["diffusers", "AutoencoderKL"]})";
 
 }  // namespace troupe::testing

@@ -148,7 +148,7 @@ TEST_CASE("a wrong token, another size and an absent peer do not get in") {
         failure_of([&] { stranger->connect("g", 1, addresses, within(5s)); });
     CHECK(refused.failure() == Failure::refused);
     CHECK(refused.peer() == 0);
-    CHECK(contains(refused, "the token does not match"));
+    CHECK(contains(refused, "does not know the cluster's secret"));
 
     const auto start = Clock::now();
     const TransferError absent =

@@ -8,7 +8,9 @@
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/blob_messages.h"
 #include "transport/wire/client_messages.h"
+#include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
+#include "transport/wire/user_messages.h"
 
 namespace {
 std::size_t allocated = 0;
@@ -60,7 +62,13 @@ int try_all(std::span<const std::byte> bytes) {
          try_decode<JobFinished>(bytes) + try_decode<JobList>(bytes) +
          try_decode<ClusterStatus>(bytes) + try_decode<ConnectGroups>(bytes) +
          try_decode<BeginJob>(bytes) + try_decode<RunTasks>(bytes) + try_decode<TaskDone>(bytes) +
-         try_decode<TaskFailed>(bytes);
+         try_decode<TaskFailed>(bytes) + try_decode<MailboxReport>(bytes) +
+         try_decode<TensorReport>(bytes) + try_decode<TensorSlice>(bytes) +
+         try_decode<LatentRows>(bytes) + try_decode<InjectFault>(bytes) +
+         try_decode<LogLines>(bytes) + try_decode<SpawnActor>(bytes) +
+         try_decode<ActorList>(bytes) + try_decode<ClassList>(bytes) +
+         try_decode<ActorDied>(bytes) + try_decode<ActorCalls>(bytes) +
+         try_decode<CallResults>(bytes);
 }
 
 }  // namespace

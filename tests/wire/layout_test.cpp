@@ -15,7 +15,9 @@
 #include "transport/wire/blob_messages.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/envelope.h"
+#include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
+#include "transport/wire/user_messages.h"
 
 namespace troupe::wire {
 namespace {
@@ -115,8 +117,8 @@ std::uint64_t hash(const std::string& text) {
 }
 
 /// The layout of all messages in the protocol version that stands in envelope.h.
-constexpr std::uint16_t kRecordedVersion = 2;
-constexpr std::uint64_t kRecordedLayout = 0x1a3dcec476d0a947;
+constexpr std::uint16_t kRecordedVersion = 3;
+constexpr std::uint64_t kRecordedLayout = 0x7ef783ce63bf0e56;
 
 }  // namespace
 
@@ -126,7 +128,12 @@ TEST_CASE("messages have the layout that their protocol version stands for") {
               BlobChunk, SubmitJob, JobAccepted, JobProgress, JobFinished, WaitJob, CancelJob, Done,
               ListJobs, JobList, GetStatus, ClusterStatus, StopCluster, LoadStage, StageLoaded,
               ConnectGroups, GroupsConnected, BeginJob, RunTasks, TaskDone, TaskFailed, EndJob,
-              ActorJobStats, AbortEpoch, Unload, Shutdown>();
+              ActorJobStats, AbortEpoch, Unload, Shutdown, GetMailbox, MailboxReport, GetTensors,
+              TensorReport, GetSlice, TensorSlice, GetLatents, JobLatents, GetLatentRows,
+              LatentRows, RenderLatents, Rendered, ControlJob, InjectFault, GetDocument, Document,
+              GetLogs, LogLines, ReadClock, ClockReading, SpawnActor, ActorAddress, FindActor,
+              KillActor, ListActors, ActorList, ListClasses, ClassList, WatchActor, ActorDied,
+              CreateActor, ActorCreated, ActorCalls, CallResults, ReleaseValues>();
   std::array<char, 32> number{};
   std::snprintf(number.data(), number.size(), "0x%016llx",
                 static_cast<unsigned long long>(hash(now)));

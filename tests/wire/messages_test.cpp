@@ -3,6 +3,7 @@
 #include "transport/wire/blob_messages.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/codec.h"
+#include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
 
 namespace troupe::wire {
@@ -24,7 +25,10 @@ TEST_CASE_TEMPLATE("messages go there and back", M, Hello, Welcome, Refuse, Hear
                    JobFinished, WaitJob, CancelJob, Done, ListJobs, JobList, GetStatus,
                    ClusterStatus, StopCluster, LoadStage, StageLoaded, ConnectGroups,
                    GroupsConnected, BeginJob, RunTasks, TaskDone, TaskFailed, EndJob, ActorJobStats,
-                   AbortEpoch, Unload, Shutdown) {
+                   AbortEpoch, Unload, Shutdown, GetMailbox, MailboxReport, GetTensors,
+                   TensorReport, GetSlice, TensorSlice, GetLatents, JobLatents, GetLatentRows,
+                   LatentRows, RenderLatents, Rendered, ControlJob, InjectFault, GetDocument,
+                   Document, GetLogs, LogLines, ReadClock, ClockReading) {
   check_round_trip(M{});
 }
 
@@ -42,7 +46,7 @@ TEST_CASE("a hello keeps every field") {
 
 TEST_CASE("an unknown failure code is refused") {
   std::string bytes = encode(Failure{FailureCode::internal, "x"});
-  bytes[0] = 11;
+  bytes[0] = 99;
   CHECK_THROWS_AS(decode<Failure>(as_bytes(bytes)), WireError);
 }
 

@@ -2,6 +2,7 @@
 #include <boost/asio/io_context.hpp>
 #include <memory>
 
+#include "transport/control/keys.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {
@@ -11,6 +12,7 @@ struct ConnectionOptions {
   wire::Hello hello;              // who this is; host and pid are filled in where empty
   std::uint64_t incarnation = 0;  // 0 = random
   Milliseconds welcome_deadline{5000};
+  std::optional<ClientKeys> keys;  // for tcp; ipc needs none
   SocketOptions socket;
 };
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "transport/control/endpoint.h"
+#include "transport/control/zap.h"
 #include "transport/wire/little_endian.h"
 
 namespace troupe::control {
@@ -41,6 +42,10 @@ Connection::Impl::Impl(boost::asio::io_context& io, ConnectionOptions options_)
   socket_.set(zmq::sockopt::reconnect_ivl, 20);
   socket_.set(zmq::sockopt::reconnect_ivl_max, 500);
   if (endpoint.ipv6) socket_.set(zmq::sockopt::ipv6, true);
+  if (endpoint.ipc) options.keys.reset();
+  if (!options.keys) return;
+  if (const auto why = why_no_curve(); !why.empty()) throw std::runtime_error("[control] " + why);
+  use_keys(socket_, *options.keys);
 }
 
 std::string Connection::Impl::name_of(PeerId) const {
@@ -51,6 +56,7 @@ void Connection::Impl::start() {
   if (state != State::fresh) throw std::logic_error("[control] a connection is started twice");
   state = State::greeting;
   try {
+    handshake_.emplace(*context_, socket_, options.endpoint, options.keys);
     socket_.connect(parse_endpoint(options.endpoint).text);
   } catch (const zmq::error_t& error) {
     return fail(wire::FailureCode::refused,
@@ -118,6 +124,7 @@ void Connection::Impl::handle_greeting(const wire::Header& header,
   heard_ = Clock::now();
   timeout_ = Milliseconds(welcome.heartbeat_timeout_ms);
   state = State::up;
+  handshake_.reset();
   start_ticking(Milliseconds(welcome.heartbeat_interval_ms), timeout_);
   on_failed = nullptr;
   if (const auto handler = std::move(on_welcome)) handler(welcome);
@@ -217,6 +224,8 @@ void Connection::Impl::flush() {
 void Connection::Impl::tick(bool stalled) {
   const auto now = Clock::now();
   if (state == State::greeting) {
+    if (const auto why = handshake_->obstacle())
+      return fail(wire::FailureCode::refused, "[control] " + *why);
     if (now >= greeting_until_) {
       return fail(wire::FailureCode::timeout,
                   "[control] no controller at " + options.endpoint + " (waited " +
@@ -237,6 +246,7 @@ void Connection::Impl::tick(bool stalled) {
 void Connection::Impl::fail(wire::FailureCode code, const std::string& why) {
   state = State::down;
   closed_ = true;
+  handshake_.reset();
   stop_socket();
   on_welcome = nullptr;
   defer([this, failure = wire::Failure{code, why}] {
@@ -263,6 +273,7 @@ void Connection::Impl::close(const std::string& reason) {
     push_out(wire::encode_frame({}, wire::Goodbye{reason}), link_.take_outgoing());
   }
   state = State::down;
+  handshake_.reset();
   fail_calls(calls_.take_all(), {wire::FailureCode::lost, "closed"});
   if (!closed_) {
     closed_ = true;

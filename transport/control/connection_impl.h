@@ -1,6 +1,7 @@
 #pragma once
 #include "transport/control/connection.h"
 #include "transport/control/core.h"
+#include "transport/control/handshake_watch.h"
 #include "transport/control/link.h"
 #include "transport/control/outbox.h"
 
@@ -43,6 +44,7 @@ class Connection::Impl final : public Core {
 
   Link link_;
   Outbox outbox_;
+  std::optional<HandshakeWatch> handshake_;  // while greeting
   std::uint64_t server_incarnation_ = 0;
   Clock::time_point heard_{};
   Clock::time_point greeting_until_{};

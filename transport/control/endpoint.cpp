@@ -1,5 +1,6 @@
 #include "transport/control/endpoint.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -7,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -76,12 +78,23 @@ void clear_stale_socket(const std::string& endpoint, const fs::path& path) {
 }  // namespace
 
 bool Endpoint::loopback() const {
-  return ipc || host == "[::1]" || host == "localhost" || host.starts_with("127.");
+  if (ipc) return true;
+  // Numbers only: a name can mean anything, and ZeroMQ reads more into "a;b" than one address.
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  if (!host.starts_with('[') || !host.ends_with(']')) return false;
+  in6_addr v6{};
+  const std::string bare = host.substr(1, host.size() - 2);
+  return inet_pton(AF_INET6, bare.c_str(), &v6) == 1 &&
+         (IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127));
 }
 
 Endpoint parse_endpoint(const std::string& text) {
   Endpoint parsed;
   parsed.text = text;
+  // A zero byte above all: ZeroMQ and the system would read no further.
+  if (std::any_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < ' '; }))
+    fail("endpoint", "there is a control character in it");
   if (text.starts_with("ipc://")) {
     parsed.ipc = true;
     parsed.path = text.substr(6);
@@ -113,7 +126,7 @@ Endpoint parse_endpoint(const std::string& text) {
   return parsed;
 }
 
-std::string bind_endpoint(zmq::socket_t& socket, const std::string& text, bool insecure) {
+std::string bind_endpoint(zmq::socket_t& socket, const std::string& text, bool open_to_others) {
   const Endpoint endpoint = parse_endpoint(text);
   FileHandle folder_lock;
   if (endpoint.ipc) {
@@ -125,10 +138,10 @@ std::string bind_endpoint(zmq::socket_t& socket, const std::string& text, bool i
       fail(text, "another process is binding in " + folder.string());
     }
     clear_stale_socket(text, endpoint.path);
-  } else if (!endpoint.loopback() && !insecure) {
+  } else if (!endpoint.loopback() && !open_to_others) {
     fail(text,
-         "other machines could reach it and it would ask no one for a key; bind to 127.0.0.1, or "
-         "allow it with --insecure");
+         "other machines could reach it and it would ask no one for a key; make keys with `troupe "
+         "keys` and give --keys, listen on 127.0.0.1, or allow it with --insecure");
   }
   if (endpoint.ipv6) socket.set(zmq::sockopt::ipv6, true);
   try {

@@ -27,8 +27,8 @@ Endpoint parse_endpoint(const std::string& text);
 /// Binds and returns the real endpoint. An ipc folder is made with mode 0700 if it is missing, and
 /// refused if it is not the user's own or open to others; the socket file of a dead process is
 /// replaced, that of a live one is not. Throws std::runtime_error, one line naming endpoint and
-/// cause.
-std::string bind_endpoint(zmq::socket_t& socket, const std::string& endpoint, bool insecure);
+/// cause. With `open_to_others` false, tcp is refused unless the address is a numeric loopback one.
+std::string bind_endpoint(zmq::socket_t& socket, const std::string& endpoint, bool open_to_others);
 
 /// A fresh folder that only its owner may enter, for ipc sockets. Removed with everything in it at
 /// the end.

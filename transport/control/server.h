@@ -7,6 +7,8 @@
 
 namespace troupe::control {
 
+class Guard;
+
 struct ServerOptions {
   std::string endpoint;  // ipc:///folder/name or tcp://127.0.0.1:PORT, port 0 = any
   std::uint64_t id = 1;  // sender id in its envelopes; peers are numbered from the next one on
@@ -16,6 +18,8 @@ struct ServerOptions {
   Milliseconds heartbeat_timeout{5000};  // silence after which a peer is lost
   std::size_t max_peers = 4096;
   bool insecure = false;  // allows tcp beyond loopback without keys
+  /// Asks for keys where the endpoint is tcp; `socket.context` must be the guard's.
+  std::shared_ptr<Guard> guard;
   SocketOptions socket;
 };
 
@@ -105,10 +109,12 @@ class Server {
   /// Counted into the heartbeats to peers. May be called from any thread.
   void set_progress(std::uint64_t progress);
 
- private:
-  class Impl;
+  /// As send and request, for a message that is a frame already.
   bool send_frame(PeerId peer, std::string frame);
   void request_frame(PeerId peer, std::string frame, Milliseconds deadline, ReplyHandler handler);
+
+ private:
+  class Impl;
 
   std::shared_ptr<Impl> impl_;
 };

@@ -1,8 +1,10 @@
 #include "transport/control/server_impl.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "transport/control/endpoint.h"
+#include "transport/control/zap.h"
 #include "transport/wire/little_endian.h"
 
 namespace troupe::control {
@@ -22,7 +24,13 @@ Server::Impl::Impl(boost::asio::io_context& io, ServerOptions options_)
   socket_.set(zmq::sockopt::router_mandatory, true);
   // A peer that reconnects goes on under its id at once; who that is, its incarnation shows.
   socket_.set(zmq::sockopt::router_handover, true);
-  bound = bind_endpoint(socket_, options.endpoint, options.insecure);
+  const bool keys = options.guard && !parse_endpoint(options.endpoint).ipc;
+  if (keys) {
+    if (options.guard->context() != context_)
+      throw std::logic_error("[control] the guard of keys belongs to another context");
+    options.guard->protect(socket_);
+  }
+  bound = bind_endpoint(socket_, options.endpoint, keys || options.insecure);
 }
 
 void Server::Impl::open() {

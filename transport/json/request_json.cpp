@@ -18,6 +18,7 @@ nlohmann::json request_json(const ImageRequest& request) {
           {"method", request.method},
           {"patches", request.num_pipeline_patch},
           {"warmup_steps", request.warmup_steps},
+          {"refill_steps", request.refill_steps},
           {"kv", request.kv},
           {"dtype", request.dtype},
           {"noise_dtype", request.noise_dtype},

@@ -20,7 +20,8 @@ std::string to_string(Backend backend);
 Backend backend_from(const std::string& name);
 
 struct DeviceOptions {
-  /// Shared by all members of a cluster, at most 128 bytes; peers that cannot show it are refused.
+  /// The secret that all members of a cluster share, at most 128 bytes. It is never sent; peers
+  /// that cannot prove to know it are refused (handshake.h).
   std::string token;
   /// shm: bytes of each directed ring in a group of two, rounded up to a power of two; a larger
   /// group's are shorter, so that a member holds about two of them in all.

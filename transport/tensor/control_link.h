@@ -10,6 +10,7 @@
 #include <string>
 
 #include "transport/tensor/fd.h"
+#include "transport/tensor/group.h"
 
 namespace troupe::tensor {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "transport/tensor/group.h"
+#include "transport/tensor/deadline.h"
 
 namespace troupe::tensor {
 

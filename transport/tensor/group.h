@@ -9,16 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "transport/tensor/deadline.h"
+
 namespace troupe::tensor {
-
-using Deadline = std::chrono::steady_clock::time_point;
-
-/// The deadline that lies `span` ahead of now.
-template <typename Rep, typename Period>
-Deadline within(std::chrono::duration<Rep, Period> span) {
-  return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<std::chrono::steady_clock::duration>(span);
-}
 
 enum class ReduceOp { sum, max };
 
@@ -28,7 +21,7 @@ enum class Failure : std::uint8_t {
   aborted,    ///< `Group::abort` here or at a peer, or the group was destroyed
   peer_lost,  ///< a peer's process is gone, or its connection broke
   peer_left,  ///< a peer destroyed its group without sending what was awaited
-  refused,    ///< the rendezvous was turned down (wrong token, size or name)
+  refused,    ///< the rendezvous was turned down (wrong secret, size or name)
   mismatch,   ///< the two ends disagree about a message's size or order
 };
 

@@ -11,15 +11,12 @@ struct PairDevice::Joining {
 };
 
 PairDevice::PairDevice(const DeviceOptions& options)
-    : engine_(std::make_shared<Engine>()), token_(options.token) {
-  if (token_.empty() || token_.size() > Hello::kMaxToken)
-    throw std::invalid_argument("[tensor] a token has 1 to " + std::to_string(Hello::kMaxToken) +
-                                " bytes, this one has " + std::to_string(token_.size()));
-}
+    : engine_(std::make_shared<Engine>()), secret_(options.token) {}
 
 void PairDevice::listen(UniqueFd listener, std::string address, bool same_user) {
   address_ = std::move(address);
-  rendezvous_ = std::make_unique<Rendezvous>(engine_->io(), std::move(listener), token_, same_user);
+  rendezvous_ =
+      std::make_unique<Rendezvous>(engine_->io(), std::move(listener), secret_, same_user);
 }
 
 Answer PairDevice::read_answer(int control, std::span<UniqueFd> fds, Deadline deadline) {
@@ -34,8 +31,9 @@ PairDevice::Sockets PairDevice::dial_peer(const std::string& name, int rank, int
   Sockets sockets;
   const auto greet = [&](Hello::Role role) {
     UniqueFd socket = dial(address, deadline);
-    const Hello hello = Hello::make(role, token_, name, rank, size);
-    write_all(socket.get(), &hello, sizeof hello, deadline);
+    const Hello hello = Hello::make(role, name, rank, size);
+    if (const auto reason = introduce(socket.get(), secret_, hello, deadline))
+      throw Refused{*reason};
     return socket;
   };
   sockets.control = greet(Hello::Role::control);

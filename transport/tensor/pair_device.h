@@ -60,7 +60,7 @@ class PairDevice : public Device {
   Sockets await_peer(const std::string& name, int peer, int size, Deadline deadline);
 
   std::shared_ptr<Engine> engine_;
-  std::string token_;
+  Secret secret_;
   std::string address_;
   std::unique_ptr<Rendezvous> rendezvous_;
 };

@@ -8,7 +8,6 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -16,16 +15,9 @@
 namespace troupe::tensor {
 namespace {
 
-constexpr auto kHelloLimit = std::chrono::seconds(5);
-constexpr std::size_t kMaxGuests = 64;
+constexpr auto kProofLimit = std::chrono::seconds(5);
+constexpr auto kDescriptorsPause = std::chrono::milliseconds(50);
 constexpr std::size_t kMaxArrivals = 4096;
-
-bool same_bytes(const char* a, const char* b, std::size_t size) {
-  unsigned char difference = 0;
-  for (std::size_t i = 0; i < size; ++i)
-    difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
 
 bool is_own_user(int socket) {
   ucred credentials{};
@@ -39,20 +31,14 @@ bool hung_up(int socket) {
   return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
-}  // namespace
-
-Hello Hello::make(Role role, const std::string& token, const std::string& name, int rank,
-                  int size) {
-  Hello hello;
-  hello.role = role;
-  hello.rank = static_cast<std::uint32_t>(rank);
-  hello.size = static_cast<std::uint32_t>(size);
-  hello.token_length = static_cast<std::uint32_t>(token.size());
-  hello.name_length = static_cast<std::uint32_t>(name.size());
-  std::memcpy(hello.token, token.data(), token.size());
-  std::memcpy(hello.name, name.data(), name.size());
-  return hello;
+/// Small enough for any socket's buffer; whoever has filled that gets nothing.
+template <class M>
+bool send_now(int socket, const M& message) {
+  return ::send(socket, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(sizeof message);
 }
+
+}  // namespace
 
 Answer Answer::refusal(const std::string& reason) {
   Answer answer;
@@ -65,33 +51,48 @@ std::string Answer::text() const {
   return {reason, std::min<std::size_t>(length, sizeof reason)};
 }
 
-struct Rendezvous::Shared {
-  using Key = std::tuple<std::string, int, Hello::Role>;
+std::optional<std::string> introduce(int socket, const Secret& secret, const Hello& hello,
+                                     Deadline deadline) {
+  write_all(socket, &hello, sizeof hello, deadline);
+  Challenge challenge;
+  read_all(socket, &challenge, sizeof challenge, deadline);
+  if (!challenge.accepted) return challenge.text();
+  if (!secret.knows(hello, challenge)) return "it does not know the cluster's secret";
+  const Proof proof = secret.prove(hello, challenge);
+  write_all(socket, &proof, sizeof proof, deadline);
+  return std::nullopt;
+}
 
-  Shared(boost::asio::io_context& io, UniqueFd fd, std::string secret, bool user)
-      : listener(io, fd.release()), token(std::move(secret)), same_user(user) {}
-
-  boost::asio::posix::stream_descriptor listener;
-  const std::string token;
-  const bool same_user;
-  std::size_t guests = 0;  ///< io thread only
-  std::mutex mutex;
-  std::condition_variable arrived;
-  std::map<Key, Arrival> arrivals;
-};
-
-/// A connection that has not said hello yet.
+/// A connection that has not proven anything yet.
 struct Rendezvous::Guest {
   Guest(const boost::asio::any_io_executor& io, UniqueFd fd)
       : socket(io, fd.release()), timer(io) {}
   boost::asio::posix::stream_descriptor socket;
   boost::asio::steady_timer timer;
   Hello hello;
+  Challenge challenge;
+  Proof proof;
 };
 
-Rendezvous::Rendezvous(boost::asio::io_context& io, UniqueFd listener, std::string token,
+struct Rendezvous::Shared {
+  using Key = std::tuple<std::string, int, Hello::Role>;
+
+  Shared(boost::asio::io_context& io, UniqueFd fd, Secret known, bool user)
+      : listener(io, fd.release()), pause(io), secret(std::move(known)), same_user(user) {}
+
+  boost::asio::posix::stream_descriptor listener;
+  boost::asio::steady_timer pause;
+  const Secret secret;
+  const bool same_user;
+  std::list<std::shared_ptr<Guest>> guests;  ///< io thread only; the oldest first
+  std::mutex mutex;
+  std::condition_variable arrived;
+  std::map<Key, Arrival> arrivals;
+};
+
+Rendezvous::Rendezvous(boost::asio::io_context& io, UniqueFd listener, Secret secret,
                        bool same_user)
-    : shared_(std::make_shared<Shared>(io, std::move(listener), std::move(token), same_user)) {
+    : shared_(std::make_shared<Shared>(io, std::move(listener), std::move(secret), same_user)) {
   accept_next(shared_);
 }
 
@@ -99,66 +100,88 @@ Rendezvous::~Rendezvous() {
   boost::asio::post(shared_->listener.get_executor(), [shared = shared_] {
     boost::system::error_code ignored;
     shared->listener.close(ignored);
+    shared->pause.cancel();
+    for (const auto& guest : shared->guests)
+      guest->socket.close(ignored);
   });
 }
 
 void Rendezvous::accept_next(const std::shared_ptr<Shared>& shared) {
-  shared->listener.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                              [shared](const boost::system::error_code& error) {
-                                if (error) return;
-                                UniqueFd socket(::accept4(shared->listener.native_handle(), nullptr,
-                                                          nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-                                if (socket && shared->guests < kMaxGuests &&
-                                    (!shared->same_user || is_own_user(socket.get())))
-                                  greet(shared, std::move(socket));
-                                accept_next(shared);
-                              });
+  shared->listener.async_wait(
+      boost::asio::posix::stream_descriptor::wait_read,
+      [shared](const boost::system::error_code& error) {
+        if (error) return;
+        UniqueFd socket(::accept4(shared->listener.native_handle(), nullptr, nullptr,
+                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
+        // Without a free descriptor the one that waits would be seen again at once, for ever.
+        if (!socket && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+          return accept_later(shared);
+        if (socket && (!shared->same_user || is_own_user(socket.get())))
+          greet(shared, std::move(socket));
+        accept_next(shared);
+      });
+}
+
+void Rendezvous::accept_later(const std::shared_ptr<Shared>& shared) {
+  shared->pause.expires_after(kDescriptorsPause);
+  shared->pause.async_wait([shared](const boost::system::error_code& error) {
+    if (!error) accept_next(shared);
+  });
 }
 
 void Rendezvous::greet(const std::shared_ptr<Shared>& shared, UniqueFd socket) {
+  boost::system::error_code ignored;
+  if (shared->guests.size() >= kMaxGuests) {
+    shared->guests.front()->socket.close(ignored);
+    shared->guests.pop_front();
+  }
   auto guest = std::make_shared<Guest>(shared->listener.get_executor(), std::move(socket));
-  ++shared->guests;
-  guest->timer.expires_after(kHelloLimit);
+  shared->guests.push_back(guest);
+  guest->timer.expires_after(kProofLimit);
   guest->timer.async_wait([guest](const boost::system::error_code& error) {
-    boost::system::error_code ignored;
-    if (!error) guest->socket.close(ignored);
+    boost::system::error_code closing;
+    if (!error) guest->socket.close(closing);
   });
   boost::asio::async_read(guest->socket, boost::asio::buffer(&guest->hello, sizeof guest->hello),
                           [shared, guest](const boost::system::error_code& error, std::size_t) {
-                            --shared->guests;
+                            if (!error) return challenge(shared, guest);
                             guest->timer.cancel();
-                            if (!error) judge(shared, *guest);
+                            shared->guests.remove(guest);
                           });
 }
 
-void Rendezvous::judge(const std::shared_ptr<Shared>& shared, Guest& guest) {
-  const Hello& hello = guest.hello;
-  UniqueFd socket(guest.socket.release());
-  std::string objection;
-  if (hello.magic != Hello::kMagic)
-    return;
-  else if (hello.version != Hello::kVersion)
-    objection = "tensor-plane version " + std::to_string(hello.version) + ", here it is " +
-                std::to_string(Hello::kVersion);
-  else if (hello.token_length != shared->token.size() ||
-           !same_bytes(hello.token, shared->token.data(), shared->token.size()))
-    objection = "the token does not match";
-  else if (hello.name_length > Hello::kMaxName)
-    objection = "the group's name is too long";
-  if (!objection.empty()) {
-    const Answer answer = Answer::refusal(objection);
-    [[maybe_unused]] const auto sent =
-        ::send(socket.get(), &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT);
+void Rendezvous::challenge(const std::shared_ptr<Shared>& shared,
+                           const std::shared_ptr<Guest>& guest) {
+  bool goes_on = false;
+  if (!guest->hello.is_foreign()) {
+    const auto objection = guest->hello.objection();
+    guest->challenge =
+        objection ? Challenge::refusal(*objection) : shared->secret.challenge(guest->hello);
+    goes_on = send_now(guest->socket.native_handle(), guest->challenge) && !objection;
+  }
+  if (!goes_on) {
+    guest->timer.cancel();
+    shared->guests.remove(guest);
     return;
   }
+  boost::asio::async_read(guest->socket, boost::asio::buffer(&guest->proof, sizeof guest->proof),
+                          [shared, guest](const boost::system::error_code& error, std::size_t) {
+                            guest->timer.cancel();
+                            shared->guests.remove(guest);
+                            if (!error) admit(shared, *guest);
+                          });
+}
+
+void Rendezvous::admit(const std::shared_ptr<Shared>& shared, Guest& guest) {
+  if (!shared->secret.proven(guest.hello, guest.challenge, guest.proof)) return;
+  UniqueFd socket(guest.socket.release());
   std::lock_guard lock(shared->mutex);
   if (shared->arrivals.size() >= kMaxArrivals)
     std::erase_if(shared->arrivals,
                   [](const auto& entry) { return hung_up(entry.second.socket.get()); });
   if (shared->arrivals.size() >= kMaxArrivals) return;
-  Shared::Key key{std::string(hello.name, hello.name_length), static_cast<int>(hello.rank),
-                  hello.role};
-  shared->arrivals.insert_or_assign(std::move(key), Arrival{std::move(socket), hello});
+  Shared::Key key{guest.hello.group(), static_cast<int>(guest.hello.rank), guest.hello.role};
+  shared->arrivals.insert_or_assign(std::move(key), Arrival{std::move(socket), guest.hello});
   shared->arrived.notify_all();
 }
 

@@ -2,8 +2,10 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,33 +13,11 @@
 #include <tuple>
 
 #include "transport/tensor/fd.h"
+#include "transport/tensor/handshake.h"
 
 namespace troupe::tensor {
 
-/// The first bytes on every connection, from the side that dialled.
-struct Hello {
-  static constexpr std::uint32_t kMagic = 0x45505254;
-  static constexpr std::uint32_t kVersion = 1;
-  static constexpr std::size_t kMaxToken = 128;
-  static constexpr std::size_t kMaxName = 255;
-  enum class Role : std::uint32_t { control = 0, data = 1 };
-
-  std::uint32_t magic = kMagic;
-  std::uint32_t version = kVersion;
-  Role role = Role::control;
-  std::uint32_t rank = 0;
-  std::uint32_t size = 0;
-  std::uint32_t ring_bytes = 0;
-  std::uint32_t token_length = 0;
-  std::uint32_t name_length = 0;
-  char token[kMaxToken] = {};
-  char name[kMaxName + 1] = {};
-
-  static Hello make(Role role, const std::string& token, const std::string& name, int rank,
-                    int size);
-};
-
-/// The answer to a control connection's hello.
+/// The answer to a control connection that has come in.
 struct Answer {
   std::uint32_t accepted = 0;
   std::uint32_t length = 0;
@@ -48,12 +28,24 @@ struct Answer {
   std::string text() const;
 };
 
-/// Listens for members that join groups, turns away those without the token, and keeps the others
-/// until the group that they name is connected here too.
+/// The dialler's half of the handshake on a connected, non-blocking socket. Throws
+/// std::system_error; returns the other side's reason where it refuses, else nothing.
+std::optional<std::string> introduce(int socket, const Secret& secret, const Hello& hello,
+                                     Deadline deadline);
+
+/// Listens for members that join groups, turns away those that do not prove to know the secret, and
+/// keeps the others until the group that they name is connected here too.
+///
+/// Who has not proven it within a few seconds is dropped; of too many at once, the one that came
+/// first. So strangers who connect and stay silent keep nobody out.
 class Rendezvous {
  public:
-  /// `listener` is a listening socket. With `same_user`, only processes of this user come in.
-  Rendezvous(boost::asio::io_context& io, UniqueFd listener, std::string token, bool same_user);
+  /// Connections that have not proven anything yet, at a time.
+  static constexpr std::size_t kMaxGuests = 64;
+
+  /// `listener` is a listening, non-blocking socket. With `same_user`, only processes of this user
+  /// come in.
+  Rendezvous(boost::asio::io_context& io, UniqueFd listener, Secret secret, bool same_user);
   ~Rendezvous();
 
   struct Arrival {
@@ -67,8 +59,10 @@ class Rendezvous {
   struct Shared;
   struct Guest;
   static void accept_next(const std::shared_ptr<Shared>& shared);
+  static void accept_later(const std::shared_ptr<Shared>& shared);
   static void greet(const std::shared_ptr<Shared>& shared, UniqueFd socket);
-  static void judge(const std::shared_ptr<Shared>& shared, Guest& guest);
+  static void challenge(const std::shared_ptr<Shared>& shared, const std::shared_ptr<Guest>& guest);
+  static void admit(const std::shared_ptr<Shared>& shared, Guest& guest);
 
   std::shared_ptr<Shared> shared_;
 };

@@ -138,6 +138,20 @@ struct RowShares {
   bool operator==(const RowShares&) const = default;
 };
 
+/// Latents and sampler history of some rows of some pictures at the end of a step: a blob of
+/// float32 [1 + history, pictures, channels, latent rows, latent width], the latents first.
+struct BoundaryPiece {
+  BlobRef blob;
+  std::int32_t first_image = 0;
+  std::int32_t last_image = 0;  // exclusive
+  std::vector<RowRange> rows;   // token rows, one run below the other
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(blob, first_image, last_image, rows);
+  }
+};
+
 /// controller → actor: a job begins here. What the actor needs to run its tasks; every shape
 /// follows from it.
 struct BeginJob {
@@ -164,12 +178,14 @@ struct BeginJob {
   std::int32_t row_decoders = 1;  // how many of that group's first ranks decode
   std::vector<std::int32_t> row_holders;  // ranks in the rows group, by sp rank
   AxisPlace vae;                          // this decoder's place; degree 0 = it decodes nothing
+  std::int32_t first_step = 0;  // > 0: the job is taken up again here, from these pieces
+  std::vector<BoundaryPiece> boundary;
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
        micro_steps, batch_parts, groups, caption_rank, caption_root, row_rank, row_decoders,
-       row_holders, vae);
+       row_holders, vae, first_step, boundary);
   }
 };
 
@@ -208,6 +224,18 @@ struct RunTasks {
   }
 };
 
+/// From when to when, in nanoseconds of the actor's monotonic clock.
+struct ClockSpan {
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(begin_ns, end_ns);
+  }
+  bool operator==(const ClockSpan&) const = default;
+};
+
 struct TaskDone {
   static constexpr Kind kKind = Kind::task_done;
   std::uint64_t epoch = 0;
@@ -215,10 +243,12 @@ struct TaskDone {
   std::uint32_t task = 0;
   std::vector<BlobRef> blobs;  // pictures, latents, previews that this task left at the actor
   std::vector<std::string> warnings;
+  ClockSpan ran;                 // the task's own time, waits included
+  std::vector<ClockSpan> waits;  // for tensors of peers, in order, within `ran`
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(epoch, job, task, blobs, warnings);
+    ar(epoch, job, task, blobs, warnings, ran, waits);
   }
 };
 

@@ -113,10 +113,12 @@ struct JobRow {
   std::int32_t steps = 0;
   double seconds = 0;  // since submitted, or of its whole life
   std::string cause;   // of a failure
+  std::int32_t priority = 0;
+  std::string share = {};  // as the client named it
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(id, state, prompt, pictures, step, steps, seconds, cause);
+    ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share);
   }
 };
 

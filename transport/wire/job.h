@@ -19,6 +19,9 @@ struct ImageRequest {
   std::string method = "exact";  // exact | pipefusion | distrifusion
   std::int32_t num_pipeline_patch = 1;
   std::int32_t warmup_steps = 1;
+  /// Steps after the warm-up that are computed whole, from an empty K,V store: where a job of a
+  /// stale method was taken up again after a loss. Sorted.
+  std::vector<std::int32_t> refill_steps = {};
   std::string kv = "stale";             // stale | predict: how K,V rows that are not fresh are used
   std::string dtype = "float32";        // compute type: float32 | bfloat16 | float16
   std::string noise_dtype = "float32";  // float32 | model: the type that noise is drawn in
@@ -43,7 +46,7 @@ struct ImageRequest {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(prompts, negative_prompt, images_per_prompt, height, width, steps, guidance_scale, seed,
-       sampler, method, num_pipeline_patch, warmup_steps, kv, dtype, noise_dtype,
+       sampler, method, num_pipeline_patch, warmup_steps, refill_steps, kv, dtype, noise_dtype,
        max_sequence_length, resolution_binning, clean_caption, vae_tiling, want_latents,
        init_latents_blob, init_latents_bytes, progress_interval, progress_content, output_height,
        output_width);
@@ -75,10 +78,12 @@ struct JobSpec {
       model;  // folder in diffusers layout; "" = the model that the cluster was started with
   ImageRequest request;
   Parallelism parallelism;
+  std::int32_t priority = 0;  // higher goes first, -100 to 100
+  std::string share;  // whom it counts for when shares are made fair; "" = the client itself
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(model, request, parallelism);
+    ar(model, request, parallelism, priority, share);
   }
 };
 

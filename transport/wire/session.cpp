@@ -26,6 +26,10 @@ const char* to_string(FailureCode code) {
       return "protocol";
     case FailureCode::internal:
       return "internal";
+    case FailureCode::died:
+      return "died";
+    case FailureCode::exception:
+      return "exception";
   }
   return "unknown";
 }

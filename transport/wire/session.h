@@ -84,10 +84,12 @@ enum class FailureCode : std::uint16_t {
   out_of_memory = 8,
   protocol = 9,   // the answer could not be read
   internal = 10,  // everything else
+  died = 11,       // the actor asked for has ended for good; the text says how
+  exception = 12,  // what was called threw; the text is the exception's
 };
 
 constexpr bool is_valid(FailureCode code) {
-  return code <= FailureCode::internal;
+  return code <= FailureCode::exception;
 }
 const char* to_string(FailureCode code);
 

@@ -12,12 +12,12 @@ class CancelVerb : public Verb {
   explicit CancelVerb(CLI::App& parent)
       : Verb(parent, "cancel", "End a job at its next micro-step") {
     app_->add_option("ID", id_, "The job, as `troupe jobs` names it");
-    add_connect_option(*app_, endpoint_);
+    add_connect_option(*app_, target_);
   }
 
   int run() override {
     const std::uint64_t job = checked_job_id("cancel", id_);
-    Client client = take(Client::connect(checked_endpoint(endpoint_)));
+    Client client = connect(target_);
     const std::string note = take(client.cancel(job));
     if (json()) {
       print_json({{"job", job}, {"note", note}});
@@ -31,7 +31,7 @@ class CancelVerb : public Verb {
 
  private:
   std::string id_;
-  std::string endpoint_;
+  Target target_;
 };
 
 }  // namespace

@@ -12,11 +12,11 @@ class JobsVerb : public Verb {
  public:
   explicit JobsVerb(CLI::App& parent)
       : Verb(parent, "jobs", "List the jobs: queued, running and ended") {
-    add_connect_option(*app_, endpoint_);
+    add_connect_option(*app_, target_);
   }
 
   int run() override {
-    Client client = take(Client::connect(checked_endpoint(endpoint_)));
+    Client client = connect(target_);
     const std::vector<JobInfo> jobs = take(client.jobs());
     if (json()) {
       auto list = nlohmann::json::array();
@@ -33,17 +33,19 @@ class JobsVerb : public Verb {
     for (const JobInfo& job : jobs) {
       rows.push_back({std::to_string(job.id), job.state,
                       std::to_string(job.step) + "/" + std::to_string(job.steps),
-                      std::to_string(job.pictures), duration_text(job.seconds),
-                      shorten(job.prompt, 48), job.cause});
+                      std::to_string(job.pictures), std::to_string(job.priority),
+                      shorten(job.share, 16), duration_text(job.seconds), shorten(job.prompt, 48),
+                      job.cause});
     }
-    std::cout << table({"ID", "STATE", "STEP", "PICTURES", "TIME", "PROMPT", "CAUSE"}, rows,
-                       output_width(), Overflow::shorten)
+    std::cout << table({"ID", "STATE", "STEP", "PICTURES", "PRIO", "SHARE", "TIME", "PROMPT",
+                        "CAUSE"},
+                       rows, output_width(), Overflow::shorten)
               << std::flush;
     return kOk;
   }
 
  private:
-  std::string endpoint_;
+  Target target_;
 };
 
 }  // namespace

@@ -41,11 +41,34 @@ class StartVerb : public Verb {
         ->check(quiet(CLI::Range(1, 4096)))
         ->type_name("T")
         ->capture_default_str();
+    app_->add_option("--plugin", options_.plugins,
+                     "Shared library with actors of your own (repeatable; docs/actors.md)")
+        ->type_name("FILE");
     app_->add_option("--keep-logs", options_.log_folder,
                      "Keep the actors' log files in this folder")
         ->type_name("DIR");
+    app_->add_option("--metrics-port", options_.metrics_port,
+                     "Answer GET /metrics (Prometheus) on this port of 127.0.0.1; 0 = any free one")
+        ->check(quiet(CLI::Range(0, 65535)))
+        ->type_name("N");
+    app_->add_option("--recoveries", options_.max_recoveries,
+                     "Losses of actors that a job outlives without getting a step further")
+        ->check(quiet(CLI::Range(0, 1000)))
+        ->type_name("N")
+        ->capture_default_str();
+    app_->add_option("--jobs-together", options_.max_jobs_together,
+                     "Jobs that share the actors of one deployment at a time")
+        ->check(quiet(CLI::Range(1, 64)))
+        ->type_name("N")
+        ->capture_default_str();
+    add_keys_option(*app_, options_.keys,
+                    "With --listen tcp://: let only clients in that have keys (`troupe keys`)");
     app_->add_flag("--insecure", options_.insecure,
                    "Allow to listen beyond this machine without keys");
+    app_->add_option("--allow-models", allow_models_,
+                     "Folder whose models clients may name (repeatable). Default: with --listen "
+                     "tcp:// that of --model alone, else any")
+        ->type_name("DIR");
     app_->add_flag("--detach", detach_, "Go to the background once all actors are ready");
     app_->add_option("--log", log_,
                      "With --detach: the controller's log (default: " + runtime_folder() +
@@ -88,10 +111,26 @@ class StartVerb : public Verb {
       if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
     };
     absolute(options_.model);
+    for (auto& plugin : options_.plugins)
+      absolute(plugin);
     absolute(options_.log_folder);
     absolute(log_);
+    absolute(options_.keys);
+    settle_security();
     if (!options_.log_folder.empty()) make_log_folder(options_.log_folder);
     if (!options_.model.empty()) spec::read_model_spec(options_.model);
+  }
+
+  void settle_security() {
+    const bool tcp = options_.listen.starts_with("tcp://");
+    if (!tcp) {
+      if (app_->get_option("--keys")->count() > 0 && std::getenv("TROUPE_KEYS") == nullptr)
+        throw UsageError("--keys goes with --listen tcp://HOST:PORT; an ipc folder is private");
+      options_.keys.clear();
+    }
+    if (!tcp && allow_models_.empty()) return;
+    options_.allow_models = allow_models_;
+    if (!options_.model.empty()) options_.allow_models->push_back(options_.model);
   }
 
   std::string ready_text(const cluster::Cluster& cluster) const {
@@ -101,12 +140,15 @@ class StartVerb : public Verb {
                               {"actors", options_.actors},
                               {"model", options_.model}};
       if (detach_) ready["log"] = log_;
+      if (cluster.metrics_port() != 0) ready["metrics_port"] = cluster.metrics_port();
       return ready.dump(2) + "\n";
     }
     std::string text = "endpoint  " + cluster.endpoint() + "\npid       " +
                        std::to_string(getpid()) + "\nactors    " + std::to_string(options_.actors) +
                        " ready\n";
     if (detach_) text += "log       " + log_ + "\n";
+    if (cluster.metrics_port() != 0)
+      text += "metrics   http://127.0.0.1:" + std::to_string(cluster.metrics_port()) + "/metrics\n";
     return text;
   }
 
@@ -128,6 +170,7 @@ class StartVerb : public Verb {
   }
 
   cluster::ClusterOptions options_;
+  std::vector<std::string> allow_models_;
   bool detach_ = false;
   std::string log_;
 };

@@ -93,11 +93,11 @@ class StatusVerb : public Verb {
  public:
   explicit StatusVerb(CLI::App& parent)
       : Verb(parent, "status", "Say who lives where, in which groups with which rank, doing what") {
-    add_connect_option(*app_, endpoint_);
+    add_connect_option(*app_, target_);
   }
 
   int run() override {
-    Client client = take(Client::connect(checked_endpoint(endpoint_)));
+    Client client = connect(target_);
     const ClusterInfo cluster = take(client.status());
     if (json()) {
       print_json(to_json(cluster));
@@ -108,7 +108,7 @@ class StatusVerb : public Verb {
   }
 
  private:
-  std::string endpoint_;
+  Target target_;
 };
 
 }  // namespace

@@ -14,12 +14,12 @@ constexpr auto kStopDeadline = std::chrono::seconds(15);
 class StopVerb : public Verb {
  public:
   explicit StopVerb(CLI::App& parent) : Verb(parent, "stop", "End the cluster; running jobs fail") {
-    add_connect_option(*app_, endpoint_);
+    add_connect_option(*app_, target_);
   }
 
   int run() override {
-    const std::string endpoint = checked_endpoint(endpoint_);
-    Client client = take(Client::connect(endpoint));
+    const std::string endpoint = checked_endpoint(target_.endpoint);
+    Client client = connect(target_);
     const ClusterInfo cluster = take(client.status());
     const auto asked = client.stop_cluster();
     // A controller that is gone before its answer was read has stopped, too.
@@ -48,7 +48,7 @@ class StopVerb : public Verb {
     }
   }
 
-  std::string endpoint_;
+  Target target_;
 };
 
 }  // namespace

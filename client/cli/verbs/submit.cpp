@@ -13,9 +13,10 @@ class SubmitVerb : public Verb {
  public:
   explicit SubmitVerb(CLI::App& parent)
       : Verb(parent, "submit", "Make pictures on a running cluster") {
-    add_connect_option(*app_, endpoint_);
+    add_connect_option(*app_, target_);
     add_request_options(*app_, request_);
     add_degree_options(*app_, request_);
+    add_queue_options(*app_, request_);
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
     app_->add_flag("--detach", detach_, "Print the job's ID and go; fetch with `troupe wait ID`");
@@ -32,7 +33,7 @@ class SubmitVerb : public Verb {
     if (request_.request.prompts.empty()) throw UsageError("submit needs --prompt");
     settle(request_);
     check_preview_options(*app_);
-    const std::string endpoint = checked_endpoint(endpoint_);
+    checked_endpoint(target_.endpoint);
     if (detach_) {
       refuse_with_detach();
     } else {
@@ -42,7 +43,7 @@ class SubmitVerb : public Verb {
     submission.detached = detach_;
     ask_for_results(results_, submission.request);
     const SignalWatch signals;
-    Client client = take(Client::connect(endpoint));
+    Client client = connect(target_);
     if (detach_) return hand_in(client, submission);
     return follow_job(
         client,
@@ -76,7 +77,7 @@ class SubmitVerb : public Verb {
     return kOk;
   }
 
-  std::string endpoint_;
+  Target target_;
   RequestOptions request_;
   ResultOptions results_;
   bool detach_ = false;

@@ -14,7 +14,7 @@ class WaitVerb : public Verb {
       : Verb(parent, "wait",
              "Follow a job that was handed in with --detach, and write its pictures") {
     app_->add_option("ID", id_, "The job, as `troupe submit --detach` and `troupe jobs` name it");
-    add_connect_option(*app_, endpoint_);
+    add_connect_option(*app_, target_);
     add_result_options(*app_, results_);
     app_->footer(
         "--save-latents needs a job that was handed in with it.\nCtrl-C and --timeout leave the "
@@ -23,18 +23,18 @@ class WaitVerb : public Verb {
 
   int run() override {
     const std::uint64_t job = checked_job_id("wait", id_);
-    const std::string endpoint = checked_endpoint(endpoint_);
+    checked_endpoint(target_.endpoint);
     check_outputs(results_, 1);
     results_.cancels = false;
     const SignalWatch signals;
-    Client client = take(Client::connect(endpoint));
+    Client client = connect(target_);
     return follow_job(
         client, [&](const Client::OnProgress&) { return job; }, results_, json(), signals);
   }
 
  private:
   std::string id_;
-  std::string endpoint_;
+  Target target_;
   ResultOptions results_;
 };
 

@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "troupe/result.h"
+
 /// The C++ client API of Troupe. Only the standard library is needed to include it.
 ///
 ///   auto client = troupe::Client::connect("ipc:///tmp/troupe/control.sock");
@@ -18,34 +20,6 @@
 ///   auto result = client.value().wait(job.value(), std::chrono::minutes(5));
 ///   save(result.value().pictures[0].png);
 namespace troupe {
-
-/// Why something did not work, as a value.
-struct Error {
-  /// For programs. Of the link: unreachable, version_mismatch, refused, lost, timeout, protocol. Of
-  /// a request or job: bad_request, not_found, overloaded, out_of_memory, cancelled, failed.
-  std::string code;
-  /// For people: one line that says what failed, which (job, actor, file, field) and why.
-  std::string what;
-
-  const std::string& message() const { return what; }
-};
-
-/// A value or an Error.
-template <class T>
-class [[nodiscard]] Result {
- public:
-  Result(T value) : content_(std::move(value)) {}
-  Result(Error error) : content_(std::move(error)) {}
-  bool ok() const { return content_.index() == 0; }
-  explicit operator bool() const { return ok(); }
-  /// The value; throws std::bad_variant_access when there is an error instead.
-  T& value() { return std::get<0>(content_); }
-  const T& value() const { return std::get<0>(content_); }
-  const Error& error() const { return std::get<1>(content_); }
-
- private:
-  std::variant<T, Error> content_;
-};
 
 /// Latents of a batch, float32, row-major [n, channels, height / 8, width / 8].
 struct Latents {
@@ -68,9 +42,12 @@ struct ImageRequest {
   int num_pipeline_patch = 1;     // patches of pipefusion and distrifusion
   int warmup_steps = 1;           // theirs: synchronous steps at the start
   std::string kv = "stale";       // stale | predict: how K,V that are not fresh are used
+  /// Theirs: steps after the warm-up that are computed whole, from an empty K,V store. The report
+  /// names them where a job went on after a loss; with them the picture can be made again.
+  std::vector<int> refill_steps = {};
   std::string dtype = "float32";  // float32 | bfloat16 | float16
   std::string noise_dtype = "float32";
-  int max_sequence_length = 120;
+  int max_sequence_length = 0;      // text tokens; 0: as many as the model is used to
   bool resolution_binning = false;  // compute at a size of training, then resize
   bool clean_caption = false;       // clean prompts as the captions of training were
   bool vae_tiling = false;          // decode in overlapping tiles: less memory, another picture
@@ -101,6 +78,8 @@ struct Submission {
   Parallelism parallelism = {};
   std::string model = {};  // "" = the cluster's model
   bool detached = false;   // goes on when this client is gone
+  int priority = 0;        // higher goes first, -100 to 100
+  std::string share = {};  // whom it counts for when shares are made fair; "" = this client
 };
 
 struct Progress {
@@ -134,6 +113,8 @@ struct JobInfo {
   int steps = 0;
   double seconds = 0;
   std::string cause;
+  int priority = 0;
+  std::string share;
 };
 
 struct GroupInfo {
@@ -162,14 +143,19 @@ struct ClusterInfo {
   std::vector<std::string> recent_failures;
 };
 
+class Actors;
+
 /// A connection to a cluster. Thread-safe; callbacks come on the client's own thread and must not
 /// block it.
 class Client {
  public:
   /// Connects to the controller at `endpoint` (ipc://… or tcp://…). Errors: bad_request (no such
-  /// kind of endpoint), unreachable (nobody answered within `timeout`), version_mismatch, refused.
+  /// kind of endpoint, or keys that cannot be used), unreachable (nobody answered within
+  /// `timeout`), version_mismatch, refused (also for missing or wrong keys). `keys`: the folder
+  /// with `server.pub` and `client.key` (`troupe keys`), for tcp controllers that ask for keys.
   static Result<Client> connect(const std::string& endpoint,
-                                std::chrono::milliseconds timeout = std::chrono::seconds(5));
+                                std::chrono::milliseconds timeout = std::chrono::seconds(5),
+                                const std::string& keys = {});
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
   ~Client();
@@ -189,6 +175,8 @@ class Client {
   Result<std::string> cancel(std::uint64_t job);
   Result<std::vector<JobInfo>> jobs();
   Result<ClusterInfo> status();
+  /// The cluster's actors of users' classes (troupe/actor.h), for as long as this client lives.
+  Actors actors();
   /// Ends the cluster: running jobs fail with that cause, actors stop.
   Result<std::string> stop_cluster();
 

@@ -3,7 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "models/spec/pixart_spec.h"
+#include "models/spec/transformer_spec.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/random_weights.h"
 
@@ -25,7 +25,8 @@ RandomModel::RandomModel(const TransformerSize& size) {
   RandomValues values;
   write_random_weights(
       scratch_.path / "transformer/diffusion_pytorch_model.safetensors",
-      spec::expected_tensors(spec::read_pixart_spec(spec::ConfigReader(config.dump(), file))),
+      spec::expected_tensors(
+          spec::TransformerSpec(spec::read_pixart_spec(spec::ConfigReader(config.dump(), file)))),
       spec::Dtype::float32, values);
 }
 

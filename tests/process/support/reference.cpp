@@ -27,6 +27,7 @@ const nlohmann::json& Reference::find(const std::string& name) const {
 std::string Reference::model_of(const nlohmann::json& of) {
   if (!of.contains("checkpoint")) return TROUPE_SOURCE_DIR "/examples/demo/model";
   const auto name = of.at("checkpoint").get<std::string>();
+  if (!of.contains("scheduler")) return checkpoint(name);
   const auto& config = of.at("config");
   const bool own = of.at("scheduler") == "DPMSolverMultistepScheduler" && config.size() == 2 &&
                    config.at("solver_order") == 2;

@@ -1,10 +1,20 @@
 #include "transport/tensor/nccl/plugin.h"
 
+#include <cstdlib>
+
 #include "transport/tensor/nccl/nccl_group.h"
+#include "transport/tensor/tcp/interface.h"
 #include "transport/tensor/tcp/tcp_device.h"
 
 namespace troupe::tensor::nccl {
 namespace {
+
+/// NCCL's own sockets, bootstrap included, would listen on any interface that it likes. Before its
+/// first communicator; what the user has set himself stands.
+void keep_to_interface(const std::string& host) {
+  const std::string interface = tcp::interface_of(host);
+  if (!interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", ("=" + interface).c_str(), 0);
+}
 
 class NcclDevice : public Device {
  public:
@@ -16,6 +26,7 @@ class NcclDevice : public Device {
       throw std::invalid_argument("[tensor.nccl] CUDA device " +
                                   std::to_string(options.cuda_device) + " of " +
                                   std::to_string(count));
+    keep_to_interface(options.host);
   }
 
   ~NcclDevice() override {

@@ -1,0 +1,249 @@
+#include "actors/inspect.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <stdexcept>
+#include <thread>
+
+#include "transport/wire/done.h"
+
+namespace troupe::actors {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kShownLetters = 100;
+/// How long a question waits for the work loop; well within what a client waits.
+constexpr std::chrono::seconds kPatience{5};
+
+wire::MailboxRow row_of(const Letter& letter) {
+  wire::MailboxRow row;
+  if (const auto* entry = std::get_if<TaskEntry>(&letter.content)) {
+    const auto& command = entry->command;
+    static constexpr const char* kKinds[] = {"text", "micro-step", "decode"};
+    row.what = command.receive ? "receive" : kKinds[static_cast<int>(command.kind)];
+    row.job = command.job;
+    if (!command.receive && command.kind != wire::TaskKind::micro_step) return row;
+    row.step = command.step;
+    row.patch = command.patch;
+    row.part = command.part;
+    return row;
+  }
+  std::visit(
+      [&](const auto& content) {
+        using Content = std::decay_t<decltype(content)>;
+        if constexpr (std::is_same_v<Content, wire::LoadStage>) row.what = "load";
+        if constexpr (std::is_same_v<Content, wire::ConnectGroups>) row.what = "connect";
+        if constexpr (std::is_same_v<Content, wire::BeginJob>)
+          row = {.what = "begin", .job = content.job};
+        if constexpr (std::is_same_v<Content, wire::EndJob>)
+          row = {.what = "end", .job = content.job};
+        if constexpr (std::is_same_v<Content, wire::Unload>) row.what = "unload";
+        if constexpr (std::is_same_v<Content, wire::AbortEpoch>) row.what = "end of epoch";
+      },
+      letter.content);
+  if (row.what.empty()) row.what = "letter";
+  return row;
+}
+
+}  // namespace
+
+std::int64_t monotonic_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+std::string describe(const wire::Command& command) {
+  std::string text = "job " + std::to_string(command.job);
+  if (command.kind == wire::TaskKind::encode_text) return text + " text";
+  if (command.kind == wire::TaskKind::decode) return text + " decode";
+  text += " step " + std::to_string(command.step);
+  if (command.patch >= 0) text += " patch " + std::to_string(command.patch);
+  if (command.part > 0) text += " part " + std::to_string(command.part);
+  return text;
+}
+
+std::string describe(const Letter& letter) {
+  if (const auto* entry = std::get_if<TaskEntry>(&letter.content)) return describe(entry->command);
+  if (std::holds_alternative<wire::LoadStage>(letter.content)) return "loading";
+  if (std::holds_alternative<wire::ConnectGroups>(letter.content)) return "connecting";
+  if (const auto* begin = std::get_if<wire::BeginJob>(&letter.content))
+    return "beginning job " + std::to_string(begin->job);
+  if (const auto* end = std::get_if<wire::EndJob>(&letter.content))
+    return "ending job " + std::to_string(end->job);
+  if (std::holds_alternative<std::shared_ptr<Inspection>>(letter.content)) return "being looked at";
+  return "cleaning up";
+}
+
+void WorkView::begin(std::string what) {
+  std::lock_guard lock(mutex_);
+  doing_ = std::move(what);
+  since_ = Clock::now();
+}
+
+void WorkView::end() {
+  handled_.fetch_add(1, std::memory_order_relaxed);
+  std::lock_guard lock(mutex_);
+  doing_.clear();
+}
+
+std::pair<std::string, double> WorkView::doing() const {
+  std::lock_guard lock(mutex_);
+  if (doing_.empty()) return {};
+  return {doing_, std::chrono::duration<double>(Clock::now() - since_).count()};
+}
+
+void WorkView::inject(const wire::InjectFault& fault) {
+  std::lock_guard lock(mutex_);
+  if (fault.fault == wire::FaultKind::exception) throws_ = true;
+  if (fault.fault == wire::FaultKind::not_finite) poisons_ = true;
+  if (fault.fault == wire::FaultKind::delay)
+    delay_ = std::chrono::duration<double>(std::clamp(fault.seconds, 0.0, 3600.0));
+}
+
+bool WorkView::meet_faults(bool is_micro_step, const std::function<void()>& tick) {
+  std::chrono::duration<double> delay{0};
+  bool throws = false;
+  bool poisons = false;
+  {
+    std::lock_guard lock(mutex_);
+    delay = std::exchange(delay_, std::chrono::duration<double>{0});
+    throws = std::exchange(throws_, false);
+    if (is_micro_step) poisons = std::exchange(poisons_, false);
+  }
+  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(delay);
+  while (Clock::now() < until) {
+    tick();
+    const auto left = until - Clock::now();
+    std::this_thread::sleep_for(std::min<Clock::duration>(left, std::chrono::milliseconds(50)));
+  }
+  if (throws) throw std::runtime_error("[actor] this fault was injected");
+  return poisons;
+}
+
+bool InspectLane::on_message(const wire::Header& header, std::span<const std::byte> payload) {
+  switch (header.kind) {
+    case wire::Kind::get_mailbox:
+      connection_.reply(header, mailbox_report());
+      return true;
+    case wire::Kind::read_clock:
+      connection_.reply(header, wire::ClockReading{monotonic_ns()});
+      return true;
+    case wire::Kind::inject_fault:
+      view_.inject(wire::decode<wire::InjectFault>(payload));
+      connection_.reply(header, wire::Done{});
+      return true;
+    case wire::Kind::get_tensors:
+      hand_on(header, wire::decode<wire::GetTensors>(payload));
+      return true;
+    case wire::Kind::get_slice:
+      hand_on(header, wire::decode<wire::GetSlice>(payload));
+      return true;
+    case wire::Kind::get_latent_rows:
+      hand_on(header, wire::decode<wire::GetLatentRows>(payload));
+      return true;
+    case wire::Kind::render_latents:
+      hand_on(header, wire::decode<wire::RenderLatents>(payload));
+      return true;
+    default:
+      return false;
+  }
+}
+
+wire::MailboxReport InspectLane::mailbox_report() const {
+  wire::MailboxReport report;
+  std::tie(report.doing, report.doing_seconds) = view_.doing();
+  report.handled = view_.handled();
+  report.total = mailbox_.look(
+      kShownLetters, [&](const Letter& letter) { report.letters.push_back(row_of(letter)); });
+  return report;
+}
+
+void InspectLane::hand_on(const wire::Header& header, Inspection::Question question) {
+  auto inspection = std::make_shared<Inspection>();
+  inspection->header = header;
+  inspection->question = std::move(question);
+  if (!mailbox_.put_between(inspection)) {
+    connection_.reply(header,
+                      wire::Failure{wire::FailureCode::overloaded,
+                                    "[actor] too many look at it already: ask again later"});
+    return;
+  }
+  auto timer = std::make_shared<boost::asio::steady_timer>(io_, kPatience);
+  timer->async_wait([this, timer, inspection](const boost::system::error_code& error) {
+    if (error || !inspection->claim()) return;
+    const auto [doing, seconds] = view_.doing();
+    const std::string inside = doing.empty() ? "busy"
+                                             : "inside " + doing + " for " +
+                                                   std::to_string(static_cast<int>(seconds)) + " s";
+    connection_.reply(
+        inspection->header,
+        wire::Failure{wire::FailureCode::timeout,
+                      "[actor] its work loop is " + inside +
+                          ": tensors are looked at between two tasks, ask again later"});
+  });
+}
+
+wire::TensorRow tensor_row(const std::string& name, const at::Tensor& tensor) {
+  wire::TensorRow row;
+  row.name = name;
+  row.shape = tensor.sizes().vec();
+  row.dtype = c10::toString(tensor.scalar_type());
+  std::transform(row.dtype.begin(), row.dtype.end(), row.dtype.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  if (row.dtype == "float") row.dtype = "float32";
+  if (row.dtype == "half") row.dtype = "float16";
+  if (row.dtype == "long") row.dtype = "int64";
+  if (tensor.numel() == 0) return row;
+  const auto values = tensor.to(at::kCPU, at::kDouble).flatten();
+  const auto finite = values.masked_select(at::isfinite(values));
+  row.not_finite = static_cast<std::uint64_t>(values.numel() - finite.numel());
+  if (finite.numel() == 0) return row;
+  row.mean = finite.mean().item<double>();
+  row.min = finite.min().item<double>();
+  row.max = finite.max().item<double>();
+  return row;
+}
+
+wire::TensorSlice tensor_slice(const at::Tensor& tensor,
+                               const std::vector<wire::SliceRange>& ranges) {
+  if (static_cast<std::int64_t>(ranges.size()) > tensor.dim()) {
+    throw std::invalid_argument("[slice] " + std::to_string(ranges.size()) +
+                                " dimensions, the tensor has " + std::to_string(tensor.dim()));
+  }
+  at::Tensor part = tensor;
+  std::int64_t dimension = 0;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const auto& range = ranges[i];
+    const auto size = tensor.size(static_cast<std::int64_t>(i));
+    const auto placed = [&](std::int64_t index) { return index < 0 ? index + size : index; };
+    const auto refuse = [&] {
+      throw std::invalid_argument("[slice] dimension " + std::to_string(i) + " has " +
+                                  std::to_string(size) + " places, from 0");
+    };
+    const auto begin = range.whole ? 0 : placed(range.begin);
+    if (range.single) {
+      if (begin < 0 || begin >= size) refuse();
+      part = part.select(dimension, begin);
+      continue;
+    }
+    const auto end = range.whole || range.end == 0 ? size : placed(range.end);
+    if (begin < 0 || begin > size || end < begin || end > size) refuse();
+    part = part.slice(dimension++, begin, end);
+  }
+  if (part.numel() > wire::kMaxSliceValues) {
+    throw std::invalid_argument("[slice] " + std::to_string(part.numel()) + " values, at most " +
+                                std::to_string(wire::kMaxSliceValues) + " are shown");
+  }
+  const auto values = part.to(at::kCPU, at::kDouble).contiguous();
+  wire::TensorSlice slice;
+  slice.dtype = tensor_row("", part.flatten().slice(0, 0, 0)).dtype;
+  slice.shape = part.sizes().vec();
+  const auto* data = values.const_data_ptr<double>();
+  slice.values.assign(data, data + values.numel());
+  return slice;
+}
+
+}  // namespace troupe::actors

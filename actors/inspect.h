@@ -1,0 +1,100 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "actors/mailbox.h"
+#include "transport/control/connection.h"
+#include "transport/wire/inspect_messages.h"
+
+namespace troupe::actors {
+
+/// Tensors by name, as `troupe repl` shows them.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// A question that touches tensors: the work loop answers it between two letters. Whoever claims it
+/// first answers it; the second lane does at the deadline.
+struct Inspection {
+  using Question =
+      std::variant<wire::GetTensors, wire::GetSlice, wire::GetLatentRows, wire::RenderLatents>;
+  wire::Header header;
+  Question question;
+
+  bool claim() { return !claimed_.exchange(true); }
+
+ private:
+  std::atomic<bool> claimed_ = false;
+};
+
+/// What the work loop is doing, for those who do not wait for it, and the faults that it is asked
+/// to meet. Thread-safe.
+class WorkView {
+ public:
+  void begin(std::string what);
+  void end();
+  /// Empty when idle; else what, and for how long.
+  std::pair<std::string, double> doing() const;
+  std::uint64_t handled() const { return handled_.load(std::memory_order_relaxed); }
+
+  void inject(const wire::InjectFault& fault);
+  /// Before a task: waits out an injected delay, calling `tick` often, and throws an injected
+  /// exception. True when the task is to meet a value that is not finite.
+  bool meet_faults(bool is_micro_step, const std::function<void()>& tick);
+
+ private:
+  mutable std::mutex mutex_;
+  std::string doing_;
+  std::chrono::steady_clock::time_point since_;
+  std::atomic<std::uint64_t> handled_ = 0;
+  bool throws_ = false;
+  bool poisons_ = false;
+  std::chrono::duration<double> delay_{0};
+};
+
+/// The second lane for those who look: on the control thread. Answers from the mailbox and the view
+/// of the work loop at once, and hands on to the work loop what touches tensors.
+class InspectLane {
+ public:
+  InspectLane(boost::asio::io_context& io, control::Connection& connection, Mailbox& mailbox,
+              WorkView& view)
+      : io_(io), connection_(connection), mailbox_(mailbox), view_(view) {}
+
+  /// True when the message was for it.
+  bool on_message(const wire::Header& header, std::span<const std::byte> payload);
+
+ private:
+  void hand_on(const wire::Header& header, Inspection::Question question);
+  wire::MailboxReport mailbox_report() const;
+
+  boost::asio::io_context& io_;
+  control::Connection& connection_;
+  Mailbox& mailbox_;
+  WorkView& view_;
+};
+
+/// Nanoseconds of this process's monotonic clock.
+std::int64_t monotonic_ns();
+
+/// Mean, least and greatest of the finite values, and how many are not.
+wire::TensorRow tensor_row(const std::string& name, const at::Tensor& tensor);
+/// Throws std::invalid_argument when a range does not fit or too many values are asked for.
+wire::TensorSlice tensor_slice(const at::Tensor& tensor,
+                               const std::vector<wire::SliceRange>& ranges);
+/// "job 3 step 5 patch 1", "job 3 text".
+std::string describe(const wire::Command& command);
+/// The same of any letter: "loading", "beginning job 3", …
+std::string describe(const Letter& letter);
+
+}  // namespace troupe::actors

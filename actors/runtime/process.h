@@ -1,0 +1,80 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "transport/control/blob_channel.h"
+#include "transport/control/connection.h"
+
+namespace troupe::runtime {
+
+struct ProcessOptions {
+  std::string program;           // for its last words: "troupe-actor 3"
+  std::string control_endpoint;  // of the controller
+  std::string blob_endpoint;     // of the controller; "" = needs none
+  wire::Hello hello;
+  std::uint64_t incarnation = 0;  // given by the node agent, so that it knows whom it spawned
+  std::optional<control::ClientKeys> keys;
+  std::shared_ptr<zmq::context_t> context;
+};
+
+/// What every actor's process is: a control thread (this object's io_context) with a link to the
+/// controller, whose heartbeats carry the work loop's own progress. The second lane is here:
+/// messages arrive on the control thread, whatever the work loop is deep in.
+class Process {
+ public:
+  struct Handlers {  // on the control thread
+    std::function<void()> on_ready;
+    std::function<void(const wire::Header&, std::span<const std::byte>)> on_message;
+    /// The process leaves: the work loop and all waiting must come free.
+    std::function<void()> on_stop;
+    /// What the work loop has done so far; from any thread.
+    std::function<std::uint64_t()> progress;
+  };
+
+  explicit Process(ProcessOptions options);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  /// Connects, and runs until `stop`. Answers the process's exit code.
+  int run(Handlers handlers);
+  /// Control thread. Exit code 0 is an orderly end, 2 was never let in, 3 lost the controller.
+  void stop(int exit_code, const std::string& why);
+
+  boost::asio::io_context& io() { return io_; }
+  control::Connection& connection() { return *connection_; }
+  control::BlobStore& blobs() { return blobs_; }
+  std::uint64_t incarnation() const { return options_.incarnation; }
+  bool stopping() const { return stopping_; }
+  /// Runs `action` on the control thread, unless the process is leaving. From any thread.
+  void post(std::function<void(control::Connection&)> action);
+  /// A blob of the controller's. Not from the control thread; waits, at most until the deadline.
+  control::BlobResult fetch_blob(std::uint64_t id, std::uint64_t bytes,
+                                 control::Milliseconds deadline);
+
+ private:
+  void connect();
+  void tick();
+
+  ProcessOptions options_;
+  boost::asio::io_context io_;
+  boost::asio::steady_timer timer_;
+  control::BlobStore blobs_;
+  std::unique_ptr<control::Connection> connection_;
+  std::unique_ptr<control::BlobConnection> blob_connection_;
+  Handlers handlers_;
+  int exit_code_ = 0;
+  bool stopping_ = false;
+};
+
+/// The process ends with the one that spawned it, whatever happens to that one; Ctrl-C is for the
+/// controller. Call first in main.
+void begin_as_child(int parent_pid);
+/// Leaves without waiting for a work loop that may be deep in something: the kernel takes
+/// everything back.
+[[noreturn]] void leave(int code);
+
+}  // namespace troupe::runtime

@@ -1,0 +1,197 @@
+// Several jobs at once on one cluster beside the same jobs one after another: seconds, their ratio,
+// and how much of that time each actor computed. Both ways take turns, on the same actors.
+//
+//     build/bin/throughput [--model DIR] [--jobs 8] [--pp 2] [--rounds 3] [--json]
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "controller/cluster/cluster.h"
+#include "troupe/client.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::minutes kDeadline{10};
+
+struct Options {
+  std::string model = TROUPE_SOURCE_DIR "/examples/demo/model";
+  std::string actor_program;
+  int jobs = 8;
+  int pp = 2;
+  int vae = 1;
+  std::vector<int> stages;
+  int steps = 20;
+  int size = 256;
+  int rounds = 3;
+  int together = 0;  // 0 = as the cluster has it
+  bool json = false;
+};
+
+struct Kind {
+  std::string name;
+  double guidance;
+  int patches;
+};
+
+struct Timing {
+  double seconds = 0;
+  std::map<int, double> busy;  // by rank, seconds
+};
+
+template <class T>
+T take(troupe::Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().what);
+  return std::move(result.value());
+}
+
+troupe::Submission submission(const Options& options, const Kind& kind, int seed) {
+  troupe::Submission submission;
+  auto& request = submission.request;
+  request.prompts = {"a red circle above a blue square on a white background"};
+  request.height = request.width = options.size;
+  request.steps = options.steps;
+  request.guidance_scale = kind.guidance;
+  request.seed = static_cast<std::uint64_t>(seed);
+  if (kind.patches > 1) request.method = "pipefusion";
+  request.num_pipeline_patch = kind.patches;
+  submission.parallelism.pp = options.pp;
+  submission.parallelism.vae = options.vae;
+  submission.parallelism.stages = options.stages;
+  return submission;
+}
+
+void add_busy(Timing& timing, const troupe::JobResult& result) {
+  const auto report = nlohmann::json::parse(result.report);
+  int rank = 0;
+  for (const auto& actor : report.at("actors"))
+    timing.busy[rank++] += actor.at("busy_seconds").get<double>();
+}
+
+Timing measure(troupe::Client& client, const Options& options, const Kind& kind, bool together) {
+  Timing timing;
+  const auto start = Clock::now();
+  std::vector<std::uint64_t> jobs;
+  for (int job = 0; job < options.jobs; ++job) {
+    jobs.push_back(take(client.submit(submission(options, kind, job))));
+    if (!together) add_busy(timing, take(client.wait(jobs.back(), kDeadline)));
+  }
+  if (together) {
+    for (const auto job : jobs)
+      add_busy(timing, take(client.wait(job, kDeadline)));
+  }
+  timing.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return timing;
+}
+
+const Timing& median(std::vector<Timing>& timings) {
+  std::sort(timings.begin(), timings.end(),
+            [](const Timing& a, const Timing& b) { return a.seconds < b.seconds; });
+  return timings[timings.size() / 2];
+}
+
+nlohmann::json busy_shares(const Timing& timing) {
+  auto shares = nlohmann::json::array();
+  for (const auto& [rank, seconds] : timing.busy)
+    shares.push_back(seconds / timing.seconds);
+  return shares;
+}
+
+nlohmann::json compare(troupe::Client& client, const Options& options, const Kind& kind) {
+  measure(client, options, kind, true);  // loads the model and warms up
+  std::vector<Timing> alone, together;
+  std::vector<double> ratios;
+  for (int round = 0; round < options.rounds; ++round) {
+    alone.push_back(measure(client, options, kind, false));
+    together.push_back(measure(client, options, kind, true));
+    ratios.push_back(alone.back().seconds / together.back().seconds);
+  }
+  std::sort(ratios.begin(), ratios.end());
+  const auto& one = median(alone);
+  const auto& all = median(together);
+  return {{"kind", kind.name},
+          {"jobs", options.jobs},
+          {"pp", options.pp},
+          {"one_after_another_seconds", one.seconds},
+          {"together_seconds", all.seconds},
+          {"ratio", ratios[ratios.size() / 2]},
+          {"ratio_worst", ratios.front()},
+          {"ratio_best", ratios.back()},
+          {"busy_one_after_another", busy_shares(one)},
+          {"busy_together", busy_shares(all)}};
+}
+
+std::string percents(const nlohmann::json& shares) {
+  std::string text;
+  for (const double share : shares) {
+    char cell[16];
+    std::snprintf(cell, sizeof cell, "%s%.0f %%", text.empty() ? "" : ", ", 100 * share);
+    text += cell;
+  }
+  return text;
+}
+
+int run(const Options& options) {
+  troupe::cluster::ClusterOptions wanted;
+  wanted.actors = options.pp;
+  wanted.model = options.model;
+  wanted.actor_program = options.actor_program;
+  if (options.together > 0) wanted.max_jobs_together = options.together;
+  troupe::cluster::Cluster cluster(wanted);
+  cluster.wait_ready(std::chrono::minutes(2));
+  auto client = take(troupe::Client::connect(cluster.endpoint()));
+  auto rows = nlohmann::json::array();
+  for (const Kind& kind :
+       {Kind{"exact", 1, 1}, Kind{"exact, guidance", 4.5, 1}, Kind{"pipefusion, 4 patches", 1, 4},
+        Kind{"pipefusion, 4 patches, guidance", 4.5, 4}})
+    rows.push_back(compare(client, options, kind));
+  if (options.json) {
+    std::cout << rows.dump(1) << std::endl;
+    return 0;
+  }
+  std::printf("%d jobs of %d steps, pp %d, 1 thread an actor\n", options.jobs, options.steps,
+              options.pp);
+  std::printf("%-34s%14s%12s%22s   %s\n", "", "in turn s", "at once s", "ratio (worst, best)",
+              "actors computing: in turn | at once");
+  for (const auto& row : rows) {
+    std::printf(
+        "%-34s%14.2f%12.2f%9.2f (%.2f, %.2f)      %s | %s\n",
+        row["kind"].get<std::string>().c_str(), row["one_after_another_seconds"].get<double>(),
+        row["together_seconds"].get<double>(), row["ratio"].get<double>(),
+        row["ratio_worst"].get<double>(), row["ratio_best"].get<double>(),
+        percents(row["busy_one_after_another"]).c_str(), percents(row["busy_together"]).c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app{"Throughput of several jobs at once beside one after another"};
+  app.add_option("--model", options.model, "Model folder in diffusers layout");
+  app.add_option("--actor-program", options.actor_program, "troupe-actor; default: beside this");
+  app.add_option("--jobs", options.jobs)->check(CLI::Range(1, 64));
+  app.add_option("--pp", options.pp)->check(CLI::Range(1, 64));
+  app.add_option("--vae-parallel", options.vae, "Actors that decode together");
+  app.add_option("--stages", options.stages, "Blocks of each stage, as 5,3")->delimiter(',');
+  app.add_option("--steps", options.steps)->check(CLI::Range(1, 1000));
+  app.add_option("--size", options.size, "Pixels of a side")->check(CLI::Range(8, 8192));
+  app.add_option("--rounds", options.rounds)->check(CLI::Range(1, 100));
+  app.add_option("--together", options.together, "Jobs that share the actors at a time");
+  app.add_flag("--json", options.json);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "throughput: %s\n", error.what());
+    return 1;
+  }
+}

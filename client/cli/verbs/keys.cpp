@@ -1,0 +1,145 @@
+#include <filesystem>
+#include <iostream>
+
+#include "client/cli/endpoint.h"
+#include "client/cli/json.h"
+#include "client/cli/table.h"
+#include "client/cli/verb.h"
+#include "transport/control/key_folder.h"
+
+namespace troupe::cli {
+namespace {
+
+class KeysVerb : public Verb {
+ public:
+  explicit KeysVerb(CLI::App& parent)
+      : Verb(parent, "keys",
+             "Make the keys of a cluster that listens on tcp, and say who may come in") {
+    app_->add_option("ACTION", action_, "make (if left out), add, list or remove")->type_name("");
+    app_->add_option("NAME", name_, "With add and remove: the client")->type_name("");
+    add_keys_option(*app_, folder_, "The cluster's folder of keys");
+    app_->add_option("--output", output_,
+                     "With add: the folder to make for the client (default: for-NAME in --keys)")
+        ->type_name("DIR");
+    app_->add_option("--public", public_,
+                     "With add: the public key of a pair that the client made itself")
+        ->type_name("KEY");
+    app_->add_flag("--force", force_, "Overwrite keys that are there already");
+    app_->footer(
+        "`troupe keys` makes a server's pair and a client's, which is allowed in as \"default\".\n"
+        "`add` makes a folder for one client more, to be carried to where it runs; nobody else "
+        "may\n"
+        "see it. `remove` shuts a client out from its next connection on.\n\n"
+        "Examples:\n"
+        "  troupe keys --keys ~/troupe-keys\n"
+        "  troupe start --listen tcp://0.0.0.0:7400 --keys ~/troupe-keys --model DIR\n"
+        "  troupe keys add laptop --keys ~/troupe-keys --output laptop-keys\n"
+        "  troupe status --connect tcp://HOST:7400 --keys laptop-keys");
+  }
+
+  int run() override {
+    if (folder_.empty()) throw UsageError("keys needs --keys DIR, or TROUPE_KEYS");
+    if (action_ == "make") return make();
+    if (action_ == "add") return add();
+    if (action_ == "list") return list();
+    if (action_ == "remove") return remove();
+    throw UsageError("keys \"" + action_ + "\": make, add, list or remove");
+  }
+
+ private:
+  void refuse(std::initializer_list<const char*> options) const {
+    for (const char* option : options) {
+      if (app_->count(option) > 0)
+        throw UsageError(std::string(option) + " does not go with keys " + action_);
+    }
+  }
+  void need_name() const {
+    if (name_.empty()) throw UsageError("keys " + action_ + " needs the client's NAME");
+    if (!control::is_client_name(name_))
+      throw UsageError("keys " + action_ + " \"" + name_ +
+                       "\": a name has 1 to 64 of A-Z a-z 0-9 . _ - and begins with no dot");
+  }
+
+  int make() {
+    refuse({"NAME", "--output", "--public"});
+    const control::KeyFolder keys(folder_);
+    keys.make(force_);
+    tell({{"keys", folder_}, {"server", keys.server().public_key}},
+         "keys      " + folder_ + "\nserver    " + keys.server().public_key +
+             "\nallowed   default (client.key there)\n");
+    return kOk;
+  }
+
+  int add() {
+    need_name();
+    const control::KeyFolder keys(folder_);
+    if (!public_.empty()) {
+      refuse({"--output", "--force"});
+      keys.add({name_, public_});
+      tell({{"name", name_}, {"public", public_}}, "allowed   " + name_ + "\n");
+      return kOk;
+    }
+    for (const auto& client : keys.clients()) {
+      if (client.name == name_)
+        throw CommandError({"failed", folder_ + "/clients: " + name_ +
+                                          " is there already; "
+                                          "`troupe keys remove " +
+                                          name_ + "` takes it away"});
+    }
+    if (output_.empty()) output_ = (std::filesystem::path(folder_) / ("for-" + name_)).string();
+    const std::string key = keys.make_client(output_, force_);
+    keys.add({name_, key});
+    tell({{"name", name_}, {"public", key}, {"keys", output_}},
+         "allowed   " + name_ + "\nkeys      " + output_ + "\n");
+    return kOk;
+  }
+
+  int list() {
+    refuse({"NAME", "--output", "--public", "--force"});
+    const auto clients = control::KeyFolder(folder_).clients();
+    if (json()) {
+      nlohmann::json all = nlohmann::json::array();
+      for (const auto& client : clients)
+        all.push_back({{"name", client.name}, {"public", client.public_key}});
+      print_json({{"clients", all}});
+      return kOk;
+    }
+    std::vector<Row> rows;
+    for (const auto& client : clients)
+      rows.push_back({client.name, client.public_key});
+    std::cout << (rows.empty() ? "nobody is allowed in\n" : table({"NAME", "PUBLIC KEY"}, rows, 0))
+              << std::flush;
+    return kOk;
+  }
+
+  int remove() {
+    refuse({"--output", "--public", "--force"});
+    need_name();
+    control::KeyFolder(folder_).remove(name_);
+    tell({{"removed", name_}}, "removed   " + name_ + " (links that are up stay until they end)\n");
+    return kOk;
+  }
+
+  void tell(const nlohmann::json& document, const std::string& text) const {
+    if (json()) {
+      print_json(document);
+    } else {
+      std::cout << text << std::flush;
+    }
+  }
+
+  std::string action_ = "make";
+  std::string name_;
+  std::string folder_;
+  std::string output_;
+  std::string public_;
+  bool force_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_keys(CLI::App& parent) {
+  return std::make_unique<KeysVerb>(parent);
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,83 @@
+#include <charconv>
+#include <chrono>
+#include <iostream>
+#include <thread>
+
+#include "client/cli/endpoint.h"
+#include "client/cli/json.h"
+#include "client/cli/signals.h"
+#include "client/cli/verb.h"
+#include "troupe/inspect.h"
+
+namespace troupe::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kAskAgain{500};
+constexpr std::uint32_t kMany = 10'000;
+
+class LogsVerb : public Verb {
+ public:
+  explicit LogsVerb(CLI::App& parent)
+      : Verb(parent, "logs", "Print what an actor has written, or the controller has to say") {
+    app_->add_option("WHO", who_, "An actor's ID, or controller (the default)");
+    app_->add_flag("--follow,-f", follow_, "Go on as more comes, until Ctrl-C");
+    app_->add_option("--lines", lines_, "The last lines only")
+        ->check(quiet(CLI::Range(1U, kMany)))
+        ->type_name("N")
+        ->capture_default_str();
+    add_connect_option(*app_, target_);
+    app_->footer(
+        "The cluster remembers the last lines of every actor, those of its earlier processes too. "
+        "What is\nolder is in the folder of `troupe start --keep-logs`.");
+  }
+
+  int run() override {
+    const bool controller = who_ == "controller";
+    const std::int64_t who = controller ? -1 : static_cast<std::int64_t>(checked_actor());
+    if (follow_ && json()) throw UsageError("--follow does not go with --json");
+    Inspector inspector = connect_inspector(target_);
+    SignalWatch signals;
+    LogInfo info = take(inspector.logs(who, 0, lines_));
+    if (json()) {
+      print_json({{"who", who_}, {"last", info.last}, {"lines", info.lines}});
+      return kOk;
+    }
+    print(info);
+    while (follow_ && signals.caught() == 0) {
+      std::this_thread::sleep_for(kAskAgain);
+      info = take(inspector.logs(who, info.last, kMany));
+      print(info);
+    }
+    return signals.caught() == 0 || signals.caught() == SIGINT ? kOk : signals.exit_code();
+  }
+
+ private:
+  std::uint32_t checked_actor() const {
+    std::uint32_t actor = 0;
+    const auto [end, error] = std::from_chars(who_.data(), who_.data() + who_.size(), actor);
+    if (error == std::errc() && end == who_.data() + who_.size()) return actor;
+    throw UsageError("logs \"" + who_ +
+                     "\": WHO is controller, or an actor's ID as `troupe status` "
+                     "shows it");
+  }
+
+  static void print(const LogInfo& info) {
+    for (const std::string& line : info.lines)
+      std::cout << line << "\n";
+    std::cout << std::flush;
+    if (!std::cout.good()) throw std::runtime_error("standard output cannot be written");
+  }
+
+  std::string who_ = "controller";
+  bool follow_ = false;
+  std::uint32_t lines_ = 100;
+  Target target_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_logs(CLI::App& parent) {
+  return std::make_unique<LogsVerb>(parent);
+}
+
+}  // namespace troupe::cli

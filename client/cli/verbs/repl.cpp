@@ -1,0 +1,52 @@
+#include "client/repl/repl.h"
+
+#include <unistd.h>
+
+#include <iostream>
+
+#include "client/cli/endpoint.h"
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+class ReplVerb : public Verb {
+ public:
+  explicit ReplVerb(CLI::App& parent)
+      : Verb(parent, "repl", "A console on a running cluster: look inside, pause, step, break") {
+    app_->add_option("ENDPOINT", place_, "Where the controller listens; as --connect");
+    add_connect_option(*app_, target_);
+    app_->add_option("-c", commands_, "Run these commands, parted by ;, and leave")
+        ->type_name("COMMANDS");
+    app_->footer(
+        "Commands come from the terminal, from -c, or from standard input when that is no "
+        "terminal. "
+        "Then the\nexit code is 1 when one failed. `help` lists them.\n\n"
+        "Examples:\n"
+        "  troupe repl\n"
+        "  troupe repl -c \"actors; jobs\"\n"
+        "  troupe repl -c \"pause 3; step 3; tensors 0 3; resume 3\"");
+  }
+
+  int run() override {
+    if (json()) throw UsageError("repl prints no JSON: status, jobs and timeline do");
+    if (!place_.empty()) target_.endpoint = place_;
+    target_.endpoint = checked_endpoint(target_.endpoint);
+    if (app_->count("-c") > 0) return repl::run_commands(target_, commands_);
+    if (isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) return repl::run_console(target_);
+    return repl::run_script(target_, std::cin);
+  }
+
+ private:
+  std::string place_;
+  Target target_;
+  std::string commands_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_repl(CLI::App& parent) {
+  return std::make_unique<ReplVerb>(parent);
+}
+
+}  // namespace troupe::cli

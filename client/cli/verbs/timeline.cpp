@@ -1,0 +1,60 @@
+#include <iostream>
+
+#include "client/cli/endpoint.h"
+#include "client/cli/files.h"
+#include "client/cli/json.h"
+#include "client/cli/verb.h"
+#include "troupe/inspect.h"
+
+namespace troupe::cli {
+namespace {
+
+class TimelineVerb : public Verb {
+ public:
+  explicit TimelineVerb(CLI::App& parent)
+      : Verb(parent, "timeline", "Write what ran when, for Perfetto") {
+    app_->add_option("ID", id_, "The job, as `troupe jobs` names it, or all");
+    app_->add_option("-o,--output", output_, "Trace file; - = standard output")
+        ->type_name("FILE.json")
+        ->capture_default_str();
+    add_connect_option(*app_, target_);
+    app_->footer(
+        "A row an actor, a slice a micro-step with its waits inside, arrows for tensors. Open it "
+        "at\n"
+        "https://ui.perfetto.dev or chrome://tracing. A job that runs is shown as far as it is.");
+  }
+
+  int run() override {
+    const std::uint64_t job = id_ == "all" ? 0 : checked_job_id("timeline", id_);
+    if (id_ == "0") throw UsageError("timeline: jobs are numbered from 1");
+    const bool to_file = output_ != "-";
+    if (!to_file && json()) throw UsageError("--output - and --json both want standard output");
+    if (to_file) check_writable("--output", output_);
+    Inspector inspector = connect_inspector(target_);
+    const std::string trace = take(inspector.timeline(job));
+    if (!to_file) {
+      std::cout << trace;
+      return kOk;
+    }
+    write_file(output_, trace);
+    if (json()) {
+      print_json({{"job", job}, {"output", output_}, {"bytes", trace.size()}});
+    } else {
+      std::cout << output_ << "\n";
+    }
+    return kOk;
+  }
+
+ private:
+  std::string id_;
+  std::string output_ = "trace.json";
+  Target target_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_timeline(CLI::App& parent) {
+  return std::make_unique<TimelineVerb>(parent);
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,327 @@
+#pragma once
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
+#include <optional>
+
+#include "troupe/actor_future.h"
+
+/// Actors of your own: objects of C++ classes, each in a process of its own somewhere in the
+/// cluster, called through typed handles. docs/actors.md shows the whole way. Only the standard
+/// library is needed to include this.
+///
+///   auto counter = client.actors().spawn<Counter>({.name = "hits"}, std::int64_t{0});
+///   auto sum = counter.value().call<&Counter::add>(2).wait(1s);
+namespace troupe {
+
+/// Where an actor may live.
+struct Resources {
+  int gpus = 0;      // whole ones, reserved while it lives
+  double cores = 0;  // 0 = reserves none
+};
+
+struct SpawnOptions {
+  std::string name = {};  // unique in the cluster while it lives
+  bool detached = false;  // outlives the one that spawned it
+  Resources resources = {};
+  /// pack: the fullest host that has room; spread: the emptiest; together: where the first actor of
+  /// `group` lives.
+  std::string placement = "pack";
+  std::string group = {};  // what spread and together look at; "" = all actors
+  int max_restarts = 0;    // how often its constructor runs again after a death; -1 = always
+  Milliseconds deadline = std::chrono::seconds(30);  // until its constructor has run
+};
+
+/// An actor of the cluster, as `list` tells of it.
+struct UserActorInfo {
+  std::uint64_t id = 0;
+  std::string name, class_name, state;  // starting | running | restarting | dead
+  std::string host;
+  std::uint32_t pid = 0;
+  bool detached = false;
+  std::uint64_t restarts = 0;
+  Resources resources;
+  std::vector<int> gpus;
+  std::string owner;  // "client", "actor 3" or "" when detached
+  std::string cause;  // of its last death
+};
+
+struct ActorMethodInfo {
+  std::string name, arguments, result;  // types as in "int64, list<string>"
+};
+struct ActorClassInfo {
+  std::string name, arguments;  // of the constructor
+  bool needs_torch = false;
+  std::vector<ActorMethodInfo> methods;
+  std::string plugin;  // file
+};
+
+/// How an actor ended.
+struct Death {
+  std::uint64_t actor = 0;
+  std::string name, class_name;
+  std::string cause;  // one line: signal or exit code, method, last log line
+  int signal = 0;     // 0 = none
+  int exit_code = 0;
+  std::string method;            // that it was in; "" = none
+  std::vector<std::string> log;  // its last lines
+  bool restarting = false;       // a new incarnation is on its way
+};
+
+namespace detail {
+
+struct CallRequest {
+  std::uint64_t actor = 0;
+  std::string method;
+  std::uint64_t types = 0;
+  const MethodRow* row = nullptr;  // for the text of a refusal; lives as long as the program
+  bool text = false;               // arguments are a JSON array
+  /// Arguments as bytes; where a future stands its result comes in between.
+  std::string arguments;
+  struct Hole {
+    std::size_t at = 0;  // in `arguments`
+    std::shared_ptr<CallState> future;
+  };
+  std::vector<Hole> holes;
+  Milliseconds deadline{60'000};
+};
+
+struct SpawnRequest {
+  std::string class_name;
+  std::uint64_t types = 0;
+  std::string arguments;
+  bool get_or_create = false;
+  SpawnOptions options;
+};
+
+/// What makes calls: of a client, or of an actor. Thread-safe.
+class Caller : public std::enable_shared_from_this<Caller> {
+ public:
+  virtual ~Caller() = default;
+  virtual bool on_own_thread() const = 0;
+  virtual std::shared_ptr<CallState> call(CallRequest request) = 0;
+  /// Ends with the actor's id as a value.
+  virtual std::shared_ptr<CallState> spawn(SpawnRequest request) = 0;
+  virtual Result<std::uint64_t> find(const std::string& name, const std::string& class_name,
+                                     Milliseconds deadline) = 0;
+  virtual Result<Unit> kill(std::uint64_t actor, bool restart) = 0;
+  virtual Result<std::vector<UserActorInfo>> list() = 0;
+  virtual Result<std::vector<ActorClassInfo>> classes() = 0;
+  virtual Result<Unit> watch(std::uint64_t actor, std::function<void(const Death&)> told) = 0;
+};
+
+inline bool waits_for_itself(const Caller& caller) {
+  return caller.on_own_thread();
+}
+
+template <class T>
+struct IsFuture : std::false_type {};
+template <class R>
+struct IsFuture<Future<R>> : std::true_type {};
+
+/// Writes one argument as a P; a future leaves a hole.
+template <class P, class A>
+void pack_argument(CallRequest& request, ValueWriter& out, A&& argument) {
+  using Given = std::remove_cvref_t<A>;
+  if constexpr (IsFuture<Given>::value) {
+    static_assert(std::is_same_v<typename Given::Type, P>,
+                  "the future's result is not the argument's type");
+    request.holes.push_back({out.size(), argument.state()});
+  } else {
+    static_assert(std::is_convertible_v<A&&, P>, "this argument has not the method's type");
+    if constexpr (std::is_same_v<Given, P>) {
+      Value<P>::write(out, argument);
+    } else {
+      Value<P>::write(out, static_cast<P>(std::forward<A>(argument)));
+    }
+  }
+}
+
+}  // namespace detail
+
+/// A typed reference to an actor: small, copied freely, may be an argument or a result.
+template <class T>
+class ActorHandle {
+ public:
+  ActorHandle() = default;
+  ActorHandle(std::uint64_t id, std::shared_ptr<detail::Caller> caller)
+      : id_(id), caller_(std::move(caller)) {}
+
+  std::uint64_t id() const { return id_; }
+  bool valid() const { return id_ != 0 && caller_; }
+
+  /// Calls a method with arguments of its types, or futures of them: `call<&Counter::add>(2)`.
+  /// Calls of one caller to one actor run in their order, each at most once. Never waits. The
+  /// class's header is enough; its methods need not be linked.
+  template <auto M, class... A>
+  Future<typename detail::MethodOf<decltype(M)>::Result> call(A&&... arguments) const {
+    return send<decltype(M)>(&detail::method_row<T, M>(), std::forward<A>(arguments)...);
+  }
+  /// The same with the method as an argument: `call(&Counter::add, 2)`. The program must have the
+  /// class's methods (inline, or linked).
+  template <class M, class... A>
+  requires std::is_member_function_pointer_v<M> Future<typename detail::MethodOf<M>::Result> call(
+      M method, A&&... arguments)
+  const { return send<M>(detail::find_method<T>(method), std::forward<A>(arguments)...); }
+
+  /// The same actor with another deadline for its calls (60 s otherwise).
+  ActorHandle within(Milliseconds deadline) const {
+    ActorHandle other = *this;
+    other.deadline_ = deadline;
+    return other;
+  }
+  /// Ends the process for sure. With `restart` its constructor runs again, if it has restarts left.
+  Result<Unit> kill(bool restart = false) const { return caller_->kill(id_, restart); }
+  /// Tells of every death from now on, on the caller's own thread; do not block it.
+  Result<Unit> monitor(std::function<void(const Death&)> told) const {
+    return caller_->watch(id_, std::move(told));
+  }
+
+ private:
+  template <class M, class... A>
+  Future<typename detail::MethodOf<M>::Result> send(const detail::MethodRow* row,
+                                                    A&&... arguments) const {
+    using Types = detail::MethodOf<M>;
+    using Parameters = typename Types::Arguments;
+    static_assert(sizeof...(A) == std::tuple_size_v<Parameters>,
+                  "the method takes another number of arguments");
+    if (!row || !caller_) {
+      const std::string why = !caller_ ? "[actor] the handle is empty"
+                                       : std::string("[actor] ") + ActorClass<T>::kName +
+                                             ": TROUPE_ACTOR does not name the method";
+      auto state = std::make_shared<detail::CallState>(caller_);
+      state->finish({.error = {"bad_request", why}});
+      return Future<typename Types::Result>(std::move(state));
+    }
+    detail::CallRequest request;
+    request.actor = id_;
+    request.method = row->name;
+    request.types = row->types;
+    request.row = row;
+    request.deadline = deadline_;
+    ValueWriter out;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (detail::pack_argument<std::tuple_element_t<I, Parameters>>(request, out,
+                                                                  std::forward<A>(arguments)),
+       ...);
+    }
+    (std::index_sequence_for<A...>());
+    request.arguments = out.take();
+    return Future<typename Types::Result>(caller_->call(std::move(request)));
+  }
+
+  std::uint64_t id_ = 0;
+  std::shared_ptr<detail::Caller> caller_;
+  Milliseconds deadline_{60'000};
+};
+
+template <class T>
+struct Value<ActorHandle<T>> {
+  static void write(ValueWriter& out, const ActorHandle<T>& handle) {
+    Value<std::uint64_t>::write(out, handle.id());
+  }
+  static void read(ValueReader& in, ActorHandle<T>& handle) {
+    std::uint64_t id = 0;
+    Value<std::uint64_t>::read(in, id);
+    handle = ActorHandle<T>(id, in.caller());
+  }
+  static void name(std::string& out, int) {
+    out += std::string("actor<") + ActorClass<T>::kName + ">";
+  }
+};
+
+/// The actors of a cluster: of `Client::actors()`, or of an actor's own context. Thread-safe,
+/// copied freely; must not outlive the client.
+class Actors {
+ public:
+  explicit Actors(std::shared_ptr<detail::Caller> caller) : caller_(std::move(caller)) {}
+
+  /// Starts an actor and waits until its constructor has run. Errors: bad_request (no such class,
+  /// wrong types, bad option), refused (name taken), overloaded (no host has the resources),
+  /// exception (of the constructor), died, timeout, lost.
+  template <class T, class... A>
+  Result<ActorHandle<T>> spawn(const SpawnOptions& options, A&&... arguments) {
+    return spawn_later<T>(options, std::forward<A>(arguments)...)
+        .wait(options.deadline + std::chrono::seconds(5));
+  }
+  /// As `spawn`, without waiting: several actors start at once.
+  template <class T, class... A>
+  Future<ActorHandle<T>> spawn_later(const SpawnOptions& options, A&&... arguments) {
+    return start<T>(options, false, std::forward<A>(arguments)...);
+  }
+  /// The actor of that name and class. Errors: not_found, bad_request (of another class), timeout.
+  template <class T>
+  Result<ActorHandle<T>> get(const std::string& name,
+                             Milliseconds deadline = std::chrono::seconds(30)) {
+    auto id = caller_->find(name, ActorClass<T>::kName, deadline);
+    if (!id) return id.error();
+    return handle<T>(id.value());
+  }
+  /// The actor of `options.name`; made if there is none. Two that ask at once get the same one.
+  template <class T, class... A>
+  Result<ActorHandle<T>> get_or_create(const SpawnOptions& options, A&&... arguments) {
+    return start<T>(options, true, std::forward<A>(arguments)...)
+        .wait(options.deadline + std::chrono::seconds(5));
+  }
+  template <class T>
+  ActorHandle<T> handle(std::uint64_t id) const {
+    return ActorHandle<T>(id, caller_);
+  }
+
+  Result<std::vector<UserActorInfo>> list() { return caller_->list(); }
+  Result<std::vector<ActorClassInfo>> classes() { return caller_->classes(); }
+  Result<Unit> kill(std::uint64_t actor, bool restart = false) {
+    return caller_->kill(actor, restart);
+  }
+  Result<Unit> monitor(std::uint64_t actor, std::function<void(const Death&)> told) {
+    return caller_->watch(actor, std::move(told));
+  }
+  /// For people: a method by its name, arguments as a JSON array, the result as JSON. The actor's
+  /// process reads and writes it by the types of the class.
+  Result<std::string> call_text(std::uint64_t actor, const std::string& method,
+                                const std::string& json_arguments, Milliseconds deadline);
+  /// The id of a named actor of any class.
+  Result<std::uint64_t> find(const std::string& name,
+                             Milliseconds deadline = std::chrono::seconds(30)) {
+    return caller_->find(name, "", deadline);
+  }
+  const std::shared_ptr<detail::Caller>& caller() const { return caller_; }
+
+ private:
+  template <class T, class... A>
+  Future<ActorHandle<T>> start(const SpawnOptions& options, bool get_or_create, A&&... arguments) {
+    using Parameters = detail::ConstructorArguments<T>;
+    static_assert(sizeof...(A) == std::tuple_size_v<Parameters>,
+                  "TROUPE_ACTOR names another number of arguments");
+    detail::CallRequest packed;
+    ValueWriter out;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (detail::pack_argument<std::tuple_element_t<I, Parameters>>(packed, out,
+                                                                  std::forward<A>(arguments)),
+       ...);
+    }
+    (std::index_sequence_for<A...>());
+    static_assert(!(detail::IsFuture<std::remove_cvref_t<A>>::value || ...),
+                  "a constructor takes no futures: wait for them first");
+    return Future<ActorHandle<T>>(
+        caller_->spawn({ActorClass<T>::kName, detail::constructor_types<T>(), out.take(),
+                        get_or_create, options}));
+  }
+
+  std::shared_ptr<detail::Caller> caller_;
+};
+
+inline Result<std::string> Actors::call_text(std::uint64_t actor, const std::string& method,
+                                             const std::string& json_arguments,
+                                             Milliseconds deadline) {
+  detail::CallRequest request;
+  request.actor = actor;
+  request.method = method;
+  request.text = true;
+  request.arguments = json_arguments;
+  request.deadline = deadline;
+  return Future<std::string>(caller_->call(std::move(request)))
+      .wait(deadline + std::chrono::seconds(1));
+}
+
+}  // namespace troupe

@@ -1,0 +1,131 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "troupe/client.h"
+
+/// Seeing inside a running cluster: what `troupe repl`, `troupe timeline` and `troupe logs` are
+/// made of. Only the standard library is needed to include it.
+namespace troupe {
+
+/// One entry of an actor's ordered mailbox.
+struct MailboxEntry {
+  std::string what;       // micro-step, receive, text, decode, load, connect, …
+  std::uint64_t job = 0;  // 0 = of no job
+  int step = -1;
+  int patch = -1;  // -1 = the whole picture
+  int part = 0;
+};
+
+struct MailboxInfo {
+  std::string doing;                  // "job 3 step 5 patch 1"; empty when idle
+  double doing_seconds = 0;           // since that began
+  std::uint64_t total = 0;            // entries that wait
+  std::uint64_t handled = 0;          // entries since the process began
+  std::vector<MailboxEntry> letters;  // the first of them, in order
+};
+
+struct TensorInfo {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::string dtype;
+  double mean = 0;  // of the finite values
+  double min = 0;
+  double max = 0;
+  std::uint64_t not_finite = 0;
+};
+
+struct TensorsInfo {
+  std::string at;  // the job's last task there: "step 5 patch 1"
+  std::vector<TensorInfo> tensors;
+};
+
+/// Of one dimension: all of it, [begin, end), or one index, after which the dimension is gone.
+/// Negative numbers count from the end.
+struct SliceRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  bool whole = true;
+  bool single = false;
+  bool operator==(const SliceRange&) const = default;
+};
+
+struct TensorValues {
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::vector<double> values;  // row-major
+};
+
+/// A job's latents as they are now. The steps are those that the least and the most advanced rows
+/// have completed, from 0; -1 = the noise. They differ while a job runs that goes patch by patch.
+struct LatentsNow {
+  int first_step = -1;
+  int last_step = -1;
+  Latents latents;
+};
+struct PictureNow {
+  int first_step = -1;
+  int last_step = -1;
+  std::string png;  // of the first picture, rough
+};
+
+struct LogInfo {
+  std::uint64_t last = 0;  // number of the newest line; the first ever is 1
+  std::vector<std::string> lines;
+};
+
+enum class JobAction { pause, step, resume };
+enum class Fault {
+  kill,        // SIGKILL
+  stop,        // SIGSTOP, and SIGCONT after some seconds
+  exception,   // the actor's next task throws
+  not_finite,  // its next micro-step meets a NaN
+  delay,       // its next task begins some seconds later
+};
+
+/// A connection for looking. Thread-safe. Every call answers within half a minute; blobs may take
+/// longer. Errors as of Client: not_found (no such actor, job, tensor), bad_request, timeout, lost.
+class Inspector {
+ public:
+  static Result<Inspector> connect(const std::string& endpoint,
+                                   std::chrono::milliseconds timeout = std::chrono::seconds(5),
+                                   const std::string& keys = {});
+  Inspector(Inspector&&) noexcept;
+  Inspector& operator=(Inspector&&) noexcept;
+  ~Inspector();
+
+  /// Answered at once, also while the actor's work loop is inside a long task.
+  Result<MailboxInfo> mailbox(std::uint32_t actor);
+  /// What the job keeps at the actor, looked at between two entries of its mailbox.
+  Result<TensorsInfo> tensors(std::uint32_t actor, std::uint64_t job);
+  /// Up to 4096 values of one of these tensors.
+  Result<TensorValues> slice(std::uint32_t actor, std::uint64_t job, const std::string& name,
+                             const std::vector<SliceRange>& ranges);
+  Result<LatentsNow> latents(std::uint64_t job);
+  Result<PictureNow> picture(std::uint64_t job);
+
+  Result<std::string> control(std::uint64_t job, JobAction action);
+  /// `seconds` of stop and delay.
+  Result<std::string> inject(std::uint32_t actor, Fault fault, double seconds = 0);
+
+  /// JSON: the job's task graph and where each task is.
+  Result<std::string> graph(std::uint64_t job);
+  /// JSON of Chrome trace events, which Perfetto opens; job 0 = all that are remembered.
+  Result<std::string> timeline(std::uint64_t job);
+  /// JSON: flight records of the last failures; of one job where `job` is not 0.
+  Result<std::string> failures(std::uint64_t job = 0);
+
+  /// What an actor's process has written, or with actor -1 what the controller has to say: the last
+  /// `lines` of those after number `after`.
+  Result<LogInfo> logs(std::int64_t actor, std::uint64_t after = 0, std::uint32_t lines = 100);
+
+ private:
+  struct Impl;
+  explicit Inspector(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <map>
+
+#include "client/cli/suggest.h"
+#include "client/cli/table.h"
+#include "client/cli/verb.h"
+#include "client/repl/command.h"
+#include "client/repl/session.h"
+#include "client/repl/slice_text.h"
+
+namespace troupe::repl {
+namespace {
+
+using cli::Row;
+using cli::take;
+using cli::UsageError;
+
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.5g", value);
+  return text;
+}
+
+std::string optional_text(int number) {
+  return number < 0 ? "-" : std::to_string(number);
+}
+
+void mailbox(Session& session, const Words& words) {
+  const auto actor = actor_of(words[0]);
+  const MailboxInfo info = take(session.inspector().mailbox(actor));
+  std::cout << "actor " << actor << ": ";
+  if (info.doing.empty()) {
+    std::cout << "idle";
+  } else {
+    std::cout << info.doing << " since " << cli::duration_text(info.doing_seconds);
+  }
+  std::cout << "; " << info.total << " waiting, " << info.handled << " handled\n";
+  std::vector<Row> rows;
+  for (const MailboxEntry& letter : info.letters) {
+    rows.push_back({letter.what, letter.job == 0 ? "-" : std::to_string(letter.job),
+                    optional_text(letter.step),
+                    letter.step >= 0 && letter.patch < 0 ? "whole" : optional_text(letter.patch),
+                    letter.step >= 0 ? std::to_string(letter.part) : "-"});
+  }
+  if (!rows.empty())
+    std::cout << cli::table({"LETTER", "JOB", "STEP", "PATCH", "PART"}, rows, cli::output_width());
+  if (info.total > info.letters.size())
+    std::cout << "and " << info.total - info.letters.size() << " more\n";
+}
+
+void tensors(Session& session, const Words& words) {
+  const auto actor = actor_of(words[0]);
+  const auto job = job_of(words[1]);
+  const TensorsInfo info = take(session.inspector().tensors(actor, job));
+  std::cout << "job " << job << " at actor " << actor << ", after "
+            << (info.at.empty() ? "nothing yet" : info.at) << "\n";
+  std::vector<Row> rows;
+  for (const TensorInfo& tensor : info.tensors) {
+    rows.push_back({tensor.name, shape_text(tensor.shape), tensor.dtype, number_text(tensor.mean),
+                    number_text(tensor.min), number_text(tensor.max),
+                    tensor.not_finite == 0 ? "-" : std::to_string(tensor.not_finite)});
+  }
+  std::cout << cli::table({"NAME", "SHAPE", "DTYPE", "MEAN", "MIN", "MAX", "NOT FINITE"}, rows,
+                          cli::output_width());
+}
+
+void slice(Session& session, const Words& words) {
+  const auto ranges = words.size() > 3 ? parse_slice(words[3]) : std::vector<SliceRange>{};
+  const auto values =
+      take(session.inspector().slice(actor_of(words[0]), job_of(words[1]), words[2], ranges));
+  std::cout << values.dtype << " " << shape_text(values.shape) << "\n"
+            << values_text(values) << "\n";
+}
+
+const std::map<std::string, Fault> kFaults = {{"kill", Fault::kill},
+                                              {"stop", Fault::stop},
+                                              {"exception", Fault::exception},
+                                              {"nan", Fault::not_finite},
+                                              {"delay", Fault::delay}};
+
+void inject(Session& session, const Words& words) {
+  const auto fault = kFaults.find(words[0]);
+  if (fault == kFaults.end())
+    throw UsageError("fault \"" + words[0] + "\": kill, stop, exception, nan or delay");
+  const bool lasts = fault->second == Fault::stop || fault->second == Fault::delay;
+  if (lasts != (words.size() == 3)) {
+    throw UsageError("usage: inject " + words[0] + " ACTOR" + (lasts ? " SECONDS" : ""));
+  }
+  const auto actor = actor_of(words[1]);
+  std::cout << take(session.inspector().inject(actor, fault->second,
+                                               lasts ? seconds_of(words[2]) : 0))
+            << "\n";
+}
+
+void logs(Session& session, const Words& words) {
+  const bool controller = words.empty() || words[0] == "controller";
+  const auto speaker = controller ? std::int64_t{-1} : std::int64_t{actor_of(words[0])};
+  std::uint32_t lines = 50;
+  if (words.size() > 1)
+    lines = static_cast<std::uint32_t>(std::min<std::uint64_t>(job_of(words[1]), 100'000));
+  const LogInfo info = take(session.inspector().logs(speaker, 0, lines));
+  for (const std::string& line : info.lines)
+    std::cout << line << "\n";
+  if (info.lines.empty())
+    std::cout << (controller ? "the controller" : "actor " + words[0]) << " has said nothing\n";
+}
+
+}  // namespace
+
+std::vector<Command> actor_commands() {
+  return {
+      {.name = "mailbox",
+       .arguments = "ACTOR",
+       .summary = "what an actor is doing and what waits in its mailbox",
+       .details = "Answered at once, also while the actor is inside a long task.",
+       .completes = {Argument::actor},
+       .least = 1,
+       .most = 1,
+       .run = mailbox},
+      {.name = "tensors",
+       .arguments = "ACTOR JOB",
+       .summary = "what a job keeps at an actor: K,V, latents, caption, transfers",
+       .details =
+           "Looked at between two entries of the actor's mailbox; when it is inside one for long,\n"
+           "the answer says so.",
+       .completes = {Argument::actor, Argument::job},
+       .least = 2,
+       .most = 2,
+       .run = tensors},
+      {.name = "slice",
+       .arguments = "ACTOR JOB NAME [SLICE]",
+       .summary = "values of one of these tensors, as slice 0 3 latents [0,0,:4,:4]",
+       .details = "NAME as `tensors` shows it, in quotes where it has spaces. SLICE has for each "
+                  "dimension\n"
+                  "an index, i:k or :, at most 4096 values in all.",
+       .completes = {Argument::actor, Argument::job, Argument::tensor},
+       .least = 3,
+       .most = 4,
+       .run = slice},
+      {.name = "inject",
+       .arguments = "FAULT ACTOR [SECONDS]",
+       .summary = "a fault: kill, stop, exception, nan or delay",
+       .details = "  inject kill ACTOR           SIGKILL\n"
+                  "  inject stop ACTOR SECONDS   SIGSTOP, then SIGCONT\n"
+                  "  inject exception ACTOR      its next task throws\n"
+                  "  inject nan ACTOR            its next micro-step meets a NaN\n"
+                  "  inject delay ACTOR SECONDS  its next task begins later",
+       .completes = {Argument::fault, Argument::actor},
+       .least = 2,
+       .most = 3,
+       .run = inject},
+      {.name = "logs",
+       .arguments = "[ACTOR|controller] [LINES]",
+       .summary = "what an actor's process has written, or the controller has to say",
+       .details = {},
+       .completes = {Argument::speaker},
+       .most = 2,
+       .run = logs},
+  };
+}
+
+}  // namespace troupe::repl

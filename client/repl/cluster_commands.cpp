@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "client/cli/progress.h"
+#include "client/cli/table.h"
+#include "client/cli/verb.h"
+#include "client/repl/command.h"
+#include "client/repl/session.h"
+
+namespace troupe::repl {
+namespace {
+
+using cli::bytes_text;
+using cli::Overflow;
+using cli::Row;
+using cli::take;
+
+void print(const Row& heads, const std::vector<Row>& rows, const std::string& none,
+           Overflow overflow = Overflow::shorten) {
+  if (rows.empty()) {
+    std::cout << none << "\n";
+  } else {
+    std::cout << cli::table(heads, rows, cli::output_width(), overflow);
+  }
+}
+
+void nodes(Session& session, const Words&) {
+  const ClusterInfo cluster = take(session.client().status());
+  struct Node {
+    int actors = 0;
+    int ready = 0;
+    std::uint64_t restarts = 0;
+    std::uint64_t memory = 0;
+    std::set<std::string> devices;
+  };
+  std::map<std::string, Node> nodes;
+  nodes[cluster.host];
+  for (const ActorInfo& actor : cluster.actors) {
+    Node& node = nodes[actor.host];
+    ++node.actors;
+    if (actor.state == "ready" || actor.state == "busy") ++node.ready;
+    node.restarts += actor.restarts;
+    node.memory += actor.memory_bytes;
+    node.devices.insert(actor.device);
+  }
+  std::vector<Row> rows;
+  for (const auto& [host, node] : nodes) {
+    std::string devices;
+    for (const auto& device : node.devices)
+      devices.append(devices.empty() ? "" : " ").append(device);
+    rows.push_back({host, std::to_string(node.actors), std::to_string(node.ready),
+                    std::to_string(node.restarts), bytes_text(node.memory),
+                    devices.empty() ? "-" : devices,
+                    host == cluster.host ? "controller, pid " + std::to_string(cluster.pid) : "-"});
+  }
+  print({"HOST", "ACTORS", "READY", "RESTARTS", "MEMORY", "DEVICES", "ALSO"}, rows, "no hosts");
+}
+
+void actors(Session& session, const Words&) {
+  const ClusterInfo cluster = take(session.client().status());
+  std::vector<Row> rows;
+  for (const ActorInfo& actor : cluster.actors) {
+    rows.push_back({std::to_string(actor.id), actor.state, actor.host, std::to_string(actor.pid),
+                    actor.device, std::to_string(actor.restarts), bytes_text(actor.memory_bytes),
+                    actor.doing.empty() ? "-" : actor.doing});
+  }
+  print({"ID", "STATE", "HOST", "PID", "DEVICE", "RESTARTS", "MEMORY", "DOING"}, rows, "no actors");
+}
+
+void groups(Session& session, const Words&) {
+  const ClusterInfo cluster = take(session.client().status());
+  std::map<std::pair<std::string, std::vector<int>>, std::map<int, std::uint32_t>> members;
+  for (const ActorInfo& actor : cluster.actors) {
+    for (const GroupInfo& group : actor.groups) {
+      if (group.ranks.size() > 1)
+        members[{group.axis, group.ranks}][group.rank_in_group] = actor.id;
+    }
+  }
+  std::vector<Row> rows;
+  const auto joined = [](const auto& numbers, const auto& text_of) {
+    std::string text;
+    for (const auto& number : numbers)
+      text.append(text.empty() ? "" : " ").append(text_of(number));
+    return text;
+  };
+  for (const auto& [group, actors] : members) {
+    rows.push_back({group.first,
+                    joined(group.second, [](int rank) { return std::to_string(rank); }),
+                    joined(actors, [](const auto& one) { return std::to_string(one.second); })});
+  }
+  print({"AXIS", "RANKS", "ACTORS"}, rows, "no groups: no job has needed one yet");
+}
+
+Row job_row(const JobInfo& job) {
+  return {std::to_string(job.id),
+          job.state,
+          std::to_string(job.step) + "/" + std::to_string(job.steps),
+          std::to_string(job.pictures),
+          cli::duration_text(job.seconds),
+          cli::shorten(job.prompt, 48),
+          job.cause};
+}
+
+void jobs(Session& session, const Words&) {
+  std::vector<Row> rows;
+  for (const JobInfo& job : take(session.client().jobs()))
+    rows.push_back(job_row(job));
+  print({"ID", "STATE", "STEP", "PICTURES", "TIME", "PROMPT", "CAUSE"}, rows, "no jobs");
+}
+
+void queue(Session& session, const Words&) {
+  std::vector<Row> rows;
+  for (const JobInfo& job : take(session.client().jobs())) {
+    if (job.state != "queued") continue;
+    rows.push_back({std::to_string(job.id), std::to_string(job.pictures),
+                    cli::duration_text(job.seconds), cli::shorten(job.prompt, 60)});
+  }
+  print({"ID", "PICTURES", "WAITS", "PROMPT"}, rows, "no job waits");
+}
+
+void one_failure(const nlohmann::json& failure) {
+  std::cout << "job " << failure["job"] << ": " << failure["failure"].get<std::string>() << "\n";
+  if (failure.contains("file")) std::cout << "file " << failure["file"].get<std::string>() << "\n";
+  std::vector<Row> rows;
+  const auto& record = failure["record"];
+  for (const auto& task : record.value("unfinished", nlohmann::json::array())) {
+    rows.push_back({task["name"].get<std::string>(), std::to_string(task["actor"].get<int>()),
+                    cli::seconds_text(-task["issued"].get<double>())});
+  }
+  if (!rows.empty())
+    std::cout << "\nunfinished:\n"
+              << cli::table({"TASK", "ACTOR", "ISSUED BEFORE"}, rows, cli::output_width());
+  rows.clear();
+  constexpr std::size_t kShown = 25;
+  const auto& events = record["events"];
+  for (std::size_t i = events.size() - std::min(events.size(), kShown); i < events.size(); ++i) {
+    const auto& event = events[i];
+    char at[32];
+    std::snprintf(at, sizeof at, "%.3f s", event["at"].get<double>());
+    rows.push_back({at, event["event"].get<std::string>(),
+                    event.contains("job") ? std::to_string(event["job"].get<int>()) : "-",
+                    event.contains("actor") ? std::to_string(event["actor"].get<int>()) : "-",
+                    event["what"].get<std::string>()});
+  }
+  std::cout << "\nlast events:\n"
+            << cli::table({"AT", "EVENT", "JOB", "ACTOR", "WHAT"}, rows, cli::output_width(),
+                          Overflow::shorten);
+}
+
+void failures(Session& session, const Words& words) {
+  const auto job = words.empty() ? 0 : job_of(words[0]);
+  const auto document = nlohmann::json::parse(take(session.inspector().failures(job)));
+  const auto& list = document["failures"];
+  if (!words.empty()) {
+    for (const auto& failure : list)
+      one_failure(failure);
+    if (list.empty()) std::cout << "no failure of job " << job << " is remembered\n";
+    return;
+  }
+  std::vector<Row> rows;
+  for (const auto& failure : list) {
+    rows.push_back({std::to_string(failure["job"].get<std::uint64_t>()),
+                    failure["failure"].get<std::string>(), failure.value("file", "-")});
+  }
+  print({"JOB", "FAILURE", "FILE"}, rows, "no job has failed");
+}
+
+}  // namespace
+
+std::vector<Command> cluster_commands() {
+  return {
+      {.name = "nodes",
+       .arguments = {},
+       .summary = "the hosts and what is on each",
+       .details = {},
+       .completes = {},
+       .run = nodes},
+      {.name = "actors",
+       .arguments = {},
+       .summary = "the actors and what each is doing",
+       .details = {},
+       .completes = {},
+       .run = actors},
+      {.name = "groups",
+       .arguments = {},
+       .summary = "who works together, by axis of the mesh",
+       .details = {},
+       .completes = {},
+       .run = groups},
+      {.name = "jobs",
+       .arguments = {},
+       .summary = "the jobs: queued, running and ended",
+       .details = {},
+       .completes = {},
+       .run = jobs},
+      {.name = "queue",
+       .arguments = {},
+       .summary = "the jobs that wait, in their order",
+       .details = {},
+       .completes = {},
+       .run = queue},
+      {.name = "failures",
+       .arguments = "[JOB]",
+       .summary = "the last failures, or what had happened before one",
+       .details =
+           "The controller remembers the last 16 failures of jobs. With --keep-logs each is\n"
+           "written to that folder, too, as flight-job-N.json.",
+       .completes = {Argument::job},
+       .most = 1,
+       .run = failures},
+  };
+}
+
+}  // namespace troupe::repl

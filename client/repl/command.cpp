@@ -1,0 +1,74 @@
+#include "client/repl/command.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "client/cli/verb.h"
+#include "client/repl/session.h"
+
+namespace troupe::repl {
+namespace {
+
+std::string usage_of(const Command& command) {
+  return command.name + (command.arguments.empty() ? "" : " " + command.arguments);
+}
+
+void help(Session& session, const Words& words) {
+  if (!words.empty()) {
+    const Command* command = find_command(words[0]);
+    if (!command) throw cli::UsageError("unknown command " + words[0] + "; `help` lists them");
+    std::cout << usage_of(*command) << "\n" << command->summary << "\n";
+    if (!command->details.empty()) std::cout << "\n" << command->details << "\n";
+    return;
+  }
+  std::size_t width = 0;
+  for (const Command& command : all_commands())
+    width = std::max(width, usage_of(command).size());
+  for (const Command& command : all_commands()) {
+    const std::string usage = usage_of(command);
+    std::cout << "  " << usage << std::string(width - usage.size() + 2, ' ') << command.summary
+              << "\n";
+  }
+  std::cout
+      << "\nSeveral commands on a line are parted by ;. `help COMMAND` says more. Connected to "
+      << session.endpoint() << "\n";
+}
+
+std::vector<Command> console_commands() {
+  return {{.name = "help",
+           .arguments = "[COMMAND]",
+           .summary = "this, or more about one command",
+           .details = {},
+           .completes = {Argument::command},
+           .most = 1,
+           .run = help},
+          {.name = "quit",
+           .arguments = {},
+           .summary = "leave; jobs go on",
+           .details = "Ctrl-D does the same.",
+           .completes = {},
+           .run = [](Session& session, const Words&) { session.quit(); }}};
+}
+
+}  // namespace
+
+const std::vector<Command>& all_commands() {
+  static const std::vector<Command> kCommands = [] {
+    std::vector<Command> commands;
+    for (auto part : {cluster_commands(), job_commands(), actor_commands(), user_commands(),
+                      console_commands()})
+      commands.insert(commands.end(), part.begin(), part.end());
+    return commands;
+  }();
+  return kCommands;
+}
+
+const Command* find_command(const std::string& name) {
+  const auto& commands = all_commands();
+  const auto wanted = name == "exit" ? std::string("quit") : name;
+  const auto found = std::find_if(commands.begin(), commands.end(),
+                                  [&](const Command& command) { return command.name == wanted; });
+  return found == commands.end() ? nullptr : &*found;
+}
+
+}  // namespace troupe::repl

@@ -1,0 +1,37 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "client/repl/words.h"
+
+namespace troupe::repl {
+
+class Session;
+
+/// What an argument of a command is: for completion.
+enum class Argument { job, actor, speaker, fault, command, tensor, user_actor, method, other };
+
+struct Command {
+  std::string name;
+  std::string arguments;            // "ACTOR JOB NAME [SLICE]"
+  std::string summary;              // one line
+  std::string details;              // for `help NAME`; may be empty
+  std::vector<Argument> completes;  // by position
+  std::size_t least = 0;            // arguments
+  std::size_t most = 0;
+  /// `words` without the command's name. Prints to standard output; throws what went wrong.
+  std::function<void(Session&, const Words& words)> run;
+  bool has_options = false;  // it parses its words itself; `least` and `most` do not count
+};
+
+std::vector<Command> cluster_commands();
+std::vector<Command> job_commands();
+std::vector<Command> actor_commands();
+std::vector<Command> user_commands();
+/// All of them with help and quit, in the order in which help lists them.
+const std::vector<Command>& all_commands();
+/// Null when there is no such command.
+const Command* find_command(const std::string& name);
+
+}  // namespace troupe::repl

@@ -1,0 +1,51 @@
+#include "client/repl/options.h"
+
+#include <iostream>
+
+#include "client/cli/command_line.h"
+#include "client/cli/verb.h"
+
+namespace troupe::repl {
+
+SubmitLine::SubmitLine() {
+  cli::add_request_options(app, request);
+  cli::add_degree_options(app, request);
+  cli::add_result_options(app, results);
+  cli::add_preview_options(app, results);
+  app.add_flag("--follow", follows, "Show progress until the job ends");
+}
+
+FollowLine::FollowLine() {
+  app.add_option("JOB", job, "The job, as `jobs` names it")->required();
+  cli::add_result_options(app, results);
+}
+
+bool parse(CLI::App& app, const Words& words) {
+  app.allow_extras();
+  std::vector<std::string> reversed(words.rbegin(), words.rend());
+  try {
+    app.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw cli::UsageError(cli::parse_error_text(error.what()));
+  }
+  if (!app.remaining().empty()) throw cli::UsageError(cli::unexpected_text(app, app.remaining()));
+  return true;
+}
+
+std::vector<std::string> option_names(const std::string& command) {
+  std::vector<std::string> names;
+  const auto add = [&](const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& name : option->get_lnames())
+        names.push_back("--" + name);
+    }
+  };
+  if (command == "submit") add(SubmitLine().app);
+  if (command == "follow") add(FollowLine().app);
+  return names;
+}
+
+}  // namespace troupe::repl

@@ -1,0 +1,38 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "client/cli/follow.h"
+#include "client/cli/request_options.h"
+#include "client/repl/words.h"
+
+namespace troupe::repl {
+
+/// The options of `submit` and of `follow`, as those of the verbs of the same kind.
+struct SubmitLine {
+  cli::RequestOptions request;
+  cli::ResultOptions results;
+  bool follows = false;
+  CLI::App app{"Hand a job in. It goes on when the console is left; --follow or --output waits.",
+               "submit"};
+  SubmitLine();
+};
+
+struct FollowLine {
+  std::string job;
+  cli::ResultOptions results;
+  CLI::App app{
+      "Show a job's progress until it ends, Ctrl-C comes or --timeout passes; with "
+      "--output write its pictures.",
+      "follow"};
+  FollowLine();
+};
+
+/// Takes the words apart. False when help was asked for and printed. Throws cli::UsageError.
+bool parse(CLI::App& app, const Words& words);
+
+/// "--prompt", "--steps", …
+std::vector<std::string> option_names(const std::string& command);
+
+}  // namespace troupe::repl

@@ -1,0 +1,130 @@
+#include "client/repl/repl.h"
+
+#include <csignal>
+#include <iostream>
+#include <istream>
+
+#include "client/cli/verb.h"
+#include "client/repl/completion.h"
+#include "client/repl/line_editor.h"
+#include "client/repl/options.h"
+#include "client/repl/session.h"
+#include "client/repl/words.h"
+
+namespace troupe::repl {
+namespace {
+
+/// True when every command of the text did what it should. Leaves at quit and at a signal.
+bool run_all(Session& session, const std::string& text) {
+  bool good = true;
+  try {
+    for (const Words& words : split_commands(text)) {
+      if (!session.run(words)) good = false;
+      if (session.quits() || session.caught() != 0) break;
+    }
+  } catch (const LineError& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    good = false;
+  }
+  return good;
+}
+
+int exit_code(const Session& session, bool good) {
+  if (session.caught() != 0) return 128 + session.caught();
+  return good ? cli::kOk : cli::kFailed;
+}
+
+#ifdef TROUPE_WITH_LIBEDIT
+std::vector<std::string> words_for(Session& session, Argument argument) {
+  switch (argument) {
+    case Argument::job:
+      return session.job_ids();
+    case Argument::actor:
+      return session.actor_ids();
+    case Argument::speaker: {
+      auto ids = session.actor_ids();
+      ids.push_back("controller");
+      return ids;
+    }
+    case Argument::fault:
+      return {"kill", "stop", "exception", "nan", "delay"};
+    case Argument::command: {
+      std::vector<std::string> names;
+      for (const Command& command : all_commands())
+        names.push_back(command.name);
+      return names;
+    }
+    case Argument::tensor:
+      return {"latents", "caption"};
+    case Argument::user_actor:
+      return session.user_actors();
+    case Argument::method:
+      return session.methods();
+    case Argument::other:
+      return {};
+  }
+  return {};
+}
+#endif
+
+}  // namespace
+
+int run_commands(const cli::Target& target, const std::string& commands) {
+  Session session(target);
+  const bool good = run_all(session, commands);
+  return exit_code(session, good);
+}
+
+int run_script(const cli::Target& target, std::istream& script) {
+  Session session(target);
+  bool good = true;
+  std::string text;
+  for (std::string line; std::getline(script, line);) {
+    text += line + "\n";
+    if (is_open(text)) continue;
+    good = run_all(session, text) && good;
+    text.clear();
+    if (session.quits() || session.caught() != 0) break;
+  }
+  if (!text.empty()) good = run_all(session, text) && good;
+  return exit_code(session, good);
+}
+
+#ifdef TROUPE_WITH_LIBEDIT
+int run_console(const cli::Target& target) {
+  Session session(target);
+  std::string text;  // a command's lines so far
+  LineEditor editor(history_file(), [&](const std::string& before) {
+    return complete(
+        text.empty() ? before : text + "\n" + before, all_commands(),
+        [&](Argument argument) { return words_for(session, argument); }, option_names);
+  });
+  std::cout << "troupe " TROUPE_VERSION " at " << target.endpoint
+            << "; `help` lists the commands, Ctrl-D leaves" << std::endl;
+  while (!session.quits()) {
+    const auto line = editor.read(text.empty() ? "troupe> " : "      > ");
+    if (line.outcome == LineEditor::Outcome::interrupted) {
+      text.clear();
+      continue;
+    }
+    if (line.outcome == LineEditor::Outcome::end) {
+      std::cout << std::endl;
+      break;
+    }
+    text += (text.empty() ? "" : "\n") + line.text;
+    if (is_open(text)) continue;
+    if (text.find_first_not_of(" \t") != std::string::npos) editor.remember(text);
+    run_all(session, text);
+    text.clear();
+    // Ctrl-C ends a command, the others the console.
+    if (session.caught() != 0 && session.caught() != SIGINT) return 128 + session.caught();
+  }
+  return cli::kOk;
+}
+#else
+int run_console(const cli::Target& target) {
+  return run_script(target, std::cin);
+}
+#endif
+
+}  // namespace troupe::repl

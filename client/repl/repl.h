@@ -1,0 +1,16 @@
+#pragma once
+#include <iosfwd>
+#include <string>
+
+#include "client/cli/endpoint.h"
+
+namespace troupe::repl {
+
+/// A console on the cluster at `target`. Each answers with the exit code: 0, or 1 when a command
+/// failed, or 128 + signal. Throws cli::CommandError when there is no cluster.
+int run_commands(const cli::Target& target, const std::string& commands);
+int run_script(const cli::Target& target, std::istream& script);
+/// On a terminal: 0 whatever the commands did.
+int run_console(const cli::Target& target);
+
+}  // namespace troupe::repl

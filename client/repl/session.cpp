@@ -1,0 +1,156 @@
+#include "client/repl/session.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iostream>
+
+#include "client/cli/suggest.h"
+#include "client/cli/verb.h"
+#include "troupe/actor.h"
+
+namespace troupe::repl {
+namespace {
+
+using cli::take;
+using cli::UsageError;
+
+void complain(const std::string& what) {
+  std::string line = what;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::cout << std::flush;
+  std::cerr << "error: " << line << std::endl;
+}
+
+void check_count(const Command& command, std::size_t arguments) {
+  if (command.has_options) return;
+  if (arguments >= command.least && arguments <= command.most) return;
+  throw UsageError("usage: " + command.name +
+                   (command.arguments.empty() ? "" : " " + command.arguments));
+}
+
+const Command& named(const std::string& word) {
+  if (const Command* command = find_command(word)) return *command;
+  std::vector<std::string> known;
+  for (const Command& command : all_commands())
+    known.push_back(command.name);
+  const std::string guess = cli::nearest(word, known);
+  throw UsageError("unknown command " + word +
+                   (guess.empty() ? "; `help` lists them" : "; did you mean " + guess + "?"));
+}
+
+std::string option_free(const std::string& word, const char* what) {
+  if (word.empty()) throw UsageError(std::string(what) + " is missing");
+  return word;
+}
+
+}  // namespace
+
+Session::Session(cli::Target target) : target_(std::move(target)) {
+  client_ = cli::connect(target_);
+  inspector_ = cli::connect_inspector(target_);
+}
+
+bool Session::run(const Words& words) {
+  caught_ = 0;
+  try {
+    const Command& command = named(words.front());
+    const Words arguments(words.begin() + 1, words.end());
+    check_count(command, arguments.size());
+    signals_ = std::make_unique<cli::SignalWatch>();
+    command.run(*this, arguments);
+    caught_ = signals_->caught();
+    signals_.reset();
+    std::cout << std::flush;
+    if (std::cout.good()) return caught_ == 0;
+    std::cerr << "error: standard output cannot be written" << std::endl;
+    quit();
+  } catch (const cli::CommandError& error) {
+    if (signals_) caught_ = signals_->caught();
+    complain(error.what());
+    reconnect_if_lost(error.error.code);
+  } catch (const std::exception& error) {
+    if (signals_) caught_ = signals_->caught();
+    complain(error.what());
+  }
+  signals_.reset();
+  return false;
+}
+
+/// The command is not tried again: it may have been carried out.
+void Session::reconnect_if_lost(const std::string& code) {
+  if (code != "lost") return;
+  constexpr std::chrono::seconds kSoon{1};
+  auto client = Client::connect(target_.endpoint, kSoon, target_.keys);
+  auto inspector = Inspector::connect(target_.endpoint, kSoon, target_.keys);
+  if (!client || !inspector) return;
+  client_ = std::move(client.value());
+  inspector_ = std::move(inspector.value());
+  std::cerr << "connected again to " << target_.endpoint << std::endl;
+}
+
+std::vector<std::string> Session::job_ids() {
+  std::vector<std::string> ids;
+  if (const auto jobs = client_->jobs()) {
+    for (const JobInfo& job : jobs.value())
+      ids.push_back(std::to_string(job.id));
+  }
+  return ids;
+}
+
+std::vector<std::string> Session::actor_ids() {
+  std::vector<std::string> ids;
+  if (const auto status = client_->status()) {
+    for (const ActorInfo& actor : status.value().actors)
+      ids.push_back(std::to_string(actor.id));
+  }
+  return ids;
+}
+
+std::vector<std::string> Session::user_actors() {
+  std::vector<std::string> words;
+  if (const auto actors = client_->actors().list()) {
+    for (const auto& actor : actors.value())
+      words.push_back(actor.name.empty() ? std::to_string(actor.id) : quoted(actor.name));
+  }
+  return words;
+}
+
+std::vector<std::string> Session::methods() {
+  std::vector<std::string> words;
+  if (const auto classes = client_->actors().classes()) {
+    for (const auto& one : classes.value()) {
+      for (const auto& method : one.methods)
+        words.push_back(method.name);
+    }
+  }
+  return words;
+}
+
+std::uint64_t job_of(const std::string& word) {
+  std::uint64_t job = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), job);
+  if (error != std::errc() || end != word.data() + word.size())
+    throw UsageError("job \"" + option_free(word, "job") + "\": a number, as `jobs` shows it");
+  return job;
+}
+
+std::uint32_t actor_of(const std::string& word) {
+  std::uint32_t actor = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), actor);
+  if (error != std::errc() || end != word.data() + word.size())
+    throw UsageError("actor \"" + option_free(word, "actor") +
+                     "\": a number, as `actors` shows it");
+  return actor;
+}
+
+double seconds_of(const std::string& word) {
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), seconds);
+  const bool number = error == std::errc() && end == word.data() + word.size();
+  if (!number || !std::isfinite(seconds) || seconds < 0 || seconds > 3600)
+    throw UsageError("\"" + word + "\": seconds, a number from 0 to 3600");
+  return seconds;
+}
+
+}  // namespace troupe::repl

@@ -1,0 +1,60 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/cli/endpoint.h"
+#include "client/cli/signals.h"
+#include "client/repl/command.h"
+#include "troupe/client.h"
+#include "troupe/inspect.h"
+
+namespace troupe::repl {
+
+/// One console: its connections, and what came of its commands.
+class Session {
+ public:
+  /// Throws cli::CommandError when there is no cluster.
+  explicit Session(cli::Target target);
+
+  /// Does what the words say. Errors go to standard error, one line each; false when one did.
+  bool run(const Words& words);
+
+  Client& client() { return *client_; }
+  Inspector& inspector() { return *inspector_; }
+  const std::string& endpoint() const { return target_.endpoint; }
+
+  /// Ctrl-C and the like while a command runs. Only inside one.
+  cli::SignalWatch& signals() { return *signals_; }
+  /// The signal that ended the last command; 0 if none did.
+  int caught() const { return caught_; }
+
+  void quit() { quits_ = true; }
+  bool quits() const { return quits_; }
+
+  /// For completion; empty when the cluster does not answer.
+  std::vector<std::string> job_ids();
+  std::vector<std::string> actor_ids();
+  std::vector<std::string> user_actors();
+  std::vector<std::string> methods();
+
+ private:
+  void reconnect_if_lost(const std::string& code);
+
+  cli::Target target_;
+  std::optional<Client> client_;
+  std::optional<Inspector> inspector_;
+  std::unique_ptr<cli::SignalWatch> signals_;
+  int caught_ = 0;
+  bool quits_ = false;
+};
+
+/// Numbers as typed. Throw cli::UsageError naming what they should be.
+std::uint64_t job_of(const std::string& word);
+std::uint32_t actor_of(const std::string& word);
+double seconds_of(const std::string& word);
+
+}  // namespace troupe::repl

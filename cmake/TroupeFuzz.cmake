@@ -1,0 +1,36 @@
+# The build of scripts/fuzz: what reads bytes from outside, compiled with clang for libFuzzer and the address and
+# undefined-behaviour sanitizers. No LibTorch.
+if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  message(FATAL_ERROR "TROUPE_FUZZ: libFuzzer comes with clang; set CMAKE_CXX_COMPILER to clang++")
+endif()
+set(TROUPE_CLIENT_ONLY ON)
+include(TroupeDependencies)
+include(TroupeTargets)
+pkg_check_modules(SentencePiece REQUIRED IMPORTED_TARGET sentencepiece)
+pkg_check_modules(Pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+find_package(ZLIB REQUIRED)
+
+add_subdirectory(models/spec)
+add_subdirectory(transport/wire)
+add_subdirectory(transport/json)
+add_subdirectory(transport/control)
+
+# Of the text room what needs no LibTorch: all but the encoders.
+file(GLOB fuzzed_text CONFIGURE_DEPENDS models/text/*.cpp)
+foreach(source IN LISTS fuzzed_text)
+  string(REGEX REPLACE "cpp$" "h" header ${source})
+  file(STRINGS ${source} torch REGEX "^#include <(ATen|torch|c10)/")
+  if(NOT torch AND EXISTS ${header})
+    file(STRINGS ${header} torch REGEX "^#include <(ATen|torch|c10)/")
+  endif()
+  if(torch)
+    list(REMOVE_ITEM fuzzed_text ${source})
+  endif()
+endforeach()
+add_library(troupe_fuzzed STATIC ${fuzzed_text} models/image/png_text.cpp client/cli/files.cpp client/cli/latents_file.cpp
+  transport/tensor/fd.cpp transport/tensor/handshake.cpp transport/tensor/rendezvous.cpp)
+target_include_directories(troupe_fuzzed PUBLIC client/include)
+target_link_libraries(troupe_fuzzed PUBLIC troupe::spec troupe::wire troupe::request_json troupe::control troupe_asio
+  troupe_sodium PkgConfig::SentencePiece PkgConfig::Pcre2 ZLIB::ZLIB PNG::PNG CLI11::CLI11 nlohmann_json::nlohmann_json
+  PRIVATE troupe_flags)
+add_subdirectory(tests/fuzz)

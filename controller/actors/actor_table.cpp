@@ -1,0 +1,211 @@
+#include "controller/actors/actor_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace troupe::user {
+namespace {
+
+using wire::FailureCode;
+using wire::UserActorState;
+
+std::string short_number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+}  // namespace
+
+std::string Owner::text() const {
+  if (kind == Kind::client) return "client";
+  if (kind == Kind::actor) return "actor " + std::to_string(id);
+  return "";
+}
+
+std::string UserActor::label() const {
+  return request.class_name + (request.name.empty() ? "" : " \"" + request.name + "\"") +
+         " (actor " + std::to_string(id) + ")";
+}
+
+std::variant<UserActorId, wire::Failure> ActorTable::add(const wire::SpawnActor& request,
+                                                         Owner owner) {
+  const auto bad = [](const std::string& why) {
+    return wire::Failure{FailureCode::bad_request, "[spawn] " + why};
+  };
+  if (request.gpus < 0) return bad("gpus is " + std::to_string(request.gpus));
+  if (!(request.cores >= 0) || std::isinf(request.cores))
+    return bad("cores is " + short_number(request.cores));
+  if (request.max_restarts < -1)
+    return bad("max_restarts is " + std::to_string(request.max_restarts) + ": -1 means always");
+  if (!request.name.empty()) {
+    if (const auto* other = find(request.name))
+      return wire::Failure{FailureCode::refused, "[spawn] the name \"" + request.name +
+                                                     "\" is taken by " + other->label()};
+  }
+  auto chosen = choose(request);
+  if (const auto* failure = std::get_if<wire::Failure>(&chosen)) return *failure;
+  const Host& host = *std::get<const Host*>(chosen);
+  UserActor actor;
+  actor.id = ++last_id_;
+  actor.request = request;
+  actor.owner = request.detached ? Owner{} : owner;
+  actor.host = host.name;
+  actor.gpus = free_gpus(host.name);
+  actor.gpus.resize(static_cast<std::size_t>(request.gpus));
+  actors_.emplace(actor.id, std::move(actor));
+  return last_id_;
+}
+
+bool ActorTable::fits(const Host& host, const wire::SpawnActor& request) const {
+  return free_cores(host.name) + 1e-9 >= request.cores &&
+         free_gpus(host.name).size() >= static_cast<std::size_t>(request.gpus);
+}
+
+std::size_t ActorTable::count_on(const std::string& host, const std::string& group) const {
+  return static_cast<std::size_t>(std::count_if(actors_.begin(), actors_.end(), [&](const auto& a) {
+    return a.second.living() && a.second.host == host &&
+           (group.empty() || a.second.request.group == group);
+  }));
+}
+
+std::variant<const Host*, wire::Failure> ActorTable::choose(const wire::SpawnActor& request) const {
+  std::vector<const Host*> possible;
+  std::string rooms;
+  for (const auto& host : hosts_) {
+    if (fits(host, request)) possible.push_back(&host);
+    rooms += (rooms.empty() ? "" : "; ") + host.name + " has " +
+             short_number(free_cores(host.name)) + " of " + short_number(host.cores) +
+             " cores and " + std::to_string(free_gpus(host.name).size()) + " of " +
+             std::to_string(host.gpus.size()) + " GPUs free";
+  }
+  if (request.placement == wire::Placement::together) {
+    for (const auto& [id, other] : actors_) {
+      if (!other.living() || other.request.group != request.group) continue;
+      std::erase_if(possible, [&](const Host* host) { return host->name != other.host; });
+      rooms += "; its group is on " + other.host;
+      break;
+    }
+  }
+  if (possible.empty()) {
+    return wire::Failure{FailureCode::overloaded,
+                         "[spawn] " + request.class_name + " needs " + short_number(request.cores) +
+                             " cores and " + std::to_string(request.gpus) + " GPUs: " + rooms};
+  }
+  const auto crowd = [&](const Host* host) { return count_on(host->name, request.group); };
+  const auto less = [&](const Host* a, const Host* b) { return crowd(a) < crowd(b); };
+  return request.placement == wire::Placement::spread
+             ? *std::min_element(possible.begin(), possible.end(), less)
+             : *std::max_element(possible.begin(), possible.end(), less);
+}
+
+double ActorTable::free_cores(const std::string& name) const {
+  double free = 0;
+  for (const auto& host : hosts_) {
+    if (host.name == name) free = host.cores;
+  }
+  for (const auto& [id, actor] : actors_) {
+    if (actor.living() && actor.host == name) free -= actor.request.cores;
+  }
+  return free;
+}
+
+std::vector<std::int32_t> ActorTable::free_gpus(const std::string& name) const {
+  std::vector<std::int32_t> free;
+  for (const auto& host : hosts_) {
+    if (host.name == name) free = host.gpus;
+  }
+  for (const auto& [id, actor] : actors_) {
+    if (!actor.living() || actor.host != name) continue;
+    for (const auto gpu : actor.gpus)
+      std::erase(free, gpu);
+  }
+  return free;
+}
+
+void ActorTable::spawned(UserActorId id, std::uint64_t incarnation, std::uint32_t pid,
+                         std::string ticket) {
+  auto& actor = actors_.at(id);
+  if (actor.state == UserActorState::restarting) ++actor.restarts;
+  actor.state = UserActorState::starting;
+  actor.incarnation = incarnation;
+  actor.pid = pid;
+  actor.ticket = std::move(ticket);
+  actor.peer = 0;
+  actor.kill_reason.clear();
+  actor.construction = {};
+}
+
+void ActorTable::created(UserActorId id, std::string endpoint, std::string blob_endpoint) {
+  auto& actor = actors_.at(id);
+  actor.state = UserActorState::running;
+  actor.endpoint = std::move(endpoint);
+  actor.blob_endpoint = std::move(blob_endpoint);
+}
+
+std::optional<bool> ActorTable::exited(UserActorId id, std::uint64_t incarnation,
+                                       std::string cause) {
+  auto* actor = find(id);
+  if (!actor || !actor->living() || actor->incarnation != incarnation) return std::nullopt;
+  // An actor that never came to be has failed for the one who spawned it.
+  const bool began = actor->state == UserActorState::running || actor->restarts > 0;
+  const bool left = actor->request.max_restarts < 0 ||
+                    actor->restarts < static_cast<std::uint64_t>(actor->request.max_restarts);
+  actor->cause = std::move(cause);
+  actor->pid = 0;
+  actor->peer = 0;
+  if (began && left && actor->wanted) {
+    actor->state = UserActorState::restarting;
+    return true;
+  }
+  actor->state = UserActorState::dead;
+  forget_oldest();
+  return false;
+}
+
+void ActorTable::forget_oldest() {
+  auto dead = static_cast<std::size_t>(std::count_if(
+      actors_.begin(), actors_.end(), [](const auto& entry) { return !entry.second.living(); }));
+  for (auto actor = actors_.begin(); dead > kept_ && actor != actors_.end();) {
+    if (actor->second.living()) {
+      ++actor;
+    } else {
+      actor = actors_.erase(actor);
+      --dead;
+    }
+  }
+}
+
+UserActor* ActorTable::find(UserActorId id) {
+  const auto found = actors_.find(id);
+  return found == actors_.end() ? nullptr : &found->second;
+}
+const UserActor* ActorTable::find(UserActorId id) const {
+  const auto found = actors_.find(id);
+  return found == actors_.end() ? nullptr : &found->second;
+}
+
+UserActor* ActorTable::find(const std::string& name) {
+  for (auto& [id, actor] : actors_) {
+    if (actor.living() && !name.empty() && actor.request.name == name) return &actor;
+  }
+  return nullptr;
+}
+
+UserActor* ActorTable::by_peer(std::uint64_t peer) {
+  for (auto& [id, actor] : actors_) {
+    if (peer != 0 && actor.peer == peer) return &actor;
+  }
+  return nullptr;
+}
+
+std::vector<UserActorId> ActorTable::owned_by(const Owner& owner) const {
+  std::vector<UserActorId> owned;
+  for (const auto& [id, actor] : actors_) {
+    if (actor.living() && actor.owner == owner) owned.push_back(id);
+  }
+  return owned;
+}
+
+}  // namespace troupe::user

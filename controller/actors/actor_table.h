@@ -1,0 +1,100 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "transport/wire/user_messages.h"
+
+namespace troupe::user {
+
+using UserActorId = std::uint64_t;
+
+/// Whom an actor ends with.
+struct Owner {
+  enum class Kind { nobody, client, actor };
+  Kind kind = Kind::nobody;
+  std::uint64_t id = 0;  // peer of a client, id of an actor
+  bool operator==(const Owner&) const = default;
+  std::string text() const;
+};
+
+/// What a host has for users' actors.
+struct Host {
+  std::string name;
+  double cores = 0;
+  std::vector<std::int32_t> gpus;
+};
+
+/// A user's actor: a place that processes fill one after another.
+struct UserActor {
+  UserActorId id = 0;
+  wire::SpawnActor request;
+  Owner owner;
+  std::string host;
+  std::vector<std::int32_t> gpus;
+  wire::UserActorState state = wire::UserActorState::starting;
+  std::uint64_t incarnation = 0;
+  std::string ticket;
+  std::uint32_t pid = 0;
+  std::uint64_t peer = 0;  // its link to the controller; 0 = none
+  std::string endpoint;
+  std::string blob_endpoint;
+  std::uint64_t restarts = 0;
+  bool wanted = true;          // false: it does not come back, whatever restarts are left
+  std::string kill_reason;     // why its process is being ended; "" = it is not
+  std::string cause;           // of its last death
+  wire::Failure construction;  // of its constructor, when that failed
+
+  bool living() const { return state != wire::UserActorState::dead; }
+  std::string label() const;  // Counter "hits" (actor 3)
+};
+
+/// The users' actors of a cluster: names, places, resources, restarts, owners. A pure table: what
+/// happens comes in as calls; nothing is sent, spawned or timed here.
+class ActorTable {
+ public:
+  /// Dead ones are remembered for their causes, the latest `kept`.
+  explicit ActorTable(std::size_t kept = 256) : kept_(kept) {}
+
+  void add_host(Host host) { hosts_.push_back(std::move(host)); }
+  const std::vector<Host>& hosts() const { return hosts_; }
+
+  /// A new actor with a place and its resources, or why not: refused (the name is taken),
+  /// overloaded (no host has the room), bad_request.
+  std::variant<UserActorId, wire::Failure> add(const wire::SpawnActor& request, Owner owner);
+  /// A process fills the place.
+  void spawned(UserActorId id, std::uint64_t incarnation, std::uint32_t pid, std::string ticket);
+  /// Its constructor has run.
+  void created(UserActorId id, std::string endpoint, std::string blob_endpoint);
+  /// Its process is gone. True when another is to fill the place; else it is dead and its name and
+  /// resources are free. Nothing when that process does not fill the place now.
+  std::optional<bool> exited(UserActorId id, std::uint64_t incarnation, std::string cause);
+
+  UserActor* find(UserActorId id);
+  const UserActor* find(UserActorId id) const;
+  /// The living one of that name; null when there is none.
+  UserActor* find(const std::string& name);
+  UserActor* by_peer(std::uint64_t peer);
+  /// Living ones that end with this owner.
+  std::vector<UserActorId> owned_by(const Owner& owner) const;
+  const std::map<UserActorId, UserActor>& all() const { return actors_; }
+
+  double free_cores(const std::string& host) const;
+  std::vector<std::int32_t> free_gpus(const std::string& host) const;
+
+ private:
+  std::variant<const Host*, wire::Failure> choose(const wire::SpawnActor& request) const;
+  bool fits(const Host& host, const wire::SpawnActor& request) const;
+  std::size_t count_on(const std::string& host, const std::string& group) const;
+  void forget_oldest();
+
+  std::size_t kept_;
+  UserActorId last_id_ = 0;
+  std::vector<Host> hosts_;
+  std::map<UserActorId, UserActor> actors_;
+};
+
+}  // namespace troupe::user

@@ -1,0 +1,176 @@
+#include "controller/actors/host_processes.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/post.hpp>
+#include <stdexcept>
+
+#include "transport/control/endpoint.h"
+
+namespace troupe::user {
+namespace {
+
+constexpr std::size_t kDoingBytes = 256;
+
+std::vector<std::string> split(const std::string& line) {
+  std::vector<std::string> fields;
+  std::size_t at = 0;
+  for (;;) {
+    const auto tab = line.find('\t', at);
+    fields.push_back(line.substr(at, tab - at));
+    if (tab == std::string::npos) return fields;
+    at = tab + 1;
+  }
+}
+
+/// Of the lines that `troupe-host --describe` writes.
+void read_line(const std::string& line, const std::string& plugin, wire::ClassList& list) {
+  const auto fields = split(line);
+  if (fields.size() == 5 && fields[0] == "troupe-class") {
+    list.classes.push_back(
+        {fields[1], fields[2], std::stoull(fields[3]), fields[4] == "1", {}, plugin});
+  } else if (fields.size() == 4 && fields[0] == "troupe-method" && !list.classes.empty()) {
+    list.classes.back().methods.push_back({fields[1], fields[2], fields[3]});
+  }
+}
+
+/// What the process wrote last into the memory it was given.
+std::string read_doing(const control::FileHandle& memory) {
+  std::array<char, kDoingBytes> text{};
+  if (!memory || pread(memory.get(), text.data(), text.size() - 1, 0) <= 0) return "";
+  return text.data();
+}
+
+}  // namespace
+
+HostProcesses::HostProcesses(boost::asio::io_context& io, Options options, OnExit on_exit)
+    : io_(io), options_(std::move(options)), on_exit_(std::move(on_exit)) {}
+
+HostProcesses::~HostProcesses() = default;
+
+std::string HostProcesses::endpoint_for(const HostLaunch& launch, const char* suffix) const {
+  const auto control = control::parse_endpoint(options_.control_endpoint);
+  if (!control.ipc)
+    return "tcp://" + (control.ipv6 ? "[" + control.host + "]" : control.host) + ":0";
+  const auto folder = control.path.parent_path();
+  return "ipc://" + (folder / ("u" + std::to_string(launch.id) + "." +
+                               std::to_string(launch.incarnation % 1'000'000) + suffix))
+                        .string();
+}
+
+std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
+  Running running;
+  cluster::ProcessOptions process;
+  process.program = launch.torch ? options_.actor_program : options_.host_program;
+  const std::string endpoint = endpoint_for(launch, "");
+  const std::string blobs = endpoint_for(launch, "b");
+  process.arguments = {"--host",
+                       "--control",
+                       options_.control_endpoint,
+                       "--id",
+                       std::to_string(launch.id),
+                       "--incarnation",
+                       std::to_string(launch.incarnation),
+                       "--plugin",
+                       launch.plugin,
+                       "--listen",
+                       endpoint,
+                       "--listen-blobs",
+                       blobs,
+                       "--parent",
+                       std::to_string(getpid())};
+  if (options_.insecure) process.arguments.push_back("--insecure");
+  process.environment = {"TROUPE_TOKEN=" + options_.token, "TROUPE_TICKET=" + launch.ticket};
+  if (!options_.keys.empty()) process.environment.push_back("TROUPE_CONTROL_KEYS=" + options_.keys);
+  std::string gpus;
+  for (const auto gpu : launch.gpus)
+    gpus += (gpus.empty() ? "" : ",") + std::to_string(gpu);
+  process.environment.push_back("CUDA_VISIBLE_DEVICES=" + gpus);
+  if (!options_.log_folder.empty())
+    process.log = options_.log_folder / ("user-actor-" + std::to_string(launch.id) + ".log");
+  // Open to the child for the moment of its spawn only.
+  running.doing = control::FileHandle(memfd_create("troupe-doing", 0));
+  if (running.doing && ftruncate(running.doing.get(), kDoingBytes) == 0) {
+    process.arguments.push_back("--doing");
+    process.arguments.push_back(std::to_string(running.doing.get()));
+  }
+  running.process = std::make_unique<cluster::Process>(
+      io_, process,
+      [this, id = launch.id, incarnation = launch.incarnation](const cluster::ExitCause& cause) {
+        auto node = processes_.extract(id);
+        HostExit how;
+        how.signal = cause.by_signal ? cause.number : 0;
+        how.code = cause.by_signal ? 0 : cause.number;
+        how.how = cluster::ExitCause{cause.by_signal, cause.number, cause.core, {}}.text();
+        how.method = read_doing(node.mapped().doing);
+        how.log = cause.log;
+        for (const auto& socket : node.mapped().sockets)
+          unlink(socket.c_str());
+        // The process object goes after its own handler has returned.
+        boost::asio::post(
+            io_, [gone = std::shared_ptr<cluster::Process>(std::move(node.mapped().process))] {});
+        on_exit_(id, incarnation, how);
+      });
+  if (running.doing) fcntl(running.doing.get(), F_SETFD, FD_CLOEXEC);
+  for (const auto& each : {endpoint, blobs}) {
+    if (const auto parsed = control::parse_endpoint(each); parsed.ipc)
+      running.sockets.push_back(parsed.path);
+  }
+  const auto pid = static_cast<std::uint32_t>(running.process->pid());
+  processes_[launch.id] = std::move(running);
+  return pid;
+}
+
+void HostProcesses::kill(std::uint64_t id) {
+  if (const auto found = processes_.find(id); found != processes_.end())
+    found->second.process->kill(SIGKILL);
+}
+
+void HostProcesses::describe(const std::string& plugin, OnDescribed handler) {
+  const auto number = ++last_described_;
+  cluster::ProcessOptions process;
+  process.program = options_.host_program;
+  process.arguments = {"--describe", plugin, "--parent", std::to_string(getpid())};
+  process.on_line = [this, number, plugin](const std::string& line) {
+    if (const auto found = describing_.find(number); found != describing_.end())
+      read_line(line, plugin, found->second.classes);
+  };
+  auto running = std::make_unique<cluster::Process>(
+      io_, process, [this, number, plugin, handler](const cluster::ExitCause& cause) {
+        auto node = describing_.extract(number);
+        boost::asio::post(
+            io_, [gone = std::shared_ptr<cluster::Process>(std::move(node.mapped().process))] {});
+        std::string failure;
+        if (cause.by_signal || cause.number != 0) {
+          failure = cause.log.empty()
+                        ? "[plugin] " + plugin + ": its check ended with " + cause.text()
+                        : cause.log.back();
+          if (const auto tag = failure.find("[plugin]"); tag != std::string::npos)
+            failure = failure.substr(tag);
+        }
+        handler(std::move(node.mapped().classes), failure);
+      });
+  describing_[number].process = std::move(running);
+}
+
+std::string find_host_program(const std::string& actor_program) {
+  const auto beside = std::filesystem::path(actor_program).parent_path() / "troupe-host";
+  if (access(beside.c_str(), X_OK) != 0)
+    throw std::runtime_error("[plugin] troupe-host is not beside " + actor_program);
+  return beside.string();
+}
+
+std::vector<std::int32_t> local_gpus(int first_gpu) {
+  std::vector<std::int32_t> gpus;
+  for (int gpu = first_gpu; gpu < 64; ++gpu) {
+    if (access(("/dev/nvidia" + std::to_string(gpu)).c_str(), F_OK) != 0) break;
+    gpus.push_back(gpu);
+  }
+  return gpus;
+}
+
+}  // namespace troupe::user

@@ -1,0 +1,82 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "controller/actors/actor_table.h"
+#include "controller/actors/host_launcher.h"
+#include "controller/cluster/outside.h"
+#include "transport/control/server.h"
+
+namespace troupe::user {
+
+/// Users' actors, at the controller: answers what clients and actors ask, has processes started and
+/// ended, and tells of deaths. Calls do not come here. Lives on the controller's loop, reaches the
+/// world through Outside and the launcher only.
+class UserActors {
+ public:
+  struct Tools {
+    cluster::Outside& outside;
+    HostLauncher& launcher;
+    std::string token;                             // of the cluster
+    std::function<void(const std::string&)> note;  // of failures, for status
+  };
+  explicit UserActors(Tools tools) : tools_(std::move(tools)) {}
+
+  void add_host(Host host) { table_.add_host(std::move(host)); }
+  /// Throws std::runtime_error when another plugin has a class of the same name.
+  void add_classes(const wire::ClassList& classes);
+
+  /// A hello of role "user-actor": nothing when it is the process that fills its place, else why it
+  /// is refused (fencing).
+  std::optional<std::string> hello(const control::PeerInfo& peer);
+  /// The peer's link stands. False when it is no user's actor.
+  bool ready(control::PeerId peer);
+  /// False when the message is none for this room.
+  bool on_message(control::PeerId peer, const wire::Header& header,
+                  std::span<const std::byte> payload);
+  /// A client's or an actor's link is gone. True when it was an actor's.
+  bool lost(control::PeerId peer, const std::string& why);
+  void exited(UserActorId id, std::uint64_t incarnation, const HostExit& how);
+  /// Every process is ended, nothing new begins.
+  void stop();
+
+  const ActorTable& table() const { return table_; }
+  const std::map<std::string, wire::ClassEntry>& classes() const { return classes_; }
+
+ private:
+  struct Asker {
+    control::PeerId peer = 0;
+    wire::Header header;
+  };
+
+  void spawn(control::PeerId peer, const wire::Header& header, const wire::SpawnActor& request);
+  void find(control::PeerId peer, const wire::Header& header, const wire::FindActor& wanted);
+  void kill(control::PeerId peer, const wire::Header& header, const wire::KillActor& wanted);
+  void watch(control::PeerId peer, const wire::Header& header, UserActorId id);
+  wire::ActorList list() const;
+  wire::ClassList class_list() const;
+
+  void launch(UserActorId id);
+  void created(UserActorId id, std::uint64_t incarnation, const control::Reply& reply);
+  void end(UserActorId id, const std::string& why, bool for_good);
+  void wait_for(UserActor& actor, const Asker& asker);
+  void answer_waiting(const UserActor& actor);
+  wire::ActorAddress address_of(const UserActor& actor) const;
+  wire::Failure death_of(const UserActor& actor) const;
+  template <class M>
+  void reply(const Asker& asker, const M& message);
+
+  Tools tools_;
+  ActorTable table_;
+  std::map<std::string, wire::ClassEntry> classes_;
+  std::map<UserActorId, std::vector<Asker>> waiting_;    // for it to run
+  std::map<UserActorId, std::vector<Asker>> for_death_;  // of one that is being killed
+  std::map<UserActorId, std::set<control::PeerId>> watchers_;
+  bool stopping_ = false;
+};
+
+}  // namespace troupe::user

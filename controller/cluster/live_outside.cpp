@@ -1,0 +1,87 @@
+#include "controller/cluster/live_outside.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+namespace troupe::cluster {
+namespace {
+
+double seconds_of(control::Clock::time_point when) {
+  return std::chrono::duration<double>(when.time_since_epoch()).count();
+}
+
+}  // namespace
+
+LiveOutside::LiveOutside(boost::asio::io_context& io, control::Server& server,
+                         control::BlobServer& blob_server, control::BlobStore& blobs, Launch launch)
+    : io_(io),
+      server_(server),
+      blob_server_(blob_server),
+      blobs_(blobs),
+      launch_(std::move(launch)) {}
+
+double LiveOutside::now() const {
+  return seconds_of(control::Clock::now());
+}
+
+void LiveOutside::after(double seconds, std::function<void()> action) {
+  if (seconds <= 0) {
+    boost::asio::post(io_, std::move(action));
+    return;
+  }
+  const auto delay =
+      std::chrono::duration_cast<control::Clock::duration>(std::chrono::duration<double>(seconds));
+  auto timer = std::make_shared<boost::asio::steady_timer>(io_, delay);
+  timer->async_wait([timer, action = std::move(action)](const boost::system::error_code& error) {
+    if (!error) action();
+  });
+}
+
+bool LiveOutside::send_frame(control::PeerId peer, std::string frame) {
+  return server_.send_frame(peer, std::move(frame));
+}
+
+void LiveOutside::request_frame(control::PeerId peer, std::string frame,
+                                control::Milliseconds deadline, control::ReplyHandler handler) {
+  server_.request_frame(peer, std::move(frame), deadline, std::move(handler));
+}
+
+void LiveOutside::drop(control::PeerId peer, const std::string& why) {
+  server_.drop(peer, why);
+}
+
+std::optional<double> LiveOutside::last_progress(control::PeerId peer) const {
+  const auto vitals = server_.vitals(peer);
+  if (!vitals) return std::nullopt;
+  return seconds_of(vitals->progress_changed);
+}
+
+void LiveOutside::fetch_blob(std::uint64_t incarnation, const wire::BlobRef& blob,
+                             control::Milliseconds deadline, control::BlobHandler handler) {
+  blob_server_.fetch(incarnation, blob.id, blob.bytes, deadline, std::move(handler));
+}
+
+control::BlobId LiveOutside::keep_blob(control::BlobBytes bytes) {
+  return blobs_.add(std::move(bytes));
+}
+
+void LiveOutside::drop_blob(control::BlobId id) {
+  blobs_.remove(id);
+}
+
+std::uint32_t LiveOutside::spawn(const Actor& place, std::uint64_t incarnation) {
+  return agent_->spawn({.id = place.id,
+                        .incarnation = incarnation,
+                        .control_endpoint = server_.endpoint(),
+                        .blob_endpoint = blob_server_.endpoint(),
+                        .device = place.device,
+                        .threads = launch_.threads,
+                        .token = launch_.token,
+                        .keys = launch_.keys});
+}
+
+void LiveOutside::kill(ActorId id) {
+  agent_->kill(id);
+}
+
+}  // namespace troupe::cluster

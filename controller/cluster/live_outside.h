@@ -1,0 +1,48 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+
+#include "controller/cluster/node_agent.h"
+#include "controller/cluster/outside.h"
+#include "transport/control/server.h"
+
+namespace troupe::cluster {
+
+/// Outside, for real: sockets, processes, the steady clock. Lives on the io_context.
+class LiveOutside final : public Outside {
+ public:
+  /// What every actor is started with beside its place.
+  struct Launch {
+    std::string token;
+    std::string keys;  // CURVE, as text; "" = the controller asks for none
+    int threads = 1;
+  };
+  LiveOutside(boost::asio::io_context& io, control::Server& server,
+              control::BlobServer& blob_server, control::BlobStore& blobs, Launch launch);
+  /// Before the first spawn.
+  void use(NodeAgent& agent) { agent_ = &agent; }
+
+  double now() const override;
+  std::uint64_t random() override { return control::random_incarnation(); }
+  void after(double seconds, std::function<void()> action) override;
+  bool send_frame(control::PeerId peer, std::string frame) override;
+  void request_frame(control::PeerId peer, std::string frame, control::Milliseconds deadline,
+                     control::ReplyHandler handler) override;
+  void drop(control::PeerId peer, const std::string& why) override;
+  std::optional<double> last_progress(control::PeerId peer) const override;
+  void fetch_blob(std::uint64_t incarnation, const wire::BlobRef& blob,
+                  control::Milliseconds deadline, control::BlobHandler handler) override;
+  control::BlobId keep_blob(control::BlobBytes bytes) override;
+  void drop_blob(control::BlobId id) override;
+  std::uint32_t spawn(const Actor& place, std::uint64_t incarnation) override;
+  void kill(ActorId id) override;
+
+ private:
+  boost::asio::io_context& io_;
+  control::Server& server_;
+  control::BlobServer& blob_server_;
+  control::BlobStore& blobs_;
+  Launch launch_;
+  NodeAgent* agent_ = nullptr;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,127 @@
+#include "controller/cluster/supervisor.h"
+
+#include <algorithm>
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::uint32_t kMaxFailedStarts = 3;
+constexpr double kLookInterval = 1;
+/// A process that dies closes its sockets first: how long a lost link waits for the exit that
+/// explains it.
+constexpr double kExitGrace = 0.1;
+/// What keeps a process from being spawned (memory, a program that is being replaced) may pass.
+constexpr double kSpawnAgain = 1;
+
+std::string seconds_text(double seconds) {
+  return std::to_string(static_cast<long>(seconds)) + " s";
+}
+
+}  // namespace
+
+void Supervisor::spawn(ActorId id) {
+  const auto incarnation = tools_.outside.random();
+  kill_reasons_.erase(id);
+  spawned_at_[id] = tools_.outside.now();
+  const auto pid = tools_.outside.spawn(tools_.members.at(id), incarnation);
+  tools_.members.spawned(id, incarnation, pid);
+}
+
+void Supervisor::ready(ActorId id) {
+  tools_.deployments.actor_ready(id);
+  tools_.runner.start_queued();
+}
+
+bool Supervisor::lost(control::PeerId peer, const std::string& why) {
+  const Actor* actor = tools_.members.lost(peer);
+  if (!actor) return false;
+  // Its process may still live, cut off or stopped: it must be gone before another takes its place.
+  tools_.outside.after(kExitGrace, [this, id = actor->id, incarnation = actor->incarnation, why] {
+    if (!stopped_ && tools_.members.at(id).incarnation == incarnation) kill(id, "lost: " + why);
+  });
+  return true;
+}
+
+void Supervisor::kill(ActorId id, const std::string& why) {
+  kill_reasons_.try_emplace(id, why);
+  tools_.outside.kill(id);
+}
+
+void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
+  if (stopped_) return;
+  std::string text = cause.text();
+  if (const auto reason = kill_reasons_.extract(id))
+    text = "was killed by the controller (" + reason.mapped() + ")";
+  else if (cause.by_signal)
+    text = "was " + text;
+  else
+    text = "ended with " + text;
+  const auto peer = tools_.members.at(id).peer;
+  if (!tools_.members.exited(id, incarnation, text)) return;
+  if (peer != 0) tools_.outside.drop(peer, "its process is gone");
+  tools_.note("actor " + std::to_string(id) + " " + text);
+  tools_.runner.actor_lost(id, text);
+  fill_again(id, text);
+}
+
+void Supervisor::fill_again(ActorId id, const std::string& ended) {
+  const auto failed_starts = tools_.members.at(id).failed_starts;
+  if (failed_starts >= kMaxFailedStarts || (tools_.starting_up() && failed_starts > 0))
+    return give_up(id, "actor " + std::to_string(id) + " cannot start: " + ended);
+  try {
+    spawn(id);
+  } catch (const std::exception& error) {
+    tools_.note(error.what());
+    fill_later(id);
+  }
+}
+
+void Supervisor::fill_later(ActorId id) {
+  // Until then jobs may wait for it.
+  tools_.members.at(id).state = ActorState::starting;
+  tools_.members.at(id).incarnation = tools_.outside.random();
+  tools_.outside.after(kSpawnAgain, [this, id] {
+    if (stopped_) return;
+    try {
+      spawn(id);
+    } catch (const std::exception& failure) {
+      tools_.members.at(id).state = ActorState::dead;
+      give_up(id, failure.what());
+    }
+  });
+}
+
+void Supervisor::give_up(ActorId id, const std::string& why) {
+  tools_.note(why);
+  tools_.deployments.actor_gone(id, why);
+  tools_.on_given_up(why);
+  tools_.runner.fail_unplaceable(why);
+}
+
+void Supervisor::watch() {
+  tools_.outside.after(kLookInterval, [this] {
+    if (stopped_) return;
+    look_for_hangs();
+    watch();
+  });
+}
+
+void Supervisor::look_for_hangs() {
+  const double now = tools_.outside.now();
+  for (const auto& [id, actor] : tools_.members.all()) {
+    const double start_deadline = tools_.options.start_deadline;
+    if (actor.state == ActorState::starting && now - spawned_at_[id] > start_deadline)
+      kill(id, "it said no hello within " + seconds_text(start_deadline));
+    const bool busy = tools_.runner.busy(id) || tools_.deployments.preparing(id);
+    if (actor.state != ActorState::ready || !busy) {
+      seen_idle_[id] = now;
+      continue;
+    }
+    const auto progress = tools_.outside.last_progress(actor.peer);
+    if (progress && now - std::max(*progress, seen_idle_[id]) > tools_.options.task_deadline) {
+      kill(id, "its work loop made no progress for " + seconds_text(tools_.options.task_deadline));
+    }
+  }
+}
+
+}  // namespace troupe::cluster

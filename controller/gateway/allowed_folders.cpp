@@ -1,0 +1,42 @@
+#include "controller/gateway/allowed_folders.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace troupe::gateway {
+namespace fs = std::filesystem;
+
+AllowedFolders::AllowedFolders(const std::vector<std::string>& folders) : any_(false) {
+  for (const auto& folder : folders) {
+    std::error_code error;
+    const fs::path real = fs::canonical(folder, error);
+    if (error)
+      throw std::runtime_error("[model] " + folder + ": cannot be allowed: " + error.message());
+    if (!fs::is_directory(real, error))
+      throw std::runtime_error("[model] " + folder + ": cannot be allowed: not a folder");
+    folders_.push_back(real);
+  }
+}
+
+std::optional<std::string> AllowedFolders::resolve(const std::string& folder) const {
+  if (any_) return folder;
+  if (folder.find('\0') != std::string::npos || !fs::path(folder).is_absolute())
+    return std::nullopt;
+  std::error_code error;
+  const fs::path real = fs::weakly_canonical(folder, error);
+  if (error) return std::nullopt;
+  const bool inside = std::ranges::any_of(folders_, [&](const fs::path& allowed) {
+    return std::mismatch(allowed.begin(), allowed.end(), real.begin(), real.end()).first ==
+           allowed.end();
+  });
+  if (!inside) return std::nullopt;
+  return real.string();
+}
+
+std::string AllowedFolders::refusal(const std::string& folder) {
+  return "[model] " + folder +
+         ": clients of this cluster may not name this folder: `troupe start --allow-models DIR` "
+         "says which they may";
+}
+
+}  // namespace troupe::gateway

@@ -1,0 +1,31 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::gateway {
+
+/// Which folders of this machine clients may name as a model: any, or those given and what lies
+/// below them.
+class AllowedFolders {
+ public:
+  /// Any folder.
+  AllowedFolders() = default;
+  /// None but these. Each must exist; throws std::runtime_error naming one that does not.
+  explicit AllowedFolders(const std::vector<std::string>& folders);
+
+  /// The folder itself, links and ".." followed to their end, so that what was looked at is what is
+  /// read; or nothing, where clients may not name it. Looks at the file system: not for the
+  /// controller's loop.
+  std::optional<std::string> resolve(const std::string& folder) const;
+
+  /// "[model] FOLDER: …", the same whether the folder exists or not.
+  static std::string refusal(const std::string& folder);
+
+ private:
+  bool any_ = true;
+  std::vector<std::filesystem::path> folders_;
+};
+
+}  // namespace troupe::gateway

@@ -1,0 +1,316 @@
+#include "controller/gateway/inspect.h"
+
+#include <signal.h>
+
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "controller/recorder/chrome_trace.h"
+#include "controller/recorder/graph_text.h"
+#include "transport/wire/done.h"
+
+namespace troupe::gateway {
+namespace {
+
+using wire::FailureCode;
+
+/// Longer than an actor makes its asker wait.
+constexpr control::Milliseconds kActorDeadline{10'000};
+constexpr control::Milliseconds kClockDeadline{2'000};
+constexpr double kClockInterval = 10;
+constexpr int kFirstReadings = 4;
+
+std::string name_of(jobs::JobId job) {
+  return "job " + std::to_string(job);
+}
+/// "2026-11-21 09:41:02.123", where the controller is.
+std::string time_text(std::int64_t wall_ns) {
+  const std::time_t seconds = wall_ns / 1'000'000'000;
+  std::tm parts{};
+  localtime_r(&seconds, &parts);
+  char text[40];
+  const auto length = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  std::snprintf(text + length, sizeof text - length, ".%03d",
+                static_cast<int>(wall_ns / 1'000'000 % 1000));
+  return text;
+}
+std::string name_of_actor(std::uint32_t actor) {
+  return "actor " + std::to_string(actor);
+}
+
+}  // namespace
+
+recorder::Nanoseconds InspectDesk::now() const {
+  return std::llround(tools_.outside.now() * 1e9);
+}
+
+void InspectDesk::refuse(const Asker& asker, FailureCode code, const std::string& why) {
+  reply(asker, wire::Failure{code, why});
+}
+
+const cluster::Actor* InspectDesk::ready_actor(const Asker& asker, std::uint32_t id) {
+  const auto& all = tools_.members.all();
+  const auto found = all.find(id);
+  if (found == all.end()) {
+    refuse(asker, FailureCode::not_found, name_of_actor(id) + " is not known here");
+    return nullptr;
+  }
+  if (found->second.state != cluster::ActorState::ready) {
+    refuse(asker, FailureCode::lost,
+           name_of_actor(id) + " is " + cluster::to_string(found->second.state));
+    return nullptr;
+  }
+  return &found->second;
+}
+
+template <class Answer, class M>
+void InspectDesk::pass_on(const Asker& asker, const M& message, std::uint32_t actor) {
+  const auto* member = ready_actor(asker, actor);
+  if (!member) return;
+  tools_.outside.request(
+      member->peer, message, kActorDeadline, [this, asker, actor](const control::Reply& answer) {
+        if (answer) return reply(asker, answer.as<Answer>());
+        refuse(asker, answer.failure().code, name_of_actor(actor) + ": " + answer.failure().what);
+      });
+}
+
+bool InspectDesk::on_message(control::PeerId peer, const wire::Header& header,
+                             std::span<const std::byte> payload) {
+  const Asker asker{peer, header};
+  switch (header.kind) {
+    case wire::Kind::get_mailbox: {
+      const auto question = wire::decode<wire::GetMailbox>(payload);
+      pass_on<wire::MailboxReport>(asker, question, question.actor);
+      return true;
+    }
+    case wire::Kind::get_tensors: {
+      const auto question = wire::decode<wire::GetTensors>(payload);
+      pass_on<wire::TensorReport>(asker, question, question.actor);
+      return true;
+    }
+    case wire::Kind::get_slice: {
+      const auto question = wire::decode<wire::GetSlice>(payload);
+      pass_on<wire::TensorSlice>(asker, question, question.actor);
+      return true;
+    }
+    case wire::Kind::get_latents:
+      get_latents(asker, wire::decode<wire::GetLatents>(payload));
+      return true;
+    case wire::Kind::control_job:
+      control_job(asker, wire::decode<wire::ControlJob>(payload));
+      return true;
+    case wire::Kind::inject_fault:
+      inject(asker, wire::decode<wire::InjectFault>(payload));
+      return true;
+    case wire::Kind::get_document:
+      get_document(asker, wire::decode<wire::GetDocument>(payload));
+      return true;
+    case wire::Kind::get_logs:
+      get_logs(asker, wire::decode<wire::GetLogs>(payload));
+      return true;
+    default:
+      return false;
+  }
+}
+
+void InspectDesk::control_job(const Asker& asker, const wire::ControlJob& order) {
+  const auto* job = tools_.table.find(order.job);
+  if (!job) return refuse(asker, FailureCode::not_found, name_of(order.job) + " is not known here");
+  auto& runner = tools_.runner;
+  const auto name = name_of(order.job);
+  if (wire::is_terminal(job->state)) {
+    return refuse(
+        asker, FailureCode::bad_request,
+        name + " has already " +
+            (job->state == wire::JobState::cancelled ? "been cancelled"
+                                                     : std::string(wire::to_string(job->state))));
+  }
+  const bool begun = runner.dispatcher().has(order.job);
+  if (order.action == wire::JobAction::pause) {
+    if (!runner.pause(order.job))
+      return refuse(asker, FailureCode::bad_request, name + " is paused already");
+    return reply(asker, wire::Done{name + (begun ? " is paused; what was issued runs to its end"
+                                                 : " will be paused when it begins")});
+  }
+  if (!runner.paused(order.job))
+    return refuse(asker, FailureCode::bad_request, name + " is not paused");
+  if (order.action == wire::JobAction::resume) {
+    runner.resume(order.job);
+    return reply(asker, wire::Done{name + " goes on"});
+  }
+  const auto* notes = tools_.recorder.find(order.job);
+  const auto issued = [&]() -> const recorder::TaskNote* {
+    if (!notes || notes->attempts.empty() || notes->attempts.back().notes.empty()) return nullptr;
+    return &notes->attempts.back().notes.back();
+  };
+  const auto* before = issued();
+  if (!begun || !runner.step(order.job)) {
+    return refuse(asker, FailureCode::bad_request,
+                  name + (begun ? " has no task left to issue" : " has not begun yet"));
+  }
+  const auto* after = issued();
+  if (!after || after == before)
+    return reply(asker, wire::Done{name + ": one more task goes as soon as its actors have room"});
+  reply(asker, wire::Done{name + ": " +
+                          schedule::describe(notes->attempts.back().graph.tasks[after->task])});
+}
+
+void InspectDesk::inject(const Asker& asker, const wire::InjectFault& fault) {
+  const auto* actor = ready_actor(asker, fault.actor);
+  if (!actor) return;
+  const auto name = name_of_actor(fault.actor);
+  if (!std::isfinite(fault.seconds) || fault.seconds < 0 || fault.seconds > 3600)
+    return refuse(asker, FailureCode::bad_request, "seconds: a number from 0 to 3600");
+  const auto note = [&](const std::string& what) {
+    tools_.recorder.note(recorder::Event::Kind::actor, 0, fault.actor, "injected: " + what, now());
+    return what;
+  };
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%g s", fault.seconds);
+  switch (fault.fault) {
+    case wire::FaultKind::kill:
+      if (!tools_.signal(fault.actor, SIGKILL))
+        return refuse(asker, FailureCode::lost, name + " has no process on this host");
+      return reply(asker, wire::Done{name + " " + note("is killed")});
+    case wire::FaultKind::stop: {
+      if (!tools_.signal(fault.actor, SIGSTOP))
+        return refuse(asker, FailureCode::lost, name + " has no process on this host");
+      tools_.outside.after(fault.seconds,
+                           [this, id = fault.actor, incarnation = actor->incarnation] {
+                             if (tools_.members.at(id).incarnation == incarnation)
+                               tools_.signal(id, SIGCONT);
+                           });
+      return reply(asker, wire::Done{name + " " + note(std::string("is stopped for ") + seconds)});
+    }
+    default:
+      break;
+  }
+  std::string what = "throws in its next task";
+  if (fault.fault == wire::FaultKind::not_finite) what = "meets a NaN in its next micro-step";
+  if (fault.fault == wire::FaultKind::delay)
+    what = std::string("begins its next task ") + seconds + " later";
+  tools_.outside.request(
+      actor->peer, fault, kActorDeadline, [this, asker, name, what](const control::Reply& answer) {
+        if (answer) return reply(asker, wire::Done{name + " " + what});
+        refuse(asker, answer.failure().code, name + ": " + answer.failure().what);
+      });
+  note(what);
+}
+
+void InspectDesk::get_document(const Asker& asker, const wire::GetDocument& question) {
+  const auto* notes = question.job == 0 ? nullptr : tools_.recorder.find(question.job);
+  const bool failures_only = question.kind == wire::DocumentKind::failures;
+  if (question.job != 0 && !notes && !failures_only) {
+    return refuse(asker, FailureCode::not_found, name_of(question.job) + " is not remembered here");
+  }
+  switch (question.kind) {
+    case wire::DocumentKind::graph: {
+      if (!notes) return refuse(asker, FailureCode::bad_request, "the graph of which job?");
+      const bool paused = tools_.runner.paused(question.job);
+      return reply(asker, wire::Document{keep("graph", recorder::graph_text(*notes, paused))});
+    }
+    case wire::DocumentKind::timeline:
+      return send_timeline(asker, question.job);
+    case wire::DocumentKind::failures:
+      return reply(asker, wire::Document{keep("failures", failures(question.job))});
+  }
+}
+
+void InspectDesk::send_timeline(const Asker& asker, jobs::JobId job) {
+  auto facts = std::make_shared<recorder::TraceFacts>();
+  facts->controller_host = tools_.host;
+  facts->controller_pid = tools_.pid;
+  facts->now = now();
+  for (const auto& [id, actor] : tools_.members.all())
+    facts->actors[id] = {actor.host, actor.device, actor.pid};
+  auto jobs = std::make_shared<std::vector<recorder::JobNotes>>();
+  for (const auto& [id, notes] : tools_.recorder.jobs()) {
+    if (job == 0 || job == id) jobs->push_back(notes);
+  }
+  boost::asio::post(writer_, [this, asker, facts, jobs] {
+    std::vector<const recorder::JobNotes*> all;
+    for (const auto& notes : *jobs)
+      all.push_back(&notes);
+    auto trace = std::make_shared<std::string>(recorder::chrome_trace(all, *facts));
+    tools_.outside.post([this, asker, trace] {
+      reply(asker, wire::Document{keep("timeline", std::move(*trace))});
+    });
+  });
+}
+
+std::string InspectDesk::failures(jobs::JobId job) const {
+  using nlohmann::json;
+  json list = json::array();
+  for (const Failed& failed : failed_) {
+    if (job != 0 && failed.job != job) continue;
+    json row = {{"job", failed.job}, {"failure", failed.failure}};
+    if (!failed.file.empty()) row["file"] = failed.file;
+    if (job != 0) row["record"] = json::parse(failed.record);
+    list.push_back(std::move(row));
+  }
+  return json{{"failures", list}}.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void InspectDesk::get_logs(const Asker& asker, const wire::GetLogs& question) {
+  /// What a message holds beside everything else.
+  constexpr std::size_t kMostBytes = 800'000;
+  wire::LogLines lines;
+  if (question.actor < 0) {
+    const auto wall = std::chrono::system_clock::now().time_since_epoch();
+    const auto ahead = std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() - now();
+    for (const auto& line : tools_.recorder.lines(question.after, question.lines, lines.last))
+      lines.lines.push_back(time_text(line.at + ahead) + " " + line.text);
+  } else {
+    const auto id = static_cast<cluster::ActorId>(question.actor);
+    if (!tools_.members.all().contains(id)) {
+      return refuse(asker, FailureCode::not_found,
+                    "actor " + std::to_string(question.actor) + " is not known here");
+    }
+    lines = tools_.lines(id, question.after, question.lines);
+  }
+  std::size_t bytes = 0;
+  std::size_t kept = 0;
+  while (kept < lines.lines.size() && bytes < kMostBytes)
+    bytes += lines.lines[lines.lines.size() - ++kept].size() + 8;
+  lines.lines.erase(lines.lines.begin(), lines.lines.end() - static_cast<std::ptrdiff_t>(kept));
+  reply(asker, lines);
+}
+
+void InspectDesk::actor_ready(cluster::ActorId actor) {
+  tools_.recorder.note(recorder::Event::Kind::actor, 0, actor, "is ready", now());
+  read_clock(actor, tools_.members.at(actor).incarnation, kFirstReadings);
+}
+
+void InspectDesk::read_clock(cluster::ActorId id, std::uint64_t incarnation, int readings) {
+  const auto& actor = tools_.members.at(id);
+  if (actor.incarnation != incarnation || actor.state != cluster::ActorState::ready) return;
+  tools_.outside.request(actor.peer, wire::ReadClock{}, kClockDeadline,
+                         [this, id, incarnation, sent = now()](const control::Reply& answer) {
+                           if (!answer) return;
+                           tools_.recorder.clock_reading(
+                               id, incarnation, sent, now(),
+                               answer.as<wire::ClockReading>().monotonic_ns);
+                         });
+  tools_.outside.after(readings > 1 ? 0.05 : kClockInterval, [this, id, incarnation, readings] {
+    read_clock(id, incarnation, std::max(1, readings - 1));
+  });
+}
+
+wire::BlobRef InspectDesk::keep(const std::string& name, std::string bytes,
+                                std::vector<std::int64_t> shape) {
+  constexpr std::size_t kKept = 8;
+  wire::BlobRef ref{.name = name, .id = 0, .bytes = bytes.size(), .shape = std::move(shape)};
+  ref.id = tools_.outside.keep_blob(std::make_shared<const std::string>(std::move(bytes)));
+  kept_.push_back(ref.id);
+  if (kept_.size() > kKept) {
+    tools_.outside.drop_blob(kept_.front());
+    kept_.pop_front();
+  }
+  return ref;
+}
+
+}  // namespace troupe::gateway

@@ -1,0 +1,101 @@
+#pragma once
+#include <boost/asio/thread_pool.hpp>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "controller/cluster/members.h"
+#include "controller/cluster/outside.h"
+#include "controller/jobs/job_runner.h"
+#include "controller/jobs/job_table.h"
+#include "controller/recorder/recorder.h"
+#include "transport/control/server.h"
+#include "transport/wire/inspect_messages.h"
+
+namespace troupe::gateway {
+
+/// The desk for those who look inside, and for those who pause and break things. Answers from what
+/// the recorder remembers, or asks the actors.
+class InspectDesk {
+ public:
+  struct Tools {
+    control::Server& server;
+    cluster::Outside& outside;
+    cluster::Members& members;
+    jobs::JobTable& table;
+    jobs::JobRunner& runner;
+    recorder::Recorder& recorder;
+    /// Sends a signal to an actor's process; false when there is none.
+    std::function<bool(cluster::ActorId, int signal)> signal;
+    /// What an actor's processes have written: lines after a number, the last so many of them.
+    std::function<wire::LogLines(cluster::ActorId, std::uint64_t after, std::size_t lines)> lines;
+    std::string host;
+    std::uint32_t pid = 0;
+    std::string log_folder;  // of flight records; empty = they are kept in memory only
+  };
+
+  explicit InspectDesk(Tools tools) : tools_(std::move(tools)) {}
+
+  /// True when the message is for this desk. Every request is answered, sooner or later.
+  bool on_message(control::PeerId peer, const wire::Header& header,
+                  std::span<const std::byte> payload);
+  /// An actor's process is here: its clock is read, now and every few seconds.
+  void actor_ready(cluster::ActorId actor);
+  /// A job is about to end failed: what had happened is written down. Answers the file's path,
+  /// empty where none was written.
+  std::string record_failure(jobs::JobId job, const std::string& failure);
+
+ private:
+  struct Asker {
+    control::PeerId peer = 0;
+    wire::Header header;
+  };
+  struct Collection;  // of a job's latents
+  struct Failed {
+    jobs::JobId job = 0;
+    std::string failure;
+    std::string file;
+    std::string record;  // JSON
+  };
+
+  template <class M>
+  void reply(const Asker& asker, const M& message) {
+    tools_.server.reply(asker.peer, asker.header, message);
+  }
+  void refuse(const Asker& asker, wire::FailureCode code, const std::string& why);
+  /// The actor, if it is there and ready; else the asker is refused.
+  const cluster::Actor* ready_actor(const Asker& asker, std::uint32_t actor);
+  template <class Answer, class M>
+  void pass_on(const Asker& asker, const M& message, std::uint32_t actor);
+
+  void get_latents(const Asker& asker, const wire::GetLatents& question);
+  void ask_holder(const std::shared_ptr<Collection>& collection, cluster::ActorId actor);
+  void add_rows(Collection& collection, const wire::LatentRows& rows, const std::string& bytes);
+  void collected(const std::shared_ptr<Collection>& collection);
+  void render(const std::shared_ptr<Collection>& collection);
+  void fail(Collection& collection, const wire::Failure& failure);
+
+  void control_job(const Asker& asker, const wire::ControlJob& order);
+  void inject(const Asker& asker, const wire::InjectFault& fault);
+  void get_document(const Asker& asker, const wire::GetDocument& question);
+  void get_logs(const Asker& asker, const wire::GetLogs& question);
+  /// On a thread of its own: a long one takes a while to write.
+  void send_timeline(const Asker& asker, jobs::JobId job);
+  std::string failures(jobs::JobId job) const;
+  void read_clock(cluster::ActorId actor, std::uint64_t incarnation, int readings);
+  /// Held for the asker to fetch; only the newest few are.
+  wire::BlobRef keep(const std::string& name, std::string bytes,
+                     std::vector<std::int64_t> shape = {});
+  recorder::Nanoseconds now() const;
+
+  Tools tools_;
+  std::deque<Failed> failed_;
+  std::deque<control::BlobId> kept_;
+  boost::asio::thread_pool writer_{1};  // last: it ends before the rest goes
+};
+
+}  // namespace troupe::gateway

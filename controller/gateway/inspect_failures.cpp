@@ -1,0 +1,57 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string_view>
+
+#include "controller/gateway/inspect.h"
+#include "controller/recorder/flight_record.h"
+#include "transport/control/file_handle.h"
+
+namespace troupe::gateway {
+namespace {
+
+constexpr std::size_t kKeptFailures = 16;
+
+/// Whole or not at all, and for its owner only: prompts are in it. False when it cannot be written:
+/// a full disk costs the record, no more.
+bool write_whole(const std::filesystem::path& path, std::string_view text) {
+  auto temporary = path;
+  temporary += "." + std::to_string(getpid());
+  std::error_code error;
+  const auto give_up = [&] {
+    std::filesystem::remove(temporary, error);
+    return false;
+  };
+  const control::FileHandle file(
+      open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file) return false;
+  while (!text.empty()) {
+    const auto written = write(file.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return give_up();
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  std::filesystem::rename(temporary, path, error);
+  return error ? give_up() : true;
+}
+
+}  // namespace
+
+std::string InspectDesk::record_failure(jobs::JobId job, const std::string& failure) {
+  Failed failed{.job = job,
+                .failure = failure,
+                .file = {},
+                .record = recorder::flight_record(tools_.recorder, job, failure, now())};
+  if (!tools_.log_folder.empty()) {
+    const auto path =
+        std::filesystem::path(tools_.log_folder) / ("flight-job-" + std::to_string(job) + ".json");
+    if (write_whole(path, failed.record)) failed.file = path.string();
+  }
+  failed_.push_back(std::move(failed));
+  if (failed_.size() > kKeptFailures) failed_.pop_front();
+  return failed_.back().file;
+}
+
+}  // namespace troupe::gateway

@@ -1,0 +1,177 @@
+#include "controller/gateway/metrics.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <map>
+
+namespace troupe::gateway {
+namespace {
+
+std::string escaped(const std::string& text, bool quotes) {
+  std::string out;
+  for (const char letter : text) {
+    if (letter == '\\') {
+      out += "\\\\";
+    } else if (letter == '\n') {
+      out += "\\n";
+    } else if (letter == '"' && quotes) {
+      out += "\\\"";
+    } else {
+      out += letter;
+    }
+  }
+  return out;
+}
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
+}
+
+const char* kind_name(wire::TaskKind kind) {
+  static constexpr const char* kNames[] = {"text", "micro_step", "decode"};
+  return kNames[static_cast<int>(kind)];
+}
+
+constexpr std::array kTaskKinds = {wire::TaskKind::encode_text, wire::TaskKind::micro_step,
+                                   wire::TaskKind::decode};
+
+void add_jobs(MetricsText& out, const MetricsFacts& facts) {
+  using wire::JobState;
+  out.gauge("troupe_jobs", "Jobs that have not ended, by state.");
+  for (const auto state : {JobState::queued, JobState::loading, JobState::running})
+    out.sample(static_cast<double>(facts.table.count(state)), {{"state", wire::to_string(state)}});
+  out.counter("troupe_jobs_ended_total", "Jobs that have ended, by state.");
+  for (const auto state : {JobState::succeeded, JobState::failed, JobState::cancelled}) {
+    const auto found = facts.recorder.ended_totals().find(wire::to_string(state));
+    out.sample(
+        found == facts.recorder.ended_totals().end() ? 0 : static_cast<double>(found->second),
+        {{"state", wire::to_string(state)}});
+  }
+  out.gauge("troupe_queue_length", "Jobs that wait for actors.")
+      .sample(static_cast<double>(facts.table.queue().size()));
+  out.counter("troupe_job_recoveries_total", "Times that a job began again after a loss.")
+      .sample(static_cast<double>(facts.recorder.recoveries()));
+}
+
+void add_tasks(MetricsText& out, const MetricsFacts& facts) {
+  const auto each = [&](auto value_of) {
+    for (const auto kind : kTaskKinds) {
+      const auto found = facts.recorder.totals().find(kind);
+      const recorder::TaskTotals none;
+      out.sample(value_of(found == facts.recorder.totals().end() ? none : found->second),
+                 {{"kind", kind_name(kind)}});
+    }
+  };
+  out.counter("troupe_tasks_total", "Tasks done, each counted at each actor, by kind.");
+  each([](const auto& totals) { return static_cast<double>(totals.tasks); });
+  out.counter("troupe_task_seconds_total", "Seconds that actors were inside tasks, by kind.");
+  each([](const auto& totals) { return totals.seconds; });
+  out.counter("troupe_task_wait_seconds_total",
+              "Seconds of these that actors waited for tensors of others, by kind.");
+  each([](const auto& totals) { return totals.wait_seconds; });
+}
+
+void add_bytes(MetricsText& out, const MetricsFacts& facts) {
+  out.counter("troupe_bytes_total",
+              "Bytes moved, by plane: control and blob as the controller sees them, tensor as the "
+              "actors of ended jobs counted them.");
+  const auto plane = [&](const char* name, double sent, double received) {
+    out.sample(sent, {{"plane", name}, {"direction", "sent"}});
+    out.sample(received, {{"plane", name}, {"direction", "received"}});
+  };
+  const auto& tensors = facts.recorder.byte_totals();
+  plane("control", static_cast<double>(facts.control.bytes_sent),
+        static_cast<double>(facts.control.bytes_received));
+  plane("blob", static_cast<double>(facts.blobs.bytes_sent),
+        static_cast<double>(facts.blobs.bytes_received));
+  plane("tensor", static_cast<double>(tensors.tensors_sent),
+        static_cast<double>(tensors.tensors_received));
+}
+
+void add_actors(MetricsText& out, const MetricsFacts& facts) {
+  using cluster::ActorState;
+  std::map<std::string, int> by_state;
+  for (const auto state :
+       {ActorState::starting, ActorState::ready, ActorState::leaving, ActorState::dead})
+    by_state[cluster::to_string(state)] = 0;
+  std::uint64_t restarts = 0;
+  int busy = 0;
+  for (const auto& [id, actor] : facts.members.all()) {
+    ++by_state[cluster::to_string(actor.state)];
+    restarts += actor.restarts;
+    if (facts.runner.busy(id)) ++busy;
+  }
+  out.gauge("troupe_actors", "Actors by state.");
+  for (const auto& [state, count] : by_state)
+    out.sample(count, {{"state", state}});
+  out.gauge("troupe_actors_busy", "Actors that have tasks.").sample(busy);
+  out.counter("troupe_actor_restarts_total", "Processes that were started in place of lost ones.")
+      .sample(static_cast<double>(restarts));
+  out.gauge("troupe_actor_memory_bytes", "Resident memory of each actor's process on this host.");
+  for (const auto& [id, actor] : facts.members.all()) {
+    if (actor.state == ActorState::ready)
+      out.sample(static_cast<double>(resident_bytes(actor.pid)), {{"actor", std::to_string(id)}});
+  }
+}
+
+}  // namespace
+
+std::uint64_t resident_bytes(std::uint32_t pid) {
+  std::ifstream statm("/proc/" + std::to_string(pid) + "/statm");
+  std::uint64_t size = 0;
+  std::uint64_t resident = 0;
+  statm >> size >> resident;
+  return statm ? resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+MetricsText& MetricsText::family(const std::string& name, const std::string& help,
+                                 const char* type) {
+  name_ = name;
+  text_ += "# HELP " + name + " " + escaped(help, false) + "\n# TYPE " + name + " " + type + "\n";
+  return *this;
+}
+
+MetricsText& MetricsText::counter(const std::string& name, const std::string& help) {
+  return family(name, help, "counter");
+}
+
+MetricsText& MetricsText::gauge(const std::string& name, const std::string& help) {
+  return family(name, help, "gauge");
+}
+
+MetricsText& MetricsText::sample(double value, const Labels& labels) {
+  text_ += name_;
+  if (!labels.empty()) {
+    text_ += '{';
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      if (i > 0) text_ += ',';
+      text_ += labels[i].first + "=\"" + escaped(labels[i].second, true) + "\"";
+    }
+    text_ += '}';
+  }
+  text_ += " " + number_text(value) + "\n";
+  return *this;
+}
+
+std::string metrics_text(const MetricsFacts& facts) {
+  MetricsText out;
+  out.gauge("troupe_info", "1, labelled by the version.").sample(1, {{"version", facts.version}});
+  out.gauge("troupe_uptime_seconds", "Since the controller started.").sample(facts.uptime_seconds);
+  out.gauge("troupe_controller_memory_bytes", "Resident memory of the controller's process.")
+      .sample(static_cast<double>(resident_bytes(static_cast<std::uint32_t>(getpid()))));
+  add_jobs(out, facts);
+  add_tasks(out, facts);
+  add_bytes(out, facts);
+  add_actors(out, facts);
+  return out.text();
+}
+
+}  // namespace troupe::gateway

@@ -1,0 +1,72 @@
+#include "controller/jobs/begin_message.h"
+
+#include <algorithm>
+
+namespace troupe::jobs {
+
+wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& deployment, int rank) {
+  using Role = plan::GroupPlan::Role;
+  const auto& plan = job.plan;
+  const mesh::Mesh mesh(plan.degrees);
+  const auto at = mesh.coordinates(rank);
+  wire::BeginJob begin;
+  begin.job = job.id;
+  begin.deployment = deployment.id;
+  begin.epoch = deployment.epoch;
+  begin.request = plan.request;
+  begin.first_image = plan.images[at.dp].begin;
+  begin.last_image = plan.images[at.dp].end;
+  const auto& degrees = plan.degrees;
+  begin.stage = {at.pp, degrees.pp};
+  begin.cfg = {at.cfg, degrees.cfg};
+  begin.ring = {at.ring, degrees.ring};
+  begin.ulysses = {at.ulysses, degrees.ulysses};
+  begin.tp = {at.tp, degrees.tp};
+  begin.micro_steps = plan.micro_steps;
+  begin.batch_parts = plan.batch_parts[at.dp];
+  begin.vae = {0, 0};
+  const auto position = [](const std::vector<int>& ranks, int of) {
+    const auto found = std::find(ranks.begin(), ranks.end(), of);
+    return found == ranks.end() ? -1 : static_cast<std::int32_t>(found - ranks.begin());
+  };
+  const auto id_of = [&](Role role, int where = -1) {
+    const auto* group = plan.group_with(role, rank, where);
+    return group ? group->id : 0;
+  };
+  if (const auto* group = plan.group_with(Role::caption, rank, -1)) {
+    begin.caption_rank = position(group->ranks, rank);
+    begin.caption_root = position(group->ranks, plan.text_rank(at.dp));
+  }
+  const auto decoders = plan.decoders(at.dp);
+  if (const auto own = position(decoders, rank); own >= 0)
+    begin.vae = {own, static_cast<std::int32_t>(decoders.size())};
+  if (const auto* group = plan.group_with(Role::rows, rank, -1)) {
+    begin.row_rank = position(group->ranks, rank);
+    begin.row_decoders = static_cast<std::int32_t>(decoders.size());
+    for (const int holder : plan.latent_holders(at.dp))
+      begin.row_holders.push_back(position(group->ranks, holder));
+  }
+  const bool first = at.pp == 0;
+  const bool last = at.pp + 1 == degrees.pp;
+  begin.groups = {.caption = id_of(Role::caption),
+                  .previous = id_of(first ? Role::feedback : Role::edge, 1),
+                  .next = id_of(last ? Role::feedback : Role::edge, 0),
+                  .cfg = id_of(Role::cfg),
+                  .ulysses = id_of(Role::ulysses),
+                  .ring = id_of(Role::ring),
+                  .tp = id_of(Role::tp),
+                  .heads = id_of(Role::heads),
+                  .stage = id_of(Role::stage),
+                  .rows = id_of(Role::rows),
+                  .vae = id_of(Role::vae)};
+  if (job.boundary) {
+    begin.first_step = job.boundary->next_step;
+    for (const auto& piece : job.boundary->pieces) {
+      if (piece.first_image < begin.last_image && begin.first_image < piece.last_image)
+        begin.boundary.push_back(piece);
+    }
+  }
+  return begin;
+}
+
+}  // namespace troupe::jobs

@@ -1,0 +1,12 @@
+#pragma once
+#include "controller/cluster/deployments.h"
+#include "controller/jobs/job_table.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::jobs {
+
+/// What the actor of a rank is told when the job begins there, at its first step or at its
+/// boundary. Pure.
+wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& deployment, int rank);
+
+}  // namespace troupe::jobs

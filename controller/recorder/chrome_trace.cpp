@@ -1,0 +1,205 @@
+#include "controller/recorder/chrome_trace.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace troupe::recorder {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kController = 1;  // "pid" of its row; hosts follow
+
+class TraceWriter {
+ public:
+  TraceWriter(const std::vector<const JobNotes*>& jobs, const TraceFacts& facts)
+      : facts_(facts), several_(jobs.size() > 1) {
+    origin_ = facts.now;
+    for (const JobNotes* job : jobs) {
+      if (!job->phases.empty()) origin_ = std::min(origin_, job->phases.front().began);
+      for (const Attempt& attempt : job->attempts)
+        origin_ = std::min(origin_, attempt.began);
+    }
+    name_rows();
+    for (const JobNotes* job : jobs) {
+      write_phases(*job);
+      for (const Attempt& attempt : job->attempts)
+        write_attempt(*job, attempt);
+    }
+  }
+
+  std::string text() const {
+    return R"({"displayTimeUnit":"ms","traceEvents":[)" + events_ + "]}\n";
+  }
+
+ private:
+  double microseconds(Nanoseconds time) const { return static_cast<double>(time - origin_) * 1e-3; }
+
+  void add(const json& event) {
+    if (!events_.empty()) events_ += ",\n";
+    events_ += event.dump(-1, ' ', false, json::error_handler_t::replace);
+  }
+
+  void name_rows() {
+    const auto name = [&](const char* what, int pid, int tid, const std::string& text) {
+      add({{"ph", "M"}, {"name", what}, {"pid", pid}, {"tid", tid}, {"args", {{"name", text}}}});
+    };
+    name("process_name", kController, 0,
+         "controller on " + facts_.controller_host + " (pid " +
+             std::to_string(facts_.controller_pid) + ")");
+    for (const auto& [id, actor] : facts_.actors) {
+      if (!hosts_.contains(actor.host)) {
+        const int pid = kController + 1 + static_cast<int>(hosts_.size());
+        hosts_[actor.host] = pid;
+        name("process_name", pid, 0, "host " + actor.host);
+      }
+      const int tid = static_cast<int>(id) + 1;
+      name("thread_name", hosts_[actor.host], tid,
+           "actor " + std::to_string(id) + " (" + actor.device + ", pid " +
+               std::to_string(actor.pid) + ")");
+      add({{"ph", "M"},
+           {"name", "thread_sort_index"},
+           {"pid", hosts_[actor.host]},
+           {"tid", tid},
+           {"args", {{"sort_index", id}}}});
+    }
+  }
+
+  void slice(int pid, int tid, const std::string& name, const char* category, Nanoseconds begin,
+             Nanoseconds end, json arguments) {
+    add({{"ph", "X"},
+         {"name", name},
+         {"cat", category},
+         {"pid", pid},
+         {"tid", tid},
+         {"ts", microseconds(begin)},
+         {"dur", static_cast<double>(end - begin) * 1e-3},
+         {"args", std::move(arguments)}});
+  }
+
+  void write_phases(const JobNotes& job) {
+    const int tid = static_cast<int>(job.job);
+    add({{"ph", "M"},
+         {"name", "thread_name"},
+         {"pid", kController},
+         {"tid", tid},
+         {"args", {{"name", "job " + std::to_string(job.job)}}}});
+    for (std::size_t i = 0; i < job.phases.size(); ++i) {
+      const auto end =
+          i + 1 < job.phases.size() ? job.phases[i + 1].began : job.ended.value_or(facts_.now);
+      slice(kController, tid, job.phases[i].phase, "phase", job.phases[i].began,
+            std::max(end, job.phases[i].began), {{"job", job.job}, {"prompt", job.prompt}});
+    }
+    const auto instant = [&](const std::string& name, Nanoseconds at) {
+      add({{"ph", "i"},
+           {"s", "t"},
+           {"name", name},
+           {"cat", "job"},
+           {"pid", kController},
+           {"tid", tid},
+           {"ts", microseconds(at)}});
+    };
+    for (const Attempt& attempt : job.attempts)
+      instant("epoch " + std::to_string(attempt.epoch), attempt.began);
+    if (job.ended) instant(job.state, *job.ended);
+  }
+
+  void write_attempt(const JobNotes& job, const Attempt& attempt) {
+    using Key = std::pair<std::uint32_t, ActorId>;
+    std::map<Key, const TaskNote*> done;
+    for (const TaskNote& note : attempt.notes) {
+      const auto actor = facts_.actors.find(note.actor);
+      if (!note.ran || actor == facts_.actors.end()) continue;
+      done[{note.task, note.actor}] = &note;
+      const auto& task = attempt.graph.tasks[note.task];
+      const int pid = hosts_.at(actor->second.host);
+      const int tid = static_cast<int>(note.actor) + 1;
+      const auto ran = *note.ran;
+      std::string name = slice_name(task);
+      if (several_) name = "job " + std::to_string(job.job) + " " + name;
+      static constexpr const char* kCategories[] = {"text", "micro_step", "decode"};
+      slice(pid, tid, name, kCategories[static_cast<int>(task.kind)], ran.begin_ns, ran.end_ns,
+            {{"job", job.job},
+             {"task", note.task},
+             {"stage", task.stage},
+             {"replica", task.dp},
+             {"epoch", attempt.epoch},
+             {"issued_us", microseconds(note.issued)},
+             {"in_mailbox_us",
+              static_cast<double>(std::max<Nanoseconds>(0, ran.begin_ns - note.issued)) * 1e-3}});
+      for (const auto& wait : note.waits)
+        slice(pid, tid, "wait", "wait", wait.begin_ns, wait.end_ns, json::object());
+    }
+    write_arrows(attempt, done);
+  }
+
+  /// From the stage that sent a tensor to the micro-step that took it.
+  void write_arrows(const Attempt& attempt,
+                    const std::map<std::pair<std::uint32_t, ActorId>, const TaskNote*>& done) {
+    std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t>, std::uint32_t>
+        takers;  // step, patch, part, rank → task
+    const auto& tasks = attempt.graph.tasks;
+    for (std::uint32_t id = 0; id < tasks.size(); ++id) {
+      if (tasks[id].kind != wire::TaskKind::micro_step) continue;
+      for (const auto rank : tasks[id].ranks)
+        takers[{tasks[id].step, tasks[id].patch, tasks[id].part, rank}] = id;
+    }
+    const auto taker_of = [&](const schedule::Task& task, std::int32_t rank) {
+      auto found = takers.find({task.consumer_step, task.patch, task.consumer_part, rank});
+      // After the last synchronous step the first patch takes the whole picture.
+      if (found == takers.end() && task.patch < 0)
+        found = takers.find({task.consumer_step, 0, 0, rank});
+      return found;
+    };
+    const auto note_of = [&](std::uint32_t task, std::int32_t rank) -> const TaskNote* {
+      const auto found = done.find({task, attempt.actor_of_rank.at(rank)});
+      return found == done.end() ? nullptr : found->second;
+    };
+    for (std::uint32_t id = 0; id < tasks.size(); ++id) {
+      const auto& task = tasks[id];
+      for (std::size_t i = 0; i < task.receivers.size() && i < task.ranks.size(); ++i) {
+        const auto taker = taker_of(task, task.receivers[i]);
+        const TaskNote* from = note_of(id, task.ranks[i]);
+        const TaskNote* to =
+            taker == takers.end() ? nullptr : note_of(taker->second, task.receivers[i]);
+        if (from && to) arrow(*from, *to);
+      }
+    }
+  }
+
+  void arrow(const TaskNote& from, const TaskNote& to) {
+    const auto arrives = std::clamp(from.ran->end_ns, to.ran->begin_ns, to.ran->end_ns);
+    const auto leaves = std::min(from.ran->end_ns, arrives);
+    if (leaves < from.ran->begin_ns) return;  // clocks that disagree by more than a task
+    const auto end = [&](const char* phase, const TaskNote& note, Nanoseconds at) {
+      json event = {{"ph", phase},
+                    {"name", "tensor"},
+                    {"cat", "tensor"},
+                    {"id", arrows_},
+                    {"pid", hosts_.at(facts_.actors.at(note.actor).host)},
+                    {"tid", static_cast<int>(note.actor) + 1},
+                    {"ts", microseconds(at)}};
+      if (*phase == 'f') event["bp"] = "e";
+      add(std::move(event));
+    };
+    ++arrows_;
+    end("s", from, leaves);
+    end("f", to, arrives);
+  }
+
+  const TraceFacts& facts_;
+  bool several_;
+  Nanoseconds origin_ = 0;
+  std::string events_;  // parted by commas
+  std::map<std::string, int> hosts_;
+  std::uint64_t arrows_ = 0;
+};
+
+}  // namespace
+
+std::string chrome_trace(const std::vector<const JobNotes*>& jobs, const TraceFacts& facts) {
+  return TraceWriter(jobs, facts).text();
+}
+
+}  // namespace troupe::recorder

@@ -1,0 +1,55 @@
+#include "controller/recorder/flight_record.h"
+
+#include <nlohmann/json.hpp>
+
+namespace troupe::recorder {
+namespace {
+
+using nlohmann::json;
+
+double seconds(Nanoseconds time) {
+  return static_cast<double>(time) * 1e-9;
+}
+
+json unfinished_tasks(const JobNotes& job, Nanoseconds now) {
+  json rows = json::array();
+  if (job.attempts.empty()) return rows;
+  const Attempt& attempt = job.attempts.back();
+  for (const TaskNote& note : attempt.notes) {
+    if (note.ran) continue;
+    rows.push_back({{"task", note.task},
+                    {"name", schedule::describe(attempt.graph.tasks.at(note.task))},
+                    {"actor", note.actor},
+                    {"issued", seconds(note.issued - now)}});
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string flight_record(const Recorder& recorder, JobId id, const std::string& failure,
+                          Nanoseconds now) {
+  json document = {{"job", id}, {"failure", failure}};
+  if (const JobNotes* job = recorder.find(id)) {
+    document["prompt"] = job->prompt;
+    for (const auto& phase : job->phases)
+      document["phases"].push_back({{"phase", phase.phase}, {"began", seconds(phase.began - now)}});
+    for (const auto& attempt : job->attempts) {
+      document["epochs"].push_back({{"epoch", attempt.epoch},
+                                    {"began", seconds(attempt.began - now)},
+                                    {"actors", attempt.actor_of_rank}});
+    }
+    document["unfinished"] = unfinished_tasks(*job, now);
+  }
+  document["events"] = json::array();
+  for (const Event& event : recorder.events()) {
+    json row = {{"at", seconds(event.at - now)}, {"event", to_string(event.kind)}};
+    if (event.job != 0) row["job"] = event.job;
+    if (event.actor) row["actor"] = *event.actor;
+    row["what"] = event.text;
+    document["events"].push_back(std::move(row));
+  }
+  return document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace troupe::recorder

@@ -1,0 +1,15 @@
+#pragma once
+#include <string>
+
+#include "controller/recorder/recorder.h"
+
+namespace troupe::recorder {
+
+/// The job's task graph in its newest epoch as one JSON document:
+/// {job, paused, epoch, attempts, world, steps, actors: [by rank], tasks: [{id, name, kind, stage,
+/// replica, step, patch, part, state, actors, at, after, seconds}]}. `state`: waiting (not issued),
+/// issued (lies at the actors `at`, or runs there), done. `after`: tasks that must be issued before
+/// it.
+std::string graph_text(const JobNotes& job, bool paused = false);
+
+}  // namespace troupe::recorder

@@ -1,0 +1,241 @@
+#include "controller/recorder/recorder.h"
+
+#include <algorithm>
+
+namespace troupe::recorder {
+namespace {
+
+double seconds(Nanoseconds time) {
+  return static_cast<double>(time) * 1e-9;
+}
+
+}  // namespace
+
+const char* to_string(Event::Kind kind) {
+  switch (kind) {
+    case Event::Kind::job:
+      return "job";
+    case Event::Kind::issue:
+      return "issue";
+    case Event::Kind::done:
+      return "done";
+    case Event::Kind::failure:
+      return "failure";
+    case Event::Kind::actor:
+      return "actor";
+    case Event::Kind::epoch:
+      return "epoch";
+  }
+  return "event";
+}
+
+std::string slice_name(const schedule::Task& task) {
+  if (task.kind == wire::TaskKind::encode_text) return "text";
+  if (task.kind == wire::TaskKind::decode) return "decode";
+  std::string name = "step " + std::to_string(task.step);
+  if (task.patch >= 0) name += " patch " + std::to_string(task.patch);
+  if (task.part > 0) name += " part " + std::to_string(task.part);
+  return name;
+}
+
+JobNotes* Recorder::get(JobId job) {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? nullptr : &found->second;
+}
+
+const JobNotes* Recorder::find(JobId job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? nullptr : &found->second;
+}
+
+Attempt* Recorder::attempt(JobId job) {
+  JobNotes* notes = get(job);
+  return notes && !notes->attempts.empty() ? &notes->attempts.back() : nullptr;
+}
+
+void Recorder::submitted(JobId job, const std::string& prompt, Nanoseconds now) {
+  JobNotes& notes = jobs_[job];
+  notes.job = job;
+  notes.prompt = prompt;
+  notes.phases = {{"queued", now}};
+  note(Event::Kind::job, job, std::nullopt, "submitted", now);
+  forget_jobs();
+}
+
+void Recorder::phase(JobId job, const std::string& phase, Nanoseconds now) {
+  JobNotes* notes = get(job);
+  if (!notes || notes->ended) return;
+  if (!notes->phases.empty() && notes->phases.back().phase == phase) return;
+  notes->phases.push_back({phase, now});
+  note(Event::Kind::job, job, std::nullopt, phase, now);
+}
+
+void Recorder::began(JobId job, std::uint64_t epoch, schedule::TaskGraph graph,
+                     std::vector<ActorId> actor_of_rank, Nanoseconds now) {
+  JobNotes& notes = jobs_[job];
+  notes.job = job;
+  if (notes.attempts.size() >= limits_.attempts) {
+    forget(notes.attempts.front());
+    notes.attempts.pop_front();
+  }
+  Attempt attempt;
+  attempt.epoch = epoch;
+  attempt.began = now;
+  attempt.graph = std::move(graph);
+  attempt.actor_of_rank = std::move(actor_of_rank);
+  all_tasks_ += attempt.graph.tasks.size();
+  notes.attempts.push_back(std::move(attempt));
+  forget_graphs(notes.attempts.back());
+  if (notes.attempts.size() > 1) ++recoveries_;
+  note(Event::Kind::epoch, job, std::nullopt, "begins in epoch " + std::to_string(epoch), now);
+}
+
+void Recorder::issued(JobId job, std::uint32_t task, ActorId actor, Nanoseconds now) {
+  Attempt* attempt = this->attempt(job);
+  if (!attempt || task >= attempt->graph.tasks.size()) return;
+  attempt->notes.push_back({.task = task, .actor = actor, .issued = now, .ran = {}, .waits = {}});
+  ++all_notes_;
+  forget_notes(*attempt);
+  note(Event::Kind::issue, job, actor, schedule::describe(attempt->graph.tasks[task]), now);
+}
+
+void Recorder::done(ActorId actor, const wire::TaskDone& done, Nanoseconds now) {
+  Attempt* attempt = this->attempt(done.job);
+  if (!attempt || attempt->epoch != done.epoch || done.task >= attempt->graph.tasks.size()) return;
+  const auto found = std::find_if(
+      attempt->notes.rbegin(), attempt->notes.rend(),
+      [&](const TaskNote& note) { return note.task == done.task && note.actor == actor; });
+  if (found == attempt->notes.rend() || found->ran) return;
+  const auto offset = clock_offset(actor);
+  const auto here = [&](wire::ClockSpan span) {
+    return wire::ClockSpan{span.begin_ns + offset, span.end_ns + offset};
+  };
+  // An actor's word is not trusted to be in order.
+  wire::ClockSpan ran = here(done.ran);
+  ran.end_ns = std::max(ran.begin_ns, ran.end_ns);
+  found->ran = ran;
+  auto& totals = totals_[attempt->graph.tasks[done.task].kind];
+  Nanoseconds from = ran.begin_ns;
+  for (const auto& span : done.waits) {
+    auto wait = here(span);
+    wait.begin_ns = std::clamp(wait.begin_ns, from, ran.end_ns);
+    wait.end_ns = std::clamp(wait.end_ns, wait.begin_ns, ran.end_ns);
+    from = wait.end_ns;
+    totals.wait_seconds += seconds(wait.end_ns - wait.begin_ns);
+    found->waits.push_back(wait);
+  }
+  ++totals.tasks;
+  totals.seconds += seconds(ran.end_ns - ran.begin_ns);
+  note(Event::Kind::done, done.job, actor, schedule::describe(attempt->graph.tasks[done.task]),
+       now);
+}
+
+void Recorder::failed(JobId job, ActorId actor, const std::string& where, Nanoseconds now) {
+  note(Event::Kind::failure, job, actor, where, now);
+}
+
+void Recorder::ended(JobId job, const std::string& state, const std::string& why, Nanoseconds now) {
+  if (JobNotes* notes = get(job); notes && !notes->ended) {
+    notes->ended = now;
+    notes->state = state;
+    ++ended_[state];
+  }
+  note(Event::Kind::job, job, std::nullopt, why.empty() ? state : state + ": " + why, now);
+}
+
+void Recorder::cost(const wire::ActorJobStats& stats) {
+  bytes_.tensors_sent += stats.tensor_bytes_sent;
+  bytes_.tensors_received += stats.tensor_bytes_received;
+}
+
+void Recorder::note(Event::Kind kind, JobId job, std::optional<ActorId> actor,
+                    const std::string& text, Nanoseconds now) {
+  const bool said = kind != Event::Kind::issue && kind != Event::Kind::done;
+  if (said) ++said_;
+  constexpr std::size_t kLongest = 2000;
+  events_.push_back({.at = now,
+                     .kind = kind,
+                     .job = job,
+                     .actor = actor,
+                     .text = text.substr(0, kLongest),
+                     .number = said ? said_ : 0});
+  if (events_.size() > limits_.events) events_.pop_front();
+}
+
+void Recorder::clock_reading(ActorId actor, std::uint64_t incarnation, Nanoseconds sent,
+                             Nanoseconds received, Nanoseconds actors) {
+  const auto way = received - sent;
+  auto& clock = clocks_[actor];
+  if (clock.incarnation == incarnation && way >= clock.way) return;
+  const bool same = sent <= actors && actors <= received;
+  clock = {incarnation, way, same ? 0 : sent + way / 2 - actors};
+}
+
+Nanoseconds Recorder::clock_offset(ActorId actor) const {
+  const auto found = clocks_.find(actor);
+  return found == clocks_.end() ? 0 : found->second.offset;
+}
+
+std::vector<Recorder::Line> Recorder::lines(std::uint64_t after, std::size_t limit,
+                                            std::uint64_t& last) const {
+  last = said_;
+  std::vector<Line> lines;
+  for (auto event = events_.rbegin(); event != events_.rend() && lines.size() < limit; ++event) {
+    if (event->number == 0) continue;
+    if (event->number <= after) break;
+    std::string who;
+    if (event->job != 0) who += "job " + std::to_string(event->job) + " ";
+    if (event->actor) who += "actor " + std::to_string(*event->actor) + " ";
+    if (!who.empty()) who.back() = ':';
+    lines.push_back({event->at, who.empty() ? event->text : who + " " + event->text});
+  }
+  std::reverse(lines.begin(), lines.end());
+  return lines;
+}
+
+void Recorder::forget_jobs() {
+  while (jobs_.size() > limits_.jobs) {
+    auto oldest = std::find_if(jobs_.begin(), jobs_.end(),
+                               [](const auto& entry) { return entry.second.ended.has_value(); });
+    if (oldest == jobs_.end()) oldest = jobs_.begin();
+    for (const Attempt& attempt : oldest->second.attempts)
+      forget(attempt);
+    jobs_.erase(oldest);
+  }
+}
+
+void Recorder::forget(const Attempt& attempt) {
+  all_notes_ -= attempt.notes.size();
+  all_tasks_ -= attempt.graph.tasks.size();
+}
+
+void Recorder::forget_graphs(const Attempt& newest) {
+  for (auto& [id, notes] : jobs_) {
+    // The newest attempt of a job that runs stays: its tasks are still to be noted.
+    const std::size_t kept = notes.ended ? 0 : 1;
+    while (all_tasks_ > limits_.tasks && notes.attempts.size() > kept &&
+           &notes.attempts.front() != &newest) {
+      forget(notes.attempts.front());
+      notes.attempts.pop_front();
+    }
+  }
+}
+
+void Recorder::forget_notes(Attempt& attempt) {
+  if (attempt.notes.size() > limits_.notes) {
+    attempt.notes.pop_front();
+    ++attempt.dropped;
+    --all_notes_;
+  }
+  for (auto& [id, notes] : jobs_) {
+    if (all_notes_ <= limits_.all_notes) return;
+    for (Attempt& old : notes.attempts) {
+      if (&old == &attempt) continue;
+      all_notes_ -= old.notes.size();
+      old.dropped += old.notes.size();
+      old.notes.clear();
+    }
+  }
+}
+
+}  // namespace troupe::recorder

@@ -1,0 +1,166 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/schedule/task_graph.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::recorder {
+
+using JobId = std::uint64_t;
+using ActorId = std::uint32_t;
+/// Of the controller's monotonic clock.
+using Nanoseconds = std::int64_t;
+
+/// What one actor's part of one task took.
+struct TaskNote {
+  std::uint32_t task = 0;
+  ActorId actor = 0;
+  Nanoseconds issued = 0;
+  std::optional<wire::ClockSpan> ran;  // in the controller's time; nothing while it is not done
+  std::vector<wire::ClockSpan> waits;
+};
+
+/// One run of a job's tasks, in one epoch. A job that outlived an actor has several.
+struct Attempt {
+  std::uint64_t epoch = 0;
+  Nanoseconds began = 0;
+  schedule::TaskGraph graph;
+  std::vector<ActorId> actor_of_rank;
+  std::deque<TaskNote> notes;  // in the order in which they were issued
+  std::uint64_t dropped = 0;   // notes that were forgotten
+};
+
+struct PhaseNote {
+  std::string phase;
+  Nanoseconds began = 0;
+};
+
+struct JobNotes {
+  JobId job = 0;
+  std::string prompt;
+  std::vector<PhaseNote> phases;  // queued, loading, text, denoising, decoding
+  std::deque<Attempt> attempts;
+  std::optional<Nanoseconds> ended;
+  std::string state;  // once ended
+};
+
+/// Something that happened, as the last of which are kept for a failure's record.
+struct Event {
+  enum class Kind { job, issue, done, failure, actor, epoch };
+  Nanoseconds at = 0;
+  Kind kind = Kind::job;
+  JobId job = 0;  // 0 = of no job
+  std::optional<ActorId> actor;
+  std::string text;
+  std::uint64_t number = 0;  // counts all events but issue and done: what the controller has said
+};
+const char* to_string(Event::Kind kind);
+
+/// What only grows, by kind of task.
+struct TaskTotals {
+  std::uint64_t tasks = 0;
+  double seconds = 0;
+  double wait_seconds = 0;
+};
+
+/// Bytes that jobs have moved, as their actors counted them.
+struct ByteTotals {
+  std::uint64_t tensors_sent = 0;
+  std::uint64_t tensors_received = 0;
+};
+
+/// The controller's memory of what happened. Bounded: of each job the newest notes, of all jobs the
+/// newest ones. A pure structure: times come in, nothing goes out.
+class Recorder {
+ public:
+  struct Limits {
+    std::size_t jobs = 64;            // remembered, the ended ones first to go
+    std::size_t attempts = 8;         // of a job
+    std::size_t tasks = 100'000;      // of the graphs of all attempts
+    std::size_t notes = 50'000;       // of an attempt
+    std::size_t all_notes = 200'000;  // of all jobs
+    std::size_t events = 2'000;       // of the cluster
+  };
+
+  Recorder() : Recorder(Limits{}) {}
+  explicit Recorder(Limits limits) : limits_(limits) {}
+
+  void submitted(JobId job, const std::string& prompt, Nanoseconds now);
+  /// A phase began; the same one again changes nothing.
+  void phase(JobId job, const std::string& phase, Nanoseconds now);
+  /// The job's tasks begin, in this epoch.
+  void began(JobId job, std::uint64_t epoch, schedule::TaskGraph graph,
+             std::vector<ActorId> actor_of_rank, Nanoseconds now);
+  void issued(JobId job, std::uint32_t task, ActorId actor, Nanoseconds now);
+  /// An actor's part of a task is done. Its times are put into the controller's.
+  void done(ActorId actor, const wire::TaskDone& done, Nanoseconds now);
+  /// `where`: "actor 2, step 3 patch 1 stage 0".
+  void failed(JobId job, ActorId actor, const std::string& where, Nanoseconds now);
+  void ended(JobId job, const std::string& state, const std::string& why, Nanoseconds now);
+  /// What an ended job cost at one actor.
+  void cost(const wire::ActorJobStats& stats);
+  /// Anything else worth a line: an actor came or went, an epoch began or ended.
+  void note(Event::Kind kind, JobId job, std::optional<ActorId> actor, const std::string& text,
+            Nanoseconds now);
+
+  /// A reading of an actor's clock, asked for at `sent` and answered at `received`. Of an
+  /// incarnation's readings the one with the shortest way counts. Where it may be the same clock,
+  /// as on the same host, it is taken for that.
+  void clock_reading(ActorId actor, std::uint64_t incarnation, Nanoseconds sent,
+                     Nanoseconds received, Nanoseconds actors);
+  /// What to add to the actor's times; 0 while nothing is known.
+  Nanoseconds clock_offset(ActorId actor) const;
+
+  const JobNotes* find(JobId job) const;
+  const std::map<JobId, JobNotes>& jobs() const { return jobs_; }
+  const std::deque<Event>& events() const { return events_; }
+  /// Lines that the controller has said, as `troupe logs controller` shows them: those after number
+  /// `after`, the last `limit` of them. `last` is told the number of the newest.
+  struct Line {
+    Nanoseconds at = 0;
+    std::string text;
+  };
+  std::vector<Line> lines(std::uint64_t after, std::size_t limit, std::uint64_t& last) const;
+  const std::map<wire::TaskKind, TaskTotals>& totals() const { return totals_; }
+  const ByteTotals& byte_totals() const { return bytes_; }
+  /// Jobs that have ended, by state.
+  const std::map<std::string, std::uint64_t>& ended_totals() const { return ended_; }
+  /// Times that a job began again after its epoch had ended.
+  std::uint64_t recoveries() const { return recoveries_; }
+
+ private:
+  struct ClockNote {
+    std::uint64_t incarnation = 0;
+    Nanoseconds way = 0;
+    Nanoseconds offset = 0;
+  };
+  JobNotes* get(JobId job);
+  Attempt* attempt(JobId job);
+  void forget_jobs();
+  void forget_notes(Attempt& attempt);
+  void forget(const Attempt& attempt);
+  void forget_graphs(const Attempt& newest);
+
+  Limits limits_;
+  std::map<JobId, JobNotes> jobs_;
+  std::deque<Event> events_;
+  std::uint64_t said_ = 0;
+  std::size_t all_notes_ = 0;
+  std::size_t all_tasks_ = 0;
+  std::map<wire::TaskKind, TaskTotals> totals_;
+  ByteTotals bytes_;
+  std::map<std::string, std::uint64_t> ended_;
+  std::uint64_t recoveries_ = 0;
+  std::map<ActorId, ClockNote> clocks_;
+};
+
+/// "step 5 patch 1", "step 0", "step 0 part 2", "text", "decode": a task without its stage.
+std::string slice_name(const schedule::Task& task);
+
+}  // namespace troupe::recorder

@@ -1,0 +1,165 @@
+#include "models/dit/flux.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "models/dit/stage_checks.h"
+
+namespace troupe::models {
+
+namespace {
+
+constexpr const char* kFamily = "flux";
+
+struct FluxStep final : StepCondition {
+  int64_t batch = 0;
+  std::vector<JointBlock::Modulation> blocks;
+  std::vector<at::Tensor> singles;
+  at::Tensor last;
+  Turns turns;  // of all the picture's tokens
+};
+
+/// The pipeline divides the timestep by 1000 and the model multiplies it again, in float32.
+double as_model_sees(double timestep) {
+  return static_cast<float>(timestep) / 1000.0F * 1000.0F;
+}
+
+}  // namespace
+
+Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader& weights,
+           at::ScalarType compute, at::Device device)
+    : spec_(spec),
+      part_(checked_part(kFamily, part, spec.blocks())),
+      compute_(compute),
+      device_(device),
+      time_text_(weights, spec.pooled_projection_dim, spec.inner_dim(), spec.guidance_embeds) {
+  const int64_t width = spec.inner_dim();
+  if (part.embeds) {
+    embedding_ = {weights.linear("x_embedder", spec.in_channels, width),
+                  weights.linear("context_embedder", spec.joint_attention_dim, width)};
+  }
+  for (int block = part.blocks.begin; block < part.blocks.end; ++block) {
+    if (block >= spec.num_layers) {
+      singles_.emplace_back(spec, block, part.shard, weights);
+      continue;
+    }
+    const spec::JointBlockShape shape{.width = width,
+                                      .heads = spec.num_attention_heads,
+                                      .head_dim = spec.attention_head_dim,
+                                      .qk_norm = true};
+    blocks_.emplace_back(shape, "transformer_blocks." + std::to_string(block) + ".", block,
+                         part.shard, weights);
+  }
+  if (part.projects) {
+    last_ = LastLayer(weights, width, kPatch, spec.latent_channels(), spec.latent_channels(),
+                      TokenOrder::channels_first);
+  }
+}
+
+int64_t Flux::bytes() const {
+  int64_t total = time_text_.bytes() + (last_ ? last_->bytes() : 0);
+  if (embedding_) total += embedding_->patch.bytes() + embedding_->text.bytes();
+  for (const JointBlock& block : blocks_)
+    total += block.bytes();
+  for (const FluxSingleBlock& block : singles_)
+    total += block.bytes();
+  return total;
+}
+
+Caption Flux::project_caption(const std::vector<EncoderOutput>& text) const {
+  if (!embedding_) throw std::logic_error("[flux] this stage holds no text embedding");
+  const at::Tensor& states = text.at(1).states;
+  if (states.dim() != 3 || states.size(2) != spec_.joint_attention_dim) {
+    refuse_shape(kFamily, "T5's states", states, {-1, -1, spec_.joint_attention_dim});
+  }
+  return {embedding_->text(states.to(device_, compute_)), text[0].pooled.to(device_, compute_)};
+}
+
+std::unique_ptr<CaptionCache> Flux::cache_caption(const Caption& caption,
+                                                  const at::Tensor& mask) const {
+  return joint_caption(kFamily, caption, mask, part_.embeds, hidden_width(),
+                       spec_.pooled_projection_dim);
+}
+
+Turns Flux::turns_of(PictureSize size) const {
+  const int64_t rows = size.latent_height / kPatch, columns = size.latent_width / kPatch;
+  const auto range = [](int64_t count) {
+    return at::arange(count, at::TensorOptions().dtype(at::kDouble));
+  };
+  const at::Tensor row = range(rows).view({rows, 1}).expand({rows, columns}).reshape({-1});
+  const at::Tensor column = range(columns).view({1, columns}).expand({rows, columns}).reshape({-1});
+  const auto& axes = spec_.axes_dims_rope;
+  const at::Tensor angle = at::cat({rotary_angles(at::zeros_like(row), axes[0]),
+                                    rotary_angles(row, axes[1]), rotary_angles(column, axes[2])},
+                                   1);
+  return {at::cos(angle).to(device_, at::kFloat), at::sin(angle).to(device_, at::kFloat)};
+}
+
+std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
+                                               const CaptionCache& caption) const {
+  const auto& text = as<JointCaption>(kFamily, caption, "caption cache");
+  const at::Tensor embedded =
+      at::silu(time_text_(as_model_sees(input.timestep), input.guidance * 1000, text.pooled()));
+  auto step = std::make_unique<FluxStep>();
+  step->batch = text.batch();
+  for (const JointBlock& block : blocks_)
+    step->blocks.push_back(block.modulation(embedded));
+  for (const FluxSingleBlock& block : singles_)
+    step->singles.push_back(block.modulation(embedded));
+  if (last_) step->last = last_->modulation(embedded);
+  step->turns = turns_of(input.size);
+  return step;
+}
+
+at::Tensor Flux::embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const {
+  if (!embedding_) throw std::logic_error("[flux] this stage holds no patch embedding");
+  check_latents(kFamily, latents, spec_.latent_channels(), kPatch, size, rows);
+  return embedding_->patch(tokens_of_latents(latents.to(device_, compute_), kPatch));
+}
+
+at::Tensor Flux::embed_text(const CaptionCache& caption, int64_t begin, int64_t end) const {
+  if (!embedding_) throw std::logic_error("[flux] this stage holds no text embedding");
+  return as<JointCaption>(kFamily, caption, "caption cache").tokens(begin, end);
+}
+
+at::Tensor Flux::run_blocks(at::Tensor hidden, const CallTokens& tokens,
+                            const StepCondition& condition, const CaptionCache&,
+                            AttentionPort& attention, TensorParallelPort& sums) const {
+  const auto& step = as<FluxStep>(kFamily, condition, "step condition");
+  const Turns turns = turns_of_rows(step.turns, tokens.rows, tokens.size.latent_width / kPatch);
+  if (hidden.dim() != 3 || hidden.size(0) != step.batch ||
+      hidden.size(1) != tokens.text() + turns.cosine.size(0) || hidden.size(2) != hidden_width() ||
+      step.blocks.size() != blocks_.size() || step.singles.size() != singles_.size()) {
+    refuse_shape(kFamily, "hidden", hidden,
+                 {step.batch, tokens.text() + turns.cosine.size(0), hidden_width()});
+  }
+  if (!blocks_.empty()) {
+    TwoStreams streams(hidden, tokens.text());
+    for (size_t i = 0; i < blocks_.size(); ++i)
+      blocks_[i].run(streams.text, streams.picture, step.blocks[i], turns, attention, sums);
+    hidden = streams.joined();
+  }
+  if (singles_.empty()) return hidden;
+  hidden = hidden.contiguous();
+  const Turns of_all = with_unturned(turns, tokens.text());
+  for (size_t i = 0; i < singles_.size(); ++i)
+    singles_[i].run(hidden, step.singles[i], of_all, attention, sums);
+  return hidden;
+}
+
+at::Tensor Flux::project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
+                         TokenRows rows) const {
+  if (!last_) throw std::logic_error("[flux] this stage holds no output projection");
+  check_rows(kFamily, "project", kPatch, size, rows);
+  const auto& step = as<FluxStep>(kFamily, condition, "step condition");
+  const int64_t columns = size.latent_width / kPatch;
+  if (hidden.sizes() !=
+      at::IntArrayRef({step.batch, (rows.end - rows.begin) * columns, hidden_width()})) {
+    refuse_shape(kFamily, "hidden", hidden,
+                 {step.batch, (rows.end - rows.begin) * columns, hidden_width()});
+  }
+  return (*last_)(hidden, step.last, columns);
+}
+
+}  // namespace troupe::models

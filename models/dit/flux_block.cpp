@@ -1,0 +1,67 @@
+#include "models/dit/flux_block.h"
+
+#include <ATen/ATen.h>
+
+#include "kernels/elementwise.h"
+#include "kernels/norm_rotate.h"
+
+namespace troupe::models {
+
+namespace {
+
+constexpr double kEps = 1e-6;
+enum { kShift, kScale, kGate };
+
+}  // namespace
+
+FluxSingleBlock::FluxSingleBlock(const spec::FluxSpec& spec, int index, WeightShard shard,
+                                 const WeightLoader& weights)
+    : slot_(index),
+      width_(spec.inner_dim()),
+      heads_(shard.size(spec.num_attention_heads)),
+      head_dim_(spec.attention_head_dim) {
+  const std::string prefix =
+      "single_transformer_blocks." + std::to_string(index - spec.num_layers) + ".";
+  const int64_t heads = spec.num_attention_heads, wide = 4 * width_;
+  const Slice own{shard.begin(heads) * head_dim_, shard.end(heads) * head_dim_};
+  const Slice columns{shard.begin(wide), shard.end(wide)};
+  const std::string attention = prefix + "attn.";
+  norm_ = weights.linear(prefix + "norm.linear", width_, 3 * width_);
+  qkv_ = weights.joined({attention + "to_q", attention + "to_k", attention + "to_v"}, width_,
+                        width_, true, own);
+  widen_ = weights.joined({prefix + "proj_mlp"}, width_, wide, true, columns);
+  // One product of both in the checkpoint: attention's columns first, then the feed-forward's.
+  out_ = weights.narrow(prefix + "proj_out", width_ + wide, width_, own, shard.rank == 0);
+  narrow_ = weights.narrow(prefix + "proj_out", width_ + wide, width_,
+                           {width_ + columns.begin, width_ + columns.end}, false);
+  norm_q_ = weights.copy(attention + "norm_q.weight", {head_dim_});
+  norm_k_ = weights.copy(attention + "norm_k.weight", {head_dim_});
+}
+
+at::Tensor FluxSingleBlock::modulation(const at::Tensor& embedded) const {
+  return norm_(embedded).view({embedded.size(0), 3, width_});
+}
+
+void FluxSingleBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const Turns& turns,
+                          AttentionPort& attention, TensorParallelPort& sums) const {
+  const int64_t batch = hidden.size(0), tokens = hidden.size(1);
+  const at::Tensor normal = kernels::norm_modulate(hidden, modulation.select(1, kScale),
+                                                   modulation.select(1, kShift), kEps);
+  const at::Tensor qkv = qkv_(normal).view({batch, tokens, 3, heads_, head_dim_});
+  at::Tensor q = qkv.select(2, 0), k = qkv.select(2, 1);
+  kernels::norm_rotate(q, norm_q_, turns.cosine, turns.sine, kEps);
+  kernels::norm_rotate(k, norm_k_, turns.cosine, turns.sine, kEps);
+  const at::Tensor attended =
+      attention.attend(slot_, qkv).view({batch, tokens, heads_ * head_dim_});
+  at::Tensor out = out_(attended);
+  narrow_.add_to(out, widen_.gelu(normal));
+  sums.sum(out);
+  kernels::add_gated(hidden, out, modulation.select(1, kGate));
+}
+
+int64_t FluxSingleBlock::bytes() const {
+  return norm_.bytes() + qkv_.bytes() + widen_.bytes() + out_.bytes() + narrow_.bytes() +
+         static_cast<int64_t>(norm_q_.nbytes() + norm_k_.nbytes());
+}
+
+}  // namespace troupe::models

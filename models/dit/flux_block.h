@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/linear.h"
+#include "models/dit/diffusion_transformer.h"
+#include "models/dit/rotary.h"
+#include "models/dit/weight_loader.h"
+#include "models/spec/flux_spec.h"
+
+namespace troupe::models {
+
+/// FLUX's block of one stream: attention and feed-forward side by side over text and picture.
+/// Source: FluxSingleTransformerBlock.
+class FluxSingleBlock {
+ public:
+  FluxSingleBlock(const spec::FluxSpec& spec, int index, WeightShard shard,
+                  const WeightLoader& weights);
+
+  /// embedded [B, D] after SiLU → [B, 3, D].
+  at::Tensor modulation(const at::Tensor& embedded) const;
+  /// hidden [B, tokens, D], contiguous, changed in place; `turns` of all its tokens.
+  void run(at::Tensor& hidden, const at::Tensor& modulation, const Turns& turns,
+           AttentionPort& attention, TensorParallelPort& sums) const;
+  int64_t bytes() const;
+
+ private:
+  int slot_;
+  int64_t width_, heads_, head_dim_;
+  kernels::Linear norm_, qkv_, widen_, out_, narrow_;
+  at::Tensor norm_q_, norm_k_;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "models/dit/hunyuan_block.h"
+#include "models/dit/hunyuan_text.h"
+
+namespace troupe::models {
+
+/// HunyuanDiT. What blocks of the first half leave for those of the second travels beside the
+/// hidden states from stage to stage: [current, left first, …, left last], each D wide. Source:
+/// HunyuanDiT2DModel of diffusers.
+class Hunyuan : public DiffusionTransformer {
+ public:
+  Hunyuan(const spec::HunyuanSpec& spec, int64_t pixels_per_latent, const StagePart& part,
+          const WeightLoader& weights, at::ScalarType compute, at::Device device);
+
+  const StagePart& part() const override { return part_; }
+  int64_t patch_size() const override { return spec_.patch_size; }
+  int64_t hidden_width() const override { return spec_.inner_dim(); }
+  int64_t input_width() const override { return input_width_; }
+  int64_t output_width() const override { return output_width_; }
+  int64_t heads() const override { return part_.shard.size(spec_.num_attention_heads); }
+  int64_t head_dim() const override { return spec_.attention_head_dim; }
+  at::ScalarType dtype() const override { return compute_; }
+  int64_t bytes() const override;
+
+  Caption project_caption(const std::vector<EncoderOutput>& text) const override;
+  std::unique_ptr<CaptionCache> cache_caption(const Caption& caption,
+                                              const at::Tensor& mask) const override;
+  std::unique_ptr<StepCondition> condition(const StepInput& input,
+                                           const CaptionCache& caption) const override;
+  at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
+  at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens, const StepCondition& condition,
+                        const CaptionCache& caption, AttentionPort& attention,
+                        TensorParallelPort& sums) const override;
+  at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
+                     TokenRows rows) const override;
+
+ private:
+  Turns turns_of(PictureSize size) const;
+
+  spec::HunyuanSpec spec_;
+  int64_t pixels_per_latent_;
+  StagePart part_;
+  at::ScalarType compute_;
+  at::Device device_;
+  int64_t input_width_, output_width_;
+  SiluMlp timestep_, extra_;
+  at::Tensor style_;  // [1, D], where the model has it
+  kernels::Linear patch_;
+  std::optional<HunyuanText> text_;
+  std::vector<HunyuanBlock> blocks_;
+  std::optional<LastLayer> last_;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,137 @@
+#include "models/dit/joint_block.h"
+
+#include <optional>
+
+#include <ATen/ATen.h>
+
+#include "kernels/elementwise.h"
+#include "kernels/norm_rotate.h"
+#include "models/dit/transformer_parts.h"
+
+namespace troupe::models {
+
+namespace {
+
+constexpr double kEps = 1e-6;
+constexpr const char* kPictureNames[] = {"to_q", "to_k", "to_v"};
+constexpr const char* kTextNames[] = {"add_q_proj", "add_k_proj", "add_v_proj"};
+enum { kShift, kScale, kGate, kShiftForward, kScaleForward, kGateForward, kSecond };
+
+}  // namespace
+
+int64_t JointBlock::Attention::bytes() const {
+  int64_t total = qkv.bytes() + out.bytes();
+  for (const at::Tensor& norm : {norm_q, norm_k})
+    total += norm.defined() ? static_cast<int64_t>(norm.nbytes()) : 0;
+  return total;
+}
+
+JointBlock::Attention JointBlock::attention_of(const WeightLoader& weights, const std::string& name,
+                                               const char* const names[3], const std::string& out,
+                                               const char* norms) const {
+  const int64_t width = shape_.width;
+  const Slice own{shard_.begin(shape_.heads) * shape_.head_dim,
+                  shard_.end(shape_.heads) * shape_.head_dim};
+  Attention made;
+  made.qkv =
+      weights.joined({name + names[0], name + names[1], name + names[2]}, width, width, true, own);
+  if (!out.empty()) made.out = weights.narrow(name + out, width, width, own, shard_.rank == 0);
+  if (shape_.qk_norm) {
+    made.norm_q = weights.copy(name + norms + "q.weight", {shape_.head_dim});
+    made.norm_k = weights.copy(name + norms + "k.weight", {shape_.head_dim});
+  }
+  return made;
+}
+
+JointBlock::Forward JointBlock::forward_of(const WeightLoader& weights,
+                                           const std::string& name) const {
+  const int64_t width = shape_.width, wide = 4 * width;
+  const Slice columns{shard_.begin(wide), shard_.end(wide)};
+  return {weights.joined({name + ".net.0.proj"}, width, wide, true, columns),
+          weights.narrow(name + ".net.2", wide, width, columns, shard_.rank == 0)};
+}
+
+JointBlock::JointBlock(const spec::JointBlockShape& shape, const std::string& prefix, int slot,
+                       WeightShard shard, const WeightLoader& weights)
+    : shape_(shape), slot_(slot), shard_(shard), heads_(shard.size(shape.heads)) {
+  const int64_t width = shape.width;
+  norm_ = weights.linear(prefix + "norm1.linear", width, (shape.dual ? 9 : 6) * width);
+  norm_text_ = weights.linear(prefix + "norm1_context.linear", width, (shape.last ? 2 : 6) * width);
+  picture_ = attention_of(weights, prefix + "attn.", kPictureNames, "to_out.0", "norm_");
+  text_ = attention_of(weights, prefix + "attn.", kTextNames, shape.last ? "" : "to_add_out",
+                       "norm_added_");
+  if (shape.dual)
+    second_ = attention_of(weights, prefix + "attn2.", kPictureNames, "to_out.0", "norm_");
+  forward_ = forward_of(weights, prefix + "ff");
+  if (!shape.last) forward_text_ = forward_of(weights, prefix + "ff_context");
+}
+
+JointBlock::Modulation JointBlock::modulation(const at::Tensor& embedded) const {
+  const int64_t batch = embedded.size(0);
+  return {norm_(embedded).view({batch, -1, shape_.width}),
+          norm_text_(embedded).view({batch, -1, shape_.width})};
+}
+
+at::Tensor JointBlock::qkv_of(const Attention& of, const at::Tensor& normal,
+                              const Turns& turns) const {
+  const at::Tensor qkv =
+      of.qkv(normal).view({normal.size(0), normal.size(1), 3, heads_, shape_.head_dim});
+  at::Tensor q = qkv.select(2, 0), k = qkv.select(2, 1);
+  kernels::norm_rotate(q, of.norm_q, turns.cosine, turns.sine, kEps);
+  kernels::norm_rotate(k, of.norm_k, turns.cosine, turns.sine, kEps);
+  return qkv;
+}
+
+at::Tensor JointBlock::joined(const at::Tensor& heads) const {
+  return heads.reshape({heads.size(0), heads.size(1), heads_ * shape_.head_dim});
+}
+
+void JointBlock::feed_forward(at::Tensor& hidden, const Forward& forward, const at::Tensor& factors,
+                              TensorParallelPort& sums) const {
+  const at::Tensor normal = kernels::norm_modulate(hidden, factors.select(1, kScaleForward),
+                                                   factors.select(1, kShiftForward), kEps);
+  add_product(hidden, forward.narrow, forward.widen.gelu(normal), factors.select(1, kGateForward),
+              shard_.degree > 1, sums);
+}
+
+void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation,
+                     const Turns& turns, AttentionPort& attention, TensorParallelPort& sums) const {
+  const bool sharded = shard_.degree > 1;
+  const int64_t texts = text.size(1);
+  const auto factor = [&](int index) { return modulation.picture.select(1, index); };
+  const auto text_factor = [&](int index) { return modulation.text.select(1, index); };
+
+  at::Tensor second;
+  if (shape_.dual)
+    second =
+        kernels::norm_modulate(picture, factor(kSecond + kScale), factor(kSecond + kShift), kEps);
+  at::Tensor qkv = qkv_of(
+      picture_, kernels::norm_modulate(picture, factor(kScale), factor(kShift), kEps), turns);
+  if (texts > 0) {
+    // The last block's norm has no gates and names its scale first.
+    const auto scale = text_factor(shape_.last ? 0 : kScale);
+    const auto shift = text_factor(shape_.last ? 1 : kShift);
+    qkv = at::cat({qkv_of(text_, kernels::norm_modulate(text, scale, shift, kEps), {}), qkv}, 1);
+  }
+  const at::Tensor attended = attention.attend(slot_, qkv);
+  add_product(picture, picture_.out, joined(attended.slice(1, texts)), factor(kGate), sharded,
+              sums);
+  if (shape_.dual) {
+    const at::Tensor seen =
+        attention.attend(slot_ + 1, qkv_of(second_, second, {}), Attend::picture);
+    add_product(picture, second_.out, joined(seen), factor(kSecond + kGate), sharded, sums);
+  }
+  feed_forward(picture, forward_, modulation.picture, sums);
+  if (shape_.last || texts == 0) return;
+  add_product(text, text_.out, joined(attended.slice(1, 0, texts)), text_factor(kGate), sharded,
+              sums);
+  feed_forward(text, forward_text_, modulation.text, sums);
+}
+
+int64_t JointBlock::bytes() const {
+  return norm_.bytes() + norm_text_.bytes() + picture_.bytes() + text_.bytes() + second_.bytes() +
+         forward_.widen.bytes() + forward_.narrow.bytes() + forward_text_.widen.bytes() +
+         forward_text_.narrow.bytes();
+}
+
+}  // namespace troupe::models

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/linear.h"
+#include "models/dit/diffusion_transformer.h"
+#include "models/dit/rotary.h"
+#include "models/dit/weight_loader.h"
+#include "models/spec/sd3_spec.h"
+
+namespace troupe::models {
+
+/// Text tokens and picture tokens, each with weights of their own, in one attention: the block of
+/// SD3 and the two-stream block of FLUX. Source: JointTransformerBlock, FluxTransformerBlock.
+class JointBlock {
+ public:
+  /// Shifts, scales and gates, [B, n, D] each.
+  struct Modulation {
+    at::Tensor picture, text;
+  };
+
+  /// `slot`: of its attention over everything; of the one over the picture alone, the next one.
+  JointBlock(const spec::JointBlockShape& shape, const std::string& prefix, int slot,
+             WeightShard shard, const WeightLoader& weights);
+
+  /// embedded [B, D] after SiLU.
+  Modulation modulation(const at::Tensor& embedded) const;
+  /// text [B, t, D] and picture [B, n, D], contiguous, changed in place; the last block leaves the
+  /// text as it is. `turns`: of the picture's tokens, may be empty.
+  void run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation, const Turns& turns,
+           AttentionPort& attention, TensorParallelPort& sums) const;
+  int64_t bytes() const;
+
+ private:
+  struct Attention {
+    kernels::Linear qkv, out;
+    at::Tensor norm_q, norm_k;  // undefined without norms
+    int64_t bytes() const;
+  };
+  struct Forward {
+    kernels::Linear widen, narrow;
+  };
+  Attention attention_of(const WeightLoader& weights, const std::string& name,
+                         const char* const names[3], const std::string& out,
+                         const char* norms) const;
+  Forward forward_of(const WeightLoader& weights, const std::string& name) const;
+  at::Tensor qkv_of(const Attention& of, const at::Tensor& normal, const Turns& turns) const;
+  at::Tensor joined(const at::Tensor& heads) const;
+  void feed_forward(at::Tensor& hidden, const Forward& forward, const at::Tensor& factors,
+                    TensorParallelPort& sums) const;
+
+  spec::JointBlockShape shape_;
+  int slot_;
+  WeightShard shard_;
+  int64_t heads_;  // of this shard
+  kernels::Linear norm_, norm_text_;
+  Attention picture_, text_, second_;
+  Forward forward_, forward_text_;
+};
+
+}  // namespace troupe::models

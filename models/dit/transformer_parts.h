@@ -1,0 +1,67 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/linear.h"
+#include "models/dit/diffusion_transformer.h"
+#include "models/dit/weight_loader.h"
+
+namespace troupe::models {
+
+/// Sines of `values` [n] at 128 frequencies: [n, 256], cosines first, in float32.
+/// Source: Timesteps of diffusers with flip_sin_to_cos and no frequency shift.
+at::Tensor sine_features(const at::Tensor& values);
+inline constexpr int64_t kSineFeatures = 256;
+
+/// Latents [B, C, rows · patch, w] as tokens [B, tokens, C · patch²], channels first in a token.
+at::Tensor tokens_of_latents(const at::Tensor& latents, int64_t patch);
+
+/// How the outputs of a token are laid out.
+enum class TokenOrder { pixels_first, channels_first };
+/// Tokens [B, rows · columns, C · patch²] as latents [B, C, rows · patch, columns · patch].
+at::Tensor latents_of_tokens(const at::Tensor& tokens, int64_t columns, int64_t patch,
+                             TokenOrder order);
+
+/// hidden += gate · product(x), of all shards together where there are several; without a gate,
+/// += product(x). hidden [B, N, D], contiguous; gate [B, D].
+void add_product(at::Tensor& hidden, const kernels::Linear& product, const at::Tensor& x,
+                 const std::optional<at::Tensor>& gate, bool sharded, TensorParallelPort& sums);
+
+/// Two products with SiLU between. Source: TimestepEmbedding, PixArtAlphaTextProjection.
+class SiluMlp {
+ public:
+  SiluMlp() = default;
+  SiluMlp(const WeightLoader& weights, const std::string& name, int64_t in, int64_t wide,
+          int64_t out);
+  at::Tensor operator()(const at::Tensor& x) const;
+  int64_t bytes() const { return first_.bytes() + second_.bytes(); }
+
+ private:
+  kernels::Linear first_, second_;
+};
+
+/// The last norm, modulated by the condition, and the product that follows.
+/// Source: AdaLayerNormContinuous without weights, and proj_out.
+class LastLayer {
+ public:
+  LastLayer() = default;
+  /// The product may have `stored_channels`, of whose pixels-first order the first `channels` are
+  /// kept.
+  LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, int64_t channels,
+            int64_t stored_channels, TokenOrder order);
+  /// embedded [B, D] after SiLU → [B, 2, D].
+  at::Tensor modulation(const at::Tensor& embedded) const;
+  at::Tensor operator()(const at::Tensor& hidden, const at::Tensor& modulation,
+                        int64_t columns) const;
+  int64_t bytes() const { return condition_.bytes() + project_.bytes(); }
+
+ private:
+  int64_t patch_ = 1;
+  TokenOrder order_ = TokenOrder::pixels_first;
+  kernels::Linear condition_, project_;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,120 @@
+#include "models/spec/clip_spec.h"
+
+#include <algorithm>
+
+namespace troupe::spec {
+namespace {
+
+constexpr std::int64_t kMaxWidth = 1 << 16;
+constexpr std::int64_t kMaxVocabulary = 1 << 22;
+constexpr std::int64_t kMaxBlocks = 1024;
+constexpr std::string_view kRoot = "text_model.";
+
+void accept_harmless(const ConfigReader& config) {
+  config.harmless({"architectures", "model_type", "torch_dtype", "dtype", "transformers_version",
+                   "attention_dropout", "dropout", "initializer_factor", "initializer_range",
+                   "bos_token_id", "pad_token_id", "name_or_path", "projection_dim",
+                   "gradient_checkpointing", "output_attentions", "output_hidden_states",
+                   "return_dict", "use_bfloat16", "torchscript"});
+}
+
+ExpectedTensor named(const std::string& name, std::vector<std::int64_t> shape) {
+  return {std::string(kRoot) + name, std::move(shape), {name}};
+}
+
+}  // namespace
+
+ClipSpec read_clip_spec(const ConfigReader& config, bool with_projection) {
+  ClipSpec spec;
+  const auto size = [&config](const char* key, std::int64_t fallback) {
+    return config.integer_or(key, fallback, 1, kMaxWidth);
+  };
+  config.only("model_type", "clip_text_model");
+  spec.vocab_size = config.integer_or("vocab_size", spec.vocab_size, 1, kMaxVocabulary);
+  spec.hidden_size = size("hidden_size", spec.hidden_size);
+  spec.intermediate_size = size("intermediate_size", spec.intermediate_size);
+  spec.num_hidden_layers =
+      config.integer_or("num_hidden_layers", spec.num_hidden_layers, 1, kMaxBlocks);
+  spec.num_attention_heads = size("num_attention_heads", spec.num_attention_heads);
+  spec.max_position_embeddings = size("max_position_embeddings", spec.max_position_embeddings);
+  spec.layer_norm_eps = config.number_or("layer_norm_eps", spec.layer_norm_eps);
+  spec.quick_gelu =
+      config.choice_or("hidden_act", "quick_gelu", {"quick_gelu", "gelu"}) == "quick_gelu";
+  spec.eos_token_id = config.integer_or("eos_token_id", spec.eos_token_id, 0, kMaxVocabulary);
+  if (with_projection) spec.projection_dim = size("projection_dim", 512);
+  accept_harmless(config);
+  config.finish();
+  if (!(spec.layer_norm_eps > 0 && spec.layer_norm_eps < 1)) {
+    config.refuse("layer_norm_eps", "must be between 0 and 1");
+  }
+  if (spec.hidden_size % spec.num_attention_heads != 0) {
+    config.refuse("hidden_size", "must be a multiple of num_attention_heads, " +
+                                     std::to_string(spec.num_attention_heads));
+  }
+  return spec;
+}
+
+std::string clip_block_prefix(std::int64_t block) {
+  return std::string(kRoot) + "encoder.layers." + std::to_string(block) + ".";
+}
+
+bool is_ignorable_clip_tensor(std::string_view name) {
+  return name.ends_with("embeddings.position_ids") || name == "logit_scale" ||
+         name.starts_with("vision_model.") || name == "visual_projection.weight" ||
+         name == "text_projection.weight";
+}
+
+std::vector<ExpectedTensor> expected_tensors(const ClipSpec& spec) {
+  const std::int64_t width = spec.hidden_size;
+  std::vector<ExpectedTensor> list;
+  const auto affine = [&](const std::string& name) {
+    list.push_back(named(name + ".weight", {width}));
+    list.push_back(named(name + ".bias", {width}));
+  };
+  const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
+    list.push_back(named(name + ".weight", {out, in}));
+    list.push_back(named(name + ".bias", {out}));
+  };
+  list.push_back(named("embeddings.token_embedding.weight", {spec.vocab_size, width}));
+  list.push_back(
+      named("embeddings.position_embedding.weight", {spec.max_position_embeddings, width}));
+  for (std::int64_t block = 0; block < spec.num_hidden_layers; ++block) {
+    const std::string prefix = clip_block_prefix(block).substr(kRoot.size());
+    affine(prefix + "layer_norm1");
+    affine(prefix + "layer_norm2");
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "out_proj"})
+      linear(prefix + "self_attn." + name, width, width);
+    linear(prefix + "mlp.fc1", width, spec.intermediate_size);
+    linear(prefix + "mlp.fc2", spec.intermediate_size, width);
+  }
+  affine("final_layer_norm");
+  if (spec.projection_dim > 0) {
+    list.push_back({"text_projection.weight", {spec.projection_dim, width}});
+  }
+  return list;
+}
+
+std::uint64_t clip_bytes(const ClipSpec& spec, const WeightIndex& weights) {
+  std::uint64_t bytes = 0;
+  for (const ExpectedTensor& tensor : expected_tensors(spec))
+    bytes += entry_of(weights, tensor).bytes();
+  return bytes;
+}
+
+std::uint64_t clip_peak_bytes(const ClipSpec& spec, const WeightIndex& weights) {
+  const auto tensors = expected_tensors(spec);
+  std::uint64_t peak =
+      entry_of(weights, tensors[0]).bytes() + entry_of(weights, tensors[1]).bytes();
+  for (std::int64_t block = 0; block < spec.num_hidden_layers; ++block) {
+    std::uint64_t bytes = 0;
+    for (const ExpectedTensor& tensor : tensors) {
+      if (tensor.name.starts_with(clip_block_prefix(block))) {
+        bytes += entry_of(weights, tensor).bytes();
+      }
+    }
+    peak = std::max(peak, bytes);
+  }
+  return peak;
+}
+
+}  // namespace troupe::spec

@@ -1,0 +1,121 @@
+#include "models/spec/flux_spec.h"
+
+#include <numeric>
+
+#include "models/spec/sd3_spec.h"
+
+namespace troupe::spec {
+namespace {
+
+constexpr std::int64_t kTimeFrequencies = 256;
+constexpr std::int64_t kMaxBlocks = 1024;
+constexpr std::int64_t kMaxWidth = 1 << 16;
+/// What a token has along a side. Source: FluxPipeline packs latents two by two.
+constexpr std::int64_t kPatch = 2;
+/// Source: FluxPipeline's default_sample_size.
+constexpr std::int64_t kSampleSize = 128;
+
+}  // namespace
+
+FluxSpec read_flux_spec(const ConfigReader& config) {
+  FluxSpec spec;
+  const auto size = [&config](const char* key, std::int64_t fallback) {
+    return config.integer_or(key, fallback, 1, kMaxWidth);
+  };
+  config.only("patch_size", 1);
+  spec.in_channels = size("in_channels", spec.in_channels);
+  const std::int64_t out =
+      config.has_value("out_channels") ? size("out_channels", 64) : spec.in_channels;
+  config.harmless({"out_channels"});
+  spec.num_layers = config.integer_or("num_layers", spec.num_layers, 0, kMaxBlocks);
+  spec.num_single_layers =
+      config.integer_or("num_single_layers", spec.num_single_layers, 0, kMaxBlocks);
+  spec.attention_head_dim = size("attention_head_dim", spec.attention_head_dim);
+  spec.num_attention_heads = size("num_attention_heads", spec.num_attention_heads);
+  spec.joint_attention_dim = size("joint_attention_dim", spec.joint_attention_dim);
+  spec.pooled_projection_dim = size("pooled_projection_dim", spec.pooled_projection_dim);
+  spec.guidance_embeds = config.boolean_or("guidance_embeds", spec.guidance_embeds);
+  if (config.has_value("axes_dims_rope")) spec.axes_dims_rope = config.integers("axes_dims_rope");
+  config.harmless({"axes_dims_rope"});
+  config.finish();
+  if (spec.inner_dim() > kMaxWidth) config.refuse("attention_head_dim", "makes blocks too wide");
+  if (spec.blocks() == 0) config.refuse("num_layers", "leaves no block");
+  if (out != spec.in_channels || spec.in_channels % 4 != 0) {
+    config.refuse("in_channels", "must be a multiple of 4, and out_channels the same");
+  }
+  const auto& axes = spec.axes_dims_rope;
+  bool even = axes.size() == 3;
+  for (const auto width : axes)
+    even = even && width > 0 && width % 2 == 0;
+  if (!even ||
+      std::accumulate(axes.begin(), axes.end(), std::int64_t{0}) != spec.attention_head_dim) {
+    config.refuse("axes_dims_rope", "must be three even numbers that add up to the head size, " +
+                                        std::to_string(spec.attention_head_dim));
+  }
+  return spec;
+}
+
+bool is_ignorable_tensor(const FluxSpec&, std::string_view) {
+  return false;
+}
+
+std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
+  const std::int64_t width = spec.inner_dim(), heads = spec.num_attention_heads;
+  TensorTable table;
+  table.at(Held::first);
+  table.linear("x_embedder", spec.in_channels, width);
+  table.linear("context_embedder", spec.joint_attention_dim, width);
+  table.at(Held::everywhere);
+  std::vector<std::pair<std::string, std::int64_t>> embedders = {
+      {"timestep_embedder", kTimeFrequencies}, {"text_embedder", spec.pooled_projection_dim}};
+  if (spec.guidance_embeds) embedders.push_back({"guidance_embedder", kTimeFrequencies});
+  for (const auto& [name, in] : embedders) {
+    table.linear("time_text_embed." + name + ".linear_1", in, width);
+    table.linear("time_text_embed." + name + ".linear_2", width, width);
+  }
+  for (std::int64_t block = 0; block < spec.num_layers; ++block) {
+    table.at(Held::block, block);
+    add_joint_block(
+        table, "transformer_blocks." + std::to_string(block) + ".",
+        {.width = width, .heads = heads, .head_dim = spec.attention_head_dim, .qk_norm = true});
+  }
+  for (std::int64_t block = 0; block < spec.num_single_layers; ++block) {
+    table.at(Held::block, spec.num_layers + block);
+    const std::string prefix = "single_transformer_blocks." + std::to_string(block) + ".";
+    table.linear(prefix + "norm.linear", width, 3 * width);
+    for (const char* projection : {"attn.to_q", "attn.to_k", "attn.to_v"})
+      table.split_outputs(prefix + projection, width, width, heads);
+    table.add(prefix + "attn.norm_q.weight", {spec.attention_head_dim});
+    table.add(prefix + "attn.norm_k.weight", {spec.attention_head_dim});
+    table.split_outputs(prefix + "proj_mlp", width, 4 * width, 4 * width);
+    table.split_inputs(prefix + "proj_out", width, width, heads, true, 4 * width, 4 * width);
+  }
+  table.at(Held::last);
+  table.linear("norm_out.linear", width, 2 * width);
+  table.linear("proj_out", width, spec.in_channels);
+  return table.take();
+}
+
+TransformerFacts facts_of(const FluxSpec& spec) {
+  const auto width = static_cast<double>(spec.inner_dim());
+  TransformerFacts facts;
+  facts.num_layers = spec.blocks();
+  facts.num_attention_heads = spec.num_attention_heads;
+  facts.attention_head_dim = spec.attention_head_dim;
+  facts.in_channels = spec.latent_channels();
+  facts.out_channels = spec.latent_channels();
+  facts.patch_size = kPatch;
+  facts.sample_size = kSampleSize;
+  facts.caption_width = spec.inner_dim();
+  facts.pooled_width = spec.pooled_projection_dim;
+  facts.joint = true;
+  facts.guidance = spec.guidance_embeds ? GuidanceKind::embedded : GuidanceKind::none;
+  const BlockFacts two_streams{.weights = 12 * width * width, .picture_sums = 2, .text_sums = 2};
+  const BlockFacts one_stream{.weights = 12 * width * width, .all_sums = 1};
+  facts.blocks.assign(static_cast<std::size_t>(spec.num_layers), two_streams);
+  facts.blocks.insert(facts.blocks.end(), static_cast<std::size_t>(spec.num_single_layers),
+                      one_stream);
+  return facts;
+}
+
+}  // namespace troupe::spec

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/spec/config.h"
+#include "models/spec/planned_tensors.h"
+#include "models/spec/transformer_facts.h"
+
+namespace troupe::spec {
+
+/// `transformer/config.json` of a FluxTransformer2DModel: FLUX.1 dev and schnell. Defaults are
+/// diffusers'.
+struct FluxSpec {
+  /// Channels of a token: four latent pixels of a fourth as many channels.
+  std::int64_t in_channels = 64;
+  std::int64_t num_layers = 19;         ///< blocks of two streams
+  std::int64_t num_single_layers = 38;  ///< blocks of one stream, after them
+  std::int64_t attention_head_dim = 128;
+  std::int64_t num_attention_heads = 24;
+  std::int64_t joint_attention_dim = 4096;
+  std::int64_t pooled_projection_dim = 768;
+  bool guidance_embeds = false;
+  /// How a head's channels are shared out among the three coordinates of its rotary positions.
+  std::vector<std::int64_t> axes_dims_rope = {16, 56, 56};
+
+  std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
+  std::int64_t latent_channels() const { return in_channels / 4; }
+  std::int64_t blocks() const { return num_layers + num_single_layers; }
+
+  bool operator==(const FluxSpec&) const = default;
+};
+
+/// Refuses what is not supported by key and value.
+FluxSpec read_flux_spec(const ConfigReader& config);
+std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec);
+TransformerFacts facts_of(const FluxSpec& spec);
+bool is_ignorable_tensor(const FluxSpec& spec, std::string_view name);
+
+}  // namespace troupe::spec

@@ -1,0 +1,98 @@
+#include "models/spec/planned_tensors.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace troupe::spec {
+void KeptWeights::Group::add(const PlannedTensor& tensor) {
+  const auto& shape = tensor.tensor.shape;
+  const std::int64_t stored =
+      std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  if (tensor.shares.empty())
+    (tensor.first_shard_only ? first_shard : whole) += tensor.kept >= 0 ? tensor.kept : stored;
+  for (const auto& share : tensor.shares) {
+    const auto same =
+        std::ranges::find(shares, share.units, [](const auto& other) { return other.units; });
+    if (same == shares.end()) {
+      shares.push_back(share);
+    } else {
+      same->elements += share.elements;
+    }
+  }
+}
+
+std::int64_t KeptWeights::Group::elements(const TransformerPart& part) const {
+  std::int64_t total = whole + (part.shard == 0 ? first_shard : 0);
+  for (const auto& share : shares) {
+    const std::int64_t units =
+        share.units / part.shards + (part.shard < share.units % part.shards ? 1 : 0);
+    total += share.elements / share.units * units;
+  }
+  return total;
+}
+
+KeptWeights::KeptWeights(const std::vector<PlannedTensor>& tensors) {
+  for (const PlannedTensor& tensor : tensors) {
+    switch (tensor.held) {
+      case Held::first:
+        first_.add(tensor);
+        break;
+      case Held::everywhere:
+        everywhere_.add(tensor);
+        break;
+      case Held::last:
+        last_.add(tensor);
+        break;
+      case Held::block:
+        blocks_.resize(std::max(blocks_.size(), static_cast<std::size_t>(tensor.block + 1)));
+        blocks_[tensor.block].add(tensor);
+        break;
+    }
+  }
+}
+
+std::uint64_t KeptWeights::elements(const TransformerPart& part) const {
+  std::int64_t total = everywhere_.elements(part);
+  if (part.embeds) total += first_.elements(part);
+  if (part.projects) total += last_.elements(part);
+  for (std::int64_t block = part.first_block; block < part.last_block; ++block)
+    total += blocks_.at(block).elements(part);
+  return static_cast<std::uint64_t>(total);
+}
+
+void TensorTable::at(Held held, std::int64_t block) {
+  held_ = held;
+  block_ = block;
+}
+
+void TensorTable::add(const std::string& name, std::vector<std::int64_t> shape) {
+  tensors_.push_back({.tensor = {name, std::move(shape)}, .held = held_, .block = block_});
+}
+
+void TensorTable::linear(const std::string& name, std::int64_t in, std::int64_t out, bool bias) {
+  add(name + ".weight", {out, in});
+  if (bias) add(name + ".bias", {out});
+}
+
+void TensorTable::split_outputs(const std::string& name, std::int64_t in, std::int64_t out,
+                                std::int64_t units, bool bias) {
+  add(name + ".weight", {out, in});
+  tensors_.back().shares = {{in * out, units}};
+  if (!bias) return;
+  add(name + ".bias", {out});
+  tensors_.back().shares = {{out, units}};
+}
+
+void TensorTable::split_inputs(const std::string& name, std::int64_t in, std::int64_t out,
+                               std::int64_t units, bool bias, std::int64_t more,
+                               std::int64_t more_units) {
+  add(name + ".weight", {out, in + more});
+  tensors_.back().shares = {{in * out, units}};
+  if (more > 0) tensors_.back().shares.push_back({more * out, more_units});
+  if (!bias) return;
+  add(name + ".bias", {out});
+  tensors_.back().first_shard_only = true;
+}
+
+}  // namespace troupe::spec

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/spec/expected_tensors.h"
+#include "models/spec/weight_index.h"
+
+namespace troupe::spec {
+
+/// Which stages of a pipeline keep a tensor.
+enum class Held { first, everywhere, block, last };
+
+/// A tensor of a transformer with what plans must know of it.
+struct PlannedTensor {
+  /// So many of its elements are split over shards of the weights by `units` (heads or columns),
+  /// remainders first.
+  struct Share {
+    std::int64_t elements = 0;
+    std::int64_t units = 1;
+    bool operator==(const Share&) const = default;
+  };
+  ExpectedTensor tensor;
+  Held held = Held::everywhere;
+  std::int64_t block = -1;
+  std::vector<Share> shares = {};  ///< empty: whole in every shard
+  bool first_shard_only = false;   ///< the bias of a product that shards sum up
+  std::int64_t kept = -1;          ///< elements in memory, where fewer than stored
+
+  bool operator==(const PlannedTensor&) const = default;
+};
+
+/// What one actor holds of a transformer: blocks [first_block, last_block), or of each the part
+/// `shard` of `shards` of its heads and feed-forward columns, remainders first.
+struct TransformerPart {
+  std::int64_t first_block = 0;
+  std::int64_t last_block = 0;
+  bool embeds = false;
+  bool projects = false;
+  std::int64_t shard = 0;
+  std::int64_t shards = 1;
+};
+
+/// How many elements each part of a transformer keeps, worked out from its tensors once: plans ask
+/// by the thousand.
+class KeptWeights {
+ public:
+  KeptWeights() = default;
+  explicit KeptWeights(const std::vector<PlannedTensor>& tensors);
+
+  std::uint64_t elements(const TransformerPart& part) const;
+
+  bool operator==(const KeptWeights&) const = default;
+
+ private:
+  /// What stands in one place, summed up.
+  struct Group {
+    std::int64_t whole = 0;
+    std::int64_t first_shard = 0;
+    std::vector<PlannedTensor::Share> shares;
+
+    void add(const PlannedTensor& tensor);
+    std::int64_t elements(const TransformerPart& part) const;
+    bool operator==(const Group&) const = default;
+  };
+  Group first_, everywhere_, last_;
+  std::vector<Group> blocks_;
+};
+
+/// Collects a family's tensors, each for the place that `at` named last.
+class TensorTable {
+ public:
+  void at(Held held, std::int64_t block = -1);
+  void add(const std::string& name, std::vector<std::int64_t> shape);
+  /// `name.weight` [out, in] and `name.bias` [out], whole in every shard.
+  void linear(const std::string& name, std::int64_t in, std::int64_t out, bool bias = true);
+  /// A product whose outputs are split over shards by `units`.
+  void split_outputs(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t units,
+                     bool bias = true);
+  /// A product whose inputs are split by `units`; its bias is with shard 0. `more` inputs, split by
+  /// units of their own, may follow the first ones.
+  void split_inputs(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t units,
+                    bool bias = true, std::int64_t more = 0, std::int64_t more_units = 1);
+  /// Of the tensor added last only so many elements are kept in memory.
+  void keep(std::int64_t elements) { tensors_.back().kept = elements; }
+  std::vector<PlannedTensor> take() { return std::move(tensors_); }
+
+ private:
+  Held held_ = Held::everywhere;
+  std::int64_t block_ = -1;
+  std::vector<PlannedTensor> tensors_;
+};
+
+}  // namespace troupe::spec

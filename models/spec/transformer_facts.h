@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace troupe::spec {
+
+/// What a guidance scale means to a model.
+enum class GuidanceKind {
+  branches,  ///< classifier-free: a negative branch is computed beside the positive one
+  embedded,  ///< the scale is an input of the model; one branch
+  none,      ///< the model was distilled without: the scale changes nothing
+};
+
+/// What plans must know of one block.
+struct BlockFacts {
+  /// Weights that a token meets in matrix products; in a joint block, a text token as many.
+  double weights = 0;
+  /// Of a block that cross-attends: weights that a text token meets once a job.
+  double caption_weights = 0;
+  /// Sums over shards of the weights, by the tokens that each is over.
+  int picture_sums = 0;
+  int text_sums = 0;
+  int all_sums = 0;
+  /// Attention over the picture's tokens alone, beside the one over all.
+  bool picture_attention = false;
+
+  bool operator==(const BlockFacts&) const = default;
+};
+
+/// What plans and actors ask of a transformer, whatever its family.
+struct TransformerFacts {
+  std::int64_t num_layers = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t attention_head_dim = 0;
+  /// Of the latents; the prediction that is used has as many.
+  std::int64_t in_channels = 0;
+  /// Channels that the last product has for a latent pixel: more where a variance is learned.
+  std::int64_t out_channels = 0;
+  /// Side of a token in latent pixels.
+  std::int64_t patch_size = 1;
+  /// Side in latent pixels where a request names no size.
+  std::int64_t sample_size = 0;
+  /// Token rows, and columns, that it has positions for; 0: any number.
+  std::int64_t most_tokens_a_side = 0;
+  /// Width of the projected text states that all stages get.
+  std::int64_t caption_width = 0;
+  /// Width of the text vector that all stages get beside them; 0: none.
+  std::int64_t pooled_width = 0;
+  /// Text tokens beside those of the request's max_sequence_length.
+  std::int64_t more_text_tokens = 0;
+  /// The only max_sequence_length that it takes; 0: any.
+  std::int64_t fixed_text_tokens = 0;
+  /// Padding is computed and attended to like any token; else it is masked out everywhere.
+  bool pads_text = true;
+  /// Text tokens are part of the sequence that the blocks attend over.
+  bool joint = false;
+  GuidanceKind guidance = GuidanceKind::branches;
+  std::vector<BlockFacts> blocks;
+  /// Blocks of the first half whose hidden states later ones take up again: at the edge before
+  /// block b so many travel beside the current ones.
+  std::vector<int> skips_before;
+
+  std::int64_t caption_tokens(std::int64_t max_sequence_length) const {
+    return max_sequence_length + more_text_tokens;
+  }
+  /// Text tokens of the sequence that blocks attend over.
+  std::int64_t joint_tokens(std::int64_t max_sequence_length) const {
+    return joint ? caption_tokens(max_sequence_length) : 0;
+  }
+  std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
+  /// Attentions over stored K,V in blocks [0, block): where a block's own begin in the whole model.
+  std::int64_t attentions_before(std::int64_t block) const;
+  /// Hidden states of one token at the edge before a block.
+  std::int64_t edge_width(std::int64_t block) const;
+
+  bool operator==(const TransformerFacts&) const = default;
+};
+
+}  // namespace troupe::spec

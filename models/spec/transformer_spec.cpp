@@ -1,0 +1,51 @@
+#include "models/spec/transformer_spec.h"
+
+namespace troupe::spec {
+
+std::int64_t TransformerFacts::attentions_before(std::int64_t block) const {
+  std::int64_t count = block;
+  for (std::int64_t i = 0; i < block; ++i)
+    count += blocks[i].picture_attention ? 1 : 0;
+  return count;
+}
+
+std::int64_t TransformerFacts::edge_width(std::int64_t block) const {
+  const bool carries = block < static_cast<std::int64_t>(skips_before.size());
+  return inner_dim() * (carries ? 1 + skips_before[block] : 1);
+}
+
+TransformerSpec::TransformerSpec(TransformerFamily of)
+    : TransformerFacts(std::visit([](const auto& spec) { return facts_of(spec); }, of)),
+      family(std::move(of)),
+      kept(std::visit([](const auto& spec) { return planned_tensors(spec); }, family)) {}
+
+TransformerSpec read_transformer_spec(const ConfigReader& config,
+                                      const std::string& fallback_class) {
+  const std::string name = config.text_or("_class_name", fallback_class);
+  if (name == "PixArtTransformer2DModel" || name == "Transformer2DModel")
+    return TransformerSpec(read_pixart_spec(config));
+  if (name == "SD3Transformer2DModel") return TransformerSpec(read_sd3_spec(config));
+  if (name == "FluxTransformer2DModel") return TransformerSpec(read_flux_spec(config));
+  if (name == "HunyuanDiT2DModel") return TransformerSpec(read_hunyuan_spec(config));
+  config.refuse("_class_name",
+                "is not supported (supported: PixArtTransformer2DModel, Transformer2DModel, "
+                "SD3Transformer2DModel, FluxTransformer2DModel, HunyuanDiT2DModel)");
+}
+
+std::vector<PlannedTensor> planned_tensors(const TransformerSpec& spec) {
+  return std::visit([](const auto& family) { return planned_tensors(family); }, spec.family);
+}
+
+std::vector<ExpectedTensor> expected_tensors(const TransformerSpec& spec) {
+  std::vector<ExpectedTensor> expected;
+  for (auto& planned : planned_tensors(spec))
+    expected.push_back(std::move(planned.tensor));
+  return expected;
+}
+
+bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name) {
+  return std::visit([&](const auto& family) { return is_ignorable_tensor(family, name); },
+                    spec.family);
+}
+
+}  // namespace troupe::spec

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "models/spec/flux_spec.h"
+#include "models/spec/hunyuan_spec.h"
+#include "models/spec/pixart_spec.h"
+#include "models/spec/planned_tensors.h"
+#include "models/spec/sd3_spec.h"
+#include "models/spec/transformer_facts.h"
+
+namespace troupe::spec {
+
+using TransformerFamily = std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec>;
+
+/// A transformer: what any family answers, and the family itself for whoever computes with it.
+struct TransformerSpec : TransformerFacts {
+  TransformerSpec() : TransformerSpec(PixArtSpec{}) {}
+  explicit TransformerSpec(TransformerFamily of);
+  /// A family is a transformer.
+  template <class Family>
+  requires(std::is_constructible_v<TransformerFamily, Family> &&
+           !std::is_same_v<Family, TransformerFamily>) TransformerSpec(const Family& of)
+      : TransformerSpec(TransformerFamily(of)) {}
+
+  TransformerFamily family;
+  KeptWeights kept;
+
+  bool operator==(const TransformerSpec&) const = default;
+};
+
+/// `transformer/config.json`; the class that it names, or else `fallback_class`, tells the family.
+/// Refuses what is not supported by key and value.
+TransformerSpec read_transformer_spec(const ConfigReader& config,
+                                      const std::string& fallback_class);
+
+std::vector<PlannedTensor> planned_tensors(const TransformerSpec& spec);
+std::vector<ExpectedTensor> expected_tensors(const TransformerSpec& spec);
+/// Weights that a part keeps in memory, in elements.
+inline std::uint64_t kept_elements(const TransformerSpec& spec, const TransformerPart& part) {
+  return spec.kept.elements(part);
+}
+
+/// Buffers that some published checkpoints carry and no computation reads.
+bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name);
+
+}  // namespace troupe::spec

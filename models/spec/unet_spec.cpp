@@ -1,0 +1,249 @@
+#include "models/spec/unet_spec.h"
+
+#include <algorithm>
+
+namespace troupe::spec {
+namespace {
+
+constexpr std::int64_t kMaxWidth = 1 << 16;
+constexpr std::int64_t kMaxLayers = 64;
+constexpr std::size_t kMaxLevels = 8;
+
+/// One number for all levels, or one for each.
+std::vector<std::int64_t> per_level(const ConfigReader& config, const char* key,
+                                    std::int64_t fallback, std::int64_t max, std::size_t levels) {
+  if (!config.has_value(key)) {
+    config.harmless({key});
+    return std::vector<std::int64_t>(levels, fallback);
+  }
+  if (!config.raw(key).is_array()) {
+    return std::vector<std::int64_t>(levels, config.integer(key, 1, max));
+  }
+  const auto values = config.integers(key);
+  if (values.size() != levels) {
+    config.refuse(key,
+                  "must have one entry for each of block_out_channels, " + std::to_string(levels));
+  }
+  if (std::ranges::any_of(values, [&](auto v) { return v < 1 || v > max; })) {
+    config.refuse(key, "must be from 1 to " + std::to_string(max));
+  }
+  return values;
+}
+
+/// Whether each block attends.
+std::vector<bool> attending(const ConfigReader& config, const char* key, const std::string& way,
+                            std::size_t levels) {
+  const auto types = config.texts(key);
+  if (types.size() != levels) {
+    config.refuse(key,
+                  "must have one entry for each of block_out_channels, " + std::to_string(levels));
+  }
+  std::vector<bool> result;
+  for (const std::string& type : types) {
+    const bool cross = type == "CrossAttn" + way + "Block2D";
+    if (!cross && type != way + "Block2D") {
+      config.refuse(key,
+                    "is not supported (only " + way + "Block2D and CrossAttn" + way + "Block2D)");
+    }
+    result.push_back(cross);
+  }
+  return result;
+}
+
+void only_defaults(const ConfigReader& config) {
+  for (const char* key : {"center_input_sample", "only_cross_attention", "dual_cross_attention",
+                          "resnet_skip_time_act", "class_embeddings_concat"}) {
+    if (config.has_value(key)) config.only(key, false);
+    config.harmless({key});
+  }
+  for (const char* key :
+       {"num_attention_heads", "reverse_transformer_layers_per_block", "encoder_hid_dim",
+        "encoder_hid_dim_type", "class_embed_type", "num_class_embeds", "time_embedding_dim",
+        "time_embedding_act_fn", "timestep_post_act", "time_cond_proj_dim", "cross_attention_norm",
+        "mid_block_only_cross_attention"}) {
+    if (config.has_value(key)) config.refuse(key, "is not supported");
+    config.harmless({key});
+  }
+  config.only("act_fn", "silu");
+  config.only("downsample_padding", 1);
+  config.only("mid_block_scale_factor", 1);
+  config.only("resnet_time_scale_shift", "default");
+  config.only("resnet_out_scale_factor", 1.0);
+  config.only("time_embedding_type", "positional");
+  config.only("conv_in_kernel", 3);
+  config.only("conv_out_kernel", 3);
+  config.only("attention_type", "default");
+  config.only("mid_block_type", "UNetMidBlock2DCrossAttn");
+  // Scores are computed in float32 in any case.
+  config.harmless({"upcast_attention", "dropout", "addition_embed_type_num_heads"});
+}
+
+class UNetTensors {
+ public:
+  explicit UNetTensors(const UNetSpec& spec) : spec_(spec) {}
+
+  std::vector<ExpectedTensor> all() {
+    const auto& levels = spec_.levels;
+    const std::int64_t time = spec_.time_embed_dim();
+    const std::int64_t first = levels.front().channels;
+    convolution("conv_in", spec_.in_channels, first, 3);
+    linear("time_embedding.linear_1", first, time);
+    linear("time_embedding.linear_2", time, time);
+    if (spec_.addition_time_embed_dim > 0) {
+      linear("add_embedding.linear_1", spec_.projection_class_embeddings_input_dim, time);
+      linear("add_embedding.linear_2", time, time);
+    }
+    std::int64_t in = first;
+    for (std::size_t l = 0; l < levels.size(); ++l) {
+      const std::string block = "down_blocks." + std::to_string(l) + ".";
+      for (std::int64_t i = 0; i < levels[l].layers; ++i) {
+        layer(block, i, i == 0 ? in : levels[l].channels, levels[l].channels,
+              levels[l].down_transformers);
+      }
+      in = levels[l].channels;
+      if (l + 1 < levels.size()) convolution(block + "downsamplers.0.conv", in, in, 3);
+    }
+    resnet("mid_block.resnets.0", in, in);
+    transformer("mid_block.attentions.0", in, spec_.mid_transformers);
+    resnet("mid_block.resnets.1", in, in);
+    for (std::size_t b = 0; b < levels.size(); ++b) {
+      const std::size_t l = levels.size() - 1 - b;
+      const std::string block = "up_blocks." + std::to_string(b) + ".";
+      const std::int64_t out = levels[l].channels;
+      const std::int64_t skip = levels[l == 0 ? 0 : l - 1].channels;
+      for (std::int64_t i = 0; i <= levels[l].layers; ++i) {
+        const std::int64_t joined = i == levels[l].layers ? skip : out;
+        layer(block, i, (i == 0 ? in : out) + joined, out, levels[l].up_transformers);
+      }
+      in = out;
+      if (l > 0) convolution(block + "upsamplers.0.conv", in, in, 3);
+    }
+    affine("conv_norm_out", in);
+    convolution("conv_out", in, spec_.out_channels, 3);
+    return std::move(tensors_);
+  }
+
+ private:
+  void convolution(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t side) {
+    tensors_.push_back({name + ".weight", {out, in, side, side}});
+    tensors_.push_back({name + ".bias", {out}});
+  }
+  void linear(const std::string& name, std::int64_t in, std::int64_t out, bool bias = true) {
+    tensors_.push_back({name + ".weight", {out, in}});
+    if (bias) tensors_.push_back({name + ".bias", {out}});
+  }
+  void affine(const std::string& name, std::int64_t width) {
+    tensors_.push_back({name + ".weight", {width}});
+    tensors_.push_back({name + ".bias", {width}});
+  }
+  void layer(const std::string& block, std::int64_t i, std::int64_t in, std::int64_t out,
+             std::int64_t transformers) {
+    resnet(block + "resnets." + std::to_string(i), in, out);
+    if (transformers > 0) {
+      transformer(block + "attentions." + std::to_string(i), out, transformers);
+    }
+  }
+  void resnet(const std::string& name, std::int64_t in, std::int64_t out) {
+    affine(name + ".norm1", in);
+    convolution(name + ".conv1", in, out, 3);
+    linear(name + ".time_emb_proj", spec_.time_embed_dim(), out);
+    affine(name + ".norm2", out);
+    convolution(name + ".conv2", out, out, 3);
+    if (in != out) convolution(name + ".conv_shortcut", in, out, 1);
+  }
+  void transformer(const std::string& name, std::int64_t width, std::int64_t blocks) {
+    const auto projection = [&](const std::string& end) {
+      if (spec_.use_linear_projection) {
+        linear(name + end, width, width);
+      } else {
+        convolution(name + end, width, width, 1);
+      }
+    };
+    affine(name + ".norm", width);
+    projection(".proj_in");
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const std::string block = name + ".transformer_blocks." + std::to_string(b) + ".";
+      for (const char* norm : {"norm1", "norm2", "norm3"})
+        affine(block + norm, width);
+      for (const std::string attention : {"attn1.", "attn2."}) {
+        const std::int64_t source = attention == "attn1." ? width : spec_.cross_attention_dim;
+        linear(block + attention + "to_q", width, width, false);
+        linear(block + attention + "to_k", source, width, false);
+        linear(block + attention + "to_v", source, width, false);
+        linear(block + attention + "to_out.0", width, width);
+      }
+      linear(block + "ff.net.0.proj", width, 8 * width);
+      linear(block + "ff.net.2", 4 * width, width);
+    }
+    projection(".proj_out");
+  }
+
+  const UNetSpec& spec_;
+  std::vector<ExpectedTensor> tensors_;
+};
+
+}  // namespace
+
+UNetSpec read_unet_spec(const ConfigReader& config) {
+  UNetSpec spec;
+  if (config.has("_class_name")) config.only("_class_name", "UNet2DConditionModel");
+  const auto widths = config.integers("block_out_channels");
+  const std::size_t count = widths.size();
+  if (count < 1 || count > kMaxLevels) {
+    config.refuse("block_out_channels", "must have 1 to " + std::to_string(kMaxLevels) + " levels");
+  }
+  spec.in_channels = config.integer_or("in_channels", 4, 1, kMaxWidth);
+  spec.out_channels = config.integer_or("out_channels", 4, 1, kMaxWidth);
+  spec.sample_size = config.optional_integer("sample_size", 1, kMaxWidth).value_or(64);
+  const auto layers = per_level(config, "layers_per_block", 2, kMaxLayers, count);
+  // Named for a width, but diffusers takes it for the number of heads.
+  const auto heads = per_level(config, "attention_head_dim", 8, kMaxWidth, count);
+  const auto transformers = per_level(config, "transformer_layers_per_block", 1, kMaxLayers, count);
+  const auto down = attending(config, "down_block_types", "Down", count);
+  const auto up = attending(config, "up_block_types", "Up", count);
+  spec.norm_num_groups = config.integer_or("norm_num_groups", 32, 1, kMaxWidth);
+  spec.norm_eps = config.number_or("norm_eps", 1e-5);
+  for (std::size_t l = 0; l < count; ++l) {
+    if (widths[l] < 1 || widths[l] > kMaxWidth || widths[l] % spec.norm_num_groups != 0) {
+      config.refuse("block_out_channels", "must be multiples of norm_num_groups, " +
+                                              std::to_string(spec.norm_num_groups));
+    }
+    const bool up_attends = up[count - 1 - l];
+    spec.levels.push_back({widths[l], layers[l], heads[l], down[l] ? transformers[l] : 0,
+                           up_attends ? transformers[l] : 0});
+    if ((down[l] || up_attends || l + 1 == count) && widths[l] % heads[l] != 0) {
+      config.refuse("attention_head_dim", "must divide block_out_channels");
+    }
+  }
+  spec.mid_transformers = transformers.back();
+  spec.mid_heads = heads.back();
+  if (widths.front() % 2 != 0) config.refuse("block_out_channels", "must begin with an even one");
+  spec.cross_attention_dim = config.integer_or("cross_attention_dim", 1280, 1, kMaxWidth);
+  spec.flip_sin_to_cos = config.boolean_or("flip_sin_to_cos", true);
+  spec.freq_shift = config.integer_or("freq_shift", 0, 0, 1);
+  spec.use_linear_projection = config.optional_boolean("use_linear_projection").value_or(false);
+  if (config.has_value("addition_embed_type")) {
+    config.only("addition_embed_type", "text_time");
+    spec.addition_time_embed_dim = config.integer("addition_time_embed_dim", 2, kMaxWidth);
+    spec.projection_class_embeddings_input_dim =
+        config.integer("projection_class_embeddings_input_dim", 1, kMaxWidth);
+    if (spec.addition_time_embed_dim % 2 != 0) {
+      config.refuse("addition_time_embed_dim", "must be even");
+    }
+  } else {
+    config.harmless({"addition_embed_type", "addition_time_embed_dim",
+                     "projection_class_embeddings_input_dim"});
+  }
+  only_defaults(config);
+  config.finish();
+  if (!(spec.norm_eps > 0 && spec.norm_eps < 1)) {
+    config.refuse("norm_eps", "must be between 0 and 1");
+  }
+  return spec;
+}
+
+std::vector<ExpectedTensor> expected_tensors(const UNetSpec& spec) {
+  return UNetTensors(spec).all();
+}
+
+}  // namespace troupe::spec

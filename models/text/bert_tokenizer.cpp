@@ -1,0 +1,196 @@
+#include "models/text/bert_tokenizer.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "models/spec/config.h"
+#include "models/spec/json_text.h"
+#include "models/text/nfc.h"
+#include "models/text/pattern.h"
+#include "models/text/unicode.h"
+
+namespace troupe::models {
+namespace {
+
+constexpr std::uint64_t kMaxBytes = 64U << 20U;
+/// A longer word is unknown as a whole.
+constexpr std::size_t kLongestWord = 100;
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& why) {
+  throw std::runtime_error("[bert_tokenizer] " + file.string() + ": " + why);
+}
+
+bool is_chinese(char32_t c) {
+  return (0x4E00 <= c && c <= 0x9FFF) || (0x3400 <= c && c <= 0x4DBF) ||
+         (0x20000 <= c && c <= 0x2A6DF) || (0x2A700 <= c && c <= 0x2B73F) ||
+         (0x2B740 <= c && c <= 0x2B81F) || (0x2B920 <= c && c <= 0x2CEAF) ||
+         (0xF900 <= c && c <= 0xFAFF) || (0x2F800 <= c && c <= 0x2FA1F);
+}
+
+/// Control characters go, white space becomes a space.
+std::string cleaned(std::string_view text) {
+  static const Pattern controls("[\\x{0}\\x{FFFD}]|(?![\\t\\n\\r])\\p{C}");
+  static const Pattern spaces("[\\t\\n\\r\\p{Z}\\x{85}]", " ");
+  return spaces.replace_all(controls.replace_all(valid_utf8(text)));
+}
+
+std::string with_chinese_apart(const std::string& text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    const bool apart = is_chinese(point.value);
+    if (apart) out += ' ';
+    append_utf8(out, point.value);
+    if (apart) out += ' ';
+    at += point.bytes;
+  }
+  return out;
+}
+
+std::string without_accents(const std::string& text) {
+  static const Pattern accents("\\p{Mn}");
+  return accents.replace_all(nfd(text));
+}
+
+}  // namespace
+
+std::int64_t BertTokenizer::need(const std::string& piece,
+                                 const std::filesystem::path& file) const {
+  const auto found = ids_.find(piece);
+  if (found == ids_.end()) fail(file, "the vocabulary has no " + piece);
+  return found->second;
+}
+
+BertTokenizer BertTokenizer::load(const std::filesystem::path& folder) {
+  BertTokenizer made;
+  auto file = folder / "vocab.txt";
+  if (std::filesystem::is_regular_file(file)) {
+    const std::string text = spec::read_text_file(file, kMaxBytes);
+    for (std::size_t at = 0; at < text.size();) {
+      std::size_t end = std::min(text.find('\n', at), text.size());
+      std::string piece = text.substr(at, end - at);
+      if (!piece.empty() && piece.back() == '\r') piece.pop_back();
+      made.pieces_.push_back(std::move(piece));
+      at = end + 1;
+    }
+  } else {
+    file = folder / "tokenizer.json";
+    const auto json = spec::parse_json(spec::read_text_file(file, kMaxBytes), file);
+    const auto& model = json.contains("model") ? json["model"] : nlohmann::json();
+    if (!model.is_object() || model.value("type", "") != "WordPiece" || !model.contains("vocab") ||
+        !model["vocab"].is_object())
+      fail(file, "has no WordPiece model");
+    made.pieces_.resize(model["vocab"].size());
+    for (const auto& [piece, id] : model["vocab"].items()) {
+      if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= made.pieces_.size())
+        fail(file, "piece \"" + piece + "\" has an id beyond the vocabulary");
+      made.pieces_[id.get<std::size_t>()] = piece;
+    }
+  }
+  for (std::size_t id = 0; id < made.pieces_.size(); ++id)
+    made.ids_[made.pieces_[id]] = static_cast<std::int64_t>(id);
+  made.begin_ = made.need("[CLS]", file);
+  made.end_ = made.need("[SEP]", file);
+  made.pad_ = made.need("[PAD]", file);
+  made.unknown_ = made.need("[UNK]", file);
+  const auto settings = folder / "tokenizer_config.json";
+  if (std::filesystem::is_regular_file(settings)) {
+    const auto config = spec::ConfigReader::read(settings);
+    made.lower_case_ = config.boolean_or("do_lower_case", true);
+    made.chinese_apart_ = config.boolean_or("tokenize_chinese_chars", true);
+    made.strip_accents_ = config.optional_boolean("strip_accents").value_or(made.lower_case_);
+  } else {
+    made.strip_accents_ = made.lower_case_;
+  }
+  return made;
+}
+
+std::vector<std::string> BertTokenizer::words(std::string_view text) const {
+  static const Pattern parts(
+      "[\\x{21}-\\x{2F}\\x{3A}-\\x{40}\\x{5B}-\\x{60}\\x{7B}-\\x{7E}]|\\p{P}|"
+      "[^ \\x{21}-\\x{2F}\\x{3A}-\\x{40}\\x{5B}-\\x{60}\\x{7B}-\\x{7E}\\p{P}"
+      "\\p{Z}]+");
+  std::string normal = cleaned(text);
+  if (chinese_apart_) normal = with_chinese_apart(normal);
+  if (strip_accents_) normal = without_accents(normal);
+  if (lower_case_) normal = lower_case_by_letter(normal);
+  std::vector<std::string> found;
+  for (const auto word : parts.find_all(normal))
+    found.emplace_back(word);
+  return found;
+}
+
+void BertTokenizer::add_pieces(const std::string& word, std::vector<std::int64_t>& ids) const {
+  std::vector<std::size_t> ends;  // of each character
+  for (std::size_t at = 0; at < word.size();) {
+    at += code_point_at(word, at).bytes;
+    ends.push_back(at);
+  }
+  if (ends.size() > kLongestWord) {
+    ids.push_back(unknown_);
+    return;
+  }
+  std::vector<std::int64_t> own;
+  std::size_t begin = 0;
+  while (begin < word.size()) {
+    auto end = ends.rbegin();
+    auto found = ids_.end();
+    for (; end != ends.rend() && *end > begin; ++end) {
+      found = ids_.find((begin > 0 ? "##" : "") + word.substr(begin, *end - begin));
+      if (found != ids_.end()) break;
+    }
+    if (found == ids_.end()) {
+      ids.push_back(unknown_);
+      return;
+    }
+    own.push_back(found->second);
+    begin = *end;
+  }
+  ids.insert(ids.end(), own.begin(), own.end());
+}
+
+std::vector<std::int64_t> BertTokenizer::encode(std::string_view text) const {
+  std::vector<std::int64_t> ids{begin_};
+  for (const auto& word : words(text))
+    add_pieces(word, ids);
+  ids.push_back(end_);
+  return ids;
+}
+
+std::string BertTokenizer::text_of(const std::vector<std::int64_t>& ids) const {
+  std::string text;
+  for (const auto id : ids) {
+    const std::string& piece = pieces_.at(static_cast<std::size_t>(id));
+    if (piece.starts_with("##")) {
+      text += piece.substr(2);
+    } else {
+      text += (text.empty() ? "" : " ") + piece;
+    }
+  }
+  return text;
+}
+
+Tokenized BertTokenizer::tokenize(const std::vector<std::string>& prompts,
+                                  std::int64_t max_length) const {
+  if (max_length < 2)
+    throw std::invalid_argument("[bert_tokenizer] max_length = " + std::to_string(max_length) +
+                                ", at least 2 is needed");
+  const auto most = static_cast<std::size_t>(max_length);
+  Tokenized result;
+  for (const auto& prompt : prompts) {
+    auto ids = encode(prompt);
+    std::string cut;
+    if (ids.size() > most) {
+      cut = text_of({ids.begin() + static_cast<std::ptrdiff_t>(most) - 1, ids.end() - 1});
+      ids.resize(most);
+      ids.back() = end_;
+    }
+    result.lengths.push_back(static_cast<std::int64_t>(ids.size()));
+    ids.resize(most, pad_);
+    result.ids.push_back(std::move(ids));
+    result.cut.push_back(std::move(cut));
+  }
+  return result;
+}
+
+}  // namespace troupe::models

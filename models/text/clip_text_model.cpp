@@ -1,0 +1,122 @@
+#include "models/text/clip_text_model.h"
+
+#include <stdexcept>
+
+namespace troupe::models {
+namespace {
+
+constexpr std::string_view kRoot = "text_model.";
+constexpr double kQuickGelu = 1.702;
+/// What configs said before transformers 4.32.
+constexpr std::int64_t kLegacyEos = 2;
+
+}  // namespace
+
+ClipTextModel::ClipTextModel(const spec::ClipSpec& spec, WeightStore weights, at::ScalarType dtype,
+                             at::Device device)
+    : spec_(spec), weights_(std::move(weights)), dtype_(dtype), device_(device) {
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
+    throw std::invalid_argument(std::string("[clip_text_model] dtype ") + c10::toString(dtype) +
+                                " is not supported (float32, bfloat16, float16)");
+  }
+  spec::check_tensors(weights_.index(), expected_tensors(spec_), spec::is_ignorable_clip_tensor);
+}
+
+at::Tensor ClipTextModel::weight(const std::string& name) const {
+  std::string found = name;
+  if (!weights_.contains(found) && found.starts_with(kRoot)) found.erase(0, kRoot.size());
+  return weights_.get(found, weights_.index().at(found).shape, dtype_, device_);
+}
+
+at::Tensor ClipTextModel::embed(const at::Tensor& ids) const {
+  const std::int64_t least = ids.min().item<std::int64_t>();
+  const std::int64_t most = ids.max().item<std::int64_t>();
+  if (least < 0 || most >= spec_.vocab_size) {
+    throw std::invalid_argument("[clip_text_model] token id " +
+                                std::to_string(least < 0 ? least : most) +
+                                " is not below vocab_size = " + std::to_string(spec_.vocab_size));
+  }
+  const std::string table = "text_model.embeddings.token_embedding.weight";
+  const std::string name = weights_.contains(table) ? table : table.substr(kRoot.size());
+  at::Tensor rows = weights_.get(name).index_select(0, ids.flatten());
+  require_finite(rows, weights_.index().label().string() + ": rows of tensor \"" + name + "\" ");
+  weights_.release(name);
+  rows = rows.view({ids.size(0), ids.size(1), spec_.hidden_size}).to(dtype_).to(device_);
+  return rows + weight("text_model.embeddings.position_embedding.weight").narrow(0, 0, ids.size(1));
+}
+
+at::Tensor ClipTextModel::norm(const at::Tensor& states, const std::string& name) const {
+  return at::layer_norm(states, {spec_.hidden_size}, weight(name + ".weight"),
+                        weight(name + ".bias"), spec_.layer_norm_eps);
+}
+
+at::Tensor ClipTextModel::linear(const at::Tensor& states, const std::string& name) const {
+  return at::linear(states, weight(name + ".weight"), weight(name + ".bias"));
+}
+
+at::Tensor ClipTextModel::attend(const at::Tensor& states, const std::string& prefix) const {
+  const at::Tensor normal = norm(states, prefix + "layer_norm1");
+  const auto heads = [&](const char* name) {
+    return linear(normal, prefix + "self_attn." + name)
+        .view({states.size(0), states.size(1), spec_.num_attention_heads, -1})
+        .transpose(1, 2);
+  };
+  const at::Tensor mixed = at::scaled_dot_product_attention(
+      heads("q_proj"), heads("k_proj"), heads("v_proj"), {}, 0.0, /*is_causal=*/true);
+  return states +
+         linear(mixed.transpose(1, 2).reshape(states.sizes()), prefix + "self_attn.out_proj");
+}
+
+at::Tensor ClipTextModel::feed_forward(const at::Tensor& states, const std::string& prefix) const {
+  const at::Tensor wide = linear(norm(states, prefix + "layer_norm2"), prefix + "mlp.fc1");
+  const at::Tensor active =
+      spec_.quick_gelu ? wide * at::sigmoid(kQuickGelu * wide) : at::gelu(wide);
+  return states + linear(active, prefix + "mlp.fc2");
+}
+
+at::Tensor ClipTextModel::pooled(const at::Tensor& last, const at::Tensor& ids) const {
+  const bool legacy = spec_.eos_token_id == kLegacyEos;
+  // Of equal values, the first; without any end token, place 0.
+  const at::Tensor places =
+      legacy ? ids.argmax(-1) : ids.eq(spec_.eos_token_id).to(at::kInt).argmax(-1);
+  std::vector<at::Tensor> rows;
+  for (std::int64_t row = 0; row < ids.size(0); ++row)
+    rows.push_back(last[row][places[row].item<std::int64_t>()]);
+  const at::Tensor found = at::stack(rows);
+  if (spec_.projection_dim == 0) return found;
+  return at::linear(found, weight("text_projection.weight"));
+}
+
+ClipStates ClipTextModel::encode(const at::Tensor& ids, int before_end,
+                                 const Progress& progress) const {
+  if (ids.dim() != 2 || ids.scalar_type() != at::kLong || ids.numel() == 0 ||
+      ids.size(1) > spec_.max_position_embeddings) {
+    throw std::invalid_argument("[clip_text_model] ids must be [B, L] int64 with 1 to " +
+                                std::to_string(spec_.max_position_embeddings) + " tokens");
+  }
+  const auto total = static_cast<int>(spec_.num_hidden_layers);
+  if (before_end < 1 || before_end > total) {
+    throw std::invalid_argument("[clip_text_model] states " + std::to_string(before_end) +
+                                " blocks before the end of " + std::to_string(total));
+  }
+  const at::Tensor on_cpu = ids.cpu();
+  ClipStates result;
+  at::Tensor states = embed(on_cpu);
+  for (int block = 0; block < total; ++block) {
+    if (block == total - before_end) result.hidden = states;
+    const std::string prefix = spec::clip_block_prefix(block);
+    states = attend(states, prefix);
+    states = feed_forward(states, prefix);
+    for (const auto& entry : weights_.index().tensors()) {
+      const bool own = entry.name.starts_with(prefix) ||
+                       entry.name.starts_with(std::string_view(prefix).substr(kRoot.size()));
+      if (own) weights_.release(entry.name);
+    }
+    if (progress) progress(block + 1, total);
+  }
+  result.last = norm(states, "text_model.final_layer_norm");
+  result.pooled = pooled(result.last, on_cpu);
+  return result;
+}
+
+}  // namespace troupe::models

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+
+#include "models/safetensors.h"
+#include "models/spec/clip_spec.h"
+
+namespace troupe::models {
+
+/// What CLIP makes of a prompt; D = hidden_size.
+struct ClipStates {
+  /// [B, L, D] after the last block and the final norm.
+  at::Tensor last;
+  /// [B, L, D] some blocks before the end, without the final norm.
+  at::Tensor hidden;
+  /// [B, D] of the end token in `last`, or its projection [B, projection_dim].
+  at::Tensor pooled;
+};
+
+/// CLIP's text half. Holds no weights between calls: a call reads the embedding rows it needs, then
+/// one block at a time, as T5Encoder does. Source: CLIPTextModel and CLIPTextModelWithProjection of
+/// transformers.
+class ClipTextModel {
+ public:
+  /// Throws std::runtime_error if a tensor is missing or misshapen. `dtype` is float32, bfloat16 or
+  /// float16.
+  ClipTextModel(const spec::ClipSpec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
+                at::Device device = at::kCPU);
+
+  /// Called after every block with the number done.
+  using Progress = std::function<void(int done, int total)>;
+
+  /// States for ids [B, L] int64, L ≤ max_position_embeddings; a token sees itself and those before
+  /// it, padding included, as in diffusers. `hidden` is taken `before_end` blocks before the end
+  /// (1: hidden_states[-2] of transformers, which SDXL and SD3 take). The caller turns gradients
+  /// off. Throws std::invalid_argument for an id that the vocabulary lacks or another shape,
+  /// std::runtime_error for a weight that is not finite.
+  ClipStates encode(const at::Tensor& ids, int before_end = 1, const Progress& progress = {}) const;
+
+ private:
+  at::Tensor weight(const std::string& name) const;
+  at::Tensor embed(const at::Tensor& ids) const;
+  at::Tensor norm(const at::Tensor& states, const std::string& name) const;
+  at::Tensor linear(const at::Tensor& states, const std::string& name) const;
+  at::Tensor attend(const at::Tensor& states, const std::string& prefix) const;
+  at::Tensor feed_forward(const at::Tensor& states, const std::string& prefix) const;
+  at::Tensor pooled(const at::Tensor& last, const at::Tensor& ids) const;
+
+  spec::ClipSpec spec_;
+  WeightStore weights_;
+  at::ScalarType dtype_;
+  at::Device device_;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,102 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/linear.h"
+#include "models/unet/unet_port.h"
+#include "models/vae/loader.h"
+
+namespace troupe::models::unet {
+
+/// Numbers the layers that look beyond their patch, as they are made.
+struct SiteCounter {
+  int convs = 0;
+  int norms = 0;
+  int attentions = 0;
+};
+
+/// Where layers are made from.
+struct Builder {
+  const vae::Loader& load;
+  SiteCounter& sites;
+  std::int64_t norm_groups;
+  double norm_eps;
+};
+
+/// One call of the model.
+struct Call {
+  UNetPort& port;
+  std::vector<std::int64_t> widths;  ///< of the feature map at each level
+};
+
+/// A convolution of side 3: at one level, to the next (stride 2), or to the one before (of the map
+/// doubled by repetition, cut to the width and height there).
+class Conv2d {
+ public:
+  enum class Way { level, down, up };
+  Conv2d(const Builder& build, const std::string& name, std::int64_t in, std::int64_t out,
+         Way way = Way::level);
+
+  Features operator()(const Features& x, const Call& call) const;
+
+ private:
+  at::Tensor convolve(const at::Tensor& x, RowRun own, const Halo& halo, RowRun out,
+                      const Call& call, int level) const;
+
+  at::Tensor weight_, bias_;
+  Way way_;
+  int index_;
+};
+
+/// A product of each position's channels: a linear layer or a convolution of side 1, by the shape
+/// that the checkpoint has.
+class Pointwise {
+ public:
+  Pointwise() = default;
+  Pointwise(const Builder& build, const std::string& name, std::int64_t in, std::int64_t out,
+            bool convolution);
+  /// [B, tokens, in] to [B, tokens, out].
+  at::Tensor operator()(const at::Tensor& tokens) const { return linear_(tokens); }
+
+ private:
+  kernels::Linear linear_;
+};
+
+class GroupNorm {
+ public:
+  GroupNorm(const Builder& build, const std::string& name, std::int64_t channels, double epsilon);
+  Features operator()(const Features& x, const Call& call, bool silu) const;
+
+ private:
+  at::Tensor weight_, bias_;
+  std::int64_t groups_;
+  double epsilon_;
+  int index_;
+};
+
+/// diffusers' ResnetBlock2D.
+class ResnetBlock2D {
+ public:
+  ResnetBlock2D(const Builder& build, const std::string& name, std::int64_t in, std::int64_t out,
+                std::int64_t time_width);
+  /// `time` [B, time_width], after SiLU.
+  Features operator()(const Features& x, const at::Tensor& time, const Call& call) const;
+
+ private:
+  GroupNorm norm1_;
+  Conv2d conv1_;
+  kernels::Linear time_emb_proj_;
+  GroupNorm norm2_;
+  Conv2d conv2_;
+  std::optional<Pointwise> conv_shortcut_;
+};
+
+/// Positions [B, C, n, w] as tokens [B, n · w, C], and back.
+at::Tensor tokens_of(const at::Tensor& x);
+at::Tensor rows_of(const at::Tensor& tokens, std::int64_t rows, std::int64_t width);
+
+}  // namespace troupe::models::unet

@@ -1,0 +1,132 @@
+#include "models/unet/patch_port.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "kernels/attention.h"
+
+namespace troupe::models::unet {
+namespace {
+
+// Mean and mean square to mean and variance.
+at::Tensor mean_and_variance(const at::Tensor& raw) {
+  return at::stack({raw[0], raw[1] - raw[0].square()});
+}
+
+// First and last row, or none of a patch without rows.
+at::Tensor edges(const at::Tensor& x) {
+  const std::int64_t rows = x.size(2);
+  if (rows == 0) return x;
+  return at::cat({x.narrow(2, 0, 1), x.narrow(2, rows - 1, 1)}, 2);
+}
+
+}  // namespace
+
+std::vector<RowRun> PatchPort::rows(int level) const {
+  std::vector<RowRun> result;
+  for (int patch = exchange_.begin(); patch < exchange_.end(); ++patch)
+    result.push_back(cuts_.rows(level, patch));
+  return result;
+}
+
+std::vector<Halo> PatchPort::halos(const Site& site, const Features& x) {
+  std::vector<Halo> result(x.patches.size());
+  if (cuts_.patches() == 1) return result;
+  std::vector<at::Tensor> own;
+  for (const at::Tensor& patch : x.patches)
+    own.push_back(edges(patch));
+  // The latents themselves are brought together once a step.
+  const bool now = mode_ == StepMode::synchronous || site.index == 0;
+  const auto all = now ? exchange_.fresh(site, own) : exchange_.stale(site, own, keeps());
+  for (int i = 0; i < static_cast<int>(result.size()); ++i) {
+    // The nearest patch with rows, which may not be the neighbour.
+    int above = exchange_.begin() + i - 1;
+    while (above >= 0 && cuts_.rows(site.level, above).size() == 0)
+      --above;
+    int below = exchange_.begin() + i + 1;
+    while (below < cuts_.patches() && cuts_.rows(site.level, below).size() == 0)
+      ++below;
+    if (above >= 0) result[i].above = all[above].narrow(2, 1, 1);
+    if (below < cuts_.patches()) result[i].below = all[below].narrow(2, 0, 1);
+  }
+  return result;
+}
+
+at::Tensor PatchPort::weighted(const Site& site, const std::vector<at::Tensor>& values) const {
+  at::Tensor sum;
+  for (int patch = 0; patch < cuts_.patches(); ++patch) {
+    const auto rows = static_cast<double>(cuts_.rows(site.level, patch).size());
+    if (rows == 0) continue;
+    const at::Tensor part = values[patch] * rows;
+    sum = sum.defined() ? sum + part : part;
+  }
+  return sum / static_cast<double>(cuts_.height(site.level));
+}
+
+std::vector<at::Tensor> PatchPort::moments(const Site& site, const std::vector<Moments>& own) {
+  std::vector<at::Tensor> values;
+  for (const Moments& patch : own)
+    values.push_back(patch.values);
+  std::vector<at::Tensor> result;
+  const bool now = mode_ == StepMode::synchronous || norm_ == NormMode::synchronous;
+  if (cuts_.patches() == 1 || (!now && norm_ == NormMode::separate)) {
+    for (const at::Tensor& value : values)
+      result.push_back(mean_and_variance(value));
+    return result;
+  }
+  if (now) {
+    const at::Tensor whole = mean_and_variance(weighted(site, exchange_.fresh(site, values)));
+    return std::vector<at::Tensor>(own.size(), whole);
+  }
+  const auto before = exchange_.stale(site, values, keeps());
+  const at::Tensor whole = weighted(site, before);
+  for (int i = 0; i < static_cast<int>(own.size()); ++i) {
+    const int patch = exchange_.begin() + i;
+    const std::int64_t rows = cuts_.rows(site.level, patch).size();
+    if (rows == 0) {
+      result.push_back(mean_and_variance(whole));
+      continue;
+    }
+    const at::Tensor change = values[i] - before[patch];
+    if (norm_ == NormMode::stale) {
+      const double share =
+          static_cast<double>(rows) / static_cast<double>(cuts_.height(site.level));
+      result.push_back(mean_and_variance(whole + share * change));
+      continue;
+    }
+    const at::Tensor found = mean_and_variance(whole + change);
+    const at::Tensor alone = mean_and_variance(values[i]);
+    result.push_back(at::stack({found[0], at::where(found[1].lt(0), alone[1], found[1])}));
+  }
+  return result;
+}
+
+std::vector<at::Tensor> PatchPort::attend(const Site& site, const std::vector<at::Tensor>& qkv) {
+  std::vector<at::Tensor> own;
+  for (const at::Tensor& patch : qkv)
+    own.push_back(patch.narrow(2, 1, 2));
+  if (cuts_.patches() > 1) {
+    for (at::Tensor& patch : own)
+      patch = patch.contiguous();  // so that no query is kept along
+  }
+  std::vector<at::Tensor> all = own;
+  if (cuts_.patches() > 1) {
+    all = mode_ == StepMode::synchronous ? exchange_.fresh(site, own)
+                                         : exchange_.stale(site, own, keeps());
+  }
+  std::vector<at::Tensor> result;
+  for (int i = 0; i < static_cast<int>(qkv.size()); ++i) {
+    std::vector<kernels::KeyValueRun> runs;
+    for (int patch = 0; patch < cuts_.patches(); ++patch) {
+      if (cuts_.rows(site.level, patch).size() == 0) continue;
+      const at::Tensor& kv = patch == exchange_.begin() + i ? own[i] : all[patch];
+      runs.push_back({kv.select(2, 0), kv.select(2, 1), {}, {}, {}});
+    }
+    const double scale = 1.0 / std::sqrt(static_cast<double>(qkv[i].size(4)));
+    result.push_back(kernels::attention(qkv[i].select(2, 0), runs, scale));
+  }
+  return result;
+}
+
+}  // namespace troupe::models::unet

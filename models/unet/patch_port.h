@@ -1,0 +1,64 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "models/unet/patch_cuts.h"
+#include "models/unet/patch_exchange.h"
+#include "models/unet/unet_port.h"
+
+namespace troupe::models::unet {
+
+/// Mean and variance of a group norm in a step that is not synchronous.
+enum class NormMode {
+  /// What the whole picture had in the step before, plus what changed in the patch itself; the
+  /// patch's own variance where that gives none. DistriFusion's (arXiv 2402.19481).
+  corrected,
+  /// The patch's of this step and the others' of the step before.
+  stale,
+  /// Everybody's of this step: exact, and the patches wait for each other at every norm.
+  synchronous,
+  /// The patch's own alone.
+  separate,
+};
+
+/// What patches know of each other in a step.
+enum class StepMode {
+  /// Everything, of this step: equal to the whole picture.
+  synchronous,
+  /// All but the first convolution's rows and what NormMode says is of the step before.
+  stale,
+  /// As stale, but of the last synchronous step.
+  frozen,
+};
+
+/// Patches of rows that see each other through an exchange: exact in synchronous steps,
+/// DistriFusion in the others.
+class PatchPort final : public UNetPort {
+ public:
+  PatchPort(PatchCuts cuts, PatchExchange& exchange, NormMode norm = NormMode::corrected)
+      : cuts_(std::move(cuts)), exchange_(exchange), norm_(norm) {}
+
+  /// Before each step. The first step of a picture is synchronous; the last may be `frozen`
+  /// instead of stale, since nobody reads what it would keep.
+  void begin_step(StepMode mode) {
+    mode_ = mode;
+    exchange_.begin_step();
+  }
+
+  std::int64_t height(int level) const override { return cuts_.height(level); }
+  std::vector<RowRun> rows(int level) const override;
+  std::vector<Halo> halos(const Site& site, const Features& x) override;
+  std::vector<at::Tensor> moments(const Site& site, const std::vector<Moments>& own) override;
+  std::vector<at::Tensor> attend(const Site& site, const std::vector<at::Tensor>& qkv) override;
+
+ private:
+  bool keeps() const { return mode_ == StepMode::stale; }
+  at::Tensor weighted(const Site& site, const std::vector<at::Tensor>& values) const;
+
+  PatchCuts cuts_;
+  PatchExchange& exchange_;
+  NormMode norm_;
+  StepMode mode_ = StepMode::synchronous;
+};
+
+}  // namespace troupe::models::unet

@@ -1,0 +1,79 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "models/safetensors.h"
+#include "models/spec/unet_spec.h"
+#include "models/unet/layers.h"
+#include "models/unet/transformer_2d.h"
+#include "models/unet/unet_port.h"
+
+namespace troupe::models::unet {
+
+/// What SDXL is told beside the text's states.
+struct AddedCondition {
+  at::Tensor pooled;    ///< text_embeds [B, D]
+  at::Tensor time_ids;  ///< [B, n]: original size, crop, target size
+};
+
+/// diffusers' UNet2DConditionModel, on the patches of rows that a port has here.
+class UNet2DConditionModel {
+ public:
+  /// Throws std::runtime_error naming the tensor that is missing, misshapen or not called for.
+  UNet2DConditionModel(const spec::UNetSpec& spec, const WeightStore& weights,
+                       at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
+
+  /// The text's keys and values in every cross attention, once a job; `states` [B, L, D].
+  std::vector<TextKeys> keys_of(const at::Tensor& states) const;
+
+  /// What the residual blocks add, [B, time_embed_dim], once a step. Throws std::invalid_argument
+  /// if `added` is missing or of another shape where the model takes it.
+  at::Tensor condition(double timestep, std::int64_t batch,
+                       const std::optional<AddedCondition>& added = {}) const;
+
+  /// Latents [B, in_channels, rows, w] of each of the port's patches, to the predictions
+  /// [B, out_channels, rows, w].
+  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& latents,
+                                     const at::Tensor& condition, const std::vector<TextKeys>& text,
+                                     UNetPort& port) const;
+
+  /// The same of a whole picture.
+  at::Tensor whole(const at::Tensor& latents, const at::Tensor& condition,
+                   const std::vector<TextKeys>& text) const;
+
+  const spec::UNetSpec& spec() const { return spec_; }
+  int levels() const { return static_cast<int>(spec_.levels.size()); }
+  /// How many layers of each kind look beyond their patch.
+  const SiteCounter& sites() const { return sites_; }
+
+ private:
+  struct Layer {
+    ResnetBlock2D resnet;
+    std::optional<Transformer2DModel> attention;
+  };
+  struct Block {
+    std::vector<Layer> layers;
+    std::optional<Conv2d> resample;
+  };
+  Layer make_layer(const Builder& build, const std::string& block, std::int64_t i, std::int64_t in,
+                   const spec::UNetLevel& level, std::int64_t transformers) const;
+
+  spec::UNetSpec spec_;
+  at::ScalarType dtype_;
+  at::Device device_;
+  SiteCounter sites_;
+  std::vector<kernels::Linear> time_embedding_, add_embedding_;
+  std::vector<Conv2d> ends_;  // conv_in, conv_out
+  std::vector<Block> down_blocks_, up_blocks_;
+  std::vector<Layer> mid_;  // the first residual block with the attention, and the second
+  std::vector<GroupNorm> conv_norm_out_;
+};
+
+/// diffusers' get_timestep_embedding: [n] to [n, width], float32.
+at::Tensor timestep_embedding(const at::Tensor& times, std::int64_t width, bool flip_sin_to_cos,
+                              std::int64_t freq_shift);
+
+}  // namespace troupe::models::unet

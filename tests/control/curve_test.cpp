@@ -1,0 +1,188 @@
+#include "transport/control/blob_channel.h"
+#include "transport/control/zap.h"
+
+#include "tests/control/harness.h"
+#include "tests/support/doctest.h"
+
+namespace troupe::control::testing {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// A folder of keys and a server that asks for them.
+struct Guarded {
+  Guarded() : keys(scratch.path() / "keys") {
+    keys.make(false);
+    guard = loop.run([&] {
+      return Guard::open(loop.io, make_context(), keys.server(), AllowList(keys.clients_file()));
+    });
+    ServerOptions options = server_at("tcp://127.0.0.1:0");
+    options.guard = guard;
+    options.socket.context = guard->context();
+    server.emplace(loop, options);
+    endpoint = server->run([](Server& s) { return s.endpoint(); });
+  }
+  ~Guarded() {
+    server.reset();
+    loop.run([&] { guard.reset(); });
+  }
+
+  /// "welcome", or why not.
+  std::string knock(const std::optional<ClientKeys>& own, std::chrono::milliseconds deadline = 5s) {
+    Loop mine;
+    ConnectionOptions options = peer_at(endpoint);
+    options.keys = own;
+    options.welcome_deadline = deadline;
+    On<Connection> connection(mine, options);
+    Event<std::string> said;
+    connection.run([&](Connection& c) {
+      c.start([&](const wire::Welcome&) { said.set("welcome"); },
+              [&](const wire::Failure& failure) { said.set(failure.what); });
+    });
+    return said.wait(deadline + 5s);
+  }
+
+  IpcFolder scratch;
+  KeyFolder keys;
+  Loop loop;
+  std::shared_ptr<Guard> guard;
+  std::optional<On<Server>> server;
+  std::string endpoint;
+};
+
+}  // namespace
+
+TEST_CASE("a client with the right keys is let in") {
+  Guarded there;
+  CHECK(there.knock(there.keys.client()) == "welcome");
+  CHECK(there.loop.run([&] { return there.guard->admitted(); }) == 1);
+}
+
+TEST_CASE("who has no keys or wrong ones is told at once, and what to do") {
+  Guarded there;
+  const auto begun = Clock::now();
+  CHECK(contains(there.knock(std::nullopt), "asks for keys: give --keys DIR or set TROUPE_KEYS"));
+
+  ClientKeys unknown = there.keys.client();
+  unknown.own = make_key_pair();
+  CHECK(contains(there.knock(unknown), "does not allow the key"));
+  CHECK(contains(there.knock(unknown), "troupe keys add"));
+
+  ClientKeys elsewhere = there.keys.client();
+  elsewhere.server_key = make_key_pair().public_key;
+  CHECK(contains(there.knock(elsewhere), "has another key than"));
+  CHECK(Clock::now() - begun < 4s);
+  CHECK(there.server->run([](Server& s) { return s.peers(); }) == 0);
+  CHECK(there.knock(there.keys.client()) == "welcome");
+}
+
+TEST_CASE("keys at a server that has none") {
+  Loop loop;
+  On<Server> server(loop, server_at("tcp://127.0.0.1:0"));
+  Loop mine;
+  ConnectionOptions options = peer_at(server.run([](Server& s) { return s.endpoint(); }));
+  options.keys = ClientKeys{make_key_pair().public_key, make_key_pair(), "here"};
+  On<Connection> connection(mine, options);
+  Event<std::string> said;
+  connection.run([&](Connection& c) {
+    c.start([&](const wire::Welcome&) { said.set("welcome"); },
+            [&](const wire::Failure& failure) { said.set(failure.what); });
+  });
+  CHECK(contains(said.wait(), "works without keys"));
+}
+
+TEST_CASE("taken off the list: links stay, new ones are refused") {
+  Guarded there;
+  Loop mine;
+  ConnectionOptions options = peer_at(there.endpoint);
+  options.keys = there.keys.client();
+  On<Connection> connection(mine, options);
+  welcome(connection);
+  there.keys.remove("default");
+  CHECK(contains(there.knock(there.keys.client()), "does not allow the key"));
+  Event<bool> answered;
+  connection.run([&](Connection& c) {
+    c.request(wire::Ping{}, 5s, [&](const Reply& reply) { answered.set(reply.ok()); });
+  });
+  CHECK(answered.wait());
+  there.keys.add({"again", there.keys.client().own.public_key});
+  CHECK(there.knock(there.keys.client()) == "welcome");
+}
+
+TEST_CASE("keys that the guard itself gives out, over an environment variable") {
+  Guarded there;
+  const auto issued = there.loop.run([&] { return there.guard->issue("actors"); });
+  CHECK(there.knock(client_keys_from(to_text(issued), "the environment")) == "welcome");
+}
+
+TEST_CASE("the blob channel asks for the same keys") {
+  Guarded there;
+  BlobStore held;
+  ServerOptions options = server_at("tcp://127.0.0.1:0");
+  options.guard = there.guard;
+  options.socket.context = there.guard->context();
+  On<BlobServer> blobs(there.loop, options, held);
+  const auto id = held.add(std::string(1'000'000, 'x'));
+  const auto endpoint = blobs.run([](BlobServer& s) { return s.endpoint(); });
+  const auto fetch = [&](const std::optional<ClientKeys>& own) {
+    Loop mine;
+    BlobStore nothing;
+    ConnectionOptions peer = peer_at(endpoint);
+    peer.keys = own;
+    On<BlobConnection> connection(mine, peer, nothing);
+    Event<std::string> said;
+    connection.run([&](BlobConnection& c) {
+      c.fetch(id, 1'000'000, 5s, [&](BlobResult result) {
+        said.set(result ? std::to_string(result.bytes->size()) : result.failure.what);
+      });
+      c.start();
+    });
+    return said.wait();
+  };
+  CHECK(fetch(there.keys.client()) == "1000000");
+  CHECK(contains(fetch(std::nullopt), "asks for keys"));
+}
+
+TEST_CASE("strangers' bytes on a guarded port") {
+  Guarded there;
+  RawPeer raw(there.endpoint);
+  raw.socket.set(zmq::sockopt::sndtimeo, 200);
+  raw.socket.set(zmq::sockopt::rcvtimeo, 300);
+  raw.send(wire::Hello{"client", "raw", "host", 1, "raw", {}}, 1);
+  CHECK_THROWS(raw.receive<wire::Welcome>());
+  CHECK(there.server->run([](Server& s) { return s.counters().messages_received; }) == 0);
+}
+
+TEST_CASE("beyond loopback with keys, not without, however the address is written") {
+  Loop loop;
+  const auto error_of = [&](const std::string& endpoint, std::shared_ptr<Guard> guard) {
+    return loop.run([&]() -> std::string {
+      try {
+        ServerOptions options = server_at(endpoint);
+        options.guard = guard;
+        if (guard) options.socket.context = guard->context();
+        Server server(loop.io, options);
+        return "no error";
+      } catch (const std::runtime_error& error) {
+        return error.what();
+      }
+    });
+  };
+  for (const char* address : {"0.0.0.0", "*", "[::]", "lo", "127.0.0.1;0.0.0.0", "127.example",
+                              "[::ffff:0.0.0.0]", "127.1", "0x7f000001"}) {
+    CAPTURE(address);
+    CHECK(contains(error_of("tcp://" + std::string(address) + ":0", nullptr), "troupe keys"));
+  }
+  const IpcFolder scratch;
+  const KeyFolder keys(scratch.path() / "keys");
+  keys.make(false);
+  auto guard = loop.run([&] {
+    return Guard::open(loop.io, make_context(), keys.server(), AllowList(keys.clients_file()));
+  });
+  CHECK(error_of("tcp://0.0.0.0:0", guard) == "no error");
+  loop.run([&] { guard.reset(); });
+}
+
+}  // namespace troupe::control::testing

@@ -1,0 +1,140 @@
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "transport/control/endpoint.h"
+#include "transport/control/key_folder.h"
+
+#include "tests/support/doctest.h"
+
+namespace troupe::control {
+namespace fs = std::filesystem;
+namespace {
+
+template <class F>
+std::string error_of(F&& action) {
+  try {
+    action();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+int mode_of(const fs::path& path) {
+  struct stat info {};
+  REQUIRE(stat(path.c_str(), &info) == 0);
+  return info.st_mode & 0777;
+}
+
+}  // namespace
+
+TEST_CASE("a folder of keys is private, complete and not overwritten") {
+  const IpcFolder scratch;
+  const KeyFolder keys(scratch.path() / "keys");
+  keys.make(false);
+  CHECK(mode_of(keys.path()) == 0700);
+  for (const char* name : {"server.key", "server.pub", "client.key", "clients"})
+    CHECK(mode_of(keys.path() / name) == 0600);
+  const KeyPair server = keys.server();
+  const ClientKeys client = keys.client();
+  CHECK(is_key(server.public_key));
+  CHECK(is_key(server.secret_key));
+  CHECK(client.server_key == server.public_key);
+  CHECK(client.own.public_key != server.public_key);
+  CHECK(keys.clients() == std::vector<AllowedClient>{{"default", client.own.public_key}});
+
+  CHECK(contains(error_of([&] { keys.make(false); }), "--force"));
+  CHECK(keys.server().secret_key == server.secret_key);
+  keys.make(true);
+  CHECK(keys.server().secret_key != server.secret_key);
+}
+
+TEST_CASE("what is there in part is not overwritten either") {
+  const IpcFolder scratch;
+  const KeyFolder keys(scratch.path() / "keys");
+  keys.make(false);
+  const std::string before = keys.server().secret_key;
+  fs::remove(keys.path() / "client.key");
+  CHECK(contains(error_of([&] { keys.make(false); }), "server.key"));
+  CHECK(keys.server().secret_key == before);
+}
+
+TEST_CASE("clients are added and taken away by name") {
+  const IpcFolder scratch;
+  const KeyFolder keys(scratch.path() / "keys");
+  keys.make(false);
+  const KeyFolder alice(scratch.path() / "alice");
+  const std::string key = keys.make_client(alice.path(), false);
+  keys.add({"alice", key});
+  CHECK(alice.client().server_key == keys.server().public_key);
+  CHECK(alice.client().own.public_key == key);
+  CHECK(keys.clients().size() == 2);
+  CHECK(contains(error_of([&] { keys.add({"alice", make_key_pair().public_key}); }), "alice"));
+  CHECK(contains(error_of([&] { keys.add({"bob", key}); }), "as alice"));
+  CHECK(contains(error_of([&] { keys.add({"../bob", make_key_pair().public_key}); }), "name"));
+  CHECK(contains(error_of([&] { keys.add({"bob", "short"}); }), "40 characters"));
+  keys.remove("alice");
+  CHECK(keys.clients().size() == 1);
+  CHECK(contains(error_of([&] { keys.remove("alice"); }), "no client \"alice\""));
+}
+
+TEST_CASE("secrets that others may read, and files that are none, are refused by name") {
+  const IpcFolder scratch;
+  const KeyFolder keys(scratch.path() / "keys");
+  keys.make(false);
+  const fs::path secret = keys.path() / "server.key";
+  fs::permissions(secret, fs::perms::group_read, fs::perm_options::add);
+  CHECK(contains(error_of([&] { keys.server(); }), "server.key: is open to other users"));
+  fs::permissions(secret, fs::perms::owner_read | fs::perms::owner_write);
+  CHECK_NOTHROW(keys.server());
+  std::ofstream(keys.path() / "server.pub") << "troupe-key 1\npublic abc\n";
+  CHECK(contains(error_of([&] { keys.client(); }), "server.pub: line 2"));
+  std::ofstream(secret) << std::string(kMaxKeyFile + 1, 'x');
+  CHECK(contains(error_of([&] { keys.server(); }), "too long"));
+  const KeyFolder nowhere(scratch.path() / "nowhere");
+  CHECK(contains(error_of([&] { nowhere.client(); }), "No such file"));
+  fs::permissions(keys.clients_file(), fs::perms::others_write, fs::perm_options::add);
+  CHECK(contains(error_of([&] { keys.clients(); }), "other users can write it"));
+}
+
+TEST_CASE("no error shows a secret") {
+  const KeyPair pair = make_key_pair();
+  for (const std::string& text :
+       {"troupe-key 1\npublic " + pair.public_key + "\nsecret " + pair.secret_key + "x\n",
+        "troupe-key 2\nsecret " + pair.secret_key + "\n",
+        "troupe-key 1\nsecret " + pair.secret_key + "\n"})
+    CHECK_FALSE(contains(error_of([&] { parse_key_file(text); }), pair.secret_key.substr(0, 8)));
+  const ClientKeys keys{make_key_pair().public_key, pair, "here"};
+  CHECK(client_keys_from(to_text(keys), "there").own.secret_key == pair.secret_key);
+  CHECK_FALSE(contains(error_of([&] { client_keys_from(to_text(keys) + " ", "there"); }),
+                       pair.secret_key.substr(0, 8)));
+}
+
+TEST_CASE("the allow-list follows its file; unreadable it allows nobody") {
+  const IpcFolder scratch;
+  const KeyFolder keys(scratch.path() / "keys");
+  keys.make(false);
+  const std::string key = keys.client().own.public_key;
+  AllowList list(keys.clients_file());
+  list.add("own key", "actors");
+  CHECK(list.name_of(key) == "default");
+  CHECK_FALSE(list.name_of(""));
+  CHECK_FALSE(list.name_of(make_key_pair().public_key));
+  keys.remove("default");
+  CHECK_FALSE(list.name_of(key));
+  keys.add({"again", key});
+  CHECK(list.name_of(key) == "again");
+  std::ofstream(keys.clients_file()) << "nonsense";
+  CHECK_FALSE(list.name_of(key));
+  fs::remove(keys.clients_file());
+  CHECK_FALSE(list.name_of(key));
+  CHECK(list.name_of("own key") == "actors");
+}
+
+}  // namespace troupe::control

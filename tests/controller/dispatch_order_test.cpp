@@ -1,0 +1,278 @@
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "controller/schedule/dispatcher.h"
+#include "tests/controller/sample_model.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using schedule::ActorId;
+using schedule::Dispatcher;
+using schedule::JobId;
+using schedule::JobTerms;
+using wire::TaskKind;
+
+namespace {
+
+plan::Plan some_plan(int steps, int patches, int warmup, wire::Parallelism parallelism,
+                     double guidance = 1) {
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  request.steps = steps;
+  request.guidance_scale = guidance;
+  request.method = patches > 1 ? "pipefusion" : "exact";
+  request.num_pipeline_patch = patches;
+  request.warmup_steps = warmup;
+  return plan::make_plan(test::sample_model(), request, parallelism);
+}
+
+/// Seconds that tasks really take, whatever the dispatcher believes.
+struct Truth {
+  double text = 0.01;
+  double unit = 1e-5;  // of a micro-step's work
+  double decode = 0.05;
+  double of(const schedule::Task& task) const {
+    if (task.kind == TaskKind::encode_text) return text;
+    if (task.kind == TaskKind::decode) return decode;
+    return unit * task.work;
+  }
+};
+
+/// Plays jobs on actors that run their queues in order, on a clock of its own: every task ends when
+/// it must, at all its members at once, and the dispatcher hears of it then.
+class Theatre {
+ public:
+  explicit Theatre(schedule::Limits limits = {}, Truth truth = {})
+      : dispatcher(limits), truth_(truth) {}
+
+  void add(JobId id, const plan::Plan& plan, JobTerms terms = {}) {
+    std::vector<ActorId> actors(plan.degrees.world());
+    for (std::size_t i = 0; i < actors.size(); ++i)
+      actors[i] = static_cast<ActorId>(i);
+    actors_of_[id] = actors;
+    dispatcher.add_job(id, schedule::make_task_graph(plan), actors, std::move(terms));
+    began[id] = now;
+    pump();
+  }
+
+  /// Goes to the next end of a task; false when nothing runs any more.
+  bool next() {
+    start_what_can();
+    if (running_.empty()) return false;
+    const auto first =
+        std::min_element(running_.begin(), running_.end(), [](const auto& a, const auto& b) {
+          return std::pair(a.end, a.key) < std::pair(b.end, b.key);
+        });
+    const auto [end, key] = *first;
+    running_.erase(first);
+    now = end;
+    const auto [job, id] = key;
+    const auto& task = dispatcher.task(job, id);
+    const double seconds = truth_.of(task);
+    for (const auto rank : task.ranks) {
+      const ActorId actor = actors_of_[job][rank];
+      busy[actor] += seconds;
+      mailbox_[actor].erase(mailbox_[actor].begin());
+      dispatcher.finish(job, id, actor, seconds);
+    }
+    if (dispatcher.complete(job)) ended[job] = now;
+    pump();
+    return true;
+  }
+
+  void play() {
+    while (next()) {
+    }
+  }
+  void play_until(double time) {
+    while (now < time && next()) {
+    }
+  }
+
+  Dispatcher dispatcher;
+  double now = 0;
+  std::map<ActorId, double> busy;
+  std::map<JobId, double> began, ended;
+  std::vector<std::pair<JobId, std::uint32_t>> order;  // as issued
+
+ private:
+  using Key = std::pair<JobId, std::uint32_t>;
+  struct Running {
+    double end;
+    Key key;
+  };
+
+  void pump() {
+    for (const auto& issue : dispatcher.issue()) {
+      if (issue.command.receive) continue;
+      const Key key{issue.command.job, issue.command.task};
+      mailbox_[issue.actor].push_back(key);
+      if (order.empty() || order.back() != key) order.push_back(key);
+    }
+  }
+
+  void start_what_can() {
+    for (auto& [actor, queue] : mailbox_) {
+      if (queue.empty()) continue;
+      const Key key = queue.front();
+      const auto& task = dispatcher.task(key.first, key.second);
+      const auto at_work = [&](const Running& running) { return running.key == key; };
+      if (std::any_of(running_.begin(), running_.end(), at_work)) continue;
+      const bool heads = std::all_of(task.ranks.begin(), task.ranks.end(), [&](auto rank) {
+        const auto& other = mailbox_[actors_of_[key.first][rank]];
+        return !other.empty() && other.front() == key;
+      });
+      const bool inputs =
+          std::all_of(task.predecessors.begin(), task.predecessors.end(),
+                      [&](auto before) { return dispatcher.is_done(key.first, before); });
+      if (heads && inputs) running_.push_back({now + truth_.of(task), key});
+    }
+  }
+
+  Truth truth_;
+  std::map<JobId, std::vector<ActorId>> actors_of_;
+  std::map<ActorId, std::vector<Key>> mailbox_;
+  std::vector<Running> running_;
+};
+
+/// Seconds of 8 jobs one after another ÷ seconds of all at once.
+double gain(const plan::Plan& plan, Truth truth = {}) {
+  Theatre alone({}, truth);
+  for (JobId job = 1; job <= 8; ++job) {
+    alone.add(job, plan);
+    alone.play();
+    alone.dispatcher.remove(job);
+  }
+  Theatre together({}, truth);
+  for (JobId job = 1; job <= 8; ++job)
+    together.add(job, plan);
+  together.play();
+  return alone.now / together.now;
+}
+
+}  // namespace
+
+TEST_CASE("jobs fill each other's bubbles") {
+  // A picture without guidance has one part, so alone it keeps one of two stages busy.
+  const Truth denoising_only{.text = 1e-4, .unit = 1e-5, .decode = 1e-4};
+  CHECK(gain(some_plan(20, 1, 0, {.pp = 2}), denoising_only) > 1.85);
+  CHECK(gain(some_plan(20, 1, 0, {.pp = 4}), denoising_only) > 3.4);
+  // With guidance the two branches follow one another: 2 of 3 slots are busy already.
+  CHECK(gain(some_plan(20, 1, 0, {.pp = 2}, 4.5), denoising_only) > 1.42);
+  CHECK(gain(some_plan(20, 4, 1, {.pp = 2}), denoising_only) > 1.02);
+}
+
+TEST_CASE("an uneven stage is kept busy, however wrong the first guesses are") {
+  Theatre theatre({}, {.text = 0.02, .unit = 1e-5, .decode = 0.3});
+  for (JobId job = 1; job <= 8; ++job)
+    theatre.add(job, some_plan(20, 1, 0, {.pp = 2, .stages = {3, 5}}));
+  theatre.play();
+  // The second stage decodes, too, so it decides; the text holds both.
+  CHECK(theatre.busy[1] > 0.9 * theatre.now);
+}
+
+TEST_CASE("the job of higher priority goes first") {
+  Dispatcher dispatcher(1);
+  dispatcher.add_job(1, schedule::make_task_graph(some_plan(1, 1, 0, {})), {0});
+  dispatcher.add_job(2, schedule::make_task_graph(some_plan(1, 1, 0, {})), {0}, {.priority = 5});
+  const auto issued = dispatcher.issue();
+  REQUIRE(issued.size() == 1);
+  CHECK(issued[0].command.job == 2);
+}
+
+TEST_CASE("a job of higher priority takes as long as alone, and lower ones what it leaves") {
+  const auto plan = some_plan(30, 1, 0, {.pp = 2});
+  Theatre alone;
+  alone.add(1, plan, {.priority = 1});
+  alone.play();
+  Theatre mixed;
+  for (JobId job = 2; job <= 4; ++job)
+    mixed.add(job, plan);
+  mixed.play_until(0.2);
+  mixed.add(1, plan, {.priority = 1});
+  mixed.play();
+  // What was issued before it came is not called back, nor is a decode under way.
+  CHECK(mixed.ended[1] - mixed.began[1] < 1.25 * alone.now);
+  CHECK(mixed.ended[1] < mixed.ended[3]);
+  CHECK(mixed.ended[1] < mixed.ended[4]);
+  // Both stages were busy all the same: four jobs far sooner than one after another.
+  CHECK(mixed.now < 2.6 * alone.now);
+}
+
+TEST_CASE("who has had least goes first, and within a share the older job") {
+  const auto plan = some_plan(40, 1, 0, {});
+  Theatre theatre;
+  for (JobId job = 1; job <= 3; ++job)
+    theatre.add(job, plan, {.share = "many"});
+  theatre.add(4, plan, {.share = "one"});
+  theatre.play();
+  // Job 4 gets half of the actor while the others share the other half.
+  CHECK(theatre.ended[1] < theatre.ended[2]);
+  CHECK(theatre.ended[2] < theatre.ended[3]);
+  CHECK(theatre.ended[4] < 1.1 * 2 * theatre.now / 4);
+  CHECK(theatre.ended[4] > 0.9 * 2 * theatre.now / 4);
+}
+
+TEST_CASE("a share that comes late has no claim on the past") {
+  const auto plan = some_plan(40, 1, 0, {});
+  Theatre theatre;
+  theatre.add(1, plan, {.share = "early"});
+  theatre.play_until(1);
+  theatre.add(2, plan, {.share = "early"});
+  theatre.add(3, plan, {.share = "late"});
+  const double from = theatre.dispatcher.service(1);
+  theatre.play_until(theatre.now + 0.5);
+  const double early = theatre.dispatcher.service(1) - from + theatre.dispatcher.service(2);
+  CHECK(theatre.dispatcher.service(3) == doctest::Approx(early).epsilon(0.3));
+}
+
+TEST_CASE("a task of many members is not passed over for ever by tasks of few") {
+  Theatre theatre;
+  // Both stages are always in demand by the first share, and never free at the same time.
+  for (JobId job = 1; job <= 4; ++job)
+    theatre.add(job, some_plan(60, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "stream"});
+  theatre.play_until(0.3);
+  theatre.add(9, some_plan(2, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "late"});
+  theatre.play();
+  CHECK(theatre.ended[9] < 0.5 * theatre.ended[1]);
+}
+
+TEST_CASE("what is cancelled has drained soon, however long its tasks are") {
+  Theatre theatre({}, {.text = 0.1, .unit = 1e-4, .decode = 1});
+  const auto plan = some_plan(50, 1, 0, {.pp = 2});
+  theatre.add(1, plan);
+  theatre.play_until(3);
+  const double step = 1e-4 * 2 * theatre.dispatcher.task(1, 1).work;
+  const double asked = theatre.now;
+  theatre.dispatcher.cancel(1);
+  theatre.play();
+  CHECK(theatre.dispatcher.drained(1));
+  CHECK(theatre.now - asked < 2.01 * step);
+}
+
+TEST_CASE("the same events give the same order") {
+  const auto play = [] {
+    Theatre theatre;
+    for (JobId job = 1; job <= 4; ++job) {
+      theatre.add(job, some_plan(6, job % 2 ? 3 : 1, 1, {.pp = 2}),
+                  {.priority = static_cast<int>(job % 3), .share = job > 2 ? "a" : "b"});
+    }
+    theatre.play();
+    return theatre.order;
+  };
+  CHECK(play() == play());
+}
+
+TEST_CASE("many jobs of many patches are issued quickly") {
+  Theatre theatre;
+  const auto start = std::chrono::steady_clock::now();
+  for (JobId job = 1; job <= 8; ++job)
+    theatre.add(job, some_plan(50, 8, 1, {.pp = 4}));
+  theatre.play();
+  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+  const auto tasks = static_cast<double>(theatre.order.size());
+  MESSAGE(tasks << " tasks, " << took.count() / tasks << " µs a task, playing them included");
+  CHECK(took.count() / tasks < 500);  // generous: sanitizers, machines under load
+}

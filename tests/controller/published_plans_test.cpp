@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <string>
+
+#include "controller/plan/plan.h"
+#include "controller/plan/traffic.h"
+#include "tests/spec/published_folder.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+wire::ImageRequest request_of(double guidance) {
+  wire::ImageRequest request;
+  request.prompts = {"a red circle"};
+  request.guidance_scale = guidance;
+  request.dtype = "bfloat16";
+  request.max_sequence_length = 0;
+  return request;
+}
+
+std::uint64_t most_of(const plan::Plan& plan, std::uint64_t plan::ActorMemory::*part) {
+  std::uint64_t most = 0;
+  for (const auto& actor : plan.memory)
+    most = std::max(most, actor.*part);
+  return most;
+}
+
+/// Plans at 1 to 16 actors by pipeline, by heads and by weights.
+void check_plans(const std::string& name, const spec::ModelSpec& model, double guidance,
+                 std::uint64_t elements) {
+  const auto request = request_of(guidance);
+  const auto single = plan::make_plan(model, request, {});
+  CHECK(single.request.height == 1024);
+  CHECK(single.request.max_sequence_length == model.text_tokens);
+  CHECK(single.memory[0].weights <= 2 * elements);
+  CHECK(single.memory[0].weights > 2 * elements * 9 / 10);
+  for (const int actors : {2, 4, 8, 16}) {
+    CAPTURE(actors);
+    const auto by_stages = plan::make_plan(model, request, {.pp = actors});
+    const auto by_weights = plan::make_plan(model, request, {.tp = actors});
+    const auto by_rows = plan::make_plan(model, request, {.ulysses = 2, .ring = actors / 2});
+    const auto weights = &plan::ActorMemory::weights;
+    CHECK(most_of(by_stages, weights) <
+          single.memory[0].weights * 22 / (10 * actors) + 2 * elements / 20);
+    CHECK(most_of(by_weights, weights) < single.memory[0].weights);
+    CHECK(most_of(by_rows, weights) == single.memory[0].weights);
+    CHECK(most_of(by_rows, &plan::ActorMemory::activations) <
+          most_of(single, &plan::ActorMemory::activations));
+    for (const auto& plan : {by_stages, by_weights, by_rows})
+      CHECK(plan::predict_traffic(plan, model).size() == static_cast<std::size_t>(actors));
+    MESSAGE(name << " at " << actors << " actors, GB an actor at most: weights by pp "
+                 << double(most_of(by_stages, weights)) / 1e9 << ", by tp "
+                 << double(most_of(by_weights, weights)) / 1e9 << ", by ulysses 2 × ring whole");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("published joint models are planned at one to sixteen actors") {
+  const auto medium = published_sd3(kSd3MediumConfig);
+  check_plans("SD3 medium", spec::read_model_spec(medium.path()), 7, kSd3MediumConfig.elements);
+  const auto large = published_sd3(kSd35LargeConfig);
+  check_plans("SD3.5 large", spec::read_model_spec(large.path()), 3.5, kSd35LargeConfig.elements);
+  const auto dev = published_flux(kFluxDevConfig);
+  check_plans("FLUX.1 dev", spec::read_model_spec(dev.path()), 3.5, kFluxDevConfig.elements);
+}
+
+TEST_CASE("requests that a joint model cannot meet are refused with the reason") {
+  const auto folder = published_flux(kFluxDevConfig);
+  const auto model = spec::read_model_spec(folder.path());
+  const auto refusal = [&](const wire::ImageRequest& request, const wire::Parallelism& mix) {
+    return error_of([&] { plan::make_plan(model, request, mix); });
+  };
+  auto request = request_of(3.5);
+  CHECK(contains(refusal(request, {.cfg = 2}), "takes the guidance scale as an input"));
+  request.clean_caption = true;
+  CHECK(contains(refusal(request, {}), "clean_caption"));
+  request = request_of(3.5);
+  request.resolution_binning = true;
+  CHECK(contains(refusal(request, {}), "resolution_binning"));
+  const auto medium = published_sd3(kSd3MediumConfig);
+  const auto sd3 = spec::read_model_spec(medium.path());
+  request = request_of(7);
+  request.height = 4096;
+  CHECK(contains(error_of([&] { plan::make_plan(sd3, request, {}); }), "positions for up to 3072"));
+}

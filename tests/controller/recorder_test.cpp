@@ -1,0 +1,298 @@
+#include "controller/recorder/recorder.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "controller/recorder/chrome_trace.h"
+#include "controller/recorder/flight_record.h"
+#include "controller/recorder/graph_text.h"
+#include "tests/support/doctest.h"
+
+namespace troupe::recorder {
+namespace {
+
+using nlohmann::json;
+constexpr Nanoseconds kMs = 1'000'000;
+
+/// Text, then `steps` steps of two patches through two stages on ranks 0 and 1, then the decoding.
+schedule::TaskGraph two_stages(int steps) {
+  schedule::TaskGraph graph;
+  graph.world = 2;
+  graph.steps = steps;
+  graph.tasks.push_back({.kind = wire::TaskKind::encode_text, .ranks = {0, 1}});
+  for (int step = 0; step < steps; ++step) {
+    for (int patch = 0; patch < 2; ++patch) {
+      for (int stage = 0; stage < 2; ++stage) {
+        schedule::Task task{.step = step, .stage = stage, .patch = patch, .ranks = {stage}};
+        task.predecessors = {static_cast<std::uint32_t>(graph.tasks.size() - 1)};
+        const bool feeds_back = stage == 1 && step + 1 < steps;
+        if (stage == 0) task.receivers = {1};
+        if (feeds_back) task.receivers = {0};
+        task.consumer_step = stage == 0 ? step : step + 1;
+        graph.tasks.push_back(task);
+      }
+    }
+  }
+  graph.tasks.push_back({.kind = wire::TaskKind::decode, .step = steps, .stage = 1, .ranks = {1}});
+  return graph;
+}
+
+wire::TaskDone done(std::uint64_t job, std::uint32_t task, Nanoseconds begin, Nanoseconds end,
+                    std::vector<wire::ClockSpan> waits = {}) {
+  return {.epoch = 7,
+          .job = job,
+          .task = task,
+          .blobs = {},
+          .warnings = {},
+          .ran = {begin, end},
+          .waits = std::move(waits)};
+}
+
+/// A job that ran to its end, each task 10 ms, of which stage 1 waits 4.
+Recorder finished_job(int steps = 2) {
+  Recorder recorder;
+  recorder.submitted(3, "a red circle", 100 * kMs);
+  recorder.phase(3, "loading", 110 * kMs);
+  const auto graph = two_stages(steps);
+  recorder.phase(3, "denoising", 120 * kMs);
+  recorder.began(3, 7, graph, {4, 5}, 120 * kMs);
+  Nanoseconds now = 130 * kMs;
+  for (std::uint32_t id = 0; id < graph.tasks.size(); ++id) {
+    for (const auto rank : graph.tasks[id].ranks) {
+      const auto actor = static_cast<ActorId>(4 + rank);
+      recorder.issued(3, id, actor, now);
+      const auto ends = now + 10 * kMs;
+      std::vector<wire::ClockSpan> waits;
+      if (rank == 1 && graph.tasks[id].stage == 1) waits = {{now, now + 4 * kMs}};
+      recorder.done(actor, done(3, id, now, ends, waits), ends + kMs);
+    }
+    now += 10 * kMs;
+  }
+  recorder.ended(3, "succeeded", "", now + 5 * kMs);
+  return recorder;
+}
+
+TraceFacts facts() {
+  TraceFacts facts;
+  facts.controller_host = "hal";
+  facts.controller_pid = 1;
+  facts.actors = {{4, {"hal", "cpu", 10}}, {5, {"sal", "cpu", 11}}};
+  facts.now = 1000 * kMs;
+  return facts;
+}
+
+struct Slice {
+  double begin;
+  double end;
+};
+
+/// Whether each slice of a row lies wholly inside or outside of each other.
+bool nests(std::vector<Slice> slices) {
+  constexpr double kRounding = 1e-3;
+  std::sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+  });
+  std::vector<Slice> open;
+  for (const Slice& slice : slices) {
+    while (!open.empty() && open.back().end <= slice.begin + kRounding)
+      open.pop_back();
+    if (!open.empty() && slice.end > open.back().end + kRounding) return false;
+    open.push_back(slice);
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a trace has a slice a task, nested waits, and arrows with both ends in slices") {
+  const Recorder recorder = finished_job();
+  const auto trace = json::parse(chrome_trace({recorder.find(3)}, facts()));
+  std::map<std::pair<int, int>, std::vector<Slice>> rows;
+  std::map<int, std::set<std::string>> arrows;
+  std::multiset<std::string> names;
+  const auto inside = [&](const json& event) {
+    for (const Slice& slice : rows[{event["pid"], event["tid"]}]) {
+      if (slice.begin <= event["ts"] && event["ts"] <= slice.end) return true;
+    }
+    return false;
+  };
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    CHECK(event["dur"] >= 0);
+    rows[{event["pid"], event["tid"]}].push_back(
+        {event["ts"], event["ts"].get<double>() + event["dur"].get<double>()});
+    names.insert(event["name"]);
+  }
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] != "s" && event["ph"] != "f") continue;
+    arrows[event["id"]].insert(event["ph"]);
+    CHECK(inside(event));
+  }
+  CHECK(names.count("step 1 patch 1") == 2);
+  CHECK(names.count("text") == 2);
+  CHECK(names.count("decode") == 1);
+  CHECK(names.count("wait") == 5);
+  CHECK(names.count("denoising") == 1);
+  CHECK(arrows.size() == 6);  // 4 from stage 0 to 1, 2 back for the second step
+  for (const auto& [id, ends] : arrows)
+    CHECK(ends == std::set<std::string>{"s", "f"});
+  for (const auto& [row, slices] : rows)
+    CHECK(nests(slices));
+  CHECK_FALSE(nests({{0, 10}, {5, 15}}));
+}
+
+TEST_CASE("a process row a host, a thread row an actor") {
+  const Recorder recorder = finished_job();
+  const auto trace = json::parse(chrome_trace({recorder.find(3)}, facts()));
+  std::set<std::string> processes;
+  std::set<std::string> threads;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["name"] == "process_name") processes.insert(event["args"]["name"]);
+    if (event["name"] == "thread_name") threads.insert(event["args"]["name"]);
+  }
+  CHECK(processes == std::set<std::string>{"controller on hal (pid 1)", "host hal", "host sal"});
+  CHECK(threads ==
+        std::set<std::string>{"job 3", "actor 4 (cpu, pid 10)", "actor 5 (cpu, pid 11)"});
+}
+
+TEST_CASE("an actor's times are put into the controller's clock by its best reading") {
+  Recorder recorder;
+  recorder.submitted(1, "x", 0);
+  recorder.began(1, 7, two_stages(1), {0, 1}, 0);
+  recorder.clock_reading(0, 99, 1000, 3000, 52'000);  // 2000 there and back: it is 50'000 ahead
+  recorder.clock_reading(0, 99, 5000, 9000, 90'000);  // a longer way says less
+  CHECK(recorder.clock_offset(0) == -50'000);
+  recorder.issued(1, 1, 0, 4000);
+  recorder.done(0, done(1, 1, 55'000, 56'000, {{54'000, 55'500}, {55'600, 99'000}}), 7000);
+  const TaskNote& note = recorder.find(1)->attempts.back().notes.back();
+  CHECK(note.ran == wire::ClockSpan{5000, 6000});
+  REQUIRE(note.waits.size() == 2);
+  CHECK(note.waits[0] == wire::ClockSpan{5000, 5500});  // within the task, whatever the actor says
+  CHECK(note.waits[1] == wire::ClockSpan{5600, 6000});
+  recorder.clock_reading(0, 100, 5000, 9000, 7'000);  // another process, another clock
+  CHECK(recorder.clock_offset(0) == 0);
+}
+
+TEST_CASE("what does not belong to the epoch or was never issued changes nothing") {
+  Recorder recorder;
+  recorder.submitted(1, "x", 0);
+  recorder.began(1, 7, two_stages(1), {0, 1}, 0);
+  recorder.issued(1, 1, 0, 10);
+  recorder.issued(1, 1'000, 0, 10);
+  recorder.done(0, done(2, 1, 0, 1), 20);
+  recorder.done(1, done(1, 1, 0, 1), 20);
+  auto late = done(1, 1, 0, 1);
+  late.epoch = 6;
+  recorder.done(0, late, 20);
+  REQUIRE(recorder.find(1)->attempts.back().notes.size() == 1);
+  CHECK_FALSE(recorder.find(1)->attempts.back().notes.back().ran);
+  recorder.done(0, done(1, 1, 9, 5), 20);
+  CHECK(recorder.find(1)->attempts.back().notes.back().ran == wire::ClockSpan{9, 9});
+  CHECK(recorder.totals().at(wire::TaskKind::micro_step).tasks == 1);
+  recorder.done(0, done(1, 1, 0, 100), 20);  // a second time
+  CHECK(recorder.totals().at(wire::TaskKind::micro_step).tasks == 1);
+}
+
+TEST_CASE("memory is bounded, and the newest stays") {
+  Recorder recorder(
+      {.jobs = 3, .attempts = 2, .tasks = 1000, .notes = 10, .all_notes = 15, .events = 20});
+  for (JobId job = 1; job <= 5; ++job) {
+    recorder.submitted(job, "x", static_cast<Nanoseconds>(job));
+    for (std::uint64_t epoch = 1; epoch <= 3; ++epoch) {
+      recorder.began(job, epoch, two_stages(5), {0, 1}, 0);
+      for (std::uint32_t task = 0; task < 20; ++task)
+        recorder.issued(job, task, 0, 0);
+    }
+    if (job < 5) recorder.ended(job, "succeeded", "", 0);
+  }
+  CHECK(recorder.jobs().size() == 3);
+  CHECK_FALSE(recorder.find(1));
+  REQUIRE(recorder.find(5));
+  CHECK(recorder.find(5)->attempts.size() == 2);
+  std::size_t notes = 0;
+  for (const auto& [id, job] : recorder.jobs()) {
+    for (const auto& attempt : job.attempts)
+      notes += attempt.notes.size();
+  }
+  CHECK(notes <= 15);
+  CHECK(recorder.find(5)->attempts.back().notes.back().task == 19);
+  CHECK(recorder.find(5)->attempts.back().notes.size() == 10);
+  CHECK(recorder.events().size() == 20);
+}
+
+TEST_CASE("graphs of ended jobs go before those of jobs that run") {
+  Recorder recorder(
+      {.jobs = 10, .attempts = 8, .tasks = 60, .notes = 100, .all_notes = 100, .events = 9});
+  for (JobId job = 1; job <= 6; ++job) {
+    recorder.submitted(job, "x", 0);
+    recorder.began(job, 7, two_stages(5), {0, 1}, 0);  // 22 tasks
+    if (job != 2) recorder.ended(job, "succeeded", "", 0);
+  }
+  CHECK(recorder.jobs().size() == 6);
+  CHECK(recorder.find(1)->attempts.empty());
+  CHECK(recorder.find(2)->attempts.size() == 1);
+  CHECK(recorder.find(6)->attempts.size() == 1);
+  recorder.issued(1, 0, 0, 0);  // whose graph is gone
+  CHECK(json::parse(graph_text(*recorder.find(1)))["tasks"].empty());
+}
+
+TEST_CASE("a graph says where each task is") {
+  Recorder recorder;
+  recorder.submitted(1, "x", 0);
+  recorder.began(1, 7, two_stages(1), {4, 5}, 0);
+  recorder.issued(1, 0, 4, 0);
+  recorder.issued(1, 0, 5, 0);
+  recorder.done(4, done(1, 0, 0, 2 * kMs), 0);
+  auto graph = json::parse(graph_text(*recorder.find(1)));
+  CHECK(graph["tasks"].size() == 6);
+  CHECK(graph["tasks"][0]["state"] == "issued");
+  CHECK(graph["tasks"][0]["at"] == json::array({5}));
+  CHECK(graph["tasks"][1]["state"] == "waiting");
+  CHECK(graph["tasks"][2]["actors"] == json::array({5}));
+  CHECK(graph["tasks"][2]["after"] == json::array({1}));
+  recorder.done(5, done(1, 0, 0, kMs), 0);
+  graph = json::parse(graph_text(*recorder.find(1)));
+  CHECK(graph["tasks"][0]["state"] == "done");
+  CHECK(graph["tasks"][0]["seconds"] == doctest::Approx(0.002));
+  recorder.submitted(2, "y", 0);
+  CHECK(json::parse(graph_text(*recorder.find(2)))["tasks"].empty());
+}
+
+TEST_CASE("a flight record has the failure, what lay unfinished, and the last events") {
+  Recorder recorder;
+  recorder.submitted(1, "a \xff byte", 0);
+  recorder.began(1, 7, two_stages(1), {4, 5}, 0);
+  recorder.issued(1, 1, 4, kMs);
+  recorder.failed(1, 4, "actor 4, step 0 patch 0 stage 0: it broke", 2 * kMs);
+  const auto record = json::parse(flight_record(recorder, 1, "it broke", 1001 * kMs));
+  CHECK(record["failure"] == "it broke");
+  REQUIRE(record["unfinished"].size() == 1);
+  CHECK(record["unfinished"][0]["name"] == "step 0 patch 0 stage 0");
+  CHECK(record["unfinished"][0]["issued"] == doctest::Approx(-1.0));
+  CHECK(record["events"].back()["event"] == "failure");
+  CHECK(record["events"].back()["actor"] == 4);
+}
+
+TEST_CASE("the controller's lines are numbered, so that a follower misses and repeats none") {
+  Recorder recorder;
+  recorder.submitted(1, "x", 1'500'000'000);
+  std::uint64_t last = 0;
+  auto lines = recorder.lines(0, 10, last);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].text == "job 1: submitted");
+  CHECK(lines[0].at == 1'500'000'000);
+  CHECK(last == 1);
+  recorder.began(1, 7, two_stages(1), {4, 5}, 0);
+  recorder.issued(1, 0, 4, 0);  // no line of its own
+  recorder.note(Event::Kind::actor, 0, 2, "is ready", 0);
+  lines = recorder.lines(last, 10, last);
+  CHECK(lines.size() == 2);
+  CHECK(lines.back().text == "actor 2: is ready");
+  CHECK(recorder.lines(last, 10, last).empty());
+  CHECK(recorder.lines(0, 1, last).size() == 1);
+}
+
+}  // namespace troupe::recorder

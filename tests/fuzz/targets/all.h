@@ -1,0 +1,39 @@
+#pragma once
+#include "tests/fuzz/target.h"
+
+namespace troupe::fuzz {
+
+void run_wire(std::string_view bytes);
+std::vector<std::string> seeds_wire();
+void run_request(std::string_view bytes);
+std::vector<std::string> seeds_request();
+void run_safetensors(std::string_view bytes);
+std::vector<std::string> seeds_safetensors();
+void run_shard_index(std::string_view bytes);
+std::vector<std::string> seeds_shard_index();
+void run_configs(std::string_view bytes);
+std::vector<std::string> seeds_configs();
+void run_tokenizer_json(std::string_view bytes);
+std::vector<std::string> seeds_tokenizer_json();
+void run_spiece(std::string_view bytes);
+std::vector<std::string> seeds_spiece();
+void run_charsmap(std::string_view bytes);
+std::vector<std::string> seeds_charsmap();
+void run_caption(std::string_view bytes);
+std::vector<std::string> seeds_caption();
+void run_prompt(std::string_view bytes);
+std::vector<std::string> seeds_prompt();
+void run_png(std::string_view bytes);
+std::vector<std::string> seeds_png();
+void run_latents(std::string_view bytes);
+std::vector<std::string> seeds_latents();
+void run_keys(std::string_view bytes);
+std::vector<std::string> seeds_keys();
+void run_endpoint(std::string_view bytes);
+std::vector<std::string> seeds_endpoint();
+void run_tensor_door(std::string_view bytes);
+std::vector<std::string> seeds_tensor_door();
+void run_tensor_dial(std::string_view bytes);
+std::vector<std::string> seeds_tensor_dial();
+
+}  // namespace troupe::fuzz

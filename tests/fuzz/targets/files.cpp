@@ -1,0 +1,96 @@
+// What the command reads from files: pictures' text, latents, keys; and endpoints as typed.
+#include "client/cli/latents_file.h"
+#include "models/image/png_text.h"
+#include "tests/fuzz/targets/all.h"
+#include "transport/control/endpoint.h"
+#include "transport/control/keys.h"
+
+namespace troupe::fuzz {
+
+void run_png(std::string_view bytes) {
+  refusable([&] { models::read_png_size(bytes); });
+  refusable([&] { models::read_png_text(bytes); });
+  refusable([&] {
+    const models::PngText more{{"parameters", "{\"a\": 1}"}, {"other", "\xc3\xa4"}};
+    const std::string with = models::add_png_text(bytes, more);
+    const auto texts = models::read_png_text(with);
+    require(texts.size() >= 2, "what was added is read");
+  });
+  // As the writer's own input: a keyword and a text.
+  static const std::string picture = slurp(fixtures() / "expected" / "demo_small.png");
+  const std::size_t cut = std::min<std::size_t>(bytes.size(), bytes.empty() ? 0 : bytes[0] & 31);
+  refusable([&] {
+    const models::PngText own{{std::string(bytes.substr(0, cut)), std::string(bytes.substr(cut))}};
+    const auto back = models::read_png_text(models::add_png_text(picture, own));
+    require(std::find(back.begin(), back.end(), own[0]) != back.end(), "a text is read as written");
+  });
+}
+
+std::vector<std::string> seeds_png() {
+  const std::string picture = slurp(fixtures() / "expected" / "demo_small.png").substr(0, 3000);
+  const std::string begin("\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\1\0\0\0\1\x08\2\0\0\0\x90wS\xde",
+                          33);
+  const std::string end("\0\0\0\0IEND\xae\x42\x60\x82", 12);
+  const std::string plain = begin + end;
+  return {picture, plain, models::add_png_text(plain, {{"k", "text"}, {"u", "\xc3\xa4"}})};
+}
+
+void run_latents(std::string_view bytes) {
+  static const Scratch scratch;
+  const auto file = scratch.file("l.safetensors", bytes);
+  refusable([&] {
+    const Latents latents = cli::read_latents(file.string());
+    require(latents.shape.size() == 4, "four extents");
+    std::size_t elements = 1;
+    for (const auto extent : latents.shape)
+      elements *= static_cast<std::size_t>(extent);
+    require(elements == latents.data.size(), "as many numbers as the shape says");
+  });
+}
+
+std::vector<std::string> seeds_latents() {
+  return {cli::latents_file_bytes({{1, 4, 2, 2}, std::vector<float>(16, 0.5f)}),
+          cli::latents_file_bytes({{1, 1, 1, 1}, {1}})};
+}
+
+void run_keys(std::string_view bytes) {
+  refusable([&] {
+    const auto pair = control::parse_key_file(bytes);
+    require(control::key_file_text(pair).size() <= bytes.size() + 1, "nothing is made up");
+  });
+  refusable([&] { require(control::is_key(control::parse_public_file(bytes)), "a key"); });
+  refusable([&] {
+    const auto clients = control::parse_allow_list(bytes);
+    require(control::parse_allow_list(control::allow_list_text(clients)) == clients,
+            "a list is read as written");
+  });
+  refusable([&] { control::client_keys_from(bytes, "here"); });
+  if (control::is_key(bytes)) require(bytes.size() == 40, "40 characters");
+}
+
+std::vector<std::string> seeds_keys() {
+  const std::string key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+  const std::string other = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
+  return {control::key_file_text({key, other}), control::public_file_text(key),
+          control::allow_list_text({{"default", key}, {"laptop", other}}),
+          control::to_text({key, {key, other}, ""})};
+}
+
+void run_endpoint(std::string_view bytes) {
+  refusable([&] {
+    const auto endpoint = control::parse_endpoint(std::string(bytes));
+    if (!endpoint.ipc && endpoint.loopback()) {
+      require(endpoint.host.find_first_not_of("0123456789.:[]abcdefABCDEF") == std::string::npos,
+              "loopback is a number");
+      require(endpoint.host.find(';') == std::string::npos, "of one address");
+    }
+    control::parse_endpoint(endpoint.text);
+  });
+}
+
+std::vector<std::string> seeds_endpoint() {
+  return {"tcp://127.0.0.1:7400", "tcp://[::1]:7400",        "tcp://localhost:1",
+          "tcp://*:65535",        "ipc:///tmp/control.sock", "tcp://127.0.0.1;0.0.0.0:1"};
+}
+
+}  // namespace troupe::fuzz

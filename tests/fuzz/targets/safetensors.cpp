@@ -1,0 +1,65 @@
+#include "models/spec/weight_index.h"
+#include "tests/fuzz/targets/all.h"
+
+namespace troupe::fuzz {
+namespace {
+
+std::string file_of(const std::string& header, std::size_t data) {
+  std::string bytes(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i)
+    bytes[i] = static_cast<char>(header.size() >> (8 * i));
+  return bytes + header + std::string(data, 'x');
+}
+
+void check(const spec::WeightIndex& index) {
+  for (const auto& tensor : index.tensors()) {
+    require(tensor.begin <= tensor.end, "a tensor's bytes do not end before they begin");
+    require(tensor.end <= std::filesystem::file_size(tensor.file), "a tensor lies in its file");
+    std::uint64_t elements = 1;
+    for (const auto extent : tensor.shape) {
+      require(extent >= 0, "no extent is negative");
+      elements *= static_cast<std::uint64_t>(extent);
+    }
+    require(elements == 0 || tensor.bytes() % elements == 0, "bytes match the shape");
+  }
+}
+
+}  // namespace
+
+void run_safetensors(std::string_view bytes) {
+  static const Scratch scratch;
+  const auto file = scratch.file("x.safetensors", bytes);
+  refusable([&] { check(spec::WeightIndex::read_file(file)); });
+}
+
+std::vector<std::string> seeds_safetensors() {
+  return {
+      file_of("{}", 0), file_of(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})", 24),
+      file_of(
+          R"({"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},)"
+          R"("b":{"dtype":"I64","shape":[],"data_offsets":[4,12]}})",
+          12),
+      file_of(R"({"a":{"dtype":"F16","shape":[0,9223372036854775807],"data_offsets":[0,0]}})", 0)};
+}
+
+void run_shard_index(std::string_view bytes) {
+  static const Scratch scratch;
+  static const bool made = [] {
+    scratch.file("part-1.safetensors",
+                 file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
+    scratch.file("part-2.safetensors",
+                 file_of(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
+    return true;
+  }();
+  static_cast<void>(made);
+  const auto file = scratch.file("x.safetensors.index.json", bytes);
+  refusable([&] { check(spec::WeightIndex::read_sharded(file)); });
+}
+
+std::vector<std::string> seeds_shard_index() {
+  return {
+      R"({"metadata":{"total_size":12},"weight_map":{"a":"part-1.safetensors","b":"part-2.safetensors"}})",
+      R"({"weight_map":{}})", R"({"weight_map":{"a":"../part-1.safetensors"}})"};
+}
+
+}  // namespace troupe::fuzz

@@ -1,0 +1,28 @@
+#pragma once
+#include <atomic>
+
+#include "models/dit/tensor_parallel_port.h"
+#include "tests/models/memory_halo.h"
+
+namespace troupe::models::testing {
+
+/// Shards that are threads lay their parts on a board.
+class BoardSum : public TensorParallelPort {
+ public:
+  BoardSum(Board& board, int shard, std::atomic<int>& reductions)
+      : board_(board), shard_(shard), reductions_(reductions) {}
+  void sum(at::Tensor& partial) override {
+    ++reductions_;
+    const auto all = board_.swap(shard_, partial.clone());
+    partial.copy_(all[0]);
+    for (size_t other = 1; other < all.size(); ++other)
+      partial += all[other];
+  }
+
+ private:
+  Board& board_;
+  int shard_;
+  std::atomic<int>& reductions_;
+};
+
+}  // namespace troupe::models::testing

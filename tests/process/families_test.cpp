@@ -1,0 +1,191 @@
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/convert.h"
+#include "controller/plan/traffic.h"
+#include "models/spec/model_spec.h"
+#include "tests/process/support/company.h"
+#include "tests/process/support/compare.h"
+#include "tests/process/support/mixes.h"
+#include "tests/process/support/pictures.h"
+#include "tests/process/support/reference.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr double kLatentBound = 1e-4;   // of the reference's range
+constexpr double kDegreesBound = 1e-5;  // of the range of the single actor's latents
+constexpr int kLevelBound = 1;          // of 255
+
+const std::vector<std::string> kFamilies = {"sigma", "sd3",          "sd35",
+                                            "flux",  "flux-schnell", "hunyuan"};
+
+bool has_branches(const std::string& family) {
+  return !family.starts_with("flux");
+}
+
+/// What a joint model must be able to do as well as any other: split heads, rows, weights, stages
+/// and branches, also where a rank has no row or no head.
+std::vector<Parallelism> mixes_of(const std::string& family) {
+  std::vector<Parallelism> mixes = {{.pp = 2},
+                                    {.pp = 3},
+                                    {.ulysses = 2},
+                                    {.ulysses = 3},
+                                    {.ring = 2},
+                                    {.ring = 3},
+                                    {.tp = 2},
+                                    {.tp = 4},
+                                    {.ulysses = 2, .ring = 2},
+                                    {.pp = 2, .ulysses = 2},
+                                    {.pp = 2, .ring = 2, .tp = 2}};
+  if (has_branches(family)) {
+    mixes.push_back({.cfg = 2});
+    mixes.push_back({.cfg = 2, .pp = 2, .ulysses = 2});
+  }
+  return mixes;
+}
+
+}  // namespace
+
+TEST_CASE("every family's pictures are those of its pipeline in diffusers") {
+  Reference reference("families");
+  Worst latents;
+  Worst levels;
+  for (const auto& of : reference.cases()) {
+    const std::string name = of.at("name");
+    CAPTURE(name);
+    const auto result = company().run(reference.submission(of));
+    REQUIRE(result.latents);
+    const double error = range_error(*result.latents, reference.floats(of, "latents"));
+    CHECK(error <= kLatentBound);
+    latents.see(error, name);
+    if (!of.at("image").get<bool>()) continue;
+    for (std::size_t i = 0; i < result.pictures.size(); ++i) {
+      const int level = level_error(decode_png(result.pictures[i].png),
+                                    picture_of(reference.bytes(of, "image"), i));
+      CHECK(level <= kLevelBound);
+      levels.see(level, name);
+    }
+  }
+  MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
+                       << latents.where << "), " << levels.seen << " pictures within "
+                       << levels.value << " levels");
+}
+
+TEST_CASE("every family makes one picture at any degrees, exact and by patches") {
+  Reference reference("families");
+  struct Way {
+    const char* method;
+    const char* kv;
+    int patches;
+  };
+  const Way ways[] = {{"exact", "stale", 1},
+                      {"pipefusion", "stale", 4},
+                      {"pipefusion", "predict", 3},
+                      {"distrifusion", "stale", 3},
+                      {"distrifusion", "predict", 2}};
+  for (const auto& family : kFamilies) {
+    Worst worst;
+    const auto mixes = mixes_of(family);
+    std::size_t turn = 0;
+    for (const auto& way : ways) {
+      auto submission = reference.submission(reference.find(family + "_wide"));
+      auto& request = submission.request;
+      request.method = way.method;
+      request.kv = way.kv;
+      request.num_pipeline_patch = way.patches;
+      const auto single = company().run(submission).latents.value();
+      // By patches, every third mix, so that each way meets others.
+      const std::size_t stride = way.patches == 1 || full_matrix() ? 1 : 3;
+      for (std::size_t i = stride == 1 ? 0 : turn++ % stride; i < mixes.size(); i += stride) {
+        const auto where = family + " " + way.method + " " + way.kv + " at " + name_of(mixes[i]);
+        CAPTURE(where);
+        submission.parallelism = mixes[i];
+        const double error = range_error(company().run(submission).latents.value(), single);
+        CHECK(error <= kDegreesBound);
+        worst.see(error, where);
+      }
+    }
+    MESSAGE(family << ": " << worst.seen << " runs within " << worst.value << " of range ("
+                   << worst.where << ")");
+  }
+}
+
+TEST_CASE("a model without a negative branch refuses cfg 2 and says why") {
+  Reference reference("families");
+  for (const auto& [family, why] :
+       {std::pair<std::string, std::string>{"flux", "takes the guidance scale as an input"},
+        {"flux-schnell", "was distilled without guidance"}}) {
+    const auto error =
+        company().refusal(reference.submission(reference.find(family + "_plain"), {.cfg = 2}));
+    CAPTURE(error.what);
+    CHECK(error.code == "bad_request");
+    CHECK(error.what.find(why) != std::string::npos);
+  }
+}
+
+TEST_CASE("joint models by patches equal the oracle, on one actor and on several") {
+  Reference reference("families_patches");
+  const std::vector<Parallelism> mixes = {
+      {}, {.pp = 2}, {.ulysses = 2}, {.ring = 2}, {.tp = 2}, {.pp = 2, .ulysses = 2, .ring = 2}};
+  Worst worst;
+  std::size_t turn = 0;
+  for (const auto& of : reference.cases()) {
+    // One actor, and each case at another of the mixes.
+    for (const auto& mix : {Parallelism{}, mixes[1 + turn++ % (mixes.size() - 1)]}) {
+      const auto where = of.at("name").get<std::string>() + " at " + name_of(mix);
+      CAPTURE(where);
+      const auto got = company().run(reference.submission(of, mix)).latents.value();
+      const double error = range_error(got, reference.floats(of, "latents"));
+      CHECK(error <= kLatentBound);
+      worst.see(error, where);
+    }
+  }
+  MESSAGE(worst.seen << " runs within " << worst.value << " of range (" << worst.where << ")");
+}
+
+TEST_CASE("plans know every family's weights, K,V and what each rank sends, to the byte") {
+  Reference reference("families");
+  struct Way {
+    const char* method;
+    const char* kv;
+    int patches;
+  };
+  const Way ways[] = {
+      {"exact", "stale", 1}, {"pipefusion", "predict", 3}, {"distrifusion", "predict", 2}};
+  const Parallelism mixes[] = {
+      {}, {.pp = 3}, {.ulysses = 2, .ring = 2}, {.tp = 2}, {.pp = 2, .ring = 2, .tp = 2}};
+  for (const auto& family : kFamilies) {
+    for (const auto& mix : mixes) {
+      for (const auto& way : ways) {
+        CAPTURE(family + " " + way.method + " at " + name_of(mix));
+        auto submission = reference.submission(reference.find(family + "_wide"), mix);
+        auto& request = submission.request;
+        request.method = way.method;
+        request.kv = way.kv;
+        request.num_pipeline_patch = way.patches;
+        request.dtype = "bfloat16";  // not packed in panels, so that odd widths are exact, too
+        const auto model = spec::read_model_spec(submission.model);
+        const auto asked = client::to_wire(submission);
+        const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
+        const auto traffic = plan::predict_traffic(plan, model);
+        const auto report = nlohmann::json::parse(company().run(submission).report);
+        for (int rank = 0; rank < mix.world(); ++rank) {
+          CAPTURE(rank);
+          const auto& actor = report.at("actors").at(rank);
+          CHECK(actor.at("weight_bytes") == plan.memory[rank].weights);
+          // Padding that is masked out is not kept: prompts are shorter than they may be.
+          if (model.transformer.pads_text) CHECK(actor.at("kv_bytes") == plan.memory[rank].kv);
+          auto sent = actor.at("tensor_bytes_sent_by_group");
+          sent.erase("rows");
+          sent.erase("vae");
+          CHECK(sent.dump() == nlohmann::json(traffic[rank].sent).dump());
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,188 @@
+#include <signal.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "tests/process/support/company.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool has(const std::string& text, const std::string& word) {
+  return text.find(word) != std::string::npos;
+}
+
+nlohmann::json report_of(const JobResult& result) {
+  return nlohmann::json::parse(result.report);
+}
+
+void check_same(const JobResult& one, const JobResult& other) {
+  REQUIRE(one.pictures.size() == other.pictures.size());
+  for (std::size_t i = 0; i < one.pictures.size(); ++i)
+    CHECK(one.latents->data == other.latents->data);
+}
+
+/// Runs a job, and does something to the actors when it has come to `step`.
+JobResult disturbed(Theatre& theatre, const Submission& submission, int step,
+                    const std::function<void(std::uint64_t)>& blow) {
+  std::atomic<bool> there = false;
+  const auto job = theatre.submit(submission, [&](const Progress& progress) {
+    there = there || (progress.phase == "denoising" && progress.step >= step);
+  });
+  REQUIRE(eventually(60s, [&] { return there.load(); }));
+  blow(job);
+  auto result = theatre.client().wait(job, 120s);
+  if (!result) FAIL(result.error().what);
+  return std::move(result.value());
+}
+
+Submission job_of(const std::string& method, const Parallelism& degrees, int steps) {
+  auto submission = demo_job(steps);
+  submission.request.method = method;
+  if (method == "exact") submission.request.num_pipeline_patch = 1;
+  submission.parallelism = degrees;
+  return submission;
+}
+
+}  // namespace
+
+TEST_CASE("kill -9: an exact job ends bit-identical to an undisturbed one, on the same weights") {
+  Theatre theatre(actors(4));
+  for (const Parallelism& degrees :
+       {Parallelism{.cfg = 2, .pp = 2}, Parallelism{.ulysses = 2, .tp = 2}}) {
+    CAPTURE(name_of(degrees));
+    const auto job = job_of("exact", degrees, 12);
+    const auto undisturbed = theatre.run(job);
+    const auto restarts = theatre.restarts();
+    for (const std::size_t victim : {0, 3}) {
+      const auto result = disturbed(
+          theatre, job, 4, [&](std::uint64_t) { kill(theatre.pids().at(victim), SIGKILL); });
+      check_same(result, undisturbed);
+      const auto recoveries = report_of(result)["recoveries"];
+      REQUIRE(recoveries.size() == 1);
+      CHECK(has(recoveries[0]["cause"], "signal 9"));
+      CHECK(recoveries[0]["step"] >= 3);
+      CHECK(report_of(result)["request"]["refill_steps"].empty());
+      MESSAGE(name_of(degrees) << ": went on at step " << recoveries[0]["step"] << " after "
+                               << recoveries[0]["seconds"] << " s");
+    }
+    CHECK(theatre.restarts() == restarts + 2);
+  }
+  CHECK(shared_memory().empty());
+}
+
+TEST_CASE("kill -9: a stale job says which step it filled anew, and can be made again with it") {
+  Theatre theatre(actors(4));
+  for (const std::string method : {"pipefusion", "distrifusion"}) {
+    for (const std::string kv : {"stale", "predict"}) {
+      CAPTURE(method);
+      CAPTURE(kv);
+      auto job = job_of(method, {.pp = 2, .ring = 2}, 12);
+      job.request.kv = kv;
+      const auto result =
+          disturbed(theatre, job, 5, [&](std::uint64_t) { kill(theatre.pids().at(2), SIGKILL); });
+      const auto refills = report_of(result)["request"]["refill_steps"];
+      REQUIRE(refills.size() == 1);
+      CHECK(refills[0] >= 4);
+      auto again = job;
+      again.request.refill_steps = refills.get<std::vector<int>>();
+      check_same(theatre.run(again), result);
+      // On other degrees, too.
+      again.parallelism = {.cfg = 2};
+      const auto elsewhere = theatre.run(again);
+      double worst = 0;
+      for (std::size_t i = 0; i < result.latents->data.size(); ++i)
+        worst = std::max(worst, std::abs(static_cast<double>(result.latents->data[i]) -
+                                         elsewhere.latents->data[i]));
+      CHECK(worst < 1e-3);
+    }
+  }
+}
+
+TEST_CASE("kill -9 again and again, at random: the job comes to its end all the same") {
+  Theatre theatre(actors(4));
+  const auto job = job_of("exact", {.cfg = 2, .pp = 2}, 40);
+  const auto undisturbed = theatre.run(job);
+  std::mt19937 random(5);
+  const auto id = theatre.submit(job);
+  int blows = 0;
+  while (blows < 6 && !eventually(std::chrono::milliseconds(300 + random() % 700),
+                                  [&] { return theatre.job(id)->state == "succeeded"; })) {
+    const auto pids = theatre.pids();
+    kill(pids[random() % pids.size()], SIGKILL);
+    ++blows;
+  }
+  const auto result = theatre.client().wait(id, 120s);
+  if (!result) FAIL(result.error().what);
+  check_same(result.value(), undisturbed);
+  CHECK(blows >= 3);
+  CHECK(shared_memory().empty());
+}
+
+TEST_CASE("jobs that share a deployment all outlive a loss") {
+  Theatre theatre(actors(2));
+  const auto job = [](int seed) {
+    auto submission = job_of("exact", {.pp = 2}, 12);
+    submission.request.seed = static_cast<std::uint64_t>(seed);
+    return submission;
+  };
+  std::vector<JobResult> undisturbed;
+  for (int seed = 0; seed < 3; ++seed)
+    undisturbed.push_back(theatre.run(job(seed)));
+  std::vector<std::uint64_t> ids;
+  std::atomic<int> under_way = 0;
+  for (int seed = 0; seed < 3; ++seed) {
+    ids.push_back(theatre.submit(job(seed), [&](const Progress& progress) {
+      if (progress.phase == "denoising" && progress.step == 2) ++under_way;
+    }));
+  }
+  REQUIRE(eventually(60s, [&] { return under_way >= 2; }));
+  kill(theatre.pids().at(1), SIGKILL);
+  for (int seed = 0; seed < 3; ++seed) {
+    const auto result = theatre.client().wait(ids[seed], 120s);
+    if (!result) FAIL(result.error().what);
+    check_same(result.value(), undisturbed[seed]);
+  }
+}
+
+TEST_CASE("a spare actor takes a lost one's place at once") {
+  Theatre theatre(actors(3));
+  const auto job = job_of("exact", {.pp = 2}, 12);
+  const auto undisturbed = theatre.run(job);
+  const auto result =
+      disturbed(theatre, job, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); });
+  check_same(result, undisturbed);
+  CHECK(report_of(result)["actors"][1]["actor"] == 2);
+}
+
+TEST_CASE("a stopped actor is replaced once it is known to hang") {
+  Theatre theatre(actors(2));
+  const auto job = job_of("exact", {.pp = 2}, 12);
+  const auto undisturbed = theatre.run(job);
+  const auto result =
+      disturbed(theatre, job, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGSTOP); });
+  check_same(result, undisturbed);
+  CHECK(has(report_of(result)["recoveries"][0]["cause"], "no sign of life"));
+}
+
+TEST_CASE("a job that is cancelled while it waits for a place ends cancelled") {
+  Theatre theatre(actors(2));
+  const auto id = theatre.submit(job_of("exact", {.pp = 2}, 400));
+  REQUIRE(eventually(60s, [&] { return theatre.job(id)->step > 1; }));
+  kill(theatre.pids().at(1), SIGKILL);
+  REQUIRE(theatre.client().cancel(id));
+  const auto result = theatre.client().wait(id, 60s);
+  REQUIRE(!result);
+  CHECK(theatre.job(id)->state == "cancelled");
+  theatre.run(job_of("exact", {.pp = 2}, 2));
+}

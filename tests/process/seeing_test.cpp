@@ -1,0 +1,312 @@
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "tests/client/run_command.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "troupe/inspect.h"
+
+namespace troupe::testing {
+namespace {
+
+using nlohmann::json;
+using namespace std::chrono_literals;
+
+/// A cluster whose controller is asked as a user would.
+struct Stage {
+  explicit Stage(int count, const std::string& log_folder = "")
+      : theatre(options(count, log_folder)) {}
+
+  static cluster::ClusterOptions options(int count, const std::string& log_folder) {
+    auto options = actors(count);
+    options.log_folder = log_folder;
+    options.metrics_port = 0;
+    return options;
+  }
+  std::string endpoint() { return theatre.cluster().endpoint(); }
+  CommandResult repl(const std::string& commands) {
+    return troupe("repl " + endpoint() + " -c '" + commands + "'");
+  }
+  Inspector inspector() { return std::move(Inspector::connect(endpoint()).value()); }
+  /// Waits until what was issued has run.
+  bool still(std::uint64_t job) {
+    for (int i = 0; i < 200; ++i) {
+      const auto graph = json::parse(inspector().graph(job).value());
+      int issued = 0;
+      for (const auto& task : graph["tasks"])
+        issued += task["state"] == "issued" ? 1 : 0;
+      if (issued == 0 && !graph["tasks"].empty()) return true;
+      std::this_thread::sleep_for(50ms);
+    }
+    return false;
+  }
+  /// Submits and pauses as soon as it denoises.
+  std::uint64_t paused_job(Submission submission) {
+    submission.detached = true;
+    const auto job = theatre.submit(submission);
+    for (int i = 0; i < 400; ++i) {
+      const auto row = theatre.job(job);
+      if (row && row->state == "running" && row->step > 0) break;
+      std::this_thread::sleep_for(10ms);
+    }
+    REQUIRE(inspector().control(job, JobAction::pause));
+    REQUIRE(still(job));
+    return job;
+  }
+
+  Theatre theatre;
+};
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("a paused job is looked into, stepped and let go, and its picture stays the same") {
+  Stage stage(4);
+  const auto undisturbed = stage.theatre.run(demo_job(12));
+  const auto job = stage.paused_job(demo_job(12));
+  const auto before = json::parse(stage.inspector().graph(job).value());
+  CHECK(before["paused"] == true);
+  const auto count_done = [&] {
+    int done = 0;
+    const auto graph = json::parse(stage.inspector().graph(job).value());
+    for (const auto& task : graph["tasks"])
+      done += task["state"] == "done" ? 1 : 0;
+    return done;
+  };
+  const int done = count_done();
+  CHECK(done < static_cast<int>(before["tasks"].size()));
+  std::this_thread::sleep_for(200ms);
+  CHECK(count_done() == done);
+  REQUIRE(stage.inspector().control(job, JobAction::step));
+  CHECK(stage.still(job));
+  CHECK(count_done() == done + 1);
+
+  auto inspector = stage.inspector();
+  const auto mailbox = inspector.mailbox(0);
+  REQUIRE(mailbox);
+  CHECK(mailbox.value().handled > 0);
+  bool found_keys = false;
+  bool found_latents = false;
+  for (std::uint32_t actor = 0; actor < 4; ++actor) {
+    const auto tensors = inspector.tensors(actor, job);
+    REQUIRE(tensors);
+    for (const auto& tensor : tensors.value().tensors) {
+      CAPTURE(tensor.name);
+      CHECK(tensor.not_finite == 0);
+      CHECK(tensor.min <= tensor.max);
+      found_keys = found_keys || tensor.name.starts_with("keys ");
+      found_latents = found_latents || tensor.name == "latents";
+    }
+  }
+  CHECK(found_keys);
+  CHECK(found_latents);
+  const auto slice = inspector.slice(0, job, "latents",
+                                     {{.begin = 0, .end = 0, .whole = false, .single = true},
+                                      {},
+                                      {.begin = 0, .end = 2, .whole = false}});
+  REQUIRE(slice);
+  CHECK(slice.value().shape.size() == 3);
+  CHECK(slice.value().shape[1] == 2);
+  CHECK(inspector.slice(0, job, "nonsense", {}).error().code == "not_found");
+  CHECK(
+      inspector.slice(0, job, "latents", {{.begin = 99, .end = 0, .whole = false, .single = true}})
+          .error()
+          .code == "bad_request");
+  const auto latents = inspector.latents(job);
+  REQUIRE(latents);
+  CHECK(latents.value().first_step >= 0);
+  CHECK(latents.value().last_step - latents.value().first_step <= 1);
+  CHECK(latents.value().latents.shape.size() == 4);
+  const auto picture = inspector.picture(job);
+  REQUIRE(picture);
+  CHECK(picture.value().png.starts_with("\x89PNG"));
+
+  REQUIRE(inspector.control(job, JobAction::resume));
+  CHECK(inspector.control(job, JobAction::resume).error().code == "bad_request");
+  const auto result = stage.theatre.client().wait(job, 120s);
+  REQUIRE(result);
+  CHECK(result.value().latents->data == undisturbed.latents->data);
+  CHECK(inspector.latents(job).error().code == "bad_request");
+  CHECK(inspector.control(99, JobAction::pause).error().code == "not_found");
+  CHECK(inspector.tensors(9, job).error().code == "not_found");
+}
+
+TEST_CASE("the console does as it is told, and its errors are one line each") {
+  Stage stage(2);
+  const Scratch scratch;
+  const auto good = stage.repl(
+      "nodes; actors; groups; jobs; queue; failures; help; help inject; logs; mailbox 0;"
+      "submit --prompt \"a red circle\" --steps 3 --pp 2 --model " TROUPE_SOURCE_DIR
+      "/examples/demo/model --follow; graph 1; jobs; timeline 1 -o " +
+      scratch / "t.json");
+  CHECK(good.exit_code == 0);
+  CHECK(has(good.out, "job 1 succeeded"));
+  CHECK(has(good.out, "no job has failed"));
+  CHECK(has(good.out, "step 0 stage 0"));
+  CHECK(std::filesystem::exists(scratch / "t.json"));
+  for (const char* wrong : {"nonsense",
+                            "graph",
+                            "graph x",
+                            "graph 77",
+                            "tensors 0 77",
+                            "mailbox 9",
+                            "inject frobnicate 0",
+                            "inject kill",
+                            "inject stop 0",
+                            "inject delay 0 x",
+                            "slice 0 1 latents [a]",
+                            "pause 1",
+                            "resume 1",
+                            "step 1",
+                            "dump 1 x.png",
+                            "preview 1 x.safetensors",
+                            "submit",
+                            "submit --nonsense",
+                            "submit --prompt x --steps y",
+                            "follow",
+                            "follow 77",
+                            "cancel 1",
+                            "timeline 77",
+                            "timeline 1 2",
+                            "logs 9",
+                            "\"open",
+                            "help nonsense"}) {
+    CAPTURE(wrong);
+    const auto result = stage.repl(std::string(wrong) + "; actors");
+    CHECK(result.exit_code == 1);
+    CHECK(has(result.err, "error: "));
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+    // It goes on with the next command, unless the whole line makes no sense.
+    CHECK((has(result.out, "DEVICE") || std::string(wrong) == "\"open"));
+  }
+  const auto piped = [&](const std::string& text) {
+    const std::string line = "printf '" + text + "' | " TROUPE_BINARY_DIR "/bin/troupe repl " +
+                             stage.endpoint() + " > " + scratch / "o" + " 2> " + scratch / "e";
+    const int status = std::system(line.c_str());
+    return WEXITSTATUS(status);
+  };
+  CHECK(piped("jobs # all of them\\nquit\\nnonsense\\n") == 0);
+  CHECK(piped("nonsense\\njobs\\n") == 1);
+  CHECK(has(text_of(scratch / "o"), "PROMPT"));
+  CHECK(piped("") == 0);
+  CHECK(troupe("repl ipc:///nowhere/x.sock -c jobs").exit_code == 1);
+}
+
+TEST_CASE("a time line of a real job: slices nest, arrows have both ends, all tasks are there") {
+  Stage stage(4);
+  const auto result = stage.theatre.run(demo_job(4));
+  const auto trace = json::parse(stage.inspector().timeline(result.job).value());
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
+  std::map<int, int> ends;
+  int micro_steps = 0;
+  for (const auto& event : trace["traceEvents"]) {
+    const std::string phase = event["ph"];
+    if (phase == "X") {
+      rows[{event["pid"], event["tid"]}].emplace_back(
+          event["ts"], event["ts"].get<double>() + event["dur"].get<double>());
+      micro_steps += event["cat"] == "micro_step" ? 1 : 0;
+    }
+    if (phase == "s" || phase == "f") ends[event["id"]] += phase == "s" ? 1 : 100;
+  }
+  CHECK(micro_steps == 4 * (1 + 3 * 4));  // cfg 2 × pp 2, a whole step and three of four patches
+  CHECK(rows.size() == 5);                // the controller and four actors
+  CHECK(ends.size() > 20);
+  for (const auto& [id, count] : ends)
+    CHECK(count == 101);
+  for (auto& [row, slices] : rows) {
+    std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first < b.first : a.second > b.second;
+    });
+    std::vector<double> open;
+    for (const auto& [begin, end] : slices) {
+      while (!open.empty() && open.back() <= begin + 0.01)
+        open.pop_back();
+      if (!open.empty()) CHECK(end <= open.back() + 0.01);
+      open.push_back(end);
+    }
+  }
+}
+
+TEST_CASE("injected faults happen, are told with their cause, and leave a flight record") {
+  const Scratch scratch;
+  std::filesystem::create_directory(scratch / "logs");
+  Stage stage(2, scratch / "logs");
+  auto submission = demo_job(40);
+  submission.parallelism = {.pp = 2};
+  submission.detached = true;
+  const auto fails_with = [&](Fault fault, const std::string& words) {
+    CAPTURE(words);
+    const auto job = stage.paused_job(submission);
+    REQUIRE(stage.inspector().inject(1, fault));
+    REQUIRE(stage.inspector().control(job, JobAction::resume));
+    const auto result = stage.theatre.client().wait(job, 120s);
+    REQUIRE_FALSE(result);
+    CHECK(has(result.error().what, words));
+    const std::string file = scratch / "logs/flight-job-" + std::to_string(job) + ".json";
+    CHECK(has(result.error().what, file));
+    const auto record = json::parse(text_of(file));
+    CHECK(record["job"] == job);
+    CHECK_FALSE(record["events"].empty());
+    const auto failures = json::parse(stage.inspector().failures(job).value());
+    REQUIRE(failures["failures"].size() == 1);
+    CHECK(failures["failures"][0]["file"] == file);
+    REQUIRE(stage.theatre.whole(30s));
+  };
+  fails_with(Fault::exception, "this fault was injected");
+  fails_with(Fault::not_finite, "not finite");
+
+  const auto job = stage.paused_job(submission);
+  REQUIRE(stage.inspector().inject(0, Fault::delay, 1.0));
+  REQUIRE(stage.inspector().inject(1, Fault::stop, 0.5));
+  REQUIRE(stage.inspector().control(job, JobAction::resume));
+  CHECK(stage.theatre.client().wait(job, 120s));
+
+  const auto restarts = stage.theatre.restarts();
+  REQUIRE(stage.inspector().inject(0, Fault::kill));
+  for (int i = 0; i < 200 && stage.theatre.restarts() == restarts; ++i)
+    std::this_thread::sleep_for(50ms);
+  CHECK(stage.theatre.restarts() == restarts + 1);
+  REQUIRE(stage.theatre.whole(30s));
+  const auto said = stage.inspector().logs(0);
+  REQUIRE(said);
+  CHECK(said.value().lines.size() >= 3);  // began, ended, began
+  bool told = false;
+  for (const auto& line : said.value().lines)
+    told = told || has(line, "SIGKILL");
+  CHECK(told);
+  const auto controller = stage.inspector().logs(-1, 0, 500);
+  REQUIRE(controller);
+  CHECK(stage.inspector().logs(-1, controller.value().last).value().lines.empty());
+}
+
+TEST_CASE("metrics are served while the cluster works") {
+  Stage stage(2);
+  stage.theatre.run(tiny_job());
+  const Scratch scratch;
+  const auto port = stage.theatre.cluster().metrics_port();
+  REQUIRE(port != 0);
+  const std::string line = "exec 3<>/dev/tcp/127.0.0.1/" + std::to_string(port) +
+                           "; printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3; cat <&3";
+  REQUIRE(std::system(("bash -c '" + line + "' > " + scratch / "m").c_str()) == 0);
+  const auto text = text_of(scratch / "m");
+  CHECK(has(text, "\ntroupe_jobs_ended_total{state=\"succeeded\"} 1\n"));
+  CHECK(has(text, "\ntroupe_actors{state=\"ready\"} 2\n"));
+  CHECK(has(text, "\ntroupe_tasks_total{kind=\"decode\"} 1\n"));
+  CHECK_FALSE(has(text, "\ntroupe_task_seconds_total{kind=\"micro_step\"} 0\n"));
+}
+
+}  // namespace troupe::testing

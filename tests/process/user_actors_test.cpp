@@ -1,0 +1,73 @@
+#include <signal.h>
+
+#include <fstream>
+
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/user_actors/classes.h"
+#include "tests/user_actors/torch_classes.h"
+#include "troupe/actor.h"
+
+namespace troupe::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+cluster::ClusterOptions with_plugins(std::vector<std::string> plugins) {
+  auto options = actors(1);
+  options.plugins = std::move(plugins);
+  return options;
+}
+
+const std::string kPlugin = TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so";
+const std::string kTorchPlugin = TROUPE_BINARY_DIR "/lib/libtroupe_test_torch_plugin.so";
+
+template <class T>
+T value_of(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().code + ": " + result.error().what);
+  return std::move(result.value());
+}
+
+}  // namespace
+
+TEST_CASE("users' actors beside stage actors: both work, and all end with the cluster") {
+  std::vector<pid_t> pids;
+  {
+    Theatre theatre(with_plugins({kPlugin}));
+    auto users = theatre.client().actors();
+    auto counter = value_of(users.spawn<Counter>({.name = "c", .detached = true}, 1));
+    const auto job = theatre.submit(tiny_job());
+    CHECK(value_of(counter.call<&Counter::add>(1).wait(30s)) == 2);
+    CHECK(theatre.client().wait(job, 120s).ok());
+    for (const auto& actor : value_of(users.list()))
+      pids.push_back(static_cast<pid_t>(actor.pid));
+    REQUIRE(pids.size() == 1);
+    CHECK(is_alive(pids[0]));
+  }
+  CHECK(seconds_until_gone(pids, 5s) < 5);
+}
+
+TEST_CASE("a class that asks for torch runs where torch is") {
+  Theatre theatre(with_plugins({kPlugin, kTorchPlugin}));
+  auto users = theatre.client().actors();
+  auto multiplier = value_of(users.spawn<Multiplier>({}, 3));
+  auto probe = value_of(users.spawn<Probe>({}, "p"));
+  auto made = probe.call<&Probe::array>(50'000, 2.f);
+  auto tripled = multiplier.call<&Multiplier::times>(made);
+  CHECK(value_of(probe.call<&Probe::sum>(tripled).wait(60s)) == 300'000);
+}
+
+TEST_CASE("a plugin that cannot be used keeps the cluster from starting, with the reason") {
+  cluster::Cluster cluster(with_plugins({kPlugin, "/nowhere/lib.so"}));
+  std::string why;
+  try {
+    cluster.wait_ready(60s);
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  CHECK(why.find("[plugin] /nowhere/lib.so: there is no such file on this host") !=
+        std::string::npos);
+}
+
+}  // namespace troupe::testing

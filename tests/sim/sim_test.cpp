@@ -1,0 +1,88 @@
+#include <cstdlib>
+#include <string>
+
+#include "tests/sim/world.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using sim::Faults;
+
+namespace {
+
+/// TROUPE_SIM_SEEDS=N plays N seeds of every kind, TROUPE_SIM_SEED=S that one alone.
+std::uint64_t number(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+struct Totals {
+  std::uint64_t seeds = 0, jobs = 0, succeeded = 0, deaths = 0, recoveries = 0;
+};
+
+Totals play(const Faults& faults, std::uint64_t count, int actors) {
+  const auto only = number("TROUPE_SIM_SEED", 0);
+  const auto first = only != 0 ? only : 1;
+  const auto last = only != 0 ? only : number("TROUPE_SIM_SEEDS", count);
+  Totals totals;
+  for (auto seed = first; seed <= last; ++seed) {
+    sim::World world(seed, faults, actors);
+    try {
+      world.play(3, 4000);
+    } catch (const std::exception& error) {
+      FAIL_CHECK("TROUPE_SIM_SEED=" << seed << ": " << std::string(error.what()) << "\n"
+                                    << world.trace(60));
+      break;
+    }
+    ++totals.seeds;
+    totals.deaths += world.deaths();
+    totals.recoveries += world.recoveries();
+    for (const auto& [id, job] : world.table().all()) {
+      ++totals.jobs;
+      totals.succeeded += job.state == wire::JobState::succeeded ? 1 : 0;
+      if (job.state == wire::JobState::failed && std::getenv("TROUPE_SIM_CAUSES"))
+        MESSAGE("seed " << seed << " job " << id << ": " << job.failure.what
+                        << (only ? "\n" + world.trace(200) : ""));
+    }
+  }
+  MESSAGE(totals.seeds << " seeds, " << totals.jobs << " jobs, " << totals.succeeded
+                       << " succeeded, " << totals.deaths << " deaths, " << totals.recoveries
+                       << " recoveries");
+  return totals;
+}
+
+}  // namespace
+
+TEST_CASE("without faults every job succeeds") {
+  const auto totals = play({}, 1500, 6);
+  CHECK(totals.succeeded == totals.jobs);
+  CHECK(totals.deaths == 0);
+}
+
+TEST_CASE("processes that die and hang cost no job its end") {
+  const auto totals =
+      play({.kills_per_job = 0.5, .hangs_per_job = 0.1, .stalls_per_job = 0.1}, 3500, 6);
+  CHECK(totals.recoveries > 0);
+  // A single loss does not fail a job; several in a row at one step may.
+  CHECK(totals.succeeded > totals.jobs * 99 / 100);
+}
+
+TEST_CASE("links that lose, double and cut what they carry") {
+  const auto totals =
+      play({.cuts_per_job = 0.3, .drops_per_message = 0.001, .doubles_per_message = 0.02}, 2500, 6);
+  CHECK(totals.succeeded > totals.jobs * 95 / 100);
+}
+
+TEST_CASE("everything at once") {
+  play({.kills_per_job = 0.3,
+        .hangs_per_job = 0.1,
+        .stalls_per_job = 0.05,
+        .cuts_per_job = 0.2,
+        .drops_per_message = 0.001,
+        .doubles_per_message = 0.02,
+        .failed_spawns = 0.05,
+        .failed_starts = 0.05,
+        .failed_loads = 0.02,
+        .failed_tasks = 0.002,
+        .cancels_per_job = 0.2},
+       3000, 6);
+}

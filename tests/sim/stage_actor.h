@@ -1,0 +1,94 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+
+#include "controller/cluster/members.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::sim {
+
+class World;
+
+/// An actor process as the controller sees it: a mailbox that is emptied in order, a second lane
+/// for the end of an epoch, tasks that wait for their peers. What it would compute is a line of
+/// text: which step of which job its latents are at.
+class StageActor {
+ public:
+  StageActor(World& world, cluster::ActorId id, std::uint64_t incarnation)
+      : world_(world), id_(id), incarnation_(incarnation) {}
+
+  cluster::ActorId id() const { return id_; }
+  std::uint64_t incarnation() const { return incarnation_; }
+  void receive(const std::string& frame);
+  /// A peer of these epochs is gone: what waits for it fails.
+  void peer_gone(const std::set<std::uint64_t>& epochs) {
+    torn_.insert(epochs.begin(), epochs.end());
+  }
+  /// Epochs whose groups it has, or is about to have.
+  const std::set<std::uint64_t>& epochs() const { return epochs_; }
+
+  bool hangs = false;   // neither work nor heartbeats
+  bool stalls = false;  // heartbeats only
+  std::uint64_t work = 0;
+  const std::string* blob(std::uint64_t id) const;
+
+ private:
+  struct Task {
+    std::uint64_t epoch = 0;
+    wire::Command command;
+  };
+  struct Letter {
+    std::uint64_t correlation = 0;
+    std::variant<wire::LoadStage, wire::ConnectGroups, wire::BeginJob, wire::EndJob, wire::Unload,
+                 wire::AbortEpoch, Task>
+        content;
+  };
+  struct Job {
+    wire::BeginJob begin;
+    int next_step = 0;  // all before are done here
+  };
+
+  void look();  // at the next letter, when nothing is in hand
+  void done();
+  void handle(const Letter& letter);
+  void on(std::uint64_t correlation, const wire::LoadStage& load);
+  void on(std::uint64_t correlation, const wire::ConnectGroups& connect);
+  void on(std::uint64_t correlation, const wire::BeginJob& begin);
+  void on(std::uint64_t correlation, const wire::EndJob& end);
+  void on(std::uint64_t correlation, const wire::Unload& unload);
+  void on(std::uint64_t correlation, const wire::AbortEpoch& abort);
+  void on(std::uint64_t correlation, const Task& task);
+  void wait_for_groups(std::uint64_t correlation, const wire::ConnectGroups& connect, double until,
+                       double pause);
+  void wait_for_task(const Task& task, double pause);
+  bool inputs_here(const wire::BeginJob& begin, const wire::Command& command) const;
+  void finish_task(const Task& task);
+  void fail_task(const Task& task, const std::string& why, bool collateral);
+  void send_on(const wire::BeginJob& begin, const Task& task);
+  template <class M>
+  void answer(std::uint64_t correlation, const M& message);
+  template <class M>
+  void tell(const M& message);
+  std::uint64_t keep(std::string bytes);
+  bool over(std::uint64_t epoch) const { return ended_.contains(epoch) || broken_.contains(epoch); }
+
+  World& world_;
+  cluster::ActorId id_;
+  std::uint64_t incarnation_;
+  std::deque<Letter> mailbox_;
+  bool busy_ = false;
+  std::set<std::uint64_t> stages_;  // deployments loaded
+  std::set<std::uint64_t> epochs_;
+  std::set<std::uint64_t> torn_;
+  std::set<std::uint64_t> ended_;   // by the second lane
+  std::set<std::uint64_t> broken_;  // something failed here
+  std::map<std::uint64_t, Job> jobs_;
+  std::map<std::uint64_t, std::string> blobs_;
+};
+
+}  // namespace troupe::sim

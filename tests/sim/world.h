@@ -1,0 +1,140 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "controller/cluster/deployments.h"
+#include "controller/cluster/outside.h"
+#include "controller/cluster/supervisor.h"
+#include "controller/jobs/job_runner.h"
+#include "tests/sim/crossing.h"
+#include "tests/sim/stage_actor.h"
+
+namespace troupe::sim {
+
+/// What may go wrong in a run; probabilities are of a single event.
+struct Faults {
+  double kills_per_job = 0;      // SIGKILL of a random process
+  double hangs_per_job = 0;      // a process stops: no heartbeats, no work
+  double stalls_per_job = 0;     // heartbeats go on, the work loop does not
+  double cuts_per_job = 0;       // a control link breaks, messages under way are lost
+  double drops_per_message = 0;  // one message is lost: the link notices the gap
+  double doubles_per_message = 0;
+  double failed_spawns = 0;  // fork fails
+  double failed_starts = 0;  // a process ends before its hello
+  double failed_loads = 0;   // a checkpoint that cannot be read
+  double failed_tasks = 0;   // an exception in a task
+  double cancels_per_job = 0;
+};
+
+/// A whole cluster in one thread: Supervisor, Deployments, JobRunner and JobTable as they are, with
+/// this world as their Outside. Everything that happens follows from the seed.
+class World final : public cluster::Outside {
+ public:
+  World(std::uint64_t seed, Faults faults, int actors);
+  ~World() override;
+
+  /// Submits random jobs at random times and plays until all is quiet, or `deadline` virtual
+  /// seconds have passed. Throws Violation when something is seen that must not be.
+  void play(int jobs, double deadline);
+
+  /// What happened, newest last; for people, when a seed fails.
+  std::string trace(std::size_t lines) const;
+  const jobs::JobTable& table() const { return table_; }
+  std::uint64_t deaths() const { return deaths_; }
+  std::uint64_t recoveries() const { return recoveries_; }
+  double now() const override { return now_; }
+
+  // Outside:
+  std::uint64_t random() override { return rng_() | 1; }
+  void after(double seconds, std::function<void()> action) override;
+  bool send_frame(control::PeerId peer, std::string frame) override;
+  void request_frame(control::PeerId peer, std::string frame, control::Milliseconds deadline,
+                     control::ReplyHandler handler) override;
+  void drop(control::PeerId peer, const std::string& why) override;
+  std::optional<double> last_progress(control::PeerId peer) const override;
+  void fetch_blob(std::uint64_t incarnation, const wire::BlobRef& blob,
+                  control::Milliseconds deadline, control::BlobHandler handler) override;
+  control::BlobId keep_blob(control::BlobBytes bytes) override;
+  void drop_blob(control::BlobId id) override;
+  std::uint32_t spawn(const cluster::Actor& place, std::uint64_t incarnation) override;
+  void kill(cluster::ActorId id) override;
+
+  // For the actors:
+  bool chance(double probability);
+  /// Seconds, spread widely around `mean`.
+  double some(double mean);
+  void note(const std::string& what);
+  Crossing& crossing() { return crossing_; }
+  const Faults& faults() const { return faults_; }
+  /// A message of an actor; correlation 0 unless it answers.
+  void from_actor(std::uint64_t incarnation, std::uint64_t correlation, std::string frame);
+  std::optional<std::string> held_blob(control::BlobId id) const;
+
+ private:
+  struct Event {
+    double when;
+    std::uint64_t order;
+    std::function<void()> action;
+    bool operator>(const Event& other) const {
+      return when != other.when ? when > other.when : order > other.order;
+    }
+  };
+  struct Call {
+    control::PeerId peer;
+    control::ReplyHandler handler;
+  };
+  /// A control link as the controller knows it.
+  struct Peer {
+    std::uint64_t incarnation = 0;
+    std::uint64_t next_out = 1, next_in = 1;  // sequence numbers
+    std::uint64_t seen_out = 0, seen_in = 0;
+    double down_until = 0, up_until = 0;  // messages of a direction stay in order
+    double last_progress = 0;
+  };
+
+  void submit_one();
+  void blow();
+  void check_quiet();
+  void hello(cluster::ActorId id, std::uint64_t incarnation);
+  void deliver_up(control::PeerId peer, std::uint64_t sequence, std::uint64_t correlation,
+                  const std::string& frame);
+  void lose(control::PeerId peer, const std::string& why);
+  void fail_calls(control::PeerId peer);
+  void end_process(std::uint64_t incarnation, int signal);
+  control::PeerId peer_of(std::uint64_t incarnation) const;
+  std::optional<std::uint64_t> any_process();
+
+  std::mt19937_64 rng_;
+  Faults faults_;
+  double now_ = 0;
+  std::uint64_t next_event_ = 0;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<std::string> notes_;
+
+  Crossing crossing_;
+  std::map<std::uint64_t, std::unique_ptr<StageActor>> processes_;  // by incarnation
+  std::map<control::PeerId, Peer> peers_;
+  std::map<std::uint64_t, Call> calls_;  // by correlation
+  std::map<control::BlobId, std::string> blobs_;
+  control::PeerId next_peer_ = 2;
+  std::uint64_t next_call_ = 1;
+  std::uint64_t deaths_ = 0;
+  std::uint64_t recoveries_ = 0;
+  std::map<jobs::JobId, int> ends_;  // told to watchers
+  int refused_ = 0;
+
+  cluster::Members members_;
+  jobs::JobTable table_;
+  std::unique_ptr<cluster::Deployments> deployments_;
+  std::unique_ptr<jobs::JobRunner> runner_;
+  std::unique_ptr<cluster::Supervisor> supervisor_;
+};
+
+}  // namespace troupe::sim

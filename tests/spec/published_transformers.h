@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+
+// The transformers' config.json of published checkpoints, and what diffusers 0.42 makes of each:
+// how many tensors and elements, and a hash (FNV-1a, 64 bits) of its sorted lines "name [a, b]\n".
+
+namespace troupe::testing {
+
+struct PublishedTransformer {
+  const char* config;
+  std::uint64_t tensors;
+  std::uint64_t elements;
+  std::uint64_t names_and_shapes;
+};
+
+inline constexpr PublishedTransformer kSd3MediumConfig = {R"(
+  {"_class_name": "SD3Transformer2DModel", "_diffusers_version": "0.29.0", "attention_head_dim":
+  64, "caption_projection_dim": 1536, "in_channels": 16, "joint_attention_dim": 4096,
+  "num_attention_heads": 24, "num_layers": 24, "out_channels": 16, "patch_size": 2,
+  "pooled_projection_dim": 2048, "pos_embed_max_size": 192, "sample_size": 128})",
+                                                          683, 2084951104, 0x79680d0675d76495};
+
+inline constexpr PublishedTransformer kSd35MediumConfig = {R"(
+  {"_class_name": "SD3Transformer2DModel", "_diffusers_version": "0.29.0", "attention_head_dim":
+  64, "caption_projection_dim": 1536, "dual_attention_layers": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9,
+  10, 11, 12], "in_channels": 16, "joint_attention_dim": 4096, "num_attention_heads": 24,
+  "num_layers": 24, "out_channels": 16, "patch_size": 2, "pooled_projection_dim": 2048,
+  "pos_embed_max_size": 384, "qk_norm": "rms_norm", "sample_size": 128})",
+                                                           909, 2469663936, 0x7765f8752a8a1265};
+
+inline constexpr PublishedTransformer kSd35LargeConfig = {R"(
+  {"_class_name": "SD3Transformer2DModel", "_diffusers_version": "0.29.0", "attention_head_dim":
+  64, "caption_projection_dim": 2432, "dual_attention_layers": [], "in_channels": 16,
+  "joint_attention_dim": 4096, "num_attention_heads": 38, "num_layers": 38, "out_channels": 16,
+  "patch_size": 2, "pooled_projection_dim": 2048, "pos_embed_max_size": 192, "qk_norm":
+  "rms_norm", "sample_size": 128})",
+                                                          1227, 8146280768, 0x32f6a33a2054dac4};
+
+inline constexpr PublishedTransformer kFluxDevConfig = {R"(
+  {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.29.0",
+  "attention_head_dim": 128, "guidance_embeds": true, "in_channels": 64, "joint_attention_dim":
+  4096, "num_attention_heads": 24, "num_layers": 19, "num_single_layers": 38, "patch_size": 1,
+  "pooled_projection_dim": 768})",
+                                                        1160, 11901408320, 0x397e3e5712bb9ea1};
+
+inline constexpr PublishedTransformer kFluxSchnellConfig = {R"(
+  {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.29.0",
+  "attention_head_dim": 128, "guidance_embeds": false, "in_channels": 64, "joint_attention_dim":
+  4096, "num_attention_heads": 24, "num_layers": 19, "num_single_layers": 38, "patch_size": 1,
+  "pooled_projection_dim": 768})",
+                                                            1156, 11891178560, 0x8585c741783f2b6a};
+
+inline constexpr PublishedTransformer kHunyuanV12Config = {R"(
+  {"_class_name": "HunyuanDiT2DModel", "_diffusers_version": "0.29.0", "activation_fn":
+  "gelu-approximate", "attention_head_dim": 88, "cross_attention_dim": 1024,
+  "cross_attention_dim_t5": 2048, "hidden_size": 1408, "in_channels": 4, "learn_sigma": true,
+  "mlp_ratio": 4.3637, "norm_type": "layer_norm", "num_attention_heads": 16, "num_layers": 40,
+  "patch_size": 2, "pooled_projection_dim": 1024, "sample_size": 128, "text_len": 77,
+  "text_len_t5": 256, "use_style_cond_and_image_meta_size": false})",
+                                                           1544, 1499952032, 0xdec66c7e39a8ae47};
+
+inline constexpr PublishedTransformer kHunyuanV11Config = {R"(
+  {"_class_name": "HunyuanDiT2DModel", "_diffusers_version": "0.29.0", "activation_fn":
+  "gelu-approximate", "attention_head_dim": 88, "cross_attention_dim": 1024,
+  "cross_attention_dim_t5": 2048, "hidden_size": 1408, "in_channels": 4, "learn_sigma": true,
+  "mlp_ratio": 4.3637, "norm_type": "layer_norm", "num_attention_heads": 16, "num_layers": 40,
+  "patch_size": 2, "pooled_projection_dim": 1024, "sample_size": 128, "text_len": 77,
+  "text_len_t5": 256})",
+                                                           1545, 1516534048, 0x1e4df8d0fd2c2fed};
+
+inline constexpr PublishedTransformer kPixArtSigmaConfig = {R"(
+  {"_class_name": "PixArtTransformer2DModel", "_diffusers_version": "0.29.0", "activation_fn":
+  "gelu-approximate", "attention_bias": true, "attention_head_dim": 72, "attention_type":
+  "default", "caption_channels": 4096, "cross_attention_dim": 1152, "dropout": 0.0,
+  "in_channels": 4, "interpolation_scale": 2, "norm_elementwise_affine": false, "norm_eps":
+  1e-06, "norm_num_groups": 32, "norm_type": "ada_norm_single", "num_attention_heads": 16,
+  "num_embeds_ada_norm": 1000, "num_layers": 28, "out_channels": 8, "patch_size": 2,
+  "sample_size": 128, "upcast_attention": false, "use_additional_conditions": false})",
+                                                            603, 610856096, 0xdb4c22adf17fb25d};
+
+}  // namespace troupe::testing

@@ -1,0 +1,227 @@
+#include <signal.h>
+
+#include <atomic>
+#include <fstream>
+
+#include "tests/support/doctest.h"
+#include "tests/user_actors/classes.h"
+#include "tests/user_actors/small_cluster.h"
+
+namespace troupe::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>& holds) {
+  const auto until = std::chrono::steady_clock::now() + deadline;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
+}
+
+UserActorInfo info(Actors actors, std::uint64_t id) {
+  for (auto& each : take(actors.list())) {
+    if (each.id == id) return each;
+  }
+  throw std::runtime_error("there is no actor " + std::to_string(id));
+}
+
+}  // namespace
+
+TEST_CASE("a killed actor's calls fail with the cause, and monitors hear of it") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto actors = client.actors();
+  auto probe = take(actors.spawn<Probe>({.name = "victim"}, "p"));
+  std::promise<Death> death;
+  take(probe.monitor([&](const Death& how) { death.set_value(how); }));
+  auto sleeping = probe.call<&Probe::sleep>(20'000);
+  auto behind = probe.call<&Probe::append>(1);
+  REQUIRE(eventually(5s, [&] { return info(actors, probe.id()).state == "running"; }));
+  std::this_thread::sleep_for(200ms);
+  const auto before = std::chrono::steady_clock::now();
+  kill(static_cast<pid_t>(info(actors, probe.id()).pid), SIGKILL);
+  const auto result = sleeping.wait(5s);
+  CHECK(std::chrono::steady_clock::now() - before < 1s);
+  REQUIRE(!result.ok());
+  CHECK(result.error().code == "died");
+  CHECK(result.error().what ==
+        "troupe::testing::Probe \"victim\" (actor 1) has ended: killed by signal 9 (SIGKILL) in "
+        "sleep (during sleep)");
+  CHECK(behind.wait(5s).error().code == "died");
+  auto future = death.get_future();
+  REQUIRE(future.wait_for(5s) == std::future_status::ready);
+  const auto how = future.get();
+  CHECK(how.signal == 9);
+  CHECK(how.method == "sleep");
+  CHECK(!how.restarting);
+  CHECK(probe.call<&Probe::name>().wait(5s).error().code == "died");
+  CHECK(actors.get<Probe>("victim").error().code == "not_found");
+}
+
+TEST_CASE("the cause has signal, exit code, method and last log lines") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto actors = client.actors();
+  auto crashing = take(actors.spawn<Probe>({}, "p"));
+  const auto crash = crashing.call<&Probe::crash>(SIGSEGV).wait(10s);
+  CHECK(crash.error().what.find("killed by signal 11 (SIGSEGV)") != std::string::npos);
+  CHECK(crash.error().what.find("in crash: about to crash") != std::string::npos);
+  auto leaving = take(actors.spawn<Probe>({}, "p"));
+  CHECK(leaving.call<&Probe::leave>(3).wait(10s).error().what.find("exit code 3 in leave") !=
+        std::string::npos);
+}
+
+TEST_CASE("max_restarts: the constructor runs again, calls under way fail as restarting") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto actors = client.actors();
+  auto probe = take(actors.spawn<Probe>({.max_restarts = 2}, "p"));
+  take(probe.call<&Probe::append>(1).wait(5s));
+  for (std::uint64_t life = 1; life <= 2; ++life) {
+    auto last = probe.call<&Probe::crash>(SIGKILL);
+    CHECK(last.wait(10s).error().code == "restarting");
+    CHECK(take(probe.call<&Probe::restarts>().wait(10s)) == life);
+    CHECK(take(probe.call<&Probe::seen>().wait(5s)).empty());
+  }
+  CHECK(probe.call<&Probe::crash>(SIGKILL).wait(10s).error().code == "died");
+  CHECK(info(actors, probe.id()).restarts == 2);
+  CHECK(info(actors, probe.id()).state == "dead");
+}
+
+TEST_CASE("a call that was sent is never sent again") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto actors = client.actors();
+  auto counter = take(actors.spawn<Counter>({}, 0));
+  auto probe = take(actors.spawn<Probe>({.max_restarts = 5}, "p"));
+  // The call makes its mark elsewhere and then dies: were it repeated, the mark would be there
+  // twice.
+  for (int i = 0; i < 3; ++i) {
+    take(probe.call<&Probe::call_other>(counter, 1).wait(10s));
+    CHECK(probe.call<&Probe::leave>(1).wait(10s).error().code == "restarting");
+  }
+  CHECK(take(counter.call<&Counter::value>().wait(5s)) == 3);
+}
+
+TEST_CASE("kill: for good, or with a restart") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto actors = client.actors();
+  auto probe = take(actors.spawn<Probe>({.name = "n", .max_restarts = -1}, "p"));
+  take(probe.kill(true));
+  CHECK(take(probe.call<&Probe::restarts>().wait(10s)) == 1);
+  take(probe.kill());
+  CHECK(probe.call<&Probe::name>().wait(5s).error().what.find("killed on request") !=
+        std::string::npos);
+  take(probe.kill());  // again is no error
+  CHECK(actors.kill(99).error().code == "not_found");
+  CHECK(take(actors.spawn<Probe>({.name = "n"}, "other")).id() != probe.id());
+}
+
+TEST_CASE("names: get, get_or_create, taken, of another class") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto other = cluster.connect();
+  auto counter = take(client.actors().spawn<Counter>({.name = "hits"}, 7));
+  CHECK(take(take(other.actors().get<Counter>("hits")).call<&Counter::value>().wait(5s)) == 7);
+  CHECK(take(other.actors().get_or_create<Counter>({.name = "hits"}, 0)).id() == counter.id());
+  const auto taken = other.actors().spawn<Counter>({.name = "hits"}, 0);
+  CHECK(taken.error().code == "refused");
+  CHECK(taken.error().what.find("\"hits\" is taken by troupe::testing::Counter") !=
+        std::string::npos);
+  CHECK(other.actors().get<Probe>("hits").error().code == "bad_request");
+  CHECK(other.actors().get<Counter>("nobody").error().code == "not_found");
+  std::vector<Result<ActorHandle<Counter>>> made(2, Error{});
+  std::thread one([&] { made[0] = client.actors().get_or_create<Counter>({.name = "once"}, 1); });
+  std::thread two([&] { made[1] = other.actors().get_or_create<Counter>({.name = "once"}, 2); });
+  one.join();
+  two.join();
+  CHECK(take(made[0]).id() == take(made[1]).id());
+}
+
+TEST_CASE("actors end with their owner unless they are detached") {
+  SmallCluster cluster;
+  auto watcher = cluster.connect();
+  auto actors = watcher.actors();
+  std::uint64_t owned = 0, kept = 0, grandchild = 0;
+  {
+    auto client = cluster.connect();
+    auto parent = take(client.actors().spawn<Probe>({}, "p"));
+    owned = parent.id();
+    grandchild = take(parent.call<&Probe::spawn_counter>(1, false).wait(10s)).id();
+    kept = take(client.actors().spawn<Counter>({.detached = true}, 3)).id();
+    CHECK(info(actors, owned).owner == "client");
+    CHECK(info(actors, grandchild).owner == "actor " + std::to_string(owned));
+  }
+  CHECK(eventually(10s, [&] { return info(actors, grandchild).state == "dead"; }));
+  CHECK(info(actors, owned).cause == "its client is gone");
+  CHECK(info(actors, kept).state == "running");
+  CHECK(take(actors.handle<Counter>(kept).call<&Counter::value>().wait(5s)) == 3);
+  CHECK(eventually(5s, [&] { return cluster.processes() == 1; }));
+}
+
+TEST_CASE("a constructor's exception is the spawn's error, and nothing is left") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto actors = client.actors();
+  const auto failed = actors.spawn<Fussy>({.name = "f", .max_restarts = 5}, false);
+  CHECK(failed.error().code == "exception");
+  CHECK(failed.error().what.find("this will not do") != std::string::npos);
+  CHECK(take(take(actors.spawn<Fussy>({.name = "f"}, true)).call<&Fussy::one>().wait(5s)) == 1);
+  CHECK(actors.spawn<Stranger>({}).error().what.find("no plugin of this cluster has a class") !=
+        std::string::npos);
+}
+
+TEST_CASE("resources are reserved and returned") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto actors = client.actors();
+  auto big = take(actors.spawn<Counter>({.resources = {.gpus = 2, .cores = 3}}, 0));
+  CHECK(info(actors, big.id()).gpus == std::vector<int>{0, 1});
+  const auto full = actors.spawn<Counter>({.resources = {.cores = 2}}, 0);
+  CHECK(full.error().code == "overloaded");
+  CHECK(full.error().what.find("here has 1 of 4 cores and 0 of 2 GPUs free") != std::string::npos);
+  take(big.kill());
+  take(actors.spawn<Counter>({.resources = {.gpus = 1, .cores = 4}}, 0));
+  CHECK(actors.spawn<Counter>({.placement = "sideways"}, 0).error().code == "bad_request");
+}
+
+TEST_CASE("plugins that cannot be used are refused in one line") {
+  const auto refusal = [](const std::string& plugin) {
+    return SmallCluster({.plugins = {plugin}}).refusal();
+  };
+  CHECK(refusal("/nowhere/lib.so") ==
+        "[plugin] /nowhere/lib.so: there is no such file on this host");
+  const std::string folder = "/tmp/troupe-plugin-test-" + std::to_string(getpid());
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/text.so") << "not a library";
+  CHECK(refusal(folder + "/text.so").find("cannot be loaded") != std::string::npos);
+  std::filesystem::remove_all(folder);
+  const auto twice = SmallCluster({.plugins = {TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so",
+                                               TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so"}});
+  CHECK(twice.refusal().find("the class troupe::testing::Counter is in") != std::string::npos);
+}
+
+TEST_CASE("over tcp as over ipc") {
+  SmallCluster cluster({.listen = "tcp://127.0.0.1:0"});
+  auto client = cluster.connect();
+  auto probe = take(client.actors().spawn<Probe>({}, "p"));
+  auto made = probe.call<&Probe::array>(100'000, 2.f);
+  CHECK(take(probe.call<&Probe::sum>(made).wait(10s)) == 200'000);
+}
+
+TEST_CASE("when the controller is gone, calls fail and actors end") {
+  auto cluster = std::make_unique<SmallCluster>();
+  auto client = cluster->connect();
+  auto probe = take(client.actors().spawn<Probe>({}, "p"));
+  auto sleeping = probe.call<&Probe::sleep>(20'000);
+  const auto pid = static_cast<pid_t>(info(client.actors(), probe.id()).pid);
+  cluster.reset();
+  CHECK(sleeping.wait(10s).error().code != "timeout");
+  CHECK(eventually(5s, [&] { return kill(pid, 0) != 0; }));
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,73 @@
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/user_actors/classes.h"
+
+namespace troupe::testing {
+
+using namespace std::chrono_literals;
+
+std::string Probe::fail(std::string text) {
+  throw std::runtime_error(text);
+}
+void Probe::sleep(std::int64_t milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+void Probe::crash(std::int64_t signal) {
+  std::fprintf(stderr, "about to crash\n");
+  raise(static_cast<int>(signal));
+  std::this_thread::sleep_for(10s);
+}
+void Probe::leave(std::int64_t code) {
+  std::_Exit(static_cast<int>(code));
+}
+Array Probe::array(std::int64_t elements, float value) {
+  return Array::of(std::vector<float>(static_cast<std::size_t>(elements), value), {elements});
+}
+double Probe::sum(Array array) const {
+  double sum = 0;
+  for (const float number : array.to<float>())
+    sum += number;
+  return sum;
+}
+Array Probe::twice(Array array) const {
+  auto numbers = array.to<float>();
+  for (auto& number : numbers)
+    number *= 2;
+  return Array::of(numbers, array.shape);
+}
+std::int64_t Probe::call_other(ActorHandle<Counter> other, std::int64_t amount) {
+  const auto sum = other.call<&Counter::add>(amount).wait(10s);
+  if (!sum) throw std::runtime_error(sum.error().code + ": " + sum.error().what);
+  return sum.value();
+}
+ActorHandle<Counter> Probe::spawn_counter(std::int64_t start, bool detached) {
+  auto counter = context_.actors().spawn<Counter>({.detached = detached}, start);
+  if (!counter) throw std::runtime_error(counter.error().what);
+  return counter.value();
+}
+ActorHandle<Counter> Probe::find_counter(std::string name) {
+  auto counter = context_.actors().get<Counter>(name);
+  if (!counter) throw std::runtime_error(counter.error().what);
+  return counter.value();
+}
+std::map<std::string, Point> Probe::points(std::optional<Point> point, std::vector<Point> more) {
+  std::map<std::string, Point> all;
+  if (point) all["first"] = *point;
+  for (std::size_t i = 0; i < more.size(); ++i)
+    all[std::to_string(i)] = more[i];
+  return all;
+}
+
+Fussy::Fussy(bool content) {
+  if (!content) throw std::runtime_error("this will not do");
+}
+
+}  // namespace troupe::testing
+
+TROUPE_PLUGIN(troupe::testing::Counter, troupe::testing::Probe, troupe::testing::Fussy)

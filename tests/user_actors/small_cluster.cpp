@@ -1,0 +1,79 @@
+#include "tests/user_actors/small_cluster.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+
+#include "transport/control/blob_endpoint.h"
+
+namespace troupe::testing {
+
+using namespace std::chrono_literals;
+
+template <class F>
+auto SmallCluster::on_loop(F&& action) {
+  std::promise<decltype(action())> promise;
+  auto future = promise.get_future();
+  boost::asio::post(io_, [&] { promise.set_value(action()); });
+  if (future.wait_for(60s) != std::future_status::ready) throw std::runtime_error("loop is stuck");
+  return future.get();
+}
+
+SmallCluster::SmallCluster(Options options) {
+  control::ServerOptions server;
+  server.endpoint = options.listen.empty() ? folder_.endpoint("control.sock") : options.listen;
+  server_ = std::make_unique<control::Server>(io_, server);
+  endpoint_ = server_->endpoint();
+  server.endpoint = control::blob_endpoint_of(endpoint_);
+  blob_server_ = std::make_unique<control::BlobServer>(io_, server, blobs_);
+  outside_ = std::make_unique<cluster::LiveOutside>(io_, *server_, *blob_server_, blobs_,
+                                                    cluster::LiveOutside::Launch{});
+  user::UserRoom::Options room;
+  room.plugins = options.plugins;
+  room.host = "here";
+  room.cores = options.cores;
+  room.gpus = options.gpus;
+  room.processes.host_program = TROUPE_BINARY_DIR "/bin/troupe-host";
+  room.processes.actor_program = TROUPE_BINARY_DIR "/bin/troupe-actor";
+  room.processes.control_endpoint = endpoint_;
+  room.processes.token = "test";
+  room_ = std::make_unique<user::UserRoom>(io_, *outside_, room);
+  auto& actors = room_->actors();
+  server_->on_connect([&](const control::PeerInfo& peer) -> std::optional<std::string> {
+    return peer.hello.role == "user-actor" ? actors.hello(peer) : std::nullopt;
+  });
+  server_->on_ready([&](control::PeerId peer) { actors.ready(peer); });
+  server_->on_message(
+      [&](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
+        actors.on_message(peer, header, payload);
+      });
+  server_->on_lost([&](control::PeerId peer, const std::string& why) { actors.lost(peer, why); });
+  std::promise<std::optional<std::string>> checked;
+  auto future = checked.get_future();
+  room_->check_plugins([&](std::optional<std::string> why) { checked.set_value(why); });
+  thread_ = std::thread([this] {
+    const auto work = boost::asio::make_work_guard(io_);
+    io_.run();
+  });
+  if (future.wait_for(60s) != std::future_status::ready)
+    throw std::runtime_error("plugins were not checked");
+  refusal_ = future.get().value_or("");
+}
+
+SmallCluster::~SmallCluster() {
+  boost::asio::post(io_, [this] {
+    room_->stop();
+    io_.stop();
+  });
+  thread_.join();
+  room_.reset();
+}
+
+Client SmallCluster::connect() const {
+  return take(Client::connect(endpoint_));
+}
+
+std::size_t SmallCluster::processes() {
+  return on_loop([this] { return room_->running(); });
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,126 @@
+#pragma once
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <future>
+#include <map>
+#include <mutex>
+#include <queue>
+#include <thread>
+#include <unordered_map>
+
+#include "transport/calls/errors.h"
+#include "transport/calls/line.h"
+#include "transport/control/blob_channel.h"
+
+namespace troupe::calls {
+
+struct ExchangeTools {
+  boost::asio::io_context& io;
+  /// The link to the controller; null while there is none. Called on the loop's thread.
+  std::function<control::Connection*()> controller;
+  control::BlobStore& blobs;      // what this process holds for others
+  std::string name;               // told to actors: "client", "actor 3"
+  std::uint64_t incarnation = 0;  // of this process
+  control::SocketOptions socket;
+};
+
+/// What a process calls actors with: requests to the controller, and a line to each actor. Made and
+/// closed on the thread that runs the loop; what `detail::Caller` promises may be called from any
+/// thread until the end, after `close` with errors as answers.
+class Exchange final : public detail::Caller {
+ public:
+  static std::shared_ptr<Exchange> make(ExchangeTools tools);
+  ~Exchange() override;
+
+  /// Everything under way fails with this error. The loop is not touched afterwards.
+  void close(const Error& why);
+  /// Of the controller's link. False when it is not for an exchange.
+  bool on_message(const wire::Header& header, std::span<const std::byte> payload);
+
+  bool on_own_thread() const override { return std::this_thread::get_id() == thread_; }
+  std::shared_ptr<detail::CallState> call(detail::CallRequest request) override;
+  std::shared_ptr<detail::CallState> spawn(detail::SpawnRequest request) override;
+  Result<std::uint64_t> find(const std::string& name, const std::string& class_name,
+                             Milliseconds deadline) override;
+  Result<Unit> kill(std::uint64_t actor, bool restart) override;
+  Result<std::vector<UserActorInfo>> list() override;
+  Result<std::vector<ActorClassInfo>> classes() override;
+  Result<Unit> watch(std::uint64_t actor, std::function<void(const Death&)> told) override;
+
+  /// For held values; from any thread.
+  void release(const Holder& holder, control::BlobId blob);
+  Result<std::shared_ptr<const std::string>> fetch(const Holder& holder, control::BlobId blob,
+                                                   std::uint64_t bytes, Milliseconds deadline);
+
+  // For lines, on the loop's thread.
+  boost::asio::io_context& io() { return tools_.io; }
+  control::BlobStore& blobs() { return tools_.blobs; }
+  std::weak_ptr<Exchange> weak() { return std::static_pointer_cast<Exchange>(shared_from_this()); }
+  control::ConnectionOptions connection_options(const wire::ActorAddress& address) const;
+  void expect(std::chrono::steady_clock::time_point until, std::uint64_t actor, std::uint64_t call);
+  void pump_later(std::uint64_t actor);  // from any thread
+  void open_blob_link(const std::string& endpoint, const std::string& ticket);
+  void fetch_blob(const std::string& endpoint, const std::string& ticket, control::BlobId blob,
+                  std::uint64_t bytes, control::Milliseconds deadline,
+                  control::BlobHandler handler);
+  template <class Answer, class M>
+  void request(const M& message, control::Milliseconds deadline,
+               std::function<void(Result<Answer>)> handler);
+
+ private:
+  explicit Exchange(ExchangeTools tools);
+  template <class Answer, class M>
+  Result<Answer> ask(M message, control::Milliseconds deadline);
+  bool post(std::function<void()> action);
+  void drain();
+  Line& line(std::uint64_t actor);
+  void arm();
+
+  struct Due {
+    std::chrono::steady_clock::time_point until;
+    std::uint64_t actor;
+    std::uint64_t call;
+    bool operator>(const Due& other) const { return until > other.until; }
+  };
+  struct Incoming {
+    detail::CallRequest request;
+    std::shared_ptr<detail::CallState> state;
+  };
+
+  ExchangeTools tools_;
+  std::thread::id thread_;
+  std::mutex mutex_;  // of what comes from other threads
+  std::vector<Incoming> incoming_;
+  bool drain_posted_ = false;
+  std::optional<Error> closed_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Line>> lines_;
+  std::map<std::string, std::shared_ptr<control::BlobConnection>> blob_links_;
+  std::map<std::uint64_t, std::vector<std::function<void(const Death&)>>> watchers_;
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
+  std::optional<boost::asio::steady_timer> timer_;
+  std::chrono::steady_clock::time_point armed_for_ = std::chrono::steady_clock::time_point::max();
+};
+
+template <class Answer, class M>
+void Exchange::request(const M& message, control::Milliseconds deadline,
+                       std::function<void(Result<Answer>)> handler) {
+  control::Connection* controller = tools_.controller();
+  if (!controller) return handler(Error{"lost", "[actors] there is no link to the controller"});
+  try {
+    controller->request(message, deadline, [handler](const control::Reply& reply) {
+      if (!reply) return handler(to_error(reply.failure()));
+      std::optional<Result<Answer>> answer;
+      try {
+        answer = reply.template as<Answer>();
+      } catch (const wire::WireError& error) {
+        answer = Error{"protocol", error.what()};
+      }
+      handler(std::move(*answer));
+    });
+  } catch (const wire::WireError& error) {
+    handler(Error{"bad_request", error.what()});
+  }
+}
+
+}  // namespace troupe::calls

@@ -1,0 +1,38 @@
+#pragma once
+#include <memory>
+
+#include "transport/control/blob_store.h"
+#include "troupe/actor_future.h"
+
+namespace troupe::calls {
+
+class Exchange;
+
+/// Where a value lies.
+struct Holder {
+  std::uint64_t actor = 0;
+  std::uint64_t incarnation = 0;
+  std::string blob_endpoint;
+  std::string ticket;
+};
+
+/// A large result at the actor that made it. Released there when this goes.
+class HeldValue final : public detail::RemoteValue {
+ public:
+  HeldValue(std::weak_ptr<Exchange> exchange, Holder holder, control::BlobId blob,
+            std::uint64_t bytes);
+  ~HeldValue() override;
+
+  std::uint64_t bytes() const override { return bytes_; }
+  Result<std::shared_ptr<const std::string>> fetch(Milliseconds deadline) override;
+  const Holder& holder() const { return holder_; }
+  control::BlobId blob() const { return blob_; }
+
+ private:
+  std::weak_ptr<Exchange> exchange_;
+  Holder holder_;
+  control::BlobId blob_;
+  std::uint64_t bytes_;
+};
+
+}  // namespace troupe::calls

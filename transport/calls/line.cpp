@@ -1,0 +1,351 @@
+#include "transport/calls/line.h"
+
+#include <boost/asio/post.hpp>
+
+#include "transport/calls/errors.h"
+#include "transport/calls/exchange.h"
+
+namespace troupe::calls {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kInline = 64u << 10;       // bytes; more travels as a blob
+constexpr std::size_t kBatchBytes = 256u << 10;  // of one message
+constexpr std::size_t kWindowCalls = 8192;       // sent and not answered
+constexpr std::size_t kWindowBytes = 16u << 20;
+constexpr std::size_t kMaxWaiting = 1u << 20;  // calls
+constexpr std::size_t kMaxWaitingBytes = 1u << 30;
+constexpr control::Milliseconds kFindDeadline{60'000};
+constexpr control::Milliseconds kConnectDeadline{5'000};
+
+std::size_t size_of(const wire::ActorCall& call) {
+  return call.arguments.size() + call.method.size() + 64 * (1 + call.parts.size());
+}
+
+}  // namespace
+
+Line::Line(Exchange& exchange, std::uint64_t actor)
+    : exchange_(exchange), actor_(actor), name_("actor " + std::to_string(actor)) {}
+Line::~Line() = default;
+
+std::string Line::name() const {
+  return name_;
+}
+
+void Line::add(detail::CallRequest request, std::shared_ptr<detail::CallState> state) {
+  if (waiting_.size() >= kMaxWaiting || waiting_bytes_ > kMaxWaitingBytes) {
+    state->finish({.error = {"overloaded", name() + ": " + std::to_string(waiting_.size()) +
+                                               " calls wait for it already"}});
+    return;
+  }
+  Waiting waiting;
+  waiting.id = ++last_call_;
+  waiting.until = Clock::now() + request.deadline;
+  waiting_bytes_ += request.arguments.size();
+  waiting.request = std::move(request);
+  waiting.state = std::move(state);
+  exchange_.expect(waiting.until, actor_, waiting.id);
+  waiting_.push_back(std::move(waiting));
+}
+
+void Line::pump() {
+  if (closed_ || (waiting_.empty() && to_release_.empty())) return;
+  if (!address_) return resolve();
+  if (!connection_) return connect();
+  if (!up_) return;
+  if (!to_release_.empty()) {
+    connection_->send(wire::ReleaseValues{std::exchange(to_release_, {})});
+  }
+  wire::ActorCalls batch;
+  std::size_t bytes = 0;
+  const auto send = [&] {
+    if (!batch.calls.empty() && connection_) connection_->send(batch);
+    batch.calls.clear();
+    bytes = 0;
+  };
+  while (!waiting_.empty() && sent_.size() < kWindowCalls && sent_bytes_ < kWindowBytes) {
+    Waiting& waiting = waiting_.front();
+    if (!waiting.state->done()) {
+      if (!ready(waiting)) break;
+      Sent sent;
+      if (auto call = make_call(waiting, sent)) {
+        sent.bytes = size_of(*call);
+        sent_bytes_ += sent.bytes;
+        if (bytes + sent.bytes > kBatchBytes) send();
+        bytes += sent.bytes;
+        sent_.emplace(call->id, std::move(sent));
+        batch.calls.push_back(std::move(*call));
+      }
+    }
+    waiting_bytes_ -= std::min(waiting_bytes_, waiting.request.arguments.size());
+    waiting_.pop_front();
+  }
+  send();
+}
+
+bool Line::ready(Waiting& waiting) {
+  for (const auto& hole : waiting.request.holes) {
+    if (!hole.future || hole.future->done()) continue;
+    if (!std::exchange(waiting.watched, true)) {
+      const std::weak_ptr<Exchange> exchange = exchange_.weak();
+      for (const auto& each : waiting.request.holes) {
+        if (each.future)
+          each.future->when_done([exchange, actor = actor_] {
+            if (const auto alive = exchange.lock()) alive->pump_later(actor);
+          });
+      }
+    }
+    return false;
+  }
+  return true;
+}
+
+void Line::add_segment(std::string segment, wire::ActorCall& call, Sent& sent) {
+  if (call.arguments.size() + segment.size() <= kInline) {
+    call.arguments += segment;
+    return;
+  }
+  const auto bytes = segment.size();
+  const auto blob = exchange_.blobs().add(std::move(segment));
+  sent.own.push_back(blob);
+  exchange_.open_blob_link(address_->blob_endpoint, address_->ticket);
+  call.parts.push_back({static_cast<std::uint32_t>(call.arguments.size()), "", "", blob, bytes});
+}
+
+std::optional<wire::ActorCall> Line::make_call(Waiting& waiting, Sent& sent) {
+  auto& request = waiting.request;
+  wire::ActorCall call;
+  call.id = waiting.id;
+  call.types = request.types;
+  call.text = request.text;
+  const auto left =
+      std::chrono::duration_cast<control::Milliseconds>(waiting.until - Clock::now()).count();
+  call.deadline_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(left, 1, 0xffffffff));
+  if (request.holes.empty()) {
+    add_segment(std::move(request.arguments), call, sent);
+  } else {
+    std::size_t at = 0;
+    std::string segment;
+    for (std::size_t i = 0; i < request.holes.size(); ++i) {
+      const auto& hole = request.holes[i];
+      const auto outcome = hole.future ? hole.future->outcome()
+                                       : detail::Outcome{.error = {"bad_request", "is empty"}};
+      if (!outcome.ok()) {
+        waiting.state->finish(
+            {.error = {outcome.error.code, name() + "." + request.method +
+                                               ": the future given to it: " + outcome.error.what}});
+        forget(sent);
+        return std::nullopt;
+      }
+      segment.append(request.arguments, at, hole.at - at);
+      at = hole.at;
+      if (outcome.bytes) {
+        segment += *outcome.bytes;
+        continue;
+      }
+      add_segment(std::exchange(segment, {}), call, sent);
+      const auto& held = static_cast<const HeldValue&>(*outcome.remote);
+      call.parts.push_back({static_cast<std::uint32_t>(call.arguments.size()),
+                            held.holder().blob_endpoint, held.holder().ticket, held.blob(),
+                            held.bytes()});
+      sent.borrowed.push_back(outcome.remote);
+    }
+    segment.append(request.arguments, at);
+    add_segment(std::move(segment), call, sent);
+  }
+  sent.method = request.method;
+  sent.row = request.row;
+  sent.state = std::move(waiting.state);
+  waiting.state = sent.state;
+  call.method = std::move(request.method);
+  return call;
+}
+
+void Line::resolve() {
+  if (std::exchange(resolving_, true)) return;
+  exchange_.request<wire::ActorAddress>(
+      wire::FindActor{actor_, ""}, kFindDeadline,
+      [line = shared_from_this()](Result<wire::ActorAddress> found) {
+        line->resolving_ = false;
+        if (line->closed_) return;
+        if (!found) return line->fail_waiting(found.error());
+        line->address_ = std::move(found.value());
+        line->name_ = line->address_->class_name +
+                      (line->address_->name.empty() ? "" : " \"" + line->address_->name + "\"") +
+                      " (actor " + std::to_string(line->actor_) + ")";
+        line->pump();
+      });
+}
+
+void Line::connect() {
+  up_ = false;
+  try {
+    auto options = exchange_.connection_options(*address_);
+    options.welcome_deadline = kConnectDeadline;
+    connection_ = std::make_unique<control::Connection>(exchange_.io(), std::move(options));
+  } catch (const std::exception& error) {
+    return fail_waiting({"lost", name() + ": " + error.what()});
+  }
+  const std::weak_ptr<Line> weak = weak_from_this();
+  connection_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
+    on_message(header, payload);
+  });
+  // The controller says how an actor ended; a link that breaks for another reason has lost answers.
+  const auto broken = [this](const std::string& why) {
+    fail_sent({"lost", name() + ": the link to it broke: " + why});
+    hang_up();
+    pump();
+  };
+  connection_->on_lost(broken);
+  connection_->on_gap([this, weak, broken](std::uint64_t missing) {
+    boost::asio::post(exchange_.io(), [weak, broken, missing] {
+      if (weak.lock()) broken(std::to_string(missing) + " messages never came");
+    });
+  });
+  connection_->start(
+      [this](const wire::Welcome&) {
+        up_ = true;
+        pump();
+      },
+      [this](const wire::Failure& failure) {
+        // It may have ended since the controller was asked, and the word of it be on its way.
+        hang_up();
+        fail_waiting({"lost", name() + ": no link to it: " + failure.what});
+      });
+}
+
+void Line::on_message(const wire::Header& header, std::span<const std::byte> payload) {
+  if (header.kind != wire::Kind::call_results) {
+    throw wire::WireError(wire::WireErrc::wrong_kind, "[call] an actor answers with results only");
+  }
+  auto message = wire::decode<wire::CallResults>(payload);
+  const auto self = shared_from_this();
+  for (auto& result : message.results)
+    settle(result);
+  pump();
+}
+
+void Line::settle(wire::CallResult& result) {
+  const auto found = sent_.find(result.id);
+  if (found == sent_.end()) {
+    if (result.end == wire::CallEnd::held) to_release_.push_back(result.blob);
+    return;
+  }
+  Sent sent = std::move(found->second);
+  sent_.erase(found);
+  forget(sent);
+  const auto called = [&] { return name() + "." + sent.method; };
+  using enum wire::CallEnd;
+  switch (result.end) {
+    case value:
+      sent.state->finish({.bytes = std::make_shared<const std::string>(std::move(result.bytes))});
+      return;
+    case held:
+      sent.state->finish(
+          {.remote = std::make_shared<HeldValue>(
+               exchange_.weak(),
+               Holder{actor_, address_->incarnation, address_->blob_endpoint, address_->ticket},
+               result.blob, result.blob_bytes)});
+      return;
+    case exception:
+      return sent.state->finish({.error = {"exception", called() + ": " + result.bytes}});
+    case bad_request: {
+      const std::string as = sent.row ? "; it was called as " + sent.row->signature() : "";
+      return sent.state->finish({.error = {"bad_request", called() + ": " + result.bytes + as}});
+    }
+    case timeout:
+      return sent.state->finish({.error = {"timeout", called() + ": " + result.bytes}});
+    case failed:
+      return sent.state->finish({.error = {"failed", called() + ": " + result.bytes}});
+  }
+}
+
+void Line::forget(Sent& sent) {
+  sent_bytes_ -= std::min(sent_bytes_, sent.bytes);
+  for (const auto blob : sent.own)
+    exchange_.blobs().remove(blob);
+  sent.own.clear();
+  sent.borrowed.clear();
+}
+
+void Line::expire(std::uint64_t call) {
+  const auto self = shared_from_this();
+  if (const auto found = sent_.find(call); found != sent_.end()) {
+    Sent sent = std::move(found->second);
+    sent_.erase(found);
+    forget(sent);
+    sent.state->finish(
+        {.error = {"timeout", name() + "." + sent.method +
+                                  ": no answer before its deadline; it may still run"}});
+    return pump();
+  }
+  if (waiting_.empty() || call < waiting_.front().id) return;
+  const auto place = call - waiting_.front().id;
+  if (place >= waiting_.size()) return;
+  auto& waiting = waiting_[place];
+  waiting.state->finish(
+      {.error = {"timeout", name() + "." + waiting.request.method +
+                                ": was not sent before its deadline and will never run"}});
+  if (place == 0) pump();
+}
+
+void Line::died(const wire::ActorDied& death) {
+  const auto self = shared_from_this();
+  const bool mine = address_ && address_->incarnation == death.incarnation;
+  if (!mine && death.restarting) return;
+  const std::string what = name() + (death.restarting ? " is restarting: " : " has ended: ");
+  if (mine) {
+    fail_sent({death.restarting ? "restarting" : "died", what + death.cause});
+    hang_up();
+  }
+  if (!death.restarting) return fail_waiting({"died", what + death.cause});
+  pump();
+}
+
+void Line::release(std::uint64_t incarnation, control::BlobId blob) {
+  if (closed_ || !address_ || address_->incarnation != incarnation) return;
+  to_release_.push_back(blob);
+  if (to_release_.size() == 1) exchange_.pump_later(actor_);
+}
+
+void Line::fail_sent(const Error& why) {
+  auto sent = std::exchange(sent_, {});
+  for (auto& [id, call] : sent) {
+    forget(call);
+    call.state->finish({.error = {why.code, why.what + " (during " + call.method + ")"}});
+  }
+  sent_bytes_ = 0;
+}
+
+void Line::fail_waiting(const Error& why) {
+  auto waiting = std::exchange(waiting_, {});
+  waiting_bytes_ = 0;
+  for (auto& call : waiting)
+    call.state->finish({.error = why});
+}
+
+void Line::hang_up() {
+  up_ = false;
+  address_.reset();
+  to_release_.clear();
+  if (!connection_) return;
+  // It may be calling us: it goes when it has come back.
+  connection_->on_lost({});
+  boost::asio::post(exchange_.io(),
+                    [gone = std::shared_ptr<control::Connection>(std::move(connection_))] {
+                      gone->close("the actor has ended");
+                    });
+}
+
+void Line::close(const Error& why) {
+  if (std::exchange(closed_, true)) return;
+  const auto self = shared_from_this();
+  fail_sent(why);
+  fail_waiting(why);
+  up_ = false;
+  if (connection_) connection_->close("the caller ends");
+  connection_.reset();
+}
+
+}  // namespace troupe::calls

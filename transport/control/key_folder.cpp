@@ -1,0 +1,224 @@
+#include "transport/control/key_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+#include "transport/control/file_handle.h"
+
+namespace troupe::control {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail(const fs::path& path, const std::string& why) {
+  throw std::runtime_error("[keys] " + path.string() + ": " + why);
+}
+
+std::string error_text(int error) {
+  return std::generic_category().message(error);
+}
+
+void make_private_folder(const fs::path& path) {
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    fail(path, "cannot be made: " + error_text(errno));
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) fail(path, error_text(errno));
+  if (!S_ISDIR(info.st_mode)) fail(path, "is not a folder");
+  if (info.st_uid != geteuid()) fail(path, "belongs to another user");
+  if (info.st_mode & 077) fail(path, "is open to other users; give it mode 0700");
+}
+
+/// Other users must not be able to read it where it holds a secret, nor to write it anyway.
+std::string read_file(const fs::path& path, std::size_t limit, bool secret) {
+  const FileHandle file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file) fail(path, error_text(errno));
+  struct stat info {};
+  if (fstat(file.get(), &info) != 0) fail(path, error_text(errno));
+  if (!S_ISREG(info.st_mode)) fail(path, "is not a file");
+  if (secret && info.st_uid != geteuid() && info.st_uid != 0) fail(path, "belongs to another user");
+  if (secret && (info.st_mode & 077)) fail(path, "is open to other users; give it mode 0600");
+  if (!secret && (info.st_mode & 022)) fail(path, "other users can write it; take that away");
+  if (static_cast<std::size_t>(info.st_size) > limit) fail(path, "too long to be a file of keys");
+  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  const ssize_t got = pread(file.get(), text.data(), text.size(), 0);
+  if (got < 0) fail(path, error_text(errno));
+  text.resize(static_cast<std::size_t>(got));
+  return text;
+}
+
+/// Whole or not at all.
+void write_file(const fs::path& path, const std::string& text, bool may_replace) {
+  const fs::path fresh = path.string() + ".new";
+  ::unlink(fresh.c_str());
+  {
+    const FileHandle file(
+        open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file) fail(fresh, "cannot be written: " + error_text(errno));
+    const bool whole =
+        ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+        fsync(file.get()) == 0;
+    if (!whole) {
+      const int error = errno;
+      ::unlink(fresh.c_str());
+      fail(fresh, "cannot be written: " + error_text(error));
+    }
+  }
+  const int moved =
+      may_replace ? ::rename(fresh.c_str(), path.c_str()) : ::link(fresh.c_str(), path.c_str());
+  const int error = errno;
+  if (!may_replace || moved != 0) ::unlink(fresh.c_str());
+  if (moved != 0 && error == EEXIST)
+    fail(path,
+         "is there already; --force overwrites it, and shuts out whoever has keys that go "
+         "with it");
+  if (moved != 0) fail(path, "cannot be written: " + error_text(error));
+}
+
+void refuse_existing(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(path, ignored)))
+    fail(path,
+         "is there already; --force overwrites it, and shuts out whoever has keys that go "
+         "with it");
+}
+
+template <class Parse>
+auto parsed(const fs::path& path, const std::string& text, Parse&& parse) {
+  try {
+    return parse(text);
+  } catch (const std::runtime_error& error) {
+    std::string why = error.what();
+    if (why.starts_with("[keys] ")) why.erase(0, 7);
+    fail(path, why);
+  }
+}
+
+/// Of two that change the list at once, one waits.
+FileHandle lock_folder(const fs::path& path) {
+  FileHandle lock(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock) fail(path, error_text(errno));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    fail(path, "another process is changing it; try again");
+  return lock;
+}
+
+}  // namespace
+
+void KeyFolder::make(bool force) const {
+  const KeyPair server = make_key_pair();
+  const KeyPair client = make_key_pair();
+  make_private_folder(path_);
+  const FileHandle lock = lock_folder(path_);
+  if (!force) {
+    for (const char* name : {"server.key", "server.pub", "client.key", "clients"})
+      refuse_existing(path_ / name);
+  }
+  write_file(path_ / "server.key", key_file_text(server), force);
+  write_file(path_ / "server.pub", public_file_text(server.public_key), force);
+  write_file(path_ / "client.key", key_file_text(client), force);
+  write_file(clients_file(), allow_list_text({{"default", client.public_key}}), force);
+}
+
+KeyPair KeyFolder::server() const {
+  const fs::path file = path_ / "server.key";
+  return parsed(file, read_file(file, kMaxKeyFile, true), parse_key_file);
+}
+
+ClientKeys KeyFolder::client() const {
+  const fs::path server = path_ / "server.pub";
+  const fs::path own = path_ / "client.key";
+  return {parsed(server, read_file(server, kMaxKeyFile, false), parse_public_file),
+          parsed(own, read_file(own, kMaxKeyFile, true), parse_key_file), path_.string()};
+}
+
+std::vector<AllowedClient> KeyFolder::clients() const {
+  return parsed(clients_file(), read_file(clients_file(), kMaxAllowList, false), parse_allow_list);
+}
+
+void KeyFolder::add(const AllowedClient& client) const {
+  if (!is_client_name(client.name))
+    throw std::runtime_error("[keys] a client's name has 1 to 64 of A-Z a-z 0-9 . _ -");
+  if (!is_key(client.public_key))
+    throw std::runtime_error("[keys] " + client.name + ": a public key has 40 characters of Z85");
+  const FileHandle lock = lock_folder(path_);
+  auto list = clients();
+  for (const auto& other : list) {
+    if (other.name == client.name) fail(clients_file(), client.name + " is there already");
+    if (other.public_key == client.public_key)
+      fail(clients_file(), "the key of " + client.name + " is there already, as " + other.name);
+  }
+  list.push_back(client);
+  const std::string text = allow_list_text(list);
+  if (text.size() > kMaxAllowList) fail(clients_file(), "the list is full");
+  write_file(clients_file(), text, true);
+}
+
+void KeyFolder::remove(const std::string& name) const {
+  const FileHandle lock = lock_folder(path_);
+  auto list = clients();
+  if (std::erase_if(list, [&](const auto& client) { return client.name == name; }) == 0)
+    fail(clients_file(), "there is no client \"" + name + "\"");
+  write_file(clients_file(), allow_list_text(list), true);
+}
+
+std::string KeyFolder::make_client(const fs::path& folder, bool force) const {
+  const KeyPair pair = make_key_pair();
+  const std::string server_key = server().public_key;
+  make_private_folder(folder);
+  if (!force) {
+    refuse_existing(folder / "client.key");
+    refuse_existing(folder / "server.pub");
+  }
+  write_file(folder / "client.key", key_file_text(pair), force);
+  write_file(folder / "server.pub", public_file_text(server_key), force);
+  return pair.public_key;
+}
+
+AllowList::AllowList(fs::path file) : file_(std::move(file)) {}
+
+void AllowList::add(std::string public_key, std::string name) {
+  own_.push_back({std::move(name), std::move(public_key)});
+}
+
+void AllowList::refresh() {
+  struct stat info {};
+  if (stat(file_.c_str(), &info) != 0) {
+    listed_.clear();
+    seen_.clear();
+    return;
+  }
+  const std::string now = std::to_string(info.st_ino) + "." + std::to_string(info.st_size) + "." +
+                          std::to_string(info.st_mtim.tv_sec) + "." +
+                          std::to_string(info.st_mtim.tv_nsec);
+  if (now == seen_) return;
+  listed_.clear();
+  seen_ = now;
+  try {
+    listed_ = parsed(file_, read_file(file_, kMaxAllowList, false), parse_allow_list);
+  } catch (const std::runtime_error&) {
+    seen_.clear();
+  }
+}
+
+std::optional<std::string> AllowList::name_of(const std::string& public_key) {
+  const auto find = [&](const auto& list) -> std::optional<std::string> {
+    for (const auto& client : list) {
+      if (client.public_key == public_key) return client.name;
+    }
+    return std::nullopt;
+  };
+  if (public_key.empty()) return std::nullopt;
+  if (const auto own = find(own_)) return own;
+  refresh();
+  return find(listed_);
+}
+
+}  // namespace troupe::control

@@ -1,0 +1,65 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "transport/control/keys.h"
+
+namespace troupe::control {
+
+/// A folder of keys, mode 0700, its files 0600:
+///
+///   server.key  the server's pair       (where `troupe start` runs)
+///   clients     who may come in         (there, too)
+///   server.pub  the server's public key (where a client runs)
+///   client.key  that client's pair      (there, too)
+///
+/// A file with a secret in it that others may read, or that is another user's, is refused. Every
+/// member throws std::runtime_error, one line naming the file and the cause.
+class KeyFolder {
+ public:
+  explicit KeyFolder(std::filesystem::path path) : path_(std::move(path)) {}
+
+  /// Makes the folder with a server's pair and a client's that is allowed in as "default". What is
+  /// there is overwritten only with `force`; then all clients that were allowed are out.
+  void make(bool force) const;
+
+  KeyPair server() const;
+  ClientKeys client() const;
+  std::vector<AllowedClient> clients() const;
+
+  /// Lets a client in. Refused when the name or the key is there already.
+  void add(const AllowedClient& client) const;
+  /// Links that are up stay; new ones are refused.
+  void remove(const std::string& name) const;
+  /// Makes a folder for a client elsewhere: the server's public key and a fresh pair. Returns the
+  /// public half, which is not allowed in yet.
+  std::string make_client(const std::filesystem::path& folder, bool force) const;
+
+  std::filesystem::path clients_file() const { return path_ / "clients"; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// The list of clients as a running server sees it: read again whenever the file has changed. While
+/// it cannot be read nobody is allowed.
+class AllowList {
+ public:
+  explicit AllowList(std::filesystem::path file);
+  /// Lets a key in that is in no file: that of the cluster's own actors.
+  void add(std::string public_key, std::string name);
+  /// The client's name, or nothing.
+  std::optional<std::string> name_of(const std::string& public_key);
+
+ private:
+  void refresh();
+
+  std::filesystem::path file_;
+  std::vector<AllowedClient> own_;
+  std::vector<AllowedClient> listed_;
+  std::string seen_;  // what identifies the file's contents
+};
+
+}  // namespace troupe::control

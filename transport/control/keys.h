@@ -1,0 +1,62 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::control {
+
+/// A CURVE key pair (Curve25519), each half as ZeroMQ prints it: Z85, 40 characters.
+struct KeyPair {
+  std::string public_key;
+  std::string secret_key;
+};
+
+/// What a connecting process needs to be let in, and to know the server for the right one.
+struct ClientKeys {
+  std::string server_key;  // the server's public half
+  KeyPair own;
+  std::string origin;  // where they come from, for errors: a folder, or "the node agent"
+};
+
+/// Empty where ZeroMQ can do CURVE, else what is missing.
+std::string why_no_curve();
+
+/// A fresh pair. Throws std::runtime_error where ZeroMQ was built without CURVE.
+KeyPair make_key_pair();
+
+/// Whether `text` has the form of a key: 40 characters of Z85 that mean 32 bytes.
+bool is_key(std::string_view text);
+
+/// The 32 bytes that ZeroMQ hands to its authenticator, as Z85; empty unless there are 32.
+std::string key_text(std::string_view bytes);
+
+/// Whether two secrets are the same, in a time that depends on their lengths alone.
+bool same_secret(std::string_view a, std::string_view b);
+
+/// For an environment variable: three keys, one blank between them.
+std::string to_text(const ClientKeys& keys);
+/// Throws std::runtime_error, never with a key in its text.
+ClientKeys client_keys_from(std::string_view text, const std::string& origin);
+
+/// A client that may come in.
+struct AllowedClient {
+  std::string name;  // 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with a dot
+  std::string public_key;
+  bool operator==(const AllowedClient&) const = default;
+};
+
+bool is_client_name(std::string_view name);
+
+/// The texts of the files that a key folder holds (key_folder.h). Parsing throws
+/// std::runtime_error naming the line, never with a key in its text.
+inline constexpr std::size_t kMaxKeyFile = 4096;       // bytes
+inline constexpr std::size_t kMaxAllowList = 1 << 20;  // bytes
+std::string key_file_text(const KeyPair& pair);
+std::string public_file_text(const std::string& public_key);
+std::string allow_list_text(const std::vector<AllowedClient>& clients);
+KeyPair parse_key_file(std::string_view text);
+std::string parse_public_file(std::string_view text);
+std::vector<AllowedClient> parse_allow_list(std::string_view text);
+
+}  // namespace troupe::control

@@ -1,0 +1,106 @@
+#include "transport/control/zap.h"
+
+#include <stdexcept>
+#include <vector>
+
+namespace troupe::control {
+namespace {
+
+constexpr const char* kZapEndpoint = "inproc://zeromq.zap.01";
+constexpr const char* kZapVersion = "1.0";
+constexpr const char* kDomain = "troupe";
+constexpr std::size_t kMaxFrames = 16;
+constexpr int kRequestsPerTurn = 64;
+
+}  // namespace
+
+Guard::Guard(boost::asio::io_context& io, std::shared_ptr<zmq::context_t> context, KeyPair server,
+             AllowList allowed)
+    : context_(std::move(context)),
+      server_(std::move(server)),
+      allowed_(std::move(allowed)),
+      socket_(*context_, zmq::socket_type::rep),
+      reactor_(io, socket_, std::chrono::microseconds(0), [this] { return pump(); }) {
+  socket_.set(zmq::sockopt::linger, 0);
+  try {
+    socket_.bind(kZapEndpoint);
+  } catch (const zmq::error_t& error) {
+    throw std::runtime_error(std::string("[control] the authenticator of keys: ") + error.what());
+  }
+}
+
+Guard::~Guard() {
+  reactor_.stop();
+}
+
+std::shared_ptr<Guard> Guard::open(boost::asio::io_context& io,
+                                   std::shared_ptr<zmq::context_t> context, KeyPair server,
+                                   AllowList allowed) {
+  if (const auto why = why_no_curve(); !why.empty()) throw std::runtime_error("[control] " + why);
+  std::shared_ptr<Guard> guard(
+      new Guard(io, std::move(context), std::move(server), std::move(allowed)));
+  guard->reactor_.start(guard->weak_from_this());
+  return guard;
+}
+
+ClientKeys Guard::issue(const std::string& name) {
+  ClientKeys keys{server_.public_key, make_key_pair(), "the controller"};
+  allowed_.add(keys.own.public_key, name);
+  return keys;
+}
+
+void Guard::protect(zmq::socket_t& socket) const {
+  socket.set(zmq::sockopt::curve_server, true);
+  socket.set(zmq::sockopt::curve_secretkey, server_.secret_key);
+  socket.set(zmq::sockopt::zap_domain, kDomain);
+}
+
+bool Guard::pump() {
+  for (int i = 0; i < kRequestsPerTurn; ++i) {
+    std::vector<zmq::message_t> request(1);
+    if (!socket_.recv(request.back(), zmq::recv_flags::dontwait))
+      return socket_.get(zmq::sockopt::events) & ZMQ_POLLIN;
+    while (request.back().more()) {
+      zmq::message_t frame;
+      if (!socket_.recv(frame, zmq::recv_flags::dontwait)) break;
+      if (request.size() < kMaxFrames) {
+        request.push_back(std::move(frame));
+      } else {
+        request.back() = std::move(frame);
+      }
+    }
+    answer(request);
+  }
+  return true;
+}
+
+void Guard::answer(const std::vector<zmq::message_t>& request) {
+  // version, id, domain, address, routing id, mechanism, credentials
+  const auto frame = [&](std::size_t index) {
+    return index < request.size() ? request[index].to_string_view() : std::string_view();
+  };
+  std::optional<std::string> name;
+  if (request.size() == 7 && frame(0) == kZapVersion && frame(2) == kDomain && frame(5) == "CURVE")
+    name = allowed_.name_of(key_text(frame(6)));
+  ++(name ? admitted_ : refused_);
+  const std::string id(frame(1));
+  const std::array<std::string, 6> reply{
+      kZapVersion,       id, name ? "200" : "400", name ? "OK" : "this key is not allowed",
+      name.value_or(""), ""};
+  for (std::size_t i = 0; i < reply.size(); ++i) {
+    const auto more = i + 1 < reply.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;
+    try {
+      if (!socket_.send(zmq::buffer(reply[i]), more | zmq::send_flags::dontwait)) return;
+    } catch (const zmq::error_t&) {
+      return;  // whoever asked has gone; the next request starts afresh
+    }
+  }
+}
+
+void use_keys(zmq::socket_t& socket, const ClientKeys& keys) {
+  socket.set(zmq::sockopt::curve_serverkey, keys.server_key);
+  socket.set(zmq::sockopt::curve_publickey, keys.own.public_key);
+  socket.set(zmq::sockopt::curve_secretkey, keys.own.secret_key);
+}
+
+}  // namespace troupe::control

@@ -1,0 +1,53 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <string>
+#include <zmq.hpp>
+
+#include "transport/control/key_folder.h"
+#include "transport/control/reactor.h"
+
+namespace troupe::control {
+
+/// Decides which CURVE keys come in: the authenticator (ZAP, ZeroMQ RFC 27) of all servers that
+/// share its context. One to a context. It must be there before they bind and until they close, since
+/// ZeroMQ lets every key in where there is no authenticator; a Server keeps its guard for that. Lives on the loop that it was given, where it only looks
+/// things up; a changed allow-list counts from the next handshake on.
+class Guard : public std::enable_shared_from_this<Guard> {
+ public:
+  /// Throws std::runtime_error where ZeroMQ has no CURVE, or the context has a guard already.
+  static std::shared_ptr<Guard> open(boost::asio::io_context& io,
+                                     std::shared_ptr<zmq::context_t> context, KeyPair server,
+                                     AllowList allowed);
+  ~Guard();
+
+  const KeyPair& server() const { return server_; }
+  const std::shared_ptr<zmq::context_t>& context() const { return context_; }
+  /// Fresh keys for the cluster's own processes, allowed in as `name` while this guard lives.
+  ClientKeys issue(const std::string& name);
+
+  /// Makes a socket that is yet to bind ask for keys.
+  void protect(zmq::socket_t& socket) const;
+
+  std::uint64_t admitted() const { return admitted_; }
+  std::uint64_t refused() const { return refused_; }
+
+ private:
+  Guard(boost::asio::io_context& io, std::shared_ptr<zmq::context_t> context, KeyPair server,
+        AllowList allowed);
+  bool pump();
+  void answer(const std::vector<zmq::message_t>& request);
+
+  std::shared_ptr<zmq::context_t> context_;
+  KeyPair server_;
+  AllowList allowed_;
+  zmq::socket_t socket_;
+  ZmqReactor reactor_;
+  std::uint64_t admitted_ = 0;
+  std::uint64_t refused_ = 0;
+};
+
+/// Gives a socket that is yet to connect its keys.
+void use_keys(zmq::socket_t& socket, const ClientKeys& keys);
+
+}  // namespace troupe::control

@@ -1,0 +1,332 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "transport/wire/job.h"
+#include "transport/wire/kind.h"
+
+/// Seeing inside a running cluster. A client asks the controller; what an actor must answer the
+/// controller passes on as it is. Every request may be answered by Failure instead.
+namespace troupe::wire {
+
+/// client → controller → actor, second lane. Answered by MailboxReport, also while a task runs.
+struct GetMailbox {
+  static constexpr Kind kKind = Kind::get_mailbox;
+  std::uint32_t actor = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(actor);
+  }
+};
+
+/// One entry of an actor's mailbox.
+struct MailboxRow {
+  std::string what;       // "micro-step", "receive", "text", "decode", "load", "connect", …
+  std::uint64_t job = 0;  // 0 = of no job
+  std::int32_t step = -1;
+  std::int32_t patch = -1;
+  std::int32_t part = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(what, job, step, patch, part);
+  }
+};
+
+struct MailboxReport {
+  static constexpr Kind kKind = Kind::mailbox_report;
+  std::string doing;                // "job 3 step 5 patch 1", or empty
+  double doing_seconds = 0;         // since that began
+  std::uint64_t total = 0;          // letters that wait
+  std::uint64_t handled = 0;        // letters since the process began
+  std::vector<MailboxRow> letters;  // the first of them, in order
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(doing, doing_seconds, total, handled, letters);
+  }
+};
+
+/// client → controller → actor: what the job keeps there. Answered by TensorReport, between two
+/// letters of the actor's mailbox.
+struct GetTensors {
+  static constexpr Kind kKind = Kind::get_tensors;
+  std::uint32_t actor = 0;
+  std::uint64_t job = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(actor, job);
+  }
+};
+
+struct TensorRow {
+  std::string name;  // "latents", "kv block 3 keys", "caption", "received step 4 patch 1"
+  std::vector<std::int64_t> shape;
+  std::string dtype;
+  double mean = 0;  // of the finite values
+  double min = 0;
+  double max = 0;
+  std::uint64_t not_finite = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(name, shape, dtype, mean, min, max, not_finite);
+  }
+};
+
+struct TensorReport {
+  static constexpr Kind kKind = Kind::tensor_report;
+  std::string at;  // the job's last task there: "step 5 patch 1"
+  std::vector<TensorRow> tensors;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(at, tensors);
+  }
+};
+
+/// Of one dimension: [begin, end); negative numbers count from the end, end 0 with `whole` is all.
+struct SliceRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  bool whole = true;    // the whole dimension
+  bool single = false;  // `begin` only, and the dimension goes
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(begin, end, whole, single);
+  }
+  bool operator==(const SliceRange&) const = default;
+};
+
+/// client → controller → actor. Answered by TensorSlice, between two letters.
+struct GetSlice {
+  static constexpr Kind kKind = Kind::get_slice;
+  std::uint32_t actor = 0;
+  std::uint64_t job = 0;
+  std::string name;
+  std::vector<SliceRange> ranges;  // of the first dimensions; the others are whole
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(actor, job, name, ranges);
+  }
+};
+
+/// At most kMaxSliceValues numbers; more is refused.
+inline constexpr std::int64_t kMaxSliceValues = 4096;
+struct TensorSlice {
+  static constexpr Kind kKind = Kind::tensor_slice;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::vector<double> values;  // row-major
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(dtype, shape, values);
+  }
+};
+
+/// client → controller: the job's latents as they are now, put together from those who hold them.
+/// Answered by JobLatents.
+struct GetLatents {
+  static constexpr Kind kKind = Kind::get_latents;
+  std::uint64_t job = 0;
+  bool render = false;  // a PNG of the first picture, made by one of the job's actors, instead
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job, render);
+  }
+};
+
+struct JobLatents {
+  static constexpr Kind kKind = Kind::job_latents;
+  std::int32_t first_step = -1;  // of the pieces: how far the least advanced is; -1 = the noise
+  std::int32_t last_step = -1;   // and the most advanced
+  BlobRef blob;                  // float32 [n, C, h, w], or a PNG file
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(first_step, last_step, blob);
+  }
+};
+
+/// controller → actor: the rows of latents that it holds. Answered by LatentRows, between two
+/// letters.
+struct GetLatentRows {
+  static constexpr Kind kKind = Kind::get_latent_rows;
+  std::uint64_t job = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job);
+  }
+};
+
+/// A run of latent rows (of pixels of the latents, not of tokens).
+struct LatentRun {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(begin, end);
+  }
+};
+
+struct LatentRows {
+  static constexpr Kind kKind = Kind::latent_rows;
+  std::int32_t first_step = -1;  // that all of these rows have completed; -1 = the noise
+  std::int32_t last_step = -1;   // that some of them have
+  std::int64_t first_image = 0;
+  std::vector<std::int64_t> shape;  // [images here, C, h, w]: of the whole pictures
+  std::vector<LatentRun> runs;      // of h, in the order in which the blob has them
+  BlobRef blob;                     // float32 [images here, C, rows of the runs, w], at the actor
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(first_step, last_step, first_image, shape, runs, blob);
+  }
+};
+
+/// controller → actor of the job: a rough picture of these latents. Answered by Rendered.
+struct RenderLatents {
+  static constexpr Kind kKind = Kind::render_latents;
+  std::uint64_t job = 0;
+  BlobRef latents;  // at the controller, float32 [1, C, h, w]
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job, latents);
+  }
+};
+
+struct Rendered {
+  static constexpr Kind kKind = Kind::rendered;
+  BlobRef png;  // at the actor
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(png);
+  }
+};
+
+enum class JobAction : std::uint8_t { pause, step, resume };
+constexpr bool is_valid(JobAction action) {
+  return action <= JobAction::resume;
+}
+
+/// client → controller: stop issuing the job's micro-steps, issue one, or go on. Answered by Done.
+struct ControlJob {
+  static constexpr Kind kKind = Kind::control_job;
+  std::uint64_t job = 0;
+  JobAction action = JobAction::pause;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(job, action);
+  }
+};
+
+enum class FaultKind : std::uint8_t {
+  kill,        // SIGKILL
+  stop,        // SIGSTOP, and SIGCONT after `seconds`
+  exception,   // the actor's next task throws
+  not_finite,  // its next micro-step meets a NaN
+  delay,       // its next task begins `seconds` later
+};
+constexpr bool is_valid(FaultKind kind) {
+  return kind <= FaultKind::delay;
+}
+
+/// client → controller; what the actor must do itself is passed on to it. Answered by Done.
+struct InjectFault {
+  static constexpr Kind kKind = Kind::inject_fault;
+  std::uint32_t actor = 0;
+  FaultKind fault = FaultKind::kill;
+  double seconds = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(actor, fault, seconds);
+  }
+};
+
+enum class DocumentKind : std::uint8_t {
+  graph,     // a job's task graph and where each task is
+  timeline,  // Chrome trace events of a job, or of all jobs that are remembered (job 0)
+  failures,  // flight records of the last failures; of one job where `job` is not 0
+};
+constexpr bool is_valid(DocumentKind kind) {
+  return kind <= DocumentKind::failures;
+}
+
+/// client → controller. Answered by Document.
+struct GetDocument {
+  static constexpr Kind kKind = Kind::get_document;
+  DocumentKind kind = DocumentKind::graph;
+  std::uint64_t job = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(kind, job);
+  }
+};
+
+struct Document {
+  static constexpr Kind kKind = Kind::document;
+  BlobRef blob;  // JSON, at the controller
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(blob);
+  }
+};
+
+/// client → controller: lines that an actor, or the controller, has said. Answered by LogLines.
+struct GetLogs {
+  static constexpr Kind kKind = Kind::get_logs;
+  std::int64_t actor = -1;    // -1 = the controller
+  std::uint64_t after = 0;    // lines up to this number are known already
+  std::uint32_t lines = 100;  // the last ones of the rest, at most
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(actor, after, lines);
+  }
+};
+
+struct LogLines {
+  static constexpr Kind kKind = Kind::log_lines;
+  std::uint64_t last = 0;  // number of the last line said so far; the first ever is 1
+  std::vector<std::string> lines;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(last, lines);
+  }
+};
+
+/// controller → actor, second lane: what does your clock say? Answered by ClockReading.
+struct ReadClock {
+  static constexpr Kind kKind = Kind::read_clock;
+
+  template <class Archive>
+  void serialize(Archive&) {}
+};
+
+struct ClockReading {
+  static constexpr Kind kKind = Kind::clock_reading;
+  std::int64_t monotonic_ns = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(monotonic_ns);
+  }
+};
+
+}  // namespace troupe::wire

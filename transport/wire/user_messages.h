@@ -1,0 +1,314 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "transport/wire/kind.h"
+#include "transport/wire/session.h"
+
+/// Actors of users: what clients and actors ask the controller for, what the controller tells a
+/// host process, and the calls that go between two processes without it.
+namespace troupe::wire {
+
+enum class Placement : std::uint8_t { pack, spread, together };
+constexpr bool is_valid(Placement placement) {
+  return placement <= Placement::together;
+}
+const char* to_string(Placement placement);
+
+enum class UserActorState : std::uint8_t { starting, running, restarting, dead };
+constexpr bool is_valid(UserActorState state) {
+  return state <= UserActorState::dead;
+}
+const char* to_string(UserActorState state);
+
+/// Client or actor → controller. Answered by ActorAddress once the constructor has run, or Failure.
+struct SpawnActor {
+  static constexpr Kind kKind = Kind::spawn_actor;
+  std::string class_name;
+  std::uint64_t types = 0;  // hash of the constructor's argument types
+  std::string arguments;    // of the constructor, as values
+  std::string name;         // "" = none
+  bool get_or_create = false;
+  bool detached = false;
+  std::int32_t gpus = 0;
+  double cores = 0;
+  Placement placement = Placement::pack;
+  std::string group;
+  std::int32_t max_restarts = 0;  // -1 = always
+  std::uint32_t deadline_ms = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(class_name, types, arguments, name, get_or_create, detached, gpus, cores, placement, group,
+       max_restarts, deadline_ms);
+  }
+};
+
+/// Where an actor is called: controller → whoever asked.
+struct ActorAddress {
+  static constexpr Kind kKind = Kind::actor_address;
+  std::uint64_t id = 0;
+  std::uint64_t incarnation = 0;
+  std::string class_name;
+  std::string name;
+  std::string endpoint;       // of its process, for calls
+  std::string blob_endpoint;  // and for large values
+  std::string ticket;         // shown there
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, incarnation, class_name, name, endpoint, blob_endpoint, ticket);
+  }
+};
+
+/// By id, or by name where id is 0. Answered by ActorAddress once it runs; Failure when there is
+/// none or it has ended for good. Whoever asks is told of its deaths from then on.
+struct FindActor {
+  static constexpr Kind kKind = Kind::find_actor;
+  std::uint64_t id = 0;
+  std::string name;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, name);
+  }
+};
+
+/// Answered by Done.
+struct KillActor {
+  static constexpr Kind kKind = Kind::kill_actor;
+  std::uint64_t id = 0;
+  bool restart = false;  // runs its constructor again if it has restarts left
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, restart);
+  }
+};
+
+struct ListActors {
+  static constexpr Kind kKind = Kind::list_actors;
+  template <class Archive>
+  void serialize(Archive&) {}
+};
+
+struct UserActorEntry {
+  std::uint64_t id = 0;
+  std::string name;
+  std::string class_name;
+  UserActorState state = UserActorState::starting;
+  std::string host;
+  std::uint32_t pid = 0;
+  bool detached = false;
+  std::uint64_t restarts = 0;
+  double cores = 0;
+  std::vector<std::int32_t> gpus;
+  std::string owner;
+  std::string cause;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, name, class_name, state, host, pid, detached, restarts, cores, gpus, owner, cause);
+  }
+};
+
+struct ActorList {
+  static constexpr Kind kKind = Kind::actor_list;
+  std::vector<UserActorEntry> actors;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(actors);
+  }
+};
+
+struct ListClasses {
+  static constexpr Kind kKind = Kind::list_classes;
+  template <class Archive>
+  void serialize(Archive&) {}
+};
+
+struct MethodEntry {
+  std::string name;
+  std::string arguments;
+  std::string result;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(name, arguments, result);
+  }
+};
+
+struct ClassEntry {
+  std::string name;
+  std::string arguments;  // of the constructor
+  std::uint64_t types = 0;
+  bool needs_torch = false;
+  std::vector<MethodEntry> methods;
+  std::string plugin;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(name, arguments, types, needs_torch, methods, plugin);
+  }
+};
+
+struct ClassList {
+  static constexpr Kind kKind = Kind::class_list;
+  std::vector<ClassEntry> classes;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(classes);
+  }
+};
+
+/// Tell me of its deaths. Answered by Done, or Failure not_found.
+struct WatchActor {
+  static constexpr Kind kKind = Kind::watch_actor;
+  std::uint64_t id = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id);
+  }
+};
+
+/// Controller → whoever watches.
+struct ActorDied {
+  static constexpr Kind kKind = Kind::actor_died;
+  std::uint64_t id = 0;
+  std::uint64_t incarnation = 0;
+  std::string name;
+  std::string class_name;
+  std::string cause;
+  std::int32_t signal = 0;
+  std::int32_t exit_code = 0;
+  std::string method;
+  std::vector<std::string> log;
+  bool restarting = false;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, incarnation, name, class_name, cause, signal, exit_code, method, log, restarting);
+  }
+};
+
+/// Controller → host process, after its hello. Answered by ActorCreated, or Failure with the
+/// constructor's exception.
+struct CreateActor {
+  static constexpr Kind kKind = Kind::create_actor;
+  std::uint64_t id = 0;
+  std::string class_name;
+  std::uint64_t types = 0;
+  std::string arguments;
+  std::string name;
+  std::uint64_t restarts = 0;
+  std::vector<std::int32_t> gpus;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, class_name, types, arguments, name, restarts, gpus);
+  }
+};
+
+struct ActorCreated {
+  static constexpr Kind kKind = Kind::actor_created;
+  std::string endpoint;  // where it is called, with the real port
+  std::string blob_endpoint;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(endpoint, blob_endpoint);
+  }
+};
+
+/// A part of a call's arguments that is held elsewhere and comes in at `at`.
+struct HeldPart {
+  std::uint32_t at = 0;  // in the arguments as they are in the call
+  std::string endpoint;  // the holder's for blobs; "" = the caller holds it
+  std::string ticket;
+  std::uint64_t blob = 0;
+  std::uint64_t bytes = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(at, endpoint, ticket, blob, bytes);
+  }
+};
+
+struct ActorCall {
+  std::uint64_t id = 0;  // of the caller's, on this link
+  std::string method;
+  std::uint64_t types = 0;
+  bool text = false;  // arguments are a JSON array, and so is the result to be
+  std::uint32_t deadline_ms = 0;
+  std::string arguments;
+  std::vector<HeldPart> parts;  // ascending
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, method, types, text, deadline_ms, arguments, parts);
+  }
+};
+
+/// Caller → host process, one way: what lay in the queue, in its order.
+struct ActorCalls {
+  static constexpr Kind kKind = Kind::actor_calls;
+  std::vector<ActorCall> calls;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(calls);
+  }
+};
+
+enum class CallEnd : std::uint8_t {
+  value,        // `bytes` is the result
+  held,         // the result is a blob here, until it is released
+  exception,    // `bytes` is its text
+  bad_request,  // no such method, or other types; `bytes` says which
+  timeout,      // its deadline passed before it began
+  failed,       // an argument did not come
+};
+constexpr bool is_valid(CallEnd end) {
+  return end <= CallEnd::failed;
+}
+
+struct CallResult {
+  std::uint64_t id = 0;
+  CallEnd end = CallEnd::value;
+  std::string bytes;
+  std::uint64_t blob = 0;
+  std::uint64_t blob_bytes = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(id, end, bytes, blob, blob_bytes);
+  }
+};
+
+/// Host process → caller, one way.
+struct CallResults {
+  static constexpr Kind kKind = Kind::call_results;
+  std::vector<CallResult> results;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(results);
+  }
+};
+
+/// Caller → host process, one way: results that nobody will ask for any more.
+struct ReleaseValues {
+  static constexpr Kind kKind = Kind::release_values;
+  std::vector<std::uint64_t> blobs;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(blobs);
+  }
+};
+
+}  // namespace troupe::wire
