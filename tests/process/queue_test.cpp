@@ -19,6 +19,7 @@ Theatre& theatre() {
   static Theatre shared([] {
     auto options = actors(4);
     options.max_queued_jobs = 3;
+    options.max_jobs_together = 1;  // so that there is a queue
     return options;
   }());
   return shared;
