@@ -97,7 +97,8 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
       mailbox_.put({header, wire::decode<wire::BeginJob>(payload)});
       return;
     case wire::Kind::end_job:
-      mailbox_.put({header, wire::decode<wire::EndJob>(payload)});
+      // The job has drained: its figures need not wait behind the tasks of others.
+      mailbox_.put_between({header, wire::decode<wire::EndJob>(payload)});
       return;
     case wire::Kind::unload: {
       const auto unload = wire::decode<wire::Unload>(payload);
@@ -109,6 +110,8 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
       auto abort = wire::decode<wire::AbortEpoch>(payload);
       progress_.end_epoch(abort.epoch);
       groups_.abort(abort.epoch, abort.why);
+      for (const auto& [backend, door] : doors_)
+        door->give_up(epoch_suffix(abort.epoch));
       mailbox_.put({header, std::move(abort)});
       return;
     }

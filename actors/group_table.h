@@ -10,6 +10,11 @@
 
 namespace troupe::actors {
 
+/// What names of groups end with on the tensor plane, so that a name is used once.
+inline std::string epoch_suffix(std::uint64_t epoch) {
+  return " epoch " + std::to_string(epoch);
+}
+
 /// The tensor-plane groups of this actor, by epoch and the id that the plan gave them. Thread-safe,
 /// so that the second lane can abort while the work loop waits inside a group.
 class GroupTable {

@@ -1,12 +1,17 @@
 #include "actors/mailbox.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace troupe::actors {
 
 bool Mailbox::put_between(std::shared_ptr<Inspection> inspection) {
   constexpr std::size_t kMost = 16;
   return runtime::Mailbox<Letter>::put_between({{}, std::move(inspection)}, kMost);
+}
+
+void Mailbox::put_between(Letter letter) {
+  runtime::Mailbox<Letter>::put_between(std::move(letter), std::numeric_limits<std::size_t>::max());
 }
 
 std::vector<TaskEntry> Mailbox::take_receives(std::uint64_t epoch) {

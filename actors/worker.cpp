@@ -110,8 +110,9 @@ void Worker::connect(const wire::Header& header, const wire::ConnectGroups& conn
   if (door == tools_.doors.end())
     throw std::runtime_error("[actor] no door to tensor backend " + connect.backend);
   const auto deadline = tensor::within(std::chrono::milliseconds(connect.deadline_ms));
+  tools_.progress.tick_in(connect.epoch);
   for (const auto& group : connect.groups) {
-    const auto name = group.name + " epoch " + std::to_string(connect.epoch);
+    const auto name = group.name + epoch_suffix(connect.epoch);
     tools_.groups.add(connect.epoch, group.id,
                       door->second->connect(name, group.rank, group.addresses, deadline));
     tools_.progress.tick_in(connect.epoch);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -152,7 +153,9 @@ Client::~Client() = default;
 Result<Client> Client::connect(const std::string& endpoint, milliseconds timeout,
                                const std::string& keys) {
   Error error;
-  auto impl = Impl::open(endpoint, std::clamp(timeout, milliseconds(1), kLongestWait), keys, error);
+  const char* set = keys.empty() ? std::getenv("TROUPE_KEYS") : nullptr;
+  auto impl = Impl::open(endpoint, std::clamp(timeout, milliseconds(1), kLongestWait),
+                         set ? set : keys, error);
   if (!impl) return error;
   return Client(std::move(impl));
 }

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-#include <vector>
 
 namespace troupe::cluster {
 
@@ -20,13 +19,13 @@ struct ClusterOptions {
   std::string keys;           // tcp: folder of keys (`troupe keys`); "" = nobody is asked for any
   /// Folders whose models clients may name, with what is below; nothing = any folder.
   std::optional<std::vector<std::string>> allow_models;
-  std::string log_folder;     // where actors' output goes; "" = only its last lines are kept, for
-                              // causes of failure
+  std::string log_folder;  // where actors' output goes; "" = only its last lines are kept, for
+                           // causes of failure
   int max_queued_jobs = 64;
-  int max_jobs_together = 4;  // that may share one deployment's actors at a time
-  int max_recoveries = 3;     // losses that a job outlives without a step between them
+  int max_jobs_together = 4;         // that may share one deployment's actors at a time
+  int max_recoveries = 3;            // losses that a job outlives without a step between them
   std::vector<std::string> plugins;  // shared libraries with users' actors (docs/actors.md)
-  int metrics_port = -1;      // answers GET /metrics on 127.0.0.1; 0 = any free port, -1 = none
+  int metrics_port = -1;  // answers GET /metrics on 127.0.0.1; 0 = any free port, -1 = none
   std::chrono::seconds task_deadline{600};   // without any progress of a busy actor's work loop
   std::chrono::seconds start_deadline{120};  // from an actor's spawn to its hello
 };

@@ -162,8 +162,15 @@ void Controller::make_rooms() {
                               .started = outside_->now()};
   started_ = facts.started;
   gateway_ = std::make_unique<gateway::Gateway>(
-      facts, gateway::Gateway::Tools{io_, *server_, *blob_server_, blobs_, members_, *deployments_,
-                                     table_, *runner_, [this] { return outside_->now(); },
+      facts, gateway::Gateway::Tools{io_,
+                                     *server_,
+                                     *blob_server_,
+                                     blobs_,
+                                     members_,
+                                     *deployments_,
+                                     table_,
+                                     *runner_,
+                                     [this] { return outside_->now(); },
                                      [this] {
                                        if (stop_asked_) boost::asio::post(io_, stop_asked_);
                                      },

@@ -101,11 +101,13 @@ Deployments::Ptr Deployments::load(const Model& model, const plan::Plan& plan,
 void Deployments::begin_anew(const Ptr& deployment, const std::string& why) {
   if (deployment->state == Deployment::State::gone) return;
   const auto over = deployment->epoch;
+  // Before any group was asked for, nothing of the epoch is at the actors; and who loads goes on.
+  const bool begun = deployment->state == Deployment::State::ready || deployment->connecting;
   deployment->epoch = next_epoch_++;
   deployment->state = Deployment::State::preparing;
   deployment->connecting = false;
   for (const ActorId id : deployment->actor_of_rank) {
-    if (members_.at(id).state == ActorState::ready) end_epoch(id, over, why);
+    if (begun && members_.at(id).state == ActorState::ready) end_epoch(id, over, why);
   }
   outside_.post([this, deployment] { advance(deployment); });
 }
@@ -254,9 +256,12 @@ void Deployments::actor_gone(ActorId id, const std::string& why) {
   const auto deployment = get(members_.at(id).deployment);
   if (!deployment) return;
   fill_places(*deployment);
-  if (members_.at(id).deployment == deployment->id)
-    return fail(deployment, {wire::FailureCode::lost, why});
-  advance(deployment);
+  if (members_.at(id).deployment != deployment->id) return advance(deployment);
+  // An actor that only keeps a model nobody uses now is free once it has let go of it.
+  const auto spare = choose_actors(1, /*evict=*/true);
+  const auto unused = spare ? get(members_.at(spare->front()).deployment) : nullptr;
+  if (!unused) return fail(deployment, {wire::FailureCode::lost, why});
+  take_down(unused, "its actors are needed");
 }
 
 void Deployments::take_down(const Ptr& deployment, const std::string& why) {
@@ -285,7 +290,7 @@ void Deployments::end_epoch(ActorId id, std::uint64_t epoch, const std::string& 
     if (code == wire::FailureCode::timeout) return events_.on_stuck(id);
     if (code == wire::FailureCode::lost) return;  // its exit follows, and a new process
     actor.leaving_epoch = 0;
-    if (const auto deployment = get(actor.deployment)) advance(deployment);
+    actor_ready(id);
     events_.on_free();
   };
   outside_.request(leaving.peer, wire::AbortEpoch{epoch, why}, kEndDeadline, answer);

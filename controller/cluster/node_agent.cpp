@@ -44,7 +44,8 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   const auto threads = std::to_string(launch.threads);
   options.environment = {"TROUPE_TOKEN=" + launch.token, "OMP_NUM_THREADS=" + threads,
                          "MKL_NUM_THREADS=" + threads};
-  // In the environment, which other users cannot read, and never on the command line, which they can.
+  // In the environment, which other users cannot read, and never on the command line, which they
+  // can.
   if (!launch.keys.empty()) options.environment.push_back("TROUPE_CONTROL_KEYS=" + launch.keys);
   if (launch.device.starts_with("cuda")) add_gpu_settings(options.environment);
   if (!log_folder_.empty())

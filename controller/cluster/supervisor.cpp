@@ -12,6 +12,8 @@ constexpr double kLookInterval = 1;
 constexpr double kExitGrace = 0.1;
 /// What keeps a process from being spawned (memory, a program that is being replaced) may pass.
 constexpr double kSpawnAgain = 1;
+/// Who dies so soon after its start may do so again: the next one waits.
+constexpr double kShortLife = 1;
 
 std::string seconds_text(double seconds) {
   return std::to_string(static_cast<long>(seconds)) + " s";
@@ -66,6 +68,8 @@ void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& 
 
 void Supervisor::fill_again(ActorId id, const std::string& ended) {
   const auto failed_starts = tools_.members.at(id).failed_starts;
+  if (failed_starts == 0 && tools_.outside.now() - spawned_at_[id] < kShortLife)
+    return fill_later(id);
   if (failed_starts >= kMaxFailedStarts || (tools_.starting_up() && failed_starts > 0))
     return give_up(id, "actor " + std::to_string(id) + " cannot start: " + ended);
   try {

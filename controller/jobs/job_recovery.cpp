@@ -10,11 +10,33 @@ constexpr double kCauseDelay = 0.3;
 /// Bytes of a cause that are kept: it must fit into messages beside other things.
 constexpr std::size_t kLongestCause = 16'000;
 
+/// The step from which a stale method fills its K,V store anew when it goes on with `next`, so that
+/// the picture can be made again. Predicted K,V need two steps of history: where only the last
+/// warm-up step is left, the step after it.
+void add_refill(plan::Plan& plan, int next) {
+  auto& request = plan.request;
+  const int warm = plan.synchronous_steps;
+  int step = next;
+  if (request.kv == "predict" && next + 1 == warm) step = warm;
+  if (step < warm || step >= request.steps) return;
+  auto& refills = request.refill_steps;
+  if (std::binary_search(refills.begin(), refills.end(), step)) return;
+  refills.push_back(step);
+  std::sort(refills.begin(), refills.end());
+}
+
 }  // namespace
 
 void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& failed) {
   Run* run = find(failed.job);
-  if (!run || !run->begun || run->deployment->epoch != failed.epoch) return;
+  if (!run) {
+    // The actor does nothing more of that epoch; others may still count on it.
+    const auto deployment = tools_.deployments.get(tools_.members.at(actor).deployment);
+    if (deployment && deployment->epoch == failed.epoch)
+      end_epoch(deployment, failed.failure, /*culprit=*/failed.job);
+    return;
+  }
+  if (!run->begun || run->deployment->epoch != failed.epoch) return;
   std::string where = "actor " + std::to_string(actor);
   if (failed.begin) {
     where += ", begin";
@@ -36,9 +58,23 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
 void JobRunner::fail_later(Run& run, wire::Failure failure) {
   if (run.collateral) return;
   run.collateral = std::move(failure);
-  tools_.outside.after(kCauseDelay, [this, id = run.job, life = run.life] {
-    const Run* waiting = find(id, life);
-    if (waiting && waiting->collateral) fail(id, wire::Failure(*waiting->collateral));
+  wait_for_cause(run.job, run.life);
+}
+
+void JobRunner::wait_for_cause(JobId id, std::uint64_t life) {
+  tools_.outside.after(kCauseDelay, [this, id, life] {
+    const Run* run = find(id, life);
+    if (!run || !run->collateral) return;
+    // Who has lost its link is dying, or will be killed: the end of its process says how.
+    if (!all_ready(*run->deployment)) return wait_for_cause(id, life);
+    end_epoch(run->deployment, wire::Failure(*run->collateral), id);
+  });
+}
+
+bool JobRunner::all_ready(const cluster::Deployment& deployment) const {
+  const auto& actors = deployment.actor_of_rank;
+  return std::all_of(actors.begin(), actors.end(), [&](auto id) {
+    return tools_.members.at(id).state == cluster::ActorState::ready;
   });
 }
 
@@ -61,20 +97,21 @@ void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
     what += ", during job " + std::to_string(job->id) + " " + job->phase;
   }
   end_epoch(deployment, {wire::FailureCode::lost, what},
-            current ? std::optional(current->first) : std::nullopt);
+            current ? std::optional(current->first) : std::nullopt,
+            tools_.deployments.preparing(actor));
 }
 
 void JobRunner::end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
-                          std::optional<JobId> culprit) {
+                          std::optional<JobId> culprit, bool while_preparing) {
   bool wanted = false;
   for (const JobId id : jobs_on(*deployment)) {
     Run* run = find(id);
-    if (run && interrupt(*run, why, !culprit || *culprit == id)) wanted = true;
+    if (!run) continue;
+    // Of several deaths at once the first ends the epoch, and only that one counts.
+    const bool counts = run->begun ? !culprit || *culprit == id : while_preparing;
+    if (interrupt(*run, why, counts)) wanted = true;
   }
-  const bool whole = std::all_of(
-      deployment->actor_of_rank.begin(), deployment->actor_of_rank.end(),
-      [&](auto id) { return tools_.members.at(id).state == cluster::ActorState::ready; });
-  if (wanted || whole) {
+  if (wanted || all_ready(*deployment)) {
     tools_.deployments.begin_anew(deployment, why.what);
   } else {
     tools_.deployments.take_down(deployment, why.what);
@@ -88,6 +125,7 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
     return false;
   }
   if (run.ending) {  // all is here, but the figures of who is gone
+    run.warnings.push_back("the figures of some ranks are missing: " + why.what);
     succeed(run);
     return false;
   }
@@ -115,13 +153,8 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
   run.collateral.reset();
   run.clock = {};
   // Of a stale method the first step from there on fills the K,V store anew.
-  auto& request = job.plan.request;
   const int next = job.boundary ? job.boundary->next_step : 0;
-  if (job.boundary && next >= job.plan.synchronous_steps && next < request.steps &&
-      !std::binary_search(request.refill_steps.begin(), request.refill_steps.end(), next)) {
-    request.refill_steps.push_back(next);
-    std::sort(request.refill_steps.begin(), request.refill_steps.end());
-  }
+  if (job.boundary) add_refill(job.plan, next);
   job.recoveries.push_back({.cause = why.what, .step = next, .began = tools_.outside.now()});
   job.phase = "recovering";
   run.warnings.push_back("it went on after a loss: " + why.what);
@@ -155,7 +188,8 @@ void JobRunner::cancel(JobId id, const std::string& why) {
     dispatcher_.cancel(id);
     return maybe_end(*run);
   }
-  const auto deployment = run ? run->deployment : nullptr;
+  // While it is loaded for the first time there is nothing to keep.
+  const auto deployment = run && run->began == 0 ? run->deployment : nullptr;
   finish(id, wire::JobState::cancelled, job->failure);
   if (deployment && jobs_on(*deployment).empty()) tools_.deployments.take_down(deployment, why);
 }
@@ -165,7 +199,12 @@ void JobRunner::fail(JobId id, const wire::Failure& failure) {
   if (!run) return;
   const auto deployment = run->deployment;
   const bool begun = run->begun;
-  finish(id, wire::JobState::failed, failure);
+  const JobEntry& job = entry(*run);
+  if (job.cancel_asked) {
+    finish(id, wire::JobState::cancelled, wire::Failure(job.failure));
+  } else {
+    finish(id, wire::JobState::failed, failure);
+  }
   // What is on its way between the actors belongs to nobody any more.
   if (begun) {
     end_epoch(deployment, {failure.code, "job " + std::to_string(id) + " failed: " + failure.what},

@@ -101,6 +101,7 @@ void JobRunner::launch(Run& run) {
   }
   run.begun = true;
   if (run.began == 0) run.began = now;
+  if (job.step == job.plan.request.steps && run.denoised == 0) run.denoised = now;
   run.stats.assign(actors.size(), {});
   try {
     for (std::size_t rank = 0; rank < actors.size(); ++rank) {

@@ -106,12 +106,14 @@ class JobRunner {
   bool interrupt(Run& run, const wire::Failure& why, bool counts);
   /// All jobs of the deployment are interrupted, and it prepares itself anew, or goes.
   void end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
-                 std::optional<JobId> culprit);
+                 std::optional<JobId> culprit, bool while_preparing = false);
   /// Ends a job by its own fault; others on its deployment go on in a new epoch.
   void fail(JobId job, const wire::Failure& failure);
   /// A failure that only says that a peer is gone waits a moment for the one that says how it
   /// ended.
   void fail_later(Run& run, wire::Failure failure);
+  void wait_for_cause(JobId job, std::uint64_t life);
+  bool all_ready(const cluster::Deployment& deployment) const;
   /// Not before the caller, who may be in the midst of that job, has returned.
   void fail_soon(JobId job, wire::Failure failure);
   void finish(JobId job, wire::JobState state, wire::Failure failure);

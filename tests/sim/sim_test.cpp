@@ -66,6 +66,13 @@ TEST_CASE("processes that die and hang cost no job its end") {
   CHECK(totals.succeeded > totals.jobs * 99 / 100);
 }
 
+TEST_CASE("several deaths at once, slow loads, ends that are told late") {
+  const auto totals =
+      play({.kills_per_job = 0.2, .massacres_per_job = 0.2, .slow_loads = 0.2, .late_exits = 0.3},
+           1500, 6);
+  CHECK(totals.succeeded > totals.jobs * 99 / 100);
+}
+
 TEST_CASE("links that lose, double and cut what they carry") {
   const auto totals =
       play({.cuts_per_job = 0.3, .drops_per_message = 0.001, .doubles_per_message = 0.02}, 2500, 6);

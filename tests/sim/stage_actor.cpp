@@ -125,10 +125,11 @@ void StageActor::receive(const std::string& frame) {
     case wire::Kind::begin_job:
       put(wire::decode<wire::BeginJob>(payload));
       break;
-    case wire::Kind::end_job:
-      put(wire::decode<wire::EndJob>(payload));
+    case wire::Kind::end_job:  // between two letters
+      mailbox_.push_front({header.correlation, wire::decode<wire::EndJob>(payload)});
       break;
     case wire::Kind::unload:
+      unloaded_.insert(wire::decode<wire::Unload>(payload).deployment);
       put(wire::decode<wire::Unload>(payload));
       break;
     case wire::Kind::abort_epoch: {
@@ -159,8 +160,10 @@ void StageActor::done() {
 }
 
 void StageActor::on(std::uint64_t correlation, const wire::LoadStage& load) {
-  world_.after(world_.some(0.3), [this, correlation, id = load.deployment] {
+  const double seconds = world_.chance(world_.faults().slow_loads) ? 40 : world_.some(0.3);
+  world_.after(seconds, [this, correlation, id = load.deployment] {
     if (hangs || stalls) return;
+    if (unloaded_.contains(id)) return done();  // left at the next tensor, and nobody waits
     if (world_.chance(world_.faults().failed_loads)) {
       answer(correlation, wire::Failure{wire::FailureCode::bad_request, "a tensor is missing"});
     } else {

@@ -176,8 +176,9 @@ void World::end_process(std::uint64_t incarnation, int signal) {
     supervisor_->exited(id, incarnation,
                         {.by_signal = true, .number = signal, .core = false, .log = {}});
   };
-  after(some(0.005), exit_first ? std::function<void()>(exited) : lost);
-  after(some(0.02) + 0.03, exit_first ? std::function<void()>(lost) : exited);
+  const double late = chance(faults_.late_exits) ? some(1.5) : 0;
+  after(some(0.005), exit_first && late == 0 ? std::function<void()>(exited) : lost);
+  after(some(0.02) + 0.03 + late, exit_first && late == 0 ? std::function<void()>(lost) : exited);
 }
 
 std::optional<std::uint64_t> World::any_process() {
@@ -387,6 +388,11 @@ void World::blow() {
   };
   at_some_time(faults_.kills_per_job,
                [this](StageActor& actor) { end_process(actor.incarnation(), 9); });
+  at_some_time(faults_.massacres_per_job, [this](StageActor&) {
+    for (int i = 0; i < 4; ++i) {
+      if (const auto process = any_process()) end_process(*process, 9);
+    }
+  });
   at_some_time(faults_.hangs_per_job, [this](StageActor& actor) {
     note("actor " + std::to_string(actor.id()) + " hangs");
     actor.hangs = true;

@@ -21,6 +21,9 @@ namespace troupe::sim {
 /// What may go wrong in a run; probabilities are of a single event.
 struct Faults {
   double kills_per_job = 0;      // SIGKILL of a random process
+  double massacres_per_job = 0;  // of four at once
+  double slow_loads = 0;         // a checkpoint that takes the better part of a minute
+  double late_exits = 0;         // an end that is told seconds after its sockets have closed
   double hangs_per_job = 0;      // a process stops: no heartbeats, no work
   double stalls_per_job = 0;     // heartbeats go on, the work loop does not
   double cuts_per_job = 0;       // a control link breaks, messages under way are lost

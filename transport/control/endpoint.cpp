@@ -16,6 +16,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 
 #include "transport/control/file_handle.h"
 
@@ -126,6 +127,22 @@ Endpoint parse_endpoint(const std::string& text) {
   return parsed;
 }
 
+namespace {
+
+/// Others hold the lock while they bind: a moment.
+constexpr std::chrono::seconds kLockDeadline{3};
+
+bool lock_within(int file, std::chrono::milliseconds deadline) {
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  while (flock(file, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+}  // namespace
+
 std::string bind_endpoint(zmq::socket_t& socket, const std::string& text, bool open_to_others) {
   const Endpoint endpoint = parse_endpoint(text);
   FileHandle folder_lock;
@@ -134,7 +151,7 @@ std::string bind_endpoint(zmq::socket_t& socket, const std::string& text, bool o
     check_folder(text, folder);
     // Two starting at once must not both find the path free.
     folder_lock = FileHandle(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!folder_lock || flock(folder_lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (!folder_lock || !lock_within(folder_lock.get(), kLockDeadline)) {
       fail(text, "another process is binding in " + folder.string());
     }
     clear_stale_socket(text, endpoint.path);

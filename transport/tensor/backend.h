@@ -51,6 +51,9 @@ class Device {
   virtual std::unique_ptr<Group> connect(const std::string& name, int rank,
                                          const std::vector<std::string>& addresses,
                                          Deadline deadline) = 0;
+  /// Calls of `connect`, under way or to come, for groups whose names end with `suffix` need not
+  /// wait for anybody any more: they throw. From any thread.
+  virtual void give_up(const std::string& suffix) { static_cast<void>(suffix); }
 };
 
 /// Throws std::runtime_error, saying why, where the backend is not available.

@@ -19,6 +19,7 @@ class PairDevice : public Device {
   std::unique_ptr<Group> connect(const std::string& name, int rank,
                                  const std::vector<std::string>& addresses,
                                  Deadline deadline) override;
+  void give_up(const std::string& suffix) override { rendezvous_->give_up(suffix); }
 
  protected:
   PairDevice(const DeviceOptions& options);

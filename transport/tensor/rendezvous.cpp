@@ -10,6 +10,7 @@
 #include <boost/asio/read.hpp>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <system_error>
 
 namespace troupe::tensor {
@@ -88,6 +89,7 @@ struct Rendezvous::Shared {
   std::mutex mutex;
   std::condition_variable arrived;
   std::map<Key, Arrival> arrivals;
+  std::deque<std::string> given_up;  ///< ends of names
 };
 
 Rendezvous::Rendezvous(boost::asio::io_context& io, UniqueFd listener, Secret secret,
@@ -197,10 +199,23 @@ Rendezvous::Arrival Rendezvous::claim(const std::string& name, int rank, Hello::
       if (!hung_up(arrival.socket.get())) return arrival;
       continue;
     }
+    const bool wanted = std::none_of(shared_->given_up.begin(), shared_->given_up.end(),
+                                     [&](const auto& suffix) { return name.ends_with(suffix); });
+    if (!wanted) throw std::system_error(ECANCELED, std::generic_category(), "it was given up");
     if (shared_->arrived.wait_until(lock, deadline) == std::cv_status::timeout &&
         !shared_->arrivals.contains(key))
       throw std::system_error(ETIMEDOUT, std::generic_category(), "it did not join in time");
   }
+}
+
+void Rendezvous::give_up(const std::string& suffix) {
+  constexpr std::size_t kRemembered = 64;
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->given_up.push_back(suffix);
+    if (shared_->given_up.size() > kRemembered) shared_->given_up.pop_front();
+  }
+  shared_->arrived.notify_all();
 }
 
 }  // namespace troupe::tensor

@@ -37,11 +37,11 @@ struct ImageRequest {
   int steps = 20;
   double guidance_scale = 4.5;
   std::uint64_t seed = 0;
-  std::string sampler;            // "" = the checkpoint's own; dpmsolver++ | ddim | euler
-  std::string method = "exact";   // exact | pipefusion | distrifusion
-  int num_pipeline_patch = 1;     // patches of pipefusion and distrifusion
-  int warmup_steps = 1;           // theirs: synchronous steps at the start
-  std::string kv = "stale";       // stale | predict: how K,V that are not fresh are used
+  std::string sampler;           // "" = the checkpoint's own; else a name of docs/commands.md
+  std::string method = "exact";  // exact | pipefusion | distrifusion
+  int num_pipeline_patch = 1;    // patches of pipefusion and distrifusion
+  int warmup_steps = 1;          // theirs: synchronous steps at the start
+  std::string kv = "stale";      // stale | predict: how K,V that are not fresh are used
   /// Theirs: steps after the warm-up that are computed whole, from an empty K,V store. The report
   /// names them where a job went on after a loss; with them the picture can be made again.
   std::vector<int> refill_steps = {};
@@ -152,7 +152,8 @@ class Client {
   /// Connects to the controller at `endpoint` (ipc://… or tcp://…). Errors: bad_request (no such
   /// kind of endpoint, or keys that cannot be used), unreachable (nobody answered within
   /// `timeout`), version_mismatch, refused (also for missing or wrong keys). `keys`: the folder
-  /// with `server.pub` and `client.key` (`troupe keys`), for tcp controllers that ask for keys.
+  /// with `server.pub` and `client.key` (`troupe keys`), for tcp controllers that ask for keys;
+  /// empty = what TROUPE_KEYS names.
   static Result<Client> connect(const std::string& endpoint,
                                 std::chrono::milliseconds timeout = std::chrono::seconds(5),
                                 const std::string& keys = {});
