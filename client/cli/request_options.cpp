@@ -82,7 +82,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--sampler", request.sampler,
-                 "dpmsolver++, ddim or euler; default: the model's own")
+                 "dpmsolver++, unipc, ddim, euler, … (docs/commands.md); default: the model's own")
       ->type_name("NAME")
       ->group(group);
   app.add_option("--dtype", request.dtype, "Type that is computed in: float32, bfloat16 or float16")

@@ -112,13 +112,18 @@ void jobs(Session& session, const Words&) {
 }
 
 void queue(Session& session, const Words&) {
+  // Within a priority the controller is fair to shares, by what they have had: not known here.
+  auto jobs = take(session.client().jobs());
+  std::stable_sort(jobs.begin(), jobs.end(),
+                   [](const auto& a, const auto& b) { return a.priority > b.priority; });
   std::vector<Row> rows;
-  for (const JobInfo& job : take(session.client().jobs())) {
+  for (const JobInfo& job : jobs) {
     if (job.state != "queued") continue;
-    rows.push_back({std::to_string(job.id), std::to_string(job.pictures),
-                    cli::duration_text(job.seconds), cli::shorten(job.prompt, 60)});
+    rows.push_back({std::to_string(job.id), std::to_string(job.priority), job.share,
+                    std::to_string(job.pictures), cli::duration_text(job.seconds),
+                    cli::shorten(job.prompt, 60)});
   }
-  print({"ID", "PICTURES", "WAITS", "PROMPT"}, rows, "no job waits");
+  print({"ID", "PRIORITY", "SHARE", "PICTURES", "WAITS", "PROMPT"}, rows, "no job waits");
 }
 
 void one_failure(const nlohmann::json& failure) {

@@ -161,7 +161,7 @@ SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::strin
   }
   if (!found) {
     throw std::invalid_argument("[sampler] sampler is \"" + wanted +
-                                "\": " + known_samplers_text());
+                                "\", which is unknown: choose " + known_samplers_text());
   }
   SchedulerConfig config = parse_scheduler_config(spec.config, spec.file.string(), found->kind);
   if (wanted == "dpmsolver++" || wanted == "sde-dpmsolver++") {

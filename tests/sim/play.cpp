@@ -1,0 +1,143 @@
+#include <algorithm>
+
+#include "controller/plan/plan.h"
+#include "tests/controller/sample_model.h"
+#include "tests/sim/world.h"
+
+namespace troupe::sim {
+namespace {
+
+constexpr double kSilence = 5;  // seconds after which a link is lost
+
+plan::Plan random_plan(std::mt19937_64& random, int actors) {
+  const auto pick = [&](int low, int high) {
+    return low + static_cast<int>(random() % static_cast<std::uint64_t>(high - low + 1));
+  };
+  for (;;) {
+    wire::ImageRequest request;
+    request.prompts.assign(pick(1, 2), "x");
+    request.steps = pick(1, 6);
+    request.guidance_scale = pick(0, 1) ? 4.5 : 1.0;
+    request.method = pick(0, 1) ? "exact" : "pipefusion";
+    if (request.method != "exact") {
+      request.num_pipeline_patch = pick(1, 4);
+      request.warmup_steps = pick(0, std::min(2, request.steps));
+    }
+    const wire::Parallelism degrees{.dp = pick(1, static_cast<int>(request.prompts.size())),
+                                    .cfg = request.guidance_scale > 1 ? pick(1, 2) : 1,
+                                    .pp = pick(1, 3),
+                                    .ulysses = pick(1, 2),
+                                    .ring = pick(1, 2),
+                                    .tp = pick(1, 2)};
+    try {
+      auto plan = plan::make_plan(test::sample_model(), request, degrees);
+      if (plan.degrees.world() <= actors) return plan;
+    } catch (const std::invalid_argument&) {
+      // Degrees that do not fit this request: draw again.
+    }
+  }
+}
+
+}  // namespace
+
+void World::submit_one() {
+  const auto living = static_cast<int>(members_.living_count());
+  if (living == 0) {
+    // The gateway refuses it.
+    ++refused_;
+    return;
+  }
+  wire::JobSpec spec;
+  spec.model = rng_() % 4 == 0 ? "another" : "model";
+  auto plan = random_plan(rng_, living);
+  spec.request = plan.request;
+  note("submit " + plan.request.method + " on " + std::to_string(plan.degrees.world()) +
+       " actors, pp " + std::to_string(plan.degrees.pp));
+  const auto id = table_.add(std::move(spec), std::move(plan), 0, true, now_);
+  if (!id) throw Violation("the queue is full");
+  runner_->start_queued();
+  if (chance(faults_.cancels_per_job))
+    after(some(1), [this, id = *id] { runner_->cancel(id, "not wanted"); });
+}
+
+void World::blow() {
+  const auto at_some_time = [this](double probability, std::function<void(StageActor&)> what) {
+    if (!chance(probability)) return;
+    after(some(1.5), [this, what = std::move(what)] {
+      if (const auto process = any_process()) what(*processes_.at(*process));
+    });
+  };
+  at_some_time(faults_.kills_per_job,
+               [this](StageActor& actor) { end_process(actor.incarnation(), 9); });
+  at_some_time(faults_.massacres_per_job, [this](StageActor&) {
+    for (int i = 0; i < 4; ++i) {
+      if (const auto process = any_process()) end_process(*process, 9);
+    }
+  });
+  at_some_time(faults_.hangs_per_job, [this](StageActor& actor) {
+    note("actor " + std::to_string(actor.id()) + " hangs");
+    actor.hangs = true;
+    after(kSilence, [this, incarnation = actor.incarnation()] {
+      if (const auto peer = peer_of(incarnation)) lose(peer, "no sign of life");
+    });
+  });
+  at_some_time(faults_.stalls_per_job, [this](StageActor& actor) {
+    note("actor " + std::to_string(actor.id()) + " stalls");
+    actor.stalls = true;
+    if (const auto peer = peer_of(actor.incarnation())) peers_.at(peer).last_progress = now_;
+  });
+  at_some_time(faults_.cuts_per_job, [this](StageActor& actor) {
+    const auto incarnation = actor.incarnation();
+    if (const auto peer = peer_of(incarnation)) lose(peer, "the link is cut");
+    // The actor notices, too, and ends.
+    after(some(0.05), [this, incarnation] { end_process(incarnation, 3); });
+  });
+}
+
+void World::play(int jobs, double deadline) {
+  double when = 0.5;
+  for (int i = 0; i < jobs; ++i) {
+    after(when, [this] {
+      submit_one();
+      blow();
+    });
+    when += some(0.3);
+  }
+  const auto over = [&] { return static_cast<int>(ends_.size()) + refused_ == jobs; };
+  double quiet_since = 0;
+  while (now_ < deadline && !events_.empty()) {
+    auto event = events_.top();
+    events_.pop();
+    now_ = event.when;
+    event.action();
+    if (!over()) quiet_since = now_;
+    // Time for what was stuck to be found, and for every place to be filled again.
+    if (over() && now_ > quiet_since + 100) return check_quiet();
+  }
+  std::string waiting;
+  for (const auto& [id, job] : table_.all()) {
+    if (!wire::is_terminal(job.state)) waiting += " " + std::to_string(id) + " (" + job.phase + ")";
+  }
+  throw Violation("jobs did not end:" + waiting);
+}
+
+void World::check_quiet() {
+  for (const auto& [id, actor] : members_.all()) {
+    if (!actor.jobs.empty()) throw Violation("an actor still has a job");
+    if (runner_->busy(id)) throw Violation("an actor still has a task");
+    if (actor.state == cluster::ActorState::ready && actor.leaving_epoch != 0)
+      throw Violation("an actor has not answered the end of its epoch");
+    if (actor.state != cluster::ActorState::ready && actor.state != cluster::ActorState::dead)
+      throw Violation("a place was not filled again: " + std::string(to_string(actor.state)));
+  }
+  std::size_t kept = 0;
+  for (const auto& [id, job] : table_.all()) {
+    kept += job.blobs.size();
+    if (job.boundary) throw Violation("an ended job still has a boundary");
+  }
+  if (kept != blobs_.size())
+    throw Violation(std::to_string(blobs_.size()) + " blobs are held, " + std::to_string(kept) +
+                    " are results");
+}
+
+}  // namespace troupe::sim
