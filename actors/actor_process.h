@@ -26,7 +26,7 @@ struct ActorOptions {
   std::string device = "cpu";     // cpu | cuda | cuda:N
   int threads = 1;
   std::string token;  // of the cluster: shown to the controller, proven to peers (handshake.h)
-  std::optional<control::ClientKeys> keys;                 // for a controller on tcp that asks
+  std::optional<control::ClientKeys> keys = {};            // for a controller on tcp that asks
   std::chrono::milliseconds transfer_deadline{1'800'000};  // well above what a busy peer may take
 };
 

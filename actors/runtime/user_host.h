@@ -18,12 +18,12 @@ struct UserHostOptions {
   std::string control_endpoint;
   std::uint64_t id = 0;
   std::uint64_t incarnation = 0;
-  std::string token;          // of the cluster, shown to the controller
+  std::string token;                        // of the cluster, shown to the controller
   std::optional<control::ClientKeys> keys;  // for a controller on tcp that asks
-  std::string ticket;         // that callers must show
-  std::string plugin;         // file
-  std::string endpoint;       // where to listen for calls
-  std::string blob_endpoint;  // and for large values
+  std::string ticket;                       // that callers must show
+  std::string plugin;                       // file
+  std::string endpoint;                     // where to listen for calls
+  std::string blob_endpoint;                // and for large values
   bool insecure = false;
   int doing = -1;  // descriptor of the memory that says what runs
 };

@@ -88,7 +88,7 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
   if (!options_.keys.empty()) process.environment.push_back("TROUPE_CONTROL_KEYS=" + options_.keys);
   std::string gpus;
   for (const auto gpu : launch.gpus)
-    gpus += (gpus.empty() ? "" : ",") + std::to_string(gpu);
+    gpus.append(gpus.empty() ? "" : ",").append(std::to_string(gpu));
   process.environment.push_back("CUDA_VISIBLE_DEVICES=" + gpus);
   if (!options_.log_folder.empty())
     process.log = options_.log_folder / ("user-actor-" + std::to_string(launch.id) + ".log");

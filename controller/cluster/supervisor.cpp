@@ -12,6 +12,7 @@ constexpr double kLookInterval = 1;
 constexpr double kExitGrace = 0.1;
 /// What keeps a process from being spawned (memory, a program that is being replaced) may pass.
 constexpr double kSpawnAgain = 1;
+constexpr int kSpawnTries = 3;
 /// Who dies so soon after its start may do so again: the next one waits.
 constexpr double kShortLife = 1;
 
@@ -69,26 +70,30 @@ void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& 
 void Supervisor::fill_again(ActorId id, const std::string& ended) {
   const auto failed_starts = tools_.members.at(id).failed_starts;
   if (failed_starts == 0 && tools_.outside.now() - spawned_at_[id] < kShortLife)
-    return fill_later(id);
+    return fill_later(id, kSpawnTries);
   if (failed_starts >= kMaxFailedStarts || (tools_.starting_up() && failed_starts > 0))
     return give_up(id, "actor " + std::to_string(id) + " cannot start: " + ended);
   try {
     spawn(id);
   } catch (const std::exception& error) {
     tools_.note(error.what());
-    fill_later(id);
+    fill_later(id, kSpawnTries - 1);
   }
 }
 
-void Supervisor::fill_later(ActorId id) {
+void Supervisor::fill_later(ActorId id, int tries) {
   // Until then jobs may wait for it.
   tools_.members.at(id).state = ActorState::starting;
   tools_.members.at(id).incarnation = tools_.outside.random();
-  tools_.outside.after(kSpawnAgain, [this, id] {
+  tools_.outside.after(kSpawnAgain, [this, id, tries] {
     if (stopped_) return;
     try {
       spawn(id);
     } catch (const std::exception& failure) {
+      if (tries > 1) {
+        tools_.note(failure.what());
+        return fill_later(id, tries - 1);
+      }
       tools_.members.at(id).state = ActorState::dead;
       give_up(id, failure.what());
     }

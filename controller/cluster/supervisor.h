@@ -52,7 +52,7 @@ class Supervisor {
 
  private:
   void fill_again(ActorId id, const std::string& ended);
-  void fill_later(ActorId id);
+  void fill_later(ActorId id, int tries);
   void give_up(ActorId id, const std::string& why);
   void look_for_hangs();
 

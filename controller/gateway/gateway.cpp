@@ -18,7 +18,9 @@ constexpr std::size_t kKeptFailures = 10;
 }  // namespace
 
 Gateway::Gateway(ClusterFacts facts, Tools tools)
-    : facts_(std::move(facts)), tools_(std::move(tools)), reader_(tools_.io, tools_.read_model, tools_.allowed_models) {}
+    : facts_(std::move(facts)),
+      tools_(std::move(tools)),
+      reader_(tools_.io, tools_.read_model, tools_.allowed_models) {}
 
 void Gateway::on_message(control::PeerId peer, const wire::Header& header,
                          std::span<const std::byte> payload) {

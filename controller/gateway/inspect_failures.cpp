@@ -18,7 +18,7 @@ constexpr std::size_t kKeptFailures = 16;
 /// a full disk costs the record, no more.
 bool write_whole(const std::filesystem::path& path, std::string_view text) {
   auto temporary = path;
-  temporary += "." + std::to_string(getpid());
+  temporary += std::string(".").append(std::to_string(getpid()));
   std::error_code error;
   const auto give_up = [&] {
     std::filesystem::remove(temporary, error);
@@ -45,8 +45,8 @@ std::string InspectDesk::record_failure(jobs::JobId job, const std::string& fail
                 .file = {},
                 .record = recorder::flight_record(tools_.recorder, job, failure, now())};
   if (!tools_.log_folder.empty()) {
-    const auto path =
-        std::filesystem::path(tools_.log_folder) / ("flight-job-" + std::to_string(job) + ".json");
+    const auto path = std::filesystem::path(tools_.log_folder) /
+                      std::string("flight-job-").append(std::to_string(job)).append(".json");
     if (write_whole(path, failed.record)) failed.file = path.string();
   }
   failed_.push_back(std::move(failed));

@@ -157,7 +157,7 @@ MetricsText& MetricsText::sample(double value, const Labels& labels) {
     }
     text_ += '}';
   }
-  text_ += " " + number_text(value) + "\n";
+  text_.append(" ").append(number_text(value)).append("\n");
   return *this;
 }
 

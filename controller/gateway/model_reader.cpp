@@ -72,9 +72,10 @@ class Memory {
 struct ModelReader::Shared {
   Shared(boost::asio::io_context& io_, Read read_, AllowedFolders allowed)
       : io(io_),
-        memory(read_ ? std::move(read_)
-                     : [](const std::string& folder) { return spec::read_model_spec(folder); },
-               std::move(allowed)) {}
+        memory(
+            read_ ? std::move(read_)
+                  : [](const std::string& folder) { return spec::read_model_spec(folder); },
+            std::move(allowed)) {}
 
   boost::asio::io_context& io;  // by others than its own thread only while not `closed`
   Memory memory;

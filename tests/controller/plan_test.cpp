@@ -164,10 +164,9 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
           r.method = "pipefusion";
           r.warmup_steps = 21;
         }) == "[plan] warmup is 21, but there are only 20 steps");
-  CHECK(
-      why([](auto& r) {
-        r.sampler = "magic";
-      }).starts_with("[sampler] sampler is \"magic\", which is unknown: choose dpmsolver++"));
+  CHECK(why([](auto& r) {
+          r.sampler = "magic";
+        }).starts_with("[sampler] sampler is \"magic\", which is unknown: choose dpmsolver++"));
   CHECK(why([](auto& r) { r.steps = 1001; }) ==
         "[plan] steps is 1001: the model was trained with 1000 timesteps");
   CHECK(why([](auto& r) { r.prompts[0] = "caf\xe9"; }) == "[plan] prompt 0 is not UTF-8 text");

@@ -6,7 +6,7 @@ namespace {
 
 wire::SpawnActor request(std::string name = "", double cores = 0, std::int32_t gpus = 0) {
   wire::SpawnActor wanted;
-  wanted.class_name = "C";
+  wanted.class_name = "Counter";
   wanted.name = std::move(name);
   wanted.cores = cores;
   wanted.gpus = gpus;
@@ -56,7 +56,7 @@ TEST_CASE("user actors: pack, spread, together") {
   CHECK(table.find(first)->host != table.find(second)->host);
   auto together = request();
   together.placement = wire::Placement::together;
-  together.group = "g";
+  together.group = "those";
   const auto third = added(table, together);
   together.cores = 2;
   const auto fourth = added(table, together);

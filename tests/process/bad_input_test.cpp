@@ -134,9 +134,9 @@ std::vector<Spoilt> spoilt_folders() {
       {"a scheduler option that is not supported",
        [](const auto& model) {
          edit_json(model / "scheduler/scheduler_config.json",
-                   [](auto& config) { config["algorithm_type"] = "deis"; });
+                   [](auto& config) { config["algorithm_type"] = "frobnicate"; });
        },
-       {"scheduler_config.json", "algorithm_type", "deis"}},
+       {"scheduler_config.json", "algorithm_type", "frobnicate"}},
       {"a transformer option that is not supported",
        [](const auto& model) {
          edit_json(model / "transformer/config.json",

@@ -9,8 +9,8 @@
 
 #include "models/spec/config.h"
 #include "models/spec/expected_tensors.h"
-#include "models/spec/transformer_spec.h"
 #include "models/spec/t5_spec.h"
+#include "models/spec/transformer_spec.h"
 #include "models/spec/vae_spec.h"
 #include "tests/process/support/random_weights.h"
 #include "tests/spec/published_configs.h"

@@ -116,7 +116,8 @@ void World::play(int jobs, double deadline) {
   }
   std::string waiting;
   for (const auto& [id, job] : table_.all()) {
-    if (!wire::is_terminal(job.state)) waiting += " " + std::to_string(id) + " (" + job.phase + ")";
+    if (!wire::is_terminal(job.state))
+      waiting.append(" ").append(std::to_string(id)).append(" (").append(job.phase).append(")");
   }
   throw Violation("jobs did not end:" + waiting);
 }

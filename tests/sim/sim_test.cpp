@@ -40,8 +40,8 @@ Totals play(const Faults& faults, std::uint64_t count, int actors) {
       ++totals.jobs;
       totals.succeeded += job.state == wire::JobState::succeeded ? 1 : 0;
       if (job.state == wire::JobState::failed && std::getenv("TROUPE_SIM_CAUSES"))
-        MESSAGE("seed " << seed << " job " << id << ": " << job.failure.what
-                        << (only ? "\n" + world.trace(200) : ""));
+        MESSAGE("seed " << seed << " job " << id << ": " << job.failure.what << "\n"
+                        << (only ? world.trace(200) : std::string()));
     }
   }
   MESSAGE(totals.seeds << " seeds, " << totals.jobs << " jobs, " << totals.succeeded

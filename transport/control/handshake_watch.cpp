@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                         ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-/// A server that cannot read what was sealed for another key hangs up without a word.
+/// A server that cannot read what was sealed for another key hangs up without a word; one without
+/// keys may do so before its greeting has been read.
 constexpr int kHangUps = 3;
 
 struct Event {
@@ -73,7 +74,8 @@ std::optional<std::string> HandshakeWatch::obstacle() {
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
         if (has_keys_ && ++hung_up_ >= kHangUps) {
           return endpoint_ + " has another key than " + origin_ +
-                 "/server.pub: fetch the right one from where the cluster runs";
+                 "/server.pub, or works without keys: fetch the right one from where the cluster "
+                 "runs, or leave out --keys";
         }
         break;
       default:

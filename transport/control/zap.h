@@ -10,9 +10,10 @@
 namespace troupe::control {
 
 /// Decides which CURVE keys come in: the authenticator (ZAP, ZeroMQ RFC 27) of all servers that
-/// share its context. One to a context. It must be there before they bind and until they close, since
-/// ZeroMQ lets every key in where there is no authenticator; a Server keeps its guard for that. Lives on the loop that it was given, where it only looks
-/// things up; a changed allow-list counts from the next handshake on.
+/// share its context. One to a context. It must be there before they bind and until they close,
+/// since ZeroMQ lets every key in where there is no authenticator; a Server keeps its guard for
+/// that. Lives on the loop that it was given, where it only looks things up; a changed allow-list
+/// counts from the next handshake on.
 class Guard : public std::enable_shared_from_this<Guard> {
  public:
   /// Throws std::runtime_error where ZeroMQ has no CURVE, or the context has a guard already.

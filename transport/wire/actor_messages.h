@@ -178,7 +178,7 @@ struct BeginJob {
   std::int32_t row_decoders = 1;  // how many of that group's first ranks decode
   std::vector<std::int32_t> row_holders;  // ranks in the rows group, by sp rank
   AxisPlace vae;                          // this decoder's place; degree 0 = it decodes nothing
-  std::int32_t first_step = 0;  // > 0: the job is taken up again here, from these pieces
+  std::int32_t first_step = 0;            // > 0: the job is taken up again here, from these pieces
   std::vector<BoundaryPiece> boundary;
 
   template <class Archive>

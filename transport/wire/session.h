@@ -82,8 +82,8 @@ enum class FailureCode : std::uint16_t {
   overloaded = 6,   // a bounded queue is full; later may do
   cancelled = 7,
   out_of_memory = 8,
-  protocol = 9,   // the answer could not be read
-  internal = 10,  // everything else
+  protocol = 9,    // the answer could not be read
+  internal = 10,   // everything else
   died = 11,       // the actor asked for has ended for good; the text says how
   exception = 12,  // what was called threw; the text is the exception's
 };

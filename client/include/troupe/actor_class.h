@@ -185,7 +185,7 @@ const MethodRow* find_method(M pointer) {
 
 template <class T>
 std::uint64_t constructor_types() {
-  return signature_hash("(" + list_name<ConstructorArguments<T>>() + ")");
+  return signature_hash(std::string("(").append(list_name<ConstructorArguments<T>>()).append(")"));
 }
 
 template <class T>

@@ -23,11 +23,10 @@ RandomModel::RandomModel(const TransformerSize& size) {
   const auto file = scratch_.path / "transformer/config.json";
   std::ofstream(file) << config.dump(1);
   RandomValues values;
-  write_random_weights(
-      scratch_.path / "transformer/diffusion_pytorch_model.safetensors",
-      spec::expected_tensors(
-          spec::TransformerSpec(spec::read_pixart_spec(spec::ConfigReader(config.dump(), file)))),
-      spec::Dtype::float32, values);
+  write_random_weights(scratch_.path / "transformer/diffusion_pytorch_model.safetensors",
+                       spec::expected_tensors(spec::TransformerSpec(
+                           spec::read_pixart_spec(spec::ConfigReader(config.dump(), file)))),
+                       spec::Dtype::float32, values);
 }
 
 const RandomModel& odd_model() {
