@@ -155,7 +155,7 @@ class Job {
   wire::BlobRef publish(const std::string& name, std::string bytes,
                         std::vector<std::int64_t> shape);
   wire::BlobRef publish_latents();
-  /// Forgets all but the newest two of its kind.
+  /// Forgets all but the newest few of its kind.
   wire::BlobRef keep_newest(std::deque<control::BlobId>& kind, wire::BlobRef blob);
   /// What is left for the controller at the end of a step: previews where they are asked for, and
   /// the own rows' latents and sampler history, so that the job can be taken up again.

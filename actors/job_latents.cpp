@@ -59,7 +59,7 @@ wire::BlobRef Job::publish(const std::string& name, std::string bytes,
 }
 
 wire::BlobRef Job::keep_newest(std::deque<control::BlobId>& kind, wire::BlobRef blob) {
-  constexpr std::size_t kKept = 2;
+  constexpr std::size_t kKept = 4;
   kind.push_back(blob.id);
   if (kind.size() > kKept) {
     tools_.blobs.remove(kind.front());

@@ -12,7 +12,7 @@ constexpr control::Milliseconds kEndDeadline{30'000};
 /// How long clients may still fetch the last previews and latents of a job that has ended, seconds.
 constexpr double kInterimGrace = 30;
 /// Steps whose previews and latents are kept for clients to fetch.
-constexpr std::size_t kInterimSteps = 2;
+constexpr std::size_t kInterimSteps = 4;
 const std::string kBoundary = "boundary";
 
 }  // namespace
