@@ -4,43 +4,13 @@
 #include <bit>
 #include <cstring>
 
+#include "transport/calls/errors.h"
+
 namespace troupe::client {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "latents travel little-endian");
 constexpr std::int64_t kLatentScale = 8;  // pixels a latent row or column
-
-const char* public_code(wire::FailureCode code) {
-  using enum wire::FailureCode;
-  switch (code) {
-    case timeout:
-      return "timeout";
-    case lost:
-      return "lost";
-    case refused:
-      return "refused";
-    case bad_request:
-      return "bad_request";
-    case not_found:
-      return "not_found";
-    case overloaded:
-      return "overloaded";
-    case cancelled:
-      return "cancelled";
-    case out_of_memory:
-      return "out_of_memory";
-    case protocol:
-      return "protocol";
-    case died:
-      return "died";
-    case exception:
-      return "exception";
-    case none:
-    case internal:
-      return "failed";
-  }
-  return "failed";
-}
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
@@ -161,13 +131,9 @@ bool append_latents(std::optional<Latents>& whole, Latents part) {
   return true;
 }
 
-Error to_error(const wire::Failure& failure) {
-  return {public_code(failure.code), failure.what};
-}
-
 Error job_error(const wire::JobFinished& finished) {
   const std::string job = "job " + std::to_string(finished.job);
-  Error error = to_error(finished.failure);
+  Error error = calls::to_error(finished.failure);
   // Inside a job these mean its actors, not the link between client and controller.
   if (error.code == "timeout" || error.code == "lost" || error.code == "protocol")
     error.code = "failed";

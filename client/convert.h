@@ -22,7 +22,6 @@ std::optional<Latents> latents_from(const std::string& bytes,
 /// Puts a replica's pictures behind those that are there. False when their sizes differ.
 bool append_latents(std::optional<Latents>& whole, Latents part);
 
-Error to_error(const wire::Failure& failure);
 /// The end of a job that did not succeed.
 Error job_error(const wire::JobFinished& finished);
 

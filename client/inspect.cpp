@@ -35,7 +35,7 @@ struct Inspector::Impl {
     auto future = promise->get_future();
     link->post([this, blob, promise] {
       link->fetch(blob, [promise](control::BlobResult result) {
-        if (!result) return promise->set_value(client::to_error(result.failure));
+        if (!result) return promise->set_value(calls::to_error(result.failure));
         promise->set_value(std::string(result.bytes->begin(), result.bytes->end()));
       });
     });

@@ -12,6 +12,7 @@
 
 #include "client/convert.h"
 #include "transport/calls/exchange.h"
+#include "transport/calls/typed_request.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
 
@@ -91,20 +92,7 @@ template <class Answer, class M>
 void Link::request(const M& message, control::Milliseconds deadline,
                    std::function<void(Result<Answer>)> handler) {
   if (lost_) return handler(*lost_);
-  try {
-    control_->request(message, deadline, [handler](const control::Reply& reply) {
-      if (!reply) return handler(to_error(reply.failure()));
-      std::optional<Result<Answer>> answer;
-      try {
-        answer = reply.template as<Answer>();
-      } catch (const wire::WireError& error) {
-        answer = Error{"protocol", error.what()};
-      }
-      handler(std::move(*answer));
-    });
-  } catch (const wire::WireError& error) {
-    handler(Error{"bad_request", error.what()});
-  }
+  calls::typed_request<Answer>(*control_, message, deadline, std::move(handler));
 }
 
 template <class Answer, class M>

@@ -40,29 +40,15 @@ DDIMScheduler::Prediction DDIMScheduler::predict(int i, const at::Tensor& model_
                                                  const at::Tensor& sample) const {
   const Step& s = steps_.at(i);
   const at::Tensor out = mean_part(model_output, sample, false);
-  at::Tensor clean;
+  const at::Tensor clean =
+      clean_sample(config_.prediction_type, out, sample, s.root_alpha, s.root_beta);
   at::Tensor noise = out;
-  switch (config_.prediction_type) {
-    case spec::PredictionType::kEpsilon:
-      clean = (sample - s.root_beta * out) / s.root_alpha;
-      break;
-    case spec::PredictionType::kSample:
-      clean = out;
-      noise = (sample - s.root_alpha * clean) / s.root_beta;
-      break;
-    case spec::PredictionType::kVPrediction:
-      clean = s.root_alpha * sample - s.root_beta * out;
-      noise = s.root_alpha * out + s.root_beta * sample;
-      break;
-    case spec::PredictionType::kFlow:
-      break;  // refused with the configuration
+  if (config_.prediction_type == spec::PredictionType::kSample) {
+    noise = (sample - s.root_alpha * clean) / s.root_beta;
+  } else if (config_.prediction_type == spec::PredictionType::kVPrediction) {
+    noise = s.root_alpha * out + s.root_beta * sample;
   }
-  if (config_.thresholding) {
-    clean = threshold_sample(clean, config_.dynamic_thresholding_ratio, config_.sample_max_value);
-  } else if (config_.clip_sample) {
-    clean = clean.clamp(-config_.clip_sample_range, config_.clip_sample_range);
-  }
-  return {clean, noise};
+  return {limit_sample(config_, clean), noise};
 }
 
 at::Tensor DDIMScheduler::step(SamplerState&, int i, const at::Tensor& model_output,

@@ -61,17 +61,8 @@ DDPMScheduler::DDPMScheduler(spec::SchedulerConfig config, int num_steps)
 
 at::Tensor DDPMScheduler::predict(int i, const at::Tensor& out, const at::Tensor& sample) const {
   const Step& s = steps_.at(i);
-  at::Tensor clean = out;
-  if (config_.prediction_type == spec::PredictionType::kEpsilon) {
-    clean = (sample - s.root_beta * out) / s.root_alpha;
-  } else if (config_.prediction_type == spec::PredictionType::kVPrediction) {
-    clean = s.root_alpha * sample - s.root_beta * out;
-  }
-  if (config_.thresholding) {
-    return threshold_sample(clean, config_.dynamic_thresholding_ratio, config_.sample_max_value);
-  }
-  if (!config_.clip_sample) return clean;
-  return clean.clamp(-config_.clip_sample_range, config_.clip_sample_range);
+  return limit_sample(
+      config_, clean_sample(config_.prediction_type, out, sample, s.root_alpha, s.root_beta));
 }
 
 at::Tensor DDPMScheduler::step(SamplerState&, int i, const at::Tensor& model_output,

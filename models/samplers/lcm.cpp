@@ -49,17 +49,8 @@ at::Tensor LCMScheduler::clean(SamplerState&, int i, const at::Tensor& model_out
                                const at::Tensor& sample, const at::Tensor&) const {
   const Step& s = steps_.at(i);
   const at::Tensor out = mean_part(model_output, sample, false);
-  at::Tensor clean = out;
-  if (config_.prediction_type == spec::PredictionType::kEpsilon) {
-    clean = (sample - s.root_beta * out) / s.root_alpha;
-  } else if (config_.prediction_type == spec::PredictionType::kVPrediction) {
-    clean = s.root_alpha * sample - s.root_beta * out;
-  }
-  if (config_.thresholding) {
-    clean = threshold_sample(clean, config_.dynamic_thresholding_ratio, config_.sample_max_value);
-  } else if (config_.clip_sample) {
-    clean = clean.clamp(-config_.clip_sample_range, config_.clip_sample_range);
-  }
+  const at::Tensor clean = limit_sample(
+      config_, clean_sample(config_.prediction_type, out, sample, s.root_alpha, s.root_beta));
   return s.clean_share * clean + s.sample_share * sample;
 }
 

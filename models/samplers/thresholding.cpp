@@ -14,6 +14,20 @@ at::Tensor threshold_sample(const at::Tensor& sample, double ratio, double max_v
   return (at::clamp(flat, -s, s) / s).reshape(sample.sizes()).to(sample.scalar_type());
 }
 
+at::Tensor clean_sample(spec::PredictionType predicts, const at::Tensor& out,
+                        const at::Tensor& sample, double root_alpha, double root_beta) {
+  if (predicts == spec::PredictionType::kEpsilon) return (sample - root_beta * out) / root_alpha;
+  if (predicts == spec::PredictionType::kVPrediction) return root_alpha * sample - root_beta * out;
+  return out;
+}
+
+at::Tensor limit_sample(const spec::SchedulerConfig& config, const at::Tensor& clean) {
+  if (config.thresholding)
+    return threshold_sample(clean, config.dynamic_thresholding_ratio, config.sample_max_value);
+  if (!config.clip_sample) return clean;
+  return clean.clamp(-config.clip_sample_range, config.clip_sample_range);
+}
+
 at::Tensor mean_part(const at::Tensor& model_output, const at::Tensor& sample,
                      bool learned_variance) {
   if (model_output.sizes() == sample.sizes()) return model_output;

@@ -152,14 +152,10 @@ at::Tensor UniPCMultistepScheduler::prediction(const Step& s, const at::Tensor& 
     }
     return out;
   }
-  at::Tensor clean = out;
-  if (config_.prediction_type == PredictionType::kEpsilon) {
-    clean = (sample - s.sigma * out) / s.alpha;
-  } else if (config_.prediction_type == PredictionType::kVPrediction) {
-    clean = s.alpha * sample - s.sigma * out;
-  } else if (config_.prediction_type == PredictionType::kFlow) {
-    clean = sample - s.sigma * out;
-  }
+  const at::Tensor clean =
+      config_.prediction_type == PredictionType::kFlow
+          ? sample - s.sigma * out
+          : clean_sample(config_.prediction_type, out, sample, s.alpha, s.sigma);
   if (!config_.thresholding) return clean;
   return threshold_sample(clean, config_.dynamic_thresholding_ratio, config_.sample_max_value);
 }

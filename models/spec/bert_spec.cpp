@@ -1,29 +1,15 @@
 #include "models/spec/bert_spec.h"
 
+#include "models/spec/encoder_sizes.h"
+
 namespace troupe::spec {
-namespace {
-
-constexpr std::int64_t kMaxWidth = 1 << 16;
-constexpr std::int64_t kMaxVocabulary = 1 << 22;
-constexpr std::int64_t kMaxBlocks = 1024;
-
-}  // namespace
 
 BertSpec read_bert_spec(const ConfigReader& config) {
   BertSpec spec;
-  const auto size = [&config](const char* key, std::int64_t fallback) {
-    return config.integer_or(key, fallback, 1, kMaxWidth);
-  };
   config.only("model_type", "bert");
-  spec.vocab_size = config.integer_or("vocab_size", spec.vocab_size, 1, kMaxVocabulary);
-  spec.hidden_size = size("hidden_size", spec.hidden_size);
-  spec.intermediate_size = size("intermediate_size", spec.intermediate_size);
-  spec.num_hidden_layers =
-      config.integer_or("num_hidden_layers", spec.num_hidden_layers, 1, kMaxBlocks);
-  spec.num_attention_heads = size("num_attention_heads", spec.num_attention_heads);
-  spec.max_position_embeddings = size("max_position_embeddings", spec.max_position_embeddings);
-  spec.type_vocab_size = size("type_vocab_size", spec.type_vocab_size);
-  spec.layer_norm_eps = config.number_or("layer_norm_eps", spec.layer_norm_eps);
+  read_encoder_sizes(config, spec);
+  spec.type_vocab_size =
+      config.integer_or("type_vocab_size", spec.type_vocab_size, 1, kMaxEncoderWidth);
   config.only("hidden_act", "gelu");
   config.only("position_embedding_type", "absolute");
   config.only("is_decoder", false);
@@ -51,13 +37,7 @@ BertSpec read_bert_spec(const ConfigReader& config) {
                    "tie_word_embeddings",
                    "model_type"});
   config.finish();
-  if (!(spec.layer_norm_eps > 0 && spec.layer_norm_eps < 1)) {
-    config.refuse("layer_norm_eps", "must be between 0 and 1");
-  }
-  if (spec.hidden_size % spec.num_attention_heads != 0) {
-    config.refuse("hidden_size", "must be a multiple of num_attention_heads, " +
-                                     std::to_string(spec.num_attention_heads));
-  }
+  check_encoder_sizes(config, spec);
   return spec;
 }
 

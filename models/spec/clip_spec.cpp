@@ -1,13 +1,12 @@
 #include "models/spec/clip_spec.h"
 
+#include "models/spec/encoder_sizes.h"
+
 #include <algorithm>
 
 namespace troupe::spec {
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 16;
-constexpr std::int64_t kMaxVocabulary = 1 << 22;
-constexpr std::int64_t kMaxBlocks = 1024;
 constexpr std::string_view kRoot = "text_model.";
 
 void accept_harmless(const ConfigReader& config) {
@@ -26,31 +25,17 @@ ExpectedTensor named(const std::string& name, std::vector<std::int64_t> shape) {
 
 ClipSpec read_clip_spec(const ConfigReader& config, bool with_projection) {
   ClipSpec spec;
-  const auto size = [&config](const char* key, std::int64_t fallback) {
-    return config.integer_or(key, fallback, 1, kMaxWidth);
-  };
   config.only("model_type", "clip_text_model");
-  spec.vocab_size = config.integer_or("vocab_size", spec.vocab_size, 1, kMaxVocabulary);
-  spec.hidden_size = size("hidden_size", spec.hidden_size);
-  spec.intermediate_size = size("intermediate_size", spec.intermediate_size);
-  spec.num_hidden_layers =
-      config.integer_or("num_hidden_layers", spec.num_hidden_layers, 1, kMaxBlocks);
-  spec.num_attention_heads = size("num_attention_heads", spec.num_attention_heads);
-  spec.max_position_embeddings = size("max_position_embeddings", spec.max_position_embeddings);
-  spec.layer_norm_eps = config.number_or("layer_norm_eps", spec.layer_norm_eps);
+  read_encoder_sizes(config, spec);
   spec.quick_gelu =
       config.choice_or("hidden_act", "quick_gelu", {"quick_gelu", "gelu"}) == "quick_gelu";
-  spec.eos_token_id = config.integer_or("eos_token_id", spec.eos_token_id, 0, kMaxVocabulary);
-  if (with_projection) spec.projection_dim = size("projection_dim", 512);
+  spec.eos_token_id =
+      config.integer_or("eos_token_id", spec.eos_token_id, 0, kMaxEncoderVocabulary);
+  if (with_projection)
+    spec.projection_dim = config.integer_or("projection_dim", 512, 1, kMaxEncoderWidth);
   accept_harmless(config);
   config.finish();
-  if (!(spec.layer_norm_eps > 0 && spec.layer_norm_eps < 1)) {
-    config.refuse("layer_norm_eps", "must be between 0 and 1");
-  }
-  if (spec.hidden_size % spec.num_attention_heads != 0) {
-    config.refuse("hidden_size", "must be a multiple of num_attention_heads, " +
-                                     std::to_string(spec.num_attention_heads));
-  }
+  check_encoder_sizes(config, spec);
   return spec;
 }
 

@@ -175,22 +175,12 @@ Tokenized BertTokenizer::tokenize(const std::vector<std::string>& prompts,
   if (max_length < 2)
     throw std::invalid_argument("[bert_tokenizer] max_length = " + std::to_string(max_length) +
                                 ", at least 2 is needed");
-  const auto most = static_cast<std::size_t>(max_length);
-  Tokenized result;
-  for (const auto& prompt : prompts) {
-    auto ids = encode(prompt);
-    std::string cut;
-    if (ids.size() > most) {
-      cut = text_of({ids.begin() + static_cast<std::ptrdiff_t>(most) - 1, ids.end() - 1});
-      ids.resize(most);
-      ids.back() = end_;
-    }
-    result.lengths.push_back(static_cast<std::int64_t>(ids.size()));
-    ids.resize(most, pad_);
-    result.ids.push_back(std::move(ids));
-    result.cut.push_back(std::move(cut));
-  }
-  return result;
+  const RowRule rule{.eos = end_,
+                     .pad = pad_,
+                     .least = 2,
+                     .encode = [this](std::string_view text) { return encode(text); },
+                     .spell = [this](const auto& ids) { return text_of(ids); }};
+  return make_rows(rule, prompts, max_length);
 }
 
 }  // namespace troupe::models

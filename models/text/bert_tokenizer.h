@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "models/text/tokenizer.h"
+#include "models/text/tokenized.h"
 
 namespace troupe::models {
 

@@ -163,26 +163,12 @@ std::vector<std::int64_t> ClipTokenizer::encode(std::string_view text) const {
 
 Tokenized ClipTokenizer::tokenize(const std::vector<std::string>& prompts,
                                   std::int64_t max_length) const {
-  if (max_length < 2) {
-    throw std::invalid_argument("[tokenize] max_length = " + std::to_string(max_length) +
-                                ", must be at least 2");
-  }
-  const auto length = static_cast<std::size_t>(max_length);
-  Tokenized result;
-  for (const std::string& prompt : prompts) {
-    std::vector<std::int64_t> ids = encode(prompt);
-    std::string cut;
-    if (ids.size() > length) {
-      cut = decode({ids.begin() + max_length - 1, ids.end() - 1});
-      ids.resize(length);
-      ids.back() = impl_->eos;
-    }
-    result.lengths.push_back(static_cast<std::int64_t>(ids.size()));
-    ids.resize(length, impl_->pad);
-    result.ids.push_back(std::move(ids));
-    result.cut.push_back(std::move(cut));
-  }
-  return result;
+  const RowRule rule{.eos = impl_->eos,
+                     .pad = impl_->pad,
+                     .least = 2,
+                     .encode = [this](std::string_view text) { return encode(text); },
+                     .spell = [this](const auto& ids) { return decode(ids); }};
+  return make_rows(rule, prompts, max_length);
 }
 
 std::string ClipTokenizer::decode(const std::vector<std::int64_t>& ids) const {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/text/tokenizer.h"
+#include "models/text/tokenized.h"
 
 namespace troupe::models {
 

@@ -234,26 +234,12 @@ std::vector<std::int64_t> Tokenizer::encode(std::string_view raw_text) const {
 
 Tokenized Tokenizer::tokenize(const std::vector<std::string>& prompts,
                               std::int64_t max_length) const {
-  if (max_length < 1) {
-    throw std::invalid_argument("[tokenize] max_length = " + std::to_string(max_length) +
-                                ", must be at least 1");
-  }
-  const auto length = static_cast<std::size_t>(max_length);
-  Tokenized result;
-  for (const std::string& prompt : prompts) {
-    std::vector<std::int64_t> ids = encode(prompt);
-    std::string cut;
-    if (ids.size() > length) {
-      cut = decode({ids.begin() + max_length - 1, ids.end() - 1});
-      ids.resize(length);
-      ids.back() = impl_->eos_id;
-    }
-    result.lengths.push_back(static_cast<std::int64_t>(ids.size()));
-    ids.resize(length, impl_->pad_id);
-    result.ids.push_back(std::move(ids));
-    result.cut.push_back(std::move(cut));
-  }
-  return result;
+  const RowRule rule{.eos = impl_->eos_id,
+                     .pad = impl_->pad_id,
+                     .least = 1,
+                     .encode = [this](std::string_view text) { return encode(text); },
+                     .spell = [this](const auto& ids) { return decode(ids); }};
+  return make_rows(rule, prompts, max_length);
 }
 
 std::string Tokenizer::decode(const std::vector<std::int64_t>& ids) const {

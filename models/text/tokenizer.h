@@ -7,17 +7,9 @@
 #include <vector>
 
 #include "models/spec/model_spec.h"
+#include "models/text/tokenized.h"
 
 namespace troupe::models {
-
-/// Prompts as rows of ids of equal length.
-struct Tokenized {
-  std::vector<std::vector<std::int64_t>> ids;
-  /// Tokens that are not padding, end token included; the attention mask is 1 below it.
-  std::vector<std::int64_t> lengths;
-  /// What did not fit, spelled from its tokens; empty where everything fitted.
-  std::vector<std::string> cut;
-};
 
 /// T5's tokenizer. Reads `tokenizer.json` as transformers does where it is there, else
 /// `spiece.model` through sentencepiece; a `tokenizer.json` of an unsupported form gives way to a

@@ -1,15 +1,44 @@
 #include "transport/calls/errors.h"
 
-#include <algorithm>
-
 namespace troupe::calls {
+namespace {
+
+const char* public_code(wire::FailureCode code) {
+  using enum wire::FailureCode;
+  switch (code) {
+    case timeout:
+      return "timeout";
+    case lost:
+      return "lost";
+    case refused:
+      return "refused";
+    case bad_request:
+      return "bad_request";
+    case not_found:
+      return "not_found";
+    case overloaded:
+      return "overloaded";
+    case cancelled:
+      return "cancelled";
+    case out_of_memory:
+      return "out_of_memory";
+    case protocol:
+      return "protocol";
+    case died:
+      return "died";
+    case exception:
+      return "exception";
+    case none:
+    case internal:
+      return "failed";
+  }
+  return "failed";
+}
+
+}  // namespace
 
 Error to_error(const wire::Failure& failure) {
-  std::string code = wire::to_string(failure.code);
-  std::replace(code.begin(), code.end(), ' ', '_');
-  if (failure.code == wire::FailureCode::internal || failure.code == wire::FailureCode::none)
-    code = "failed";
-  return {code, failure.what};
+  return {public_code(failure.code), failure.what};
 }
 
 }  // namespace troupe::calls

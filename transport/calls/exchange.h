@@ -9,8 +9,8 @@
 #include <thread>
 #include <unordered_map>
 
-#include "transport/calls/errors.h"
 #include "transport/calls/line.h"
+#include "transport/calls/typed_request.h"
 #include "transport/control/blob_channel.h"
 
 namespace troupe::calls {
@@ -107,20 +107,7 @@ void Exchange::request(const M& message, control::Milliseconds deadline,
                        std::function<void(Result<Answer>)> handler) {
   control::Connection* controller = tools_.controller();
   if (!controller) return handler(Error{"lost", "[actors] there is no link to the controller"});
-  try {
-    controller->request(message, deadline, [handler](const control::Reply& reply) {
-      if (!reply) return handler(to_error(reply.failure()));
-      std::optional<Result<Answer>> answer;
-      try {
-        answer = reply.template as<Answer>();
-      } catch (const wire::WireError& error) {
-        answer = Error{"protocol", error.what()};
-      }
-      handler(std::move(*answer));
-    });
-  } catch (const wire::WireError& error) {
-    handler(Error{"bad_request", error.what()});
-  }
+  typed_request<Answer>(*controller, message, deadline, std::move(handler));
 }
 
 }  // namespace troupe::calls
