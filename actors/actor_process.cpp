@@ -23,6 +23,7 @@ void ActorProcess::open_doors() {
     if ((backend == tensor::Backend::nccl) != device_.is_cuda()) continue;
     tensor::DeviceOptions door;
     door.token = options_.token;
+    door.host = options_.tensor_host;
     door.cuda_device = device_.has_index() ? device_.index() : 0;
     doors_.emplace(backend, tensor::make_device(backend, door));
   }

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "actors/job.h"
 #include "actors/parallel/halo_exchange.h"
@@ -25,14 +26,16 @@ std::string size_text(int width, int height) {
 
 /// The text that other tools read: prompt, then what is not wanted, then settings on one line.
 std::string parameters_text(const wire::ImageRequest& request, const std::string& prompt,
-                            const std::string& sampler, const std::string& model) {
+                            int skipped_steps, const std::string& sampler,
+                            const std::string& model) {
   std::string text = prompt;
   if (!request.negative_prompt.empty()) text += "\nNegative prompt: " + request.negative_prompt;
-  text += "\nSteps: " + std::to_string(request.steps);
+  text += "\nSteps: " + std::to_string(request.steps + skipped_steps);
   text += ", Sampler: " + sampler;
   text += ", CFG scale: " + number(request.guidance_scale);
   text += ", Seed: " + std::to_string(request.seed);
   text += ", Size: " + size_text(request.output_width, request.output_height);
+  if (request.init_image_bytes > 0) text += ", Denoising strength: " + number(request.strength);
   if (request.resolution_binning)
     text += ", Computed size: " + size_text(request.width, request.height);
   text += ", Model: " + model;
@@ -47,12 +50,19 @@ std::vector<std::pair<std::string, std::string>> Job::picture_text(std::int64_t 
   const auto& model = tools_.stage.spec();
   const auto folder = model.folder.filename().string();
   const auto sampler = spec::sampler_name(model.scheduler, request.sampler);
-  nlohmann::json own = wire::request_json(request);
+  nlohmann::json own = wire::request_json(request, begin_.skipped_steps);
   own["prompt"] = prompt;
   own["image"] = image;
   own["pictures"] = request.prompts.size() * request.images_per_prompt;
   own["model"] = folder;
-  return {{"parameters", parameters_text(request, prompt, sampler, folder)},
+  for (auto& lora : own["loras"])
+    lora["file"] = std::filesystem::path(lora["file"].get<std::string>()).filename().string();
+  if (!skipped_calls_.empty()) {
+    own["step_cache_skipped"] = skipped_calls_.at(image - begin_.first_image);
+    own["step_cache_calls"] =
+        network_->cache_use().calls * (begin_.cfg.degree == 2 ? 2 : branches());
+  }
+  return {{"parameters", parameters_text(request, prompt, begin_.skipped_steps, sampler, folder)},
           {"troupe", wire::json_text(own)}};
 }
 
@@ -75,6 +85,7 @@ TaskResult Job::decode() {
   const auto& request = begin_.request;
   collect_latents(begin_.row_decoders);
   if (begin_.vae.degree == 0) return result;
+  if (tools_.stage.spec().makes_videos()) return decode_videos();
   const auto decoded = decode_together();
   if (begin_.vae.rank != 0) return result;
   require_finite(decoded, "decoded picture");
@@ -107,13 +118,11 @@ std::vector<wire::BlobRef> Job::progress_blobs(int step) {
   if (begin_.vae.degree == 0 || begin_.vae.rank != 0) return {};
   if (request.progress_content == "latents") return {keep_newest(interim_, publish_latents())};
   if (begin_.first_image != 0) return {};  // a preview shows the first picture only
-  // A rough picture: the decoder on latents shrunk four-fold costs a sixteenth of the real one.
-  const auto small =
-      at::avg_pool2d(latents_.slice(0, 0, 1), {4, 4}, {4, 4}, {0, 0}, /*ceil_mode=*/true,
-                     /*count_include_pad=*/false);
-  const auto tick = [this](int, int) { tools_.progress.tick_in(begin_.epoch); };
-  const auto picture =
-      models::to_uint8(tools_.stage.vae().decode(small, tick)).to(at::kCPU)[0].contiguous();
+  const auto picture = models::to_uint8(tools_.stage.rough_picture(
+                                            latents_, request.num_frames,
+                                            [this] { tools_.progress.tick_in(begin_.epoch); }))
+                           .to(at::kCPU)[0]
+                           .contiguous();
   auto png = models::encode_png(picture, {});
   return {keep_newest(interim_, publish("preview", std::move(png),
                                         {picture.size(0), picture.size(1), picture.size(2)}))};

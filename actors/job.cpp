@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "actors/noise.h"
-#include "actors/parallel/group_sum.h"
 
 namespace troupe::actors {
 namespace {
@@ -18,17 +17,20 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
-    : begin_(std::move(begin)), tools_(tools) {
+    : begin_(std::move(begin)), tools_(tools), init_image_(beginning.init_image) {
   const auto& spec = tools_.stage.spec();
   const auto& request = begin_.request;
-  patch_size_ = tools_.stage.transformer().patch_size();
+  patch_size_ = spec.transformer.patch_size;
   channels_ = spec.transformer.in_channels;
-  size_ = {request.height / spec.vae.scale_factor(), request.width / spec.vae.scale_factor()};
-  columns_ = size_.latent_width / patch_size_;
-  sampler_ = models::make_sampler(spec.scheduler, request.sampler,
-                                  {.num_steps = request.steps,
-                                   .image_tokens = size_.latent_height / patch_size_ * columns_,
-                                   .even_sigmas = spec.even_sigmas});
+  size_.frames = spec.latent_frames(request.num_frames);
+  size_.latent_height = size_.frames * request.height / spec.vae.scale_factor();
+  size_.latent_width = request.width / spec.vae.scale_factor();
+  sampler_ = models::make_sampler(
+      spec.scheduler, request.sampler,
+      {.num_steps = request.steps + begin_.skipped_steps,
+       .image_tokens = size_.latent_height / patch_size_ * (size_.latent_width / patch_size_),
+       .even_sigmas = spec.even_sigmas,
+       .first = begin_.skipped_steps});
   if (sampler_->steps() != request.steps) {
     throw std::invalid_argument(
         "[actor] sampler options make " + std::to_string(sampler_->steps()) + " steps of the " +
@@ -43,43 +45,15 @@ Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
   }
   if (last_stage()) sampler_states_.resize(begin_.micro_steps.size());
   if (last_stage() && begin_.first_step > 0) restore_histories(beginning.boundary);
-  attention_ = make_attention();
-  if (begin_.groups.tp != 0) {
-    sums_ = std::make_unique<GroupSum>(group(begin_.groups.tp),
-                                       [this](const tensor::Work& work) { wait(work); });
-  } else {
-    sums_ = std::make_unique<models::WholeWeights>();
-  }
-}
-
-std::unique_ptr<SequenceAttention> Job::make_attention() {
-  const auto& request = begin_.request;
-  const auto& transformer = tools_.stage.transformer();
-  const auto& groups = begin_.groups;
-  const WaitForWork wait_for = [this](const tensor::Work& work) { wait(work); };
-  std::optional<HeadExchange> exchange;
-  if (groups.ulysses != 0) exchange.emplace(group(groups.ulysses), transformer.heads(), wait_for);
-  const bool step_before = request.method == "distrifusion";
-  std::unique_ptr<models::KvStore> store;
-  if (request.num_pipeline_patch > 1) {
-    using Freshness = models::KvStore::Freshness;
-    store = std::make_unique<models::KvStore>(
-        models::KvStore::Shape{
-            .blocks = transformer.attentions(),
-            .batch = images() * branches(),
-            .tokens = text_tokens() + size_.latent_height / patch_size_ * columns_,
-            .heads = exchange ? exchange->own_heads() : transformer.heads(),
-            .head_dim = transformer.head_dim(),
-            .freshness = step_before ? Freshness::step_before : Freshness::newest,
-            .predicts = request.kv == "predict"},
-        tools_.stage.dtype(), tools_.stage.device());
-  }
-  RingAttention::Links links{group(groups.ring), group(step_before ? groups.heads : groups.stage),
-                             wait_for};
-  return std::make_unique<SequenceAttention>(
-      SequenceAttention::Place{begin_.ring.rank, begin_.ring.degree, begin_.ulysses.rank,
-                               begin_.ulysses.degree},
-      std::move(exchange), RingAttention(begin_.ring.rank, std::move(store), std::move(links)));
+  network_ =
+      tools_.stage.network().begin({.begin = begin_,
+                                    .sampler = *sampler_,
+                                    .size = size_,
+                                    .images = images(),
+                                    .branches = branches(),
+                                    .wait = [this](const tensor::Work& work) { wait(work); },
+                                    .group = [this](std::uint32_t id) { return group(id); },
+                                    .tick = [this] { tools_.progress.tick_in(begin_.epoch); }});
 }
 
 std::shared_ptr<tensor::Group> Job::group(std::uint32_t id) const {
@@ -93,16 +67,6 @@ Job::~Job() {
 
 bool Job::guided() const {
   return tools_.stage.spec().has_branches(begin_.request.guidance_scale);
-}
-
-std::int64_t Job::text_tokens() const {
-  return tools_.stage.spec().transformer.joint_tokens(begin_.request.max_sequence_length);
-}
-
-spec::TextShare Job::text_of(int patch, int sequence_rank) const {
-  return spec::text_share(text_tokens(), patch,
-                          {sequence_rank, begin_.ring.degree, begin_.ulysses.degree},
-                          begin_.request.method == "distrifusion");
 }
 
 std::int64_t Job::branches() const {
@@ -178,18 +142,19 @@ wire::RowRange Job::items_of(Place place) const {
 }
 
 void Job::post_receive(Place place) {
-  const auto rows = count_rows(own_rows(place.patch));
-  const auto items = items_of(place);
   const auto options = at::TensorOptions().device(tools_.stage.device());
   Transfer transfer;
   if (first_stage()) {
+    const auto rows = count_rows(own_rows(place.patch));
     transfer.tensor = at::empty({images(), channels_, rows * patch_size_, size_.latent_width},
                                 options.dtype(at::kFloat));
   } else {
-    const auto tokens = own_text(place.patch).size() + rows * columns_;
+    if (const auto size = network_->note_size(network_step(place)); size > 0) {
+      transfer.note = at::empty({size}, options.dtype(at::kByte));
+      transfer.note_work = group(begin_.groups.previous)->receive(transfer.note, 0);
+    }
     transfer.tensor =
-        at::empty({items.end - items.begin, tokens, tools_.stage.transformer().input_width()},
-                  options.dtype(tools_.stage.dtype()));
+        at::empty(network_->input_shape(network_step(place)), options.dtype(tools_.stage.dtype()));
   }
   if (transfer.tensor.numel() > 0)
     transfer.work = group(begin_.groups.previous)->receive(transfer.tensor, 0);
@@ -205,6 +170,26 @@ at::Tensor Job::take_transfer(Place place) {
   auto tensor = std::move(entry->second.tensor);
   inbox_.erase(entry);
   return tensor;
+}
+
+at::Tensor Job::take_hidden(const NetworkStep& step) {
+  if (const auto entry = inbox_.find(step.place);
+      entry != inbox_.end() && entry->second.note.defined()) {
+    wait(entry->second.note_work);
+    network_->take_note(step, entry->second.note);
+  }
+  return take_transfer(step.place);
+}
+
+void Job::send_hidden(const NetworkStep& step, const at::Tensor& hidden) {
+  if (network_->note_size(step) > 0)
+    sends_.push_back(group(begin_.groups.next)->send(network_->note(step), 1));
+  send_on(hidden, true);
+}
+
+CacheUse Job::cache_use() const {
+  const bool counts = first_stage() && sequence_rank() == 0 && begin_.tp.rank == 0;
+  return counts ? network_->cache_use() : CacheUse{};
 }
 
 void Job::prune_sends() {
@@ -254,10 +239,6 @@ void Job::collect_latents(int decoders) {
   wait(work);
   for (const auto& [rows, in] : arrivals)
     scatter_rows(latents_, rows, in);
-}
-
-std::uint64_t Job::kv_bytes() const {
-  return static_cast<std::uint64_t>(attention_->bytes() + (caption_ ? caption_->bytes() : 0));
 }
 
 }  // namespace troupe::actors

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "actors/group_table.h"
+#include "actors/guidance_rescale.h"
+#include "actors/network.h"
 #include "actors/noise.h"
-#include "actors/parallel/sequence_attention.h"
 #include "actors/progress.h"
 #include "actors/rows.h"
 #include "actors/stage.h"
 #include "models/samplers/sampler.h"
-#include "models/spec/text_share.h"
 #include "transport/control/blob_store.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/inspect_messages.h"
@@ -31,7 +31,7 @@ struct TaskResult {
   std::vector<std::string> warnings;
 };
 
-/// One job at one actor: its patches' latents, stale K,V, caption K,V, sampler history and the
+/// One job at one actor: its patches' latents, its network's state, sampler history and the
 /// transfers under way. Every tensor that the job needs is shaped by its BeginJob; nothing is asked
 /// of peers but tensors. Used by the work loop only.
 class Job {
@@ -44,18 +44,13 @@ class Job {
     std::chrono::milliseconds transfer_deadline;
   };
 
-  /// Which micro-step: a patch, or a part of the batch of a whole picture (patch -1).
-  struct Place {
-    int step = 0;
-    int patch = -1;
-    int part = 0;
-    auto operator<=>(const Place&) const = default;
-  };
+  using Place = StepPlace;
 
   /// What the latents begin with, where it is not noise; undefined tensors where it is.
   struct Beginning {
     at::Tensor init_latents;  // float32 [n, C, h, w] of the whole batch
     at::Tensor boundary;      // as assemble_boundary gives it, of this replica's pictures
+    control::BlobBytes init_image = nullptr;  // a PNG, where this actor encodes it
   };
   /// Throws one line when something the request asks for cannot be had (sampler options, memory).
   Job(wire::BeginJob begin, Tools tools, const Beginning& beginning);
@@ -69,7 +64,12 @@ class Job {
   TaskResult micro_step(Place place);
   TaskResult decode();
 
-  std::uint64_t kv_bytes() const;
+  /// What the network keeps from step to step.
+  std::uint64_t kv_bytes() const { return static_cast<std::uint64_t>(network_->bytes()); }
+  /// What the network sent, by kind of layer.
+  std::map<std::string, std::uint64_t> sent_by_layer() const { return network_->sent_by_layer(); }
+  /// What the step cache did, of one rank for all that decide together; nothing at the others.
+  CacheUse cache_use() const;
   double peer_wait_seconds() const { return peer_wait_seconds_; }
   /// When the tasks since the last call waited for peers; past a bound the last wait stands for the
   /// rest.
@@ -88,9 +88,19 @@ class Job {
   struct Transfer {
     at::Tensor tensor;
     tensor::Work work;
+    at::Tensor note;  // undefined where none goes ahead
+    tensor::Work note_work;
   };
   NoiseSource make_noise() const;
   void draw_latents(const at::Tensor& init_latents);
+  /// The job starts from a picture, and has not got beyond its start.
+  bool starts_from_picture() const {
+    return begin_.request.init_image_bytes > 0 && begin_.first_step == 0;
+  }
+  /// At the actor that was given the picture: its latents [1, C, h, w], float32, and drops it.
+  at::Tensor encode_picture();
+  /// Everybody's latents from those that one actor has encoded; the whole replica calls it.
+  void start_from_picture(const at::Tensor& encoded);
   /// [n, C, h, w] that the sampler adds at this step; undefined where it adds none. Steps only go
   /// forward. A job that is taken up again draws what came before, too, and drops it.
   at::Tensor step_noise(int step);
@@ -101,15 +111,9 @@ class Job {
   /// A negative branch is computed beside the positive one.
   bool guided() const;
   std::int64_t branches() const;
-  /// Text tokens that are part of the sequence; 0 where the text is cross-attended to.
-  std::int64_t text_tokens() const;
-  /// Those of them that a rank computes in a micro-step.
-  spec::TextShare text_of(int patch, int sequence_rank) const;
-  spec::TextShare own_text(int patch) const { return text_of(patch, sequence_rank()); }
   int sequence_rank() const {
     return begin_.ring.rank * begin_.ulysses.degree + begin_.ulysses.rank;
   }
-  int sequence_degree() const { return begin_.ring.degree * begin_.ulysses.degree; }
   /// Own rows of a micro-step, or with patch -1 of the whole picture.
   RowRuns own_rows(int patch) const { return rows_of(begin_.micro_steps, patch, sequence_rank()); }
   at::Tensor rows_view(const at::Tensor& latents, models::TokenRows rows) const;
@@ -124,31 +128,37 @@ class Job {
   /// Waits a second at most; false when the operation is still under way then.
   static bool wait_slice(const tensor::Work& work, tensor::Deadline last);
   at::Tensor take_transfer(Place place);
+  /// Receives the network's hidden states, and what the stage before tells ahead of them.
+  at::Tensor take_hidden(const NetworkStep& step);
+  void send_hidden(const NetworkStep& step, const at::Tensor& hidden);
   void prune_sends();
   void keep_caption(const models::Caption& caption, const at::Tensor& lengths);
-  std::unique_ptr<SequenceAttention> make_attention();
   /// Batch items (branches × pictures) that a micro-step computes.
   wire::RowRange items_of(Place place) const;
-  /// The text of those batch items.
-  std::shared_ptr<const models::CaptionCache> caption_of(wire::RowRange items) const;
+  NetworkStep network_step(Place place) const;
   /// The step takes the whole picture at once, not patch by patch.
   bool is_whole(int step) const;
   /// It does so after the warm-up, from an empty K,V store.
   bool is_refill(int step) const;
   /// Takes what the last stage sent of the step before.
   void take_latents(Place place);
-  at::Tensor embed_patch(Place place, const RowRuns& rows);
-  at::Tensor run_blocks(at::Tensor hidden, Place place);
-  at::Tensor project(const at::Tensor& hidden, const RowRuns& rows) const;
+  /// Own rows of the latents as the network takes them.
+  at::Tensor network_input(Place place, const RowRuns& rows);
   /// All items' prediction once the last part of the batch is here, undefined before.
   at::Tensor join_parts(at::Tensor prediction, Place place);
-  at::Tensor guide(at::Tensor prediction);
+  at::Tensor guide(at::Tensor prediction, Place place);
+  at::Tensor rescale(const at::Tensor& guided, const at::Tensor& text, Place place);
+  /// At the last stage, at the end: how many calls of each picture, branches together, its step
+  /// cache has left out.
+  void count_skips();
   void sample(int step, int patch, const at::Tensor& prediction);
   /// Brings the latents of all rows to the first `decoders` members of the rows group. Every member
   /// that holds latents or is one of them calls it.
   void collect_latents(int decoders);
   /// Pictures [n, 3, H, W] at the first decoder, undefined at the others.
   at::Tensor decode_together();
+  /// Videos, one by one and frame by frame (video_task.cpp).
+  TaskResult decode_videos();
   void send_on(const at::Tensor& out, bool needed);
   std::string place_text(Place place) const;
   void require_finite(const at::Tensor& values, const std::string& what) const;
@@ -167,9 +177,10 @@ class Job {
   wire::BeginJob begin_;
   Tools tools_;
   std::unique_ptr<models::Sampler> sampler_;
+  control::BlobBytes init_image_;
+  std::unique_ptr<GuidanceRescale> rescale_;
   models::PictureSize size_;
   std::int64_t patch_size_;
-  std::int64_t columns_;
   std::int64_t channels_;
   at::Tensor
       latents_;  // [n, C, h, w] float32; at first and last stage own rows count, at decoders all
@@ -177,12 +188,9 @@ class Job {
   at::Tensor step_noise_;             // of step noise_step_, or of the last one that needed it
   int noise_step_ = -1;
   std::vector<models::SamplerState> sampler_states_;  // one a micro-step, at the last stage
-  std::shared_ptr<const models::CaptionCache> caption_;
-  std::unique_ptr<SequenceAttention> attention_;
-  std::unique_ptr<models::TensorParallelPort> sums_;
-  std::unique_ptr<models::StepCondition> condition_;
-  std::pair<int, wire::RowRange> condition_of_{-1, {}};  // its step and batch items
+  std::unique_ptr<JobNetwork> network_;
   std::vector<at::Tensor> predicted_parts_;
+  std::vector<std::int64_t> skipped_calls_;  // by picture; empty without a step cache
   std::map<Place, Transfer> inbox_;
   std::vector<tensor::Work> sends_;
   std::vector<control::BlobId> published_;  // nobody needs them after the job

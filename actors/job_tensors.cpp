@@ -15,13 +15,8 @@ std::vector<std::pair<std::string, at::Tensor>> Job::tensors() const {
                          history[i]);
     }
   }
-  if (const auto* store = attention_ ? attention_->store() : nullptr) {
-    for (int block = store->shape().blocks.begin; block < store->shape().blocks.end; ++block) {
-      const auto kv = store->newest(block);
-      named.emplace_back("keys " + std::to_string(block), kv.select(2, 0));
-      named.emplace_back("values " + std::to_string(block), kv.select(2, 1));
-    }
-  }
+  for (auto& [name, tensor] : network_->tensors())
+    named.emplace_back(std::move(name), std::move(tensor));
   for (const auto& [place, transfer] : inbox_) {
     if (!transfer.work.done()) continue;  // it is being written to
     std::string name = "received step " + std::to_string(place.step);

@@ -5,29 +5,39 @@
 #include <stdexcept>
 
 #include "actors/job.h"
-#include "actors/live_attention.h"
 
 namespace troupe::actors {
 
 TaskResult Job::micro_step(Place place) {
   const auto rows = own_rows(place.patch);
-  at::Tensor hidden = first_stage() ? embed_patch(place, rows) : take_transfer(place);
-  hidden = run_blocks(std::move(hidden), place);
+  const auto step = network_step(place);
+  at::Tensor hidden =
+      first_stage() ? network_->embed(step, network_input(place, rows)) : take_hidden(step);
+  hidden = network_->run(step, std::move(hidden));
   if (std::exchange(poisoned_, false)) hidden.flatten().slice(0, 0, 1).fill_(NAN);
   if (!last_stage()) {
     require_finite(hidden, "hidden state at " + place_text(place));
-    send_on(hidden, true);
+    send_hidden(step, hidden);
     return {};
   }
-  auto prediction = project(hidden.slice(1, own_text(place.patch).size()), rows);
+  auto prediction = network_->project(step, hidden);
   require_finite(prediction, "prediction at " + place_text(place));
   prediction = join_parts(std::move(prediction), place);
   if (!prediction.defined()) return {};
-  sample(place.step, place.patch, guide(std::move(prediction)));
+  sample(place.step, place.patch, guide(std::move(prediction), place));
+  if (step.last && (place.patch < 0 || place.patch + 1 == std::ssize(begin_.micro_steps)))
+    count_skips();
   const bool needed = begin_.stage.degree > 1 && place.step + 1 < begin_.request.steps;
   send_on(needed ? gather_rows(latents_, rows).clone(at::MemoryFormat::Contiguous) : at::Tensor(),
           needed);
   return {.blobs = step_blobs(place.step, place.patch), .warnings = {}};
+}
+
+NetworkStep Job::network_step(Place place) const {
+  return {.place = place,
+          .items = items_of(place),
+          .refill = is_refill(place.step),
+          .last = place.step + 1 == begin_.request.steps};
 }
 
 at::Tensor Job::join_parts(at::Tensor prediction, Place place) {
@@ -63,73 +73,16 @@ void Job::take_latents(Place place) {
   }
 }
 
-at::Tensor Job::embed_patch(Place place, const RowRuns& rows) {
-  const int step = place.step;
+at::Tensor Job::network_input(Place place, const RowRuns& rows) {
   take_latents(place);
   const auto items = items_of(place);
-  const auto& transformer = tools_.stage.transformer();
-  std::vector<at::Tensor> tokens;
-  if (const auto text = own_text(place.patch); text.size() > 0)
-    tokens.push_back(transformer.embed_text(*caption_of(items), text.begin, text.end));
-  for (const auto& run : rows) {
-    auto input =
-        sampler_->scale_model_input(rows_view(latents_, run), step).to(tools_.stage.dtype());
-    if (branches() == 2) input = at::cat({input, input});
-    input = input.slice(0, items.begin, items.end);
-    tokens.push_back(transformer.embed(input, size_, run));
-  }
-  if (tokens.size() == 1) return tokens.front();
-  if (!tokens.empty()) return at::cat(tokens, 1);
-  return at::empty({items.end - items.begin, 0, transformer.hidden_width()},
-                   at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device()));
+  auto input =
+      sampler_->scale_model_input(gather_rows(latents_, rows), place.step).to(tools_.stage.dtype());
+  if (branches() == 2) input = at::cat({input, input});
+  return input.slice(0, items.begin, items.end);
 }
 
-at::Tensor Job::run_blocks(at::Tensor hidden, Place place) {
-  const auto& transformer = tools_.stage.transformer();
-  const auto items = items_of(place);
-  const auto caption = caption_of(items);
-  if (condition_of_ != std::pair{place.step, items}) {
-    condition_ = transformer.condition(
-        {sampler_->timestep(place.step), begin_.request.guidance_scale, size_}, *caption);
-    condition_of_ = {place.step, items};
-  }
-  std::vector<models::TokenRuns> tokens;
-  for (int rank = 0; rank < sequence_degree(); ++rank) {
-    const auto text = text_of(place.patch, rank);
-    const auto rows = rows_of(begin_.micro_steps, place.patch, rank);
-    tokens.push_back(tokens_of(rows, columns_, text_tokens(), {text.begin, text.end}));
-  }
-  if (is_refill(place.step) && place.part == 0) attention_->forget();
-  attention_->begin(tokens, place.step, place.patch < 0, place.step + 1 == begin_.request.steps,
-                    items.begin, text_tokens());
-  LiveAttention attention(*attention_, [this] { tools_.progress.tick_in(begin_.epoch); });
-  const auto text = own_text(place.patch);
-  const models::CallTokens call{size_, own_rows(place.patch), text.begin, text.end};
-  return transformer.run_blocks(std::move(hidden), call, *condition_, *caption, attention, *sums_);
-}
-
-std::shared_ptr<const models::CaptionCache> Job::caption_of(wire::RowRange items) const {
-  if (!caption_) throw std::logic_error("[actor] a micro-step came before the text");
-  if (items.end - items.begin == caption_->batch()) return caption_;
-  return caption_->items(items.begin, items.end);
-}
-
-at::Tensor Job::project(const at::Tensor& hidden, const RowRuns& rows) const {
-  std::vector<at::Tensor> parts;
-  std::int64_t offset = 0;
-  for (const auto& run : rows) {
-    const auto count = (run.end - run.begin) * columns_;
-    const auto part = hidden.slice(1, offset, offset + count);
-    parts.push_back(
-        tools_.stage.transformer().project(part, *condition_, size_, run).to(at::kFloat));
-    offset += count;
-  }
-  if (parts.size() == 1) return parts.front();
-  if (!parts.empty()) return at::cat(parts, 2);
-  return at::empty({images() * branches(), channels_, 0, size_.latent_width}, latents_.options());
-}
-
-at::Tensor Job::guide(at::Tensor prediction) {
+at::Tensor Job::guide(at::Tensor prediction, Place place) {
   const double scale = begin_.request.guidance_scale;
   if (!guided()) return prediction;
   at::Tensor negative;
@@ -145,7 +98,51 @@ at::Tensor Job::guide(at::Tensor prediction) {
     negative = both[0];
     positive = both[1];
   }
-  return negative + scale * (positive - negative);
+  const auto guided = negative + scale * (positive - negative);
+  return begin_.request.guidance_rescale > 0 ? rescale(guided, positive, place) : guided;
+}
+
+at::Tensor Job::rescale(const at::Tensor& guided, const at::Tensor& text, Place place) {
+  const bool one_patch = tools_.stage.spec().transformer.unet() != nullptr;
+  const bool step_before = begin_.request.method == "distrifusion" && !one_patch;
+  const auto waves = static_cast<std::int64_t>(begin_.micro_steps.size());
+  const std::int64_t side_by_side = step_before ? begin_.ring.degree : 1;
+  if (!rescale_) {
+    const auto sum = [this](at::Tensor& moments) {
+      const auto members = group(begin_.groups.stage);
+      if (!members) return;
+      if (begin_.tp.rank != 0) moments.zero_();  // its rows are those of tp rank 0
+      auto there = moments.to(tools_.stage.device());
+      wait(members->all_reduce(there, tensor::ReduceOp::sum));
+      moments = there.to(at::kCPU);
+    };
+    rescale_ = std::make_unique<GuidanceRescale>(
+        begin_.request.guidance_rescale,
+        GuidanceRescale::Shape{one_patch ? 1 : waves * side_by_side, images(), step_before}, sum);
+  }
+  std::vector<GuidanceRescale::Cut> cuts;
+  for (int micro = 0; micro < static_cast<int>(waves); ++micro) {
+    if (place.patch >= 0 && micro != place.patch) continue;
+    const std::int64_t patch =
+        one_patch ? 0 : micro * side_by_side + (step_before ? begin_.ring.rank : 0);
+    const auto rows = count_rows(own_rows(micro)) * patch_size_;
+    if (rows > 0) cuts.push_back({patch, rows});
+  }
+  return rescale_->apply(place.step, place.patch < 0, guided, text, cuts);
+}
+
+void Job::count_skips() {
+  const auto use = network_->cache_use();
+  if (use.skipped.empty()) return;
+  auto counts = at::tensor(use.skipped, at::kLong).view({branches(), images()}).sum(0);
+  if (begin_.cfg.degree == 2) {
+    counts = counts.to(tools_.stage.device());
+    std::vector<at::Tensor> both{at::empty_like(counts), at::empty_like(counts)};
+    wait(group(begin_.groups.cfg)->all_gather(both, counts));
+    counts = (both[0] + both[1]).to(at::kCPU);
+  }
+  const auto* count = counts.const_data_ptr<std::int64_t>();
+  skipped_calls_.assign(count, count + counts.numel());
 }
 
 void Job::sample(int step, int patch, const at::Tensor& prediction) {
@@ -158,7 +155,8 @@ void Job::sample(int step, int patch, const at::Tensor& prediction) {
       auto target = rows_view(latents_, run);
       const auto out = prediction.slice(2, offset, offset + count);
       auto& state = sampler_states_[micro];
-      const bool clean = begin_.request.steps == 1 && tools_.stage.spec().one_step_is_clean;
+      const bool clean =
+          begin_.request.steps + begin_.skipped_steps == 1 && tools_.stage.spec().one_step_is_clean;
       const auto own_noise = noise.defined() ? rows_view(noise, run) : noise;
       target.copy_(clean ? sampler_->clean(state, step, out, target, own_noise)
                          : sampler_->step(state, step, out, target, own_noise));

@@ -12,7 +12,13 @@ NoiseSource::NoiseSource(std::uint64_t seed, std::vector<std::int64_t> shape,
       draw_type_(draw_type) {}
 
 at::Tensor NoiseSource::draw() {
-  return at::randn(shape_, generator_, at::TensorOptions().dtype(draw_type_)).to(at::kFloat);
+  return draw(shape_.front());
+}
+
+at::Tensor NoiseSource::draw(std::int64_t pictures) {
+  auto shape = shape_;
+  shape.front() = pictures;
+  return at::randn(shape, generator_, at::TensorOptions().dtype(draw_type_)).to(at::kFloat);
 }
 
 }  // namespace troupe::actors

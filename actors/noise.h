@@ -17,6 +17,8 @@ class NoiseSource {
 
   /// The next one, float32.
   at::Tensor draw();
+  /// The next one of so many pictures.
+  at::Tensor draw(std::int64_t pictures);
 
  private:
   at::Generator generator_;

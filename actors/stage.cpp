@@ -12,6 +12,7 @@
 #include "models/text/clean_caption.h"
 #include "models/text/clip_text_model.h"
 #include "models/text/clip_tokenizer.h"
+#include "models/text/mend_prompt.h"
 #include "models/text/t5_encoder.h"
 #include "models/text/tokenizer.h"
 #include "models/text/unicode.h"
@@ -19,9 +20,15 @@
 namespace troupe::actors {
 namespace {
 
-std::vector<std::string> prepared(const std::vector<std::string>& prompts, bool clean_caption) {
+std::vector<std::string> prepared(const spec::ModelSpec& spec,
+                                  const std::vector<std::string>& prompts, bool clean_caption) {
   std::vector<std::string> captions;
-  if (clean_caption) {
+  if (spec.mends_prompts) {
+    for (const auto& prompt : prompts)
+      captions.push_back(models::mend_prompt(prompt));
+  } else if (!spec.pixart_customs) {
+    captions = prompts;
+  } else if (clean_caption) {
     const models::CaptionCleaner cleaner;
     for (const auto& prompt : prompts)
       captions.push_back(cleaner.clean(prompt));
@@ -47,15 +54,20 @@ Stage::Stage(const wire::LoadStage& load, at::Device device, const Tick& tick)
       dtype_(compute_type(load.dtype)),
       device_(device) {
   check_unchanged();
-  const models::StagePart part{.blocks = {load.first_block, load.last_block},
-                               .embeds = load.embeds,
-                               .projects = load.projects,
-                               .shard = {load.tp_rank, load.tp_degree}};
-  transformer_ = models::load_transformer(spec_, part, dtype_, device_, tick);
-  weight_bytes_ = static_cast<std::uint64_t>(transformer_->bytes());
+  std::vector<models::LoraChoice> choices;
+  for (const auto& lora : load_.loras)
+    choices.push_back({lora.lora.path, lora.lora.scale});
+  loras_ = models::LoraWeights(choices, spec_);
+  network_ = load_network(spec_, load_, loras_, dtype_, device_, tick);
+  weight_bytes_ = static_cast<std::uint64_t>(network_->bytes());
 }
 
 void Stage::check_unchanged() const {
+  for (const auto& [lora, known] : load_.loras) {
+    if (known != 0 && spec::file_fingerprint(lora.path) != known)
+      throw std::runtime_error("[actor] " + lora.path +
+                               ": it has changed since the job was accepted: submit it again");
+  }
   if (load_.fingerprint == 0 || spec::fingerprint(load_.model) == load_.fingerprint) return;
   throw std::runtime_error("[actor] " + load_.model +
                            ": its files have changed since the job was accepted: submit it again");
@@ -68,13 +80,14 @@ models::EncoderOutput Stage::encode(const spec::TextEncoderSpec& encoder,
   out.tokens = encoder.tokens > 0 ? encoder.tokens : max_length;
   if (encoder.absent) return out;
   const auto count = [&](int, int) { tick(); };
-  const models::WeightStore weights(encoder.weights);
+  models::WeightStore weights(encoder.weights);
+  loras_.adapt(weights, encoder.component);
   models::Tokenized tokens;
   if (const auto* clip = std::get_if<spec::ClipSpec>(&encoder.config)) {
     tokens = models::ClipTokenizer::load(encoder.tokenizer.folder).tokenize(prompts, out.tokens);
     const models::ClipTextModel model(*clip, weights, dtype_, device_);
     const auto states = model.encode(models::text_batch(tokens).ids, 1, count);
-    out.states = states.hidden;
+    out.states = encoder.use == spec::TextUse::states ? states.last : states.hidden;
     out.pooled = states.pooled;
   } else if (const auto* bert = std::get_if<spec::BertSpec>(&encoder.config)) {
     tokens = models::BertTokenizer::load(encoder.tokenizer.folder).tokenize(prompts, out.tokens);
@@ -85,8 +98,9 @@ models::EncoderOutput Stage::encode(const spec::TextEncoderSpec& encoder,
     tokens = models::Tokenizer::load(encoder.tokenizer).tokenize(prompts, out.tokens);
     const auto batch = models::text_batch(tokens);
     const models::T5Encoder model(std::get<spec::T5Spec>(encoder.config), weights, dtype_, device_);
-    if (encoder.use == spec::TextUse::masked_states) {
-      // Padding past the longest prompt is masked everywhere, so it is not computed at all.
+    if (encoder.use == spec::TextUse::masked_states ||
+        encoder.use == spec::TextUse::zeroed_states) {
+      // Nobody sees what padding past the longest prompt becomes, so it is not computed at all.
       const auto longest = *std::max_element(tokens.lengths.begin(), tokens.lengths.end());
       out.states =
           model.encode(batch.ids.slice(1, 0, longest), batch.mask.slice(1, 0, longest), count);
@@ -103,13 +117,13 @@ models::EncoderOutput Stage::encode(const spec::TextEncoderSpec& encoder,
 
 EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length,
                                bool clean_caption, const Tick& tick) const {
-  const auto captions = spec_.pixart_customs ? prepared(prompts, clean_caption) : prompts;
+  const auto captions = prepared(spec_, prompts, clean_caption);
   EncodedText text;
   std::vector<models::EncoderOutput> states;
   check_unchanged();
   for (const auto& encoder : spec_.text_encoders)
     states.push_back(encode(encoder, captions, max_length, text.cut, tick));
-  text.caption = transformer_->project_caption(states);
+  text.caption = network_->project_caption(states);
   const auto all = spec_.transformer.caption_tokens(max_length);
   text.lengths = spec_.transformer.pads_text
                      ? at::full({static_cast<std::int64_t>(prompts.size())}, all, at::kLong)
@@ -117,6 +131,19 @@ EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_
   auto& projected = text.caption.states;
   projected = at::constant_pad_nd(projected, {0, 0, 0, all - projected.size(1)});
   return text;
+}
+
+at::Tensor Stage::encode_picture(const at::Tensor& picture, const at::Tensor& noise, bool tiled,
+                                 const Tick& tick) const {
+  check_unchanged();
+  const models::WeightStore weights(spec_.vae_weights);
+  const models::AutoencoderKL vae(spec_.vae, weights,
+                                  models::AutoencoderKL::decode_dtype(spec_.vae, dtype_), device_,
+                                  {spec::VaeHalf::encoder});
+  const auto count = [&](int, int) { tick(); };
+  const auto input = picture.to(vae.options());
+  const auto found = tiled ? vae.encode_tiled(input, count) : vae.encode(input, count);
+  return vae.scaled(found.sample(noise.to(vae.options()))).to(at::kFloat);
 }
 
 const models::AutoencoderKL& Stage::vae() {
@@ -127,6 +154,25 @@ const models::AutoencoderKL& Stage::vae() {
         spec_.vae, weights, models::AutoencoderKL::decode_dtype(spec_.vae, dtype_), device_);
   }
   return *vae_;
+}
+
+const models::AutoencoderKLWan& Stage::video_vae() {
+  if (!video_vae_) {
+    check_unchanged();
+    const models::WeightStore weights(spec_.vae_weights);
+    video_vae_ =
+        std::make_unique<models::AutoencoderKLWan>(spec_.video_vae.value(), weights, device_);
+  }
+  return *video_vae_;
+}
+
+at::Tensor Stage::rough_picture(const at::Tensor& latents, int num_frames, const Tick& tick) {
+  const auto rows = latents.size(2) / spec_.latent_frames(num_frames);
+  const auto first = latents.slice(0, 0, 1).slice(2, 0, rows);
+  const auto small = at::avg_pool2d(first, {4, 4}, {4, 4}, {0, 0}, /*ceil_mode=*/true,
+                                    /*count_include_pad=*/false);
+  if (spec_.makes_videos()) return video_vae().decode(small, 1, tick);
+  return vae().decode(small, [&](int, int) { tick(); });
 }
 
 }  // namespace troupe::actors

@@ -5,9 +5,10 @@
 #include <functional>
 #include <memory>
 
-#include "models/dit/diffusion_transformer.h"
+#include "actors/network.h"
 #include "models/spec/model_spec.h"
 #include "models/vae/autoencoder_kl.h"
+#include "models/vae/autoencoder_kl_wan.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::actors {
@@ -32,7 +33,7 @@ class Stage {
   Stage(const wire::LoadStage& load, at::Device device, const Tick& tick = {});
 
   const spec::ModelSpec& spec() const { return spec_; }
-  const models::DiffusionTransformer& transformer() const { return *transformer_; }
+  const Network& network() const { return *network_; }
   at::ScalarType dtype() const { return dtype_; }
   at::Device device() const { return device_; }
   int blocks() const { return load_.last_block - load_.first_block; }
@@ -42,25 +43,37 @@ class Stage {
   /// Tokenizes and encodes with all of the folder's text encoders, one after the other; their
   /// weights are gone from memory when it returns. States are padded to the caption's tokens and
   /// already projected. With PixArt's customs prompts are stripped and in lower case first, or with
-  /// `clean_caption` cleaned as models::CaptionCleaner does.
+  /// `clean_caption` cleaned as models::CaptionCleaner does; with Wan's they are mended.
   EncodedText encode_text(const std::vector<std::string>& prompts, int max_length,
                           bool clean_caption, const Tick& tick) const;
+  /// A picture [1, 3, H, W] in [-1, 1] to latents as a sampler takes them, float32
+  /// [1, C, H / f, W / f]: a sample of the encoder's distribution by `noise`, of the latents'
+  /// shape. The encoder's weights are gone from memory when it returns.
+  at::Tensor encode_picture(const at::Tensor& picture, const at::Tensor& noise, bool tiled,
+                            const Tick& tick) const;
   /// Loaded when it is first asked for; it stays.
   const models::AutoencoderKL& vae();
+  /// Of a model of videos.
+  const models::AutoencoderKLWan& video_vae();
+  /// The first picture of latents [n, C, h, w], or its first frame, shrunk four-fold before the
+  /// decoder, which costs a sixteenth: [1, 3, about H / 4, about W / 4].
+  at::Tensor rough_picture(const at::Tensor& latents, int num_frames, const Tick& tick);
 
  private:
   models::EncoderOutput encode(const spec::TextEncoderSpec& encoder,
                                const std::vector<std::string>& prompts, int max_length,
                                std::vector<std::string>& cut, const Tick& tick) const;
-  /// The text encoders and the decoder must be read from the folder that the transformer came from.
+  /// Text encoders, decoder and LoRAs must be those of when the job was planned.
   void check_unchanged() const;
 
   wire::LoadStage load_;
   spec::ModelSpec spec_;
   at::ScalarType dtype_;
   at::Device device_;
-  std::unique_ptr<models::DiffusionTransformer> transformer_;
+  models::LoraWeights loras_;
+  std::unique_ptr<Network> network_;
   std::unique_ptr<models::AutoencoderKL> vae_;
+  std::unique_ptr<models::AutoencoderKLWan> video_vae_;
   std::uint64_t weight_bytes_ = 0;
 };
 

@@ -95,9 +95,14 @@ TaskResult Job::encode_text() {
   const auto& facts = tools_.stage.spec().transformer;
   EncodedText text;
   std::vector<std::string> warnings;
+  const auto picture = encode_picture();  // while another encodes the text, most often
   if (begin_.caption_rank == begin_.caption_root) {
     text = encode_rows(tools_.stage, prompts, request,
                        [this] { tools_.progress.tick_in(begin_.epoch); });
+    if (guided() && tools_.stage.spec().zero_negative && request.negative_prompt.empty()) {
+      for (auto* states : {&text.caption.states, &text.caption.pooled})
+        if (states->defined()) states->slice(0, 0, images()).zero_();
+    }
     require_finite(text.caption.states, "encoded text");
     warnings = cut_warnings(begin_, text.cut, guided());
   } else {
@@ -121,6 +126,7 @@ TaskResult Job::encode_text() {
     text.lengths = lengths.to(at::kCPU);
   }
   keep_caption(text.caption, text.lengths);
+  start_from_picture(picture);
   return {.blobs = {}, .warnings = std::move(warnings)};
 }
 
@@ -139,7 +145,7 @@ void Job::keep_caption(const models::Caption& caption, const at::Tensor& lengths
                         .unsqueeze(0)
                         .lt(own_lengths.unsqueeze(1))
                         .to(own.states.device());
-  caption_ = tools_.stage.transformer().cache_caption(own, mask);
+  network_->keep_text(own, mask);
 }
 
 }  // namespace troupe::actors

@@ -105,13 +105,12 @@ void Worker::load(const wire::Header& header, const wire::LoadStage& load) {
 
 void Worker::connect(const wire::Header& header, const wire::ConnectGroups& connect) {
   const auto start = Clock::now();
-  const auto backend = tensor::backend_from(connect.backend);
-  const auto door = tools_.doors.find(backend);
-  if (door == tools_.doors.end())
-    throw std::runtime_error("[actor] no door to tensor backend " + connect.backend);
   const auto deadline = tensor::within(std::chrono::milliseconds(connect.deadline_ms));
   tools_.progress.tick_in(connect.epoch);
   for (const auto& group : connect.groups) {
+    const auto door = tools_.doors.find(tensor::backend_from(group.backend));
+    if (door == tools_.doors.end())
+      throw std::runtime_error("[actor] no door to tensor backend " + group.backend);
     const auto name = group.name + epoch_suffix(connect.epoch);
     tools_.groups.add(connect.epoch, group.id,
                       door->second->connect(name, group.rank, group.addresses, deadline));
@@ -132,14 +131,26 @@ at::Tensor Worker::fetch_init_latents(const wire::BeginJob& begin) {
   const auto scale = spec.vae.scale_factor();
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
-  auto latents = at::empty(
-      {pictures, spec.transformer.in_channels, request.height / scale, request.width / scale});
+  auto latents = at::empty({pictures, spec.transformer.in_channels,
+                            spec.latent_frames(request.num_frames) * request.height / scale,
+                            request.width / scale});
   if (latents.nbytes() != blob.bytes->size()) {
     throw std::invalid_argument("[actor] init latents have " + std::to_string(blob.bytes->size()) +
                                 " bytes, " + std::to_string(latents.nbytes()) + " are needed");
   }
   std::copy(blob.bytes->begin(), blob.bytes->end(), static_cast<char*>(latents.data_ptr()));
   return latents;
+}
+
+control::BlobBytes Worker::fetch_init_image(const wire::BeginJob& begin) {
+  const auto& request = begin.request;
+  if (request.init_image_bytes == 0 || begin.first_step > 0 ||
+      begin.caption_rank != begin.image_root)
+    return nullptr;
+  auto blob = tools_.fetch_blob(request.init_image_blob, request.init_image_bytes,
+                                tools_.transfer_deadline);
+  if (!blob) throw std::runtime_error("[actor] init image did not arrive: " + blob.failure.what);
+  return blob.bytes;
 }
 
 at::Tensor Worker::fetch_boundary(const wire::BeginJob& begin) {
@@ -149,9 +160,10 @@ at::Tensor Worker::fetch_boundary(const wire::BeginJob& begin) {
   const auto& stage = *stages_.at(begin.deployment);
   const auto scale = stage.spec().vae.scale_factor();
   const BoundaryShape shape{.channels = stage.spec().transformer.in_channels,
-                            .latent_height = begin.request.height / scale,
+                            .latent_height = stage.spec().latent_frames(begin.request.num_frames) *
+                                             begin.request.height / scale,
                             .latent_width = begin.request.width / scale,
-                            .patch_size = stage.transformer().patch_size()};
+                            .patch_size = stage.spec().transformer.patch_size};
   return assemble_boundary(begin, shape, [this](const wire::BlobRef& piece) {
     tools_.progress.tick();
     return tools_.fetch_blob(piece.id, piece.bytes, kBoundaryDeadline);
@@ -176,7 +188,8 @@ void Worker::begin(const wire::BeginJob& begin) {
     });
     Job::Tools tools{*stage->second, tools_.groups, tools_.progress, tools_.blobs,
                      tools_.transfer_deadline};
-    const Job::Beginning beginning{fetch_init_latents(begin), fetch_boundary(begin)};
+    const Job::Beginning beginning{fetch_init_latents(begin), fetch_boundary(begin),
+                                   fetch_init_image(begin)};
     running.job = std::make_unique<Job>(begin, tools, beginning);
     running.whole_step = running.newest_step = begin.first_step - 1;
     jobs_[begin.job] = std::move(running);
@@ -310,6 +323,10 @@ void Worker::end(const wire::Header& header, const wire::EndJob& end) {
         now.bytes_received - running->second.counters_before.bytes_received;
     stats.weight_bytes = stages_.at(job.begin().deployment)->weight_bytes();
     stats.kv_bytes = job.kv_bytes();
+    stats.sent_by_layer = job.sent_by_layer();
+    auto cache = job.cache_use();
+    stats.cache_calls = static_cast<std::uint64_t>(cache.calls) * cache.skipped.size();
+    stats.cache_skips = std::move(cache.skipped_by_step);
     stats.peak_memory_bytes = peak_memory_bytes();
     jobs_.erase(running);
   }

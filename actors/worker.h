@@ -88,6 +88,7 @@ class Worker {
                       const std::exception& error);
   at::Tensor fetch_init_latents(const wire::BeginJob& begin);
   at::Tensor fetch_boundary(const wire::BeginJob& begin);
+  control::BlobBytes fetch_init_image(const wire::BeginJob& begin);
 
   template <class M>
   void reply(const wire::Header& request, M message) {

@@ -12,17 +12,18 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/demo_jobs.h"
 #include "controller/cluster/cluster.h"
-#include "troupe/client.h"
 
 namespace {
 
+using namespace troupe::bench;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::minutes kDeadline{10};
 
 struct Options {
-  std::string model = TROUPE_SOURCE_DIR "/examples/demo/model";
+  std::string model = kDemoModel;
   std::string actor_program;
   int jobs = 8;
   int pp = 2;
@@ -46,23 +47,9 @@ struct Timing {
   std::map<int, double> busy;  // by rank, seconds
 };
 
-template <class T>
-T take(troupe::Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().what);
-  return std::move(result.value());
-}
-
 troupe::Submission submission(const Options& options, const Kind& kind, int seed) {
-  troupe::Submission submission;
-  auto& request = submission.request;
-  request.prompts = {"a red circle above a blue square on a white background"};
-  request.height = request.width = options.size;
-  request.steps = options.steps;
-  request.guidance_scale = kind.guidance;
-  request.seed = static_cast<std::uint64_t>(seed);
-  if (kind.patches > 1) request.method = "pipefusion";
-  request.num_pipeline_patch = kind.patches;
-  submission.parallelism.pp = options.pp;
+  auto submission = picture_job(options.size, options.steps, kind.guidance, kind.patches, seed,
+                                {.dp = 1, .cfg = 1, .pp = options.pp});
   submission.parallelism.vae = options.vae;
   submission.parallelism.stages = options.stages;
   return submission;

@@ -1,148 +1,117 @@
 #include "troupe/client.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <thread>
 
+#include "client/conversation.h"
 #include "client/convert.h"
-#include "client/job_follower.h"
+#include "client/init_image.h"
 #include "client/link.h"
+#include "transport/wire/host_messages.h"
 #include "troupe/actor.h"
 
 namespace troupe {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kAnswerDeadline = std::chrono::seconds(30);
 constexpr milliseconds kUploadDeadline = std::chrono::minutes(10);
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 365);
+/// How long a controller that is gone may take to come back, and how often one looks for it.
+constexpr std::chrono::seconds kComeBack{60};
+constexpr milliseconds kOpenDeadline{2000};
+constexpr milliseconds kTryAgain{50};
 
 Error called_from_callback(const std::string& call) {
   return {"bad_request", "[client] " + call + " would wait for itself inside a progress callback"};
 }
 
-std::string seconds_text(milliseconds time) {
-  std::string text = std::to_string(time.count() / 1000.0);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
-}
-
 }  // namespace
 
+/// A conversation with the controller, and where there is a journal, the next one with the
+/// controller that comes after it.
 struct Client::Impl {
-  struct Ending {
-    std::optional<Result<JobResult>> result;
-    int waiters = 0;
-  };
+  using Talk = std::shared_ptr<client::Conversation>;
 
+  std::string endpoint;
+  std::string keys;
   std::mutex mutex;
-  std::condition_variable changed;
-  std::map<std::uint64_t, Ending>
-      endings;  // of jobs that are followed, or ended and not yet asked for
-  std::map<std::uint64_t, std::shared_ptr<client::JobFollower>> followers;  // link's thread
-  std::map<std::uint64_t, control::BlobId> uploads;                         // link's thread
-  std::unique_ptr<client::Link> link;  // last: its thread ends before the rest goes
+  Talk current;
+  std::vector<Talk> past;  // callbacks of theirs may still be running
+  std::map<std::uint64_t, OnProgress> watching;
+  std::optional<std::chrono::steady_clock::time_point> give_up_at;  // while there is none
+  std::optional<Error> gone;                                        // it will not come back
+  std::timed_mutex reviving;
 
-  static std::unique_ptr<Impl> open(const std::string& endpoint, milliseconds timeout,
-                                    const std::string& keys, Error& error);
-  void follow(std::uint64_t job, OnProgress on_progress);
-  void attach(std::uint64_t job, bool ask, const OnProgress& on_progress);
-  void end(std::uint64_t job, Result<JobResult> result);
-  void lose(const Error& error);
-  Result<JobResult> await(std::uint64_t job, milliseconds timeout,
-                          std::chrono::steady_clock::time_point until);
+  Talk talk() {
+    std::lock_guard lock(mutex);
+    return current;
+  }
+  client::Link& link() { return talk()->link(); }
+  bool can_revive(const Talk& lost, const Error& error) {
+    return error.code == "lost" && !lost->link().journal().empty();
+  }
+  void say_lost(std::uint64_t job, const Error& error);
+  std::optional<Error> revive(const Talk& lost, const Error& error,
+                              std::chrono::steady_clock::time_point until);
 };
 
-std::unique_ptr<Client::Impl> Client::Impl::open(const std::string& endpoint, milliseconds timeout,
-                                                 const std::string& keys, Error& error) {
-  auto impl = std::make_unique<Impl>();
-  Impl* self = impl.get();
-  client::Link::Handlers handlers;
-  const auto pass_on = [self](auto message) {
-    const auto found = self->followers.find(message.job);
-    if (found == self->followers.end()) return;
-    const std::shared_ptr<client::JobFollower> follower = found->second;
-    follower->add(std::move(message));
-  };
-  handlers.on_progress = pass_on;
-  handlers.on_finished = pass_on;
-  handlers.on_lost = [self](const Error& why) { self->lose(why); };
-  impl->link = client::Link::open(endpoint, timeout, std::move(handlers), error, keys);
-  return impl->link ? std::move(impl) : nullptr;
-}
-
-void Client::Impl::follow(std::uint64_t job, OnProgress on_progress) {
+void Client::Impl::say_lost(std::uint64_t job, const Error& error) {
+  OnProgress on_progress;
   {
     std::lock_guard lock(mutex);
-    endings.try_emplace(job);
+    if (give_up_at) return;
+    if (const auto found = watching.find(job); found != watching.end()) on_progress = found->second;
   }
-  auto& follower = followers[job];
-  if (!follower) {
-    follower = std::make_shared<client::JobFollower>(
-        job,
-        [this](const wire::BlobRef& blob, control::BlobHandler handler) {
-          link->fetch(blob, std::move(handler));
-        },
-        [this, job](Result<JobResult> result) { end(job, std::move(result)); });
-  }
-  if (on_progress) follower->on_progress(std::move(on_progress));
+  if (!on_progress) return;
+  Progress progress;
+  progress.job = job;
+  progress.phase = "waiting for the controller";
+  progress.warnings = {error.what + "; waiting " + std::to_string(kComeBack.count()) +
+                       " s for it to be started again"};
+  on_progress(progress);
 }
 
-/// Follows a job that may be over, or another client's: then the controller is asked to tell of it.
-void Client::Impl::attach(std::uint64_t job, bool ask, const OnProgress& on_progress) {
+/// Nothing when there is a controller again that knows the jobs of the lost one; else code timeout
+/// (not until then), or why there will be none.
+std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
+                                          std::chrono::steady_clock::time_point until) {
+  const Error later{"timeout", error.what};
+  std::unique_lock one(reviving, std::defer_lock);
+  if (!one.try_lock_until(std::max(until, Clock::now() + kOpenDeadline))) return later;
   {
     std::lock_guard lock(mutex);
-    const auto found = endings.find(job);
-    if (found == endings.end() || found->second.result) return;
+    if (current != lost) return std::nullopt;
+    if (gone) return gone;
+    if (!give_up_at) give_up_at = Clock::now() + kComeBack;
   }
-  follow(job, on_progress);
-  if (!ask) return;
-  link->request<wire::Done>(wire::WaitJob{job}, kAnswerDeadline,
-                            [this, job](const Result<wire::Done>& done) {
-                              const auto found = followers.find(job);
-                              if (done || found == followers.end()) return;
-                              const std::shared_ptr<client::JobFollower> follower = found->second;
-                              follower->end(done.error());
-                            });
-}
-
-void Client::Impl::end(std::uint64_t job, Result<JobResult> result) {
-  followers.erase(job);
-  if (const auto upload = uploads.find(job); upload != uploads.end()) {
-    link->drop(upload->second);
-    uploads.erase(upload);
+  for (;;) {
+    Error why;
+    auto next = client::Conversation::open(endpoint, kOpenDeadline, keys, why);
+    const auto now = Clock::now();
+    std::lock_guard lock(mutex);
+    if (next && next->link().journal() == lost->link().journal()) {
+      past.push_back(std::exchange(current, std::move(next)));
+      give_up_at.reset();
+      return std::nullopt;
+    }
+    if (next) {
+      gone = Error{"lost", error.what + "; the cluster that is there now has another journal"};
+    } else if (why.code != "unreachable") {
+      gone = Error{"lost", error.what + "; it cannot be reached again: " + why.what};
+    } else if (now >= *give_up_at) {
+      gone = Error{"lost", error.what + "; it was not started again within " +
+                               std::to_string(kComeBack.count()) + " s"};
+    }
+    if (gone) return gone;
+    if (now >= until) return later;
+    std::this_thread::sleep_for(kTryAgain);
   }
-  std::lock_guard lock(mutex);
-  endings[job].result = std::move(result);
-  changed.notify_all();
-}
-
-void Client::Impl::lose(const Error& error) {
-  const auto open_jobs = followers;
-  for (const auto& [job, follower] : open_jobs) {
-    follower->end(Error{error.code, "job " + std::to_string(job) + ": " + error.what});
-  }
-}
-
-Result<JobResult> Client::Impl::await(std::uint64_t job, milliseconds timeout,
-                                      std::chrono::steady_clock::time_point until) {
-  std::unique_lock lock(mutex);
-  Ending& ending = endings[job];
-  ++ending.waiters;
-  const bool ended = changed.wait_until(lock, until, [&] { return ending.result.has_value(); });
-  --ending.waiters;
-  if (!ended) {
-    return Error{"timeout", "job " + std::to_string(job) + " has not ended within " +
-                                seconds_text(timeout) + "; it goes on"};
-  }
-  if (ending.waiters > 0) return *ending.result;
-  Result<JobResult> result = std::move(*ending.result);
-  endings.erase(job);
-  return result;
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -154,94 +123,120 @@ Result<Client> Client::connect(const std::string& endpoint, milliseconds timeout
                                const std::string& keys) {
   Error error;
   const char* set = keys.empty() ? std::getenv("TROUPE_KEYS") : nullptr;
-  auto impl = Impl::open(endpoint, std::clamp(timeout, milliseconds(1), kLongestWait),
-                         set ? set : keys, error);
-  if (!impl) return error;
+  auto impl = std::make_unique<Impl>();
+  impl->endpoint = endpoint;
+  impl->keys = set ? set : keys;
+  impl->current = client::Conversation::open(
+      endpoint, std::clamp(timeout, milliseconds(1), kLongestWait), impl->keys, error);
+  if (!impl->current) return error;
   return Client(std::move(impl));
 }
 
 Result<std::uint64_t> Client::submit(const Submission& submission, OnProgress on_progress) {
-  if (impl_->link->on_thread()) return called_from_callback("submit");
+  if (impl_->link().on_thread()) return called_from_callback("submit");
   if (const auto error = client::check_init_latents(submission.request)) return *error;
-  wire::SubmitJob message{client::to_wire(submission), submission.detached};
-  control::BlobId upload = 0;
-  if (submission.request.init_latents) {
-    std::string bytes = client::latents_bytes(*submission.request.init_latents);
-    message.job.request.init_latents_bytes = bytes.size();
-    upload = impl_->link->hold(std::move(bytes));
-    message.job.request.init_latents_blob = upload;
+  if (const auto error = client::check_init_image(submission.request)) return *error;
+  wire::SubmitJob message{client::to_wire(submission), submission.detached,
+                          control::random_incarnation()};
+  std::string bytes = submission.request.init_image;
+  if (submission.request.init_latents)
+    bytes = client::latents_bytes(*submission.request.init_latents);
+  for (;;) {
+    const auto talk = impl_->talk();
+    control::BlobId upload = 0;
+    if (submission.request.init_latents) {
+      message.job.request.init_latents_bytes = bytes.size();
+      message.job.request.init_latents_blob = upload = talk->link().hold(bytes);
+    } else if (!bytes.empty()) {
+      message.job.request.init_image_bytes = bytes.size();
+      message.job.request.init_image_blob = upload = talk->link().hold(bytes);
+    }
+    const std::function<void(const wire::JobAccepted&)> follow =
+        [talk = talk.get(), upload, on_progress,
+         steps = submission.request.steps](const wire::JobAccepted& accepted) {
+          talk->accepted(accepted, steps, upload, on_progress);
+        };
+    auto accepted = talk->link().ask<wire::JobAccepted>(
+        message, upload ? kUploadDeadline : kAnswerDeadline, follow);
+    if (accepted) {
+      std::lock_guard lock(impl_->mutex);
+      if (on_progress) impl_->watching[accepted.value().job] = on_progress;
+      return accepted.value().job;
+    }
+    if (upload != 0) talk->link().drop(upload);
+    // Nobody knows whether it was accepted; under the same key it is not accepted twice.
+    if (!impl_->can_revive(talk, accepted.error())) return accepted.error();
+    if (const auto error = impl_->revive(talk, accepted.error(), Clock::now() + kComeBack))
+      return *error;
   }
-  const std::function<void(const wire::JobAccepted&)> follow =
-      [impl = impl_.get(), upload, on_progress,
-       steps = submission.request.steps](const wire::JobAccepted& accepted) {
-        if (upload != 0) impl->uploads[accepted.job] = upload;
-        impl->follow(accepted.job, on_progress);
-        if (accepted.queue_position > 0 || !accepted.warnings.empty()) {
-          wire::JobProgress progress;
-          progress.job = accepted.job;
-          progress.phase = "queued";
-          progress.steps = steps;
-          progress.warnings = accepted.warnings;
-          impl->followers[accepted.job]->add(std::move(progress));
-        }
-      };
-  auto accepted = impl_->link->ask<wire::JobAccepted>(
-      message, upload ? kUploadDeadline : kAnswerDeadline, follow);
-  if (accepted) return accepted.value().job;
-  if (upload != 0) impl_->link->drop(upload);
-  return accepted.error();
 }
 
 Result<JobResult> Client::wait(std::uint64_t job, milliseconds timeout, OnProgress on_progress) {
-  if (impl_->link->on_thread()) return called_from_callback("wait");
+  if (impl_->link().on_thread()) return called_from_callback("wait");
   timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
-  const auto until = std::chrono::steady_clock::now() + timeout;
-  bool known;
+  const auto until = Clock::now() + timeout;
   {
     std::lock_guard lock(impl_->mutex);
-    known = !impl_->endings.try_emplace(job).second;
+    auto& watching = impl_->watching[job];
+    if (on_progress) watching = std::move(on_progress);
+    on_progress = watching;
   }
-  Impl* impl = impl_.get();
-  if (!known || on_progress) {
-    impl->link->post([impl, job, known, on_progress = std::move(on_progress)] {
-      impl->attach(job, !known, on_progress);
-    });
+  for (;;) {
+    const auto talk = impl_->talk();
+    auto result = talk->wait(job, timeout, until, on_progress);
+    if (!result && impl_->can_revive(talk, result.error())) {
+      impl_->say_lost(job, result.error());
+      auto failed = impl_->revive(talk, result.error(), until);
+      if (!failed) continue;
+      result = *failed;
+    }
+    if (result || result.error().code != "timeout") {
+      std::lock_guard lock(impl_->mutex);
+      impl_->watching.erase(job);
+    }
+    return result;
   }
-  return impl->await(job, timeout, until);
 }
 
 Result<std::string> Client::cancel(std::uint64_t job) {
-  if (impl_->link->on_thread()) {
-    impl_->link->request<wire::Done>(wire::CancelJob{job}, kAnswerDeadline,
-                                     [](const Result<wire::Done>&) {});
+  if (impl_->link().on_thread()) {
+    impl_->link().request<wire::Done>(wire::CancelJob{job}, kAnswerDeadline,
+                                      [](const Result<wire::Done>&) {});
     return std::string("asked to cancel job " + std::to_string(job));
   }
-  auto done = impl_->link->ask<wire::Done>(wire::CancelJob{job}, kAnswerDeadline);
+  auto done = impl_->link().ask<wire::Done>(wire::CancelJob{job}, kAnswerDeadline);
+  if (!done) return done.error();
+  return done.value().note;
+}
+
+Result<std::string> Client::drain(const std::vector<std::string>& places, bool now) {
+  if (impl_->link().on_thread()) return called_from_callback("drain");
+  auto done = impl_->link().ask<wire::Done>(wire::DrainPlaces{places, now}, kAnswerDeadline);
   if (!done) return done.error();
   return done.value().note;
 }
 
 Result<std::vector<JobInfo>> Client::jobs() {
-  if (impl_->link->on_thread()) return called_from_callback("jobs");
-  auto list = impl_->link->ask<wire::JobList>(wire::ListJobs{}, kAnswerDeadline);
+  if (impl_->link().on_thread()) return called_from_callback("jobs");
+  auto list = impl_->link().ask<wire::JobList>(wire::ListJobs{}, kAnswerDeadline);
   if (!list) return list.error();
   return client::to_public(std::move(list.value()));
 }
 
 Result<ClusterInfo> Client::status() {
-  if (impl_->link->on_thread()) return called_from_callback("status");
-  auto status = impl_->link->ask<wire::ClusterStatus>(wire::GetStatus{}, kAnswerDeadline);
+  if (impl_->link().on_thread()) return called_from_callback("status");
+  auto status = impl_->link().ask<wire::ClusterStatus>(wire::GetStatus{}, kAnswerDeadline);
   if (!status) return status.error();
   return client::to_public(std::move(status.value()));
 }
 
 Actors Client::actors() {
-  return Actors(impl_->link->exchange());
+  return Actors(impl_->link().exchange());
 }
 
 Result<std::string> Client::stop_cluster() {
-  if (impl_->link->on_thread()) return called_from_callback("stop_cluster");
-  auto done = impl_->link->ask<wire::Done>(wire::StopCluster{}, kAnswerDeadline);
+  if (impl_->link().on_thread()) return called_from_callback("stop_cluster");
+  auto done = impl_->link().ask<wire::Done>(wire::StopCluster{}, kAnswerDeadline);
   if (!done) return done.error();
   return done.value().note;
 }

@@ -37,6 +37,7 @@ wire::JobSpec to_wire(const Submission& submission) {
   spec.model = submission.model;
   spec.priority = submission.priority;
   spec.share = submission.share;
+  spec.elastic = submission.elastic;
   const Parallelism& degrees = submission.parallelism;
   spec.parallelism = {
       degrees.dp,       degrees.cfg, degrees.pp,  degrees.ulysses,
@@ -48,6 +49,7 @@ wire::JobSpec to_wire(const Submission& submission) {
   to.images_per_prompt = from.images_per_prompt;
   to.height = from.height;
   to.width = from.width;
+  to.num_frames = from.num_frames;
   to.steps = from.steps;
   to.guidance_scale = from.guidance_scale;
   to.seed = from.seed;
@@ -57,6 +59,10 @@ wire::JobSpec to_wire(const Submission& submission) {
   to.warmup_steps = from.warmup_steps;
   to.refill_steps = {from.refill_steps.begin(), from.refill_steps.end()};
   to.kv = from.kv;
+  to.step_cache = from.step_cache;
+  to.step_cache_threshold = from.step_cache_threshold;
+  to.group_norm = from.group_norm;
+  to.exchange = from.exchange;
   to.dtype = from.dtype;
   to.noise_dtype = from.noise_dtype;
   to.max_sequence_length = from.max_sequence_length;
@@ -64,11 +70,17 @@ wire::JobSpec to_wire(const Submission& submission) {
   to.clean_caption = from.clean_caption;
   to.vae_tiling = from.vae_tiling;
   to.want_latents = from.want_latents;
+  to.init_image_bytes = from.init_image.size();
+  to.strength = from.strength;
+  to.guidance_rescale = from.guidance_rescale;
+  for (const Lora& lora : from.loras)
+    to.loras.push_back({lora.path, lora.scale});
   to.progress_interval = from.progress_interval;
   to.progress_content = from.progress_content;
   if (from.init_latents && from.init_latents->shape.size() == 4) {
     const auto& shape = from.init_latents->shape;
-    if (to.height == 0) to.height = static_cast<std::int32_t>(shape[2] * kLatentScale);
+    if (to.height == 0 && to.num_frames <= 1)
+      to.height = static_cast<std::int32_t>(shape[2] * kLatentScale);
     if (to.width == 0) to.width = static_cast<std::int32_t>(shape[3] * kLatentScale);
   }
   return spec;
@@ -93,7 +105,9 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
     return refuse("the request is for " + std::to_string(pictures) + " pictures");
   }
   if (request.resolution_binning) return {};
-  if (request.height != 0 && request.height != latents.shape[2] * kLatentScale) {
+  // A video's frames stand one below the other; how many they are the controller works out.
+  if (request.num_frames <= 1 && request.height != 0 &&
+      request.height != latents.shape[2] * kLatentScale) {
     return refuse("height " + std::to_string(request.height) + " wants " +
                   std::to_string(request.height / kLatentScale) + " rows");
   }
@@ -151,7 +165,7 @@ std::vector<JobInfo> to_public(wire::JobList list) {
   std::vector<JobInfo> jobs;
   for (wire::JobRow& row : list.jobs) {
     jobs.push_back({.id = row.id,
-                    .state = wire::to_string(row.state),
+                    .state = row.paused ? "paused" : wire::to_string(row.state),
                     .prompt = std::move(row.prompt),
                     .pictures = row.pictures,
                     .step = row.step,

@@ -110,11 +110,16 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
   const auto settle = [answer, settled = std::make_shared<bool>(false)](std::optional<Error> e) {
     if (!std::exchange(*settled, true)) answer->set_value(std::move(e));
   };
-  control_->start([settle](const wire::Welcome&) { settle(std::nullopt); },
-                  [this, settle](const wire::Failure& failure) {
-                    lost_ = connect_error(endpoint_, failure);
-                    settle(lost_);
-                  });
+  control_->start(
+      [this, settle](const wire::Welcome& welcome) {
+        const auto journal = welcome.attributes.find("journal");
+        if (journal != welcome.attributes.end()) journal_ = journal->second;
+        settle(std::nullopt);
+      },
+      [this, settle](const wire::Failure& failure) {
+        lost_ = connect_error(endpoint_, failure);
+        settle(lost_);
+      });
   const auto endpoint = control::parse_endpoint(endpoint_);
   if (endpoint.ipc || endpoint.host == "*") return;
   watch_for_missing_listener(io_, endpoint, [this, settle](const std::string& why) {

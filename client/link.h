@@ -63,6 +63,9 @@ class Link {
   std::shared_ptr<calls::Exchange> exchange();
 
   const std::string& endpoint() const { return endpoint_; }
+  /// The journal that the controller keeps its jobs in, by its id; empty = it forgets them when it
+  /// ends.
+  const std::string& journal() const { return journal_; }
 
  private:
   Link(std::string endpoint, Handlers handlers);
@@ -75,6 +78,7 @@ class Link {
   void run();
 
   std::string endpoint_;
+  std::string journal_;  // set before `open` returns
   Handlers handlers_;
   std::optional<control::ClientKeys> keys_;
   std::uint64_t incarnation_;

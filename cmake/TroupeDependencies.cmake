@@ -21,6 +21,7 @@ target_link_libraries(troupe_sodium INTERFACE PkgConfig::Sodium)
 
 find_package(CLI11 REQUIRED)
 find_package(PNG REQUIRED)
+find_package(SQLite3 REQUIRED)
 
 if(NOT TROUPE_CLIENT_ONLY)
   include(TroupeTorch)

@@ -205,7 +205,7 @@ at::Tensor WeightStore::get(std::string_view name, at::IntArrayRef shape, at::Sc
     return index_.at(name).file.string() + ": tensor \"" + std::string(name) + "\" ";
   };
   if (check == FiniteCheck::on) require_finite(stored, what());
-  at::Tensor converted = stored.to(dtype);
+  at::Tensor converted = (change_ ? change_(name, stored) : stored).to(dtype);
   if (check == FiniteCheck::on && dtype == at::kHalf && stored.scalar_type() != dtype) {
     require_finite(converted, "converted to float16, " + what());
   }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -43,6 +44,11 @@ class WeightStore {
   at::Tensor get(std::string_view name, at::IntArrayRef shape, at::ScalarType dtype,
                  at::Device device = at::kCPU, FiniteCheck check = FiniteCheck::on) const;
 
+  /// From now on the `get` above with a dtype gives `change(name, stored values)` in that dtype.
+  /// Copies made before do not.
+  using Change = std::function<at::Tensor(std::string_view name, const at::Tensor& stored)>;
+  void adapt(Change change) { change_ = std::move(change); }
+
   /// Tells the system that the tensor's pages are not needed for now, so that they no longer count
   /// as resident. Views stay valid and read the file again.
   void release(std::string_view name) const;
@@ -52,6 +58,7 @@ class WeightStore {
   const std::shared_ptr<const Mapping>& mapping_of(const spec::TensorEntry& entry) const;
 
   spec::WeightIndex index_;
+  Change change_;
   std::map<std::filesystem::path, std::shared_ptr<const Mapping>> mappings_;
 };
 

@@ -87,7 +87,22 @@ void PatchGroup::finish() {
   }
 }
 
-std::vector<at::Tensor> PatchGroup::fresh(const Site& site, const std::vector<at::Tensor>& own) {
+std::int64_t PatchGroup::bytes() const {
+  std::int64_t sum = 0;
+  for (const auto& [site, kept] : kept_) {
+    if (kept.batch >= 0) continue;
+    for (const at::Tensor& value : kept.values)
+      sum += static_cast<std::int64_t>(value.nbytes());
+  }
+  for (const Batch& batch : batches_) {
+    for (int side = 0; side < 2; ++side)
+      sum += static_cast<std::int64_t>(batch.all[side].nbytes());
+  }
+  return sum;
+}
+
+std::vector<at::Tensor> PatchGroup::fresh(const Site& site, const std::vector<at::Tensor>& own,
+                                          bool keep) {
   std::vector<at::Tensor> outs;
   std::vector<at::Tensor> values;
   for (int rank = 0; rank < group_.size(); ++rank) {
@@ -109,7 +124,7 @@ std::vector<at::Tensor> PatchGroup::fresh(const Site& site, const std::vector<at
     count(site, own);
     wait_(group_.all_gather(outs, flat(own)));
   }
-  kept_[site] = {values};
+  if (keep) kept_[site] = {values};
   return values;
 }
 
@@ -164,11 +179,8 @@ void PatchGroup::make_batch() {
   }
   const auto bytes = pending_.front().own.front().options().dtype(at::kByte).memory_format(
       at::MemoryFormat::Contiguous);
-  const std::int64_t own = batch.segments[group_.rank() + 1] - batch.segments[group_.rank()];
-  for (int side = 0; side < 2; ++side) {
+  for (int side = 0; side < 2; ++side)
     batch.all[side] = at::zeros({batch.segments.back()}, bytes);
-    batch.own[side] = at::zeros({own}, bytes);
-  }
   const int index = static_cast<int>(batches_.size());
   batches_.push_back(std::move(batch));
   const std::vector<Pending> pending = std::move(pending_);
@@ -186,27 +198,33 @@ void PatchGroup::fill(int index, size_t at, const std::vector<at::Tensor>& own) 
   if (batch.filled == 0) wait_(batch.work[side_]);
   const auto type = own.front().scalar_type();
   const auto size = static_cast<std::int64_t>(own.front().element_size());
-  const auto view = [&](const at::Tensor& buffer, std::int64_t begin, int patch) {
-    const auto& shape = slot.shapes[patch];
-    const std::int64_t bytes = elements(shape) * size;
-    return buffer.narrow(0, begin + slot.offsets[patch], bytes).view(type).view(shape);
-  };
   std::vector<at::Tensor> values;
   for (int rank = 0; rank < group_.size(); ++rank) {
     for (int patch = first_patch(rank); patch < first_patch(rank + 1); ++patch) {
-      values.push_back(view(batch.all[side_], batch.segments[rank], patch));
-      if (rank == group_.rank()) view(batch.own[side_], 0, patch).copy_(own[patch - begin()]);
+      const auto& shape = slot.shapes[patch];
+      const std::int64_t offset = batch.segments[rank] + slot.offsets[patch];
+      values.push_back(
+          batch.all[side_].narrow(0, offset, elements(shape) * size).view(type).view(shape));
+      if (rank == group_.rank()) values.back().copy_(own[patch - begin()]);
     }
   }
   kept_[slot.site] = {std::move(values), index, side_};
   count(slot.site, own);
   if (++batch.filled < batch.slots.size()) return;
-  std::vector<at::Tensor> outs;
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    outs.push_back(batch.all[side_].narrow(0, batch.segments[rank],
-                                           batch.segments[rank + 1] - batch.segments[rank]));
+  // The own part is sent from where others' arrive beside it.
+  const auto part = [&](int rank) {
+    return batch.all[side_].narrow(0, batch.segments[rank],
+                                   batch.segments[rank + 1] - batch.segments[rank]);
+  };
+  std::vector<tensor::PeerTensor> sends;
+  std::vector<tensor::PeerTensor> receives;
+  for (int distance = 1; distance < group_.size(); ++distance) {
+    const int to = (group_.rank() + distance) % group_.size();
+    const int from = (group_.rank() + group_.size() - distance) % group_.size();
+    if (part(group_.rank()).numel() > 0) sends.push_back({part(group_.rank()), to});
+    if (part(from).numel() > 0) receives.push_back({part(from), from});
   }
-  batch.work[side_] = group_.all_gather(outs, batch.own[side_]);
+  batch.work[side_] = group_.grouped(sends, receives);
 }
 
 }  // namespace troupe::actors

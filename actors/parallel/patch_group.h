@@ -29,8 +29,9 @@ class PatchGroup final : public models::unet::PatchExchange {
   int end() const override { return first_patch(group_.rank() + 1); }
   void begin_step() override;
   void finish() override;
-  std::vector<at::Tensor> fresh(const models::unet::Site& site,
-                                const std::vector<at::Tensor>& own) override;
+  std::int64_t bytes() const override;
+  std::vector<at::Tensor> fresh(const models::unet::Site& site, const std::vector<at::Tensor>& own,
+                                bool keep) override;
   std::vector<at::Tensor> stale(const models::unet::Site& site, const std::vector<at::Tensor>& own,
                                 bool keep) override;
 
@@ -48,7 +49,7 @@ class PatchGroup final : public models::unet::PatchExchange {
   struct Batch {
     std::vector<Slot> slots;
     std::vector<std::int64_t> segments;  // where each rank's begins, and the end
-    at::Tensor all[2], own[2];           // bytes; one set is read while the other is written
+    at::Tensor all[2];                   // bytes; one set is read while the other is written
     tensor::Work work[2];
     size_t filled = 0;
   };

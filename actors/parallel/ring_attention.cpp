@@ -62,7 +62,8 @@ std::vector<RingAttention::Incoming> RingAttention::exchange(const at::Tensor& k
     const int to = (rank_ + distance) % size;
     auto shape = block.sizes().vec();
     shape[0] = models::count_of(call_.tokens[from]);
-    Incoming one{call_.step, call_.tokens[from], at::empty(shape, block.options()), {}};
+    Incoming one{
+        call_.step, call_.tokens[from], call_.first_item, at::empty(shape, block.options()), {}};
     std::vector<tensor::PeerTensor> sends;
     std::vector<tensor::PeerTensor> receives;
     if (block.numel() > 0) sends.push_back({block, to});
@@ -91,14 +92,16 @@ void RingAttention::settle(int block) {
   auto& blocks = waiting->second;
   while (!blocks.empty() && blocks.front().step < call_.step) {
     links_.wait(blocks.front().work);
-    store_->put(block, blocks.front().step, blocks.front().runs, blocks.front().kv, false);
+    const auto& one = blocks.front();
+    store_->put(block, one.step, one.runs, one.kv, false, one.first_item);
     blocks.erase(blocks.begin());
   }
 }
 
-at::Tensor RingAttention::factors(int block, const std::vector<models::KvStore::Choice>& choices) {
+at::Tensor RingAttention::factors(int block, const std::vector<models::KvStore::Choice>& choices,
+                                  models::KvStore::Items items) {
   if (!models::KvStore::needs_factors(choices)) return {};
-  auto sums = store_->sums(block);
+  auto sums = store_->sums(block).slice(0, items.begin, items.end);
   if (links_.fresh) {
     sums = sums.clone();
     links_.wait(links_.fresh->all_reduce(sums, tensor::ReduceOp::sum));
@@ -116,14 +119,15 @@ at::Tensor RingAttention::attend(int block, const at::Tensor& qkv) {
   std::vector<kernels::KeyValueRun> here{run_of(kv)};
   if (store_) {
     store_->put(block, call_.step, call_.tokens[rank_], kv, !call_.synchronous, call_.first_item);
+    const models::KvStore::Items items{call_.first_item, call_.first_item + kv.size(1)};
     const auto fresh = fresh_tokens();
     if (!call_.synchronous && models::count_of(fresh) > 0) {
       // Where nothing comes from elsewhere, the fresh rows are read back with the others: one run.
       const bool together = !links_.ring && !delay;
       const auto choices =
-          store_->choose(block, call_.step, together ? models::TokenRuns{} : fresh);
+          store_->choose(block, call_.step, together ? models::TokenRuns{} : fresh, items.begin);
       if (together) here.clear();
-      auto kept = store_->runs(block, choices, factors(block, choices));
+      auto kept = store_->runs(block, choices, factors(block, choices, items), items);
       here.insert(here.end(), std::make_move_iterator(kept.begin()),
                   std::make_move_iterator(kept.end()));
     }

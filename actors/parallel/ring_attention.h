@@ -30,7 +30,7 @@ class RingAttention {
     std::vector<models::TokenRuns> tokens;  // computed by each ring rank
     bool synchronous = true;                // all tokens, attended to fresh
     bool last_step = false;
-    std::int64_t first_item = 0;  // of the batch; a synchronous call may be for some items only
+    std::int64_t first_item = 0;  // of the batch; a call may be for some items, which are alike
   };
 
   /// `store` is null where every call is synchronous.
@@ -51,6 +51,7 @@ class RingAttention {
   struct Incoming {
     int step = 0;
     models::TokenRuns runs;
+    std::int64_t first_item = 0;
     at::Tensor kv;  // [tokens, B, 2, H, d]
     tensor::Work work;
   };
@@ -59,7 +60,8 @@ class RingAttention {
   std::vector<Incoming> exchange(const at::Tensor& kv, bool needed);
   void settle(int block);
   models::TokenRuns fresh_tokens() const;
-  at::Tensor factors(int block, const std::vector<models::KvStore::Choice>& choices);
+  at::Tensor factors(int block, const std::vector<models::KvStore::Choice>& choices,
+                     models::KvStore::Items items);
 
   int rank_;
   std::unique_ptr<models::KvStore> store_;

@@ -28,7 +28,10 @@ SIGHUP.
 
 constexpr const char* kStartOne = "; start one with `troupe start`";
 
+/// For people: the tag of the room that an error comes from is of no use to them.
 std::string one_line(std::string text) {
+  static const std::regex kTag("^\\[[a-z_ ]+\\] ");
+  text = std::regex_replace(text, kTag, "");
   std::replace(text.begin(), text.end(), '\n', ' ');
   text.erase(text.find_last_not_of(" .") + 1);
   return text;

@@ -17,6 +17,14 @@ void write_file(const std::string& path, std::string_view bytes);
 /// folder. `what` opens the message, e.g. "--output".
 void check_writable(const std::string& what, const std::string& path);
 
+/// A path that ends in a slash: a folder for a video's frames.
+bool is_folder_name(const std::string& path);
+/// Throws std::runtime_error saying why frames could not be written in that folder, which may not
+/// be there yet.
+void check_output_folder(const std::string& path);
+/// Makes it in an existing one. Throws std::runtime_error naming path and cause.
+void make_output_folder(const std::string& path);
+
 /// Makes the folder of `--keep-logs` in an existing one. Throws std::runtime_error naming path and
 /// cause.
 void make_log_folder(const std::string& path);

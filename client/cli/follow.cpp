@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <iostream>
 #include <mutex>
 
@@ -10,6 +11,7 @@
 #include "client/cli/latents_file.h"
 #include "client/cli/progress.h"
 #include "client/cli/verb.h"
+#include "models/image/frames.h"
 
 namespace troupe::cli {
 namespace {
@@ -67,12 +69,35 @@ JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
   }
 }
 
-std::vector<std::string> write_pictures(const JobResult& result, const std::string& pattern) {
+std::string shown_at(const std::string& png, int frames_per_second) {
+  return frames_per_second == models::kFramesPerSecond ? png
+                                                       : models::at_speed(png, frames_per_second);
+}
+
+std::vector<std::string> write_frames(const JobResult& result, const std::string& folder) {
+  make_output_folder(folder);
+  std::vector<std::string> paths;
+  for (std::size_t i = 0; i < result.pictures.size(); ++i) {
+    const auto frames = models::split_frames(result.pictures[i].png);
+    for (std::size_t frame = 0; frame < frames.size(); ++frame) {
+      char name[32];
+      std::snprintf(name, sizeof name, "%04zu.png", frame);
+      const std::string of = result.pictures.size() > 1 ? std::to_string(i) + "-" : "";
+      paths.push_back(folder + of + name);
+      write_file(paths.back(), frames[frame]);
+    }
+  }
+  return paths;
+}
+
+std::vector<std::string> write_pictures(const JobResult& result, const ResultOptions& options) {
   if (result.pictures.empty())
     give_up("failed", "job " + std::to_string(result.job) + " came without pictures");
-  const auto paths = picture_paths(pattern, static_cast<int>(result.pictures.size()));
+  const auto count = static_cast<int>(result.pictures.size());
+  if (is_folder_name(options.output)) return write_frames(result, options.output);
+  const auto paths = picture_paths(options.output, count);
   for (std::size_t i = 0; i < paths.size(); ++i)
-    write_file(paths[i], result.pictures[i].png);
+    write_file(paths[i], shown_at(result.pictures[i].png, options.frames_per_second));
   return paths;
 }
 
@@ -87,10 +112,16 @@ nlohmann::json report_of(const JobResult& result) {
 void add_result_options(CLI::App& app, ResultOptions& options) {
   const std::string group = "Result";
   app.add_option("--output", options.output,
-                 "Picture file. Several pictures become NAME-0.png, NAME-1.png, …, or the number "
+                 "Picture file; a video becomes an animated PNG, or with DIR/ a PNG a frame. "
+                 "Several pictures become NAME-0.png, NAME-1.png, …, or the number "
                  "stands where "
                  "the name has {}")
       ->type_name("FILE.png")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--fps", options.frames_per_second, "Frames a second that a video is shown at")
+      ->check(quiet(CLI::Range(1, 1000)))
+      ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--save-latents", options.save_latents,
@@ -129,8 +160,12 @@ void check_names(const ResultOptions& options) {
 
 void check_outputs(const ResultOptions& options, int pictures) {
   check_names(options);
-  for (const std::string& path : picture_paths(options.output, pictures))
-    check_writable("--output", path);
+  if (is_folder_name(options.output)) {
+    check_output_folder(options.output);
+  } else {
+    for (const std::string& path : picture_paths(options.output, pictures))
+      check_writable("--output", path);
+  }
   if (!options.save_latents.empty()) check_writable("--save-latents", options.save_latents);
   if (!options.preview.empty()) check_writable("--preview", options.preview);
 }
@@ -181,7 +216,7 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   }
   take_bar_away();
 
-  const auto paths = write_pictures(result, options.output);
+  const auto paths = write_pictures(result, options);
   if (!options.save_latents.empty()) {
     if (!result.latents) give_up("failed", "job " + std::to_string(job) + " came without latents");
     write_file(options.save_latents, latents_file_bytes(*result.latents));

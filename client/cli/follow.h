@@ -15,8 +15,9 @@ namespace troupe::cli {
 /// What becomes of a job's result: shared by run, submit and wait.
 struct ResultOptions {
   std::string output = "out.png";
-  std::string save_latents;  // "" = not
-  std::string preview;       // "" = none
+  int frames_per_second = 16;  // that videos are shown at
+  std::string save_latents;    // "" = not
+  std::string preview;         // "" = none
   int preview_every = 1;
   double timeout_seconds = 24 * 3600;
   bool quiet = false;

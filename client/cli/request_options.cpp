@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "client/cli/files.h"
 #include "client/cli/latents_file.h"
 #include "client/cli/verb.h"
 
@@ -11,10 +12,24 @@ namespace troupe::cli {
 namespace {
 
 constexpr int kMany = 1 << 20;
+constexpr std::size_t kLargestImage = std::size_t{1} << 30;
 
 const std::map<std::string, std::string> kDtypes = {{"float32", "float32"},   {"fp32", "float32"},
                                                     {"bfloat16", "bfloat16"}, {"bf16", "bfloat16"},
                                                     {"float16", "float16"},   {"fp16", "float16"}};
+
+/// What follows the last colon is the scale where it is a number.
+Lora parse_lora(const std::string& text) {
+  Lora lora{text};
+  if (const auto colon = text.rfind(':'); colon != std::string::npos && colon > 0) {
+    const char* end = text.data() + text.size();
+    double scale = 0;
+    const auto [last, error] = std::from_chars(text.data() + colon + 1, end, scale);
+    if (error == std::errc() && last == end) lora = {text.substr(0, colon), scale};
+  }
+  lora.path = std::filesystem::absolute(lora.path).lexically_normal().string();
+  return lora;
+}
 
 /// CLI11 would take -1 for 2^64 - 1.
 CLI::Validator seed_check() {
@@ -67,6 +82,11 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->check(quiet(CLI::Range(1, kMany)))
       ->type_name("N")
       ->group(group);
+  app.add_option("--frames", request.num_frames,
+                 "Of a video: 1, 5, 9, …; default: the model's own number")
+      ->check(quiet(CLI::Range(1, kMany)))
+      ->type_name("N")
+      ->group(group);
   app.add_option("--steps", request.steps, "Sampler steps")
       ->check(quiet(CLI::Range(1, 100000)))
       ->type_name("N")
@@ -115,11 +135,33 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
          "Start from tensor \"latents\" [n, 4, h/8, w/8] of this file, not from the seed's noise")
       ->type_name("F.safetensors")
       ->group(group);
+  app.add_option("--init-image", options.init_image_path,
+                 "Start from this picture, brought to the request's size, and noise")
+      ->type_name("FILE.png")
+      ->group(group);
+  app.add_option("--strength", request.strength,
+                 "With --init-image: how much of it is made anew, above 0, up to 1 (all)")
+      ->check(quiet(CLI::Range(0.0, 1.0)))
+      ->type_name("S")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--guidance-rescale", request.guidance_rescale,
+                 "How far guided predictions get the deviation of the text's own, 0 to 1")
+      ->check(quiet(CLI::Range(0.0, 1.0)))
+      ->type_name("PHI")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--lora", options.loras,
+                 "Add these low-rank weights (diffusers' or kohya's names); repeat it for several")
+      ->allow_extra_args(false)
+      ->type_name("FILE[:SCALE]")
+      ->group(group);
 }
 
 void add_degree_options(CLI::App& app, RequestOptions& options) {
   const std::string group =
-      "Parallelism (--method, --patches, --warmup and --kv change the picture, the rest does not)";
+      "Parallelism (--method, --patches, --warmup, --kv, --step-cache, --group-norm and --exchange "
+      "change the picture, the rest does not)";
   app.add_option("--method", options.method,
                  "exact, pipefusion or distrifusion; default: pipefusion when --patches > 1")
       ->check(quiet(CLI::IsMember({"exact", "pipefusion", "distrifusion"})))
@@ -142,6 +184,29 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       ->check(quiet(CLI::IsMember({"stale", "predict"})))
       ->type_name("NAME")
       ->capture_default_str()
+      ->group(group);
+  app.add_option("--group-norm", options.request.group_norm,
+                 "U-Nets by patches: moments corrected, stale, synchronous or separate")
+      ->check(quiet(CLI::IsMember({"corrected", "stale", "synchronous", "separate"})))
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--exchange", options.request.exchange,
+         "U-Nets by patches, after the warm-up: stale, none (of the warm-up) or all (fresh)")
+      ->check(quiet(CLI::IsMember({"stale", "none", "all"})))
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--step-cache", options.request.step_cache,
+                 "Skip the blocks in steps that change little: first-block or teacache")
+      ->check(quiet(CLI::IsMember({"first-block", "teacache"})))
+      ->type_name("NAME")
+      ->group(group);
+  app.add_option("--step-cache-threshold", options.request.step_cache_threshold,
+                 "Relative change up to which it skips; default: 0.05, with teacache 0.25")
+      ->check(quiet(CLI::Range(0.0, 10.0)))
+      ->type_name("T")
       ->group(group);
   app.add_option("--refill-steps", options.request.refill_steps,
                  "Steps after the warm-up computed whole, as a report names them after a loss")
@@ -194,6 +259,11 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
 }
 
+void add_elastic_option(CLI::App& app, RequestOptions& options) {
+  app.add_flag("--elastic", options.elastic,
+               "Go on with fewer actors when lost ones do not come back: degrees are picked anew");
+}
+
 void add_queue_options(CLI::App& app, RequestOptions& options) {
   const std::string group = "Queue";
   app.add_option("--priority", options.priority, "Jobs of higher priority go first, -100 to 100")
@@ -224,9 +294,13 @@ void settle(RequestOptions& options) {
                      std::to_string(request.num_pipeline_patch) +
                      ": only pipefusion and distrifusion have patches");
   }
+  if (!options.init_image_path.empty() && !options.init_latents_path.empty())
+    throw UsageError("--init-image does not go with --init-latents");
   if (request.kv == "predict" && request.method == "exact") {
     throw UsageError("--kv predict needs --patches above 1: exact has no K,V that are not fresh");
   }
+  if (request.step_cache.empty() && request.step_cache_threshold != 0)
+    throw UsageError("--step-cache-threshold needs --step-cache first-block or teacache");
   Parallelism& degrees = options.parallelism;
   degrees.automatic = options.parallel == "auto";
   if (degrees.automatic && (degrees.world() > 1 || degrees.vae > 1 || !degrees.stages.empty())) {
@@ -245,10 +319,15 @@ Submission make_submission(const RequestOptions& options) {
   submission.parallelism = options.parallelism;
   submission.priority = options.priority;
   submission.share = options.share;
+  submission.elastic = options.elastic;
   if (!options.model.empty())
     submission.model = std::filesystem::absolute(options.model).lexically_normal().string();
   if (!options.init_latents_path.empty())
     submission.request.init_latents = read_latents(options.init_latents_path);
+  if (!options.init_image_path.empty())
+    submission.request.init_image = read_file(options.init_image_path, kLargestImage);
+  for (const std::string& lora : options.loras)
+    submission.request.loras.push_back(parse_lora(lora));
   return submission;
 }
 

@@ -17,13 +17,18 @@ struct RequestOptions {
   Parallelism parallelism;
   int priority = 0;
   std::string share;
+  bool elastic = false;
   std::string parallel;           // "" or "auto"
   std::string method;             // "" = by the number of patches
   std::string init_latents_path;  // "" = noise from the seed
+  std::string init_image_path;
+  std::vector<std::string> loras;  // FILE[:SCALE]
 };
 
 void add_request_options(CLI::App& app, RequestOptions& options);
 void add_degree_options(CLI::App& app, RequestOptions& options);
+/// What becomes of the job when actors are lost: run, submit.
+void add_elastic_option(CLI::App& app, RequestOptions& options);
 /// How the job stands among others: submit.
 void add_queue_options(CLI::App& app, RequestOptions& options);
 

@@ -23,12 +23,14 @@ std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent) {
 #ifdef TROUPE_WITH_CLUSTER
   verbs.push_back(make_run(parent));
   verbs.push_back(make_start(parent));
+  verbs.push_back(make_join(parent));
 #endif
   verbs.push_back(make_status(parent));
   verbs.push_back(make_submit(parent));
   verbs.push_back(make_wait(parent));
   verbs.push_back(make_jobs(parent));
   verbs.push_back(make_cancel(parent));
+  verbs.push_back(make_drain(parent));
   verbs.push_back(make_stop(parent));
   verbs.push_back(make_repl(parent));
   verbs.push_back(make_logs(parent));

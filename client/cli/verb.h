@@ -63,6 +63,8 @@ std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent);
 
 std::unique_ptr<Verb> make_run(CLI::App& parent);
 std::unique_ptr<Verb> make_start(CLI::App& parent);
+std::unique_ptr<Verb> make_join(CLI::App& parent);
+std::unique_ptr<Verb> make_drain(CLI::App& parent);
 std::unique_ptr<Verb> make_status(CLI::App& parent);
 std::unique_ptr<Verb> make_submit(CLI::App& parent);
 std::unique_ptr<Verb> make_wait(CLI::App& parent);

@@ -10,6 +10,8 @@ namespace troupe::repl {
 SubmitLine::SubmitLine() {
   cli::add_request_options(app, request);
   cli::add_degree_options(app, request);
+  cli::add_queue_options(app, request);
+  cli::add_elastic_option(app, request);
   cli::add_result_options(app, results);
   cli::add_preview_options(app, results);
   app.add_flag("--follow", follows, "Show progress until the job ends");

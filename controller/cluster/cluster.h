@@ -16,7 +16,10 @@ struct ClusterOptions {
   int threads_per_actor = 1;
   std::string actor_program;  // path of troupe-actor; "" = beside this executable
   bool insecure = false;      // allow a bind beyond loopback without keys
-  std::string keys;           // tcp: folder of keys (`troupe keys`); "" = nobody is asked for any
+  /// Where the actors' tensor plane listens for other hosts, a numeric address; "" = that of
+  /// `listen` where it is numeric, else 127.0.0.1.
+  std::string tensor_host;
+  std::string keys;  // tcp: folder of keys (`troupe keys`); "" = nobody is asked for any
   /// Folders whose models clients may name, with what is below; nothing = any folder.
   std::optional<std::vector<std::string>> allow_models;
   std::string log_folder;  // where actors' output goes; "" = only its last lines are kept, for
@@ -24,6 +27,8 @@ struct ClusterOptions {
   int max_queued_jobs = 64;
   int max_jobs_together = 4;         // that may share one deployment's actors at a time
   int max_recoveries = 3;            // losses that a job outlives without a step between them
+  int max_respawns = -1;             // new processes for a place whose process ended; -1 = no limit
+  std::string journal;               // folder that jobs are kept in; "" = in memory alone
   std::vector<std::string> plugins;  // shared libraries with users' actors (docs/actors.md)
   int metrics_port = -1;  // answers GET /metrics on 127.0.0.1; 0 = any free port, -1 = none
   std::chrono::seconds task_deadline{600};   // without any progress of a busy actor's work loop

@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
 #include <stdexcept>
 #include <thread>
 
 #include "controller/gateway/metrics.h"
+#include "controller/jobs/replan.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/wire/actor_messages.h"
 
@@ -15,6 +17,13 @@ namespace {
 
 constexpr std::size_t kKeptJobs = 256;
 constexpr std::chrono::milliseconds kStopDeadline{1500};
+
+journal::Calendar calendar_now() {
+  const auto seconds = [](auto when) {
+    return std::chrono::duration<double>(when.time_since_epoch()).count();
+  };
+  return {seconds(std::chrono::system_clock::now()) - seconds(control::Clock::now())};
+}
 
 }  // namespace
 
@@ -33,6 +42,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
     throw std::runtime_error("[cluster] device is \"" + options_.device + "\": cpu or cuda");
   }
   if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
+  open_journal();
   open_endpoints();
   make_rooms();
   make_desk();
@@ -41,18 +51,50 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
       [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
         actor_exited(id, incarnation, cause);
       });
-  outside_->use(*agent_);
+  hosts_ = std::make_unique<Hosts>(
+      Hosts::Tools{
+          .server = *server_,
+          .members = members_,
+          .own_host = control::host_name(),
+          .device = options_.device,
+          .spawn = [this](ActorId id) { supervisor_->spawn(id); },
+          .on_exit = [this](ActorId id, std::uint64_t incarnation,
+                            const ExitCause& cause) { actor_exited(id, incarnation, cause); },
+          .note = [this](const std::string& text) { gateway_->note_failure(text); }},
+      *agent_);
+  outside_->use([this](ActorId id) -> Agent& { return hosts_->agent_of(id); });
   make_user_room();
   for (int i = 0; i < options_.actors; ++i) {
     const std::string device = options_.device == "cpu" ? "cpu" : "cuda:" + std::to_string(i);
     supervisor_->spawn(members_.add(control::host_name(), device).id);
   }
   supervisor_->watch();
+  take_up_jobs();
 }
 
 Controller::~Controller() {
   for (const auto peer : server_->peer_ids())
     server_->drop(peer, "the cluster has stopped");
+}
+
+void Controller::open_journal() {
+  if (options_.journal.empty()) return;
+  store_ = std::make_unique<journal::SqliteStore>(options_.journal);
+  past_ = store_->past();
+}
+
+void Controller::take_up_jobs() {
+  if (!store_) return;
+  const auto revival = journal::revive(
+      store_->load(), past_, calendar_now(),
+      [this](control::BlobBytes bytes) { return blobs_.add(std::move(bytes)); }, table_);
+  writer_ =
+      std::make_unique<journal::Writer>(io_, std::move(store_), [this](const std::string& what) {
+        std::fprintf(stderr, "troupe: %s\n", what.c_str());
+        gateway_->note_failure(what);
+      });
+  gateway_->take_up(revival, journal::cause_of(past_));
+  runner_->expire();
 }
 
 void Controller::open_endpoints() {
@@ -61,6 +103,7 @@ void Controller::open_endpoints() {
   server.endpoint = options_.listen.empty() ? folder_->endpoint("control.sock") : options_.listen;
   server.software = "troupe " TROUPE_VERSION;
   server.insecure = options_.insecure;
+  if (store_) server.attributes["journal"] = past_.id;
   server.socket.context = control::make_context();
   if (!options_.keys.empty() && !control::parse_endpoint(server.endpoint).ipc) {
     const control::KeyFolder keys(options_.keys);
@@ -87,7 +130,7 @@ void Controller::open_endpoints() {
   server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
   blob_server_->admit([this](const control::PeerInfo& peer) { return on_blob_connect(peer); });
   server_->on_ready([this](control::PeerId peer) {
-    if (users_->actors().ready(peer)) return;
+    if (users_->actors().ready(peer) || hosts_->ready(peer)) return;
     const Actor* actor = members_.by_peer(peer);
     if (!actor) return;
     check_ready();
@@ -107,13 +150,29 @@ void Controller::open_endpoints() {
   });
 }
 
+std::string Controller::tensor_host() const {
+  if (!options_.tensor_host.empty()) return options_.tensor_host;
+  const auto listens = control::parse_endpoint(server_->endpoint());
+  boost::system::error_code error;
+  const auto address = boost::asio::ip::make_address(listens.host, error);
+  return listens.ipc || error || address.is_unspecified() ? "" : listens.host;
+}
+
 void Controller::make_rooms() {
+  if (store_) {
+    journal_ = std::make_unique<journal::Journal>(
+        [this](journal::Change change, journal::Journal::Done done) {
+          writer_->write(std::move(change), std::move(done));
+        },
+        [this](control::BlobId id) { return blobs_.bytes(id); }, calendar_now());
+  }
   outside_ = std::make_unique<LiveOutside>(
       io_, *server_, *blob_server_, blobs_,
       LiveOutside::Launch{
           .token = token_,
           .keys = guard_ ? control::to_text(guard_->issue("the cluster's actors")) : "",
-          .threads = options_.threads_per_actor});
+          .threads = options_.threads_per_actor,
+          .tensor_host = tensor_host()});
   deployments_ = std::make_unique<Deployments>(
       *outside_, members_,
       Deployments::Events{
@@ -137,22 +196,35 @@ void Controller::make_rooms() {
       .on_progress = [this](const jobs::JobEntry& job,
                             wire::JobProgress progress) { gateway_->tell_progress(job, progress); },
       .on_finished = [this](const jobs::JobEntry& job) { gateway_->tell_finished(job); },
+      .on_boundary =
+          [this](const jobs::JobEntry& job) {
+            if (journal_ && !gateway_->closed()) journal_->boundary(job);
+          },
+      .on_forgotten =
+          [this](const jobs::JobEntry& job) {
+            if (journal_ && !gateway_->closed()) journal_->forgotten(job.id);
+          },
       .recorder = &recorder_,
       .on_failing =
           [this](jobs::JobEntry& job) {
             const auto file = desk_->record_failure(job.id, job.failure.what);
             if (!file.empty()) job.failure.what += " (flight record: " + file + ")";
-          }});
+          },
+      .plan_again = [this](const jobs::JobEntry& job,
+                           int actors) { return plan_again(job, actors); }});
   supervisor_ = std::make_unique<Supervisor>(Supervisor::Tools{
       .outside = *outside_,
       .members = members_,
       .deployments = *deployments_,
       .runner = *runner_,
       .options = {.start_deadline = static_cast<double>(options_.start_deadline.count()),
-                  .task_deadline = static_cast<double>(options_.task_deadline.count())},
+                  .task_deadline = static_cast<double>(options_.task_deadline.count()),
+                  .max_respawns = options_.max_respawns},
       .note = [this](const std::string& text) { gateway_->note_failure(text); },
       .on_given_up = [this](const std::string& why) { cannot_start(why); },
       .starting_up = [this] { return ready_handler_ != nullptr; }});
+  drainer_ =
+      std::make_unique<Drainer>(Drainer::Tools{*outside_, members_, *deployments_, *runner_});
   gateway::ClusterFacts facts{.version = TROUPE_VERSION,
                               .host = control::host_name(),
                               .pid = static_cast<std::uint32_t>(getpid()),
@@ -177,7 +249,16 @@ void Controller::make_rooms() {
                                      {},
                                      options_.allow_models
                                          ? gateway::AllowedFolders(*options_.allow_models)
-                                         : gateway::AllowedFolders()});
+                                         : gateway::AllowedFolders(),
+                                     journal_.get(),
+                                     options_.max_recoveries});
+}
+
+plan::Plan Controller::plan_again(const jobs::JobEntry& job, int actors) const {
+  if (!job.model) throw std::invalid_argument("[cluster] the job's model is not known any more");
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return jobs::plan_again(job, *job.model, actors,
+                          plan::machine_here(options_.device, actors, cores));
 }
 
 void Controller::make_desk() {
@@ -188,10 +269,10 @@ void Controller::make_desk() {
       .table = table_,
       .runner = *runner_,
       .recorder = recorder_,
-      .signal = [this](ActorId id, int signal) { return agent_->signal(id, signal); },
+      .signal = [this](ActorId id, int signal) { return hosts_->agent_of(id).signal(id, signal); },
       .lines =
           [this](ActorId id, std::uint64_t after, std::size_t lines) {
-            const auto& log = agent_->lines(id);
+            const auto& log = hosts_->agent_of(id).lines(id);
             return wire::LogLines{log.last(), log.lines(after, lines)};
           },
       .host = control::host_name(),
@@ -244,12 +325,12 @@ void Controller::make_user_room() {
 }
 
 void Controller::check_stopped() {
-  if (!stopping_ || !stopped_ || agent_->running() > 0 || users_->running() > 0) return;
+  if (!stopping_ || !stopped_ || hosts_->running() > 0 || users_->running() > 0) return;
   boost::asio::post(io_, std::exchange(stopped_, nullptr));
 }
 
 void Controller::on_lost(control::PeerId peer, const std::string& why) {
-  if (users_->actors().lost(peer, why)) return;
+  if (users_->actors().lost(peer, why) || hosts_->lost(peer, why)) return;
   if (!supervisor_->lost(peer, why)) gateway_->client_lost(peer);
 }
 
@@ -257,8 +338,9 @@ std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer)
   if (stopping_) return "the cluster is stopping";
   if (peer.hello.role == "client") return std::nullopt;
   if (peer.hello.role == "user-actor") return users_->actors().hello(peer);
+  if (peer.hello.role == "node") return hosts_->hello(peer);
   if (peer.hello.role != "actor")
-    return "role \"" + peer.hello.role + "\" is not known here: client or actor";
+    return "role \"" + peer.hello.role + "\" is not known here: client, node or actor";
   return members_.hello(peer);
 }
 
@@ -281,6 +363,9 @@ void Controller::on_message(control::PeerId peer, const wire::Header& header,
       return;
     }
     if (users_->actors().on_message(peer, header, payload)) return;
+    if (header.kind == wire::Kind::drain_places)
+      return drain(peer, header, wire::decode<wire::DrainPlaces>(payload));
+    if (hosts_->on_message(peer, header, payload)) return;
     gateway_->on_message(peer, header, payload);
     return;
   }
@@ -292,6 +377,23 @@ void Controller::on_message(control::PeerId peer, const wire::Header& header,
     default:
       return;
   }
+}
+
+void Controller::drain(control::PeerId peer, const wire::Header& header,
+                       const wire::DrainPlaces& order) {
+  std::set<ActorId> places;
+  for (const auto& name : order.places) {
+    const auto found = hosts_->places(name);
+    if (!found) {
+      server_->reply(peer, header,
+                     wire::Failure{wire::FailureCode::not_found,
+                                   "\"" + name + "\" is no host and no actor of this cluster"});
+      return;
+    }
+    places.insert(found->begin(), found->end());
+  }
+  server_->reply(peer, header,
+                 wire::Done{drainer_->drain({places.begin(), places.end()}, order.now)});
 }
 
 void Controller::on_ready(std::function<void(std::optional<std::string>)> handler) {
@@ -322,12 +424,14 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
   if (ready_handler_) std::exchange(ready_handler_, nullptr)(why.what);
   stopped_ = std::move(stopped);
   supervisor_->stop();
+  drainer_->stop();
   for (const auto& [id, actor] : members_.all()) {
     if (actor.state == ActorState::ready)
       server_->send(actor.peer, wire::Shutdown{});
     else
-      agent_->kill(id);
+      outside_->kill(id);
   }
+  hosts_->dismiss();
   users_->stop();
   check_stopped();
   if (!stopped_) return;
@@ -335,7 +439,7 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
   stop_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
     for (const auto& [id, actor] : members_.all())
-      agent_->kill(id);
+      outside_->kill(id);
   });
 }
 

@@ -9,6 +9,8 @@
 #include "controller/actors/user_room.h"
 #include "controller/cluster/cluster.h"
 #include "controller/cluster/deployments.h"
+#include "controller/cluster/drainer.h"
+#include "controller/cluster/hosts.h"
 #include "controller/cluster/live_outside.h"
 #include "controller/cluster/members.h"
 #include "controller/cluster/node_agent.h"
@@ -19,6 +21,9 @@
 #include "controller/gateway/metrics_server.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
+#include "controller/journal/journal.h"
+#include "controller/journal/sqlite_store.h"
+#include "controller/journal/writer.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/server.h"
@@ -45,9 +50,13 @@ class Controller {
   void on_stop_asked(std::function<void()> handler) { stop_asked_ = std::move(handler); }
 
  private:
+  void open_journal();
   void open_endpoints();
   void make_rooms();
+  void take_up_jobs();
   void make_desk();
+  std::string tensor_host() const;
+  plan::Plan plan_again(const jobs::JobEntry& job, int actors) const;
   std::string metrics() const;
   void actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
   std::optional<std::string> on_connect(const control::PeerInfo& peer);
@@ -57,6 +66,7 @@ class Controller {
                   std::span<const std::byte> payload);
   void on_lost(control::PeerId peer, const std::string& why);
   void make_user_room();
+  void drain(control::PeerId peer, const wire::Header& header, const wire::DrainPlaces& order);
   void check_ready();
   void check_stopped();
   void cannot_start(const std::string& why);
@@ -75,6 +85,10 @@ class Controller {
   Members members_;
   jobs::JobTable table_;
   recorder::Recorder recorder_;
+  std::unique_ptr<journal::SqliteStore> store_;  // until the writer has it
+  journal::Past past_;
+  std::unique_ptr<journal::Writer> writer_;
+  std::unique_ptr<journal::Journal> journal_;  // null where none is asked for
   std::unique_ptr<Deployments> deployments_;
   std::unique_ptr<jobs::JobRunner> runner_;
   std::unique_ptr<Supervisor> supervisor_;
@@ -82,6 +96,8 @@ class Controller {
   std::unique_ptr<gateway::Gateway> gateway_;
   std::unique_ptr<gateway::MetricsServer> metrics_;
   std::unique_ptr<NodeAgent> agent_;
+  std::unique_ptr<Hosts> hosts_;
+  std::unique_ptr<Drainer> drainer_;
   std::unique_ptr<user::UserRoom> users_;
   bool plugins_checked_ = false;
   boost::asio::steady_timer stop_timer_;

@@ -50,25 +50,10 @@ Deployments::Ptr Deployments::find(const Model& model, const plan::Plan& plan,
     const bool fits = deployment->model == model && deployment->dtype == plan.request.dtype &&
                       deployment->degrees == plan.degrees && deployment->stages == plan.stages &&
                       deployment->groups == plan.groups;
-    if (!fits || jobs_of(*deployment) >= max_jobs) continue;
+    if (!fits || is_drained(*deployment) || jobs_of(*deployment) >= max_jobs) continue;
     if (!best || jobs_of(*deployment) < jobs_of(*best)) best = deployment;
   }
   return best;
-}
-
-std::optional<std::vector<ActorId>> Deployments::choose_actors(int world, bool evict) const {
-  auto idle = members_.idle();
-  const auto last_used = [&](ActorId id) {
-    const auto deployment = get(members_.at(id).deployment);
-    return deployment ? deployment->last_used : -1.0;
-  };
-  if (!evict) std::erase_if(idle, [&](ActorId id) { return members_.at(id).deployment != 0; });
-  std::stable_sort(idle.begin(), idle.end(),
-                   [&](ActorId a, ActorId b) { return last_used(a) < last_used(b); });
-  if (static_cast<int>(idle.size()) < world) return std::nullopt;
-  idle.resize(world);
-  std::sort(idle.begin(), idle.end());
-  return idle;
 }
 
 Deployments::Ptr Deployments::load(const Model& model, const plan::Plan& plan,
@@ -115,11 +100,14 @@ void Deployments::begin_anew(const Ptr& deployment, const std::string& why) {
 void Deployments::advance(const Ptr& deployment) {
   if (deployment->state != Deployment::State::preparing) return;
   fill_places(*deployment);
+  if (!can_be_whole(*deployment))
+    return fail(deployment, {wire::FailureCode::lost, why_empty(*deployment)});
   bool whole = true;
   for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
     const Actor& actor = members_.at(deployment->actor_of_rank[rank]);
     const auto& holding = deployment->holdings[rank];
-    const bool there = actor.state == ActorState::ready && actor.leaving_epoch == 0;
+    const bool there =
+        actor.state == ActorState::ready && actor.lasting() && actor.leaving_epoch == 0;
     whole = whole && there && holding.loaded == actor.incarnation;
     if (there && holding.asked != actor.incarnation) load_rank(deployment, rank);
     if (deployment->state != Deployment::State::preparing) return;
@@ -127,41 +115,23 @@ void Deployments::advance(const Ptr& deployment) {
   if (whole && !deployment->connecting) connect_groups(deployment);
 }
 
-void Deployments::fill_places(Deployment& deployment) {
-  for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
-    const Actor& actor = members_.at(deployment.actor_of_rank[rank]);
-    if (actor.state == ActorState::ready) continue;
-    for (const ActorId spare : members_.idle()) {
-      if (members_.at(spare).deployment != 0 || members_.at(spare).host != actor.host) continue;
-      replace(deployment, rank, spare);
-      break;
-    }
-  }
-}
-
-void Deployments::replace(Deployment& deployment, std::size_t rank, ActorId by) {
-  Actor& old = members_.at(deployment.actor_of_rank[rank]);
-  Actor& spare = members_.at(by);
-  spare.deployment = std::exchange(old.deployment, 0);
-  spare.rank = std::exchange(old.rank, -1);
-  spare.jobs = std::exchange(old.jobs, {});
-  deployment.actor_of_rank[rank] = by;
-}
-
 void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
   const auto at = mesh::Mesh(deployment->degrees).coordinates(static_cast<int>(rank));
   const auto& stage = deployment->stages[at.pp];
+  const Actor& actor = members_.at(deployment->actor_of_rank[rank]);
+  // Another host's copy of the folder has other inodes and times.
+  const auto fingerprint = actor.remote ? 0 : deployment->model.fingerprint;
   const wire::LoadStage message{.deployment = deployment->id,
                                 .model = deployment->model.folder,
-                                .fingerprint = deployment->model.fingerprint,
+                                .fingerprint = fingerprint,
                                 .dtype = deployment->dtype,
                                 .first_block = stage.first_block,
                                 .last_block = stage.last_block,
                                 .embeds = at.pp == 0,
                                 .projects = at.pp + 1 == deployment->degrees.pp,
                                 .tp_rank = at.tp,
-                                .tp_degree = deployment->degrees.tp};
-  const Actor& actor = members_.at(deployment->actor_of_rank[rank]);
+                                .tp_degree = deployment->degrees.tp,
+                                .loras = deployment->model.loras};
   const auto incarnation = actor.incarnation;
   deployment->holdings[rank] = {.asked = incarnation};
   const auto answer = [this, deployment, rank, incarnation](const control::Reply& reply) {
@@ -169,9 +139,9 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
     if (deployment->state == Deployment::State::gone || holding.asked != incarnation) return;
     if (!reply.ok()) {
       if (reply.failure().code == wire::FailureCode::lost) return;  // its exit follows
-      return fail(deployment, {reply.failure().code,
-                               "actor " + std::to_string(deployment->actor_of_rank[rank]) + ": " +
-                                   reply.failure().what});
+      return fail(deployment,
+                  {reply.failure().code, members_.name_of(deployment->actor_of_rank[rank]) + ": " +
+                                             reply.failure().what});
     }
     const auto loaded = reply.as<wire::StageLoaded>();
     holding.loaded = incarnation;
@@ -188,21 +158,20 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
 }
 
 void Deployments::connect_groups(const Ptr& deployment) {
-  const std::string backend =
-      members_.at(deployment->actor_of_rank[0]).device == "cpu" ? "shm" : "nccl";
   deployment->connecting = true;
   deployment->connected = 0;
   for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
     wire::ConnectGroups message;
     message.deployment = deployment->id;
     message.epoch = deployment->epoch;
-    message.backend = backend;
     message.deadline_ms = static_cast<std::uint32_t>(kConnectDeadline.count()) - 1000;
     for (const auto& group : deployment->groups) {
       const auto own = std::find(group.ranks.begin(), group.ranks.end(), static_cast<int>(rank));
       if (own == group.ranks.end()) continue;
+      const std::string backend = backend_of(*deployment, group);
       wire::GroupSpec spec{.id = group.id,
                            .name = group.name,
+                           .backend = backend,
                            .rank = static_cast<std::int32_t>(own - group.ranks.begin()),
                            .addresses = {}};
       for (const int member : group.ranks)
@@ -218,12 +187,24 @@ void Deployments::connect_groups(const Ptr& deployment) {
   }
 }
 
+std::string Deployments::backend_of(const Deployment& deployment,
+                                    const plan::GroupPlan& group) const {
+  const auto member = [&](int rank) -> const Actor& {
+    return members_.at(deployment.actor_of_rank[rank]);
+  };
+  const Actor& first = member(group.ranks.front());
+  if (first.device_kind() != "cpu") return "nccl";
+  const bool one_host = std::all_of(group.ranks.begin(), group.ranks.end(),
+                                    [&](int rank) { return member(rank).host == first.host; });
+  return one_host ? "shm" : "tcp";
+}
+
 void Deployments::group_answer(const Ptr& deployment, std::uint64_t epoch, ActorId actor,
                                const control::Reply& reply) {
   if (deployment->state != Deployment::State::preparing || deployment->epoch != epoch) return;
   if (!reply.ok()) {
     const wire::Failure failure{reply.failure().code,
-                                "actor " + std::to_string(actor) + ": " + reply.failure().what};
+                                members_.name_of(actor) + ": " + reply.failure().what};
     outside_.after(kConnectAgainSeconds, [this, deployment, epoch, failure] {
       if (deployment->state != Deployment::State::preparing || deployment->epoch != epoch) return;
       if (++deployment->failed_connects >= kMaxFailedConnects) return fail(deployment, failure);
@@ -253,15 +234,14 @@ void Deployments::actor_ready(ActorId id) {
 }
 
 void Deployments::actor_gone(ActorId id, const std::string& why) {
-  const auto deployment = get(members_.at(id).deployment);
-  if (!deployment) return;
-  fill_places(*deployment);
-  if (members_.at(id).deployment != deployment->id) return advance(deployment);
-  // An actor that only keeps a model nobody uses now is free once it has let go of it.
-  const auto spare = choose_actors(1, /*evict=*/true);
-  const auto unused = spare ? get(members_.at(spare->front()).deployment) : nullptr;
-  if (!unused) return fail(deployment, {wire::FailureCode::lost, why});
-  take_down(unused, "its actors are needed");
+  // Who waits for it, or counted on it as a spare.
+  const auto all = deployments_;
+  for (const auto& [key, deployment] : all) {
+    const auto& actors = deployment->actor_of_rank;
+    if (std::find(actors.begin(), actors.end(), id) != actors.end()) deployment->gap = why;
+  }
+  for (const auto& [key, deployment] : all)
+    advance(deployment);
 }
 
 void Deployments::take_down(const Ptr& deployment, const std::string& why) {

@@ -14,11 +14,12 @@
 
 namespace troupe::cluster {
 
-/// A checkpoint: its folder, and the state of its files (models/spec/fingerprint.h). Replaced in
-/// place it is another one.
+/// A checkpoint: its folder, the state of its files (models/spec/fingerprint.h) and what is added
+/// to its weights. Replaced in place, or with other LoRAs or scales, it is another one.
 struct Model {
   std::string folder;
   std::uint64_t fingerprint = 0;  // 0 = not known
+  std::vector<wire::LoraFile> loras = {};
 
   bool operator==(const Model&) const = default;
 };
@@ -50,6 +51,7 @@ struct Deployment {
   int failed_connects = 0;  // in a row
   std::size_t connected = 0;
   bool connecting = false;
+  std::string gap;  // why one of its places stays empty
 
   std::uint64_t weight_bytes() const;
 };
@@ -90,12 +92,24 @@ class Deployments {
   void actor_gone(ActorId id, const std::string& why);
 
   Ptr get(std::uint64_t id) const;
+  /// One of its actors is leaving.
+  bool is_drained(const Deployment& deployment) const;
   /// Told to load or to connect and not done with it.
   bool preparing(ActorId id) const;
 
  private:
   void advance(const Ptr& deployment);
+  /// Of actors, least used first: as few hosts as it takes, the actors of a host side by side, so
+  /// that the axes that vary fastest stay inside.
+  std::vector<ActorId> gather(const std::vector<ActorId>& from, int world) const;
+  /// shm inside a host, tcp between hosts, nccl on GPUs.
+  std::string backend_of(const Deployment& deployment, const plan::GroupPlan& group) const;
   void fill_places(Deployment& deployment);
+  std::optional<ActorId> spare_for(const Actor& lost) const;
+  /// There are actors for all places that nobody will fill again; those that keep what nobody uses
+  /// let go of it.
+  bool can_be_whole(const Deployment& deployment);
+  std::string why_empty(const Deployment& deployment) const;
   void replace(Deployment& deployment, std::size_t rank, ActorId by);
   void load_rank(const Ptr& deployment, std::size_t rank);
   void connect_groups(const Ptr& deployment);

@@ -15,6 +15,7 @@ ExitCause exit_cause(int status, std::vector<std::string> log) {
 }
 
 std::string ExitCause::text() const {
+  if (!told.empty()) return told;
   std::string text;
   if (by_signal) {
     const char* name = sigabbrev_np(number);

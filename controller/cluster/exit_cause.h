@@ -10,6 +10,7 @@ struct ExitCause {
   int number = 0;  // signal or exit code
   bool core = false;
   std::vector<std::string> log;  // its last lines
+  std::string told = {};         // how it ended where no wait status says it; "" = by the above
   /// "killed by signal 9 (SIGKILL)" or "exit code 1", then the last log line where there is one.
   std::string text() const;
 };

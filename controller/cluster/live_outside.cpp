@@ -70,18 +70,21 @@ void LiveOutside::drop_blob(control::BlobId id) {
 }
 
 std::uint32_t LiveOutside::spawn(const Actor& place, std::uint64_t incarnation) {
-  return agent_->spawn({.id = place.id,
-                        .incarnation = incarnation,
-                        .control_endpoint = server_.endpoint(),
-                        .blob_endpoint = blob_server_.endpoint(),
-                        .device = place.device,
-                        .threads = launch_.threads,
-                        .token = launch_.token,
-                        .keys = launch_.keys});
+  if (place.closed)
+    throw std::runtime_error("[cluster] host " + place.host + " is not there any more");
+  return agent_of_(place.id).spawn({.id = place.id,
+                                    .incarnation = incarnation,
+                                    .control_endpoint = server_.endpoint(),
+                                    .blob_endpoint = blob_server_.endpoint(),
+                                    .device = place.device,
+                                    .threads = launch_.threads,
+                                    .token = launch_.token,
+                                    .keys = launch_.keys,
+                                    .tensor_host = launch_.tensor_host});
 }
 
 void LiveOutside::kill(ActorId id) {
-  agent_->kill(id);
+  agent_of_(id).kill(id);
 }
 
 }  // namespace troupe::cluster

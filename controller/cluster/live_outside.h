@@ -1,7 +1,7 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
 
-#include "controller/cluster/node_agent.h"
+#include "controller/cluster/agent.h"
 #include "controller/cluster/outside.h"
 #include "transport/control/server.h"
 
@@ -15,11 +15,12 @@ class LiveOutside final : public Outside {
     std::string token;
     std::string keys;  // CURVE, as text; "" = the controller asks for none
     int threads = 1;
+    std::string tensor_host;
   };
   LiveOutside(boost::asio::io_context& io, control::Server& server,
               control::BlobServer& blob_server, control::BlobStore& blobs, Launch launch);
-  /// Before the first spawn.
-  void use(NodeAgent& agent) { agent_ = &agent; }
+  /// Who starts and ends the process of a place. Before the first spawn.
+  void use(std::function<Agent&(ActorId)> agent_of) { agent_of_ = std::move(agent_of); }
 
   double now() const override;
   std::uint64_t random() override { return control::random_incarnation(); }
@@ -42,7 +43,7 @@ class LiveOutside final : public Outside {
   control::BlobServer& blob_server_;
   control::BlobStore& blobs_;
   Launch launch_;
-  NodeAgent* agent_ = nullptr;
+  std::function<Agent&(ActorId)> agent_of_;
 };
 
 }  // namespace troupe::cluster

@@ -20,15 +20,24 @@ const char* to_string(ActorState state) {
   return "?";
 }
 
-Actor& Members::add(const std::string& host, const std::string& device) {
+Actor& Members::add(const std::string& host, const std::string& device, bool remote) {
   const auto id = static_cast<ActorId>(actors_.size());
   Actor actor;
   actor.id = id;
   actor.host = host;
+  actor.remote = remote;
   actor.device = device;
   for (const auto& [other, existing] : actors_)
     actor.local_rank += existing.host == host ? 1 : 0;
   return actors_.emplace(id, std::move(actor)).first->second;
+}
+
+std::string Members::name_of(ActorId id) const {
+  const Actor& actor = actors_.at(id);
+  const bool others = std::any_of(actors_.begin(), actors_.end(), [&](const auto& entry) {
+    return entry.second.host != actor.host;
+  });
+  return "actor " + std::to_string(id) + (others ? " on " + actor.host : "");
 }
 
 void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) {
@@ -106,7 +115,8 @@ std::vector<ActorId> Members::idle() const {
 
 bool Members::is_idle(ActorId id) const {
   const Actor& actor = actors_.at(id);
-  return actor.state == ActorState::ready && actor.jobs.empty() && actor.leaving_epoch == 0;
+  return actor.state == ActorState::ready && actor.usable() && actor.jobs.empty() &&
+         actor.leaving_epoch == 0;
 }
 
 void Members::give(std::uint64_t job, const std::vector<ActorId>& actors) {
@@ -120,8 +130,10 @@ void Members::take_back(std::uint64_t job) {
 }
 
 std::size_t Members::living_count() const {
-  return std::count_if(actors_.begin(), actors_.end(),
-                       [](const auto& entry) { return entry.second.state != ActorState::dead; });
+  return std::count_if(actors_.begin(), actors_.end(), [](const auto& entry) {
+    const Actor& actor = entry.second;
+    return actor.state != ActorState::dead && actor.hires();
+  });
 }
 
 std::size_t Members::ready_count() const {

@@ -24,6 +24,7 @@ struct Actor {
   control::PeerId peer = 0;       // while ready
   std::uint32_t pid = 0;
   std::string host;
+  bool remote = false;  // another host than the controller's
   std::string device;
   std::int32_t local_rank = 0;
   std::uint64_t restarts = 0;
@@ -34,6 +35,19 @@ struct Actor {
   std::int32_t rank = -1;                        // in that deployment's mesh
   std::uint64_t leaving_epoch = 0;  // told to end it and has not answered yet; 0 = none
   std::string last_cause;           // why its last process ended
+  bool draining = false;            // it gets no new jobs and leaves when it has none
+  bool evicted = false;             // draining, and its jobs go on elsewhere
+  bool closed = false;              // no process will fill the place again
+
+  std::string device_kind() const { return device.substr(0, device.find(':')); }
+  /// It, or the next process in its place, goes on serving those whose jobs it has.
+  bool lasting() const { return !closed && !evicted; }
+  /// It takes new jobs, or will once it has started.
+  bool usable() const {
+    return (state == ActorState::starting || state == ActorState::ready) && hires();
+  }
+  /// The place takes new jobs, whoever fills it.
+  bool hires() const { return lasting() && !draining; }
 };
 
 /// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed
@@ -43,7 +57,9 @@ class Members {
   /// `token` is what a process of this cluster shows in its hello.
   explicit Members(std::string token) : token_(std::move(token)) {}
 
-  Actor& add(const std::string& host, const std::string& device);
+  Actor& add(const std::string& host, const std::string& device, bool remote = false);
+  /// "actor 3", with more than one host "actor 3 on NAME".
+  std::string name_of(ActorId id) const;
   Actor& at(ActorId id) { return actors_.at(id); }
   const Actor& at(ActorId id) const { return actors_.at(id); }
   std::map<ActorId, Actor>& all() { return actors_; }

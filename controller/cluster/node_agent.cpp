@@ -41,6 +41,8 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
                        "--device",      launch.device,
                        "--threads",     std::to_string(launch.threads),
                        "--parent",      std::to_string(getpid())};
+  if (!launch.tensor_host.empty())
+    options.arguments.insert(options.arguments.end(), {"--tensor-host", launch.tensor_host});
   const auto threads = std::to_string(launch.threads);
   options.environment = {"TROUPE_TOKEN=" + launch.token, "OMP_NUM_THREADS=" + threads,
                          "MKL_NUM_THREADS=" + threads};
@@ -50,20 +52,20 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   if (launch.device.starts_with("cuda")) add_gpu_settings(options.environment);
   if (!log_folder_.empty())
     options.log = log_folder_ / ("actor-" + std::to_string(launch.id) + ".log");
-  const auto log = log_of(launch.id);
-  options.on_line = [log](const std::string& line) { log->add(line); };
+  options.on_line = [this, id = launch.id](const std::string& line) { note(id, line); };
   auto process = std::make_unique<Process>(
       io_, options,
-      [this, log, id = launch.id, incarnation = launch.incarnation](const ExitCause& cause) {
-        log->add("-- the process ended: " +
-                 ExitCause{cause.by_signal, cause.number, cause.core, {}}.text());
+      [this, id = launch.id, incarnation = launch.incarnation](const ExitCause& cause) {
+        auto end = cause;
+        end.log.clear();
+        note(id, "-- the process ended: " + end.text());
         // The process object goes after its own handler has returned.
         auto node = processes_.extract(id);
         boost::asio::post(io_, [gone = std::shared_ptr<Process>(std::move(node.mapped()))] {});
         on_exit_(id, incarnation, cause);
       });
   const auto pid = static_cast<std::uint32_t>(process->pid());
-  log->add("-- process " + std::to_string(pid) + " began");
+  note(launch.id, "-- process " + std::to_string(pid) + " began");
   processes_[launch.id] = std::move(process);
   return pid;
 }
@@ -78,6 +80,11 @@ bool NodeAgent::signal(std::uint32_t id, int signal) {
   if (process == processes_.end()) return false;
   process->second->kill(signal);
   return true;
+}
+
+void NodeAgent::note(std::uint32_t id, const std::string& line) {
+  log_of(id)->add(line);
+  if (on_line_) on_line_(id, line);
 }
 
 std::shared_ptr<LineLog> NodeAgent::log_of(std::uint32_t id) {

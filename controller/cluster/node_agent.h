@@ -7,50 +7,40 @@
 #include <memory>
 #include <string>
 
-#include "controller/cluster/line_log.h"
+#include "controller/cluster/agent.h"
 #include "controller/cluster/process.h"
 
 namespace troupe::cluster {
 
-/// What an actor process is started with.
-struct ActorLaunch {
-  std::uint32_t id = 0;
-  std::uint64_t incarnation = 0;
-  std::string control_endpoint;
-  std::string blob_endpoint;
-  std::string device = "cpu";
-  int threads = 1;
-  std::string token;
-  std::string keys;  // CURVE, for the controller; "" = it asks for none
-};
-
-/// Spawns and reaps the actors of its host. The local one lives in the controller's process.
-class NodeAgent {
+/// Spawns and reaps the actors of its host: in the controller's process, or in that of `troupe
+/// join`.
+class NodeAgent final : public Agent {
  public:
-  using OnExit = std::function<void(std::uint32_t id, std::uint64_t incarnation, const ExitCause&)>;
+  using OnLine = std::function<void(std::uint32_t id, const std::string& line)>;
 
   /// `program` is the path of troupe-actor. `log_folder` may be empty.
   NodeAgent(boost::asio::io_context& io, std::string program, std::filesystem::path log_folder,
             OnExit on_exit);
-  ~NodeAgent();
+  ~NodeAgent() override;
 
-  /// Starts an actor; answers its pid. Throws std::runtime_error naming program and cause.
-  std::uint32_t spawn(const ActorLaunch& launch);
-  /// Ends it for sure (SIGKILL); its exit is told as any other.
-  void kill(std::uint32_t id);
-  /// False when it has no process here.
-  bool signal(std::uint32_t id, int signal);
-  /// What the actor's processes have written, and that they began and ended.
-  const LineLog& lines(std::uint32_t id) { return *log_of(id); }
-  std::size_t running() const { return processes_.size(); }
+  /// Told of each line that goes into the logs.
+  void on_line(OnLine on_line) { on_line_ = std::move(on_line); }
+
+  std::uint32_t spawn(const ActorLaunch& launch) override;
+  bool signal(std::uint32_t id, int signal) override;
+  void kill(std::uint32_t id) override;
+  const LineLog& lines(std::uint32_t id) override { return *log_of(id); }
+  std::size_t running() const override { return processes_.size(); }
 
  private:
   std::shared_ptr<LineLog> log_of(std::uint32_t id);
+  void note(std::uint32_t id, const std::string& line);
 
   boost::asio::io_context& io_;
   std::string program_;
   std::filesystem::path log_folder_;
   OnExit on_exit_;
+  OnLine on_line_;
   std::map<std::uint32_t, std::unique_ptr<Process>> processes_;
   std::map<std::uint32_t, std::shared_ptr<LineLog>> logs_;
 };

@@ -53,9 +53,14 @@ void Supervisor::kill(ActorId id, const std::string& why) {
 void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
   if (stopped_) return;
   std::string text = cause.text();
-  if (const auto reason = kill_reasons_.extract(id))
+  const Actor& actor = tools_.members.at(id);
+  const bool drained = actor.draining && actor.closed && cause.told.empty();
+  // What its host says of it is nearer to the cause than why it was killed from here.
+  if (const auto reason = kill_reasons_.extract(id); reason && !drained && cause.told.empty())
     text = "was killed by the controller (" + reason.mapped() + ")";
-  else if (cause.by_signal)
+  else if (drained)
+    text = "was drained";
+  else if (cause.by_signal || !cause.told.empty())
     text = "was " + text;
   else
     text = "ended with " + text;
@@ -68,11 +73,17 @@ void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& 
 }
 
 void Supervisor::fill_again(ActorId id, const std::string& ended) {
-  const auto failed_starts = tools_.members.at(id).failed_starts;
+  const Actor& actor = tools_.members.at(id);
+  if (actor.closed) return give_up(id, "actor " + std::to_string(id) + " " + ended);
+  const auto failed_starts = actor.failed_starts;
+  if (const int most = tools_.options.max_respawns;
+      failed_starts == 0 && most >= 0 && actor.restarts >= static_cast<std::uint64_t>(most)) {
+    return give_up(id, "actor " + std::to_string(id) + " " + ended + ", and its place stays empty");
+  }
   if (failed_starts == 0 && tools_.outside.now() - spawned_at_[id] < kShortLife)
     return fill_later(id, kSpawnTries);
   if (failed_starts >= kMaxFailedStarts || (tools_.starting_up() && failed_starts > 0))
-    return give_up(id, "actor " + std::to_string(id) + " cannot start: " + ended);
+    return give_up_noted(id, "actor " + std::to_string(id) + " cannot start: " + ended);
   try {
     spawn(id);
   } catch (const std::exception& error) {
@@ -95,13 +106,18 @@ void Supervisor::fill_later(ActorId id, int tries) {
         return fill_later(id, tries - 1);
       }
       tools_.members.at(id).state = ActorState::dead;
-      give_up(id, failure.what());
+      give_up_noted(id, failure.what());
     }
   });
 }
 
-void Supervisor::give_up(ActorId id, const std::string& why) {
+void Supervisor::give_up_noted(ActorId id, const std::string& why) {
   tools_.note(why);
+  give_up(id, why);
+}
+
+void Supervisor::give_up(ActorId id, const std::string& why) {
+  tools_.members.at(id).closed = true;
   tools_.deployments.actor_gone(id, why);
   tools_.on_given_up(why);
   tools_.runner.fail_unplaceable(why);

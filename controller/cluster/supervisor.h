@@ -20,6 +20,7 @@ class Supervisor {
   struct Options {
     double start_deadline = 120;  // seconds from a spawn to its hello
     double task_deadline = 600;   // seconds without progress of a busy work loop
+    int max_respawns = -1;        // of each place, once its first process was ready; -1 = no limit
   };
   struct Tools {
     Outside& outside;
@@ -53,7 +54,9 @@ class Supervisor {
  private:
   void fill_again(ActorId id, const std::string& ended);
   void fill_later(ActorId id, int tries);
+  /// Of an end that people have been told of.
   void give_up(ActorId id, const std::string& why);
+  void give_up_noted(ActorId id, const std::string& why);
   void look_for_hangs();
 
   Tools tools_;

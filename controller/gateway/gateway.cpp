@@ -54,32 +54,57 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
 }
 
 void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission) {
+  if (auto* known = tools_.table.find_key(submission.key))
+    return accept_again(peer, header, *known);
   const auto& request = submission.job.request;
-  if (request.init_latents_blob == 0) {
+  if (request.init_image_bytes != 0 && request.init_image_blob == 0) {
+    tools_.server.reply(peer, header,
+                        wire::Failure{wire::FailureCode::bad_request,
+                                      "init image has a size, but was not sent along"});
+    return;
+  }
+  if (request.init_latents_blob == 0 && request.init_image_blob == 0) {
     read_model(peer, header, std::move(submission));
     return;
   }
   const auto client = tools_.server.info(peer);
   if (!client) return;
+  if (request.init_latents_blob != 0 && request.init_image_blob != 0) {
+    tools_.server.reply(peer, header,
+                        wire::Failure{wire::FailureCode::bad_request,
+                                      "init image and init latents do not go together"});
+    return;
+  }
+  const bool image = request.init_image_blob != 0;
+  const auto sent = image ? request.init_image_blob : request.init_latents_blob;
+  const auto bytes = image ? request.init_image_bytes : request.init_latents_bytes;
   tools_.blob_server.fetch(
-      client->incarnation, request.init_latents_blob, request.init_latents_bytes, kUploadDeadline,
-      [this, peer, header, submission = std::move(submission)](control::BlobResult blob) mutable {
+      client->incarnation, sent, bytes, kUploadDeadline,
+      [this, peer, header, image,
+       submission = std::move(submission)](control::BlobResult blob) mutable {
         if (!tools_.server.info(peer)) return;  // it went while it sent
         if (!blob) {
-          tools_.server.reply(peer, header,
-                              wire::Failure{blob.failure.code,
-                                            "init latents did not arrive: " + blob.failure.what});
+          tools_.server.reply(
+              peer, header,
+              wire::Failure{blob.failure.code, std::string(image ? "init image" : "init latents") +
+                                                   " did not arrive: " + blob.failure.what});
           return;
         }
-        submission.job.request.init_latents_blob = tools_.blobs.add(blob.bytes);
+        auto& own = submission.job.request;
+        (image ? own.init_image_blob : own.init_latents_blob) = tools_.blobs.add(blob.bytes);
         read_model(peer, header, std::move(submission));
       });
+}
+
+void Gateway::drop_inputs(const wire::ImageRequest& request) {
+  for (const auto blob : {request.init_latents_blob, request.init_image_blob})
+    if (blob != 0) tools_.blobs.remove(blob);
 }
 
 void Gateway::refuse(control::PeerId peer, const wire::Header& header,
                      const wire::SubmitJob& submission, wire::FailureCode code,
                      const std::string& why) {
-  tools_.blobs.remove(submission.job.request.init_latents_blob);
+  drop_inputs(submission.job.request);
   tools_.server.reply(peer, header, wire::Failure{code, why});
 }
 
@@ -96,20 +121,23 @@ void Gateway::read_model(control::PeerId peer, const wire::Header& header,
                       " jobs wait for their models' folders to be read: try again later");
   }
   const std::string folder = submission.job.model;
-  reader_.read(folder, [this, peer, header, asked = control::Clock::now(),
-                        submission = std::move(submission)](const ModelReading& reading) {
-    const auto took = control::Clock::now() - asked;
-    if (!tools_.server.info(peer)) {  // it went meanwhile
-      tools_.blobs.remove(submission.job.request.init_latents_blob);
-    } else if (took > kReadDeadline) {
-      refuse(peer, header, submission, wire::FailureCode::timeout,
-             "[read_model] " + submission.job.model + ": it took " +
-                 std::to_string(std::chrono::duration_cast<std::chrono::seconds>(took).count()) +
-                 " s to be read, longer than a client waits");
-    } else {
-      accept(peer, header, submission, reading);
-    }
-  });
+  const auto loras = submission.job.request.loras;
+  reader_.read(folder, loras,
+               [this, peer, header, asked = control::Clock::now(),
+                submission = std::move(submission)](const ModelReading& reading) {
+                 const auto took = control::Clock::now() - asked;
+                 if (!tools_.server.info(peer)) {  // it went meanwhile
+                   drop_inputs(submission.job.request);
+                 } else if (took > kReadDeadline) {
+                   refuse(peer, header, submission, wire::FailureCode::timeout,
+                          "[read_model] " + submission.job.model + ": it took " +
+                              std::to_string(
+                                  std::chrono::duration_cast<std::chrono::seconds>(took).count()) +
+                              " s to be read, longer than a client waits");
+                 } else {
+                   accept(peer, header, submission, reading);
+                 }
+               });
 }
 
 void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
@@ -118,9 +146,15 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
     refuse(peer, header, submission, code, why);
   };
   if (closed_) return refused(wire::FailureCode::refused, *closed_);
+  if (auto* known = tools_.table.find_key(submission.key)) {
+    drop_inputs(submission.job.request);
+    return accept_again(peer, header, *known);
+  }
   if (!reading.model) return refused(wire::FailureCode::bad_request, reading.error);
   auto& job = submission.job;
   job.model = reading.folder;
+  job.request.loras = reading.loras;
+  plan::Plan plan;
   try {
     jobs::check_terms(job);
     if (job.parallelism.automatic) {
@@ -129,33 +163,87 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
       job.parallelism = plan::automatic_parallelism(
           *reading.model, job.request, actors, plan::machine_here(facts_.device, actors, cores));
     }
-    auto plan = plan::make_plan(*reading.model, job.request, job.parallelism);
-    const auto world = static_cast<std::size_t>(plan.degrees.world());
-    if (const auto living = tools_.members.living_count(); world > living) {
-      const auto all = tools_.members.all().size();
-      return refused(
-          wire::FailureCode::bad_request,
-          "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world) +
-              " actors are needed, but the cluster has " + std::to_string(all) +
-              (living < all ? ", of which " + std::to_string(all - living) + " cannot start" : ""));
-    }
-    const auto warnings = plan.warnings;
-    const auto id = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now(),
-                                     reading.fingerprint);
-    if (!id) {
-      return refused(wire::FailureCode::overloaded,
-                     std::to_string(tools_.table.queue().size()) +
-                         " jobs are waiting already: try again later");
-    }
-    if (recorder_) recorder_->submitted(*id, job.request.prompts.front(), monotonic());
-    tools_.server.reply(
-        peer, header,
-        wire::JobAccepted{
-            .job = *id, .queue_position = tools_.table.position(*id), .warnings = warnings});
-    tools_.runner.start_queued();
+    plan = plan::make_plan(*reading.model, job.request, job.parallelism);
   } catch (const std::exception& error) {
-    refused(wire::FailureCode::bad_request, error.what());
+    return refused(wire::FailureCode::bad_request, error.what());
   }
+  const auto world = static_cast<std::size_t>(plan.degrees.world());
+  if (const auto living = tools_.members.living_count(); world > living) {
+    const auto all = tools_.members.all().size();
+    return refused(
+        wire::FailureCode::bad_request,
+        "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world) +
+            " actors are needed, but the cluster has " + std::to_string(all) +
+            (living < all ? ", of which " + std::to_string(all - living) + " cannot start" : ""));
+  }
+  plan.lora_fingerprints = reading.lora_fingerprints;
+  const auto added = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now(),
+                                      reading.fingerprint);
+  if (!added) {
+    return refused(wire::FailureCode::overloaded, std::to_string(tools_.table.queue().size()) +
+                                                      " jobs are waiting already: try again later");
+  }
+  const auto id = *added;
+  auto& entry = *tools_.table.find(id);
+  entry.key = submission.key;
+  entry.model = reading.model;
+  askers_[id].push_back({peer, header});
+  if (!tools_.journal) return admit(id, /*in_time=*/true);
+  tools_.table.hold(id, true);
+  const auto asked = control::Clock::now();
+  try {
+    tools_.journal->accepted(entry, [this, id, asked](const std::optional<std::string>& error) {
+      if (error) return not_kept(id, *error);
+      admit(id, control::Clock::now() - asked < kReadDeadline);
+    });
+  } catch (const wire::WireError& error) {
+    not_kept(id, error.what());
+  }
+}
+
+void Gateway::answer_accepted(control::PeerId peer, const wire::Header& header,
+                              const jobs::JobEntry& job) {
+  tools_.server.reply(peer, header,
+                      wire::JobAccepted{.job = job.id,
+                                        .queue_position = tools_.table.position(job.id),
+                                        .warnings = job.plan.warnings});
+}
+
+void Gateway::accept_again(control::PeerId peer, const wire::Header& header, jobs::JobEntry& job) {
+  if (!job.detached) job.owner = peer;
+  job.watchers.insert(peer);
+  if (const auto asking = askers_.find(job.id); asking != askers_.end()) {
+    asking->second.push_back({peer, header});
+    return;
+  }
+  answer_accepted(peer, header, job);
+  if (wire::is_terminal(job.state) && !unsaid_.contains(job.id))
+    tools_.server.send(peer, jobs::finished_message(job));
+}
+
+void Gateway::admit(jobs::JobId id, bool in_time) {
+  const auto askers = askers_.extract(id);
+  tools_.table.hold(id, false);
+  const auto* job = tools_.table.find(id);
+  if (!job || askers.empty()) return;
+  if (recorder_) recorder_->submitted(id, job->plan.request.prompts.front(), monotonic());
+  for (const auto& asker : askers.mapped())
+    answer_accepted(asker.peer, asker.header, *job);
+  // Nobody would know of it.
+  if (!in_time) return tools_.runner.cancel(id, "it was accepted too late for its client");
+  tools_.runner.start_queued();
+}
+
+void Gateway::not_kept(jobs::JobId id, const std::string& why) {
+  const auto askers = askers_.extract(id);
+  const auto* job = tools_.table.find(id);
+  if (job && job->state == wire::JobState::queued) {
+    drop_inputs(job->spec.request);
+    tools_.table.withdraw(id);
+  }
+  if (askers.empty()) return;
+  for (const auto& asker : askers.mapped())
+    tools_.server.reply(asker.peer, asker.header, wire::Failure{wire::FailureCode::refused, why});
 }
 
 void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
@@ -167,8 +255,11 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
     return;
   }
   job->watchers.insert(peer);
+  // After a restart its client has come back.
+  if (job->owner == 0 && !job->detached) job->owner = peer;
   tools_.server.reply(peer, header, wire::Done{wire::to_string(job->state)});
-  if (wire::is_terminal(job->state)) tools_.server.send(peer, jobs::finished_message(*job));
+  if (wire::is_terminal(job->state) && !unsaid_.contains(id))
+    tools_.server.send(peer, jobs::finished_message(*job));
 }
 
 void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
@@ -191,6 +282,7 @@ void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::Job
   tools_.server.reply(peer, header,
                       wire::Done{"job " + std::to_string(id) + " is being cancelled"});
   tools_.runner.cancel(id, "cancelled by a client");
+  if (tools_.journal && !wire::is_terminal(job->state)) tools_.journal->changed(*job);
 }
 
 void Gateway::client_lost(control::PeerId peer) {
@@ -203,16 +295,27 @@ void Gateway::client_lost(control::PeerId peer) {
 }
 
 void Gateway::tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress) {
+  if (tools_.journal && !closed_) tools_.journal->changed(job);
   for (const auto watcher : job.watchers)
     tools_.server.send(watcher, progress);
 }
 
 void Gateway::tell_finished(const jobs::JobEntry& job) {
+  drop_inputs(job.plan.request);
+  if (!tools_.journal) return say_finished(job);
+  // Of a cluster that stops: it is not its end.
+  if (closed_ && job.state != wire::JobState::succeeded) return;
+  unsaid_.insert(job.id);
+  tools_.journal->ended(job, [this, id = job.id](const std::optional<std::string>&) {
+    unsaid_.erase(id);
+    if (const auto* ended = tools_.table.find(id)) say_finished(*ended);
+  });
+}
+
+void Gateway::say_finished(const jobs::JobEntry& job) {
   const auto message = jobs::finished_message(job);
   for (const auto watcher : job.watchers)
     tools_.server.send(watcher, message);
-  if (job.plan.request.init_latents_blob != 0)
-    tools_.blobs.remove(job.plan.request.init_latents_blob);
   if (job.state == wire::JobState::failed)
     note_failure("job " + std::to_string(job.id) + ": " + job.failure.what);
 }

@@ -1,14 +1,19 @@
 #pragma once
 #include <cmath>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "controller/gateway/inspect.h"
 #include "controller/gateway/model_reader.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
+#include "controller/journal/journal.h"
+#include "controller/journal/revive.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/server.h"
 #include "transport/wire/client_messages.h"
@@ -43,6 +48,10 @@ class Gateway {
     std::function<void()> stop;
     ModelReader::Read read_model = {};  // null = from the folder
     AllowedFolders allowed_models = {};
+    journal::Journal* journal = nullptr;  // of the jobs; may be null
+    int max_restarts = 3;  // of a controller that a job outlives without a step between them
+    /// How long a job of an earlier controller waits for actors and for its client to come back.
+    std::chrono::milliseconds grace = std::chrono::seconds(60);
   };
 
   Gateway(ClusterFacts facts, Tools tools);
@@ -56,7 +65,12 @@ class Gateway {
                   std::span<const std::byte> payload);
   /// From now on no job is taken in, also none whose model is being read or whose latents are on
   /// their way.
+  /// With a journal, those that have not ended stay in it as they are.
   void close(std::string why) { closed_ = std::move(why); }
+  bool closed() const { return closed_.has_value(); }
+  /// Jobs of an earlier controller, held in the table, go on as soon as they are planned anew.
+  /// `cause`: how that controller ended.
+  void take_up(const journal::Revival& revival, const std::string& cause);
   /// Its jobs are cancelled unless they are detached.
   void client_lost(control::PeerId peer);
   void tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress);
@@ -69,6 +83,18 @@ class Gateway {
   void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
               const ModelReading& reading);
+  void drop_inputs(const wire::ImageRequest& request);
+  /// It is in the journal, or there is none: it may begin, and its client is told.
+  void admit(jobs::JobId job, bool in_time);
+  void not_kept(jobs::JobId job, const std::string& why);
+  /// Somebody hands in what is known already: it is told of the same job.
+  void accept_again(control::PeerId peer, const wire::Header& header, jobs::JobEntry& job);
+  void answer_accepted(control::PeerId peer, const wire::Header& header, const jobs::JobEntry& job);
+  void take_up(jobs::JobId job, const std::string& cause, const ModelReading& reading);
+  /// Lets a job of an earlier controller go when there are enough actors for it.
+  void find_room(jobs::JobId job, control::Clock::time_point until);
+  void cancel_orphans(const std::vector<jobs::JobId>& jobs);
+  void say_finished(const jobs::JobEntry& job);
   void refuse(control::PeerId peer, const wire::Header& header, const wire::SubmitJob& submission,
               wire::FailureCode code, const std::string& why);
   void watch(control::PeerId peer, const wire::Header& header, jobs::JobId job);
@@ -82,6 +108,12 @@ class Gateway {
   recorder::Recorder* recorder_ = nullptr;
   std::optional<std::string> closed_;
   std::vector<std::string> recent_failures_;
+  struct Asker {
+    control::PeerId peer = 0;
+    wire::Header header;
+  };
+  std::map<jobs::JobId, std::vector<Asker>> askers_;  // of jobs that are being journaled
+  std::set<jobs::JobId> unsaid_;                      // ended, but that is not in the journal yet
   ModelReader reader_;
 };
 

@@ -117,7 +117,7 @@ void add_actors(MetricsText& out, const MetricsFacts& facts) {
       .sample(static_cast<double>(restarts));
   out.gauge("troupe_actor_memory_bytes", "Resident memory of each actor's process on this host.");
   for (const auto& [id, actor] : facts.members.all()) {
-    if (actor.state == ActorState::ready)
+    if (actor.state == ActorState::ready && !actor.remote)
       out.sample(static_cast<double>(resident_bytes(actor.pid)), {{"actor", std::to_string(id)}});
   }
 }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "models/spec/fingerprint.h"
+#include "models/spec/lora_spec.h"
 
 namespace troupe::gateway {
 namespace {
@@ -23,6 +24,13 @@ class Memory {
   Memory(ModelReader::Read read, AllowedFolders allowed)
       : read_(std::move(read)), allowed_(std::move(allowed)) {}
 
+  ModelReading look(const std::string& name, const std::vector<wire::Lora>& loras) {
+    ModelReading reading = look(name);
+    if (reading.model) add_loras(reading, loras);
+    return reading;
+  }
+
+ private:
   ModelReading look(const std::string& name) {
     ModelReading reading;
     const auto found = allowed_.resolve(name);
@@ -50,7 +58,22 @@ class Memory {
     return reading;
   }
 
- private:
+  /// Paths that clients may not name are refused before they are looked at.
+  void add_loras(ModelReading& reading, const std::vector<wire::Lora>& loras) const {
+    try {
+      for (const auto& lora : loras) {
+        const auto found = allowed_.resolve(lora.path);
+        if (!found) throw std::runtime_error(AllowedFolders::refusal(lora.path));
+        reading.lora_fingerprints.push_back(spec::file_fingerprint(*found));
+        spec::read_lora_spec(*found, *reading.model);
+        reading.loras.push_back({*found, lora.scale});
+      }
+    } catch (const std::exception& error) {
+      reading.error = error.what();
+      reading.model = nullptr;
+    }
+  }
+
   std::shared_ptr<const spec::ModelSpec> find(std::uint64_t fingerprint) {
     const auto known = std::ranges::find(models_, fingerprint, &ModelReading::fingerprint);
     if (known == models_.end()) return nullptr;
@@ -81,7 +104,11 @@ struct ModelReader::Shared {
   Memory memory;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::string> folders;
+  struct Question {
+    std::string folder;
+    std::vector<wire::Lora> loras;
+  };
+  std::deque<Question> questions;
   std::deque<ModelReading> readings;
   std::deque<Handler> handlers;  // the loop's own
   std::thread thread;
@@ -109,10 +136,10 @@ ModelReader::~ModelReader() {
   }
 }
 
-void ModelReader::read(std::string folder, Handler handler) {
+void ModelReader::read(std::string folder, std::vector<wire::Lora> loras, Handler handler) {
   shared_->handlers.push_back(std::move(handler));
   const std::lock_guard lock(shared_->mutex);
-  shared_->folders.push_back(std::move(folder));
+  shared_->questions.push_back({std::move(folder), std::move(loras)});
   shared_->changed.notify_all();
 }
 
@@ -123,12 +150,12 @@ std::size_t ModelReader::waiting() const {
 void ModelReader::work(const std::shared_ptr<Shared>& shared) {
   std::unique_lock lock(shared->mutex);
   for (;;) {
-    shared->changed.wait(lock, [&] { return shared->closed || !shared->folders.empty(); });
+    shared->changed.wait(lock, [&] { return shared->closed || !shared->questions.empty(); });
     if (shared->closed) break;
-    const std::string folder = std::move(shared->folders.front());
-    shared->folders.pop_front();
+    const auto question = std::move(shared->questions.front());
+    shared->questions.pop_front();
     lock.unlock();
-    ModelReading reading = shared->memory.look(folder);
+    ModelReading reading = shared->memory.look(question.folder, question.loras);
     lock.lock();
     if (shared->closed) break;
     shared->readings.push_back(std::move(reading));

@@ -4,9 +4,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "controller/gateway/allowed_folders.h"
 #include "models/spec/model_spec.h"
+#include "transport/wire/job.h"
 
 namespace troupe::gateway {
 
@@ -15,8 +17,10 @@ namespace troupe::gateway {
 struct ModelReading {
   std::shared_ptr<const spec::ModelSpec> model;  // null on failure
   std::uint64_t fingerprint = 0;
-  std::string folder;  // the one that was read: where links and ".." of its name led
-  std::string error;   // one line
+  std::string folder;             // the one that was read: where links and ".." of its name led
+  std::vector<wire::Lora> loras;  // likewise; their layers are in the model, their values unseen
+  std::vector<std::uint64_t> lora_fingerprints;
+  std::string error;  // one line
 };
 
 /// Reads model folders on a thread of its own: headers of many shards on a slow disk must not keep
@@ -34,8 +38,12 @@ class ModelReader {
   ModelReader(const ModelReader&) = delete;
   ModelReader& operator=(const ModelReader&) = delete;
 
-  /// The handler is called on the loop, in the order of these calls, never inside one.
-  void read(std::string folder, Handler handler);
+  /// The handler is called on the loop, in the order of these calls, never inside one. LoRAs are
+  /// read after the folder and held against its layers; they, too, must lie in allowed folders.
+  void read(std::string folder, Handler handler) {
+    read(std::move(folder), {}, std::move(handler));
+  }
+  void read(std::string folder, std::vector<wire::Lora> loras, Handler handler);
   /// Readings asked for and not yet handed over.
   std::size_t waiting() const;
 

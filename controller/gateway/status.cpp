@@ -46,7 +46,8 @@ wire::JobList Gateway::list() const {
                          .seconds = until - job.submitted,
                          .cause = beginning(job.failure.what, 1000),
                          .priority = job.spec.priority,
-                         .share = job.spec.share});
+                         .share = job.spec.share,
+                         .paused = tools_.runner.paused(id)});
   }
   return list;
 }
@@ -64,6 +65,8 @@ wire::ClusterStatus Gateway::status() const {
     row.id = id;
     row.incarnation = actor.restarts + 1;  // which of its processes; their secret numbers stay here
     row.state = tools_.runner.busy(id) ? "busy" : cluster::to_string(actor.state);
+    if (actor.draining)
+      row.state = actor.state == cluster::ActorState::dead ? "drained" : "draining";
     row.host = actor.host;
     row.pid = actor.pid;
     row.device = actor.device;
@@ -73,7 +76,9 @@ wire::ClusterStatus Gateway::status() const {
     }
     row.doing = tools_.runner.doing(id);
     row.restarts = actor.restarts;
-    if (actor.state != cluster::ActorState::dead) row.memory_bytes = resident_bytes(actor.pid);
+    // Of another host's processes nothing is known here.
+    if (actor.state != cluster::ActorState::dead && !actor.remote)
+      row.memory_bytes = resident_bytes(actor.pid);
     status.actors.push_back(std::move(row));
   }
   status.jobs_queued = static_cast<std::uint32_t>(tools_.table.queue().size());

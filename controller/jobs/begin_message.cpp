@@ -24,6 +24,7 @@ wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& dep
   begin.tp = {at.tp, degrees.tp};
   begin.micro_steps = plan.micro_steps;
   begin.batch_parts = plan.batch_parts[at.dp];
+  begin.skipped_steps = plan.skipped_steps;
   begin.vae = {0, 0};
   const auto position = [](const std::vector<int>& ranks, int of) {
     const auto found = std::find(ranks.begin(), ranks.end(), of);
@@ -36,6 +37,7 @@ wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& dep
   if (const auto* group = plan.group_with(Role::caption, rank, -1)) {
     begin.caption_rank = position(group->ranks, rank);
     begin.caption_root = position(group->ranks, plan.text_rank(at.dp));
+    begin.image_root = position(group->ranks, plan.decode_rank(at.dp));
   }
   const auto decoders = plan.decoders(at.dp);
   if (const auto own = position(decoders, rank); own >= 0)

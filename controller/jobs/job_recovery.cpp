@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "controller/jobs/refill.h"
 #include "controller/jobs/run.h"
 
 namespace troupe::jobs {
@@ -9,21 +10,6 @@ namespace {
 constexpr double kCauseDelay = 0.3;
 /// Bytes of a cause that are kept: it must fit into messages beside other things.
 constexpr std::size_t kLongestCause = 16'000;
-
-/// The step from which a stale method fills its K,V store anew when it goes on with `next`, so that
-/// the picture can be made again. Predicted K,V need two steps of history: where only the last
-/// warm-up step is left, the step after it.
-void add_refill(plan::Plan& plan, int next) {
-  auto& request = plan.request;
-  const int warm = plan.synchronous_steps;
-  int step = next;
-  if (request.kv == "predict" && next + 1 == warm) step = warm;
-  if (step < warm || step >= request.steps) return;
-  auto& refills = request.refill_steps;
-  if (std::binary_search(refills.begin(), refills.end(), step)) return;
-  refills.push_back(step);
-  std::sort(refills.begin(), refills.end());
-}
 
 }  // namespace
 
@@ -118,6 +104,11 @@ void JobRunner::end_epoch(const cluster::Deployments::Ptr& deployment, const wir
   }
 }
 
+void JobRunner::interrupt_jobs(const cluster::Deployments::Ptr& deployment,
+                               const std::string& why) {
+  end_epoch(deployment, {wire::FailureCode::lost, why}, /*culprit=*/JobId{0});
+}
+
 bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
   JobEntry& job = entry(run);
   if (job.cancel_asked) {
@@ -162,15 +153,6 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
   return true;
 }
 
-void JobRunner::deployment_failed(const cluster::Deployments::Ptr& deployment,
-                                  const wire::Failure& failure) {
-  for (const JobId id : jobs_on(*deployment)) {
-    Run* run = find(id);
-    if (!run || run->deployment != deployment) continue;
-    finish(id, wire::JobState::failed, failure);
-  }
-}
-
 std::string JobRunner::doing(cluster::ActorId actor) const {
   const auto current = dispatcher_.current(actor);
   if (!current) return {};
@@ -209,7 +191,7 @@ void JobRunner::fail(JobId id, const wire::Failure& failure) {
   if (begun) {
     end_epoch(deployment, {failure.code, "job " + std::to_string(id) + " failed: " + failure.what},
               /*culprit=*/id);
-  } else if (jobs_on(*deployment).empty()) {
+  } else if (deployment && jobs_on(*deployment).empty()) {
     tools_.deployments.take_down(deployment, failure.what);
   }
 }
@@ -224,7 +206,7 @@ void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
   });
   if (state == wire::JobState::failed) tools_.on_failing(job);
   if (Run* run = find(id)) {
-    run->deployment->last_used = tools_.outside.now();
+    if (run->deployment) run->deployment->last_used = tools_.outside.now();
     forget_blobs(*run, job, state == wire::JobState::succeeded);
   }
   runs_.erase(id);
@@ -233,21 +215,27 @@ void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
   drop_boundary(job);
   forget_interim(job);
   tools_.on_finished(job);
-  for (const auto& gone : tools_.table.expire()) {
-    for (const auto& blob : gone.blobs)
-      tools_.outside.drop_blob(blob.id);
-  }
+  expire();
   tools_.outside.post([this] { start_queued(); });
 }
 
-void JobRunner::fail_unplaceable(const std::string& why) {
-  const auto waiting = tools_.table.queue();
-  for (const JobId id : waiting) {
-    if (tools_.table.find(id)->plan.degrees.world() <=
-        static_cast<int>(tools_.members.living_count()))
-      continue;
-    finish(id, wire::JobState::failed, {wire::FailureCode::lost, why});
+void JobRunner::expire() {
+  for (const auto& gone : tools_.table.expire()) {
+    for (const auto& blob : gone.blobs)
+      tools_.outside.drop_blob(blob.id);
+    tools_.on_forgotten(gone);
   }
+}
+
+void JobRunner::cancel_again(JobId id) {
+  const JobEntry* job = tools_.table.find(id);
+  if (job && job->state == wire::JobState::queued)
+    finish(id, wire::JobState::cancelled, wire::Failure(job->failure));
+}
+
+void JobRunner::give_up(JobId id, const wire::Failure& why) {
+  const JobEntry* job = tools_.table.find(id);
+  if (job && job->state == wire::JobState::queued) finish(id, wire::JobState::failed, why);
 }
 
 void JobRunner::fail_all(const wire::Failure& why) {
@@ -257,7 +245,7 @@ void JobRunner::fail_all(const wire::Failure& why) {
   while (!runs_.empty()) {
     const auto deployment = runs_.begin()->second->deployment;
     finish(runs_.begin()->first, wire::JobState::failed, why);
-    tools_.deployments.take_down(deployment, why.what);
+    if (deployment) tools_.deployments.take_down(deployment, why.what);
   }
 }
 

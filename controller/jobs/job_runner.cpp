@@ -22,6 +22,15 @@ std::optional<double> computing_seconds(const wire::TaskDone& done) {
   return static_cast<double>(ns) * 1e-9;
 }
 
+cluster::Model model_of(const JobEntry& job) {
+  cluster::Model model{job.spec.model, job.fingerprint};
+  const auto& loras = job.plan.request.loras;
+  const auto& known = job.plan.lora_fingerprints;
+  for (std::size_t i = 0; i < loras.size(); ++i)
+    model.loras.push_back({loras[i], i < known.size() ? known[i] : 0});
+  return model;
+}
+
 }  // namespace
 
 JobRunner::JobRunner(Tools tools) : tools_(std::move(tools)), dispatcher_(kWindow) {}
@@ -48,38 +57,53 @@ std::vector<JobId> JobRunner::jobs_on(const cluster::Deployment& deployment) con
 }
 
 void JobRunner::start_queued() {
+  // In order: later jobs do not overtake. Who has begun before comes first.
+  std::vector<JobId> homeless;
+  for (const auto& [id, run] : runs_) {
+    if (!run->deployment) homeless.push_back(id);
+  }
+  for (const JobId id : homeless) {
+    const auto deployment = find_deployment(*tools_.table.find(id));
+    if (!deployment) return;
+    move_in(*find(id), deployment);
+  }
   const auto waiting = tools_.table.queue();
   for (const JobId id : waiting) {
-    // In order: later jobs do not overtake.
     if (!start(*tools_.table.find(id))) return;
   }
 }
 
-bool JobRunner::start(JobEntry& job) {
-  const cluster::Model model{job.spec.model, job.fingerprint};
+cluster::Deployments::Ptr JobRunner::find_deployment(const JobEntry& job) {
+  const auto model = model_of(job);
   const int world = job.plan.degrees.world();
   auto& deployments = tools_.deployments;
   // Idle actors compute sooner than shared ones; but what is loaded stays while it can be shared.
   auto deployment = deployments.find(model, job.plan, tools_.options.max_jobs_per_deployment);
-  const bool idle = deployment && jobs_on(*deployment).empty();
-  if (!idle) {
-    auto actors = deployments.choose_actors(world, /*evict=*/false);
-    if (!actors && !deployment) actors = deployments.choose_actors(world, /*evict=*/true);
-    if (actors) deployment = deployments.load(model, job.plan, std::move(*actors));
-  }
+  if (deployment && jobs_on(*deployment).empty()) return deployment;
+  auto actors = deployments.choose_actors(world, /*evict=*/false);
+  if (!actors && !deployment) actors = deployments.choose_actors(world, /*evict=*/true);
+  return actors ? deployments.load(model, job.plan, std::move(*actors)) : deployment;
+}
+
+bool JobRunner::start(JobEntry& job) {
+  const auto deployment = find_deployment(job);
   if (!deployment) return false;
   tools_.table.start(job.id, tools_.outside.now());
-  tools_.members.give(job.id, deployment->actor_of_rank);
-  deployment->last_used = tools_.outside.now();
   auto& run = runs_[job.id] = std::make_unique<Run>();
   run->job = job.id;
-  run->deployment = deployment;
-  if (deployment->state == cluster::Deployment::State::ready) {
-    launch(*run);
-  } else {
-    progress(job);
-  }
+  move_in(*run, deployment);
   return true;
+}
+
+void JobRunner::move_in(Run& run, const cluster::Deployments::Ptr& deployment) {
+  tools_.members.give(run.job, deployment->actor_of_rank);
+  deployment->last_used = tools_.outside.now();
+  run.deployment = deployment;
+  if (deployment->state == cluster::Deployment::State::ready) {
+    launch(run);
+  } else {
+    progress(entry(run));
+  }
 }
 
 void JobRunner::deployment_ready(const cluster::Deployments::Ptr& deployment) {
@@ -95,6 +119,10 @@ void JobRunner::launch(Run& run) {
   tools_.table.run(job.id);
   job.phase = "text";
   job.step = job.boundary ? job.boundary->next_step : 0;
+  auto& parts = job.parts;
+  if (!parts.empty() && parts.back().first_step == job.step) parts.pop_back();
+  if (parts.empty() || parts.back().degrees != job.plan.degrees)
+    parts.push_back({job.step, job.plan.degrees});
   if (!job.recoveries.empty() && job.recoveries.back().resumed == 0) {
     job.recoveries.back().resumed = now;
     job.recoveries.back().step = job.step;

@@ -40,9 +40,14 @@ class JobRunner {
     std::function<void(const JobEntry&, wire::JobProgress)> on_progress;
     std::function<void(const JobEntry&)> on_finished;
     std::function<void(const JobEntry&)> on_boundary = [](const JobEntry&) {};
+    /// An ended job is no longer remembered.
+    std::function<void(const JobEntry&)> on_forgotten = [](const JobEntry&) {};
     recorder::Recorder* recorder = nullptr;  // told of what happens; may be null
     /// A job has failed and its watchers are not told yet: its failure's text may be added to.
     std::function<void(JobEntry&)> on_failing = [](JobEntry&) {};
+    /// The plan of the job's request, refill steps included, on at most so many actors. Throws
+    /// std::invalid_argument where there is none. Null: no job is elastic.
+    std::function<plan::Plan(const JobEntry&, int actors)> plan_again = nullptr;
   };
 
   explicit JobRunner(Tools tools);
@@ -52,6 +57,12 @@ class JobRunner {
   void start_queued();
   /// Ends a job early: at once when it waits or loads, else when what is issued has drained.
   void cancel(JobId job, const std::string& why);
+  /// A job that waits and whose end had been asked for of an earlier controller.
+  void cancel_again(JobId job);
+  /// A job that waits fails.
+  void give_up(JobId job, const wire::Failure& why);
+  /// Lets go of ended jobs beyond what is kept.
+  void expire();
   void task_done(cluster::ActorId actor, const wire::TaskDone& done);
   void task_failed(cluster::ActorId actor, const wire::TaskFailed& failed);
   /// An actor's process is gone. `cause` says how. Its jobs go on from their boundaries once its
@@ -60,7 +71,11 @@ class JobRunner {
   /// Of Deployments::Events.
   void deployment_ready(const cluster::Deployments::Ptr& deployment);
   void deployment_failed(const cluster::Deployments::Ptr& deployment, const wire::Failure& failure);
-  /// Jobs that wait for more actors than the cluster will ever have again fail, with this cause.
+  /// The deployment's jobs stop and wait for it to be whole again, or to fail; that is no loss.
+  void interrupt_jobs(const cluster::Deployments::Ptr& deployment, const std::string& why);
+  bool all_elastic(const cluster::Deployment& deployment) const;
+  /// Jobs that wait for more actors than the cluster will ever have again are planned for those
+  /// that are left, if they are elastic; others fail, with this cause.
   void fail_unplaceable(const std::string& why);
   /// Every job ends now, with this cause.
   void fail_all(const wire::Failure& why);
@@ -81,7 +96,17 @@ class JobRunner {
   struct Run;
 
   bool start(JobEntry& job);
+  /// A deployment for the job's plan: one that is there, or one that begins to load.
+  cluster::Deployments::Ptr find_deployment(const JobEntry& job);
+  void move_in(Run& run, const cluster::Deployments::Ptr& deployment);
   void launch(Run& run);
+  /// Brings an elastic job that needs more than so many actors down to them. False when it cannot
+  /// go on.
+  bool fit(JobEntry& job, int actors);
+  /// A job that has lost its deployment for good waits for another one. False when it cannot.
+  bool move_out(Run& run, int survivors);
+  /// Actors that nobody but these jobs has, now or soon.
+  int survivors_of(const std::vector<JobId>& jobs) const;
   void task_complete(Run& run, std::uint32_t task);
   void take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done);
   /// The blob as the controller holds it now; nothing when the job is over or failed by it. Without

@@ -15,7 +15,7 @@ constexpr double kNewest = 0.25;
 }  // namespace
 
 std::string share_of(const JobEntry& job) {
-  return job.spec.share.empty() ? "client " + std::to_string(job.owner) : job.spec.share;
+  return job.spec.share.empty() ? "client " + std::to_string(job.client) : job.spec.share;
 }
 
 void check_terms(const wire::JobSpec& spec) {
@@ -40,23 +40,65 @@ std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uin
   job.plan = std::move(plan);
   job.fingerprint = fingerprint;
   job.owner = owner;
+  job.client = owner;
   job.watchers = {owner};
   job.detached = detached;
   job.submitted = now;
-  const auto [share, fresh] = shares_.try_emplace(share_of(job));
-  ++share->second.jobs;
-  if (fresh) {
-    // Who comes in has no claim on what others were given before.
-    std::optional<double> least;
-    for (const auto& [name, other] : shares_) {
-      if (&other != &share->second) least = std::min(least.value_or(other.service), other.service);
-    }
-    share->second.service = least.value_or(0);
-  }
+  join_share(job);
   queue_.push_back(job.id);
   const JobId id = job.id;
   jobs_.emplace(id, std::move(job));
   return id;
+}
+
+void JobTable::join_share(const JobEntry& job) {
+  const auto [share, fresh] = shares_.try_emplace(share_of(job));
+  ++share->second.jobs;
+  if (!fresh) return;
+  // Who comes in has no claim on what others were given before.
+  std::optional<double> least;
+  for (const auto& [name, other] : shares_) {
+    if (&other != &share->second) least = std::min(least.value_or(other.service), other.service);
+  }
+  share->second.service = least.value_or(0);
+}
+
+void JobTable::restore(JobEntry job) {
+  count_from(job.id + 1);
+  if (wire::is_terminal(job.state)) {
+    ended_.push_back(job.id);
+    ++ended_total_;
+  } else {
+    job.state = wire::JobState::queued;
+    job.held = true;
+    join_share(job);
+    queue_.push_back(job.id);
+  }
+  jobs_.emplace(job.id, std::move(job));
+}
+
+bool JobTable::hold(JobId id, bool held) {
+  JobEntry* job = find(id);
+  if (!job || job->state != wire::JobState::queued) return false;
+  job->held = held;
+  return true;
+}
+
+bool JobTable::withdraw(JobId id) {
+  const JobEntry* job = find(id);
+  if (!job || job->state != wire::JobState::queued) return false;
+  std::erase(queue_, id);
+  leave_share(*job);
+  jobs_.erase(id);
+  return true;
+}
+
+JobEntry* JobTable::find_key(std::uint64_t key) {
+  if (key == 0) return nullptr;
+  for (auto& [id, job] : jobs_) {
+    if (job.key == key) return &job;
+  }
+  return nullptr;
 }
 
 JobEntry* JobTable::find(JobId id) {
@@ -81,6 +123,7 @@ std::vector<JobId> JobTable::queue() const {
   std::map<std::int32_t, std::map<std::string, std::deque<JobId>>, std::greater<>> lines;
   for (const JobId id : queue_) {
     const auto& job = jobs_.at(id);
+    if (job.held) continue;
     lines[job.spec.priority][share_of(job)].push_back(id);
   }
   std::vector<JobId> order;
@@ -154,9 +197,16 @@ bool JobTable::finish(JobId id, wire::JobState terminal, wire::Failure failure, 
 }
 
 std::vector<JobEntry> JobTable::expire() {
+  std::uint64_t bytes = 0;
+  for (const JobId id : ended_) {
+    for (const auto& blob : jobs_.at(id).blobs)
+      bytes += blob.bytes;
+  }
   std::vector<JobEntry> gone;
-  while (ended_.size() > max_kept_) {
+  while (ended_.size() > max_kept_ || (bytes > max_kept_bytes_ && ended_.size() > 1)) {
     gone.push_back(std::move(jobs_.extract(ended_.front()).mapped()));
+    for (const auto& blob : gone.back().blobs)
+      bytes -= blob.bytes;
     ended_.pop_front();
   }
   return gone;

@@ -1,7 +1,9 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -30,18 +32,29 @@ struct Recovery {
   double resumed = 0;     // its actors were told to begin again; 0 = not yet
 };
 
+/// A run of steps that a job computed on one mesh.
+struct JobPart {
+  std::int32_t first_step = 0;
+  mesh::Degrees degrees;
+};
+
 /// One job's record. Times are seconds on the caller's clock.
 struct JobEntry {
   JobId id = 0;
   wire::JobSpec spec;
   plan::Plan plan;
   std::uint64_t fingerprint = 0;  // of the model's folder when it was planned; 0 = not known
+  std::shared_ptr<const spec::ModelSpec> model;  // it was planned for; null = it stays as planned
   wire::JobState state = wire::JobState::queued;
   std::string phase = "queued";
   std::int32_t step = 0;
+  std::uint64_t key = 0;  // the client's, so that no submission counts twice; 0 = none
+  bool held = false;      // it is not to begin yet, although it is queued
   bool detached = false;
   bool cancel_asked = false;
-  std::uint64_t owner = 0;           // peer that submitted it
+  std::uint64_t owner = 0;  // peer that submitted it; 0 = it has not come back yet
+  std::uint64_t client =
+      0;  // that it counts for; stays when the owner has come back as another peer
   std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
   double submitted = 0;
   double started = 0;
@@ -54,6 +67,9 @@ struct JobEntry {
   double actor_seconds = 0;  // charged to its share so far
   std::optional<Boundary> boundary;
   std::vector<Recovery> recoveries;
+  std::vector<JobPart> parts;  // of elastic jobs more than one
+  std::int32_t restarts = 0;   // of the controller while it ran, without a step between them
+  std::int32_t restart_step = 0;
 };
 
 /// Who a job counts for when shares are made fair: the name in its spec, else the client.
@@ -65,14 +81,27 @@ void check_terms(const wire::JobSpec& spec);
 /// Every job from submission to its one end. A pure state machine: no I/O, no clock.
 class JobTable {
  public:
-  /// `max_queued`: how many may wait. `max_kept`: how many ended ones are remembered.
-  JobTable(std::size_t max_queued, std::size_t max_kept)
-      : max_queued_(max_queued), max_kept_(max_kept) {}
+  /// `max_queued`: how many may wait. `max_kept`: how many ended ones are remembered, and
+  /// `max_kept_bytes` how much of their results, the newest one's aside.
+  JobTable(std::size_t max_queued, std::size_t max_kept, std::uint64_t max_kept_bytes = 4ull << 30)
+      : max_queued_(max_queued), max_kept_(max_kept), max_kept_bytes_(max_kept_bytes) {}
 
   /// Queues a job; nothing when the queue is full.
   std::optional<JobId> add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner, bool detached,
                            double now, std::uint64_t fingerprint = 0);
+  /// A job of an earlier controller, under its own number: an ended one as the newest of these, any
+  /// other queued again and held, whatever its state was.
+  void restore(JobEntry job);
+  /// Numbers go on from here.
+  void count_from(JobId next) { next_id_ = std::max(next_id_, next); }
+  /// A job that is held waits without a turn in the queue until it is let go. False unless it is
+  /// queued.
+  bool hold(JobId id, bool held);
+  /// A job that came to nothing before anybody was told of it. False unless it is queued.
+  bool withdraw(JobId id);
   JobEntry* find(JobId id);
+  /// The job with that key, which is not 0.
+  JobEntry* find_key(std::uint64_t key);
   const std::map<JobId, JobEntry>& all() const { return jobs_; }
   /// Jobs that wait, in the order in which they are to be started: higher priority first, then the
   /// share that has had least (what waits before counts as had), then the older job.
@@ -90,7 +119,7 @@ class JobTable {
   double service(const std::string& share) const;
   /// Ends a job; false when it has ended before: a job ends exactly once.
   bool finish(JobId id, wire::JobState terminal, wire::Failure failure, double now);
-  /// Ended jobs beyond `max_kept`, oldest first: forgotten, and returned so that their blobs can
+  /// Ended jobs beyond what is kept, oldest first: forgotten, and returned so that their blobs can
   /// go.
   std::vector<JobEntry> expire();
 
@@ -102,10 +131,12 @@ class JobTable {
     double service = 0;  // seconds × actors
     int jobs = 0;        // not ended
   };
+  void join_share(const JobEntry& job);
   void leave_share(const JobEntry& job);
 
   std::size_t max_queued_;
   std::size_t max_kept_;
+  std::uint64_t max_kept_bytes_;
   JobId next_id_ = 1;
   std::size_t ended_total_ = 0;
   std::map<JobId, JobEntry> jobs_;

@@ -1,8 +1,29 @@
 #include "controller/jobs/report.h"
 
+#include <algorithm>
+
 #include "transport/json/request_json.h"
 
 namespace troupe::jobs {
+namespace {
+
+/// Calls are of a batch item's patch, or whole picture, at a step, since the last loss.
+nlohmann::json step_cache_report(const std::vector<wire::ActorJobStats>& stats_by_rank) {
+  std::uint64_t calls = 0;
+  std::uint64_t skipped = 0;
+  std::vector<std::uint64_t> by_step;
+  for (const auto& stats : stats_by_rank) {
+    calls += stats.cache_calls;
+    by_step.resize(std::max(by_step.size(), stats.cache_skips.size()));
+    for (std::size_t step = 0; step < stats.cache_skips.size(); ++step) {
+      by_step[step] += stats.cache_skips[step];
+      skipped += stats.cache_skips[step];
+    }
+  }
+  return {{"calls", calls}, {"skipped", skipped}, {"skipped_by_step", by_step}};
+}
+
+}  // namespace
 
 std::string make_report(const JobEntry& job, const cluster::Deployment& deployment,
                         const PhaseSeconds& seconds,
@@ -14,7 +35,7 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   report["job"] = job.id;
   report["model"] = deployment.model.folder;
   report["seed"] = request.seed;
-  report["request"] = wire::request_json(request);
+  report["request"] = wire::request_json(request, job.plan.skipped_steps);
   report["request"]["prompts"] = request.prompts;
   report["request"]["images_per_prompt"] = request.images_per_prompt;
   report["plan"] = plan::to_json(job.plan);
@@ -54,6 +75,7 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
          {"decode_seconds", stats.decode_seconds},
          {"tensor_bytes_sent", stats.tensor_bytes_sent},
          {"tensor_bytes_sent_by_group", own_roles},
+         {"tensor_bytes_sent_by_layer", stats.sent_by_layer},
          {"tensor_bytes_received", stats.tensor_bytes_received},
          {"weight_bytes", stats.weight_bytes},
          {"kv_bytes", stats.kv_bytes},
@@ -64,12 +86,25 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                      {"tensor_plane_by_group", by_role},
                      {"control_plane", control_bytes},
                      {"blobs", blob_bytes}};
+  if (!request.step_cache.empty()) report["step_cache"] = step_cache_report(stats_by_rank);
   report["warnings"] = warnings;
   report["recoveries"] = json::array();
   for (const auto& recovery : job.recoveries) {
     report["recoveries"].push_back({{"cause", recovery.cause},
                                     {"step", recovery.step},
                                     {"seconds", recovery.resumed - recovery.began}});
+  }
+  report["parts"] = json::array();
+  for (const auto& part : job.parts) {
+    const auto& of = part.degrees;
+    report["parts"].push_back({{"first_step", part.first_step},
+                               {"degrees",
+                                {{"dp", of.dp},
+                                 {"cfg", of.cfg},
+                                 {"pp", of.pp},
+                                 {"ring", of.ring},
+                                 {"ulysses", of.ulysses},
+                                 {"tp", of.tp}}}});
   }
   return wire::json_text(report);
 }

@@ -6,7 +6,7 @@ namespace troupe::jobs {
 /// A job between its start and its end.
 struct JobRunner::Run {
   JobId job = 0;
-  std::shared_ptr<cluster::Deployment> deployment;
+  std::shared_ptr<cluster::Deployment> deployment;  // null while it waits for another one
   /// Counts its beginnings at actors: answers and blobs of an earlier one are nobody's.
   std::uint64_t life = 0;
   bool begun = false;   // actors were told of it

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "controller/plan/shape.h"
+#include "controller/plan/unet_plan.h"
 
 namespace troupe::plan {
 namespace {
@@ -73,6 +74,27 @@ std::string traffic_text(const Explanation& explanation) {
   return text;
 }
 
+/// What a U-Net's patches tell each other, at the rank that sends most.
+std::string layers_text(const Explanation& explanation, const spec::ModelSpec& model) {
+  if (!model.transformer.unet()) return "";
+  const auto& all = explanation.traffic;
+  const auto most = std::max_element(
+      all.begin(), all.end(), [](const auto& a, const auto& b) { return a.total() < b.total(); });
+  const auto rank = static_cast<int>(most - all.begin());
+  std::string text;
+  for (const auto& step : unet_step_traffic(explanation.plan, model, rank)) {
+    if (text.empty())
+      text =
+          "bytes a step from patch to patch by kind of layer, rank " + std::to_string(rank) + "\n";
+    text += "  " + padded(step.steps + " × " + std::to_string(step.count), 18);
+    for (const auto& [layer, bytes] : step.by_layer)
+      text += layer + " " + bytes_text(bytes) + "  ";
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += "\n";
+  }
+  return text;
+}
+
 nlohmann::json to_json(const Candidate& candidate) {
   const auto& at = candidate.parallelism;
   const auto& cost = candidate.cost;
@@ -129,6 +151,8 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
           line(", %.3g GB/s and %.3g µs between actors\n", machine.inside.bandwidth / 1e9,
                machine.inside.latency * 1e6);
   text += candidates_text(explanation) + traffic_text(explanation);
+  text += layers_text(explanation, model);
+  if (model.transformer.unet()) return text;  // the papers' table is of transformers
   text += "orders of the papers for each method alone on these actors, bytes a step and device\n";
   for (const auto& order : orders(explanation, model)) {
     text += "  " + padded(order.method, 18) + padded(order.formula, 14) +
@@ -152,7 +176,13 @@ nlohmann::json to_json(const Explanation& explanation, const spec::ModelSpec& mo
   for (std::size_t rank = 0; rank < explanation.traffic.size(); ++rank) {
     out["traffic"].push_back({{"rank", rank},
                               {"total", explanation.traffic[rank].total()},
-                              {"sent", explanation.traffic[rank].sent}});
+                              {"sent", explanation.traffic[rank].sent},
+                              {"by_layer", explanation.traffic[rank].by_layer}});
+    if (!model.transformer.unet()) continue;
+    auto& steps = out["traffic"].back()["steps"] = json::array();
+    for (const auto& step : unet_step_traffic(explanation.plan, model, static_cast<int>(rank))) {
+      steps.push_back({{"steps", step.steps}, {"count", step.count}, {"by_layer", step.by_layer}});
+    }
   }
   out["papers"] = json::array();
   for (const auto& order : orders(explanation, model)) {

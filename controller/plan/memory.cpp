@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "controller/plan/layout.h"
+#include "controller/plan/unet_plan.h"
 #include "models/spec/text_share.h"
 
 namespace troupe::plan {
@@ -39,6 +40,31 @@ std::uint64_t decoder_activations(const Plan& plan, const spec::VaeSpec& vae) {
   return 3 * largest;
 }
 
+/// A video is decoded frame by frame: three feature maps of its widest full-resolution level, and
+/// at each convolution over time the two frames before.
+std::uint64_t decoder_activations(const Plan& plan, const spec::WanVaeSpec& vae) {
+  const std::int64_t height = plan.latent_height / vae.latent_frames(plan.request.num_frames);
+  const std::int64_t rows = (height + plan.vae_degree - 1) / plan.vae_degree;
+  const auto map = [&](std::int64_t channels, std::int64_t scale) {
+    return static_cast<std::uint64_t>(rows * plan.latent_width * scale * scale * channels * 4);
+  };
+  std::uint64_t kept = 2 * (map(vae.z_dim, 1) + 4 * map(vae.inner_channels(), 1)), largest = 0;
+  std::int64_t scale = 1;
+  for (const auto& block : vae.up_blocks()) {
+    kept += 2 * (map(block.in, scale) + (2 * vae.num_res_blocks + 1) * map(block.out, scale));
+    if (block.doubles_frames) kept += 2 * map(block.out, scale);
+    largest = std::max(largest, map(std::max(block.in, block.out), scale));
+    if (block.upsamples) scale *= 2;
+    if (block.upsamples) largest = std::max(largest, map(block.out, scale));
+  }
+  return kept + 2 * map(vae.up_blocks().back().out, scale) + 3 * largest;
+}
+
+std::uint64_t decoder_activations(const Plan& plan, const spec::ModelSpec& model) {
+  return model.video_vae ? decoder_activations(plan, *model.video_vae)
+                         : decoder_activations(plan, model.vae);
+}
+
 }  // namespace
 
 std::uint64_t ActorMemory::peak() const {
@@ -55,7 +81,19 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
       layout_of(plan.request.method, plan.patches, plan.degrees.ring, plan.degrees.ulysses);
   const mesh::Mesh mesh(plan.degrees);
   std::vector<ActorMemory> memory(plan.degrees.world());
+  const auto add_ends = [&](int rank) {
+    const int dp = mesh.coordinates(rank).dp;
+    if (rank == plan.text_rank(dp)) memory[rank].text = parts.text_encoder_peak;
+    const auto decoders = plan.decoders(dp);
+    if (std::find(decoders.begin(), decoders.end(), rank) != decoders.end())
+      memory[rank].vae = parts.vae_decoder + decoder_activations(plan, model);
+  };
   for (int rank = 0; rank < plan.degrees.world(); ++rank) {
+    if (transformer.unet()) {
+      memory[rank] = unet_memory(plan, model, rank);
+      add_ends(rank);
+      continue;
+    }
     const auto at = mesh.coordinates(rank);
     const Stage& stage = plan.stages[at.pp];
     const auto images =
@@ -85,6 +123,9 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     } else {
       own.kv += stage.blocks() * 2 * batch * transformer.attention_head_dim * size *
                 caption_tokens * caption_heads;
+      // Shards keep sums of squares of the text's keys.
+      if (plan.degrees.tp > 1 && transformer.blocks.front().norms_across_heads)
+        own.kv += stage.blocks() * batch * caption_tokens * sizeof(float);
     }
     const int sequence_rank = at.ring * plan.degrees.ulysses + at.ulysses;
     const std::uint64_t own_text =
@@ -92,6 +133,9 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
                          {sequence_rank, plan.degrees.ring, plan.degrees.ulysses}, false)
             .size();
     const std::uint64_t own_tokens = layout.whole[sequence_rank] * plan.token_columns + own_text;
+    // What the blocks added last, and at the first stage what steps are compared by.
+    if (!plan.request.step_cache.empty())
+      own.kv += (at.pp == 0 ? 2 : 1) * batch * (own_tokens - own_text) * width * size;
     // Hidden states, the feed-forward's four-fold ones, q,k,v, and transfers under way with what
     // later blocks take up again.
     const std::uint64_t edge = std::max(transformer.edge_width(stage.first_block),
@@ -104,10 +148,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
       own.activations += attentions * 2 * batch * transformer.attention_head_dim * size *
                          own_heads * (tokens + text) * (plan.degrees.ring - 1) / plan.degrees.ring;
     }
-    if (rank == plan.text_rank(at.dp)) own.text = parts.text_encoder_peak;
-    const auto decoders = plan.decoders(at.dp);
-    if (std::find(decoders.begin(), decoders.end(), rank) != decoders.end())
-      own.vae = parts.vae_decoder + decoder_activations(plan, model.vae);
+    add_ends(rank);
   }
   return memory;
 }

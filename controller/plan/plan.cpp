@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "controller/plan/around.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/request_check.h"
 #include "controller/plan/shape.h"
+#include "controller/plan/unet_plan.h"
 #include "models/spec/resolution_bins.h"
 #include "models/spec/scheduler_config.h"
+#include "models/spec/step_cache.h"
 
 namespace troupe::plan {
 namespace {
@@ -60,13 +63,35 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
         "this model computes no negative branch: the negative prompt is unused");
 }
 
+void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  constexpr int kMost = 4097;
+  if (!model.makes_videos()) {
+    if (request.num_frames > 1) {
+      refuse("frames is " + std::to_string(request.num_frames) + ", but " + model.pipeline_class +
+             " makes pictures");
+    }
+    request.num_frames = 1;
+    return;
+  }
+  if (request.num_frames == 0)
+    request.num_frames = static_cast<std::int32_t>(model.transformer.sample_frames);
+  const std::int64_t unit = model.video_vae->frame_factor();
+  if ((request.num_frames - 1) % unit != 0 || request.num_frames > kMost) {
+    refuse("frames is " + std::to_string(request.num_frames) + ": this model takes multiples of " +
+           std::to_string(unit) + " and one more, up to " + std::to_string(kMost));
+  }
+  if (request.vae_tiling) refuse("vae_tiling is on, but videos are decoded whole");
+  if (request.init_image_bytes > 0 || request.init_image_blob != 0)
+    refuse("there is a picture to start from, but this model makes videos from text alone");
+}
+
 void set_size(Plan& plan, const spec::ModelSpec& model) {
   const std::int64_t scale = model.vae.scale_factor();
   const std::int64_t patch = model.transformer.patch_size;
   const std::int64_t unit = model.pixel_multiple();
   auto& request = plan.request;
   if (request.height == 0) request.height = static_cast<std::int32_t>(model.default_size());
-  if (request.width == 0) request.width = static_cast<std::int32_t>(model.default_size());
+  if (request.width == 0) request.width = static_cast<std::int32_t>(model.default_width());
   request.output_height = request.height;
   request.output_width = request.width;
   if (request.resolution_binning) bin_size(request, model);
@@ -78,14 +103,16 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
              std::to_string(unit) + " to 16384");
     }
   }
+  set_frames(request, model);
+  const std::int64_t frames = model.latent_frames(request.num_frames);
   plan.latent_channels = model.transformer.in_channels;
-  plan.latent_height = request.height / scale;
+  plan.latent_height = frames * request.height / scale;
   plan.latent_width = request.width / scale;
   plan.token_rows = plan.latent_height / patch;
   plan.token_columns = plan.latent_width / patch;
   const std::int64_t most = model.transformer.most_tokens_a_side;
   for (const auto& [field, tokens] :
-       {std::pair{"height", plan.token_rows}, std::pair{"width", plan.token_columns}}) {
+       {std::pair{"height", plan.token_rows / frames}, std::pair{"width", plan.token_columns}}) {
     if (most > 0 && tokens > most) {
       refuse(std::string(field) + " is " + std::to_string(tokens * unit) +
              ": this model has positions for up to " + std::to_string(most * unit));
@@ -153,9 +180,10 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
     refuse("vae-parallel is " + std::to_string(plan.vae_degree) +
            ": a replica of this mesh has 1 to " + std::to_string(replica) + " actors");
   }
-  if (plan.vae_degree > plan.latent_height) {
+  const auto rows = plan.latent_height / model.latent_frames(plan.request.num_frames);
+  if (plan.vae_degree > rows) {
     refuse("vae-parallel is " + std::to_string(plan.vae_degree) + ", but the latents have only " +
-           std::to_string(plan.latent_height) + " rows to split");
+           std::to_string(rows) + " rows to split");
   }
 }
 
@@ -169,8 +197,10 @@ void set_shares(Plan& plan) {
 void check_refill_steps(const wire::ImageRequest& request) {
   int before = request.warmup_steps - 1;
   for (const int step : request.refill_steps) {
-    if (request.method == "exact")
-      refuse("refill steps need method pipefusion or distrifusion: exact keeps no K,V");
+    if (request.method == "exact" && request.step_cache.empty())
+      refuse(
+          "refill steps need method pipefusion or distrifusion, or a step cache: else exact keeps "
+          "nothing from step to step");
     if (step <= before || step >= request.steps) {
       refuse("refill step " + std::to_string(step) +
              " is out of place: after the warm-up, before the last of " +
@@ -180,24 +210,41 @@ void check_refill_steps(const wire::ImageRequest& request) {
   }
 }
 
-void set_patches(Plan& plan) {
+void check_warmup(const wire::ImageRequest& request) {
+  if (request.warmup_steps <= request.steps) return;
+  refuse("warmup is " + std::to_string(request.warmup_steps) + ", but there " +
+         (request.steps == 1 ? "is only 1 step"
+                             : "are only " + std::to_string(request.steps) + " steps"));
+}
+
+void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  if (request.step_cache.empty()) return;
+  if (model.transformer.unet()) {
+    refuse("step cache is " + request.step_cache +
+           ", but this model is a U-Net: it has no row of blocks to skip");
+  }
+  if (request.step_cache_threshold == 0)
+    request.step_cache_threshold = spec::default_cache_threshold(request.step_cache);
+}
+
+void set_patches(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
   check_refill_steps(request);
+  if (request.method == "exact") request.warmup_steps = 0;
+  if (model.transformer.unet()) {
+    check_warmup(request);
+    return set_unet_patches(plan);
+  }
   if (request.method == "exact") {
     plan.patches = split_rows(static_cast<int>(plan.token_rows), 1);
     set_shares(plan);
     plan.synchronous_steps = request.steps;
-    request.warmup_steps = 0;
     return;
   }
   plan.patches = split_rows(static_cast<int>(plan.token_rows), request.num_pipeline_patch);
   set_shares(plan);
   plan.synchronous_steps = std::min(request.warmup_steps, request.steps);
-  if (request.warmup_steps > request.steps) {
-    refuse("warmup is " + std::to_string(request.warmup_steps) + ", but there " +
-           (request.steps == 1 ? "is only 1 step"
-                               : "are only " + std::to_string(request.steps) + " steps"));
-  }
+  check_warmup(request);
   if (plan.degrees.pp > 1 && request.num_pipeline_patch < plan.degrees.pp) {
     plan.warnings.push_back("patches (" + std::to_string(request.num_pipeline_patch) +
                             ") are fewer than pp (" + std::to_string(plan.degrees.pp) +
@@ -214,18 +261,20 @@ std::string ranks_text(const std::vector<int>& ranks, const char* between) {
 
 /// Everything a sampler's configuration can be refused for, before any actor loads anything.
 void check_sampler(const Plan& plan, const spec::ModelSpec& model) {
+  spec::check_sampler_fits(model.scheduler, plan.request.sampler);
   const auto config = spec::scheduler_config_for(model.scheduler, plan.request.sampler);
   if (config.thresholding && plan.patches.size() > 1) {
     refuse("patches are " + std::to_string(plan.patches.size()) +
            ", but the sampler's thresholding needs statistics of the whole picture");
   }
-  if (plan.request.steps > config.num_train_timesteps) {
-    refuse("steps is " + std::to_string(plan.request.steps) + ": the model was trained with " +
+  const int steps = plan.request.steps + plan.skipped_steps;
+  if (steps > config.num_train_timesteps) {
+    refuse("steps is " + std::to_string(steps) + ": the model was trained with " +
            std::to_string(config.num_train_timesteps) + " timesteps");
   }
 }
 
-void set_groups(Plan& plan) {
+void set_groups(Plan& plan, const spec::ModelSpec& model) {
   const mesh::Mesh mesh(plan.degrees);
   const auto add = [&](GroupPlan::Role role, const std::string& kind, std::vector<int> ranks,
                        const char* between) {
@@ -265,6 +314,7 @@ void set_groups(Plan& plan) {
     }
     if (rows.size() > 1) add(GroupPlan::Role::rows, "rows", rows, ",");
   }
+  if (model.transformer.unet()) return add_axis(GroupPlan::Role::stage, mesh::Axis::stage);
   add_axis(GroupPlan::Role::ulysses, mesh::Axis::ulysses);
   add_axis(GroupPlan::Role::ring, mesh::Axis::ring);
   add_axis(GroupPlan::Role::tp, mesh::Axis::tp);
@@ -332,10 +382,15 @@ Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
   plan.request = request;
   set_text(plan, model);
   set_size(plan, model);
+  set_start(plan, model);
+  check_rescale(plan, model);
   set_mesh(plan, model, parallelism);
-  set_patches(plan);
+  check_network(plan, model);
+  set_step_cache(plan.request, model);
+  set_patches(plan, model);
   check_sampler(plan, model);
-  set_groups(plan);
+  set_groups(plan, model);
+  plan.warnings.insert(plan.warnings.end(), model.notes.begin(), model.notes.end());
   if (request.init_latents_blob != 0) {
     const auto bytes = static_cast<std::uint64_t>(plan.picture_count() * plan.latent_channels *
                                                   plan.latent_height * plan.latent_width * 4);

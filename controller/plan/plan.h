@@ -64,6 +64,11 @@ struct Plan {
   std::int64_t token_columns = 0;
   bool guidance = false;  // two branches are computed
   int vae_degree = 1;     // actors of a replica that decode together
+  /// Steps of the sampler that an initial picture's strength leaves out; request.steps are those
+  /// that are computed.
+  int skipped_steps = 0;
+  /// Of request.loras, the states of their files; filled in by who has looked at them.
+  std::vector<std::uint64_t> lora_fingerprints;
 
   /// The step takes the whole picture at once, not patch by patch.
   bool is_whole(int step) const {

@@ -78,7 +78,9 @@ void for_each_mix(const Plan& alone, const spec::ModelSpec& model, int actors, c
 /// All actors of a replica that hold enough rows to decode.
 int decoders_of(const wire::Parallelism& mix, const Plan& alone) {
   const int replica = degrees_of(mix).world() / mix.dp;
-  return std::clamp(static_cast<int>(alone.latent_height) / kRowsPerDecoder, 1, replica);
+  // Of a video's frames, which are decoded one by one.
+  const auto rows = alone.request.height * alone.latent_width / alone.request.width;
+  return std::clamp(static_cast<int>(rows) / kRowsPerDecoder, 1, replica);
 }
 
 /// The plan with as many decoders as make_plan takes: all or one.

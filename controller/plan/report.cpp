@@ -51,14 +51,24 @@ std::string to_text(const Plan& plan) {
     text +=
         ", computed at " + std::to_string(request.width) + " × " + std::to_string(request.height);
   }
+  if (request.num_frames > 1) text += ", frames " + std::to_string(request.num_frames);
   text += ", latents " + std::to_string(plan.latent_channels) + " × " +
           std::to_string(plan.latent_height) + " × " + std::to_string(plan.latent_width) +
           ", tokens " + std::to_string(plan.token_rows) + " × " +
           std::to_string(plan.token_columns) + "\n";
   text += "pictures  " + std::to_string(plan.picture_count()) + ", steps " +
           std::to_string(request.steps) + " (" + std::to_string(plan.synchronous_steps) +
-          " synchronous), method " + request.method +
-          (request.method == "exact" ? "" : ", K,V " + request.kv) + "\n";
+          " synchronous" +
+          (plan.skipped_steps > 0
+               ? ", the last of " + std::to_string(request.steps + plan.skipped_steps)
+               : "") +
+          "), method " + request.method + (request.method == "exact" ? "" : ", K,V " + request.kv) +
+          (request.group_norm == "corrected" ? "" : ", group norms " + request.group_norm) +
+          (request.exchange == "stale" ? "" : ", exchange " + request.exchange) +
+          (request.step_cache.empty() ? std::string()
+                                      : ", step cache " + request.step_cache + " up to " +
+                                            nlohmann::json(request.step_cache_threshold).dump()) +
+          "\n";
   text += "mesh      " + std::to_string(mesh.world()) + (mesh.world() == 1 ? " actor" : " actors");
   const char* between = " = ";
   for (const auto axis : kAxes) {
@@ -115,6 +125,7 @@ nlohmann::json to_json(const Plan& plan) {
     out["mesh"][mesh::to_string(axis)] = degree_of(plan.degrees, axis);
     out["groups"][mesh::to_string(axis)] = mesh.groups(axis);
   }
+  if (plan.request.num_frames > 1) out["frames"] = plan.request.num_frames;
   out["height"] = plan.request.output_height;
   out["width"] = plan.request.output_width;
   out["computed_height"] = plan.request.height;
@@ -124,11 +135,16 @@ nlohmann::json to_json(const Plan& plan) {
   out["tokens"] = {plan.token_rows, plan.token_columns};
   out["method"] = plan.request.method;
   out["steps"] = plan.request.steps;
+  out["skipped_steps"] = plan.skipped_steps;
   out["synchronous_steps"] = plan.synchronous_steps;
   out["stages"] = json::array();
   for (const auto& stage : plan.stages)
     out["stages"].push_back({stage.first_block, stage.last_block});
   out["kv"] = plan.request.kv;
+  out["group_norm"] = plan.request.group_norm;
+  out["exchange"] = plan.request.exchange;
+  out["step_cache"] = plan.request.step_cache;
+  out["step_cache_threshold"] = plan.request.step_cache_threshold;
   out["vae"] = json::array();
   for (int dp = 0; dp < plan.degrees.dp; ++dp)
     out["vae"].push_back(plan.decoders(dp));

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/spec/step_cache.h"
 #include "models/spec/utf8.h"
 
 namespace troupe::plan {
@@ -19,6 +20,8 @@ constexpr std::size_t kMaxPromptBytes = 16 << 10;
 constexpr std::size_t kMaxTextBytes = 256 << 10;
 constexpr std::int64_t kMaxPictures = 4096;
 constexpr std::int32_t kMaxTextTokens = 4096;
+constexpr std::size_t kMaxLoras = 64;
+constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 30;
 
 [[noreturn]] void refuse(const std::string& why) {
   throw std::invalid_argument("[plan] " + why);
@@ -54,6 +57,47 @@ void check_texts(const wire::ImageRequest& request) {
   }
 }
 
+/// What begins a picture beside noise, what steers it beside the text, what is added to weights.
+void check_around(const wire::ImageRequest& request) {
+  if (!(request.strength >= 0 && request.strength <= 1))
+    refuse("strength is " + std::to_string(request.strength) + ": a number from 0 to 1 is needed");
+  if (request.init_image_bytes != 0 && request.init_latents_blob != 0)
+    refuse("init image and init latents do not go together");
+  if (request.init_image_blob != 0 && request.init_image_bytes == 0) refuse("init image is empty");
+  if (request.init_image_bytes > kMaxImageBytes) {
+    refuse("init image has " + std::to_string(request.init_image_bytes) + " bytes: at most " +
+           std::to_string(kMaxImageBytes));
+  }
+  if (!(request.guidance_rescale >= 0 && request.guidance_rescale <= 1)) {
+    refuse("guidance rescale is " + std::to_string(request.guidance_rescale) +
+           ": a number from 0 to 1 is needed");
+  }
+  if (request.loras.size() > kMaxLoras) {
+    refuse("loras are " + std::to_string(request.loras.size()) + ": at most " +
+           std::to_string(kMaxLoras));
+  }
+  for (const auto& lora : request.loras) {
+    check_text("lora", lora.path);
+    if (lora.path.empty()) refuse("lora names no file");
+    if (!(lora.scale >= -1000 && lora.scale <= 1000)) {
+      refuse("lora " + lora.path + " has scale " + std::to_string(lora.scale) +
+             ": a number from -1000 to 1000 is needed");
+    }
+  }
+}
+
+void check_step_cache(const wire::ImageRequest& request) {
+  const double threshold = request.step_cache_threshold;
+  if (!request.step_cache.empty() && !spec::is_step_cache(request.step_cache))
+    refuse("step cache is \"" + request.step_cache + "\": first-block or teacache");
+  if (request.step_cache.empty() && threshold != 0)
+    refuse("step cache threshold is " + std::to_string(threshold) + ", but there is no step cache");
+  if (!(threshold >= 0 && threshold <= spec::kLargestCacheThreshold)) {
+    refuse("step cache threshold is " + std::to_string(threshold) +
+           ": a number above 0, up to 10, is needed");
+  }
+}
+
 std::vector<std::string> cleaned_texts(const wire::ImageRequest& request) {
   if (!request.clean_caption) return {};
   auto texts = request.prompts;
@@ -72,6 +116,7 @@ void check_request(const wire::ImageRequest& request) {
     refuse("prompts × images per prompt is " + std::to_string(pictures) + ": at most " +
            std::to_string(kMaxPictures));
   }
+  require_at_least("frames", request.num_frames, 0);
   require_at_least("steps", request.steps, 1);
   require_at_least("warmup", request.warmup_steps, 0);
   require_at_least("max sequence length", request.max_sequence_length, 0);
@@ -99,6 +144,15 @@ void check_request(const wire::ImageRequest& request) {
     refuse("patches is " + std::to_string(request.num_pipeline_patch) +
            " with method exact: patches need method pipefusion or distrifusion");
   }
+  if (request.group_norm != "corrected" && request.group_norm != "stale" &&
+      request.group_norm != "synchronous" && request.group_norm != "separate") {
+    refuse("group norm is \"" + request.group_norm +
+           "\": corrected, stale, synchronous or separate");
+  }
+  if (request.exchange != "stale" && request.exchange != "none" && request.exchange != "all") {
+    refuse("exchange is \"" + request.exchange + "\": stale, none or all");
+  }
+  check_step_cache(request);
   if (request.dtype != "float32" && request.dtype != "bfloat16" && request.dtype != "float16") {
     refuse("dtype is \"" + request.dtype + "\": float32, bfloat16 or float16");
   }
@@ -111,6 +165,7 @@ void check_request(const wire::ImageRequest& request) {
              " bytes: clean_caption takes at most " + std::to_string(kMaxCleanedBytes));
     }
   }
+  check_around(request);
   require_at_least("progress interval", request.progress_interval, 0);
   if (!request.progress_content.empty() && request.progress_content != "latents" &&
       request.progress_content != "preview") {

@@ -95,6 +95,8 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.operations_per_block = 12;
   const auto decoder = decoder_cost(model.vae);
   shape.decoder_flops = decoder.flops;
+  if (model.video_vae)  // three frames of weights; most of it at the full number of frames
+    shape.decoder_flops *= 3.0 * static_cast<double>(model.video_vae->frame_factor());
   shape.decoder_convolutions = decoder.convolutions;
   shape.decoder_attention_width = model.vae.mid_block_add_attention
                                       ? static_cast<double>(model.vae.block_out_channels.back())

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "controller/plan/layout.h"
+#include "controller/plan/unet_plan.h"
 #include "models/spec/text_share.h"
 
 namespace troupe::plan {
@@ -43,6 +44,7 @@ class Rank {
       picture_sums_ += of.picture_sums;
       text_sums_ += of.text_sums;
       all_sums_ += of.all_sums;
+      joint_norms_ += of.norms_across_heads ? 1 : 0;
     }
   }
 
@@ -98,8 +100,10 @@ class Rank {
         times * (blocks * ulysses_bytes(all) + picture_attentions_ * ulysses_bytes(picture));
     sent_ring_ +=
         exchanges * (blocks * ring_bytes(all) + picture_attentions_ * ring_bytes(picture));
-    for (const Bytes items : parts)
+    for (const Bytes items : parts) {
       sent_tp_ += times * sum_bytes(items * own_picture, items * own_text);
+      if (joint_norms_ > 0 && own_picture > 0) sent_tp_ += times * norm_bytes(items, own_picture);
+    }
     const bool last = at_.pp == degrees_.pp - 1;
     if (!last) {
       sent_edge_ += times * batch_ * (own_picture + own_text) *
@@ -108,8 +112,19 @@ class Rank {
     }
     const Bytes latents = images_ * plan_.latent_channels * rows_of(micro, sequence_) *
                           (plan_.latent_height / plan_.token_rows) * plan_.latent_width * 4;
+    if (plan_.request.guidance_rescale > 0 && plan_.guidance)
+      sent_stage_ += times * rescale_bytes();
     if (degrees_.pp > 1) sent_feedback_ += fed_back * latents;
     sent_cfg_ += times * (degrees_.cfg - 1) * latents;
+  }
+
+  /// Moments of text and guided prediction, float64 [patches, pictures, 5], once a micro-step.
+  Bytes rescale_bytes() const {
+    const bool waves = plan_.request.method == "distrifusion";
+    const Bytes patches = layout_.micro_steps() * (waves ? degrees_.ring : 1);
+    const int heads_size = degrees_.ulysses * degrees_.tp;
+    return all_reduce_bytes(patches * images_ * 5, 8, degrees_.ring * heads_size,
+                            at_.ring * heads_size + at_.ulysses * degrees_.tp + at_.tp);
   }
 
   /// All sums over shards of the weights in one micro-step's blocks.
@@ -120,6 +135,17 @@ class Rank {
     if (degrees_.tp == 1) return 0;
     return picture_sums_ * bytes(picture) + text_sums_ * bytes(text) +
            all_sums_ * bytes(picture + text);
+  }
+
+  /// Sums of squares for norms over all heads: of q and k, then of the cross attention's q and of
+  /// the text's keys.
+  Bytes norm_bytes(Bytes items, Bytes picture) const {
+    if (degrees_.tp == 1) return 0;
+    const auto bytes = [&](Bytes values) {
+      return all_reduce_bytes(items * values, sizeof(float), degrees_.tp, at_.tp);
+    };
+    const Bytes text = facts_.caption_tokens(plan_.request.max_sequence_length);
+    return joint_norms_ * (bytes(2 * picture) + bytes(picture + text));
   }
 
   /// Own tokens of q, k and v for the heads of others, and the others' tokens of the own heads'
@@ -165,8 +191,12 @@ class Rank {
 
   /// Projected states and lengths of all branches, from where the text is encoded to the replica.
   void add_caption() {
-    if (at_ != mesh::Coordinates{.dp = at_.dp}) return;
     const Bytes others = degrees_.world() / degrees_.dp - 1;
+    const bool encodes = at_ == mesh::Coordinates{.dp = at_.dp, .pp = degrees_.pp - 1};
+    if (encodes && plan_.request.init_image_bytes > 0)
+      traffic_.sent["caption"] += others * plan_.latent_channels * plan_.latent_height *
+                                  plan_.latent_width * static_cast<Bytes>(sizeof(float));
+    if (at_ != mesh::Coordinates{.dp = at_.dp}) return;
     const Bytes rows = images_ * (plan_.guidance ? 2 : 1);
     traffic_.sent["caption"] +=
         others * rows *
@@ -189,7 +219,8 @@ class Rank {
   const Bytes element_, images_, batch_;
   const Stage& stage_;
   const Bytes attentions_, picture_attentions_;
-  Bytes picture_sums_ = 0, text_sums_ = 0, all_sums_ = 0;  // of the stage's blocks
+  Bytes picture_sums_ = 0, text_sums_ = 0, all_sums_ = 0,
+        joint_norms_ = 0;  // of the stage's blocks
   RankTraffic traffic_;
   // Looked up once: there are as many micro-steps as patches.
   Bytes& sent_cfg_ = traffic_.sent["cfg"];
@@ -222,6 +253,7 @@ std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_siz
 }
 
 std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec& model) {
+  if (model.transformer.unet()) return unet_traffic(plan, model);
   const mesh::Mesh mesh(plan.degrees);
   const auto layout =
       layout_of(plan.request.method, plan.patches, plan.degrees.ring, plan.degrees.ulysses);

@@ -12,6 +12,9 @@ namespace troupe::plan {
 /// caption, edge, feedback, cfg, ulysses, ring, tp, stage, heads. Roles without traffic are absent.
 struct RankTraffic {
   std::map<std::string, std::uint64_t> sent;
+  /// Of a U-Net's patches, by kind of layer: convolution, group norm, attention. They are in `sent`
+  /// as well, under "stage", there with what lies between them in a buffer.
+  std::map<std::string, std::uint64_t> by_layer;
 
   std::uint64_t of(const std::string& role) const;
   std::uint64_t total() const;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -45,10 +46,12 @@ struct StagePart {
   WeightShard shard = {};
 };
 
-/// Rows and columns of the whole picture's latents.
+/// Rows and columns of the whole picture's latents. A video is a tall picture: its latent frames
+/// stand one below the other, and latent_height counts the rows of them all.
 struct PictureSize {
   int64_t latent_height = 0;
   int64_t latent_width = 0;
+  int64_t frames = 1;
 };
 
 /// Rows [begin, end) of the token grid, which has latent_height / patch_size rows.
@@ -57,13 +60,14 @@ struct TokenRows {
   int64_t end = 0;
 };
 
-/// The tokens that a call computes: of joint models text tokens [text_begin, text_end) first, then
-/// the picture's in order of its rows.
+/// What a call computes: of joint models text tokens [text_begin, text_end) first, then the
+/// picture's in order of its rows; in the blocks named, or in all of the stage's.
 struct CallTokens {
   PictureSize size;
   std::vector<TokenRows> rows;
   int64_t text_begin = 0;
   int64_t text_end = 0;
+  std::optional<BlockRange> blocks = {};
 
   int64_t text() const { return text_end - text_begin; }
 };
@@ -142,24 +146,35 @@ class DiffusionTransformer {
   /// Text tokens [begin, end) of a joint model as its first block takes them, [B, tokens, D]. Needs
   /// `embeds`.
   virtual at::Tensor embed_text(const CaptionCache& caption, int64_t begin, int64_t end) const;
-  /// The stage's blocks in order, hidden [B, tokens, input_width] → [B, tokens, output_width],
-  /// tokens may be 0; shards of the same blocks are given the same hidden states and return the
-  /// same. Works in place where hidden is contiguous.
+  /// The call's blocks in order, hidden [B, tokens, input_width] → [B, tokens, output_width], or
+  /// the widths at the edges of the blocks that the call names; tokens may be 0; shards of the same
+  /// blocks are given the same hidden states and return the same. Works in place where hidden is
+  /// contiguous.
   virtual at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens,
                                 const StepCondition& condition, const CaptionCache& caption,
                                 AttentionPort& attention, TensorParallelPort& sums) const = 0;
+  /// What tells, before any block is computed, how much a step differs from another: the picture's
+  /// tokens as block 0 normalizes and modulates them by the timestep, [B, tokens, D], or [B, d]
+  /// where it does not depend on tokens. hidden as run_blocks takes it. Needs block 0. Source:
+  /// TeaCache (Liu et al.).
+  virtual at::Tensor step_signal(const at::Tensor& hidden, const CallTokens& tokens,
+                                 const StepCondition& condition) const = 0;
   /// hidden of the picture's tokens → prediction [B, C, rows · patch_size, latent_width]; a learned
   /// variance is not computed. Needs `projects`.
   virtual at::Tensor project(const at::Tensor& hidden, const StepCondition& condition,
                              PictureSize size, TokenRows rows) const = 0;
 };
 
+class LoraWeights;
+
 /// Reads only the weights of `part`; `tick` is called before each tensor, and what it throws ends
-/// the reading. Throws std::invalid_argument for blocks that the model does not have,
+/// the reading. What `loras` add to them is in them then, restricted to the part's rows and
+/// columns. Throws std::invalid_argument for blocks that the model does not have,
 /// std::runtime_error for weights that are missing, misshapen or not finite.
 std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& spec,
                                                        const StagePart& part,
                                                        at::ScalarType compute, at::Device device,
-                                                       const std::function<void()>& tick = {});
+                                                       const std::function<void()>& tick = {},
+                                                       const LoraWeights* loras = nullptr);
 
 }  // namespace troupe::models

@@ -134,18 +134,29 @@ at::Tensor Flux::run_blocks(at::Tensor hidden, const CallTokens& tokens,
     refuse_shape(kFamily, "hidden", hidden,
                  {step.batch, tokens.text() + turns.cosine.size(0), hidden_width()});
   }
-  if (!blocks_.empty()) {
+  const auto [begin, end] = own_blocks(kFamily, part_, tokens);
+  const int doubles = static_cast<int>(blocks_.size());
+  if (begin < std::min(end, doubles)) {
     TwoStreams streams(hidden, tokens.text());
-    for (size_t i = 0; i < blocks_.size(); ++i)
+    for (int i = begin; i < std::min(end, doubles); ++i)
       blocks_[i].run(streams.text, streams.picture, step.blocks[i], turns, attention, sums);
     hidden = streams.joined();
   }
-  if (singles_.empty()) return hidden;
+  if (std::max(begin, doubles) >= end) return hidden;
   hidden = hidden.contiguous();
   const Turns of_all = with_unturned(turns, tokens.text());
-  for (size_t i = 0; i < singles_.size(); ++i)
+  for (int i = std::max(begin, doubles) - doubles; i < end - doubles; ++i)
     singles_[i].run(hidden, step.singles[i], of_all, attention, sums);
   return hidden;
+}
+
+at::Tensor Flux::step_signal(const at::Tensor& hidden, const CallTokens& tokens,
+                             const StepCondition& condition) const {
+  require_block_0(kFamily, part_);
+  const auto& step = as<FluxStep>(kFamily, condition, "step condition");
+  const at::Tensor picture = hidden.slice(1, tokens.text()).contiguous();
+  return blocks_.empty() ? singles_.front().modulated(picture, step.singles.front())
+                         : blocks_.front().modulated(picture, step.blocks.front());
 }
 
 at::Tensor Flux::project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,

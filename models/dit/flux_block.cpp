@@ -45,8 +45,7 @@ at::Tensor FluxSingleBlock::modulation(const at::Tensor& embedded) const {
 void FluxSingleBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const Turns& turns,
                           AttentionPort& attention, TensorParallelPort& sums) const {
   const int64_t batch = hidden.size(0), tokens = hidden.size(1);
-  const at::Tensor normal = kernels::norm_modulate(hidden, modulation.select(1, kScale),
-                                                   modulation.select(1, kShift), kEps);
+  const at::Tensor normal = modulated(hidden, modulation);
   const at::Tensor qkv = qkv_(normal).view({batch, tokens, 3, heads_, head_dim_});
   at::Tensor q = qkv.select(2, 0), k = qkv.select(2, 1);
   kernels::norm_rotate(q, norm_q_, turns.cosine, turns.sine, kEps);
@@ -57,6 +56,12 @@ void FluxSingleBlock::run(at::Tensor& hidden, const at::Tensor& modulation, cons
   narrow_.add_to(out, widen_.gelu(normal));
   sums.sum(out);
   kernels::add_gated(hidden, out, modulation.select(1, kGate));
+}
+
+at::Tensor FluxSingleBlock::modulated(const at::Tensor& hidden,
+                                      const at::Tensor& modulation) const {
+  return kernels::norm_modulate(hidden, modulation.select(1, kScale), modulation.select(1, kShift),
+                                kEps);
 }
 
 int64_t FluxSingleBlock::bytes() const {

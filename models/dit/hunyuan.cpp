@@ -54,8 +54,8 @@ Hunyuan::Hunyuan(const spec::HunyuanSpec& spec, int64_t pixels_per_latent, const
       device_(device) {
   const int64_t width = spec.inner_dim(), patch = spec.patch_size;
   const auto facts = spec::facts_of(spec);
-  input_width_ = facts.edge_width(part.blocks.begin);
-  output_width_ = facts.edge_width(part.blocks.end);
+  for (int block = part.blocks.begin; block <= part.blocks.end; ++block)
+    edge_widths_.push_back(facts.edge_width(block));
   const std::string condition = "time_extra_emb.";
   timestep_ = SiluMlp(weights, condition + "timestep_embedder", kSineFeatures, width, width);
   extra_ = SiluMlp(weights, condition + "extra_embedder", spec.extra_dim(), 4 * width, width);
@@ -63,7 +63,7 @@ Hunyuan::Hunyuan(const spec::HunyuanSpec& spec, int64_t pixels_per_latent, const
     style_ = weights.copy(condition + "style_embedder.weight", {1, width});
   if (part.embeds) {
     const at::Tensor kernel =
-        weights.get("pos_embed.proj.weight", {width, spec.in_channels, patch, patch});
+        weights.whole("pos_embed.proj.weight", {width, spec.in_channels, patch, patch});
     patch_ =
         kernels::Linear(kernel.reshape({width, -1}), weights.copy("pos_embed.proj.bias", {width}));
     text_.emplace(spec, weights);
@@ -172,18 +172,20 @@ at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
                                AttentionPort& attention, TensorParallelPort& sums) const {
   const auto& step = as<HunyuanStep>(kFamily, condition, "step condition");
   const auto& text = as<HunyuanCaption>(kFamily, caption, "caption cache");
-  if (hidden.dim() != 3 || hidden.size(0) != step.batch || hidden.size(2) != input_width_ ||
+  const auto [begin, end] = own_blocks(kFamily, part_, tokens);
+  const int64_t given = edge_widths_[begin];
+  if (hidden.dim() != 3 || hidden.size(0) != step.batch || hidden.size(2) != given ||
       step.shifts.size() != blocks_.size() || text.blocks.size() != blocks_.size()) {
-    refuse_shape(kFamily, "hidden", hidden, {step.batch, -1, input_width_});
+    refuse_shape(kFamily, "hidden", hidden, {step.batch, -1, given});
   }
   const int64_t width = hidden_width();
   std::vector<at::Tensor> left;
-  for (int64_t at = width; at < input_width_; at += width)
+  for (int64_t at = width; at < given; at += width)
     left.push_back(hidden.slice(2, at, at + width));
   hidden = hidden.slice(2, 0, width).contiguous();
   const Turns turns =
       turns_of_rows(step.turns, tokens.rows, tokens.size.latent_width / spec_.patch_size);
-  for (size_t i = 0; i < blocks_.size(); ++i) {
+  for (int i = begin; i < end; ++i) {
     at::Tensor skip;
     if (blocks_[i].takes_skip()) {
       skip = left.back();
@@ -195,6 +197,13 @@ at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
   if (left.empty()) return hidden;
   left.insert(left.begin(), hidden);
   return at::cat(left, 2);
+}
+
+at::Tensor Hunyuan::step_signal(const at::Tensor& hidden, const CallTokens&,
+                                const StepCondition& condition) const {
+  require_block_0(kFamily, part_);
+  return blocks_.front().modulated(
+      hidden.contiguous(), as<HunyuanStep>(kFamily, condition, "step condition").shifts.front());
 }
 
 at::Tensor Hunyuan::project(const at::Tensor& hidden, const StepCondition& condition,

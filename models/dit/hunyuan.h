@@ -20,8 +20,8 @@ class Hunyuan : public DiffusionTransformer {
   const StagePart& part() const override { return part_; }
   int64_t patch_size() const override { return spec_.patch_size; }
   int64_t hidden_width() const override { return spec_.inner_dim(); }
-  int64_t input_width() const override { return input_width_; }
-  int64_t output_width() const override { return output_width_; }
+  int64_t input_width() const override { return edge_widths_.front(); }
+  int64_t output_width() const override { return edge_widths_.back(); }
   int64_t heads() const override { return part_.shard.size(spec_.num_attention_heads); }
   int64_t head_dim() const override { return spec_.attention_head_dim; }
   at::ScalarType dtype() const override { return compute_; }
@@ -36,6 +36,8 @@ class Hunyuan : public DiffusionTransformer {
   at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens, const StepCondition& condition,
                         const CaptionCache& caption, AttentionPort& attention,
                         TensorParallelPort& sums) const override;
+  at::Tensor step_signal(const at::Tensor& hidden, const CallTokens& tokens,
+                         const StepCondition& condition) const override;
   at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
                      TokenRows rows) const override;
 
@@ -47,7 +49,7 @@ class Hunyuan : public DiffusionTransformer {
   StagePart part_;
   at::ScalarType compute_;
   at::Device device_;
-  int64_t input_width_, output_width_;
+  std::vector<int64_t> edge_widths_;  // before each of its blocks, and after the last
   SiluMlp timestep_, extra_;
   at::Tensor style_;  // [1, D], where the model has it
   kernels::Linear patch_;

@@ -87,8 +87,7 @@ void HunyuanBlock::run(at::Tensor& hidden, const at::Tensor& skip, const at::Ten
   };
   if (takes_skip_) hidden = skip_(norm_skip_(at::cat({hidden, skip}, 2)));
 
-  const at::Tensor qkv =
-      qkv_(norm_self_(hidden, shift)).view({batch, tokens, 3, heads_, head_dim_});
+  const at::Tensor qkv = qkv_(modulated(hidden, shift)).view({batch, tokens, 3, heads_, head_dim_});
   at::Tensor q = self_q_.by_head(qkv.select(2, 0)), k = self_k_.by_head(qkv.select(2, 1));
   kernels::norm_rotate(q, {}, turns.cosine, turns.sine, kEps);
   kernels::norm_rotate(k, {}, turns.cosine, turns.sine, kEps);

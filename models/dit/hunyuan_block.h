@@ -45,6 +45,10 @@ class HunyuanBlock {
   void run(at::Tensor& hidden, const at::Tensor& skip, const at::Tensor& shift,
            const at::Tensor& caption, const Turns& turns, AttentionPort& attention,
            TensorParallelPort& sums) const;
+  /// What the self attention is given of hidden: normed and shifted.
+  at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& shift) const {
+    return norm_self_(hidden, shift);
+  }
   int64_t bytes() const;
 
  private:

@@ -105,8 +105,7 @@ void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& mo
   if (shape_.dual)
     second =
         kernels::norm_modulate(picture, factor(kSecond + kScale), factor(kSecond + kShift), kEps);
-  at::Tensor qkv = qkv_of(
-      picture_, kernels::norm_modulate(picture, factor(kScale), factor(kShift), kEps), turns);
+  at::Tensor qkv = qkv_of(picture_, modulated(picture, modulation), turns);
   if (texts > 0) {
     // The last block's norm has no gates and names its scale first.
     const auto scale = text_factor(shape_.last ? 0 : kScale);
@@ -126,6 +125,11 @@ void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& mo
   add_product(text, text_.out, joined(attended.slice(1, 0, texts)), text_factor(kGate), sharded,
               sums);
   feed_forward(text, forward_text_, modulation.text, sums);
+}
+
+at::Tensor JointBlock::modulated(const at::Tensor& picture, const Modulation& modulation) const {
+  return kernels::norm_modulate(picture, modulation.picture.select(1, kScale),
+                                modulation.picture.select(1, kShift), kEps);
 }
 
 int64_t JointBlock::bytes() const {

@@ -31,6 +31,8 @@ class JointBlock {
   /// text as it is. `turns`: of the picture's tokens, may be empty.
   void run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation, const Turns& turns,
            AttentionPort& attention, TensorParallelPort& sums) const;
+  /// What the attention is given of the picture: normed, scaled and shifted.
+  at::Tensor modulated(const at::Tensor& picture, const Modulation& modulation) const;
   int64_t bytes() const;
 
  private:

@@ -49,6 +49,7 @@ KvStore::KvStore(const Shape& shape, at::ScalarType dtype, at::Device device)
     block.ages.assign(static_cast<size_t>(shape.batch),
                       std::vector<Age>(static_cast<size_t>(shape.tokens)));
     block.sums = at::zeros({shape.batch, 2, 2}, options.dtype(at::kDouble));
+    block.sums_step.assign(static_cast<size_t>(shape.batch), -1);
   }
 }
 
@@ -57,7 +58,7 @@ void KvStore::forget() {
     for (auto& ages : block.ages)
       std::fill(ages.begin(), ages.end(), Age{});
     block.sums.zero_();
-    block.sums_step = -1;
+    std::fill(block.sums_step.begin(), block.sums_step.end(), -1);
   }
 }
 
@@ -79,16 +80,18 @@ void KvStore::put(int block, int step, const TokenRuns& runs, const at::Tensor& 
                   int64_t first_item) {
   const size_t own = slot(block);
   Block& kept = blocks_[own];
-  if (fits && (kept.sums_step != step || shape_.freshness == Freshness::step_before)) {
-    kept.sums.zero_();
-    kept.sums_step = step;
-  }
   if (kv.dim() != 5 || kv.size(0) != count_of(runs) || first_item < 0 ||
-      first_item + kv.size(1) > shape_.batch || (fits && kv.size(1) != shape_.batch)) {
+      first_item + kv.size(1) > shape_.batch) {
     std::ostringstream text;
     text << "block " << block << ": " << kv.sizes() << " from item " << first_item << " of "
          << shape_.batch << ", for " << count_of(runs) << " tokens";
     refuse(text.str());
+  }
+  for (int64_t item = first_item; fits && item < first_item + kv.size(1); ++item) {
+    int& of = kept.sums_step[static_cast<size_t>(item)];
+    if (of == step && shape_.freshness == Freshness::newest) continue;
+    kept.sums.select(0, item).zero_();
+    of = step;
   }
   int64_t offset = 0;
   for (const TokenRun& run : runs) {
@@ -126,9 +129,9 @@ void KvStore::put_run(size_t slot, int64_t item, int step, TokenRun run, const a
   }
 }
 
-std::vector<KvStore::Choice> KvStore::choose(int block, int step, const TokenRuns& fresh) const {
-  // Calls that choose are for the whole batch, so its items are alike.
-  const std::vector<Age>& ages = blocks_[slot(block)].ages.front();
+std::vector<KvStore::Choice> KvStore::choose(int block, int step, const TokenRuns& fresh,
+                                             int64_t item) const {
+  const std::vector<Age>& ages = blocks_[slot(block)].ages.at(static_cast<size_t>(item));
   std::vector<Choice> choices;
   for (int64_t token = 0; token < shape_.tokens; ++token) {
     const Age age = ages[token];
@@ -169,14 +172,16 @@ bool KvStore::needs_factors(const std::vector<Choice>& choices) {
 }
 
 std::vector<kernels::KeyValueRun> KvStore::runs(int block, const std::vector<Choice>& choices,
-                                                const at::Tensor& factors) const {
+                                                const at::Tensor& factors,
+                                                std::optional<Items> items) const {
   const size_t own = slot(block);
+  const auto [first, last] = items.value_or(Items{0, shape_.batch});
   std::vector<kernels::KeyValueRun> made;
   for (const Choice& choice : choices) {
-    const at::Tensor newest = rows(own, choice.version, choice.run);
+    const at::Tensor newest = rows(own, choice.version, choice.run).slice(0, first, last);
     kernels::KeyValueRun run{newest.select(2, 0), newest.select(2, 1), {}, {}, {}};
     if (choice.extrapolated) {
-      const at::Tensor older = rows(own, choice.version + 1, choice.run);
+      const at::Tensor older = rows(own, choice.version + 1, choice.run).slice(0, first, last);
       run.older_k = older.select(2, 0);
       run.older_v = older.select(2, 1);
       run.alpha = factors;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -48,7 +49,7 @@ class KvStore {
 
   /// What step `step` computed for `runs`: kv [tokens of the runs, b, 2, H, d], any strides, of
   /// batch items [first_item, first_item + b). With `fits`, the rows count for the extrapolation's
-  /// sums of this block and step; then b is the whole batch.
+  /// sums of this block, these items and this step.
   void put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits,
            int64_t first_item = 0);
 
@@ -59,19 +60,27 @@ class KvStore {
   /// last put (step_before). To be summed over those who hold other heads or rows.
   const at::Tensor& sums(int block) const { return blocks_[slot(block)].sums; }
 
-  /// Tokens beside `fresh` that a call of `step` may attend to, in order, with the version of each.
+  /// Tokens beside `fresh` that a call of `step` may attend to, in order, with the version of each:
+  /// of a batch item, and of others of the same history.
   struct Choice {
     TokenRun run;
     int version = 0;
     bool extrapolated = false;
   };
-  std::vector<Choice> choose(int block, int step, const TokenRuns& fresh) const;
+  std::vector<Choice> choose(int block, int step, const TokenRuns& fresh, int64_t item = 0) const;
   /// Whether any of them is to be extrapolated.
   static bool needs_factors(const std::vector<Choice>& choices);
 
-  /// The choices' keys and values; `factors` [B, 2] where one is extrapolated.
+  /// Batch items [begin, end).
+  struct Items {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  /// The choices' keys and values of all items, or of some; `factors` [items, 2] where one is
+  /// extrapolated.
   std::vector<kernels::KeyValueRun> runs(int block, const std::vector<Choice>& choices,
-                                         const at::Tensor& factors) const;
+                                         const at::Tensor& factors,
+                                         std::optional<Items> items = {}) const;
 
   const Shape& shape() const { return shape_; }
   /// The newest keys and values that were ever computed of a block, a copy for those who look:
@@ -89,7 +98,7 @@ class KvStore {
   struct Block {
     std::vector<std::vector<Age>> ages;  // by batch item and token
     at::Tensor sums;
-    int sums_step = -1;
+    std::vector<int> sums_step;  // by batch item; -1: none
   };
 
   size_t slot(int block) const;

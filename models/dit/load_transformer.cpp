@@ -9,6 +9,8 @@
 #include "models/dit/hunyuan.h"
 #include "models/dit/pixart.h"
 #include "models/dit/sd3.h"
+#include "models/dit/wan.h"
+#include "models/lora/lora_weights.h"
 #include "models/safetensors.h"
 #include "models/spec/model_spec.h"
 
@@ -17,7 +19,8 @@ namespace troupe::models {
 std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& spec,
                                                        const StagePart& part,
                                                        at::ScalarType compute, at::Device device,
-                                                       const std::function<void()>& tick) {
+                                                       const std::function<void()>& tick,
+                                                       const LoraWeights* loras) {
   const WeightStore store(spec.transformer_weights);
   WeightLoader weights;
   weights.get = [&](const std::string& name, at::IntArrayRef shape) {
@@ -25,6 +28,12 @@ std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& sp
     return store.get(name, shape, compute, device);
   };
   weights.release = [&](const std::string& name) { store.release(name); };
+  if (loras != nullptr && !loras->empty()) {
+    weights.adapt = [&](const std::string& name, const at::Tensor& stored, int64_t row,
+                        int64_t column) {
+      return loras->add("transformer", name, stored, row, column);
+    };
+  }
   const auto& family = spec.transformer.family;
   if (const auto* pixart = std::get_if<spec::PixArtSpec>(&family)) {
     return std::make_unique<PixArt>(*pixart, spec.vae.scale_factor(), part, weights, compute,
@@ -34,6 +43,8 @@ std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& sp
     return std::make_unique<Sd3>(*sd3, part, weights, compute, device);
   if (const auto* flux = std::get_if<spec::FluxSpec>(&family))
     return std::make_unique<Flux>(*flux, part, weights, compute, device);
+  if (const auto* wan = std::get_if<spec::WanSpec>(&family))
+    return std::make_unique<Wan>(*wan, part, weights, compute, device);
   return std::make_unique<Hunyuan>(std::get<spec::HunyuanSpec>(family), spec.vae.scale_factor(),
                                    part, weights, compute, device);
 }

@@ -62,7 +62,7 @@ PixArt::PixArt(const spec::PixArtSpec& spec, int64_t pixels_per_latent, const St
           .reshape({cells * spec.in_channels, -1});
     };
     last_table_ = weights.copy("scale_shift_table", {2, width});
-    last_ = kernels::Linear(noise(weights.get("proj_out.weight", {cells * channels, width})),
+    last_ = kernels::Linear(noise(weights.whole("proj_out.weight", {cells * channels, width})),
                             noise(weights.get("proj_out.bias", {cells * channels})).view({-1}));
   }
 }
@@ -114,9 +114,9 @@ at::Tensor PixArt::embed(const at::Tensor& latents, PictureSize size, TokenRows 
   return embedding_->tokens(latents.to(device_, compute_), size, rows);
 }
 
-at::Tensor PixArt::run_blocks(at::Tensor hidden, const CallTokens&, const StepCondition& condition,
-                              const CaptionCache& caption, AttentionPort& attention,
-                              TensorParallelPort& sums) const {
+at::Tensor PixArt::run_blocks(at::Tensor hidden, const CallTokens& tokens,
+                              const StepCondition& condition, const CaptionCache& caption,
+                              AttentionPort& attention, TensorParallelPort& sums) const {
   const auto& step = as<PixArtStep>(kFamily, condition, "step condition");
   const auto& kept = as<PixArtCaption>(kFamily, caption, "caption cache");
   const int64_t batch = step.values.embedded.size(0);
@@ -125,10 +125,18 @@ at::Tensor PixArt::run_blocks(at::Tensor hidden, const CallTokens&, const StepCo
     refuse_shape(kFamily, "hidden", hidden, {kept.batch(), -1, hidden_width()});
   }
   hidden = hidden.contiguous();
-  for (size_t i = 0; i < blocks_.size(); ++i) {
+  const auto [begin, end] = own_blocks(kFamily, part_, tokens);
+  for (int i = begin; i < end; ++i) {
     blocks_[i].run(hidden, step.values.modulation, kept.blocks[i], attention, sums);
   }
   return hidden;
+}
+
+at::Tensor PixArt::step_signal(const at::Tensor& hidden, const CallTokens&,
+                               const StepCondition& condition) const {
+  require_block_0(kFamily, part_);
+  return blocks_.front().modulated(
+      hidden.contiguous(), as<PixArtStep>(kFamily, condition, "step condition").values.modulation);
 }
 
 at::Tensor PixArt::project(const at::Tensor& hidden, const StepCondition& condition,

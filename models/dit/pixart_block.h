@@ -54,6 +54,8 @@ class PixArtBlock {
   /// hidden [B, tokens, D], contiguous, changed in place; modulation [B, 6, D].
   void run(at::Tensor& hidden, const at::Tensor& modulation, const CaptionKv& caption,
            AttentionPort& attention, TensorParallelPort& sums) const;
+  /// What the self attention is given of hidden: normed, scaled and shifted.
+  at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& modulation) const;
   int64_t bytes() const;
 
  private:

@@ -62,7 +62,7 @@ PixArtEmbedding::PixArtEmbedding(const spec::PixArtSpec& spec, const WeightLoade
     : spec_(spec) {
   const int64_t width = spec.inner_dim(), patch = spec.patch_size;
   const at::Tensor kernel =
-      weights.get("pos_embed.proj.weight", {width, spec.in_channels, patch, patch});
+      weights.whole("pos_embed.proj.weight", {width, spec.in_channels, patch, patch});
   patch_ =
       kernels::Linear(kernel.reshape({width, -1}), weights.copy("pos_embed.proj.bias", {width}));
   caption_first_ = weights.linear("caption_projection.linear_1", spec.caption_channels, width);

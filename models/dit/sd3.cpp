@@ -32,7 +32,7 @@ Sd3::Sd3(const spec::Sd3Spec& spec, const StagePart& part, const WeightLoader& w
             static_cast<int>(facts.attentions_before(part.blocks.end))};
   if (part.embeds) {
     const at::Tensor kernel =
-        weights.get("pos_embed.proj.weight", {width, spec.in_channels, patch, patch});
+        weights.whole("pos_embed.proj.weight", {width, spec.in_channels, patch, patch});
     embedding_ = {
         kernels::Linear(kernel.reshape({width, -1}), weights.copy("pos_embed.proj.bias", {width})),
         weights.linear("context_embedder", spec.joint_attention_dim, width),
@@ -132,9 +132,18 @@ at::Tensor Sd3::run_blocks(at::Tensor hidden, const CallTokens& tokens,
     refuse_shape(kFamily, "hidden", hidden, {step.batch, -1, hidden_width()});
   }
   TwoStreams streams(hidden, tokens.text());
-  for (size_t i = 0; i < blocks_.size(); ++i)
+  const auto [begin, end] = own_blocks(kFamily, part_, tokens);
+  for (int i = begin; i < end; ++i)
     blocks_[i].run(streams.text, streams.picture, step.blocks[i], {}, attention, sums);
   return streams.joined();
+}
+
+at::Tensor Sd3::step_signal(const at::Tensor& hidden, const CallTokens& tokens,
+                            const StepCondition& condition) const {
+  require_block_0(kFamily, part_);
+  return blocks_.front().modulated(
+      hidden.slice(1, tokens.text()).contiguous(),
+      as<Sd3Step>(kFamily, condition, "step condition").blocks.front());
 }
 
 at::Tensor Sd3::project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,

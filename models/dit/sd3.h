@@ -34,6 +34,8 @@ class Sd3 : public DiffusionTransformer {
   at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens, const StepCondition& condition,
                         const CaptionCache& caption, AttentionPort& attention,
                         TensorParallelPort& sums) const override;
+  at::Tensor step_signal(const at::Tensor& hidden, const CallTokens& tokens,
+                         const StepCondition& condition) const override;
   at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
                      TokenRows rows) const override;
 

@@ -51,4 +51,20 @@ void check_latents(const char* family, const at::Tensor& latents, int64_t channe
   }
 }
 
+void require_block_0(const char* family, const StagePart& part) {
+  if (part.blocks.begin > 0 || part.blocks.end < 1)
+    throw std::logic_error("[" + std::string(family) + "] this stage holds no block 0");
+}
+
+BlockRange own_blocks(const char* family, const StagePart& part, const CallTokens& call) {
+  const auto [first, last] = part.blocks;
+  const auto [begin, end] = call.blocks.value_or(part.blocks);
+  if (begin < first || end > last || begin > end) {
+    throw std::invalid_argument("[" + std::string(family) + "] blocks " + std::to_string(begin) +
+                                " to " + std::to_string(end) + " of a stage that holds " +
+                                std::to_string(first) + " to " + std::to_string(last));
+  }
+  return {begin - first, end - first};
+}
+
 }  // namespace troupe::models

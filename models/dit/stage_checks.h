@@ -19,6 +19,10 @@ void check_rows(const char* family, const char* who, int64_t patch, PictureSize 
 void check_latents(const char* family, const at::Tensor& latents, int64_t channels, int64_t patch,
                    PictureSize size, TokenRows rows);
 
+void require_block_0(const char* family, const StagePart& part);
+/// The call's blocks, counted from the stage's first one. Throws where the stage lacks one of them.
+BlockRange own_blocks(const char* family, const StagePart& part, const CallTokens& call);
+
 /// The family's own kind of a condition or a caption.
 template <class T, class Base>
 const T& as(const char* family, const Base& given, const char* what) {

@@ -80,7 +80,7 @@ LastLayer::LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, 
         .reshape({cells * channels, -1});
   };
   project_ =
-      kernels::Linear(kept(weights.get("proj_out.weight", {cells * stored_channels, width})),
+      kernels::Linear(kept(weights.whole("proj_out.weight", {cells * stored_channels, width})),
                       kept(weights.get("proj_out.bias", {cells * stored_channels})).view({-1}));
 }
 

@@ -6,11 +6,26 @@
 
 namespace troupe::models {
 
+at::Tensor WeightLoader::part(const std::string& name, const at::Tensor& stored, Slice rows,
+                              Slice columns) const {
+  at::Tensor own = stored;
+  if (rows.end - rows.begin < stored.size(0)) own = own.slice(0, rows.begin, rows.end);
+  if (columns.end - columns.begin < stored.size(1)) own = own.slice(1, columns.begin, columns.end);
+  return adapt ? adapt(name, own, rows.begin, columns.begin) : own;
+}
+
+at::Tensor WeightLoader::whole(const std::string& name, at::IntArrayRef shape) const {
+  const at::Tensor stored = get(name, shape);
+  return adapt ? adapt(name, stored, 0, 0) : stored;
+}
+
 kernels::Linear WeightLoader::linear(const std::string& name, int64_t in, int64_t out,
                                      bool bias) const {
-  const at::Tensor weight = get(name + ".weight", {out, in});
+  const std::string tensor = name + ".weight";
+  const at::Tensor stored = get(tensor, {out, in});
+  const at::Tensor weight = part(tensor, stored, {0, out}, {0, in});
   kernels::Linear made(weight, bias ? copy(name + ".bias", {out}) : at::Tensor());
-  if (!made.keeps(weight)) release(name + ".weight");
+  if (!weight.is_same(stored) || !made.keeps(weight)) release(tensor);
   return made;
 }
 
@@ -18,7 +33,8 @@ kernels::Linear WeightLoader::joined(const std::vector<std::string>& names, int6
                                      int64_t out_each, bool bias, Slice rows) const {
   std::vector<at::Tensor> weights, biases;
   for (const std::string& name : names) {
-    weights.push_back(get(name + ".weight", {out_each, in}).slice(0, rows.begin, rows.end));
+    const std::string tensor = name + ".weight";
+    weights.push_back(part(tensor, get(tensor, {out_each, in}), rows, {0, in}));
     if (bias) biases.push_back(get(name + ".bias", {out_each}).slice(0, rows.begin, rows.end));
   }
   kernels::Linear made(at::cat(weights), bias ? at::cat(biases) : at::Tensor());
@@ -30,11 +46,11 @@ kernels::Linear WeightLoader::joined(const std::vector<std::string>& names, int6
 
 kernels::Linear WeightLoader::narrow(const std::string& name, int64_t in, int64_t out,
                                      Slice columns, bool bias) const {
-  const at::Tensor weight = get(name + ".weight", {out, in});
-  const bool whole = columns.begin == 0 && columns.end == in;
-  kernels::Linear made(whole ? weight : weight.slice(1, columns.begin, columns.end).contiguous(),
-                       bias ? copy(name + ".bias", {out}) : at::Tensor());
-  if (!made.keeps(weight)) release(name + ".weight");
+  const std::string tensor = name + ".weight";
+  const at::Tensor stored = get(tensor, {out, in});
+  const at::Tensor weight = part(tensor, stored, {0, out}, columns).contiguous();
+  kernels::Linear made(weight, bias ? copy(name + ".bias", {out}) : at::Tensor());
+  if (!weight.is_same(stored) || !made.keeps(weight)) release(tensor);
   return made;
 }
 

@@ -22,6 +22,14 @@ struct WeightLoader {
   std::function<at::Tensor(const std::string& name, at::IntArrayRef shape)> get;
   /// Told when the values have been copied elsewhere.
   std::function<void(const std::string& name)> release = [](const std::string&) {};
+  /// What a matrix's rows [row, …) and columns [column, …) become before they are used; it gets
+  /// them from `get`. Empty: they stay as they are.
+  std::function<at::Tensor(const std::string& name, const at::Tensor& part, int64_t row,
+                           int64_t column)>
+      adapt = {};
+
+  /// A whole tensor, adapted.
+  at::Tensor whole(const std::string& name, at::IntArrayRef shape) const;
 
   /// `name.weight` [out, in] and `name.bias` [out].
   kernels::Linear linear(const std::string& name, int64_t in, int64_t out, bool bias = true) const;
@@ -33,6 +41,10 @@ struct WeightLoader {
                          bool bias) const;
   /// In memory of its own.
   at::Tensor copy(const std::string& name, at::IntArrayRef shape) const;
+
+ private:
+  at::Tensor part(const std::string& name, const at::Tensor& stored, Slice rows,
+                  Slice columns) const;
 };
 
 }  // namespace troupe::models

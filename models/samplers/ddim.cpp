@@ -62,4 +62,9 @@ at::Tensor DDIMScheduler::clean(SamplerState&, int i, const at::Tensor& model_ou
   return predict(i, model_output, sample).clean;
 }
 
+at::Tensor DDIMScheduler::add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const {
+  const Step& s = steps_.at(i);
+  return s.root_alpha * clean + s.root_beta * noise;
+}
+
 }  // namespace troupe::models

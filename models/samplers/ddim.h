@@ -18,6 +18,7 @@ class DDIMScheduler final : public Sampler {
   double init_noise_sigma() const override { return 1.0; }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                   const at::Tensor& sample, const at::Tensor& noise = {}) const override;
+  at::Tensor add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const override;
   at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
                    const at::Tensor& sample, const at::Tensor& noise = {}) const override;
   bool needs_whole_picture() const override { return config_.thresholding; }

@@ -90,4 +90,9 @@ at::Tensor DDPMScheduler::clean(SamplerState&, int i, const at::Tensor& model_ou
   return predict(i, mean_part(model_output, sample, learned), sample);
 }
 
+at::Tensor DDPMScheduler::add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const {
+  const Step& s = steps_.at(i);
+  return s.root_alpha * clean + s.root_beta * noise;
+}
+
 }  // namespace troupe::models

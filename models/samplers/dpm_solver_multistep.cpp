@@ -31,8 +31,8 @@ int last_timestep(const spec::SchedulerConfig& config, const at::Tensor& alphas)
 }  // namespace
 
 DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(spec::SchedulerConfig config,
-                                                         int num_steps)
-    : config_(std::move(config)) {
+                                                         int num_steps, int first)
+    : config_(std::move(config)), first_(first) {
   const at::Tensor alphas = alphas_cumprod(config_, true);
   const std::vector<float> training = to_vector(training_sigmas(alphas));
   const std::vector<float> log_training = logs(training);
@@ -92,7 +92,7 @@ int DPMSolverMultistepScheduler::order_of(int i) const {
   const int n = steps();
   const bool few = config_.lower_order_final && n < 15;
   if (i == n - 1 && (config_.euler_at_final || few || config_.final_sigma_zero)) return 1;
-  const int known = std::min(i + 1, config_.solver_order);
+  const int known = std::clamp(i - first_ + 1, 1, config_.solver_order);
   return i == n - 2 && few ? std::min(known, 2) : known;
 }
 
@@ -189,7 +189,7 @@ at::Tensor DPMSolverMultistepScheduler::step(SamplerState& state, int i,
                                              const at::Tensor& sample,
                                              const at::Tensor& noise) const {
   const Step& s = steps_.at(i);
-  const auto remembered = static_cast<size_t>(std::min(i, config_.solver_order - 1));
+  const auto remembered = static_cast<size_t>(std::clamp(i - first_, 0, config_.solver_order - 1));
   if (state.history.size() != remembered) {
     throw std::invalid_argument("[DPMSolverMultistepScheduler] step " + std::to_string(i) +
                                 " needs " + std::to_string(remembered) +
@@ -216,6 +216,12 @@ at::Tensor DPMSolverMultistepScheduler::step(SamplerState& state, int i,
     }
   }
   return next.to(m0.scalar_type());
+}
+
+at::Tensor DPMSolverMultistepScheduler::add_noise(const at::Tensor& clean, const at::Tensor& noise,
+                                                  int i) const {
+  const Step& s = steps_.at(i);
+  return s.alpha * clean + s.sigma * noise;
 }
 
 }  // namespace troupe::models

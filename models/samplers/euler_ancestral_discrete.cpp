@@ -72,4 +72,9 @@ at::Tensor EulerAncestralDiscreteScheduler::clean(SamplerState&, int i,
   return predict(i, model_output, sample).to(model_output.scalar_type());
 }
 
+at::Tensor EulerAncestralDiscreteScheduler::add_noise(const at::Tensor& clean,
+                                                      const at::Tensor& noise, int i) const {
+  return clean + noise * sigmas_.at(i);
+}
+
 }  // namespace troupe::models

@@ -19,6 +19,7 @@ class EulerAncestralDiscreteScheduler final : public Sampler {
   at::Tensor scale_model_input(const at::Tensor& sample, int i) const override;
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                   const at::Tensor& sample, const at::Tensor& noise = {}) const override;
+  at::Tensor add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const override;
   at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
                    const at::Tensor& sample, const at::Tensor& noise = {}) const override;
 

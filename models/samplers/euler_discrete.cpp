@@ -98,4 +98,9 @@ at::Tensor EulerDiscreteScheduler::clean(SamplerState&, int i, const at::Tensor&
   return predict(i, model_output, sample).to(model_output.scalar_type());
 }
 
+at::Tensor EulerDiscreteScheduler::add_noise(const at::Tensor& clean, const at::Tensor& noise,
+                                             int i) const {
+  return clean + noise * sigmas_.at(i);
+}
+
 }  // namespace troupe::models

@@ -108,4 +108,10 @@ at::Tensor FlowMatchEulerDiscreteScheduler::clean(SamplerState&, int i,
   return sample.to(at::kFloat) - sigmas_.at(i) * mean_part(model_output, sample, false);
 }
 
+at::Tensor FlowMatchEulerDiscreteScheduler::add_noise(const at::Tensor& clean,
+                                                      const at::Tensor& noise, int i) const {
+  const float sigma = sigmas_.at(i);
+  return sigma * noise + (1.0f - sigma) * clean;
+}
+
 }  // namespace troupe::models

@@ -20,6 +20,7 @@ class FlowMatchEulerDiscreteScheduler final : public Sampler {
   bool noise_needed(int) const override { return config_.stochastic; }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                   const at::Tensor& sample, const at::Tensor& noise = {}) const override;
+  at::Tensor add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const override;
   at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
                    const at::Tensor& sample, const at::Tensor& noise = {}) const override;
 

@@ -63,4 +63,9 @@ at::Tensor LCMScheduler::step(SamplerState& state, int i, const at::Tensor& mode
          s.next_root_beta * step_noise(noise, sample, i).to(denoised.scalar_type());
 }
 
+at::Tensor LCMScheduler::add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const {
+  const Step& s = steps_.at(i);
+  return s.root_alpha * clean + s.root_beta * noise;
+}
+
 }  // namespace troupe::models

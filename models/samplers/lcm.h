@@ -19,6 +19,7 @@ class LCMScheduler final : public Sampler {
   bool noise_needed(int i) const override { return i + 1 < steps(); }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                   const at::Tensor& sample, const at::Tensor& noise = {}) const override;
+  at::Tensor add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const override;
   at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
                    const at::Tensor& sample, const at::Tensor& noise = {}) const override;
   bool needs_whole_picture() const override { return config_.thresholding; }

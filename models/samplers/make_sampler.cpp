@@ -9,6 +9,7 @@
 #include "models/samplers/euler_ancestral_discrete.h"
 #include "models/samplers/euler_discrete.h"
 #include "models/samplers/flow_match_euler_discrete.h"
+#include "models/samplers/later_steps.h"
 #include "models/samplers/lcm.h"
 #include "models/samplers/sampler.h"
 #include "models/samplers/unipc_multistep.h"
@@ -39,8 +40,10 @@ std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std
   return make_sampler(spec, name, SamplerRun{.num_steps = num_steps});
 }
 
-std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std::string& name,
-                                      const SamplerRun& run) {
+namespace {
+
+std::unique_ptr<Sampler> make_whole(const spec::SchedulerSpec& spec, const std::string& name,
+                                    const SamplerRun& run) {
   const int num_steps = run.num_steps;
   auto config = spec::scheduler_config_for(spec, name);
   if (num_steps < 1 || num_steps > config.num_train_timesteps) {
@@ -58,7 +61,7 @@ std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std
     case spec::SamplerKind::kEulerAncestral:
       return std::make_unique<EulerAncestralDiscreteScheduler>(std::move(config), num_steps);
     case spec::SamplerKind::kUniPc:
-      return std::make_unique<UniPCMultistepScheduler>(std::move(config), num_steps);
+      return std::make_unique<UniPCMultistepScheduler>(std::move(config), num_steps, run.first);
     case spec::SamplerKind::kFlowMatchEuler:
       return std::make_unique<FlowMatchEulerDiscreteScheduler>(std::move(config), run);
     case spec::SamplerKind::kLcm:
@@ -66,7 +69,16 @@ std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std
     case spec::SamplerKind::kDpmSolverMultistep:
       break;
   }
-  return std::make_unique<DPMSolverMultistepScheduler>(std::move(config), num_steps);
+  return std::make_unique<DPMSolverMultistepScheduler>(std::move(config), num_steps, run.first);
+}
+
+}  // namespace
+
+std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std::string& name,
+                                      const SamplerRun& run) {
+  auto sampler = make_whole(spec, name, run);
+  if (run.first == 0) return sampler;
+  return std::make_unique<LaterSteps>(std::move(sampler), run.first);
 }
 
 }  // namespace troupe::models

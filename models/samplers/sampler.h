@@ -53,6 +53,10 @@ class Sampler {
   virtual at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                           const at::Tensor& sample, const at::Tensor& noise = {}) const = 0;
 
+  /// What the sample is before step `i` if it comes out as `clean`: `clean` and `noise` of unit
+  /// variance in the shares of that step, in the dtype of `clean`.
+  virtual at::Tensor add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const = 0;
+
   /// The clean sample that step `i` points at; takes what `step` takes. The sample after the step
   /// where a sampler has no such notion (DPM-Solver: diffusers' gives none either).
   virtual at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
@@ -72,6 +76,9 @@ struct SamplerRun {
   /// The noise levels fall evenly from 1 to 1 / num_steps before they are shifted, as FLUX's
   /// pipeline has it, instead of to the schedule's last. Flow matching only.
   bool even_sigmas = false;
+  /// Steps that are left out at the start, as a picture to begin with has them: what follows is
+  /// step 0, and multistep samplers begin there without a history.
+  int first = 0;
 };
 
 /// The sampler named in a checkpoint's scheduler_config.json, or another one taking over that

@@ -23,8 +23,9 @@ std::vector<float> to_vector(const at::Tensor& t) {
 
 }  // namespace
 
-UniPCMultistepScheduler::UniPCMultistepScheduler(spec::SchedulerConfig config, int num_steps)
-    : config_(std::move(config)) {
+UniPCMultistepScheduler::UniPCMultistepScheduler(spec::SchedulerConfig config, int num_steps,
+                                                 int first)
+    : config_(std::move(config)), first_(first) {
   const std::vector<float> training = to_vector(training_sigmas(alphas_cumprod(config_, true)));
   std::vector<double> sigmas;
   double last = training.front();
@@ -63,8 +64,8 @@ UniPCMultistepScheduler::UniPCMultistepScheduler(spec::SchedulerConfig config, i
     s.alpha = start.alpha.item<float>();
     s.sigma = start.sigma.item<float>();
     s.predictor = make_update(levels, i, order_of(i), false);
-    s.corrects = i > 0 && std::ranges::find(config_.disable_corrector, i - 1) ==
-                              config_.disable_corrector.end();
+    s.corrects = i > first_ && std::ranges::find(config_.disable_corrector, i - 1) ==
+                                   config_.disable_corrector.end();
     if (s.corrects) s.corrector = make_update(levels, i - 1, order_of(i - 1), true);
     steps_.push_back(std::move(s));
   }
@@ -73,7 +74,7 @@ UniPCMultistepScheduler::UniPCMultistepScheduler(spec::SchedulerConfig config, i
 int UniPCMultistepScheduler::order_of(int i) const {
   const int order = config_.lower_order_final ? std::min(config_.solver_order, steps() - i)
                                               : config_.solver_order;
-  return std::min(order, std::min(i, config_.solver_order) + 1);
+  return std::min(order, std::clamp(i - first_, 0, config_.solver_order) + 1);
 }
 
 UniPCMultistepScheduler::Update UniPCMultistepScheduler::make_update(
@@ -164,7 +165,7 @@ at::Tensor UniPCMultistepScheduler::step(SamplerState& state, int i, const at::T
                                          const at::Tensor& sample, const at::Tensor&) const {
   const Step& s = steps_.at(i);
   const auto order = static_cast<size_t>(config_.solver_order);
-  const size_t remembered = i == 0 ? 0 : std::min(static_cast<size_t>(i), order) + 1;
+  const size_t remembered = i <= first_ ? 0 : std::min(static_cast<size_t>(i - first_), order) + 1;
   if (state.history.size() != remembered) {
     throw std::invalid_argument("[UniPCMultistepScheduler] step " + std::to_string(i) + " needs " +
                                 std::to_string(remembered) + " earlier tensors, has " +
@@ -173,7 +174,7 @@ at::Tensor UniPCMultistepScheduler::step(SamplerState& state, int i, const at::T
   const at::Tensor now = prediction(s, model_output, sample);
   std::vector<at::Tensor> outputs = state.history;  // oldest first
   at::Tensor before;
-  if (i > 0) {
+  if (i > first_) {
     before = outputs.back();
     outputs.pop_back();
   }
@@ -189,13 +190,20 @@ at::Tensor UniPCMultistepScheduler::step(SamplerState& state, int i, const at::T
     }
     return rest.defined() ? next - update.rest * rest : next;
   };
-  const at::Tensor corrected = s.corrects ? updated(s.corrector, before, now) : sample;
+  // In memory of its own: the caller writes over the sample.
+  const at::Tensor corrected = s.corrects ? updated(s.corrector, before, now) : sample.clone();
   outputs.push_back(now);
   if (outputs.size() > order) outputs.erase(outputs.begin());
   const at::Tensor next = updated(s.predictor, corrected, {});
   state.history = std::move(outputs);
   state.history.push_back(corrected);
   return next.to(sample.scalar_type());
+}
+
+at::Tensor UniPCMultistepScheduler::add_noise(const at::Tensor& clean, const at::Tensor& noise,
+                                              int i) const {
+  const Step& s = steps_.at(i);
+  return s.alpha * clean + s.sigma * noise;
 }
 
 }  // namespace troupe::models

@@ -12,13 +12,14 @@ namespace troupe::models {
 class UniPCMultistepScheduler final : public Sampler {
  public:
   /// Throws std::runtime_error if a step of this schedule has no finite value.
-  UniPCMultistepScheduler(spec::SchedulerConfig config, int num_steps);
+  UniPCMultistepScheduler(spec::SchedulerConfig config, int num_steps, int first = 0);
 
   int steps() const override { return static_cast<int>(timesteps_.size()); }
   double timestep(int i) const override { return timesteps_.at(i); }
   double init_noise_sigma() const override { return 1.0; }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                   const at::Tensor& sample, const at::Tensor& noise = {}) const override;
+  at::Tensor add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const override;
   bool needs_whole_picture() const override { return config_.thresholding; }
 
  private:
@@ -40,6 +41,7 @@ class UniPCMultistepScheduler final : public Sampler {
                         const at::Tensor& sample) const;
 
   spec::SchedulerConfig config_;
+  int first_;  // step that begins without a history
   std::vector<double> timesteps_;
   std::vector<Step> steps_;
 };

@@ -80,4 +80,11 @@ std::uint64_t fingerprint(const fs::path& folder) {
   return hash.value();
 }
 
+std::uint64_t file_fingerprint(const fs::path& file) {
+  Hash hash;
+  hash.add(file.native());
+  add_file(hash, file, "");
+  return hash.value();
+}
+
 }  // namespace troupe::spec

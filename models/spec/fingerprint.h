@@ -12,4 +12,7 @@ namespace troupe::spec {
 /// elsewhere. A folder that is not there has a number, too.
 std::uint64_t fingerprint(const std::filesystem::path& folder);
 
+/// The same of one file.
+std::uint64_t file_fingerprint(const std::filesystem::path& file);
+
 }  // namespace troupe::spec

@@ -28,10 +28,15 @@ struct Pipeline {
   std::string name;
   std::vector<std::string> transformers;
   std::vector<EncoderRole> encoders;
+  /// The folder of the network that denoises.
+  std::string network = "transformer";
   std::int64_t text_tokens = 0;
   bool pixart_customs = false;
   bool one_step_is_clean = false;
   bool even_sigmas = false;
+  bool rescales_guidance = false;
+  bool mends_prompts = false;
+  std::string vae = "AutoencoderKL";
 };
 
 const std::vector<std::string> kProjectedClip = {"CLIPTextModelWithProjection"};
@@ -85,7 +90,42 @@ const std::vector<Pipeline>& pipelines() {
                      kClipTokens},
                     {"text_encoder_2", "tokenizer_2", kT5, kMultilingualTokenizers,
                      TextUse::padded_states}},
-       .text_tokens = 256},
+       .text_tokens = 256,
+       .rescales_guidance = true},
+      {.name = "WanPipeline",
+       .transformers = {"WanTransformer3DModel"},
+       .encoders = {{"text_encoder",
+                     "tokenizer",
+                     {"UMT5EncoderModel"},
+                     kT5Tokenizers,
+                     TextUse::zeroed_states}},
+       .text_tokens = 512,
+       .mends_prompts = true,
+       .vae = "AutoencoderKLWan"},
+      {.name = "StableDiffusionPipeline",
+       .transformers = {"UNet2DConditionModel"},
+       .encoders = {{"text_encoder",
+                     "tokenizer",
+                     {"CLIPTextModel"},
+                     kClipTokenizers,
+                     TextUse::states,
+                     kClipTokens}},
+       .network = "unet",
+       .text_tokens = kClipTokens,
+       .rescales_guidance = true},
+      {.name = "StableDiffusionXLPipeline",
+       .transformers = {"UNet2DConditionModel"},
+       .encoders = {{"text_encoder",
+                     "tokenizer",
+                     {"CLIPTextModel"},
+                     kClipTokenizers,
+                     TextUse::penultimate_pooled,
+                     kClipTokens},
+                    {"text_encoder_2", "tokenizer_2", kProjectedClip, kClipTokenizers,
+                     TextUse::penultimate_pooled, kClipTokens}},
+       .network = "unet",
+       .text_tokens = kClipTokens,
+       .rescales_guidance = true},
   };
   return all;
 }
@@ -111,10 +151,15 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 /// Optional components that are switched off are written as a pair of nulls.
-void accept_absent_components(const ConfigReader& index) {
+void accept_absent_components(const ConfigReader& index, bool with_checker, ModelSpec& spec) {
   const auto absent = nlohmann::json::array({nullptr, nullptr});
   index.only("image_encoder", absent);
-  index.only("safety_checker", absent);
+  // It blackens pictures, and changes none.
+  if (with_checker && index.has_value("safety_checker") && index.raw("safety_checker") != absent) {
+    spec.notes.push_back("the folder's safety checker is not run");
+  } else {
+    index.only("safety_checker", absent);
+  }
   // Both say something of a safety checker only.
   index.harmless({"feature_extractor", "requires_safety_checker"});
 }
@@ -150,8 +195,9 @@ void check_fit(const ModelSpec& spec) {
   const auto require = [&](const char* what, std::int64_t wanted, const std::string& of,
                            std::int64_t has) {
     if (wanted == has) return;
-    fail(spec.folder, std::string("transformer ") + what + " = " + std::to_string(wanted) +
-                          " does not fit " + of + " = " + std::to_string(has));
+    fail(spec.folder, std::string(spec.transformer.unet() ? "unet " : "transformer ") + what +
+                          " = " + std::to_string(wanted) + " does not fit " + of + " = " +
+                          std::to_string(has));
   };
   if (const auto* family = std::get_if<PixArtSpec>(&spec.transformer.family)) {
     require("caption_channels", family->caption_channels, "text_encoder d_model",
@@ -179,6 +225,24 @@ void check_fit(const ModelSpec& spec) {
       require("joint_attention_dim", family->joint_attention_dim, "text_encoder_3 d_model",
               std::get<T5Spec>(spec.text_encoders[2].config).d_model);
     }
+  }
+  if (const auto* family = std::get_if<WanSpec>(&spec.transformer.family)) {
+    require("text_dim", family->text_dim, "text_encoder d_model",
+            std::get<T5Spec>(spec.text_encoders[0].config).d_model);
+  }
+  if (const auto* family = spec.transformer.unet()) {
+    std::int64_t width = 0;
+    for (const TextEncoderSpec& encoder : spec.text_encoders)
+      width += std::get<ClipSpec>(encoder.config).hidden_size;
+    require("cross_attention_dim", family->cross_attention_dim, "the text encoders' hidden_size",
+            width);
+    require("out_channels", family->out_channels, "its own in_channels", family->in_channels);
+    const auto& pooled = std::get<ClipSpec>(spec.text_encoders.back().config);
+    const bool added = spec.text_encoders.size() == 2;
+    require(
+        "projection_class_embeddings_input_dim", family->projection_class_embeddings_input_dim,
+        "the pooled text and six sizes",
+        added ? pooled.pooled_size() + UNetSpec::kTimeIds * family->addition_time_embed_dim : 0);
   }
   require("in_channels", spec.transformer.in_channels, "vae latent_channels",
           spec.vae.latent_channels);
@@ -230,7 +294,10 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
   } else if (name.starts_with("CLIP")) {
     spec.config = read_clip_spec(config, name == "CLIPTextModelWithProjection");
   } else {
-    spec.config = read_t5_spec(config);
+    const T5Spec text = read_t5_spec(config);
+    if (text.bias_in_every_block != (name == "UMT5EncoderModel"))
+      config.refuse("model_type", "does not fit the class " + name);
+    spec.config = text;
   }
   return spec;
 }
@@ -275,6 +342,10 @@ EncoderBytes bytes_of(const TextEncoderSpec& encoder) {
   return bytes;
 }
 
+std::vector<ExpectedTensor> decoder_tensors(const ModelSpec& spec) {
+  return spec.video_vae ? expected_tensors(*spec.video_vae) : expected_tensors(spec.vae);
+}
+
 }  // namespace
 
 ModelSpec read_model_spec(const fs::path& folder) {
@@ -291,13 +362,25 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.pixart_customs = pipeline.pixart_customs;
   spec.one_step_is_clean = pipeline.one_step_is_clean;
   spec.even_sigmas = pipeline.even_sigmas;
+  spec.rescales_guidance = pipeline.rescales_guidance;
+  spec.mends_prompts = pipeline.mends_prompts;
   const std::string transformer_class =
-      component_class(index, "transformer", pipeline.transformers);
+      component_class(index, pipeline.network, pipeline.transformers);
   for (const EncoderRole& role : pipeline.encoders)
     spec.text_encoders.push_back(read_text_encoder(index, role));
-  component_class(index, "vae", {"AutoencoderKL"});
+  component_class(index, "vae", {pipeline.vae});
   spec.scheduler.class_name = class_of(index, "scheduler");
-  accept_absent_components(index);
+  accept_absent_components(index, pipeline.network == "unet", spec);
+  if (spec.pipeline_class == "WanPipeline") {  // 2.2 has a second transformer for the last steps
+    index.only("transformer_2", nlohmann::json::array({nullptr, nullptr}));
+    index.only("boundary_ratio", nullptr);
+    index.only("expand_timesteps", false);
+  }
+  // Its default in the pipeline, where a folder does not say. Nothing is drawn into pictures.
+  if (spec.pipeline_class == "StableDiffusionXLPipeline") {
+    index.harmless({"add_watermarker"});
+    spec.zero_negative = index.boolean_or("force_zeros_for_empty_prompt", true);
+  }
   index.finish();
 
   spec.scheduler.file = folder / "scheduler" / "scheduler_config.json";
@@ -306,22 +389,27 @@ ModelSpec read_model_spec(const fs::path& folder) {
     fail(spec.scheduler.file, "is not a JSON object");
   }
 
-  const auto transformer = ConfigReader::read(folder / "transformer" / "config.json");
+  const auto transformer = ConfigReader::read(folder / pipeline.network / "config.json");
   check_class(transformer, pipeline.transformers);
   spec.transformer = read_transformer_spec(transformer, transformer_class);
   const auto vae = ConfigReader::read(folder / "vae" / "config.json");
-  check_class(vae, {"AutoencoderKL"});
-  spec.vae = read_vae_spec(vae);
+  check_class(vae, {pipeline.vae});
+  if (pipeline.vae == "AutoencoderKLWan") {
+    spec.video_vae = read_wan_vae_spec(vae);
+    spec.vae = spec.video_vae->like_pictures();
+  } else {
+    spec.vae = read_vae_spec(vae);
+  }
   check_fit(spec);
 
   constexpr std::string_view kDiffusers[] = {"diffusion_pytorch_model", "model"};
-  spec.transformer_weights = WeightIndex::read_folder(folder / "transformer", kDiffusers);
+  spec.transformer_weights = WeightIndex::read_folder(folder / pipeline.network, kDiffusers);
   for (TextEncoderSpec& encoder : spec.text_encoders)
     read_weights(encoder, folder);
   spec.vae_weights = WeightIndex::read_folder(folder / "vae", kDiffusers);
   check_tensors(spec.transformer_weights, expected_tensors(spec.transformer),
                 [&](std::string_view name) { return is_ignorable_tensor(spec.transformer, name); });
-  check_tensors(spec.vae_weights, expected_tensors(spec.vae), is_ignorable_vae_tensor);
+  check_tensors(spec.vae_weights, decoder_tensors(spec), is_ignorable_vae_tensor);
   return spec;
 }
 
@@ -332,7 +420,7 @@ WeightBytes weight_bytes_around(const ModelSpec& spec) {
     bytes.text_encoder += own.all;
     bytes.text_encoder_peak = std::max(bytes.text_encoder_peak, own.peak);
   }
-  for (const ExpectedTensor& tensor : expected_tensors(spec.vae)) {
+  for (const ExpectedTensor& tensor : decoder_tensors(spec)) {
     bytes.vae_decoder += entry_of(spec.vae_weights, tensor).bytes();
   }
   return bytes;

@@ -12,6 +12,7 @@
 #include "models/spec/t5_spec.h"
 #include "models/spec/transformer_spec.h"
 #include "models/spec/vae_spec.h"
+#include "models/spec/wan_vae_spec.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::spec {
@@ -40,6 +41,7 @@ enum class TextUse {
   masked_states,       ///< of the last layer; padding is masked out in the encoder and everywhere
   states,              ///< of the last layer; padding is a token like any other
   padded_states,       ///< of the last layer; padding is masked out in the encoder, but computed
+  zeroed_states,       ///< of the last layer; padding is masked out in the encoder, then zeros
   penultimate_pooled,  ///< states before the last layer, and the projected vector of the end token
   pooled,              ///< the vector of the end token alone
 };
@@ -68,6 +70,8 @@ struct ModelSpec {
   /// In the order in which the transformer takes their states.
   std::vector<TextEncoderSpec> text_encoders;
   VaeSpec vae;
+  /// Of a model of videos, whose frames come in groups; `vae` then tells widths only.
+  std::optional<WanVaeSpec> video_vae;
   SchedulerSpec scheduler;
   WeightIndex transformer_weights;
   WeightIndex vae_weights;
@@ -76,10 +80,18 @@ struct ModelSpec {
   std::int64_t text_tokens = 120;
   /// Prompts are put in lower case and may be cleaned, sizes may be binned: PixArt's customs.
   bool pixart_customs = true;
+  /// Prompts are mended and their white space is made single: Wan's customs.
+  bool mends_prompts = false;
   /// With one step, the picture is the clean sample that the step points at.
   bool one_step_is_clean = true;
+  /// Without a negative prompt the negative branch's text is zeros, not the empty prompt's.
+  bool zero_negative = false;
+  /// Parts of the folder that are not used and would not change the picture, a line each.
+  std::vector<std::string> notes;
   /// Flow matching's noise levels fall evenly to 1 / steps, not to the schedule's last.
   bool even_sigmas = false;
+  /// Guided predictions may be brought to the deviation of the text's own (`guidance_rescale`).
+  bool rescales_guidance = false;
 
   /// Two branches are computed at this guidance scale.
   bool has_branches(double guidance_scale) const {
@@ -89,6 +101,15 @@ struct ModelSpec {
   std::int64_t pixel_multiple() const { return vae.scale_factor() * transformer.patch_size; }
   /// Height and width in pixels where a request gives none.
   std::int64_t default_size() const { return transformer.sample_size * vae.scale_factor(); }
+  std::int64_t default_width() const {
+    return transformer.sample_width > 0 ? transformer.sample_width * vae.scale_factor()
+                                        : default_size();
+  }
+  bool makes_videos() const { return video_vae.has_value(); }
+  /// Latent frames of so many frames; 1 of a picture.
+  std::int64_t latent_frames(std::int64_t frames) const {
+    return video_vae ? video_vae->latent_frames(frames) : 1;
+  }
 
   bool operator==(const ModelSpec&) const = default;
 };

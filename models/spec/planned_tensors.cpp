@@ -84,6 +84,11 @@ void TensorTable::split_outputs(const std::string& name, std::int64_t in, std::i
   tensors_.back().shares = {{out, units}};
 }
 
+void TensorTable::split_vector(const std::string& name, std::int64_t width, std::int64_t units) {
+  add(name, {width});
+  tensors_.back().shares = {{width, units}};
+}
+
 void TensorTable::split_inputs(const std::string& name, std::int64_t in, std::int64_t out,
                                std::int64_t units, bool bias, std::int64_t more,
                                std::int64_t more_units) {

@@ -82,6 +82,8 @@ class TensorTable {
   /// units of their own, may follow the first ones.
   void split_inputs(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t units,
                     bool bias = true, std::int64_t more = 0, std::int64_t more_units = 1);
+  /// [width], split over shards by `units`.
+  void split_vector(const std::string& name, std::int64_t width, std::int64_t units);
   /// Of the tensor added last only so many elements are kept in memory.
   void keep(std::int64_t elements) { tensors_.back().kept = elements; }
   std::vector<PlannedTensor> take() { return std::move(tensors_); }

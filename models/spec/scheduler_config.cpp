@@ -171,4 +171,28 @@ SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::strin
   return config;
 }
 
+namespace {
+
+bool follows_flow(const SchedulerConfig& config) {
+  return config.kind == SamplerKind::kFlowMatchEuler ||
+         config.prediction_type == PredictionType::kFlow ||
+         config.sigma_spacing == SigmaSpacing::kFlow;
+}
+
+}  // namespace
+
+void check_sampler_fits(const SchedulerSpec& spec, const std::string& name) {
+  const bool chosen = follows_flow(scheduler_config_for(spec, name));
+  const bool known = std::ranges::any_of(kKnownSamplers, [&](const KnownSampler& sampler) {
+    return spec.class_name == sampler.class_name;
+  });
+  // None of diffusers' other schedulers is one for flows.
+  const bool own = known && follows_flow(scheduler_config_for(spec, ""));
+  if (own == chosen) return;
+  throw std::invalid_argument(
+      "[sampler] sampler is \"" + name + "\", which is made for models that predict " +
+      (chosen ? "a flow" : "noise") + "; this one, by its " + spec.class_name + ", predicts " +
+      (own ? "a flow: choose flow-euler" : "noise: choose another"));
+}
+
 }  // namespace troupe::spec

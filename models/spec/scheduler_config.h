@@ -111,6 +111,11 @@ SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::
 /// name, std::runtime_error for what is not supported, by key.
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name);
 
+/// Refuses a sampler of noise on a model that predicts a flow, and the other way round, where the
+/// checkpoint's own scheduler tells them apart: such a picture would be noise. Throws
+/// std::invalid_argument, and what scheduler_config_for throws.
+void check_sampler_fits(const SchedulerSpec& spec, const std::string& name);
+
 /// The short name of the sampler that a request runs, for people: of the checkpoint's own where
 /// `name` is empty. Throws as scheduler_config_for.
 std::string sampler_name(const SchedulerSpec& spec, const std::string& name);

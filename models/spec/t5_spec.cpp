@@ -48,7 +48,10 @@ T5Spec read_t5_spec(const ConfigReader& config) {
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxWidth);
   };
-  config.choice_or("model_type", "t5", {"t5", "mt5"});
+  const auto type = config.choice_or("model_type", "t5", {"t5", "mt5", "umt5"});
+  spec.bias_in_every_block = type == "umt5";
+  // Said of UMT5 only, and read by nothing in transformers.
+  config.harmless({"scalable_attention", "tokenizer_class"});
   spec.vocab_size = config.integer_or("vocab_size", spec.vocab_size, 1, kMaxVocabulary);
   spec.d_model = size("d_model", spec.d_model);
   spec.d_kv = size("d_kv", spec.d_kv);
@@ -102,7 +105,7 @@ std::vector<ExpectedTensor> expected_tensors(const T5Spec& spec) {
       list.push_back({attention + "SelfAttention." + name + ".weight", {inner, width}});
     }
     list.push_back({attention + "SelfAttention.o.weight", {width, inner}});
-    if (block == 0) {
+    if (block == 0 || spec.bias_in_every_block) {
       list.push_back({attention + "SelfAttention.relative_attention_bias.weight",
                       {spec.relative_attention_num_buckets, spec.num_heads}});
     }

@@ -9,7 +9,8 @@
 
 namespace troupe::spec {
 
-/// `text_encoder/config.json` of a T5EncoderModel. Defaults are transformers' own.
+/// `text_encoder/config.json` of a T5EncoderModel, or a UMT5EncoderModel. Defaults are
+/// transformers' own.
 struct T5Spec {
   std::int64_t vocab_size = 32128;
   std::int64_t d_model = 512;
@@ -22,6 +23,9 @@ struct T5Spec {
   double layer_norm_epsilon = 1e-6;
   /// Gated GELU (tanh form) where true, plain ReLU where false.
   bool gated_gelu = false;
+  /// Every block has a table of biases by distance, as UMT5's have; else the first one's serves
+  /// all.
+  bool bias_in_every_block = false;
 
   bool operator==(const T5Spec&) const = default;
 };

@@ -25,6 +25,10 @@ struct BlockFacts {
   int all_sums = 0;
   /// Attention over the picture's tokens alone, beside the one over all.
   bool picture_attention = false;
+  /// Queries and keys are normed over all heads together. Shards sum up for it, in float32: two
+  /// numbers a token before the self attention; one a token and one a text token before the cross
+  /// attention.
+  bool norms_across_heads = false;
 
   bool operator==(const BlockFacts&) const = default;
 };
@@ -42,6 +46,10 @@ struct TransformerFacts {
   std::int64_t patch_size = 1;
   /// Side in latent pixels where a request names no size.
   std::int64_t sample_size = 0;
+  /// Columns, where they are not as many as rows; 0: as many.
+  std::int64_t sample_width = 0;
+  /// Frames of a video where a request names no number; 0: the model makes pictures.
+  std::int64_t sample_frames = 0;
   /// Token rows, and columns, that it has positions for; 0: any number.
   std::int64_t most_tokens_a_side = 0;
   /// Width of the projected text states that all stages get.

@@ -27,9 +27,12 @@ TransformerSpec read_transformer_spec(const ConfigReader& config,
   if (name == "SD3Transformer2DModel") return TransformerSpec(read_sd3_spec(config));
   if (name == "FluxTransformer2DModel") return TransformerSpec(read_flux_spec(config));
   if (name == "HunyuanDiT2DModel") return TransformerSpec(read_hunyuan_spec(config));
+  if (name == "UNet2DConditionModel") return TransformerSpec(read_unet_spec(config));
+  if (name == "WanTransformer3DModel") return TransformerSpec(read_wan_spec(config));
   config.refuse("_class_name",
                 "is not supported (supported: PixArtTransformer2DModel, Transformer2DModel, "
-                "SD3Transformer2DModel, FluxTransformer2DModel, HunyuanDiT2DModel)");
+                "SD3Transformer2DModel, FluxTransformer2DModel, HunyuanDiT2DModel, "
+                "UNet2DConditionModel, WanTransformer3DModel)");
 }
 
 std::vector<PlannedTensor> planned_tensors(const TransformerSpec& spec) {

@@ -13,12 +13,16 @@
 #include "models/spec/planned_tensors.h"
 #include "models/spec/sd3_spec.h"
 #include "models/spec/transformer_facts.h"
+#include "models/spec/unet_spec.h"
+#include "models/spec/wan_spec.h"
 
 namespace troupe::spec {
 
-using TransformerFamily = std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec>;
+using TransformerFamily =
+    std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec>;
 
-/// A transformer: what any family answers, and the family itself for whoever computes with it.
+/// A transformer, or a U-Net: what any family answers, and the family itself for whoever computes
+/// with it.
 struct TransformerSpec : TransformerFacts {
   TransformerSpec() : TransformerSpec(PixArtSpec{}) {}
   explicit TransformerSpec(TransformerFamily of);
@@ -30,6 +34,9 @@ struct TransformerSpec : TransformerFacts {
 
   TransformerFamily family;
   KeptWeights kept;
+
+  /// Null where it is a transformer.
+  const UNetSpec* unet() const { return std::get_if<UNetSpec>(&family); }
 
   bool operator==(const TransformerSpec&) const = default;
 };

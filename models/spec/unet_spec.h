@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/spec/config.h"
 #include "models/spec/expected_tensors.h"
+#include "models/spec/planned_tensors.h"
+#include "models/spec/transformer_facts.h"
 
 namespace troupe::spec {
 
@@ -24,6 +27,9 @@ struct UNetLevel {
 
 /// `unet/config.json` of a UNet2DConditionModel as Stable Diffusion 1, 2 and XL have it.
 struct UNetSpec {
+  /// Height and width of the original, of what was cropped and of the target.
+  static constexpr std::int64_t kTimeIds = 6;
+
   std::int64_t in_channels = 4;
   std::int64_t out_channels = 4;
   /// Of the latents that a request without a size gets.
@@ -43,6 +49,10 @@ struct UNetSpec {
   std::int64_t projection_class_embeddings_input_dim = 0;
 
   std::int64_t time_embed_dim() const { return 4 * levels.front().channels; }
+  /// Width of the pooled text; 0 without.
+  std::int64_t pooled_width() const {
+    return projection_class_embeddings_input_dim - kTimeIds * addition_time_embed_dim;
+  }
   /// Numbers of sizes and crops that are added: six in SDXL.
   std::int64_t time_ids(std::int64_t pooled) const {
     return (projection_class_embeddings_input_dim - pooled) / addition_time_embed_dim;
@@ -54,7 +64,28 @@ struct UNetSpec {
 /// Refuses what is not supported by key and value.
 UNetSpec read_unet_spec(const ConfigReader& config);
 
+/// A layer that looks beyond its own rows, and so tells other patches something in each step.
+struct UNetSite {
+  enum class Kind { conv, norm, attention };
+  Kind kind = Kind::conv;
+  int level = 0;           ///< of the rows that are told of
+  std::int64_t width = 0;  ///< channels; of a norm, groups
+
+  bool operator==(const UNetSite&) const = default;
+};
+
+/// In the order in which the model computes them, of each kind.
+std::vector<UNetSite> sites_of(const UNetSpec& spec);
+/// Channels of each attention to the text.
+std::vector<std::int64_t> text_attentions(const UNetSpec& spec);
+
 /// Every tensor, in diffusers' names.
 std::vector<ExpectedTensor> expected_tensors(const UNetSpec& spec);
+
+/// To plans a U-Net is a transformer of one block and one head that is never split; FLOPs are those
+/// of a position of the latents, deeper levels counted by their share of positions.
+TransformerFacts facts_of(const UNetSpec& spec);
+std::vector<PlannedTensor> planned_tensors(const UNetSpec& spec);
+bool is_ignorable_tensor(const UNetSpec& spec, std::string_view name);
 
 }  // namespace troupe::spec

@@ -70,14 +70,17 @@ at::Tensor T5Encoder::embed(const at::Tensor& ids) const {
   return rows.view({ids.size(0), ids.size(1), spec_.d_model}).to(dtype_).to(device_);
 }
 
-at::Tensor T5Encoder::position_bias(std::int64_t length) const {
+at::Tensor T5Encoder::position_bias(int block, std::int64_t length,
+                                    const at::Tensor& hidden) const {
   const at::Tensor positions = at::arange(length, at::kLong);
   const at::Tensor buckets = relative_position_bucket(
       positions.unsqueeze(0) - positions.unsqueeze(1), spec_.relative_attention_num_buckets,
       spec_.relative_attention_max_distance);
   const at::Tensor table =
-      weight(spec::t5_block_prefix(0) + "layer.0.SelfAttention.relative_attention_bias.weight");
-  return at::embedding(table, buckets.to(device_)).permute({2, 0, 1}).unsqueeze(0).to(at::kFloat);
+      weight(spec::t5_block_prefix(block) + "layer.0.SelfAttention.relative_attention_bias.weight");
+  const at::Tensor bias =
+      at::embedding(table, buckets.to(device_)).permute({2, 0, 1}).unsqueeze(0).to(at::kFloat);
+  return hidden.defined() ? bias.masked_fill(hidden, std::numeric_limits<float>::lowest()) : bias;
 }
 
 at::Tensor T5Encoder::norm(const at::Tensor& states, const at::Tensor& scale) const {
@@ -125,15 +128,13 @@ at::Tensor T5Encoder::encode(const at::Tensor& ids, const at::Tensor& mask,
       (mask.defined() && mask.sizes() != ids.sizes())) {
     throw std::invalid_argument("[t5_encoder] ids must be [B, L] int64, and the mask likewise");
   }
-  at::Tensor bias = position_bias(ids.size(1));
-  if (mask.defined()) {
-    const at::Tensor hidden = mask.to(device_).eq(0).view({ids.size(0), 1, 1, ids.size(1)});
-    bias = bias.masked_fill(hidden, std::numeric_limits<float>::lowest());
-  }
+  at::Tensor hidden, bias;
+  if (mask.defined()) hidden = mask.to(device_).eq(0).view({ids.size(0), 1, 1, ids.size(1)});
   at::Tensor states = embed(ids.cpu());
   const auto total = static_cast<int>(spec_.num_layers);
   for (int block = 0; block < total; ++block) {
     const std::string prefix = spec::t5_block_prefix(block);
+    if (block == 0 || spec_.bias_in_every_block) bias = position_bias(block, ids.size(1), hidden);
     states = attend(states, prefix + "layer.0.", bias);
     states = feed_forward(states, prefix + "layer.1.");
     release(prefix);

@@ -18,10 +18,10 @@ struct TextBatch {
 
 TextBatch text_batch(const Tokenized& tokenized);
 
-/// The encoder half of T5 v1.0 and v1.1. Holds no weights between calls: a call reads the embedding
-/// rows it needs, then one block at a time, converted to the compute dtype if it differs and
-/// dropped before the next, so that at most two blocks are resident. Source: T5EncoderModel of
-/// transformers.
+/// The encoder half of T5 v1.0 and v1.1, and of UMT5. Holds no weights between calls: a call reads
+/// the embedding rows it needs, then one block at a time, converted to the compute dtype if it
+/// differs and dropped before the next, so that at most two blocks are resident. Source:
+/// T5EncoderModel and UMT5EncoderModel of transformers.
 class T5Encoder {
  public:
   /// Throws std::runtime_error if a tensor is missing or misshapen. `dtype` is float32, bfloat16 or
@@ -42,7 +42,8 @@ class T5Encoder {
  private:
   at::Tensor weight(const std::string& name) const;
   at::Tensor embed(const at::Tensor& ids) const;
-  at::Tensor position_bias(std::int64_t length) const;
+  /// [1, H, L, L] float32 of a block's table, masked out where `hidden` [B, 1, 1, L] is set.
+  at::Tensor position_bias(int block, std::int64_t length, const at::Tensor& hidden) const;
   at::Tensor norm(const at::Tensor& states, const at::Tensor& scale) const;
   at::Tensor attend(const at::Tensor& states, const std::string& prefix,
                     const at::Tensor& bias) const;

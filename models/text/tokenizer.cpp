@@ -106,6 +106,7 @@ Settings read_settings(const std::optional<std::filesystem::path>& file) {
                    "split_special_tokens",
                    "add_eos_token",
                    "add_bos_token",
+                   "spaces_between_special_tokens",
                    "bos_token"});
   config.finish();
   return settings;

@@ -5,8 +5,9 @@
 
 namespace troupe::models::unet {
 
-std::vector<at::Tensor> LocalExchange::fresh(const Site& site, const std::vector<at::Tensor>& own) {
-  if (patches_ > 1) kept_[site] = own;
+std::vector<at::Tensor> LocalExchange::fresh(const Site& site, const std::vector<at::Tensor>& own,
+                                             bool keep) {
+  if (keep && patches_ > 1) kept_[site] = own;
   return own;
 }
 
@@ -23,7 +24,14 @@ std::vector<at::Tensor> LocalExchange::stale(const Site& site, const std::vector
   return before;
 }
 
-std::map<Site::Kind, std::int64_t> LocalExchange::bytes() const {
+std::int64_t LocalExchange::bytes() const {
+  std::int64_t sum = 0;
+  for (const auto& [kind, bytes] : bytes_by_kind())
+    sum += bytes;
+  return sum;
+}
+
+std::map<Site::Kind, std::int64_t> LocalExchange::bytes_by_kind() const {
   std::map<Site::Kind, std::int64_t> result;
   for (const auto& [site, values] : kept_) {
     for (const at::Tensor& value : values)

@@ -23,9 +23,13 @@ class PatchExchange {
   virtual void begin_step() {}
   /// After the last step: returns when nothing of this is under way any more.
   virtual void finish() {}
+  /// Of what is kept for the next step, and of the room that it arrives in.
+  virtual std::int64_t bytes() const { return 0; }
 
-  /// Everybody's values of this step, in the order of patches. They are kept for the next step.
-  virtual std::vector<at::Tensor> fresh(const Site& site, const std::vector<at::Tensor>& own) = 0;
+  /// Everybody's values of this step, in the order of patches. Where `keep` is set, they are what
+  /// the next step finds.
+  virtual std::vector<at::Tensor> fresh(const Site& site, const std::vector<at::Tensor>& own,
+                                        bool keep) = 0;
 
   /// Everybody's values as last kept, without waiting for any. Where `keep` is set, `own` are what
   /// the next step finds; no call of this step does. Throws std::logic_error where nothing was
@@ -40,11 +44,13 @@ class LocalExchange final : public PatchExchange {
   explicit LocalExchange(int patches) : patches_(patches) {}
   int begin() const override { return 0; }
   int end() const override { return patches_; }
-  std::vector<at::Tensor> fresh(const Site& site, const std::vector<at::Tensor>& own) override;
+  std::vector<at::Tensor> fresh(const Site& site, const std::vector<at::Tensor>& own,
+                                bool keep) override;
   std::vector<at::Tensor> stale(const Site& site, const std::vector<at::Tensor>& own,
                                 bool keep) override;
+  std::int64_t bytes() const override;
   /// Bytes kept, by kind of layer.
-  std::map<Site::Kind, std::int64_t> bytes() const;
+  std::map<Site::Kind, std::int64_t> bytes_by_kind() const;
 
  private:
   int patches_;

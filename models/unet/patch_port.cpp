@@ -37,8 +37,10 @@ std::vector<Halo> PatchPort::halos(const Site& site, const Features& x) {
   for (const at::Tensor& patch : x.patches)
     own.push_back(edges(patch));
   // The latents themselves are brought together once a step.
-  const bool now = mode_ == StepMode::synchronous || site.index == 0;
-  const auto all = now ? exchange_.fresh(site, own) : exchange_.stale(site, own, keeps());
+  const bool always = site.index == 0;
+  const auto all = always || mode_ == StepMode::synchronous
+                       ? exchange_.fresh(site, own, ever_stale_ && !always)
+                       : exchange_.stale(site, own, keeps());
   for (int i = 0; i < static_cast<int>(result.size()); ++i) {
     // The nearest patch with rows, which may not be the neighbour.
     int above = exchange_.begin() + i - 1;
@@ -76,7 +78,8 @@ std::vector<at::Tensor> PatchPort::moments(const Site& site, const std::vector<M
     return result;
   }
   if (now) {
-    const at::Tensor whole = mean_and_variance(weighted(site, exchange_.fresh(site, values)));
+    const bool keep = ever_stale_ && (norm_ == NormMode::corrected || norm_ == NormMode::stale);
+    const at::Tensor whole = mean_and_variance(weighted(site, exchange_.fresh(site, values, keep)));
     return std::vector<at::Tensor>(own.size(), whole);
   }
   const auto before = exchange_.stale(site, values, keeps());
@@ -112,7 +115,7 @@ std::vector<at::Tensor> PatchPort::attend(const Site& site, const std::vector<at
   }
   std::vector<at::Tensor> all = own;
   if (cuts_.patches() > 1) {
-    all = mode_ == StepMode::synchronous ? exchange_.fresh(site, own)
+    all = mode_ == StepMode::synchronous ? exchange_.fresh(site, own, ever_stale_)
                                          : exchange_.stale(site, own, keeps());
   }
   std::vector<at::Tensor> result;

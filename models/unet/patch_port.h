@@ -35,8 +35,10 @@ enum class StepMode {
 /// DistriFusion in the others.
 class PatchPort final : public UNetPort {
  public:
-  PatchPort(PatchCuts cuts, PatchExchange& exchange, NormMode norm = NormMode::corrected)
-      : cuts_(std::move(cuts)), exchange_(exchange), norm_(norm) {}
+  /// `ever_stale`: not all steps are synchronous, so these keep values for the ones that are not.
+  PatchPort(PatchCuts cuts, PatchExchange& exchange, NormMode norm = NormMode::corrected,
+            bool ever_stale = true)
+      : cuts_(std::move(cuts)), exchange_(exchange), norm_(norm), ever_stale_(ever_stale) {}
 
   /// Before each step. The first step of a picture is synchronous; the last may be `frozen`
   /// instead of stale, since nobody reads what it would keep.
@@ -58,6 +60,7 @@ class PatchPort final : public UNetPort {
   PatchCuts cuts_;
   PatchExchange& exchange_;
   NormMode norm_;
+  bool ever_stale_;
   StepMode mode_ = StepMode::synchronous;
 };
 

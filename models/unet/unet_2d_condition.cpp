@@ -52,11 +52,12 @@ UNet2DConditionModel::Layer UNet2DConditionModel::make_layer(const Builder& buil
 }
 
 UNet2DConditionModel::UNet2DConditionModel(const spec::UNetSpec& spec, const WeightStore& weights,
-                                           at::ScalarType dtype, at::Device device)
+                                           at::ScalarType dtype, at::Device device,
+                                           vae::Loader::Get get)
     : spec_(spec), dtype_(dtype), device_(device) {
   spec::check_tensors(weights.index(), spec::expected_tensors(spec_),
                       [](std::string_view) { return false; });
-  const vae::Loader load(weights, dtype, device);
+  const vae::Loader load(weights, dtype, device, std::move(get));
   const Builder build{load, sites_, spec_.norm_num_groups, spec_.norm_eps};
   const auto& levels = spec_.levels;
   const std::int64_t time = spec_.time_embed_dim();

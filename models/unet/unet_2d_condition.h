@@ -23,8 +23,10 @@ struct AddedCondition {
 class UNet2DConditionModel {
  public:
   /// Throws std::runtime_error naming the tensor that is missing, misshapen or not called for.
+  /// `get`, where given, hands out the weights.
   UNet2DConditionModel(const spec::UNetSpec& spec, const WeightStore& weights,
-                       at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
+                       at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU,
+                       vae::Loader::Get get = {});
 
   /// The text's keys and values in every cross attention, once a job; `states` [B, L, D].
   std::vector<TextKeys> keys_of(const at::Tensor& states) const;

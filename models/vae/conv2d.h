@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "models/vae/halo_port.h"
 #include "models/vae/loader.h"
@@ -31,6 +32,8 @@ class Conv2d {
   /// `side` 1 or 3.
   Conv2d(const Loader& load, const std::string& name, std::int64_t in, std::int64_t out,
          std::int64_t side, std::int64_t stride = 1);
+  /// weight [out, in, side, side], laid out for the device; bias [out] or undefined. Stride 1.
+  Conv2d(at::Tensor weight, at::Tensor bias) : weight_(std::move(weight)), bias_(std::move(bias)) {}
 
   at::Tensor operator()(const ConvInput& input, const Pass& pass) const;
   /// `onto` += the convolution; `onto` is none of the input.

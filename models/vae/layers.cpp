@@ -12,7 +12,8 @@ constexpr double kEpsilon = 1e-6;
 /// Scores of as many queries as are computed at a time where a kernel holds them all.
 constexpr std::int64_t kScores = std::int64_t{1} << 26;
 
-// q [1, n, C] against k, v [N, C]: one head.
+}  // namespace
+
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const auto seen_by = [&](const at::Tensor& queries) {
     return at::scaled_dot_product_attention(queries.unsqueeze(1), k.unsqueeze(0).unsqueeze(0),
@@ -27,8 +28,6 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)
   }
   return at::cat(parts, 1);
 }
-
-}  // namespace
 
 GroupNorm::GroupNorm(const Loader& load, const std::string& name, std::int64_t channels,
                      std::int64_t num_groups)

@@ -14,6 +14,9 @@
 
 namespace troupe::models::vae {
 
+/// One head: q [1, n, C] over k, v [N, C], in runs of queries where all scores would be many.
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
 /// Called after each block.
 using Tick = std::function<void()>;
 

@@ -9,7 +9,7 @@
 namespace troupe::models::vae {
 
 at::Tensor Loader::get(const std::string& name, std::vector<std::int64_t> shape) const {
-  return weights_.get(name, shape, dtype_, device_);
+  return get_ ? get_(name, shape) : weights_.get(name, shape, dtype_, device_);
 }
 
 at::Tensor Loader::get_any(std::initializer_list<std::string> names,

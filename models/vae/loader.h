@@ -2,8 +2,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::models {
@@ -16,8 +18,11 @@ namespace vae {
 /// on the CPU (oneDNN's own order: the whole decoder runs about twice as fast as in rows).
 class Loader {
  public:
-  Loader(const WeightStore& weights, at::ScalarType dtype, at::Device device)
-      : weights_(weights), dtype_(dtype), device_(device) {}
+  /// What stands between the checkpoint and the layers: counts, patches, or ends the loading.
+  using Get = std::function<at::Tensor(const std::string& name, at::IntArrayRef shape)>;
+
+  Loader(const WeightStore& weights, at::ScalarType dtype, at::Device device, Get get = {})
+      : weights_(weights), dtype_(dtype), device_(device), get_(std::move(get)) {}
 
   at::Tensor get(const std::string& name, std::vector<std::int64_t> shape) const;
   /// The first of `names` that the checkpoint has.
@@ -31,6 +36,7 @@ class Loader {
   const WeightStore& weights_;
   at::ScalarType dtype_;
   at::Device device_;
+  Get get_;
 };
 
 }  // namespace vae

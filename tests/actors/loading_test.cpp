@@ -7,9 +7,10 @@
 #include "actors/progress.h"
 #include "actors/stage.h"
 #include "models/spec/fingerprint.h"
-#include "tests/client/scratch.h"
 #include "tests/control/harness.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 #include "transport/control/blob_channel.h"
 #include "transport/wire/done.h"
 

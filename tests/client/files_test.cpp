@@ -6,8 +6,9 @@
 #include <fstream>
 
 #include "client/cli/verb.h"
-#include "tests/client/scratch.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe::cli;
 using troupe::testing::message_of;
@@ -75,4 +76,23 @@ TEST_CASE("reading names the file and the reason") {
   write_file(scratch / "big", "0123456789A");
   CHECK(message_of([&] { read_file(scratch / "big", 10); }).find("has 11 bytes") !=
         std::string::npos);
+}
+
+TEST_CASE("frames go to a folder that is made for them, in one that is there") {
+  const Scratch scratch;
+  CHECK(is_folder_name("frames/"));
+  CHECK_FALSE(is_folder_name("frames"));
+  const std::string folder = scratch / "frames/";
+  check_output_folder(folder);
+  CHECK_FALSE(fs::exists(folder));
+  make_output_folder(folder);
+  CHECK(fs::is_directory(folder));
+  make_output_folder(folder);  // what is there stays
+  check_output_folder(folder);
+  write_file(scratch / "file", "x");
+  CHECK(message_of([&] { make_output_folder(scratch / "file"); }) ==
+        "--output " + (scratch / "file") + ": is not a folder");
+  CHECK(message_of([&] { check_output_folder(scratch / "none/frames/"); }).find("no folder") !=
+        std::string::npos);
+  CHECK(picture_paths("clip.apng", 2) == std::vector<std::string>{"clip-0.apng", "clip-1.apng"});
 }

@@ -121,7 +121,7 @@ TEST_CASE("a controller of another protocol version: both versions are named") {
     header.flags = wire::kFlagReply;
     header.correlation = hello.correlation;
     other.send(peer, zmq::send_flags::sndmore);
-    other.send(zmq::buffer(wire::encode_frame(header, wire::Welcome{2, 100, 1000, "troupe 9"})),
+    other.send(zmq::buffer(wire::encode_frame(header, wire::Welcome{2, 100, 1000, "troupe 9", {}})),
                zmq::send_flags::none);
   });
   const auto client = Client::connect(endpoint, 2s);

@@ -5,8 +5,9 @@
 
 #include "client/cli/files.h"
 #include "models/spec/weight_index.h"
-#include "tests/client/scratch.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::cli;

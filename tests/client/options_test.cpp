@@ -6,8 +6,10 @@
 #include "client/cli/request_options.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
-#include "tests/client/scratch.h"
+#include "client/convert.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::cli;
@@ -161,4 +163,32 @@ TEST_CASE("tables line up, also with letters of several bytes") {
   CHECK(duration_text(3.21) == "3.2 s");
   CHECK(duration_text(125) == "2 min 5 s");
   CHECK(duration_text(3720) == "1 h 2 min");
+}
+
+TEST_CASE("a step cache goes from the options to the wire, and a threshold needs one") {
+  const auto options = parse({"--step-cache", "teacache", "--step-cache-threshold", "0.3"});
+  const auto wire = client::to_wire(make_submission(options));
+  CHECK(wire.request.step_cache == "teacache");
+  CHECK(wire.request.step_cache_threshold == 0.3);
+  CHECK(client::to_wire(make_submission(parse({}))).request.step_cache.empty());
+  CHECK(testing::has(message_of([] {
+                       parse({"--step-cache-threshold", "0.3"});
+                     }),
+                     "needs --step-cache"));
+  CHECK_THROWS_AS(parse({"--step-cache", "second-block"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--step-cache", "teacache", "--step-cache-threshold", "-1"}),
+                  CLI::ParseError);
+}
+
+TEST_CASE("a U-Net's choices go from the options to the wire, and no further than their names") {
+  auto options = parse({"--model", "/m", "--prompt", "a", "--method", "distrifusion", "--patches",
+                        "4", "--group-norm", "separate", "--exchange", "none"});
+  auto request = client::to_wire(make_submission(options)).request;
+  CHECK(request.group_norm == "separate");
+  CHECK(request.exchange == "none");
+  request = client::to_wire(make_submission(parse({"--model", "/m", "--prompt", "a"}))).request;
+  CHECK(request.group_norm == "corrected");
+  CHECK(request.exchange == "stale");
+  CHECK_THROWS(parse({"--model", "/m", "--prompt", "a", "--group-norm", "none"}));
+  CHECK_THROWS(parse({"--model", "/m", "--prompt", "a", "--exchange", "some"}));
 }

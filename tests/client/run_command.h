@@ -9,7 +9,8 @@
 #include <sstream>
 #include <string>
 
-#include "tests/client/scratch.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 namespace troupe::testing {
 
@@ -26,13 +27,8 @@ inline CommandResult troupe(const std::string& arguments, const std::string& bef
   const std::string line = before + " timeout 60 " TROUPE_BINARY_DIR "/bin/troupe " + arguments +
                            " > " + scratch / "out" + " 2> " + scratch / "err" + " < /dev/null";
   const int status = std::system(line.c_str());
-  const auto slurp = [](const std::string& path) {
-    std::ostringstream text;
-    text << std::ifstream(path).rdbuf();
-    return text.str();
-  };
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(scratch / "out"),
-          slurp(scratch / "err")};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+          read_all(scratch / "out"), read_all(scratch / "err")};
 }
 
 /// What the built `troupe` writes to a terminal of so many columns.

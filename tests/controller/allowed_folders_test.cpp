@@ -1,9 +1,9 @@
 #include "controller/gateway/allowed_folders.h"
 
-#include <cstdlib>
 #include <fstream>
 
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 
 namespace troupe::gateway {
 namespace fs = std::filesystem;
@@ -12,9 +12,6 @@ namespace {
 /// models/{a,b/c}, secret/, and links between them.
 struct Tree {
   Tree() {
-    std::string name = (fs::temp_directory_path() / "troupe-allowed-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()));
-    root = fs::canonical(name);
     fs::create_directories(root / "models" / "b" / "c");
     fs::create_directories(root / "models" / "a");
     fs::create_directories(root / "models-too");
@@ -24,9 +21,9 @@ struct Tree {
     fs::create_directory_symlink("nowhere", root / "models" / "dangling");
     std::ofstream(root / "file") << "x";
   }
-  ~Tree() { fs::remove_all(root); }
   std::string at(const std::string& path) const { return (root / path).string(); }
-  fs::path root;
+  testing::Scratch folder;
+  const fs::path& root = folder.path;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "controller/cluster/live_outside.h"
+#include "controller/journal/memory_store.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
 #include "transport/control/connection.h"
@@ -35,6 +36,7 @@ class Gate {
 
 /// A gateway in front of one actor that never says hello: what is accepted stays in the queue.
 struct Hall {
+  bool with_journal;
   boost::asio::io_context io{1};
   control::IpcFolder folder;
   control::BlobStore blobs;
@@ -51,6 +53,18 @@ struct Hall {
                           .on_progress = [](const auto&, const auto&) {},
                           .on_finished = [](const auto&) {}}};
   Gate gate;
+  journal::MemoryStore store;
+  std::string disk_error;                     // why nothing can be written
+  std::vector<std::function<void()>> writes;  // under way
+  journal::Journal journal{[this](journal::Change change, journal::Journal::Done done) {
+                             writes.push_back([this, change, done] {
+                               if (disk_error.empty()) store.apply(change);
+                               if (!done) return;
+                               done(disk_error.empty() ? std::nullopt : std::optional(disk_error));
+                             });
+                           },
+                           [this](control::BlobId id) { return blobs.bytes(id); },
+                           journal::Calendar{0}};
   gateway::Gateway gateway{{},
                            {.io = io,
                             .server = server,
@@ -68,10 +82,12 @@ struct Hall {
                                   if (folder == "bad")
                                     throw std::runtime_error("[read_model] bad: no such folder");
                                   return test::sample_model();
-                                }}};
+                                },
+                            .journal = with_journal ? &journal : nullptr,
+                            .grace = std::chrono::milliseconds(300)}};
   std::unique_ptr<control::Connection> client = connect();
 
-  Hall() {
+  explicit Hall(bool journaled = false) : with_journal(journaled) {
     test::sample_model();  // read here, not on the reader's thread
     members.spawned(members.add("here", "cpu").id, 77, 1);
     server.on_message([this](auto peer, const auto& header, auto payload) {
@@ -102,8 +118,10 @@ struct Hall {
     return holds();
   }
   /// The answer as text: the job's number, or why there is none.
-  void submit(control::Connection& from, const std::string& model, std::vector<std::string>& said) {
+  void submit(control::Connection& from, const std::string& model, std::vector<std::string>& said,
+              std::uint64_t key = 0) {
     wire::SubmitJob submission;
+    submission.key = key;
     submission.job.model = model;
     submission.job.request.prompts = {"x"};
     from.request(submission, std::chrono::seconds(20), [&said](const control::Reply& reply) {
@@ -178,4 +196,98 @@ TEST_CASE("readings are bounded: more than 64 that wait are refused") {
   CHECK(said[0] == "64 jobs wait for their models' folders to be read: try again later");
   hall.gate.open();
   CHECK(hall.until([&] { return said.size() == 66; }));
+}
+
+TEST_CASE("with a journal a job is answered when it is kept, and refused when it cannot be") {
+  Hall hall(/*journaled=*/true);
+  hall.gate.open();
+  std::vector<std::string> said;
+  hall.submit(*hall.client, "a", said);
+  REQUIRE(hall.until([&] { return hall.writes.size() == 1; }));
+  CHECK(said.empty());
+  CHECK(hall.table.queue().empty());
+  hall.writes[0]();
+  REQUIRE(hall.until([&] { return said.size() == 1; }));
+  CHECK(said[0] == "1");
+  CHECK(hall.table.queue().size() == 1);
+  hall.disk_error = "[journal] the disk is full";
+  hall.submit(*hall.client, "a", said);
+  REQUIRE(hall.until([&] { return hall.writes.size() == 2; }));
+  hall.writes[1]();
+  REQUIRE(hall.until([&] { return said.size() == 2; }));
+  CHECK(said[1] == hall.disk_error);
+  CHECK(hall.table.find(2) == nullptr);
+  CHECK(hall.store.load().size() == 1);
+}
+
+TEST_CASE("what is handed in again under its key is the same job, answered or not") {
+  Hall hall(/*journaled=*/true);
+  hall.gate.open();
+  std::vector<std::string> said;
+  hall.submit(*hall.client, "a", said, 17);
+  hall.submit(*hall.client, "a", said, 17);
+  REQUIRE(hall.until([&] { return hall.writes.size() == 1; }));
+  hall.submit(*hall.client, "a", said, 17);
+  bool asked = false;
+  hall.client->request(wire::ListJobs{}, std::chrono::seconds(5),
+                       [&](const auto&) { asked = true; });
+  REQUIRE(hall.until([&] { return asked; }));
+  CHECK(said.empty());
+  hall.writes[0]();
+  REQUIRE(hall.until([&] { return said.size() == 3; }));
+  hall.submit(*hall.client, "a", said, 17);
+  hall.submit(*hall.client, "a", said, 18);
+  REQUIRE(hall.until([&] { return hall.writes.size() == 2; }));
+  hall.writes[1]();
+  REQUIRE(hall.until([&] { return said.size() == 5; }));
+  CHECK(said == std::vector<std::string>{"1", "1", "1", "1", "2"});
+}
+
+TEST_CASE("after a restart: who does not come back loses its job, who comes back keeps it") {
+  journal::MemoryStore store;
+  {
+    Hall before(/*journaled=*/true);
+    before.gate.open();
+    std::vector<std::string> said;
+    for (const std::uint64_t key : {1, 2})
+      before.submit(*before.client, "a", said, key);
+    REQUIRE(before.until([&] { return before.writes.size() == 2; }));
+    for (auto& write : before.writes)
+      write();
+    REQUIRE(before.until([&] { return said.size() == 2; }));
+    store = before.store;
+  }
+  Hall hall(/*journaled=*/true);
+  hall.gate.open();
+  const auto revival = journal::revive(
+      store.load(), store.past(), {0},
+      [&](control::BlobBytes bytes) { return hall.blobs.add(std::move(bytes)); }, hall.table);
+  hall.gateway.take_up(revival, "killed");
+  bool back = false;
+  hall.client->request(wire::WaitJob{2}, std::chrono::seconds(5),
+                       [&](const auto&) { back = true; });
+  REQUIRE(hall.until([&] { return back; }));
+  REQUIRE(hall.until([&] { return hall.table.find(1)->state == wire::JobState::cancelled; }));
+  CHECK(hall.table.find(1)->failure.what ==
+        "its client has not come back after its controller's restart");
+  CHECK(hall.table.find(2)->state == wire::JobState::queued);
+  CHECK(hall.table.queue() == std::vector<jobs::JobId>{2});
+}
+
+TEST_CASE("a job whose model is gone after a restart fails, and says why") {
+  journal::MemoryStore store;
+  Hall hall(/*journaled=*/true);
+  hall.gate.open();
+  jobs::JobEntry job;
+  job.id = 4;
+  job.spec.model = "bad";
+  job.spec.request.prompts = {"x"};
+  job.phase = "denoising";
+  job.state = wire::JobState::running;
+  job.detached = true;
+  hall.table.restore(job);
+  hall.gateway.take_up({.to_plan = {4}, .cancelled = {}}, "killed");
+  REQUIRE(hall.until([&] { return hall.table.find(4)->state == wire::JobState::failed; }));
+  CHECK(hall.table.find(4)->failure.what ==
+        "killed, and the job cannot go on: [read_model] bad: no such folder");
 }

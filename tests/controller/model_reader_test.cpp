@@ -8,8 +8,8 @@
 #include <future>
 #include <thread>
 
-#include "tests/client/scratch.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 
 using namespace troupe;
 using gateway::ModelReader;

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tests/fuzz/target.h"
+#include "tests/support/text.h"
 
 #include "tests/support/doctest.h"
 
@@ -101,7 +102,7 @@ std::vector<std::string> corpus_of(const Target& target) {
   }
   std::ranges::sort(files);
   for (const auto& file : files)
-    corpus.push_back(slurp(file));
+    corpus.push_back(testing::read_all(file));
   return corpus;
 }
 

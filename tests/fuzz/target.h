@@ -41,38 +41,6 @@ inline void require(bool holds, const char* what) {
   std::abort();
 }
 
-/// A folder of this process for readers that want files; gone with the process.
-class Scratch {
- public:
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "troupe-fuzz-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("no scratch folder");
-    path_ = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  /// Writes a file and returns its path.
-  std::filesystem::path file(const std::string& name, std::string_view bytes) const {
-    std::ofstream(path_ / name, std::ios::binary | std::ios::trunc)
-        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return path_ / name;
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline std::string slurp(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 inline std::filesystem::path fixtures() {
   return std::filesystem::path(TROUPE_SOURCE_DIR) / "tests" / "fixtures";
 }

@@ -26,10 +26,10 @@ TEST_CASE("BERT's ids and states equal those of transformers") {
   const auto model = spec::read_model_spec(kFolder);
   const auto& encoder = model.text_encoders.at(0);
   const auto tokenizer = models::BertTokenizer::load(kFolder / "tokenizer");
-  TemporaryFolder json_only;
-  std::filesystem::copy(kFolder / "tokenizer", json_only.path() / "tokenizer");
-  std::filesystem::remove(json_only.path() / "tokenizer/vocab.txt");
-  const auto from_json = models::BertTokenizer::load(json_only.path() / "tokenizer");
+  Scratch json_only;
+  std::filesystem::copy(kFolder / "tokenizer", json_only.path / "tokenizer");
+  std::filesystem::remove(json_only.path / "tokenizer/vocab.txt");
+  const auto from_json = models::BertTokenizer::load(json_only.path / "tokenizer");
   const models::BertModel bert(std::get<spec::BertSpec>(encoder.config),
                                models::WeightStore(encoder.weights));
   const auto tensors = models::load_safetensors(kFixtures / "expected/bert.safetensors");
@@ -59,9 +59,9 @@ TEST_CASE("BERT's ids and states equal those of transformers") {
 }
 
 TEST_CASE("a BERT vocabulary without its own tokens is refused") {
-  TemporaryFolder folder;
-  write_bytes(folder.path() / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\na\n");
-  CHECK(contains(error_of([&] { models::BertTokenizer::load(folder.path()); }), "[SEP]"));
-  CHECK(contains(error_of([&] { models::BertTokenizer::load(folder.path() / "none"); }),
+  Scratch folder;
+  write_bytes(folder.path / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\na\n");
+  CHECK(contains(error_of([&] { models::BertTokenizer::load(folder.path); }), "[SEP]"));
+  CHECK(contains(error_of([&] { models::BertTokenizer::load(folder.path / "none"); }),
                  "tokenizer.json"));
 }

@@ -25,9 +25,9 @@ const std::filesystem::path kClip = kFixtures / "tiny-clip";
 class CopiedFolder {
  public:
   explicit CopiedFolder(const std::string& name) {
-    std::filesystem::copy(kClip / name, folder_.path(), std::filesystem::copy_options::recursive);
+    std::filesystem::copy(kClip / name, folder_.path, std::filesystem::copy_options::recursive);
   }
-  std::filesystem::path path() const { return folder_.path(); }
+  std::filesystem::path path() const { return folder_.path; }
   template <typename Edit>
   void edit(const char* file, Edit&& change) {
     json content = spec::parse_json(read_bytes(path() / file), file);
@@ -39,7 +39,7 @@ class CopiedFolder {
   }
 
  private:
-  TemporaryFolder folder_;
+  Scratch folder_;
 };
 
 }  // namespace

@@ -45,12 +45,9 @@ struct Fixture {
   int64_t columns() const { return input.size.latent_width / 2; }
 };
 
-std::vector<Fixture> fixtures() {
-  static const auto tensors =
-      load_safetensors(kFolder + "expected/families_transformer.safetensors");
-  const auto book =
-      nlohmann::json::parse(std::ifstream(kFolder + "expected/families_transformer.json"));
-  std::vector<Fixture> all;
+void add_fixtures(const std::string& name, std::vector<Fixture>& all) {
+  const auto tensors = load_safetensors(kFolder + "expected/" + name + ".safetensors");
+  const auto book = nlohmann::json::parse(std::ifstream(kFolder + "expected/" + name + ".json"));
   for (const auto& item : book.at("cases")) {
     Fixture one;
     one.name = item.at("name");
@@ -61,8 +58,9 @@ std::vector<Fixture> fixtures() {
     };
     one.latents = get("hidden");
     one.output = get("output");
-    one.input = {
-        item.at("timestep"), item.at("guidance"), {one.latents.size(2), one.latents.size(3)}};
+    one.input = {item.at("timestep"),
+                 item.at("guidance"),
+                 {one.latents.size(2), one.latents.size(3), item.value("frames", 1)}};
     for (int i = 0; i < 3; ++i) {
       const auto number = std::to_string(i);
       EncoderOutput out{get("states" + number), get("lengths" + number), get("pooled" + number)};
@@ -70,6 +68,15 @@ std::vector<Fixture> fixtures() {
     }
     all.push_back(one);
   }
+}
+
+const std::vector<Fixture>& fixtures() {
+  static const auto all = [] {
+    std::vector<Fixture> made;
+    for (const char* name : {"families_transformer", "wan_transformer"})
+      add_fixtures(name, made);
+    return made;
+  }();
   return all;
 }
 
@@ -217,7 +224,8 @@ TEST_CASE("shards of any family's weights give together what the whole gives") {
       CHECK(error_of(results[0], want) < 2e-6);
       int sums_a_rank = 0;
       for (const auto& block : spec.transformer.blocks)
-        sums_a_rank += block.picture_sums + block.text_sums + block.all_sums;
+        sums_a_rank += block.picture_sums + block.text_sums + block.all_sums +
+                       (block.norms_across_heads ? 2 : 0);
       CHECK(reductions == degree * sums_a_rank);
     }
   }
@@ -272,5 +280,41 @@ TEST_CASE("half precision of every family stays near float32") {
       CHECK((got.scalar_type() == dtype));
       CHECK(error_of(got, of.output) < (dtype == at::kHalf ? 1e-2 : 8e-2));
     }
+  }
+}
+
+TEST_CASE("any family's blocks may be called some at a time") {
+  for (const auto& of : fixtures()) {
+    CAPTURE(of.name);
+    const auto spec = family_of(of.checkpoint);
+    const Cast cast(spec, of, 1);
+    const auto& model = *cast.stages[0];
+    WholeWeights sums;
+    LocalAttention attention;
+    CallTokens tokens{of.input.size, {{0, of.rows()}}, 0, cast.text};
+    at::Tensor start = model.embed(of.latents, of.input.size, {0, of.rows()});
+    if (cast.text > 0)
+      start = at::cat({model.embed_text(*cast.captions[0], 0, cast.text), start}, 1);
+    const auto signal = model.step_signal(start, tokens, *cast.steps[0]);
+    CHECK(signal.size(0) == start.size(0));
+    if (signal.dim() == 3) {
+      CHECK(signal.size(1) == start.size(1) - cast.text);
+      CHECK(signal.size(2) == model.hidden_width());
+    }
+    const auto run = [&](at::Tensor hidden, std::optional<BlockRange> blocks) {
+      tokens.blocks = blocks;
+      return model.run_blocks(std::move(hidden), tokens, *cast.steps[0], *cast.captions[0],
+                              attention, sums);
+    };
+    const auto whole = run(start.clone(), {});
+    const int last = static_cast<int>(spec.transformer.num_layers);
+    for (int cut = 0; cut <= last; ++cut) {
+      CAPTURE(cut);
+      const auto first = run(start.clone(), BlockRange{0, cut});
+      CHECK(first.size(2) == spec.transformer.edge_width(cut));
+      CHECK(at::equal(run(first, BlockRange{cut, last}), whole));
+    }
+    CHECK_THROWS_AS(run(start.clone(), BlockRange{0, last + 1}), std::invalid_argument);
+    CHECK_THROWS_AS(run(start.clone(), BlockRange{2, 1}), std::invalid_argument);
   }
 }

@@ -249,7 +249,47 @@ TEST_CASE("items of a batch may come one after another") {
   CHECK(at::equal(one[0].k, other[0].k));
   CHECK(at::equal(one[0].older_v, other[0].older_v));
   CHECK_THROWS_AS(apart_.put(0, 4, {{0, 2}}, kv.slice(1, 0, 2), false, 2), std::invalid_argument);
-  CHECK_THROWS_AS(apart_.put(0, 4, {{0, 2}}, kv.slice(1, 0, 1), true), std::invalid_argument);
+}
+
+TEST_CASE("items of a batch may have histories of their own") {
+  at::manual_seed(35);
+  const KvStore::Shape one{{0, 1}, 1, 6, 2, 4, Freshness::newest, true};
+  KvStore::Shape both = one;
+  both.batch = 2;
+  KvStore together(both, at::kFloat, at::kCPU);
+  KvStore apart_[] = {KvStore(one, at::kFloat, at::kCPU), KvStore(one, at::kFloat, at::kCPU)};
+  const auto put = [&](int item, int step, TokenRun run, bool fits) {
+    const at::Tensor kv = at::randn({run.size(), 1, 2, 2, 4});
+    together.put(0, step, {run}, kv, fits, item);
+    apart_[item].put(0, step, {run}, kv, fits);
+  };
+  for (const int item : {0, 1})
+    put(item, 0, {0, 6}, false);
+  // Item 1 leaves out a patch of step 1, and item 0 one of step 2.
+  put(0, 1, {0, 3}, true);
+  put(0, 1, {3, 6}, true);
+  put(1, 1, {3, 6}, true);
+  put(1, 2, {0, 3}, true);
+  put(0, 2, {3, 6}, true);
+  put(1, 2, {3, 6}, true);
+  for (const int item : {0, 1}) {
+    CAPTURE(item);
+    CHECK(at::equal(together.sums(0)[item], apart_[item].sums(0)[0]));
+    const TokenRuns fresh{{3, 6}};
+    const auto choices = together.choose(0, 2, fresh, item);
+    const auto alone = apart_[item].choose(0, 2, fresh);
+    REQUIRE(choices.size() == 1);
+    REQUIRE(alone.size() == 1);
+    CHECK(choices[0].run == alone[0].run);
+    CHECK(choices[0].version == alone[0].version);
+    CHECK(choices[0].extrapolated == alone[0].extrapolated);
+    CHECK(choices[0].extrapolated == (item == 0));
+    const auto factors = at::rand({1, 2});
+    const auto kept = together.runs(0, choices, factors, KvStore::Items{item, item + 1});
+    const auto own = apart_[item].runs(0, alone, factors);
+    CHECK(at::equal(kept[0].k, own[0].k));
+    CHECK(at::equal(kept[0].v, own[0].v));
+  }
 }
 
 TEST_CASE("a rank without heads keeps no bytes but knows which rows there are") {

@@ -30,8 +30,8 @@ WeightStore open(const std::filesystem::path& file) {
 }  // namespace
 
 TEST_CASE("saved tensors load again, with type, shape and metadata") {
-  TemporaryFolder folder;
-  const auto file = folder.path() / "x.safetensors";
+  Scratch folder;
+  const auto file = folder.path / "x.safetensors";
   const auto tensors = sample_tensors();
   models::save_safetensors(file, tensors, {{"seed", "7"}});
   const auto loaded = models::load_safetensors(file);
@@ -45,16 +45,16 @@ TEST_CASE("saved tensors load again, with type, shape and metadata") {
 }
 
 TEST_CASE("strided tensors are saved as they read") {
-  TemporaryFolder folder;
-  const auto file = folder.path() / "x.safetensors";
+  Scratch folder;
+  const auto file = folder.path / "x.safetensors";
   const at::Tensor turned = at::arange(6, at::kFloat).view({2, 3}).t();
   models::save_safetensors(file, {{"t", turned}});
   CHECK(at::equal(models::load_safetensors(file).at("t"), turned));
 }
 
 TEST_CASE("a file is replaced as a whole or not at all") {
-  TemporaryFolder folder;
-  const auto file = folder.path() / "x.safetensors";
+  Scratch folder;
+  const auto file = folder.path / "x.safetensors";
   models::save_safetensors(file, {{"t", at::ones({2})}});
   CHECK(contains(error_of([&] {
                    models::save_safetensors(file, {{"t", at::ones({2}).to(at::kComplexFloat)}});
@@ -63,21 +63,21 @@ TEST_CASE("a file is replaced as a whole or not at all") {
   CHECK(at::equal(models::load_safetensors(file).at("t"), at::ones({2})));
   models::save_safetensors(file, {{"t", at::zeros({3})}});
   CHECK(at::equal(models::load_safetensors(file).at("t"), at::zeros({3})));
-  const auto nowhere = folder.path() / "none" / "x.safetensors";
+  const auto nowhere = folder.path / "none" / "x.safetensors";
   CHECK(contains(error_of([&] {
                    models::save_safetensors(nowhere, {{"t", at::ones({2})}});
                  }),
                  nowhere.string() + ": No such file or directory"));
   int files = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path)) {
     ++files;
   }
   CHECK(files == 1);
 }
 
 TEST_CASE("a view needs no copy and outlives its store") {
-  TemporaryFolder folder;
-  const auto file = folder.path() / "x.safetensors";
+  Scratch folder;
+  const auto file = folder.path / "x.safetensors";
   models::save_safetensors(file, sample_tensors());
   at::Tensor view;
   {
@@ -92,8 +92,8 @@ TEST_CASE("a view needs no copy and outlives its store") {
 }
 
 TEST_CASE("data that the file does not align is copied") {
-  TemporaryFolder folder;
-  const auto file = folder.path() / "x.safetensors";
+  Scratch folder;
+  const auto file = folder.path / "x.safetensors";
   std::string header = R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   while (header.size() % 4 != 1)
     header += ' ';
@@ -105,8 +105,8 @@ TEST_CASE("data that the file does not align is copied") {
 }
 
 TEST_CASE("shape, name and dtype are checked on the way") {
-  TemporaryFolder folder;
-  const auto file = folder.path() / "x.safetensors";
+  Scratch folder;
+  const auto file = folder.path / "x.safetensors";
   models::save_safetensors(file, sample_tensors());
   const WeightStore store = open(file);
   CHECK(error_of([&] {
@@ -121,8 +121,8 @@ TEST_CASE("shape, name and dtype are checked on the way") {
 }
 
 TEST_CASE("values that are not finite are named by tensor and index") {
-  TemporaryFolder folder;
-  const auto file = folder.path() / "x.safetensors";
+  Scratch folder;
+  const auto file = folder.path / "x.safetensors";
   for (at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
     for (double value :
          {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
@@ -148,8 +148,8 @@ TEST_CASE("values that are not finite are named by tensor and index") {
 }
 
 TEST_CASE("a file that shrank after its index was read is refused") {
-  TemporaryFolder folder;
-  const auto file = folder.path() / "x.safetensors";
+  Scratch folder;
+  const auto file = folder.path / "x.safetensors";
   models::save_safetensors(file, {{"t", at::ones({1000})}});
   const auto index = spec::WeightIndex::read_file(file);
   std::filesystem::resize_file(file, 1000);

@@ -336,6 +336,24 @@ TEST_CASE("another sampler takes over the keys that it knows") {
   CHECK_FALSE(make_sampler(spec, "dpmsolver++", 5)->noise_needed(0));
 }
 
+TEST_CASE("a sampler that does not go with what the model predicts is refused") {
+  const auto refusal = [](const char* own, json config, const std::string& name) {
+    return failure(
+        [&] { troupe::spec::check_sampler_fits(scheduler(own, std::move(config)), name); });
+  };
+  const char* flow = "FlowMatchEulerDiscreteScheduler";
+  const std::string ddim = refusal(flow, json::object(), "ddim");
+  CHECK(ddim.find("\"ddim\"") != std::string::npos);
+  CHECK(ddim.find("choose flow-euler") != std::string::npos);
+  const std::string euler = refusal("EulerDiscreteScheduler", json::object(), "flow-euler");
+  CHECK(euler.find("predicts noise") != std::string::npos);
+  CHECK(refusal(flow, json::object(), "").empty());
+  CHECK(refusal("PNDMScheduler", json::object(), "unipc").empty());
+  CHECK(refusal("UniPCMultistepScheduler",
+                {{"use_flow_sigmas", true}, {"prediction_type", "flow_prediction"}}, "dpmsolver++")
+            .empty());
+}
+
 TEST_CASE("thresholding needs the whole picture and is per picture") {
   const auto sampler = make_sampler(
       scheduler("DDIMScheduler", {{"thresholding", true}, {"sample_max_value", 2.0}}), "", 5);

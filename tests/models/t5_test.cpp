@@ -43,7 +43,7 @@ struct SmallEncoder {
     }
   }
   WeightStore store() const {
-    const auto file = folder.path() / "model.safetensors";
+    const auto file = folder.path / "model.safetensors";
     models::save_safetensors(file, tensors);
     return WeightStore(spec::WeightIndex::read_file(file));
   }
@@ -53,7 +53,7 @@ struct SmallEncoder {
 
   spec::T5Spec spec;
   std::map<std::string, at::Tensor> tensors;
-  TemporaryFolder folder;
+  Scratch folder;
 };
 
 }  // namespace

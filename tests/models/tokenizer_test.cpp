@@ -47,7 +47,7 @@ class EditedJson {
     const auto source = tokenizer_folder("tiny-pixart") / "tokenizer.json";
     json content = spec::parse_json(read_bytes(source), source);
     edit(content);
-    spec.tokenizer_json = folder_.path() / "tokenizer.json";
+    spec.tokenizer_json = folder_.path / "tokenizer.json";
     write_bytes(*spec.tokenizer_json, content.dump());
   }
   std::string error() const {
@@ -56,7 +56,7 @@ class EditedJson {
   spec::TokenizerSpec spec;
 
  private:
-  TemporaryFolder folder_;
+  Scratch folder_;
 };
 
 }  // namespace
@@ -108,8 +108,8 @@ TEST_CASE("a prompt is cut as diffusers cuts it, and what was cut is said") {
 
 TEST_CASE("published T5 tokenizers have a hundred extra ids after the pieces") {
   spec::TokenizerSpec spec = files_of(tokenizer_folder("tiny-pixart"), Files::spiece_only);
-  TemporaryFolder folder;
-  spec.tokenizer_config = folder.path() / "tokenizer_config.json";
+  Scratch folder;
+  spec.tokenizer_config = folder.path / "tokenizer_config.json";
   write_bytes(*spec.tokenizer_config,
               R"({"eos_token":"</s>","extra_ids":100,"model_max_length":512,"pad_token":"<pad>",
     "sp_model_kwargs":{},"tokenizer_class":"T5Tokenizer","unk_token":"<unk>","legacy":true})");
@@ -158,21 +158,21 @@ TEST_CASE("forms of tokenizer.json that T5 does not use are refused by name") {
 }
 
 TEST_CASE("damaged tokenizer files are refused without a crash") {
-  TemporaryFolder folder;
+  Scratch folder;
   const auto source = tokenizer_folder("tiny-pixart");
   std::mt19937 random(7);
   for (const char* name : {"tokenizer.json", "spiece.model"}) {
     const std::string good = read_bytes(source / name);
     const bool is_json = std::string_view(name).ends_with("json");
     spec::TokenizerSpec spec;
-    (is_json ? spec.tokenizer_json : spec.spiece_model) = folder.path() / name;
+    (is_json ? spec.tokenizer_json : spec.spiece_model) = folder.path / name;
     for (int round = 0; round < 150; ++round) {
       std::string bytes = good;
       if (round % 3 == 0) bytes.resize(random() % bytes.size());
       for (int edits = 0; edits < 3 && !bytes.empty(); ++edits) {
         bytes[random() % bytes.size()] = static_cast<char>(random());
       }
-      write_bytes(folder.path() / name, bytes);
+      write_bytes(folder.path / name, bytes);
       try {
         const auto tokenizer = Tokenizer::load(spec);
         for (auto id : tokenizer.encode("a red circle, café ﬁne")) {

@@ -95,7 +95,7 @@ TEST_CASE("one patch is exact in every mode, and nothing is kept") {
     LocalExchange exchange(1);
     const auto found = one.run(exchange, norm, StepMode::stale, 0);
     CHECK(relative_error(found, book.tensors.at(one.name + ".exact")) < 1e-5);
-    CHECK(exchange.bytes().empty());
+    CHECK(exchange.bytes() == 0);
   }
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("the first step is synchronous, and bytes are told by kind of layer") 
   CHECK_THROWS_AS(one.run(nothing_kept, NormMode::corrected, StepMode::stale, 0), std::logic_error);
   LocalExchange exchange(one.patches);
   one.run(exchange, NormMode::corrected, StepMode::stale, 1);
-  const auto bytes = exchange.bytes();
+  const auto bytes = exchange.bytes_by_kind();
   const auto& sites = one.model.sites();
   CHECK(sites.attentions > 0);
   // Mean and mean square of four groups of two pictures, for each norm and patch.

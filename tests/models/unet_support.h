@@ -59,9 +59,11 @@ class BoardExchange final : public unet::PatchExchange {
   int begin() const override { return begins_[shard_]; }
   int end() const override { return begins_[shard_ + 1]; }
 
-  std::vector<at::Tensor> fresh(const unet::Site& site,
-                                const std::vector<at::Tensor>& own) override {
-    return kept_[site] = everybody(own);
+  std::vector<at::Tensor> fresh(const unet::Site& site, const std::vector<at::Tensor>& own,
+                                bool keep) override {
+    auto now = everybody(own);
+    if (keep) kept_[site] = now;
+    return now;
   }
   std::vector<at::Tensor> stale(const unet::Site& site, const std::vector<at::Tensor>& own,
                                 bool keep) override {

@@ -10,6 +10,7 @@
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -24,10 +25,6 @@ const std::string kTiny = checkpoint("tiny-pixart");
 const std::string kTransformer = "transformer/diffusion_pytorch_model.safetensors";
 const std::string kVae = "vae/diffusion_pytorch_model.safetensors";
 const std::string kText = "text_encoder/model.safetensors";
-
-bool has(const std::string& text, const std::string& word) {
-  return text.find(word) != std::string::npos;
-}
 
 void check_words(const std::string& text, const Words& words) {
   INFO(text);

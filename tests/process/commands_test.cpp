@@ -7,12 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/client/scratch.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/tensors.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -25,16 +26,6 @@ using Words = std::vector<std::string>;
 
 constexpr auto kLong = 90s;
 const std::string kTiny = checkpoint("tiny-pixart");
-
-bool has(const std::string& text, const std::string& word) {
-  return text.find(word) != std::string::npos;
-}
-
-std::string read_all(const fs::path& file) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(file, std::ios::binary).rdbuf();
-  return bytes.str();
-}
 
 struct Ended {
   int code = -1;

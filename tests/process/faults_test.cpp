@@ -7,10 +7,11 @@
 #include <random>
 #include <thread>
 
-#include "tests/client/scratch.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -19,10 +20,6 @@ using namespace std::chrono_literals;
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-bool has(const std::string& text, const std::string& word) {
-  return text.find(word) != std::string::npos;
-}
 
 cluster::ClusterOptions mortal(cluster::ClusterOptions options) {
   options.max_recoveries = 0;

@@ -4,16 +4,13 @@
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::testing;
 using namespace std::chrono_literals;
 
 namespace {
-
-bool has(const std::string& text, const std::string& word) {
-  return text.find(word) != std::string::npos;
-}
 
 Theatre& theatre() {
   static Theatre shared([] {

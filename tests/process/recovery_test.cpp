@@ -9,6 +9,7 @@
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -17,10 +18,6 @@ using namespace std::chrono_literals;
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-bool has(const std::string& text, const std::string& word) {
-  return text.find(word) != std::string::npos;
-}
 
 nlohmann::json report_of(const JobResult& result) {
   return nlohmann::json::parse(result.report);

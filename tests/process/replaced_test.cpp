@@ -2,10 +2,11 @@
 #include <fstream>
 #include <sstream>
 
-#include "tests/client/scratch.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -16,9 +17,7 @@ namespace fs = std::filesystem;
 
 /// The same file but for the signs of its last values: same size, same time.
 void change_signs(const fs::path& weights) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(weights, std::ios::binary).rdbuf();
-  std::string changed = bytes.str();
+  std::string changed = read_all(weights);
   for (std::size_t at = changed.size() - 1; at > changed.size() - 4000; at -= 4)
     changed[at] = static_cast<char>(changed[at] ^ 0x80);
   const fs::path beside = weights.string() + ".new";

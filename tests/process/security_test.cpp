@@ -13,11 +13,12 @@
 #include <set>
 #include <sstream>
 
-#include "tests/client/scratch.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 #include "transport/control/file_handle.h"
 
 using namespace troupe;
@@ -30,18 +31,8 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 using control::FileHandle;
 
-bool has(const std::string& text, const std::string& word) {
-  return text.find(word) != std::string::npos;
-}
-
-std::string slurp(const fs::path& file) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(file, std::ios::binary).rdbuf();
-  return bytes.str();
-}
-
 std::uint64_t resident_bytes(pid_t pid) {
-  std::istringstream pages(slurp("/proc/" + std::to_string(pid) + "/statm"));
+  std::istringstream pages(read_all("/proc/" + std::to_string(pid) + "/statm"));
   std::uint64_t whole = 0, resident = 0;
   pages >> whole >> resident;
   return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
@@ -68,7 +59,7 @@ Doors doors_of(pid_t pid) {
   }
   Doors doors;
   std::string line;
-  std::istringstream tcp(slurp(process + "/net/tcp"));
+  std::istringstream tcp(read_all(process + "/net/tcp"));
   while (std::getline(tcp, line)) {
     std::istringstream words(line);
     std::vector<std::string> word;
@@ -78,7 +69,7 @@ Doors doors_of(pid_t pid) {
       doors.ports.push_back(static_cast<std::uint16_t>(
           std::stoul(word[1].substr(word[1].find(':') + 1), nullptr, 16)));
   }
-  std::istringstream local(slurp(process + "/net/unix"));
+  std::istringstream local(read_all(process + "/net/unix"));
   while (std::getline(local, line)) {
     std::istringstream words(line);
     std::vector<std::string> word;
@@ -242,9 +233,9 @@ TEST_CASE("a cluster with keys: who has them works with it, who has not is told 
   // An actor's keys are on no command line.
   const auto actors = actors_of(pid);
   REQUIRE(actors.size() == 1);
-  const std::string line = slurp("/proc/" + std::to_string(actors[0]) + "/cmdline");
+  const std::string line = read_all("/proc/" + std::to_string(actors[0]) + "/cmdline");
   CHECK(has(line, "troupe-actor"));
-  std::istringstream server(slurp(keys + "/server.pub"));
+  std::istringstream server(read_all(keys + "/server.pub"));
   std::string word, key;
   while (server >> word)
     key = word;

@@ -9,6 +9,7 @@
 #include "tests/client/run_command.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 #include "troupe/inspect.h"
 
 namespace troupe::testing {
@@ -61,16 +62,6 @@ struct Stage {
 
   Theatre theatre;
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string text_of(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 }  // namespace
 
@@ -201,7 +192,7 @@ TEST_CASE("the console does as it is told, and its errors are one line each") {
   };
   CHECK(piped("jobs # all of them\\nquit\\nnonsense\\n") == 0);
   CHECK(piped("nonsense\\njobs\\n") == 1);
-  CHECK(has(text_of(scratch / "o"), "PROMPT"));
+  CHECK(has(read_all(scratch / "o"), "PROMPT"));
   CHECK(piped("") == 0);
   CHECK(troupe("repl ipc:///nowhere/x.sock -c jobs").exit_code == 1);
 }
@@ -258,7 +249,7 @@ TEST_CASE("injected faults happen, are told with their cause, and leave a flight
     CHECK(has(result.error().what, words));
     const std::string file = scratch / "logs/flight-job-" + std::to_string(job) + ".json";
     CHECK(has(result.error().what, file));
-    const auto record = json::parse(text_of(file));
+    const auto record = json::parse(read_all(file));
     CHECK(record["job"] == job);
     CHECK_FALSE(record["events"].empty());
     const auto failures = json::parse(stage.inspector().failures(job).value());
@@ -302,7 +293,7 @@ TEST_CASE("metrics are served while the cluster works") {
   const std::string line = "exec 3<>/dev/tcp/127.0.0.1/" + std::to_string(port) +
                            "; printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3; cat <&3";
   REQUIRE(std::system(("bash -c '" + line + "' > " + scratch / "m").c_str()) == 0);
-  const auto text = text_of(scratch / "m");
+  const auto text = read_all(scratch / "m");
   CHECK(has(text, "\ntroupe_jobs_ended_total{state=\"succeeded\"} 1\n"));
   CHECK(has(text, "\ntroupe_actors{state=\"ready\"} 2\n"));
   CHECK(has(text, "\ntroupe_tasks_total{kind=\"decode\"} 1\n"));

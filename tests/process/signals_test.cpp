@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
-#include "tests/client/scratch.h"
 #include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 
 using namespace troupe::testing;
 using namespace std::chrono_literals;

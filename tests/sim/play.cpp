@@ -41,7 +41,7 @@ plan::Plan random_plan(std::mt19937_64& random, int actors) {
 }  // namespace
 
 void World::submit_one() {
-  const auto living = static_cast<int>(members_.living_count());
+  const auto living = runner_ ? static_cast<int>(members_.living_count()) : places_;
   if (living == 0) {
     // The gateway refuses it.
     ++refused_;
@@ -51,13 +51,53 @@ void World::submit_one() {
   spec.model = rng_() % 4 == 0 ? "another" : "model";
   auto plan = random_plan(rng_, living);
   spec.request = plan.request;
+  spec.elastic = faults_.elastic;
   note("submit " + plan.request.method + " on " + std::to_string(plan.degrees.world()) +
        " actors, pp " + std::to_string(plan.degrees.pp));
+  const auto& of = plan.degrees;
+  spec.parallelism = {
+      .dp = of.dp, .cfg = of.cfg, .pp = of.pp, .ulysses = of.ulysses, .ring = of.ring, .tp = of.tp};
+  if (faults_.restarts_per_job > 0) return hand_in(std::move(spec), random());
   const auto id = table_.add(std::move(spec), std::move(plan), 0, true, now_);
   if (!id) throw Violation("the queue is full");
   runner_->start_queued();
   if (chance(faults_.cancels_per_job))
     after(some(1), [this, id = *id] { runner_->cancel(id, "not wanted"); });
+}
+
+void World::drain_one() {
+  if (!drainer_ || members_.living_count() < 2) return;
+  std::vector<cluster::ActorId> living;
+  for (const auto& [id, actor] : members_.all()) {
+    if (actor.usable()) living.push_back(id);
+  }
+  if (living.empty()) return;
+  const auto id = living[rng_() % living.size()];
+  note("drain actor " + std::to_string(id) + ": " + drainer_->drain({id}, /*now=*/rng_() % 2 == 0));
+}
+
+/// As cluster::Hosts does it.
+void World::lose_host() {
+  if (!supervisor_) return;
+  const auto host = "host " + std::to_string(rng_() % static_cast<unsigned>(faults_.hosts));
+  note(host + " is lost");
+  std::map<cluster::ActorId, std::uint64_t> there;
+  for (auto& [id, actor] : members_.all()) {
+    if (actor.host != host) continue;
+    actor.closed = true;
+    actor.last_cause = "was lost with its host";
+    if (processes_.contains(actor.incarnation)) there[id] = actor.incarnation;
+  }
+  for (const auto& [id, incarnation] : there) {
+    cluster::ExitCause cause;
+    cause.told = "lost with its host";
+    supervisor_->exited(id, incarnation, cause);
+    end_process(incarnation, 9);
+  }
+}
+
+void World::leaves(std::uint64_t incarnation) {
+  after(some(0.02), [this, incarnation] { end_process(incarnation, 15); });
 }
 
 void World::blow() {
@@ -86,6 +126,9 @@ void World::blow() {
     actor.stalls = true;
     if (const auto peer = peer_of(actor.incarnation())) peers_.at(peer).last_progress = now_;
   });
+  if (chance(faults_.drains_per_job)) after(some(1.5), [this] { drain_one(); });
+  if (chance(faults_.lost_hosts_per_job)) after(some(1.5), [this] { lose_host(); });
+  if (chance(faults_.restarts_per_job)) after(some(1.5), [this] { end_controller(); });
   at_some_time(faults_.cuts_per_job, [this](StageActor& actor) {
     const auto incarnation = actor.incarnation();
     if (const auto peer = peer_of(incarnation)) lose(peer, "the link is cut");
@@ -112,7 +155,7 @@ void World::play(int jobs, double deadline) {
     event.action();
     if (!over()) quiet_since = now_;
     // Time for what was stuck to be found, and for every place to be filled again.
-    if (over() && now_ > quiet_since + 100) return check_quiet();
+    if (over() && runner_ && now_ > quiet_since + 100) return check_quiet();
   }
   std::string waiting;
   for (const auto& [id, job] : table_.all()) {

@@ -16,7 +16,8 @@ std::uint64_t number(const char* name, std::uint64_t otherwise) {
 }
 
 struct Totals {
-  std::uint64_t seeds = 0, jobs = 0, succeeded = 0, deaths = 0, recoveries = 0;
+  std::uint64_t seeds = 0, jobs = 0, succeeded = 0, deaths = 0, recoveries = 0, meshes = 0;
+  std::uint64_t owed = 0, broken_off = 0, restarts = 0;
 };
 
 Totals play(const Faults& faults, std::uint64_t count, int actors) {
@@ -36,8 +37,12 @@ Totals play(const Faults& faults, std::uint64_t count, int actors) {
     ++totals.seeds;
     totals.deaths += world.deaths();
     totals.recoveries += world.recoveries();
+    totals.restarts += world.restarts();
     for (const auto& [id, job] : world.table().all()) {
       ++totals.jobs;
+      totals.broken_off += job.started > 0 && job.state == wire::JobState::failed;
+      totals.owed += world.living() > 0 && job.state != wire::JobState::succeeded;
+      totals.meshes += job.parts.size();
       totals.succeeded += job.state == wire::JobState::succeeded ? 1 : 0;
       if (job.state == wire::JobState::failed && std::getenv("TROUPE_SIM_CAUSES"))
         MESSAGE("seed " << seed << " job " << id << ": " << job.failure.what << "\n"
@@ -46,7 +51,7 @@ Totals play(const Faults& faults, std::uint64_t count, int actors) {
   }
   MESSAGE(totals.seeds << " seeds, " << totals.jobs << " jobs, " << totals.succeeded
                        << " succeeded, " << totals.deaths << " deaths, " << totals.recoveries
-                       << " recoveries");
+                       << " recoveries, " << totals.restarts << " controllers");
   return totals;
 }
 
@@ -77,6 +82,64 @@ TEST_CASE("links that lose, double and cut what they carry") {
   const auto totals =
       play({.cuts_per_job = 0.3, .drops_per_message = 0.001, .doubles_per_message = 0.02}, 2500, 6);
   CHECK(totals.succeeded > totals.jobs * 95 / 100);
+}
+
+TEST_CASE("an elastic job ends well as long as one actor is left") {
+  // Three jobs, a blow each: of six places at least three stay, and any job fits on one actor.
+  const Faults kills{
+      .kills_per_job = 0.9, .late_exits = 0.3, .empty_places = true, .elastic = true};
+  const Faults hangs{.hangs_per_job = 0.9, .empty_places = true, .elastic = true};
+  for (const auto& faults : {kills, hangs}) {
+    const auto totals = play(faults, 800, 6);
+    CHECK(totals.succeeded == totals.jobs);
+    CHECK(totals.recoveries > 0);
+    CHECK(totals.meshes > totals.jobs);
+  }
+  auto rigid = kills;
+  rigid.elastic = false;
+  const auto totals = play(rigid, 100, 6);
+  CHECK(totals.succeeded < totals.jobs);
+}
+
+TEST_CASE("controllers that end without a word lose no job and do none twice") {
+  const auto totals = play({.restarts_per_job = 0.7}, 1500, 6);
+  CHECK(totals.restarts > 1000);
+  CHECK(totals.succeeded == totals.jobs);
+}
+
+TEST_CASE("controllers end, and actors, too, with all that links and disks can do") {
+  const auto totals = play({.kills_per_job = 0.3,
+                            .hangs_per_job = 0.1,
+                            .cuts_per_job = 0.2,
+                            .drops_per_message = 0.001,
+                            .doubles_per_message = 0.02,
+                            .failed_spawns = 0.02,
+                            .failed_starts = 0.02,
+                            .failed_loads = 0.01,
+                            .failed_tasks = 0.001,
+                            .restarts_per_job = 0.5},
+                           1500, 6);
+  CHECK(totals.restarts > 1000);
+}
+
+TEST_CASE("actors are drained, hosts are lost: no elastic job is, while an actor is left") {
+  const auto drained = play({.hosts = 2, .drains_per_job = 0.9}, 500, 6);
+  // Who needs more actors than are left is told so; who has begun ends.
+  CHECK(drained.broken_off == 0);
+  CHECK(drained.succeeded > drained.jobs * 9 / 10);
+  const auto totals = play({.kills_per_job = 0.4,
+                            .massacres_per_job = 0.1,
+                            .late_exits = 0.2,
+                            .hangs_per_job = 0.1,
+                            .empty_places = true,
+                            .elastic = true,
+                            .hosts = 2,
+                            .drains_per_job = 0.6,
+                            .lost_hosts_per_job = 0.2},
+                           1500, 6);
+  CHECK(totals.owed == 0);
+  CHECK(totals.succeeded > totals.jobs / 2);
+  CHECK(totals.meshes > totals.succeeded);
 }
 
 TEST_CASE("everything at once") {

@@ -138,6 +138,8 @@ void StageActor::receive(const std::string& frame) {
       put(abort);
       break;
     }
+    case wire::Kind::shutdown:
+      return world_.leaves(incarnation_);
     default:
       throw Violation("an actor got a message of kind " +
                       std::to_string(static_cast<int>(header.kind)));

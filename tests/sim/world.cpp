@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "controller/jobs/replan.h"
+#include "tests/controller/sample_model.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
 
@@ -10,49 +12,75 @@ namespace troupe::sim {
 namespace {
 
 constexpr double kHeartbeat = 0.25;  // seconds between a link's heartbeats
-const std::string kToken = "secret";
+
+plan::Plan smaller_plan(const jobs::JobEntry& job, int actors) {
+  return jobs::plan_again(job, test::sample_model(), actors, plan::machine_here("cpu", actors, 4));
+}
 
 }  // namespace
 
 World::World(std::uint64_t seed, Faults faults, int actors)
-    : rng_(seed), faults_(faults), members_(kToken), table_(1000, 1000) {
+    : rng_(seed), faults_(faults), places_(actors), members_(kToken), table_(1000, 1000) {
+  make_rooms();
+}
+
+void World::job_ended(const jobs::JobEntry& job) {
+  const auto tell = [this, id = job.id, state = job.state, what = job.failure.what,
+                     recoveries = job.recoveries.size()](const auto&) {
+    note("job " + std::to_string(id) + " " + wire::to_string(state) + " " + what);
+    recoveries_ += recoveries;
+    if (++ends_[id] > 1) throw Violation("a job ended twice");
+    if (state != wire::JobState::succeeded && what.empty())
+      throw Violation("a job ended without a cause");
+  };
+  if (!journal_) return tell(std::nullopt);
+  journal_->ended(job, tell);
+}
+
+void World::make_rooms() {
+  door_ = std::make_unique<Door>(*this);
+  if (faults_.restarts_per_job > 0) make_journal();
   deployments_ = std::make_unique<cluster::Deployments>(
-      *this, members_,
+      *door_, members_,
       cluster::Deployments::Events{
           .on_ready = [this](const auto& deployment) { runner_->deployment_ready(deployment); },
           .on_failed =
               [this](const auto& deployment, const auto& failure) {
                 runner_->deployment_failed(deployment, failure);
               },
-          .on_free = [this] { post([this] { runner_->start_queued(); }); },
+          .on_free = [this] { door_->post([this] { runner_->start_queued(); }); },
           .on_stuck = [this](cluster::ActorId id) { supervisor_->kill(id, "stuck"); }});
   runner_ = std::make_unique<jobs::JobRunner>(jobs::JobRunner::Tools{
-      .outside = *this,
+      .outside = *door_,
       .members = members_,
       .deployments = *deployments_,
       .table = table_,
-      .options = {.max_jobs_per_deployment = 3, .max_recoveries = 3},
-      .on_progress = [](const auto&, const auto&) {},
-      .on_finished =
+      .options = {.max_jobs_per_deployment = 3, .max_recoveries = faults_.empty_places ? 100 : 3},
+      .on_progress =
+          [this](const jobs::JobEntry& job, const auto&) {
+            if (journal_) journal_->changed(job);
+          },
+      .on_finished = [this](const jobs::JobEntry& job) { job_ended(job); },
+      .on_boundary =
           [this](const jobs::JobEntry& job) {
-            note("job " + std::to_string(job.id) + " " + wire::to_string(job.state) + " " +
-                 job.failure.what);
-            recoveries_ += job.recoveries.size();
-            if (++ends_[job.id] > 1) throw Violation("a job ended twice");
-            if (job.state != wire::JobState::succeeded && job.failure.what.empty())
-              throw Violation("a job ended without a cause");
-          }});
+            if (journal_) journal_->boundary(job);
+          },
+      .plan_again = smaller_plan});
   supervisor_ = std::make_unique<cluster::Supervisor>(cluster::Supervisor::Tools{
-      .outside = *this,
+      .outside = *door_,
       .members = members_,
       .deployments = *deployments_,
       .runner = *runner_,
-      .options = {.start_deadline = 30, .task_deadline = 20},
+      .options = {.start_deadline = 30,
+                  .task_deadline = 20,
+                  .max_respawns = faults_.empty_places ? 0 : -1},
       .note = [this](const std::string& what) { note(what); },
       .on_given_up = [this](const std::string& why) { note("given up: " + why); },
       .starting_up = [] { return false; }});
-  for (int i = 0; i < actors; ++i) {
-    const auto id = members_.add("here", "cpu").id;
+  drainer_ = std::make_unique<cluster::Drainer>(
+      cluster::Drainer::Tools{*door_, members_, *deployments_, *runner_});
+  for (int i = 0; i < places_; ++i) {
+    const auto id = members_.add("host " + std::to_string(i * faults_.hosts / places_), "cpu").id;
     for (;;) {
       try {
         supervisor_->spawn(id);
@@ -141,6 +169,7 @@ void World::end_process(std::uint64_t incarnation, int signal) {
   const bool exit_first = rng_() % 2 == 0;
   const auto lost = [this, peer] { lose(peer, "its socket is closed"); };
   const auto exited = [this, id, incarnation, signal] {
+    if (!supervisor_) return;
     supervisor_->exited(id, incarnation,
                         {.by_signal = true, .number = signal, .core = false, .log = {}});
   };
@@ -235,7 +264,7 @@ void World::lose(control::PeerId peer, const std::string& why) {
   if (peers_.erase(peer) == 0) return;
   note("peer " + std::to_string(peer) + " lost: " + why);
   fail_calls(peer);
-  supervisor_->lost(peer, why);
+  if (supervisor_) supervisor_->lost(peer, why);
 }
 
 void World::from_actor(std::uint64_t incarnation, std::uint64_t correlation, std::string frame) {

@@ -6,17 +6,24 @@
 #include <optional>
 #include <queue>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "controller/cluster/deployments.h"
+#include "controller/cluster/drainer.h"
 #include "controller/cluster/outside.h"
 #include "controller/cluster/supervisor.h"
 #include "controller/jobs/job_runner.h"
+#include "controller/journal/journal.h"
+#include "controller/journal/memory_store.h"
 #include "tests/sim/crossing.h"
+#include "tests/sim/door.h"
 #include "tests/sim/stage_actor.h"
 
 namespace troupe::sim {
+
+inline const std::string kToken = "secret";
 
 /// What may go wrong in a run; probabilities are of a single event.
 struct Faults {
@@ -34,6 +41,12 @@ struct Faults {
   double failed_loads = 0;   // a checkpoint that cannot be read
   double failed_tasks = 0;   // an exception in a task
   double cancels_per_job = 0;
+  double restarts_per_job = 0;    // of the controller, which keeps a journal then
+  bool empty_places = false;      // a place whose process has ended gets no other one
+  bool elastic = false;           // all jobs are
+  int hosts = 1;                  // that the places are on
+  double drains_per_job = 0;      // of a random place, with or without --now
+  double lost_hosts_per_job = 0;  // with their agents
 };
 
 /// A whole cluster in one thread: Supervisor, Deployments, JobRunner and JobTable as they are, with
@@ -51,7 +64,10 @@ class World final : public cluster::Outside {
   std::string trace(std::size_t lines) const;
   const jobs::JobTable& table() const { return table_; }
   std::uint64_t deaths() const { return deaths_; }
+  /// Actors that do work.
+  std::size_t living() const { return members_.living_count(); }
   std::uint64_t recoveries() const { return recoveries_; }
+  std::uint64_t restarts() const { return restarts_; }
   double now() const override { return now_; }
 
   // Outside:
@@ -70,6 +86,8 @@ class World final : public cluster::Outside {
   void kill(cluster::ActorId id) override;
 
   // For the actors:
+  /// Told to leave.
+  void leaves(std::uint64_t incarnation);
   bool chance(double probability);
   /// Seconds, spread widely around `mean`.
   double some(double mean);
@@ -102,6 +120,16 @@ class World final : public cluster::Outside {
     double last_progress = 0;
   };
 
+  void make_rooms();
+  void make_journal();
+  /// A client that has not been told of its job hands it in again after a restart.
+  void hand_in(wire::JobSpec spec, std::uint64_t key);
+  void end_controller();
+  void begin_controller();
+  void go_on(jobs::JobId id);
+  void job_ended(const jobs::JobEntry& job);
+  void drain_one();
+  void lose_host();
   void submit_one();
   void blow();
   void check_quiet();
@@ -133,11 +161,23 @@ class World final : public cluster::Outside {
   std::map<jobs::JobId, int> ends_;  // told to watchers
   int refused_ = 0;
 
+  journal::MemoryStore store_;
+  double write_until_ = 0;
+  std::map<std::uint64_t, wire::JobSpec> asked_;  // by key: handed in, not answered yet
+  std::set<std::uint64_t> accepted_;
+  std::set<jobs::JobId> journaled_ends_;
+  std::uint64_t restarts_ = 0;
+
+  // Of the controller:
+  int places_;
+  std::unique_ptr<Door> door_;
   cluster::Members members_;
   jobs::JobTable table_;
+  std::unique_ptr<journal::Journal> journal_;  // where it may be restarted
   std::unique_ptr<cluster::Deployments> deployments_;
   std::unique_ptr<jobs::JobRunner> runner_;
   std::unique_ptr<cluster::Supervisor> supervisor_;
+  std::unique_ptr<cluster::Drainer> drainer_;
 };
 
 }  // namespace troupe::sim

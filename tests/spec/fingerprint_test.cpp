@@ -4,8 +4,8 @@
 #include <set>
 #include <thread>
 
-#include "tests/client/scratch.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 
 namespace fs = std::filesystem;
 using troupe::spec::fingerprint;

@@ -53,12 +53,12 @@ class PublishedFolder {
   std::string error() const {
     return error_of([&] { spec::read_model_spec(path()); });
   }
-  const std::filesystem::path& path() const { return folder_.path(); }
+  const std::filesystem::path& path() const { return folder_.path; }
 
   std::vector<spec::ExpectedTensor> transformer, text_encoder, vae;
 
  private:
-  TemporaryFolder folder_;
+  Scratch folder_;
 };
 
 const json kErase(json::value_t::discarded);

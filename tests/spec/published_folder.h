@@ -40,7 +40,7 @@ class PublishedJointFolder {
                    : spec::expected_tensors(spec::read_t5_spec(config(component))));
     }
   }
-  const std::filesystem::path& path() const { return folder_.path(); }
+  const std::filesystem::path& path() const { return folder_.path; }
 
  private:
   spec::ConfigReader config(const std::string& component) const {
@@ -55,7 +55,7 @@ class PublishedJointFolder {
                          spec::Dtype::bfloat16);
   }
 
-  TemporaryFolder folder_;
+  Scratch folder_;
 };
 
 inline PublishedJointFolder published_sd3(const PublishedTransformer& transformer) {

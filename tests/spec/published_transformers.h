@@ -79,4 +79,20 @@ inline constexpr PublishedTransformer kPixArtSigmaConfig = {R"(
   "sample_size": 128, "upcast_attention": false, "use_additional_conditions": false})",
                                                             603, 610856096, 0xdb4c22adf17fb25d};
 
+inline constexpr PublishedTransformer kWan13bConfig = {R"(
+  {"_class_name": "WanTransformer3DModel", "_diffusers_version": "0.33.0", "added_kv_proj_dim":
+  null, "attention_head_dim": 128, "cross_attn_norm": true, "eps": 1e-06, "ffn_dim": 8960,
+  "freq_dim": 256, "image_dim": null, "in_channels": 16, "num_attention_heads": 12, "num_layers":
+  30, "out_channels": 16, "patch_size": [1, 2, 2], "qk_norm": "rms_norm_across_heads",
+  "rope_max_seq_len": 1024, "text_dim": 4096})",
+                                                       825, 1418996800, 0xc571469248cc4315};
+
+inline constexpr PublishedTransformer kWan14bConfig = {R"(
+  {"_class_name": "WanTransformer3DModel", "_diffusers_version": "0.33.0", "added_kv_proj_dim":
+  null, "attention_head_dim": 128, "cross_attn_norm": true, "eps": 1e-06, "ffn_dim": 13824,
+  "freq_dim": 256, "image_dim": null, "in_channels": 16, "num_attention_heads": 40, "num_layers":
+  40, "out_channels": 16, "patch_size": [1, 2, 2], "qk_norm": "rms_norm_across_heads",
+  "rope_max_seq_len": 1024, "text_dim": 4096})",
+                                                       1095, 14288491584, 0x268a2a721a18358b};
+
 }  // namespace troupe::testing

@@ -17,8 +17,8 @@ const std::string kTwo =
     R"("a":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}})";
 
 struct File {
-  TemporaryFolder folder;
-  std::filesystem::path path = folder.path() / "x.safetensors";
+  Scratch folder;
+  std::filesystem::path path = folder.path / "x.safetensors";
 
   explicit File(const std::string& bytes) { write_bytes(path, bytes); }
   std::string error() const {
@@ -108,14 +108,14 @@ TEST_CASE("overlaps and doubled names are refused") {
 }
 
 TEST_CASE("shards are read through their index") {
-  TemporaryFolder folder;
+  Scratch folder;
   const auto shard = [&](const std::string& name, const std::string& tensor) {
-    write_sparse_weights(folder.path() / name, {{tensor, {2}}}, spec::Dtype::float16);
+    write_sparse_weights(folder.path / name, {{tensor, {2}}}, spec::Dtype::float16);
   };
   const auto error_with = [&](const std::string& map) {
-    write_bytes(folder.path() / "m.safetensors.index.json", "{\"weight_map\":" + map + "}");
+    write_bytes(folder.path / "m.safetensors.index.json", "{\"weight_map\":" + map + "}");
     constexpr std::string_view kStems[] = {"m"};
-    return error_of([&] { WeightIndex::read_folder(folder.path(), kStems); });
+    return error_of([&] { WeightIndex::read_folder(folder.path, kStems); });
   };
   shard("1.safetensors", "a");
   shard("2.safetensors", "b");
@@ -137,19 +137,18 @@ TEST_CASE("shards are read through their index") {
 }
 
 TEST_CASE("a folder without readable weights says what was looked for") {
-  TemporaryFolder folder;
+  Scratch folder;
   constexpr std::string_view kStems[] = {"diffusion_pytorch_model", "model"};
-  CHECK(contains(error_of([&] { WeightIndex::read_folder(folder.path(), kStems); }),
+  CHECK(contains(error_of([&] { WeightIndex::read_folder(folder.path, kStems); }),
                  "looked for diffusion_pytorch_model.safetensors, model.safetensors"));
-  write_sparse_weights(folder.path() / "model.fp16.safetensors", {{"a", {2}}},
-                       spec::Dtype::float16);
-  CHECK(WeightIndex::read_folder(folder.path(), kStems).contains("a"));
+  write_sparse_weights(folder.path / "model.fp16.safetensors", {{"a", {2}}}, spec::Dtype::float16);
+  CHECK(WeightIndex::read_folder(folder.path, kStems).contains("a"));
 }
 
 TEST_CASE("mutated headers give an index that stays within the file, or one-line errors") {
   const std::string good = with_prefix(kTwo) + std::string(32, '\0');
-  TemporaryFolder folder;
-  const auto path = folder.path() / "x.safetensors";
+  Scratch folder;
+  const auto path = folder.path / "x.safetensors";
   std::mt19937 random(20260101);
   const auto pick = [&random](std::size_t below) { return random() % below; };
   constexpr std::array<const char*, 8> kPieces = {

@@ -6,6 +6,7 @@
 #include "transport/wire/client_messages.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
+#include "transport/wire/host_messages.h"
 #include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
 #include "transport/wire/user_messages.h"
@@ -33,6 +34,7 @@ using EveryMessage = MessageList<
     RenderLatents, Rendered, ControlJob, InjectFault, GetDocument, Document, GetLogs, LogLines,
     ReadClock, ClockReading, Hello, Welcome, Refuse, Heartbeat, Goodbye, Failure, Ping, Pong,
     SpawnActor, ActorAddress, FindActor, KillActor, ListActors, ActorList, ListClasses, ClassList,
-    WatchActor, ActorDied, CreateActor, ActorCreated, ActorCalls, CallResults, ReleaseValues>;
+    WatchActor, ActorDied, CreateActor, ActorCreated, ActorCalls, CallResults, ReleaseValues,
+    StartProcess, ProcessStarted, SignalProcess, ProcessWrote, ProcessEnded, DrainPlaces>;
 
 }  // namespace troupe::wire

@@ -15,6 +15,7 @@
 #include "transport/wire/blob_messages.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/envelope.h"
+#include "transport/wire/host_messages.h"
 #include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
 #include "transport/wire/user_messages.h"
@@ -117,8 +118,8 @@ std::uint64_t hash(const std::string& text) {
 }
 
 /// The layout of all messages in the protocol version that stands in envelope.h.
-constexpr std::uint16_t kRecordedVersion = 3;
-constexpr std::uint64_t kRecordedLayout = 0x7ef783ce63bf0e56;
+constexpr std::uint16_t kRecordedVersion = 4;
+constexpr std::uint64_t kRecordedLayout = 0x9a752406c47e4262;
 
 }  // namespace
 
@@ -133,7 +134,8 @@ TEST_CASE("messages have the layout that their protocol version stands for") {
               LatentRows, RenderLatents, Rendered, ControlJob, InjectFault, GetDocument, Document,
               GetLogs, LogLines, ReadClock, ClockReading, SpawnActor, ActorAddress, FindActor,
               KillActor, ListActors, ActorList, ListClasses, ClassList, WatchActor, ActorDied,
-              CreateActor, ActorCreated, ActorCalls, CallResults, ReleaseValues>();
+              CreateActor, ActorCreated, ActorCalls, CallResults, ReleaseValues, StartProcess,
+              ProcessStarted, SignalProcess, ProcessWrote, ProcessEnded, DrainPlaces>();
   std::array<char, 32> number{};
   std::snprintf(number.data(), number.size(), "0x%016llx",
                 static_cast<unsigned long long>(hash(now)));

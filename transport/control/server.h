@@ -1,6 +1,8 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "transport/control/types.h"
@@ -12,8 +14,9 @@ class Guard;
 struct ServerOptions {
   std::string endpoint;  // ipc:///folder/name or tcp://127.0.0.1:PORT, port 0 = any
   std::uint64_t id = 1;  // sender id in its envelopes; peers are numbered from the next one on
-  std::uint64_t incarnation = 0;    // 0 = random
-  std::string software = "troupe";  // told to peers
+  std::uint64_t incarnation = 0;                  // 0 = random
+  std::string software = "troupe";                // told to peers
+  std::map<std::string, std::string> attributes;  // told to peers
   Milliseconds heartbeat_interval{250};
   Milliseconds heartbeat_timeout{5000};  // silence after which a peer is lost
   std::size_t max_peers = 4096;

@@ -175,6 +175,7 @@ void Server::Impl::greet(std::string_view routing, const wire::Header& header,
   welcome.heartbeat_interval_ms = static_cast<std::uint32_t>(options.heartbeat_interval.count());
   welcome.heartbeat_timeout_ms = static_cast<std::uint32_t>(options.heartbeat_timeout.count());
   welcome.software = options.software;
+  welcome.attributes = options.attributes;
   if (send_frame(id, wire::encode_frame({}, welcome)) && fresh && on_ready) on_ready(id);
 }
 

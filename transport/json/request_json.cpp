@@ -2,16 +2,21 @@
 
 namespace troupe::wire {
 
-nlohmann::json request_json(const ImageRequest& request) {
+nlohmann::json request_json(const ImageRequest& request, int skipped_steps) {
+  nlohmann::json loras = nlohmann::json::array();
+  for (const auto& lora : request.loras)
+    loras.push_back({{"file", lora.path}, {"scale", lora.scale}});
   return {{"negative_prompt", request.negative_prompt},
           {"height", request.output_height},
           {"width", request.output_width},
+          {"frames", request.num_frames},
           {"resolution_binning", request.resolution_binning},
           {"computed_height", request.height},
           {"computed_width", request.width},
           {"clean_caption", request.clean_caption},
           {"vae_tiling", request.vae_tiling},
-          {"steps", request.steps},
+          {"steps", request.steps + skipped_steps},
+          {"skipped_steps", skipped_steps},
           {"guidance_scale", request.guidance_scale},
           {"seed", request.seed},
           {"sampler", request.sampler},
@@ -20,10 +25,18 @@ nlohmann::json request_json(const ImageRequest& request) {
           {"warmup_steps", request.warmup_steps},
           {"refill_steps", request.refill_steps},
           {"kv", request.kv},
+          {"step_cache", request.step_cache},
+          {"step_cache_threshold", request.step_cache_threshold},
+          {"group_norm", request.group_norm},
+          {"exchange", request.exchange},
           {"dtype", request.dtype},
           {"noise_dtype", request.noise_dtype},
           {"max_sequence_length", request.max_sequence_length},
-          {"init_latents", request.init_latents_blob != 0}};
+          {"init_latents", request.init_latents_blob != 0},
+          {"init_image", request.init_image_bytes != 0},
+          {"strength", request.strength},
+          {"guidance_rescale", request.guidance_rescale},
+          {"loras", loras}};
 }
 
 std::string json_text(const nlohmann::json& document) {

@@ -10,6 +10,18 @@
 
 namespace troupe::wire {
 
+/// A LoRA, and the state of its file when the job was planned (models/spec/fingerprint.h).
+struct LoraFile {
+  Lora lora;
+  std::uint64_t fingerprint = 0;  // 0 = not to be checked
+
+  bool operator==(const LoraFile&) const = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(lora, fingerprint);
+  }
+};
+
 /// controller → actor: keep this part of the model. Answered by StageLoaded or Failure.
 struct LoadStage {
   static constexpr Kind kKind = Kind::load_stage;
@@ -23,11 +35,12 @@ struct LoadStage {
   bool projects = false;
   std::int32_t tp_rank = 0;  // which shard of the blocks' heads and feed-forward columns
   std::int32_t tp_degree = 1;
+  std::vector<LoraFile> loras;  // added to the weights in this order
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(deployment, model, fingerprint, dtype, first_block, last_block, embeds, projects, tp_rank,
-       tp_degree);
+       tp_degree, loras);
   }
 };
 
@@ -46,12 +59,13 @@ struct StageLoaded {
 struct GroupSpec {
   std::uint32_t id = 0;   // names the group in tasks; unique in the deployment
   std::string name;       // for people and errors: "edge 0→1", "cfg 1,3", "caption 0,1,2,3"
+  std::string backend;    // shm | tcp | nccl
   std::int32_t rank = 0;  // the receiver's rank in it
   std::vector<std::string> addresses;  // tensor-plane address of each member, in rank order
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(id, name, rank, addresses);
+    ar(id, name, backend, rank, addresses);
   }
 };
 
@@ -61,13 +75,12 @@ struct ConnectGroups {
   static constexpr Kind kKind = Kind::connect_groups;
   std::uint64_t deployment = 0;
   std::uint64_t epoch = 0;
-  std::string backend;  // shm | tcp | nccl
   std::vector<GroupSpec> groups;
   std::uint32_t deadline_ms = 10000;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(deployment, epoch, backend, groups, deadline_ms);
+    ar(deployment, epoch, groups, deadline_ms);
   }
 };
 
@@ -174,18 +187,20 @@ struct BeginJob {
   JobGroups groups;
   std::int32_t caption_rank = 0;
   std::int32_t caption_root = 0;  // who encodes the text, rank in that group
+  std::int32_t image_root = 0;    // who encodes the picture to start from, likewise
   std::int32_t row_rank = -1;     // in the rows group, the decoders first; -1 = not a member
   std::int32_t row_decoders = 1;  // how many of that group's first ranks decode
   std::vector<std::int32_t> row_holders;  // ranks in the rows group, by sp rank
   AxisPlace vae;                          // this decoder's place; degree 0 = it decodes nothing
   std::int32_t first_step = 0;            // > 0: the job is taken up again here, from these pieces
   std::vector<BoundaryPiece> boundary;
+  std::int32_t skipped_steps = 0;  // of the sampler, before step 0: strength leaves them out
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
-       micro_steps, batch_parts, groups, caption_rank, caption_root, row_rank, row_decoders,
-       row_holders, vae, first_step, boundary);
+       micro_steps, batch_parts, groups, caption_rank, caption_root, image_root, row_rank,
+       row_decoders, row_holders, vae, first_step, boundary, skipped_steps);
   }
 };
 
@@ -290,6 +305,11 @@ struct ActorJobStats {
   std::uint64_t tensor_bytes_sent = 0;
   std::uint64_t tensor_bytes_received = 0;
   std::map<std::uint32_t, std::uint64_t> sent_by_group;  // tensor bytes, by the group's id
+  std::map<std::string, std::uint64_t> sent_by_layer;    // by kind of layer, of a U-Net's patches
+  /// Of one rank for all that decide together, so that ranks add up: what a step cache was asked
+  /// about, and left out, by step (actors/network.h).
+  std::uint64_t cache_calls = 0;
+  std::vector<std::uint32_t> cache_skips;
   std::uint64_t control_bytes_sent = 0;
   std::uint64_t control_bytes_received = 0;
   std::uint64_t weight_bytes = 0;
@@ -299,8 +319,9 @@ struct ActorJobStats {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(busy_seconds, peer_wait_seconds, controller_wait_seconds, text_seconds, denoise_seconds,
-       decode_seconds, tensor_bytes_sent, tensor_bytes_received, sent_by_group, control_bytes_sent,
-       control_bytes_received, weight_bytes, kv_bytes, peak_memory_bytes);
+       decode_seconds, tensor_bytes_sent, tensor_bytes_received, sent_by_group, sent_by_layer,
+       cache_calls, cache_skips, control_bytes_sent, control_bytes_received, weight_bytes, kv_bytes,
+       peak_memory_bytes);
   }
 };
 

@@ -21,15 +21,18 @@ constexpr bool is_valid(JobState state) {
 }
 const char* to_string(JobState state);
 
-/// client → controller. Answered by JobAccepted or Failure; JobProgress and JobFinished follow.
+/// client → controller. Answered by JobAccepted or Failure; JobProgress and JobFinished follow. A
+/// client that did not get the answer may send the same again, under the same key: it is told of
+/// the same job.
 struct SubmitJob {
   static constexpr Kind kKind = Kind::submit_job;
   JobSpec job;
   bool detached = false;  // goes on when the client is gone
+  std::uint64_t key = 0;  // random, made by the client; 0 = none
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, detached);
+    ar(job, detached, key);
   }
 };
 
@@ -115,10 +118,11 @@ struct JobRow {
   std::string cause;   // of a failure
   std::int32_t priority = 0;
   std::string share = {};  // as the client named it
+  bool paused = false;     // none of its tasks is issued
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share);
+    ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share, paused);
   }
 };
 

@@ -5,6 +5,19 @@
 
 namespace troupe::wire {
 
+/// An adapter: weights of low rank that are added to a model's own. The file lies where every
+/// actor's host sees it.
+struct Lora {
+  std::string path;  // safetensors, in diffusers' or kohya's naming
+  double scale = 1;
+
+  bool operator==(const Lora&) const = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(path, scale);
+  }
+};
+
 /// Everything that decides which picture comes out; degrees are not in here (design §4).
 struct ImageRequest {
   std::vector<std::string> prompts;  // one or more; prompts × images_per_prompt are split over dp
@@ -12,6 +25,7 @@ struct ImageRequest {
   std::int32_t images_per_prompt = 1;
   std::int32_t height = 0;  // pixels; 0 = the model's native size
   std::int32_t width = 0;
+  std::int32_t num_frames = 0;  // of a video, 4k + 1; 0 = the model's own number; pictures: 1
   std::int32_t steps = 20;
   double guidance_scale = 4.5;  // > 1 turns classifier-free guidance on, as in diffusers
   std::uint64_t seed = 0;
@@ -34,6 +48,18 @@ struct ImageRequest {
   std::uint64_t init_latents_blob =
       0;  // 0 = noise from the seed; else a blob of float32, the whole batch
   std::uint64_t init_latents_bytes = 0;
+  std::uint64_t init_image_blob = 0;  // 0 = from noise; else a PNG to start from
+  std::uint64_t init_image_bytes = 0;
+  double strength = 0.8;  // with an image: the part of the steps that are done, 0 to 1
+  double guidance_rescale =
+      0;  // 0 to 1: guided noise is brought to the deviation of the text's own
+  std::vector<Lora> loras = {};
+  std::string step_cache = "";  // "" | first-block | teacache: steps that change little are skipped
+  double step_cache_threshold =
+      0;  // relative change below which a step is skipped; 0 = the cache's
+  std::string group_norm =
+      "corrected";  // U-Net, distrifusion: corrected | stale | synchronous | separate
+  std::string exchange = "stale";  // U-Net, distrifusion: stale | none | all
   std::int32_t progress_interval =
       0;  // every how many steps a latents/preview comes with the progress; 0 = never
   std::string progress_content;  // "" | latents | preview
@@ -45,11 +71,12 @@ struct ImageRequest {
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(prompts, negative_prompt, images_per_prompt, height, width, steps, guidance_scale, seed,
-       sampler, method, num_pipeline_patch, warmup_steps, refill_steps, kv, dtype, noise_dtype,
-       max_sequence_length, resolution_binning, clean_caption, vae_tiling, want_latents,
-       init_latents_blob, init_latents_bytes, progress_interval, progress_content, output_height,
-       output_width);
+    ar(prompts, negative_prompt, images_per_prompt, height, width, num_frames, steps,
+       guidance_scale, seed, sampler, method, num_pipeline_patch, warmup_steps, refill_steps, kv,
+       dtype, noise_dtype, max_sequence_length, resolution_binning, clean_caption, vae_tiling,
+       want_latents, init_latents_blob, init_latents_bytes, init_image_blob, init_image_bytes,
+       strength, guidance_rescale, loras, step_cache, step_cache_threshold, group_norm, exchange,
+       progress_interval, progress_content, output_height, output_width);
   }
 };
 
@@ -79,11 +106,12 @@ struct JobSpec {
   ImageRequest request;
   Parallelism parallelism;
   std::int32_t priority = 0;  // higher goes first, -100 to 100
-  std::string share;  // whom it counts for when shares are made fair; "" = the client itself
+  std::string share;     // whom it counts for when shares are made fair; "" = the client itself
+  bool elastic = false;  // after a loss that is not made good, go on with fewer actors
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(model, request, parallelism, priority, share);
+    ar(model, request, parallelism, priority, share, elastic);
   }
 };
 

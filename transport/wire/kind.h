@@ -81,6 +81,13 @@ enum class Kind : std::uint16_t {
   log_lines = 97,
   read_clock = 98,
   clock_reading = 99,
+  // Controller and node agents of other hosts: 100-109 (host_messages.h)
+  start_process = 100,
+  process_started = 101,
+  signal_process = 102,
+  process_wrote = 103,
+  process_ended = 104,
+  drain_places = 105,
 };
 
 }  // namespace troupe::wire

@@ -30,10 +30,11 @@ struct Welcome {
   std::uint32_t heartbeat_interval_ms = 0;
   std::uint32_t heartbeat_timeout_ms = 0;
   std::string software;
+  std::map<std::string, std::string> attributes;  // "journal": the id of the server's, if any
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(peer, heartbeat_interval_ms, heartbeat_timeout_ms, software);
+    ar(peer, heartbeat_interval_ms, heartbeat_timeout_ms, software, attributes);
   }
 };
 

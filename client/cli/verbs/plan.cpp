@@ -10,6 +10,7 @@
 #include "client/cli/verb.h"
 #include "client/convert.h"
 #include "controller/plan/explain.h"
+#include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
@@ -59,7 +60,10 @@ class PlanVerb : public Verb {
     if (job.parallelism.automatic && actors_ == 0 && simulate_.empty())
       throw UsageError("--parallel auto needs --actors here, or --simulate");
     try {
-      print(spec::read_model_spec(job.model), job, explained);
+      const auto model = spec::read_model_spec(job.model);
+      for (const auto& lora : job.request.loras)
+        spec::read_lora_spec(lora.path, model);
+      print(model, job, explained);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const UsageError&) {

@@ -7,8 +7,10 @@
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
+#include "client/init_image.h"
 #include "controller/cluster/cluster.h"
 #include "controller/plan/planner.h"
+#include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
@@ -22,6 +24,7 @@ class RunVerb : public Verb {
       : Verb(parent, "run", "Make pictures with a cluster of its own, started for it") {
     add_request_options(*app_, request_);
     add_degree_options(*app_, request_);
+    add_elastic_option(*app_, request_);
     app_->add_option("--device", options_.device, "What actors compute on: cpu or cuda")
         ->check(quiet(CLI::IsMember({"cpu", "cuda"})))
         ->type_name("NAME")
@@ -70,9 +73,12 @@ class RunVerb : public Verb {
   void check_plan(Submission& submission) {
     if (const auto error = client::check_init_latents(submission.request))
       throw CommandError(*error);
+    if (const auto error = client::check_init_image(submission.request)) throw CommandError(*error);
     const wire::JobSpec job = client::to_wire(submission);
     try {
       const auto model = spec::read_model_spec(job.model);
+      for (const auto& lora : job.request.loras)
+        spec::read_lora_spec(lora.path, model);
       if (!job.parallelism.automatic) {
         plan::make_plan(model, job.request, job.parallelism);
         return;

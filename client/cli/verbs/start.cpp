@@ -47,6 +47,11 @@ class StartVerb : public Verb {
     app_->add_option("--keep-logs", options_.log_folder,
                      "Keep the actors' log files in this folder")
         ->type_name("DIR");
+    app_->add_option("--journal", options_.journal,
+                     "Keep the jobs in this folder, so that a controller started with it again "
+                     "knows them and goes on with them (docs/reliability.md)")
+        ->envname("TROUPE_JOURNAL")
+        ->type_name("DIR");
     app_->add_option("--metrics-port", options_.metrics_port,
                      "Answer GET /metrics (Prometheus) on this port of 127.0.0.1; 0 = any free one")
         ->check(quiet(CLI::Range(0, 65535)))
@@ -56,6 +61,15 @@ class StartVerb : public Verb {
         ->check(quiet(CLI::Range(0, 1000)))
         ->type_name("N")
         ->capture_default_str();
+    app_->add_option("--respawns", options_.max_respawns,
+                     "New processes for a place whose actor ended; -1 = as many as it takes")
+        ->check(quiet(CLI::Range(-1, 1 << 30)))
+        ->type_name("N")
+        ->capture_default_str();
+    app_->add_option("--tensor-host", options_.tensor_host,
+                     "Address on which actors take tensors of other hosts' actors, a number "
+                     "(default: that of --listen, else 127.0.0.1)")
+        ->type_name("ADDRESS");
     app_->add_option("--jobs-together", options_.max_jobs_together,
                      "Jobs that share the actors of one deployment at a time")
         ->check(quiet(CLI::Range(1, 64)))
@@ -114,6 +128,7 @@ class StartVerb : public Verb {
     for (auto& plugin : options_.plugins)
       absolute(plugin);
     absolute(options_.log_folder);
+    absolute(options_.journal);
     absolute(log_);
     absolute(options_.keys);
     settle_security();

@@ -16,6 +16,7 @@ class SubmitVerb : public Verb {
     add_connect_option(*app_, target_);
     add_request_options(*app_, request_);
     add_degree_options(*app_, request_);
+    add_elastic_option(*app_, request_);
     add_queue_options(*app_, request_);
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);

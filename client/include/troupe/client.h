@@ -27,6 +27,13 @@ struct Latents {
   std::vector<float> data;
 };
 
+/// Weights of low rank that are added to a model's own, times `scale`. The file (safetensors, in
+/// diffusers' or kohya's naming) lies where the cluster sees it.
+struct Lora {
+  std::string path;
+  double scale = 1;
+};
+
 /// Which pictures. Field for field what decides them; the degrees below never do.
 struct ImageRequest {
   std::vector<std::string> prompts;
@@ -34,6 +41,7 @@ struct ImageRequest {
   int images_per_prompt = 1;
   int height = 0;  // pixels; 0 = the model's native size
   int width = 0;
+  int num_frames = 0;  // of a video: 4k + 1; 0 = the model's own number; pictures have 1
   int steps = 20;
   double guidance_scale = 4.5;
   std::uint64_t seed = 0;
@@ -42,10 +50,15 @@ struct ImageRequest {
   int num_pipeline_patch = 1;    // patches of pipefusion and distrifusion
   int warmup_steps = 1;          // theirs: synchronous steps at the start
   std::string kv = "stale";      // stale | predict: how K,V that are not fresh are used
+  std::string group_norm =
+      "corrected";  // U-Net, distrifusion: corrected | stale | synchronous | separate
+  std::string exchange = "stale";  // U-Net, distrifusion: stale | none | all
   /// Theirs: steps after the warm-up that are computed whole, from an empty K,V store. The report
   /// names them where a job went on after a loss; with them the picture can be made again.
   std::vector<int> refill_steps = {};
-  std::string dtype = "float32";  // float32 | bfloat16 | float16
+  std::string step_cache;  // "" | first-block | teacache: steps that change little are skipped
+  double step_cache_threshold = 0;  // relative change up to which they do; 0 = the cache's own
+  std::string dtype = "float32";    // float32 | bfloat16 | float16
   std::string noise_dtype = "float32";
   int max_sequence_length = 0;      // text tokens; 0: as many as the model is used to
   bool resolution_binning = false;  // compute at a size of training, then resize
@@ -54,6 +67,10 @@ struct ImageRequest {
   bool want_latents = false;
   std::optional<Latents>
       init_latents;              // replaces the seed's noise: unit variance, before sampler scaling
+  std::string init_image;        // bytes of a PNG to start from; "" = noise alone
+  double strength = 0.8;         // with it: the part of the steps that are done, above 0, up to 1
+  double guidance_rescale = 0;   // 0 to 1: guided predictions get the deviation of the text's own
+  std::vector<Lora> loras = {};  // added up, in this order
   int progress_interval = 0;     // every how many steps progress carries latents or a preview
   std::string progress_content;  // "" | latents | preview
 };
@@ -80,6 +97,9 @@ struct Submission {
   bool detached = false;   // goes on when this client is gone
   int priority = 0;        // higher goes first, -100 to 100
   std::string share = {};  // whom it counts for when shares are made fair; "" = this client
+  /// After a loss that is not made good, go on with fewer actors: the picture stays the same, as
+  /// ever.
+  bool elastic = false;
 };
 
 struct Progress {
@@ -106,7 +126,7 @@ struct JobResult {
 
 struct JobInfo {
   std::uint64_t id = 0;
-  std::string state;  // queued | loading | running | succeeded | failed | cancelled
+  std::string state;  // queued | loading | running | paused | succeeded | failed | cancelled
   std::string prompt;
   int pictures = 0;
   int step = 0;
@@ -146,7 +166,9 @@ struct ClusterInfo {
 class Actors;
 
 /// A connection to a cluster. Thread-safe; callbacks come on the client's own thread and must not
-/// block it.
+/// block it. Where the controller keeps a journal and is lost, `submit` and `wait` look for it for
+/// 60 s and go on with the one that is started again, as if nothing had been; progress says so,
+/// then from inside `wait`.
 class Client {
  public:
   /// Connects to the controller at `endpoint` (ipc://… or tcp://…). Errors: bad_request (no such
@@ -174,6 +196,10 @@ class Client {
                          OnProgress on_progress = nullptr);
   /// Cancels a job; it ends at the next micro-step.
   Result<std::string> cancel(std::uint64_t job);
+  /// Empties places: hosts by name, actors by number. They get no new jobs, and their actors leave
+  /// when they have none; with `now`, jobs that can go on elsewhere do so at once. Errors:
+  /// not_found.
+  Result<std::string> drain(const std::vector<std::string>& places, bool now = false);
   Result<std::vector<JobInfo>> jobs();
   Result<ClusterInfo> status();
   /// The cluster's actors of users' classes (troupe/actor.h), for as long as this client lives.

@@ -3,6 +3,8 @@
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_config.h"
 #include "tests/fuzz/targets/all.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 #include <algorithm>
 
@@ -29,7 +31,7 @@ struct Places {
   }
 
   void copy(const fs::path& model) {
-    const fs::path folder = scratch.path() / model.filename();
+    const fs::path folder = scratch.path / model.filename();
     std::vector<fs::path> files;
     for (const auto& entry : fs::recursive_directory_iterator(model)) {
       if (entry.is_regular_file()) files.push_back(entry.path());
@@ -44,11 +46,11 @@ struct Places {
         continue;
       }
       fs::copy_file(from, to);
-      places.push_back({folder, to, slurp(from)});
+      places.push_back({folder, to, testing::read_all(from)});
     }
   }
 
-  Scratch scratch;
+  testing::Scratch scratch;
   std::vector<Place> places;
 };
 

@@ -1,7 +1,10 @@
 // What the command reads from files: pictures' text, latents, keys; and endpoints as typed.
 #include "client/cli/latents_file.h"
+#include "models/image/frames.h"
 #include "models/image/png_text.h"
 #include "tests/fuzz/targets/all.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/keys.h"
 
@@ -11,13 +14,23 @@ void run_png(std::string_view bytes) {
   refusable([&] { models::read_png_size(bytes); });
   refusable([&] { models::read_png_text(bytes); });
   refusable([&] {
+    const auto frames = models::split_frames(bytes);
+    for (const auto& frame : frames)
+      models::read_png_size(frame);
+    if (frames.size() > 1) models::split_frames(models::join_frames(frames, {}, 16));
+  });
+  refusable([&] {
+    const std::string slow = models::at_speed(bytes, 8);
+    require(models::at_speed(slow, 8) == slow, "the same speed changes nothing");
+  });
+  refusable([&] {
     const models::PngText more{{"parameters", "{\"a\": 1}"}, {"other", "\xc3\xa4"}};
     const std::string with = models::add_png_text(bytes, more);
     const auto texts = models::read_png_text(with);
     require(texts.size() >= 2, "what was added is read");
   });
   // As the writer's own input: a keyword and a text.
-  static const std::string picture = slurp(fixtures() / "expected" / "demo_small.png");
+  static const std::string picture = testing::read_all(fixtures() / "expected" / "demo_small.png");
   const std::size_t cut = std::min<std::size_t>(bytes.size(), bytes.empty() ? 0 : bytes[0] & 31);
   refusable([&] {
     const models::PngText own{{std::string(bytes.substr(0, cut)), std::string(bytes.substr(cut))}};
@@ -27,16 +40,19 @@ void run_png(std::string_view bytes) {
 }
 
 std::vector<std::string> seeds_png() {
-  const std::string picture = slurp(fixtures() / "expected" / "demo_small.png").substr(0, 3000);
+  const std::string picture =
+      testing::read_all(fixtures() / "expected" / "demo_small.png").substr(0, 3000);
   const std::string begin("\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\1\0\0\0\1\x08\2\0\0\0\x90wS\xde",
                           33);
   const std::string end("\0\0\0\0IEND\xae\x42\x60\x82", 12);
   const std::string plain = begin + end;
-  return {picture, plain, models::add_png_text(plain, {{"k", "text"}, {"u", "\xc3\xa4"}})};
+  const std::string still = begin + std::string("\0\0\0\1IDATx", 9) + "\1\2\3\4" + end;
+  return {picture, plain, models::join_frames({still, still, still}, {{"k", "text"}}, 16),
+          models::add_png_text(plain, {{"k", "text"}, {"u", "\xc3\xa4"}})};
 }
 
 void run_latents(std::string_view bytes) {
-  static const Scratch scratch;
+  static const testing::Scratch scratch;
   const auto file = scratch.file("l.safetensors", bytes);
   refusable([&] {
     const Latents latents = cli::read_latents(file.string());

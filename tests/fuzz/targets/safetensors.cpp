@@ -1,5 +1,6 @@
 #include "models/spec/weight_index.h"
 #include "tests/fuzz/targets/all.h"
+#include "tests/support/scratch.h"
 
 namespace troupe::fuzz {
 namespace {
@@ -27,7 +28,7 @@ void check(const spec::WeightIndex& index) {
 }  // namespace
 
 void run_safetensors(std::string_view bytes) {
-  static const Scratch scratch;
+  static const testing::Scratch scratch;
   const auto file = scratch.file("x.safetensors", bytes);
   refusable([&] { check(spec::WeightIndex::read_file(file)); });
 }
@@ -43,7 +44,7 @@ std::vector<std::string> seeds_safetensors() {
 }
 
 void run_shard_index(std::string_view bytes) {
-  static const Scratch scratch;
+  static const testing::Scratch scratch;
   static const bool made = [] {
     scratch.file("part-1.safetensors",
                  file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));

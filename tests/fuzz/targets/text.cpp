@@ -5,6 +5,7 @@
 #include "models/text/tokenizer.h"
 #include "models/text/tokenizer_json.h"
 #include "tests/fuzz/targets/all.h"
+#include "tests/support/scratch.h"
 
 namespace troupe::fuzz {
 namespace {
@@ -35,7 +36,7 @@ const char* const kSmall =
 }  // namespace
 
 void run_tokenizer_json(std::string_view bytes) {
-  static const Scratch scratch;
+  static const testing::Scratch scratch;
   const auto file = scratch.file("tokenizer.json", bytes);
   refusable([&] {
     const auto read = models::read_tokenizer_json(file);
@@ -49,7 +50,7 @@ std::vector<std::string> seeds_tokenizer_json() {
 }
 
 void run_spiece(std::string_view bytes) {
-  static const Scratch scratch;
+  static const testing::Scratch scratch;
   const auto file = scratch.file("spiece.model", bytes);
   refusable([&] { use(*models::load_sentencepiece(file)); });
 }

@@ -36,7 +36,7 @@ std::vector<std::string> seeds_wire() {
   tasks.commands.resize(5);
   seeds.push_back(wire::encode(tasks));
   wire::ConnectGroups groups;
-  groups.groups.push_back({1, "edge 0-1", 0, {"shm:@a", "shm:@b"}});
+  groups.groups.push_back({1, "edge 0-1", "shm", 0, {"shm:@a", "shm:@b"}});
   seeds.push_back(wire::encode(groups));
   wire::Hello hello{"actor", "actor 3", "host", 42, "troupe", {{"device", "cpu"}}};
   seeds.push_back(wire::encode_frame({}, hello));

@@ -7,17 +7,12 @@
 #include <stdexcept>
 
 #include "tests/process/support/models.h"
+#include "tests/support/text.h"
 
 namespace troupe::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string read_all(const fs::path& file) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(file, std::ios::binary).rdbuf();
-  return bytes.str();
-}
 
 void write_all(const fs::path& file, const std::string& bytes) {
   std::ofstream out(file, std::ios::binary | std::ios::trunc);

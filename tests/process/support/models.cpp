@@ -16,8 +16,10 @@ const std::string& SchedulerVariants::with_scheduler(const std::string& name,
   if (!folder.empty()) return folder;
   folder = scratch_ / (name + "-" + std::to_string(folders_.size()));
   fs::create_directories(fs::path(folder) / "scheduler");
-  for (const char* part : {"tokenizer", "text_encoder", "transformer", "vae"}) {
-    fs::create_directory_symlink(fs::path(checkpoint(name)) / part, fs::path(folder) / part);
+  for (const auto& part : fs::directory_iterator(checkpoint(name))) {
+    const auto own = part.path().filename();
+    if (part.is_directory() && own != "scheduler")
+      fs::create_directory_symlink(part.path(), fs::path(folder) / own);
   }
   auto index =
       nlohmann::json::parse(std::ifstream(fs::path(checkpoint(name)) / "model_index.json"));

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tests/client/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace troupe::testing {
 

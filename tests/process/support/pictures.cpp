@@ -1,5 +1,7 @@
 #include "tests/process/support/pictures.h"
 
+#include "tests/support/text.h"
+
 #include <png.h>
 
 #include <algorithm>
@@ -42,9 +44,7 @@ Bytes decode_png(const std::string& png) {
 }
 
 Bytes read_png(const std::filesystem::path& file) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(file, std::ios::binary).rdbuf();
-  return decode_png(bytes.str());
+  return decode_png(read_all(file));
 }
 
 Bytes picture_of(const Bytes& batch, std::int64_t index) {

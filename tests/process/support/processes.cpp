@@ -1,5 +1,7 @@
 #include "tests/process/support/processes.h"
 
+#include "tests/support/text.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -44,12 +46,6 @@ ProcessFacts facts_of(pid_t pid) {
 
 bool lives(const ProcessFacts& facts) {
   return facts.state != 'Z' && facts.state != 'X';
-}
-
-std::string slurp(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
 }
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
@@ -147,11 +143,11 @@ int Command::wait(std::chrono::milliseconds deadline) {
 }
 
 std::string Command::out() const {
-  return slurp(name_ + ".out");
+  return read_all(name_ + ".out");
 }
 
 std::string Command::err() const {
-  return slurp(name_ + ".err");
+  return read_all(name_ + ".err");
 }
 
 }  // namespace troupe::testing

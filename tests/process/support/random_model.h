@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "tests/client/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace troupe::testing {
 

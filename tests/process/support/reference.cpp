@@ -30,7 +30,7 @@ std::string Reference::model_of(const nlohmann::json& of) {
   if (!of.contains("scheduler")) return checkpoint(name);
   const auto& config = of.at("config");
   const bool own = of.at("scheduler") == "DPMSolverMultistepScheduler" && config.size() == 2 &&
-                   config.at("solver_order") == 2;
+                   config.value("solver_order", 0) == 2;
   if (own) return checkpoint(name);
   auto whole = manifest_.at("beta");
   whole.update(config);
@@ -45,6 +45,7 @@ Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) 
   request.images_per_prompt = of.at("n");
   request.height = of.at("height");
   request.width = of.at("width");
+  request.num_frames = of.value("num_frames", 0);
   request.steps = of.at("steps");
   request.guidance_scale = of.at("guidance");
   request.seed = of.at("seed");
@@ -55,6 +56,8 @@ Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) 
     request.num_pipeline_patch = of.at("patches");
     request.warmup_steps = of.at("warmup");
     request.kv = of.at("kv");
+    request.group_norm = of.value("group_norm", request.group_norm);
+    request.exchange = of.value("exchange", request.exchange);
   }
   out.parallelism = degrees;
   out.model = model_of(of);

@@ -1,0 +1,263 @@
+#include "actors/dit_network.h"
+
+#include <ATen/ATen.h>
+
+#include <stdexcept>
+
+#include "actors/live_attention.h"
+#include "actors/parallel/group_sum.h"
+#include "models/spec/step_cache.h"
+
+namespace troupe::actors {
+
+DitNetwork::DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
+                       const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
+                       const std::function<void()>& tick)
+    : spec_(spec), device_(device) {
+  const models::StagePart part{.blocks = {load.first_block, load.last_block},
+                               .embeds = load.embeds,
+                               .projects = load.projects,
+                               .shard = {load.tp_rank, load.tp_degree}};
+  transformer_ = models::load_transformer(spec, part, dtype, device, tick, &loras);
+}
+
+std::unique_ptr<JobNetwork> DitNetwork::begin(const NetworkJob& job) const {
+  return std::make_unique<DitJob>(*transformer_, spec_.transformer, device_, job);
+}
+
+DitJob::DitJob(const models::DiffusionTransformer& transformer, const spec::TransformerSpec& facts,
+               at::Device device, const NetworkJob& job)
+    : transformer_(transformer),
+      facts_(facts),
+      device_(device),
+      job_(job),
+      columns_(job.size.latent_width / transformer.patch_size()) {
+  attention_ = make_attention();
+  if (job_.begin.groups.tp != 0) {
+    sums_ = std::make_unique<GroupSum>(job_.group(job_.begin.groups.tp), job_.wait);
+  } else {
+    sums_ = std::make_unique<models::WholeWeights>();
+  }
+  if (!job_.begin.request.step_cache.empty()) cache_ = make_cache();
+}
+
+std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
+  const auto& begin = job_.begin;
+  const auto& request = begin.request;
+  const auto& groups = begin.groups;
+  std::optional<HeadExchange> exchange;
+  if (groups.ulysses != 0)
+    exchange.emplace(job_.group(groups.ulysses), transformer_.heads(), job_.wait);
+  const bool step_before = request.method == "distrifusion";
+  std::unique_ptr<models::KvStore> store;
+  if (request.num_pipeline_patch > 1) {
+    using Freshness = models::KvStore::Freshness;
+    store = std::make_unique<models::KvStore>(
+        models::KvStore::Shape{
+            .blocks = transformer_.attentions(),
+            .batch = job_.images * job_.branches,
+            .tokens =
+                text_tokens() + job_.size.latent_height / transformer_.patch_size() * columns_,
+            .heads = exchange ? exchange->own_heads() : transformer_.heads(),
+            .head_dim = transformer_.head_dim(),
+            .freshness = step_before ? Freshness::step_before : Freshness::newest,
+            .predicts = request.kv == "predict"},
+        transformer_.dtype(), device_);
+  }
+  RingAttention::Links links{job_.group(groups.ring),
+                             job_.group(step_before ? groups.heads : groups.stage), job_.wait};
+  return std::make_unique<SequenceAttention>(
+      SequenceAttention::Place{begin.ring.rank, begin.ring.degree, begin.ulysses.rank,
+                               begin.ulysses.degree},
+      std::move(exchange), RingAttention(begin.ring.rank, std::move(store), std::move(links)));
+}
+
+std::unique_ptr<StepCache> DitJob::make_cache() {
+  const auto& begin = job_.begin;
+  const auto& request = begin.request;
+  const bool side_by_side = request.method == "distrifusion";
+  const auto micro_steps = static_cast<std::int64_t>(begin.micro_steps.size());
+  StepCache::Shape shape{.blocks = transformer_.part().blocks,
+                         .items = job_.images * job_.branches,
+                         .width = transformer_.hidden_width(),
+                         .edge = transformer_.output_width(),
+                         .watches_block = request.step_cache == spec::kFirstBlockCache,
+                         .patched = request.method != "exact",
+                         .tells_apart = request.kv == "predict",
+                         .columns = side_by_side ? begin.ring.degree : 1,
+                         .own_column = side_by_side ? begin.ring.rank : 0,
+                         .tokens = {},
+                         .busy = {}};
+  for (int micro = 0; micro < micro_steps; ++micro) {
+    shape.tokens.push_back(count_rows(own_rows(micro)) * columns_);
+    StepCache::Columns busy(static_cast<std::size_t>(shape.columns), false);
+    for (int rank = 0; rank < begin.ring.degree * begin.ulysses.degree; ++rank) {
+      if (count_rows(rows_of(begin.micro_steps, micro, rank)) > 0)
+        busy[shape.columns == 1 ? 0 : rank / begin.ulysses.degree] = true;
+    }
+    shape.busy.push_back(std::move(busy));
+  }
+  SkipRule rule(request.step_cache_threshold,
+                shape.watches_block ? std::vector<double>{} : spec::teacache_polynomial(facts_),
+                shape.items, micro_steps * shape.columns);
+  StepCache::Calls calls{
+      .run =
+          [this](const NetworkStep& step, at::Tensor hidden, wire::RowRange items,
+                 models::BlockRange blocks, const StepCache::Columns& columns) {
+            return run_blocks(step, std::move(hidden), items, blocks, columns);
+          },
+      .signal =
+          [this](const NetworkStep& step, const at::Tensor& hidden) {
+            return transformer_.step_signal(hidden, call_tokens(step.place.patch), *condition_);
+          },
+      .sum =
+          [this](at::Tensor& sums) {
+            // Shards of the weights see the same hidden states: one of them counts.
+            if (job_.begin.tp.rank != 0) sums.zero_();
+            if (const auto stage = job_.group(job_.begin.groups.stage))
+              job_.wait(stage->all_reduce(sums, tensor::ReduceOp::sum));
+          }};
+  return std::make_unique<StepCache>(std::move(shape), std::move(rule), std::move(calls));
+}
+
+std::int64_t DitJob::note_size(const NetworkStep& step) const {
+  return cache_ ? cache_->note_size(step) : 0;
+}
+
+void DitJob::take_note(const NetworkStep& step, const at::Tensor& note) {
+  cache_->take_note(step, note);
+}
+
+at::Tensor DitJob::note(const NetworkStep& step) const {
+  return cache_->note(step, device_);
+}
+
+CacheUse DitJob::cache_use() const {
+  return cache_ ? cache_->use() : CacheUse{};
+}
+
+std::int64_t DitJob::text_tokens() const {
+  return facts_.joint_tokens(job_.begin.request.max_sequence_length);
+}
+
+spec::TextShare DitJob::text_of(int patch, int sequence_rank) const {
+  return spec::text_share(text_tokens(), patch,
+                          {sequence_rank, job_.begin.ring.degree, job_.begin.ulysses.degree},
+                          job_.begin.request.method == "distrifusion");
+}
+
+void DitJob::keep_text(const models::Caption& text, const at::Tensor& mask) {
+  caption_ = transformer_.cache_caption(text, mask);
+}
+
+std::shared_ptr<const models::CaptionCache> DitJob::caption_of(wire::RowRange items) const {
+  if (!caption_) throw std::logic_error("[actor] a micro-step came before the text");
+  if (items.end - items.begin == caption_->batch()) return caption_;
+  return caption_->items(items.begin, items.end);
+}
+
+std::vector<std::int64_t> DitJob::input_shape(const NetworkStep& step) const {
+  const auto tokens =
+      own_text(step.place.patch).size() + count_rows(own_rows(step.place.patch)) * columns_;
+  return {step.items.end - step.items.begin, tokens, transformer_.input_width()};
+}
+
+at::Tensor DitJob::embed(const NetworkStep& step, const at::Tensor& latents) {
+  std::vector<at::Tensor> tokens;
+  if (const auto text = own_text(step.place.patch); text.size() > 0)
+    tokens.push_back(transformer_.embed_text(*caption_of(step.items), text.begin, text.end));
+  std::int64_t offset = 0;
+  for (const auto& run : own_rows(step.place.patch)) {
+    const auto rows = (run.end - run.begin) * transformer_.patch_size();
+    tokens.push_back(transformer_.embed(latents.slice(2, offset, offset + rows), job_.size, run));
+    offset += rows;
+  }
+  if (tokens.size() == 1) return tokens.front();
+  if (!tokens.empty()) return at::cat(tokens, 1);
+  return at::empty({step.items.end - step.items.begin, 0, transformer_.hidden_width()},
+                   at::TensorOptions().dtype(transformer_.dtype()).device(device_));
+}
+
+at::Tensor DitJob::run(const NetworkStep& step, at::Tensor hidden) {
+  const auto& place = step.place;
+  if (condition_of_ != std::pair{place.step, step.items}) {
+    condition_ = condition_for(place.step, step.items);
+    condition_of_ = {place.step, step.items};
+  }
+  if (step.refill && place.part == 0) attention_->forget();
+  if (cache_) return cache_->run(step, std::move(hidden), own_text(place.patch).size());
+  return run_blocks(step, std::move(hidden), step.items, transformer_.part().blocks, {true});
+}
+
+std::unique_ptr<models::StepCondition> DitJob::condition_for(int step, wire::RowRange items) const {
+  return transformer_.condition(
+      {job_.sampler.timestep(step), job_.begin.request.guidance_scale, job_.size},
+      *caption_of(items));
+}
+
+models::CallTokens DitJob::call_tokens(int patch) const {
+  const auto text = own_text(patch);
+  return {job_.size, own_rows(patch), text.begin, text.end};
+}
+
+at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::RowRange items,
+                              models::BlockRange blocks, const StepCache::Columns& columns) {
+  const auto& place = step.place;
+  const auto column_of = [&](int rank) {
+    return columns.size() == 1 ? 0 : rank / job_.begin.ulysses.degree;
+  };
+  std::vector<models::TokenRuns> tokens;
+  for (int rank = 0; rank < job_.begin.ring.degree * job_.begin.ulysses.degree; ++rank) {
+    const auto text = text_of(place.patch, rank);
+    const auto rows = rows_of(job_.begin.micro_steps, place.patch, rank);
+    tokens.push_back(columns[column_of(rank)]
+                         ? tokens_of(rows, columns_, text_tokens(), {text.begin, text.end})
+                         : models::TokenRuns{});
+  }
+  attention_->begin(tokens, place.step, place.patch < 0, step.last, items.begin, text_tokens());
+  LiveAttention attention(*attention_, job_.tick);
+  auto call = call_tokens(place.patch);
+  if (!columns[column_of(sequence_rank())]) {
+    call = {job_.size, {}, 0, 0};
+    hidden = at::empty({items.end - items.begin, 0, facts_.edge_width(blocks.begin)},
+                       at::TensorOptions().dtype(transformer_.dtype()).device(device_));
+  }
+  call.blocks = blocks;
+  std::unique_ptr<models::StepCondition> of_items;
+  if (items != step.items) of_items = condition_for(place.step, items);
+  return transformer_.run_blocks(std::move(hidden), call, of_items ? *of_items : *condition_,
+                                 *caption_of(items), attention, *sums_);
+}
+
+at::Tensor DitJob::project(const NetworkStep& step, const at::Tensor& hidden) {
+  std::vector<at::Tensor> parts;
+  std::int64_t offset = own_text(step.place.patch).size();
+  for (const auto& run : own_rows(step.place.patch)) {
+    const auto count = (run.end - run.begin) * columns_;
+    const auto part = hidden.slice(1, offset, offset + count);
+    parts.push_back(transformer_.project(part, *condition_, job_.size, run).to(at::kFloat));
+    offset += count;
+  }
+  if (parts.size() == 1) return parts.front();
+  if (!parts.empty()) return at::cat(parts, 2);
+  return at::empty({job_.images * job_.branches, facts_.in_channels, 0, job_.size.latent_width},
+                   at::TensorOptions().dtype(at::kFloat).device(device_));
+}
+
+std::int64_t DitJob::bytes() const {
+  return attention_->bytes() + (caption_ ? caption_->bytes() : 0) + (cache_ ? cache_->bytes() : 0);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> DitJob::tensors() const {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  if (const auto* store = attention_->store()) {
+    for (int block = store->shape().blocks.begin; block < store->shape().blocks.end; ++block) {
+      const auto kv = store->newest(block);
+      named.emplace_back("keys " + std::to_string(block), kv.select(2, 0));
+      named.emplace_back("values " + std::to_string(block), kv.select(2, 1));
+    }
+  }
+  return named;
+}
+
+}  // namespace troupe::actors

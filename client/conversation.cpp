@@ -1,0 +1,133 @@
+#include "client/conversation.h"
+
+namespace troupe::client {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kAnswerDeadline = std::chrono::seconds(30);
+
+std::string seconds_text(milliseconds time) {
+  std::string text = std::to_string(time.count() / 1000.0);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+}  // namespace
+
+std::shared_ptr<Conversation> Conversation::open(const std::string& endpoint, milliseconds timeout,
+                                                 const std::string& keys, Error& error) {
+  auto made = std::make_shared<Conversation>();
+  Conversation* self = made.get();
+  Link::Handlers handlers;
+  const auto pass_on = [self](auto message) {
+    const auto found = self->followers_.find(message.job);
+    if (found == self->followers_.end()) return;
+    const std::shared_ptr<JobFollower> follower = found->second;
+    follower->add(std::move(message));
+  };
+  handlers.on_progress = pass_on;
+  handlers.on_finished = pass_on;
+  handlers.on_lost = [self](const Error& why) { self->lose(why); };
+  made->link_ = Link::open(endpoint, timeout, std::move(handlers), error, keys);
+  return made->link_ ? made : nullptr;
+}
+
+void Conversation::follow(std::uint64_t job, Client::OnProgress on_progress) {
+  {
+    std::lock_guard lock(mutex_);
+    endings_.try_emplace(job);
+  }
+  auto& follower = followers_[job];
+  if (!follower) {
+    follower = std::make_shared<JobFollower>(
+        job,
+        [this](const wire::BlobRef& blob, control::BlobHandler handler) {
+          link_->fetch(blob, std::move(handler));
+        },
+        [this, job](Result<JobResult> result) { end(job, std::move(result)); });
+  }
+  if (on_progress) follower->on_progress(std::move(on_progress));
+}
+
+/// Follows a job that may be over, or another client's: then the controller is asked to tell of it.
+void Conversation::attach(std::uint64_t job, bool ask, const Client::OnProgress& on_progress) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = endings_.find(job);
+    if (found == endings_.end() || found->second.result) return;
+  }
+  follow(job, on_progress);
+  if (!ask) return;
+  link_->request<wire::Done>(wire::WaitJob{job}, kAnswerDeadline,
+                             [this, job](const Result<wire::Done>& done) {
+                               const auto found = followers_.find(job);
+                               if (done || found == followers_.end()) return;
+                               const std::shared_ptr<JobFollower> follower = found->second;
+                               follower->end(done.error());
+                             });
+}
+
+void Conversation::end(std::uint64_t job, Result<JobResult> result) {
+  followers_.erase(job);
+  if (const auto upload = uploads_.find(job); upload != uploads_.end()) {
+    link_->drop(upload->second);
+    uploads_.erase(upload);
+  }
+  std::lock_guard lock(mutex_);
+  endings_[job].result = std::move(result);
+  changed_.notify_all();
+}
+
+void Conversation::lose(const Error& error) {
+  const auto open_jobs = followers_;
+  for (const auto& [job, follower] : open_jobs) {
+    follower->end(Error{error.code, "job " + std::to_string(job) + ": " + error.what});
+  }
+}
+
+Result<JobResult> Conversation::await(std::uint64_t job, milliseconds timeout,
+                                      std::chrono::steady_clock::time_point until) {
+  std::unique_lock lock(mutex_);
+  Ending& ending = endings_[job];
+  ++ending.waiters;
+  const bool ended = changed_.wait_until(lock, until, [&] { return ending.result.has_value(); });
+  --ending.waiters;
+  if (!ended) {
+    return Error{"timeout", "job " + std::to_string(job) + " has not ended within " +
+                                seconds_text(timeout) + "; it goes on"};
+  }
+  if (ending.waiters > 0) return *ending.result;
+  Result<JobResult> result = std::move(*ending.result);
+  endings_.erase(job);
+  return result;
+}
+
+void Conversation::accepted(const wire::JobAccepted& accepted, int steps, control::BlobId upload,
+                            Client::OnProgress on_progress) {
+  if (upload != 0) uploads_[accepted.job] = upload;
+  follow(accepted.job, std::move(on_progress));
+  if (accepted.queue_position <= 0 && accepted.warnings.empty()) return;
+  wire::JobProgress progress;
+  progress.job = accepted.job;
+  progress.phase = "queued";
+  progress.steps = steps;
+  progress.warnings = accepted.warnings;
+  followers_[accepted.job]->add(std::move(progress));
+}
+
+Result<JobResult> Conversation::wait(std::uint64_t job, milliseconds timeout,
+                                     std::chrono::steady_clock::time_point until,
+                                     const Client::OnProgress& on_progress) {
+  bool known;
+  {
+    std::lock_guard lock(mutex_);
+    known = !endings_.try_emplace(job).second;
+  }
+  if (!known || on_progress)
+    link_->post([this, job, known, on_progress] { attach(job, !known, on_progress); });
+  return await(job, timeout, until);
+}
+
+}  // namespace troupe::client

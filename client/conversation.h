@@ -1,0 +1,55 @@
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "client/job_follower.h"
+#include "client/link.h"
+
+namespace troupe::client {
+
+/// A link with the jobs that are followed over it, until the link is lost.
+class Conversation {
+ public:
+  /// As Link::open.
+  static std::shared_ptr<Conversation> open(const std::string& endpoint,
+                                            std::chrono::milliseconds timeout,
+                                            const std::string& keys, Error& error);
+
+  Link& link() { return *link_; }
+  /// Link's thread. What comes of that job is handed on from now on; `upload` is held until its
+  /// end, unless it is 0.
+  void accepted(const wire::JobAccepted& accepted, int steps, control::BlobId upload,
+                Client::OnProgress on_progress);
+  /// Waits for a job's end, for `timeout` at most, which ends at `until`.
+  Result<JobResult> wait(std::uint64_t job, std::chrono::milliseconds timeout,
+                         std::chrono::steady_clock::time_point until,
+                         const Client::OnProgress& on_progress);
+
+ private:
+  struct Ending {
+    std::optional<Result<JobResult>> result;
+    int waiters = 0;
+  };
+
+  void follow(std::uint64_t job, Client::OnProgress on_progress);
+  void attach(std::uint64_t job, bool ask, const Client::OnProgress& on_progress);
+  void end(std::uint64_t job, Result<JobResult> result);
+  void lose(const Error& error);
+  Result<JobResult> await(std::uint64_t job, std::chrono::milliseconds timeout,
+                          std::chrono::steady_clock::time_point until);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::uint64_t, Ending>
+      endings_;  // of jobs that are followed, or ended and not yet asked for
+  std::map<std::uint64_t, std::shared_ptr<JobFollower>> followers_;  // link's thread
+  std::map<std::uint64_t, control::BlobId> uploads_;                 // link's thread
+  std::unique_ptr<Link> link_;  // last: its thread ends before the rest goes
+};
+
+}  // namespace troupe::client

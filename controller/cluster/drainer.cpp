@@ -1,0 +1,118 @@
+#include "controller/cluster/drainer.h"
+
+#include <algorithm>
+
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr double kLookInterval = 0.1;
+/// How long an actor may take to leave before it is killed, in seconds.
+constexpr double kLeaveDeadline = 5;
+
+std::string list(const std::set<jobs::JobId>& jobs) {
+  std::string text;
+  for (const auto id : jobs)
+    text += (text.empty() ? "" : ", ") + std::to_string(id);
+  return (jobs.size() == 1 ? "job " : "jobs ") + text;
+}
+
+}  // namespace
+
+std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
+  for (const ActorId id : places) {
+    Actor& actor = tools_.members.at(id);
+    if (actor.state == ActorState::dead) continue;
+    actor.draining = true;
+    draining_.insert(id);
+  }
+  std::set<std::uint64_t> deployments;
+  for (const ActorId id : draining_) {
+    const Actor& actor = tools_.members.at(id);
+    if (!actor.jobs.empty() && tools_.deployments.get(actor.deployment))
+      deployments.insert(actor.deployment);
+  }
+  std::set<jobs::JobId> moved;
+  std::set<jobs::JobId> staying;
+  for (const auto number : deployments) {
+    const auto deployment = tools_.deployments.get(number);
+    if (!deployment) continue;  // it made room for one before it
+    const auto jobs = tools_.members.at(deployment->actor_of_rank.front()).jobs;
+    const bool moves = now && can_move(*deployment);
+    (moves ? moved : staying).insert(jobs.begin(), jobs.end());
+    if (moves) move_jobs(deployment);
+  }
+  std::string text = std::to_string(draining_.size()) +
+                     (draining_.size() == 1 ? " actor is" : " actors are") + " being drained";
+  if (!moved.empty()) text += "; " + list(moved) + " will go on elsewhere";
+  if (!staying.empty()) {
+    text += "; " + list(staying) + " will end there first";
+    if (now) text += ": no idle actors in their stead, and not --elastic";
+  }
+  if (!watching_) {
+    watching_ = true;
+    tools_.outside.post([this] { look(); });
+  }
+  return text;
+}
+
+bool Drainer::can_move(const Deployment& deployment) const {
+  const auto kind = tools_.members.at(deployment.actor_of_rank.front()).device_kind();
+  std::size_t spares = 0;
+  for (const ActorId id : tools_.members.idle())
+    spares += tools_.members.at(id).device_kind() == kind ? 1 : 0;
+  const auto& actors = deployment.actor_of_rank;
+  const auto leaving = static_cast<std::size_t>(std::count_if(
+      actors.begin(), actors.end(), [&](ActorId id) { return !tools_.members.at(id).hires(); }));
+  if (spares >= leaving) return true;
+  return tools_.members.living_count() > 0 && tools_.runner.all_elastic(deployment);
+}
+
+void Drainer::move_jobs(const Deployments::Ptr& deployment) {
+  const std::string why = "its actors are drained";
+  const auto actors = deployment->actor_of_rank;
+  for (const ActorId id : actors) {
+    Actor& actor = tools_.members.at(id);
+    actor.evicted = actor.draining;
+  }
+  tools_.runner.interrupt_jobs(deployment, why);
+  for (const ActorId id : actors) {
+    const Actor& actor = tools_.members.at(id);
+    if (actor.draining && actor.deployment == deployment->id)
+      tools_.deployments.actor_gone(id, why);
+  }
+}
+
+void Drainer::look() {
+  if (stopped_) return;
+  std::erase_if(draining_, [this](ActorId id) { return empty(id); });
+  watching_ = !draining_.empty();
+  if (watching_) tools_.outside.after(kLookInterval, [this] { look(); });
+}
+
+bool Drainer::empty(ActorId id) {
+  Actor& actor = tools_.members.at(id);
+  const double now = tools_.outside.now();
+  if (!actor.draining) return true;  // the place is in use again
+  if (actor.state == ActorState::dead) {
+    actor.closed = true;
+    leaving_.erase(id);
+    return true;
+  }
+  if (const auto since = leaving_.find(id); since != leaving_.end()) {
+    if (now - since->second > kLeaveDeadline) tools_.outside.kill(id);
+    return false;
+  }
+  if (!actor.jobs.empty()) return false;
+  if (const auto deployment = tools_.deployments.get(actor.deployment))
+    tools_.deployments.take_down(deployment, "its actors are drained");
+  if (actor.leaving_epoch != 0) return false;
+  leaving_[id] = now;
+  actor.closed = true;
+  if (actor.state != ActorState::ready || !tools_.outside.send(actor.peer, wire::Shutdown{}))
+    tools_.outside.kill(id);
+  return false;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,47 @@
+#pragma once
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace troupe::cluster {
+
+struct JoinOptions {
+  std::string endpoint;  // of the controller
+  std::string keys;      // folder, for a controller on tcp that asks for them; "" = none
+  std::string name;      // of this host in the cluster; "" = its own
+  int actors = 1;
+  std::string device = "cpu";  // cpu | cuda: actor i gets GPU i
+  int threads_per_actor = 1;
+  std::string actor_program;      // path of troupe-actor; "" = beside this executable
+  std::string log_folder;         // where actors' output goes; "" = none
+  std::string tensor_host;        // "" = the address by which this host reaches the controller
+  std::chrono::seconds wait{60};  // for a controller that is not there, or not any more
+  std::chrono::seconds drain_deadline{60};  // for jobs to leave, once `stop` was called
+};
+
+/// This host's node agent in a process of its own: joins a controller, starts and reaps actors when
+/// it says so, and goes when it is lost or stopped. `stop` is for any thread.
+class JoinedHost {
+ public:
+  /// Throws std::runtime_error: options that make no sense, no troupe-actor, keys not to be used.
+  explicit JoinedHost(JoinOptions options);
+  ~JoinedHost();
+  JoinedHost(const JoinedHost&) = delete;
+  JoinedHost& operator=(const JoinedHost&) = delete;
+
+  /// Joins, tells `on_joined`, and returns when the cluster has stopped or this host has left;
+  /// no actor lives then. When the controller is lost, the actors go, and it is joined anew once it
+  /// is back. Throws std::runtime_error when it is refused or finds no controller within `wait`.
+  void run(const std::function<void()>& on_joined);
+  /// The first time: the controller drains this host, jobs that can go on elsewhere do so at once,
+  /// and `run` returns when its actors have left or the deadline has passed. Again: at once.
+  void stop();
+  const std::string& name() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,89 @@
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+
+#include "controller/gateway/gateway.h"
+
+namespace troupe::gateway {
+namespace {
+
+constexpr std::chrono::milliseconds kLookAgain{200};
+
+void after(boost::asio::io_context& io, std::chrono::milliseconds delay,
+           std::function<void()> action) {
+  auto timer = std::make_shared<boost::asio::steady_timer>(io, delay);
+  timer->async_wait([timer, action = std::move(action)](const boost::system::error_code& error) {
+    if (!error) action();
+  });
+}
+
+}  // namespace
+
+void Gateway::take_up(const journal::Revival& revival, const std::string& cause) {
+  for (const auto id : revival.cancelled)
+    tools_.runner.cancel_again(id);
+  std::vector<jobs::JobId> orphans;
+  for (const auto id : revival.to_plan) {
+    const auto* job = tools_.table.find(id);
+    if (!job->detached) orphans.push_back(id);
+    if (recorder_) recorder_->submitted(id, job->spec.request.prompts.front(), monotonic());
+    reader_.read(job->spec.model, job->spec.request.loras,
+                 [this, id, cause](const ModelReading& reading) { take_up(id, cause, reading); });
+  }
+  if (!orphans.empty())
+    after(tools_.io, tools_.grace, [this, orphans] { cancel_orphans(orphans); });
+}
+
+void Gateway::take_up(jobs::JobId id, const std::string& cause, const ModelReading& reading) {
+  auto* job = tools_.table.find(id);
+  if (closed_ || !job || job->state != wire::JobState::queued) return;
+  const auto give_up = [&](wire::FailureCode code, const std::string& why) {
+    tools_.runner.give_up(id, {code, cause + ", and the job cannot go on: " + why});
+  };
+  if (!reading.model) return give_up(wire::FailureCode::bad_request, reading.error);
+  if (reading.fingerprint != job->fingerprint)
+    return give_up(wire::FailureCode::bad_request,
+                   job->spec.model + " was changed since it came in");
+  if (reading.lora_fingerprints != job->plan.lora_fingerprints)
+    return give_up(wire::FailureCode::bad_request, "a LoRA's file was changed since it came in");
+  plan::Plan plan;
+  try {
+    plan = plan::make_plan(*reading.model, job->spec.request, job->spec.parallelism);
+  } catch (const std::exception& error) {
+    return give_up(wire::FailureCode::bad_request, error.what());
+  }
+  plan.lora_fingerprints = reading.lora_fingerprints;
+  job->model = reading.model;
+  const auto failure =
+      journal::take_up(*job, std::move(plan), cause, tools_.now(), tools_.max_restarts);
+  if (tools_.journal) tools_.journal->changed(*job);
+  if (failure) return tools_.runner.give_up(id, *failure);
+  find_room(id, control::Clock::now() + tools_.grace);
+}
+
+void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
+  const auto* job = tools_.table.find(id);
+  if (closed_ || !job || job->state != wire::JobState::queued) return;
+  const auto world = static_cast<std::size_t>(job->plan.degrees.world());
+  if (const auto living = tools_.members.living_count(); world > living) {
+    if (control::Clock::now() < until)
+      return after(tools_.io, kLookAgain, [this, id, until] { find_room(id, until); });
+    // Those that are elastic go on with what there is.
+    tools_.table.hold(id, false);
+    return tools_.runner.fail_unplaceable("the cluster was started again with " +
+                                          std::to_string(living) + " actors, and the job needs " +
+                                          std::to_string(world));
+  }
+  tools_.table.hold(id, false);
+  tools_.runner.start_queued();
+}
+
+void Gateway::cancel_orphans(const std::vector<jobs::JobId>& jobs) {
+  if (closed_) return;
+  for (const auto id : jobs) {
+    const auto* job = tools_.table.find(id);
+    if (job && job->owner == 0 && !wire::is_terminal(job->state))
+      tools_.runner.cancel(id, "its client has not come back after its controller's restart");
+  }
+}
+
+}  // namespace troupe::gateway

@@ -1,0 +1,82 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "controller/jobs/run.h"
+
+namespace troupe::jobs {
+
+bool JobRunner::all_elastic(const cluster::Deployment& deployment) const {
+  const auto jobs = jobs_on(deployment);
+  return std::all_of(jobs.begin(), jobs.end(),
+                     [&](auto id) { return tools_.table.find(id)->spec.elastic; });
+}
+
+void JobRunner::deployment_failed(const cluster::Deployments::Ptr& deployment,
+                                  const wire::Failure& failure) {
+  const auto& actors = deployment->actor_of_rank;
+  const bool place_lost = std::any_of(actors.begin(), actors.end(),
+                                      [&](auto id) { return !tools_.members.at(id).lasting(); });
+  const auto jobs = jobs_on(*deployment);
+  const int survivors = survivors_of(jobs);
+  for (const JobId id : jobs) {
+    Run* run = find(id);
+    if (!run || run->deployment != deployment) continue;
+    if (run->begun && !interrupt(*run, failure, /*counts=*/true)) continue;
+    if (!place_lost || !move_out(*run, survivors)) finish(id, wire::JobState::failed, failure);
+  }
+  tools_.outside.post([this] { start_queued(); });
+}
+
+int JobRunner::survivors_of(const std::vector<JobId>& jobs) const {
+  int count = 0;
+  int all = 0;
+  for (const auto& [id, actor] : tools_.members.all()) {
+    if (!actor.usable()) continue;
+    ++all;
+    count += std::all_of(actor.jobs.begin(), actor.jobs.end(), [&](auto job) {
+      return std::find(jobs.begin(), jobs.end(), job) != jobs.end();
+    });
+  }
+  return count > 0 ? count : all;
+}
+
+bool JobRunner::fit(JobEntry& job, int actors) {
+  if (!job.spec.elastic || !tools_.plan_again || actors < 1) return false;
+  if (job.plan.degrees.world() <= actors) return true;
+  try {
+    job.plan = tools_.plan_again(job, actors);
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+  return true;
+}
+
+bool JobRunner::move_out(Run& run, int survivors) {
+  JobEntry& job = entry(run);
+  const int before = job.plan.degrees.world();
+  if (!fit(job, survivors)) return false;
+  tools_.members.take_back(run.job);
+  run.deployment = nullptr;
+  if (const int now = job.plan.degrees.world(); now != before) {
+    run.warnings.push_back("it goes on with " + std::to_string(now) + " actors instead of " +
+                           std::to_string(before));
+    progress(job, {}, {run.warnings.back()});
+  }
+  return true;
+}
+
+void JobRunner::fail_unplaceable(const std::string& why) {
+  auto waiting = tools_.table.queue();
+  for (const auto& [id, run] : runs_) {
+    if (!run->deployment) waiting.push_back(id);
+  }
+  const auto living = static_cast<int>(tools_.members.living_count());
+  for (const JobId id : waiting) {
+    JobEntry& job = *tools_.table.find(id);
+    if (job.plan.degrees.world() <= living || fit(job, living)) continue;
+    finish(id, wire::JobState::failed, {wire::FailureCode::lost, why});
+  }
+  tools_.outside.post([this] { start_queued(); });
+}
+
+}  // namespace troupe::jobs

@@ -1,0 +1,54 @@
+#pragma once
+#include <algorithm>
+#include <map>
+
+#include "controller/journal/store.h"
+
+namespace troupe::journal {
+
+/// A store that lasts as long as its process: for simulations.
+class MemoryStore final : public Store {
+ public:
+  std::vector<Record> load() override {
+    std::vector<Record> all;
+    for (const auto& [id, record] : jobs_)
+      all.push_back(record);
+    return all;
+  }
+  Past past() override { return past_; }
+  void apply(const Change& change) override {
+    if (change.kind == Change::Kind::forgotten) {
+      jobs_.erase(change.job);
+      return;
+    }
+    auto& record = jobs_[change.job];
+    record.id = change.job;
+    record.facts = change.facts;
+    past_.last_job = std::max(past_.last_job, change.job);
+    switch (change.kind) {
+      case Change::Kind::accepted:
+        record.key = change.key;
+        record.spec = change.spec;
+        record.inputs = change.parts;
+        break;
+      case Change::Kind::boundary:
+        record.boundary = change.parts;
+        break;
+      case Change::Kind::ended:
+        record.report = change.report;
+        record.results = change.parts;
+        record.inputs.clear();
+        record.boundary.clear();
+        break;
+      default:
+        break;
+    }
+  }
+  void close() override { past_.stopped = true; }
+
+ private:
+  std::map<jobs::JobId, Record> jobs_;
+  Past past_{.id = "memory", .last_job = 0, .pid = 1, .stopped = false};
+};
+
+}  // namespace troupe::journal

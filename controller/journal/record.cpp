@@ -1,0 +1,177 @@
+#include "controller/journal/record.h"
+
+#include "transport/wire/codec.h"
+
+namespace troupe::journal {
+namespace {
+
+using wire::JobState;
+
+/// What is stored must fit where messages fit.
+constexpr std::size_t kKeptRecoveries = 200;
+constexpr std::size_t kLongestCause = 1000;
+
+void fail(jobs::JobEntry& job, const std::string& why) {
+  job.state = JobState::failed;
+  job.phase = wire::to_string(JobState::failed);
+  job.failure = {wire::FailureCode::internal,
+                 "[journal] job " + std::to_string(job.id) + ": " + why};
+  job.report.clear();
+}
+
+/// Blobs of a whole list, or none of it where one is damaged.
+bool all_here(const std::vector<Part>& parts) {
+  for (const auto& part : parts)
+    if (!part.bytes) return false;
+  return true;
+}
+
+void read_inputs(jobs::JobEntry& job, const std::vector<Part>& parts, const KeepBytes& keep) {
+  for (const auto& field : input_fields(job.spec.request))
+    *field.blob = 0;
+  if (wire::is_terminal(job.state)) return;
+  if (!all_here(parts)) return fail(job, "the data that it starts from is damaged");
+  for (const auto& part : parts) {
+    for (const auto& field : input_fields(job.spec.request)) {
+      if (part.head == field.name) *field.blob = keep(part.bytes);
+    }
+  }
+}
+
+void read_boundary(jobs::JobEntry& job, const std::vector<Part>& parts, const KeepBytes& keep) {
+  if (wire::is_terminal(job.state) || parts.empty() || !all_here(parts)) return;
+  jobs::Boundary boundary;
+  for (const auto& part : parts) {
+    auto head = wire::decode<PieceHead>(wire::as_bytes(part.head));
+    boundary.next_step = head.next_step;
+    head.piece.blob.id = keep(part.bytes);
+    boundary.pieces.push_back(std::move(head.piece));
+  }
+  job.boundary = std::move(boundary);
+}
+
+void read_results(jobs::JobEntry& job, const std::vector<Part>& parts, const KeepBytes& keep) {
+  if (job.state != JobState::succeeded) return;
+  if (parts.empty() || !all_here(parts)) return fail(job, "its result is damaged");
+  for (const auto& part : parts) {
+    auto ref = wire::decode<wire::BlobRef>(wire::as_bytes(part.head));
+    ref.id = keep(part.bytes);
+    job.blobs.push_back(std::move(ref));
+  }
+}
+
+}  // namespace
+
+std::vector<InputField> input_fields(wire::ImageRequest& request) {
+  return {{"init_latents", &request.init_latents_blob}, {"init_image", &request.init_image_blob}};
+}
+
+Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
+  Facts facts;
+  facts.state = job.state;
+  facts.phase = job.phase;
+  facts.step = job.step;
+  facts.detached = job.detached;
+  facts.cancel_asked = job.cancel_asked;
+  facts.submitted = calendar.to_unix(job.submitted);
+  facts.started = calendar.to_unix(job.started);
+  facts.ended = calendar.to_unix(job.ended);
+  facts.failure = job.failure;
+  facts.refill_steps = job.plan.request.refill_steps;
+  const std::size_t first =
+      job.recoveries.size() > kKeptRecoveries ? job.recoveries.size() - kKeptRecoveries : 0;
+  for (std::size_t i = first; i < job.recoveries.size(); ++i) {
+    const auto& recovery = job.recoveries[i];
+    facts.recoveries.push_back({recovery.cause.substr(0, kLongestCause), recovery.step,
+                                calendar.to_unix(recovery.began),
+                                calendar.to_unix(recovery.resumed)});
+  }
+  for (const auto& part : job.parts) {
+    const auto& of = part.degrees;
+    facts.parts.push_back({part.first_step, {of.dp, of.cfg, of.pp, of.ring, of.ulysses, of.tp}});
+  }
+  facts.pictures = job.plan.picture_count();
+  facts.steps = job.plan.request.steps;
+  facts.fingerprint = job.fingerprint;
+  facts.lora_fingerprints = job.plan.lora_fingerprints;
+  facts.actor_seconds = job.actor_seconds;
+  facts.restarts = job.restarts;
+  facts.restart_step = job.restart_step;
+  return facts;
+}
+
+std::vector<Part> inputs_of(const jobs::JobEntry& job, const BytesOf& bytes_of) {
+  std::vector<Part> parts;
+  auto request = job.spec.request;
+  for (const auto& field : input_fields(request)) {
+    if (*field.blob != 0) parts.push_back({field.name, bytes_of(*field.blob)});
+  }
+  return parts;
+}
+
+std::vector<Part> boundary_of(const jobs::JobEntry& job, const BytesOf& bytes_of) {
+  std::vector<Part> parts;
+  if (!job.boundary) return parts;
+  for (const auto& piece : job.boundary->pieces)
+    parts.push_back(
+        {wire::encode(PieceHead{job.boundary->next_step, piece}), bytes_of(piece.blob.id)});
+  return parts;
+}
+
+std::vector<Part> results_of(const jobs::JobEntry& job, const BytesOf& bytes_of) {
+  std::vector<Part> parts;
+  for (const auto& blob : job.blobs)
+    parts.push_back({wire::encode(blob), bytes_of(blob.id)});
+  return parts;
+}
+
+jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const KeepBytes& keep) {
+  jobs::JobEntry job;
+  job.id = record.id;
+  job.key = record.key;
+  try {
+    job.spec = wire::decode<wire::JobSpec>(wire::as_bytes(record.spec));
+    const auto facts = wire::decode<Facts>(wire::as_bytes(record.facts));
+    job.state = facts.state;
+    job.phase = facts.phase;
+    job.step = facts.step;
+    job.detached = facts.detached;
+    job.cancel_asked = facts.cancel_asked;
+    job.submitted = calendar.from_unix(facts.submitted);
+    job.started = calendar.from_unix(facts.started);
+    job.ended = calendar.from_unix(facts.ended);
+    job.failure = facts.failure;
+    job.report = record.report;
+    for (const auto& recovery : facts.recoveries) {
+      job.recoveries.push_back({recovery.cause, recovery.step, calendar.from_unix(recovery.began),
+                                calendar.from_unix(recovery.resumed)});
+    }
+    for (const auto& part : facts.parts) {
+      const auto& of = part.degrees;
+      if (of.size() != 6) throw wire::WireError(wire::WireErrc::bad_value, "degrees of a mesh");
+      job.parts.push_back(
+          {part.first_step,
+           {.dp = of[0], .cfg = of[1], .pp = of[2], .ring = of[3], .ulysses = of[4], .tp = of[5]}});
+    }
+    job.fingerprint = facts.fingerprint;
+    job.actor_seconds = facts.actor_seconds;
+    job.restarts = facts.restarts;
+    job.restart_step = facts.restart_step;
+    if (!record.damage.empty()) fail(job, record.damage + " is damaged");
+    read_inputs(job, record.inputs, keep);
+    read_boundary(job, record.boundary, keep);
+    read_results(job, record.results, keep);
+    job.plan.request = job.spec.request;
+    job.plan.request.refill_steps = facts.refill_steps;
+    job.plan.request.steps = facts.steps;
+    job.plan.lora_fingerprints = facts.lora_fingerprints;
+    job.plan.images = {{0, facts.pictures}};
+  } catch (const wire::WireError& error) {
+    fail(job, std::string("what is kept of it is damaged: ") + error.what());
+  }
+  if (job.spec.request.prompts.empty()) job.spec.request.prompts = {"(lost)"};
+  if (job.plan.request.prompts.empty()) job.plan.request.prompts = job.spec.request.prompts;
+  return job;
+}
+
+}  // namespace troupe::journal

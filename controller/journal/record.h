@@ -1,0 +1,130 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "controller/jobs/job_table.h"
+#include "transport/control/blob_store.h"
+#include "transport/wire/envelope.h"
+
+namespace troupe::journal {
+
+/// Of everything that is stored: of the structs here, and of the wire's that are in them. A journal
+/// of another format is refused.
+inline constexpr int kFormat = 100 * 1 + wire::kProtocolVersion;
+
+/// What blobs a job has.
+enum class Role : int { input = 0, boundary = 1, result = 2 };
+
+/// A blob with what says how it is used, encoded.
+struct Part {
+  std::string head;
+  control::BlobBytes bytes;  // null: it was damaged
+};
+
+/// A job as it is stored.
+struct Record {
+  jobs::JobId id = 0;
+  std::uint64_t key = 0;
+  std::string spec;    // wire::JobSpec
+  std::string facts;   // Facts
+  std::string report;  // JSON
+  std::vector<Part> inputs;
+  std::vector<Part> boundary;
+  std::vector<Part> results;
+  std::string damage;  // what cannot be read, for people; empty = nothing
+};
+
+struct RecoveryFacts {
+  std::string cause;
+  std::int32_t step = 0;
+  double began = 0;  // Unix seconds, as all times here
+  double resumed = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(cause, step, began, resumed);
+  }
+};
+
+/// A run of steps on one mesh: jobs::JobPart.
+struct PartFacts {
+  std::int32_t first_step = 0;
+  std::vector<std::int32_t> degrees;  // dp, cfg, pp, ring, ulysses, tp
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(first_step, degrees);
+  }
+};
+
+/// The head of a boundary's part.
+struct PieceHead {
+  std::int32_t next_step = 0;
+  wire::BoundaryPiece piece;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(next_step, piece);
+  }
+};
+
+/// What changes of a job while it goes its way.
+struct Facts {
+  wire::JobState state = wire::JobState::queued;
+  std::string phase;
+  std::int32_t step = 0;
+  bool detached = false;
+  bool cancel_asked = false;
+  double submitted = 0;
+  double started = 0;
+  double ended = 0;
+  wire::Failure failure;
+  std::vector<std::int32_t> refill_steps;
+  std::vector<RecoveryFacts> recoveries;
+  std::vector<PartFacts> parts;
+  std::int32_t pictures = 0;
+  std::int32_t steps = 0;  // that are computed
+  std::uint64_t fingerprint = 0;
+  std::vector<std::uint64_t> lora_fingerprints;
+  double actor_seconds = 0;
+  std::int32_t restarts = 0;
+  std::int32_t restart_step = 0;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(state, phase, step, detached, cancel_asked, submitted, started, ended, failure, refill_steps,
+       recoveries, parts, pictures, steps, fingerprint, lora_fingerprints, actor_seconds, restarts,
+       restart_step);
+  }
+};
+
+/// Between the controller's clock, which starts anew, and the calendar's.
+struct Calendar {
+  double offset = 0;  // Unix seconds at 0 of the controller's clock
+  double to_unix(double seconds) const { return seconds == 0 ? 0 : seconds + offset; }
+  double from_unix(double seconds) const { return seconds == 0 ? 0 : seconds - offset; }
+};
+
+using BytesOf = std::function<control::BlobBytes(control::BlobId)>;
+using KeepBytes = std::function<control::BlobId(control::BlobBytes)>;
+
+/// The blobs that a request starts from, by the field that names them.
+struct InputField {
+  const char* name;
+  std::uint64_t* blob;
+};
+std::vector<InputField> input_fields(wire::ImageRequest& request);
+
+Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar);
+std::vector<Part> inputs_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
+std::vector<Part> boundary_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
+std::vector<Part> results_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
+
+/// The job of a record, its blobs held by `keep`. An ended one has no plan but what lists show. One
+/// that has not ended has none at all yet: see revive.h. What cannot be read is not passed over: a
+/// damaged boundary is left out, which `phase` says; a job with other damage has failed with it.
+jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const KeepBytes& keep);
+
+}  // namespace troupe::journal

@@ -1,0 +1,60 @@
+#include "controller/journal/revive.h"
+
+#include <algorithm>
+
+#include "controller/jobs/refill.h"
+
+namespace troupe::journal {
+
+std::string cause_of(const Past& past) {
+  if (past.stopped) return "its cluster was stopped";
+  return "its controller (pid " + std::to_string(past.pid) + ") ended without a word";
+}
+
+Revival revive(const std::vector<Record>& records, const Past& past, const Calendar& calendar,
+               const KeepBytes& keep, jobs::JobTable& table) {
+  std::vector<jobs::JobEntry> jobs;
+  for (const auto& record : records)
+    jobs.push_back(job_of(record, calendar, keep));
+  std::stable_sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
+    const bool ended = wire::is_terminal(a.state);
+    if (ended != wire::is_terminal(b.state)) return ended;
+    return ended ? a.ended < b.ended : a.id < b.id;
+  });
+  Revival revival;
+  for (auto& job : jobs) {
+    if (!wire::is_terminal(job.state))
+      (job.cancel_asked ? revival.cancelled : revival.to_plan).push_back(job.id);
+    table.restore(std::move(job));
+  }
+  table.count_from(past.last_job + 1);
+  return revival;
+}
+
+std::optional<wire::Failure> take_up(jobs::JobEntry& job, plan::Plan plan, const std::string& cause,
+                                     double now, int max_restarts) {
+  const int next = job.boundary ? job.boundary->next_step : 0;
+  // Steps that were filled anew and lie before the boundary are in it; later ones are not to come.
+  auto refills = job.spec.request.refill_steps;
+  for (const int step : job.plan.request.refill_steps) {
+    if (step < next) refills.push_back(step);
+  }
+  std::sort(refills.begin(), refills.end());
+  refills.erase(std::unique(refills.begin(), refills.end()), refills.end());
+  job.plan = std::move(plan);
+  job.plan.request.refill_steps = std::move(refills);
+  if (job.phase == wire::to_string(wire::JobState::queued)) return std::nullopt;
+  if (job.boundary) jobs::add_refill(job.plan, next);
+  job.restarts = next > job.restart_step ? 1 : job.restarts + 1;
+  job.restart_step = next;
+  if (job.restarts > max_restarts + 1) {
+    return wire::Failure{wire::FailureCode::lost, cause + "; it was its controller's end number " +
+                                                      std::to_string(job.restarts) +
+                                                      " without a step between them"};
+  }
+  job.recoveries.push_back({.cause = cause, .step = next, .began = now});
+  job.phase = wire::to_string(wire::JobState::queued);
+  return std::nullopt;
+}
+
+}  // namespace troupe::journal

@@ -1,0 +1,286 @@
+#include "controller/journal/sqlite_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "controller/journal/sqlite.h"
+#include "transport/control/types.h"
+
+namespace troupe::journal {
+namespace {
+
+constexpr std::int64_t kApplication = 0x54727065;  // "Trpe"
+const std::string kRunning = "running";
+const std::string kStopped = "stopped";
+
+std::int64_t sum_of(const std::string& bytes) {
+  return static_cast<std::int64_t>(control::blob_checksum(bytes.data(), bytes.size()));
+}
+
+}  // namespace
+
+/// The database with its statements, which go before it.
+struct SqliteStore::Open {
+  explicit Open(const std::string& file) : database(file) {}
+
+  Database database;
+  Statement add, facts, end, forget, put, drop, drop_all, name;
+};
+
+SqliteStore::SqliteStore(std::string folder) : folder_(std::move(folder)) {
+  lock();
+  try {
+    open();
+  } catch (const SqliteError& error) {
+    if (error.damaged())
+      fail("journal.db is damaged or no journal (" + std::string(error.what()) +
+           "): move it away to begin without it");
+    fail(std::string("journal.db cannot be used: ") + error.what());
+  }
+}
+
+SqliteStore::~SqliteStore() = default;
+
+void SqliteStore::fail(const std::string& why) const {
+  throw std::runtime_error("[journal] " + folder_ + ": " + why);
+}
+
+void SqliteStore::lock() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::exists(folder_, error)) {
+    const auto parent = fs::path(folder_).parent_path();
+    if (!parent.empty()) fs::create_directories(parent, error);
+    if (error || (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST))
+      fail("cannot be made: " + (error ? error.message() : std::strerror(errno)));
+  }
+  const std::string file = folder_ + "/lock";
+  lock_ = control::FileHandle(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock_) fail(std::string("cannot be written: ") + std::strerror(errno));
+  char text[32] = {};
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    const auto got = ::read(lock_.get(), text, sizeof text - 1);
+    fail("is in use by another controller" +
+         (got > 0 ? " (pid " + std::string(text) + ")" : std::string()));
+  }
+  const std::string own = std::to_string(::getpid());
+  if (::ftruncate(lock_.get(), 0) != 0 ||
+      ::pwrite(lock_.get(), own.data(), own.size(), 0) != static_cast<ssize_t>(own.size()))
+    fail(std::string("cannot be written: ") + std::strerror(errno));
+  // SQLite gives its other files the mode of this one.
+  const control::FileHandle made(
+      ::open((folder_ + "/journal.db").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!made) fail(std::string("journal.db cannot be written: ") + std::strerror(errno));
+}
+
+void SqliteStore::open() {
+  open_ = std::make_unique<Open>(folder_ + "/journal.db");
+  auto& database = open_->database;
+  if (database.read_only()) fail("journal.db cannot be written: it is read-only");
+  // Nobody else comes in, so the log needs no shared memory.
+  database.run("PRAGMA locking_mode = EXCLUSIVE");
+  const auto tables = database.number("SELECT count(*) FROM sqlite_master");
+  const auto application = database.number("PRAGMA application_id");
+  const auto format = database.number("PRAGMA user_version");
+  if (tables > 0 && application != kApplication)
+    fail("journal.db is another program's database: name another folder");
+  if (tables > 0 && format != kFormat) {
+    fail("journal.db has format " + std::to_string(format) + ", this Troupe reads and writes " +
+         std::to_string(kFormat) + ": name another folder, or go on with the Troupe that made it");
+  }
+  if (tables == 0) database.run("PRAGMA auto_vacuum = INCREMENTAL");
+  database.run("PRAGMA journal_mode = WAL");
+  database.run("PRAGMA journal_size_limit = 16777216");
+  database.run("PRAGMA synchronous = FULL");
+  if (tables == 0) make_tables();
+  open_->add = database.prepare(
+      "INSERT OR REPLACE INTO jobs (id, key, spec, spec_sum, facts, facts_sum, report, report_sum) "
+      "VALUES (?, ?, ?, ?, ?, ?, '', ?)");
+  open_->facts = database.prepare("UPDATE jobs SET facts = ?2, facts_sum = ?3 WHERE id = ?1");
+  open_->end = database.prepare("UPDATE jobs SET report = ?2, report_sum = ?3 WHERE id = ?1");
+  open_->forget = database.prepare("DELETE FROM jobs WHERE id = ?");
+  open_->put = database.prepare(
+      "INSERT OR REPLACE INTO parts (job, role, number, head, bytes, sum) "
+      "VALUES (?, ?, ?, ?, ?, ?)");
+  open_->drop = database.prepare("DELETE FROM parts WHERE job = ? AND role = ?");
+  open_->drop_all = database.prepare("DELETE FROM parts WHERE job = ?");
+  open_->name = database.prepare("INSERT OR REPLACE INTO names (name, value) VALUES (?, ?)");
+  read_past();
+}
+
+void SqliteStore::make_tables() {
+  auto& database = open_->database;
+  database.run("BEGIN IMMEDIATE");
+  database.run(
+      "CREATE TABLE names (name TEXT PRIMARY KEY, value BLOB NOT NULL);"
+      "CREATE TABLE jobs (id INTEGER PRIMARY KEY, key INTEGER NOT NULL, spec BLOB NOT NULL,"
+      " spec_sum INTEGER NOT NULL, facts BLOB NOT NULL, facts_sum INTEGER NOT NULL,"
+      " report BLOB NOT NULL, report_sum INTEGER NOT NULL);"
+      "CREATE TABLE parts (job INTEGER NOT NULL, role INTEGER NOT NULL, number INTEGER NOT NULL,"
+      " head BLOB NOT NULL, bytes BLOB NOT NULL, sum INTEGER NOT NULL,"
+      " PRIMARY KEY (job, role, number))");
+  database.run("PRAGMA application_id = " + std::to_string(kApplication));
+  database.run("PRAGMA user_version = " + std::to_string(kFormat));
+  auto name = database.prepare("INSERT INTO names (name, value) VALUES (?, ?)");
+  const auto id = std::to_string(control::random_incarnation());
+  name.bind(1, std::string_view("id")).bind(2, std::string_view(id)).run();
+  database.run("COMMIT");
+}
+
+std::string SqliteStore::get(const std::string& name) {
+  auto statement = open_->database.prepare("SELECT value FROM names WHERE name = ?");
+  statement.bind(1, std::string_view(name));
+  return statement.step() ? statement.bytes(0) : std::string();
+}
+
+void SqliteStore::set(const std::string& name, const std::string& value) {
+  open_->name.bind(1, std::string_view(name)).bind(2, std::string_view(value)).run();
+}
+
+void SqliteStore::read_past() {
+  const auto number = [this](const std::string& name) -> std::uint64_t {
+    const auto text = get(name);
+    return text.empty() ? 0 : std::strtoull(text.c_str(), nullptr, 10);
+  };
+  past_.id = get("id");
+  past_.last_job = number("last job");
+  past_.pid = static_cast<std::uint32_t>(number("pid"));
+  past_.stopped = get("end") == kStopped;
+  open_->database.run("BEGIN IMMEDIATE");
+  set("pid", std::to_string(::getpid()));
+  set("end", kRunning);
+  open_->database.run("COMMIT");
+}
+
+std::vector<Record> SqliteStore::load() {
+  try {
+    std::vector<Record> records;
+    auto jobs = open_->database.prepare(
+        "SELECT id, key, spec, spec_sum, facts, facts_sum, report, report_sum FROM jobs "
+        "ORDER BY id");
+    auto parts = open_->database.prepare(
+        "SELECT role, head, bytes, sum FROM parts WHERE job = ? ORDER BY role, number");
+    while (jobs.step()) {
+      auto& record = records.emplace_back();
+      record.id = static_cast<jobs::JobId>(jobs.number(0));
+      record.key = static_cast<std::uint64_t>(jobs.number(1));
+      const auto read = [&](int column, const char* name) {
+        auto bytes = jobs.bytes(column);
+        if (sum_of(bytes) != jobs.number(column + 1)) record.damage = name;
+        return bytes;
+      };
+      record.spec = read(2, "its request");
+      record.facts = read(4, "its state");
+      record.report = read(6, "its report");
+      parts.bind(1, jobs.number(0));
+      while (parts.step()) {
+        Part part{parts.bytes(1), std::make_shared<const std::string>(parts.bytes(2))};
+        if (sum_of(part.head + *part.bytes) != parts.number(3)) part.bytes = nullptr;
+        switch (static_cast<Role>(parts.number(0))) {
+          case Role::input:
+            record.inputs.push_back(std::move(part));
+            break;
+          case Role::boundary:
+            record.boundary.push_back(std::move(part));
+            break;
+          case Role::result:
+            record.results.push_back(std::move(part));
+            break;
+        }
+      }
+    }
+    return records;
+  } catch (const SqliteError& error) {
+    fail("journal.db is damaged (" + std::string(error.what()) +
+         "): move it away to begin without it");
+  }
+}
+
+void SqliteStore::apply(const Change& change) {
+  auto& database = open_->database;
+  try {
+    // What only moves a job on may be lost with the machine's power, not with the process.
+    database.run(change.must_last() ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL");
+    database.run("BEGIN IMMEDIATE");
+    apply_in_transaction(change);
+    database.run("COMMIT");
+    if (change.kind == Change::Kind::forgotten) database.run("PRAGMA incremental_vacuum");
+  } catch (const SqliteError& error) {
+    const std::string why = error.what();
+    try {
+      if (database.in_transaction()) database.run("ROLLBACK");
+    } catch (const SqliteError&) {
+      // It was rolled back by itself.
+    }
+    fail("job " + std::to_string(change.job) + " cannot be written: " + why);
+  }
+}
+
+void SqliteStore::put_parts(jobs::JobId job, Role role, const std::vector<Part>& parts) {
+  const auto id = static_cast<std::int64_t>(job);
+  open_->drop.bind(1, id).bind(2, static_cast<std::int64_t>(role)).run();
+  std::int64_t number = 0;
+  for (const auto& part : parts) {
+    if (!part.bytes) continue;
+    open_->put.bind(1, id)
+        .bind(2, static_cast<std::int64_t>(role))
+        .bind(3, number++)
+        .bind(4, std::string_view(part.head))
+        .bind(5, std::string_view(*part.bytes))
+        .bind(6, sum_of(part.head + *part.bytes))
+        .run();
+  }
+}
+
+void SqliteStore::apply_in_transaction(const Change& change) {
+  const auto id = static_cast<std::int64_t>(change.job);
+  if (change.kind == Change::Kind::forgotten) {
+    open_->forget.bind(1, id).run();
+    open_->drop_all.bind(1, id).run();
+    return;
+  }
+  if (change.kind == Change::Kind::accepted) {
+    open_->add.bind(1, id)
+        .bind(2, static_cast<std::int64_t>(change.key))
+        .bind(3, std::string_view(change.spec))
+        .bind(4, sum_of(change.spec))
+        .bind(5, std::string_view(change.facts))
+        .bind(6, sum_of(change.facts))
+        .bind(7, sum_of({}))
+        .run();
+    put_parts(change.job, Role::input, change.parts);
+    set("last job", std::to_string(change.job));
+    return;
+  }
+  open_->facts.bind(1, id)
+      .bind(2, std::string_view(change.facts))
+      .bind(3, sum_of(change.facts))
+      .run();
+  if (change.kind == Change::Kind::boundary) put_parts(change.job, Role::boundary, change.parts);
+  if (change.kind != Change::Kind::ended) return;
+  open_->end.bind(1, id)
+      .bind(2, std::string_view(change.report))
+      .bind(3, sum_of(change.report))
+      .run();
+  put_parts(change.job, Role::input, {});
+  put_parts(change.job, Role::boundary, {});
+  put_parts(change.job, Role::result, change.parts);
+}
+
+void SqliteStore::close() {
+  try {
+    open_->database.run("PRAGMA synchronous = FULL");
+    set("end", kStopped);
+    open_->database.run("PRAGMA wal_checkpoint(TRUNCATE)");
+  } catch (const SqliteError& error) {
+    fail(std::string("its end cannot be written: ") + error.what());
+  }
+}
+
+}  // namespace troupe::journal

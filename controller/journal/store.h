@@ -1,0 +1,45 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "controller/journal/record.h"
+
+namespace troupe::journal {
+
+/// One thing that happened to a job. Changes are applied in order, each whole or not at all.
+struct Change {
+  enum class Kind { accepted, facts, boundary, ended, forgotten };
+  Kind kind = Kind::facts;
+  jobs::JobId job = 0;
+  std::uint64_t key = 0;    // accepted
+  std::string spec;         // accepted
+  std::string facts;        // all but forgotten
+  std::string report;       // ended
+  std::vector<Part> parts;  // accepted: inputs; boundary: it; ended: results
+
+  /// It is not confirmed before it would outlive the loss of power, too.
+  bool must_last() const { return kind == Kind::accepted || kind == Kind::ended; }
+};
+
+/// How the controller before this one ended.
+struct Past {
+  std::string id;            // of the journal, made with it; never changes
+  jobs::JobId last_job = 0;  // the highest number given out
+  std::uint32_t pid = 0;     // of the last controller; 0 = there was none
+  bool stopped = false;      // it was stopped in order
+};
+
+/// Where changes go. Not thread-safe.
+class Store {
+ public:
+  virtual ~Store() = default;
+  /// All jobs, oldest first, and what is known of the past.
+  virtual std::vector<Record> load() = 0;
+  virtual Past past() = 0;
+  /// Applies a change. Throws std::runtime_error, one line; then nothing of it is kept.
+  virtual void apply(const Change& change) = 0;
+  /// The last word of a controller that ends in order.
+  virtual void close() = 0;
+};
+
+}  // namespace troupe::journal

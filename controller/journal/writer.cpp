@@ -1,0 +1,193 @@
+#include "controller/journal/writer.h"
+
+#include <array>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+namespace troupe::journal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kTryAgain = std::chrono::seconds(1);
+constexpr auto kFlushDeadline = std::chrono::seconds(10);
+
+/// It is not given up: a controller that comes after this one must know.
+bool must_come(const Change& change) {
+  return change.kind == Change::Kind::ended || change.kind == Change::Kind::forgotten;
+}
+
+}  // namespace
+
+struct Writer::Shared {
+  struct Entry {
+    Change change;
+    Journal::Done done;
+    Clock::time_point since;
+  };
+
+  boost::asio::io_context* io = nullptr;  // null once the loop is gone
+  std::unique_ptr<Store> store;
+  std::function<void(const std::string&)> note;
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Entry> queue;
+  bool closing = false;
+  bool closed = false;
+  std::string trouble;
+  std::array<Taken, 5> taken;
+
+  // Of the thread alone: what is tried again, oldest first.
+  std::deque<Change> late;
+
+  std::optional<std::string> apply(const Change& change);
+  void post(std::function<void()> action);
+  void settle(Entry entry);
+  void try_late();
+  void report(const std::optional<std::string>& error);
+  void finish();
+};
+
+void Writer::Shared::post(std::function<void()> action) {
+  const std::lock_guard lock(mutex);
+  if (io) boost::asio::post(*io, std::move(action));
+}
+
+std::optional<std::string> Writer::Shared::apply(const Change& change) {
+  try {
+    store->apply(change);
+    return std::nullopt;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+void Writer::Shared::report(const std::optional<std::string>& error) {
+  std::string text;
+  {
+    const std::lock_guard lock(mutex);
+    if (error && trouble.empty()) {
+      text =
+          *error + "; until that is mended no job is taken in, and what happens may be forgotten";
+    } else if (!error && !trouble.empty()) {
+      text = "[journal] it can be written again";
+    }
+    trouble = error.value_or("");
+  }
+  if (!text.empty()) post([note = note, text] { note(text); });
+}
+
+void Writer::Shared::try_late() {
+  while (!late.empty()) {
+    const auto error = apply(late.front());
+    report(error);
+    if (error) return;
+    late.pop_front();
+  }
+}
+
+void Writer::Shared::settle(Entry entry) {
+  try_late();
+  const auto kind = entry.change.kind;
+  std::optional<std::string> error;
+  if (!late.empty() && kind != Change::Kind::accepted) {
+    // Not before what is older.
+    error = trouble;
+  } else {
+    error = apply(entry.change);
+    report(error);
+  }
+  if (error && must_come(entry.change)) late.push_back(std::move(entry.change));
+  const double seconds = std::chrono::duration<double>(Clock::now() - entry.since).count();
+  {
+    const std::lock_guard lock(mutex);
+    auto& figures = taken[static_cast<std::size_t>(kind)];
+    ++figures.count;
+    figures.sum += seconds;
+    figures.worst = std::max(figures.worst, seconds);
+  }
+  if (entry.done) post([done = std::move(entry.done), error] { done(error); });
+}
+
+void Writer::Shared::finish() {
+  try_late();
+  try {
+    store->close();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "troupe: %s\n", error.what());
+  }
+  store.reset();
+  const std::lock_guard lock(mutex);
+  closed = true;
+  changed.notify_all();
+}
+
+Writer::Writer(boost::asio::io_context& io, std::unique_ptr<Store> store,
+               std::function<void(const std::string&)> note)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->io = &io;
+  shared_->store = std::move(store);
+  shared_->note = std::move(note);
+  std::thread([shared = shared_] { work(shared); }).detach();
+}
+
+Writer::~Writer() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->io = nullptr;
+  shared_->closing = true;
+  shared_->changed.notify_all();
+  // A disk that hangs is left to itself.
+  shared_->changed.wait_for(lock, kFlushDeadline, [this] { return shared_->closed; });
+}
+
+void Writer::write(Change change, Journal::Done done) {
+  const std::lock_guard lock(shared_->mutex);
+  auto& queue = shared_->queue;
+  // Of boundaries that wait only the newest counts.
+  if (change.kind == Change::Kind::boundary) {
+    std::erase_if(queue, [&](const auto& entry) {
+      return entry.change.kind == Change::Kind::boundary && entry.change.job == change.job;
+    });
+  }
+  queue.push_back({std::move(change), std::move(done), Clock::now()});
+  shared_->changed.notify_all();
+}
+
+Taken Writer::taken(Change::Kind kind) const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->taken[static_cast<std::size_t>(kind)];
+}
+
+std::string Writer::trouble() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->trouble;
+}
+
+void Writer::work(const std::shared_ptr<Shared>& shared) {
+  for (;;) {
+    std::unique_lock lock(shared->mutex);
+    const auto wanted = [&] { return !shared->queue.empty() || shared->closing; };
+    if (shared->late.empty()) {
+      shared->changed.wait(lock, wanted);
+    } else {
+      shared->changed.wait_for(lock, kTryAgain, wanted);
+    }
+    if (shared->queue.empty() && shared->closing) break;
+    if (shared->queue.empty()) {
+      lock.unlock();
+      shared->try_late();
+      continue;
+    }
+    auto entry = std::move(shared->queue.front());
+    shared->queue.pop_front();
+    lock.unlock();
+    shared->settle(std::move(entry));
+  }
+  shared->finish();
+}
+
+}  // namespace troupe::journal

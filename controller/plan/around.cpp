@@ -1,0 +1,57 @@
+#include "controller/plan/around.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "models/spec/scheduler_config.h"
+
+namespace troupe::plan {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw std::invalid_argument("[plan] " + why);
+}
+
+void require_encoder(const spec::ModelSpec& model) {
+  for (const auto& tensor : spec::expected_tensors(model.vae, spec::VaeHalf::encoder)) {
+    const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
+    if (has(tensor.name) || std::ranges::any_of(tensor.other_names, has)) continue;
+    refuse("init image is given, but " + model.vae_weights.label().string() +
+           " has no encoder: tensor \"" + tensor.name + "\" is missing");
+  }
+}
+
+}  // namespace
+
+int skipped_steps(int steps, double strength, bool flow) {
+  const double done = std::min(steps * strength, static_cast<double>(steps));
+  return flow ? static_cast<int>(steps - done) : steps - static_cast<int>(done);
+}
+
+void set_start(Plan& plan, const spec::ModelSpec& model) {
+  auto& request = plan.request;
+  if (request.init_image_bytes == 0) return;
+  if (model.makes_videos()) refuse("init image is given, but this model makes videos");
+  require_encoder(model);
+  const auto own = spec::scheduler_config_for(model.scheduler, "");
+  const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
+  plan.skipped_steps = skipped_steps(request.steps, request.strength, flow);
+  if (plan.skipped_steps >= request.steps) {
+    refuse("strength is " + std::to_string(request.strength) + ": of " +
+           std::to_string(request.steps) + " steps none is left");
+  }
+  request.steps -= plan.skipped_steps;
+}
+
+void check_rescale(Plan& plan, const spec::ModelSpec& model) {
+  if (plan.request.guidance_rescale == 0) return;
+  if (!model.rescales_guidance) {
+    refuse("guidance rescale is " + std::to_string(plan.request.guidance_rescale) + ", but " +
+           model.pipeline_class + " has none");
+  }
+  if (!model.has_branches(plan.request.guidance_scale))
+    plan.warnings.push_back("without guidance there is nothing to rescale");
+}
+
+}  // namespace troupe::plan

@@ -1,0 +1,154 @@
+#include "models/image/frames.h"
+
+#include <zlib.h>
+
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+
+namespace troupe::models {
+namespace {
+
+using namespace std::string_view_literals;
+
+// Source: the PNG specification, third edition: acTL, fcTL and fdAT.
+constexpr std::string_view kSignature = "\x89PNG\r\n\x1a\n"sv;
+constexpr std::size_t kControl = 26;  // of fcTL
+constexpr std::size_t kDelayAt = 20;  // in it: two numbers of two bytes
+constexpr std::size_t kMostHeads = std::size_t{1} << 28;
+
+struct Chunk {
+  std::string_view type;
+  std::string_view data;
+};
+
+[[noreturn]] void fail(const std::string& why) {
+  throw std::runtime_error("[frames] " + why);
+}
+
+std::string bytes_of(std::uint32_t value, int count) {
+  std::string out;
+  for (int shift = 8 * (count - 1); shift >= 0; shift -= 8)
+    out += static_cast<char>(value >> shift & 0xff);
+  return out;
+}
+
+std::uint32_t number_at(std::string_view bytes, std::size_t at) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < 4; ++i)
+    value = value << 8 | static_cast<std::uint8_t>(bytes[at + i]);
+  return value;
+}
+
+void append_chunk(std::string& out, std::string_view type, std::string_view data) {
+  const std::size_t begin = out.size() + 4;
+  out += bytes_of(static_cast<std::uint32_t>(data.size()), 4);
+  out.append(type).append(data);
+  const auto* body = reinterpret_cast<const Bytef*>(out.data() + begin);
+  out +=
+      bytes_of(static_cast<std::uint32_t>(crc32(0, body, static_cast<uInt>(data.size() + 4))), 4);
+}
+
+/// The chunks in order, the end chunk not among them.
+void each_chunk(std::string_view png, const std::function<void(const Chunk&)>& visit) {
+  if (!png.starts_with(kSignature)) fail("not a PNG file");
+  for (std::size_t at = kSignature.size(); true;) {
+    if (png.size() - at < 12) fail("a PNG file is cut off before its end chunk");
+    const std::uint32_t length = number_at(png, at);
+    if (length > png.size() - at - 12) fail("a PNG file is cut off before its end chunk");
+    const std::string_view type = png.substr(at + 4, 4);
+    if (type == "IEND") return;
+    visit({type, png.substr(at + 8, length)});
+    at += std::size_t{12} + length;
+  }
+}
+
+std::string control(std::uint32_t sequence, const PngSize& size, int frames_per_second) {
+  std::string data = bytes_of(sequence, 4) + bytes_of(size.width, 4) + bytes_of(size.height, 4);
+  data += bytes_of(0, 4) + bytes_of(0, 4);  // where it stands
+  data += bytes_of(1, 2) + bytes_of(static_cast<std::uint32_t>(frames_per_second), 2);
+  return data + std::string(2, '\0');  // it stays, and covers what was there
+}
+
+}  // namespace
+
+std::string join_frames(const std::vector<std::string>& pngs, const PngText& text,
+                        int frames_per_second) {
+  if (pngs.empty()) throw std::invalid_argument("[frames] there is no frame to join");
+  if (pngs.size() == 1) return add_png_text(pngs.front(), text);
+  std::string out(kSignature), header;
+  std::uint32_t sequence = 0;
+  for (std::size_t i = 0; i < pngs.size(); ++i) {
+    bool begun = false;
+    const PngSize size = read_png_size(pngs[i]);
+    each_chunk(pngs[i], [&](const Chunk& chunk) {
+      if (chunk.type == "IHDR") {
+        if (i > 0 && chunk.data != header)
+          throw std::invalid_argument("[frames] frame " + std::to_string(i) +
+                                      " has another size or form than the first");
+        header = chunk.data;
+      }
+      if (chunk.type != "IDAT") {
+        if (i == 0 && !begun) append_chunk(out, chunk.type, chunk.data);
+        return;
+      }
+      if (!begun) {
+        const auto count = static_cast<std::uint32_t>(pngs.size());
+        if (i == 0) append_chunk(out, "acTL", bytes_of(count, 4) + bytes_of(0, 4));
+        append_chunk(out, "fcTL", control(sequence++, size, frames_per_second));
+        begun = true;
+      }
+      if (i == 0) return append_chunk(out, "IDAT", chunk.data);
+      append_chunk(out, "fdAT", bytes_of(sequence++, 4) + std::string(chunk.data));
+    });
+    if (!begun) throw std::invalid_argument("[frames] frame " + std::to_string(i) + " is empty");
+  }
+  append_chunk(out, "IEND", {});
+  return add_png_text(out, text);
+}
+
+std::vector<std::string> split_frames(std::string_view png) {
+  std::vector<std::string> frames;
+  std::string head(kSignature);
+  const PngSize size = read_png_size(png);
+  bool animated = false;
+  each_chunk(png, [&](const Chunk& chunk) {
+    if (chunk.type == "acTL") {
+      animated = true;
+    } else if (chunk.type == "fcTL") {
+      if (chunk.data.size() != kControl || number_at(chunk.data, 4) != size.width ||
+          number_at(chunk.data, 8) != size.height) {
+        fail("frame " + std::to_string(frames.size()) + " is not a whole picture");
+      }
+      if ((frames.size() + 1) * head.size() > kMostHeads) fail("too many frames");
+      frames.push_back(head);
+    } else if (chunk.type == "fdAT") {
+      if (frames.empty() || chunk.data.size() < 4) fail("a frame without its beginning");
+      append_chunk(frames.back(), "IDAT", chunk.data.substr(4));
+    } else if (chunk.type == "IDAT") {
+      if (animated && !frames.empty()) append_chunk(frames.back(), "IDAT", chunk.data);
+    } else if (frames.empty()) {
+      append_chunk(head, chunk.type, chunk.data);
+    }
+  });
+  if (frames.empty()) return {std::string(png)};
+  for (std::string& frame : frames)
+    append_chunk(frame, "IEND", {});
+  return frames;
+}
+
+std::string at_speed(std::string_view png, int frames_per_second) {
+  std::string out(kSignature);
+  each_chunk(png, [&](const Chunk& chunk) {
+    if (chunk.type != "fcTL" || chunk.data.size() != kControl)
+      return append_chunk(out, chunk.type, chunk.data);
+    std::string data(chunk.data);
+    data.replace(kDelayAt, 4,
+                 bytes_of(1, 2) + bytes_of(static_cast<std::uint32_t>(frames_per_second), 2));
+    append_chunk(out, chunk.type, data);
+  });
+  append_chunk(out, "IEND", {});
+  return out;
+}
+
+}  // namespace troupe::models

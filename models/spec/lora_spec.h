@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/spec/lora_names.h"
+#include "models/spec/model_spec.h"
+#include "models/spec/weight_index.h"
+
+namespace troupe::spec {
+
+/// A pair of a file: up [out, rank] · down [rank, in], and what it is added to.
+struct LoraLayer {
+  std::string component;  ///< "transformer", "text_encoder", "text_encoder_2", …
+  std::string down;       ///< tensors of the file
+  std::string up;
+  std::string alpha;                  ///< a scalar; "" where the file has none for this pair
+  std::optional<double> known_alpha;  ///< what the file's metadata say; goes before `alpha`
+  std::int64_t rank = 0;
+  /// Rows of the product and of the weights that they are added to. Weights are seen as matrices:
+  /// a kernel's inputs and places side by side.
+  std::vector<LoraPart> parts;
+
+  bool operator==(const LoraLayer&) const = default;
+};
+
+struct LoraSpec {
+  WeightIndex weights;
+  std::vector<LoraLayer> layers;
+
+  bool operator==(const LoraSpec&) const = default;
+};
+
+/// Reads the header of a LoRA's safetensors file and finds the layer of each of its tensors, in
+/// diffusers' and PEFT's naming (`transformer.….lora_A.weight`, `unet.`, `text_encoder.`, also
+/// `….lora.up.weight`), or in kohya's (`lora_unet_….lora_up.weight`, `lora_te1_…`), there also by
+/// the names of FLUX's and SD3's authors. Without an alpha the product is added as it is. Throws
+/// std::runtime_error naming file and tensor for whatever has no layer in this model, is no half of
+/// a pair, is of another kind (DoRA, LoHa, LoKr, differences, biases), or has other shapes.
+LoraSpec read_lora_spec(const std::filesystem::path& file, const ModelSpec& model);
+
+}  // namespace troupe::spec

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/spec/transformer_spec.h"
+
+namespace troupe::spec {
+
+/// Names of step caches, as requests have them.
+inline constexpr const char* kFirstBlockCache = "first-block";
+inline constexpr const char* kTeaCache = "teacache";
+
+bool is_step_cache(const std::string& name);
+/// What a request that names none gets: diffusers' own for the first-block cache, TeaCache's
+/// mildest published one for it.
+double default_cache_threshold(const std::string& name);
+/// The largest that is taken.
+inline constexpr double kLargestCacheThreshold = 10;
+
+/// How the relative change of a model's step signal tells that of its output, highest power first.
+/// Published for FLUX.1 and Wan 2.1 1.3B and 14B from text; x itself for everything else.
+/// Source: TeaCache (Liu et al.), github.com/ali-vilab/TeaCache.
+std::vector<double> teacache_polynomial(const TransformerSpec& transformer);
+
+}  // namespace troupe::spec

@@ -1,0 +1,122 @@
+#include "models/spec/wan_spec.h"
+
+namespace troupe::spec {
+namespace {
+
+constexpr std::int64_t kTimeFrequencies = 256;
+constexpr std::int64_t kMaxBlocks = 1024;
+constexpr std::int64_t kMaxWidth = 1 << 16;
+/// What WanPipeline makes where it is not told: 480 × 832 pixels, 81 frames.
+constexpr std::int64_t kSampleRows = 60;
+constexpr std::int64_t kSampleColumns = 104;
+constexpr std::int64_t kSampleFrames = 81;
+
+void add_attention(TensorTable& table, const std::string& name, const WanSpec& spec) {
+  const std::int64_t width = spec.inner_dim(), heads = spec.num_attention_heads;
+  for (const char* projection : {".to_q", ".to_k", ".to_v"})
+    table.split_outputs(name + projection, width, width, heads);
+  table.split_inputs(name + ".to_out.0", width, width, heads);
+  table.split_vector(name + ".norm_q.weight", width, heads);
+  table.split_vector(name + ".norm_k.weight", width, heads);
+}
+
+}  // namespace
+
+WanSpec read_wan_spec(const ConfigReader& config) {
+  WanSpec spec;
+  const auto size = [&config](const char* key, std::int64_t fallback) {
+    return config.integer_or(key, fallback, 1, kMaxWidth);
+  };
+  if (config.has("patch_size")) {
+    const auto patch = config.integers("patch_size");
+    if (patch.size() != 3 || patch[0] != 1 || patch[1] < 1 || patch[1] > 64 ||
+        patch[1] != patch[2]) {
+      config.refuse("patch_size", "is not supported: one frame, and rows as many as columns");
+    }
+    spec.patch_size = patch[1];
+  }
+  spec.num_attention_heads = size("num_attention_heads", spec.num_attention_heads);
+  spec.attention_head_dim = size("attention_head_dim", spec.attention_head_dim);
+  spec.in_channels = size("in_channels", spec.in_channels);
+  if (config.has_value("out_channels")) config.only("out_channels", spec.in_channels);
+  spec.text_dim = size("text_dim", spec.text_dim);
+  spec.ffn_dim = config.integer_or("ffn_dim", spec.ffn_dim, 1, 4 * kMaxWidth);
+  spec.num_layers = config.integer_or("num_layers", spec.num_layers, 1, kMaxBlocks);
+  spec.cross_attn_norm = config.boolean_or("cross_attn_norm", spec.cross_attn_norm);
+  spec.eps = config.number_or("eps", spec.eps);
+  spec.rope_max_seq_len = size("rope_max_seq_len", spec.rope_max_seq_len);
+  config.only("freq_dim", kTimeFrequencies);
+  config.only("qk_norm", "rms_norm_across_heads");
+  config.only("image_dim", nullptr);
+  config.only("added_kv_proj_dim", nullptr);
+  config.only("pos_embed_seq_len", nullptr);
+  config.harmless({"out_channels"});
+  config.finish();
+  if (spec.inner_dim() > kMaxWidth) config.refuse("attention_head_dim", "makes blocks too wide");
+  if (spec.attention_head_dim % 2 != 0 || spec.attention_head_dim < 6) {
+    config.refuse("attention_head_dim", "must be even and at least 6 for rotary positions");
+  }
+  if (!(spec.eps > 0 && spec.eps < 1)) config.refuse("eps", "must be between 0 and 1");
+  return spec;
+}
+
+bool is_ignorable_tensor(const WanSpec&, std::string_view) {
+  return false;
+}
+
+std::vector<PlannedTensor> planned_tensors(const WanSpec& spec) {
+  const std::int64_t width = spec.inner_dim(), patch = spec.patch_size;
+  TensorTable table;
+  table.at(Held::first);
+  table.add("patch_embedding.weight", {width, spec.in_channels, 1, patch, patch});
+  table.add("patch_embedding.bias", {width});
+  table.linear("condition_embedder.text_embedder.linear_1", spec.text_dim, width);
+  table.linear("condition_embedder.text_embedder.linear_2", width, width);
+  table.at(Held::everywhere);
+  table.linear("condition_embedder.time_embedder.linear_1", kTimeFrequencies, width);
+  table.linear("condition_embedder.time_embedder.linear_2", width, width);
+  table.linear("condition_embedder.time_proj", width, 6 * width);
+  for (std::int64_t block = 0; block < spec.num_layers; ++block) {
+    table.at(Held::block, block);
+    const std::string prefix = "blocks." + std::to_string(block) + ".";
+    table.add(prefix + "scale_shift_table", {1, 6, width});
+    add_attention(table, prefix + "attn1", spec);
+    add_attention(table, prefix + "attn2", spec);
+    if (spec.cross_attn_norm) {
+      table.add(prefix + "norm2.weight", {width});
+      table.add(prefix + "norm2.bias", {width});
+    }
+    table.split_outputs(prefix + "ffn.net.0.proj", width, spec.ffn_dim, spec.ffn_dim);
+    table.split_inputs(prefix + "ffn.net.2", spec.ffn_dim, width, spec.ffn_dim);
+  }
+  table.at(Held::last);
+  table.add("scale_shift_table", {1, 2, width});
+  table.linear("proj_out", width, patch * patch * spec.in_channels);
+  return table.take();
+}
+
+TransformerFacts facts_of(const WanSpec& spec) {
+  const auto width = static_cast<double>(spec.inner_dim());
+  TransformerFacts facts;
+  facts.num_layers = spec.num_layers;
+  facts.num_attention_heads = spec.num_attention_heads;
+  facts.attention_head_dim = spec.attention_head_dim;
+  facts.in_channels = spec.in_channels;
+  facts.out_channels = spec.in_channels;
+  facts.patch_size = spec.patch_size;
+  facts.sample_size = kSampleRows;
+  facts.sample_width = kSampleColumns;
+  facts.sample_frames = kSampleFrames;
+  facts.most_tokens_a_side = spec.rope_max_seq_len;
+  facts.caption_width = spec.inner_dim();
+  // q, k, v and out; q and out of cross-attention; two of the feed-forward.
+  const BlockFacts block{
+      .weights = (4 + 2) * width * width + 2 * width * static_cast<double>(spec.ffn_dim),
+      .caption_weights = 2 * width * width,
+      .picture_sums = 3,
+      .norms_across_heads = true};
+  facts.blocks.assign(static_cast<std::size_t>(spec.num_layers), block);
+  return facts;
+}
+
+}  // namespace troupe::spec

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/spec/config.h"
+#include "models/spec/planned_tensors.h"
+#include "models/spec/transformer_facts.h"
+
+namespace troupe::spec {
+
+/// `transformer/config.json` of a WanTransformer3DModel that makes videos from text. Defaults are
+/// diffusers'. A video's frames are taken as one tall picture: token rows of frame 0, then 1, ….
+struct WanSpec {
+  std::int64_t num_attention_heads = 40;
+  std::int64_t attention_head_dim = 128;
+  std::int64_t in_channels = 16;
+  /// Side of a token in latent pixels; it is one latent frame thick.
+  std::int64_t patch_size = 2;
+  /// Width of the text encoder's states.
+  std::int64_t text_dim = 4096;
+  std::int64_t ffn_dim = 13824;
+  std::int64_t num_layers = 40;
+  /// The cross attention's input is normed, with weights.
+  bool cross_attn_norm = true;
+  double eps = 1e-6;
+  /// Frames, rows and columns of tokens that it has positions for.
+  std::int64_t rope_max_seq_len = 1024;
+
+  std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
+  /// How many channels of a head turn by a token's row, and by its column; the rest by its frame.
+  std::int64_t side_dim() const { return 2 * (attention_head_dim / 6); }
+  std::int64_t frame_dim() const { return attention_head_dim - 2 * side_dim(); }
+
+  bool operator==(const WanSpec&) const = default;
+};
+
+/// Refuses what is not supported by key and value: image conditions among it.
+WanSpec read_wan_spec(const ConfigReader& config);
+std::vector<PlannedTensor> planned_tensors(const WanSpec& spec);
+TransformerFacts facts_of(const WanSpec& spec);
+bool is_ignorable_tensor(const WanSpec& spec, std::string_view name);
+
+}  // namespace troupe::spec

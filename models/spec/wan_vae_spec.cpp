@@ -1,0 +1,156 @@
+#include "models/spec/wan_vae_spec.h"
+
+#include <algorithm>
+
+namespace troupe::spec {
+namespace {
+
+constexpr std::int64_t kMaxChannels = 1 << 14;
+
+class Table {
+ public:
+  void convolution(const std::string& name, std::int64_t in, std::int64_t out,
+                   std::vector<std::int64_t> kernel) {
+    std::vector<std::int64_t> shape = {out, in};
+    shape.insert(shape.end(), kernel.begin(), kernel.end());
+    list_.push_back({name + ".weight", std::move(shape)});
+    list_.push_back({name + ".bias", {out}});
+  }
+  void norm(const std::string& name, std::int64_t channels) {
+    list_.push_back({name + ".gamma", {channels, 1, 1, 1}});
+  }
+  void residual(const std::string& name, std::int64_t in, std::int64_t out) {
+    norm(name + ".norm1", in);
+    convolution(name + ".conv1", in, out, {3, 3, 3});
+    norm(name + ".norm2", out);
+    convolution(name + ".conv2", out, out, {3, 3, 3});
+    if (in != out) convolution(name + ".conv_shortcut", in, out, {1, 1, 1});
+  }
+  void attention(const std::string& name, std::int64_t channels) {
+    list_.push_back({name + ".norm.gamma", {channels, 1, 1}});
+    convolution(name + ".to_qkv", channels, 3 * channels, {1, 1});
+    convolution(name + ".proj", channels, channels, {1, 1});
+  }
+  std::vector<ExpectedTensor> take() { return std::move(list_); }
+
+ private:
+  std::vector<ExpectedTensor> list_;
+};
+
+std::vector<bool> booleans(const ConfigReader& config, const char* key) {
+  std::vector<bool> values;
+  const auto& list = config.raw(key);
+  if (!list.is_array()) config.refuse(key, "must be a list");
+  for (const auto& item : list) {
+    if (!item.is_boolean()) config.refuse(key, "must be a list of true and false");
+    values.push_back(item.get<bool>());
+  }
+  return values;
+}
+
+}  // namespace
+
+std::int64_t WanVaeSpec::frame_factor() const {
+  return std::int64_t{1} << std::ranges::count(temporal_downsample, true);
+}
+
+std::vector<WanVaeSpec::UpBlock> WanVaeSpec::up_blocks() const {
+  std::vector<UpBlock> blocks;
+  std::int64_t in = inner_channels();
+  const auto levels = static_cast<int>(dim_mult.size());
+  for (int i = 0; i < levels; ++i) {
+    const int level = levels - 1 - i;
+    UpBlock block{in, base_dim * dim_mult[level], level > 0, false};
+    if (level > 0) block.doubles_frames = temporal_downsample[level - 1];
+    in = block.out / 2;
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+VaeSpec WanVaeSpec::like_pictures() const {
+  VaeSpec spec;
+  spec.latent_channels = z_dim;
+  spec.block_out_channels.clear();
+  for (const auto mult : dim_mult)
+    spec.block_out_channels.push_back(base_dim * mult);
+  spec.layers_per_block = num_res_blocks;
+  spec.scaling_factor = 1;
+  spec.use_quant_conv = true;
+  spec.use_post_quant_conv = true;
+  spec.force_upcast = true;
+  return spec;
+}
+
+WanVaeSpec read_wan_vae_spec(const ConfigReader& config) {
+  WanVaeSpec spec;
+  const auto size = [&config](const char* key, std::int64_t fallback) {
+    return config.integer_or(key, fallback, 1, kMaxChannels);
+  };
+  spec.base_dim = size("base_dim", spec.base_dim);
+  if (config.has_value("decoder_base_dim")) spec.base_dim = size("decoder_base_dim", 96);
+  spec.z_dim = size("z_dim", spec.z_dim);
+  if (config.has("dim_mult")) spec.dim_mult = config.integers("dim_mult");
+  spec.num_res_blocks = config.integer_or("num_res_blocks", spec.num_res_blocks, 1, 64);
+  if (config.has("temperal_downsample"))
+    spec.temporal_downsample = booleans(config, "temperal_downsample");
+  spec.latents_mean = config.numbers("latents_mean");
+  spec.latents_std = config.numbers("latents_std");
+  spec.out_channels = size("out_channels", spec.out_channels);
+  config.only("out_channels", 3);
+  config.only("attn_scales", nlohmann::json::array());
+  config.only("is_residual", false);
+  config.only("patch_size", nullptr);
+  config.harmless({"dropout", "in_channels", "decoder_base_dim", "clip_output"});
+
+  const auto levels = spec.dim_mult.size();
+  if (levels < 1 || levels > 8) config.refuse("dim_mult", "must have 1 to 8 levels");
+  for (std::size_t i = 0; i < levels; ++i) {
+    const auto mult = spec.dim_mult[i];
+    if (mult < 1 || mult > 64 || spec.base_dim * mult > kMaxChannels ||
+        (i > 0 && spec.base_dim * mult % 2 != 0)) {
+      config.refuse("dim_mult", "gives a level an odd number of channels, or too many");
+    }
+  }
+  if (spec.temporal_downsample.size() + 1 != levels) {
+    config.refuse("temperal_downsample", "must have one entry between any two levels");
+  }
+  for (const char* key : {"latents_mean", "latents_std"}) {
+    const auto& values = key[8] == 'm' ? spec.latents_mean : spec.latents_std;
+    if (static_cast<std::int64_t>(values.size()) != spec.z_dim)
+      config.refuse(key, "must have z_dim = " + std::to_string(spec.z_dim) + " numbers");
+  }
+  config.only("scale_factor_temporal", spec.frame_factor());
+  config.only("scale_factor_spatial", spec.scale_factor());
+  config.finish();
+  return spec;
+}
+
+std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec) {
+  Table table;
+  const std::int64_t inner = spec.inner_channels();
+  table.convolution("post_quant_conv", spec.z_dim, spec.z_dim, {1, 1, 1});
+  table.convolution("decoder.conv_in", spec.z_dim, inner, {3, 3, 3});
+  table.residual("decoder.mid_block.resnets.0", inner, inner);
+  table.attention("decoder.mid_block.attentions.0", inner);
+  table.residual("decoder.mid_block.resnets.1", inner, inner);
+  int number = 0;
+  for (const auto& block : spec.up_blocks()) {
+    const std::string prefix = "decoder.up_blocks." + std::to_string(number++) + ".";
+    for (std::int64_t i = 0; i <= spec.num_res_blocks; ++i) {
+      table.residual(prefix + "resnets." + std::to_string(i), i == 0 ? block.in : block.out,
+                     block.out);
+    }
+    if (!block.upsamples) continue;
+    const std::string up = prefix + "upsamplers.0.";
+    table.convolution(up + "resample.1", block.out, block.out / 2, {3, 3});
+    if (block.doubles_frames)
+      table.convolution(up + "time_conv", block.out, 2 * block.out, {3, 1, 1});
+  }
+  table.norm("decoder.norm_out", spec.base_dim * spec.dim_mult.front());
+  table.convolution("decoder.conv_out", spec.base_dim * spec.dim_mult.front(), spec.out_channels,
+                    {3, 3, 3});
+  return table.take();
+}
+
+}  // namespace troupe::spec

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/spec/config.h"
+#include "models/spec/expected_tensors.h"
+#include "models/spec/vae_spec.h"
+
+namespace troupe::spec {
+
+/// `vae/config.json` of an AutoencoderKLWan, 2.1's form. Defaults are diffusers'.
+struct WanVaeSpec {
+  std::int64_t base_dim = 96;
+  std::int64_t z_dim = 16;
+  /// Widths in units of base_dim, from full resolution to the coarsest.
+  std::vector<std::int64_t> dim_mult = {1, 2, 4, 4};
+  std::int64_t num_res_blocks = 2;
+  /// Where the encoder halves the frames, from full resolution down.
+  std::vector<bool> temporal_downsample = {false, true, true};
+  std::vector<double> latents_mean, latents_std;
+  std::int64_t out_channels = 3;
+
+  /// Pixels per latent pixel, along a side.
+  std::int64_t scale_factor() const { return std::int64_t{1} << (dim_mult.size() - 1); }
+  /// Frames per latent frame; the first latent frame is one frame alone.
+  std::int64_t frame_factor() const;
+  std::int64_t latent_frames(std::int64_t frames) const {
+    return (frames - 1) / frame_factor() + 1;
+  }
+
+  /// A block of the decoder's way up.
+  struct UpBlock {
+    std::int64_t in = 0, out = 0;
+    bool upsamples = false;  ///< twice the rows and columns, half the channels
+    bool doubles_frames = false;
+  };
+  std::vector<UpBlock> up_blocks() const;
+  /// The widest level's channels: what the latents' side of the decoder has.
+  std::int64_t inner_channels() const { return base_dim * dim_mult.back(); }
+  /// A decoder of pictures of the same widths, for whoever asks for sizes only.
+  VaeSpec like_pictures() const;
+
+  bool operator==(const WanVaeSpec&) const = default;
+};
+
+/// Refuses what is not supported by key and value.
+WanVaeSpec read_wan_vae_spec(const ConfigReader& config);
+
+/// Every tensor of the decoder's half, in diffusers' names.
+std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec);
+
+}  // namespace troupe::spec

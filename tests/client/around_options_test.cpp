@@ -1,0 +1,82 @@
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "client/cli/request_options.h"
+#include "client/cli/verb.h"
+#include "client/convert.h"
+#include "client/init_image.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+Submission parse(std::vector<std::string> words) {
+  cli::RequestOptions options;
+  CLI::App app;
+  cli::add_request_options(app, options);
+  words.insert(words.end(), {"--prompt", "a cat"});
+  std::reverse(words.begin(), words.end());
+  app.parse(words);
+  cli::settle(options);
+  return cli::make_submission(options);
+}
+
+const std::string kPng("\x89PNG\r\n\x1a\n and so on");
+
+}  // namespace
+
+TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
+  const auto loras = parse({"--lora", "/a/b.safetensors", "--lora", "/a:b/c.safetensors:-0.5",
+                            "--lora", "x.safetensors:2", "--lora", "/a/d:e"})
+                         .request.loras;
+  REQUIRE(loras.size() == 4);
+  CHECK(loras[0].path == "/a/b.safetensors");
+  CHECK(loras[0].scale == 1);
+  CHECK(loras[1].path == "/a:b/c.safetensors");
+  CHECK(loras[1].scale == -0.5);
+  CHECK(std::filesystem::path(loras[2].path).is_absolute());
+  CHECK(loras[2].scale == 2);
+  CHECK(loras[3].path == "/a/d:e");
+  Submission submission;
+  submission.request.loras = loras;
+  const auto wire = client::to_wire(submission).request.loras;
+  REQUIRE(wire.size() == 4);
+  CHECK(wire[1].path == "/a:b/c.safetensors");
+  CHECK(wire[1].scale == -0.5);
+}
+
+TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
+  const Scratch folder;
+  const auto file = folder.file("a.png", kPng).string();
+  auto submission = parse({"--init-image", file, "--strength", "0.3", "--guidance-rescale", "0.7"});
+  CHECK(submission.request.init_image == kPng);
+  CHECK(!client::check_init_image(submission.request));
+  const auto wire = client::to_wire(submission).request;
+  CHECK(wire.init_image_bytes == kPng.size());
+  CHECK(wire.init_image_blob == 0);
+  CHECK(wire.strength == 0.3);
+  CHECK(wire.guidance_rescale == 0.7);
+  for (const auto& [bytes, name] :
+       {std::pair<std::string, std::string>{"\xff\xd8\xff\xe1", "a JPEG"},
+        {"GIF89a", "a GIF"},
+        {"RIFFxxxxWEBP", "a WebP"},
+        {"hello", "no PNG"}}) {
+    submission.request.init_image = bytes;
+    const auto error = client::check_init_image(submission.request);
+    REQUIRE(error);
+    CHECK(error->code == "bad_request");
+    CHECK(has(error->what, name));
+  }
+  submission.request.init_image = kPng;
+  submission.request.init_latents = Latents{{1, 4, 1, 1}, {1, 2, 3, 4}};
+  CHECK(has(client::check_init_image(submission.request)->what, "do not go together"));
+  CHECK_THROWS_AS(parse({"--init-image", file, "--init-latents", "x.safetensors"}),
+                  cli::UsageError);
+  CHECK_THROWS_AS(parse({"--strength", "1.5"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--guidance-rescale", "-1"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--init-image", folder / "none.png"}), std::runtime_error);
+}

@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <string>
+
+#include "controller/plan/plan.h"
+#include "controller/plan/traffic.h"
+#include "tests/spec/published_wan.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+wire::ImageRequest request_of() {
+  wire::ImageRequest request;
+  request.prompts = {"a cat walks on the grass"};
+  request.guidance_scale = 5;
+  request.dtype = "bfloat16";
+  request.max_sequence_length = 0;
+  return request;
+}
+
+std::uint64_t most_of(const plan::Plan& plan, std::uint64_t plan::ActorMemory::*part) {
+  std::uint64_t most = 0;
+  for (const auto& actor : plan.memory)
+    most = std::max(most, actor.*part);
+  return most;
+}
+
+void check_plans(const std::string& name, const PublishedTransformer& published) {
+  const PublishedWanFolder folder(published);
+  const auto model = spec::read_model_spec(folder.path());
+  const auto request = request_of();
+  const auto single = plan::make_plan(model, request, {});
+  CHECK(single.request.height == 480);
+  CHECK(single.request.width == 832);
+  CHECK(single.request.num_frames == 81);
+  CHECK(single.latent_height == 21 * 60);
+  CHECK(single.token_rows * single.token_columns == 32760);
+  CHECK(single.memory[0].weights <= 2 * published.elements);
+  CHECK(single.memory[0].weights > 2 * published.elements * 99 / 100);
+  for (const int actors : {1, 2, 4, 8, 16}) {
+    CAPTURE(actors);
+    const auto by_stages = plan::make_plan(model, request, {.pp = actors});
+    const auto by_weights = plan::make_plan(model, request, {.tp = actors});
+    const auto by_rows = plan::make_plan(
+        model, request, {.ulysses = actors > 1 ? 2 : 1, .ring = std::max(actors / 2, 1)});
+    CHECK(most_of(by_stages, &plan::ActorMemory::weights) <
+          single.memory[0].weights * 12 / (10 * actors) + 2 * published.elements / 20);
+    if (actors > 1) {
+      CHECK(most_of(by_weights, &plan::ActorMemory::weights) < single.memory[0].weights);
+      CHECK(most_of(by_rows, &plan::ActorMemory::activations) <
+            single.memory[0].activations * 12 / (10 * actors) + single.memory[0].activations / 5);
+    }
+    for (const auto& plan : {by_stages, by_weights, by_rows})
+      CHECK(plan::predict_traffic(plan, model).size() == static_cast<std::size_t>(actors));
+    const auto peak = [](const plan::Plan& plan) {
+      std::uint64_t most = 0;
+      for (const auto& actor : plan.memory)
+        most = std::max(most, actor.peak());
+      return static_cast<double>(most) / 1e9;
+    };
+    MESSAGE(name << " at " << actors << " actors, GB an actor at most: by pp " << peak(by_stages)
+                 << ", by tp " << peak(by_weights) << ", by ulysses × ring " << peak(by_rows));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("published video models are planned at one to sixteen actors") {
+  check_plans("Wan 2.1 1.3B", kWan13bConfig);
+  check_plans("Wan 2.1 14B", kWan14bConfig);
+}
+
+TEST_CASE("frames decide what a plan of a video computes") {
+  const PublishedWanFolder folder(kWan13bConfig);
+  const auto model = spec::read_model_spec(folder.path());
+  auto request = request_of();
+  request.num_frames = 1;
+  const auto picture = plan::make_plan(model, request, {});
+  CHECK(picture.latent_height == 60);
+  request.num_frames = 5;
+  CHECK(plan::make_plan(model, request, {}).latent_height == 120);
+  const auto refusal = [&](const wire::Parallelism& mix = {}) {
+    return error_of([&] { plan::make_plan(model, request, mix); });
+  };
+  request.num_frames = 80;
+  CHECK(contains(refusal(), "frames is 80: this model takes multiples of 4 and one more"));
+  request.num_frames = 4101;
+  CHECK(contains(refusal(), "up to 4097"));
+  request.num_frames = 81;
+  request.height = 16384;
+  CHECK(refusal().empty());
+  request.height = 16;
+  CHECK(contains(refusal({.pp = 4, .vae = 3}), "have only 2 rows to split"));
+}

@@ -1,0 +1,61 @@
+#include "models/spec/lora_spec.h"
+#include "tests/fuzz/targets/all.h"
+#include "tests/support/scratch.h"
+
+namespace troupe::fuzz {
+namespace {
+
+const spec::ModelSpec& model() {
+  static const auto read = spec::read_model_spec(fixtures() / "tiny-flux");
+  return read;
+}
+
+std::string file_of(const std::string& header, std::size_t data) {
+  std::string bytes(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i)
+    bytes[i] = static_cast<char>(header.size() >> (8 * i));
+  return bytes + header + std::string(data, 'x');
+}
+
+/// A pair of rank 2 on a 24 × 24 product.
+std::string pair(const std::string& base, const std::string& down, const std::string& up,
+                 const std::string& more = "") {
+  return file_of("{" + more + "\"" + base + down +
+                     R"(":{"dtype":"F32","shape":[2,24],"data_offsets":[0,192]},")" + base + up +
+                     R"(":{"dtype":"F32","shape":[24,2],"data_offsets":[192,384]}})",
+                 384);
+}
+
+}  // namespace
+
+void run_lora(std::string_view bytes) {
+  static const testing::Scratch scratch;
+  const auto file = scratch.file("x.safetensors", bytes);
+  try {
+    const auto lora = spec::read_lora_spec(file, model());
+    require(!lora.layers.empty(), "a LoRA has a layer");
+    for (const auto& layer : lora.layers) {
+      const auto& up = lora.weights.at(layer.up).shape;
+      require(lora.weights.at(layer.down).shape.front() == layer.rank, "ranks agree");
+      for (const auto& part : layer.parts)
+        require(part.from >= 0 && part.from + part.rows <= up.front(), "a part is of the product");
+    }
+  } catch (const std::runtime_error& error) {
+    require(std::string_view(error.what()).find('\n') == std::string_view::npos,
+            "a refusal is one line");
+  }
+}
+
+std::vector<std::string> seeds_lora() {
+  return {pair("transformer.transformer_blocks.0.attn.to_q", ".lora_A.weight", ".lora_B.weight"),
+          pair("unet.transformer_blocks.0.attn.processor.to_out", "_lora.down.weight",
+               "_lora.up.weight"),
+          pair("lora_unet_double_blocks_0_img_attn_proj", ".lora_down.weight", ".lora_up.weight"),
+          pair("lora_te3_encoder_block_0_layer_0_SelfAttention_q", ".lora_down.weight",
+               ".lora_up.weight"),
+          pair("transformer.transformer_blocks.0.attn.to_q", ".lora_A.weight", ".lora_B.weight",
+               R"("__metadata__":{"lora_adapter_metadata":"{\"transformer.lora_alpha\":2,)"
+               R"(\"transformer.alpha_pattern\":{\"to_q\":3}}"},)")};
+}
+
+}  // namespace troupe::fuzz

@@ -1,0 +1,229 @@
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "controller/journal/sqlite_store.h"
+#include "tests/journal/jobs.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+
+using namespace troupe;
+using journal::SqliteStore;
+using testing::Book;
+using testing::Desk;
+using wire::JobState;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string why_not(const std::string& folder) {
+  try {
+    SqliteStore store(folder);
+    store.load();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Some jobs with big results, as a controller writes them. What its store knew after each change.
+std::vector<std::string> write_jobs(SqliteStore& store, int jobs) {
+  Desk desk;
+  Book book{store, desk};
+  std::vector<std::string> states;
+  const auto remember = [&] {
+    std::string state;
+    for (const auto& [id, job] : desk.table.all())
+      state += std::to_string(id) + wire::to_string(job.state) +
+               (job.boundary ? std::to_string(job.boundary->next_step) : "") + " ";
+    states.push_back(state);
+  };
+  for (int i = 0; i < jobs; ++i) {
+    auto& job = desk.add();
+    book.journal.accepted(job, {});
+    remember();
+    desk.table.start(job.id, 11);
+    desk.table.run(job.id);
+    book.journal.changed(job);
+    remember();
+    for (int step = 1; step < 4; ++step) {
+      desk.set_boundary(job, step, std::string(30'000, static_cast<char>('a' + step)));
+      book.journal.boundary(job);
+      remember();
+    }
+    job.boundary.reset();
+    job.blobs = {{"picture", desk.keep(std::string(50'000, 'p')), 50'000, {}}};
+    desk.table.finish(job.id, JobState::succeeded, {}, 20);
+    book.journal.ended(job, {});
+    remember();
+  }
+  return states;
+}
+
+std::string state_of(SqliteStore& store) {
+  Desk desk;
+  std::string state;
+  for (const auto& record : store.load()) {
+    auto job = journal::job_of(record, {1000}, desk.keeper());
+    state += std::to_string(job.id) + wire::to_string(job.state) +
+             (job.boundary ? std::to_string(job.boundary->next_step) : "") + " ";
+  }
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("a journal is found again by the next one that opens its folder") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "some/new/folder";
+  std::string id;
+  {
+    SqliteStore store(folder);
+    id = store.past().id;
+    CHECK(store.past().pid == 0);
+    write_jobs(store, 3);
+  }
+  SqliteStore store(folder);
+  CHECK(store.past().id == id);
+  CHECK(store.past().pid == static_cast<std::uint32_t>(getpid()));
+  CHECK_FALSE(store.past().stopped);
+  CHECK(store.past().last_job == 3);
+  CHECK(state_of(store) == "1succeeded 2succeeded 3succeeded ");
+  const auto records = store.load();
+  CHECK(records[2].boundary.empty());
+  CHECK(*records[2].results.at(0).bytes == std::string(50'000, 'p'));
+  struct stat info {};
+  for (const char* name : {"", "/journal.db", "/journal.db-wal", "/lock"}) {
+    REQUIRE(stat((folder + name).c_str(), &info) == 0);
+    CHECK((info.st_mode & 077) == 0);
+  }
+}
+
+TEST_CASE("a controller that ended in order says so to the next") {
+  const testing::Scratch scratch;
+  {
+    SqliteStore store(scratch / "j");
+    store.close();
+  }
+  CHECK(SqliteStore(scratch / "j").past().stopped);
+  CHECK_FALSE(SqliteStore(scratch / "j").past().stopped);
+}
+
+TEST_CASE("a write that was torn leaves the changes before it, whole") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  std::vector<std::string> states;
+  const std::string copy = scratch / "copy";
+  {
+    SqliteStore store(folder);
+    states = write_jobs(store, 3);
+    // As the files lie when the process is killed: the log has not gone into the database yet.
+    fs::copy(folder, copy, fs::copy_options::recursive);
+  }
+  states.insert(states.begin(), "");
+  const auto log = fs::file_size(copy + "/journal.db-wal");
+  REQUIRE(log > 100'000);
+  std::size_t last = 0;
+  std::set<std::size_t> seen;
+  for (std::uintmax_t size = 0; size <= log; size += log / 61 + 1) {
+    const std::string torn = scratch / ("torn-" + std::to_string(size));
+    fs::copy(copy, torn, fs::copy_options::recursive);
+    fs::resize_file(torn + "/journal.db-wal", size);
+    const auto why = why_not(torn);
+    INFO(why);
+    if (why.empty()) {
+      SqliteStore store(torn);
+      const auto found =
+          std::find(states.begin() + static_cast<long>(last), states.end(), state_of(store));
+      REQUIRE(found != states.end());
+      last = static_cast<std::size_t>(found - states.begin());
+      seen.insert(last);
+    }
+    fs::remove_all(torn);
+  }
+  CHECK(seen.size() > 8);
+}
+
+TEST_CASE("bytes that have rotted fail their job and no other") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  {
+    SqliteStore store(folder);
+    Desk desk;
+    Book book{store, desk};
+    for (const char letter : {'p', 'q'}) {
+      auto& job = desk.add();
+      book.journal.accepted(job, {});
+      job.blobs = {{"picture", desk.keep(std::string(9'000, letter)), 9'000, {}}};
+      desk.table.finish(job.id, JobState::succeeded, {}, 20);
+      book.journal.ended(job, {});
+    }
+    store.close();
+  }
+  std::string bytes;
+  {
+    std::ifstream in(folder + "/journal.db", std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const auto at = bytes.find(std::string(3000, 'p'));
+  REQUIRE(at != std::string::npos);
+  std::fstream(folder + "/journal.db", std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<long>(at + 100))
+      .put('x');
+  SqliteStore store(folder);
+  Desk desk;
+  journal::revive(store.load(), store.past(), {1000}, desk.keeper(), desk.table);
+  CHECK(desk.table.find(1)->state == JobState::failed);
+  CHECK(desk.table.find(1)->failure.what == "[journal] job 1: its result is damaged");
+  CHECK(desk.table.find(2)->state == JobState::succeeded);
+}
+
+TEST_CASE("a folder that cannot be used is refused in one line") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  const auto begins = "[journal] " + folder + ": ";
+  {
+    const SqliteStore store(folder);
+    CHECK(why_not(folder) ==
+          begins + "is in use by another controller (pid " + std::to_string(getpid()) + ")");
+  }
+  CHECK(why_not(folder).empty());
+
+  std::ofstream(folder + "/journal.db", std::ios::trunc) << "not a database, but text of some size";
+  fs::remove(folder + "/journal.db-wal");
+  CHECK(why_not(folder).starts_with(begins + "journal.db is damaged or no journal ("));
+  fs::remove(folder + "/journal.db");
+  fs::create_directory(folder + "/journal.db");
+  CHECK(why_not(folder).starts_with(begins + "journal.db cannot be written: "));
+
+  std::ofstream(scratch / "file") << "x";
+  const auto under = why_not(scratch / "file/j");
+  CHECK(under.starts_with("[journal] " + scratch / "file/j" + ": cannot be "));
+  CHECK(under.find('\n') == std::string::npos);
+}
+
+TEST_CASE("what is forgotten makes room: the file does not grow with the jobs that went through") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  SqliteStore store(folder);
+  const auto size = [&] {
+    return fs::file_size(folder + "/journal.db") + fs::file_size(folder + "/journal.db-wal");
+  };
+  std::uintmax_t largest = 0;
+  for (int i = 0; i < 60; ++i) {
+    Desk desk;
+    Book book{store, desk};
+    desk.table.count_from(static_cast<jobs::JobId>(i + 1));
+    auto& job = desk.add();
+    book.journal.accepted(job, {});
+    job.blobs = {{"picture", desk.keep(std::string(1'000'000, 'p')), 1'000'000, {}}};
+    desk.table.finish(job.id, JobState::succeeded, {}, 20);
+    book.journal.ended(job, {});
+    if (i >= 4) book.journal.forgotten(job.id - 4);
+    largest = std::max(largest, size());
+  }
+  CHECK(store.load().size() == 4);
+  MESSAGE("60 MB of results, 4 MB kept: at most " << largest / 1'000'000 << " MB of files");
+  CHECK(largest < 30'000'000);
+}

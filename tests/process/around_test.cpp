@@ -1,0 +1,281 @@
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/convert.h"
+#include "controller/plan/traffic.h"
+#include "models/spec/model_spec.h"
+#include "tests/process/support/company.h"
+#include "tests/process/support/compare.h"
+#include "tests/process/support/pictures.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/reference.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+// What is around a picture: LoRAs, a picture to begin with, guidance rescale.
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr double kLatentBound = 1e-5;
+constexpr double kDegreesBound = 1e-5;
+const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
+
+/// A case's request with everything around it.
+Submission submission_of(Reference& reference, const nlohmann::json& of, Parallelism degrees = {}) {
+  auto out = reference.submission(of, degrees);
+  auto& request = out.request;
+  for (const auto& lora : of.value("loras", nlohmann::json::array()))
+    request.loras.push_back(
+        {kFixtures + "lora/" + lora.at("file").get<std::string>(), lora.at("scale").get<double>()});
+  if (of.contains("init_image")) {
+    request.init_image = read_all(kFixtures + of.at("init_image").get<std::string>());
+    request.strength = of.at("strength");
+  }
+  request.sampler = of.value("sampler", "");
+  request.guidance_rescale = of.value("guidance_rescale", 0.0);
+  return out;
+}
+
+bool is_unet(const nlohmann::json& of) {
+  return of.at("checkpoint") == "tiny-sdxl";
+}
+
+/// Degrees that the family can be split by, and methods by patches.
+std::vector<Parallelism> mixes_of(const nlohmann::json& of) {
+  if (is_unet(of)) return {{.ulysses = 2}, {.ring = 2}};
+  return {{.pp = 2}, {.tp = 2}, {.ulysses = 2}, {.pp = 2, .ring = 2, .tp = 2, .vae = 2}};
+}
+
+void equals_diffusers_at_any_degrees(const std::string& part) {
+  Reference reference(part);
+  Worst theirs;
+  Worst mixes;
+  for (const auto& of : reference.cases()) {
+    const std::string name = of.at("name");
+    CAPTURE(name);
+    const auto one = company().run(submission_of(reference, of)).latents.value();
+    const double error = range_error(one, reference.floats(of, "latents"));
+    CHECK(error <= kLatentBound);
+    theirs.see(error, name);
+    for (const auto& mix : mixes_of(of)) {
+      CAPTURE(name_of(mix));
+      const auto many = company().run(submission_of(reference, of, mix)).latents.value();
+      const double between = range_error(many, one);
+      CHECK(between <= kDegreesBound);
+      mixes.see(between, name + " at " + name_of(mix));
+    }
+    for (const char* method : {"pipefusion", "distrifusion"}) {
+      if (is_unet(of) && method == std::string("pipefusion")) continue;
+      auto patched = submission_of(reference, of);
+      patched.request.method = method;
+      patched.request.num_pipeline_patch = 3;
+      const auto alone = company().run(patched).latents.value();
+      patched.parallelism =
+          is_unet(of) ? Parallelism{.ring = 3} : Parallelism{.pp = 2, .ulysses = 2};
+      const double between = range_error(company().run(patched).latents.value(), alone);
+      CHECK(between <= kDegreesBound);
+      mixes.see(between, name + " " + method);
+    }
+  }
+  MESSAGE(part << ": " << theirs.seen << " cases within " << theirs.value << " of diffusers ("
+               << theirs.where << "), " << mixes.seen << " mixes within " << mixes.value
+               << " of one actor (" << mixes.where << ")");
+}
+
+nlohmann::json request_of(const JobResult& result) {
+  return nlohmann::json::parse(result.report)["request"];
+}
+
+}  // namespace
+
+TEST_CASE("LoRAs in both namings make diffusers' pictures, at any degrees") {
+  equals_diffusers_at_any_degrees("lora");
+}
+
+TEST_CASE("pictures that begin with one are diffusers', at any degrees") {
+  equals_diffusers_at_any_degrees("init_image");
+}
+
+TEST_CASE("families without such a pipeline begin with a picture by the same rules") {
+  Reference reference("lora");
+  for (const char* name : {"pixart", "hunyuan"}) {
+    CAPTURE(name);
+    auto submission = submission_of(reference, reference.find(name));
+    const auto plain = company().run(submission).latents.value();
+    submission.request.init_image = read_all(kFixtures + "init/picture.png");
+    submission.request.steps = 8;
+    Latents before;
+    for (const double strength : {0.3, 0.9}) {
+      submission.request.strength = strength;
+      submission.parallelism = {};
+      const auto one = company().run(submission).latents.value();
+      CHECK(range_error(one, plain) > 1e-2);
+      for (const Parallelism& mix :
+           {Parallelism{.pp = 2, .tp = 2}, Parallelism{.cfg = 2, .ulysses = 3, .vae = 2}}) {
+        submission.parallelism = mix;
+        CHECK(range_error(company().run(submission).latents.value(), one) <= kDegreesBound);
+      }
+      if (!before.data.empty()) CHECK(range_error(one, before) > 1e-2);
+      before = one;
+    }
+  }
+}
+
+TEST_CASE("guidance rescale is diffusers', at any degrees") {
+  equals_diffusers_at_any_degrees("guidance_rescale");
+}
+
+TEST_CASE("another set of LoRAs, another scale and a replaced file are other weights") {
+  Reference reference("lora");
+  const auto& of = reference.find("flux");
+  auto submission = submission_of(reference, of);
+  const auto with = company().run(submission).latents.value();
+  auto plain = submission;
+  plain.request.loras.clear();
+  CHECK(range_error(company().run(plain).latents.value(), reference.floats(of, "plain")) <=
+        kLatentBound);
+  auto half = submission;
+  half.request.loras[0].scale = 0.2;
+  const auto weaker = company().run(half).latents.value();
+  CHECK(range_error(weaker, with) > 1e-3);
+  CHECK(company().run(submission).latents->data == with.data);
+
+  const Scratch folder;
+  const auto file = folder / "own.safetensors";
+  std::filesystem::copy_file(kFixtures + "lora/flux.safetensors", file);
+  submission.request.loras[0].path = file;
+  const auto result = company().run(submission);
+  CHECK(result.latents->data == with.data);
+  CHECK(request_of(result)["loras"][0]["file"] == file);
+  CHECK(request_of(result)["loras"][0]["scale"] == 0.7);
+  const auto text = png_text(result.pictures[0].png, "troupe");
+  CHECK(has(text, "\"own.safetensors\""));
+  CHECK(!has(text, folder.path.string()));
+  std::filesystem::remove(file);
+  std::filesystem::copy_file(kFixtures + "lora/flux_kohya.safetensors", file);
+  CHECK(range_error(company().run(submission).latents.value(), with) > 1e-3);
+}
+
+TEST_CASE("LoRAs that do not fit are refused with file and tensor") {
+  Reference reference("lora");
+  auto submission = submission_of(reference, reference.find("flux"));
+  const auto refusal_of = [&](const std::string& path) {
+    submission.request.loras = {{path, 1}};
+    const auto error = company().refusal(submission);
+    CHECK(error.code == "bad_request");
+    CHECK(error.what.find('\n') == std::string::npos);
+    return error.what;
+  };
+  CHECK(has(refusal_of("/nowhere/x.safetensors"), "/nowhere/x.safetensors: no such file"));
+  const auto other = refusal_of(kFixtures + "lora/sd3.safetensors");
+  CHECK(has(other, "sd3.safetensors: tensor \""));
+  submission.request.loras = {{kFixtures + "lora/flux.safetensors", 1e9}};
+  CHECK(has(company().refusal(submission).what, "scale"));
+
+  // Values are seen where they are used.
+  const Scratch folder;
+  auto bytes = read_all(kFixtures + "lora/flux.safetensors");
+  for (std::size_t i = bytes.size() - 4; i < bytes.size(); ++i)
+    bytes[i] = '\xff';
+  submission.request.loras = {{folder.file("nan.safetensors", bytes).string(), 1}};
+  const auto error = company().refusal(submission);
+  CHECK(has(error.what, "nan.safetensors: tensor \""));
+  CHECK(has(error.what, "nan"));
+  CHECK(has(error.what, "] is "));
+}
+
+TEST_CASE("a picture to begin with is refused where it cannot be one") {
+  Reference reference("init_image");
+  auto submission = submission_of(reference, reference.find("sd3"));
+  const auto png = submission.request.init_image;
+  submission.request.init_image = "\xff\xd8\xff\xe0 and so on";
+  CHECK(has(company().refusal(submission).what, "is a JPEG file: only PNG is taken"));
+  submission.request.init_image = png.substr(0, png.size() / 2);
+  CHECK(has(company().refusal(submission).what, "[decode_png]"));
+  submission.request.init_image = png;
+  submission.request.strength = 0;
+  CHECK(has(company().refusal(submission).what, "of 6 steps none is left"));
+  submission.request.strength = 1.5;
+  CHECK(has(company().refusal(submission).what, "strength is 1.5"));
+  submission.request.strength = 0.6;
+  submission.request.guidance_rescale = 0.5;
+  CHECK(has(company().refusal(submission).what, "StableDiffusion3Pipeline has none"));
+  submission.request.guidance_rescale = 0;
+  const auto result = company().run(submission);
+  const auto said = request_of(result);
+  CHECK(said["steps"] == 6);
+  CHECK(said["skipped_steps"] == 2);
+  CHECK(said["strength"] == 0.6);
+  CHECK(said["init_image"] == true);
+  CHECK(has(png_text(result.pictures[0].png, "parameters"), "Denoising strength: 0.6"));
+}
+
+TEST_CASE("what a picture to begin with and guidance rescale send is what the plan says") {
+  Reference reference("guidance_rescale");
+  auto submission = submission_of(reference, reference.find("hunyuan_all"));
+  auto& request = submission.request;
+  request.init_image = read_all(kFixtures + "init/picture.png");
+  request.strength = 0.8;
+  const auto model = spec::read_model_spec(submission.model);
+  struct Way {
+    const char* method;
+    int patches;
+    Parallelism degrees;
+  };
+  for (const Way& way : {Way{"exact", 1, {.pp = 2, .ring = 2, .tp = 2}},
+                         Way{"exact", 1, {.dp = 2, .cfg = 2, .ulysses = 2}},
+                         Way{"pipefusion", 3, {.pp = 2, .ulysses = 3}},
+                         Way{"distrifusion", 3, {.cfg = 2, .ring = 2, .tp = 2}}}) {
+    request.method = way.method;
+    request.num_pipeline_patch = way.patches;
+    submission.parallelism = way.degrees;
+    CAPTURE(way.method);
+    CAPTURE(name_of(way.degrees));
+    const auto asked = client::to_wire(submission);
+    const auto formula =
+        plan::predict_traffic(plan::make_plan(model, asked.request, asked.parallelism), model);
+    const auto report = nlohmann::json::parse(company().run(submission).report);
+    for (std::size_t rank = 0; rank < formula.size(); ++rank) {
+      CAPTURE(rank);
+      auto sent = report["actors"][rank]["tensor_bytes_sent_by_group"];
+      sent.erase("rows");
+      CHECK(sent == nlohmann::json(formula[rank].sent));
+    }
+  }
+}
+
+TEST_CASE("kill -9 of a job that began with a picture, before its first boundary and after it") {
+  Theatre theatre(actors(3));
+  Reference reference("init_image");
+  auto submission = submission_of(reference, reference.find("sd3"), {.pp = 2});
+  submission.request.loras = {{kFixtures + "lora/sd3.safetensors", 0.5}};
+  submission.request.steps = 300;
+  submission.request.strength = 0.5;
+  const auto undisturbed = theatre.run(submission);
+  for (const bool early : {true, false}) {
+    CAPTURE(early);
+    std::atomic<bool> there = false;
+    const auto job = theatre.submit(submission, [&](const Progress& progress) {
+      there = there || (early ? progress.phase == "text" : progress.step >= 20);
+    });
+    REQUIRE(eventually(60s, [&] { return there.load(); }));
+    kill(theatre.pids().at(0), SIGKILL);
+    kill(theatre.pids().at(1), SIGKILL);
+    const auto result = theatre.client().wait(job, 120s);
+    if (!result) FAIL(result.error().what);
+    CHECK(result.value().latents->data == undisturbed.latents->data);
+    const auto recoveries = nlohmann::json::parse(result.value().report)["recoveries"];
+    CHECK(recoveries.size() >= 1);
+  }
+}

@@ -1,0 +1,139 @@
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/process/support/compare.h"
+#include "tests/process/support/connect.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/text.h"
+#include "troupe/inspect.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Actors that nobody starts again.
+cluster::ClusterOptions mortals(int count) {
+  auto options = actors(count);
+  options.max_respawns = 0;
+  return options;
+}
+
+Submission elastic_job(const std::string& method, const Parallelism& degrees) {
+  auto submission = demo_job(12);
+  submission.request.method = method;
+  if (method == "exact") submission.request.num_pipeline_patch = 1;
+  submission.parallelism = degrees;
+  submission.elastic = true;
+  return submission;
+}
+
+/// Lets the job run for so many micro-steps, kills actors, and lets it go on to its end.
+JobResult bereaved(Theatre& theatre, const Submission& submission, int micro_steps,
+                   const std::vector<std::size_t>& victims) {
+  auto inspector = take(Inspector::connect(theatre.cluster().endpoint()), "inspect");
+  const auto pids = theatre.pids();
+  const auto id = theatre.submit(submission);
+  take(inspector.control(id, JobAction::pause), "pause");
+  // The text is a task as well.
+  for (int done = 0; done <= micro_steps; ++done) {
+    REQUIRE(eventually(60s, [&] { return bool(inspector.control(id, JobAction::step)); }));
+    REQUIRE(eventually(60s, [&] {
+      const auto status = theatre.status();
+      return std::none_of(status.actors.begin(), status.actors.end(),
+                          [](const auto& actor) { return actor.state == "busy"; });
+    }));
+  }
+  for (const auto victim : victims)
+    kill(pids.at(victim), SIGKILL);
+  REQUIRE(eventually(60s, [&] {
+    std::size_t dead = 0;
+    for (const auto& actor : theatre.status().actors)
+      dead += actor.state == "dead" ? 1 : 0;
+    return dead >= victims.size();
+  }));
+  take(inspector.control(id, JobAction::resume), "resume");
+  return take(theatre.client().wait(id, 120s), "wait");
+}
+
+nlohmann::json report_of(const JobResult& result) {
+  return nlohmann::json::parse(result.report);
+}
+
+int world(const nlohmann::json& part) {
+  int product = 1;
+  for (const auto& [axis, degree] : part["degrees"].items())
+    product *= degree.get<int>();
+  return product;
+}
+
+}  // namespace
+
+TEST_CASE("an elastic exact job ends on the survivors, whoever they are") {
+  std::optional<JobResult> first;
+  for (const std::size_t victim : {3, 0}) {
+    Theatre theatre(mortals(4));
+    const auto job = elastic_job("exact", {.cfg = 2, .pp = 2});
+    const auto undisturbed = theatre.run(job);
+    const auto result = bereaved(theatre, job, 10, {victim});
+    const auto report = report_of(result);
+    const auto parts = report["parts"];
+    REQUIRE(parts.size() == 2);
+    CHECK(world(parts[0]) == 4);
+    CHECK(world(parts[1]) <= 3);
+    CHECK(parts[1]["first_step"] >= 2);
+    CHECK(parts[1]["first_step"] <= 8);
+    CHECK(has(report["recoveries"][0]["cause"], "signal 9"));
+    const double error = range_error(*result.latents, *undisturbed.latents);
+    CHECK(error < 1e-4);
+    MESSAGE("from step " << parts[1]["first_step"] << " on " << world(parts[1])
+                         << " actors: " << error << " of range from an undisturbed run");
+    // The same mesh from the same step on: the same bits.
+    if (first) {
+      CHECK(report_of(*first)["parts"] == parts);
+      CHECK(first->latents->data == result.latents->data);
+    } else {
+      first = result;
+    }
+  }
+}
+
+TEST_CASE("an elastic stale job says what it filled anew, and can be made again on any mesh") {
+  Theatre theatre(mortals(4));
+  const auto job = elastic_job("pipefusion", {.pp = 4});
+  const auto result = bereaved(theatre, job, 60, {1, 2});
+  const auto report = report_of(result);
+  REQUIRE(report["parts"].size() >= 2);
+  CHECK(world(report["parts"].back()) <= 2);
+  const auto refills = report["request"]["refill_steps"];
+  REQUIRE(!refills.empty());
+  auto again = job;
+  again.parallelism = {};
+  again.request.refill_steps = refills.get<std::vector<int>>();
+  CHECK(range_error(*result.latents, *theatre.run(again).latents) < 1e-4);
+}
+
+TEST_CASE("down to the last actor; without --elastic the job fails with the cause") {
+  Theatre theatre(mortals(3));
+  const auto job = elastic_job("exact", {.pp = 3});
+  const auto undisturbed = theatre.run(job);
+  const auto result = bereaved(theatre, job, 9, {0, 1});
+  CHECK(range_error(*result.latents, *undisturbed.latents) < 1e-4);
+  CHECK(world(report_of(result)["parts"].back()) == 1);
+
+  Theatre rigid(mortals(2));
+  auto other = elastic_job("exact", {.pp = 2});
+  other.request.steps = 400;
+  other.elastic = false;
+  const auto id = rigid.submit(other);
+  REQUIRE(eventually(60s, [&] { return rigid.job(id)->step > 1; }));
+  kill(rigid.pids().at(1), SIGKILL);
+  const auto fall = rigid.client().wait(id, 60s);
+  REQUIRE(!fall);
+  CHECK(has(fall.error().what, "signal 9"));
+  CHECK(has(fall.error().what, "stays empty"));
+}

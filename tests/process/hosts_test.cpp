@@ -1,0 +1,240 @@
+// More than one host: agents of `troupe join` as processes of this machine, under other names.
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tests/process/support/compare.h"
+#include "tests/process/support/connect.h"
+#include "tests/process/support/models.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A cluster of `count` actors of its own that other hosts can reach.
+cluster::ClusterOptions open_house(int count) {
+  auto options = actors(count);
+  options.listen = "tcp://127.0.0.1:0";
+  return options;
+}
+
+/// A `troupe join` of this machine that calls itself another one.
+class Guest {
+ public:
+  Guest(Theatre& theatre, const std::string& name, int actors,
+        const std::vector<std::string>& more = {})
+      : theatre_(theatre), name_(name) {
+    std::vector<std::string> words = {
+        "join",   "--connect", theatre.cluster().endpoint(), "--actors", std::to_string(actors),
+        "--name", name};
+    words.insert(words.end(), more.begin(), more.end());
+    command_ = std::make_unique<Command>(words, folder_.path.string());
+  }
+
+  Command& command() { return *command_; }
+  std::vector<ActorInfo> rows() {
+    auto rows = theatre_.status().actors;
+    std::erase_if(rows, [&](const auto& actor) { return actor.host != name_; });
+    return rows;
+  }
+  std::vector<pid_t> pids() {
+    std::vector<pid_t> pids;
+    for (const auto& actor : rows())
+      pids.push_back(static_cast<pid_t>(actor.pid));
+    return pids;
+  }
+  bool all(const std::string& state, std::size_t count, std::chrono::milliseconds deadline = 60s) {
+    return eventually(deadline, [&] {
+      const auto actors = rows();
+      return actors.size() == count &&
+             std::all_of(actors.begin(), actors.end(),
+                         [&](const auto& actor) { return actor.state == state; });
+    });
+  }
+
+ private:
+  Theatre& theatre_;
+  std::string name_;
+  Scratch folder_;
+  std::unique_ptr<Command> command_;
+};
+
+Submission job_on(const Parallelism& degrees, int steps = 8, bool elastic = false) {
+  auto submission = demo_job(steps);
+  submission.request.method = "exact";
+  submission.request.num_pipeline_patch = 1;
+  submission.parallelism = degrees;
+  submission.elastic = elastic;
+  return submission;
+}
+
+void await_step(Theatre& theatre, std::uint64_t job, int step) {
+  REQUIRE(eventually(60s, [&] { return theatre.job(job)->step >= step; }));
+}
+
+}  // namespace
+
+TEST_CASE("hosts that join are used at once, and the picture does not change with them") {
+  Theatre theatre(open_house(1));
+  const auto alone = theatre.run(job_on({}));
+  Guest alpha(theatre, "alpha", 2), beta(theatre, "beta", 1);
+  REQUIRE(alpha.all("ready", 2));
+  REQUIRE(beta.all("ready", 1));
+  for (const Parallelism& degrees :
+       {Parallelism{.cfg = 2, .pp = 2}, Parallelism{.ulysses = 2, .tp = 2}, Parallelism{.ring = 4},
+        Parallelism{.pp = 2}}) {
+    CAPTURE(degrees.pp);
+    CHECK(range_error(*theatre.run(job_on(degrees)).latents, *alone.latents) < 1e-4);
+  }
+  // Their own place in the row, with the process that is there.
+  for (const auto pid : alpha.pids())
+    CHECK(is_alive(pid));
+  CHECK(alpha.rows()[1].local_rank == 1);
+
+  // Its end is told with its cause and its last lines, as on the controller's own host.
+  kill(alpha.pids().at(1), SIGKILL);
+  REQUIRE(eventually(60s, [&] { return alpha.rows()[1].restarts == 1; }));
+  REQUIRE(alpha.all("ready", 2));
+  const auto failures = theatre.status().recent_failures;
+  CHECK(std::any_of(failures.begin(), failures.end(),
+                    [](const auto& text) { return has(text, "was killed by signal 9"); }));
+
+  Guest twin(theatre, "alpha", 1);
+  CHECK(twin.command().wait(30s) == 1);
+  CHECK(has(twin.command().err(), "alpha is in the cluster already"));
+}
+
+TEST_CASE("a host that dies takes its actors along, and jobs go on without it") {
+  Theatre theatre(open_house(2));
+  Guest beta(theatre, "beta", 2);
+  REQUIRE(beta.all("ready", 2));
+  const auto undisturbed = theatre.run(job_on({.cfg = 2, .pp = 2}));
+  const auto id = theatre.submit(job_on({.cfg = 2, .pp = 2}, 16, /*elastic=*/true));
+  await_step(theatre, id, 3);
+  const auto pids = beta.pids();
+  beta.command().signal(SIGKILL);
+  CHECK(seconds_until_gone(pids, 5s) < 5);
+  const auto result = take(theatre.client().wait(id, 120s), "wait");
+  const auto report = nlohmann::json::parse(result.report);
+  REQUIRE(report["parts"].size() == 2);
+  CHECK(has(report["recoveries"][0]["cause"], "beta"));
+  MESSAGE("went on at step " << report["recoveries"][0]["step"] << " after "
+                             << report["recoveries"][0]["seconds"] << " s");
+  CHECK(beta.all("dead", 2));
+  CHECK(range_error(*result.latents, *theatre.run(job_on({.pp = 2}, 16)).latents) < 1e-4);
+
+  // Back again, in the same places.
+  Guest again(theatre, "beta", 2);
+  REQUIRE(again.all("ready", 2));
+  CHECK(theatre.status().actors.size() == 4);
+  CHECK(range_error(*theatre.run(job_on({.cfg = 2, .pp = 2})).latents, *undisturbed.latents) == 0);
+}
+
+TEST_CASE("draining empties a host without losing a job") {
+  Theatre theatre(open_house(2));
+  Guest beta(theatre, "beta", 2);
+  REQUIRE(beta.all("ready", 2));
+  CHECK(!theatre.client().drain({"gamma"}));
+
+  // A job that has nowhere to go ends there first; new ones go elsewhere.
+  const auto staying = theatre.submit(job_on({.cfg = 2, .pp = 2}, 10));
+  await_step(theatre, staying, 2);
+  CHECK(has(take(theatre.client().drain({"beta"}, /*now=*/true), "drain"), "end there first"));
+  CHECK(beta.rows()[0].state == "draining");
+  CHECK(take(theatre.client().wait(staying, 120s), "wait").pictures.size() == 1);
+  CHECK(beta.all("drained", 2));
+  CHECK(!theatre.client().submit(job_on({.cfg = 2, .pp = 2})));
+  theatre.run(job_on({.pp = 2}));
+  CHECK(beta.command().wait(0ms) == -1);  // the agent stays, with nothing to do
+  beta.command().signal(SIGTERM);
+  CHECK(beta.command().wait(10s) == 0);
+
+  // Where there are idle actors, a job moves at once.
+  Guest gamma(theatre, "gamma", 2);
+  REQUIRE(gamma.all("ready", 2));
+  const auto undisturbed = theatre.run(job_on({.pp = 2}, 24));
+  const auto moving = theatre.submit(job_on({.pp = 2}, 24));
+  await_step(theatre, moving, 3);
+  std::string host;
+  for (const auto& actor : theatre.status().actors)
+    if (actor.state == "busy") host = actor.host;
+  CHECK(has(take(theatre.client().drain({host}, true), "drain"), "go on elsewhere"));
+  const auto result = take(theatre.client().wait(moving, 120s), "wait");
+  CHECK(result.latents->data == undisturbed.latents->data);
+  CHECK(nlohmann::json::parse(result.report)["recoveries"].size() == 1);
+}
+
+TEST_CASE("Ctrl-C at join drains, with a deadline") {
+  Theatre theatre(open_house(1));
+  Guest alpha(theatre, "alpha", 1);
+  REQUIRE(alpha.all("ready", 1));
+  const auto moving = theatre.submit(job_on({.pp = 2}, 24, /*elastic=*/true));
+  await_step(theatre, moving, 3);
+  alpha.command().signal(SIGINT);
+  CHECK(alpha.command().wait(30s) == 0);
+  CHECK(take(theatre.client().wait(moving, 120s), "wait").pictures.size() == 1);
+
+  Guest beta(theatre, "beta", 1, {"--drain-deadline", "1"});
+  REQUIRE(beta.all("ready", 1));
+  const auto staying = theatre.submit(job_on({.pp = 2}, 900));
+  await_step(theatre, staying, 2);
+  const auto pids = beta.pids();
+  beta.command().signal(SIGINT);
+  CHECK(beta.command().wait(30s) == 1);
+  CHECK(has(beta.command().err(), "still had work after 1 s"));
+  CHECK(seconds_until_gone(pids, 5s) < 5);
+  const auto fall = theatre.client().wait(staying, 60s);
+  REQUIRE(!fall);
+  CHECK(has(fall.error().what, "beta"));
+}
+
+TEST_CASE("the cluster's end ends the hosts that joined; nobody there is said in time") {
+  Scratch scratch;
+  auto theatre = std::make_unique<Theatre>(open_house(1));
+  const auto endpoint = theatre->cluster().endpoint();
+  Guest beta(*theatre, "beta", 2);
+  REQUIRE(beta.all("ready", 2));
+  const auto pids = beta.pids();
+  theatre->cluster().stop();
+  const int code = beta.command().wait(20s);
+  INFO(beta.command().err());
+  CHECK(code == 0);
+  CHECK(seconds_until_gone(pids, 5s) < 5);
+
+  Command nobody({"join", "--connect", endpoint, "--wait", "0"}, scratch.path.string());
+  CHECK(nobody.wait(30s) == 1);
+  CHECK(has(nobody.err(), "no controller"));
+}
+
+TEST_CASE("a controller that is killed leaves no actor on any host") {
+  Scratch scratch;
+  Command controller({"start", "--actors", "1", "--listen", "tcp://127.0.0.1:0"},
+                     scratch.path.string());
+  std::string endpoint;
+  REQUIRE(eventually(60s, [&] {
+    const auto text = controller.out();
+    const auto at = text.find("tcp://");
+    if (at == std::string::npos) return false;
+    endpoint = text.substr(at, text.find('\n', at) - at);
+    return true;
+  }));
+  Scratch other;
+  Command join({"join", "--connect", endpoint, "--actors", "2", "--name", "beta", "--wait", "1"},
+               other.path.string());
+  REQUIRE(eventually(60s, [&] { return actors_of(join.pid()).size() == 2; }));
+  const auto pids = actors_of(join.pid());
+  controller.signal(SIGKILL);
+  CHECK(join.wait(30s) == 1);
+  CHECK(has(join.err(), "controller is lost"));
+  CHECK(seconds_until_gone(pids, 5s) < 5);
+}

@@ -1,0 +1,236 @@
+// Two hosts with a network between them: namespaces of this machine, and a link that can be cut.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/process/support/damage.h"
+#include "tests/process/support/pictures.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+namespace {
+
+const std::string kModel = TROUPE_SOURCE_DIR "/examples/demo/model";
+const std::string kTroupe = TROUPE_BINARY_DIR "/bin/troupe";
+
+bool does(const std::string& line) {
+  const int status = std::system(line.c_str());
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/// Hosts "a" (10.77.0.1) and "b" (10.77.0.2), and the cable between them.
+class TwoHosts {
+ public:
+  TwoHosts() {
+    const auto ab = a_ + " " + b_;
+    must("ip netns add " + a_);
+    must("ip netns add " + b_);
+    must("ip -n " + a_ + " link add eth type veth peer name eth netns " + b_);
+    for (const auto& [space, address] : {std::pair{a_, "10.77.0.1"}, std::pair{b_, "10.77.0.2"}}) {
+      must("ip -n " + space + " addr add " + address + "/24 dev eth");
+      must("ip -n " + space + " link set eth up");
+      must("ip -n " + space + " link set lo up");
+    }
+  }
+  ~TwoHosts() {
+    does("ip netns del " + a_ + " 2>/dev/null");
+    does("ip netns del " + b_ + " 2>/dev/null");
+  }
+  /// Where there are no namespaces to be had.
+  static bool possible() {
+    const std::string name = "troupe-try-" + std::to_string(getpid());
+    return does("ip netns add " + name + " 2>/dev/null && ip netns del " + name);
+  }
+
+  void cut() { must("ip -n " + b_ + " link set eth down"); }
+  void mend() { must("ip -n " + b_ + " link set eth up"); }
+  /// b's words go astray, a's arrive.
+  void cut_one_way() {
+    must("ip -n " + b_ + " neigh replace 10.77.0.1 lladdr 02:00:00:00:00:99 dev eth nud permanent");
+  }
+  void mend_one_way() { must("ip -n " + b_ + " neigh del 10.77.0.1 dev eth"); }
+
+  std::string on_a(const std::string& line) const {
+    return "exec ip netns exec " + a_ + " " + line;
+  }
+  std::string on_b(const std::string& line) const {
+    return "exec ip netns exec " + b_ + " " + line;
+  }
+
+ private:
+  static void must(const std::string& line) {
+    if (!does(line)) throw std::runtime_error("[tests] " + line);
+  }
+  std::string a_ = "troupe-a-" + std::to_string(getpid());
+  std::string b_ = "troupe-b-" + std::to_string(getpid());
+};
+
+/// A shell command line in the background.
+class Background {
+ public:
+  explicit Background(const std::string& line) : pid_(fork()) {
+    if (pid_ == 0) {
+      execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+      _exit(127);
+    }
+  }
+  ~Background() {
+    if (pid_ > 0 && waitpid(pid_, nullptr, WNOHANG) == 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+  Background(const Background&) = delete;
+  Background& operator=(const Background&) = delete;
+  int wait(std::chrono::milliseconds deadline) {
+    int status = -1;
+    if (!eventually(deadline, [&] { return waitpid(pid_, &status, WNOHANG) == pid_; })) return -1;
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+/// A cluster on "a" with keys, and its guest on "b", an actor each.
+class Stage {
+ public:
+  Stage() {
+    must("keys --keys " + keys_);
+    const std::string runtime = "env XDG_RUNTIME_DIR=" + scratch_.path.string() + " ";
+    controller_ = std::make_unique<Background>(
+        net_.on_a(runtime + kTroupe + " start --actors 1 --listen " + endpoint_ + " --keys " +
+                  keys_ + " --model " + kModel + " >" + (scratch_ / "start.out") + " 2>&1"));
+    join_ = std::make_unique<Background>(
+        net_.on_b(runtime + kTroupe + " join --actors 1 --name b --connect " + endpoint_ +
+                  " --keys " + keys_ + " >" + (scratch_ / "join.out") + " 2>&1"));
+  }
+
+  TwoHosts& net() { return net_; }
+  Background& join() { return *join_; }
+  std::string said(const std::string& file) const { return read_all(scratch_ / file); }
+  json status() const {
+    const auto file = scratch_ / "status";
+    if (!does(client("status --json", file))) return {};
+    return json::parse(read_all(file), nullptr, /*allow_exceptions=*/false);
+  }
+  bool guest_is(const std::string& state, std::chrono::milliseconds deadline) const {
+    return eventually(deadline, [&] {
+      const auto now = status();
+      if (!now.contains("actors") || now["actors"].size() != 2) return false;
+      return now["actors"][1]["state"] == state;
+    });
+  }
+  std::string client(const std::string& words, const std::string& out) const {
+    return net_.on_a(kTroupe + " " + words + " --connect " + endpoint_ + " --keys " + keys_ + " >" +
+                     out + " 2>" + out + ".err");
+  }
+  std::string path(const std::string& name) const { return scratch_ / name; }
+
+ private:
+  void must(const std::string& words) const {
+    REQUIRE(does(kTroupe + " " + words + " >/dev/null"));
+  }
+  Scratch scratch_;
+  TwoHosts net_;
+  std::string keys_ = scratch_ / "keys";
+  std::string endpoint_ = "tcp://10.77.0.1:7400";
+  std::unique_ptr<Background> controller_;
+  std::unique_ptr<Background> join_;
+};
+
+json report_of(const Stage& stage, const std::string& out) {
+  const auto document = json::parse(stage.said(out));
+  return document.contains("report") ? document["report"] : document;
+}
+
+}  // namespace
+
+TEST_CASE("two hosts: one picture over both, links that go down both ways and one way" *
+          doctest::skip(!TwoHosts::possible())) {
+  Stage stage;
+  REQUIRE(stage.guest_is("ready", 60s));
+  const std::string words = "submit --prompt 'a red circle' --steps 12 --seed 3 --output ";
+  CHECK(does(stage.client(words + stage.path("alone.png"), stage.path("alone"))));
+  const auto alone = read_png(stage.path("alone.png"));
+  for (const std::string degrees : {"--cfg 2", "--pp 2", "--ulysses 2", "--ring 2", "--tp 2"}) {
+    CAPTURE(degrees);
+    CHECK(does(stage.client(words + stage.path("both.png") + " " + degrees, stage.path("both"))));
+    const auto both = read_png(stage.path("both.png"));
+    REQUIRE(both.data.size() == alone.data.size());
+    int worst = 0;
+    for (std::size_t i = 0; i < both.data.size(); ++i)
+      worst = std::max(worst, std::abs(int(both.data[i]) - int(alone.data[i])));
+    CHECK(worst <= 1);
+  }
+
+  for (const bool one_way : {false, true}) {
+    CAPTURE(one_way);
+    Background job(stage.client(
+        "submit --json --elastic --pp 2 -q --steps 40 --prompt x --output " + stage.path("job.png"),
+        stage.path("job")));
+    REQUIRE(eventually(60s, [&] {
+      const auto now = stage.status();
+      return now.contains("actors") && now["actors"][1]["state"] == "busy";
+    }));
+    std::this_thread::sleep_for(500ms);
+    const auto blow = std::chrono::steady_clock::now();
+    one_way ? stage.net().cut_one_way() : stage.net().cut();
+    CHECK(stage.guest_is("dead", 20s));
+    const double noticed =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - blow).count();
+    CHECK(noticed < 15);
+    one_way ? stage.net().mend_one_way() : stage.net().mend();
+    CHECK(job.wait(180s) == 0);
+    INFO(stage.said("job.err"));
+    const auto report = report_of(stage, "job");
+    CHECK(report["parts"].size() == 2);
+    MESSAGE(std::string(one_way ? "one way" : "both ways")
+            << ": noticed after " << noticed << " s; " << report["recoveries"].dump());
+    // The host comes back by itself, into its place.
+    CHECK(stage.guest_is("ready", 60s));
+  }
+  CHECK(does(stage.client("stop", stage.path("stop"))));
+  CHECK(stage.join().wait(20s) == 0);
+}
+
+TEST_CASE("a model that is not on every host: the job fails with the host's name" *
+          doctest::skip(!TwoHosts::possible())) {
+  Scratch scratch;
+  const auto folder = copy_of("tiny-pixart", scratch.path);
+  auto options = actors(1);
+  options.listen = "tcp://127.0.0.1:0";
+  Theatre theatre(options);
+  // To the guest the folder is empty.
+  Background guest("exec unshare -m sh -c 'mount -t tmpfs none " + folder.string() + " && exec " +
+                   kTroupe + " join --name beta --connect " + theatre.cluster().endpoint() +
+                   " >/dev/null 2>&1'");
+  REQUIRE(eventually(60s, [&] {
+    const auto rows = theatre.status().actors;
+    return rows.size() == 2 && rows[1].state == "ready";
+  }));
+  auto job = tiny_job();
+  job.model = folder.string();
+  theatre.run(job);
+  job.parallelism.cfg = 2;
+  const auto id = theatre.submit(job);
+  const auto fall = theatre.client().wait(id, 60s);
+  REQUIRE(!fall);
+  CHECK(has(fall.error().what, "actor 1 on beta: "));
+  CHECK(has(fall.error().what, folder.string()));
+  MESSAGE(fall.error().what);
+}

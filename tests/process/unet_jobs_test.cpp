@@ -1,0 +1,297 @@
+#include <signal.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/convert.h"
+#include "controller/plan/traffic.h"
+#include "models/spec/model_spec.h"
+#include "tests/process/support/company.h"
+#include "tests/process/support/compare.h"
+#include "tests/process/support/mixes.h"
+#include "tests/process/support/pictures.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/reference.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr double kReferenceBound = 1e-5;  // of the reference's range
+constexpr double kOracleBound = 1e-4;     // likewise, of DistriFusion
+constexpr double kDegreesBound = 1e-5;    // of the range of the single actor's latents
+constexpr int kLevelBound = 1;            // of 255
+
+/// Pictures × branches × ranks that share the rows, on up to eight actors.
+std::vector<Parallelism> unet_mixes() {
+  std::vector<Parallelism> mixes;
+  for (int dp = 1; dp <= 4; ++dp) {
+    for (int cfg = 1; cfg <= 2; ++cfg) {
+      for (int ring = 1; ring <= 8; ++ring) {
+        for (int ulysses = 1; ulysses <= 8; ++ulysses) {
+          const int world = dp * cfg * ring * ulysses;
+          if (world > 1 && world <= 8) {
+            Parallelism mix{.dp = dp, .cfg = cfg};
+            mix.ulysses = ulysses;
+            mix.ring = ring;
+            mixes.push_back(mix);
+          }
+        }
+      }
+    }
+  }
+  return mixes;
+}
+
+double worst_of(const JobResult& one, const Latents& expected) {
+  return range_error(one.latents.value(), expected);
+}
+
+}  // namespace
+
+TEST_CASE("Stable Diffusion's pictures are those of its pipelines in diffusers") {
+  Reference reference("unet_jobs");
+  Worst latents;
+  Worst levels;
+  for (const auto& of : reference.cases()) {
+    const std::string name = of.at("name");
+    CAPTURE(name);
+    const auto result = company().run(reference.submission(of));
+    const double error = worst_of(result, reference.floats(of, "latents"));
+    CHECK(error <= kReferenceBound);
+    latents.see(error, name);
+    if (!of.at("image").get<bool>()) continue;
+    for (std::size_t i = 0; i < result.pictures.size(); ++i) {
+      const int level = level_error(decode_png(result.pictures[i].png),
+                                    picture_of(reference.bytes(of, "image"), i));
+      CHECK(level <= kLevelBound);
+      levels.see(level, name);
+    }
+  }
+  CHECK(latents.seen == 28);
+  MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
+                       << latents.where << "), " << levels.seen << " pictures within "
+                       << levels.value << " levels");
+}
+
+TEST_CASE("a U-Net's exact picture is the same at any degrees") {
+  Reference reference("unet_jobs");
+  const auto all = unet_mixes();
+  for (const std::string family : {"sdxl", "sd15"}) {
+    Worst worst;
+    std::size_t turn = 0;
+    for (const std::string kind : {"two_by_two", "wide", "uneven", "ancestral"}) {
+      const auto& of = reference.find(family + "_" + kind);
+      auto submission = reference.submission(of);
+      const auto pictures = submission.request.prompts.size() * of.at("n").get<int>();
+      const auto single = company().run(submission).latents.value();
+      for (const auto& mix : all) {
+        if (static_cast<std::size_t>(mix.dp) > pictures) continue;
+        if (!full_matrix() && ++turn % 4 != 0) continue;
+        const auto where = family + " " + kind + " at " + name_of(mix);
+        CAPTURE(where);
+        submission.parallelism = mix;
+        const double error = worst_of(company().run(submission), single);
+        CHECK(error <= kDegreesBound);
+        worst.see(error, where);
+      }
+    }
+    CHECK(worst.seen > 10);
+    MESSAGE(family << ": " << worst.seen << " runs within " << worst.value << " of range ("
+                   << worst.where << ")");
+  }
+}
+
+TEST_CASE("a U-Net by patches gives the oracle's picture, whoever shares the patches") {
+  Reference reference("unet_jobs_patches");
+  Worst oracle;
+  Worst degrees;
+  double least = 1;
+  for (const auto& of : reference.cases()) {
+    const std::string name = of.at("name");
+    CAPTURE(name);
+    const auto expected = reference.floats(of, "latents");
+    const auto single = company().run(reference.submission(of));
+    const double error = worst_of(single, expected);
+    CHECK(error <= kOracleBound);
+    oracle.see(error, name);
+    const double stale = range_error(expected, reference.floats(of, "exact"));
+    if (of.at("exchange") != "all") least = std::min(least, stale);
+    const int patches = of.at("patches");
+    for (int ranks = 2; ranks <= patches; ++ranks) {
+      Parallelism mix;
+      (ranks % 2 == 0 ? mix.ulysses : mix.ring) = ranks;
+      if (ranks == 4) mix.ulysses = mix.ring = 2;
+      if (ranks == 2 && of.at("guidance") > 1) mix.cfg = 2;
+      CAPTURE(name_of(mix));
+      const double off =
+          worst_of(company().run(reference.submission(of, mix)), single.latents.value());
+      // A row alone may have a corrected variance near zero, which makes much of rounding.
+      CHECK(off <= (name.ends_with("thin") ? kOracleBound : kDegreesBound));
+      degrees.see(off, name + " at " + name_of(mix));
+    }
+  }
+  CHECK(oracle.seen == 22);
+  CHECK(least > 100 * kOracleBound);  // staleness shows
+  MESSAGE(oracle.seen << " cases within " << oracle.value << " of range (" << oracle.where << "), "
+                      << degrees.seen << " shared out within " << degrees.value << " ("
+                      << degrees.where << "), stale ones at least " << least << " from exact");
+}
+
+TEST_CASE("half precision is near float32, also by patches on several actors") {
+  Reference reference("unet_jobs_patches");
+  const std::pair<std::string, double> bounds[] = {{"bfloat16", 0.05}, {"float16", 0.01}};
+  for (const std::string name : {"sdxl_corrected", "sd15_corrected"}) {
+    const auto expected = reference.floats(reference.find(name), "latents");
+    for (const auto& [dtype, bound] : bounds) {
+      auto submission = reference.submission(reference.find(name), {.cfg = 2, .ring = 2});
+      submission.request.dtype = dtype;
+      CAPTURE(name + " " + dtype);
+      const double error = worst_of(company().run(submission), expected);
+      CHECK(error < bound);
+      CHECK(error > 1e-5);  // it was computed in that type
+    }
+  }
+}
+
+TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
+  Reference reference("unet_jobs_patches");
+  const auto refused = [&](void (*change)(Submission&), const std::string& why) {
+    auto submission = reference.submission(reference.find("sdxl_corrected"));
+    change(submission);
+    const auto error = company().refusal(submission);
+    CAPTURE(error.what);
+    CAPTURE(why);
+    CHECK(error.code == "bad_request");
+    CHECK(has(error.what, why));
+  };
+  refused([](Submission& s) { s.parallelism.pp = 2; }, "pp is 2");
+  refused([](Submission& s) { s.parallelism.tp = 2; }, "tp is 2");
+  refused([](Submission& s) { s.request.method = "pipefusion"; }, "method is pipefusion");
+  refused([](Submission& s) { s.request.kv = "predict"; }, "kv is predict");
+  refused([](Submission& s) { s.request.warmup_steps = 0; }, "warmup is 0");
+  refused([](Submission& s) { s.parallelism.ring = 4; }, "patches is 3, but ulysses × ring is 4");
+  refused([](Submission& s) { s.request.num_pipeline_patch = 13; }, "patches is 13");
+  refused([](Submission& s) { s.request.group_norm = "none"; }, "group norm is \"none\"");
+  refused([](Submission& s) { s.request.exchange = "some"; }, "exchange is \"some\"");
+  refused(
+      [](Submission& s) {
+        s.request.exchange = "none";
+        s.request.group_norm = "synchronous";
+      },
+      "exchange is none, but group norm synchronous");
+  refused(
+      [](Submission& s) {
+        s.request.method = "exact";
+        s.request.num_pipeline_patch = 1;
+        s.request.group_norm = "stale";
+      },
+      "group norm is stale with method exact");
+  refused([](Submission& s) { s.request.max_sequence_length = 12; }, "max sequence length is 12");
+  refused(
+      [](Submission& s) {
+        s.model = checkpoint("tiny-pixart");
+        s.request.max_sequence_length = 12;
+        s.request.exchange = "none";
+      },
+      "this model is a transformer");
+}
+
+TEST_CASE("plans know a U-Net's weights, what is kept and what each rank sends, to the byte") {
+  Reference reference("unet_jobs_patches");
+  const Parallelism mixes[] = {{}, {.cfg = 2}, {.ulysses = 2}, {.cfg = 2, .ring = 3}};
+  for (const std::string name : {"sdxl_corrected", "sdxl_separate", "sdxl_synchronous", "sdxl_none",
+                                 "sdxl_all", "sd15_stale", "sd15_uneven", "sd15_thin"}) {
+    for (const auto& mix : mixes) {
+      for (const bool exact : {false, true}) {
+        if (exact && name != "sd15_thin") continue;
+        CAPTURE(name + (exact ? " exact" : "") + " at " + name_of(mix));
+        auto submission = reference.submission(reference.find(name), mix);
+        submission.request.dtype = "bfloat16";
+        if (exact) {
+          submission.request.method = "exact";
+          submission.request.num_pipeline_patch = 1;
+        }
+        const auto model = spec::read_model_spec(submission.model);
+        const auto asked = client::to_wire(submission);
+        const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
+        const auto traffic = plan::predict_traffic(plan, model);
+        const auto report = nlohmann::json::parse(company().run(submission).report);
+        for (int rank = 0; rank < mix.world(); ++rank) {
+          CAPTURE(rank);
+          const auto& actor = report.at("actors").at(rank);
+          CHECK(actor.at("weight_bytes") == plan.memory[rank].weights);
+          CHECK(actor.at("kv_bytes") == plan.memory[rank].kv);
+          auto sent = actor.at("tensor_bytes_sent_by_group");
+          sent.erase("rows");
+          sent.erase("vae");
+          CHECK(sent.dump() == nlohmann::json(traffic[rank].sent).dump());
+          CHECK(actor.at("tensor_bytes_sent_by_layer").dump() ==
+                nlohmann::json(traffic[rank].by_layer).dump());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("kill -9: a U-Net's job goes on, exact to the bit, stale as its report says") {
+  Theatre theatre(actors(4));
+  Reference reference("unet_jobs_patches");
+  for (const std::string method : {"exact", "distrifusion"}) {
+    CAPTURE(method);
+    auto job = reference.submission(reference.find("sdxl_corrected"), {.cfg = 2, .ring = 2});
+    job.request.steps = 120;
+    job.request.height = 192;
+    job.request.width = 128;
+    job.request.method = method;
+    job.request.num_pipeline_patch = method == "exact" ? 1 : 3;
+    const auto undisturbed = theatre.run(job);
+    std::atomic<bool> there = false;
+    const auto id = theatre.submit(job, [&](const Progress& progress) {
+      there = there || (progress.phase == "denoising" && progress.step >= 5);
+    });
+    REQUIRE(eventually(60s, [&] { return there.load(); }));
+    kill(theatre.pids().at(3), SIGKILL);
+    auto result = theatre.client().wait(id, 120s);
+    if (!result) FAIL(result.error().what);
+    const auto report = nlohmann::json::parse(result.value().report);
+    REQUIRE(report["recoveries"].size() == 1);
+    const auto refills = report["request"]["refill_steps"].get<std::vector<int>>();
+    CHECK(refills.size() == (method == "exact" ? 0 : 1));
+    job.request.refill_steps = refills;
+    const auto again = method == "exact" ? undisturbed : theatre.run(job);
+    CHECK(result.value().latents->data == again.latents->data);
+    MESSAGE(method << ": went on at step " << report["recoveries"][0]["step"] << " after "
+                   << report["recoveries"][0]["seconds"] << " s");
+  }
+  CHECK(shared_memory().empty());
+}
+
+TEST_CASE("U-Net jobs share a deployment and do not see each other's patches") {
+  Theatre theatre(actors(2));
+  Reference reference("unet_jobs_patches");
+  const auto job = [&](int seed) {
+    auto submission = reference.submission(reference.find("sdxl_corrected"), {.ring = 2});
+    submission.request.steps = 12;
+    submission.request.seed = static_cast<std::uint64_t>(seed);
+    return submission;
+  };
+  std::vector<JobResult> alone;
+  for (int seed = 0; seed < 3; ++seed)
+    alone.push_back(theatre.run(job(seed)));
+  std::vector<std::uint64_t> ids;
+  for (int seed = 0; seed < 3; ++seed)
+    ids.push_back(theatre.submit(job(seed)));
+  for (int seed = 0; seed < 3; ++seed) {
+    const auto result = theatre.client().wait(ids[seed], 120s);
+    if (!result) FAIL(result.error().what);
+    CHECK(result.value().latents->data == alone[seed].latents->data);
+  }
+}

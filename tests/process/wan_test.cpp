@@ -1,0 +1,241 @@
+#include <signal.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/convert.h"
+#include "controller/plan/traffic.h"
+#include "models/image/frames.h"
+#include "models/spec/model_spec.h"
+#include "tests/process/support/company.h"
+#include "tests/process/support/compare.h"
+#include "tests/process/support/mixes.h"
+#include "tests/process/support/pictures.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/reference.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr double kLatentBound = 1e-4;   // of the reference's range
+constexpr double kDegreesBound = 1e-5;  // of the range of the single actor's latents
+constexpr int kLevelBound = 1;          // of 255
+
+/// All frames of a video, one below the other.
+Bytes tall_picture(const std::string& clip) {
+  Bytes tall;
+  for (const auto& png : models::split_frames(clip)) {
+    const auto frame = decode_png(png);
+    if (tall.shape.empty()) {
+      tall = frame;
+      continue;
+    }
+    tall.shape[0] += frame.shape[0];
+    tall.data.insert(tall.data.end(), frame.data.begin(), frame.data.end());
+  }
+  return tall;
+}
+
+}  // namespace
+
+TEST_CASE("videos are those of WanPipeline in diffusers") {
+  Reference reference("wan");
+  Worst latents, levels;
+  for (const auto& of : reference.cases()) {
+    const std::string name = of.at("name");
+    CAPTURE(name);
+    const auto result = company().run(reference.submission(of));
+    REQUIRE(result.latents);
+    const double error = range_error(*result.latents, reference.floats(of, "latents"));
+    CHECK(error <= kLatentBound);
+    latents.see(error, name);
+    if (!of.at("image").get<bool>()) continue;
+    for (std::size_t i = 0; i < result.pictures.size(); ++i) {
+      const auto clip = tall_picture(result.pictures[i].png);
+      CHECK(clip.shape[0] == of.at("num_frames").get<int>() * of.at("height").get<int>());
+      const int level = level_error(clip, picture_of(reference.bytes(of, "image"), i));
+      CHECK(level <= kLevelBound);
+      levels.see(level, name);
+    }
+  }
+  MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
+                       << latents.where << "), " << levels.seen << " videos within " << levels.value
+                       << " levels");
+}
+
+TEST_CASE("a video is the same at any degrees, exact and by patches") {
+  Reference reference("wan");
+  struct Way {
+    const char* method;
+    const char* kv;
+    int patches;
+  };
+  // Nine rows of tokens, three a frame: patches of whole frames, of parts of them, and across.
+  const Way ways[] = {{"exact", "stale", 1},
+                      {"pipefusion", "stale", 3},
+                      {"pipefusion", "predict", 4},
+                      {"distrifusion", "stale", 3},
+                      {"distrifusion", "predict", 2}};
+  const Parallelism mixes[] = {{.pp = 2},
+                               {.ulysses = 2},
+                               {.tp = 2},
+                               {.cfg = 2},
+                               {.ring = 2},
+                               {.ulysses = 3},
+                               {.pp = 3, .vae = 2},
+                               {.tp = 4},
+                               {.cfg = 2, .pp = 2, .ulysses = 2},
+                               {.pp = 2, .ring = 2, .tp = 2, .vae = 3}};
+  Worst worst, levels;
+  std::size_t turn = 0;
+  for (const auto& way : ways) {
+    auto submission = reference.submission(reference.find("wan_plain"));
+    auto& request = submission.request;
+    request.method = way.method;
+    request.kv = way.kv;
+    request.num_pipeline_patch = way.patches;
+    const auto single = company().run(submission);
+    const std::size_t stride = way.patches == 1 || full_matrix() ? 1 : 3;
+    for (std::size_t i = stride == 1 ? 0 : turn++ % stride; i < std::size(mixes); i += stride) {
+      const auto where = std::string(way.method) + " " + way.kv + " at " + name_of(mixes[i]);
+      CAPTURE(where);
+      submission.parallelism = mixes[i];
+      const auto result = company().run(submission);
+      const double error = range_error(result.latents.value(), single.latents.value());
+      CHECK(error <= kDegreesBound);
+      worst.see(error, where);
+      const int level = level_error(tall_picture(result.pictures.at(0).png),
+                                    tall_picture(single.pictures.at(0).png));
+      CHECK(level <= kLevelBound);
+      levels.see(level, where);
+    }
+  }
+  MESSAGE(worst.seen << " runs within " << worst.value << " of range (" << worst.where
+                     << "), videos within " << levels.value << " levels");
+}
+
+TEST_CASE("videos by patches equal the oracle, on one actor and on several") {
+  Reference reference("wan_patches");
+  const Parallelism mixes[] = {{.pp = 2}, {.ulysses = 2}, {.ring = 2}, {.tp = 2}, {.cfg = 2}};
+  Worst worst;
+  std::size_t turn = 0;
+  for (const auto& of : reference.cases()) {
+    const bool guided = of.at("guidance").get<double>() > 1;
+    // One actor, and each case at another of the mixes.
+    for (const auto& mix : {Parallelism{}, mixes[turn++ % (guided ? 5 : 4)]}) {
+      const auto where = of.at("name").get<std::string>() + " at " + name_of(mix);
+      CAPTURE(where);
+      const auto got = company().run(reference.submission(of, mix)).latents.value();
+      const double error = range_error(got, reference.floats(of, "latents"));
+      CHECK(error <= kLatentBound);
+      worst.see(error, where);
+    }
+  }
+  MESSAGE(worst.seen << " runs within " << worst.value << " of range (" << worst.where << ")");
+}
+
+TEST_CASE("plans know a video model's weights, K,V and what each rank sends, to the byte") {
+  Reference reference("wan");
+  struct Way {
+    const char* method;
+    const char* kv;
+    int patches;
+  };
+  const Way ways[] = {{"exact", "stale", 1}, {"pipefusion", "predict", 3}};
+  const Parallelism mixes[] = {
+      {}, {.pp = 3}, {.ulysses = 2, .ring = 2}, {.tp = 2}, {.pp = 2, .ring = 2, .tp = 2}};
+  for (const auto& mix : mixes) {
+    for (const auto& way : ways) {
+      CAPTURE(std::string(way.method) + " at " + name_of(mix));
+      auto submission = reference.submission(reference.find("wan_plain"), mix);
+      auto& request = submission.request;
+      request.method = way.method;
+      request.kv = way.kv;
+      request.num_pipeline_patch = way.patches;
+      request.dtype = "bfloat16";  // not packed in panels, so that odd widths are exact, too
+      const auto model = spec::read_model_spec(submission.model);
+      const auto asked = client::to_wire(submission);
+      const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
+      const auto traffic = plan::predict_traffic(plan, model);
+      const auto report = nlohmann::json::parse(company().run(submission).report);
+      CHECK(report.at("request").at("frames") == 9);
+      for (int rank = 0; rank < mix.world(); ++rank) {
+        CAPTURE(rank);
+        const auto& actor = report.at("actors").at(rank);
+        CHECK(actor.at("weight_bytes") == plan.memory[rank].weights);
+        CHECK(actor.at("kv_bytes") == plan.memory[rank].kv);
+        auto sent = actor.at("tensor_bytes_sent_by_group");
+        sent.erase("rows");
+        sent.erase("vae");
+        CHECK(sent.dump() == nlohmann::json(traffic[rank].sent).dump());
+      }
+    }
+  }
+}
+
+TEST_CASE("latents to begin with have the frames one below the other; previews show a frame") {
+  Reference reference("wan");
+  auto submission = reference.submission(reference.find("wan_alone"));
+  const auto from_seed = company().run(submission);
+  auto& request = submission.request;
+  request.init_latents = Latents{{1, 4, 2 * 6, 8}, std::vector<float>(4 * 2 * 6 * 8, 0.25f)};
+  request.progress_interval = 1;
+  request.progress_content = "preview";
+  std::string preview;
+  const auto result = company().run(submission, [&](const Progress& progress) {
+    if (!progress.preview_png.empty()) preview = progress.preview_png;
+  });
+  CHECK(result.latents->shape == from_seed.latents->shape);
+  CHECK(range_error(*result.latents, *from_seed.latents) > 0.01);
+  // A fourth of 6 × 8 latents, rounded up.
+  CHECK(decode_png(preview).shape == std::vector<std::int64_t>{16, 16, 3});
+  request.init_latents->shape[2] = 6;
+  request.init_latents->data.resize(4 * 6 * 8);
+  CHECK(company().refusal(submission).what.find("init latents have 768 bytes") !=
+        std::string::npos);
+}
+
+TEST_CASE("a video goes on where it was when an actor is killed") {
+  Reference reference("wan");
+  Theatre theatre(actors(4));
+  auto submission = reference.submission(reference.find("wan_long"), {.cfg = 2, .ulysses = 2});
+  submission.request.steps = 60;
+  const auto undisturbed = theatre.run(submission);
+  std::atomic<bool> there = false;
+  const auto job = theatre.submit(submission, [&](const Progress& progress) {
+    there = there || (progress.phase == "denoising" && progress.step >= 4);
+  });
+  REQUIRE(eventually(std::chrono::seconds(60), [&] { return there.load(); }));
+  kill(theatre.pids().at(1), SIGKILL);
+  const auto result = theatre.client().wait(job, std::chrono::seconds(120));
+  REQUIRE(result.ok());
+  CHECK(result.value().latents->data == undisturbed.latents->data);
+  CHECK(result.value().pictures.at(0).png == undisturbed.pictures.at(0).png);
+  CHECK(nlohmann::json::parse(result.value().report)["recoveries"].size() == 1);
+}
+
+TEST_CASE("what a video model cannot do is refused with the reason") {
+  Reference reference("wan");
+  const auto refusal = [&](auto change) {
+    auto submission = reference.submission(reference.find("wan_plain"));
+    change(submission);
+    return company().refusal(submission).what;
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(has(refusal([](auto& s) { s.request.num_frames = 8; }), "multiples of 4 and one more"));
+  CHECK(has(refusal([](auto& s) { s.request.vae_tiling = true; }), "vae_tiling"));
+  CHECK(has(refusal([](auto& s) { s.request.resolution_binning = true; }), "resolution_binning"));
+  CHECK(has(refusal([](auto& s) { s.parallelism = {.pp = 4, .ulysses = 2, .vae = 7}; }),
+            "only 6 rows to split"));
+  auto still = Reference("families").submission(Reference("families").find("sd3_plain"));
+  still.request.num_frames = 5;
+  CHECK(has(company().refusal(still).what, "makes pictures"));
+}

@@ -1,0 +1,184 @@
+#include "models/spec/lora_spec.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tests/spec/model_folder.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
+
+const spec::ModelSpec& flux() {
+  static const auto model = spec::read_model_spec(kFixtures + "tiny-flux");
+  return model;
+}
+
+/// A file of float32 zeros.
+class File {
+ public:
+  File& add(const std::string& name, const std::vector<std::int64_t>& shape,
+            const std::string& dtype = "F32") {
+    std::int64_t bytes = dtype == "F32" ? 4 : 8;
+    for (const auto size : shape)
+      bytes *= size;
+    header_[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {size_, size_ + bytes}}};
+    size_ += bytes;
+    return *this;
+  }
+  File& metadata(const nlohmann::json& value) {
+    header_["__metadata__"] = {{"lora_adapter_metadata", value.dump()}};
+    return *this;
+  }
+  /// One pair of rank 4 on a 24 × 24 product.
+  File& pair(const std::string& base, const std::string& down = ".lora_A.weight",
+             const std::string& up = ".lora_B.weight") {
+    return add(base + down, {4, 24}).add(base + up, {24, 4});
+  }
+  spec::LoraSpec read() const {
+    const Scratch folder;
+    return spec::read_lora_spec(
+        folder.file("x.safetensors", with_prefix(header_.dump()) + std::string(size_, '\0')),
+        flux());
+  }
+  std::string error() const {
+    return message_of([&] { read(); });
+  }
+
+ private:
+  nlohmann::json header_ = nlohmann::json::object();
+  std::int64_t size_ = 0;
+};
+
+const std::string kQ = "transformer_blocks.0.attn.to_q";
+
+std::string target(const spec::LoraSpec& lora) {
+  return lora.layers.at(0).component + " " + lora.layers.at(0).parts.at(0).tensor;
+}
+
+}  // namespace
+
+TEST_CASE("every naming finds the same layer") {
+  const std::string wanted = "transformer " + kQ + ".weight";
+  for (const char* prefix :
+       {"transformer.", "unet.", "diffusion_model.", "base_model.model.", ""}) {
+    CAPTURE(prefix);
+    CHECK(target(File().pair(prefix + kQ).read()) == wanted);
+    CHECK(target(File().pair(prefix + kQ, ".lora.down.weight", ".lora.up.weight").read()) ==
+          wanted);
+  }
+  CHECK(target(File()
+                   .pair("transformer.transformer_blocks.0.attn.processor.to_q",
+                         "_lora.down.weight", "_lora.up.weight")
+                   .read()) == wanted);
+  CHECK(target(File()
+                   .pair("transformer.transformer_blocks.0.attn.processor.to_out",
+                         "_lora.down.weight", "_lora.up.weight")
+                   .read()) == "transformer transformer_blocks.0.attn.to_out.0.weight");
+  for (const char* prefix : {"lora_unet_", "lora_transformer_"}) {
+    CHECK(target(File()
+                     .pair(std::string(prefix) + "transformer_blocks_0_attn_to_q",
+                           ".lora_down.weight", ".lora_up.weight")
+                     .read()) == wanted);
+  }
+}
+
+TEST_CASE("the authors' fused products are split by rows") {
+  const auto lora = File()
+                        .add("lora_unet_single_blocks_1_linear1.lora_down.weight", {4, 24})
+                        .add("lora_unet_single_blocks_1_linear1.lora_up.weight", {168, 4})
+                        .add("lora_unet_single_blocks_1_linear1.alpha", {})
+                        .read();
+  const auto& parts = lora.layers.at(0).parts;
+  REQUIRE(parts.size() == 4);
+  const std::string prefix = "single_transformer_blocks.1.";
+  CHECK(parts[0] == spec::LoraPart{prefix + "attn.to_q.weight", 0, 0, 24});
+  CHECK(parts[2] == spec::LoraPart{prefix + "attn.to_v.weight", 48, 0, 24});
+  CHECK(parts[3] == spec::LoraPart{prefix + "proj_mlp.weight", 72, 0, 96});
+  CHECK(lora.layers[0].alpha == "lora_unet_single_blocks_1_linear1.alpha");
+  const auto swapped = File()
+                           .add("final_layer.adaLN_modulation.1.lora_A.weight", {4, 24})
+                           .add("final_layer.adaLN_modulation.1.lora_B.weight", {48, 4})
+                           .read();
+  CHECK(swapped.layers[0].parts[0] == spec::LoraPart{"norm_out.linear.weight", 24, 0, 24});
+  CHECK(swapped.layers[0].parts[1] == spec::LoraPart{"norm_out.linear.weight", 0, 24, 24});
+}
+
+TEST_CASE("text encoders are found by number and kind") {
+  const auto read = [](const std::string& base) {
+    return target(File()
+                      .add(base + ".lora_down.weight", {4, 16})
+                      .add(base + ".lora_up.weight", {16, 4})
+                      .read());
+  };
+  // Stored with and without their model's name.
+  const auto clip = read("lora_te1_text_model_encoder_layers_0_self_attn_q_proj");
+  CHECK(clip.starts_with("text_encoder "));
+  CHECK(clip.ends_with("encoder.layers.0.self_attn.q_proj.weight"));
+  CHECK(read("lora_te1_encoder_layers_0_self_attn_q_proj") == clip);
+  CHECK(has(read("lora_te_text_model_encoder_layers_0_self_attn_q_proj"), "text_encoder "));
+  const auto t5 =
+      File()
+          .add("lora_te3_encoder_block_0_layer_0_SelfAttention_q.lora_down.weight", {4, 24})
+          .add("lora_te3_encoder_block_0_layer_0_SelfAttention_q.lora_up.weight", {24, 4})
+          .read();
+  CHECK(target(t5) == "text_encoder_2 encoder.block.0.layer.0.SelfAttention.q.weight");
+  CHECK(has(File().pair("text_encoder_3." + kQ).error(), "text encoder that this model does not"));
+  CHECK(has(File().pair("lora_te9_x", ".lora_down.weight", ".lora_up.weight").error(),
+            "text encoder that this model does not"));
+}
+
+TEST_CASE("metadata's alphas go by component and by pattern") {
+  const nlohmann::json said = {{"transformer.lora_alpha", 8},
+                               {"transformer.alpha_pattern", {{"attn.to_q", 3}}}};
+  auto lora = File().pair("transformer." + kQ).metadata(said).read();
+  CHECK(lora.layers[0].known_alpha == 3.0);
+  lora = File().pair("transformer.transformer_blocks.0.attn.to_k").metadata(said).read();
+  CHECK(lora.layers[0].known_alpha == 8.0);
+  CHECK(!File().pair(kQ).read().layers[0].known_alpha);
+  CHECK(has(File().pair(kQ).metadata({{"transformer.use_dora", true}}).error(),
+            "metadata \"transformer.use_dora\" = true is not supported"));
+  CHECK(has(
+      File()
+          .pair(kQ)
+          .metadata({{"transformer.lora_alpha", 1}, {"transformer.alpha_pattern", {{".*to_q", 3}}}})
+          .error(),
+      "pattern that is not supported: \".*to_q\""));
+}
+
+TEST_CASE("what has no place is refused with file and tensor, on one line") {
+  const auto refused = [](const File& file, const std::string& tensor, const std::string& why) {
+    const auto error = file.error();
+    CAPTURE(error);
+    CHECK(error.starts_with("[load_lora] "));
+    CHECK(has(error, "x.safetensors: tensor \"" + tensor + "\" "));
+    CHECK(has(error, why));
+    CHECK(!has(error, "\n"));
+  };
+  const std::string base = "transformer." + kQ;
+  refused(File().pair("transformer.transformer_blocks.9.attn.to_q"),
+          "transformer.transformer_blocks.9.attn.to_q.lora_A.weight",
+          "matches no layer of this model");
+  refused(File().add(base + ".lora_A.weight", {4, 24}), base + ".lora_A.weight", "no up half");
+  refused(File().add(base + ".lora_B.weight", {24, 4}), base + ".lora_B.weight", "no down half");
+  refused(File().add(base + ".lora_A.weight", {4, 24}).add(base + ".lora_B.weight", {24, 5}),
+          base + ".lora_B.weight", "is of rank 4");
+  refused(File().add(base + ".lora_A.weight", {4, 23}).add(base + ".lora_B.weight", {24, 4}),
+          base + ".lora_A.weight", "takes 24 inputs");
+  refused(File().add(base + ".lora_A.weight", {4, 24}).add(base + ".lora_B.weight", {25, 4}),
+          base + ".lora_B.weight", "wants 24 rows");
+  refused(File().pair(base).add(base + ".dora_scale", {24}), base + ".dora_scale",
+          "kind that is not supported");
+  refused(File().pair(base).add(base + ".alpha", {2}), base + ".alpha", "one number is needed");
+  refused(File().add(base + ".lora_A.weight", {4, 24}, "I64").add(base + ".lora_B.weight", {24, 4}),
+          base + ".lora_A.weight", "a floating one is needed");
+  refused(File().pair(base).pair(base, ".lora.down.weight", ".lora.up.weight"),
+          base + ".lora_A.weight", "says the same as");
+  refused(File().pair("lora_prior_x"), "lora_prior_x.lora_A.weight", "is not known");
+  CHECK(has(File().error(), "has no tensors"));
+}

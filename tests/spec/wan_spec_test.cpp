@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "tests/spec/published_wan.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+struct Counted {
+  std::size_t tensors = 0;
+  std::uint64_t elements = 0;
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+};
+
+/// As tests/spec/published_transformers.h counts and hashes them.
+Counted count(std::vector<spec::ExpectedTensor> tensors) {
+  std::ranges::sort(tensors, {}, &spec::ExpectedTensor::name);
+  Counted counted;
+  for (const auto& tensor : tensors) {
+    ++counted.tensors;
+    counted.elements += static_cast<std::uint64_t>(std::accumulate(
+        tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies<>()));
+    for (const char c : tensor.name + " " + spec::shape_text(tensor.shape) + "\n")
+      counted.hash = (counted.hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  }
+  return counted;
+}
+
+}  // namespace
+
+TEST_CASE("Wan's decoder and text encoder call for the tensors that diffusers makes") {
+  const auto vae =
+      count(spec::expected_tensors(spec::read_wan_vae_spec({kWanVaeConfig, "config.json"})));
+  CHECK(vae.tensors == 108);
+  CHECK(vae.elements == 73295603);
+  CHECK(vae.hash == 0x68c637ea0ae3dee0);
+  const auto text =
+      count(spec::expected_tensors(spec::read_t5_spec({kUmt5XxlConfig, "config.json"})));
+  CHECK(text.tensors == 242);
+  CHECK(text.elements == 5680910336);
+  CHECK(text.hash == 0x96ea8fd9f35be3c3);
+}
+
+TEST_CASE("a published Wan folder loads from configs and headers alone") {
+  const PublishedWanFolder folder(kWan13bConfig);
+  const auto model = spec::read_model_spec(folder.path());
+  CHECK(model.makes_videos());
+  CHECK(model.default_size() == 480);
+  CHECK(model.default_width() == 832);
+  CHECK(model.transformer.sample_frames == 81);
+  CHECK(model.latent_frames(81) == 21);
+  CHECK(model.latent_frames(1) == 1);
+  CHECK(model.pixel_multiple() == 16);
+  CHECK(model.text_tokens == 512);
+  CHECK(model.mends_prompts);
+  CHECK(model.has_branches(5));
+  const auto bytes = spec::weight_bytes(model);
+  CHECK(bytes.vae_decoder == 2 * 73295603);
+  CHECK(bytes.text_encoder == 2 * 5680910336);
+  const auto& family = std::get<spec::WanSpec>(model.transformer.family);
+  CHECK(family.frame_dim() == 44);
+  CHECK(family.side_dim() == 42);
+}
+
+TEST_CASE("what Wan's configs may not say is refused by key") {
+  const auto refusal = [](const char* key, const nlohmann::json& value) {
+    auto config = nlohmann::json::parse(kWan13bConfig.config);
+    config[key] = value;
+    return error_of(
+        [&] { spec::read_transformer_spec(spec::ConfigReader(config.dump(), "config.json"), ""); });
+  };
+  CHECK(contains(refusal("image_dim", 1280), "image_dim"));
+  CHECK(contains(refusal("added_kv_proj_dim", 1536), "added_kv_proj_dim"));
+  CHECK(contains(refusal("pos_embed_seq_len", 514), "pos_embed_seq_len"));
+  CHECK(contains(refusal("in_channels", 36), "out_channels"));
+  CHECK(contains(refusal("patch_size", {2, 2, 2}), "patch_size"));
+  CHECK(contains(refusal("patch_size", {1, 2, 1}), "patch_size"));
+  CHECK(contains(refusal("qk_norm", "rms_norm"), "qk_norm"));
+  CHECK(contains(refusal("surprise", 1), "surprise"));
+
+  const PublishedWanFolder folder(kWan13bConfig);
+  const auto with_index = [&](const char* key, const nlohmann::json& value) {
+    auto index = nlohmann::json::parse(kWanModelIndex);
+    index[key] = value;
+    write_bytes(folder.path() / "model_index.json", index.dump());
+    return error_of([&] { spec::read_model_spec(folder.path()); });
+  };
+  CHECK(contains(with_index("boundary_ratio", 0.875), "boundary_ratio"));
+  CHECK(contains(with_index("transformer_2", {"diffusers", "WanTransformer3DModel"}),
+                 "transformer_2"));
+  CHECK(contains(with_index("expand_timesteps", true), "expand_timesteps"));
+  CHECK(contains(with_index("text_encoder", {"transformers", "T5EncoderModel"}), "T5EncoderModel"));
+}
