@@ -119,7 +119,8 @@ void add_result_options(CLI::App& app, ResultOptions& options) {
       ->type_name("FILE.png")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--fps", options.frames_per_second, "Frames a second that a video is shown at")
+  app.add_option("--fps", options.frames_per_second,
+                 "Of a video: frames a second that it is shown at")
       ->check(quiet(CLI::Range(1, 1000)))
       ->type_name("N")
       ->capture_default_str()

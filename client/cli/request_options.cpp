@@ -7,6 +7,7 @@
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
 #include "client/cli/verb.h"
+#include "client/init_image.h"
 
 namespace troupe::cli {
 namespace {
@@ -137,6 +138,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
   app.add_option("--init-image", options.init_image_path,
                  "Start from this picture, brought to the request's size, and noise")
+      ->check(not_empty())
       ->type_name("FILE.png")
       ->group(group);
   app.add_option("--strength", request.strength,
@@ -154,6 +156,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
   app.add_option("--lora", options.loras,
                  "Add these low-rank weights (diffusers' or kohya's names); repeat it for several")
       ->allow_extra_args(false)
+      ->check(not_empty())
       ->type_name("FILE[:SCALE]")
       ->group(group);
 }
@@ -206,6 +209,11 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
   app.add_option("--step-cache-threshold", options.request.step_cache_threshold,
                  "Relative change up to which it skips; default: 0.05, with teacache 0.25")
       ->check(quiet(CLI::Range(0.0, 10.0)))
+      ->check(CLI::Validator(
+          [](std::string& text) -> std::string {
+            return std::strtod(text.c_str(), nullptr) > 0 ? "" : "must be above 0";
+          },
+          ""))
       ->type_name("T")
       ->group(group);
   app.add_option("--refill-steps", options.request.refill_steps,
@@ -296,6 +304,8 @@ void settle(RequestOptions& options) {
   }
   if (!options.init_image_path.empty() && !options.init_latents_path.empty())
     throw UsageError("--init-image does not go with --init-latents");
+  if (options.init_image_path.empty() && request.strength != ImageRequest{}.strength)
+    throw UsageError("--strength needs --init-image");
   if (request.kv == "predict" && request.method == "exact") {
     throw UsageError("--kv predict needs --patches above 1: exact has no K,V that are not fresh");
   }
@@ -326,6 +336,8 @@ Submission make_submission(const RequestOptions& options) {
     submission.request.init_latents = read_latents(options.init_latents_path);
   if (!options.init_image_path.empty())
     submission.request.init_image = read_file(options.init_image_path, kLargestImage);
+  if (const auto error = client::check_init_image(submission.request))
+    throw CommandError(Error{error->code, options.init_image_path + ": " + error->what});
   for (const std::string& lora : options.loras)
     submission.request.loras.push_back(parse_lora(lora));
   return submission;

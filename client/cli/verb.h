@@ -56,6 +56,12 @@ inline CLI::Validator quiet(CLI::Validator check) {
   return check;
 }
 
+/// Refuses the empty text that an unset shell variable leaves behind.
+inline CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string { return text.empty() ? "is empty" : ""; }, "");
+}
+
 /// The number of a job as typed. Throws UsageError naming `verb` when missing, and unless a number.
 std::uint64_t checked_job_id(const std::string& verb, const std::string& text);
 

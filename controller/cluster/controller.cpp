@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
 #include <stdexcept>
@@ -406,7 +407,10 @@ void Controller::on_ready(std::function<void(std::optional<std::string>)> handle
 }
 
 void Controller::check_ready() {
-  if (ready_handler_ && plugins_checked_ && members_.ready_count() == members_.all().size()) {
+  const bool whole = std::ranges::all_of(members_.all(), [](const auto& member) {
+    return member.second.remote || member.second.state == ActorState::ready;
+  });
+  if (ready_handler_ && plugins_checked_ && whole) {
     std::exchange(ready_handler_, nullptr)(std::nullopt);
   }
 }

@@ -121,6 +121,9 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
   const Actor& actor = members_.at(deployment->actor_of_rank[rank]);
   // Another host's copy of the folder has other inodes and times.
   const auto fingerprint = actor.remote ? 0 : deployment->model.fingerprint;
+  auto loras = deployment->model.loras;
+  for (auto& lora : loras)
+    if (actor.remote) lora.fingerprint = 0;
   const wire::LoadStage message{.deployment = deployment->id,
                                 .model = deployment->model.folder,
                                 .fingerprint = fingerprint,
@@ -131,7 +134,7 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
                                 .projects = at.pp + 1 == deployment->degrees.pp,
                                 .tp_rank = at.tp,
                                 .tp_degree = deployment->degrees.tp,
-                                .loras = deployment->model.loras};
+                                .loras = std::move(loras)};
   const auto incarnation = actor.incarnation;
   deployment->holdings[rank] = {.asked = incarnation};
   const auto answer = [this, deployment, rank, incarnation](const control::Reply& reply) {

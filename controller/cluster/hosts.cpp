@@ -78,7 +78,7 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
   }
   while (static_cast<int>(places.size()) < actors) {
     Actor& actor = tools_.members.add(host, kind, /*remote=*/true);
-    if (kind == "cuda") actor.device += ":" + std::to_string(actor.local_rank);
+    if (kind == "cuda") actor.device.append(":").append(std::to_string(actor.local_rank));
     places.push_back(actor.id);
   }
   for (const ActorId id : places)

@@ -82,7 +82,8 @@ void Supervisor::fill_again(ActorId id, const std::string& ended) {
   }
   if (failed_starts == 0 && tools_.outside.now() - spawned_at_[id] < kShortLife)
     return fill_later(id, kSpawnTries);
-  if (failed_starts >= kMaxFailedStarts || (tools_.starting_up() && failed_starts > 0))
+  if (failed_starts >= kMaxFailedStarts ||
+      (tools_.starting_up() && !actor.remote && failed_starts > 0))
     return give_up_noted(id, "actor " + std::to_string(id) + " cannot start: " + ended);
   try {
     spawn(id);
@@ -117,9 +118,11 @@ void Supervisor::give_up_noted(ActorId id, const std::string& why) {
 }
 
 void Supervisor::give_up(ActorId id, const std::string& why) {
-  tools_.members.at(id).closed = true;
+  Actor& actor = tools_.members.at(id);
+  actor.closed = true;
   tools_.deployments.actor_gone(id, why);
-  tools_.on_given_up(why);
+  // A guest's troubles are not the cluster's: it starts without.
+  if (!actor.remote) tools_.on_given_up(why);
   tools_.runner.fail_unplaceable(why);
 }
 

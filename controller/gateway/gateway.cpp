@@ -3,6 +3,7 @@
 #include <exception>
 #include <thread>
 
+#include "controller/gateway/init_image.h"
 #include "controller/jobs/report.h"
 #include "controller/plan/planner.h"
 
@@ -10,8 +11,6 @@ namespace troupe::gateway {
 namespace {
 
 constexpr control::Milliseconds kUploadDeadline{60'000};
-/// A client gives up after 30 s (client/client.cpp), and must not find its job running then.
-constexpr std::chrono::seconds kReadDeadline{25};
 constexpr std::size_t kMaxReadings = 64;
 constexpr std::size_t kKeptFailures = 10;
 
@@ -76,6 +75,13 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
     return;
   }
   const bool image = request.init_image_blob != 0;
+  if (image && request.init_image_bytes > kMaxInitImageBytes) {
+    tools_.server.reply(peer, header,
+                        wire::Failure{wire::FailureCode::bad_request,
+                                      "init image has " + std::to_string(request.init_image_bytes) +
+                                          " bytes: at most " + std::to_string(kMaxInitImageBytes)});
+    return;
+  }
   const auto sent = image ? request.init_image_blob : request.init_latents_blob;
   const auto bytes = image ? request.init_image_bytes : request.init_latents_bytes;
   tools_.blob_server.fetch(
@@ -88,6 +94,11 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
               peer, header,
               wire::Failure{blob.failure.code, std::string(image ? "init image" : "init latents") +
                                                    " did not arrive: " + blob.failure.what});
+          return;
+        }
+        if (const auto wrong = image ? wrong_with_init_image(*blob.bytes) : std::string();
+            !wrong.empty()) {
+          tools_.server.reply(peer, header, wire::Failure{wire::FailureCode::bad_request, wrong});
           return;
         }
         auto& own = submission.job.request;
@@ -128,20 +139,20 @@ void Gateway::read_model(control::PeerId peer, const wire::Header& header,
                  const auto took = control::Clock::now() - asked;
                  if (!tools_.server.info(peer)) {  // it went meanwhile
                    drop_inputs(submission.job.request);
-                 } else if (took > kReadDeadline) {
+                 } else if (took > tools_.accept_within) {
                    refuse(peer, header, submission, wire::FailureCode::timeout,
                           "[read_model] " + submission.job.model + ": it took " +
                               std::to_string(
                                   std::chrono::duration_cast<std::chrono::seconds>(took).count()) +
                               " s to be read, longer than a client waits");
                  } else {
-                   accept(peer, header, submission, reading);
+                   accept(peer, header, submission, reading, asked);
                  }
                });
 }
 
 void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
-                     const ModelReading& reading) {
+                     const ModelReading& reading, control::Clock::time_point asked) {
   const auto refused = [&](wire::FailureCode code, const std::string& why) {
     refuse(peer, header, submission, code, why);
   };
@@ -190,11 +201,10 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   askers_[id].push_back({peer, header});
   if (!tools_.journal) return admit(id, /*in_time=*/true);
   tools_.table.hold(id, true);
-  const auto asked = control::Clock::now();
   try {
     tools_.journal->accepted(entry, [this, id, asked](const std::optional<std::string>& error) {
       if (error) return not_kept(id, *error);
-      admit(id, control::Clock::now() - asked < kReadDeadline);
+      admit(id, control::Clock::now() - asked < tools_.accept_within);
     });
   } catch (const wire::WireError& error) {
     not_kept(id, error.what());
@@ -290,8 +300,16 @@ void Gateway::client_lost(control::PeerId peer) {
   for (const auto& [id, job] : tools_.table.all()) {
     if (job.owner == peer && !job.detached && !wire::is_terminal(job.state)) orphans.push_back(id);
   }
-  for (const auto id : orphans)
-    tools_.runner.cancel(id, "its client is gone");
+  for (const auto id : orphans) {
+    auto& job = *tools_.table.find(id);
+    job.watchers.erase(peer);
+    if (tools_.journal) {
+      for (const auto watcher : job.watchers) {
+        if (tools_.server.info(watcher)) job.owner = watcher;
+      }
+    }
+    if (job.owner == peer) tools_.runner.cancel(id, "its client is gone");
+  }
 }
 
 void Gateway::tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress) {

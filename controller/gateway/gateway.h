@@ -52,6 +52,9 @@ class Gateway {
     int max_restarts = 3;  // of a controller that a job outlives without a step between them
     /// How long a job of an earlier controller waits for actors and for its client to come back.
     std::chrono::milliseconds grace = std::chrono::seconds(60);
+    /// From when its inputs are here until a job is accepted. A client gives up after 30 s
+    /// (client/client.cpp), and must not find its job running then.
+    std::chrono::milliseconds accept_within = std::chrono::seconds(25);
   };
 
   Gateway(ClusterFacts facts, Tools tools);
@@ -71,7 +74,8 @@ class Gateway {
   /// Jobs of an earlier controller, held in the table, go on as soon as they are planned anew.
   /// `cause`: how that controller ended.
   void take_up(const journal::Revival& revival, const std::string& cause);
-  /// Its jobs are cancelled unless they are detached.
+  /// Its jobs are cancelled unless they are detached, or, with a journal, somebody else waits for
+  /// them: that is taken for the same client, come back before its old link was given up.
   void client_lost(control::PeerId peer);
   void tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress);
   void tell_finished(const jobs::JobEntry& job);
@@ -82,7 +86,7 @@ class Gateway {
   void submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
-              const ModelReading& reading);
+              const ModelReading& reading, control::Clock::time_point asked);
   void drop_inputs(const wire::ImageRequest& request);
   /// It is in the journal, or there is none: it may begin, and its client is told.
   void admit(jobs::JobId job, bool in_time);

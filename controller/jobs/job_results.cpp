@@ -26,6 +26,8 @@ void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
     case wire::TaskKind::encode_text:
       if (++run.texts_done < replicas) return;
       if (run.text_done == 0) run.text_done = now;
+      // Taken up after its last step.
+      if (run.denoised == 0 && job.step == job.plan.request.steps) run.denoised = now;
       run.clock.completed(job.step, now);
       job.phase = "denoising";
       progress(job);
@@ -238,7 +240,8 @@ void JobRunner::succeed(Run& run) {
                              .text = run.text_done - run.began,
                              .denoising = run.denoised - run.text_done,
                              .decoding = run.decoded - run.denoised,
-                             .total = tools_.outside.now() - job.submitted};
+                             .total = tools_.outside.now() - job.submitted,
+                             .steps = job.plan.request.steps - run.first_step};
   job.report = make_report(job, *run.deployment, seconds, run.stats, run.blob_bytes, run.warnings);
   try {
     wire::encode(finished_message(job));

@@ -128,8 +128,10 @@ void JobRunner::launch(Run& run) {
     job.recoveries.back().step = job.step;
   }
   run.begun = true;
-  if (run.began == 0) run.began = now;
-  if (job.step == job.plan.request.steps && run.denoised == 0) run.denoised = now;
+  if (run.began == 0) {
+    run.began = now;
+    run.first_step = job.step;
+  }
   run.stats.assign(actors.size(), {});
   try {
     for (std::size_t rank = 0; rank < actors.size(); ++rank) {

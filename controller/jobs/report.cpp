@@ -45,7 +45,7 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                        {"denoising", seconds.denoising},
                        {"decoding", seconds.decoding},
                        {"total", seconds.total},
-                       {"per_step", seconds.denoising / request.steps}};
+                       {"per_step", seconds.steps > 0 ? seconds.denoising / seconds.steps : 0}};
   json actors = json::array();
   std::map<std::string, std::uint64_t> by_role;
   std::map<std::uint32_t, std::string> role_of;

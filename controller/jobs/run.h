@@ -22,7 +22,8 @@ struct JobRunner::Run {
   std::uint64_t blob_bytes = 0;
   std::map<std::int32_t, int> replicas_past;  // step → dp replicas that completed it
   StepClock clock;
-  double began = 0;  // for the first time
+  double began = 0;             // for the first time
+  std::int32_t first_step = 0;  // that it began with
   double text_done = 0;
   double denoised = 0;
   double decoded = 0;

@@ -43,8 +43,8 @@ std::optional<wire::Failure> take_up(jobs::JobEntry& job, plan::Plan plan, const
   refills.erase(std::unique(refills.begin(), refills.end()), refills.end());
   job.plan = std::move(plan);
   job.plan.request.refill_steps = std::move(refills);
-  if (job.phase == wire::to_string(wire::JobState::queued)) return std::nullopt;
   if (job.boundary) jobs::add_refill(job.plan, next);
+  if (job.phase == wire::to_string(wire::JobState::queued)) return std::nullopt;
   job.restarts = next > job.restart_step ? 1 : job.restarts + 1;
   job.restart_step = next;
   if (job.restarts > max_restarts + 1) {

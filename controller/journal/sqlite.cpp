@@ -6,8 +6,10 @@ namespace troupe::journal {
 namespace {
 
 [[noreturn]] void fail(sqlite3* database, int code) {
-  throw SqliteError(database ? sqlite3_extended_errcode(database) : code,
-                    database ? sqlite3_errmsg(database) : sqlite3_errstr(code));
+  // Not every refusal is left in the database's own record.
+  const int extended = database ? sqlite3_extended_errcode(database) : 0;
+  if ((extended & 0xff) != (code & 0xff)) throw SqliteError(code, sqlite3_errstr(code));
+  throw SqliteError(extended, sqlite3_errmsg(database));
 }
 
 void check(sqlite3* database, int code) {
@@ -19,6 +21,10 @@ void check(sqlite3* database, int code) {
 bool SqliteError::damaged() const {
   const int primary = code_ & 0xff;
   return primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB || primary == SQLITE_FORMAT;
+}
+
+bool SqliteError::too_large() const {
+  return (code_ & 0xff) == SQLITE_TOOBIG;
 }
 
 Statement::Statement(sqlite3* database, const std::string& sql) : database_(database) {
@@ -93,6 +99,10 @@ std::int64_t Database::number(const std::string& sql) {
 
 bool Database::read_only() const {
   return sqlite3_db_readonly(database_.get(), "main") == 1;
+}
+
+void Database::limit_length(int bytes) {
+  sqlite3_limit(database_.get(), SQLITE_LIMIT_LENGTH, bytes);
 }
 
 bool Database::in_transaction() const {

@@ -17,6 +17,8 @@ class SqliteError : public std::runtime_error {
   /// SQLite's extended result code.
   int code() const { return code_; }
   bool damaged() const;
+  /// A value or row is longer than SQLite takes.
+  bool too_large() const;
 
  private:
   int code_;
@@ -58,6 +60,8 @@ class Database {
   /// The first column of the first row of a query; 0 where there is none.
   std::int64_t number(const std::string& sql);
   bool read_only() const;
+  /// Values and rows of more bytes are refused; SQLite's own bound is 10^9.
+  void limit_length(int bytes);
   /// A transaction has begun and is neither committed nor rolled back.
   bool in_transaction() const;
 

@@ -33,7 +33,8 @@ struct SqliteStore::Open {
   Statement add, facts, end, forget, put, drop, drop_all, name;
 };
 
-SqliteStore::SqliteStore(std::string folder) : folder_(std::move(folder)) {
+SqliteStore::SqliteStore(std::string folder, Limits limits)
+    : folder_(std::move(folder)), limits_(limits) {
   lock();
   try {
     open();
@@ -82,6 +83,7 @@ void SqliteStore::lock() {
 void SqliteStore::open() {
   open_ = std::make_unique<Open>(folder_ + "/journal.db");
   auto& database = open_->database;
+  if (limits_.value > 0) database.limit_length(limits_.value);
   if (database.read_only()) fail("journal.db cannot be written: it is read-only");
   // Nobody else comes in, so the log needs no shared memory.
   database.run("PRAGMA locking_mode = EXCLUSIVE");
@@ -180,17 +182,18 @@ std::vector<Record> SqliteStore::load() {
       record.report = read(6, "its report");
       parts.bind(1, jobs.number(0));
       while (parts.step()) {
-        Part part{parts.bytes(1), std::make_shared<const std::string>(parts.bytes(2))};
-        if (sum_of(part.head + *part.bytes) != parts.number(3)) part.bytes = nullptr;
+        auto head = parts.bytes(1);
+        auto bytes = parts.bytes(2);
+        const bool intact = sum_of(head + bytes) == parts.number(3);
         switch (static_cast<Role>(parts.number(0))) {
           case Role::input:
-            record.inputs.push_back(std::move(part));
+            add_row(record.inputs, std::move(head), std::move(bytes), intact);
             break;
           case Role::boundary:
-            record.boundary.push_back(std::move(part));
+            add_row(record.boundary, std::move(head), std::move(bytes), intact);
             break;
           case Role::result:
-            record.results.push_back(std::move(part));
+            add_row(record.results, std::move(head), std::move(bytes), intact);
             break;
         }
       }
@@ -218,8 +221,21 @@ void SqliteStore::apply(const Change& change) {
     } catch (const SqliteError&) {
       // It was rolled back by itself.
     }
-    fail("job " + std::to_string(change.job) + " cannot be written: " + why);
+    const std::string what = "job " + std::to_string(change.job) + " cannot be written: " + why;
+    if (error.too_large()) throw TooLarge("[journal] " + folder_ + ": " + what);
+    fail(what);
   }
+}
+
+/// A row without a head goes on where the one before it ends.
+void SqliteStore::add_row(std::vector<Part>& parts, std::string head, std::string bytes,
+                          bool intact) {
+  if (!head.empty() || parts.empty()) {
+    parts.push_back({std::move(head), std::make_shared<const std::string>(std::move(bytes))});
+  } else if (parts.back().bytes) {
+    parts.back().bytes = std::make_shared<const std::string>(*parts.back().bytes + bytes);
+  }
+  if (!intact) parts.back().bytes = nullptr;
 }
 
 void SqliteStore::put_parts(jobs::JobId job, Role role, const std::vector<Part>& parts) {
@@ -228,13 +244,21 @@ void SqliteStore::put_parts(jobs::JobId job, Role role, const std::vector<Part>&
   std::int64_t number = 0;
   for (const auto& part : parts) {
     if (!part.bytes) continue;
-    open_->put.bind(1, id)
-        .bind(2, static_cast<std::int64_t>(role))
-        .bind(3, number++)
-        .bind(4, std::string_view(part.head))
-        .bind(5, std::string_view(*part.bytes))
-        .bind(6, sum_of(part.head + *part.bytes))
-        .run();
+    const std::string_view all = *part.bytes;
+    std::string head = part.head;
+    std::size_t at = 0;
+    do {
+      const auto row = all.substr(at, limits_.row);
+      open_->put.bind(1, id)
+          .bind(2, static_cast<std::int64_t>(role))
+          .bind(3, number++)
+          .bind(4, std::string_view(head))
+          .bind(5, row)
+          .bind(6, sum_of(head + std::string(row)))
+          .run();
+      head.clear();
+      at += row.size();
+    } while (at < all.size());
   }
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,12 @@ struct Past {
   bool stopped = false;      // it was stopped in order
 };
 
+/// A change is larger than the store can hold: trying it again is of no use.
+class TooLarge : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// Where changes go. Not thread-safe.
 class Store {
  public:
@@ -36,7 +43,8 @@ class Store {
   /// All jobs, oldest first, and what is known of the past.
   virtual std::vector<Record> load() = 0;
   virtual Past past() = 0;
-  /// Applies a change. Throws std::runtime_error, one line; then nothing of it is kept.
+  /// Applies a change. Throws std::runtime_error, one line; then nothing of it is kept. TooLarge
+  /// when it is for the change's own sake.
   virtual void apply(const Change& change) = 0;
   /// The last word of a controller that ends in order.
   virtual void close() = 0;

@@ -1,5 +1,7 @@
 #include "controller/journal/writer.h"
 
+#include "transport/wire/codec.h"
+
 #include <array>
 #include <boost/asio/post.hpp>
 #include <chrono>
@@ -19,6 +21,21 @@ constexpr auto kFlushDeadline = std::chrono::seconds(10);
 /// It is not given up: a controller that comes after this one must know.
 bool must_come(const Change& change) {
   return change.kind == Change::Kind::ended || change.kind == Change::Kind::forgotten;
+}
+
+/// The end of a job without what is too large of it.
+Change bare_end(Change change, const std::string& why) {
+  auto facts = wire::decode<Facts>(wire::as_bytes(change.facts));
+  if (facts.state == wire::JobState::succeeded) {
+    facts.state = wire::JobState::failed;
+    facts.phase = wire::to_string(facts.state);
+    facts.failure = {wire::FailureCode::internal,
+                     "it was computed, but its result was too large to be kept: " + why};
+  }
+  change.facts = wire::encode(facts);
+  change.report.clear();
+  change.parts.clear();
+  return change;
 }
 
 }  // namespace
@@ -44,7 +61,12 @@ struct Writer::Shared {
   // Of the thread alone: what is tried again, oldest first.
   std::deque<Change> late;
 
-  std::optional<std::string> apply(const Change& change);
+  struct Outcome {
+    std::optional<std::string> error;
+    bool later = false;  // it may be kept when it is tried again
+  };
+  Outcome apply(const Change& change);
+  Outcome apply_end_bare(const Change& change, const std::string& why);
   void post(std::function<void()> action);
   void settle(Entry entry);
   void try_late();
@@ -57,13 +79,32 @@ void Writer::Shared::post(std::function<void()> action) {
   if (io) boost::asio::post(*io, std::move(action));
 }
 
-std::optional<std::string> Writer::Shared::apply(const Change& change) {
+Writer::Shared::Outcome Writer::Shared::apply(const Change& change) {
   try {
     store->apply(change);
-    return std::nullopt;
+    return {};
+  } catch (const TooLarge& error) {
+    if (change.kind == Change::Kind::ended) return apply_end_bare(change, error.what());
+    return {error.what(), false};
   } catch (const std::exception& error) {
-    return error.what();
+    return {error.what(), true};
   }
+}
+
+Writer::Shared::Outcome Writer::Shared::apply_end_bare(const Change& change,
+                                                       const std::string& why) {
+  std::string text = why + "; its end is kept without its result";
+  try {
+    store->apply(bare_end(change, why));
+  } catch (const TooLarge& error) {
+    text = std::string(error.what()) + "; its end is not kept";
+  } catch (const wire::WireError& error) {
+    text = why + "; its end is not kept: " + error.what();
+  } catch (const std::exception& error) {
+    return {error.what(), true};
+  }
+  post([note = note, text] { note(text); });
+  return {text, false};
 }
 
 void Writer::Shared::report(const std::optional<std::string>& error) {
@@ -83,10 +124,10 @@ void Writer::Shared::report(const std::optional<std::string>& error) {
 
 void Writer::Shared::try_late() {
   while (!late.empty()) {
-    const auto error = apply(late.front());
-    report(error);
-    if (error) return;
+    const auto outcome = apply(late.front());
+    if (outcome.later) return report(outcome.error);
     late.pop_front();
+    if (late.empty()) report(std::nullopt);
   }
 }
 
@@ -94,14 +135,21 @@ void Writer::Shared::settle(Entry entry) {
   try_late();
   const auto kind = entry.change.kind;
   std::optional<std::string> error;
+  bool later = true;
   if (!late.empty() && kind != Change::Kind::accepted) {
     // Not before what is older.
     error = trouble;
   } else {
-    error = apply(entry.change);
-    report(error);
+    auto outcome = apply(entry.change);
+    error = std::move(outcome.error);
+    later = outcome.later;
+    if (later) {
+      report(error);
+    } else if (late.empty()) {
+      report(std::nullopt);
+    }
   }
-  if (error && must_come(entry.change)) late.push_back(std::move(entry.change));
+  if (error && later && must_come(entry.change)) late.push_back(std::move(entry.change));
   const double seconds = std::chrono::duration<double>(Clock::now() - entry.since).count();
   {
     const std::lock_guard lock(mutex);

@@ -142,6 +142,7 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
                   .ulysses = parallelism.ulysses,
                   .tp = parallelism.tp};
   check_world(plan.degrees);
+  if (model.transformer.unet()) check_unet_degrees(plan.degrees);
   const mesh::Mesh mesh(plan.degrees);
   plan.guidance = model.has_branches(plan.request.guidance_scale);
   if (plan.degrees.cfg == 2 && model.transformer.guidance != spec::GuidanceKind::branches) {
@@ -229,8 +230,8 @@ void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
 
 void set_patches(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
-  check_refill_steps(request);
   if (request.method == "exact") request.warmup_steps = 0;
+  check_refill_steps(request);
   if (model.transformer.unet()) {
     check_warmup(request);
     return set_unet_patches(plan);

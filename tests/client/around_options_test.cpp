@@ -77,6 +77,11 @@ TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
   CHECK_THROWS_AS(parse({"--init-image", file, "--init-latents", "x.safetensors"}),
                   cli::UsageError);
   CHECK_THROWS_AS(parse({"--strength", "1.5"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--strength", "0.3"}), cli::UsageError);
+  CHECK_THROWS_AS(parse({"--init-image", ""}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--lora", ""}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--step-cache", "teacache", "--step-cache-threshold", "0"}),
+                  CLI::ParseError);
   CHECK_THROWS_AS(parse({"--guidance-rescale", "-1"}), CLI::ParseError);
   CHECK_THROWS_AS(parse({"--init-image", folder / "none.png"}), std::runtime_error);
 }

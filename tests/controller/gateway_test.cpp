@@ -5,9 +5,11 @@
 #include <mutex>
 
 #include "controller/cluster/live_outside.h"
+#include "controller/gateway/init_image.h"
 #include "controller/journal/memory_store.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
+#include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
 
@@ -37,6 +39,7 @@ class Gate {
 /// A gateway in front of one actor that never says hello: what is accepted stays in the queue.
 struct Hall {
   bool with_journal;
+  std::chrono::milliseconds accept_within;
   boost::asio::io_context io{1};
   control::IpcFolder folder;
   control::BlobStore blobs;
@@ -84,10 +87,12 @@ struct Hall {
                                   return test::sample_model();
                                 },
                             .journal = with_journal ? &journal : nullptr,
-                            .grace = std::chrono::milliseconds(300)}};
+                            .grace = std::chrono::milliseconds(300),
+                            .accept_within = accept_within}};
   std::unique_ptr<control::Connection> client = connect();
 
-  explicit Hall(bool journaled = false) : with_journal(journaled) {
+  explicit Hall(bool journaled = false, std::chrono::milliseconds within = std::chrono::seconds(25))
+      : with_journal(journaled), accept_within(within) {
     test::sample_model();  // read here, not on the reader's thread
     members.spawned(members.add("here", "cpu").id, 77, 1);
     server.on_message([this](auto peer, const auto& header, auto payload) {
@@ -290,4 +295,108 @@ TEST_CASE("a job whose model is gone after a restart fails, and says why") {
   REQUIRE(hall.until([&] { return hall.table.find(4)->state == wire::JobState::failed; }));
   CHECK(hall.table.find(4)->failure.what ==
         "killed, and the job cannot go on: [read_model] bad: no such folder");
+}
+
+TEST_CASE("with a journal a job goes on when its client is back before its old link is given up") {
+  for (const bool journaled : {true, false}) {
+    CAPTURE(journaled);
+    Hall hall(journaled);
+    hall.gate.open();
+    auto first = hall.connect();
+    std::vector<std::string> said;
+    hall.submit(*first, "a", said);
+    if (journaled) {
+      REQUIRE(hall.until([&] { return hall.writes.size() == 1; }));
+      hall.writes[0]();
+    }
+    REQUIRE(hall.until([&] { return said.size() == 1; }));
+    auto second = hall.connect();
+    bool back = false;
+    second->request(wire::WaitJob{1}, std::chrono::seconds(5), [&](const auto&) { back = true; });
+    REQUIRE(hall.until([&] { return back; }));
+    const auto& job = *hall.table.find(1);
+    const auto cancelled = [&] { return job.state == wire::JobState::cancelled; };
+    const auto owner = job.owner;
+    first->close();
+    if (journaled) {
+      REQUIRE(hall.until([&] { return job.owner != owner; }));
+      CHECK(job.state == wire::JobState::queued);
+      second->close();
+    }
+    REQUIRE(hall.until(cancelled));
+    CHECK(job.failure.what == "its client is gone");
+  }
+}
+
+TEST_CASE("the time for accepting a job is one: reading its model and writing it down together") {
+  using std::chrono::milliseconds;
+  for (const bool late : {true, false}) {
+    CAPTURE(late);
+    Hall hall(/*journaled=*/true, late ? milliseconds(1500) : milliseconds(20'000));
+    std::vector<std::string> said;
+    const auto pass = [&](milliseconds time) {
+      const auto end = control::Clock::now() + time;
+      hall.until([&] { return control::Clock::now() > end; });
+    };
+    hall.submit(*hall.client, "a", said);
+    pass(milliseconds(900));
+    hall.gate.open();
+    REQUIRE(hall.until([&] { return hall.writes.size() == 1; }));
+    pass(milliseconds(800));
+    hall.writes[0]();
+    REQUIRE(hall.until([&] { return said.size() == 1; }));
+    CHECK(hall.table.find(1)->state == (late ? wire::JobState::cancelled : wire::JobState::queued));
+    if (late) CHECK(hall.table.find(1)->failure.what == "it was accepted too late for its client");
+  }
+}
+
+TEST_CASE("a picture to start from is looked at before a job is made of it") {
+  const auto png = [](std::uint32_t width, std::uint32_t height) {
+    std::string bytes("\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", 16);
+    for (const auto number : {width, height})
+      for (int shift = 24; shift >= 0; shift -= 8)
+        bytes.push_back(static_cast<char>(number >> shift & 0xff));
+    return bytes + std::string(9, 'x');
+  };
+  using gateway::wrong_with_init_image;
+  CHECK(wrong_with_init_image(png(1, 1)).empty());
+  CHECK(wrong_with_init_image(png(1 << 14, 1 << 14)).empty());
+  CHECK(wrong_with_init_image(png((1 << 14) + 1, 1 << 14)) ==
+        "init image has 16385 x 16384 pixels: from 1 to 268435456 are taken");
+  CHECK(
+      wrong_with_init_image(png(0xffffffff, 0xffffffff)).starts_with("init image has 4294967295"));
+  CHECK(wrong_with_init_image(png(0, 7)).starts_with("init image has 0 x 7 pixels"));
+  CHECK(wrong_with_init_image(png(1, 1).substr(0, 32)) == "init image is no PNG file");
+  CHECK(wrong_with_init_image("\xff\xd8\xff") == "init image is no PNG file");
+  CHECK(wrong_with_init_image("") == "init image is no PNG file");
+
+  Hall hall;
+  hall.gate.open();
+  control::BlobStore own;
+  control::ConnectionOptions options;
+  options.endpoint = hall.blob_server.endpoint();
+  options.hello.role = "client";
+  options.incarnation = hall.client->incarnation();
+  control::BlobConnection channel(hall.io, options, own);
+  channel.start({}, [](const auto& failure) { FAIL(failure.what); });
+  const auto refusal = [&](const std::string& bytes, std::uint64_t size) {
+    wire::SubmitJob submission;
+    submission.job.model = "a";
+    submission.job.request.prompts = {"x"};
+    submission.job.request.init_image_blob = own.add(bytes);
+    submission.job.request.init_image_bytes = size;
+    std::optional<wire::Failure> failure;
+    hall.client->request(submission, std::chrono::seconds(20), [&](const control::Reply& reply) {
+      failure = reply ? wire::Failure{} : reply.failure();
+    });
+    REQUIRE(hall.until([&] { return failure.has_value(); }));
+    CHECK(failure->code == wire::FailureCode::bad_request);
+    return failure->what;
+  };
+  CHECK(refusal("x", (1 << 30) + 1) == "init image has 1073741825 bytes: at most 1073741824");
+  CHECK(refusal("no picture", 10) == "init image is no PNG file");
+  CHECK(refusal(png(1 << 20, 1 << 20), 33) ==
+        "init image has 1048576 x 1048576 pixels: from 1 to 268435456 are taken");
+  CHECK(hall.blobs.size() == 0);
+  CHECK(hall.table.all().empty());
 }

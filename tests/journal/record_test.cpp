@@ -124,6 +124,11 @@ TEST_CASE(
   CHECK_FALSE(journal::take_up(back, plan_of(back), "gone", 50, 3));
   CHECK(back.boundary->next_step == 7);
   CHECK(back.plan.request.refill_steps == std::vector<std::int32_t>{4, 7});
+
+  // Its next controller ends, too, before the job has begun.
+  CHECK_FALSE(journal::take_up(back, plan_of(back), "gone again", 60, 3));
+  CHECK(back.boundary->next_step == 7);
+  CHECK(back.plan.request.refill_steps == std::vector<std::int32_t>{4, 7});
 }
 
 TEST_CASE("a job that ends its controller again and again at one step fails with that") {

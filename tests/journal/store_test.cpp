@@ -227,3 +227,42 @@ TEST_CASE("what is forgotten makes room: the file does not grow with the jobs th
   MESSAGE("60 MB of results, 4 MB kept: at most " << largest / 1'000'000 << " MB of files");
   CHECK(largest < 30'000'000);
 }
+
+TEST_CASE("a blob that is longer than a row lies in several, and comes back whole or damaged") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  std::string picture;
+  for (int i = 0; i < 30'000; ++i)
+    picture += std::to_string(i) + " ";
+  {
+    SqliteStore store(folder, {.row = 10'000, .value = 40'000});
+    Desk desk;
+    Book book{store, desk};
+    auto& job = desk.add();
+    book.journal.accepted(job, {});
+    job.blobs.clear();
+    for (const auto& bytes : {picture, std::string(10'000, 'q'), std::string(), std::string("z")})
+      job.blobs.push_back({"picture", desk.keep(bytes), bytes.size(), {}});
+    desk.table.finish(job.id, JobState::succeeded, {}, 20);
+    book.journal.ended(job, {});
+    const auto records = store.load();
+    REQUIRE(records.at(0).results.size() == 4);
+    CHECK(*records[0].results[0].bytes == picture);
+    CHECK(*records[0].results[1].bytes == std::string(10'000, 'q'));
+    CHECK(records[0].results[2].bytes->empty());
+    CHECK(*records[0].results[3].bytes == "z");
+    store.close();
+  }
+  std::fstream file(folder + "/journal.db", std::ios::in | std::ios::out | std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  const auto at = bytes.find(" 20000 20001 ");
+  REQUIRE(at != std::string::npos);
+  file.clear();
+  file.seekp(static_cast<long>(at + 2)).put('x');
+  file.close();
+  SqliteStore store(folder);
+  const auto records = store.load();
+  REQUIRE(records.at(0).results.size() == 4);
+  CHECK(records[0].results[0].bytes == nullptr);
+  CHECK(*records[0].results[3].bytes == "z");
+}

@@ -92,10 +92,11 @@ TEST_CASE("an elastic exact job ends on the survivors, whoever they are") {
     CHECK(error < 1e-4);
     MESSAGE("from step " << parts[1]["first_step"] << " on " << world(parts[1])
                          << " actors: " << error << " of range from an undisturbed run");
-    // The same mesh from the same step on: the same bits.
+    // The same mesh; where it came from the same step on, the same bits.
     if (first) {
-      CHECK(report_of(*first)["parts"] == parts);
-      CHECK(first->latents->data == result.latents->data);
+      const auto others = report_of(*first)["parts"];
+      CHECK(others[1]["degrees"] == parts[1]["degrees"]);
+      if (others == parts) CHECK(first->latents->data == result.latents->data);
     } else {
       first = result;
     }

@@ -7,7 +7,6 @@
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
-#include "client/init_image.h"
 #include "controller/cluster/cluster.h"
 #include "controller/plan/planner.h"
 #include "models/spec/lora_spec.h"
@@ -73,7 +72,6 @@ class RunVerb : public Verb {
   void check_plan(Submission& submission) {
     if (const auto error = client::check_init_latents(submission.request))
       throw CommandError(*error);
-    if (const auto error = client::check_init_image(submission.request)) throw CommandError(*error);
     const wire::JobSpec job = client::to_wire(submission);
     try {
       const auto model = spec::read_model_spec(job.model);

@@ -51,6 +51,7 @@ class StartVerb : public Verb {
                      "Keep the jobs in this folder, so that a controller started with it again "
                      "knows them and goes on with them (docs/reliability.md)")
         ->envname("TROUPE_JOURNAL")
+        ->check(not_empty())
         ->type_name("DIR");
     app_->add_option("--metrics-port", options_.metrics_port,
                      "Answer GET /metrics (Prometheus) on this port of 127.0.0.1; 0 = any free one")
