@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "models/image/limits.h"
+
 namespace troupe::client {
 namespace {
 
@@ -14,7 +16,6 @@ constexpr Format kOthers[] = {
     {"\xff\xd8\xff", "a JPEG"}, {"GIF8", "a GIF"}, {"RIFF", "a WebP"},     {"BM", "a BMP"},
     {"II*", "a TIFF"},          {"MM", "a TIFF"},  {"<", "an SVG or HTML"}};
 constexpr std::string_view kPng = "\x89PNG\r\n\x1a\n";
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 }  // namespace
 
@@ -22,10 +23,10 @@ std::optional<Error> check_init_image(const ImageRequest& request) {
   const std::string_view image = request.init_image;
   if (!image.empty() && request.init_latents)
     return Error{"bad_request", "init_image and init_latents do not go together"};
-  if (image.empty() || (image.starts_with(kPng) && image.size() <= kMostBytes)) return {};
+  if (image.empty() || (image.starts_with(kPng) && image.size() <= models::kMaxPngBytes)) return {};
   if (image.starts_with(kPng))
     return Error{"bad_request", "init_image has " + std::to_string(image.size()) +
-                                    " bytes: at most " + std::to_string(kMostBytes)};
+                                    " bytes: at most " + std::to_string(models::kMaxPngBytes)};
   for (const Format& format : kOthers) {
     if (image.starts_with(format.beginning)) {
       return Error{"bad_request",

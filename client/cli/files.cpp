@@ -141,7 +141,9 @@ void make_output_folder(const std::string& path) {
   make_folder("--output", path);
 }
 
-void make_log_folder(const std::string& path) {
+void make_log_folder(std::string& path) {
+  if (path.empty()) return;
+  path = fs::absolute(path).lexically_normal().string();
   make_folder("--keep-logs", path);
 }
 

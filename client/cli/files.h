@@ -25,9 +25,9 @@ void check_output_folder(const std::string& path);
 /// Makes it in an existing one. Throws std::runtime_error naming path and cause.
 void make_output_folder(const std::string& path);
 
-/// Makes the folder of `--keep-logs` in an existing one. Throws std::runtime_error naming path and
-/// cause.
-void make_log_folder(const std::string& path);
+/// Makes the folder of `--keep-logs` in an existing one, and its path absolute; nothing for "".
+/// Throws std::runtime_error naming path and cause.
+void make_log_folder(std::string& path);
 
 /// Throws UsageError when the file name of `option` has an extension that is not `wanted` (".png").
 void check_extension(const std::string& option, const std::string& path, const std::string& wanted);

@@ -8,12 +8,12 @@
 #include "client/cli/latents_file.h"
 #include "client/cli/verb.h"
 #include "client/init_image.h"
+#include "models/image/limits.h"
 
 namespace troupe::cli {
 namespace {
 
 constexpr int kMany = 1 << 20;
-constexpr std::size_t kLargestImage = std::size_t{1} << 30;
 
 const std::map<std::string, std::string> kDtypes = {{"float32", "float32"},   {"fp32", "float32"},
                                                     {"bfloat16", "bfloat16"}, {"bf16", "bfloat16"},
@@ -335,7 +335,7 @@ Submission make_submission(const RequestOptions& options) {
   if (!options.init_latents_path.empty())
     submission.request.init_latents = read_latents(options.init_latents_path);
   if (!options.init_image_path.empty())
-    submission.request.init_image = read_file(options.init_image_path, kLargestImage);
+    submission.request.init_image = read_file(options.init_image_path, models::kMaxPngBytes);
   if (const auto error = client::check_init_image(submission.request))
     throw CommandError(Error{error->code, options.init_image_path + ": " + error->what});
   for (const std::string& lora : options.loras)

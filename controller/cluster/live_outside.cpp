@@ -1,7 +1,8 @@
 #include "controller/cluster/live_outside.h"
 
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
+
+#include "transport/control/after.h"
 
 namespace troupe::cluster {
 namespace {
@@ -29,12 +30,7 @@ void LiveOutside::after(double seconds, std::function<void()> action) {
     boost::asio::post(io_, std::move(action));
     return;
   }
-  const auto delay =
-      std::chrono::duration_cast<control::Clock::duration>(std::chrono::duration<double>(seconds));
-  auto timer = std::make_shared<boost::asio::steady_timer>(io_, delay);
-  timer->async_wait([timer, action = std::move(action)](const boost::system::error_code& error) {
-    if (!error) action();
-  });
+  control::after(io_, std::chrono::duration<double>(seconds), std::move(action));
 }
 
 bool LiveOutside::send_frame(control::PeerId peer, std::string frame) {

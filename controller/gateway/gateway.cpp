@@ -4,8 +4,10 @@
 #include <thread>
 
 #include "controller/gateway/init_image.h"
+#include "controller/jobs/inputs.h"
 #include "controller/jobs/report.h"
 #include "controller/plan/planner.h"
+#include "models/image/limits.h"
 
 namespace troupe::gateway {
 namespace {
@@ -75,11 +77,12 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
     return;
   }
   const bool image = request.init_image_blob != 0;
-  if (image && request.init_image_bytes > kMaxInitImageBytes) {
-    tools_.server.reply(peer, header,
-                        wire::Failure{wire::FailureCode::bad_request,
-                                      "init image has " + std::to_string(request.init_image_bytes) +
-                                          " bytes: at most " + std::to_string(kMaxInitImageBytes)});
+  if (image && request.init_image_bytes > models::kMaxPngBytes) {
+    tools_.server.reply(
+        peer, header,
+        wire::Failure{wire::FailureCode::bad_request,
+                      "init image has " + std::to_string(request.init_image_bytes) +
+                          " bytes: at most " + std::to_string(models::kMaxPngBytes)});
     return;
   }
   const auto sent = image ? request.init_image_blob : request.init_latents_blob;
@@ -107,9 +110,9 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
       });
 }
 
-void Gateway::drop_inputs(const wire::ImageRequest& request) {
-  for (const auto blob : {request.init_latents_blob, request.init_image_blob})
-    if (blob != 0) tools_.blobs.remove(blob);
+void Gateway::drop_inputs(wire::ImageRequest request) {
+  for (const auto& input : jobs::input_blobs(request))
+    if (*input.id != 0) tools_.blobs.remove(*input.id);
 }
 
 void Gateway::refuse(control::PeerId peer, const wire::Header& header,

@@ -87,7 +87,7 @@ class Gateway {
   void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
               const ModelReading& reading, control::Clock::time_point asked);
-  void drop_inputs(const wire::ImageRequest& request);
+  void drop_inputs(wire::ImageRequest request);
   /// It is in the journal, or there is none: it may begin, and its client is told.
   void admit(jobs::JobId job, bool in_time);
   void not_kept(jobs::JobId job, const std::string& why);

@@ -1,12 +1,8 @@
 #pragma once
-#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace troupe::gateway {
-
-/// Of a picture to start from, as plan/request_check.cpp has it, too.
-inline constexpr std::uint64_t kMaxInitImageBytes = std::uint64_t{1} << 30;
 
 /// Why a picture that was sent to start from is not taken, by its first 33 bytes: it is no PNG, has
 /// no pixels or more than 2^28, which is what actors decode. Empty if nothing is wrong; its pixels

@@ -1,20 +1,12 @@
 #include <algorithm>
-#include <boost/asio/steady_timer.hpp>
 
 #include "controller/gateway/gateway.h"
+#include "transport/control/after.h"
 
 namespace troupe::gateway {
 namespace {
 
 constexpr std::chrono::milliseconds kLookAgain{200};
-
-void after(boost::asio::io_context& io, std::chrono::milliseconds delay,
-           std::function<void()> action) {
-  auto timer = std::make_shared<boost::asio::steady_timer>(io, delay);
-  timer->async_wait([timer, action = std::move(action)](const boost::system::error_code& error) {
-    if (!error) action();
-  });
-}
 
 }  // namespace
 
@@ -30,7 +22,7 @@ void Gateway::take_up(const journal::Revival& revival, const std::string& cause)
                  [this, id, cause](const ModelReading& reading) { take_up(id, cause, reading); });
   }
   if (!orphans.empty())
-    after(tools_.io, tools_.grace, [this, orphans] { cancel_orphans(orphans); });
+    control::after(tools_.io, tools_.grace, [this, orphans] { cancel_orphans(orphans); });
 }
 
 void Gateway::take_up(jobs::JobId id, const std::string& cause, const ModelReading& reading) {
@@ -66,7 +58,7 @@ void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
   const auto world = static_cast<std::size_t>(job->plan.degrees.world());
   if (const auto living = tools_.members.living_count(); world > living) {
     if (control::Clock::now() < until)
-      return after(tools_.io, kLookAgain, [this, id, until] { find_room(id, until); });
+      return control::after(tools_.io, kLookAgain, [this, id, until] { find_room(id, until); });
     // Those that are elastic go on with what there is.
     tools_.table.hold(id, false);
     return tools_.runner.fail_unplaceable("the cluster was started again with " +

@@ -1,5 +1,6 @@
 #include "controller/journal/record.h"
 
+#include "controller/jobs/inputs.h"
 #include "transport/wire/codec.h"
 
 namespace troupe::journal {
@@ -27,13 +28,13 @@ bool all_here(const std::vector<Part>& parts) {
 }
 
 void read_inputs(jobs::JobEntry& job, const std::vector<Part>& parts, const KeepBytes& keep) {
-  for (const auto& field : input_fields(job.spec.request))
-    *field.blob = 0;
+  for (const auto& field : jobs::input_blobs(job.spec.request))
+    *field.id = 0;
   if (wire::is_terminal(job.state)) return;
   if (!all_here(parts)) return fail(job, "the data that it starts from is damaged");
   for (const auto& part : parts) {
-    for (const auto& field : input_fields(job.spec.request)) {
-      if (part.head == field.name) *field.blob = keep(part.bytes);
+    for (const auto& field : jobs::input_blobs(job.spec.request)) {
+      if (part.head == field.name) *field.id = keep(part.bytes);
     }
   }
 }
@@ -61,10 +62,6 @@ void read_results(jobs::JobEntry& job, const std::vector<Part>& parts, const Kee
 }
 
 }  // namespace
-
-std::vector<InputField> input_fields(wire::ImageRequest& request) {
-  return {{"init_latents", &request.init_latents_blob}, {"init_image", &request.init_image_blob}};
-}
 
 Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
   Facts facts;
@@ -103,8 +100,8 @@ Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
 std::vector<Part> inputs_of(const jobs::JobEntry& job, const BytesOf& bytes_of) {
   std::vector<Part> parts;
   auto request = job.spec.request;
-  for (const auto& field : input_fields(request)) {
-    if (*field.blob != 0) parts.push_back({field.name, bytes_of(*field.blob)});
+  for (const auto& field : jobs::input_blobs(request)) {
+    if (*field.id != 0) parts.push_back({field.name, bytes_of(*field.id)});
   }
   return parts;
 }

@@ -110,13 +110,6 @@ struct Calendar {
 using BytesOf = std::function<control::BlobBytes(control::BlobId)>;
 using KeepBytes = std::function<control::BlobId(control::BlobBytes)>;
 
-/// The blobs that a request starts from, by the field that names them.
-struct InputField {
-  const char* name;
-  std::uint64_t* blob;
-};
-std::vector<InputField> input_fields(wire::ImageRequest& request);
-
 Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar);
 std::vector<Part> inputs_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
 std::vector<Part> boundary_of(const jobs::JobEntry& job, const BytesOf& bytes_of);

@@ -142,7 +142,6 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
                   .ulysses = parallelism.ulysses,
                   .tp = parallelism.tp};
   check_world(plan.degrees);
-  if (model.transformer.unet()) check_unet_degrees(plan.degrees);
   const mesh::Mesh mesh(plan.degrees);
   plan.guidance = model.has_branches(plan.request.guidance_scale);
   if (plan.degrees.cfg == 2 && model.transformer.guidance != spec::GuidanceKind::branches) {
@@ -169,6 +168,9 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
     const int batch = (images.end - images.begin) * plan.branches_per_actor();
     plan.batch_parts.push_back(batch_parts(batch, plan.degrees.pp));
   }
+}
+
+void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism) {
   const auto blocks = static_cast<int>(model.transformer.num_layers);
   const auto tokens = static_cast<double>(plan.token_rows * plan.token_columns);
   plan.stages =
@@ -387,6 +389,7 @@ Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
   check_rescale(plan, model);
   set_mesh(plan, model, parallelism);
   check_network(plan, model);
+  set_stages(plan, model, parallelism);
   set_step_cache(plan.request, model);
   set_patches(plan, model);
   check_sampler(plan, model);

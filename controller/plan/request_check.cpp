@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/image/limits.h"
 #include "models/spec/step_cache.h"
 #include "models/spec/utf8.h"
 
@@ -21,7 +22,6 @@ constexpr std::size_t kMaxTextBytes = 256 << 10;
 constexpr std::int64_t kMaxPictures = 4096;
 constexpr std::int32_t kMaxTextTokens = 4096;
 constexpr std::size_t kMaxLoras = 64;
-constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 30;
 
 [[noreturn]] void refuse(const std::string& why) {
   throw std::invalid_argument("[plan] " + why);
@@ -64,9 +64,9 @@ void check_around(const wire::ImageRequest& request) {
   if (request.init_image_bytes != 0 && request.init_latents_blob != 0)
     refuse("init image and init latents do not go together");
   if (request.init_image_blob != 0 && request.init_image_bytes == 0) refuse("init image is empty");
-  if (request.init_image_bytes > kMaxImageBytes) {
+  if (request.init_image_bytes > models::kMaxPngBytes) {
     refuse("init image has " + std::to_string(request.init_image_bytes) + " bytes: at most " +
-           std::to_string(kMaxImageBytes));
+           std::to_string(models::kMaxPngBytes));
   }
   if (!(request.guidance_rescale >= 0 && request.guidance_rescale <= 1)) {
     refuse("guidance rescale is " + std::to_string(request.guidance_rescale) +

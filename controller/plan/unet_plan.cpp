@@ -224,6 +224,17 @@ RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const Pat
 
 void check_unet(const Plan& plan) {
   const auto& request = plan.request;
+  const auto& degrees = plan.degrees;
+  if (degrees.pp > 1) {
+    refuse("pp is " + std::to_string(degrees.pp) +
+           ", but this model is a U-Net: its levels feed later ones across the whole depth, so it "
+           "is not split into stages; --ulysses or --ring share its rows");
+  }
+  if (degrees.tp > 1) {
+    refuse("tp is " + std::to_string(degrees.tp) +
+           ", but this model is a U-Net, whose weights are not split over actors; --ulysses or "
+           "--ring share its rows");
+  }
   if (request.method == "pipefusion") {
     refuse(
         "method is pipefusion, but this model is a U-Net, which has no stages: exact or "
@@ -251,19 +262,6 @@ void check_unet(const Plan& plan) {
 }
 
 }  // namespace
-
-void check_unet_degrees(const mesh::Degrees& degrees) {
-  if (degrees.pp > 1) {
-    refuse("pp is " + std::to_string(degrees.pp) +
-           ", but this model is a U-Net: its levels feed later ones across the whole depth, so it "
-           "is not split into stages; --ulysses or --ring share its rows");
-  }
-  if (degrees.tp > 1) {
-    refuse("tp is " + std::to_string(degrees.tp) +
-           ", but this model is a U-Net, whose weights are not split over actors; --ulysses or "
-           "--ring share its rows");
-  }
-}
 
 void check_network(const Plan& plan, const spec::ModelSpec& model) {
   if (model.transformer.unet()) return check_unet(plan);

@@ -10,11 +10,8 @@
 
 namespace troupe::plan {
 
-/// Refuses stages and shards of a U-Net's weights. Throws std::invalid_argument.
-void check_unet_degrees(const mesh::Degrees& degrees);
-
-/// Refuses, by field and reason, what the model's kind of network cannot do: of a U-Net K,V that
-/// are predicted, of a transformer modes of group norms and of
+/// Refuses, by field and reason, what the model's kind of network cannot do: of a U-Net stages,
+/// shards of the weights and K,V that are predicted, of a transformer modes of group norms and of
 /// exchanges. Throws std::invalid_argument.
 void check_network(const Plan& plan, const spec::ModelSpec& model);
 

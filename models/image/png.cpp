@@ -6,10 +6,10 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "models/image/limits.h"
+
 namespace troupe::models {
 namespace {
-
-constexpr std::uint64_t kMaxPixels = std::uint64_t{1} << 28;
 
 // libpng's plain interface: it reports errors by return value and never jumps across our frames.
 class Image {
@@ -64,7 +64,7 @@ DecodedPng decode_png(std::string_view png) {
   image.require(png_image_begin_read_from_memory(image.get(), png.data(), png.size()),
                 "decode_png");
   const std::uint64_t pixels = std::uint64_t{image->width} * image->height;
-  if (pixels > kMaxPixels) {
+  if (pixels > kMaxPngPixels) {
     throw std::runtime_error("[decode_png] " + std::to_string(image->width) + " x " +
                              std::to_string(image->height) + " pixels are more than are read");
   }

@@ -5,13 +5,12 @@
 #include "client/cli/json.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
+#include "models/image/limits.h"
 #include "models/image/png_text.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::cli {
 namespace {
-
-constexpr std::size_t kLargestPng = std::size_t{1} << 30;
 
 class InspectVerb : public Verb {
  public:
@@ -31,7 +30,7 @@ class InspectVerb : public Verb {
   int inspect_picture() {
     models::PngText texts;
     models::PngSize size;
-    const std::string bytes = read_file(file_, kLargestPng);
+    const std::string bytes = read_file(file_, models::kMaxPngBytes);
     try {
       texts = models::read_png_text(bytes);
       size = models::read_png_size(bytes);

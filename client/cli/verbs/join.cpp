@@ -69,11 +69,7 @@ class JoinVerb : public Verb {
     if (options_.name.empty()) options_.name = slurm_name();
     options_.wait = std::chrono::seconds(wait_);
     options_.drain_deadline = std::chrono::seconds(drain_deadline_);
-    if (!options_.log_folder.empty()) {
-      options_.log_folder =
-          std::filesystem::absolute(options_.log_folder).lexically_normal().string();
-      make_log_folder(options_.log_folder);
-    }
+    make_log_folder(options_.log_folder);
     SignalWatch signals;
     cluster::JoinedHost host(options_);
     ActOnSignal stop(signals, [&] { host.stop(); });

@@ -98,11 +98,7 @@ class RunVerb : public Verb {
     const Parallelism& degrees = submission.parallelism;
     options_.actors = degrees.world();
     options_.model = submission.model;
-    if (!options_.log_folder.empty()) {
-      options_.log_folder =
-          std::filesystem::absolute(options_.log_folder).lexically_normal().string();
-      make_log_folder(options_.log_folder);
-    }
+    make_log_folder(options_.log_folder);
     SignalWatch signals;
     cluster::Cluster cluster(options_);
     try {

@@ -128,12 +128,11 @@ class StartVerb : public Verb {
     absolute(options_.model);
     for (auto& plugin : options_.plugins)
       absolute(plugin);
-    absolute(options_.log_folder);
     absolute(options_.journal);
     absolute(log_);
     absolute(options_.keys);
     settle_security();
-    if (!options_.log_folder.empty()) make_log_folder(options_.log_folder);
+    make_log_folder(options_.log_folder);
     if (!options_.model.empty()) spec::read_model_spec(options_.model);
   }
 
