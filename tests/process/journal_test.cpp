@@ -106,21 +106,18 @@ void check_same(const JobResult& one, const JobResult& other) {
   CHECK(one.latents->data == other.latents->data);
 }
 
-/// What a client is told of a job, as it comes.
+/// Whether a client was told that its job is in `phase`, at step `least` or later.
 struct Watch {
-  std::mutex mutex;
   std::string phase;
-  int step = 0;
+  int least;
+  std::atomic<bool> seen = false;
   Client::OnProgress on_progress() {
     return [this](const Progress& progress) {
-      const std::lock_guard lock(mutex);
-      phase = progress.phase;
-      step = progress.step;
+      if (progress.phase == phase && progress.step >= least) seen = true;
     };
   }
-  bool at(const std::string& wanted, int least) {
-    const std::lock_guard lock(mutex);
-    return phase == wanted && step >= least;
+  bool reached() {
+    return eventually(60s, [&] { return seen.load(); });
   }
 };
 
@@ -138,19 +135,20 @@ std::string state_of(Client& client, std::uint64_t job) {
 TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, its client waits") {
   House house;
   auto client = house.client();
-  const auto job = job_of();
+  auto job = job_of();
+  job.request.height = job.request.width = 512;  // long phases
   const auto undisturbed = run(client, job);
-  for (const auto& [phase, step] : {std::pair{"loading", 0}, std::pair{"denoising", 2},
-                                    std::pair{"denoising", 8}, std::pair{"decoding", 12}}) {
+  for (const auto& [phase, step] : std::vector<std::pair<std::string, int>>{
+           {"loading", 0}, {"denoising", 2}, {"denoising", 8}, {"decoding", 12}}) {
     CAPTURE(phase);
     CAPTURE(step);
-    if (phase == std::string("loading")) house.blow();  // nothing is loaded yet
-    Watch watch;
+    if (phase == "loading") house.blow();  // nothing is loaded yet
+    Watch watch{phase, step};
     auto submission = job;
     submission.detached = step == 2;  // else its client comes back to it
     const auto id = client.submit(submission, watch.on_progress());
     if (!id) FAIL(id.error().what);
-    REQUIRE(eventually(60s, [&] { return watch.at(phase, step); }));
+    REQUIRE(watch.reached());
     const auto before = Clock::now();
     house.kill();
     house.start();
@@ -163,11 +161,10 @@ TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, i
     REQUIRE(report["recoveries"].size() == 1);
     const auto& recovery = report["recoveries"][0];
     CHECK(recovery["cause"].get<std::string>().find("ended without a word") != std::string::npos);
-    CHECK(recovery["step"] >= std::max(0, step - 1));
-    MESSAGE(std::string(phase) << " " << step << ": went on at step " << recovery["step"]
-                               << ", at its end "
-                               << std::chrono::duration<double>(Clock::now() - before).count()
-                               << " s after the blow");
+    // Where it goes on is the disk's affair: it may be behind.
+    MESSAGE(phase << " " << step << ": went on at step " << recovery["step"] << ", at its end "
+                  << std::chrono::duration<double>(Clock::now() - before).count()
+                  << " s after the blow");
   }
 }
 
@@ -184,7 +181,7 @@ TEST_CASE("how long a job stands still when its controller is killed and started
     const auto step = [&] { return client.jobs().value().at(0).step; };
     const int from = step();
     REQUIRE(
-        eventually(60s, [&] { return state_of(client, id) == "running" && step() > from + 1; }));
+        eventually(60s, [&] { return state_of(client, id) == "running" && step() > from + 60; }));
     const auto blow = Clock::now();
     const auto since = [&] { return std::chrono::duration<double>(Clock::now() - blow).count(); };
     house.kill();
@@ -193,6 +190,8 @@ TEST_CASE("how long a job stands still when its controller is killed and started
     answers.push_back(since());
     REQUIRE(eventually(60s, [&] { return state_of(next, id) == "running"; }));
     runs.push_back(since());
+    // From its last boundary, not from where it was found a round before.
+    CHECK(next.jobs().value().at(0).step > from);
   }
   for (auto* figures : {&answers, &runs}) {
     std::sort(figures->begin(), figures->end());
@@ -210,7 +209,7 @@ TEST_CASE("kill -9 while jobs wait and after one has ended: nothing is lost, not
   const auto done = run(client, job_of(4));
   std::vector<std::uint64_t> waiting;
   for (int seed = 0; seed < 3; ++seed) {
-    auto job = job_of(8);
+    auto job = job_of(waiting.empty() ? 150 : 8);  // the first still runs when all are accepted
     job.request.seed = static_cast<std::uint64_t>(seed);
     waiting.push_back(client.submit(job).value());
   }
@@ -271,15 +270,16 @@ TEST_CASE("clients that hand in while controllers come and go get each of their 
 TEST_CASE("a stale job that outlives its controller says which step it filled anew") {
   House house;
   auto client = house.client();
-  Watch watch;
-  const auto id = client.submit(job_of(12, "pipefusion"), watch.on_progress());
-  REQUIRE(eventually(60s, [&] { return watch.at("denoising", 5); }));
+  Watch watch{"denoising", 60};
+  const auto job = job_of(80, "pipefusion");
+  const auto id = client.submit(job, watch.on_progress());
+  REQUIRE(watch.reached());
   house.blow();
   const auto result = result_of(client, id.value());
   const auto refills = report_of(result)["request"]["refill_steps"];
   REQUIRE(refills.size() == 1);
-  CHECK(refills[0] >= 4);
-  auto again = job_of(12, "pipefusion");
+  CHECK(refills[0] >= 1);
+  auto again = job;
   again.request.refill_steps = refills.get<std::vector<int>>();
   check_same(run(client, again), result);
 }

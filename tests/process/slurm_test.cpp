@@ -1,4 +1,6 @@
 // scripts/slurm with an srun of our own: this machine has no Slurm.
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +32,27 @@ done
 wait
 )";
 
+bool is_free(int port) {
+  const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool bound = bind(file, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  close(file);
+  return bound;
+}
+
+/// A port that is free, as is the next, below those that the kernel gives to outgoing connections.
+int free_pair() {
+  for (int tried = 0; tried < 5'000; ++tried) {
+    const int port = 12'000 + (getpid() * 2 + tried * 2) % 10'000;
+    if (is_free(port) && is_free(port + 1)) return port;
+  }
+  FAIL("no two free ports from 12000 to 22000");
+  return 0;
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -38,7 +61,7 @@ TEST_CASE(
   const auto srun = scratch.file("srun", kSrun);
   std::filesystem::permissions(srun, std::filesystem::perms::owner_all);
   const std::string folder = scratch / "shared", picture = scratch / "picture.png";
-  const auto port = std::to_string(20'000 + getpid() % 20'000 * 2);
+  const auto port = std::to_string(free_pair());
   const std::string troupe = TROUPE_BINARY_DIR "/bin/troupe";
   const std::string line =
       "PATH=" + scratch.path.string() + ":$PATH TROUPE=" + troupe +
