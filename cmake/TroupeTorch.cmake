@@ -67,8 +67,11 @@ target_link_options(troupe_torch INTERFACE -Wl,--allow-shlib-undefined)
 set(TROUPE_TORCH_LIB_DIR ${torch_lib_dir})
 mark_as_advanced(TROUPE_TORCH_CPU_LIBRARY TROUPE_TORCH_INCLUDE_DIR)
 
-# One precompiled header for everything that sees torch.
-add_library(troupe_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/torch_pch.cpp)
-target_link_libraries(troupe_torch_pch PUBLIC troupe_torch troupe_flags)
-target_precompile_headers(troupe_torch_pch PRIVATE <ATen/ATen.h> <memory> <string> <vector> <stdexcept> <filesystem>
-  <functional> <unordered_map> <optional>)
+# One precompiled header for everything that sees torch, and one for tests, which are compiled at -O1.
+foreach(pch troupe_torch_pch troupe_torch_test_pch)
+  add_library(${pch} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/torch_pch.cpp)
+  target_link_libraries(${pch} PUBLIC troupe_torch troupe_flags)
+  target_precompile_headers(${pch} PRIVATE <ATen/ATen.h> <memory> <string> <vector> <stdexcept> <filesystem>
+    <functional> <unordered_map> <optional>)
+endforeach()
+target_compile_options(troupe_torch_test_pch PRIVATE ${troupe_test_options})

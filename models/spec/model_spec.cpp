@@ -4,7 +4,10 @@
 #include <stdexcept>
 
 #include "models/spec/config.h"
+#include "models/spec/decoder_tensors.h"
+#include "models/spec/fit_check.h"
 #include "models/spec/json_text.h"
+#include "models/spec/pipelines.h"
 
 namespace troupe::spec {
 namespace {
@@ -12,123 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxSchedulerBytes = 16U << 20U;
-
-/// A text encoder of a pipeline.
-struct EncoderRole {
-  std::string component;
-  std::string tokenizer;
-  std::vector<std::string> classes;
-  std::vector<std::string> tokenizer_classes;
-  TextUse use = TextUse::masked_states;
-  std::int64_t tokens = 0;
-  bool may_be_absent = false;
-};
-
-struct Pipeline {
-  std::string name;
-  std::vector<std::string> transformers;
-  std::vector<EncoderRole> encoders;
-  /// The folder of the network that denoises.
-  std::string network = "transformer";
-  std::int64_t text_tokens = 0;
-  bool pixart_customs = false;
-  bool one_step_is_clean = false;
-  bool even_sigmas = false;
-  bool rescales_guidance = false;
-  bool mends_prompts = false;
-  std::string vae = "AutoencoderKL";
-};
-
-const std::vector<std::string> kProjectedClip = {"CLIPTextModelWithProjection"};
-const std::vector<std::string> kClipTokenizers = {"CLIPTokenizer", "CLIPTokenizerFast"};
-const std::vector<std::string> kBertTokenizers = {"BertTokenizer", "BertTokenizerFast"};
-const std::vector<std::string> kMultilingualTokenizers = {"T5Tokenizer", "T5TokenizerFast",
-                                                          "MT5Tokenizer", "MT5TokenizerFast"};
-const std::vector<std::string> kT5 = {"T5EncoderModel"};
-const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5TokenizerFast"};
-
-const std::vector<Pipeline>& pipelines() {
-  static const std::vector<Pipeline> all = {
-      {.name = "PixArtAlphaPipeline",
-       .transformers = {"PixArtTransformer2DModel", "Transformer2DModel"},
-       .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
-       .text_tokens = 120,
-       .pixart_customs = true,
-       .one_step_is_clean = true},
-      {.name = "PixArtSigmaPipeline",
-       .transformers = {"PixArtTransformer2DModel", "Transformer2DModel"},
-       .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
-       .text_tokens = 300,
-       .pixart_customs = true},
-      {.name = "StableDiffusion3Pipeline",
-       .transformers = {"SD3Transformer2DModel"},
-       .encoders = {{"text_encoder", "tokenizer", kProjectedClip, kClipTokenizers,
-                     TextUse::penultimate_pooled, kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kProjectedClip, kClipTokenizers,
-                     TextUse::penultimate_pooled, kClipTokens},
-                    {"text_encoder_3", "tokenizer_3", kT5, kT5Tokenizers, TextUse::states, 0,
-                     true}},
-       .text_tokens = 256},
-      {.name = "FluxPipeline",
-       .transformers = {"FluxTransformer2DModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"CLIPTextModel"},
-                     kClipTokenizers,
-                     TextUse::pooled,
-                     kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kT5, kT5Tokenizers, TextUse::states}},
-       .text_tokens = 512,
-       .even_sigmas = true},
-      {.name = "HunyuanDiTPipeline",
-       .transformers = {"HunyuanDiT2DModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"BertModel"},
-                     kBertTokenizers,
-                     TextUse::padded_states,
-                     kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kT5, kMultilingualTokenizers,
-                     TextUse::padded_states}},
-       .text_tokens = 256,
-       .rescales_guidance = true},
-      {.name = "WanPipeline",
-       .transformers = {"WanTransformer3DModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"UMT5EncoderModel"},
-                     kT5Tokenizers,
-                     TextUse::zeroed_states}},
-       .text_tokens = 512,
-       .mends_prompts = true,
-       .vae = "AutoencoderKLWan"},
-      {.name = "StableDiffusionPipeline",
-       .transformers = {"UNet2DConditionModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"CLIPTextModel"},
-                     kClipTokenizers,
-                     TextUse::states,
-                     kClipTokens}},
-       .network = "unet",
-       .text_tokens = kClipTokens,
-       .rescales_guidance = true},
-      {.name = "StableDiffusionXLPipeline",
-       .transformers = {"UNet2DConditionModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"CLIPTextModel"},
-                     kClipTokenizers,
-                     TextUse::penultimate_pooled,
-                     kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kProjectedClip, kClipTokenizers,
-                     TextUse::penultimate_pooled, kClipTokens}},
-       .network = "unet",
-       .text_tokens = kClipTokens,
-       .rescales_guidance = true},
-  };
-  return all;
-}
 
 [[noreturn]] void fail(const fs::path& where, const std::string& why) {
   throw std::runtime_error("[read_model] " + where.string() + ": " + why);
@@ -141,13 +27,6 @@ std::string class_of(const ConfigReader& index, const std::string& key) {
     index.refuse(key, "must be a pair of library and class");
   }
   return value[1].get<std::string>();
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names)
-    text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 /// Optional components that are switched off are written as a pair of nulls.
@@ -189,73 +68,6 @@ TokenizerSpec find_tokenizer(const fs::path& folder) {
     fail(folder, "has neither spiece.model nor tokenizer.json nor a vocabulary");
   }
   return spec;
-}
-
-void check_fit(const ModelSpec& spec) {
-  const auto require = [&](const char* what, std::int64_t wanted, const std::string& of,
-                           std::int64_t has) {
-    if (wanted == has) return;
-    fail(spec.folder, std::string(spec.transformer.unet() ? "unet " : "transformer ") + what +
-                          " = " + std::to_string(wanted) + " does not fit " + of + " = " +
-                          std::to_string(has));
-  };
-  if (const auto* family = std::get_if<PixArtSpec>(&spec.transformer.family)) {
-    require("caption_channels", family->caption_channels, "text_encoder d_model",
-            std::get<T5Spec>(spec.text_encoders[0].config).d_model);
-  }
-  if (const auto* family = std::get_if<HunyuanSpec>(&spec.transformer.family)) {
-    require("text_len", family->text_len, "the pipeline's tokens of BERT", kClipTokens);
-    require("cross_attention_dim", family->cross_attention_dim, "text_encoder hidden_size",
-            std::get<BertSpec>(spec.text_encoders[0].config).hidden_size);
-    require("cross_attention_dim_t5", family->cross_attention_dim_t5, "text_encoder_2 d_model",
-            std::get<T5Spec>(spec.text_encoders[1].config).d_model);
-  }
-  if (const auto* family = std::get_if<FluxSpec>(&spec.transformer.family)) {
-    require("pooled_projection_dim", family->pooled_projection_dim, "text_encoder's vector",
-            std::get<ClipSpec>(spec.text_encoders[0].config).pooled_size());
-    require("joint_attention_dim", family->joint_attention_dim, "text_encoder_2 d_model",
-            std::get<T5Spec>(spec.text_encoders[1].config).d_model);
-  }
-  if (const auto* family = std::get_if<Sd3Spec>(&spec.transformer.family)) {
-    std::int64_t pooled = 0;
-    for (const int encoder : {0, 1})
-      pooled += std::get<ClipSpec>(spec.text_encoders[encoder].config).pooled_size();
-    require("pooled_projection_dim", family->pooled_projection_dim, "both CLIP's vectors", pooled);
-    if (!spec.text_encoders[2].absent) {
-      require("joint_attention_dim", family->joint_attention_dim, "text_encoder_3 d_model",
-              std::get<T5Spec>(spec.text_encoders[2].config).d_model);
-    }
-  }
-  if (const auto* family = std::get_if<WanSpec>(&spec.transformer.family)) {
-    require("text_dim", family->text_dim, "text_encoder d_model",
-            std::get<T5Spec>(spec.text_encoders[0].config).d_model);
-  }
-  if (const auto* family = spec.transformer.unet()) {
-    std::int64_t width = 0;
-    for (const TextEncoderSpec& encoder : spec.text_encoders)
-      width += std::get<ClipSpec>(encoder.config).hidden_size;
-    require("cross_attention_dim", family->cross_attention_dim, "the text encoders' hidden_size",
-            width);
-    require("out_channels", family->out_channels, "its own in_channels", family->in_channels);
-    const auto& pooled = std::get<ClipSpec>(spec.text_encoders.back().config);
-    const bool added = spec.text_encoders.size() == 2;
-    require(
-        "projection_class_embeddings_input_dim", family->projection_class_embeddings_input_dim,
-        "the pooled text and six sizes",
-        added ? pooled.pooled_size() + UNetSpec::kTimeIds * family->addition_time_embed_dim : 0);
-  }
-  require("in_channels", spec.transformer.in_channels, "vae latent_channels",
-          spec.vae.latent_channels);
-}
-
-const Pipeline& pipeline_of(const std::string& name, const fs::path& index_file) {
-  std::vector<std::string> names;
-  for (const Pipeline& pipeline : pipelines()) {
-    if (pipeline.name == name) return pipeline;
-    names.push_back(pipeline.name);
-  }
-  fail(index_file,
-       "pipeline class \"" + name + "\" is not supported (supported: " + joined(names) + ")");
 }
 
 /// The class that the index names for a component, one of `allowed`; its folder must be there.
@@ -314,36 +126,6 @@ void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
     check_tensors(spec.weights, expected_tensors(std::get<T5Spec>(spec.config)),
                   is_ignorable_t5_tensor);
   }
-}
-
-struct EncoderBytes {
-  std::uint64_t all = 0;
-  std::uint64_t peak = 0;
-};
-
-EncoderBytes bytes_of(const TextEncoderSpec& encoder) {
-  EncoderBytes bytes;
-  if (encoder.absent) return bytes;
-  if (const auto* clip = std::get_if<ClipSpec>(&encoder.config))
-    return {clip_bytes(*clip, encoder.weights), clip_peak_bytes(*clip, encoder.weights)};
-  if (const auto* bert = std::get_if<BertSpec>(&encoder.config)) {
-    for (const ExpectedTensor& tensor : expected_tensors(*bert))
-      bytes.all += entry_of(encoder.weights, tensor).bytes();
-    bytes.peak = entry_of(encoder.weights, expected_tensors(*bert).front()).bytes();
-    return bytes;
-  }
-  const auto& config = std::get<T5Spec>(encoder.config);
-  const auto expected = expected_tensors(config);
-  for (const ExpectedTensor& tensor : expected)
-    bytes.all += entry_of(encoder.weights, tensor).bytes();
-  bytes.peak = entry_of(encoder.weights, expected.front()).bytes();
-  for (std::int64_t block = 0; block < config.num_layers; ++block)
-    bytes.peak = std::max(bytes.peak, encoder.weights.bytes(t5_block_prefix(block)));
-  return bytes;
-}
-
-std::vector<ExpectedTensor> decoder_tensors(const ModelSpec& spec) {
-  return spec.video_vae ? expected_tensors(*spec.video_vae) : expected_tensors(spec.vae);
 }
 
 }  // namespace
@@ -411,42 +193,6 @@ ModelSpec read_model_spec(const fs::path& folder) {
                 [&](std::string_view name) { return is_ignorable_tensor(spec.transformer, name); });
   check_tensors(spec.vae_weights, decoder_tensors(spec), is_ignorable_vae_tensor);
   return spec;
-}
-
-WeightBytes weight_bytes_around(const ModelSpec& spec) {
-  WeightBytes bytes;
-  for (const TextEncoderSpec& encoder : spec.text_encoders) {
-    const auto own = bytes_of(encoder);
-    bytes.text_encoder += own.all;
-    bytes.text_encoder_peak = std::max(bytes.text_encoder_peak, own.peak);
-  }
-  for (const ExpectedTensor& tensor : decoder_tensors(spec)) {
-    bytes.vae_decoder += entry_of(spec.vae_weights, tensor).bytes();
-  }
-  return bytes;
-}
-
-WeightBytes weight_bytes(const ModelSpec& spec) {
-  WeightBytes bytes = weight_bytes_around(spec);
-  bytes.blocks.resize(static_cast<std::size_t>(spec.transformer.num_layers));
-  for (const PlannedTensor& planned : planned_tensors(spec.transformer)) {
-    const std::uint64_t own = entry_of(spec.transformer_weights, planned.tensor).bytes();
-    switch (planned.held) {
-      case Held::first:
-        bytes.embed += own;
-        break;
-      case Held::everywhere:
-        bytes.shared += own;
-        break;
-      case Held::block:
-        bytes.blocks[planned.block] += own;
-        break;
-      case Held::last:
-        bytes.final += own;
-        break;
-    }
-  }
-  return bytes;
 }
 
 }  // namespace troupe::spec

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "models/spec/model_spec.h"
+
+namespace troupe::spec {
+
+/// A text encoder of a pipeline.
+struct EncoderRole {
+  std::string component;
+  std::string tokenizer;
+  std::vector<std::string> classes;
+  std::vector<std::string> tokenizer_classes;
+  TextUse use = TextUse::masked_states;
+  std::int64_t tokens = 0;
+  bool may_be_absent = false;
+};
+
+/// What a pipeline class of diffusers has: its components, and what it does beside them.
+struct Pipeline {
+  std::string name;
+  std::vector<std::string> transformers;
+  std::vector<EncoderRole> encoders;
+  /// The folder of the network that denoises.
+  std::string network = "transformer";
+  std::int64_t text_tokens = 0;
+  bool pixart_customs = false;
+  bool one_step_is_clean = false;
+  bool even_sigmas = false;
+  bool rescales_guidance = false;
+  bool mends_prompts = false;
+  std::string vae = "AutoencoderKL";
+};
+
+/// The pipeline class that a model_index.json names. Throws std::runtime_error naming those that
+/// are supported.
+const Pipeline& pipeline_of(const std::string& name, const std::filesystem::path& index_file);
+
+/// "a, b".
+std::string joined(const std::vector<std::string>& names);
+
+}  // namespace troupe::spec

@@ -1,0 +1,73 @@
+#include <algorithm>
+
+#include "models/spec/decoder_tensors.h"
+#include "models/spec/model_spec.h"
+
+namespace troupe::spec {
+namespace {
+
+struct EncoderBytes {
+  std::uint64_t all = 0;
+  std::uint64_t peak = 0;
+};
+
+EncoderBytes bytes_of(const TextEncoderSpec& encoder) {
+  EncoderBytes bytes;
+  if (encoder.absent) return bytes;
+  if (const auto* clip = std::get_if<ClipSpec>(&encoder.config))
+    return {clip_bytes(*clip, encoder.weights), clip_peak_bytes(*clip, encoder.weights)};
+  if (const auto* bert = std::get_if<BertSpec>(&encoder.config)) {
+    for (const ExpectedTensor& tensor : expected_tensors(*bert))
+      bytes.all += entry_of(encoder.weights, tensor).bytes();
+    bytes.peak = entry_of(encoder.weights, expected_tensors(*bert).front()).bytes();
+    return bytes;
+  }
+  const auto& config = std::get<T5Spec>(encoder.config);
+  const auto expected = expected_tensors(config);
+  for (const ExpectedTensor& tensor : expected)
+    bytes.all += entry_of(encoder.weights, tensor).bytes();
+  bytes.peak = entry_of(encoder.weights, expected.front()).bytes();
+  for (std::int64_t block = 0; block < config.num_layers; ++block)
+    bytes.peak = std::max(bytes.peak, encoder.weights.bytes(t5_block_prefix(block)));
+  return bytes;
+}
+
+}  // namespace
+
+WeightBytes weight_bytes_around(const ModelSpec& spec) {
+  WeightBytes bytes;
+  for (const TextEncoderSpec& encoder : spec.text_encoders) {
+    const auto own = bytes_of(encoder);
+    bytes.text_encoder += own.all;
+    bytes.text_encoder_peak = std::max(bytes.text_encoder_peak, own.peak);
+  }
+  for (const ExpectedTensor& tensor : decoder_tensors(spec)) {
+    bytes.vae_decoder += entry_of(spec.vae_weights, tensor).bytes();
+  }
+  return bytes;
+}
+
+WeightBytes weight_bytes(const ModelSpec& spec) {
+  WeightBytes bytes = weight_bytes_around(spec);
+  bytes.blocks.resize(static_cast<std::size_t>(spec.transformer.num_layers));
+  for (const PlannedTensor& planned : planned_tensors(spec.transformer)) {
+    const std::uint64_t own = entry_of(spec.transformer_weights, planned.tensor).bytes();
+    switch (planned.held) {
+      case Held::first:
+        bytes.embed += own;
+        break;
+      case Held::everywhere:
+        bytes.shared += own;
+        break;
+      case Held::block:
+        bytes.blocks[planned.block] += own;
+        break;
+      case Held::last:
+        bytes.final += own;
+        break;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace troupe::spec
