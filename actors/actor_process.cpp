@@ -1,6 +1,7 @@
 #include "actors/actor_process.h"
 
 #include "actors/device.h"
+#include "actors/memory.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
 
@@ -42,6 +43,7 @@ void ActorProcess::make_process() {
   process.hello.attributes["id"] = std::to_string(options_.id);
   process.hello.attributes["device"] = options_.device;
   process.hello.attributes["token"] = options_.token;
+  process.hello.attributes["memory"] = std::to_string(available_memory_bytes(device_));
   for (const auto& [backend, door] : doors_) {
     process.hello.attributes["address." + tensor::to_string(backend)] = door->address();
   }

@@ -25,12 +25,11 @@ std::string size_text(int width, int height) {
 }
 
 /// The text that other tools read: prompt, then what is not wanted, then settings on one line.
-std::string parameters_text(const wire::ImageRequest& request, const std::string& prompt,
-                            int skipped_steps, const std::string& sampler,
-                            const std::string& model) {
+std::string parameters_text(const wire::ImageRequest& request, const std::string& prompt, int steps,
+                            const std::string& sampler, const std::string& model) {
   std::string text = prompt;
   if (!request.negative_prompt.empty()) text += "\nNegative prompt: " + request.negative_prompt;
-  text += "\nSteps: " + std::to_string(request.steps + skipped_steps);
+  text += "\nSteps: " + std::to_string(steps);
   text += ", Sampler: " + sampler;
   text += ", CFG scale: " + number(request.guidance_scale);
   text += ", Seed: " + std::to_string(request.seed);
@@ -50,7 +49,7 @@ std::vector<std::pair<std::string, std::string>> Job::picture_text(std::int64_t 
   const auto& model = tools_.stage.spec();
   const auto folder = model.folder.filename().string();
   const auto sampler = spec::sampler_name(model.scheduler, request.sampler);
-  nlohmann::json own = wire::request_json(request, begin_.skipped_steps);
+  nlohmann::json own = wire::request_json(request, begin_.sampler_steps, begin_.skipped_steps);
   own["prompt"] = prompt;
   own["image"] = image;
   own["pictures"] = request.prompts.size() * request.images_per_prompt;
@@ -62,7 +61,7 @@ std::vector<std::pair<std::string, std::string>> Job::picture_text(std::int64_t 
     own["step_cache_calls"] =
         network_->cache_use().calls * (begin_.cfg.degree == 2 ? 2 : branches());
   }
-  return {{"parameters", parameters_text(request, prompt, begin_.skipped_steps, sampler, folder)},
+  return {{"parameters", parameters_text(request, prompt, begin_.sampler_steps, sampler, folder)},
           {"troupe", wire::json_text(own)}};
 }
 

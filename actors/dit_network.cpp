@@ -18,7 +18,8 @@ DitNetwork::DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
                                .embeds = load.embeds,
                                .projects = load.projects,
                                .shard = {load.tp_rank, load.tp_degree}};
-  transformer_ = models::load_transformer(spec, part, dtype, device, tick, &loras);
+  transformer_ = models::load_transformer(spec, part, dtype, device, tick, &loras,
+                                          kernels::weight_type_of(load.weight_dtype));
 }
 
 std::unique_ptr<JobNetwork> DitNetwork::begin(const NetworkJob& job) const {

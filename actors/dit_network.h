@@ -44,6 +44,7 @@ class DitJob final : public JobNetwork {
   void take_note(const NetworkStep& step, const at::Tensor& note) override;
   at::Tensor note(const NetworkStep& step) const override;
   CacheUse cache_use() const override;
+  bool hears_a_step_later() const override { return job_.begin.request.method == "distrifusion"; }
   std::int64_t bytes() const override;
   std::vector<std::pair<std::string, at::Tensor>> tensors() const override;
 

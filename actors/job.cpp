@@ -27,14 +27,14 @@ Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
   size_.latent_width = request.width / spec.vae.scale_factor();
   sampler_ = models::make_sampler(
       spec.scheduler, request.sampler,
-      {.num_steps = request.steps + begin_.skipped_steps,
+      {.num_steps = begin_.sampler_steps,
        .image_tokens = size_.latent_height / patch_size_ * (size_.latent_width / patch_size_),
        .even_sigmas = spec.even_sigmas,
        .first = begin_.skipped_steps});
   if (sampler_->steps() != request.steps) {
-    throw std::invalid_argument(
-        "[actor] sampler options make " + std::to_string(sampler_->steps()) + " steps of the " +
-        std::to_string(request.steps) + " asked for: ask for another number");
+    throw std::invalid_argument("[actor] sampler options make " +
+                                std::to_string(sampler_->steps()) + " steps of the " +
+                                std::to_string(request.steps) + " planned: ask for another number");
   }
   if (first_stage() || last_stage() || begin_.vae.degree > 0) {
     if (begin_.first_step > 0) {

@@ -103,8 +103,7 @@ at::Tensor Job::guide(at::Tensor prediction, Place place) {
 }
 
 at::Tensor Job::rescale(const at::Tensor& guided, const at::Tensor& text, Place place) {
-  const bool one_patch = tools_.stage.spec().transformer.unet() != nullptr;
-  const bool step_before = begin_.request.method == "distrifusion" && !one_patch;
+  const bool step_before = network_->hears_a_step_later();
   const auto waves = static_cast<std::int64_t>(begin_.micro_steps.size());
   const std::int64_t side_by_side = step_before ? begin_.ring.degree : 1;
   if (!rescale_) {
@@ -118,13 +117,12 @@ at::Tensor Job::rescale(const at::Tensor& guided, const at::Tensor& text, Place 
     };
     rescale_ = std::make_unique<GuidanceRescale>(
         begin_.request.guidance_rescale,
-        GuidanceRescale::Shape{one_patch ? 1 : waves * side_by_side, images(), step_before}, sum);
+        GuidanceRescale::Shape{waves * side_by_side, images(), step_before}, sum);
   }
   std::vector<GuidanceRescale::Cut> cuts;
   for (int micro = 0; micro < static_cast<int>(waves); ++micro) {
     if (place.patch >= 0 && micro != place.patch) continue;
-    const std::int64_t patch =
-        one_patch ? 0 : micro * side_by_side + (step_before ? begin_.ring.rank : 0);
+    const std::int64_t patch = micro * side_by_side + (step_before ? begin_.ring.rank : 0);
     const auto rows = count_rows(own_rows(micro)) * patch_size_;
     if (rows > 0) cuts.push_back({patch, rows});
   }
@@ -155,8 +153,7 @@ void Job::sample(int step, int patch, const at::Tensor& prediction) {
       auto target = rows_view(latents_, run);
       const auto out = prediction.slice(2, offset, offset + count);
       auto& state = sampler_states_[micro];
-      const bool clean =
-          begin_.request.steps + begin_.skipped_steps == 1 && tools_.stage.spec().one_step_is_clean;
+      const bool clean = begin_.sampler_steps == 1 && tools_.stage.spec().one_step_is_clean;
       const auto own_noise = noise.defined() ? rows_view(noise, run) : noise;
       target.copy_(clean ? sampler_->clean(state, step, out, target, own_noise)
                          : sampler_->step(state, step, out, target, own_noise));

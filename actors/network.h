@@ -80,6 +80,10 @@ class JobNetwork {
   /// Last stage: float32 predictions of own rows, [items, C, rows, w].
   virtual at::Tensor project(const NetworkStep& step, const at::Tensor& hidden) = 0;
 
+  /// Ranks with patches of their own go side by side and hear of each other's a step later; else
+  /// all rows of a micro-step meet in it.
+  virtual bool hears_a_step_later() const { return false; }
+
   /// Of what is kept from step to step, text included.
   virtual std::int64_t bytes() const = 0;
   /// Bytes that were sent for others to use, by kind of layer, where the network has kinds.

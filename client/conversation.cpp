@@ -1,5 +1,7 @@
 #include "client/conversation.h"
 
+#include "models/spec/number_text.h"
+
 namespace troupe::client {
 namespace {
 
@@ -8,10 +10,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kAnswerDeadline = std::chrono::seconds(30);
 
 std::string seconds_text(milliseconds time) {
-  std::string text = std::to_string(time.count() / 1000.0);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
+  return spec::number_text(static_cast<double>(time.count()) / 1000) + " s";
 }
 
 }  // namespace

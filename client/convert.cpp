@@ -64,6 +64,7 @@ wire::JobSpec to_wire(const Submission& submission) {
   to.group_norm = from.group_norm;
   to.exchange = from.exchange;
   to.dtype = from.dtype;
+  to.weight_dtype = from.weight_dtype;
   to.noise_dtype = from.noise_dtype;
   to.max_sequence_length = from.max_sequence_length;
   to.resolution_binning = from.resolution_binning;

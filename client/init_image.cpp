@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "client/png_check.h"
 #include "models/image/limits.h"
 
 namespace troupe::client {
@@ -23,10 +24,15 @@ std::optional<Error> check_init_image(const ImageRequest& request) {
   const std::string_view image = request.init_image;
   if (!image.empty() && request.init_latents)
     return Error{"bad_request", "init_image and init_latents do not go together"};
-  if (image.empty() || (image.starts_with(kPng) && image.size() <= models::kMaxPngBytes)) return {};
-  if (image.starts_with(kPng))
-    return Error{"bad_request", "init_image has " + std::to_string(image.size()) +
-                                    " bytes: at most " + std::to_string(models::kMaxPngBytes)};
+  if (image.empty()) return {};
+  if (image.starts_with(kPng)) {
+    if (image.size() > models::kMaxPngBytes)
+      return Error{"bad_request", "init_image has " + std::to_string(image.size()) +
+                                      " bytes: at most " + std::to_string(models::kMaxPngBytes)};
+    const auto wrong = wrong_with_png(image);
+    if (!wrong.empty()) return Error{"bad_request", "init_image " + wrong};
+    return {};
+  }
   for (const Format& format : kOthers) {
     if (image.starts_with(format.beginning)) {
       return Error{"bad_request",

@@ -5,7 +5,8 @@
 
 namespace troupe::client {
 
-/// Why a request's picture to start from cannot be sent: other formats than PNG are named.
+/// Why a request's picture to start from cannot be sent: it is of another format than PNG, which is
+/// named, cut off or damaged.
 std::optional<Error> check_init_image(const ImageRequest& request);
 
 }  // namespace troupe::client

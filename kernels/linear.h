@@ -2,16 +2,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
+#include "kernels/quantized.h"
+
 namespace troupe::kernels {
 
 /// y = x · weightᵀ + bias with the weight laid out once for the CPU at hand.
 /// float32 on CPU runs on own code where the CPU has AVX2, AVX-512 or NEON; everything else on
-/// ATen.
+/// ATen. A weight of 8-bit numbers is multiplied by rows that are quantized as they come, each by
+/// its largest magnitude, and the sums are scaled in float32.
 class Linear {
  public:
   Linear() = default;
   /// weight [out, in]; bias [out] or undefined. Takes no copy beyond the packed one.
   explicit Linear(const at::Tensor& weight, const at::Tensor& bias = {});
+  explicit Linear(QuantizedWeight weight, const at::Tensor& bias = {});
 
   /// x [..., in] → [..., out].
   at::Tensor operator()(const at::Tensor& x) const;
@@ -21,6 +27,15 @@ class Linear {
   void add_to(at::Tensor& residual, const at::Tensor& x) const;
   /// residual += gate · (x · weightᵀ + bias). residual and x [B, N, ...]; gate [B, out].
   void add_gated_to(at::Tensor& residual, const at::Tensor& x, const at::Tensor& gate) const;
+
+  /// Of a product that is cut by its inputs: shards agree on the `largest` magnitude of each whole
+  /// row, compute sums [rows, out] in float32 and add them up. Sums of bytes are integers: together
+  /// they have the bits of the product that is not cut (below 2^24).
+  bool quantized() const { return quantized_.type != WeightType::as_computed; }
+  at::Tensor sums(const at::Tensor& x, const at::Tensor& largest) const;
+  /// residual += gate · (what the sums stand for + bias); without a gate, += it.
+  void add_sums_to(at::Tensor& residual, const at::Tensor& sums, const at::Tensor& largest,
+                   const std::optional<at::Tensor>& gate) const;
 
   int64_t in_features() const { return in_; }
   int64_t out_features() const { return out_; }
@@ -33,12 +48,19 @@ class Linear {
   void run_packed(const at::Tensor& x, at::Tensor& out, Tail tail, const at::Tensor& gate) const;
   void check_input(const at::Tensor& x) const;
   bool packed() const { return packed_.defined(); }
+  at::Tensor empty_like_rows(const at::Tensor& x) const;
+  void run_quantized(const at::Tensor& x, at::Tensor& out, Tail tail, const at::Tensor& gate) const;
+  bool scales_in_place(const at::Tensor& out) const;
+  /// sums of the rows from `first_row` on; largest and out of all.
+  void scale_sums(const at::Tensor& sums, const at::Tensor& largest, at::Tensor& out, Tail tail,
+                  const at::Tensor& gate, int64_t first_row = 0) const;
 
   int64_t in_ = 0;
   int64_t out_ = 0;
   at::Tensor weight_;  // [out, in]; undefined where packed_ is in use
   at::Tensor packed_;  // panels of simd::Table::panel columns
   at::Tensor bias_;
+  QuantizedWeight quantized_;
 };
 
 }  // namespace troupe::kernels

@@ -51,7 +51,7 @@ Linear::Linear(const at::Tensor& weight, const at::Tensor& bias) {
 
 int64_t Linear::bytes() const {
   int64_t total = 0;
-  for (const at::Tensor* t : {&weight_, &packed_, &bias_}) {
+  for (const at::Tensor* t : {&weight_, &packed_, &bias_, &quantized_.values, &quantized_.scales}) {
     if (t->defined()) total += static_cast<int64_t>(t->nbytes());
   }
   return total;
@@ -107,33 +107,51 @@ void Linear::run_packed(const at::Tensor& x, at::Tensor& out, Tail tail,
   });
 }
 
+at::Tensor Linear::empty_like_rows(const at::Tensor& x) const {
+  auto shape = x.sizes().vec();
+  shape.back() = out_;
+  return at::empty(shape, x.options());
+}
+
 at::Tensor Linear::operator()(const at::Tensor& x) const {
   check_input(x);
+  if (quantized()) {
+    at::Tensor out = empty_like_rows(x);
+    run_quantized(x, out, Tail::kNone, {});
+    return out;
+  }
   if (!packed())
     return at::linear(x, weight_,
                       bias_.defined() ? std::optional<at::Tensor>(bias_) : std::nullopt);
-  auto shape = x.sizes().vec();
-  shape.back() = out_;
-  at::Tensor out = at::empty(shape, x.options());
+  at::Tensor out = empty_like_rows(x);
   run_packed(x, out, Tail::kNone, {});
   return out;
 }
 
 at::Tensor Linear::gelu(const at::Tensor& x) const {
+  if (quantized()) {
+    check_input(x);
+    at::Tensor out = empty_like_rows(x);
+    run_quantized(x, out, Tail::kGelu, {});
+    return out;
+  }
   if (!packed()) {
     at::Tensor y = (*this)(x);
     gelu_tanh_(y);
     return y;
   }
   check_input(x);
-  auto shape = x.sizes().vec();
-  shape.back() = out_;
-  at::Tensor out = at::empty(shape, x.options());
+  at::Tensor out = empty_like_rows(x);
   run_packed(x, out, Tail::kGelu, {});
   return out;
 }
 
 void Linear::add_to(at::Tensor& residual, const at::Tensor& x) const {
+  if (quantized()) {
+    check_input(x);
+    run_quantized(x, residual, Tail::kAdd, {});
+    return;
+  }
   if (!packed() || !residual.is_contiguous()) {
     residual.add_((*this)(x));
     return;
@@ -146,6 +164,11 @@ void Linear::add_to(at::Tensor& residual, const at::Tensor& x) const {
 }
 
 void Linear::add_gated_to(at::Tensor& residual, const at::Tensor& x, const at::Tensor& gate) const {
+  if (quantized()) {
+    check_input(x);
+    run_quantized(x, residual, Tail::kGatedAdd, gate);
+    return;
+  }
   if (!packed() || !residual.is_contiguous()) {
     add_gated(residual, (*this)(x), gate);
     return;

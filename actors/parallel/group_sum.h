@@ -7,7 +7,8 @@
 
 namespace troupe::actors {
 
-/// Tensor parallelism over a group: one all-reduce for each sharded product.
+/// Tensor parallelism over a group: one all-reduce for each sharded product, two where it is
+/// quantized.
 class GroupSum final : public models::TensorParallelPort {
  public:
   GroupSum(std::shared_ptr<tensor::Group> group, WaitForWork wait)
@@ -15,6 +16,9 @@ class GroupSum final : public models::TensorParallelPort {
 
   void sum(at::Tensor& partial) override {
     if (partial.numel() > 0) wait_(group_->all_reduce(partial, tensor::ReduceOp::sum));
+  }
+  void largest(at::Tensor& values) override {
+    if (values.numel() > 0) wait_(group_->all_reduce(values, tensor::ReduceOp::max));
   }
 
  private:

@@ -44,6 +44,7 @@ CallServer::CallServer(boost::asio::io_context& io, CallServerOptions options,
   server.software = "troupe actor";
   server.heartbeat_timeout = kSilence;
   server.socket.context = options.context;
+  server.guard = options.guard;
   server.socket.max_queued_bytes = kQueuedBytes;
   server_ = std::make_unique<control::Server>(io, server);
   server.endpoint = options.blob_endpoint;
@@ -137,7 +138,7 @@ void CallServer::fetch_parts(control::PeerId peer, const std::shared_ptr<Arrivin
                               {wire::FailureCode::not_found, "it was released already"}};
       boost::asio::post(io_, [arrived, own = std::move(own)] { arrived(own); });
     } else {
-      exchange_->fetch_blob(part.endpoint, part.ticket, part.blob, part.bytes,
+      exchange_->fetch_blob({part.endpoint, part.ticket, part.keys}, part.blob, part.bytes,
                             std::max(deadline, control::Milliseconds(1)), arrived);
     }
   }

@@ -10,6 +10,7 @@
 #include "transport/calls/exchange.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/server.h"
+#include "transport/control/zap.h"
 #include "transport/wire/user_messages.h"
 
 namespace troupe::runtime {
@@ -31,6 +32,7 @@ struct CallServerOptions {
   std::string ticket;         // that callers must show
   bool insecure = false;
   std::shared_ptr<zmq::context_t> context;
+  std::shared_ptr<control::Guard> guard;  // of the door's keys, on that context; null = none
 };
 
 /// The door of an actor's process for its callers: calls come in, results go out, and neither

@@ -3,15 +3,31 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <vector>
 
 #include "actors/runtime/user_host.h"
+#include "transport/control/xxh64.h"
 
 namespace troupe::runtime {
 namespace {
 
+/// XXH64 of the file's bytes: that two hosts have the same.
+std::uint64_t contents_of(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  control::Xxh64 hash;
+  std::vector<char> piece(1u << 20);
+  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0)
+    hash.update(piece.data(), static_cast<std::size_t>(in.gcount()));
+  if (!in.eof()) throw std::runtime_error("[plugin] " + file + ": cannot be read");
+  return hash.digest();
+}
+
 /// One line a class or method, fields between tabs: the controller reads them.
 int describe(const std::string& file) {
   const Plugin plugin(file);
+  std::printf("troupe-file\t%llu\n", static_cast<unsigned long long>(contents_of(file)));
   for (const auto& entry : plugin.describe().classes) {
     std::printf("troupe-class\t%s\t%s\t%llu\t%d\n", entry.name.c_str(), entry.arguments.c_str(),
                 static_cast<unsigned long long>(entry.types), entry.needs_torch ? 1 : 0);
@@ -59,7 +75,10 @@ int host_main(int argc, char** argv) {
     if (!file.empty()) return describe(file);
     if (const auto keys = from_environment("TROUPE_CONTROL_KEYS"); !keys.empty())
       options.keys = control::client_keys_from(keys, "the node agent");
-    for (const char* secret : {"TROUPE_TOKEN", "TROUPE_TICKET", "TROUPE_CONTROL_KEYS"})
+    if (const auto keys = from_environment("TROUPE_DOOR_KEYS"); !keys.empty())
+      options.door = control::door_from(keys, "the node agent");
+    for (const char* secret :
+         {"TROUPE_TOKEN", "TROUPE_TICKET", "TROUPE_CONTROL_KEYS", "TROUPE_DOOR_KEYS"})
       unsetenv(secret);
     UserHost actor(options);
     leave(actor.run());

@@ -25,6 +25,24 @@ std::string thrown() {
 
 }  // namespace
 
+/// While a method runs, for all who look from outside.
+class UserHost::Running {
+ public:
+  Running(UserHost& host, const std::string& method) : host_(host) {
+    host_.doing_.begin(method);
+    host_.progress_.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Running() {
+    host_.progress_.fetch_add(1, std::memory_order_relaxed);
+    host_.doing_.end();
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  UserHost& host_;
+};
+
 UserHost::UserHost(UserHostOptions options)
     : options_(std::move(options)), context_(control::make_context()), doing_(options_.doing) {
   ProcessOptions process;
@@ -58,10 +76,16 @@ int UserHost::run() {
                                      .name = "actor " + std::to_string(options_.id),
                                      .incarnation = options_.incarnation,
                                      .socket = socket});
+  std::shared_ptr<control::Guard> guard;
+  if (options_.door) {
+    control::AllowList callers{{}};
+    callers.add(options_.door->callers, "callers");
+    guard = control::Guard::open(process_->io(), context_, options_.door->own, callers);
+  }
   server_ = std::make_unique<CallServer>(
       process_->io(),
       CallServerOptions{options_.endpoint, options_.blob_endpoint, options_.ticket,
-                        options_.insecure, context_},
+                        options_.insecure, context_, guard},
       process_->blobs(), exchange_,
       [this](std::vector<ReadyCall> ready) { mailbox_.put_all(ready); });
   const int code = process_->run(
@@ -136,7 +160,6 @@ void UserHost::work() {
   });
   if (failure) return;
   for (;;) {
-    progress_.fetch_add(1, std::memory_order_relaxed);
     const auto call = mailbox_.take();
     if (!call) return;
     answer(call->caller, carry_out(*call));
@@ -173,9 +196,10 @@ wire::CallResult UserHost::carry_out(const ReadyCall& call) {
   try {
     ValueReader in(call.text ? converted : call.arguments, exchange_);
     ValueWriter out;
-    doing_.begin(call.method);
-    object_->invoke(found->second, in, out);
-    doing_.end();
+    {
+      const Running running(*this, call.method);
+      object_->invoke(found->second, in, out);
+    }
     result.bytes = out.take();
     if (call.text) {
       ValueWriter text;
@@ -184,11 +208,9 @@ wire::CallResult UserHost::carry_out(const ReadyCall& call) {
     }
     return result;
   } catch (const ValueError& error) {
-    doing_.end();
     return refuse(wire::CallEnd::bad_request,
                   "takes (" + std::string(method.arguments) + "): " + error.what());
   } catch (...) {
-    doing_.end();
     return refuse(wire::CallEnd::exception, thrown());
   }
 }

@@ -11,6 +11,7 @@
 #include "actors/runtime/plugin.h"
 #include "actors/runtime/process.h"
 #include "transport/calls/exchange.h"
+#include "transport/control/door_keys.h"
 
 namespace troupe::runtime {
 
@@ -24,6 +25,7 @@ struct UserHostOptions {
   std::string plugin;                       // file
   std::string endpoint;                     // where to listen for calls
   std::string blob_endpoint;                // and for large values
+  std::optional<control::Door> door;        // keys of its own door; none where it asks for none
   bool insecure = false;
   int doing = -1;  // descriptor of the memory that says what runs
 };
@@ -43,8 +45,11 @@ class UserHost final : public ActorContext {
   std::uint64_t restarts() const override { return create_.restarts; }
   const std::vector<int>& gpus() const override { return gpus_; }
   Actors actors() override { return Actors(exchange_); }
+  void progress() override { progress_.fetch_add(2, std::memory_order_relaxed); }
 
  private:
+  class Running;
+
   void on_message(const wire::Header& header, std::span<const std::byte> payload);
   void work();
   void make_object();
@@ -61,6 +66,7 @@ class UserHost final : public ActorContext {
   std::unique_ptr<CallServer> server_;
   Mailbox<ReadyCall> mailbox_;
   Doing doing_;
+  /// Of the work loop: odd while a method runs.
   std::atomic<std::uint64_t> progress_{0};
 
   wire::CreateActor create_;

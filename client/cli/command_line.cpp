@@ -28,15 +28,6 @@ SIGHUP.
 
 constexpr const char* kStartOne = "; start one with `troupe start`";
 
-/// For people: the tag of the room that an error comes from is of no use to them.
-std::string one_line(std::string text) {
-  static const std::regex kTag("^\\[[a-z_ ]+\\] ");
-  text = std::regex_replace(text, kTag, "");
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  text.erase(text.find_last_not_of(" .") + 1);
-  return text;
-}
-
 int report(Error error, int exit_code, bool json) {
   if (error.code == "unreachable") error.what = one_line(error.what) + kStartOne;
   // Where a terminal showed ^C.
@@ -52,22 +43,12 @@ int usage(const std::string& command, const std::string& what) {
   return kUsage;
 }
 
-bool is_number(const std::string& text) {
-  char* end = nullptr;
-  std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == '\0';
-}
-
-std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
-  const std::string guess = nearest(word, known);
-  return guess.empty() ? "" : "; did you mean " + guess + "?";
-}
-
 std::string unknown_verb_text(const std::string& word,
                               const std::vector<std::unique_ptr<Verb>>& verbs) {
   std::vector<std::string> known;
   for (const auto& verb : verbs)
     known.push_back(verb->app().get_name());
+  known.insert(known.end(), {"help", "--version"});
   return "unknown command " + word + did_you_mean(word, known);
 }
 
@@ -96,14 +77,19 @@ int run_verb(Verb& verb) {
 
 }  // namespace
 
+std::string one_line(std::string text) {
+  static const std::regex kTags("(^|: |; then )(\\[[A-Za-z_. ]+\\] )+");
+  text = std::regex_replace(text, kTags, "$1");
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  text.erase(text.find_last_not_of(" .") + 1);
+  return text;
+}
+
 std::string parse_error_text(const std::string& what) {
-  static const std::regex kRange("(\\S+): Value (.*) not in range (.*)");
   static const std::regex kTwice("(\\S+): At Most 1 required but received \\d+");
   static const std::regex kMissing("(\\S+): 1 required (\\S+) missing");
   static const std::regex kConversion("Could not convert: (\\S+) = (.*)");
   std::smatch match;
-  if (std::regex_match(what, match, kRange) && !is_number(match[2]))
-    return match.str(1) + ": \"" + match.str(2) + "\" is not a number";
   if (std::regex_match(what, match, kTwice)) return match.str(1) + " is given twice";
   if (std::regex_match(what, match, kMissing))
     return match.str(1) + " needs " + match.str(2) + " after it";
@@ -123,7 +109,10 @@ std::string unexpected_text(const CLI::App& app, const std::vector<std::string>&
     for (const std::string& longer : option->get_lnames())
       known.push_back("--" + longer);
   }
-  return "unknown option " + name + did_you_mean(name, known);
+  const std::string here = name_here(name);
+  const bool known_elsewhere = std::find(known.begin(), known.end(), here) != known.end();
+  return "unknown option " + name +
+         (known_elsewhere ? ": here it is " + here : did_you_mean(name, known));
 }
 
 int run_command_line(int argc, const char* const* argv) {
@@ -172,7 +161,9 @@ int run_command_line(int argc, const char* const* argv) {
     std::cout << app.help();
     return flushed(kOk);
   }
-  const std::string word = app.remaining().front();
+  auto words = app.remaining();
+  if (words.size() > 1 && words.front() == "help") words.erase(words.begin());
+  const std::string word = words.front();
   return usage(
       "", word[0] == '-' ? unexpected_text(app, app.remaining()) : unknown_verb_text(word, verbs));
 }

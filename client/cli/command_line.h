@@ -13,6 +13,9 @@ namespace troupe::cli {
 /// too.
 int run_command_line(int argc, const char* const* argv);
 
+/// For people: on one line, and without the tags of the rooms that an error comes from.
+std::string one_line(std::string text);
+
 /// The option parser's complaint in words that say what is wrong with the command line.
 std::string parse_error_text(const std::string& what);
 /// What to say of words that `app` knows nothing of.

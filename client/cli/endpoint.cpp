@@ -8,8 +8,22 @@
 #include <cstring>
 
 #include "client/cli/verb.h"
+#include "transport/control/endpoint.h"
 
 namespace troupe::cli {
+
+namespace {
+
+std::string well_formed(const std::string& endpoint) {
+  try {
+    control::parse_endpoint(endpoint);
+  } catch (const std::runtime_error& error) {
+    throw UsageError(error.what());
+  }
+  return endpoint;
+}
+
+}  // namespace
 
 std::string runtime_folder() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
@@ -68,11 +82,11 @@ std::string checked_endpoint(const std::string& text) {
   if (text.empty()) return default_endpoint();
   if (text.rfind("ipc://", 0) == 0 || text.rfind("tcp://", 0) == 0) {
     if (text.size() == 6) throw UsageError("endpoint \"" + text + "\": nothing after ://");
-    return text;
+    return well_formed(text);
   }
   if (text.find("://") == std::string::npos && text.find(':') != std::string::npos &&
       text[0] != '/') {
-    return "tcp://" + text;
+    return well_formed("tcp://" + text);
   }
   throw UsageError("endpoint \"" + text + "\": neither ipc://PATH nor tcp://HOST:PORT");
 }

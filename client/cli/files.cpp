@@ -62,17 +62,6 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-void make_folder(const std::string& option, const std::string& path) {
-  std::error_code error;
-  if (fs::is_directory(path, error)) return;
-  const std::string prefix = option + " " + path + ": ";
-  if (fs::exists(path, error)) throw std::runtime_error(prefix + "is not a folder");
-  if (mkdir(path.c_str(), 0777) == 0) return;
-  throw std::runtime_error(prefix + (errno == ENOENT
-                                         ? "no such folder"
-                                         : std::string("cannot be made: ") + std::strerror(errno)));
-}
-
 }  // namespace
 
 std::string read_file(const std::string& path, std::size_t limit) {
@@ -127,18 +116,15 @@ void check_writable(const std::string& what, const std::string& path) {
   }
 }
 
-bool is_folder_name(const std::string& path) {
-  return path.ends_with('/');
-}
-
-void check_output_folder(const std::string& path) {
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return check_writable("--output", path + "0000.png");
-  check_writable("--output", fs::path(path).parent_path().string());
-}
-
-void make_output_folder(const std::string& path) {
-  make_folder("--output", path);
+void make_folder(const std::string& option, const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return;
+  const std::string prefix = option + " " + path + ": ";
+  if (fs::exists(path, error)) throw std::runtime_error(prefix + "is not a folder");
+  if (mkdir(path.c_str(), 0777) == 0) return;
+  throw std::runtime_error(prefix + (errno == ENOENT
+                                         ? "no such folder"
+                                         : std::string("cannot be made: ") + std::strerror(errno)));
 }
 
 void make_log_folder(std::string& path) {

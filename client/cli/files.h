@@ -17,13 +17,9 @@ void write_file(const std::string& path, std::string_view bytes);
 /// folder. `what` opens the message, e.g. "--output".
 void check_writable(const std::string& what, const std::string& path);
 
-/// A path that ends in a slash: a folder for a video's frames.
-bool is_folder_name(const std::string& path);
-/// Throws std::runtime_error saying why frames could not be written in that folder, which may not
-/// be there yet.
-void check_output_folder(const std::string& path);
-/// Makes it in an existing one. Throws std::runtime_error naming path and cause.
-void make_output_folder(const std::string& path);
+/// Makes the folder that `option` names in an existing one, unless it is there. Throws
+/// std::runtime_error naming path and cause.
+void make_folder(const std::string& option, const std::string& path);
 
 /// Makes the folder of `--keep-logs` in an existing one, and its path absolute; nothing for "".
 /// Throws std::runtime_error naming path and cause.

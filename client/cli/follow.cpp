@@ -2,16 +2,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <iostream>
 #include <mutex>
 
+#include "client/cli/checks.h"
 #include "client/cli/files.h"
+#include "client/cli/frames_folder.h"
 #include "client/cli/json.h"
 #include "client/cli/latents_file.h"
 #include "client/cli/progress.h"
 #include "client/cli/verb.h"
 #include "models/image/frames.h"
+#include "models/spec/model_spec.h"
 
 namespace troupe::cli {
 namespace {
@@ -69,35 +71,34 @@ JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
   }
 }
 
-std::string shown_at(const std::string& png, int frames_per_second) {
-  return frames_per_second == models::kFramesPerSecond ? png
-                                                       : models::at_speed(png, frames_per_second);
-}
-
-std::vector<std::string> write_frames(const JobResult& result, const std::string& folder) {
-  make_output_folder(folder);
-  std::vector<std::string> paths;
-  for (std::size_t i = 0; i < result.pictures.size(); ++i) {
-    const auto frames = models::split_frames(result.pictures[i].png);
-    for (std::size_t frame = 0; frame < frames.size(); ++frame) {
-      char name[32];
-      std::snprintf(name, sizeof name, "%04zu.png", frame);
-      const std::string of = result.pictures.size() > 1 ? std::to_string(i) + "-" : "";
-      paths.push_back(folder + of + name);
-      write_file(paths.back(), frames[frame]);
-    }
-  }
-  return paths;
+/// Whether one of the pictures is an animation.
+bool has_frames(const JobResult& result) {
+  return std::any_of(result.pictures.begin(), result.pictures.end(), [](const auto& picture) {
+    return models::split_frames(picture.png).size() > 1;
+  });
 }
 
 std::vector<std::string> write_pictures(const JobResult& result, const ResultOptions& options) {
-  if (result.pictures.empty())
-    give_up("failed", "job " + std::to_string(result.job) + " came without pictures");
-  const auto count = static_cast<int>(result.pictures.size());
-  if (is_folder_name(options.output)) return write_frames(result, options.output);
-  const auto paths = picture_paths(options.output, count);
-  for (std::size_t i = 0; i < paths.size(); ++i)
-    write_file(paths[i], shown_at(result.pictures[i].png, options.frames_per_second));
+  const std::string name = "job " + std::to_string(result.job);
+  if (result.pictures.empty()) give_up("failed", name + " came without pictures");
+  if (options.frames_per_second && !options.makes_video && !has_frames(result)) {
+    give_up("bad_request", "--fps is for videos, and " + name + " made " +
+                               (result.pictures.size() == 1 ? "a picture" : "pictures") +
+                               "; `troupe wait " + std::to_string(result.job) +
+                               "` without it writes the file");
+  }
+  if (is_folder_name(options.output)) {
+    std::vector<std::vector<std::string>> frames;
+    for (const auto& picture : result.pictures)
+      frames.push_back(models::split_frames(picture.png));
+    return write_frames(options.output, frames);
+  }
+  const auto paths = picture_paths(options.output, static_cast<int>(result.pictures.size()));
+  const int speed = options.frames_per_second.value_or(models::kFramesPerSecond);
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const std::string& png = result.pictures[i].png;
+    write_file(paths[i], speed == models::kFramesPerSecond ? png : models::at_speed(png, speed));
+  }
   return paths;
 }
 
@@ -121,16 +122,17 @@ void add_result_options(CLI::App& app, ResultOptions& options) {
       ->group(group);
   app.add_option("--fps", options.frames_per_second,
                  "Of a video: frames a second that it is shown at")
-      ->check(quiet(CLI::Range(1, 1000)))
+      ->check(whole(1, 1000))
       ->type_name("N")
-      ->capture_default_str()
+      ->default_str(std::to_string(models::kFramesPerSecond))
       ->group(group);
   app.add_option("--save-latents", options.save_latents,
                  "Write the final latents, before the VAE, too")
+      ->check(not_empty())
       ->type_name("F.safetensors")
       ->group(group);
   app.add_option("--timeout", options.timeout_seconds, "Give up when the job takes longer")
-      ->check(quiet(CLI::Range(0.001, 1e9)))
+      ->check(number(0.001, 1e9))
       ->type_name("SECONDS")
       ->capture_default_str()
       ->group(group);
@@ -140,10 +142,11 @@ void add_result_options(CLI::App& app, ResultOptions& options) {
 void add_preview_options(CLI::App& app, ResultOptions& options) {
   app.add_option("--preview", options.preview,
                  "Write a rough picture of the job under way to this file")
+      ->check(not_empty())
       ->type_name("FILE.png")
       ->group("Result");
   app.add_option("--preview-every", options.preview_every, "Steps between previews")
-      ->check(quiet(CLI::Range(1, 1 << 20)))
+      ->check(whole(1, 1 << 20))
       ->type_name("K")
       ->capture_default_str()
       ->group("Result");
@@ -162,13 +165,27 @@ void check_names(const ResultOptions& options) {
 void check_outputs(const ResultOptions& options, int pictures) {
   check_names(options);
   if (is_folder_name(options.output)) {
-    check_output_folder(options.output);
+    if (options.frames_per_second)
+      throw UsageError("--fps does not go with --output " + options.output +
+                       ": a folder's frames have no speed");
+    check_frames_folder(options.output);
   } else {
     for (const std::string& path : picture_paths(options.output, pictures))
       check_writable("--output", path);
   }
   if (!options.save_latents.empty()) check_writable("--save-latents", options.save_latents);
   if (!options.preview.empty()) check_writable("--preview", options.preview);
+}
+
+void check_speed(ResultOptions& options, const std::string& model) {
+  if (!options.frames_per_second || model.empty()) return;
+  try {
+    options.makes_video = spec::read_model_spec(model).makes_videos();
+  } catch (const std::exception&) {
+    return;  // the controller says what is wrong with it, or has another folder of that name
+  }
+  if (!options.makes_video)
+    give_up("bad_request", "--fps is for videos: " + model + " makes pictures");
 }
 
 void ask_for_results(const ResultOptions& options, ImageRequest& request) {
@@ -178,7 +195,7 @@ void ask_for_results(const ResultOptions& options, ImageRequest& request) {
   request.progress_content = "preview";
 }
 
-int follow_job(Client& client, const BeginJob& begin, const ResultOptions& options, bool json,
+int follow_job(Client& client, const BeginJob& begin, const ResultOptions& options, Report wanted,
                const SignalWatch& signals) {
   struct Shown {
     explicit Shown(bool quiet) : view(std::cerr, progress_style(quiet), terminal_width()) {}
@@ -222,12 +239,12 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
     if (!result.latents) give_up("failed", "job " + std::to_string(job) + " came without latents");
     write_file(options.save_latents, latents_file_bytes(*result.latents));
   }
-  if (json) {
+  if (wanted != Report::text) {
     nlohmann::json report = report_of(result);
     report["job"] = job;
     report["outputs"] = paths;
     if (!options.save_latents.empty()) report["latents"] = options.save_latents;
-    print_json(report);
+    wanted == Report::json ? print_json(report) : print_json_line(report);
   } else {
     for (const std::string& path : paths)
       std::cout << path << "\n";

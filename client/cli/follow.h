@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,10 @@ namespace troupe::cli {
 /// What becomes of a job's result: shared by run, submit and wait.
 struct ResultOptions {
   std::string output = "out.png";
-  int frames_per_second = 16;  // that videos are shown at
-  std::string save_latents;    // "" = not
-  std::string preview;         // "" = none
+  std::optional<int> frames_per_second;  // that videos are shown at
+  bool makes_video = false;              // it is known that the job does
+  std::string save_latents;              // "" = not
+  std::string preview;                   // "" = none
   int preview_every = 1;
   double timeout_seconds = 24 * 3600;
   bool quiet = false;
@@ -38,14 +40,21 @@ void check_names(const ResultOptions& options);
 /// folder.
 void check_outputs(const ResultOptions& options, int pictures);
 
+/// `--fps` is for videos: throws CommandError where the folder `model` can be read here and makes
+/// pictures. Where it cannot, the result will tell.
+void check_speed(ResultOptions& options, const std::string& model);
+
 /// Puts into the request what the result options need of it.
 void ask_for_results(const ResultOptions& options, ImageRequest& request);
 
+/// What goes to standard output: the files' names, or the report, indented or on one line.
+enum class Report { text, json, json_line };
+
 /// Shows progress on standard error until the job ends, then writes the files and prints their
-/// names, or the report as JSON. `begin` is given the progress callback and answers with the job's
+/// names, or the report. `begin` is given the progress callback and answers with the job's
 /// id. Throws CommandError.
 using BeginJob = std::function<std::uint64_t(Client::OnProgress)>;
-int follow_job(Client& client, const BeginJob& begin, const ResultOptions& options, bool json,
+int follow_job(Client& client, const BeginJob& begin, const ResultOptions& options, Report wanted,
                const SignalWatch& signals);
 
 }  // namespace troupe::cli

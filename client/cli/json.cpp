@@ -2,6 +2,8 @@
 
 #include <iostream>
 
+#include "client/cli/command_line.h"
+
 namespace troupe::cli {
 namespace {
 
@@ -26,7 +28,7 @@ nlohmann::json to_json(const ActorInfo& actor) {
 }  // namespace
 
 nlohmann::json to_json(const Error& error) {
-  return {{"code", error.code}, {"message", error.what}};
+  return {{"code", error.code}, {"message", one_line(error.what)}};
 }
 
 nlohmann::json to_json(const JobInfo& job) {
@@ -58,6 +60,10 @@ nlohmann::json to_json(const ClusterInfo& cluster) {
             {"running", cluster.jobs_running},
             {"ended", cluster.jobs_ended}}},
           {"recent_failures", cluster.recent_failures}};
+}
+
+void print_json_line(const nlohmann::json& document) {
+  std::cout << document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
 }
 
 void print_json(const nlohmann::json& document) {

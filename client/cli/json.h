@@ -9,7 +9,9 @@ nlohmann::json to_json(const Error& error);
 nlohmann::json to_json(const JobInfo& job);
 nlohmann::json to_json(const ClusterInfo& cluster);
 
-/// One document on standard output.
+/// One document on standard output, indented.
 void print_json(const nlohmann::json& document);
+/// The same on one line.
+void print_json_line(const nlohmann::json& document);
 
 }  // namespace troupe::cli

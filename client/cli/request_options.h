@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct RequestOptions {
   std::string method;             // "" = by the number of patches
   std::string init_latents_path;  // "" = noise from the seed
   std::string init_image_path;
+  std::optional<double> strength;
   std::vector<std::string> loras;  // FILE[:SCALE]
 };
 

@@ -1,6 +1,7 @@
 #include "client/cli/suggest.h"
 
 #include <algorithm>
+#include <map>
 
 namespace troupe::cli {
 
@@ -25,19 +26,53 @@ int edit_distance(const std::string& a, const std::string& b) {
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
   if (word.size() > 64) return "";
   std::string best;
-  int best_distance = std::max<int>(2, static_cast<int>(word.size()) / 3) + 1;
+  // Of a word of two letters nearly every other is near.
+  int best_distance = word.size() < 3 ? 2 : std::max<int>(2, static_cast<int>(word.size()) / 3) + 1;
   for (const std::string& candidate : known) {
-    const int distance = edit_distance(word, candidate);
-    const bool prefix = word.size() >= 4 && candidate.rfind(word, 0) == 0;
-    if (prefix && best_distance > 1) {
-      best = candidate;
-      best_distance = 1;
-    } else if (distance < best_distance) {
+    const bool prefix = word.size() >= 4 && candidate.starts_with(word);
+    const int distance = prefix ? 0 : edit_distance(word, candidate);
+    const bool shorter = distance == best_distance && prefix && candidate.size() < best.size();
+    if (distance < best_distance || shorter) {
       best = candidate;
       best_distance = distance;
     }
   }
   return best;
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string guess = nearest(word, known);
+  return guess.empty() ? "" : "; did you mean " + guess + "?";
+}
+
+std::string name_here(std::string option) {
+  static const std::map<std::string, std::string> kNames = {
+      {"--num-inference-steps", "--steps"},
+      {"--guidance-scale", "--guidance"},
+      {"--cfg-scale", "--guidance"},
+      {"--num-images-per-prompt", "--n"},
+      {"--num-images", "--n"},
+      {"--scheduler", "--sampler"},
+      {"--num-frames", "--frames"},
+      {"--lora-path", "--lora"},
+      {"--out", "--output"},
+      {"--num-pipeline-patch", "--patches"},
+      {"--pipefusion-parallel-degree", "--pp"},
+      {"--use-cfg-parallel", "--cfg"},
+      {"--data-parallel-degree", "--dp"},
+      {"--ulysses-degree", "--ulysses"},
+      {"--ring-degree", "--ring"},
+      {"--tensor-parallel-degree", "--tp"},
+      {"--use-parallel-vae", "--vae-parallel"},
+      {"--enable-tiling", "--vae-tiling"},
+      {"--warmup-steps", "--warmup"},
+      {"--attn-layer-num-for-pp", "--stages"},
+      {"--address", "--connect"},
+      {"--endpoint", "--connect"},
+      {"--host", "--connect"}};
+  std::replace(option.begin(), option.end(), '_', '-');
+  const auto found = kNames.find(option);
+  return found == kNames.end() ? "" : found->second;
 }
 
 }  // namespace troupe::cli

@@ -72,20 +72,6 @@ std::size_t bytes_of(const std::string& text, std::size_t characters) {
   return at;
 }
 
-/// The text on lines of at most `width` characters, broken between words where that goes.
-std::vector<std::string> wrapped(std::string text, std::size_t width) {
-  std::vector<std::string> lines;
-  while (width_of(text) > width) {
-    const std::size_t end = bytes_of(text, width);
-    const std::size_t space = text.rfind(' ', end);
-    const bool between = space != std::string::npos && space > 0;
-    lines.push_back(text.substr(0, between ? space : end));
-    text.erase(0, between ? space + 1 : end);
-  }
-  lines.push_back(std::move(text));
-  return lines;
-}
-
 void add_line(std::string& out, const Row& row, const Widths& widths) {
   std::string line;
   for (std::size_t i = 0; i < row.size(); ++i) {
@@ -117,6 +103,19 @@ void add_row(std::string& out, const Row& row, const Widths& widths, Overflow ov
 }
 
 }  // namespace
+
+std::vector<std::string> wrapped(std::string text, std::size_t width) {
+  std::vector<std::string> lines;
+  while (width_of(text) > width) {
+    const std::size_t end = bytes_of(text, width);
+    const std::size_t space = text.rfind(' ', end);
+    const bool between = space != std::string::npos && space > 0;
+    lines.push_back(text.substr(0, between ? space : end));
+    text.erase(0, between ? space + 1 : end);
+  }
+  lines.push_back(std::move(text));
+  return lines;
+}
 
 std::string table(const Row& heads, const std::vector<Row>& rows, std::size_t width,
                   Overflow overflow) {

@@ -19,6 +19,10 @@ std::string table(const Row& heads, const std::vector<Row>& rows, std::size_t wi
 /// Characters in its longest line.
 std::size_t table_width(const Row& heads, const std::vector<Row>& rows);
 
+/// The text on lines of at most `width` characters, at least one, broken between words where that
+/// goes.
+std::vector<std::string> wrapped(std::string text, std::size_t width);
+
 /// Characters a line of standard output may have: the terminal's columns, 0 (no limit) elsewhere.
 std::size_t output_width();
 

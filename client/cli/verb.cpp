@@ -13,8 +13,9 @@ std::uint64_t checked_job_id(const std::string& verb, const std::string& text) {
   if (text.empty()) throw UsageError(verb + " needs a job's ID");
   std::uint64_t job = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw UsageError(verb + " \"" + text + "\": ID is a number, as `troupe jobs` shows it");
+  if (error != std::errc() || end != text.data() + text.size() || job == 0)
+    throw UsageError(verb + " \"" + text +
+                     "\": ID is a number from 1 on, as `troupe jobs` shows it");
   return job;
 }
 

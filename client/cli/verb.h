@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/checks.h"
 #include "troupe/client.h"
 
 namespace troupe::cli {
@@ -49,18 +50,6 @@ class Verb {
   CLI::App* app_;
   bool json_ = false;
 };
-
-/// A check whose bounds do not clutter the help text; what it refuses it still explains.
-inline CLI::Validator quiet(CLI::Validator check) {
-  check.description("");
-  return check;
-}
-
-/// Refuses the empty text that an unset shell variable leaves behind.
-inline CLI::Validator not_empty() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string { return text.empty() ? "is empty" : ""; }, "");
-}
 
 /// The number of a job as typed. Throws UsageError naming `verb` when missing, and unless a number.
 std::uint64_t checked_job_id(const std::string& verb, const std::string& text);

@@ -7,6 +7,7 @@
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 #include "client/repl/command.h"
+#include "client/repl/documents.h"
 #include "client/repl/session.h"
 #include "client/repl/slice_text.h"
 
@@ -30,6 +31,11 @@ std::string optional_text(int number) {
 void mailbox(Session& session, const Words& words) {
   const auto actor = actor_of(words[0]);
   const MailboxInfo info = take(session.inspector().mailbox(actor));
+  if (session.json()) {
+    auto document = to_json(info);
+    document["actor"] = actor;
+    return cli::print_json_line(document);
+  }
   std::cout << "actor " << actor << ": ";
   if (info.doing.empty()) {
     std::cout << "idle";
@@ -54,6 +60,12 @@ void tensors(Session& session, const Words& words) {
   const auto actor = actor_of(words[0]);
   const auto job = job_of(words[1]);
   const TensorsInfo info = take(session.inspector().tensors(actor, job));
+  if (session.json()) {
+    auto document = to_json(info);
+    document["actor"] = actor;
+    document["job"] = job;
+    return cli::print_json_line(document);
+  }
   std::cout << "job " << job << " at actor " << actor << ", after "
             << (info.at.empty() ? "nothing yet" : info.at) << "\n";
   std::vector<Row> rows;
@@ -70,6 +82,7 @@ void slice(Session& session, const Words& words) {
   const auto ranges = words.size() > 3 ? parse_slice(words[3]) : std::vector<SliceRange>{};
   const auto values =
       take(session.inspector().slice(actor_of(words[0]), job_of(words[1]), words[2], ranges));
+  if (session.json()) return cli::print_json_line(to_json(values));
   std::cout << values.dtype << " " << shape_text(values.shape) << "\n"
             << values_text(values) << "\n";
 }
@@ -89,9 +102,11 @@ void inject(Session& session, const Words& words) {
     throw UsageError("usage: inject " + words[0] + " ACTOR" + (lasts ? " SECONDS" : ""));
   }
   const auto actor = actor_of(words[1]);
-  std::cout << take(session.inspector().inject(actor, fault->second,
-                                               lasts ? seconds_of(words[2]) : 0))
-            << "\n";
+  const std::string note =
+      take(session.inspector().inject(actor, fault->second, lasts ? seconds_of(words[2]) : 0));
+  if (session.json())
+    return cli::print_json_line({{"actor", actor}, {"fault", words[0]}, {"note", note}});
+  std::cout << note << "\n";
 }
 
 void logs(Session& session, const Words& words) {
@@ -101,6 +116,11 @@ void logs(Session& session, const Words& words) {
   if (words.size() > 1)
     lines = static_cast<std::uint32_t>(std::min<std::uint64_t>(job_of(words[1]), 100'000));
   const LogInfo info = take(session.inspector().logs(speaker, 0, lines));
+  if (session.json()) {
+    return cli::print_json_line({{"who", controller ? "controller" : words[0]},
+                                 {"last", info.last},
+                                 {"lines", info.lines}});
+  }
   for (const std::string& line : info.lines)
     std::cout << line << "\n";
   if (info.lines.empty())

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "client/cli/json.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
@@ -15,6 +16,7 @@ namespace {
 
 using cli::bytes_text;
 using cli::Overflow;
+using cli::print_json_line;
 using cli::Row;
 using cli::take;
 
@@ -46,6 +48,18 @@ void nodes(Session& session, const Words&) {
     node.memory += actor.memory_bytes;
     node.devices.insert(actor.device);
   }
+  if (session.json()) {
+    auto list = nlohmann::json::array();
+    for (const auto& [host, node] : nodes)
+      list.push_back({{"host", host},
+                      {"actors", node.actors},
+                      {"ready", node.ready},
+                      {"restarts", node.restarts},
+                      {"memory_bytes", node.memory},
+                      {"devices", node.devices},
+                      {"controller", host == cluster.host}});
+    return print_json_line({{"nodes", list}});
+  }
   std::vector<Row> rows;
   for (const auto& [host, node] : nodes) {
     std::string devices;
@@ -61,6 +75,7 @@ void nodes(Session& session, const Words&) {
 
 void actors(Session& session, const Words&) {
   const ClusterInfo cluster = take(session.client().status());
+  if (session.json()) return print_json_line({{"actors", cli::to_json(cluster)["actors"]}});
   std::vector<Row> rows;
   for (const ActorInfo& actor : cluster.actors) {
     rows.push_back({std::to_string(actor.id), actor.state, actor.host, std::to_string(actor.pid),
@@ -78,6 +93,16 @@ void groups(Session& session, const Words&) {
       if (group.ranks.size() > 1)
         members[{group.axis, group.ranks}][group.rank_in_group] = actor.id;
     }
+  }
+  if (session.json()) {
+    auto list = nlohmann::json::array();
+    for (const auto& [group, members_of] : members) {
+      std::vector<std::uint32_t> actors;
+      for (const auto& [rank, actor] : members_of)
+        actors.push_back(actor);
+      list.push_back({{"axis", group.first}, {"ranks", group.second}, {"actors", actors}});
+    }
+    return print_json_line({{"groups", list}});
   }
   std::vector<Row> rows;
   const auto joined = [](const auto& numbers, const auto& text_of) {
@@ -104,9 +129,18 @@ Row job_row(const JobInfo& job) {
           job.cause};
 }
 
+void print_jobs(const std::vector<JobInfo>& jobs) {
+  auto list = nlohmann::json::array();
+  for (const JobInfo& job : jobs)
+    list.push_back(cli::to_json(job));
+  print_json_line({{"jobs", list}});
+}
+
 void jobs(Session& session, const Words&) {
+  const auto all = take(session.client().jobs());
+  if (session.json()) return print_jobs(all);
   std::vector<Row> rows;
-  for (const JobInfo& job : take(session.client().jobs()))
+  for (const JobInfo& job : all)
     rows.push_back(job_row(job));
   print({"ID", "STATE", "STEP", "PICTURES", "TIME", "PROMPT", "CAUSE"}, rows, "no jobs");
 }
@@ -116,9 +150,10 @@ void queue(Session& session, const Words&) {
   auto jobs = take(session.client().jobs());
   std::stable_sort(jobs.begin(), jobs.end(),
                    [](const auto& a, const auto& b) { return a.priority > b.priority; });
+  std::erase_if(jobs, [](const auto& job) { return job.state != "queued"; });
+  if (session.json()) return print_jobs(jobs);
   std::vector<Row> rows;
   for (const JobInfo& job : jobs) {
-    if (job.state != "queued") continue;
     rows.push_back({std::to_string(job.id), std::to_string(job.priority), job.share,
                     std::to_string(job.pictures), cli::duration_text(job.seconds),
                     cli::shorten(job.prompt, 60)});
@@ -158,6 +193,7 @@ void one_failure(const nlohmann::json& failure) {
 void failures(Session& session, const Words& words) {
   const auto job = words.empty() ? 0 : job_of(words[0]);
   const auto document = nlohmann::json::parse(take(session.inspector().failures(job)));
+  if (session.json()) return print_json_line(document);
   const auto& list = document["failures"];
   if (!words.empty()) {
     for (const auto& failure : list)

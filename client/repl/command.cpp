@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "client/cli/json.h"
 #include "client/cli/verb.h"
 #include "client/repl/session.h"
 
@@ -13,13 +14,28 @@ std::string usage_of(const Command& command) {
   return command.name + (command.arguments.empty() ? "" : " " + command.arguments);
 }
 
+nlohmann::json described(const Command& command) {
+  return {{"name", command.name}, {"arguments", command.arguments}, {"summary", command.summary}};
+}
+
 void help(Session& session, const Words& words) {
   if (!words.empty()) {
     const Command* command = find_command(words[0]);
     if (!command) throw cli::UsageError("unknown command " + words[0] + "; `help` lists them");
+    if (session.json()) {
+      auto document = described(*command);
+      document["details"] = command->details;
+      return cli::print_json_line(document);
+    }
     std::cout << usage_of(*command) << "\n" << command->summary << "\n";
     if (!command->details.empty()) std::cout << "\n" << command->details << "\n";
     return;
+  }
+  if (session.json()) {
+    auto list = nlohmann::json::array();
+    for (const Command& command : all_commands())
+      list.push_back(described(command));
+    return cli::print_json_line({{"commands", list}});
   }
   std::size_t width = 0;
   for (const Command& command : all_commands())
@@ -55,8 +71,8 @@ std::vector<Command> console_commands() {
 const std::vector<Command>& all_commands() {
   static const std::vector<Command> kCommands = [] {
     std::vector<Command> commands;
-    for (auto part : {cluster_commands(), job_commands(), actor_commands(), user_commands(),
-                      console_commands()})
+    for (auto part : {cluster_commands(), job_commands(), inside_commands(), actor_commands(),
+                      user_commands(), console_commands()})
       commands.insert(commands.end(), part.begin(), part.end());
     return commands;
   }();

@@ -27,6 +27,7 @@ struct Command {
 
 std::vector<Command> cluster_commands();
 std::vector<Command> job_commands();
+std::vector<Command> inside_commands();
 std::vector<Command> actor_commands();
 std::vector<Command> user_commands();
 /// All of them with help and quit, in the order in which help lists them.

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "client/cli/command_line.h"
+#include "client/cli/json.h"
 #include "client/cli/verb.h"
 
 namespace troupe::repl {
@@ -22,13 +23,17 @@ FollowLine::FollowLine() {
   cli::add_result_options(app, results);
 }
 
-bool parse(CLI::App& app, const Words& words) {
+bool parse(CLI::App& app, const Words& words, bool json) {
   app.allow_extras();
   std::vector<std::string> reversed(words.rbegin(), words.rend());
   try {
     app.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
+    if (json) {
+      cli::print_json_line({{"help", app.help()}});
+    } else {
+      std::cout << app.help();
+    }
     return false;
   } catch (const CLI::ParseError& error) {
     throw cli::UsageError(cli::parse_error_text(error.what()));

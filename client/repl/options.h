@@ -29,8 +29,9 @@ struct FollowLine {
   FollowLine();
 };
 
-/// Takes the words apart. False when help was asked for and printed. Throws cli::UsageError.
-bool parse(CLI::App& app, const Words& words);
+/// Takes the words apart. False when help was asked for and printed, with `json` as {"help": TEXT}.
+/// Throws cli::UsageError.
+bool parse(CLI::App& app, const Words& words, bool json);
 
 /// "--prompt", "--steps", …
 std::vector<std::string> option_names(const std::string& command);

@@ -23,7 +23,7 @@ bool run_all(Session& session, const std::string& text) {
       if (session.quits() || session.caught() != 0) break;
     }
   } catch (const LineError& error) {
-    std::cerr << "error: " << error.what() << std::endl;
+    session.complain(std::string(error.what()));
     good = false;
   }
   return good;
@@ -69,14 +69,14 @@ std::vector<std::string> words_for(Session& session, Argument argument) {
 
 }  // namespace
 
-int run_commands(const cli::Target& target, const std::string& commands) {
-  Session session(target);
+int run_commands(const cli::Target& target, const std::string& commands, bool json) {
+  Session session(target, json);
   const bool good = run_all(session, commands);
   return exit_code(session, good);
 }
 
-int run_script(const cli::Target& target, std::istream& script) {
-  Session session(target);
+int run_script(const cli::Target& target, std::istream& script, bool json) {
+  Session session(target, json);
   bool good = true;
   std::string text;
   for (std::string line; std::getline(script, line);) {
@@ -123,7 +123,7 @@ int run_console(const cli::Target& target) {
 }
 #else
 int run_console(const cli::Target& target) {
-  return run_script(target, std::cin);
+  return run_script(target, std::cin, false);
 }
 #endif
 

@@ -7,9 +7,10 @@
 namespace troupe::repl {
 
 /// A console on the cluster at `target`. Each answers with the exit code: 0, or 1 when a command
-/// failed, or 128 + signal. Throws cli::CommandError when there is no cluster.
-int run_commands(const cli::Target& target, const std::string& commands);
-int run_script(const cli::Target& target, std::istream& script);
+/// failed, or 128 + signal. Throws cli::CommandError when there is no cluster. With `json` every
+/// command prints one document on one line.
+int run_commands(const cli::Target& target, const std::string& commands, bool json);
+int run_script(const cli::Target& target, std::istream& script, bool json);
 /// On a terminal: 0 whatever the commands did.
 int run_console(const cli::Target& target);
 

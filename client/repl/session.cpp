@@ -5,6 +5,8 @@
 #include <cmath>
 #include <iostream>
 
+#include "client/cli/command_line.h"
+#include "client/cli/json.h"
 #include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 #include "troupe/actor.h"
@@ -14,13 +16,6 @@ namespace {
 
 using cli::take;
 using cli::UsageError;
-
-void complain(const std::string& what) {
-  std::string line = what;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::cout << std::flush;
-  std::cerr << "error: " << line << std::endl;
-}
 
 void check_count(const Command& command, std::size_t arguments) {
   if (command.has_options) return;
@@ -34,9 +29,8 @@ const Command& named(const std::string& word) {
   std::vector<std::string> known;
   for (const Command& command : all_commands())
     known.push_back(command.name);
-  const std::string guess = cli::nearest(word, known);
-  throw UsageError("unknown command " + word +
-                   (guess.empty() ? "; `help` lists them" : "; did you mean " + guess + "?"));
+  const std::string guess = cli::did_you_mean(word, known);
+  throw UsageError("unknown command " + word + (guess.empty() ? "; `help` lists them" : guess));
 }
 
 std::string option_free(const std::string& word, const char* what) {
@@ -46,9 +40,15 @@ std::string option_free(const std::string& word, const char* what) {
 
 }  // namespace
 
-Session::Session(cli::Target target) : target_(std::move(target)) {
+Session::Session(cli::Target target, bool json) : target_(std::move(target)), json_(json) {
   client_ = cli::connect(target_);
   inspector_ = cli::connect_inspector(target_);
+}
+
+void Session::complain(const Error& error) const {
+  if (json_) cli::print_json_line({{"error", cli::to_json(error)}});
+  std::cout << std::flush;
+  std::cerr << "error: " << cli::one_line(error.what) << std::endl;
 }
 
 bool Session::run(const Words& words) {
@@ -67,11 +67,14 @@ bool Session::run(const Words& words) {
     quit();
   } catch (const cli::CommandError& error) {
     if (signals_) caught_ = signals_->caught();
-    complain(error.what());
+    complain(Error{error.error.code, error.what()});
     reconnect_if_lost(error.error.code);
+  } catch (const UsageError& error) {
+    if (signals_) caught_ = signals_->caught();
+    complain(std::string(error.what()));
   } catch (const std::exception& error) {
     if (signals_) caught_ = signals_->caught();
-    complain(error.what());
+    complain(Error{"failed", error.what()});
   }
   signals_.reset();
   return false;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/cli/endpoint.h"
+#include "client/cli/follow.h"
 #include "client/cli/signals.h"
 #include "client/repl/command.h"
 #include "troupe/client.h"
@@ -18,14 +19,19 @@ namespace troupe::repl {
 class Session {
  public:
   /// Throws cli::CommandError when there is no cluster.
-  explicit Session(cli::Target target);
+  explicit Session(cli::Target target, bool json = false);
 
   /// Does what the words say. Errors go to standard error, one line each; false when one did.
   bool run(const Words& words);
+  /// The line that a command could not be made of.
+  void complain(const std::string& what) const { complain(Error{"usage", what}); }
 
   Client& client() { return *client_; }
   Inspector& inspector() { return *inspector_; }
   const std::string& endpoint() const { return target_.endpoint; }
+  /// Every command prints one JSON document on one line, an error's too.
+  bool json() const { return json_; }
+  cli::Report report() const { return json_ ? cli::Report::json_line : cli::Report::text; }
 
   /// Ctrl-C and the like while a command runs. Only inside one.
   cli::SignalWatch& signals() { return *signals_; }
@@ -42,9 +48,11 @@ class Session {
   std::vector<std::string> methods();
 
  private:
+  void complain(const Error& error) const;
   void reconnect_if_lost(const std::string& code);
 
   cli::Target target_;
+  bool json_;
   std::optional<Client> client_;
   std::optional<Inspector> inspector_;
   std::unique_ptr<cli::SignalWatch> signals_;

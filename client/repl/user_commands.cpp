@@ -5,6 +5,7 @@
 #include "client/cli/verb.h"
 #include "client/repl/call_arguments.h"
 #include "client/repl/command.h"
+#include "client/repl/documents.h"
 #include "client/repl/session.h"
 #include "troupe/actor.h"
 
@@ -16,12 +17,24 @@ using cli::take;
 
 constexpr std::chrono::seconds kCallDeadline{60};
 
+template <class T>
+nlohmann::json listed(const std::vector<T>& all) {
+  auto list = nlohmann::json::array();
+  for (const T& one : all)
+    list.push_back(to_json(one));
+  return list;
+}
+
 void classes(Session& session, const Words&) {
+  const auto all = take(session.client().actors().classes());
+  if (session.json()) return cli::print_json_line({{"classes", listed(all)}});
   std::vector<Row> rows;
-  for (const auto& one : take(session.client().actors().classes())) {
+  for (const auto& one : all) {
     rows.push_back({one.name, "(constructor)", one.arguments, "-", one.plugin});
     for (const auto& method : one.methods)
       rows.push_back({one.name, method.name, method.arguments, method.result, "-"});
+    for (const auto& host : one.lacking)
+      rows.push_back({one.name, "(not on)", "-", "-", host});
   }
   if (rows.empty()) {
     std::cout << "no classes: give them to `troupe start --plugin`\n";
@@ -32,8 +45,10 @@ void classes(Session& session, const Words&) {
 }
 
 void user_actors(Session& session, const Words&) {
+  const auto all = take(session.client().actors().list());
+  if (session.json()) return cli::print_json_line({{"actors", listed(all)}});
   std::vector<Row> rows;
-  for (const auto& actor : take(session.client().actors().list())) {
+  for (const auto& actor : all) {
     rows.push_back({std::to_string(actor.id), actor.name.empty() ? "-" : actor.name,
                     actor.class_name, actor.state, actor.host, std::to_string(actor.pid),
                     std::to_string(actor.restarts), actor.owner.empty() ? "-" : actor.owner,
@@ -58,8 +73,11 @@ std::uint64_t id_of(Session& session, const std::string& word) {
 void call(Session& session, const Words& words) {
   const auto id = id_of(session, words[0]);
   const std::string arguments = call_arguments({words.begin() + 2, words.end()});
-  std::cout << take(session.client().actors().call_text(id, words[1], arguments, kCallDeadline))
-            << "\n";
+  const auto result =
+      take(session.client().actors().call_text(id, words[1], arguments, kCallDeadline));
+  if (session.json())
+    return cli::print_json_line({{"result", nlohmann::json::parse(result, nullptr, false)}});
+  std::cout << result << "\n";
 }
 
 }  // namespace

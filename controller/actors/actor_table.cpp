@@ -29,8 +29,36 @@ std::string UserActor::label() const {
          " (actor " + std::to_string(id) + ")";
 }
 
+void ActorTable::add_host(Host host) {
+  const auto same = std::find_if(hosts_.begin(), hosts_.end(),
+                                 [&](const Host& other) { return other.name == host.name; });
+  if (same == hosts_.end()) {
+    hosts_.push_back(std::move(host));
+  } else {
+    *same = std::move(host);
+  }
+}
+
+void ActorTable::remove_host(const std::string& name) {
+  std::erase_if(hosts_, [&](const Host& host) { return host.name == name; });
+}
+
+bool ActorTable::drain_host(const std::string& name) {
+  for (auto& host : hosts_) {
+    if (host.name == name) return host.draining = true;
+  }
+  return false;
+}
+
+const Host* ActorTable::host(const std::string& name) const {
+  for (const auto& host : hosts_) {
+    if (host.name == name) return &host;
+  }
+  return nullptr;
+}
+
 std::variant<UserActorId, wire::Failure> ActorTable::add(const wire::SpawnActor& request,
-                                                         Owner owner) {
+                                                         Owner owner, const std::string& plugin) {
   const auto bad = [](const std::string& why) {
     return wire::Failure{FailureCode::bad_request, "[spawn] " + why};
   };
@@ -44,18 +72,40 @@ std::variant<UserActorId, wire::Failure> ActorTable::add(const wire::SpawnActor&
       return wire::Failure{FailureCode::refused, "[spawn] the name \"" + request.name +
                                                      "\" is taken by " + other->label()};
   }
-  auto chosen = choose(request);
+  auto chosen = choose(request, plugin);
   if (const auto* failure = std::get_if<wire::Failure>(&chosen)) return *failure;
   const Host& host = *std::get<const Host*>(chosen);
   UserActor actor;
   actor.id = ++last_id_;
   actor.request = request;
   actor.owner = request.detached ? Owner{} : owner;
+  actor.plugin = plugin;
   actor.host = host.name;
   actor.gpus = free_gpus(host.name);
   actor.gpus.resize(static_cast<std::size_t>(request.gpus));
   actors_.emplace(actor.id, std::move(actor));
   return last_id_;
+}
+
+std::optional<wire::Failure> ActorTable::place_again(UserActorId id) {
+  auto& actor = actors_.at(id);
+  if (keeps_place(actor)) return std::nullopt;
+  const auto chosen = choose(actor.request, actor.plugin);
+  if (const auto* failure = std::get_if<wire::Failure>(&chosen)) return *failure;
+  actor.gpus.clear();
+  actor.host = std::get<const Host*>(chosen)->name;
+  actor.gpus = free_gpus(actor.host);
+  actor.gpus.resize(static_cast<std::size_t>(actor.request.gpus));
+  return std::nullopt;
+}
+
+bool ActorTable::keeps_place(const UserActor& actor) const {
+  // The host may have been lost and have come back, as another.
+  const auto* now = host(actor.host);
+  return now && !now->draining && !now->lacks.contains(actor.plugin) &&
+         free_cores(now->name) > -1e-9 && std::ranges::all_of(actor.gpus, [&](std::int32_t gpu) {
+           return std::ranges::find(now->gpus, gpu) != now->gpus.end();
+         });
 }
 
 bool ActorTable::fits(const Host& host, const wire::SpawnActor& request) const {
@@ -70,19 +120,33 @@ std::size_t ActorTable::count_on(const std::string& host, const std::string& gro
   }));
 }
 
-std::variant<const Host*, wire::Failure> ActorTable::choose(const wire::SpawnActor& request) const {
+std::variant<const Host*, wire::Failure> ActorTable::choose(const wire::SpawnActor& request,
+                                                            const std::string& plugin) const {
   std::vector<const Host*> possible;
   std::string rooms;
   for (const auto& host : hosts_) {
+    if (!rooms.empty()) rooms += "; ";
+    if (host.draining) {
+      rooms += host.name + " is being drained";
+      continue;
+    }
+    if (const auto lack = host.lacks.find(plugin); lack != host.lacks.end()) {
+      rooms += host.name + " cannot have it (" + lack->second + ")";
+      continue;
+    }
     if (fits(host, request)) possible.push_back(&host);
-    rooms += (rooms.empty() ? "" : "; ") + host.name + " has " +
-             short_number(free_cores(host.name)) + " of " + short_number(host.cores) +
-             " cores and " + std::to_string(free_gpus(host.name).size()) + " of " +
+    rooms += host.name + " has " + short_number(free_cores(host.name)) + " of " +
+             short_number(host.cores) + " cores and " +
+             std::to_string(free_gpus(host.name).size()) + " of " +
              std::to_string(host.gpus.size()) + " GPUs free";
   }
   if (request.placement == wire::Placement::together) {
     for (const auto& [id, other] : actors_) {
       if (!other.living() || other.request.group != request.group) continue;
+      // One that is to leave its host, or has no process there now, holds nobody.
+      const auto* at = host(other.host);
+      const bool leaves = other.state == UserActorState::restarting || !other.kill_reason.empty();
+      if (!at || (at->draining && leaves)) continue;
       std::erase_if(possible, [&](const Host* host) { return host->name != other.host; });
       rooms += "; its group is on " + other.host;
       break;
@@ -125,15 +189,17 @@ std::vector<std::int32_t> ActorTable::free_gpus(const std::string& name) const {
 }
 
 void ActorTable::spawned(UserActorId id, std::uint64_t incarnation, std::uint32_t pid,
-                         std::string ticket) {
+                         std::string ticket, std::string keys) {
   auto& actor = actors_.at(id);
   if (actor.state == UserActorState::restarting) ++actor.restarts;
   actor.state = UserActorState::starting;
   actor.incarnation = incarnation;
   actor.pid = pid;
   actor.ticket = std::move(ticket);
+  actor.keys = std::move(keys);
   actor.peer = 0;
   actor.kill_reason.clear();
+  actor.hung_for = 0;
   actor.construction = {};
 }
 

@@ -26,6 +26,8 @@ struct Host {
   std::string name;
   double cores = 0;
   std::vector<std::int32_t> gpus;
+  bool draining = false;                       // takes no new ones
+  std::map<std::string, std::string> lacks{};  // plugins that it cannot have, and why
 };
 
 /// A user's actor: a place that processes fill one after another.
@@ -33,11 +35,13 @@ struct UserActor {
   UserActorId id = 0;
   wire::SpawnActor request;
   Owner owner;
+  std::string plugin;  // its class's
   std::string host;
   std::vector<std::int32_t> gpus;
   wire::UserActorState state = wire::UserActorState::starting;
   std::uint64_t incarnation = 0;
   std::string ticket;
+  std::string keys;  // CURVE, of its callers, as text; "" = its door asks for none
   std::uint32_t pid = 0;
   std::uint64_t peer = 0;  // its link to the controller; 0 = none
   std::string endpoint;
@@ -45,6 +49,7 @@ struct UserActor {
   std::uint64_t restarts = 0;
   bool wanted = true;          // false: it does not come back, whatever restarts are left
   std::string kill_reason;     // why its process is being ended; "" = it is not
+  double hung_for = 0;         // seconds that its method had taken when it was ended for that
   std::string cause;           // of its last death
   wire::Failure construction;  // of its constructor, when that failed
 
@@ -59,14 +64,24 @@ class ActorTable {
   /// Dead ones are remembered for their causes, the latest `kept`.
   explicit ActorTable(std::size_t kept = 256) : kept_(kept) {}
 
-  void add_host(Host host) { hosts_.push_back(std::move(host)); }
+  /// In the place of one of that name.
+  void add_host(Host host);
+  /// It is gone; its actors stay in the table until their ends are told.
+  void remove_host(const std::string& name);
+  /// No new actors go there. False when there is no such host.
+  bool drain_host(const std::string& name);
   const std::vector<Host>& hosts() const { return hosts_; }
 
   /// A new actor with a place and its resources, or why not: refused (the name is taken),
-  /// overloaded (no host has the room), bad_request.
-  std::variant<UserActorId, wire::Failure> add(const wire::SpawnActor& request, Owner owner);
+  /// overloaded (no host has the room or the plugin), bad_request.
+  std::variant<UserActorId, wire::Failure> add(const wire::SpawnActor& request, Owner owner,
+                                               const std::string& plugin = "");
+  /// A restarting actor keeps its host and its GPUs, unless the host takes no actors any more: then
+  /// it gets another, or the reason why none can have it.
+  std::optional<wire::Failure> place_again(UserActorId id);
   /// A process fills the place.
-  void spawned(UserActorId id, std::uint64_t incarnation, std::uint32_t pid, std::string ticket);
+  void spawned(UserActorId id, std::uint64_t incarnation, std::uint32_t pid, std::string ticket,
+               std::string keys = "");
   /// Its constructor has run.
   void created(UserActorId id, std::string endpoint, std::string blob_endpoint);
   /// Its process is gone. True when another is to fill the place; else it is dead and its name and
@@ -86,7 +101,10 @@ class ActorTable {
   std::vector<std::int32_t> free_gpus(const std::string& host) const;
 
  private:
-  std::variant<const Host*, wire::Failure> choose(const wire::SpawnActor& request) const;
+  std::variant<const Host*, wire::Failure> choose(const wire::SpawnActor& request,
+                                                  const std::string& plugin) const;
+  const Host* host(const std::string& name) const;
+  bool keeps_place(const UserActor& actor) const;
   bool fits(const Host& host, const wire::SpawnActor& request) const;
   std::size_t count_on(const std::string& host, const std::string& group) const;
   void forget_oldest();

@@ -13,6 +13,7 @@ struct HostLaunch {
   std::string plugin;
   bool torch = false;
   std::string ticket;
+  std::string door;  // CURVE keys of its door, as text; "" = it asks for none
   std::vector<std::int32_t> gpus;
 };
 
@@ -23,6 +24,7 @@ struct HostExit {
   std::string how;     // "killed by signal 9 (SIGKILL)"
   std::string method;  // that it was in; "" = none
   std::vector<std::string> log;
+  bool with_host = false;  // its host is lost: nothing else counts as the cause
 
   std::string text() const;
 };
@@ -32,10 +34,11 @@ struct HostExit {
 class HostLauncher {
  public:
   virtual ~HostLauncher() = default;
-  /// Answers its pid. Throws std::runtime_error naming program and cause.
+  /// Answers its pid, 0 where that will be known later. Throws std::runtime_error naming program
+  /// and cause.
   virtual std::uint32_t spawn(const HostLaunch& launch) = 0;
-  /// Ends it for sure.
-  virtual void kill(std::uint64_t id) = 0;
+  /// Ends for sure what runs there for this actor.
+  virtual void kill(const std::string& host, std::uint64_t id) = 0;
 };
 
 }  // namespace troupe::user

@@ -28,11 +28,14 @@ std::vector<std::string> split(const std::string& line) {
 }
 
 /// Of the lines that `troupe-host --describe` writes.
-void read_line(const std::string& line, const std::string& plugin, wire::ClassList& list) {
+void read_line(const std::string& line, wire::PluginReport& report) {
   const auto fields = split(line);
+  auto& list = report.classes;
   if (fields.size() == 5 && fields[0] == "troupe-class") {
     list.classes.push_back(
-        {fields[1], fields[2], std::stoull(fields[3]), fields[4] == "1", {}, plugin});
+        {fields[1], fields[2], std::stoull(fields[3]), fields[4] == "1", {}, report.file, {}});
+  } else if (fields.size() == 2 && fields[0] == "troupe-file") {
+    report.contents = std::stoull(fields[1]);
   } else if (fields.size() == 4 && fields[0] == "troupe-method" && !list.classes.empty()) {
     list.classes.back().methods.push_back({fields[1], fields[2], fields[3]});
   }
@@ -54,8 +57,11 @@ HostProcesses::~HostProcesses() = default;
 
 std::string HostProcesses::endpoint_for(const HostLaunch& launch, const char* suffix) const {
   const auto control = control::parse_endpoint(options_.control_endpoint);
-  if (!control.ipc)
-    return "tcp://" + (control.ipv6 ? "[" + control.host + "]" : control.host) + ":0";
+  if (!control.ipc) {
+    const auto& host = options_.listen_host;
+    if (host.empty()) return "tcp://127.0.0.1:0";
+    return "tcp://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":0";
+  }
   const auto folder = control.path.parent_path();
   return "ipc://" + (folder / ("u" + std::to_string(launch.id) + "." +
                                std::to_string(launch.incarnation % 1'000'000) + suffix))
@@ -83,9 +89,11 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
                        blobs,
                        "--parent",
                        std::to_string(getpid())};
-  if (options_.insecure) process.arguments.push_back("--insecure");
-  process.environment = {"TROUPE_TOKEN=" + options_.token, "TROUPE_TICKET=" + launch.ticket};
-  if (!options_.keys.empty()) process.environment.push_back("TROUPE_CONTROL_KEYS=" + options_.keys);
+  if (options_.access.insecure) process.arguments.push_back("--insecure");
+  process.environment = {"TROUPE_TOKEN=" + options_.access.token, "TROUPE_TICKET=" + launch.ticket};
+  if (!options_.access.keys.empty())
+    process.environment.push_back("TROUPE_CONTROL_KEYS=" + options_.access.keys);
+  if (!launch.door.empty()) process.environment.push_back("TROUPE_DOOR_KEYS=" + launch.door);
   std::string gpus;
   for (const auto gpu : launch.gpus)
     gpus.append(gpus.empty() ? "" : ",").append(std::to_string(gpu));
@@ -125,7 +133,7 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
   return pid;
 }
 
-void HostProcesses::kill(std::uint64_t id) {
+void HostProcesses::kill(const std::string&, std::uint64_t id) {
   if (const auto found = processes_.find(id); found != processes_.end())
     found->second.process->kill(SIGKILL);
 }
@@ -135,26 +143,29 @@ void HostProcesses::describe(const std::string& plugin, OnDescribed handler) {
   cluster::ProcessOptions process;
   process.program = options_.host_program;
   process.arguments = {"--describe", plugin, "--parent", std::to_string(getpid())};
-  process.on_line = [this, number, plugin](const std::string& line) {
+  process.on_line = [this, number](const std::string& line) {
     if (const auto found = describing_.find(number); found != describing_.end())
-      read_line(line, plugin, found->second.classes);
+      read_line(line, found->second.report);
   };
   auto running = std::make_unique<cluster::Process>(
-      io_, process, [this, number, plugin, handler](const cluster::ExitCause& cause) {
+      io_, process, [this, number, handler](const cluster::ExitCause& cause) {
         auto node = describing_.extract(number);
         boost::asio::post(
             io_, [gone = std::shared_ptr<cluster::Process>(std::move(node.mapped().process))] {});
-        std::string failure;
+        auto report = std::move(node.mapped().report);
         if (cause.by_signal || cause.number != 0) {
+          auto& failure = report.failure;
           failure = cause.log.empty()
-                        ? "[plugin] " + plugin + ": its check ended with " + cause.text()
+                        ? "[plugin] " + report.file + ": its check ended with " + cause.text()
                         : cause.log.back();
           if (const auto tag = failure.find("[plugin]"); tag != std::string::npos)
             failure = failure.substr(tag);
         }
-        handler(std::move(node.mapped().classes), failure);
+        handler(std::move(report));
       });
-  describing_[number].process = std::move(running);
+  auto& described = describing_[number];
+  described.process = std::move(running);
+  described.report.file = plugin;
 }
 
 std::string find_host_program(const std::string& actor_program) {

@@ -10,31 +10,40 @@
 #include "controller/actors/host_launcher.h"
 #include "controller/cluster/process.h"
 #include "transport/control/file_handle.h"
-#include "transport/wire/user_messages.h"
+#include "transport/wire/user_host_messages.h"
 
 namespace troupe::user {
 
-/// The processes of users' actors on this host, and the check of its plugins. Lives on the loop.
+/// What processes come in to the controller with.
+struct Access {
+  std::string token;  // of the cluster
+  std::string keys;   // CURVE, as text; "" = the controller asks for none
+  bool insecure = false;
+};
+
+/// The processes of users' actors on this host, and the check of its plugins: in the controller's
+/// process, or in that of `troupe join`. Lives on the loop.
 class HostProcesses final : public HostLauncher {
  public:
   struct Options {
     std::string host_program;   // troupe-host
     std::string actor_program;  // troupe-actor, for classes that need torch
     std::string control_endpoint;
-    std::string token;
-    std::string keys;  // CURVE, as text; "" = the controller asks for none
-    bool insecure = false;
+    std::string listen_host;  // address for callers where the controller is on tcp; "" = loopback
+    Access access;
     std::filesystem::path log_folder;  // may be empty
   };
   using OnExit =
       std::function<void(std::uint64_t id, std::uint64_t incarnation, const HostExit& how)>;
-  using OnDescribed = std::function<void(wire::ClassList, std::string failure)>;
+  using OnDescribed = std::function<void(wire::PluginReport)>;
 
   HostProcesses(boost::asio::io_context& io, Options options, OnExit on_exit);
   ~HostProcesses() override;
 
   std::uint32_t spawn(const HostLaunch& launch) override;
-  void kill(std::uint64_t id) override;
+  void kill(const std::string& host, std::uint64_t id) override;
+  /// For the processes from now on.
+  void use(Access access) { options_.access = std::move(access); }
   std::size_t running() const { return processes_.size() + describing_.size(); }
 
   /// Has a process of its own open the plugin, so that nothing of a user's runs here: what it
@@ -49,7 +58,7 @@ class HostProcesses final : public HostLauncher {
   };
   struct Described {
     std::unique_ptr<cluster::Process> process;
-    wire::ClassList classes;
+    wire::PluginReport report;
   };
   std::string endpoint_for(const HostLaunch& launch, const char* suffix) const;
 
@@ -63,7 +72,7 @@ class HostProcesses final : public HostLauncher {
 
 /// troupe-host beside `actor_program`. Throws std::runtime_error when there is none.
 std::string find_host_program(const std::string& actor_program);
-/// This machine, for users' actors: its cores, and its GPUs from number `first_gpu` on.
+/// This machine's GPUs from number `first_gpu` on: those that users' actors may have.
 std::vector<std::int32_t> local_gpus(int first_gpu);
 
 }  // namespace troupe::user

@@ -1,6 +1,5 @@
 #include "controller/actors/user_actors.h"
 
-#include <algorithm>
 #include <stdexcept>
 
 #include "transport/wire/done.h"
@@ -11,23 +10,7 @@ namespace {
 using wire::FailureCode;
 using wire::UserActorState;
 
-constexpr double kFastRestart = 0.05;  // seconds; doubles with each restart, up to
-constexpr double kSlowRestart = 5;
-constexpr std::uint32_t kLongestStart = 86'400'000;  // ms
-
 }  // namespace
-
-std::string HostExit::text() const {
-  return how + (method.empty() ? "" : " in " + method) + (log.empty() ? "" : ": " + log.back());
-}
-
-template <class M>
-void UserActors::reply(const Asker& asker, const M& message) {
-  wire::Header header;
-  header.flags = wire::kFlagReply;
-  header.correlation = asker.header.correlation;
-  tools_.outside.send_frame(asker.peer, wire::encode_frame(header, message));
-}
 
 void UserActors::add_classes(const wire::ClassList& list) {
   for (const auto& entry : list.classes) {
@@ -37,56 +20,6 @@ void UserActors::add_classes(const wire::ClassList& list) {
                                " is in " + known->second.plugin + " already");
     }
   }
-}
-
-std::optional<std::string> UserActors::hello(const control::PeerInfo& peer) {
-  const auto attribute = [&](const char* key) {
-    const auto found = peer.hello.attributes.find(key);
-    return found == peer.hello.attributes.end() ? std::string() : found->second;
-  };
-  if (attribute("token") != tools_.token) return "not of this cluster";
-  for (const auto& [id, actor] : table_.all()) {
-    if (std::to_string(id) != attribute("id")) continue;
-    if (!actor.living() || actor.incarnation != peer.incarnation || actor.peer != 0)
-      return "actor " + std::to_string(id) + " is another process now";
-    table_.find(id)->peer = peer.id;
-    return std::nullopt;
-  }
-  return "there is no such actor";
-}
-
-bool UserActors::ready(control::PeerId peer) {
-  const auto* actor = table_.by_peer(peer);
-  if (!actor) return false;
-  wire::CreateActor create;
-  create.id = actor->id;
-  create.class_name = actor->request.class_name;
-  create.types = actor->request.types;
-  create.arguments = actor->request.arguments;
-  create.name = actor->request.name;
-  create.restarts = actor->restarts;
-  create.gpus = actor->gpus;
-  tools_.outside.request(
-      peer, create, control::Milliseconds(std::min(actor->request.deadline_ms, kLongestStart)),
-      [this, id = actor->id, incarnation = actor->incarnation](const control::Reply& answer) {
-        created(id, incarnation, answer);
-      });
-  return true;
-}
-
-void UserActors::created(UserActorId id, std::uint64_t incarnation, const control::Reply& answer) {
-  auto* actor = table_.find(id);
-  if (!actor || actor->incarnation != incarnation || actor->state != UserActorState::starting)
-    return;
-  if (!answer) {
-    const auto& failure = answer.failure();
-    if (failure.code == FailureCode::lost) return;  // its end says more
-    actor->construction = failure;
-    return end(id, failure.what, actor->restarts == 0);
-  }
-  const auto where = answer.as<wire::ActorCreated>();
-  table_.created(id, where.endpoint, where.blob_endpoint);
-  answer_waiting(*actor);
 }
 
 bool UserActors::on_message(control::PeerId peer, const wire::Header& header,
@@ -148,108 +81,11 @@ void UserActors::spawn(control::PeerId peer, const wire::Header& header,
   }
   Owner owner{Owner::Kind::client, peer};
   if (const auto* actor = table_.by_peer(peer)) owner = {Owner::Kind::actor, actor->id};
-  const auto added = table_.add(request, owner);
+  const auto added = table_.add(request, owner, known->second.plugin);
   if (const auto* failure = std::get_if<wire::Failure>(&added)) return reply(asker, *failure);
   const auto id = std::get<UserActorId>(added);
   wait_for(*table_.find(id), asker);
   launch(id);
-}
-
-void UserActors::launch(UserActorId id) {
-  auto* actor = table_.find(id);
-  if (!actor || !actor->living() || stopping_) return;
-  const auto& known = classes_.at(actor->request.class_name);
-  const auto incarnation = tools_.outside.random();
-  const auto ticket =
-      std::to_string(tools_.outside.random()) + std::to_string(tools_.outside.random());
-  std::uint32_t pid = 0;
-  std::string failure;
-  try {
-    pid = tools_.launcher.spawn({.id = id,
-                                 .incarnation = incarnation,
-                                 .host = actor->host,
-                                 .plugin = known.plugin,
-                                 .torch = known.needs_torch,
-                                 .ticket = ticket,
-                                 .gpus = actor->gpus});
-  } catch (const std::exception& error) {
-    failure = error.what();
-  }
-  table_.spawned(id, incarnation, pid, ticket);
-  if (!failure.empty()) {
-    HostExit how;
-    how.code = 1;
-    how.how = failure;
-    return exited(id, incarnation, how);
-  }
-  const double deadline = std::min(actor->request.deadline_ms, kLongestStart) / 1000.0;
-  tools_.outside.after(deadline, [this, id, incarnation] {
-    const auto* now = table_.find(id);
-    if (!now || now->incarnation != incarnation || now->state != UserActorState::starting) return;
-    end(id, "its constructor was not done within its deadline", now->restarts == 0);
-  });
-}
-
-void UserActors::end(UserActorId id, const std::string& why, bool for_good) {
-  auto* actor = table_.find(id);
-  if (!actor || !actor->living()) return;
-  if (for_good) actor->wanted = false;
-  if (actor->state == UserActorState::restarting) {
-    // Between two processes: there is nothing to kill.
-    if (!for_good) return;
-    HostExit how;
-    how.how = why;
-    actor->state = UserActorState::starting;
-    actor->kill_reason = why;
-    return exited(id, actor->incarnation, how);
-  }
-  if (actor->kill_reason.empty()) actor->kill_reason = why;
-  tools_.launcher.kill(id);
-}
-
-void UserActors::exited(UserActorId id, std::uint64_t incarnation, const HostExit& how) {
-  const auto* before = table_.find(id);
-  if (!before || before->incarnation != incarnation) return;
-  const std::string reason = before->kill_reason;
-  const std::string cause = reason.empty() ? how.text() : reason;
-  const auto again = table_.exited(id, incarnation, cause);
-  if (!again) return;
-  const UserActor& actor = *table_.find(id);
-  wire::ActorDied died{.id = id,
-                       .incarnation = incarnation,
-                       .name = actor.request.name,
-                       .class_name = actor.request.class_name,
-                       .cause = cause,
-                       .signal = how.signal,
-                       .exit_code = how.code,
-                       .method = how.method,
-                       .log = how.log,
-                       .restarting = *again};
-  if (reason.empty() && tools_.note) tools_.note(actor.label() + ": " + cause);
-  const auto watching = watchers_[id];
-  for (const auto peer : watching)
-    tools_.outside.send(peer, died);
-  for (const auto& asker : std::exchange(for_death_[id], {}))
-    reply(asker, wire::Done{cause});
-  for_death_.erase(id);
-  // What it had spawned goes with its process: a new one knows nothing of them.
-  for (const auto owned : table_.owned_by({Owner::Kind::actor, id}))
-    end(owned, "its owner, " + actor.label() + ", has ended", true);
-  if (*again) {
-    const double delay = std::min(
-        kSlowRestart,
-        kFastRestart * static_cast<double>(1ull << std::min<std::uint64_t>(actor.restarts, 10)));
-    tools_.outside.after(actor.restarts == 0 ? 0 : delay, [this, id, incarnation] {
-      const auto* now = table_.find(id);
-      if (now && now->incarnation == incarnation && now->state == UserActorState::restarting)
-        launch(id);
-    });
-    return;
-  }
-  watchers_.erase(id);
-  for (const auto& asker : std::exchange(waiting_[id], {}))
-    reply(asker, death_of(actor));
-  waiting_.erase(id);
 }
 
 wire::Failure UserActors::death_of(const UserActor& actor) const {
@@ -261,7 +97,7 @@ wire::Failure UserActors::death_of(const UserActor& actor) const {
 wire::ActorAddress UserActors::address_of(const UserActor& actor) const {
   return {actor.id,           actor.incarnation, actor.request.class_name,
           actor.request.name, actor.endpoint,    actor.blob_endpoint,
-          actor.ticket};
+          actor.ticket,       actor.keys};
 }
 
 void UserActors::wait_for(UserActor& actor, const Asker& asker) {
@@ -314,37 +150,6 @@ void UserActors::watch(control::PeerId peer, const wire::Header& header, UserAct
   reply(Asker{peer, header}, wire::Done{});
 }
 
-bool UserActors::lost(control::PeerId peer, const std::string& why) {
-  for (auto& [id, peers] : watchers_)
-    peers.erase(peer);
-  for (auto* askers : {&waiting_, &for_death_}) {
-    for (auto& [id, each] : *askers)
-      std::erase_if(each, [&](const Asker& asker) { return asker.peer == peer; });
-  }
-  if (auto* actor = table_.by_peer(peer)) {
-    actor->peer = 0;
-    // A process that ends by itself is reaped at once and has its own cause; one that hangs has
-    // not.
-    const auto incarnation = actor->incarnation;
-    tools_.outside.after(0.2, [this, id = actor->id, incarnation, why] {
-      const auto* now = table_.find(id);
-      if (now && now->living() && now->incarnation == incarnation)
-        end(id, "its link to the controller is lost: " + why, false);
-    });
-    return true;
-  }
-  for (const auto id : table_.owned_by({Owner::Kind::client, peer}))
-    end(id, "its client is gone", true);
-  return false;
-}
-
-void UserActors::stop() {
-  stopping_ = true;
-  for (const auto& [id, actor] : table_.all()) {
-    if (actor.living()) end(id, "the cluster is stopping", true);
-  }
-}
-
 wire::ActorList UserActors::list() const {
   wire::ActorList list;
   for (const auto& [id, actor] : table_.all()) {
@@ -366,8 +171,13 @@ wire::ActorList UserActors::list() const {
 
 wire::ClassList UserActors::class_list() const {
   wire::ClassList list;
-  for (const auto& [name, entry] : classes_)
+  for (const auto& [name, entry] : classes_) {
     list.classes.push_back(entry);
+    for (const auto& host : table_.hosts()) {
+      if (const auto lack = host.lacks.find(entry.plugin); lack != host.lacks.end())
+        list.classes.back().lacking.push_back(host.name + ": " + lack->second);
+    }
+  }
   return list;
 }
 

@@ -23,10 +23,17 @@ class UserActors {
     HostLauncher& launcher;
     std::string token;                             // of the cluster
     std::function<void(const std::string&)> note;  // of failures, for status
+    bool keyed = false;                            // actors' doors ask for CURVE keys
   };
   explicit UserActors(Tools tools) : tools_(std::move(tools)) {}
 
   void add_host(Host host) { table_.add_host(std::move(host)); }
+  /// It gets no actors any more; the ends of those that it has are told by `exited`.
+  void remove_host(const std::string& name) { table_.remove_host(name); }
+  /// No new actor goes there. With `now` those that live there are ended, and begin anew elsewhere
+  /// where they may; without, they stay until they end. Says what becomes of them; "" = there are
+  /// none.
+  std::string drain_host(const std::string& name, bool now);
   /// Throws std::runtime_error when another plugin has a class of the same name.
   void add_classes(const wire::ClassList& classes);
 
@@ -40,6 +47,8 @@ class UserActors {
                   std::span<const std::byte> payload);
   /// A client's or an actor's link is gone. True when it was an actor's.
   bool lost(control::PeerId peer, const std::string& why);
+  /// The process of that incarnation runs, on another host.
+  void started(UserActorId id, std::uint64_t incarnation, std::uint32_t pid);
   void exited(UserActorId id, std::uint64_t incarnation, const HostExit& how);
   /// Every process is ended, nothing new begins.
   void stop();
@@ -61,6 +70,9 @@ class UserActors {
   wire::ClassList class_list() const;
 
   void launch(UserActorId id);
+  void begin_again(UserActorId id, std::uint64_t incarnation);
+  void watch_for_hangs(UserActorId id, std::uint64_t incarnation, double delay,
+                       std::uint64_t suspect = 0);
   void created(UserActorId id, std::uint64_t incarnation, const control::Reply& reply);
   void end(UserActorId id, const std::string& why, bool for_good);
   void wait_for(UserActor& actor, const Asker& asker);
@@ -68,7 +80,12 @@ class UserActors {
   wire::ActorAddress address_of(const UserActor& actor) const;
   wire::Failure death_of(const UserActor& actor) const;
   template <class M>
-  void reply(const Asker& asker, const M& message);
+  void reply(const Asker& asker, const M& message) {
+    wire::Header header;
+    header.flags = wire::kFlagReply;
+    header.correlation = asker.header.correlation;
+    tools_.outside.send_frame(asker.peer, wire::encode_frame(header, message));
+  }
 
   Tools tools_;
   ActorTable table_;

@@ -11,6 +11,7 @@
 
 #include "controller/cluster/controller.h"
 #include "controller/cluster/guarded_loop.h"
+#include "transport/control/log_line.h"
 
 namespace troupe::cluster {
 namespace asio = boost::asio;
@@ -111,7 +112,7 @@ class Cluster::Impl {
   /// half-done.
   void begin_stop_by(const std::string& what) {
     const std::string why = "the controller failed: " + what;
-    std::fprintf(stderr, "troupe: %s\n", why.c_str());
+    control::log_line(why);
     {
       std::lock_guard lock(mutex_);
       if (fault_.empty()) fault_ = why;

@@ -26,8 +26,11 @@ struct ClusterOptions {
                            // causes of failure
   int max_queued_jobs = 64;
   int max_jobs_together = 4;         // that may share one deployment's actors at a time
+  std::uint64_t memory_limit = 0;    // bytes that an actor's models and jobs may take; 0 = its part
+                                     // of nine tenths of what is free when it starts
   int max_recoveries = 3;            // losses that a job outlives without a step between them
   int max_respawns = -1;             // new processes for a place whose process ended; -1 = no limit
+  bool logs = false;                 // what goes wrong goes to standard error, too
   std::string journal;               // folder that jobs are kept in; "" = in memory alone
   std::vector<std::string> plugins;  // shared libraries with users' actors (docs/actors.md)
   int metrics_port = -1;  // answers GET /metrics on 127.0.0.1; 0 = any free port, -1 = none

@@ -11,6 +11,7 @@
 #include "controller/gateway/metrics.h"
 #include "controller/jobs/replan.h"
 #include "transport/control/blob_endpoint.h"
+#include "transport/control/log_line.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::cluster {
@@ -67,7 +68,9 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
   make_user_room();
   for (int i = 0; i < options_.actors; ++i) {
     const std::string device = options_.device == "cpu" ? "cpu" : "cuda:" + std::to_string(i);
-    supervisor_->spawn(members_.add(control::host_name(), device).id);
+    auto& place = members_.add(control::host_name(), device);
+    place.memory_limit = options_.memory_limit;
+    supervisor_->spawn(place.id);
   }
   supervisor_->watch();
   take_up_jobs();
@@ -91,7 +94,7 @@ void Controller::take_up_jobs() {
       [this](control::BlobBytes bytes) { return blobs_.add(std::move(bytes)); }, table_);
   writer_ =
       std::make_unique<journal::Writer>(io_, std::move(store_), [this](const std::string& what) {
-        std::fprintf(stderr, "troupe: %s\n", what.c_str());
+        if (!options_.logs) control::log_line(what);
         gateway_->note_failure(what);
       });
   gateway_->take_up(revival, journal::cause_of(past_));
@@ -131,7 +134,12 @@ void Controller::open_endpoints() {
   server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
   blob_server_->admit([this](const control::PeerInfo& peer) { return on_blob_connect(peer); });
   server_->on_ready([this](control::PeerId peer) {
-    if (users_->actors().ready(peer) || hosts_->ready(peer)) return;
+    if (users_->actors().ready(peer)) return;
+    if (hosts_->ready(peer)) {
+      const auto info = server_->info(peer);
+      if (const auto host = hosts_->name_of(peer); host && info) users_->host_joined(*host, *info);
+      return;
+    }
     const Actor* actor = members_.by_peer(peer);
     if (!actor) return;
     check_ready();
@@ -234,32 +242,34 @@ void Controller::make_rooms() {
                               .device = options_.device,
                               .started = outside_->now()};
   started_ = facts.started;
-  gateway_ = std::make_unique<gateway::Gateway>(
-      facts, gateway::Gateway::Tools{io_,
-                                     *server_,
-                                     *blob_server_,
-                                     blobs_,
-                                     members_,
-                                     *deployments_,
-                                     table_,
-                                     *runner_,
-                                     [this] { return outside_->now(); },
-                                     [this] {
-                                       if (stop_asked_) boost::asio::post(io_, stop_asked_);
-                                     },
-                                     {},
-                                     options_.allow_models
-                                         ? gateway::AllowedFolders(*options_.allow_models)
-                                         : gateway::AllowedFolders(),
-                                     journal_.get(),
-                                     options_.max_recoveries});
+  gateway::Gateway::Tools tools{io_,
+                                *server_,
+                                *blob_server_,
+                                blobs_,
+                                members_,
+                                *deployments_,
+                                table_,
+                                *runner_,
+                                [this] { return outside_->now(); },
+                                [this] {
+                                  if (stop_asked_) boost::asio::post(io_, stop_asked_);
+                                },
+                                {},
+                                options_.allow_models
+                                    ? gateway::AllowedFolders(*options_.allow_models)
+                                    : gateway::AllowedFolders(),
+                                journal_.get(),
+                                options_.max_recoveries};
+  if (options_.logs) tools.log = control::log_line;
+  gateway_ = std::make_unique<gateway::Gateway>(facts, std::move(tools));
 }
 
 plan::Plan Controller::plan_again(const jobs::JobEntry& job, int actors) const {
   if (!job.model) throw std::invalid_argument("[cluster] the job's model is not known any more");
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   return jobs::plan_again(job, *job.model, actors,
-                          plan::machine_here(options_.device, actors, cores));
+                          plan::machine_here(options_.device, actors, cores),
+                          {.memory = members_.smallest_memory_limit()});
 }
 
 void Controller::make_desk() {
@@ -311,9 +321,10 @@ void Controller::make_user_room() {
     room.processes.host_program = user::find_host_program(options_.actor_program);
   room.processes.actor_program = options_.actor_program;
   room.processes.control_endpoint = server_->endpoint();
-  room.processes.token = token_;
-  if (guard_) room.processes.keys = control::to_text(guard_->issue("user actors"));
-  room.processes.insecure = options_.insecure;
+  room.processes.listen_host = tensor_host();
+  room.processes.access = {token_, guard_ ? control::to_text(guard_->issue("user actors")) : "",
+                           options_.insecure};
+  room.keyed = guard_ != nullptr;
   room.processes.log_folder = options_.log_folder;
   room.note = [this](const std::string& text) { gateway_->note_failure(text); };
   room.on_exit = [this] { check_stopped(); };
@@ -331,6 +342,7 @@ void Controller::check_stopped() {
 }
 
 void Controller::on_lost(control::PeerId peer, const std::string& why) {
+  if (const auto host = hosts_->name_of(peer)) users_->host_lost(*host, why);
   if (users_->actors().lost(peer, why) || hosts_->lost(peer, why)) return;
   if (!supervisor_->lost(peer, why)) gateway_->client_lost(peer);
 }
@@ -366,6 +378,8 @@ void Controller::on_message(control::PeerId peer, const wire::Header& header,
     if (users_->actors().on_message(peer, header, payload)) return;
     if (header.kind == wire::Kind::drain_places)
       return drain(peer, header, wire::decode<wire::DrainPlaces>(payload));
+    if (const auto host = hosts_->name_of(peer); host && users_->on_message(*host, header, payload))
+      return;
     if (hosts_->on_message(peer, header, payload)) return;
     gateway_->on_message(peer, header, payload);
     return;
@@ -383,6 +397,7 @@ void Controller::on_message(control::PeerId peer, const wire::Header& header,
 void Controller::drain(control::PeerId peer, const wire::Header& header,
                        const wire::DrainPlaces& order) {
   std::set<ActorId> places;
+  std::set<std::string> hosts;
   for (const auto& name : order.places) {
     const auto found = hosts_->places(name);
     if (!found) {
@@ -392,9 +407,14 @@ void Controller::drain(control::PeerId peer, const wire::Header& header,
       return;
     }
     places.insert(found->begin(), found->end());
+    hosts.insert(name);
   }
-  server_->reply(peer, header,
-                 wire::Done{drainer_->drain({places.begin(), places.end()}, order.now)});
+  std::string text = drainer_->drain({places.begin(), places.end()}, order.now);
+  for (const auto& host : hosts) {
+    const auto users = users_->actors().drain_host(host, order.now);
+    if (!users.empty()) text += "; " + users;
+  }
+  server_->reply(peer, header, wire::Done{text});
 }
 
 void Controller::on_ready(std::function<void(std::optional<std::string>)> handler) {

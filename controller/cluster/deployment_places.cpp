@@ -5,24 +5,6 @@
 
 namespace troupe::cluster {
 
-std::optional<std::vector<ActorId>> Deployments::choose_actors(int world, bool evict) const {
-  auto idle = members_.idle();
-  const auto last_used = [&](ActorId id) {
-    const auto deployment = get(members_.at(id).deployment);
-    return deployment ? deployment->last_used : -1.0;
-  };
-  if (!evict) std::erase_if(idle, [&](ActorId id) { return members_.at(id).deployment != 0; });
-  std::stable_sort(idle.begin(), idle.end(),
-                   [&](ActorId a, ActorId b) { return last_used(a) < last_used(b); });
-  std::map<std::string, std::vector<ActorId>> by_kind;
-  for (const ActorId id : idle)
-    by_kind[members_.at(id).device_kind()].push_back(id);
-  for (const auto& [kind, actors] : by_kind) {
-    if (static_cast<int>(actors.size()) >= world) return gather(actors, world);
-  }
-  return std::nullopt;
-}
-
 std::vector<ActorId> Deployments::gather(const std::vector<ActorId>& from, int world) const {
   std::map<std::string, std::vector<ActorId>> by_host;
   for (const ActorId id : from)
@@ -59,16 +41,19 @@ void Deployments::fill_places(Deployment& deployment) {
       const Actor& actor = members_.at(deployment.actor_of_rank[rank]);
       if (actor.state == ActorState::ready && actor.lasting()) continue;
       if (for_good == actor.lasting()) continue;
-      if (const auto spare = spare_for(actor)) replace(deployment, rank, *spare);
+      if (const auto spare = spare_for(deployment, rank)) replace(deployment, rank, *spare);
     }
   }
 }
 
-std::optional<ActorId> Deployments::spare_for(const Actor& lost) const {
+std::optional<ActorId> Deployments::spare_for(const Deployment& deployment,
+                                              std::size_t rank) const {
+  const Actor& lost = members_.at(deployment.actor_of_rank[rank]);
   std::optional<ActorId> far;
   for (const ActorId id : members_.idle()) {
     const Actor& spare = members_.at(id);
-    if (spare.deployment != 0 || spare.device_kind() != lost.device_kind()) continue;
+    if (!spare.parts.empty() || spare.device_kind() != lost.device_kind()) continue;
+    if (!suits(deployment, rank, id)) continue;
     if (spare.host == lost.host) return id;
     if (!far) far = id;
   }
@@ -77,28 +62,36 @@ std::optional<ActorId> Deployments::spare_for(const Actor& lost) const {
 }
 
 bool Deployments::can_be_whole(const Deployment& deployment) {
-  const auto& actors = deployment.actor_of_rank;
-  const auto missing = std::count_if(actors.begin(), actors.end(),
-                                     [&](ActorId id) { return !members_.at(id).lasting(); });
-  if (missing == 0) return true;
-  const auto kind = members_.at(actors.front()).device_kind();
-  std::ptrdiff_t free = 0;
-  std::map<std::uint64_t, std::ptrdiff_t> unused;
-  for (const auto& [id, actor] : members_.all()) {
-    if (!actor.hires() || !actor.jobs.empty() || actor.device_kind() != kind) continue;
-    if (!get(actor.deployment)) {
-      ++free;
-    } else if (actor.deployment != deployment.id) {
-      ++unused[actor.deployment];
+  std::vector<std::size_t> missing;
+  for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
+    if (!members_.at(deployment.actor_of_rank[rank]).lasting()) missing.push_back(rank);
+  }
+  if (missing.empty()) return true;
+  const auto kind = members_.at(deployment.actor_of_rank.front()).device_kind();
+  for (;;) {
+    std::size_t free = 0;
+    std::vector<ActorId> keeping;  // only models that nobody uses now
+    for (const auto& [id, actor] : members_.all()) {
+      if (!actor.hires() || !actor.jobs.empty() || actor.device_kind() != kind) continue;
+      if (actor.parts.contains(deployment.id)) continue;
+      if (!std::all_of(missing.begin(), missing.end(), [&, place = id](std::size_t rank) {
+            return suits(deployment, rank, place);
+          }))
+        continue;
+      if (actor.parts.empty()) {
+        ++free;
+      } else {
+        keeping.push_back(id);
+      }
     }
+    if (free >= missing.size()) return true;
+    if (free + keeping.size() < missing.size()) return false;
+    const auto oldest = *std::min_element(
+        keeping.begin(), keeping.end(),
+        [&](ActorId a, ActorId b) { return at(a).back()->last_used < at(b).back()->last_used; });
+    for (const auto& unused : at(oldest))
+      take_down(unused, "its actors are needed");
   }
-  // Actors that only keep a model nobody uses now are free once they have let go of it.
-  for (const auto& [other, count] : unused) {
-    if (free >= missing) break;
-    take_down(get(other), "its actors are needed");
-    free += count;
-  }
-  return free >= missing;
 }
 
 std::string Deployments::why_empty(const Deployment& deployment) const {
@@ -116,9 +109,12 @@ void Deployments::replace(Deployment& deployment, std::size_t rank, ActorId by) 
   Actor& old = members_.at(deployment.actor_of_rank[rank]);
   Actor& spare = members_.at(by);
   if (old.state == ActorState::ready) outside_.send(old.peer, wire::Unload{deployment.id});
-  spare.deployment = std::exchange(old.deployment, 0);
-  spare.rank = std::exchange(old.rank, -1);
-  spare.jobs = std::exchange(old.jobs, {});
+  old.parts.erase(deployment.id);
+  spare.parts[deployment.id] = static_cast<std::int32_t>(rank);
+  for (const auto& [job, bytes] : deployment.jobs) {
+    old.jobs.erase(job);
+    spare.jobs.insert(job);
+  }
   deployment.actor_of_rank[rank] = by;
 }
 

@@ -11,6 +11,8 @@ namespace {
 constexpr control::Milliseconds kLoadDeadline{900'000};
 constexpr control::Milliseconds kConnectDeadline{20'000};
 constexpr control::Milliseconds kEndDeadline{20'000};
+/// Where the end of an epoch stands behind tasks of others' jobs.
+constexpr control::Milliseconds kBusyEndDeadline{900'000};
 /// What keeps groups from being connected is most often a member that is gone: its exit is told a
 /// moment later.
 constexpr double kConnectAgainSeconds = 0.3;
@@ -30,54 +32,67 @@ Deployments::Ptr Deployments::get(std::uint64_t id) const {
   return found == deployments_.end() ? nullptr : found->second;
 }
 
-std::size_t Deployments::jobs_of(const Deployment& deployment) const {
-  return members_.at(deployment.actor_of_rank.front()).jobs.size();
+bool Deployments::preparing(ActorId id) const {
+  const auto all = at(id);
+  return std::any_of(all.begin(), all.end(), [&](const Ptr& one) { return preparing(id, *one); });
 }
 
-bool Deployments::preparing(ActorId id) const {
+bool Deployments::preparing(ActorId id, const Deployment& deployment) const {
   const Actor& actor = members_.at(id);
-  const auto deployment = get(actor.deployment);
-  if (!deployment || deployment->state != Deployment::State::preparing) return false;
-  const auto& holding = deployment->holdings.at(actor.rank);
-  return deployment->connecting ||
+  const auto part = actor.parts.find(deployment.id);
+  if (part == actor.parts.end() || deployment.state != Deployment::State::preparing) return false;
+  const auto& holding = deployment.holdings.at(part->second);
+  return deployment.connecting ||
          (holding.asked == actor.incarnation && holding.loaded != actor.incarnation);
+}
+
+bool Deployments::matches(const Deployment& deployment, const Model& model,
+                          const plan::Plan& plan) const {
+  return deployment.model == model && deployment.dtype == plan.request.dtype &&
+         deployment.weight_dtype == plan.request.weight_dtype &&
+         deployment.degrees == plan.degrees && deployment.stages == plan.stages &&
+         deployment.groups == plan.groups && !is_drained(deployment);
 }
 
 Deployments::Ptr Deployments::find(const Model& model, const plan::Plan& plan,
                                    std::size_t max_jobs) const {
   Ptr best;
+  const auto needs = needs_of(plan);
   for (const auto& [id, deployment] : deployments_) {
-    const bool fits = deployment->model == model && deployment->dtype == plan.request.dtype &&
-                      deployment->degrees == plan.degrees && deployment->stages == plan.stages &&
-                      deployment->groups == plan.groups;
-    if (!fits || is_drained(*deployment) || jobs_of(*deployment) >= max_jobs) continue;
-    if (!best || jobs_of(*deployment) < jobs_of(*best)) best = deployment;
+    if (deployment->jobs.size() >= max_jobs || !matches(*deployment, model, plan)) continue;
+    if (shares_actors(*deployment) || !evictions(rooms_for(*deployment, needs), id)) continue;
+    if (!best || deployment->jobs.size() < best->jobs.size()) best = deployment;
   }
   return best;
 }
 
 Deployments::Ptr Deployments::load(const Model& model, const plan::Plan& plan,
                                    std::vector<ActorId> actors) {
-  for (const ActorId actor : actors) {
-    if (const auto old = get(members_.at(actor).deployment))
-      take_down(old, "its actors are needed");
+  const auto needs = needs_of(plan);
+  std::vector<Room> rooms;
+  for (std::size_t rank = 0; rank < actors.size(); ++rank) {
+    rooms.push_back(room_of(actors[rank]));
+    rooms.back().wanted = needs[rank].total();
+    rooms.back().newcomer = true;
   }
+  make_room(rooms, 0);
   auto deployment = std::make_shared<Deployment>();
   deployment->id = next_id_++;
   deployment->epoch = next_epoch_++;
   deployment->model = model;
   deployment->dtype = plan.request.dtype;
+  deployment->weight_dtype = plan.request.weight_dtype;
   deployment->degrees = plan.degrees;
   deployment->stages = plan.stages;
   deployment->groups = plan.groups;
   deployment->actor_of_rank = std::move(actors);
   deployment->holdings.resize(deployment->actor_of_rank.size());
+  deployment->needs = needs;
   deployment->last_used = outside_.now();
   deployments_[deployment->id] = deployment;
   for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
-    Actor& actor = members_.at(deployment->actor_of_rank[rank]);
-    actor.deployment = deployment->id;
-    actor.rank = static_cast<std::int32_t>(rank);
+    members_.at(deployment->actor_of_rank[rank]).parts[deployment->id] =
+        static_cast<std::int32_t>(rank);
   }
   outside_.post([this, deployment] { advance(deployment); });
   return deployment;
@@ -107,7 +122,7 @@ void Deployments::advance(const Ptr& deployment) {
     const Actor& actor = members_.at(deployment->actor_of_rank[rank]);
     const auto& holding = deployment->holdings[rank];
     const bool there =
-        actor.state == ActorState::ready && actor.lasting() && actor.leaving_epoch == 0;
+        actor.state == ActorState::ready && actor.lasting() && actor.leaving_epochs.empty();
     whole = whole && there && holding.loaded == actor.incarnation;
     if (there && holding.asked != actor.incarnation) load_rank(deployment, rank);
     if (deployment->state != Deployment::State::preparing) return;
@@ -128,6 +143,7 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
                                 .model = deployment->model.folder,
                                 .fingerprint = fingerprint,
                                 .dtype = deployment->dtype,
+                                .weight_dtype = deployment->weight_dtype,
                                 .first_block = stage.first_block,
                                 .last_block = stage.last_block,
                                 .embeds = at.pp == 0,
@@ -229,7 +245,11 @@ void Deployments::fail(const Ptr& deployment, const wire::Failure& failure) {
 }
 
 void Deployments::actor_ready(ActorId id) {
-  if (const auto own = get(members_.at(id).deployment)) return advance(own);
+  if (const auto own = at(id); !own.empty()) {
+    for (const auto& deployment : own)
+      advance(deployment);
+    return;
+  }
   // A spare: somebody may wait for one.
   const auto all = deployments_;
   for (const auto& [key, deployment] : all)
@@ -252,10 +272,7 @@ void Deployments::take_down(const Ptr& deployment, const std::string& why) {
   deployment->state = Deployment::State::gone;
   for (const ActorId id : deployment->actor_of_rank) {
     Actor& actor = members_.at(id);
-    if (actor.deployment != deployment->id) continue;
-    actor.deployment = 0;
-    actor.rank = -1;
-    if (actor.state != ActorState::ready) continue;
+    if (actor.parts.erase(deployment->id) == 0 || actor.state != ActorState::ready) continue;
     end_epoch(id, deployment->epoch, why);
     outside_.send(actor.peer, wire::Unload{deployment->id});
   }
@@ -263,20 +280,23 @@ void Deployments::take_down(const Ptr& deployment, const std::string& why) {
 
 void Deployments::end_epoch(ActorId id, std::uint64_t epoch, const std::string& why) {
   Actor& leaving = members_.at(id);
-  leaving.leaving_epoch = epoch;
+  leaving.leaving_epochs.insert(epoch);
   const auto answer = [this, id, epoch,
                        incarnation = leaving.incarnation](const control::Reply& reply) {
     Actor& actor = members_.at(id);
     // Another process by now, or another end.
-    if (actor.incarnation != incarnation || actor.leaving_epoch != epoch) return;
+    if (actor.incarnation != incarnation || !actor.leaving_epochs.contains(epoch)) return;
     const auto code = reply.ok() ? wire::FailureCode::none : reply.failure().code;
     if (code == wire::FailureCode::timeout) return events_.on_stuck(id);
     if (code == wire::FailureCode::lost) return;  // its exit follows, and a new process
-    actor.leaving_epoch = 0;
+    actor.leaving_epochs.erase(epoch);
     actor_ready(id);
     events_.on_free();
   };
-  outside_.request(leaving.peer, wire::AbortEpoch{epoch, why}, kEndDeadline, answer);
+  const auto busy = in_use(id);
+  const bool others = busy && busy->epoch != epoch;
+  outside_.request(leaving.peer, wire::AbortEpoch{epoch, why},
+                   others ? kBusyEndDeadline : kEndDeadline, answer);
 }
 
 }  // namespace troupe::cluster

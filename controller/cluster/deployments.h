@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "controller/cluster/members.h"
+#include "controller/cluster/memory_room.h"
 #include "controller/cluster/outside.h"
 #include "controller/plan/plan.h"
 
@@ -41,12 +42,16 @@ struct Deployment {
   State state = State::preparing;
   Model model;
   std::string dtype;
+  std::string weight_dtype;
   mesh::Degrees degrees;
   std::vector<plan::Stage> stages;
   std::vector<plan::GroupPlan> groups;
   std::vector<ActorId> actor_of_rank;
   std::vector<Holding> holdings;  // by rank
-  double load_seconds = 0;        // of the slowest actor
+  std::vector<MemoryNeed> needs;  // by rank, of the job that it was loaded for
+  /// Jobs that have it now: bytes that each needs beside the weights, by rank.
+  std::map<std::uint64_t, std::vector<std::uint64_t>> jobs;
+  double load_seconds = 0;  // of the slowest actor
   double last_used = 0;
   int failed_connects = 0;  // in a row
   std::size_t connected = 0;
@@ -54,10 +59,15 @@ struct Deployment {
   std::string gap;  // why one of its places stays empty
 
   std::uint64_t weight_bytes() const;
+  /// Bytes that plans foresee at the actor of a rank.
+  std::uint64_t bytes_at(std::size_t rank) const;
 };
 
 /// Loads deployments onto actors, connects their groups, repairs them, and takes them down again.
 /// What is to be done next follows from the state alone (`advance`), whatever happened before.
+///
+/// An actor keeps parts of several deployments, as many as its memory holds, and has jobs of one at
+/// a time: loading and connecting would hold up the others' jobs.
 class Deployments {
  public:
   using Ptr = std::shared_ptr<Deployment>;
@@ -72,13 +82,25 @@ class Deployments {
       : outside_(outside), members_(members), events_(std::move(events)) {}
 
   /// A deployment for a job of this plan that asks nobody to load: one that has no job now, or else
-  /// the one with the fewest jobs, fewer than `max_jobs`.
+  /// the one with the fewest jobs, fewer than `max_jobs`. It has room for the job, perhaps in the
+  /// place of others that nobody uses.
   Ptr find(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
-  /// Enough idle actors for this many ranks, or nothing. Those that keep no deployment come first,
-  /// then those whose deployment has not been used for longest; none of the latter unless `evict`.
-  std::optional<std::vector<ActorId>> choose_actors(int world, bool evict) const;
-  /// Begins to load at the actors; what they kept before is unloaded.
+  /// Enough idle actors for the plan's ranks, large enough for them, or nothing. Those that keep no
+  /// deployment come first, then those with room for one more, then those whose deployments have
+  /// not been used for longest; only the first unless `beside`.
+  std::optional<std::vector<ActorId>> choose_actors(const plan::Plan& plan, bool beside) const;
+  /// Begins to load at the actors. Of what they keep so much is unloaded that the plan fits in.
   Ptr load(const Model& model, const plan::Plan& plan, std::vector<ActorId> actors);
+  /// The job has it, and its actors, from now on; others make room for it. It fits: `find` or
+  /// `choose_actors` said so.
+  void enter(const Ptr& deployment, std::uint64_t job, const plan::Plan& plan);
+  /// The job has its actors no longer; `deployment` may be null.
+  void leave(const Ptr& deployment, std::uint64_t job);
+  /// A rank of the plan that is too large for all actors, whatever they keep now; nothing also when
+  /// there are too few of them.
+  std::optional<Shortage> shortage(const plan::Plan& plan) const;
+  /// What a job of this plan waits for, in words.
+  std::string waits_for(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
   /// Ends the epoch: its operations end with this cause everywhere. Then it prepares itself anew.
   void begin_anew(const Ptr& deployment, const std::string& why);
   /// Ends the deployment for good. Its actors are not idle before they have answered; those that do
@@ -92,12 +114,29 @@ class Deployments {
   void actor_gone(ActorId id, const std::string& why);
 
   Ptr get(std::uint64_t id) const;
+  /// All that the actor keeps a part of, least recently used first; what it has jobs of last.
+  std::vector<Ptr> at(ActorId id) const;
+  /// That it has jobs of; null when it has none.
+  Ptr in_use(ActorId id) const;
+  /// Some of its actors have jobs of another one.
+  bool shares_actors(const Deployment& deployment) const;
+  /// Bytes that plans foresee at the actor for what it keeps and does.
+  std::uint64_t held(ActorId id) const;
+  /// The rank's part fits into what the place may hold.
+  bool suits(const Deployment& deployment, std::size_t rank, ActorId id) const;
   /// One of its actors is leaving.
   bool is_drained(const Deployment& deployment) const;
   /// Told to load or to connect and not done with it.
   bool preparing(ActorId id) const;
+  bool preparing(ActorId id, const Deployment& deployment) const;
 
  private:
+  bool matches(const Deployment& deployment, const Model& model, const plan::Plan& plan) const;
+  Room room_of(ActorId id) const;
+  /// Its actors, and what a job of these needs would bring to each.
+  std::vector<Room> rooms_for(const Deployment& deployment,
+                              const std::vector<MemoryNeed>& needs) const;
+  void make_room(const std::vector<Room>& rooms, std::uint64_t keep);
   void advance(const Ptr& deployment);
   /// Of actors, least used first: as few hosts as it takes, the actors of a host side by side, so
   /// that the axes that vary fastest stay inside.
@@ -105,7 +144,7 @@ class Deployments {
   /// shm inside a host, tcp between hosts, nccl on GPUs.
   std::string backend_of(const Deployment& deployment, const plan::GroupPlan& group) const;
   void fill_places(Deployment& deployment);
-  std::optional<ActorId> spare_for(const Actor& lost) const;
+  std::optional<ActorId> spare_for(const Deployment& deployment, std::size_t rank) const;
   /// There are actors for all places that nobody will fill again; those that keep what nobody uses
   /// let go of it.
   bool can_be_whole(const Deployment& deployment);
@@ -117,7 +156,6 @@ class Deployments {
                     const control::Reply& reply);
   void fail(const Ptr& deployment, const wire::Failure& failure);
   void end_epoch(ActorId actor, std::uint64_t epoch, const std::string& why);
-  std::size_t jobs_of(const Deployment& deployment) const;
 
   Outside& outside_;
   Members& members_;

@@ -29,16 +29,16 @@ std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
   }
   std::set<std::uint64_t> deployments;
   for (const ActorId id : draining_) {
-    const Actor& actor = tools_.members.at(id);
-    if (!actor.jobs.empty() && tools_.deployments.get(actor.deployment))
-      deployments.insert(actor.deployment);
+    if (const auto deployment = tools_.deployments.in_use(id)) deployments.insert(deployment->id);
   }
   std::set<jobs::JobId> moved;
   std::set<jobs::JobId> staying;
   for (const auto number : deployments) {
     const auto deployment = tools_.deployments.get(number);
     if (!deployment) continue;  // it made room for one before it
-    const auto jobs = tools_.members.at(deployment->actor_of_rank.front()).jobs;
+    std::set<jobs::JobId> jobs;
+    for (const auto& [job, bytes] : deployment->jobs)
+      jobs.insert(job);
     const bool moves = now && can_move(*deployment);
     (moves ? moved : staying).insert(jobs.begin(), jobs.end());
     if (moves) move_jobs(deployment);
@@ -59,13 +59,18 @@ std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
 
 bool Drainer::can_move(const Deployment& deployment) const {
   const auto kind = tools_.members.at(deployment.actor_of_rank.front()).device_kind();
+  std::vector<std::size_t> leaving;
+  for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
+    if (!tools_.members.at(deployment.actor_of_rank[rank]).hires()) leaving.push_back(rank);
+  }
   std::size_t spares = 0;
-  for (const ActorId id : tools_.members.idle())
-    spares += tools_.members.at(id).device_kind() == kind ? 1 : 0;
-  const auto& actors = deployment.actor_of_rank;
-  const auto leaving = static_cast<std::size_t>(std::count_if(
-      actors.begin(), actors.end(), [&](ActorId id) { return !tools_.members.at(id).hires(); }));
-  if (spares >= leaving) return true;
+  for (const ActorId id : tools_.members.idle()) {
+    const bool suits = std::all_of(leaving.begin(), leaving.end(), [&](std::size_t rank) {
+      return tools_.deployments.suits(deployment, rank, id);
+    });
+    spares += suits && tools_.members.at(id).device_kind() == kind ? 1 : 0;
+  }
+  if (spares >= leaving.size()) return true;
   return tools_.members.living_count() > 0 && tools_.runner.all_elastic(deployment);
 }
 
@@ -79,7 +84,7 @@ void Drainer::move_jobs(const Deployments::Ptr& deployment) {
   tools_.runner.interrupt_jobs(deployment, why);
   for (const ActorId id : actors) {
     const Actor& actor = tools_.members.at(id);
-    if (actor.draining && actor.deployment == deployment->id)
+    if (actor.draining && actor.parts.contains(deployment->id))
       tools_.deployments.actor_gone(id, why);
   }
 }
@@ -105,9 +110,9 @@ bool Drainer::empty(ActorId id) {
     return false;
   }
   if (!actor.jobs.empty()) return false;
-  if (const auto deployment = tools_.deployments.get(actor.deployment))
+  for (const auto& deployment : tools_.deployments.at(id))
     tools_.deployments.take_down(deployment, "its actors are drained");
-  if (actor.leaving_epoch != 0) return false;
+  if (!actor.leaving_epochs.empty()) return false;
   leaving_[id] = now;
   actor.closed = true;
   if (actor.state != ActorState::ready || !tools_.outside.send(actor.peer, wire::Shutdown{}))

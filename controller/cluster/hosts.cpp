@@ -11,8 +11,9 @@ namespace {
 constexpr int kMostActors = 1024;
 constexpr std::size_t kLongestName = 64;
 
-std::optional<int> number(const std::string& text) {
-  int value = 0;
+template <class Number = int>
+std::optional<Number> number(const std::string& text) {
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
@@ -81,14 +82,23 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
     if (kind == "cuda") actor.device.append(":").append(std::to_string(actor.local_rank));
     places.push_back(actor.id);
   }
-  for (const ActorId id : places)
+  const auto limit = number<std::uint64_t>(attribute(hello, "memory_limit"));
+  for (const ActorId id : places) {
+    tools_.members.at(id).memory_limit = limit.value_or(0);
     tools_.spawn(id);
+  }
 }
 
 bool Hosts::lost(control::PeerId peer, const std::string& why) {
   RemoteAgent* agent = by_peer(peer);
   if (!agent) return false;
-  tools_.note("host " + agent->host() + " is lost: " + why);
+  const auto& actors = tools_.members.all();
+  const bool emptied = std::none_of(actors.begin(), actors.end(), [&](const auto& entry) {
+    return entry.second.host == agent->host() && entry.second.state != ActorState::dead;
+  });
+  // Who drains and then says goodbye leaves in order.
+  if (!emptied || why.find("said goodbye: the host leaves") == std::string::npos)
+    tools_.note("host " + agent->host() + " is lost: " + why);
   // None of them is counted on while the others' ends are told.
   for (auto& [id, actor] : tools_.members.all()) {
     if (actor.host != agent->host() || actor.state == ActorState::dead) continue;
@@ -144,7 +154,13 @@ void Hosts::dismiss() {
   }
 }
 
-RemoteAgent* Hosts::by_peer(control::PeerId peer) {
+std::optional<std::string> Hosts::name_of(control::PeerId peer) const {
+  const auto* agent = by_peer(peer);
+  if (!agent) return std::nullopt;
+  return agent->host();
+}
+
+RemoteAgent* Hosts::by_peer(control::PeerId peer) const {
   for (const auto& [name, agent] : others_) {
     if (agent->peer() == peer && peer != 0) return agent.get();
   }

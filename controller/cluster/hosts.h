@@ -38,6 +38,9 @@ class Hosts {
   bool on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
 
+  /// The host whose agent this is.
+  std::optional<std::string> name_of(control::PeerId peer) const;
+
   /// Who has or had the place's process.
   Agent& agent_of(ActorId id);
   /// The other hosts' agents leave, once their processes have.
@@ -49,7 +52,7 @@ class Hosts {
   std::optional<std::vector<ActorId>> places(const std::string& name) const;
 
  private:
-  RemoteAgent* by_peer(control::PeerId peer);
+  RemoteAgent* by_peer(control::PeerId peer) const;
   void make_places(const std::string& host, const wire::Hello& hello);
 
   Tools tools_;

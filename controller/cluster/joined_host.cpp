@@ -8,9 +8,13 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <filesystem>
 #include <optional>
 #include <stdexcept>
+#include <thread>
+#include <utility>
 
+#include "controller/actors/guest.h"
 #include "controller/cluster/node_agent.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/connection.h"
@@ -27,6 +31,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kTryAgain{500};
 constexpr std::chrono::milliseconds kLook{50};
+/// A controller that is there answers sooner.
+constexpr std::chrono::milliseconds kMoment{300};
+constexpr std::chrono::milliseconds kShortestLook{1000};
+constexpr std::chrono::milliseconds kLongestLook{5000};
 constexpr control::Milliseconds kAnswerDeadline{10'000};
 /// For actors that were told to leave as well.
 constexpr std::chrono::milliseconds kShutdownDeadline{2000};
@@ -57,7 +65,7 @@ std::string own_address(const control::Endpoint& to) {
 class JoinedHost::Impl {
  public:
   explicit Impl(JoinOptions options)
-      : options_(std::move(options)), timer_(io_), drain_timer_(io_) {
+      : options_(std::move(options)), timer_(io_), waiting_timer_(io_), drain_timer_(io_) {
     if (options_.actors < 1)
       throw std::runtime_error("[join] actors is " + std::to_string(options_.actors) +
                                ": at least 1 is needed");
@@ -76,6 +84,7 @@ class JoinedHost::Impl {
     connect();
     io_.run();
     agent_.reset();  // who still lives is killed and reaped
+    users_.reset();
     if (connection_) connection_->close(failure_ ? *failure_ : "the host leaves");
     if (failure_) throw std::runtime_error("[join] " + *failure_);
   }
@@ -93,6 +102,7 @@ class JoinedHost::Impl {
   /// One before it ends with all its processes.
   void make_agent() {
     incarnations_.clear();
+    make_users();
     agent_ = std::make_unique<NodeAgent>(
         io_, options_.actor_program, options_.log_folder,
         [this](std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
@@ -103,6 +113,23 @@ class JoinedHost::Impl {
     });
   }
 
+  void make_users() {
+    user::Guest::Options guest{.host = options_.name, .plugins = options_.plugins, .processes = {}};
+    auto& processes = guest.processes;
+    processes.host_program =
+        std::filesystem::path(options_.actor_program).replace_filename("troupe-host").string();
+    processes.actor_program = options_.actor_program;
+    processes.control_endpoint = options_.endpoint;
+    processes.listen_host = options_.tensor_host;
+    processes.log_folder = options_.log_folder;
+    users_ = std::make_unique<user::Guest>(
+        io_, guest,
+        user::Guest::Tools{.controller = [this]() -> control::Connection* {
+                             return joined_ && !ended_ ? connection_.get() : nullptr;
+                           },
+                           .refuse = [this](const std::string& why) { end(why); }});
+  }
+
   void connect() {
     control::ConnectionOptions link;
     link.endpoint = options_.endpoint;
@@ -110,9 +137,17 @@ class JoinedHost::Impl {
     link.hello.name = options_.name;
     link.hello.software = "troupe " TROUPE_VERSION;
     link.hello.attributes = {{"actors", std::to_string(options_.actors)},
-                             {"device", options_.device}};
+                             {"device", options_.device},
+                             {"cores", std::to_string(std::thread::hardware_concurrency())},
+                             {"gpus", gpus_for_users()}};
+    if (options_.memory_limit > 0)
+      link.hello.attributes["memory_limit"] = std::to_string(options_.memory_limit);
     link.keys = keys_;
     link.socket.context = context_;
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(give_up_ - control::Clock::now());
+    link.welcome_deadline = std::clamp(left, kShortestLook, kLongestLook);
+    say_if_waiting();
     connection_ = std::make_unique<control::Connection>(io_, link);
     connection_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
       on_message(header, payload);
@@ -125,6 +160,8 @@ class JoinedHost::Impl {
     connection_->start(
         [this](const wire::Welcome&) {
           joined_ = true;
+          said_waiting_ = false;
+          waiting_timer_.cancel();
           lost_.clear();
           on_joined_();
         },
@@ -139,6 +176,7 @@ class JoinedHost::Impl {
     lost_ = "the controller is lost: " + why;
     if (stopping_ || options_.wait.count() == 0) return end(lost_);
     agent_.reset();
+    users_.reset();
     make_agent();
     give_up_ = control::Clock::now() + options_.wait;
     try_again();
@@ -152,6 +190,17 @@ class JoinedHost::Impl {
     try_again();
   }
 
+  void say_if_waiting() {
+    if (said_waiting_ || !options_.on_waiting || options_.wait.count() == 0) return;
+    waiting_timer_.expires_after(kMoment);
+    waiting_timer_.async_wait([this](const boost::system::error_code& error) {
+      if (error || joined_ || ended_ || std::exchange(said_waiting_, true)) return;
+      options_.on_waiting((lost_.empty() ? "" : lost_ + "; ") + "waiting for a controller at " +
+                          options_.endpoint + ", for " + std::to_string(options_.wait.count()) +
+                          " s at most");
+    });
+  }
+
   void try_again() {
     timer_.expires_after(kTryAgain);
     timer_.async_wait([this](const boost::system::error_code& error) {
@@ -160,6 +209,7 @@ class JoinedHost::Impl {
   }
 
   void on_message(const wire::Header& header, std::span<const std::byte> payload) {
+    if (users_->on_message(header, payload, stopping_)) return;
     switch (header.kind) {
       case wire::Kind::start_process:
         return start(header, wire::decode<wire::StartProcess>(payload));
@@ -206,6 +256,13 @@ class JoinedHost::Impl {
     }
   }
 
+  std::string gpus_for_users() const {
+    std::string text;
+    for (const auto gpu : user::local_gpus(options_.device == "cuda" ? options_.actors : 0))
+      text.append(text.empty() ? "" : ",").append(std::to_string(gpu));
+    return text;
+  }
+
   void exited(std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
     tell(wire::ProcessEnded{.actor = id,
                             .incarnation = incarnation,
@@ -234,7 +291,7 @@ class JoinedHost::Impl {
 
   void wait_until_empty(control::Clock::time_point until, std::optional<std::string> too_late) {
     if (ended_) return;
-    if (agent_->running() == 0) return end(std::nullopt);
+    if (agent_->running() + users_->running() == 0) return end(std::nullopt);
     if (control::Clock::now() >= until) return end(std::move(too_late));
     drain_timer_.expires_after(kLook);
     drain_timer_.async_wait([this, until, too_late](const boost::system::error_code& error) {
@@ -251,17 +308,20 @@ class JoinedHost::Impl {
   JoinOptions options_;
   asio::io_context io_{1};
   asio::steady_timer timer_;
+  asio::steady_timer waiting_timer_;
   asio::steady_timer drain_timer_;
   std::shared_ptr<zmq::context_t> context_;
   std::optional<control::ClientKeys> keys_;
   std::unique_ptr<control::Connection> connection_;
   std::unique_ptr<NodeAgent> agent_;
   std::map<std::uint32_t, std::uint64_t> incarnations_;
+  std::unique_ptr<user::Guest> users_;
   std::function<void()> on_joined_;
   control::Clock::time_point give_up_;
   std::optional<std::string> failure_;
   std::string lost_;  // why there was a link before, and none now
   bool joined_ = false;
+  bool said_waiting_ = false;
   bool stopping_ = false;
   bool ended_ = false;
 };

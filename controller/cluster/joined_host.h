@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace troupe::cluster {
 
@@ -13,11 +14,15 @@ struct JoinOptions {
   int actors = 1;
   std::string device = "cpu";  // cpu | cuda: actor i gets GPU i
   int threads_per_actor = 1;
-  std::string actor_program;      // path of troupe-actor; "" = beside this executable
-  std::string log_folder;         // where actors' output goes; "" = none
-  std::string tensor_host;        // "" = the address by which this host reaches the controller
-  std::chrono::seconds wait{60};  // for a controller that is not there, or not any more
+  std::uint64_t memory_limit = 0;    // bytes an actor; 0 = as in ClusterOptions
+  std::string actor_program;         // path of troupe-actor; "" = beside this executable
+  std::vector<std::string> plugins;  // files, each in the place of the controller's of that name
+  std::string log_folder;            // where actors' output goes; "" = none
+  std::string tensor_host;           // "" = the address by which this host reaches the controller
+  std::chrono::seconds wait{60};     // for a controller that is not there, or not any more
   std::chrono::seconds drain_deadline{60};  // for jobs to leave, once `stop` was called
+  /// Told what is waited for when it takes longer than a moment. May be empty.
+  std::function<void(const std::string&)> on_waiting;
 };
 
 /// This host's node agent in a process of its own: joins a controller, starts and reaps actors when

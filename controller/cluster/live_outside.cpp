@@ -52,6 +52,12 @@ std::optional<double> LiveOutside::last_progress(control::PeerId peer) const {
   return seconds_of(vitals->progress_changed);
 }
 
+std::optional<cluster::Outside::Pace> LiveOutside::pace(control::PeerId peer) const {
+  const auto vitals = server_.vitals(peer);
+  if (!vitals) return std::nullopt;
+  return Pace{vitals->progress, seconds_of(vitals->progress_changed), seconds_of(vitals->heard)};
+}
+
 void LiveOutside::fetch_blob(std::uint64_t incarnation, const wire::BlobRef& blob,
                              control::Milliseconds deadline, control::BlobHandler handler) {
   blob_server_.fetch(incarnation, blob.id, blob.bytes, deadline, std::move(handler));

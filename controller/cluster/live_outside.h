@@ -30,6 +30,7 @@ class LiveOutside final : public Outside {
                      control::ReplyHandler handler) override;
   void drop(control::PeerId peer, const std::string& why) override;
   std::optional<double> last_progress(control::PeerId peer) const override;
+  std::optional<Pace> pace(control::PeerId peer) const override;
   void fetch_blob(std::uint64_t incarnation, const wire::BlobRef& blob,
                   control::Milliseconds deadline, control::BlobHandler handler) override;
   control::BlobId keep_blob(control::BlobBytes bytes) override;

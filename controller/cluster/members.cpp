@@ -1,6 +1,7 @@
 #include "controller/cluster/members.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "transport/control/keys.h"
 
@@ -47,7 +48,7 @@ void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) 
   actor.incarnation = incarnation;
   actor.pid = pid;
   actor.peer = 0;
-  actor.leaving_epoch = 0;
+  actor.leaving_epochs.clear();
 }
 
 std::optional<std::string> Members::stranger(const control::PeerInfo& peer) const {
@@ -59,6 +60,27 @@ std::optional<std::string> Members::stranger(const control::PeerInfo& peer) cons
   });
   if (!known) return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
   return std::nullopt;
+}
+
+std::uint64_t Members::share_of_memory(const Actor& actor, const wire::Hello& hello) const {
+  const auto said = hello.attributes.find("memory");
+  std::uint64_t bytes = 0;
+  if (said == hello.attributes.end()) return 0;
+  const auto& text = said->second;
+  if (std::from_chars(text.data(), text.data() + text.size(), bytes).ec != std::errc()) return 0;
+  const auto beside = std::count_if(actors_.begin(), actors_.end(), [&](const auto& entry) {
+    return entry.second.host == actor.host && !entry.second.closed;
+  });
+  // Actors of a host have its memory together, but a GPU each.
+  if (actor.device_kind() != "cpu") return bytes / 10 * 9;
+  bytes /= static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(beside, 1));
+  auto share = bytes / 10 * 9;
+  // Who comes late finds only what its neighbours, loaded by then, have left.
+  for (const auto& [id, other] : actors_) {
+    if (other.host == actor.host && !other.closed && other.device_kind() == "cpu")
+      share = std::max(share, other.memory_limit);
+  }
+  return share;
 }
 
 std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
@@ -77,6 +99,7 @@ std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
   for (const auto& [key, value] : peer.hello.attributes) {
     if (key.starts_with("address.")) actor.addresses[key.substr(8)] = value;
   }
+  if (actor.memory_limit == 0) actor.memory_limit = share_of_memory(actor, peer.hello);
   return std::nullopt;
 }
 
@@ -116,7 +139,7 @@ std::vector<ActorId> Members::idle() const {
 bool Members::is_idle(ActorId id) const {
   const Actor& actor = actors_.at(id);
   return actor.state == ActorState::ready && actor.usable() && actor.jobs.empty() &&
-         actor.leaving_epoch == 0;
+         actor.leaving_epochs.empty();
 }
 
 void Members::give(std::uint64_t job, const std::vector<ActorId>& actors) {
@@ -134,6 +157,15 @@ std::size_t Members::living_count() const {
     const Actor& actor = entry.second;
     return actor.state != ActorState::dead && actor.hires();
   });
+}
+
+std::uint64_t Members::smallest_memory_limit() const {
+  std::uint64_t smallest = 0;
+  for (const auto& [id, actor] : actors_) {
+    if (!actor.hires() || actor.memory_limit == 0) continue;
+    smallest = smallest == 0 ? actor.memory_limit : std::min(smallest, actor.memory_limit);
+  }
+  return smallest;
 }
 
 std::size_t Members::ready_count() const {

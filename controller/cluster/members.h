@@ -31,13 +31,13 @@ struct Actor {
   std::uint32_t failed_starts = 0;               // in a row, without a hello
   std::map<std::string, std::string> addresses;  // tensor-plane address by backend name
   std::set<std::uint64_t> jobs;                  // that have it now
-  std::uint64_t deployment = 0;                  // whose stage it keeps; 0 = none
-  std::int32_t rank = -1;                        // in that deployment's mesh
-  std::uint64_t leaving_epoch = 0;  // told to end it and has not answered yet; 0 = none
-  std::string last_cause;           // why its last process ended
-  bool draining = false;            // it gets no new jobs and leaves when it has none
-  bool evicted = false;             // draining, and its jobs go on elsewhere
-  bool closed = false;              // no process will fill the place again
+  std::map<std::uint64_t, std::int32_t> parts;  // deployments that it keeps a part of, and its rank
+  std::set<std::uint64_t> leaving_epochs;       // told to end them and has not answered yet
+  std::uint64_t memory_limit = 0;  // bytes that its jobs and models may take; 0 = not known
+  std::string last_cause;          // why its last process ended
+  bool draining = false;           // it gets no new jobs and leaves when it has none
+  bool evicted = false;            // draining, and its jobs go on elsewhere
+  bool closed = false;             // no process will fill the place again
 
   std::string device_kind() const { return device.substr(0, device.find(':')); }
   /// It, or the next process in its place, goes on serving those whose jobs it has.
@@ -87,8 +87,14 @@ class Members {
   std::size_t ready_count() const;
   /// Actors that are ready or may become so.
   std::size_t living_count() const;
+  /// Bytes that each of those that take jobs may hold; 0 where that is not known of any.
+  std::uint64_t smallest_memory_limit() const;
 
  private:
+  /// Nine tenths of what its process found free when the place was first filled, on a CPU divided
+  /// over the host's places; 0 where it says nothing.
+  std::uint64_t share_of_memory(const Actor& actor, const wire::Hello& hello) const;
+
   std::string token_;
   std::map<ActorId, Actor> actors_;
 };

@@ -47,6 +47,15 @@ class Outside {
   /// no such peer.
   virtual std::optional<double> last_progress(control::PeerId peer) const = 0;
 
+  /// What a peer's work loop has counted, by the heartbeats that came: in seconds of `now`.
+  struct Pace {
+    std::uint64_t count = 0;
+    double changed = 0;  // when the count was first heard
+    double heard = 0;    // when anything was heard last
+  };
+  /// Nothing when there is no such peer, or nobody here listens to that.
+  virtual std::optional<Pace> pace(control::PeerId) const { return std::nullopt; }
+
   /// A blob that the actor's process holds comes here.
   virtual void fetch_blob(std::uint64_t incarnation, const wire::BlobRef& blob,
                           control::Milliseconds deadline, control::BlobHandler handler) = 0;

@@ -67,7 +67,7 @@ void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& 
   const auto peer = tools_.members.at(id).peer;
   if (!tools_.members.exited(id, incarnation, text)) return;
   if (peer != 0) tools_.outside.drop(peer, "its process is gone");
-  tools_.note("actor " + std::to_string(id) + " " + text);
+  if (!drained) tools_.note("actor " + std::to_string(id) + " " + text);
   tools_.runner.actor_lost(id, text);
   fill_again(id, text);
 }
@@ -140,7 +140,8 @@ void Supervisor::look_for_hangs() {
     const double start_deadline = tools_.options.start_deadline;
     if (actor.state == ActorState::starting && now - spawned_at_[id] > start_deadline)
       kill(id, "it said no hello within " + seconds_text(start_deadline));
-    const bool busy = tools_.runner.busy(id) || tools_.deployments.preparing(id);
+    const bool busy =
+        tools_.runner.busy(id) || tools_.deployments.preparing(id) || !actor.leaving_epochs.empty();
     if (actor.state != ActorState::ready || !busy) {
       seen_idle_[id] = now;
       continue;

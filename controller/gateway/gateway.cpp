@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "controller/gateway/init_image.h"
+#include "controller/gateway/memory_check.h"
 #include "controller/jobs/inputs.h"
 #include "controller/jobs/report.h"
 #include "controller/plan/planner.h"
@@ -175,7 +176,8 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
       const auto actors = static_cast<int>(tools_.members.living_count());
       const auto cores = static_cast<int>(std::thread::hardware_concurrency());
       job.parallelism = plan::automatic_parallelism(
-          *reading.model, job.request, actors, plan::machine_here(facts_.device, actors, cores));
+          *reading.model, job.request, actors, plan::machine_here(facts_.device, actors, cores),
+          {.memory = tools_.members.smallest_memory_limit()});
     }
     plan = plan::make_plan(*reading.model, job.request, job.parallelism);
   } catch (const std::exception& error) {
@@ -189,6 +191,13 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
         "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world) +
             " actors are needed, but the cluster has " + std::to_string(all) +
             (living < all ? ", of which " + std::to_string(all - living) + " cannot start" : ""));
+  }
+  const auto fits = [this](const plan::Plan& other) { return !tools_.deployments.shortage(other); };
+  if (const auto lack = tools_.deployments.shortage(plan)) {
+    return refused(wire::FailureCode::out_of_memory,
+                   too_large(plan, *lack, tools_.members.name_of(lack->actor)) + ": " +
+                       memory_remedy(*reading.model, job,
+                                     static_cast<int>(tools_.members.living_count()), fits));
   }
   plan.lora_fingerprints = reading.lora_fingerprints;
   const auto added = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now(),
@@ -342,6 +351,7 @@ void Gateway::say_finished(const jobs::JobEntry& job) {
 }
 
 void Gateway::note_failure(const std::string& text) {
+  if (tools_.log) tools_.log(text);
   if (recorder_)
     recorder_->note(recorder::Event::Kind::failure, 0, std::nullopt, text, monotonic());
   recent_failures_.push_back(text);

@@ -55,6 +55,8 @@ class Gateway {
     /// From when its inputs are here until a job is accepted. A client gives up after 30 s
     /// (client/client.cpp), and must not find its job running then.
     std::chrono::milliseconds accept_within = std::chrono::seconds(25);
+    /// Hears of every failure. May be empty.
+    std::function<void(const std::string&)> log = {};
   };
 
   Gateway(ClusterFacts facts, Tools tools);

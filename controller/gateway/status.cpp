@@ -37,17 +37,18 @@ wire::JobList Gateway::list() const {
   wire::JobList list;
   for (const auto& [id, job] : tools_.table.all()) {
     const double until = wire::is_terminal(job.state) ? job.ended : tools_.now();
-    list.jobs.push_back({.id = id,
-                         .state = job.state,
-                         .prompt = beginning(job.plan.request.prompts.front(), 200),
-                         .pictures = job.plan.picture_count(),
-                         .step = job.step,
-                         .steps = job.plan.request.steps,
-                         .seconds = until - job.submitted,
-                         .cause = beginning(job.failure.what, 1000),
-                         .priority = job.spec.priority,
-                         .share = job.spec.share,
-                         .paused = tools_.runner.paused(id)});
+    list.jobs.push_back(
+        {.id = id,
+         .state = job.state,
+         .prompt = beginning(job.plan.request.prompts.front(), 200),
+         .pictures = job.plan.picture_count(),
+         .step = job.step,
+         .steps = job.plan.request.steps,
+         .seconds = until - job.submitted,
+         .cause = beginning(wire::is_terminal(job.state) ? job.failure.what : job.waits_for, 1000),
+         .priority = job.spec.priority,
+         .share = job.spec.share,
+         .paused = tools_.runner.paused(id)});
   }
   return list;
 }
@@ -71,8 +72,9 @@ wire::ClusterStatus Gateway::status() const {
     row.pid = actor.pid;
     row.device = actor.device;
     row.local_rank = actor.local_rank;
-    if (const auto deployment = tools_.deployments.get(actor.deployment)) {
-      row.groups = group_rows(deployment->degrees, actor.rank);
+    if (const auto kept = tools_.deployments.at(id); !kept.empty()) {
+      const auto& newest = *kept.back();
+      row.groups = group_rows(newest.degrees, actor.parts.at(newest.id));
     }
     row.doing = tools_.runner.doing(id);
     row.restarts = actor.restarts;

@@ -51,11 +51,33 @@ bool JobRunner::fit(JobEntry& job, int actors) {
   return true;
 }
 
+bool JobRunner::can_ever_fit(JobEntry& job) {
+  const auto lack = tools_.deployments.shortage(job.plan);
+  if (!lack) return true;
+  if (job.spec.elastic && tools_.plan_again) {
+    try {
+      auto plan = tools_.plan_again(job, static_cast<int>(tools_.members.living_count()));
+      if (!tools_.deployments.shortage(plan)) {
+        job.plan = std::move(plan);
+        return true;
+      }
+    } catch (const std::invalid_argument&) {
+    }
+  }
+  finish(
+      job.id, wire::JobState::failed,
+      {wire::FailureCode::out_of_memory,
+       "rank " + std::to_string(lack->rank) + " needs " + cluster::bytes_text(lack->needs) +
+           ", and the roomiest actor that is left for it, " + tools_.members.name_of(lack->actor) +
+           ", may hold " + cluster::bytes_text(lack->limit)});
+  return false;
+}
+
 bool JobRunner::move_out(Run& run, int survivors) {
   JobEntry& job = entry(run);
   const int before = job.plan.degrees.world();
   if (!fit(job, survivors)) return false;
-  tools_.members.take_back(run.job);
+  tools_.deployments.leave(run.deployment, run.job);
   run.deployment = nullptr;
   if (const int now = job.plan.degrees.world(); now != before) {
     run.warnings.push_back("it goes on with " + std::to_string(now) + " actors instead of " +

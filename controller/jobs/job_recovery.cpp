@@ -17,9 +17,10 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
   Run* run = find(failed.job);
   if (!run) {
     // The actor does nothing more of that epoch; others may still count on it.
-    const auto deployment = tools_.deployments.get(tools_.members.at(actor).deployment);
-    if (deployment && deployment->epoch == failed.epoch)
-      end_epoch(deployment, failed.failure, /*culprit=*/failed.job);
+    for (const auto& deployment : tools_.deployments.at(actor)) {
+      if (deployment->epoch == failed.epoch)
+        end_epoch(deployment, failed.failure, /*culprit=*/failed.job);
+    }
     return;
   }
   if (!run->begun || run->deployment->epoch != failed.epoch) return;
@@ -72,8 +73,8 @@ void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
   const auto& member = tools_.members.at(actor);
   std::string what =
       "actor " + std::to_string(actor) + " (pid " + std::to_string(member.pid) + ") " + cause;
-  const auto deployment = tools_.deployments.get(member.deployment);
-  if (!deployment) return;
+  const auto kept = tools_.deployments.at(actor);
+  if (kept.empty()) return;
   const auto current = dispatcher_.current(actor);
   const auto task = doing(actor);
   if (!task.empty()) {
@@ -82,9 +83,11 @@ void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
     const JobEntry* job = tools_.table.find(*member.jobs.begin());
     what += ", during job " + std::to_string(job->id) + " " + job->phase;
   }
-  end_epoch(deployment, {wire::FailureCode::lost, what},
-            current ? std::optional(current->first) : std::nullopt,
-            tools_.deployments.preparing(actor));
+  for (const auto& deployment : kept) {
+    end_epoch(deployment, {wire::FailureCode::lost, what},
+              current ? std::optional(current->first) : std::nullopt,
+              tools_.deployments.preparing(actor, *deployment));
+  }
 }
 
 void JobRunner::end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
@@ -97,7 +100,9 @@ void JobRunner::end_epoch(const cluster::Deployments::Ptr& deployment, const wir
     const bool counts = run->begun ? !culprit || *culprit == id : while_preparing;
     if (interrupt(*run, why, counts)) wanted = true;
   }
-  if (wanted || all_ready(*deployment)) {
+  // What nobody waits for does not connect its groups in the midst of others' jobs.
+  const bool kept = all_ready(*deployment) && !tools_.deployments.shares_actors(*deployment);
+  if (wanted || kept) {
     tools_.deployments.begin_anew(deployment, why.what);
   } else {
     tools_.deployments.take_down(deployment, why.what);
@@ -206,12 +211,11 @@ void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
   });
   if (state == wire::JobState::failed) tools_.on_failing(job);
   if (Run* run = find(id)) {
-    if (run->deployment) run->deployment->last_used = tools_.outside.now();
+    tools_.deployments.leave(run->deployment, id);
     forget_blobs(*run, job, state == wire::JobState::succeeded);
   }
   runs_.erase(id);
   paused_.erase(id);
-  tools_.members.take_back(id);
   drop_boundary(job);
   forget_interim(job);
   tools_.on_finished(job);

@@ -54,12 +54,13 @@ void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDon
   if (done.task >= dispatcher_.graph(run.job).tasks.size()) return;
   const auto& member = tools_.members.at(actor);
   const auto& task = dispatcher_.task(run.job, done.task);
+  const auto rank = member.parts.at(run.deployment->id);
   const bool result = task.kind == wire::TaskKind::decode;
   if (result) run.results[done.task].resize(done.blobs.size());
   for (std::size_t index = 0; index < done.blobs.size(); ++index) {
     const auto& ref = done.blobs[index];
     ++run.blobs_to_come;
-    const auto arrived = [this, id = run.job, life = run.life, rank = member.rank, ref, result,
+    const auto arrived = [this, id = run.job, life = run.life, rank, ref, result,
                           task_id = done.task, step = task.step, replica = task.dp,
                           index](control::BlobResult blob) {
       Run* waiting = find(id, life);

@@ -52,8 +52,10 @@ JobEntry& JobRunner::entry(const Run& run) {
 }
 
 std::vector<JobId> JobRunner::jobs_on(const cluster::Deployment& deployment) const {
-  const auto& jobs = tools_.members.at(deployment.actor_of_rank.front()).jobs;
-  return {jobs.begin(), jobs.end()};
+  std::vector<JobId> jobs;
+  for (const auto& [id, bytes] : deployment.jobs)
+    jobs.push_back(id);
+  return jobs;
 }
 
 void JobRunner::start_queued() {
@@ -63,25 +65,37 @@ void JobRunner::start_queued() {
     if (!run->deployment) homeless.push_back(id);
   }
   for (const JobId id : homeless) {
-    const auto deployment = find_deployment(*tools_.table.find(id));
-    if (!deployment) return;
+    JobEntry& job = *tools_.table.find(id);
+    if (!can_ever_fit(job)) continue;
+    const auto deployment = find_deployment(job);
+    if (!deployment) return say_why_waiting(job);
     move_in(*find(id), deployment);
   }
   const auto waiting = tools_.table.queue();
   for (const JobId id : waiting) {
-    if (!start(*tools_.table.find(id))) return;
+    JobEntry& job = *tools_.table.find(id);
+    if (can_ever_fit(job) && !start(job)) return say_why_waiting(job);
+  }
+}
+
+void JobRunner::say_why_waiting(JobEntry& first) {
+  first.waits_for = tools_.deployments.waits_for(model_of(first), first.plan,
+                                                 tools_.options.max_jobs_per_deployment);
+  const auto waiting = tools_.table.queue();
+  for (const JobId id : waiting) {
+    if (id != first.id)
+      tools_.table.find(id)->waits_for = "waits for job " + std::to_string(first.id);
   }
 }
 
 cluster::Deployments::Ptr JobRunner::find_deployment(const JobEntry& job) {
   const auto model = model_of(job);
-  const int world = job.plan.degrees.world();
   auto& deployments = tools_.deployments;
   // Idle actors compute sooner than shared ones; but what is loaded stays while it can be shared.
   auto deployment = deployments.find(model, job.plan, tools_.options.max_jobs_per_deployment);
   if (deployment && jobs_on(*deployment).empty()) return deployment;
-  auto actors = deployments.choose_actors(world, /*evict=*/false);
-  if (!actors && !deployment) actors = deployments.choose_actors(world, /*evict=*/true);
+  auto actors = deployments.choose_actors(job.plan, /*beside=*/false);
+  if (!actors && !deployment) actors = deployments.choose_actors(job.plan, /*beside=*/true);
   return actors ? deployments.load(model, job.plan, std::move(*actors)) : deployment;
 }
 
@@ -96,13 +110,14 @@ bool JobRunner::start(JobEntry& job) {
 }
 
 void JobRunner::move_in(Run& run, const cluster::Deployments::Ptr& deployment) {
-  tools_.members.give(run.job, deployment->actor_of_rank);
-  deployment->last_used = tools_.outside.now();
+  JobEntry& job = entry(run);
+  job.waits_for.clear();
+  tools_.deployments.enter(deployment, run.job, job.plan);
   run.deployment = deployment;
   if (deployment->state == cluster::Deployment::State::ready) {
     launch(run);
   } else {
-    progress(entry(run));
+    progress(job);
   }
 }
 

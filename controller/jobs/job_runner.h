@@ -96,6 +96,11 @@ class JobRunner {
   struct Run;
 
   bool start(JobEntry& job);
+  /// Some actors are large enough for it, whatever else they keep now. If not, an elastic job is
+  /// planned for what there is, and any other one fails.
+  bool can_ever_fit(JobEntry& job);
+  /// The first in the queue, and those behind it.
+  void say_why_waiting(JobEntry& first);
   /// A deployment for the job's plan: one that is there, or one that begins to load.
   cluster::Deployments::Ptr find_deployment(const JobEntry& job);
   void move_in(Run& run, const cluster::Deployments::Ptr& deployment);

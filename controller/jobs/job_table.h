@@ -56,6 +56,7 @@ struct JobEntry {
   std::uint64_t client =
       0;  // that it counts for; stays when the owner has come back as another peer
   std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
+  std::string waits_for;             // why it has not begun yet, as of the last look
   double submitted = 0;
   double started = 0;
   double ended = 0;

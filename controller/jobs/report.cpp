@@ -35,7 +35,7 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   report["job"] = job.id;
   report["model"] = deployment.model.folder;
   report["seed"] = request.seed;
-  report["request"] = wire::request_json(request, job.plan.skipped_steps);
+  report["request"] = wire::request_json(request, job.plan.sampler_steps, job.plan.skipped_steps);
   report["request"]["prompts"] = request.prompts;
   report["request"]["images_per_prompt"] = request.images_per_prompt;
   report["plan"] = plan::to_json(job.plan);

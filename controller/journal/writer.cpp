@@ -1,5 +1,6 @@
 #include "controller/journal/writer.h"
 
+#include "transport/control/log_line.h"
 #include "transport/wire/codec.h"
 
 #include <array>
@@ -9,6 +10,7 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace troupe::journal {
 namespace {
@@ -58,8 +60,12 @@ struct Writer::Shared {
   std::string trouble;
   std::array<Taken, 5> taken;
 
+  std::chrono::milliseconds lasting{};  // that a good time takes until it is said
+
   // Of the thread alone: what is tried again, oldest first.
   std::deque<Change> late;
+  bool said_trouble = false;
+  std::optional<Clock::time_point> good_since;  // after a trouble that was said
 
   struct Outcome {
     std::optional<std::string> error;
@@ -71,6 +77,7 @@ struct Writer::Shared {
   void settle(Entry entry);
   void try_late();
   void report(const std::optional<std::string>& error);
+  void say_mended();
   void finish();
 };
 
@@ -108,18 +115,27 @@ Writer::Shared::Outcome Writer::Shared::apply_end_bare(const Change& change,
 }
 
 void Writer::Shared::report(const std::optional<std::string>& error) {
-  std::string text;
   {
     const std::lock_guard lock(mutex);
-    if (error && trouble.empty()) {
-      text =
-          *error + "; until that is mended no job is taken in, and what happens may be forgotten";
-    } else if (!error && !trouble.empty()) {
-      text = "[journal] it can be written again";
-    }
     trouble = error.value_or("");
   }
-  if (!text.empty()) post([note = note, text] { note(text); });
+  if (!error) {
+    if (said_trouble && !good_since) good_since = Clock::now();
+    return;
+  }
+  good_since.reset();
+  if (std::exchange(said_trouble, true)) return;
+  post([note = note, what = *error] {
+    note(what + "; until that is mended no job is taken in, and what happens may be forgotten");
+  });
+}
+
+/// On a full disk small changes find room between large ones that do not: that is no end of it.
+void Writer::Shared::say_mended() {
+  if (!good_since || !late.empty() || Clock::now() - *good_since < lasting) return;
+  good_since.reset();
+  said_trouble = false;
+  post([note = note] { note("[journal] it can be written again"); });
 }
 
 void Writer::Shared::try_late() {
@@ -166,7 +182,7 @@ void Writer::Shared::finish() {
   try {
     store->close();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "troupe: %s\n", error.what());
+    control::log_line(error.what());
   }
   store.reset();
   const std::lock_guard lock(mutex);
@@ -175,8 +191,9 @@ void Writer::Shared::finish() {
 }
 
 Writer::Writer(boost::asio::io_context& io, std::unique_ptr<Store> store,
-               std::function<void(const std::string&)> note)
+               std::function<void(const std::string&)> note, std::chrono::milliseconds lasting)
     : shared_(std::make_shared<Shared>()) {
+  shared_->lasting = lasting;
   shared_->io = &io;
   shared_->store = std::move(store);
   shared_->note = std::move(note);
@@ -219,21 +236,25 @@ void Writer::work(const std::shared_ptr<Shared>& shared) {
   for (;;) {
     std::unique_lock lock(shared->mutex);
     const auto wanted = [&] { return !shared->queue.empty() || shared->closing; };
-    if (shared->late.empty()) {
-      shared->changed.wait(lock, wanted);
-    } else {
+    if (!shared->late.empty()) {
       shared->changed.wait_for(lock, kTryAgain, wanted);
+    } else if (shared->good_since) {
+      shared->changed.wait_until(lock, *shared->good_since + shared->lasting, wanted);
+    } else {
+      shared->changed.wait(lock, wanted);
     }
     if (shared->queue.empty() && shared->closing) break;
     if (shared->queue.empty()) {
       lock.unlock();
       shared->try_late();
+      shared->say_mended();
       continue;
     }
     auto entry = std::move(shared->queue.front());
     shared->queue.pop_front();
     lock.unlock();
     shared->settle(std::move(entry));
+    shared->say_mended();
   }
   shared->finish();
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -21,9 +22,12 @@ struct Taken {
 /// change of the same job says it all. Belongs to the thread that runs `io`.
 class Writer {
  public:
-  /// `note` hears, on the loop, when nothing can be written any more, and when it goes on.
+  /// `note` hears, on the loop, when something cannot be written, and when everything could be for
+  /// as long as `lasting`: on a full disk, where small changes find room between large ones, both
+  /// are said once.
   Writer(boost::asio::io_context& io, std::unique_ptr<Store> store,
-         std::function<void(const std::string&)> note);
+         std::function<void(const std::string&)> note,
+         std::chrono::milliseconds lasting = std::chrono::seconds(5));
   /// Waits for what is left to be written, for a while; then the store is closed.
   ~Writer();
   Writer(const Writer&) = delete;

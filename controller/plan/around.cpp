@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "models/spec/number_text.h"
 #include "models/spec/scheduler_config.h"
 
 namespace troupe::plan {
@@ -29,17 +30,25 @@ int skipped_steps(int steps, double strength, bool flow) {
   return flow ? static_cast<int>(steps - done) : steps - static_cast<int>(done);
 }
 
-void set_start(Plan& plan, const spec::ModelSpec& model) {
+void set_calls(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
+  plan.sampler_steps = request.steps;
+  const auto chosen = spec::scheduler_config_for(model.scheduler, request.sampler);
+  request.steps = spec::model_calls(chosen, plan.sampler_steps);
+  if (request.steps == 0) {
+    refuse("steps is " + std::to_string(plan.sampler_steps) +
+           ", but PNDM begins with rounds over four of them (skip_prk_steps is not true in " +
+           chosen.file + "): ask for 4 or more");
+  }
   if (request.init_image_bytes == 0) return;
   if (model.makes_videos()) refuse("init image is given, but this model makes videos");
   require_encoder(model);
   const auto own = spec::scheduler_config_for(model.scheduler, "");
   const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
-  plan.skipped_steps = skipped_steps(request.steps, request.strength, flow);
-  if (plan.skipped_steps >= request.steps) {
-    refuse("strength is " + std::to_string(request.strength) + ": of " +
-           std::to_string(request.steps) + " steps none is left");
+  plan.skipped_steps = skipped_steps(plan.sampler_steps, request.strength, flow);
+  if (plan.skipped_steps >= plan.sampler_steps) {
+    refuse("strength is " + spec::number_text(request.strength) + ": of " +
+           std::to_string(plan.sampler_steps) + " steps none is left");
   }
   request.steps -= plan.skipped_steps;
 }
@@ -47,7 +56,7 @@ void set_start(Plan& plan, const spec::ModelSpec& model) {
 void check_rescale(Plan& plan, const spec::ModelSpec& model) {
   if (plan.request.guidance_rescale == 0) return;
   if (!model.rescales_guidance) {
-    refuse("guidance rescale is " + std::to_string(plan.request.guidance_rescale) + ", but " +
+    refuse("guidance rescale is " + spec::number_text(plan.request.guidance_rescale) + ", but " +
            model.pipeline_class + " has none");
   }
   if (!model.has_branches(plan.request.guidance_scale))

@@ -8,9 +8,10 @@ namespace troupe::plan {
 /// steps − ⌊steps · strength⌋.
 int skipped_steps(int steps, double strength, bool flow);
 
-/// Holds a request's picture to begin with against the model and takes the steps that it leaves out
-/// from the request's. Refuses as make_plan does.
-void set_start(Plan& plan, const spec::ModelSpec& model);
+/// Turns the steps that are asked for into the calls of the model that are computed: as many as the
+/// sampler makes, without those that a picture to begin with leaves out. Holds that picture against
+/// the model. Refuses as make_plan does.
+void set_calls(Plan& plan, const spec::ModelSpec& model);
 
 /// Refuses guidance_rescale where the model's pipeline has none.
 void check_rescale(Plan& plan, const spec::ModelSpec& model);

@@ -10,6 +10,8 @@ namespace {
 constexpr double kActivationsPerToken = 20;
 /// Kernels of one more part of attention: the part, its merge.
 constexpr double kOperationsPerPart = 2;
+/// How many times faster products of bytes are than float32's (docs/quantization.md).
+constexpr double kByteSpeed = 3;
 
 }  // namespace
 
@@ -28,8 +30,11 @@ double BlockCost::computed(double flops, double elements, double bytes, double s
 
 double BlockCost::products(double tokens, double weights) const {
   const double elements = tokens * model_.width / degrees_.tp;
-  const double bytes = element_ * (weights / degrees_.tp + elements * kActivationsPerToken);
-  return computed(2 * tokens * weights / degrees_.tp, elements, bytes, machine_.flops(job_.dtype));
+  const double weight = job_.weight_dtype.empty() ? element_ : 1;
+  const double bytes = weight * weights / degrees_.tp + element_ * elements * kActivationsPerToken;
+  const double speed = job_.weight_dtype == "int8" ? kByteSpeed * machine_.device.float_flops
+                                                   : machine_.flops(job_.dtype);
+  return computed(2 * tokens * weights / degrees_.tp, elements, bytes, speed);
 }
 
 double BlockCost::plain(double flops, double elements) const {

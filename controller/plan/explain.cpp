@@ -150,6 +150,11 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
   text += line(": %.4g TFLOP/s in ", machine.flops(request.dtype) / 1e12) + request.dtype +
           line(", %.3g GB/s and %.3g µs between actors\n", machine.inside.bandwidth / 1e9,
                machine.inside.latency * 1e6);
+  if (!request.step_cache.empty()) {
+    text +=
+        "seconds are those without the step cache: how often it skips depends on prompt, steps "
+        "and threshold\n";
+  }
   text += candidates_text(explanation) + traffic_text(explanation);
   text += layers_text(explanation, model);
   if (model.transformer.unet()) return text;  // the papers' table is of transformers

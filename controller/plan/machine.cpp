@@ -5,6 +5,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "models/spec/number_text.h"
+
 namespace troupe::plan {
 namespace {
 
@@ -161,8 +163,8 @@ Machine machine_of(const std::string& text) {
 
 Machine calibrated(Machine machine, double predicted, double measured) {
   if (!(predicted > 0 && measured > 0)) {
-    throw std::invalid_argument("[machine] cannot calibrate by " + std::to_string(predicted) +
-                                " predicted and " + std::to_string(measured) +
+    throw std::invalid_argument("[machine] cannot calibrate by " + spec::number_text(predicted) +
+                                " predicted and " + spec::number_text(measured) +
                                 " measured seconds: both must be above 0");
   }
   const double faster = predicted / measured;

@@ -65,6 +65,31 @@ std::uint64_t decoder_activations(const Plan& plan, const spec::ModelSpec& model
                          : decoder_activations(plan, model.vae);
 }
 
+/// Weights of the VAE's encoder and three feature maps of its widest level, in float32, of the
+/// whole picture or of a tile.
+std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : spec::expected_tensors(vae, spec::VaeHalf::encoder)) {
+    std::uint64_t own = 4;
+    for (const auto extent : tensor.shape)
+      own *= static_cast<std::uint64_t>(extent);
+    bytes += own;
+  }
+  std::int64_t rows = plan.request.height;
+  std::int64_t columns = plan.request.width;
+  if (plan.request.vae_tiling) {
+    rows = std::min(rows, vae.sample_size);
+    columns = std::min(columns, vae.sample_size);
+  }
+  std::uint64_t largest = 0;
+  for (const auto channels : vae.block_out_channels) {
+    largest = std::max<std::uint64_t>(largest, rows * columns * channels * 4);
+    rows = (rows + 1) / 2;
+    columns = (columns + 1) / 2;
+  }
+  return bytes + 3 * largest;
+}
+
 }  // namespace
 
 std::uint64_t ActorMemory::peak() const {
@@ -84,6 +109,9 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
   const auto add_ends = [&](int rank) {
     const int dp = mesh.coordinates(rank).dp;
     if (rank == plan.text_rank(dp)) memory[rank].text = parts.text_encoder_peak;
+    // One after the other, and gone before the first step.
+    if (rank == plan.decode_rank(dp) && plan.request.init_image_bytes > 0)
+      memory[rank].text = std::max(memory[rank].text, picture_encoder(plan, model.vae));
     const auto decoders = plan.decoders(dp);
     if (std::find(decoders.begin(), decoders.end(), rank) != decoders.end())
       memory[rank].vae = parts.vae_decoder + decoder_activations(plan, model);
@@ -100,12 +128,14 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
         static_cast<std::uint64_t>(plan.images[at.dp].end - plan.images[at.dp].begin);
     const std::uint64_t batch = images * plan.branches_per_actor();
     ActorMemory& own = memory[rank];
-    own.weights = size * spec::kept_elements(transformer, {.first_block = stage.first_block,
-                                                           .last_block = stage.last_block,
-                                                           .embeds = at.pp == 0,
-                                                           .projects = at.pp == plan.degrees.pp - 1,
-                                                           .shard = at.tp,
-                                                           .shards = plan.degrees.tp});
+    own.weights = spec::kept_bytes(transformer,
+                                   {.first_block = stage.first_block,
+                                    .last_block = stage.last_block,
+                                    .embeds = at.pp == 0,
+                                    .projects = at.pp == plan.degrees.pp - 1,
+                                    .shard = at.tp,
+                                    .shards = plan.degrees.tp},
+                                   size, !plan.request.weight_dtype.empty());
     const auto heads = static_cast<int>(transformer.num_attention_heads);
     const std::uint64_t caption_heads = heads_of(heads, {.tp = plan.degrees.tp}, at.tp, 0);
     const std::uint64_t own_heads = heads_of(heads, plan.degrees, at.tp, at.ulysses);

@@ -10,6 +10,7 @@
 #include "controller/plan/request_check.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/unet_plan.h"
+#include "models/spec/number_text.h"
 #include "models/spec/resolution_bins.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/step_cache.h"
@@ -24,7 +25,8 @@ constexpr std::int64_t kMostActors = 1024;
 }
 
 /// Sizes of any number of pixels are taken: what is computed is the bin's size.
-void bin_size(wire::ImageRequest& request, const spec::ModelSpec& model) {
+void bin_size(Plan& plan, const spec::ModelSpec& model) {
+  auto& request = plan.request;
   for (const auto& [field, pixels] :
        {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
     if (pixels < 1 || pixels > 16384) {
@@ -32,16 +34,26 @@ void bin_size(wire::ImageRequest& request, const spec::ModelSpec& model) {
              ": from 1 to 16384 under resolution binning");
     }
   }
-  if (!model.pixart_customs)
+  const auto binning = spec::binning_of(model.pipeline_class);
+  if (!binning)
     refuse("resolution_binning is on, but " + model.pipeline_class + " has no bins of its own");
   const std::int64_t sample_size = model.transformer.sample_size;
-  if (sample_size != 32 && sample_size != 64 && sample_size != 128) {
+  const bool by_ratio = binning == spec::Binning::ratios;
+  if (by_ratio && sample_size != 32 && sample_size != 64 && sample_size != 128 &&
+      sample_size != 256) {
     refuse("resolution_binning is on, but the transformer's sample_size is " +
-           std::to_string(sample_size) + ": there are bins for 32, 64 and 128");
+           std::to_string(sample_size) + ": there are bins for 32, 64, 128 and 256");
   }
-  const auto bin = spec::nearest_bin(sample_size, {request.height, request.width});
+  const spec::PixelSize wanted{request.height, request.width};
+  const auto bin = by_ratio ? spec::nearest_bin(sample_size, wanted) : spec::nearest_shape(wanted);
   request.height = static_cast<std::int32_t>(bin.height);
   request.width = static_cast<std::int32_t>(bin.width);
+  if (by_ratio || bin == wanted) return;
+  request.output_height = request.height;
+  request.output_width = request.width;
+  plan.warnings.push_back("the picture comes out at " + std::to_string(bin.width) + " x " +
+                          std::to_string(bin.height) +
+                          ": this model's pipeline does not bring it back to the size asked for");
 }
 
 void set_text(Plan& plan, const spec::ModelSpec& model) {
@@ -94,7 +106,7 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   if (request.width == 0) request.width = static_cast<std::int32_t>(model.default_width());
   request.output_height = request.height;
   request.output_width = request.width;
-  if (request.resolution_binning) bin_size(request, model);
+  if (request.resolution_binning) bin_size(plan, model);
   for (const auto& [field, pixels] :
        {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
     if (pixels < unit || pixels % unit != 0 || pixels > 16384) {
@@ -152,7 +164,7 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
            ": there is no second branch to compute");
   }
   if (plan.degrees.cfg == 2 && !plan.guidance) {
-    refuse("cfg is 2, but guidance is " + std::to_string(plan.request.guidance_scale) +
+    refuse("cfg is 2, but guidance is " + spec::number_text(plan.request.guidance_scale) +
            ": there is no second branch to compute unless guidance is above 1");
   }
   const int pictures =
@@ -171,6 +183,8 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
 }
 
 void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism) {
+  if (model.transformer.unet() && !parallelism.stages.empty())
+    refuse("stages are given, but this model is a U-Net, which is not split into stages");
   const auto blocks = static_cast<int>(model.transformer.num_layers);
   const auto tokens = static_cast<double>(plan.token_rows * plan.token_columns);
   plan.stages =
@@ -270,7 +284,7 @@ void check_sampler(const Plan& plan, const spec::ModelSpec& model) {
     refuse("patches are " + std::to_string(plan.patches.size()) +
            ", but the sampler's thresholding needs statistics of the whole picture");
   }
-  const int steps = plan.request.steps + plan.skipped_steps;
+  const int steps = plan.sampler_steps;
   if (steps > config.num_train_timesteps) {
     refuse("steps is " + std::to_string(steps) + ": the model was trained with " +
            std::to_string(config.num_train_timesteps) + " timesteps");
@@ -385,7 +399,7 @@ Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
   plan.request = request;
   set_text(plan, model);
   set_size(plan, model);
-  set_start(plan, model);
+  set_calls(plan, model);
   check_rescale(plan, model);
   set_mesh(plan, model, parallelism);
   check_network(plan, model);

@@ -19,7 +19,8 @@ struct ActorMemory {
   std::uint64_t weights = 0;      // its stage's shard, in the compute type
   std::uint64_t kv = 0;           // of its blocks and heads: kept from step to step, and caption
   std::uint64_t activations = 0;  // hidden states, transfers, latents: an upper estimate
-  std::uint64_t text = 0;         // text encoder while it runs: its largest block
+  std::uint64_t text = 0;         // encoders while they run: the text's largest block, or the
+                                  // picture's to begin with
   std::uint64_t vae = 0;          // decoder weights and its largest activations
   std::uint64_t peak() const;
 };
@@ -64,9 +65,11 @@ struct Plan {
   std::int64_t token_columns = 0;
   bool guidance = false;  // two branches are computed
   int vae_degree = 1;     // actors of a replica that decode together
-  /// Steps of the sampler that an initial picture's strength leaves out; request.steps are those
-  /// that are computed.
-  int skipped_steps = 0;
+  /// Steps as they were asked for. request.steps are the calls of the model that are computed,
+  /// which is what every other step of a plan counts: some samplers call it more often than once a
+  /// step (spec::model_calls), and an initial picture's strength leaves the first ones out.
+  int sampler_steps = 0;
+  int skipped_steps = 0;  // calls that the strength leaves out
   /// Of request.loras, the states of their files; filled in by who has looked at them.
   std::vector<std::uint64_t> lora_fingerprints;
 

@@ -39,6 +39,15 @@ int degree_of(const mesh::Degrees& degrees, mesh::Axis axis) {
   }
 }
 
+// Where they are not one a step.
+std::string calls_text(const Plan& plan) {
+  const int calls = plan.request.steps;
+  if (calls == plan.sampler_steps) return "";
+  return ", calls of the model " + std::to_string(calls) +
+         (plan.skipped_steps > 0 ? ", the last of " + std::to_string(calls + plan.skipped_steps)
+                                 : "");
+}
+
 }  // namespace
 
 std::string to_text(const Plan& plan) {
@@ -57,12 +66,9 @@ std::string to_text(const Plan& plan) {
           ", tokens " + std::to_string(plan.token_rows) + " × " +
           std::to_string(plan.token_columns) + "\n";
   text += "pictures  " + std::to_string(plan.picture_count()) + ", steps " +
-          std::to_string(request.steps) + " (" + std::to_string(plan.synchronous_steps) +
-          " synchronous" +
-          (plan.skipped_steps > 0
-               ? ", the last of " + std::to_string(request.steps + plan.skipped_steps)
-               : "") +
-          "), method " + request.method + (request.method == "exact" ? "" : ", K,V " + request.kv) +
+          std::to_string(plan.sampler_steps) + calls_text(plan) + " (" +
+          std::to_string(plan.synchronous_steps) + " synchronous), method " + request.method +
+          (request.method == "exact" ? "" : ", K,V " + request.kv) +
           (request.group_norm == "corrected" ? "" : ", group norms " + request.group_norm) +
           (request.exchange == "stale" ? "" : ", exchange " + request.exchange) +
           (request.step_cache.empty() ? std::string()
@@ -134,7 +140,8 @@ nlohmann::json to_json(const Plan& plan) {
                     plan.latent_width};
   out["tokens"] = {plan.token_rows, plan.token_columns};
   out["method"] = plan.request.method;
-  out["steps"] = plan.request.steps;
+  out["steps"] = plan.sampler_steps;
+  out["model_calls"] = plan.request.steps;
   out["skipped_steps"] = plan.skipped_steps;
   out["synchronous_steps"] = plan.synchronous_steps;
   out["stages"] = json::array();

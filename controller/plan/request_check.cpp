@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/image/limits.h"
+#include "models/spec/number_text.h"
 #include "models/spec/step_cache.h"
 #include "models/spec/utf8.h"
 
@@ -60,7 +61,8 @@ void check_texts(const wire::ImageRequest& request) {
 /// What begins a picture beside noise, what steers it beside the text, what is added to weights.
 void check_around(const wire::ImageRequest& request) {
   if (!(request.strength >= 0 && request.strength <= 1))
-    refuse("strength is " + std::to_string(request.strength) + ": a number from 0 to 1 is needed");
+    refuse("strength is " + spec::number_text(request.strength) +
+           ": a number from 0 to 1 is needed");
   if (request.init_image_bytes != 0 && request.init_latents_blob != 0)
     refuse("init image and init latents do not go together");
   if (request.init_image_blob != 0 && request.init_image_bytes == 0) refuse("init image is empty");
@@ -69,7 +71,7 @@ void check_around(const wire::ImageRequest& request) {
            std::to_string(models::kMaxPngBytes));
   }
   if (!(request.guidance_rescale >= 0 && request.guidance_rescale <= 1)) {
-    refuse("guidance rescale is " + std::to_string(request.guidance_rescale) +
+    refuse("guidance rescale is " + spec::number_text(request.guidance_rescale) +
            ": a number from 0 to 1 is needed");
   }
   if (request.loras.size() > kMaxLoras) {
@@ -80,7 +82,7 @@ void check_around(const wire::ImageRequest& request) {
     check_text("lora", lora.path);
     if (lora.path.empty()) refuse("lora names no file");
     if (!(lora.scale >= -1000 && lora.scale <= 1000)) {
-      refuse("lora " + lora.path + " has scale " + std::to_string(lora.scale) +
+      refuse("lora " + lora.path + " has scale " + spec::number_text(lora.scale) +
              ": a number from -1000 to 1000 is needed");
     }
   }
@@ -91,9 +93,10 @@ void check_step_cache(const wire::ImageRequest& request) {
   if (!request.step_cache.empty() && !spec::is_step_cache(request.step_cache))
     refuse("step cache is \"" + request.step_cache + "\": first-block or teacache");
   if (request.step_cache.empty() && threshold != 0)
-    refuse("step cache threshold is " + std::to_string(threshold) + ", but there is no step cache");
+    refuse("step cache threshold is " + spec::number_text(threshold) +
+           ", but there is no step cache");
   if (!(threshold >= 0 && threshold <= spec::kLargestCacheThreshold)) {
-    refuse("step cache threshold is " + std::to_string(threshold) +
+    refuse("step cache threshold is " + spec::number_text(threshold) +
            ": a number above 0, up to 10, is needed");
   }
 }
@@ -125,7 +128,7 @@ void check_request(const wire::ImageRequest& request) {
            std::to_string(kMaxTextTokens));
   }
   if (!(request.guidance_scale >= 0 && request.guidance_scale <= 1e4)) {
-    refuse("guidance is " + std::to_string(request.guidance_scale) +
+    refuse("guidance is " + spec::number_text(request.guidance_scale) +
            ": a number from 0 to 10000 is needed");
   }
   const bool exact = request.method == "exact";
@@ -155,6 +158,10 @@ void check_request(const wire::ImageRequest& request) {
   check_step_cache(request);
   if (request.dtype != "float32" && request.dtype != "bfloat16" && request.dtype != "float16") {
     refuse("dtype is \"" + request.dtype + "\": float32, bfloat16 or float16");
+  }
+  if (!request.weight_dtype.empty() && request.weight_dtype != "int8" &&
+      request.weight_dtype != "fp8") {
+    refuse("weight dtype is \"" + request.weight_dtype + "\": int8 or fp8");
   }
   if (request.noise_dtype != "float32" && request.noise_dtype != "model") {
     refuse("noise dtype is \"" + request.noise_dtype + "\": float32 or model");

@@ -111,6 +111,7 @@ JobShape shape_of(const Plan& plan) {
   shape.method = plan.request.method;
   shape.predict = plan.request.kv == "predict";
   shape.dtype = plan.request.dtype;
+  shape.weight_dtype = plan.request.weight_dtype;
   shape.patches = plan.patches;
   shape.columns = static_cast<int>(plan.token_columns);
   shape.patch_size = static_cast<int>(plan.latent_height / plan.token_rows);

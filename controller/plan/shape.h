@@ -52,6 +52,7 @@ struct JobShape {
   std::string method = "exact";
   bool predict = false;
   std::string dtype = "float32";
+  std::string weight_dtype = {};
   std::vector<wire::RowRange> patches;  // token rows; one entry = whole picture
   int columns = 0;
   int patch_size = 2;       // latent pixels along a token's side

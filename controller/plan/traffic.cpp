@@ -113,28 +113,31 @@ class Rank {
     const Bytes latents = images_ * plan_.latent_channels * rows_of(micro, sequence_) *
                           (plan_.latent_height / plan_.token_rows) * plan_.latent_width * 4;
     if (plan_.request.guidance_rescale > 0 && plan_.guidance)
-      sent_stage_ += times * rescale_bytes();
+      sent_stage_ += times * rescale_bytes(plan_, at_, patches_of_rescale());
     if (degrees_.pp > 1) sent_feedback_ += fed_back * latents;
     sent_cfg_ += times * (degrees_.cfg - 1) * latents;
   }
 
-  /// Moments of text and guided prediction, float64 [patches, pictures, 5], once a micro-step.
-  Bytes rescale_bytes() const {
+  int patches_of_rescale() const {
     const bool waves = plan_.request.method == "distrifusion";
-    const Bytes patches = layout_.micro_steps() * (waves ? degrees_.ring : 1);
-    const int heads_size = degrees_.ulysses * degrees_.tp;
-    return all_reduce_bytes(patches * images_ * 5, 8, degrees_.ring * heads_size,
-                            at_.ring * heads_size + at_.ulysses * degrees_.tp + at_.tp);
+    return layout_.micro_steps() * (waves ? degrees_.ring : 1);
   }
 
   /// All sums over shards of the weights in one micro-step's blocks.
   Bytes sum_bytes(Bytes picture, Bytes text) const {
+    // Quantized products first agree on each token's largest value and then sum in float32; a joint
+    // product of attention and feed-forward is two of them.
+    const bool quantized = !plan_.request.weight_dtype.empty();
+    const auto reduced = [&](Bytes elements, Bytes element) {
+      return all_reduce_bytes(elements, element, degrees_.tp, at_.tp);
+    };
     const auto bytes = [&](Bytes tokens) {
-      return all_reduce_bytes(tokens * width_, element_, degrees_.tp, at_.tp);
+      return quantized ? reduced(tokens, sizeof(float)) + reduced(tokens * width_, sizeof(float))
+                       : reduced(tokens * width_, element_);
     };
     if (degrees_.tp == 1) return 0;
     return picture_sums_ * bytes(picture) + text_sums_ * bytes(text) +
-           all_sums_ * bytes(picture + text);
+           (quantized ? 2 : 1) * all_sums_ * bytes(picture + text);
   }
 
   /// Sums of squares for norms over all heads: of q and k, then of the cross attention's q and of
@@ -194,8 +197,7 @@ class Rank {
     const Bytes others = degrees_.world() / degrees_.dp - 1;
     const bool encodes = at_ == mesh::Coordinates{.dp = at_.dp, .pp = degrees_.pp - 1};
     if (encodes && plan_.request.init_image_bytes > 0)
-      traffic_.sent["caption"] += others * plan_.latent_channels * plan_.latent_height *
-                                  plan_.latent_width * static_cast<Bytes>(sizeof(float));
+      traffic_.sent["caption"] += others * encoded_picture_bytes(plan_);
     if (at_ != mesh::Coordinates{.dp = at_.dp}) return;
     const Bytes rows = images_ * (plan_.guidance ? 2 : 1);
     traffic_.sent["caption"] +=
@@ -250,6 +252,19 @@ std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_siz
   const auto begin = [&](int owner) { return elements * owner / size; };
   const std::uint64_t own = begin(rank + 1) - begin(rank);
   return (elements - own + (size - 1) * own) * element_size;
+}
+
+std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int patches) {
+  const auto& degrees = plan.degrees;
+  const Bytes images = plan.images[at.dp].end - plan.images[at.dp].begin;
+  const int heads_size = degrees.ulysses * degrees.tp;
+  return all_reduce_bytes(patches * images * 5, 8, degrees.ring * heads_size,
+                          at.ring * heads_size + at.ulysses * degrees.tp + at.tp);
+}
+
+std::uint64_t encoded_picture_bytes(const Plan& plan) {
+  return static_cast<Bytes>(plan.latent_channels * plan.latent_height * plan.latent_width) *
+         sizeof(float);
 }
 
 std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec& model) {

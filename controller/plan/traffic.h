@@ -30,6 +30,14 @@ std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec
 std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_size, int size,
                                int rank);
 
+/// What a rank sends to agree on the moments of guidance rescale in one micro-step: float64
+/// [patches, pictures of the replica, 5] over the stage (ring × ulysses × tp).
+std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int patches);
+
+/// A picture to begin with, encoded, as it goes to each other rank of a replica: float32 of the
+/// latents of one picture.
+std::uint64_t encoded_picture_bytes(const Plan& plan);
+
 /// One row of the papers' cost table: bytes of one step on one device, all layers, as orders of p
 /// tokens × h width, for N devices of that method alone.
 struct PaperOrder {

@@ -209,12 +209,16 @@ RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const Pat
   const auto& rows = plan.micro_steps.front().of_rank[sequence];
   traffic.sent["cfg"] = Bytes(plan.request.steps) * (plan.degrees.cfg - 1) * images *
                         plan.latent_channels * (rows.end - rows.begin) * plan.latent_width * 4;
+  if (plan.request.guidance_rescale > 0 && plan.guidance)
+    traffic.sent["stage"] += Bytes(plan.request.steps) * rescale_bytes(plan, at, 1);
+  const Bytes listeners = plan.degrees.world() / plan.degrees.dp - 1;
+  if (rank == plan.decode_rank(at.dp) && plan.request.init_image_bytes > 0)
+    traffic.sent["caption"] += listeners * encoded_picture_bytes(plan);
   if (rank == plan.text_rank(at.dp)) {
-    const Bytes listeners = plan.degrees.world() / plan.degrees.dp - 1;
     const Bytes values =
         facts.caption_tokens(plan.request.max_sequence_length) * facts.caption_width +
         facts.pooled_width;
-    traffic.sent["caption"] =
+    traffic.sent["caption"] +=
         listeners * images * (plan.guidance ? 2 : 1) * (values * element_size(plan) + 8);
   }
   std::erase_if(traffic.sent, [](const auto& entry) { return entry.second == 0; });
@@ -234,6 +238,12 @@ void check_unet(const Plan& plan) {
     refuse("tp is " + std::to_string(degrees.tp) +
            ", but this model is a U-Net, whose weights are not split over actors; --ulysses or "
            "--ring share its rows");
+  }
+  if (!request.weight_dtype.empty()) {
+    refuse(
+        "weight dtype is " + request.weight_dtype +
+        ", but this model is a U-Net, most of whose work is convolutions: only transformers keep "
+        "their products' weights in 8 bits");
   }
   if (request.method == "pipefusion") {
     refuse(

@@ -54,6 +54,23 @@ struct AttentionTask {
   float* scratch;  ///< Table::attention_scratch(width) floats
 };
 
+/// Sums of products of 8-bit integers, made the values that they stand for:
+/// y = sums · largest[row] / 127 · scales[column] + bias.
+struct ScaleTask {
+  const std::int32_t* integers;  ///< [rows of the range, columns], or null
+  const float* floats;           ///< the same where integers is null
+  const float* largest;          ///< [rows] largest magnitudes of the inputs
+  const float* scales;           ///< [columns] of the weight
+  const float* bias;             ///< [columns] or null
+  float* out;                    ///< [rows, columns]
+  std::int64_t columns;
+  std::int64_t row_begin, row_end;
+  Epilogue epilogue;
+  const float* gate;  ///< [batch, columns], row stride `gate_stride`; for kGatedAdd
+  std::int64_t gate_stride;
+  std::int64_t gate_rows;  ///< rows of one batch item
+};
+
 struct Table {
   const char* name;
   int lanes;  ///< floats in a vector
@@ -89,6 +106,14 @@ struct Table {
   /// summed up in float32 and added in float64.
   void (*difference_sums)(const float* x, std::int64_t x_stride, const float* x1, const float* x2,
                           std::int64_t rows, std::int64_t width, double* sums);
+
+  /// Largest magnitude of each row; NaN for a row with a value that is not finite.
+  void (*largest_of_rows)(const float* x, std::int64_t rows, std::int64_t width, float* largest);
+  /// x · 127 / largest[row], rounded to nearest; zeros for a row whose largest magnitude is 0 or
+  /// not finite.
+  void (*quantize_rows)(const float* x, std::int64_t rows, std::int64_t width, const float* largest,
+                        std::int8_t* bytes);
+  void (*scale_sums)(const ScaleTask&);
 };
 
 /// The best table that this CPU can run.

@@ -3,6 +3,7 @@
 
 #include "kernels/simd/attention.inl.h"
 #include "kernels/simd/differences.inl.h"
+#include "kernels/simd/quantize.inl.h"
 #include "kernels/simd/rows.inl.h"
 
 namespace troupe::kernels::simd {
@@ -27,6 +28,9 @@ const Table TROUPE_ISA_TABLE = {
     attention,
     merge_attention,
     difference_sums,
+    largest_of_rows,
+    quantize_rows,
+    scale_sums,
 };
 
 }  // namespace troupe::kernels::simd

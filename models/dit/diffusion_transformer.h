@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kernels/quantized.h"
 #include "models/dit/attention_port.h"
 #include "models/dit/tensor_parallel_port.h"
 
@@ -169,12 +170,14 @@ class LoraWeights;
 
 /// Reads only the weights of `part`; `tick` is called before each tensor, and what it throws ends
 /// the reading. What `loras` add to them is in them then, restricted to the part's rows and
-/// columns. Throws std::invalid_argument for blocks that the model does not have,
-/// std::runtime_error for weights that are missing, misshapen or not finite.
+/// columns. Products of tokens keep their weights as `type` says, quantized after that. Throws
+/// std::invalid_argument for blocks that the model does not have, std::runtime_error for weights
+/// that are missing, misshapen or not finite, and for a type that the device has no products for.
 std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& spec,
                                                        const StagePart& part,
                                                        at::ScalarType compute, at::Device device,
                                                        const std::function<void()>& tick = {},
-                                                       const LoraWeights* loras = nullptr);
+                                                       const LoraWeights* loras = nullptr,
+                                                       kernels::WeightType type = {});
 
 }  // namespace troupe::models

@@ -4,6 +4,7 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/norm_rotate.h"
+#include "models/dit/transformer_parts.h"
 
 namespace troupe::models {
 
@@ -17,6 +18,7 @@ enum { kShift, kScale, kGate };
 FluxSingleBlock::FluxSingleBlock(const spec::FluxSpec& spec, int index, WeightShard shard,
                                  const WeightLoader& weights)
     : slot_(index),
+      sharded_(shard.degree > 1),
       width_(spec.inner_dim()),
       heads_(shard.size(spec.num_attention_heads)),
       head_dim_(spec.attention_head_dim) {
@@ -33,7 +35,7 @@ FluxSingleBlock::FluxSingleBlock(const spec::FluxSpec& spec, int index, WeightSh
   // One product of both in the checkpoint: attention's columns first, then the feed-forward's.
   out_ = weights.narrow(prefix + "proj_out", width_ + wide, width_, own, shard.rank == 0);
   narrow_ = weights.narrow(prefix + "proj_out", width_ + wide, width_,
-                           {width_ + columns.begin, width_ + columns.end}, false);
+                           {width_ + columns.begin, width_ + columns.end}, false, false);
   norm_q_ = weights.copy(attention + "norm_q.weight", {head_dim_});
   norm_k_ = weights.copy(attention + "norm_k.weight", {head_dim_});
 }
@@ -52,6 +54,13 @@ void FluxSingleBlock::run(at::Tensor& hidden, const at::Tensor& modulation, cons
   kernels::norm_rotate(k, norm_k_, turns.cosine, turns.sine, kEps);
   const at::Tensor attended =
       attention.attend(slot_, qkv).view({batch, tokens, heads_ * head_dim_});
+  if (out_.quantized()) {
+    const auto gate = modulation.select(1, kGate);
+    const at::Tensor wide = widen_.gelu(normal);
+    add_product(hidden, out_, attended, gate, sharded_, sums);
+    add_product(hidden, narrow_, wide, gate, sharded_, sums);
+    return;
+  }
   at::Tensor out = out_(attended);
   narrow_.add_to(out, widen_.gelu(normal));
   sums.sum(out);

@@ -30,6 +30,7 @@ class FluxSingleBlock {
 
  private:
   int slot_;
+  bool sharded_;
   int64_t width_, heads_, head_dim_;
   kernels::Linear norm_, qkv_, widen_, out_, narrow_;
   at::Tensor norm_q_, norm_k_;

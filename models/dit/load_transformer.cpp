@@ -16,13 +16,13 @@
 
 namespace troupe::models {
 
-std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& spec,
-                                                       const StagePart& part,
-                                                       at::ScalarType compute, at::Device device,
-                                                       const std::function<void()>& tick,
-                                                       const LoraWeights* loras) {
+std::unique_ptr<DiffusionTransformer> load_transformer(
+    const spec::ModelSpec& spec, const StagePart& part, at::ScalarType compute, at::Device device,
+    const std::function<void()>& tick, const LoraWeights* loras, kernels::WeightType type) {
+  kernels::require_weight_type(type, device);
   const WeightStore store(spec.transformer_weights);
   WeightLoader weights;
+  weights.type = type;
   weights.get = [&](const std::string& name, at::IntArrayRef shape) {
     if (tick) tick();
     return store.get(name, shape, compute, device);

@@ -49,6 +49,14 @@ void add_product(at::Tensor& hidden, const kernels::Linear& product, const at::T
     if (!gate) product.add_to(hidden, x);
     return;
   }
+  if (product.quantized()) {
+    at::Tensor largest = kernels::largest_of_rows(x);
+    sums.largest(largest);
+    at::Tensor partial = product.sums(x, largest);
+    sums.sum(partial);
+    product.add_sums_to(hidden, partial, largest, gate);
+    return;
+  }
   at::Tensor partial = product(x);
   sums.sum(partial);
   if (gate) kernels::add_gated(hidden, partial, *gate);

@@ -1,5 +1,6 @@
 #include "models/dit/weight_loader.h"
 
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -12,6 +13,13 @@ at::Tensor WeightLoader::part(const std::string& name, const at::Tensor& stored,
   if (rows.end - rows.begin < stored.size(0)) own = own.slice(0, rows.begin, rows.end);
   if (columns.end - columns.begin < stored.size(1)) own = own.slice(1, columns.begin, columns.end);
   return adapt ? adapt(name, own, rows.begin, columns.begin) : own;
+}
+
+kernels::QuantizedWeight WeightLoader::quantized(const std::string& tensor, int64_t in,
+                                                 int64_t out) const {
+  auto made = kernels::quantize_weight(whole(tensor, {out, in}), type);
+  release(tensor);
+  return made;
 }
 
 at::Tensor WeightLoader::whole(const std::string& name, at::IntArrayRef shape) const {
@@ -31,13 +39,22 @@ kernels::Linear WeightLoader::linear(const std::string& name, int64_t in, int64_
 
 kernels::Linear WeightLoader::joined(const std::vector<std::string>& names, int64_t in,
                                      int64_t out_each, bool bias, Slice rows) const {
-  std::vector<at::Tensor> weights, biases;
+  std::vector<at::Tensor> weights, scales, biases;
+  const bool small = type != kernels::WeightType::as_computed;
   for (const std::string& name : names) {
     const std::string tensor = name + ".weight";
-    weights.push_back(part(tensor, get(tensor, {out_each, in}), rows, {0, in}));
     if (bias) biases.push_back(get(name + ".bias", {out_each}).slice(0, rows.begin, rows.end));
+    if (small) {
+      const auto whole = quantized(tensor, in, out_each);
+      weights.push_back(whole.values.slice(0, rows.begin, rows.end));
+      scales.push_back(whole.scales.slice(0, rows.begin, rows.end));
+    } else {
+      weights.push_back(part(tensor, get(tensor, {out_each, in}), rows, {0, in}));
+    }
   }
-  kernels::Linear made(at::cat(weights), bias ? at::cat(biases) : at::Tensor());
+  const at::Tensor all_biases = bias ? at::cat(biases) : at::Tensor();
+  if (small) return kernels::Linear({type, at::cat(weights), at::cat(scales)}, all_biases);
+  kernels::Linear made(at::cat(weights), all_biases);
   weights.clear();
   for (const std::string& name : names)
     release(name + ".weight");
@@ -45,8 +62,14 @@ kernels::Linear WeightLoader::joined(const std::vector<std::string>& names, int6
 }
 
 kernels::Linear WeightLoader::narrow(const std::string& name, int64_t in, int64_t out,
-                                     Slice columns, bool bias) const {
+                                     Slice columns, bool bias, bool has_bias) const {
   const std::string tensor = name + ".weight";
+  if (type != kernels::WeightType::as_computed) {
+    auto whole = quantized(tensor, in, out);
+    if (columns.end - columns.begin < in)
+      whole.values = whole.values.slice(1, columns.begin, columns.end).clone();
+    return kernels::Linear(std::move(whole), has_bias ? copy(name + ".bias", {out}) : at::Tensor());
+  }
   const at::Tensor stored = get(tensor, {out, in});
   const at::Tensor weight = part(tensor, stored, {0, out}, columns).contiguous();
   kernels::Linear made(weight, bias ? copy(name + ".bias", {out}) : at::Tensor());

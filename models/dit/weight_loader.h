@@ -27,6 +27,9 @@ struct WeightLoader {
   std::function<at::Tensor(const std::string& name, const at::Tensor& part, int64_t row,
                            int64_t column)>
       adapt = {};
+  /// How products of tokens (`joined`, `narrow`) keep their weights; all else is kept as it
+  /// computes.
+  kernels::WeightType type = kernels::WeightType::as_computed;
 
   /// A whole tensor, adapted.
   at::Tensor whole(const std::string& name, at::IntArrayRef shape) const;
@@ -36,15 +39,19 @@ struct WeightLoader {
   /// Several products of one input as one, in the order of `names`; of each the outputs in `rows`.
   kernels::Linear joined(const std::vector<std::string>& names, int64_t in, int64_t out_each,
                          bool bias, Slice rows) const;
-  /// A product that takes only the inputs in `columns` of all; the other shards' are summed to it.
-  kernels::Linear narrow(const std::string& name, int64_t in, int64_t out, Slice columns,
-                         bool bias) const;
+  /// A product that takes only the inputs in `columns` of all; the other shards' are summed to it,
+  /// and one of them brings the `bias`. Quantized products add it to the sum, each shard for
+  /// itself; `has_bias` is whether there is one at all.
+  kernels::Linear narrow(const std::string& name, int64_t in, int64_t out, Slice columns, bool bias,
+                         bool has_bias = true) const;
   /// In memory of its own.
   at::Tensor copy(const std::string& name, at::IntArrayRef shape) const;
 
  private:
   at::Tensor part(const std::string& name, const at::Tensor& stored, Slice rows,
                   Slice columns) const;
+  /// Of a whole tensor; the caller cuts it.
+  kernels::QuantizedWeight quantized(const std::string& tensor, int64_t in, int64_t out) const;
 };
 
 }  // namespace troupe::models

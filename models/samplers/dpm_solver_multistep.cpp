@@ -11,6 +11,7 @@
 #include "models/samplers/noise_level.h"
 #include "models/samplers/thresholding.h"
 #include "models/samplers/timestep_spacing.h"
+#include "models/spec/number_text.h"
 
 namespace troupe::models {
 namespace {
@@ -147,8 +148,9 @@ DPMSolverMultistepScheduler::Step DPMSolverMultistepScheduler::make_step(
     if (!std::isfinite(v)) {
       throw std::runtime_error("[DPMSolverMultistepScheduler] " + config_.file + ": step " +
                                std::to_string(i) + " of " + std::to_string(steps()) +
-                               " has no finite value: noise levels " + std::to_string(sigmas[i]) +
-                               " and " + std::to_string(sigmas[i + 1]) + " are too close");
+                               " has no finite value: noise levels " +
+                               spec::number_text(sigmas[i]) + " and " +
+                               spec::number_text(sigmas[i + 1]) + " are too close");
     }
   }
   return s;

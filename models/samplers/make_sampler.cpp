@@ -11,6 +11,7 @@
 #include "models/samplers/flow_match_euler_discrete.h"
 #include "models/samplers/later_steps.h"
 #include "models/samplers/lcm.h"
+#include "models/samplers/pndm.h"
 #include "models/samplers/sampler.h"
 #include "models/samplers/unipc_multistep.h"
 #include "models/spec/model_spec.h"
@@ -66,6 +67,8 @@ std::unique_ptr<Sampler> make_whole(const spec::SchedulerSpec& spec, const std::
       return std::make_unique<FlowMatchEulerDiscreteScheduler>(std::move(config), run);
     case spec::SamplerKind::kLcm:
       return std::make_unique<LCMScheduler>(std::move(config), num_steps);
+    case spec::SamplerKind::kPndm:
+      return std::make_unique<PNDMScheduler>(std::move(config), num_steps, run.first);
     case spec::SamplerKind::kDpmSolverMultistep:
       break;
   }

@@ -26,7 +26,7 @@ class Sampler {
   virtual ~Sampler() = default;
 
   /// How many times the model is called. Some schedules give another count than was asked for
-  /// (trailing spacing with clipped lambdas), as in diffusers.
+  /// (PNDM; trailing spacing with clipped lambdas), as in diffusers.
   virtual int steps() const = 0;
 
   /// The time that the model is given at step `i`, 0 ≤ i < steps(). Throws std::out_of_range.

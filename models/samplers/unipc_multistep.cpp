@@ -12,6 +12,7 @@
 #include "models/samplers/noise_level.h"
 #include "models/samplers/thresholding.h"
 #include "models/samplers/timestep_spacing.h"
+#include "models/spec/number_text.h"
 
 namespace troupe::models {
 namespace {
@@ -134,7 +135,7 @@ UniPCMultistepScheduler::Update UniPCMultistepScheduler::make_update(
       throw std::runtime_error(
           "[UniPCMultistepScheduler] " + config_.file + ": step " + std::to_string(from) + " of " +
           std::to_string(steps()) + " has no finite value: noise levels " +
-          std::to_string(sigmas[from]) + " and " + std::to_string(sigmas[from + 1]));
+          spec::number_text(sigmas[from]) + " and " + spec::number_text(sigmas[from + 1]));
     }
   }
   return update;

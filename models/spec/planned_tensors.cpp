@@ -11,14 +11,17 @@ void KeptWeights::Group::add(const PlannedTensor& tensor) {
       std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
   if (tensor.shares.empty())
     (tensor.first_shard_only ? first_shard : whole) += tensor.kept >= 0 ? tensor.kept : stored;
-  for (const auto& share : tensor.shares) {
-    const auto same =
-        std::ranges::find(shares, share.units, [](const auto& other) { return other.units; });
-    if (same == shares.end()) {
-      shares.push_back(share);
-    } else {
-      same->elements += share.elements;
-    }
+  for (const auto& share : tensor.shares)
+    add(share);
+}
+
+void KeptWeights::Group::add(const PlannedTensor::Share& share) {
+  const auto same =
+      std::ranges::find(shares, share.units, [](const auto& other) { return other.units; });
+  if (same == shares.end()) {
+    shares.push_back(share);
+  } else {
+    same->elements += share.elements;
   }
 }
 
@@ -47,6 +50,16 @@ KeptWeights::KeptWeights(const std::vector<PlannedTensor>& tensors) {
       case Held::block:
         blocks_.resize(std::max(blocks_.size(), static_cast<std::size_t>(tensor.block + 1)));
         blocks_[tensor.block].add(tensor);
+        products_.resize(blocks_.size());
+        scales_.resize(blocks_.size());
+        if (!tensor.scales.empty()) products_[tensor.block].add(tensor);
+        for (const auto& share : tensor.scales) {
+          if (share.units > 0) {
+            scales_[tensor.block].add(share);
+          } else {
+            scales_[tensor.block].whole += share.elements;
+          }
+        }
         break;
     }
   }
@@ -59,6 +72,19 @@ std::uint64_t KeptWeights::elements(const TransformerPart& part) const {
   for (std::int64_t block = part.first_block; block < part.last_block; ++block)
     total += blocks_.at(block).elements(part);
   return static_cast<std::uint64_t>(total);
+}
+
+std::uint64_t KeptWeights::bytes(const TransformerPart& part, std::uint64_t element,
+                                 bool quantized) const {
+  std::uint64_t total = element * elements(part);
+  if (!quantized) return total;
+  for (std::int64_t block = part.first_block; block < part.last_block; ++block) {
+    const std::uint64_t products = products_.at(block).elements(part);
+    total += products + sizeof(float) * scales_.at(block).elements(part) - element * products;
+    // Each shard adds the biases to the sums by itself.
+    if (part.shard > 0) total += element * blocks_.at(block).first_shard;
+  }
+  return total;
 }
 
 void TensorTable::at(Held held, std::int64_t block) {
@@ -79,6 +105,7 @@ void TensorTable::split_outputs(const std::string& name, std::int64_t in, std::i
                                 std::int64_t units, bool bias) {
   add(name + ".weight", {out, in});
   tensors_.back().shares = {{in * out, units}};
+  tensors_.back().scales = {{out, units}};
   if (!bias) return;
   add(name + ".bias", {out});
   tensors_.back().shares = {{out, units}};
@@ -94,7 +121,11 @@ void TensorTable::split_inputs(const std::string& name, std::int64_t in, std::in
                                std::int64_t more_units) {
   add(name + ".weight", {out, in + more});
   tensors_.back().shares = {{in * out, units}};
-  if (more > 0) tensors_.back().shares.push_back({more * out, more_units});
+  tensors_.back().scales = {{out, 0}};
+  if (more > 0) {
+    tensors_.back().shares.push_back({more * out, more_units});
+    tensors_.back().scales.push_back({out, 0});
+  }
   if (!bias) return;
   add(name + ".bias", {out});
   tensors_.back().first_shard_only = true;

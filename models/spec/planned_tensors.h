@@ -27,6 +27,7 @@ struct PlannedTensor {
   std::vector<Share> shares = {};  ///< empty: whole in every shard
   bool first_shard_only = false;   ///< the bias of a product that shards sum up
   std::int64_t kept = -1;          ///< elements in memory, where fewer than stored
+  std::vector<Share> scales = {};  ///< of a product that may be quantized; 0 units: whole
 
   bool operator==(const PlannedTensor&) const = default;
 };
@@ -50,6 +51,9 @@ class KeptWeights {
   explicit KeptWeights(const std::vector<PlannedTensor>& tensors);
 
   std::uint64_t elements(const TransformerPart& part) const;
+  /// Bytes of a part whose products of tokens are `quantized` to 8 bits, with a scale in float32
+  /// for each of their outputs, and whose other elements have `element` bytes each.
+  std::uint64_t bytes(const TransformerPart& part, std::uint64_t element, bool quantized) const;
 
   bool operator==(const KeptWeights&) const = default;
 
@@ -61,11 +65,12 @@ class KeptWeights {
     std::vector<PlannedTensor::Share> shares;
 
     void add(const PlannedTensor& tensor);
+    void add(const PlannedTensor::Share& share);
     std::int64_t elements(const TransformerPart& part) const;
     bool operator==(const Group&) const = default;
   };
   Group first_, everywhere_, last_;
-  std::vector<Group> blocks_;
+  std::vector<Group> blocks_, products_, scales_;
 };
 
 /// Collects a family's tensors, each for the place that `at` named last.

@@ -1,9 +1,13 @@
 #include "models/spec/resolution_bins.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdlib>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace troupe::spec {
 namespace {
@@ -25,24 +29,76 @@ constexpr Bin kBins[] = {
   {1.46, 19, 13}, {1.67, 20, 12}, {1.75, 21, 12}, {2.0, 22, 11}, {2.09, 23, 11}, {2.4, 24, 10},
   {2.5, 25, 10}, {3.0, 27, 9}, {4.0, 32, 8},
 };
+// PixArt-Σ's largest model has more of the flat and the tall ones.
+constexpr Bin kLargestBins[] = {
+  {0.25, 8, 32}, {0.26, 8, 31}, {0.27, 8, 30}, {0.28, 8, 29}, {0.32, 9, 28}, {0.33, 9, 27},
+  {0.35, 9, 26}, {0.4, 10, 25}, {0.42, 10, 24}, {0.48, 11, 23}, {0.5, 11, 22}, {0.52, 11, 21},
+  {0.57, 12, 21}, {0.6, 12, 20}, {0.68, 13, 19}, {0.72, 13, 18}, {0.78, 14, 18}, {0.82, 14, 17},
+  {0.88, 15, 17}, {0.94, 15, 16}, {1.0, 16, 16}, {1.07, 16, 15}, {1.13, 17, 15}, {1.21, 17, 14},
+  {1.29, 18, 14}, {1.38, 18, 13}, {1.46, 19, 13}, {1.67, 20, 12}, {1.75, 21, 12}, {2.0, 22, 11},
+  {2.09, 23, 11}, {2.4, 24, 10}, {2.5, 25, 10}, {2.89, 26, 9}, {3.0, 27, 9}, {3.11, 28, 9},
+  {3.62, 29, 8}, {3.75, 30, 8}, {3.88, 31, 8}, {4.0, 32, 8},
+};
 // clang-format on
+
+/// Shapes of one ratio of width to height.
+struct Shapes {
+  double ratio;
+  std::vector<PixelSize> sizes;
+};
+
+const std::array<Shapes, 5>& shapes() {
+  static const std::array<Shapes, 5> all = {{
+      {1.0, {{1024, 1024}, {1280, 1280}}},
+      {4.0 / 3.0, {{768, 1024}, {864, 1152}, {960, 1280}}},
+      {3.0 / 4.0, {{1024, 768}, {1152, 864}, {1280, 960}}},
+      {16.0 / 9.0, {{768, 1280}}},
+      {9.0 / 16.0, {{1280, 768}}},
+  }};
+  return all;
+}
+
+void require_positive(const char* who, PixelSize size) {
+  if (size.height > 0 && size.width > 0) return;
+  throw std::invalid_argument("[" + std::string(who) + "] " + std::to_string(size.height) + " x " +
+                              std::to_string(size.width) + " is no size of a picture");
+}
 
 }  // namespace
 
+std::optional<Binning> binning_of(const std::string& pipeline_class) {
+  if (pipeline_class == "PixArtAlphaPipeline" || pipeline_class == "PixArtSigmaPipeline")
+    return Binning::ratios;
+  if (pipeline_class == "HunyuanDiTPipeline") return Binning::shapes;
+  return std::nullopt;
+}
+
 PixelSize nearest_bin(std::int64_t sample_size, PixelSize wanted) {
-  if (sample_size != 32 && sample_size != 64 && sample_size != 128) {
+  if (sample_size != 32 && sample_size != 64 && sample_size != 128 && sample_size != 256) {
     throw std::invalid_argument("[nearest_bin] sample_size is " + std::to_string(sample_size) +
-                                ": there are resolution bins for 32, 64 and 128");
+                                ": there are resolution bins for 32, 64, 128 and 256");
   }
-  if (wanted.height <= 0 || wanted.width <= 0) {
-    throw std::invalid_argument("[nearest_bin] " + std::to_string(wanted.height) + " x " +
-                                std::to_string(wanted.width) + " is no size of a picture");
-  }
+  require_positive("nearest_bin", wanted);
   const double ratio = static_cast<double>(wanted.height) / static_cast<double>(wanted.width);
-  const auto* bin = std::ranges::min_element(
-      kBins, {}, [ratio](const Bin& candidate) { return std::abs(candidate.ratio - ratio); });
+  const std::span<const Bin> bins = sample_size == 256 ? std::span<const Bin>(kLargestBins) : kBins;
+  const auto bin = std::ranges::min_element(
+      bins, {}, [ratio](const Bin& candidate) { return std::abs(candidate.ratio - ratio); });
   const std::int64_t unit = sample_size / 2;  // eight pixels a latent pixel, sixteen units a side
   return {bin->height * unit, bin->width * unit};
+}
+
+PixelSize nearest_shape(PixelSize wanted) {
+  require_positive("nearest_shape", wanted);
+  for (const auto& [ratio, sizes] : shapes()) {
+    if (std::ranges::find(sizes, wanted) != sizes.end()) return wanted;
+  }
+  const double ratio = static_cast<double>(wanted.width) / static_cast<double>(wanted.height);
+  const auto of_ratio = std::ranges::min_element(
+      shapes(), {}, [ratio](const Shapes& of) { return std::abs(of.ratio - ratio); });
+  const std::int64_t area = wanted.height * wanted.width;
+  return *std::ranges::min_element(of_ratio->sizes, {}, [area](const PixelSize& size) {
+    return std::abs(size.height * size.width - area);
+  });
 }
 
 }  // namespace troupe::spec

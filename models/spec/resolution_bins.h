@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 namespace troupe::spec {
 
@@ -12,11 +14,26 @@ struct PixelSize {
   bool operator==(const PixelSize&) const = default;
 };
 
+/// How a pipeline brings a size to one that its model was trained at.
+enum class Binning {
+  ratios,  ///< To the nearest aspect ratio; the picture is brought back to the size asked for.
+  shapes,  ///< To one of a few shapes; the picture comes out in it.
+};
+
+/// Of a pipeline class of diffusers 0.42 (`use_resolution_binning`); nothing where it has no bins.
+std::optional<Binning> binning_of(const std::string& pipeline_class);
+
 /// The size, of those that PixArt was trained at, whose aspect ratio is nearest to the wanted one;
 /// of two equally near the flatter. `sample_size` is the transformer's, in latent pixels, and picks
-/// the table: 32, 64 and 128 have bins of about 256, 512 and 1024 pixels a side. Throws
+/// the table: 32, 64, 128 and 256 have bins of about 256, 512, 1024 and 2048 pixels a side. Throws
 /// std::invalid_argument for another sample_size and for a size that is not positive.
 /// Source: ASPECT_RATIO_*_BIN and classify_height_width_bin of diffusers 0.42.
 PixelSize nearest_bin(std::int64_t sample_size, PixelSize wanted);
+
+/// The shape, of those that HunyuanDiT was trained at: of the nearest ratio of width to height the
+/// one of nearest area, of equally near ones the first; a size that is such a shape is kept. Throws
+/// std::invalid_argument for a size that is not positive.
+/// Source: map_to_standard_shapes and SUPPORTED_SHAPE of diffusers 0.42.
+PixelSize nearest_shape(PixelSize wanted);
 
 }  // namespace troupe::spec

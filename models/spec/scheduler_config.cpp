@@ -96,6 +96,9 @@ SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::
     case SamplerKind::kLcm:
       read_lcm(in, c);
       break;
+    case SamplerKind::kPndm:
+      read_pndm(in, c);
+      break;
   }
   drop_keys_of_other_schedulers(in);
   in.finish();
@@ -117,6 +120,7 @@ constexpr KnownSampler kKnownSamplers[] = {
     {"ddpm", "DDPMScheduler", SamplerKind::kDdpm},
     {"unipc", "UniPCMultistepScheduler", SamplerKind::kUniPc},
     {"lcm", "LCMScheduler", SamplerKind::kLcm},
+    {"pndm", "PNDMScheduler", SamplerKind::kPndm},
     {"flow-euler", "FlowMatchEulerDiscreteScheduler", SamplerKind::kFlowMatchEuler},
     {"sde-dpmsolver++", "DPMSolverMultistepScheduler", SamplerKind::kDpmSolverMultistep},
 };
@@ -169,6 +173,12 @@ SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::strin
     config.stochastic = wanted == "sde-dpmsolver++";
   }
   return config;
+}
+
+int model_calls(const SchedulerConfig& config, int steps) {
+  if (config.kind != SamplerKind::kPndm) return steps;
+  if (config.skip_prk_steps) return steps > 1 ? steps + 1 : steps;
+  return steps < 4 ? 0 : 12 + steps - 3;
 }
 
 namespace {

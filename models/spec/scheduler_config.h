@@ -18,6 +18,7 @@ enum class SamplerKind {
   kUniPc,
   kFlowMatchEuler,
   kLcm,
+  kPndm,
 };
 enum class BetaSchedule { kLinear, kScaledLinear, kCosine };
 enum class PredictionType { kEpsilon, kSample, kVPrediction, kFlow };
@@ -90,9 +91,12 @@ struct SchedulerConfig {
   // DDIM, DDPM and LCM
   bool clip_sample = true;
   double clip_sample_range = 1.0;
-  bool set_alpha_to_one = true;
+  bool set_alpha_to_one = true;  ///< PNDM reads it, too.
 
-  // All but Euler and flow matching
+  // PNDM
+  bool skip_prk_steps = false;
+
+  // All but Euler, PNDM and flow matching
   bool thresholding = false;
   double dynamic_thresholding_ratio = 0.995;
   double sample_max_value = 1.0;
@@ -110,6 +114,11 @@ SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::
 /// checkpoint's keys as diffusers' `from_config` does. Throws std::invalid_argument for an unknown
 /// name, std::runtime_error for what is not supported, by key.
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name);
+
+/// How often the model is called in `steps` steps: PNDM visits its second time twice, or begins
+/// with three rounds of Runge-Kutta, for which it needs 4 steps (0 where there are fewer); all
+/// others call it once a step.
+int model_calls(const SchedulerConfig& config, int steps);
 
 /// Refuses a sampler of noise on a model that predicts a flow, and the other way round, where the
 /// checkpoint's own scheduler tells them apart: such a picture would be noise. Throws

@@ -125,14 +125,18 @@ void read_common(const ConfigReader& in, SchedulerConfig& c) {
     in.refuse("num_train_timesteps", "differs from the length of trained_betas, " +
                                          std::to_string(c.trained_betas.size()));
   }
-  c.rescale_betas_zero_snr = flag(in, "rescale_betas_zero_snr", false);
+  if (c.kind == SamplerKind::kPndm) {
+    in.harmless({"rescale_betas_zero_snr"});
+  } else {
+    c.rescale_betas_zero_snr = flag(in, "rescale_betas_zero_snr", false);
+  }
   c.prediction_type = choice(in, "prediction_type", PredictionType::kEpsilon,
                              {{"epsilon", PredictionType::kEpsilon},
                               {"sample", PredictionType::kSample},
                               {"v_prediction", PredictionType::kVPrediction},
                               {"flow_prediction", PredictionType::kFlow}});
-  const bool leads =
-      c.kind == SamplerKind::kDdim || c.kind == SamplerKind::kDdpm || c.kind == SamplerKind::kLcm;
+  const bool leads = c.kind == SamplerKind::kDdim || c.kind == SamplerKind::kDdpm ||
+                     c.kind == SamplerKind::kLcm || c.kind == SamplerKind::kPndm;
   c.timestep_spacing =
       choice(in, "timestep_spacing", leads ? TimestepSpacing::kLeading : TimestepSpacing::kLinspace,
              {{"linspace", TimestepSpacing::kLinspace},
@@ -215,6 +219,13 @@ void read_lcm(const ConfigReader& in, SchedulerConfig& c) {
   c.original_inference_steps =
       integer(in, "original_inference_steps", 50, 1, c.num_train_timesteps);
   c.timestep_scaling = finite(in, "timestep_scaling", 10.0);
+}
+
+void read_pndm(const ConfigReader& in, SchedulerConfig& c) {
+  if (c.prediction_type == PredictionType::kSample)
+    in.refuse("prediction_type", "is not supported by PNDMScheduler");
+  c.set_alpha_to_one = flag(in, "set_alpha_to_one", false);
+  c.skip_prk_steps = flag(in, "skip_prk_steps", false);
 }
 
 void read_unipc(const ConfigReader& in, SchedulerConfig& c) {

@@ -17,5 +17,6 @@ void read_euler_ancestral(const ConfigReader& in, SchedulerConfig& c);
 void read_unipc(const ConfigReader& in, SchedulerConfig& c);
 void read_flow_match(const ConfigReader& in, SchedulerConfig& c);
 void read_lcm(const ConfigReader& in, SchedulerConfig& c);
+void read_pndm(const ConfigReader& in, SchedulerConfig& c);
 
 }  // namespace troupe::spec

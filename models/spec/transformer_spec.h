@@ -52,6 +52,12 @@ std::vector<ExpectedTensor> expected_tensors(const TransformerSpec& spec);
 inline std::uint64_t kept_elements(const TransformerSpec& spec, const TransformerPart& part) {
   return spec.kept.elements(part);
 }
+/// The same in bytes, of `element` bytes each; products of tokens in 8 bits where they are
+/// `quantized`.
+inline std::uint64_t kept_bytes(const TransformerSpec& spec, const TransformerPart& part,
+                                std::uint64_t element, bool quantized) {
+  return spec.kept.bytes(part, element, quantized);
+}
 
 /// Buffers that some published checkpoints carry and no computation reads.
 bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name);

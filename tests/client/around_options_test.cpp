@@ -25,7 +25,13 @@ Submission parse(std::vector<std::string> words) {
   return cli::make_submission(options);
 }
 
-const std::string kPng("\x89PNG\r\n\x1a\n and so on");
+// One pixel.
+const std::string kPng(
+    "\x89\x50\x4e\x47\x0d\x0a\x1a\x0a\x00\x00\x00\x0d\x49\x48\x44\x52\x00\x00\x00\x01"
+    "\x00\x00\x00\x01\x08\x02\x00\x00\x00\x90\x77\x53\xde\x00\x00\x00\x0c\x49\x44\x41"
+    "\x54\x78\x9c\x63\x10\x50\x30\x00\x00\x00\xa4\x00\x61\x34\x66\x7d\x72\x00\x00\x00"
+    "\x00\x49\x45\x4e\x44\xae\x42\x60\x82",
+    69);
 
 }  // namespace
 
@@ -41,6 +47,15 @@ TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
   CHECK(std::filesystem::path(loras[2].path).is_absolute());
   CHECK(loras[2].scale == 2);
   CHECK(loras[3].path == "/a/d:e");
+  // What follows the colon was meant to be a scale where only what precedes it is a file.
+  const Scratch folder;
+  const auto file = folder.file("a", "").string();
+  CHECK(has(message_of([&] { parse({"--lora", file + ":abc"}); }), "the scale is no number"));
+  CHECK(has(message_of([&] { parse({"--lora", file + ":"}); }), "there is no scale"));
+  CHECK(has(message_of([&] { parse({"--lora", file + ":1e9"}); }), "from -1000 to 1000"));
+  const auto odd = folder.file("a:b", "").string();
+  CHECK(parse({"--lora", odd}).request.loras[0].path == odd);
+  CHECK(parse({"--lora", odd + ":2"}).request.loras[0].scale == 2);
   Submission submission;
   submission.request.loras = loras;
   const auto wire = client::to_wire(submission).request.loras;
@@ -71,6 +86,25 @@ TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
     CHECK(error->code == "bad_request");
     CHECK(has(error->what, name));
   }
+  // Cut off anywhere, or changed where its checksums look, it is refused before anything is sent.
+  for (std::size_t size = 8; size < kPng.size(); ++size) {
+    CAPTURE(size);
+    submission.request.init_image = kPng.substr(0, size);
+    const auto error = client::check_init_image(submission.request);
+    REQUIRE(error);
+    CHECK(has(error->what, "is cut off"));
+  }
+  for (std::size_t byte = 8; byte < kPng.size(); ++byte) {
+    CAPTURE(byte);
+    submission.request.init_image = kPng;
+    submission.request.init_image[byte] ^= '\x10';
+    CHECK(client::check_init_image(submission.request));
+  }
+  submission.request.init_image = kPng + "whatever follows";
+  CHECK(!client::check_init_image(submission.request));
+  const auto cut = folder.file("cut.png", kPng.substr(0, kPng.size() - 6)).string();
+  const auto message = message_of([&] { parse({"--init-image", cut}); });
+  CHECK(has(message, "cut.png: init_image is cut off"));
   submission.request.init_image = kPng;
   submission.request.init_latents = Latents{{1, 4, 1, 1}, {1, 2, 3, 4}};
   CHECK(has(client::check_init_image(submission.request)->what, "do not go together"));
@@ -78,6 +112,11 @@ TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
                   cli::UsageError);
   CHECK_THROWS_AS(parse({"--strength", "1.5"}), CLI::ParseError);
   CHECK_THROWS_AS(parse({"--strength", "0.3"}), cli::UsageError);
+  CHECK_THROWS_AS(parse({"--strength", "0.8"}), cli::UsageError);  // the default, and yet ignored
+  CHECK(has(message_of([&] {
+              parse({"--init-image", folder.file("empty.png", "").string()});
+            }),
+            "is empty"));
   CHECK_THROWS_AS(parse({"--init-image", ""}), CLI::ParseError);
   CHECK_THROWS_AS(parse({"--lora", ""}), CLI::ParseError);
   CHECK_THROWS_AS(parse({"--step-cache", "teacache", "--step-cache-threshold", "0"}),

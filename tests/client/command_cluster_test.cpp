@@ -256,6 +256,8 @@ TEST_CASE("status and jobs fit on a terminal, and say as much as they can there"
       actor.memory_bytes = 812'000'000;
       status.actors.push_back(actor);
     }
+    status.recent_failures = {"job 3: actor 1 died, " + std::string(40, 'y') + " and " +
+                              std::string(90, 'z')};
     c.server().reply(peer, header, status);
   });
   const std::string address = "TROUPE_ADDRESS=" + controller.endpoint();
@@ -276,12 +278,17 @@ TEST_CASE("status and jobs fit on a terminal, and say as much as they can there"
   for (const char* word : {"render-node-17", "412345", "412348", "812 MB", "cfg 1/2 [0 2]"})
     CHECK(status.find(word) != std::string::npos);
   CHECK(status.find("dp 0/1") == std::string::npos);
+  std::istringstream failures(status.substr(status.find("Recent failures")));
+  for (std::string line; std::getline(failures, line);)
+    CHECK(line.size() <= 80);
   const auto jobs = testing::troupe_on_terminal("jobs", 80, address);
   INFO(jobs);
   CHECK(longest(jobs) <= 80);
   CHECK(longest(jobs) > 70);
   CHECK(jobs.find("actor 1 died") != std::string::npos);
   CHECK(std::count(jobs.begin(), jobs.end(), '\n') == 2);
+  CHECK(jobs.find("PRIO") == std::string::npos);  // nobody has one
+  CHECK(jobs.find("CAUSE") != std::string::npos);
   CHECK(testing::troupe_on_terminal("jobs --json", 80, address).find(cause) != std::string::npos);
   CHECK(run(controller, "jobs").out.find(cause) != std::string::npos);
 }

@@ -77,7 +77,8 @@ TEST_CASE("usage errors name what is wrong and what was probably meant") {
   check_refused("cancel -1", 2, {"-1", "ID is a number"});
   check_refused("wait x", 2, {"x", "ID is a number"});
   check_refused("inspect", 2, {"FILE"});
-  check_refused("submit --prompt x --dtype int8", 2, {"int8 is not float32, bfloat16 or float16"});
+  check_refused("submit --prompt x --dtype int8", 2,
+                {"\"int8\" is not float32, bfloat16 or float16"});
   check_refused("submit --prompt x --pp two", 2, {"--pp", "\"two\" is not a number"});
   check_refused("submit --prompt x --guidance much", 2, {"--guidance", "is not a number"});
   check_refused("submit --prompt x --steps 3 --steps 4", 2, {"--steps is given twice"});

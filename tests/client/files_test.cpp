@@ -78,21 +78,6 @@ TEST_CASE("reading names the file and the reason") {
         std::string::npos);
 }
 
-TEST_CASE("frames go to a folder that is made for them, in one that is there") {
-  const Scratch scratch;
-  CHECK(is_folder_name("frames/"));
-  CHECK_FALSE(is_folder_name("frames"));
-  const std::string folder = scratch / "frames/";
-  check_output_folder(folder);
-  CHECK_FALSE(fs::exists(folder));
-  make_output_folder(folder);
-  CHECK(fs::is_directory(folder));
-  make_output_folder(folder);  // what is there stays
-  check_output_folder(folder);
-  write_file(scratch / "file", "x");
-  CHECK(message_of([&] { make_output_folder(scratch / "file"); }) ==
-        "--output " + (scratch / "file") + ": is not a folder");
-  CHECK(message_of([&] { check_output_folder(scratch / "none/frames/"); }).find("no folder") !=
-        std::string::npos);
+TEST_CASE("several videos are told apart by number") {
   CHECK(picture_paths("clip.apng", 2) == std::vector<std::string>{"clip-0.apng", "clip-1.apng"});
 }

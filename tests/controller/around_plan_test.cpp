@@ -75,6 +75,57 @@ TEST_CASE("a plan computes the steps that are left, and its patches follow them"
             "StableDiffusion3Pipeline has none"));
 }
 
+TEST_CASE(
+    "PNDM calls the model more often than there are steps, and all that follows counts calls") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd15");
+  auto request = request_of(1, 20);
+  request.init_image_bytes = 0;
+  request.sampler = "pndm";
+  auto plan = plan::make_plan(model, request, {});
+  CHECK(plan.sampler_steps == 20);
+  CHECK(plan.request.steps == 29);  // the folder's file is DDIM's: nothing skips the rounds
+  CHECK(plan.synchronous_steps == 29);
+  auto skipping = model;
+  skipping.scheduler.config = R"({"skip_prk_steps": true, "steps_offset": 1})";
+  plan = plan::make_plan(skipping, request, {});
+  CHECK(plan.request.steps == 21);
+  CHECK(plan.sampler_steps == 20);
+  CHECK(plan.skipped_steps == 0);
+  request.init_image_bytes = 100;
+  request.strength = 0.75;
+  plan = plan::make_plan(skipping, request, {});
+  CHECK(plan.skipped_steps == 5);
+  CHECK(plan.request.steps == 16);
+  CHECK(has(plan::to_text(plan), "steps 20, calls of the model 16, the last of 21"));
+  request.steps = 3;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }), "ask for 4 or more"));
+  request.steps = 1;
+  request.strength = 1;
+  CHECK(plan::make_plan(skipping, request, {}).request.steps == 1);
+  request.sampler = "ddim";
+  request.steps = 9;
+  CHECK(plan::make_plan(skipping, request, {}).request.steps == 9);
+}
+
+TEST_CASE("a picture to begin with is in the memory of the actor that encodes it") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
+  auto request = request_of(0.5, 4);
+  request.height = request.width = 192;
+  const auto with = plan::make_plan(model, request, {.pp = 2}).memory;
+  request.init_image_bytes = 0;
+  const auto without = plan::make_plan(model, request, {.pp = 2}).memory;
+  CHECK(with[0].text == without[0].text);
+  CHECK(without[1].text == 0);
+  // Three maps of its first level, and its weights.
+  const std::uint64_t map = 192 * 192 * 4 * model.vae.block_out_channels.front();
+  CHECK(with[1].text > 3 * map);
+  CHECK(with[1].peak() >= with[1].weights + with[1].text);
+  request = request_of(0.5, 4);
+  request.height = request.width = 96;
+  const auto smaller = plan::make_plan(model, request, {.pp = 2}).memory;
+  CHECK(with[1].text - smaller[1].text == 3 * (map - map / 4));
+}
+
 TEST_CASE("LoRAs are held against the model, in allowed folders alone, and have fingerprints") {
   const std::string model = kFixtures + "tiny-flux", file = kFixtures + "lora/flux.safetensors";
   const auto reading = read(model, {{file, 0.5}}, {});

@@ -68,6 +68,25 @@ TEST_CASE("memory and initial latents are those of the bin") {
   CHECK_NOTHROW(make_plan(sample_model(), large, {}));
 }
 
+TEST_CASE("HunyuanDiT's pictures come out in the shape that they are computed in") {
+  const auto model = spec::read_model_spec(TROUPE_SOURCE_DIR "/tests/fixtures/tiny-hunyuan");
+  auto request = binned(1080, 1920);
+  request.max_sequence_length = 0;
+  auto plan = make_plan(model, request, {});
+  CHECK(plan.request.height == 768);
+  CHECK(plan.request.width == 1280);
+  CHECK(plan.request.output_height == 768);
+  CHECK(plan.request.output_width == 1280);
+  REQUIRE(plan.warnings.size() == 1);
+  CHECK(plan.warnings[0].find("comes out at 1280 x 768") != std::string::npos);
+  request.height = 1280;
+  request.width = 960;
+  plan = make_plan(model, request, {});
+  CHECK(plan.request.height == 1280);
+  CHECK(plan.request.width == 960);
+  CHECK(plan.warnings.empty());
+}
+
 TEST_CASE("what cannot be binned is refused by name") {
   CHECK_THROWS_WITH(make_plan(sample_model(), binned(-8, 256), {}),
                     "[plan] height is -8: from 1 to 16384 under resolution binning");
@@ -77,8 +96,7 @@ TEST_CASE("what cannot be binned is refused by name") {
   model.transformer.sample_size = 16;
   CHECK_THROWS_WITH(make_plan(model, binned(64, 64), {}),
                     "[plan] resolution_binning is on, but the transformer's sample_size is 16: "
-                    "there are bins for 32, "
-                    "64 and 128");
+                    "there are bins for 32, 64, 128 and 256");
 }
 
 TEST_CASE("a caption to be cleaned may not be endless") {

@@ -97,7 +97,7 @@ struct Stage {
 
   /// The actor says that a task is done and that it left this.
   void done(jobs::JobId id, std::uint32_t task, const wire::BlobRef& blob) {
-    const auto epoch = deployments.get(members.at(0).deployment)->epoch;
+    const auto epoch = deployments.at(0).back()->epoch;
     wire::TaskDone done;
     done.epoch = epoch;
     done.job = id;
@@ -193,7 +193,7 @@ TEST_CASE("a failure of a job's beginning is not laid to a task") {
   Stage stage;
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));
-  const auto epoch = stage.deployments.get(stage.members.at(0).deployment)->epoch;
+  const auto epoch = stage.deployments.at(0).back()->epoch;
   stage.runner.task_failed(0, {.epoch = epoch,
                                .job = job,
                                .task = 0,
@@ -203,7 +203,7 @@ TEST_CASE("a failure of a job's beginning is not laid to a task") {
   CHECK(stage.table.find(job)->failure.what == "actor 0, begin: no room");
   const auto other = stage.submit();
   REQUIRE(stage.reaches(other, JobState::running));
-  const auto later = stage.deployments.get(stage.members.at(0).deployment)->epoch;
+  const auto later = stage.deployments.at(0).back()->epoch;
   stage.runner.task_failed(0, {.epoch = later,
                                .job = other,
                                .task = 4000,

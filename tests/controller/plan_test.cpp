@@ -146,7 +146,7 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why([](auto& r) { r.num_pipeline_patch = 4; }) ==
         "[plan] patches is 4 with method exact: patches need method pipefusion or distrifusion");
   CHECK(why([](auto& r) { r.guidance_scale = 1; }, {.cfg = 2}) ==
-        "[plan] cfg is 2, but guidance is 1.000000: there is no second branch to compute unless "
+        "[plan] cfg is 2, but guidance is 1: there is no second branch to compute unless "
         "guidance is above 1");
   CHECK(why(same, {.dp = 2}) ==
         "[plan] dp is 2, but there is only 1 picture to split (prompts × n)");

@@ -1,6 +1,6 @@
 #include "controller/plan/planner.h"
 
-#include <chrono>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -18,6 +18,11 @@ namespace {
 
 std::tuple<int, int, int, int, int, int> key(const wire::Parallelism& of) {
   return {of.dp, of.cfg, of.pp, of.ulysses, of.ring, of.tp};
+}
+
+/// Of this process: another one beside it does not make it more.
+double processor_seconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
 }  // namespace
@@ -182,14 +187,13 @@ TEST_CASE("what the request is refused for is said, not that nothing was found")
 TEST_CASE("16 actors are planned for quickly") {
   auto request = square_request("pipefusion", 8, 1);
   request.prompts.assign(16, "a");
-  const auto start = std::chrono::steady_clock::now();
+  const double start = processor_seconds();
   const auto picked =
       plan::automatic_parallelism(sample_model(), request, 16, machine_of("l40x16"));
-  const auto seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = processor_seconds() - start;
   CHECK(picked.dp >= 1);
   MESSAGE("planned in " << seconds * 1e3 << " ms");
-  CHECK(seconds < 1);  // 50 ms on a quiet machine; builds and sanitizers share this one
+  CHECK(seconds < 2);  // 50 ms; sanitizers, shared caches
 }
 
 TEST_CASE("what is tried is bounded, however large cluster and request are") {
@@ -199,7 +203,7 @@ TEST_CASE("what is tried is bounded, however large cluster and request are") {
   family.num_attention_heads = 16;
   model.transformer = spec::TransformerSpec(family);
   const auto took = [&](const wire::ImageRequest& request, const plan::Limits& limits) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = processor_seconds();
     auto machine = machine_of("l40x64");
     bool fits = true;
     try {
@@ -208,7 +212,7 @@ TEST_CASE("what is tried is bounded, however large cluster and request are") {
       fits = false;
     }
     CHECK(fits == (limits.memory == 0));
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return processor_seconds() - start;
   };
   for (const char* method : {"exact", "pipefusion", "distrifusion"}) {
     auto request = square_request(method, std::string(method) == "exact" ? 1 : 512, 100);
@@ -218,7 +222,7 @@ TEST_CASE("what is tried is bounded, however large cluster and request are") {
     for (const std::uint64_t memory : {0, 1000}) {
       const double seconds = took(request, {.memory = memory});
       MESSAGE(std::string(method) << " planned in " << seconds * 1e3 << " ms, limit " << memory);
-      CHECK(seconds < 5);  // below 0.5 s on a quiet machine; builds and sanitizers share this one
+      CHECK(seconds < 10);  // below 0.5 s; sanitizers, shared caches
     }
   }
 }

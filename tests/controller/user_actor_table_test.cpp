@@ -135,4 +135,83 @@ TEST_CASE("user actors: requests that make no sense are refused by name") {
   CHECK(refused(table, wanted).code == wire::FailureCode::bad_request);
 }
 
+TEST_CASE("user actors: hosts that lack a plugin or are drained take none, and say so") {
+  auto table = two_hosts();
+  Host beta{.name = "b", .cores = 4, .gpus = {0, 1}};
+  beta.lacks["lib.so"] = "there is no such file";
+  table.add_host(beta);
+  CHECK(table.hosts().size() == 2);
+  const auto place = [&](const wire::SpawnActor& wanted, const std::string& plugin) {
+    const auto result = table.add(wanted, {}, plugin);
+    const auto* id = std::get_if<UserActorId>(&result);
+    return id ? table.find(*id)->host : std::get<wire::Failure>(result).what;
+  };
+  CHECK(place(request("", 4), "other.so") == "b");
+  CHECK(place(request("", 2), "lib.so") == "a");
+  CHECK(place(request("", 1), "lib.so") ==
+        "[spawn] Counter needs 1 cores and 0 GPUs: a has 0 of 2 cores and 1 of 1 GPUs free; b "
+        "cannot have it (there is no such file)");
+  CHECK(table.drain_host("a"));
+  CHECK(!table.drain_host("c"));
+  CHECK(place(request(), "lib.so") ==
+        "[spawn] Counter needs 0 cores and 0 GPUs: a is being drained; b cannot have it (there is "
+        "no such file)");
+  table.remove_host("b");
+  CHECK(place(request(), "other.so") ==
+        "[spawn] Counter needs 0 cores and 0 GPUs: a is being drained");
+}
+
+TEST_CASE("user actors: whose host is gone begins anew on another, its group with it") {
+  ActorTable table;
+  table.add_host({"a", 1, {0}});
+  table.add_host({"b", 4, {0, 1}});
+  table.add_host({"c", 4, {4, 5}});
+  auto wanted = request("", 2, 1);
+  wanted.max_restarts = 1;
+  wanted.placement = wire::Placement::together;
+  wanted.group = "g";
+  const auto one = added(table, wanted), two = added(table, wanted);
+  std::uint64_t incarnation = 10;
+  for (const auto id : {one, two}) {
+    CHECK(table.find(id)->host == "b");
+    table.spawned(id, ++incarnation, 1, "t");
+    table.created(id, "e", "b");
+  }
+  CHECK(table.exited(one, 11, "by itself") == true);
+  CHECK(!table.place_again(one));
+  CHECK(table.find(one)->host == "b");  // its host is there: it stays
+  CHECK(table.find(one)->gpus == std::vector<std::int32_t>{0});
+  table.spawned(one, 13, 1, "t");
+  table.created(one, "e", "b");
+
+  auto last = wanted;
+  last.max_restarts = 0;
+  last.cores = 0;
+  last.gpus = 0;
+  table.remove_host("b");
+  table.find(one)->request.max_restarts = 2;
+  CHECK(table.exited(one, 13, "lost with b") == true);
+  CHECK(table.exited(two, 12, "lost with b") == true);
+  CHECK(!table.place_again(one));
+  CHECK(table.find(one)->host == "c");
+  CHECK(table.find(one)->gpus == std::vector<std::int32_t>{4});
+  CHECK(!table.place_again(two));
+  CHECK(table.find(two)->host == "c");
+  CHECK(table.find(two)->gpus == std::vector<std::int32_t>{5});
+  CHECK(table.free_cores("c") == 0);
+  // The group goes on where it is now.
+  CHECK(table.find(added(table, last))->host == "c");
+  // And a third time there is nowhere.
+  table.drain_host("c");
+  table.spawned(one, 14, 1, "t");
+  table.created(one, "e", "b");
+  table.find(one)->request.max_restarts = -1;
+  CHECK(table.exited(one, 14, "drained") == true);
+  const auto nowhere = table.place_again(one);
+  REQUIRE(nowhere);
+  CHECK(nowhere->what ==
+        "[spawn] Counter needs 2 cores and 1 GPUs: a has 1 of 1 cores and 1 of 1 GPUs free; c is "
+        "being drained; its group is on c");
+}
+
 }  // namespace troupe::user

@@ -38,6 +38,8 @@ class Fragile final : public journal::Store {
   journal::MemoryStore inner_;
 };
 
+constexpr auto kLasting = 300ms;
+
 struct Room {
   boost::asio::io_context io{1};
   std::vector<std::string> notes;
@@ -46,8 +48,8 @@ struct Room {
   std::unique_ptr<journal::Journal> journal;
 
   explicit Room(std::unique_ptr<journal::Store> store) {
-    writer = std::make_unique<Writer>(io, std::move(store),
-                                      [this](const std::string& what) { notes.push_back(what); });
+    writer = std::make_unique<Writer>(
+        io, std::move(store), [this](const std::string& what) { notes.push_back(what); }, kLasting);
     journal = std::make_unique<journal::Journal>(
         [this](Change change, journal::Journal::Done done) {
           writer->write(std::move(change), std::move(done));
@@ -93,6 +95,48 @@ TEST_CASE("on a full disk no job is taken in, ends are written later, and both a
   REQUIRE(Fragile::last.size() == 1);
   Desk after;
   CHECK(journal::job_of(Fragile::last[0], {1000}, after.keeper()).state == wire::JobState::failed);
+}
+
+TEST_CASE("where small changes find room between large ones that do not, it is said once") {
+  /// Takes jobs in, keeps no end of one while it is full.
+  class Narrow final : public journal::Store {
+   public:
+    explicit Narrow(std::shared_ptr<std::atomic<bool>> full) : full_(std::move(full)) {}
+    std::vector<journal::Record> load() override { return inner_.load(); }
+    journal::Past past() override { return inner_.past(); }
+    void apply(const Change& change) override {
+      if (*full_ && change.kind == Change::Kind::ended)
+        throw std::runtime_error("[journal] the disk is full");
+      inner_.apply(change);
+    }
+    void close() override {}
+
+   private:
+    std::shared_ptr<std::atomic<bool>> full_;
+    journal::MemoryStore inner_;
+  };
+  const auto full = std::make_shared<std::atomic<bool>>(true);
+  Room room(std::make_unique<Narrow>(full));
+  std::vector<std::string> said;
+  const auto hear = [&](const std::optional<std::string>& error) {
+    said.push_back(error.value_or("kept"));
+  };
+  for (std::size_t i = 0; i < 10; ++i) {
+    auto& job = room.desk.add();
+    room.journal->accepted(job, hear);
+    room.desk.table.finish(job.id, wire::JobState::failed, {wire::FailureCode::lost, "x"}, 3);
+    room.journal->ended(job, hear);
+    REQUIRE(room.until([&] { return said.size() == 2 * (i + 1); }));
+    CHECK(said[2 * i] == "kept");
+    CHECK(said[2 * i + 1] == "[journal] the disk is full");
+  }
+  // Longer than a good time must last, with ends that wait all the while.
+  const auto end = std::chrono::steady_clock::now() + 2 * kLasting;
+  room.until([&] { return std::chrono::steady_clock::now() > end; });
+  CHECK(room.notes.size() == 1);
+  *full = false;
+  REQUIRE(room.until([&] { return room.notes.size() == 2; }));
+  CHECK(room.notes[1] == "[journal] it can be written again");
 }
 
 TEST_CASE("SQLite at the end of its room: the change is refused whole, the journal stays good") {

@@ -1,6 +1,8 @@
 #pragma once
 #include <atomic>
 
+#include <ATen/ATen.h>
+
 #include "models/dit/tensor_parallel_port.h"
 #include "tests/models/memory_halo.h"
 
@@ -17,6 +19,11 @@ class BoardSum : public TensorParallelPort {
     partial.copy_(all[0]);
     for (size_t other = 1; other < all.size(); ++other)
       partial += all[other];
+  }
+  void largest(at::Tensor& values) override {
+    const auto all = board_.swap(shard_, values.clone());
+    for (const at::Tensor& other : all)
+      values.copy_(at::maximum(values, other));
   }
 
  private:

@@ -27,7 +27,9 @@ TEST_CASE("whoever writes a step's result over its sample gets what the others g
       scheduler("UniPCMultistepScheduler", "{}"),
       scheduler("UniPCMultistepScheduler", flow),
       scheduler("FlowMatchEulerDiscreteScheduler", "{}"),
-      scheduler("LCMScheduler", "{}")};
+      scheduler("LCMScheduler", "{}"),
+      scheduler("PNDMScheduler", R"({"skip_prk_steps": true})"),
+      scheduler("PNDMScheduler", "{}")};
   for (const auto& spec : all) {
     CAPTURE(spec.class_name + " " + spec.config);
     const auto sampler = models::make_sampler(spec, "", {.num_steps = 5, .image_tokens = 16});

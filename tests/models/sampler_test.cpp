@@ -69,6 +69,8 @@ const std::vector<SchedulerSpec>& some_schedulers() {
     for (int order : {1, 2, 3}) {
       out.push_back(scheduler("UniPCMultistepScheduler", {{"solver_order", order}}));
     }
+    for (const bool skip : {true, false})
+      out.push_back(scheduler("PNDMScheduler", {{"skip_prk_steps", skip}}));
     return out;
   }();
   return specs;
@@ -105,17 +107,23 @@ TEST_CASE("samplers follow diffusers' trajectories") {
   const at::Tensor noise = tensors.at("noise");
   std::map<std::string, int> compared;
   double worst = 0;
+  int refused = 0;
   for (const json& c : book["cases"]) {
     const std::string name = c["name"];
     CAPTURE(name);
     CAPTURE(c["config"].dump());
     const SchedulerSpec spec = scheduler(c["class"], c["config"]);
     const int steps = c["steps"];
+    if (c.contains("refused") && spec.class_name == "PNDMScheduler") {
+      CHECK_THROWS_AS(make_sampler(spec, "", steps), std::invalid_argument);
+      ++refused;
+    }
     if (c.contains("refused") || !c["finite"].get<bool>()) continue;
     troupe::models::SamplerRun run{.num_steps = steps};
     if (c.contains("run")) {
       run.image_tokens = c["run"].value("image_tokens", 0);
       run.even_sigmas = c["run"].value("even_sigmas", false);
+      run.first = c["run"].value("first", 0);
     }
     const auto sampler = make_sampler(spec, "", run);
     REQUIRE(sampler->steps() == static_cast<int>(c["timesteps"].size()));
@@ -130,6 +138,12 @@ TEST_CASE("samplers follow diffusers' trajectories") {
     const bool learned =
         c["class"] == "DDPMScheduler" && c["config"].value("variance_type", "") == "learned_range";
     at::Tensor x = noise * sampler->init_noise_sigma();
+    if (run.first > 0) x = sampler->add_noise(at::tanh(noise.flip(3)), noise, 0);
+    CHECK(largest(x - expected[0]) < 2e-6);
+    if (spec.class_name == "PNDMScheduler") {
+      const auto config = troupe::spec::scheduler_config_for(spec, "");
+      CHECK(sampler->steps() == troupe::spec::model_calls(config, steps) - run.first);
+    }
     SamplerState state;
     for (int i = 0; i < sampler->steps(); ++i) {
       at::Tensor output = model(*sampler, x, i);
@@ -149,7 +163,8 @@ TEST_CASE("samplers follow diffusers' trajectories") {
     MESSAGE(name << ": " << count << " trajectories");
     CHECK(count > 10);
   }
-  CHECK(compared.size() == 8);
+  CHECK(compared.size() == 9);
+  CHECK(refused == 4);
   MESSAGE("largest relative difference " << worst);
 }
 
@@ -193,6 +208,7 @@ TEST_CASE("a model that knows the picture is brought to it") {
   const at::Tensor clean = at::tanh(at::randn({1, 4, 6, 6}));
   for (const SchedulerSpec& spec : some_schedulers()) {
     for (const char* type : {"sample", "epsilon", "v_prediction"}) {
+      if (spec.class_name == "PNDMScheduler" && std::string(type) == "sample") continue;
       json config = json::parse(spec.config);
       config["prediction_type"] = type;
       CAPTURE(spec.class_name);
@@ -237,6 +253,25 @@ TEST_CASE("noise that is missing or misshapen is refused") {
   }
   CHECK(needed == 7);
   CHECK_FALSE(make_sampler(scheduler("LCMScheduler", json::object()), "", 4)->noise_needed(3));
+}
+
+TEST_CASE("Stable Diffusion 1.5's own scheduler visits the second time twice") {
+  const auto sampler = make_sampler(
+      scheduler("PNDMScheduler", {{"skip_prk_steps", true}, {"steps_offset", 1}}), "", 50);
+  REQUIRE(sampler->steps() == 51);
+  CHECK(sampler->timestep(0) == 981);
+  CHECK(sampler->timestep(1) == 961);
+  CHECK(sampler->timestep(2) == 961);
+  CHECK(sampler->timestep(50) == 1);
+  SamplerState state;
+  const at::Tensor x = at::randn({1, 4, 3, 5});
+  CHECK_THROWS_AS(sampler->step(state, 1, x, x), std::invalid_argument);
+  std::vector<std::size_t> sizes;
+  for (int i = 0; i < 6; ++i) {
+    sampler->step(state, i, x, x);
+    sizes.push_back(state.history.size());
+  }
+  CHECK(sizes == std::vector<std::size_t>{2, 1, 2, 3, 3, 3});
 }
 
 TEST_CASE("a schedule that shifts with the picture's size needs it") {
@@ -284,6 +319,10 @@ TEST_CASE("what is not supported is refused by key and value") {
       {"DDPMScheduler", "prediction_type", "flow_prediction"},
       {"EulerAncestralDiscreteScheduler", "prediction_type", "sample"},
       {"LCMScheduler", "original_inference_steps", 2000},
+      {"PNDMScheduler", "prediction_type", "sample"},
+      {"PNDMScheduler", "prediction_type", "flow_prediction"},
+      {"PNDMScheduler", "skip_prk_steps", 1},
+      {"PNDMScheduler", "timestep_spacing", "dense"},
       {"UniPCMultistepScheduler", "solver_p", {{"a", 1}}},
       {"UniPCMultistepScheduler", "solver_type", "bh3"},
       {"UniPCMultistepScheduler", "solver_order", 4},
@@ -302,7 +341,8 @@ TEST_CASE("what is not supported is refused by key and value") {
   }
   CHECK(refusal(dpm, {{"algorithm_type", "dpmsolver"}}).find("final_sigmas_type") !=
         std::string::npos);
-  CHECK(refusal("PNDMScheduler", json::object()).find("PNDMScheduler") != std::string::npos);
+  CHECK(refusal("HeunDiscreteScheduler", json::object()).find("HeunDiscreteScheduler") !=
+        std::string::npos);
   CHECK(refusal(dpm, json::object(), "heun").find("\"heun\"") != std::string::npos);
   CHECK_THROWS_AS(make_sampler(scheduler(dpm, json::object()), "", 0), std::invalid_argument);
   CHECK_THROWS_AS(make_sampler(scheduler(dpm, json::object()), "", 1001), std::invalid_argument);
@@ -329,7 +369,7 @@ TEST_CASE("another sampler takes over the keys that it knows") {
   CHECK(euler->init_noise_sigma() == doctest::Approx(14.6146).epsilon(1e-4));
   CHECK(make_sampler(spec, "dpmsolver++", 10)->timestep(0) == 999);
   for (const std::string& name : troupe::spec::sampler_names()) {
-    CHECK(make_sampler(spec, name, 5)->steps() == 5);
+    CHECK(make_sampler(spec, name, 5)->steps() == (name == "pndm" ? 6 : 5));
     CHECK(troupe::spec::sampler_name(spec, name) == name);
   }
   CHECK(make_sampler(spec, "sde-dpmsolver++", 5)->noise_needed(0));

@@ -48,7 +48,7 @@ Submission submission_of(Reference& reference, const nlohmann::json& of, Paralle
 }
 
 bool is_unet(const nlohmann::json& of) {
-  return of.at("checkpoint") == "tiny-sdxl";
+  return of.at("checkpoint") == "tiny-sdxl" || of.at("checkpoint") == "tiny-sd15";
 }
 
 /// Degrees that the family can be split by, and methods by patches.
@@ -202,7 +202,7 @@ TEST_CASE("a picture to begin with is refused where it cannot be one") {
   submission.request.init_image = "\xff\xd8\xff\xe0 and so on";
   CHECK(has(company().refusal(submission).what, "is a JPEG file: only PNG is taken"));
   submission.request.init_image = png.substr(0, png.size() / 2);
-  CHECK(has(company().refusal(submission).what, "[decode_png]"));
+  CHECK(has(company().refusal(submission).what, "init_image is cut off: its IDAT chunk"));
   submission.request.init_image = png;
   submission.request.strength = 0;
   CHECK(has(company().refusal(submission).what, "of 6 steps none is left"));
@@ -251,6 +251,44 @@ TEST_CASE("what a picture to begin with and guidance rescale send is what the pl
       auto sent = report["actors"][rank]["tensor_bytes_sent_by_group"];
       sent.erase("rows");
       CHECK(sent == nlohmann::json(formula[rank].sent));
+    }
+  }
+}
+
+TEST_CASE("so it is for a U-Net, in bytes and by layer") {
+  Reference reference("guidance_rescale");
+  auto submission = submission_of(reference, reference.find("sdxl"));
+  auto& request = submission.request;
+  request.init_image = read_all(kFixtures + "init/picture.png");
+  request.strength = 0.8;
+  request.images_per_prompt = 2;
+  const auto model = spec::read_model_spec(submission.model);
+  for (const Parallelism& mix : {Parallelism{.ulysses = 3}, Parallelism{.cfg = 2, .ring = 2},
+                                 Parallelism{.dp = 2, .ring = 2}}) {
+    for (const int patches : {1, 3}) {
+      request.method = patches == 1 ? "exact" : "distrifusion";
+      request.num_pipeline_patch = patches;
+      submission.parallelism = mix;
+      CAPTURE(name_of(mix));
+      CAPTURE(patches);
+      const auto asked = client::to_wire(submission);
+      const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
+      const auto formula = plan::predict_traffic(plan, model);
+      auto plain = asked.request;
+      plain.guidance_rescale = 0;
+      const auto without =
+          plan::predict_traffic(plan::make_plan(model, plain, asked.parallelism), model);
+      CHECK(formula[0].of("stage") > without[0].of("stage"));
+      const auto report = nlohmann::json::parse(company().run(submission).report);
+      for (std::size_t rank = 0; rank < formula.size(); ++rank) {
+        CAPTURE(rank);
+        const auto& actor = report["actors"][rank];
+        auto sent = actor["tensor_bytes_sent_by_group"];
+        sent.erase("rows");
+        CHECK(sent.dump() == nlohmann::json(formula[rank].sent).dump());
+        CHECK(actor["tensor_bytes_sent_by_layer"].dump() ==
+              nlohmann::json(formula[rank].by_layer).dump());
+      }
     }
   }
 }

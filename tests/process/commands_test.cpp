@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "tests/process/support/models.h"
@@ -137,6 +138,12 @@ TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
   CHECK(seconds_until_gone({cluster.facts["pid"].get<pid_t>()}, 5s) < 5);
   CHECK(!fs::exists(user.scratch / "run/troupe/control.sock"));
   CHECK(shared_memory().empty());
+  std::istringstream log(read_all(cluster.facts["log"].get<std::string>()));
+  int lines = 0;
+  for (std::string line; std::getline(log, line); ++lines)
+    CHECK(std::regex_match(
+        line, std::regex("\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}Z troupe: .+")));
+  CHECK(lines >= 2);
   const auto begin = std::chrono::steady_clock::now();
   const auto nobody = user.does({"status"});
   CHECK(nobody.code == 1);

@@ -76,7 +76,11 @@ std::uint64_t kill_at(Theatre& theatre, const Moment& moment, ActorInfo& victim,
 
 Theatre& theatre() {
   // Jobs end by their first loss here; how they outlive it is in recovery_test.cpp.
-  static Theatre shared(mortal(actors(4)));
+  static Theatre shared([] {
+    auto options = mortal(actors(4));
+    options.memory_limit = memory_of(whole_demo_job());
+    return options;
+  }());
   return shared;
 }
 
@@ -102,8 +106,8 @@ TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, th
                             {"decoding", "decode"}};
   for (const auto& moment : moments) {
     if (std::string(moment.phase) == "loading") {
-      // A job of another shape takes the deployment away, so that there is something to load.
-      theatre().run(tiny_job());
+      // The memory is too small for both, so that there is something to load.
+      theatre().run(whole_demo_job());
     }
     const auto restarts = theatre().restarts();
     ActorInfo victim;

@@ -237,8 +237,7 @@ TEST_CASE("clients that hand in while controllers come and go get each of their 
   std::vector<std::uint64_t> ids;
   std::vector<std::thread> hands;
   for (int hand = 0; hand < 2; ++hand) {
-    hands.emplace_back([&, hand] {
-      auto client = house.client();
+    hands.emplace_back([&, hand, client = house.client()]() mutable {
       for (int i = 0; i < 8 && !over; ++i) {
         auto job = tiny_job(2);
         job.detached = true;

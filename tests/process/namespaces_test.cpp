@@ -1,17 +1,13 @@
 // Two hosts with a network between them: namespaces of this machine, and a link that can be cut.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <thread>
 
 #include "tests/process/support/damage.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
+#include "tests/process/support/two_hosts.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -25,86 +21,6 @@ namespace {
 
 const std::string kModel = TROUPE_SOURCE_DIR "/examples/demo/model";
 const std::string kTroupe = TROUPE_BINARY_DIR "/bin/troupe";
-
-bool does(const std::string& line) {
-  const int status = std::system(line.c_str());
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-/// Hosts "a" (10.77.0.1) and "b" (10.77.0.2), and the cable between them.
-class TwoHosts {
- public:
-  TwoHosts() {
-    const auto ab = a_ + " " + b_;
-    must("ip netns add " + a_);
-    must("ip netns add " + b_);
-    must("ip -n " + a_ + " link add eth type veth peer name eth netns " + b_);
-    for (const auto& [space, address] : {std::pair{a_, "10.77.0.1"}, std::pair{b_, "10.77.0.2"}}) {
-      must("ip -n " + space + " addr add " + address + "/24 dev eth");
-      must("ip -n " + space + " link set eth up");
-      must("ip -n " + space + " link set lo up");
-    }
-  }
-  ~TwoHosts() {
-    does("ip netns del " + a_ + " 2>/dev/null");
-    does("ip netns del " + b_ + " 2>/dev/null");
-  }
-  /// Where there are no namespaces to be had.
-  static bool possible() {
-    const std::string name = "troupe-try-" + std::to_string(getpid());
-    return does("ip netns add " + name + " 2>/dev/null && ip netns del " + name);
-  }
-
-  void cut() { must("ip -n " + b_ + " link set eth down"); }
-  void mend() { must("ip -n " + b_ + " link set eth up"); }
-  /// b's words go astray, a's arrive.
-  void cut_one_way() {
-    must("ip -n " + b_ + " neigh replace 10.77.0.1 lladdr 02:00:00:00:00:99 dev eth nud permanent");
-  }
-  void mend_one_way() { must("ip -n " + b_ + " neigh del 10.77.0.1 dev eth"); }
-
-  std::string on_a(const std::string& line) const {
-    return "exec ip netns exec " + a_ + " " + line;
-  }
-  std::string on_b(const std::string& line) const {
-    return "exec ip netns exec " + b_ + " " + line;
-  }
-
- private:
-  static void must(const std::string& line) {
-    if (!does(line)) throw std::runtime_error("[tests] " + line);
-  }
-  std::string a_ = "troupe-a-" + std::to_string(getpid());
-  std::string b_ = "troupe-b-" + std::to_string(getpid());
-};
-
-/// A shell command line in the background.
-class Background {
- public:
-  explicit Background(const std::string& line) : pid_(fork()) {
-    if (pid_ == 0) {
-      execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
-      _exit(127);
-    }
-  }
-  ~Background() {
-    if (pid_ > 0 && waitpid(pid_, nullptr, WNOHANG) == 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-  }
-  Background(const Background&) = delete;
-  Background& operator=(const Background&) = delete;
-  int wait(std::chrono::milliseconds deadline) {
-    int status = -1;
-    if (!eventually(deadline, [&] { return waitpid(pid_, &status, WNOHANG) == pid_; })) return -1;
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
- private:
-  pid_t pid_;
-};
 
 /// A cluster on "a" with keys, and its guest on "b", an actor each.
 class Stage {

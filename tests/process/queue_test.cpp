@@ -17,6 +17,7 @@ Theatre& theatre() {
     auto options = actors(4);
     options.max_queued_jobs = 3;
     options.max_jobs_together = 1;  // so that there is a queue
+    options.memory_limit = memory_of(whole_demo_job());
     return options;
   }());
   return shared;
@@ -78,7 +79,7 @@ TEST_CASE("cancel: queued at once, running at the next micro-step, then no more"
 }
 
 TEST_CASE("cancel while weights load: at once, however long they would take") {
-  theatre().run(tiny_job());
+  theatre().run(whole_demo_job());  // nothing else has room beside it
   theatre().freeze();
   const auto job = theatre().submit(demo_job());
   CHECK(theatre().job(job)->state == "loading");

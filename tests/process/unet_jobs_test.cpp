@@ -75,7 +75,7 @@ TEST_CASE("Stable Diffusion's pictures are those of its pipelines in diffusers")
       levels.see(level, name);
     }
   }
-  CHECK(latents.seen == 28);
+  CHECK(latents.seen == 36);
   MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
                        << latents.where << "), " << levels.seen << " pictures within "
                        << levels.value << " levels");
@@ -87,7 +87,8 @@ TEST_CASE("a U-Net's exact picture is the same at any degrees") {
   for (const std::string family : {"sdxl", "sd15"}) {
     Worst worst;
     std::size_t turn = 0;
-    for (const std::string kind : {"two_by_two", "wide", "uneven", "ancestral"}) {
+    for (const std::string kind :
+         {"two_by_two", "wide", "uneven", "ancestral", "pndm", "pndm_velocity", "pndm_rounds"}) {
       const auto& of = reference.find(family + "_" + kind);
       auto submission = reference.submission(of);
       const auto pictures = submission.request.prompts.size() * of.at("n").get<int>();
@@ -138,11 +139,47 @@ TEST_CASE("a U-Net by patches gives the oracle's picture, whoever shares the pat
       degrees.see(off, name + " at " + name_of(mix));
     }
   }
-  CHECK(oracle.seen == 22);
+  CHECK(oracle.seen == 26);
   CHECK(least > 100 * kOracleBound);  // staleness shows
   MESSAGE(oracle.seen << " cases within " << oracle.value << " of range (" << oracle.where << "), "
                       << degrees.seen << " shared out within " << degrees.value << " ("
                       << degrees.where << "), stale ones at least " << least << " from exact");
+}
+
+TEST_CASE("a job says what was asked for and how often it called the model") {
+  Reference reference("unet_jobs_patches");
+  auto submission = reference.submission(reference.find("sd15_pndm"), {.ring = 3});
+  int most = 0, of = 0;
+  const auto result = company().run(submission, [&](const Progress& progress) {
+    most = std::max(most, progress.step);
+    of = std::max(of, progress.steps);
+  });
+  CHECK(most == 7);
+  CHECK(of == 7);
+  const auto said = nlohmann::json::parse(result.report)["request"];
+  CHECK(said["steps"] == 6);
+  CHECK(said["model_calls"] == 7);
+  CHECK(said["skipped_steps"] == 0);
+  const auto parameters = png_text(result.pictures[0].png, "parameters");
+  CHECK(has(parameters, "Steps: 6, Sampler: pndm"));
+  const auto model = spec::read_model_spec(submission.model);
+  const auto asked = client::to_wire(submission);
+  const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
+  CHECK(has(plan::to_text(plan), "steps 6, calls of the model 7 (2 synchronous)"));
+
+  // Warm-up and refills count calls: the last is step 6.
+  submission.request.refill_steps = {6};
+  submission.request.warmup_steps = 2;
+  CHECK(company().run(submission).pictures.size() == 1);
+  submission.request.refill_steps = {7};
+  CHECK(has(company().refusal(submission).what, "refill step 7 is out of place"));
+  submission.request.refill_steps.clear();
+  submission.request.warmup_steps = 8;
+  CHECK(has(company().refusal(submission).what, "warmup is 8"));
+
+  auto rounds = reference.submission(reference.find("sd15_pndm_rounds"));
+  rounds.request.steps = 3;
+  CHECK(has(company().refusal(rounds).what, "steps is 3, but PNDM begins with rounds"));
 }
 
 TEST_CASE("half precision is near float32, also by patches on several actors") {
@@ -272,6 +309,33 @@ TEST_CASE("kill -9: a U-Net's job goes on, exact to the bit, stale as its report
                    << report["recoveries"][0]["seconds"] << " s");
   }
   CHECK(shared_memory().empty());
+}
+
+TEST_CASE("kill -9: PNDM goes on from its kept predictions, to the bit") {
+  Theatre theatre(actors(2));
+  Reference reference("unet_jobs");
+  for (const std::string name : {"sd15_pndm", "sd15_pndm_rounds"}) {
+    CAPTURE(name);
+    auto job = reference.submission(reference.find(name), {.ring = 2});
+    job.request.steps = 100;
+    job.request.height = 128;
+    const auto undisturbed = theatre.run(job);
+    // In the rounds, and where four predictions are looked back at.
+    for (const int step : {name == "sd15_pndm" ? 1 : 6, 30}) {
+      std::atomic<bool> there = false;
+      const auto id = theatre.submit(job, [&](const Progress& progress) {
+        there = there || (progress.phase == "denoising" && progress.step >= step);
+      });
+      REQUIRE(eventually(60s, [&] { return there.load(); }));
+      kill(theatre.pids().at(1), SIGKILL);
+      const auto result = theatre.client().wait(id, 120s);
+      if (!result) FAIL(result.error().what);
+      const auto report = nlohmann::json::parse(result.value().report);
+      CHECK(report["recoveries"].size() == 1);
+      CHECK(result.value().latents->data == undisturbed.latents->data);
+      MESSAGE(name << ": went on at call " << report["recoveries"][0]["step"]);
+    }
+  }
 }
 
 TEST_CASE("U-Net jobs share a deployment and do not see each other's patches") {

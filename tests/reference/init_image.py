@@ -2,11 +2,11 @@
 import diffusers
 import numpy as np
 import torch
-from diffusers import FluxImg2ImgPipeline, FluxPipeline, StableDiffusion3Img2ImgPipeline, StableDiffusionXLImg2ImgPipeline, StableDiffusionXLPipeline
+from diffusers import FluxImg2ImgPipeline, FluxPipeline, StableDiffusion3Img2ImgPipeline, StableDiffusionImg2ImgPipeline, StableDiffusionPipeline, StableDiffusionXLImg2ImgPipeline, StableDiffusionXLPipeline
 from PIL import Image
 
 import families
-from common import FIXTURES, Book, generator
+from common import FIXTURES, SCHEDULER, Book, generator
 
 PICTURE = "init/picture.png"
 
@@ -23,6 +23,9 @@ def make_picture():
 def load(checkpoint):
     if checkpoint == "tiny-sdxl":
         pipe = StableDiffusionXLImg2ImgPipeline(**StableDiffusionXLPipeline.from_pretrained(FIXTURES / checkpoint, add_watermarker=False).components)
+    elif checkpoint == "tiny-sd15":
+        text = StableDiffusionPipeline.from_pretrained(FIXTURES / checkpoint)
+        pipe = StableDiffusionImg2ImgPipeline(**text.components, requires_safety_checker=False)
     else:
         text = families.load(checkpoint)
         components = {k: v for k, v in text.components.items() if k not in ("image_encoder", "feature_extractor")}
@@ -34,7 +37,7 @@ def load(checkpoint):
 def draw(pipe, case):
     call = dict(prompt=case["prompts"], image=Image.open(FIXTURES / case["init_image"]).convert("RGB"), strength=case["strength"], num_inference_steps=case["steps"],
                 guidance_scale=case["guidance"], num_images_per_prompt=case["n"], generator=generator(case["seed"]), output_type="latent")
-    if isinstance(pipe, StableDiffusionXLImg2ImgPipeline):
+    if isinstance(pipe, (StableDiffusionXLImg2ImgPipeline, StableDiffusionImg2ImgPipeline)):
         # This one takes the picture's size as it is.
         call["image"] = call["image"].resize((case["width"], case["height"]), Image.LANCZOS)
         return pipe(**call, negative_prompt=case["negative_prompt"] or None).images
@@ -53,18 +56,27 @@ CASES = [("sd3", dict(ONE, checkpoint="tiny-sd3", guidance=4.5, strength=0.6)),
 
 SAMPLERS = {"dpmsolver++": "DPMSolverMultistepScheduler", "unipc": "UniPCMultistepScheduler", "ddim": "DDIMScheduler", "ddpm": "DDPMScheduler",
             "euler-ancestral": "EulerAncestralDiscreteScheduler", "lcm": "LCMScheduler"}
+ALL_SAMPLERS = {**SAMPLERS, "pndm": "PNDMScheduler"}
 CASES += [(f"sdxl_{name}", dict(ONE, checkpoint="tiny-sdxl", guidance=3.0, strength=0.6, steps=8, sampler=name, height=64, width=64, max_sequence_length=77)) for name in SAMPLERS]
+
+PNDM = dict(scheduler="PNDMScheduler", config=dict(skip_prk_steps=True, set_alpha_to_one=False, steps_offset=1))
+CASES += [(f"sd15_pndm_{steps}_{strength}", dict(ONE, **PNDM, checkpoint="tiny-sd15", guidance=3.0, strength=strength, steps=steps, height=64, width=64, max_sequence_length=77))
+          for steps, strength in ((6, 1.0), (6, 0.5), (8, 0.9))]
+CASES += [("sd15_rounds", dict(ONE, checkpoint="tiny-sd15", guidance=3.0, strength=0.6, steps=8, sampler="pndm", height=64, width=64, max_sequence_length=77))]
 
 SIZES = [(53, 87), (64, 96), (24, 32), (100, 40), (7, 200), (3, 62), (3, 63), (40, 82), (53, 40)]
 
 
 def make():
     make_picture()
-    book = Book("init_image", "Final latents of pictures that start from tests/fixtures/init/picture.png, brought to their size; resized_H_W is what Pillow makes of it.")
+    book = Book("init_image", "Final latents of pictures that start from tests/fixtures/init/picture.png, brought to their size; resized_H_W is what Pillow makes of it. The scheduler is the folder's, of class `sampler` from its config, or "
+                "`scheduler`(**beta, **config).", beta=SCHEDULER)
     for name, case in CASES:
         pipe = load(case["checkpoint"])
+        if "scheduler" in case:
+            pipe.scheduler = getattr(diffusers, case["scheduler"])(**SCHEDULER, **case["config"])
         if "sampler" in case:
-            pipe.scheduler = getattr(diffusers, SAMPLERS[case["sampler"]]).from_config(pipe.scheduler.config)
+            pipe.scheduler = getattr(diffusers, ALL_SAMPLERS[case["sampler"]]).from_config(pipe.scheduler.config)
         latents = draw(pipe, case)
         assert torch.isfinite(latents).all()
         print(f"  {name}: latents {latents.min():.2f} to {latents.max():.2f}, std {latents.std():.2f}", flush=True)

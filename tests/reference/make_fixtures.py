@@ -6,7 +6,7 @@ import sys
 
 import common
 
-PARTS = ["checkpoints", "tokens", "clip", "text_encoder", "transformer", "samplers", "vae", "unet", "unet_pipeline", "unet_jobs", "pipeline", "families", "families_transformer", "wan", "wan_patches", "bert", "joint_patches", "lora", "init_image", "guidance_rescale", "pipefusion", "distrifusion", "step_cache", "step_cache_patches", "captions", "binning", "demo"]
+PARTS = ["checkpoints", "tokens", "clip", "text_encoder", "transformer", "samplers", "vae", "unet", "unet_pipeline", "unet_jobs", "pipeline", "families", "families_transformer", "wan", "wan_patches", "bert", "joint_patches", "lora", "init_image", "guidance_rescale", "pipefusion", "distrifusion", "step_cache", "step_cache_patches", "quantized", "captions", "binning", "demo"]
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or PARTS

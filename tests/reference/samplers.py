@@ -141,6 +141,25 @@ def new_cases():
     yield flow(6, shift=3.0, shift_terminal=0.1)
     yield flow(6, shift=3.0, stochastic_sampling=True)
     yield flow(6, dict(even_sigmas=True), stochastic_sampling=True, num_train_timesteps=400)
+    yield from pndm_cases()
+
+
+def pndm_cases():
+    def plms(steps, run=None, **config): return "PNDMScheduler", steps, {**SCALED, "skip_prk_steps": True, "set_alpha_to_one": False, "steps_offset": 1, **config}, run or {}
+    def rounds(steps, run=None, **config): return "PNDMScheduler", steps, {**LINEAR, **config}, run or {}
+    for make in (plms, rounds):
+        for steps in (1, 2, 3, 4, 5, 9, 20):
+            yield make(steps)
+        for spacing in ("linspace", "leading", "trailing"):
+            yield make(7, timestep_spacing=spacing, steps_offset=0)
+        yield make(8, prediction_type="v_prediction")
+        yield make(8, set_alpha_to_one=True, steps_offset=0)
+        yield make(6, **COSINE)
+        yield make(6, trained_betas=[round(1e-4 + 2e-5 * k, 8) for k in range(100)], num_train_timesteps=100)
+        for first in (1, 2, 5, 8):
+            yield make(8, dict(first=first))
+    yield rounds(8, dict(first=14))
+    yield plms(1000)
 
 
 def start(kind, steps, config, run):
@@ -162,7 +181,7 @@ def make():
                 "(noise: tensor `noise`); for every t of `timesteps`: x = step(output, t, x). NAME.trajectory [steps + 1, 1, 4, 4, 4] holds x0 and every "
                 "x after it. `sigmas` (float32 values; absent for DDIM) as the scheduler holds them after set_timesteps. `refused`: diffusers itself "
                 "raises this on the case, so it has no trajectory. Noise of a step comes from the generator that drew `noise`, going on. `run`: "
-                "image_tokens gives mu as pipelines do, even_sigmas sets sigmas as FLUX's. DDPM with learned_range: tanh(0.5 x) is joined to the output.", formula=FORMULA)
+                "image_tokens gives mu as pipelines do, even_sigmas sets sigmas as FLUX's, first leaves out as many timesteps, as image-to-image pipelines do, and x0 = add_noise(tanh(noise, columns reversed), noise). DDPM with learned_range: tanh(0.5 x) is joined to the output.", formula=FORMULA)
     noise = torch.randn(1, 4, 4, 4, generator=generator(0))
     book.put("noise", noise)
     for k, (kind, steps, config, *run) in enumerate(cases()):
@@ -180,9 +199,12 @@ def make():
             if hasattr(scheduler, "set_begin_index"):
                 scheduler.set_begin_index(0)
             sigma = getattr(scheduler, "init_noise_sigma", 1.0)
-            x = noise * sigma
+            times = scheduler.timesteps[run.get("first", 0):]
+            if not len(times):
+                raise ValueError("no step at all")
+            x = noise * sigma if "first" not in run else scheduler.add_noise(torch.tanh(noise.flip(3)), noise, times[:1])
             trajectory = [x]
-            for t in scheduler.timesteps:
+            for t in times:
                 seen = scheduler.scale_model_input(x, t) if hasattr(scheduler, "scale_model_input") else x
                 output = torch.tanh(0.7 * seen + 0.3 * math.cos(float(t) / 100))
                 if kind == "DDPMScheduler" and config.get("variance_type") == "learned_range":
@@ -193,7 +215,7 @@ def make():
             book.case(name, {**fields, "refused": f"{type(error).__name__}: {str(error).splitlines()[0]}"}, {})
             continue
         fields["init_noise_sigma"] = float(sigma)
-        fields["timesteps"] = [float(t) for t in scheduler.timesteps]
+        fields["timesteps"] = [float(t) for t in times]
         if hasattr(scheduler, "sigmas"):
             fields["sigmas"] = [float(s) for s in scheduler.sigmas]
         fields["finite"] = bool(torch.isfinite(torch.stack(trajectory)).all())

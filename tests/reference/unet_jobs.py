@@ -15,6 +15,7 @@ from unet_patches import PatchedUNet
 CLIP = FIXTURES / "tiny-clip"
 KINDS = {"tiny-sdxl": StableDiffusionXLPipeline, "tiny-sd15": StableDiffusionPipeline}
 DEFAULTS = dict(prompts=["a red circle above a blue square"], negative_prompt="", height=64, width=48, steps=5, guidance=4.0, seed=0, n=1, max_sequence_length=77)
+PNDM = dict(skip_prk_steps=True, set_alpha_to_one=False, steps_offset=1)
 WHOLE = {
     "plain": dict(image=True),
     "wide": dict(height=80, width=128, negative_prompt="a black dog!", seed=1, image=True),
@@ -30,6 +31,11 @@ WHOLE = {
     "dpm": dict(scheduler="DPMSolverMultistepScheduler", config=dict(algorithm_type="dpmsolver++", use_karras_sigmas=True), seed=11, steps=7),
     "unipc": dict(scheduler="UniPCMultistepScheduler", config={}, seed=12, steps=7),
     "lcm": dict(scheduler="LCMScheduler", config={}, guidance=1.0, seed=13, steps=4),
+    # As the published Stable Diffusion 1.5 folder has it; one step; predicting velocity; with the rounds before it.
+    "pndm": dict(scheduler="PNDMScheduler", config=PNDM, seed=14, steps=6, image=True),
+    "pndm_one": dict(scheduler="PNDMScheduler", config=PNDM, seed=15, steps=1),
+    "pndm_velocity": dict(scheduler="PNDMScheduler", config=dict(PNDM, prediction_type="v_prediction"), seed=16, steps=5, n=2, height=72, width=40),
+    "pndm_rounds": dict(scheduler="PNDMScheduler", config=dict(skip_prk_steps=False), seed=17, steps=4),
 }
 PATCHES = dict(method="distrifusion", kv="stale", warmup=1, patches=3, group_norm="corrected", exchange="stale", steps=6, seed=20)
 PATCHED = {
@@ -41,6 +47,8 @@ PATCHED = {
     "alone": dict(height=80, guidance=1.0, patches=2, seed=23, n=2),
     "ancestral": dict(height=64, patches=2, seed=24, scheduler="EulerAncestralDiscreteScheduler", config={}),
     "dpm": dict(height=64, patches=4, seed=25, scheduler="DPMSolverMultistepScheduler", config=dict(algorithm_type="dpmsolver++"), steps=7),
+    "pndm": dict(height=64, patches=3, seed=26, warmup=2, scheduler="PNDMScheduler", config=PNDM, steps=6),
+    "pndm_rounds": dict(height=64, patches=2, seed=27, scheduler="PNDMScheduler", config=dict(skip_prk_steps=False), steps=4),
 }
 
 

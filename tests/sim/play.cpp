@@ -40,6 +40,19 @@ plan::Plan random_plan(std::mt19937_64& random, int actors) {
 
 }  // namespace
 
+/// What the hungriest job on a single actor takes: all jobs fit, and two of the larger ones do not
+/// fit side by side.
+void World::draw_limits() {
+  wire::ImageRequest request;
+  request.prompts.assign(2, "x");
+  request.method = "pipefusion";
+  request.num_pipeline_patch = 4;
+  const auto plan = plan::make_plan(test::sample_model(), request, {});
+  const auto least = plan.memory.front().peak();
+  for (int i = 0; i < places_; ++i)
+    limits_[static_cast<cluster::ActorId>(i)] = least + rng_() % (least / 2);
+}
+
 void World::submit_one() {
   const auto living = runner_ ? static_cast<int>(members_.living_count()) : places_;
   if (living == 0) {
@@ -153,6 +166,7 @@ void World::play(int jobs, double deadline) {
     events_.pop();
     now_ = event.when;
     event.action();
+    check_memory();
     if (!over()) quiet_since = now_;
     // Time for what was stuck to be found, and for every place to be filled again.
     if (over() && runner_ && now_ > quiet_since + 100) return check_quiet();
@@ -165,11 +179,25 @@ void World::play(int jobs, double deadline) {
   throw Violation("jobs did not end:" + waiting);
 }
 
+void World::check_memory() {
+  if (limits_.empty() || !deployments_) return;
+  for (const auto& [id, limit] : limits_) {
+    if (deployments_->held(id) > limit)
+      throw Violation("actor " + std::to_string(id) + " is to hold more than it may");
+  }
+  std::uint64_t used = 0;
+  for (const auto& [id, actor] : members_.all()) {
+    if (actor.parts.size() > cluster::kMostResidents) throw Violation("too many deployments");
+    used = std::max<std::uint64_t>(used, actor.parts.size());
+  }
+  most_residents_ = std::max(most_residents_, used);
+}
+
 void World::check_quiet() {
   for (const auto& [id, actor] : members_.all()) {
     if (!actor.jobs.empty()) throw Violation("an actor still has a job");
     if (runner_->busy(id)) throw Violation("an actor still has a task");
-    if (actor.state == cluster::ActorState::ready && actor.leaving_epoch != 0)
+    if (actor.state == cluster::ActorState::ready && !actor.leaving_epochs.empty())
       throw Violation("an actor has not answered the end of its epoch");
     if (actor.state != cluster::ActorState::ready && actor.state != cluster::ActorState::dead)
       throw Violation("a place was not filled again: " + std::string(to_string(actor.state)));

@@ -17,6 +17,7 @@ std::uint64_t number(const char* name, std::uint64_t otherwise) {
 
 struct Totals {
   std::uint64_t seeds = 0, jobs = 0, succeeded = 0, deaths = 0, recoveries = 0, meshes = 0;
+  std::uint64_t most_residents = 0, loads = 0;
   std::uint64_t owed = 0, broken_off = 0, restarts = 0;
 };
 
@@ -38,6 +39,8 @@ Totals play(const Faults& faults, std::uint64_t count, int actors) {
     totals.deaths += world.deaths();
     totals.recoveries += world.recoveries();
     totals.restarts += world.restarts();
+    totals.loads += world.loads();
+    totals.most_residents = std::max(totals.most_residents, world.most_residents());
     for (const auto& [id, job] : world.table().all()) {
       ++totals.jobs;
       totals.broken_off += job.started > 0 && job.state == wire::JobState::failed;
@@ -140,6 +143,24 @@ TEST_CASE("actors are drained, hosts are lost: no elastic job is, while an actor
   CHECK(totals.owed == 0);
   CHECK(totals.succeeded > totals.jobs / 2);
   CHECK(totals.meshes > totals.succeeded);
+}
+
+TEST_CASE("what actors hold follows their memory: nobody holds more, and nobody waits for ever") {
+  const auto calm = play({.tight_memory = true}, 1000, 4);
+  CHECK(calm.succeeded == calm.jobs);
+  CHECK(calm.most_residents > 1);
+  const auto totals = play({.kills_per_job = 0.4,
+                            .late_exits = 0.2,
+                            .hangs_per_job = 0.1,
+                            .failed_loads = 0.02,
+                            .failed_tasks = 0.002,
+                            .cancels_per_job = 0.1,
+                            .hosts = 2,
+                            .drains_per_job = 0.2,
+                            .tight_memory = true},
+                           1500, 6);
+  CHECK(totals.succeeded > totals.jobs / 2);
+  CHECK(totals.most_residents > 1);
 }
 
 TEST_CASE("everything at once") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tests/controller/sample_model.h"
 #include "tests/sim/world.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
@@ -163,13 +164,24 @@ void StageActor::done() {
 
 void StageActor::on(std::uint64_t correlation, const wire::LoadStage& load) {
   const double seconds = world_.chance(world_.faults().slow_loads) ? 40 : world_.some(0.3);
-  world_.after(seconds, [this, correlation, id = load.deployment] {
+  const auto& model = test::sample_model().transformer;
+  const auto bytes = 4 * spec::kept_elements(model, {.first_block = load.first_block,
+                                                     .last_block = load.last_block,
+                                                     .embeds = load.embeds,
+                                                     .projects = load.projects,
+                                                     .shard = load.tp_rank,
+                                                     .shards = load.tp_degree});
+  world_.after(seconds, [this, correlation, bytes, id = load.deployment] {
     if (hangs || stalls) return;
     if (unloaded_.contains(id)) return done();  // left at the next tensor, and nobody waits
     if (world_.chance(world_.faults().failed_loads)) {
       answer(correlation, wire::Failure{wire::FailureCode::bad_request, "a tensor is missing"});
     } else {
-      stages_.insert(id);
+      stages_[id] = bytes;
+      std::uint64_t sum = 0;
+      for (const auto& [deployment, own] : stages_)
+        sum += own;
+      world_.loaded(id_, sum);
       answer(correlation, wire::StageLoaded{100, 0.3});
     }
     done();

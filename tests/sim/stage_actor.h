@@ -82,8 +82,8 @@ class StageActor {
   std::uint64_t incarnation_;
   std::deque<Letter> mailbox_;
   bool busy_ = false;
-  std::set<std::uint64_t> stages_;    // deployments loaded
-  std::set<std::uint64_t> unloaded_;  // no longer wanted, also while they are loaded
+  std::map<std::uint64_t, std::uint64_t> stages_;  // deployments loaded, and their bytes
+  std::set<std::uint64_t> unloaded_;               // no longer wanted, also while they are loaded
   std::set<std::uint64_t> epochs_;
   std::set<std::uint64_t> torn_;
   std::set<std::uint64_t> ended_;   // by the second lane

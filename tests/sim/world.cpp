@@ -21,6 +21,7 @@ plan::Plan smaller_plan(const jobs::JobEntry& job, int actors) {
 
 World::World(std::uint64_t seed, Faults faults, int actors)
     : rng_(seed), faults_(faults), places_(actors), members_(kToken), table_(1000, 1000) {
+  if (faults_.tight_memory) draw_limits();
   make_rooms();
 }
 
@@ -81,6 +82,7 @@ void World::make_rooms() {
       cluster::Drainer::Tools{*door_, members_, *deployments_, *runner_});
   for (int i = 0; i < places_; ++i) {
     const auto id = members_.add("host " + std::to_string(i * faults_.hosts / places_), "cpu").id;
+    if (!limits_.empty()) members_.at(id).memory_limit = limits_.at(id);
     for (;;) {
       try {
         supervisor_->spawn(id);
@@ -101,6 +103,12 @@ bool World::chance(double probability) {
 
 double World::some(double mean) {
   return mean * (0.2 + std::exponential_distribution<>(1.25)(rng_));
+}
+
+void World::loaded(cluster::ActorId id, std::uint64_t bytes) {
+  ++loads_;
+  if (!limits_.empty() && bytes > limits_.at(id))
+    throw Violation("actor " + std::to_string(id) + " holds more weights than it may");
 }
 
 void World::note(const std::string& what) {

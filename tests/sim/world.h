@@ -47,6 +47,7 @@ struct Faults {
   int hosts = 1;                  // that the places are on
   double drains_per_job = 0;      // of a random place, with or without --now
   double lost_hosts_per_job = 0;  // with their agents
+  bool tight_memory = false;      // actors hold one or two deployments at a time
 };
 
 /// A whole cluster in one thread: Supervisor, Deployments, JobRunner and JobTable as they are, with
@@ -68,6 +69,9 @@ class World final : public cluster::Outside {
   std::size_t living() const { return members_.living_count(); }
   std::uint64_t recoveries() const { return recoveries_; }
   std::uint64_t restarts() const { return restarts_; }
+  /// Deployments that an actor kept at once, at most.
+  std::uint64_t most_residents() const { return most_residents_; }
+  std::uint64_t loads() const { return loads_; }
   double now() const override { return now_; }
 
   // Outside:
@@ -93,6 +97,8 @@ class World final : public cluster::Outside {
   double some(double mean);
   void note(const std::string& what);
   Crossing& crossing() { return crossing_; }
+  /// A stage is loaded beside what the actor holds, in bytes of weights.
+  void loaded(cluster::ActorId id, std::uint64_t bytes);
   const Faults& faults() const { return faults_; }
   /// A message of an actor; correlation 0 unless it answers.
   void from_actor(std::uint64_t incarnation, std::uint64_t correlation, std::string frame);
@@ -133,6 +139,9 @@ class World final : public cluster::Outside {
   void submit_one();
   void blow();
   void check_quiet();
+  /// What the controller wants an actor to hold is never more than it may.
+  void check_memory();
+  void draw_limits();
   void hello(cluster::ActorId id, std::uint64_t incarnation);
   void deliver_up(control::PeerId peer, std::uint64_t sequence, std::uint64_t correlation,
                   const std::string& frame);
@@ -167,6 +176,9 @@ class World final : public cluster::Outside {
   std::set<std::uint64_t> accepted_;
   std::set<jobs::JobId> journaled_ends_;
   std::uint64_t restarts_ = 0;
+  std::map<cluster::ActorId, std::uint64_t> limits_;  // bytes; empty = none
+  std::uint64_t most_residents_ = 0;
+  std::uint64_t loads_ = 0;
 
   // Of the controller:
   int places_;

@@ -194,7 +194,7 @@ TEST_CASE("classes are known with their methods and types") {
   CHECK(classes[0].methods.size() == 3);
   CHECK(classes[0].methods[0].name == "add");
   CHECK(classes[0].methods[2].result == "unit");
-  CHECK(classes[2].methods.at(15).arguments ==
+  CHECK(classes[2].methods.at(16).arguments ==
         "optional<troupe::testing::Point{float64, float64}>, "
         "list<troupe::testing::Point{float64, float64}>");
 }

@@ -38,6 +38,8 @@ class Probe {
   std::vector<std::int64_t> seen() const { return seen_; }
   std::string fail(std::string text);
   void sleep(std::int64_t milliseconds);
+  /// As sleep, and says all the time that it gets on.
+  std::int64_t labour(std::int64_t milliseconds);
   void crash(std::int64_t signal);
   void leave(std::int64_t code);
   std::uint64_t restarts() const { return context_.restarts(); }
@@ -72,7 +74,8 @@ class Stranger {
 }  // namespace troupe::testing
 
 TROUPE_ACTOR(troupe::testing::Counter, (std::int64_t), add, value, reset)
-TROUPE_ACTOR(troupe::testing::Probe, (std::string), name, append, seen, fail, sleep, crash, leave,
-             restarts, array, sum, twice, blob, call_other, spawn_counter, find_counter, points)
+TROUPE_ACTOR(troupe::testing::Probe, (std::string), name, append, seen, fail, sleep, labour, crash,
+             leave, restarts, array, sum, twice, blob, call_other, spawn_counter, find_counter,
+             points)
 TROUPE_ACTOR(troupe::testing::Fussy, (bool), one)
 TROUPE_ACTOR(troupe::testing::Stranger, (), nothing)

@@ -224,4 +224,44 @@ TEST_CASE("when the controller is gone, calls fail and actors end") {
   CHECK(eventually(5s, [&] { return kill(pid, 0) != 0; }));
 }
 
+TEST_CASE(
+    "hang_after: a method that does not get on is ended, by name; waiting for calls is none") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto actors = client.actors();
+  auto probe = take(actors.spawn<Probe>({.max_restarts = 1, .hang_after = 400ms}, "p"));
+  std::promise<Death> death;
+  take(probe.monitor([&](const Death& how) { death.set_value(how); }));
+  std::this_thread::sleep_for(1200ms);                              // nothing to do
+  CHECK(take(probe.call<&Probe::labour>(1500).wait(10s)) == 1500);  // long, and says so
+  CHECK(take(probe.call<&Probe::restarts>().wait(5s)) == 0);
+
+  const auto before = std::chrono::steady_clock::now();
+  const auto hung = probe.call<&Probe::sleep>(30'000).wait(20s);
+  const std::chrono::duration<double> noticed = std::chrono::steady_clock::now() - before;
+  MESSAGE("noticed after " << noticed.count() << " s");
+  CHECK(noticed.count() >= 0.4);
+  CHECK(noticed.count() < 1.4 + 1.0);  // the machine may be busy
+  REQUIRE(!hung.ok());
+  CHECK(hung.error().code == "restarting");
+  CHECK(hung.error().what.find("is restarting: hung in sleep for ") != std::string::npos);
+  auto future = death.get_future();
+  REQUIRE(future.wait_for(5s) == std::future_status::ready);
+  const auto how = future.get();
+  CHECK(how.method == "sleep");
+  CHECK(how.restarting);
+  CHECK(take(probe.call<&Probe::restarts>().wait(10s)) == 1);
+  CHECK(info(actors, probe.id()).cause.starts_with("hung in sleep for "));
+
+  CHECK(probe.call<&Probe::sleep>(30'000).wait(20s).error().code == "died");
+  CHECK(actors.spawn<Probe>({.hang_after = -1ms}, "p").error().code == "bad_request");
+}
+
+TEST_CASE("without hang_after a method may take its time") {
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto probe = take(client.actors().spawn<Probe>({}, "p"));
+  CHECK(probe.call<&Probe::sleep>(1500).wait(10s).ok());
+}
+
 }  // namespace troupe::testing

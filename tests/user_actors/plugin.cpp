@@ -18,6 +18,13 @@ std::string Probe::fail(std::string text) {
 void Probe::sleep(std::int64_t milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
+std::int64_t Probe::labour(std::int64_t milliseconds) {
+  for (std::int64_t done = 0; done < milliseconds; done += 10) {
+    std::this_thread::sleep_for(10ms);
+    context_.progress();
+  }
+  return milliseconds;
+}
 void Probe::crash(std::int64_t signal) {
   std::fprintf(stderr, "about to crash\n");
   raise(static_cast<int>(signal));

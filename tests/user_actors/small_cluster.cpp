@@ -35,7 +35,7 @@ SmallCluster::SmallCluster(Options options) {
   room.processes.host_program = TROUPE_BINARY_DIR "/bin/troupe-host";
   room.processes.actor_program = TROUPE_BINARY_DIR "/bin/troupe-actor";
   room.processes.control_endpoint = endpoint_;
-  room.processes.token = "test";
+  room.processes.access.token = "test";
   room_ = std::make_unique<user::UserRoom>(io_, *outside_, room);
   auto& actors = room_->actors();
   server_->on_connect([&](const control::PeerInfo& peer) -> std::optional<std::string> {

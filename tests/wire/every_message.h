@@ -9,6 +9,7 @@
 #include "transport/wire/host_messages.h"
 #include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
+#include "transport/wire/user_host_messages.h"
 #include "transport/wire/user_messages.h"
 
 /// Every message that goes over the wire, for tests that must not forget one. `messages_test`
@@ -35,6 +36,7 @@ using EveryMessage = MessageList<
     ReadClock, ClockReading, Hello, Welcome, Refuse, Heartbeat, Goodbye, Failure, Ping, Pong,
     SpawnActor, ActorAddress, FindActor, KillActor, ListActors, ActorList, ListClasses, ClassList,
     WatchActor, ActorDied, CreateActor, ActorCreated, ActorCalls, CallResults, ReleaseValues,
-    StartProcess, ProcessStarted, SignalProcess, ProcessWrote, ProcessEnded, DrainPlaces>;
+    StartProcess, ProcessStarted, SignalProcess, ProcessWrote, ProcessEnded, DrainPlaces,
+    CheckPlugins, PluginsChecked, StartUserProcess, EndUserProcess, UserProcessEnded>;
 
 }  // namespace troupe::wire

@@ -18,6 +18,7 @@
 #include "transport/wire/host_messages.h"
 #include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
+#include "transport/wire/user_host_messages.h"
 #include "transport/wire/user_messages.h"
 
 namespace troupe::wire {
@@ -118,8 +119,8 @@ std::uint64_t hash(const std::string& text) {
 }
 
 /// The layout of all messages in the protocol version that stands in envelope.h.
-constexpr std::uint16_t kRecordedVersion = 4;
-constexpr std::uint64_t kRecordedLayout = 0x9a752406c47e4262;
+constexpr std::uint16_t kRecordedVersion = 5;
+constexpr std::uint64_t kRecordedLayout = 0xf353106b0e5c7424;
 
 }  // namespace
 
@@ -135,7 +136,8 @@ TEST_CASE("messages have the layout that their protocol version stands for") {
               GetLogs, LogLines, ReadClock, ClockReading, SpawnActor, ActorAddress, FindActor,
               KillActor, ListActors, ActorList, ListClasses, ClassList, WatchActor, ActorDied,
               CreateActor, ActorCreated, ActorCalls, CallResults, ReleaseValues, StartProcess,
-              ProcessStarted, SignalProcess, ProcessWrote, ProcessEnded, DrainPlaces>();
+              ProcessStarted, SignalProcess, ProcessWrote, ProcessEnded, DrainPlaces, CheckPlugins,
+              PluginsChecked, StartUserProcess, EndUserProcess, UserProcessEnded>();
   std::array<char, 32> number{};
   std::snprintf(number.data(), number.size(), "0x%016llx",
                 static_cast<unsigned long long>(hash(now)));

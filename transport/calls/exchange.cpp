@@ -160,6 +160,14 @@ std::shared_ptr<detail::CallState> Exchange::spawn(detail::SpawnRequest request)
   message.cores = options.resources.cores;
   message.group = options.group;
   message.max_restarts = options.max_restarts;
+  if (options.hang_after.count() < 0) {
+    state->finish({.error = {"bad_request", "[spawn] hang_after is " +
+                                                std::to_string(options.hang_after.count()) +
+                                                " ms: 0 means that no method hangs"}});
+    return state;
+  }
+  message.hang_after_ms =
+      static_cast<std::uint32_t>(std::min<std::int64_t>(options.hang_after.count(), 0xffffffff));
   const auto deadline = std::clamp(options.deadline, Milliseconds(1), Milliseconds(86'400'000));
   message.deadline_ms = static_cast<std::uint32_t>(deadline.count());
   const bool posted = post([this, state, message = std::move(message), deadline] {
@@ -238,7 +246,8 @@ Result<std::vector<ActorClassInfo>> Exchange::classes() {
   if (!list) return list.error();
   std::vector<ActorClassInfo> classes;
   for (auto& entry : list.value().classes) {
-    ActorClassInfo info{entry.name, entry.arguments, entry.needs_torch, {}, entry.plugin};
+    ActorClassInfo info{entry.name, entry.arguments, entry.needs_torch,
+                        {},         entry.plugin,    std::move(entry.lacking)};
     for (auto& method : entry.methods)
       info.methods.push_back({method.name, method.arguments, method.result});
     classes.push_back(std::move(info));
@@ -269,43 +278,40 @@ bool Exchange::on_message(const wire::Header& header, std::span<const std::byte>
   return true;
 }
 
-control::ConnectionOptions Exchange::connection_options(const wire::ActorAddress& address) const {
-  control::ConnectionOptions options;
-  options.endpoint = address.endpoint;
-  options.incarnation = tools_.incarnation;
-  options.hello.role = "caller";
-  options.hello.name = tools_.name;
-  options.hello.attributes["ticket"] = address.ticket;
-  options.socket = tools_.socket;
-  return options;
-}
-
-void Exchange::open_blob_link(const std::string& endpoint, const std::string& ticket) {
-  auto& link = blob_links_[endpoint];
-  if (link) return;
+control::ConnectionOptions Exchange::connection_options(const std::string& endpoint,
+                                                        const std::string& ticket,
+                                                        const std::string& keys) const {
   control::ConnectionOptions options;
   options.endpoint = endpoint;
   options.incarnation = tools_.incarnation;
   options.hello.role = "caller";
   options.hello.name = tools_.name;
   options.hello.attributes["ticket"] = ticket;
+  if (!keys.empty()) options.keys = control::client_keys_from(keys, "the controller");
   options.socket = tools_.socket;
+  return options;
+}
+
+void Exchange::open_blob_link(const BlobDoor& door) {
+  const auto& endpoint = door.endpoint;
+  auto& link = blob_links_[endpoint];
+  if (link) return;
+  auto options = connection_options(endpoint, door.ticket, door.keys);
   link = std::make_shared<control::BlobConnection>(tools_.io, std::move(options), tools_.blobs);
   const auto again = [this, endpoint] { post([this, endpoint] { blob_links_.erase(endpoint); }); };
   link->on_lost([again](const std::string&) { again(); });
   link->start({}, [again](const wire::Failure&) { again(); });
 }
 
-void Exchange::fetch_blob(const std::string& endpoint, const std::string& ticket,
-                          control::BlobId blob, std::uint64_t bytes, control::Milliseconds deadline,
-                          control::BlobHandler handler) {
+void Exchange::fetch_blob(const BlobDoor& door, control::BlobId blob, std::uint64_t bytes,
+                          control::Milliseconds deadline, control::BlobHandler handler) {
   try {
-    open_blob_link(endpoint, ticket);
+    open_blob_link(door);
   } catch (const std::exception& error) {
-    blob_links_.erase(endpoint);
+    blob_links_.erase(door.endpoint);
     return handler({nullptr, {wire::FailureCode::lost, error.what()}});
   }
-  blob_links_[endpoint]->fetch(blob, bytes, deadline, std::move(handler));
+  blob_links_[door.endpoint]->fetch(blob, bytes, deadline, std::move(handler));
 }
 
 Result<std::shared_ptr<const std::string>> Exchange::fetch(const Holder& holder,
@@ -317,7 +323,7 @@ Result<std::shared_ptr<const std::string>> Exchange::fetch(const Holder& holder,
   auto promise = std::make_shared<std::promise<control::BlobResult>>();
   auto future = promise->get_future();
   const bool posted = post([this, holder, blob, bytes, deadline, promise] {
-    fetch_blob(holder.blob_endpoint, holder.ticket, blob, bytes, deadline,
+    fetch_blob(holder.door, blob, bytes, deadline,
                [promise](control::BlobResult result) { promise->set_value(std::move(result)); });
   });
   if (!posted) return *closed_;

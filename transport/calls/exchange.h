@@ -57,13 +57,14 @@ class Exchange final : public detail::Caller {
   boost::asio::io_context& io() { return tools_.io; }
   control::BlobStore& blobs() { return tools_.blobs; }
   std::weak_ptr<Exchange> weak() { return std::static_pointer_cast<Exchange>(shared_from_this()); }
-  control::ConnectionOptions connection_options(const wire::ActorAddress& address) const;
+  control::ConnectionOptions connection_options(const std::string& endpoint,
+                                                const std::string& ticket,
+                                                const std::string& keys) const;
   void expect(std::chrono::steady_clock::time_point until, std::uint64_t actor, std::uint64_t call);
   void pump_later(std::uint64_t actor);  // from any thread
-  void open_blob_link(const std::string& endpoint, const std::string& ticket);
-  void fetch_blob(const std::string& endpoint, const std::string& ticket, control::BlobId blob,
-                  std::uint64_t bytes, control::Milliseconds deadline,
-                  control::BlobHandler handler);
+  void open_blob_link(const BlobDoor& door);
+  void fetch_blob(const BlobDoor& door, control::BlobId blob, std::uint64_t bytes,
+                  control::Milliseconds deadline, control::BlobHandler handler);
   template <class Answer, class M>
   void request(const M& message, control::Milliseconds deadline,
                std::function<void(Result<Answer>)> handler);

@@ -8,12 +8,18 @@ namespace troupe::calls {
 
 class Exchange;
 
+/// Where an actor's process gives out large values, and how one is let in there.
+struct BlobDoor {
+  std::string endpoint;
+  std::string ticket;
+  std::string keys;  // CURVE, as text; "" = asks for none
+};
+
 /// Where a value lies.
 struct Holder {
   std::uint64_t actor = 0;
   std::uint64_t incarnation = 0;
-  std::string blob_endpoint;
-  std::string ticket;
+  BlobDoor door;
 };
 
 /// A large result at the actor that made it. Released there when this goes.

@@ -109,8 +109,9 @@ void Line::add_segment(std::string segment, wire::ActorCall& call, Sent& sent) {
   const auto bytes = segment.size();
   const auto blob = exchange_.blobs().add(std::move(segment));
   sent.own.push_back(blob);
-  exchange_.open_blob_link(address_->blob_endpoint, address_->ticket);
-  call.parts.push_back({static_cast<std::uint32_t>(call.arguments.size()), "", "", blob, bytes});
+  exchange_.open_blob_link({address_->blob_endpoint, address_->ticket, address_->keys});
+  call.parts.push_back(
+      {static_cast<std::uint32_t>(call.arguments.size()), "", "", "", blob, bytes});
 }
 
 std::optional<wire::ActorCall> Line::make_call(Waiting& waiting, Sent& sent) {
@@ -147,8 +148,8 @@ std::optional<wire::ActorCall> Line::make_call(Waiting& waiting, Sent& sent) {
       add_segment(std::exchange(segment, {}), call, sent);
       const auto& held = static_cast<const HeldValue&>(*outcome.remote);
       call.parts.push_back({static_cast<std::uint32_t>(call.arguments.size()),
-                            held.holder().blob_endpoint, held.holder().ticket, held.blob(),
-                            held.bytes()});
+                            held.holder().door.endpoint, held.holder().door.ticket,
+                            held.holder().door.keys, held.blob(), held.bytes()});
       sent.borrowed.push_back(outcome.remote);
     }
     segment.append(request.arguments, at);
@@ -181,7 +182,8 @@ void Line::resolve() {
 void Line::connect() {
   up_ = false;
   try {
-    auto options = exchange_.connection_options(*address_);
+    auto options =
+        exchange_.connection_options(address_->endpoint, address_->ticket, address_->keys);
     options.welcome_deadline = kConnectDeadline;
     connection_ = std::make_unique<control::Connection>(exchange_.io(), std::move(options));
   } catch (const std::exception& error) {
@@ -242,11 +244,12 @@ void Line::settle(wire::CallResult& result) {
       sent.state->finish({.bytes = std::make_shared<const std::string>(std::move(result.bytes))});
       return;
     case held:
-      sent.state->finish(
-          {.remote = std::make_shared<HeldValue>(
-               exchange_.weak(),
-               Holder{actor_, address_->incarnation, address_->blob_endpoint, address_->ticket},
-               result.blob, result.blob_bytes)});
+      sent.state->finish({.remote = std::make_shared<HeldValue>(
+                              exchange_.weak(),
+                              Holder{actor_,
+                                     address_->incarnation,
+                                     {address_->blob_endpoint, address_->ticket, address_->keys}},
+                              result.blob, result.blob_bytes)});
       return;
     case exception:
       return sent.state->finish({.error = {"exception", called() + ": " + result.bytes}});

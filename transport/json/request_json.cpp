@@ -2,7 +2,7 @@
 
 namespace troupe::wire {
 
-nlohmann::json request_json(const ImageRequest& request, int skipped_steps) {
+nlohmann::json request_json(const ImageRequest& request, int sampler_steps, int skipped_steps) {
   nlohmann::json loras = nlohmann::json::array();
   for (const auto& lora : request.loras)
     loras.push_back({{"file", lora.path}, {"scale", lora.scale}});
@@ -15,7 +15,8 @@ nlohmann::json request_json(const ImageRequest& request, int skipped_steps) {
           {"computed_width", request.width},
           {"clean_caption", request.clean_caption},
           {"vae_tiling", request.vae_tiling},
-          {"steps", request.steps + skipped_steps},
+          {"steps", sampler_steps},
+          {"model_calls", request.steps},
           {"skipped_steps", skipped_steps},
           {"guidance_scale", request.guidance_scale},
           {"seed", request.seed},
@@ -30,6 +31,7 @@ nlohmann::json request_json(const ImageRequest& request, int skipped_steps) {
           {"group_norm", request.group_norm},
           {"exchange", request.exchange},
           {"dtype", request.dtype},
+          {"weight_dtype", request.weight_dtype},
           {"noise_dtype", request.noise_dtype},
           {"max_sequence_length", request.max_sequence_length},
           {"init_latents", request.init_latents_blob != 0},

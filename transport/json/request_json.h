@@ -10,7 +10,7 @@ namespace troupe::wire {
 /// of docs/commands.md. `height` and `width` are the picture's, `computed_height` and
 /// `computed_width` those of the computation. `steps` are what the client asked for: with those
 /// that a picture to begin with leaves out.
-nlohmann::json request_json(const ImageRequest& request, int skipped_steps = 0);
+nlohmann::json request_json(const ImageRequest& request, int sampler_steps, int skipped_steps);
 
 /// A document on one line. Texts that are no UTF-8 come out with U+FFFD in their place.
 std::string json_text(const nlohmann::json& document);

@@ -29,6 +29,7 @@ struct LoadStage {
   std::string model;              // folder
   std::uint64_t fingerprint = 0;  // of the folder when the job was planned; 0 = not to be checked
   std::string dtype;              // compute type
+  std::string weight_dtype;       // of the products of tokens; "" = the compute type
   std::int32_t first_block = 0;
   std::int32_t last_block = 0;  // exclusive
   bool embeds = false;
@@ -39,8 +40,8 @@ struct LoadStage {
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(deployment, model, fingerprint, dtype, first_block, last_block, embeds, projects, tp_rank,
-       tp_degree, loras);
+    ar(deployment, model, fingerprint, dtype, weight_dtype, first_block, last_block, embeds,
+       projects, tp_rank, tp_degree, loras);
   }
 };
 
@@ -194,13 +195,14 @@ struct BeginJob {
   AxisPlace vae;                          // this decoder's place; degree 0 = it decodes nothing
   std::int32_t first_step = 0;            // > 0: the job is taken up again here, from these pieces
   std::vector<BoundaryPiece> boundary;
-  std::int32_t skipped_steps = 0;  // of the sampler, before step 0: strength leaves them out
+  std::int32_t sampler_steps = 0;  // as asked for; request.steps are calls of the model
+  std::int32_t skipped_steps = 0;  // calls before step 0: strength leaves them out
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
        micro_steps, batch_parts, groups, caption_rank, caption_root, image_root, row_rank,
-       row_decoders, row_holders, vae, first_step, boundary, skipped_steps);
+       row_decoders, row_holders, vae, first_step, boundary, sampler_steps, skipped_steps);
   }
 };
 

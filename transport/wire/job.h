@@ -36,9 +36,11 @@ struct ImageRequest {
   /// Steps after the warm-up that are computed whole, from an empty K,V store: where a job of a
   /// stale method was taken up again after a loss. Sorted.
   std::vector<std::int32_t> refill_steps = {};
-  std::string kv = "stale";             // stale | predict: how K,V rows that are not fresh are used
-  std::string dtype = "float32";        // compute type: float32 | bfloat16 | float16
-  std::string noise_dtype = "float32";  // float32 | model: the type that noise is drawn in
+  std::string kv = "stale";       // stale | predict: how K,V rows that are not fresh are used
+  std::string dtype = "float32";  // compute type: float32 | bfloat16 | float16
+  /// How the denoiser's linear layers keep their weights: "" (as they compute) | int8 | fp8.
+  std::string weight_dtype = "";
+  std::string noise_dtype = "float32";     // float32 | model: the type that noise is drawn in
   std::int32_t max_sequence_length = 120;  // text tokens, padded or cut to this
   bool resolution_binning =
       false;  // compute at the nearest size the model was trained at, then resize and crop
@@ -73,10 +75,10 @@ struct ImageRequest {
   void serialize(Archive& ar) {
     ar(prompts, negative_prompt, images_per_prompt, height, width, num_frames, steps,
        guidance_scale, seed, sampler, method, num_pipeline_patch, warmup_steps, refill_steps, kv,
-       dtype, noise_dtype, max_sequence_length, resolution_binning, clean_caption, vae_tiling,
-       want_latents, init_latents_blob, init_latents_bytes, init_image_blob, init_image_bytes,
-       strength, guidance_rescale, loras, step_cache, step_cache_threshold, group_norm, exchange,
-       progress_interval, progress_content, output_height, output_width);
+       dtype, weight_dtype, noise_dtype, max_sequence_length, resolution_binning, clean_caption,
+       vae_tiling, want_latents, init_latents_blob, init_latents_bytes, init_image_blob,
+       init_image_bytes, strength, guidance_rescale, loras, step_cache, step_cache_threshold,
+       group_norm, exchange, progress_interval, progress_content, output_height, output_width);
   }
 };
 

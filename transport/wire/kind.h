@@ -44,7 +44,7 @@ enum class Kind : std::uint16_t {
   abort_epoch = 50,
   unload = 51,
   shutdown = 52,
-  // Actors of users: 60-79 (user_messages.h)
+  // Actors of users: 60-74 (user_messages.h)
   spawn_actor = 60,
   actor_address = 61,
   find_actor = 62,
@@ -60,6 +60,12 @@ enum class Kind : std::uint16_t {
   actor_calls = 72,
   call_results = 73,
   release_values = 74,
+  // Controller and node agents, for users' actors: 75-79 (user_host_messages.h)
+  check_plugins = 75,
+  plugins_checked = 76,
+  start_user_process = 77,
+  end_user_process = 78,
+  user_process_ended = 79,
   // Seeing inside: 80-99 (inspect_messages.h)
   get_mailbox = 80,
   mailbox_report = 81,

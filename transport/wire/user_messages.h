@@ -37,11 +37,12 @@ struct SpawnActor {
   std::string group;
   std::int32_t max_restarts = 0;  // -1 = always
   std::uint32_t deadline_ms = 0;
+  std::uint32_t hang_after_ms = 0;  // a method without progress for so long hangs; 0 = none does
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(class_name, types, arguments, name, get_or_create, detached, gpus, cores, placement, group,
-       max_restarts, deadline_ms);
+       max_restarts, deadline_ms, hang_after_ms);
   }
 };
 
@@ -55,10 +56,11 @@ struct ActorAddress {
   std::string endpoint;       // of its process, for calls
   std::string blob_endpoint;  // and for large values
   std::string ticket;         // shown there
+  std::string keys;           // CURVE, of callers, as text; "" = its door asks for none
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(id, incarnation, class_name, name, endpoint, blob_endpoint, ticket);
+    ar(id, incarnation, class_name, name, endpoint, blob_endpoint, ticket, keys);
   }
 };
 
@@ -147,10 +149,11 @@ struct ClassEntry {
   bool needs_torch = false;
   std::vector<MethodEntry> methods;
   std::string plugin;
+  std::vector<std::string> lacking;  // hosts that cannot have it: "beta: why"
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(name, arguments, types, needs_torch, methods, plugin);
+    ar(name, arguments, types, needs_torch, methods, plugin, lacking);
   }
 };
 
@@ -229,12 +232,13 @@ struct HeldPart {
   std::uint32_t at = 0;  // in the arguments as they are in the call
   std::string endpoint;  // the holder's for blobs; "" = the caller holds it
   std::string ticket;
+  std::string keys;
   std::uint64_t blob = 0;
   std::uint64_t bytes = 0;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(at, endpoint, ticket, blob, bytes);
+    ar(at, endpoint, ticket, keys, blob, bytes);
   }
 };
 

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "transport/control/log_line.h"
+
 namespace troupe::cli {
 namespace {
 
@@ -64,7 +66,7 @@ bool read_until_closed(int pipe, int deadline_seconds, std::string& bytes) {
     });
   } catch (const std::exception& error) {
     if (pipe >= 0) write_report(pipe, {false, error.what()});
-    dprintf(STDERR_FILENO, "troupe: %s\n", error.what());
+    control::log_line(error.what());
   }
   _exit(code);
 }

@@ -6,6 +6,7 @@
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/verb.h"
+#include "troupe/actor.h"
 
 namespace troupe::cli {
 namespace {
@@ -17,11 +18,12 @@ class DrainVerb : public Verb {
              "Empty hosts or actors without losing a job; then their actors leave") {
     app_->add_option("PLACE", places_, "Hosts by name, actors by number, as `troupe status` shows")
         ->type_name("HOST|ACTOR");
-    app_->add_flag("--now", now_,
-                   "Running jobs go on elsewhere at once, where there are idle actors for them or "
-                   "they are --elastic");
+    app_->add_flag(
+        "--now", now_,
+        "Running jobs go on elsewhere at once, where there are idle actors for them or "
+        "they are --elastic; users' actors there end, and restart elsewhere if they may");
     app_->add_option("--wait", wait_, "Return when they are empty, after S seconds at most")
-        ->check(quiet(CLI::Range(0, 86'400)))
+        ->check(whole(0, 86'400))
         ->type_name("S");
     add_connect_option(*app_, target_);
   }
@@ -50,10 +52,14 @@ class DrainVerb : public Verb {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(wait_);
     for (;;) {
       const auto actors = take(client.status()).actors;
-      if (std::none_of(actors.begin(), actors.end(), [&](const auto& actor) {
-            return named(actor) && actor.state == "draining";
-          }))
-        return;
+      const auto users = take(client.actors().list());
+      const bool busy = std::any_of(actors.begin(), actors.end(), [&](const auto& actor) {
+        return named(actor) && actor.state == "draining";
+      });
+      const bool used = std::any_of(users.begin(), users.end(), [&](const auto& actor) {
+        return actor.state != "dead" && std::ranges::find(places_, actor.host) != places_.end();
+      });
+      if (!busy && !used) return;
       if (std::chrono::steady_clock::now() > deadline)
         throw CommandError(
             Error{"timeout", "not empty after " + std::to_string(wait_) + " s; it goes on"});

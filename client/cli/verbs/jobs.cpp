@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <iostream>
+#include <utility>
 
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
@@ -7,6 +9,19 @@
 
 namespace troupe::cli {
 namespace {
+
+/// Takes out the columns that say nothing of any job, so that the others have their place.
+void leave_out_empty(Row& heads, std::vector<Row>& rows) {
+  for (const auto& [head, nothing] : {std::pair{"PRIO", "0"}, {"SHARE", "-"}, {"CAUSE", ""}}) {
+    const auto column = std::find(heads.begin(), heads.end(), head) - heads.begin();
+    if (std::any_of(rows.begin(), rows.end(),
+                    [&, nothing = nothing](const Row& row) { return row[column] != nothing; }))
+      continue;
+    heads.erase(heads.begin() + column);
+    for (Row& row : rows)
+      row.erase(row.begin() + column);
+  }
+}
 
 class JobsVerb : public Verb {
  public:
@@ -34,13 +49,13 @@ class JobsVerb : public Verb {
       rows.push_back({std::to_string(job.id), job.state,
                       std::to_string(job.step) + "/" + std::to_string(job.steps),
                       std::to_string(job.pictures), std::to_string(job.priority),
-                      shorten(job.share, 16), duration_text(job.seconds), shorten(job.prompt, 48),
-                      job.cause});
+                      job.share.empty() ? "-" : shorten(job.share, 16), duration_text(job.seconds),
+                      shorten(job.prompt, 48), job.cause});
     }
-    std::cout << table({"ID", "STATE", "STEP", "PICTURES", "PRIO", "SHARE", "TIME", "PROMPT",
-                        "CAUSE"},
-                       rows, output_width(), Overflow::shorten)
-              << std::flush;
+    Row heads = {"ID", "STATE", "STEP", "PICTURES", "PRIO", "SHARE", "TIME", "PROMPT", "CAUSE"};
+    const std::size_t width = output_width();
+    if (width != 0 && table_width(heads, rows) > width) leave_out_empty(heads, rows);
+    std::cout << table(heads, rows, width, Overflow::shorten) << std::flush;
     return kOk;
   }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "client/cli/command_line.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
@@ -14,6 +15,17 @@
 namespace troupe::cli {
 namespace {
 
+/// As the controller wants it: numbers are actors.
+CLI::Validator host_name() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text.size() > 64) return "the name is longer than 64 bytes";
+        const bool number = text.find_first_not_of("0123456789") == std::string::npos;
+        return number ? "\"" + text + "\" is not a name: one that is no number is needed" : "";
+      },
+      "");
+}
+
 class JoinVerb : public Verb {
  public:
   explicit JoinVerb(CLI::App& parent)
@@ -21,39 +33,52 @@ class JoinVerb : public Verb {
              "Give a cluster this host's actors, until Ctrl-C or the cluster's end") {
     add_connect_option(*app_, target_);
     app_->add_option("--actors", options_.actors, "Actors to give")
-        ->check(quiet(CLI::Range(1, 1024)))
+        ->check(whole(1, 1024))
         ->type_name("N")
         ->envname("TROUPE_ACTORS")
         ->capture_default_str();
     app_->add_option("--device", options_.device, "What they compute on: cpu or cuda")
-        ->check(quiet(CLI::IsMember({"cpu", "cuda"})))
+        ->check(one_of({"cpu", "cuda"}))
         ->type_name("NAME")
         ->envname("TROUPE_DEVICE")
         ->capture_default_str();
     app_->add_option("--threads-per-actor", options_.threads_per_actor,
                      "Threads that an actor computes with")
-        ->check(quiet(CLI::Range(1, 4096)))
+        ->check(whole(1, 4096))
         ->type_name("T")
         ->capture_default_str();
+    app_->add_option("--memory-limit", gigabytes_,
+                     "Memory that an actor's models and jobs may take, in GB of 10^9 bytes "
+                     "(default: nine tenths of what is free at start, on a CPU shared by the "
+                     "actors)")
+        ->check(quiet(CLI::Range(1e-6, 1e6)))
+        ->type_name("GB");
     app_->add_option("--name", options_.name,
                      "What the host is called in the cluster (default: under srun the node's name, "
                      "else its own)")
+        ->check(host_name())
         ->type_name("HOST");
     app_->add_option("--tensor-host", options_.tensor_host,
                      "Address on which actors take tensors of other hosts' actors, a number "
                      "(default: the one by which this host reaches the controller)")
+        ->check(numeric_address())
         ->type_name("ADDRESS");
+    app_->add_option("--plugin", options_.plugins,
+                     "Where this host has a plugin of the cluster's, if not at the same path; by "
+                     "its file name (repeatable)")
+        ->type_name("FILE");
     app_->add_option("--keep-logs", options_.log_folder,
                      "Keep the actors' log files in this folder")
+        ->check(not_empty())
         ->type_name("DIR");
     app_->add_option("--wait", wait_,
                      "Seconds to wait for a controller that is not there, or not any more")
-        ->check(quiet(CLI::Range(0, 86'400)))
+        ->check(whole(0, 86'400))
         ->type_name("S")
         ->capture_default_str();
     app_->add_option("--drain-deadline", drain_deadline_,
                      "After Ctrl-C: seconds for running jobs to leave this host's actors")
-        ->check(quiet(CLI::Range(0, 86'400)))
+        ->check(whole(0, 86'400))
         ->type_name("S")
         ->capture_default_str();
     app_->footer(
@@ -67,8 +92,14 @@ class JoinVerb : public Verb {
     options_.endpoint = checked_endpoint(target_.endpoint);
     options_.keys = target_.keys;
     if (options_.name.empty()) options_.name = slurm_name();
+    options_.memory_limit = static_cast<std::uint64_t>(gigabytes_ * 1e9);
     options_.wait = std::chrono::seconds(wait_);
     options_.drain_deadline = std::chrono::seconds(drain_deadline_);
+    options_.on_waiting = [](const std::string& what) {
+      std::cerr << "troupe: " << one_line(what) << std::endl;
+    };
+    for (auto& plugin : options_.plugins)
+      plugin = std::filesystem::absolute(plugin).lexically_normal().string();
     make_log_folder(options_.log_folder);
     SignalWatch signals;
     cluster::JoinedHost host(options_);
@@ -101,6 +132,7 @@ class JoinVerb : public Verb {
 
   Target target_;
   cluster::JoinOptions options_;
+  double gigabytes_ = 0;
   int wait_ = 60;
   int drain_deadline_ = 60;
 };

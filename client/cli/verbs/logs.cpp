@@ -22,7 +22,7 @@ class LogsVerb : public Verb {
     app_->add_option("WHO", who_, "An actor's ID, or controller (the default)");
     app_->add_flag("--follow,-f", follow_, "Go on as more comes, until Ctrl-C");
     app_->add_option("--lines", lines_, "The last lines only")
-        ->check(quiet(CLI::Range(1U, kMany)))
+        ->check(whole(1, kMany))
         ->type_name("N")
         ->capture_default_str();
     add_connect_option(*app_, target_);

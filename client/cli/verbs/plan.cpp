@@ -30,7 +30,7 @@ class PlanVerb : public Verb {
                    "best mixes")
         ->group(group);
     app_->add_option("--actors", actors_, "Actors that --parallel auto may use")
-        ->check(quiet(CLI::Range(1, 1024)))
+        ->check(whole(1, 1024))
         ->type_name("N")
         ->group(group);
     app_->add_option("--simulate", simulate_,
@@ -40,7 +40,7 @@ class PlanVerb : public Verb {
         ->group(group);
     app_->add_option("--memory-limit", gigabytes_,
                      "Memory of an actor; default: the simulated device's")
-        ->check(quiet(CLI::Range(1e-6, 1e6)))
+        ->check(number(1e-6, 1e6))
         ->type_name("GB")
         ->group(group);
     app_->footer(
@@ -59,6 +59,7 @@ class PlanVerb : public Verb {
     const bool explained = explain_ || !simulate_.empty();
     if (job.parallelism.automatic && actors_ == 0 && simulate_.empty())
       throw UsageError("--parallel auto needs --actors here, or --simulate");
+    check_options(job);
     try {
       const auto model = spec::read_model_spec(job.model);
       for (const auto& lora : job.request.loras)
@@ -94,13 +95,24 @@ class PlanVerb : public Verb {
     }
   }
 
+  /// What is wrong with any model.
+  void check_options(const wire::JobSpec& job) const {
+    const auto& degrees = job.parallelism;
+    const std::int64_t world = std::int64_t{degrees.dp} * degrees.cfg * degrees.pp *
+                               degrees.ulysses * degrees.ring * degrees.tp;
+    if (actors_ > 0 && world > actors_) {
+      throw UsageError("the degrees need " + std::to_string(world) + " actors, --actors is " +
+                       std::to_string(actors_));
+    }
+    try {
+      if (!simulate_.empty()) plan::machine_of(simulate_);
+    } catch (const std::invalid_argument& error) {
+      throw UsageError(std::string("--simulate: ") + error.what());
+    }
+  }
+
   /// What the user says there is.
   void check_limits(const plan::Plan& plan) const {
-    const int world = plan.degrees.world();
-    if (actors_ > 0 && world > actors_) {
-      throw std::invalid_argument("[plan] the degrees need " + std::to_string(world) +
-                                  " actors, --actors is " + std::to_string(actors_));
-    }
     for (std::size_t rank = 0; gigabytes_ > 0 && rank < plan.memory.size(); ++rank) {
       const double peak = static_cast<double>(plan.memory[rank].peak()) * 1e-9;
       if (peak <= gigabytes_) continue;

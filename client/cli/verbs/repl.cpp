@@ -21,7 +21,8 @@ class ReplVerb : public Verb {
     app_->footer(
         "Commands come from the terminal, from -c, or from standard input when that is no "
         "terminal. "
-        "Then the\nexit code is 1 when one failed. `help` lists them.\n\n"
+        "Then the\nexit code is 1 when one failed, and with --json each prints one document on one "
+        "line.\n`help` lists them.\n\n"
         "Examples:\n"
         "  troupe repl\n"
         "  troupe repl -c \"actors; jobs\"\n"
@@ -29,12 +30,13 @@ class ReplVerb : public Verb {
   }
 
   int run() override {
-    if (json()) throw UsageError("repl prints no JSON: status, jobs and timeline do");
     if (!place_.empty()) target_.endpoint = place_;
     target_.endpoint = checked_endpoint(target_.endpoint);
-    if (app_->count("-c") > 0) return repl::run_commands(target_, commands_);
-    if (isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) return repl::run_console(target_);
-    return repl::run_script(target_, std::cin);
+    if (app_->count("-c") > 0) return repl::run_commands(target_, commands_, json());
+    if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)
+      return repl::run_script(target_, std::cin, json());
+    if (json()) throw UsageError("--json goes with -c, or with commands from standard input");
+    return repl::run_console(target_);
   }
 
  private:

@@ -25,20 +25,21 @@ class RunVerb : public Verb {
     add_degree_options(*app_, request_);
     add_elastic_option(*app_, request_);
     app_->add_option("--device", options_.device, "What actors compute on: cpu or cuda")
-        ->check(quiet(CLI::IsMember({"cpu", "cuda"})))
+        ->check(one_of({"cpu", "cuda"}))
         ->type_name("NAME")
         ->capture_default_str();
     app_->add_option("--threads-per-actor", options_.threads_per_actor,
                      "Threads that an actor computes with")
-        ->check(quiet(CLI::Range(1, 4096)))
+        ->check(whole(1, 4096))
         ->type_name("T")
         ->capture_default_str();
     app_->add_option("--actors", actors_,
                      "With --parallel auto: actors at most; default: as many as cores allow")
-        ->check(quiet(CLI::Range(1, 4096)))
+        ->check(whole(1, 4096))
         ->type_name("N");
     app_->add_option("--keep-logs", options_.log_folder,
                      "Keep the actors' log files in this folder")
+        ->check(not_empty())
         ->type_name("DIR");
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
@@ -64,6 +65,7 @@ class RunVerb : public Verb {
     Submission submission = make_submission(request_);
     ask_for_results(results_, submission.request);
     check_plan(submission);
+    check_speed(results_, submission.model);
     return run_on_own_cluster(submission);
   }
 
@@ -116,7 +118,7 @@ class RunVerb : public Verb {
         [&](Client::OnProgress on_progress) {
           return take(client.submit(submission, std::move(on_progress)));
         },
-        results_, json(), signals);
+        results_, json() ? Report::json : Report::text, signals);
   }
 
   RequestOptions request_;

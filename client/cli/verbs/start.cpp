@@ -12,6 +12,7 @@
 #include "client/cli/verbs/daemon.h"
 #include "controller/cluster/cluster.h"
 #include "models/spec/model_spec.h"
+#include "transport/control/log_line.h"
 
 namespace troupe::cli {
 namespace {
@@ -27,25 +28,27 @@ class StartVerb : public Verb {
             "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " + default_endpoint() + ")")
         ->type_name("ENDPOINT");
     app_->add_option("--actors", options_.actors, "Actors to start")
-        ->check(quiet(CLI::Range(1, 4096)))
+        ->check(whole(1, 4096))
         ->type_name("N")
         ->capture_default_str();
     app_->add_option("--model", options_.model, "Model of the jobs that name none")
         ->type_name("DIR");
     app_->add_option("--device", options_.device, "What actors compute on: cpu or cuda")
-        ->check(quiet(CLI::IsMember({"cpu", "cuda"})))
+        ->check(one_of({"cpu", "cuda"}))
         ->type_name("NAME")
         ->capture_default_str();
     app_->add_option("--threads-per-actor", options_.threads_per_actor,
                      "Threads that an actor computes with")
-        ->check(quiet(CLI::Range(1, 4096)))
+        ->check(whole(1, 4096))
         ->type_name("T")
         ->capture_default_str();
     app_->add_option("--plugin", options_.plugins,
                      "Shared library with actors of your own (repeatable; docs/actors.md)")
+        ->check(not_empty())
         ->type_name("FILE");
     app_->add_option("--keep-logs", options_.log_folder,
                      "Keep the actors' log files in this folder")
+        ->check(not_empty())
         ->type_name("DIR");
     app_->add_option("--journal", options_.journal,
                      "Keep the jobs in this folder, so that a controller started with it again "
@@ -55,27 +58,34 @@ class StartVerb : public Verb {
         ->type_name("DIR");
     app_->add_option("--metrics-port", options_.metrics_port,
                      "Answer GET /metrics (Prometheus) on this port of 127.0.0.1; 0 = any free one")
-        ->check(quiet(CLI::Range(0, 65535)))
+        ->check(whole(0, 65535))
         ->type_name("N");
     app_->add_option("--recoveries", options_.max_recoveries,
                      "Losses of actors that a job outlives without getting a step further")
-        ->check(quiet(CLI::Range(0, 1000)))
+        ->check(whole(0, 1000))
         ->type_name("N")
         ->capture_default_str();
     app_->add_option("--respawns", options_.max_respawns,
                      "New processes for a place whose actor ended; -1 = as many as it takes")
-        ->check(quiet(CLI::Range(-1, 1 << 30)))
+        ->check(whole(-1, 1 << 30))
         ->type_name("N")
         ->capture_default_str();
     app_->add_option("--tensor-host", options_.tensor_host,
                      "Address on which actors take tensors of other hosts' actors, a number "
                      "(default: that of --listen, else 127.0.0.1)")
+        ->check(numeric_address())
         ->type_name("ADDRESS");
     app_->add_option("--jobs-together", options_.max_jobs_together,
                      "Jobs that share the actors of one deployment at a time")
-        ->check(quiet(CLI::Range(1, 64)))
+        ->check(whole(1, 64))
         ->type_name("N")
         ->capture_default_str();
+    app_->add_option("--memory-limit", gigabytes_,
+                     "Memory that an actor's models and jobs may take, in GB of 10^9 bytes "
+                     "(default: nine tenths of what is free at start, on a CPU shared by the "
+                     "actors)")
+        ->check(quiet(CLI::Range(1e-6, 1e6)))
+        ->type_name("GB");
     add_keys_option(*app_, options_.keys,
                     "With --listen tcp://: let only clients in that have keys (`troupe keys`)");
     app_->add_flag("--insecure", options_.insecure,
@@ -83,11 +93,13 @@ class StartVerb : public Verb {
     app_->add_option("--allow-models", allow_models_,
                      "Folder whose models clients may name (repeatable). Default: with --listen "
                      "tcp:// that of --model alone, else any")
+        ->check(not_empty())
         ->type_name("DIR");
     app_->add_flag("--detach", detach_, "Go to the background once all actors are ready");
     app_->add_option("--log", log_,
                      "With --detach: the controller's log (default: " + runtime_folder() +
                          "/controller.log)")
+        ->check(not_empty())
         ->type_name("FILE");
     app_->footer(
         "In the foreground Ctrl-C ends the cluster. The other commands find it by themselves when "
@@ -101,6 +113,7 @@ class StartVerb : public Verb {
   int run() override {
     if (app_->count("--log") > 0 && !detach_) throw UsageError("--log goes with --detach only");
     settle_options();
+    options_.logs = detach_;
     if (!detach_) {
       return serve([this](const DaemonReport& report) {
         if (report.ok) std::cout << report.text << std::flush;
@@ -117,6 +130,7 @@ class StartVerb : public Verb {
 
  private:
   void settle_options() {
+    options_.memory_limit = static_cast<std::uint64_t>(gigabytes_ * 1e9);
     if (options_.listen.empty()) {
       make_runtime_folder();
       options_.listen = default_endpoint();
@@ -167,6 +181,10 @@ class StartVerb : public Verb {
     return text;
   }
 
+  void log(const std::string& what) const {
+    if (options_.logs) control::log_line(what);
+  }
+
   int serve(const ReportOnce& tell) {
     SignalWatch signals;
     cluster::Cluster cluster(options_);
@@ -178,14 +196,18 @@ class StartVerb : public Verb {
     }
     if (!signals.caught()) {
       tell({true, ready_text(cluster)});
+      log("pid " + std::to_string(getpid()) + " listens at " + cluster.endpoint() + " with " +
+          std::to_string(options_.actors) + (options_.actors == 1 ? " actor" : " actors"));
       cluster.run_until_stopped();
     }
+    log(signals.caught() ? "ends by signal " + std::to_string(signals.caught()) : "ends");
     if (signals.caught() == SIGINT && isatty(STDERR_FILENO)) std::cerr << std::endl;
     return kOk;
   }
 
   cluster::ClusterOptions options_;
   std::vector<std::string> allow_models_;
+  double gigabytes_ = 0;
   bool detach_ = false;
   std::string log_;
 };

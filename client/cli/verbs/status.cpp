@@ -84,8 +84,12 @@ void print_status(const ClusterInfo& cluster) {
   std::cout << "\nJobs: " << cluster.jobs_queued << " queued, " << cluster.jobs_running
             << " running, " << cluster.jobs_ended << " ended\n\n"
             << "Recent failures:" << (cluster.recent_failures.empty() ? " none" : "") << "\n";
-  for (const std::string& failure : cluster.recent_failures)
-    std::cout << "  " << failure << "\n";
+  for (const std::string& failure : cluster.recent_failures) {
+    const std::size_t width = output_width();
+    const auto lines = width > 8 ? wrapped(failure, width - 4) : std::vector{failure};
+    for (std::size_t i = 0; i < lines.size(); ++i)
+      std::cout << (i == 0 ? "  " : "    ") << lines[i] << "\n";
+  }
   std::cout << std::flush;
 }
 

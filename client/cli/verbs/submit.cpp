@@ -46,18 +46,21 @@ class SubmitVerb : public Verb {
     const SignalWatch signals;
     Client client = connect(target_);
     if (detach_) return hand_in(client, submission);
+    if (results_.frames_per_second)
+      check_speed(results_,
+                  submission.model.empty() ? take(client.status()).model : submission.model);
     return follow_job(
         client,
         [&](Client::OnProgress on_progress) {
           return take(client.submit(submission, std::move(on_progress)));
         },
-        results_, json(), signals);
+        results_, json() ? Report::json : Report::text, signals);
   }
 
  private:
   /// `--save-latents` stays: the job is asked for latents, which `troupe wait` then writes.
   void refuse_with_detach() const {
-    for (const char* option : {"--output", "--preview"}) {
+    for (const char* option : {"--output", "--fps", "--preview"}) {
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) +
                          " does not go with --detach: `troupe wait ID` writes the pictures");

@@ -15,6 +15,7 @@ class TimelineVerb : public Verb {
       : Verb(parent, "timeline", "Write what ran when, for Perfetto") {
     app_->add_option("ID", id_, "The job, as `troupe jobs` names it, or all");
     app_->add_option("-o,--output", output_, "Trace file; - = standard output")
+        ->check(not_empty())
         ->type_name("FILE.json")
         ->capture_default_str();
     add_connect_option(*app_, target_);
@@ -26,7 +27,6 @@ class TimelineVerb : public Verb {
 
   int run() override {
     const std::uint64_t job = id_ == "all" ? 0 : checked_job_id("timeline", id_);
-    if (id_ == "0") throw UsageError("timeline: jobs are numbered from 1");
     const bool to_file = output_ != "-";
     if (!to_file && json()) throw UsageError("--output - and --json both want standard output");
     if (to_file) check_writable("--output", output_);

@@ -29,7 +29,8 @@ class WaitVerb : public Verb {
     const SignalWatch signals;
     Client client = connect(target_);
     return follow_job(
-        client, [&](const Client::OnProgress&) { return job; }, results_, json(), signals);
+        client, [&](const Client::OnProgress&) { return job; }, results_,
+        json() ? Report::json : Report::text, signals);
   }
 
  private:

@@ -30,6 +30,9 @@ struct SpawnOptions {
   std::string group = {};  // what spread and together look at; "" = all actors
   int max_restarts = 0;    // how often its constructor runs again after a death; -1 = always
   Milliseconds deadline = std::chrono::seconds(30);  // until its constructor has run
+  /// A method that goes on for so long without ActorContext::progress() hangs: the actor is killed
+  /// and restarts if it may. 0 = it may take for ever.
+  Milliseconds hang_after{0};
 };
 
 /// An actor of the cluster, as `list` tells of it.
@@ -53,7 +56,8 @@ struct ActorClassInfo {
   std::string name, arguments;  // of the constructor
   bool needs_torch = false;
   std::vector<ActorMethodInfo> methods;
-  std::string plugin;  // file
+  std::string plugin;                // file
+  std::vector<std::string> lacking;  // hosts that cannot have it: "beta: why"
 };
 
 /// How an actor ended.

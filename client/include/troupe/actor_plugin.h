@@ -28,6 +28,9 @@ class ActorContext {
   virtual const std::vector<int>& gpus() const = 0;  // numbers of the host's, reserved for it
   /// The cluster's actors, to spawn, find and call.
   virtual Actors actors() = 0;
+  /// What is being done takes long and gets on: `hang_after` counts from here anew. Costs next to
+  /// nothing.
+  virtual void progress() = 0;
   /// This actor, to be handed on.
   template <class T>
   ActorHandle<T> self() {
@@ -37,7 +40,7 @@ class ActorContext {
 
 namespace plugin {
 
-inline constexpr std::uint32_t kAbi = 1;
+inline constexpr std::uint32_t kAbi = 2;
 /// What must be the same for two shared objects to pass C++ objects to each other.
 #define TROUPE_DETAIL_TEXT2(x) #x
 #define TROUPE_DETAIL_TEXT(x) TROUPE_DETAIL_TEXT2(x)

@@ -59,6 +59,9 @@ struct ImageRequest {
   std::string step_cache;  // "" | first-block | teacache: steps that change little are skipped
   double step_cache_threshold = 0;  // relative change up to which they do; 0 = the cache's own
   std::string dtype = "float32";    // float32 | bfloat16 | float16
+  /// How the denoiser keeps its linear layers' weights: "" (as it computes) | int8 (CPU) | fp8
+  /// (GPU).
+  std::string weight_dtype;
   std::string noise_dtype = "float32";
   int max_sequence_length = 0;      // text tokens; 0: as many as the model is used to
   bool resolution_binning = false;  // compute at a size of training, then resize

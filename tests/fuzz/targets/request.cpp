@@ -9,7 +9,8 @@ namespace troupe::fuzz {
 void run_request(std::string_view bytes) {
   refusable([&] {
     const auto submission = wire::decode<wire::SubmitJob>(std::as_bytes(std::span(bytes)));
-    const std::string text = wire::json_text(wire::request_json(submission.job.request));
+    const std::string text = wire::json_text(
+        wire::request_json(submission.job.request, submission.job.request.steps, 0));
     require(nlohmann::json::accept(text), "a report is JSON whatever the request holds");
     require(text.find('\n') == std::string::npos, "on one line");
   });

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "client/convert.h"
+#include "controller/plan/plan.h"
 #include "tests/process/support/connect.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
@@ -103,6 +105,21 @@ Submission demo_job(int steps) {
   out.parallelism = {.dp = 1, .cfg = 2, .pp = 2};
   out.model = TROUPE_SOURCE_DIR "/examples/demo/model";
   return out;
+}
+
+Submission whole_demo_job(int steps) {
+  auto out = demo_job(steps);
+  out.parallelism = {.dp = 1, .cfg = 2, .pp = 1, .ulysses = 2};
+  return out;
+}
+
+std::uint64_t memory_of(const Submission& submission) {
+  const auto job = client::to_wire(submission);
+  const auto plan = plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
+  std::uint64_t most = 0;
+  for (const auto& own : plan.memory)
+    most = std::max(most, own.peak());
+  return most;
 }
 
 Submission tiny_job(int steps) {

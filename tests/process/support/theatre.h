@@ -52,6 +52,11 @@ cluster::ClusterOptions actors(int count);
 
 /// The demo model on cfg 2 × pp 2 with four patches, latents wanted.
 Submission demo_job(int steps = 6);
+/// The same on cfg 2 × ulysses 2: every actor has all blocks. Where `memory_limit` is what it
+/// needs, no actor keeps it and `demo_job`'s part at the same time.
+Submission whole_demo_job(int steps = 6);
+/// Bytes that the job's plan foresees at its fullest actor.
+std::uint64_t memory_of(const Submission& submission);
 /// The tiny fixture on one actor.
 Submission tiny_job(int steps = 4);
 

@@ -1,0 +1,120 @@
+"""What weights in 8 bits cost in quality and save in time and memory, beside float32 and bfloat16, taking turns in one run.
+
+    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/quantized.py OUT [--troupe build/bin/troupe] [--model DIR | --random HEADS,BLOCKS] [--captions 20]
+
+A cluster of one actor for each way of keeping and multiplying weights makes the pictures of all captions, a job each. Into the folder OUT:
+  results.json   all figures
+  quantized.md   the table: PSNR of the final latents against float32's (mean, and the worst, in decibels of their range), the captions'
+                 attributes found (of the demo checkpoint), processor seconds of a step and how many times less than float32's, and bytes
+                 of weights
+Captions and seeds are the same every time: caption k is drawn with seed --seed + k. Seconds are those of the actor's processor time, of
+the least of all captions, so that a machine's other work counts little; what a picture of one step takes is taken off as text and
+decoding. --random makes a model of that size around the demo's text encoder and VAE: PixArt-XL's width is 16 heads."""
+import argparse
+import contextlib
+import json
+import pathlib
+import subprocess
+import tempfile
+
+import numpy as np
+from PIL import Image
+from safetensors.numpy import load_file
+
+import quality
+from quality import ROOT, scenes
+from step_cache import processor_seconds
+
+WAYS = {"float32": [], "bfloat16": ["--dtype", "bfloat16"], "int8": ["--weight-dtype", "int8"],
+        "int8 in bfloat16": ["--weight-dtype", "int8", "--dtype", "bfloat16"]}
+HEADER = "| weights | PSNR, dB | worst, dB | attributes, % | CPU s a step | faster | weights, MB |\n|---|---|---|---|---|---|---|\n"
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--troupe", default=str(ROOT / "build" / "bin" / "troupe"))
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "examples" / "demo" / "model")
+    parser.add_argument("--random", help="HEADS,BLOCKS of random weights, heads of 72, instead of --model")
+    parser.add_argument("--captions", type=int, default=20)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="threads of each actor")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="float32 among them")
+    return parser.parse_args()
+
+
+def random_model(folder, heads, blocks):
+    import torch
+    from diffusers import PixArtAlphaPipeline, PixArtTransformer2DModel
+    pipe = PixArtAlphaPipeline.from_pretrained(ROOT / "examples/demo/model")
+    torch.manual_seed(0)
+    pipe.transformer = PixArtTransformer2DModel(
+        num_attention_heads=heads, attention_head_dim=72, in_channels=4, out_channels=8, num_layers=blocks, sample_size=64, cross_attention_dim=72 * heads,
+        patch_size=2, caption_channels=96, norm_type="ada_norm_single", norm_elementwise_affine=False, norm_eps=1e-6, attention_bias=True,
+        activation_fn="gelu-approximate", num_embeds_ada_norm=1000, interpolation_scale=1, use_additional_conditions=False)
+    pipe.save_pretrained(folder)
+    return folder
+
+
+def draw(args, endpoint, way, caption, seed, steps):
+    """One picture: latents, pixels, the actor's processor seconds, bytes of weights."""
+    before = processor_seconds(args, endpoint)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        command = [args.troupe, "submit", "--connect", endpoint, "--json", "--height", str(args.size), "--width", str(args.size), "--steps", str(steps), "--seed",
+                   str(seed), "--output", str(folder / "p.png"), "--save-latents", str(folder / "l.safetensors"), *WAYS[way], "--prompt", caption]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+        if done.returncode:
+            raise RuntimeError(f"{way}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no reason given'}")
+        report = json.loads(done.stdout)
+        report = report.get("report", report)
+        pixels = np.asarray(Image.open(folder / "p.png").convert("RGB"))
+        seconds = processor_seconds(args, endpoint) - before
+        return load_file(folder / "l.safetensors")["latents"], pixels, seconds, report["actors"][0]["weight_bytes"]
+
+
+def table(args, results):
+    lines = []
+    step = {way: (min(r["seconds"] for r in rows) - min(r["one"] for r in rows)) / (args.steps - 1) for way, rows in results.items()}
+    for way, rows in results.items():
+        attributes = "" if args.random else f"{100 * sum(r['right'] for r in rows) / sum(r['attributes'] for r in rows):.1f}"
+        psnr = [r["psnr"] for r in rows]
+        quality_cells = "| |" if way == "float32" else f"{np.mean(psnr):.1f} | {min(psnr):.1f} |"
+        lines.append(f"| {way} | {quality_cells} {attributes} | {step[way]:.4f} | {step['float32'] / step[way]:.2f} × | {rows[0]['bytes'] / 1e6:.1f} |\n")
+    count = min(len(rows) for rows in results.values())
+    what = f"random weights, {args.random} heads and blocks" if args.random else args.model.name
+    (args.out / "quantized.md").write_text(f"{what}: {count} captions, {args.size} px, {args.steps} steps, guidance 4.5, {args.threads} threads.\n\n" + HEADER +
+                                           "".join(lines), encoding="utf-8")
+
+
+def main():
+    args = options()
+    args.out.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(args.seed)
+    captions = [scenes.sample(rng, 32)[0] for _ in range(args.captions)]
+    results = {way: [] for way in args.ways}
+    with contextlib.ExitStack() as stack:
+        if args.random:
+            heads, blocks = map(int, args.random.split(","))
+            args.model = random_model(pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())), heads, blocks)
+        endpoints = {way: stack.enter_context(quality.cluster(args)) for way in args.ways}
+        for way, endpoint in endpoints.items():
+            draw(args, endpoint, way, captions[0], args.seed, 1)  # loads the model
+        for index, caption in enumerate(captions):
+            for way, endpoint in endpoints.items():
+                one = draw(args, endpoint, way, caption, args.seed + index, 1)[2]
+                latents, pixels, seconds, held = draw(args, endpoint, way, caption, args.seed + index, args.steps)
+                if way == args.ways[0]:
+                    plain = latents
+                found = scenes.matches(caption, pixels).values()
+                results[way].append(dict(psnr=float(quality.psnr(latents, plain)[0]), seconds=seconds, one=one, bytes=held, right=int(sum(found)),
+                                         attributes=len(found)))
+            (args.out / "results.json").write_text(json.dumps(dict(settings=vars(args), results=results), default=str, indent=1))
+            table(args, results)
+            print(f"{index + 1} of {args.captions}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

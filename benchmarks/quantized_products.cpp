@@ -1,0 +1,65 @@
+// Matrix products with int8 weights beside float32 and bfloat16, at the demo's and PixArt-XL's
+// sizes. quantized_products [threads] [seconds a size] prints the least processor time of all
+// threads, taking turns, in microseconds: quantizing, the product of bytes and scaling together,
+// and the product alone.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+
+#include "kernels/linear.h"
+#include "kernels/quantized.h"
+
+using namespace troupe;
+
+namespace {
+
+/// Of all threads of the process: undisturbed by most of what else the machine does.
+double now() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
+
+template <class F>
+void time_once(F&& work, double& least) {
+  const double start = now();
+  work();
+  least = std::min(least, now() - start);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const c10::InferenceMode inference;
+  at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 1);
+  const double budget = argc > 2 ? std::atof(argv[2]) : 1;
+  std::printf("%d threads, bytes by %s\n", at::get_num_threads(),
+              kernels::has_byte_products() ? "VNNI" : "float32");
+  std::printf("  rows   in →  out    float32   bfloat16       int8   product   faster than both\n");
+  const int64_t sizes[][2] = {{192, 192},   {192, 768},   {768, 192},
+                              {1152, 1152}, {1152, 4608}, {4608, 1152}};
+  for (const auto& [in, out] : sizes) {
+    const at::Tensor weight = at::randn({out, in}), bias = at::randn({out});
+    const kernels::Linear full(weight, bias);
+    const kernels::Linear half(weight.to(at::kBFloat16), bias.to(at::kBFloat16));
+    const auto bytes = kernels::quantize_weight(weight, kernels::WeightType::int8);
+    const kernels::Linear small(bytes, bias);
+    for (const int64_t rows : {64, 256, 1024}) {
+      const at::Tensor x = at::randn({rows, in}), y = x.to(at::kBFloat16);
+      const at::Tensor quantized = at::randint(-127, 128, {rows, in}).to(at::kChar);
+      double least[] = {1e30, 1e30, 1e30, 1e30};
+      for (const double end = now() + budget; now() < end;) {
+        time_once([&] { full(x); }, least[0]);
+        time_once([&] { half(y); }, least[1]);
+        time_once([&] { small(x); }, least[2]);
+        time_once([&] { kernels::detail::byte_products(quantized, bytes.values); }, least[3]);
+      }
+      std::printf("%6ld %5ld → %4ld %10.0f %10.0f %10.0f %9.0f    %.2f ×  %.2f ×\n", long(rows),
+                  long(in), long(out), least[0] * 1e6, least[1] * 1e6, least[2] * 1e6,
+                  least[3] * 1e6, least[0] / least[2], least[1] / least[2]);
+    }
+  }
+}

@@ -1,0 +1,106 @@
+#include "client/cli/checks.h"
+
+#include <arpa/inet.h>
+
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "client/cli/suggest.h"
+#include "models/spec/number_text.h"
+
+namespace troupe::cli {
+namespace {
+
+using spec::number_text;
+
+std::string in_quotes(const std::string& text) {
+  return "\"" + text + "\"";
+}
+
+template <class T>
+std::optional<T> parsed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ')
+    text.remove_prefix(1);
+  if (text.starts_with('+')) text.remove_prefix(1);
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> finite(const std::string& text) {
+  const auto value = parsed<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+}  // namespace
+
+CLI::Validator whole(std::int64_t least, std::int64_t most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        const auto value = parsed<std::int64_t>(text);
+        if (!value && !finite(text)) return in_quotes(text) + " is not a number";
+        if (!value && text.find_first_of(".eE") != std::string::npos)
+          return text + " is not a whole number";
+        if (value && *value >= least && *value <= most) return "";
+        return text + " is out of bounds: a whole number from " + std::to_string(least) + " to " +
+               std::to_string(most) + " is needed";
+      },
+      "");
+}
+
+CLI::Validator number(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        const auto value = finite(text);
+        if (!value) return in_quotes(text) + " is not a number";
+        if (*value >= least && *value <= most) return "";
+        return text + " is out of bounds: a number from " + number_text(least) + " to " +
+               number_text(most) + " is needed";
+      },
+      "");
+}
+
+CLI::Validator number_above(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        const auto value = finite(text);
+        if (!value) return in_quotes(text) + " is not a number";
+        if (*value > least && *value <= most) return "";
+        return text + " is out of bounds: a number above " + number_text(least) + ", up to " +
+               number_text(most) + ", is needed";
+      },
+      "");
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  return CLI::Validator(
+      [words = std::move(words)](std::string& text) -> std::string {
+        std::string list;
+        for (std::size_t i = 0; i < words.size(); ++i) {
+          if (text == words[i]) return "";
+          list += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
+        }
+        return in_quotes(text) + " is not " + list + did_you_mean(text, words);
+      },
+      "");
+}
+
+CLI::Validator numeric_address() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        in6_addr address{};
+        if (inet_pton(AF_INET, text.c_str(), &address) == 1) return "";
+        if (inet_pton(AF_INET6, text.c_str(), &address) == 1) return "";
+        return in_quotes(text) + " is not an address in numbers, as 10.0.0.1";
+      },
+      "");
+}
+
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string { return text.empty() ? "is empty" : ""; }, "");
+}
+
+}  // namespace troupe::cli

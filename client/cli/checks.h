@@ -1,0 +1,31 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace troupe::cli {
+
+// What an option's value must be. Each says of a wrong one what it is and what is wanted; none
+// shows in the help text.
+
+/// A whole number from `least` to `most`.
+CLI::Validator whole(std::int64_t least, std::int64_t most);
+/// A finite number from `least` to `most`.
+CLI::Validator number(double least, double most);
+/// A finite number above `least`, up to `most`.
+CLI::Validator number_above(double least, double most);
+/// One of these words.
+CLI::Validator one_of(std::vector<std::string> words);
+/// An IPv4 or IPv6 address in numbers.
+CLI::Validator numeric_address();
+/// No empty text, as an unset shell variable leaves behind.
+CLI::Validator not_empty();
+
+/// Another library's check without its part of the help text.
+inline CLI::Validator quiet(CLI::Validator check) {
+  check.description("");
+  return check;
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,45 @@
+#include "client/cli/lora_option.h"
+
+#include <charconv>
+#include <filesystem>
+
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kMostScale = 1000;  // what a plan takes (controller/plan)
+
+bool is_file(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+Lora whole_path(Lora lora) {
+  lora.path = fs::absolute(lora.path).lexically_normal().string();
+  return lora;
+}
+
+}  // namespace
+
+Lora parse_lora(const std::string& text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0 || is_file(text)) return whole_path({text});
+  const std::string file = text.substr(0, colon);
+  const std::string after = text.substr(colon + 1);
+  const std::string option = "--lora \"" + text + "\": ";
+  double scale = 0;
+  const auto [last, error] = std::from_chars(after.data(), after.data() + after.size(), scale);
+  if (error == std::errc() && last == after.data() + after.size()) {
+    if (!(scale >= -kMostScale && scale <= kMostScale))
+      throw UsageError(option + "the scale is not a number from -1000 to 1000");
+    return whole_path({file, scale});
+  }
+  if (!is_file(file)) return whole_path({text});
+  throw UsageError(option + (after.empty() ? "there is no scale" : "the scale is no number") +
+                   " after the colon, as in " + file + ":0.8");
+}
+
+}  // namespace troupe::cli

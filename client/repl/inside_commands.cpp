@@ -1,0 +1,227 @@
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "client/cli/files.h"
+#include "client/cli/json.h"
+#include "client/cli/latents_file.h"
+#include "client/cli/progress.h"
+#include "client/cli/table.h"
+#include "client/cli/verb.h"
+#include "client/repl/command.h"
+#include "client/repl/session.h"
+
+namespace troupe::repl {
+namespace {
+
+using cli::Row;
+using cli::take;
+using cli::UsageError;
+
+std::string name_of(std::uint64_t job) {
+  return "job " + std::to_string(job);
+}
+
+std::string joined(const nlohmann::json& numbers) {
+  std::string text;
+  for (const auto& number : numbers)
+    text.append(text.empty() ? "" : " ").append(std::to_string(number.get<std::uint64_t>()));
+  return text.empty() ? "-" : text;
+}
+
+/// Runs of tasks in the same state at the same place take one line.
+struct GraphLine {
+  std::string first;
+  std::string last;
+  std::string state;
+  std::string actors;
+  std::string at;
+  int tasks = 0;
+  double seconds = 0;
+  std::string kind;
+};
+
+void graph(Session& session, const Words& words) {
+  const auto job = job_of(words[0]);
+  const bool all = words.size() > 1;
+  if (all && words[1] != "all") throw UsageError("usage: graph JOB [all]");
+  auto document = nlohmann::json::parse(take(session.inspector().graph(job)));
+  if (session.json()) {
+    document["job"] = job;
+    return cli::print_json_line(document);
+  }
+  const auto& tasks = document["tasks"];
+  if (tasks.empty()) {
+    std::cout << name_of(job) << " has no tasks yet: it waits or its model is being loaded\n";
+    return;
+  }
+  std::map<std::string, int> counts;
+  std::vector<GraphLine> lines;
+  for (const auto& task : tasks) {
+    const auto state = task["state"].get<std::string>();
+    ++counts[state];
+    GraphLine line{task["name"].get<std::string>(),
+                   task["name"].get<std::string>(),
+                   state,
+                   joined(task["actors"]),
+                   joined(task["at"]),
+                   1,
+                   task["seconds"].get<double>(),
+                   task["kind"].get<std::string>()};
+    const bool same = !all && !lines.empty() && lines.back().state == state && state != "issued" &&
+                      lines.back().kind == line.kind;
+    if (same) {
+      GraphLine& last = lines.back();
+      last.last = line.first;
+      last.seconds += line.seconds;
+      ++last.tasks;
+      if (last.actors.find(line.actors) == std::string::npos) last.actors += ", " + line.actors;
+    } else {
+      lines.push_back(std::move(line));
+    }
+  }
+  std::cout << name_of(job) << ": " << tasks.size() << " tasks, " << counts["done"] << " done, "
+            << counts["issued"] << " issued, " << counts["waiting"] << " waiting; epoch "
+            << document["epoch"].get<std::uint64_t>();
+  if (document["attempts"] > 1) std::cout << ", attempt " << document["attempts"].get<int>();
+  if (document.value("paused", false)) std::cout << ", paused";
+  std::cout << "\n";
+  std::vector<Row> rows;
+  for (const GraphLine& line : lines) {
+    rows.push_back({line.tasks == 1 ? line.first : line.first + " … " + line.last,
+                    std::to_string(line.tasks), line.state, line.actors, line.at,
+                    line.seconds > 0 ? cli::seconds_text(line.seconds) : "-"});
+  }
+  std::cout << cli::table({"TASK", "TASKS", "STATE", "ACTORS", "LIES AT", "TOOK"}, rows,
+                          cli::output_width(), cli::Overflow::shorten);
+}
+
+std::string steps_text(int first, int last) {
+  const auto one = [](int step) {
+    return step < 0 ? std::string("the noise before step 0") : "step " + std::to_string(step);
+  };
+  if (first == last) return " after " + one(first);
+  return ", some rows after " + one(first) + " and some after " + one(last);
+}
+
+/// A file was written with what a job has now.
+void tell(const Session& session, const std::string& file, std::uint64_t job, const std::string& of,
+          int first, int last) {
+  if (session.json())
+    return cli::print_json_line(
+        {{"job", job}, {"output", file}, {"first_step", first}, {"last_step", last}});
+  std::cout << file << ": " << of << name_of(job) << steps_text(first, last) << "\n";
+}
+
+void dump(Session& session, const Words& words) {
+  const auto job = job_of(words[0]);
+  cli::check_extension("dump", words[1], ".safetensors");
+  cli::check_writable("dump", words[1]);
+  const auto now = take(session.inspector().latents(job));
+  cli::write_file(words[1], cli::latents_file_bytes(now.latents));
+  tell(session, words[1], job, "latents of ", now.first_step, now.last_step);
+}
+
+void preview(Session& session, const Words& words) {
+  const auto job = job_of(words[0]);
+  cli::check_extension("preview", words[1], ".png");
+  cli::check_writable("preview", words[1]);
+  const auto now = take(session.inspector().picture(job));
+  cli::write_file(words[1], now.png);
+  tell(session, words[1], job, "", now.first_step, now.last_step);
+}
+
+void control(Session& session, const Words& words, JobAction action) {
+  const auto job = job_of(words[0]);
+  const std::string note = take(session.inspector().control(job, action));
+  if (session.json()) return cli::print_json_line({{"job", job}, {"note", note}});
+  std::cout << note << "\n";
+}
+
+void timeline(Session& session, const Words& words) {
+  if (words.size() != 1 && !(words.size() == 3 && words[1] == "-o"))
+    throw UsageError("usage: timeline JOB|all -o FILE.json");
+  const std::uint64_t job = words[0] == "all" ? 0 : job_of(words[0]);
+  const std::string path = words.size() == 3 ? words[2] : "trace.json";
+  cli::check_writable("timeline", path);
+  const std::string trace = take(session.inspector().timeline(job));
+  cli::write_file(path, trace);
+  if (session.json())
+    return cli::print_json_line({{"job", job}, {"output", path}, {"bytes", trace.size()}});
+  std::cout << path << ": open it at https://ui.perfetto.dev or chrome://tracing\n";
+}
+
+}  // namespace
+
+std::vector<Command> inside_commands() {
+  const auto with = [](JobAction action) {
+    return [action](Session& session, const Words& words) { control(session, words, action); };
+  };
+  const auto job = std::vector{Argument::job};
+  return {
+      {.name = "graph",
+       .arguments = "JOB [all]",
+       .summary = "a job's task graph, and where each micro-step is",
+       .details =
+           "waiting: not issued yet. issued: it lies at the actors named, or runs there. done.\n"
+           "Micro-steps that are all waiting or all done take one line; `all` gives each its own.",
+       .completes = job,
+       .least = 1,
+       .most = 2,
+       .run = graph},
+      {.name = "pause",
+       .arguments = "JOB",
+       .summary = "issue no more micro-steps of a job",
+       .details =
+           "What is issued already runs to its end: the job stands still a few micro-steps later.",
+       .completes = job,
+       .least = 1,
+       .most = 1,
+       .run = with(JobAction::pause)},
+      {.name = "step",
+       .arguments = "JOB",
+       .summary = "issue one more micro-step of a paused job",
+       .details = {},
+       .completes = job,
+       .least = 1,
+       .most = 1,
+       .run = with(JobAction::step)},
+      {.name = "resume",
+       .arguments = "JOB",
+       .summary = "let a paused job go on",
+       .details = {},
+       .completes = job,
+       .least = 1,
+       .most = 1,
+       .run = with(JobAction::resume)},
+      {.name = "dump",
+       .arguments = "JOB FILE.safetensors",
+       .summary = "write a job's latents as they are now",
+       .details =
+           "float32 [n, channels, height / 8, width / 8], as `submit --init-latents` reads them. "
+           "Taken\n"
+           "from the actors between two micro-steps; pause the job to have all rows of one step.",
+       .completes = job,
+       .least = 2,
+       .most = 2,
+       .run = dump},
+      {.name = "preview",
+       .arguments = "JOB FILE.png",
+       .summary = "a rough picture of a job's latents as they are now",
+       .details = "The first picture, decoded at a quarter of its size by one of the job's actors.",
+       .completes = job,
+       .least = 2,
+       .most = 2,
+       .run = preview},
+      {.name = "timeline",
+       .arguments = "JOB|all [-o FILE.json]",
+       .summary = "write what ran when, for Perfetto",
+       .details = {},
+       .completes = job,
+       .least = 1,
+       .most = 3,
+       .run = timeline},
+  };
+}
+
+}  // namespace troupe::repl

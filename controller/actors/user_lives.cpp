@@ -1,0 +1,276 @@
+// UserActors: the lives of actors' processes.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "controller/actors/user_actors.h"
+#include "transport/control/door_keys.h"
+#include "transport/wire/done.h"
+
+namespace troupe::user {
+namespace {
+
+using wire::FailureCode;
+using wire::UserActorState;
+
+constexpr double kFastRestart = 0.05;  // seconds; doubles with each restart, up to
+constexpr double kSlowRestart = 5;
+constexpr std::uint32_t kLongestStart = 86'400'000;  // ms
+constexpr double kShortestLook = 0.05;               // seconds
+constexpr double kLongestLook = 1;
+constexpr double kSecondLook = 0.3;  // longer than a heartbeat
+
+std::string seconds_text(double seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f", seconds);
+  return text.data();
+}
+
+}  // namespace
+
+std::string HostExit::text() const {
+  return how + (method.empty() ? "" : " in " + method) + (log.empty() ? "" : ": " + log.back());
+}
+
+std::optional<std::string> UserActors::hello(const control::PeerInfo& peer) {
+  const auto attribute = [&](const char* key) {
+    const auto found = peer.hello.attributes.find(key);
+    return found == peer.hello.attributes.end() ? std::string() : found->second;
+  };
+  if (attribute("token") != tools_.token) return "not of this cluster";
+  for (const auto& [id, actor] : table_.all()) {
+    if (std::to_string(id) != attribute("id")) continue;
+    if (!actor.living() || actor.incarnation != peer.incarnation || actor.peer != 0)
+      return "actor " + std::to_string(id) + " is another process now";
+    table_.find(id)->peer = peer.id;
+    return std::nullopt;
+  }
+  return "there is no such actor";
+}
+
+bool UserActors::ready(control::PeerId peer) {
+  const auto* actor = table_.by_peer(peer);
+  if (!actor) return false;
+  wire::CreateActor create;
+  create.id = actor->id;
+  create.class_name = actor->request.class_name;
+  create.types = actor->request.types;
+  create.arguments = actor->request.arguments;
+  create.name = actor->request.name;
+  create.restarts = actor->restarts;
+  create.gpus = actor->gpus;
+  tools_.outside.request(
+      peer, create, control::Milliseconds(std::min(actor->request.deadline_ms, kLongestStart)),
+      [this, id = actor->id, incarnation = actor->incarnation](const control::Reply& answer) {
+        created(id, incarnation, answer);
+      });
+  return true;
+}
+
+void UserActors::created(UserActorId id, std::uint64_t incarnation, const control::Reply& answer) {
+  auto* actor = table_.find(id);
+  if (!actor || actor->incarnation != incarnation || actor->state != UserActorState::starting)
+    return;
+  if (!answer) {
+    const auto& failure = answer.failure();
+    if (failure.code == FailureCode::lost) return;  // its end says more
+    actor->construction = failure;
+    return end(id, failure.what, actor->restarts == 0);
+  }
+  const auto where = answer.as<wire::ActorCreated>();
+  table_.created(id, where.endpoint, where.blob_endpoint);
+  answer_waiting(*actor);
+  if (actor->request.hang_after_ms > 0) watch_for_hangs(id, incarnation, 0);
+}
+
+void UserActors::watch_for_hangs(UserActorId id, std::uint64_t incarnation, double delay,
+                                 std::uint64_t suspect) {
+  tools_.outside.after(delay, [this, id, incarnation, suspect] {
+    auto* actor = table_.find(id);
+    if (!actor || actor->incarnation != incarnation || actor->state != UserActorState::running ||
+        !actor->kill_reason.empty())
+      return;
+    const double allowed = actor->request.hang_after_ms / 1000.0;
+    double left = allowed;
+    const auto pace = tools_.outside.pace(actor->peer);
+    if (pace && pace->count % 2 == 1) {  // in a method
+      // By what its heartbeats say, not by a clock that goes on while nobody listens; and once
+      // more, since some may lie unread where this process itself stood still.
+      const double stood = pace->heard - pace->changed;
+      if (stood >= allowed && suspect != pace->count)
+        return watch_for_hangs(id, incarnation, kSecondLook, pace->count);
+      if (stood >= allowed) {
+        actor->hung_for = stood;
+        return end(id, "hung for " + seconds_text(stood) + " s", false);
+      }
+      left = allowed - stood;
+    }
+    watch_for_hangs(id, incarnation, std::clamp(left / 2, kShortestLook, kLongestLook));
+  });
+}
+
+void UserActors::launch(UserActorId id) {
+  auto* actor = table_.find(id);
+  if (!actor || !actor->living() || stopping_) return;
+  const auto& known = classes_.at(actor->request.class_name);
+  const auto incarnation = tools_.outside.random();
+  const auto ticket =
+      std::to_string(tools_.outside.random()) + std::to_string(tools_.outside.random());
+  std::uint32_t pid = 0;
+  std::string failure;
+  std::optional<control::DoorKeys> door;
+  try {
+    if (tools_.keyed) door = control::DoorKeys::make();
+    pid = tools_.launcher.spawn({.id = id,
+                                 .incarnation = incarnation,
+                                 .host = actor->host,
+                                 .plugin = known.plugin,
+                                 .torch = known.needs_torch,
+                                 .ticket = ticket,
+                                 .door = door ? door->for_door() : "",
+                                 .gpus = actor->gpus});
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  table_.spawned(id, incarnation, pid, ticket, door ? door->for_callers() : "");
+  if (!failure.empty()) {
+    HostExit how;
+    how.code = 1;
+    how.how = failure;
+    return exited(id, incarnation, how);
+  }
+  const double deadline = std::min(actor->request.deadline_ms, kLongestStart) / 1000.0;
+  tools_.outside.after(deadline, [this, id, incarnation] {
+    const auto* now = table_.find(id);
+    if (!now || now->incarnation != incarnation || now->state != UserActorState::starting) return;
+    end(id, "its constructor was not done within its deadline", now->restarts == 0);
+  });
+}
+
+void UserActors::end(UserActorId id, const std::string& why, bool for_good) {
+  auto* actor = table_.find(id);
+  if (!actor || !actor->living()) return;
+  if (for_good) actor->wanted = false;
+  if (actor->state == UserActorState::restarting) {
+    // Between two processes: there is nothing to kill.
+    if (!for_good) return;
+    HostExit how;
+    how.how = why;
+    actor->state = UserActorState::starting;
+    actor->kill_reason = why;
+    return exited(id, actor->incarnation, how);
+  }
+  if (actor->kill_reason.empty()) actor->kill_reason = why;
+  tools_.launcher.kill(actor->host, id);
+}
+
+std::string UserActors::drain_host(const std::string& name, bool now) {
+  if (!table_.drain_host(name)) return "";
+  std::vector<UserActorId> there;
+  std::string labels;
+  for (const auto& [id, actor] : table_.all()) {
+    if (!actor.living() || actor.host != name) continue;
+    there.push_back(id);
+    labels += (labels.empty() ? "" : ", ") + actor.label();
+  }
+  if (there.empty()) return "";
+  const std::string who = (there.size() == 1 ? "a user's actor on " : "users' actors on ") + name;
+  if (!now) return who + (there.size() == 1 ? " stays" : " stay") + " until the end: " + labels;
+  for (const auto id : there)
+    end(id, "its host " + name + " is drained", false);
+  return who + (there.size() == 1 ? " is" : " are") + " ended: " + labels;
+}
+
+void UserActors::started(UserActorId id, std::uint64_t incarnation, std::uint32_t pid) {
+  auto* actor = table_.find(id);
+  if (actor && actor->living() && actor->incarnation == incarnation) actor->pid = pid;
+}
+
+void UserActors::exited(UserActorId id, std::uint64_t incarnation, const HostExit& how) {
+  const auto* before = table_.find(id);
+  if (!before || before->incarnation != incarnation) return;
+  const std::string reason = how.with_host ? "" : before->kill_reason;
+  std::string cause = reason.empty() ? how.text() : reason;
+  if (!reason.empty() && before->hung_for > 0 && !how.method.empty())
+    cause = "hung in " + how.method + " for " + seconds_text(before->hung_for) + " s";
+  // Its process may live on, on the far side of a broken network.
+  if (how.with_host && before->peer != 0) tools_.outside.drop(before->peer, cause);
+  const auto again = table_.exited(id, incarnation, cause);
+  if (!again) return;
+  const UserActor& actor = *table_.find(id);
+  wire::ActorDied died{.id = id,
+                       .incarnation = incarnation,
+                       .name = actor.request.name,
+                       .class_name = actor.request.class_name,
+                       .cause = cause,
+                       .signal = how.signal,
+                       .exit_code = how.code,
+                       .method = how.method,
+                       .log = how.log,
+                       .restarting = *again};
+  if ((reason.empty() || before->hung_for > 0) && tools_.note)
+    tools_.note(actor.label() + ": " + cause);
+  const auto watching = watchers_[id];
+  for (const auto peer : watching)
+    tools_.outside.send(peer, died);
+  for (const auto& asker : std::exchange(for_death_[id], {}))
+    reply(asker, wire::Done{cause});
+  for_death_.erase(id);
+  // What it had spawned goes with its process: a new one knows nothing of them.
+  for (const auto owned : table_.owned_by({Owner::Kind::actor, id}))
+    end(owned, "its owner, " + actor.label() + ", has ended", true);
+  if (*again) {
+    const double delay = std::min(
+        kSlowRestart,
+        kFastRestart * static_cast<double>(1ull << std::min<std::uint64_t>(actor.restarts, 10)));
+    tools_.outside.after(actor.restarts == 0 ? 0 : delay,
+                         [this, id, incarnation] { begin_again(id, incarnation); });
+    return;
+  }
+  watchers_.erase(id);
+  for (const auto& asker : std::exchange(waiting_[id], {}))
+    reply(asker, death_of(actor));
+  waiting_.erase(id);
+}
+
+void UserActors::begin_again(UserActorId id, std::uint64_t incarnation) {
+  auto* actor = table_.find(id);
+  if (!actor || actor->incarnation != incarnation || actor->state != UserActorState::restarting)
+    return;
+  if (const auto nowhere = table_.place_again(id))
+    return end(id, actor->cause + "; it cannot begin anew: " + nowhere->what, true);
+  launch(id);
+}
+
+bool UserActors::lost(control::PeerId peer, const std::string& why) {
+  for (auto& [id, peers] : watchers_)
+    peers.erase(peer);
+  for (auto* askers : {&waiting_, &for_death_}) {
+    for (auto& [id, each] : *askers)
+      std::erase_if(each, [&](const Asker& asker) { return asker.peer == peer; });
+  }
+  if (auto* actor = table_.by_peer(peer)) {
+    actor->peer = 0;
+    // A process that ends by itself is reaped at once and has its own cause; one that hangs has
+    // not.
+    const auto incarnation = actor->incarnation;
+    tools_.outside.after(0.2, [this, id = actor->id, incarnation, why] {
+      const auto* now = table_.find(id);
+      if (now && now->living() && now->incarnation == incarnation)
+        end(id, "its link to the controller is lost: " + why, false);
+    });
+    return true;
+  }
+  for (const auto id : table_.owned_by({Owner::Kind::client, peer}))
+    end(id, "its client is gone", true);
+  return false;
+}
+
+void UserActors::stop() {
+  stopping_ = true;
+  for (const auto& [id, actor] : table_.all()) {
+    if (actor.living()) end(id, "the cluster is stopping", true);
+  }
+}
+
+}  // namespace troupe::user

@@ -1,0 +1,100 @@
+#include "controller/cluster/memory_room.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <numeric>
+#include <set>
+
+namespace troupe::cluster {
+namespace {
+
+std::uint64_t most(std::uint64_t limit) {
+  return limit == 0 ? std::numeric_limits<std::uint64_t>::max() : limit;
+}
+
+bool lacks(const Room& room) {
+  if (room.newcomer && room.residents.size() >= kMostResidents) return true;
+  if (room.limit == 0) return false;
+  const auto held = room.held();
+  return held > room.limit || room.wanted > room.limit - held;
+}
+
+}  // namespace
+
+std::string bytes_text(std::uint64_t bytes) {
+  const auto [unit, name] = bytes >= 1'000'000'000 ? std::pair(1e9, "GB")
+                            : bytes >= 1'000'000   ? std::pair(1e6, "MB")
+                                                   : std::pair(1e3, "kB");
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g %s", static_cast<double>(bytes) / unit, name);
+  return text;
+}
+
+std::vector<MemoryNeed> needs_of(const plan::Plan& plan) {
+  std::vector<MemoryNeed> needs;
+  for (const auto& own : plan.memory)
+    needs.push_back({own.weights, own.peak() - own.weights});
+  needs.resize(static_cast<std::size_t>(plan.degrees.world()));
+  return needs;
+}
+
+std::uint64_t Room::held() const {
+  std::uint64_t sum = 0;
+  for (const auto& resident : residents)
+    sum += resident.weights + resident.working;
+  return sum;
+}
+
+std::optional<std::vector<std::uint64_t>> evictions(const std::vector<Room>& rooms,
+                                                    std::uint64_t keep) {
+  auto left = rooms;
+  std::vector<std::uint64_t> gone;
+  for (;;) {
+    const Resident* oldest = nullptr;
+    bool enough = true;
+    for (const auto& room : left) {
+      if (!lacks(room)) continue;
+      enough = false;
+      for (const auto& resident : room.residents) {
+        if (resident.in_use || resident.deployment == keep) continue;
+        const bool older =
+            !oldest || resident.last_used < oldest->last_used ||
+            (resident.last_used == oldest->last_used && resident.deployment < oldest->deployment);
+        if (older) oldest = &resident;
+      }
+    }
+    if (enough) return gone;
+    if (!oldest) return std::nullopt;
+    gone.push_back(oldest->deployment);
+    for (auto& room : left) {
+      std::erase_if(room.residents,
+                    [&](const Resident& one) { return one.deployment == gone.back(); });
+    }
+  }
+}
+
+std::optional<std::vector<ActorId>> by_memory(const std::vector<MemoryNeed>& needs,
+                                              std::vector<std::pair<ActorId, std::uint64_t>> limits,
+                                              std::optional<Shortage>* why) {
+  if (limits.size() < needs.size()) return std::nullopt;
+  std::vector<std::size_t> ranks(needs.size());
+  std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+  std::stable_sort(ranks.begin(), ranks.end(), [&](std::size_t a, std::size_t b) {
+    return needs[a].total() > needs[b].total();
+  });
+  std::stable_sort(limits.begin(), limits.end(),
+                   [](const auto& a, const auto& b) { return most(a.second) > most(b.second); });
+  std::vector<ActorId> actors(needs.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const auto& [actor, limit] = limits[i];
+    if (needs[ranks[i]].total() > most(limit)) {
+      if (why) *why = Shortage{static_cast<int>(ranks[i]), needs[ranks[i]].total(), actor, limit};
+      return std::nullopt;
+    }
+    actors[ranks[i]] = actor;
+  }
+  return actors;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,75 @@
+#include "controller/gateway/memory_check.h"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+namespace troupe::gateway {
+namespace {
+
+std::optional<plan::Plan> planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
+                                  const wire::Parallelism& parallelism) {
+  try {
+    return plan::make_plan(model, request, parallelism);
+  } catch (const std::invalid_argument&) {
+    return std::nullopt;
+  }
+}
+
+std::string fullest(const plan::Plan& plan) {
+  std::uint64_t most = 0;
+  for (const auto& own : plan.memory)
+    most = std::max(most, own.peak());
+  return cluster::bytes_text(most) + " at its fullest actor";
+}
+
+}  // namespace
+
+std::string too_large(const plan::Plan& plan, const cluster::Shortage& lack,
+                      const std::string& actor) {
+  const auto& own = plan.memory.at(static_cast<std::size_t>(lack.rank));
+  std::string parts;
+  for (const auto& [name, bytes] :
+       {std::pair{"weights", own.weights}, std::pair{"K,V", own.kv},
+        std::pair{"activations", own.activations}, std::pair{"text encoder", own.text},
+        std::pair{"decoder", own.vae}}) {
+    if (bytes > 0)
+      parts += (parts.empty() ? "" : ", ") + std::string(name) + " " + cluster::bytes_text(bytes);
+  }
+  return "[memory] rank " + std::to_string(lack.rank) + " needs " +
+         cluster::bytes_text(lack.needs) + " (" + parts + "), and " + actor + " may hold " +
+         cluster::bytes_text(lack.limit);
+}
+
+std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job, int actors,
+                          const std::function<bool(const plan::Plan&)>& fits) {
+  const auto attempt = [&](const std::string& option, const wire::ImageRequest& request,
+                           const wire::Parallelism& parallelism) -> std::optional<std::string> {
+    const auto plan = planned(model, request, parallelism);
+    if (!plan || plan->degrees.world() > actors || !fits(*plan)) return std::nullopt;
+    return option + " needs " + fullest(*plan);
+  };
+  using Degree = std::int32_t wire::Parallelism::*;
+  for (const auto& [degree, name] : {std::pair<Degree, std::string>{&wire::Parallelism::pp, "pp"},
+                                     {&wire::Parallelism::tp, "tp"},
+                                     {&wire::Parallelism::vae, "vae-parallel"}}) {
+    auto parallelism = job.parallelism;
+    while (++(parallelism.*degree) <= actors) {
+      const auto option = "--" + name + " " + std::to_string(parallelism.*degree);
+      if (auto found = attempt(option, job.request, parallelism)) return *found;
+    }
+  }
+  auto request = job.request;
+  request.vae_tiling = true;
+  if (auto found = attempt("--vae-tiling", request, job.parallelism)) return *found;
+  request = job.request;
+  request.dtype = "bfloat16";
+  if (auto found = attempt("--dtype bfloat16", request, job.parallelism);
+      found && job.request.dtype == "float32")
+    return *found;
+  return "no pp, tp or shared decoding on " + std::to_string(actors) +
+         (actors == 1 ? " actor" : " actors") +
+         " is enough; more actors, a smaller picture or fewer at a time are";
+}
+
+}  // namespace troupe::gateway

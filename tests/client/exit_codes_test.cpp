@@ -1,0 +1,205 @@
+#include <algorithm>
+#include <regex>
+
+#include "tests/client/run_command.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe::testing;
+
+namespace {
+
+const std::string kTiny = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart";
+const std::string kUnet = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-sd15";
+
+struct Case {
+  const char* what;
+  const char* words;  // of the message
+};
+
+void check(const std::string& verb, const std::vector<Case>& cases, int exit_code) {
+  for (const Case& one : cases) {
+    const auto result = troupe::testing::troupe(verb + " " + one.what);
+    INFO("troupe " << verb << " " << std::string(one.what) << ": " << result.err);
+    CHECK(result.exit_code == exit_code);
+    CHECK(result.out.empty());
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+    CHECK(result.err.find(one.words) != std::string::npos);
+    CHECK_FALSE(std::regex_search(result.err, std::regex("[.][0-9]*0000")));  // 0.500000
+    CHECK((result.err.find("(see troupe ") != std::string::npos) == (exit_code == 2));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
+  check(
+      "run --model " + kTiny + " --prompt x",
+      {{"--n 0", "--n: 0 is out of bounds"},
+       {"--n 4097", "4097 is out of bounds: a whole number from 1 to 4096"},
+       {"--height 0", "--height: 0"},
+       {"--height 16385", "from 1 to 16384"},
+       {"--height 32.5", "32.5 is not a whole number"},
+       {"--width -16", "--width: -16"},
+       {"--frames 0", "--frames: 0"},
+       {"--steps 0", "--steps: 0"},
+       {"--steps 3.5", "3.5 is not a whole number"},
+       {"--guidance much", "\"much\" is not a number"},
+       {"--guidance nan", "--guidance: \"nan\" is not a number"},
+       {"--guidance inf", "\"inf\" is not a number"},
+       {"--guidance -1", "-1 is out of bounds: a number from 0 to 1"},
+       {"--guidance 10001", "10001 is out of bounds"},
+       {"--seed -1", "--seed: \"-1\" is not a whole number from 0 to 2^64 - 1"},
+       {"--seed 1.5", "\"1.5\""},
+       {"--sampler eular", "did you mean euler?"},
+       {"--dtype int8", "\"int8\" is not float32, bfloat16 or float16"},
+       {"--noise-dtype float64", "\"float64\" is not float32 or model"},
+       {"--max-sequence-length 0", "--max-sequence-length: 0"},
+       {"--max-sequence-length 5000", "4096"},
+       {"--init-latents ''", "--init-latents: is empty"},
+       {"--init-image ''", "--init-image: is empty"},
+       {"--init-image a.png --init-latents b.safetensors", "--init-image does not go with"},
+       {"--strength 0.5", "--strength needs --init-image"},
+       {"--strength 0.8", "--strength needs --init-image"},
+       {"--strength 1.5 --init-image a.png", "1.5 is out of bounds: a number above 0, up to 1,"},
+       {"--strength 0 --init-image a.png", "0 is out of bounds"},
+       {"--guidance-rescale 2", "2 is out of bounds: a number from 0 to 1"},
+       {"--guidance-rescale nan", "\"nan\" is not a number"},
+       {"--lora ''", "--lora: is empty"},
+       {"--lora F:2000", "the scale is not a number from -1000 to 1000"},
+       {"--lora F:nan", "the scale is not a number from -1000 to 1000"},
+       {"--lora /etc/passwd:abc", "the scale is no number after the colon, as in /etc/passwd:0.8"},
+       {"--lora /etc/passwd:", "there is no scale after the colon"}},
+      2);
+  check("run --model " + kTiny + " --prompt x",
+        {{"--method magic", "is not exact, pipefusion or distrifusion"},
+         {"--method exact --patches 4", "--method exact does not go with --patches 4"},
+         {"--kv predict", "--kv predict needs --patches above 1"},
+         {"--kv fresh", "is not stale or predict"},
+         {"--group-norm none", "is not corrected, stale, synchronous or separate"},
+         {"--exchange some", "is not stale, none or all"},
+         {"--patches 0", "--patches: 0"},
+         {"--warmup -1", "--warmup: -1"},
+         {"--refill-steps 1,x", "--refill-steps: \"x\" is not a number"},
+         {"--step-cache fb", "is not first-block or teacache"},
+         {"--step-cache-threshold 0.1", "--step-cache-threshold needs --step-cache"},
+         {"--step-cache first-block --step-cache-threshold 0", "above 0, up to 10"},
+         {"--step-cache first-block --step-cache-threshold nan", "is not a number"},
+         {"--dp 0", "--dp: 0"},
+         {"--dp 1025", "from 1 to 1024"},
+         {"--cfg 3", "from 1 to 2"},
+         {"--cfg 2 --guidance 1", "--cfg 2 needs guidance"},
+         {"--pp 2,2", "\"2,2\" is not a number"},
+         {"--pp two", "\"two\" is not a number"},
+         {"--ulysses 0", "--ulysses: 0"},
+         {"--stages 0", "--stages: 0"},
+         {"--stages 2,3", "--stages lists 2 stages, but --pp is 1"},
+         {"--pp 2 --stages 5", "--stages lists 1 stage, but --pp is 2"},
+         {"--parallel yes", "--parallel: \"yes\" is not auto"},
+         {"--parallel auto --pp 2", "--parallel auto picks the degrees"},
+         {"--actors 3", "--actors goes with --parallel auto"},
+         {"--device gpu", "is not cpu or cuda"},
+         {"--threads-per-actor 0", "--threads-per-actor: 0"},
+         {"--keep-logs ''", "--keep-logs: is empty"},
+         {"--output ''", "names no file"},
+         {"--output o.jpg", "only .png is written"},
+         {"--fps 0", "--fps: 0"},
+         {"--fps 8 --output /tmp/", "--fps does not go with --output /tmp/"},
+         {"--save-latents l.pt", "only .safetensors is written"},
+         {"--save-latents ''", "--save-latents: is empty"},
+         {"--preview ''", "--preview: is empty"},
+         {"--preview-every 2", "--preview-every needs --preview"},
+         {"--timeout 0", "a number from 0.001 to 1000000000"},
+         {"--timeout nan", "--timeout: \"nan\" is not a number"},
+         {"--num_inference_steps 4", "unknown option --num_inference_steps: here it is --steps"},
+         {"--guidance-scale 4", "here it is --guidance"},
+         {"-p y", "unknown option -p (see"},
+         {"stray", "unexpected argument \"stray\""}},
+        2);
+  check("submit --prompt x",
+        {{"--priority 200", "from -100 to 100"},
+         {"--detach --fps 8", "--fps does not go with --detach"},
+         {"--detach --timeout 5", "--timeout does not go with --detach"},
+         {"--detach --output o.png", "--output does not go with --detach"},
+         {"--connect 127.0.0.1:99999", "port \"99999\" is not a number from 0 to 65535"},
+         {"--connect ipc://relative", "ipc needs an absolute path"},
+         {"--connect http://x", "neither ipc://PATH nor tcp://HOST:PORT"}},
+        2);
+  check("plan --model " + kTiny,
+        {{"--parallel auto", "needs --actors here, or --simulate"},
+         {"--simulate foo", "--simulate: "},
+         {"--simulate l40x0", "a number of devices outside 1 to 1024"},
+         {"--simulate l40x2 --actors 4", "too few for 4 actors"},
+         {"--actors 1 --pp 2", "the degrees need 2 actors, --actors is 1"},
+         {"--actors 0", "--actors: 0"},
+         {"--memory-limit 0", "--memory-limit: 0"},
+         {"--memory-limit nan", "--memory-limit: \"nan\" is not a number"}},
+        2);
+  check("start",
+        {{"--actors 0", "--actors: 0"},
+         {"--listen 127.0.0.1:x", "port \"x\" is not a number"},
+         {"--tensor-host nowhere", "\"nowhere\" is not an address in numbers"},
+         {"--metrics-port 70000", "from 0 to 65535"},
+         {"--respawns -2", "--respawns: -2"},
+         {"--jobs-together 65", "from 1 to 64"},
+         {"--journal ''", "--journal: is empty"},
+         {"--plugin ''", "--plugin: is empty"},
+         {"--log x", "--log goes with --detach only"}},
+        2);
+  check("join",
+        {{"--actors 0", "--actors: 0"},
+         {"--name 3", "\"3\" is not a name"},
+         {"--name ''", "is not a name"},
+         {"--tensor-host localhost", "is not an address in numbers"},
+         {"--wait -1", "--wait: -1"},
+         {"--wait 0.5", "0.5 is not a whole number"},
+         {"--drain-deadline x", "\"x\" is not a number"},
+         {"--connect 127.0.0.1:abc", "port \"abc\""}},
+        2);
+  check("",
+        {{"wait 0", "ID is a number from 1"},
+         {"cancel 1.5", "ID is a number from 1"},
+         {"timeline 0", "ID is a number from 1"},
+         {"timeline 1 -o ''", "--output: is empty"},
+         {"logs --lines 0", "--lines: 0"},
+         {"logs --follow --bogus", "unknown option --bogus"},
+         {"drain", "drain needs a HOST or an ACTOR"},
+         {"drain 0 --wait -1", "--wait: -1"},
+         {"keys frob --keys k", "make, add, list or remove"},
+         {"stat", "did you mean status?"},
+         {"version", "did you mean --version?"},
+         {"help nothing", "unknown command nothing"},
+         {"repl --connect nowhere", "neither ipc://PATH"}},
+        2);
+}
+
+TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster can refuse") {
+  check("run --model " + kTiny + " --prompt x",
+        {{"--height 100", "height is 100: this model takes multiples of 16"},
+         {"--pp 6", "5 blocks"},
+         {"--stages 1", "stages add up to 1 blocks, but the transformer has 5"},
+         {"--steps 2000", "trained with 1000"},
+         {"--frames 5", "makes pictures"},
+         {"--fps 8", "--fps is for videos"},
+         {"--guidance-rescale 0.5", "guidance rescale is 0.5, but"},
+         {"--group-norm stale", "group norm"},
+         {"--patches 2 --warmup 5 --steps 2", "only 2 steps"},
+         {"--sampler KarrasVeScheduler", "KarrasVeScheduler"},
+         {"--lora nothere", "no such file"},
+         {"--lora nothere:abc", "nothere:abc"},
+         {"--init-image /dev/null", "is not a file"},
+         {"--init-image nothere.png", "nothere.png"},
+         {"--output /nonexistent/o.png", "no folder /nonexistent"},
+         {"--keep-logs /nonexistent/a/b", "--keep-logs"}},
+        1);
+  check("run --model " + kUnet + " --prompt x",
+        {{"--stages 1", "stages are given, but this model is a U-Net"},
+         {"--pp 2", "pp is 2, but this model is a U-Net"}},
+        1);
+  check("plan --model " + kTiny, {{"--memory-limit 1e-6", "--memory-limit is 1e-06"}}, 1);
+  check("submit --prompt x --connect ipc:///tmp/troupe-none/control.sock",
+        {{"--fps 8", "no controller"}}, 1);
+  const Scratch scratch;
+  scratch.file("empty.png", "");
+  check("run --model " + kTiny + " --prompt x",
+        {{("--init-image " + scratch / "empty.png").c_str(), "empty.png: is empty"}}, 1);
+}

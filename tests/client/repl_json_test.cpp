@@ -1,0 +1,98 @@
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/client/fake_controller.h"
+#include "tests/client/run_command.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using nlohmann::json;
+using testing::FakeController;
+using testing::Scratch;
+
+namespace {
+
+/// One document a line.
+std::vector<json> documents(const std::string& out) {
+  std::vector<json> all;
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);)
+    all.push_back(json::parse(line));
+  return all;
+}
+
+void answer_lists(FakeController& controller) {
+  controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,
+                                          const wire::Header& header, std::span<const std::byte>) {
+    wire::JobList list;
+    list.jobs.push_back({3, wire::JobState::failed, "a cat", 2, 5, 20, 1.5, "actor 1 died"});
+    list.jobs.push_back({4, wire::JobState::queued, "a dog", 1, 0, 20, 0.5, ""});
+    c.server().reply(peer, header, list);
+  });
+  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    wire::ClusterStatus status;
+    status.host = "hal";
+    for (std::uint32_t id = 0; id < 2; ++id) {
+      wire::ActorRow actor;
+      actor.id = id;
+      actor.state = "ready";
+      actor.host = "hal";
+      actor.device = "cpu";
+      actor.groups = {{"pp", {0, 1}, static_cast<std::int32_t>(id)}};
+      status.actors.push_back(actor);
+    }
+    c.server().reply(peer, header, status);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("repl --json: one document a command on one line, with -c and from standard input") {
+  FakeController controller;
+  answer_lists(controller);
+  const Scratch scratch;
+  const std::string commands =
+      "jobs; queue; nodes; actors; groups; cancel 4; submit --prompt x; help jobs; help";
+  const auto script = scratch.file("script", commands + "\n").string();
+  const std::string address = "TROUPE_ADDRESS=" + controller.endpoint();
+  const auto given = testing::troupe("repl --json -c '" + commands + "'", address);
+  INFO(given.out << given.err);
+  REQUIRE(given.exit_code == 0);
+  CHECK(given.err.empty());
+  const auto got = documents(given.out);
+  // The shell's last redirection counts, and what the helper adds goes to `:`.
+  const auto piped = testing::troupe(
+      "repl --json < " + script + " > " + scratch / "out" + "; exit $?; :", address);
+  CHECK(piped.exit_code == 0);
+  CHECK(documents(testing::read_all(scratch / "out")).size() == got.size());
+  REQUIRE(got.size() == 9);
+  CHECK(got[0]["jobs"].size() == 2);
+  CHECK(got[0]["jobs"][0]["cause"] == "actor 1 died");
+  REQUIRE(got[1]["jobs"].size() == 1);
+  CHECK(got[1]["jobs"][0]["id"] == 4);
+  CHECK(got[2]["nodes"][0]["actors"] == 2);
+  CHECK(got[3]["actors"][1]["id"] == 1);
+  CHECK(got[4]["groups"][0] == json({{"axis", "pp"}, {"ranks", {0, 1}}, {"actors", {0, 1}}}));
+  CHECK(got[5]["job"] == 4);
+  CHECK(got[6]["job"].is_number());
+  CHECK(got[7]["name"] == "jobs");
+  CHECK(got[8]["commands"].size() > 20);
+}
+
+TEST_CASE("repl --json: an error is a document, too, and the rest is tried") {
+  FakeController controller;
+  answer_lists(controller);
+  const auto result =
+      testing::troupe("repl --json -c 'jbos; pause x; submit --prompt x --steps 0; jobs'",
+                      "TROUPE_ADDRESS=" + controller.endpoint());
+  CHECK(result.exit_code == 1);
+  const auto got = documents(result.out);
+  REQUIRE(got.size() == 4);
+  CHECK(got[0]["error"]["code"] == "usage");
+  CHECK(got[0]["error"]["message"] == "unknown command jbos; did you mean jobs?");
+  CHECK(got[1]["error"]["code"] == "usage");
+  CHECK(got[2]["error"]["message"].get<std::string>().find("0 is out of bounds") !=
+        std::string::npos);
+  CHECK(got[3].contains("jobs"));
+}

@@ -1,0 +1,220 @@
+#include "controller/cluster/memory_room.h"
+
+#include <rapidcheck.h>
+
+#include <algorithm>
+
+#include "controller/gateway/memory_check.h"
+#include "tests/controller/sample_model.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using cluster::evictions;
+using cluster::MemoryNeed;
+using cluster::Room;
+using Numbers = std::vector<std::uint64_t>;
+
+namespace {
+
+cluster::Resident kept(std::uint64_t id, std::uint64_t weights, double last_used,
+                       bool in_use = false, std::uint64_t working = 0) {
+  return {.deployment = id,
+          .weights = weights,
+          .working = working,
+          .last_used = last_used,
+          .in_use = in_use};
+}
+
+Room room(std::uint64_t limit, std::uint64_t wanted, std::vector<cluster::Resident> residents) {
+  return {.actor = 0,
+          .limit = limit,
+          .wanted = wanted,
+          .newcomer = true,
+          .residents = std::move(residents)};
+}
+
+/// A few deployments on a few actors, some of them in use, and something that wants in.
+std::vector<Room> random_rooms() {
+  const auto pick = [](int from, int to) { return *rc::gen::inRange(from, to); };
+  std::vector<Room> rooms(static_cast<std::size_t>(pick(1, 5)));
+  const int deployments = pick(0, 7);
+  for (auto& one : rooms) {
+    one.limit = static_cast<std::uint64_t>(pick(0, 4) == 0 ? 0 : pick(1, 100));
+    one.wanted = static_cast<std::uint64_t>(pick(0, 60));
+    one.newcomer = pick(0, 2) == 0;
+  }
+  for (int id = 1; id <= deployments; ++id) {
+    const bool in_use = pick(0, 3) == 0;
+    const double last_used = pick(0, 5);
+    for (auto& one : rooms) {
+      if (pick(0, 2) == 0) continue;
+      one.residents.push_back(kept(static_cast<std::uint64_t>(id),
+                                   static_cast<std::uint64_t>(pick(0, 40)), last_used, in_use,
+                                   in_use ? static_cast<std::uint64_t>(pick(0, 20)) : 0));
+    }
+  }
+  return rooms;
+}
+
+bool fits(const Room& room) {
+  const bool few = !room.newcomer || room.residents.size() < cluster::kMostResidents;
+  return few && (room.limit == 0 || room.held() + room.wanted <= room.limit);
+}
+
+std::vector<Room> without(std::vector<Room> rooms, const Numbers& gone) {
+  for (auto& one : rooms) {
+    std::erase_if(one.residents, [&](const auto& resident) {
+      return std::find(gone.begin(), gone.end(), resident.deployment) != gone.end();
+    });
+  }
+  return rooms;
+}
+
+bool all_fit(const std::vector<Room>& rooms) {
+  return std::all_of(rooms.begin(), rooms.end(), fits);
+}
+
+}  // namespace
+
+TEST_CASE("what nobody uses goes, least recently used first, until the newcomer fits") {
+  const auto three = [](std::uint64_t wanted) {
+    return std::vector{room(10, wanted, {kept(1, 3, 20), kept(2, 3, 10), kept(3, 3, 30)})};
+  };
+  CHECK(evictions(three(1)) == Numbers{});
+  CHECK(evictions(three(2)) == Numbers{2});
+  CHECK(evictions(three(5)) == Numbers{2, 1});
+  CHECK(evictions(three(10)) == Numbers{2, 1, 3});
+  CHECK(evictions(three(11)) == std::nullopt);
+  CHECK(evictions(three(10), /*keep=*/3) == std::nullopt);
+}
+
+TEST_CASE("what is in use stays, and an actor with room loses nothing") {
+  CHECK(evictions({room(10, 5, {kept(1, 3, 1, /*in_use=*/true, 4), kept(2, 2, 2)})}) ==
+        std::nullopt);
+  CHECK(evictions({room(10, 3, {kept(1, 3, 1, /*in_use=*/true, 4), kept(2, 2, 2)})}) == Numbers{2});
+  // Deployment 1 is older, but not where room is lacking.
+  CHECK(evictions({room(100, 5, {kept(1, 3, 1)}), room(10, 5, {kept(2, 6, 2)})}) == Numbers{2});
+  CHECK(evictions({room(0, ~0ull, {kept(1, 3, 1)})}) == Numbers{});
+}
+
+TEST_CASE("an actor keeps a bounded number of deployments, however small") {
+  std::vector<cluster::Resident> small;
+  for (std::uint64_t id = 1; id <= cluster::kMostResidents; ++id)
+    small.push_back(kept(id, 0, static_cast<double>(id)));
+  CHECK(evictions({room(0, 0, small)}) == Numbers{1});
+  auto joins = room(0, 0, small);
+  joins.newcomer = false;
+  CHECK(evictions({joins}) == Numbers{});
+}
+
+TEST_CASE("whatever is evicted: it fits then, it was needed, and nothing in use is touched") {
+  CHECK(rc::check([] {
+    const auto rooms = random_rooms();
+    const auto gone = evictions(rooms);
+    Numbers idle, used;
+    for (const auto& one : rooms) {
+      for (const auto& resident : one.residents)
+        (resident.in_use ? used : idle).push_back(resident.deployment);
+    }
+    if (!gone) {
+      RC_ASSERT(!all_fit(without(rooms, idle)));
+      return;
+    }
+    RC_ASSERT(all_fit(without(rooms, *gone)));
+    for (const auto id : *gone)
+      RC_ASSERT(std::find(used.begin(), used.end(), id) == used.end());
+    if (!gone->empty()) {
+      auto one_less = *gone;
+      one_less.pop_back();
+      RC_ASSERT(!all_fit(without(rooms, one_less)));
+    }
+  }));
+}
+
+TEST_CASE("by memory the neediest rank gets the largest actor, and a shortage names both") {
+  const std::vector<MemoryNeed> needs{{2, 1}, {5, 2}, {1, 1}};
+  CHECK(cluster::by_memory(needs, {{7, 3}, {8, 2}, {9, 7}}) ==
+        std::vector<cluster::ActorId>{7, 9, 8});
+  CHECK(cluster::by_memory(needs, {{7, 3}, {8, 2}, {9, 0}}) ==
+        std::vector<cluster::ActorId>{7, 9, 8});
+  std::optional<cluster::Shortage> why;
+  CHECK(cluster::by_memory(needs, {{7, 3}, {8, 6}, {9, 6}}, &why) == std::nullopt);
+  REQUIRE(why);
+  CHECK(why->rank == 1);
+  CHECK(why->needs == 7);
+  CHECK(why->limit == 6);
+  why.reset();
+  CHECK(cluster::by_memory(needs, {{7, 30}, {8, 30}}, &why) == std::nullopt);
+  CHECK_FALSE(why);  // too few is something else
+}
+
+TEST_CASE("by memory finds a way exactly when there is one") {
+  CHECK(rc::check([] {
+    const auto count = static_cast<std::size_t>(*rc::gen::inRange(1, 5));
+    std::vector<MemoryNeed> needs(count);
+    for (auto& need : needs)
+      need.weights = static_cast<std::uint64_t>(*rc::gen::inRange(1, 9));
+    std::vector<std::pair<cluster::ActorId, std::uint64_t>> limits(
+        count + static_cast<std::size_t>(*rc::gen::inRange(0, 2)));
+    for (std::size_t i = 0; i < limits.size(); ++i)
+      limits[i] = {static_cast<cluster::ActorId>(i),
+                   static_cast<std::uint64_t>(*rc::gen::inRange(1, 9))};
+    std::vector<std::size_t> order(limits.size());
+    for (std::size_t i = 0; i < order.size(); ++i)
+      order[i] = i;
+    bool possible = false;
+    do {
+      bool all = true;
+      for (std::size_t rank = 0; rank < count; ++rank)
+        all = all && needs[rank].total() <= limits[order[rank]].second;
+      possible = possible || all;
+    } while (std::next_permutation(order.begin(), order.end()));
+    const auto found = cluster::by_memory(needs, limits);
+    RC_ASSERT(found.has_value() == possible);
+    for (std::size_t rank = 0; found && rank < count; ++rank)
+      RC_ASSERT(needs[rank].total() <= limits[(*found)[rank]].second);
+  }));
+}
+
+TEST_CASE("a refusal names what a rank needs of what, and the nearest degrees that fit") {
+  wire::JobSpec job;
+  job.request.prompts = {"x"};
+  const auto& model = test::sample_model();
+  const auto plan = plan::make_plan(model, job.request, {});
+  const auto limit = plan.memory[0].peak() - plan.memory[0].weights / 3;
+  const cluster::Shortage lack{
+      .rank = 0, .needs = plan.memory[0].peak(), .actor = 2, .limit = limit};
+  const auto text = gateway::too_large(plan, lack, "actor 2");
+  CHECK(
+      text.starts_with("[memory] rank 0 needs " + cluster::bytes_text(lack.needs) + " (weights "));
+  CHECK(text.ends_with("actor 2 may hold " + cluster::bytes_text(limit)));
+  const auto fits = [&](const plan::Plan& other) {
+    return std::all_of(other.memory.begin(), other.memory.end(),
+                       [&](const auto& own) { return own.peak() <= limit; });
+  };
+  const auto remedy = [&](int actors, const auto& enough) {
+    return gateway::memory_remedy(model, job, actors, enough);
+  };
+  CHECK(remedy(4, fits).starts_with("--pp 2 needs "));
+  const auto lighter = [&](const plan::Plan& other) {
+    return other.memory[0].weights < plan.memory[0].weights * 6 / 10;
+  };
+  CHECK(remedy(1, lighter).starts_with("--dtype bfloat16 needs "));
+  const auto nothing = [](const plan::Plan&) { return false; };
+  CHECK(remedy(4, nothing).starts_with("no pp, tp or shared decoding on 4 actors"));
+  // A large picture, of which decoding is the most.
+  job.request.height = job.request.width = 512;
+  const auto decodes = [](const plan::Plan& other) {
+    return std::all_of(other.memory.begin(), other.memory.end(),
+                       [](const auto& own) { return own.vae < 60'000'000; });
+  };
+  CHECK(remedy(1, decodes).starts_with("--vae-tiling needs "));
+  job.parallelism.pp = 2;
+  CHECK(remedy(2, decodes).starts_with("--vae-parallel 2 needs "));
+}
+
+TEST_CASE("bytes are told in the units of --memory-limit") {
+  CHECK(cluster::bytes_text(1'250'000'000) == "1.25 GB");
+  CHECK(cluster::bytes_text(830'000'000) == "830 MB");
+  CHECK(cluster::bytes_text(12'340) == "12.34 kB");
+}

@@ -1,0 +1,172 @@
+#include <filesystem>
+#include <fstream>
+
+#include "client/convert.h"
+#include "controller/plan/plan.h"
+#include "tests/process/support/models.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Another model of the same shapes: the demo with its transformer's last values changed.
+class OtherModel {
+ public:
+  OtherModel() {
+    fs::copy(demo_job().model, folder(), fs::copy_options::recursive);
+    const fs::path weights = fs::path(folder()) / "transformer/diffusion_pytorch_model.safetensors";
+    std::string bytes = read_all(weights);
+    for (std::size_t at = bytes.size() - 1; at > bytes.size() - 40'000; at -= 4)
+      bytes[at] = static_cast<char>(bytes[at] ^ 0x80);
+    fs::remove(weights);
+    std::ofstream(weights, std::ios::binary) << bytes;
+  }
+  std::string folder() const { return scratch_ / "other"; }
+
+ private:
+  Scratch scratch_;
+};
+
+/// On pp 2, so that two actors have a part each.
+Submission job_of(const std::string& model) {
+  auto job = demo_job(2);
+  job.parallelism = {.pp = 2};
+  job.model = model;
+  return job;
+}
+
+plan::Plan plan_of(const Submission& submission) {
+  const auto job = client::to_wire(submission);
+  return plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
+}
+
+cluster::ClusterOptions holding(std::uint64_t bytes, int count = 2) {
+  auto options = actors(count);
+  options.memory_limit = bytes;
+  return options;
+}
+
+struct Outcome {
+  JobResult result;
+  bool loaded = false;  // weights, before it began
+};
+
+Outcome watched(Theatre& theatre, const Submission& submission) {
+  const auto loads = std::make_shared<std::atomic<bool>>(false);
+  const auto id = theatre.submit(submission, [loads](const Progress& progress) {
+    if (progress.phase == "loading") *loads = true;
+  });
+  auto result = theatre.client().wait(id, 120s);
+  REQUIRE(result);
+  return {std::move(result.value()), loads->load()};
+}
+
+}  // namespace
+
+TEST_CASE("memory for one model: two alternate, each is loaded anew, each is right") {
+  const OtherModel other;
+  const auto one = job_of(demo_job().model);
+  const auto two = job_of(other.folder());
+  const auto plan = plan_of(one);
+  const auto need = memory_of(one);
+  const auto beside = std::min(plan.memory[0].weights, plan.memory[1].weights);
+  std::map<std::string, std::vector<float>> right;
+  {
+    // Room for both: each is loaded once.
+    Theatre wide(holding(2 * need));
+    for (const auto& job : {one, two}) {
+      const auto first = watched(wide, job);
+      CHECK(first.loaded);
+      right[job.model] = first.result.latents->data;
+    }
+    CHECK(right[one.model] != right[two.model]);
+    for (const auto& job : {one, two, one}) {
+      const auto again = watched(wide, job);
+      CHECK_FALSE(again.loaded);
+      CHECK(again.result.latents->data == right[job.model]);
+    }
+  }
+  REQUIRE(need + beside > need + need / 100);
+  Theatre narrow(holding(need + need / 100));
+  for (const auto& job : {one, two, one, two}) {
+    const auto outcome = watched(narrow, job);
+    CHECK(outcome.loaded);
+    CHECK(outcome.result.latents->data == right[job.model]);
+    CHECK_FALSE(watched(narrow, job).loaded);
+  }
+  CHECK(narrow.restarts() == 0);
+}
+
+TEST_CASE("what is in use is not taken away: the next job waits, and says for what") {
+  const OtherModel other;
+  auto longer = job_of(demo_job().model);
+  longer.request.steps = 200;
+  const auto two = job_of(other.folder());
+  const auto need = std::max(memory_of(longer), memory_of(two));
+  Theatre theatre(holding(need + need / 100));
+  const auto running = theatre.submit(longer);
+  REQUIRE(eventually(60s, [&] { return theatre.job(running)->step > 0; }));
+  const auto waiting = theatre.submit(two);
+  const auto behind = theatre.submit(longer);
+  CHECK(theatre.job(waiting)->state == "queued");
+  CHECK(has(theatre.job(waiting)->cause, "waits for 2 idle actors: 0 of 2 are"));
+  CHECK(theatre.job(behind)->cause == "waits for job " + std::to_string(waiting));
+  CHECK(theatre.job(running)->state == "running");
+  CHECK(theatre.job(running)->cause == "");
+  CHECK(theatre.client().cancel(behind));
+  CHECK(theatre.client().cancel(running));
+  const auto result = theatre.client().wait(waiting, 120s);
+  REQUIRE(result);
+  CHECK(theatre.job(waiting)->cause == "");
+}
+
+TEST_CASE("jobs share a deployment as far as their memory goes") {
+  auto job = job_of(demo_job().model);
+  job.request.steps = 200;
+  const auto need = memory_of(job);
+  const auto plan = plan_of(job);
+  std::uint64_t working = 0;
+  for (const auto& own : plan.memory)
+    working = std::max(working, own.peak() - own.weights);
+  Theatre theatre(holding(need + working + working / 2));
+  const auto first = theatre.submit(job);
+  REQUIRE(eventually(60s, [&] { return theatre.job(first)->step > 0; }));
+  const auto second = theatre.submit(job);
+  const auto third = theatre.submit(job);
+  CHECK(eventually(60s, [&] { return theatre.job(second)->state == "running"; }));
+  CHECK(theatre.job(third)->state == "queued");
+  CHECK(has(theatre.job(third)->cause, "waits for memory: "));
+  CHECK(theatre.client().cancel(first));
+  CHECK(eventually(60s, [&] { return theatre.job(third)->state == "running"; }));
+  CHECK(theatre.client().cancel(second));
+  CHECK(theatre.client().cancel(third));
+}
+
+TEST_CASE("a job beyond every actor is refused with the numbers and what would do") {
+  auto job = job_of(demo_job().model);
+  const auto enough = memory_of(job);
+  Theatre theatre(holding(enough));
+  job.parallelism = {};
+  REQUIRE(memory_of(job) > enough);
+  const auto refused = theatre.client().submit(job);
+  REQUIRE(!refused);
+  const auto& what = refused.error().what;
+  INFO(what);
+  CHECK(refused.error().code == "out_of_memory");
+  CHECK(has(what, "[memory] rank 0 needs "));
+  CHECK(has(what, "(weights "));
+  CHECK(has(what, "actor 0 may hold "));
+  CHECK(has(what, "--pp 2 needs "));
+  CHECK(theatre.client().jobs().value().empty());
+  job.parallelism = {.pp = 2};
+  CHECK(theatre.run(job).pictures.size() == 1);
+}
