@@ -22,7 +22,7 @@ double apart(const at::Tensor& got, const at::Tensor& want) {
 }
 
 spec::ModelSpec tiny() {
-  return spec::read_model_spec(std::string(TROUPE_SOURCE_DIR) + "/tests/fixtures/tiny-pixart");
+  return spec::read_model_spec(TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart");
 }
 
 at::Tensor prediction(const spec::ModelSpec& spec, at::ScalarType type, at::Device device,
