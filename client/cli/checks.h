@@ -22,10 +22,4 @@ CLI::Validator numeric_address();
 /// No empty text, as an unset shell variable leaves behind.
 CLI::Validator not_empty();
 
-/// Another library's check without its part of the help text.
-inline CLI::Validator quiet(CLI::Validator check) {
-  check.description("");
-  return check;
-}
-
 }  // namespace troupe::cli

@@ -113,7 +113,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
   app.add_option("--weight-dtype", request.weight_dtype,
                  "How the denoiser keeps its weights: int8 (CPU) or fp8 (GPU); default: as --dtype")
-      ->check(quiet(CLI::IsMember({"int8", "fp8"})))
+      ->check(one_of({"int8", "fp8"}))
       ->type_name("TYPE")
       ->group(group);
   app.add_option("--noise-dtype", request.noise_dtype,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <tuple>
+#include <utility>
 
 namespace troupe::user {
 namespace {
@@ -75,6 +77,7 @@ std::variant<UserActorId, wire::Failure> ActorTable::add(const wire::SpawnActor&
   auto chosen = choose(request, plugin);
   if (const auto* failure = std::get_if<wire::Failure>(&chosen)) return *failure;
   const Host& host = *std::get<const Host*>(chosen);
+  forget_oldest();
   UserActor actor;
   actor.id = ++last_id_;
   actor.request = request;
@@ -90,11 +93,16 @@ std::variant<UserActorId, wire::Failure> ActorTable::add(const wire::SpawnActor&
 std::optional<wire::Failure> ActorTable::place_again(UserActorId id) {
   auto& actor = actors_.at(id);
   if (keeps_place(actor)) return std::nullopt;
+  // What it has had is not in its own way.
+  auto had = std::pair(std::exchange(actor.host, {}), std::exchange(actor.gpus, {}));
   const auto chosen = choose(actor.request, actor.plugin);
-  if (const auto* failure = std::get_if<wire::Failure>(&chosen)) return *failure;
-  actor.gpus.clear();
-  actor.host = std::get<const Host*>(chosen)->name;
-  actor.gpus = free_gpus(actor.host);
+  if (const auto* failure = std::get_if<wire::Failure>(&chosen)) {
+    std::tie(actor.host, actor.gpus) = std::move(had);
+    return *failure;
+  }
+  const auto& name = std::get<const Host*>(chosen)->name;
+  actor.gpus = free_gpus(name);
+  actor.host = name;
   actor.gpus.resize(static_cast<std::size_t>(actor.request.gpus));
   return std::nullopt;
 }
@@ -226,21 +234,13 @@ std::optional<bool> ActorTable::exited(UserActorId id, std::uint64_t incarnation
     return true;
   }
   actor->state = UserActorState::dead;
-  forget_oldest();
+  dead_.push_back(id);
   return false;
 }
 
 void ActorTable::forget_oldest() {
-  auto dead = static_cast<std::size_t>(std::count_if(
-      actors_.begin(), actors_.end(), [](const auto& entry) { return !entry.second.living(); }));
-  for (auto actor = actors_.begin(); dead > kept_ && actor != actors_.end();) {
-    if (actor->second.living()) {
-      ++actor;
-    } else {
-      actor = actors_.erase(actor);
-      --dead;
-    }
-  }
+  for (; dead_.size() > kept_; dead_.pop_front())
+    actors_.erase(dead_.front());
 }
 
 UserActor* ActorTable::find(UserActorId id) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -61,7 +62,7 @@ struct UserActor {
 /// happens comes in as calls; nothing is sent, spawned or timed here.
 class ActorTable {
  public:
-  /// Dead ones are remembered for their causes, the latest `kept`.
+  /// Dead ones are remembered for their causes: when another is added, the latest `kept` to die.
   explicit ActorTable(std::size_t kept = 256) : kept_(kept) {}
 
   /// In the place of one of that name.
@@ -113,6 +114,7 @@ class ActorTable {
   UserActorId last_id_ = 0;
   std::vector<Host> hosts_;
   std::map<UserActorId, UserActor> actors_;
+  std::deque<UserActorId> dead_;  // in the order of their deaths
 };
 
 }  // namespace troupe::user

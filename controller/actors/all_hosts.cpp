@@ -28,13 +28,15 @@ std::uint32_t AllHosts::spawn(const HostLaunch& launch) {
                                      .keys = tools_.access.keys,
                                      .insecure = tools_.access.insecure};
   tools_.outside.request(agent->second.peer, order, kStartDeadline,
-                         [this, host = launch.host, id = launch.id,
+                         [this, peer = agent->second.peer, host = launch.host, id = launch.id,
                           incarnation = launch.incarnation](const control::Reply& reply) {
                            if (reply.ok())
                              return tools_.on_started(id, incarnation,
                                                       reply.as<wire::ProcessStarted>().pid);
                            if (reply.failure().code == wire::FailureCode::lost)
                              return;  // so is its host
+                           // Perhaps it starts all the same, later.
+                           tools_.outside.send(peer, wire::EndUserProcess{id, incarnation});
                            HostExit how;
                            how.code = 1;
                            how.how = "not started on " + host + ": " + reply.failure().what;

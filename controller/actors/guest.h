@@ -32,6 +32,8 @@ class Guest {
   /// False when the message is none for this room. With `leaving`, nothing new begins.
   bool on_message(const wire::Header& header, std::span<const std::byte> payload, bool leaving);
   std::size_t running() const { return processes_.running(); }
+  /// The host is on its way out: no plugin is looked at any more.
+  void end_checks() { processes_.end_checks(); }
 
  private:
   struct Checking {

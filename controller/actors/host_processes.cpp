@@ -7,6 +7,8 @@
 
 #include <array>
 #include <boost/asio/post.hpp>
+#include <charconv>
+#include <optional>
 #include <stdexcept>
 
 #include "transport/control/endpoint.h"
@@ -27,15 +29,24 @@ std::vector<std::string> split(const std::string& line) {
   }
 }
 
+/// Nothing when the text is no number: a plugin writes where its check does.
+std::optional<std::uint64_t> number_in(const std::string& text) {
+  std::uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || rest != end) return std::nullopt;
+  return value;
+}
+
 /// Of the lines that `troupe-host --describe` writes.
 void read_line(const std::string& line, wire::PluginReport& report) {
   const auto fields = split(line);
   auto& list = report.classes;
   if (fields.size() == 5 && fields[0] == "troupe-class") {
-    list.classes.push_back(
-        {fields[1], fields[2], std::stoull(fields[3]), fields[4] == "1", {}, report.file, {}});
+    if (const auto types = number_in(fields[3]))
+      list.classes.push_back({fields[1], fields[2], *types, fields[4] == "1", {}, report.file, {}});
   } else if (fields.size() == 2 && fields[0] == "troupe-file") {
-    report.contents = std::stoull(fields[1]);
+    report.contents = number_in(fields[1]).value_or(report.contents);
   } else if (fields.size() == 4 && fields[0] == "troupe-method" && !list.classes.empty()) {
     list.classes.back().methods.push_back({fields[1], fields[2], fields[3]});
   }
@@ -138,23 +149,32 @@ void HostProcesses::kill(const std::string&, std::uint64_t id) {
     found->second.process->kill(SIGKILL);
 }
 
+void HostProcesses::Described::end(const std::string& why) {
+  if (report.failure.empty()) report.failure = "[plugin] " + report.file + ": " + why;
+  process->kill(SIGKILL);
+}
+
 void HostProcesses::describe(const std::string& plugin, OnDescribed handler) {
+  if (checks_ended_)
+    throw std::runtime_error("[plugin] " + plugin + ": was not looked at, this host is leaving");
   const auto number = ++last_described_;
+  const auto described = std::make_shared<Described>(io_);
+  described->report.file = plugin;
   cluster::ProcessOptions process;
   process.program = options_.host_program;
   process.arguments = {"--describe", plugin, "--parent", std::to_string(getpid())};
   process.on_line = [this, number](const std::string& line) {
     if (const auto found = describing_.find(number); found != describing_.end())
-      read_line(line, found->second.report);
+      read_line(line, found->second->report);
   };
-  auto running = std::make_unique<cluster::Process>(
+  described->process = std::make_unique<cluster::Process>(
       io_, process, [this, number, handler](const cluster::ExitCause& cause) {
         auto node = describing_.extract(number);
-        boost::asio::post(
-            io_, [gone = std::shared_ptr<cluster::Process>(std::move(node.mapped().process))] {});
-        auto report = std::move(node.mapped().report);
-        if (cause.by_signal || cause.number != 0) {
-          auto& failure = report.failure;
+        // The process object goes after its own handler has returned.
+        boost::asio::post(io_, [gone = node.mapped()] {});
+        auto report = std::move(node.mapped()->report);
+        auto& failure = report.failure;
+        if (failure.empty() && (cause.by_signal || cause.number != 0)) {
           failure = cause.log.empty()
                         ? "[plugin] " + report.file + ": its check ended with " + cause.text()
                         : cause.log.back();
@@ -163,9 +183,21 @@ void HostProcesses::describe(const std::string& plugin, OnDescribed handler) {
         }
         handler(std::move(report));
       });
-  auto& described = describing_[number];
-  described.process = std::move(running);
-  described.report.file = plugin;
+  describing_[number] = described;
+  described->deadline.expires_after(options_.describe_deadline);
+  described->deadline.async_wait(
+      [weak = std::weak_ptr(described),
+       deadline = options_.describe_deadline](const boost::system::error_code& error) {
+        const auto late = weak.lock();
+        if (error || !late) return;
+        late->end("was not opened within " + std::to_string(deadline.count()) + " ms");
+      });
+}
+
+void HostProcesses::end_checks() {
+  checks_ended_ = true;
+  for (const auto& [number, described] : describing_)
+    described->end("its check was ended, this host is leaving");
 }
 
 std::string find_host_program(const std::string& actor_program) {

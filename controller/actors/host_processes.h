@@ -1,5 +1,7 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -13,6 +15,9 @@
 #include "transport/wire/user_host_messages.h"
 
 namespace troupe::user {
+
+/// For a plugin to be opened and looked at: libraries of gigabytes may come from a slow disk.
+constexpr std::chrono::milliseconds kDescribeDeadline{30'000};
 
 /// What processes come in to the controller with.
 struct Access {
@@ -32,6 +37,7 @@ class HostProcesses final : public HostLauncher {
     std::string listen_host;  // address for callers where the controller is on tcp; "" = loopback
     Access access;
     std::filesystem::path log_folder;  // may be empty
+    std::chrono::milliseconds describe_deadline = kDescribeDeadline;
   };
   using OnExit =
       std::function<void(std::uint64_t id, std::uint64_t incarnation, const HostExit& how)>;
@@ -47,8 +53,11 @@ class HostProcesses final : public HostLauncher {
   std::size_t running() const { return processes_.size() + describing_.size(); }
 
   /// Has a process of its own open the plugin, so that nothing of a user's runs here: what it
-  /// offers, or one line why it cannot be used.
+  /// offers, or one line why it cannot be used. Throws std::runtime_error when there can be no such
+  /// process.
   void describe(const std::string& plugin, OnDescribed handler);
+  /// No plugin is looked at any more; those that are under way fail.
+  void end_checks();
 
  private:
   struct Running {
@@ -57,8 +66,12 @@ class HostProcesses final : public HostLauncher {
     std::vector<std::filesystem::path> sockets;
   };
   struct Described {
+    explicit Described(boost::asio::io_context& io) : deadline(io) {}
+    void end(const std::string& why);
+
     std::unique_ptr<cluster::Process> process;
     wire::PluginReport report;
+    boost::asio::steady_timer deadline;
   };
   std::string endpoint_for(const HostLaunch& launch, const char* suffix) const;
 
@@ -66,8 +79,9 @@ class HostProcesses final : public HostLauncher {
   Options options_;
   OnExit on_exit_;
   std::map<std::uint64_t, Running> processes_;
-  std::map<std::uint64_t, Described> describing_;
+  std::map<std::uint64_t, std::shared_ptr<Described>> describing_;
   std::uint64_t last_described_ = 0;
+  bool checks_ended_ = false;
 };
 
 /// troupe-host beside `actor_program`. Throws std::runtime_error when there is none.

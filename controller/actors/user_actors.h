@@ -24,8 +24,9 @@ class UserActors {
     std::string token;                             // of the cluster
     std::function<void(const std::string&)> note;  // of failures, for status
     bool keyed = false;                            // actors' doors ask for CURVE keys
+    std::size_t kept_dead = 256;                   // as ActorTable's
   };
-  explicit UserActors(Tools tools) : tools_(std::move(tools)) {}
+  explicit UserActors(Tools tools) : tools_(std::move(tools)), table_(tools_.kept_dead) {}
 
   void add_host(Host host) { table_.add_host(std::move(host)); }
   /// It gets no actors any more; the ends of those that it has are told by `exited`.

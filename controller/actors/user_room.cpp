@@ -1,13 +1,14 @@
 #include "controller/actors/user_room.h"
 
 #include <charconv>
+#include <iterator>
 #include <utility>
 
 namespace troupe::user {
 namespace {
 
-/// For all plugins of a host: each opens in less than a second.
-constexpr control::Milliseconds kCheckDeadline{60'000};
+/// For the way of the order and of its answer.
+constexpr control::Milliseconds kCheckWay{10'000};
 
 std::string attribute(const wire::Hello& hello, const std::string& name) {
   const auto found = hello.attributes.find(name);
@@ -64,7 +65,11 @@ void UserRoom::check_plugins(std::function<void(std::optional<std::string>)> don
 }
 
 void UserRoom::check_next(std::size_t index) {
-  if (index == options_.plugins.size()) return std::exchange(checked_, nullptr)(std::nullopt);
+  if (index == options_.plugins.size()) {
+    for (auto& [name, joining] : std::exchange(joining_, {}))
+      enter(std::move(joining.host), joining.checked);
+    return std::exchange(checked_, nullptr)(std::nullopt);
+  }
   processes_.describe(options_.plugins[index], [this, index](wire::PluginReport report) {
     if (report.failure.empty()) {
       try {
@@ -73,19 +78,25 @@ void UserRoom::check_next(std::size_t index) {
         report.failure = error.what();
       }
     }
-    if (!report.failure.empty()) return std::exchange(checked_, nullptr)(report.failure);
-    reports_.push_back(std::move(report));
-    check_next(index + 1);
+    if (report.failure.empty()) {
+      reports_.push_back(std::move(report));
+      check_next(index + 1);
+    } else {
+      std::exchange(checked_, nullptr)(report.failure);
+    }
     if (options_.on_exit) options_.on_exit();
   });
 }
 
 void UserRoom::host_joined(const std::string& name, const control::PeerInfo& agent) {
   hosts_.joined(name, agent.id);
+  drained_.erase(name);
   Host host{.name = name, .gpus = numbers(attribute(agent.hello, "gpus"))};
   const auto cores = numbers(attribute(agent.hello, "cores"));
   if (!cores.empty()) host.cores = cores.front();
-  outside_.request(agent.id, wire::CheckPlugins{options_.plugins}, kCheckDeadline,
+  const control::Milliseconds deadline =
+      kCheckWay + options_.processes.describe_deadline * std::ssize(options_.plugins);
+  outside_.request(agent.id, wire::CheckPlugins{options_.plugins}, deadline,
                    [this, host](const control::Reply& reply) {
                      if (reply.ok()) return host_checked(host, reply.as<wire::PluginsChecked>());
                      if (reply.failure().code == wire::FailureCode::lost) return;
@@ -93,15 +104,21 @@ void UserRoom::host_joined(const std::string& name, const control::PeerInfo& age
                      none.reports.resize(options_.plugins.size());
                      for (auto& report : none.reports)
                        report.failure = reply.failure().what;
-                     host_checked(host, none);
+                     host_checked(host, std::move(none));
                    });
 }
 
-void UserRoom::host_checked(Host host, const wire::PluginsChecked& checked) {
+void UserRoom::host_checked(Host host, wire::PluginsChecked checked) {
+  if (reports_.size() == options_.plugins.size()) return enter(std::move(host), checked);
+  const auto name = host.name;
+  joining_[name] = {std::move(host), std::move(checked)};
+}
+
+void UserRoom::enter(Host host, const wire::PluginsChecked& checked) {
   for (std::size_t i = 0; i < options_.plugins.size(); ++i) {
     const auto& plugin = options_.plugins[i];
     std::string why;
-    if (i >= checked.reports.size() || i >= reports_.size()) {
+    if (i >= checked.reports.size()) {
       why = "[plugin] " + plugin + ": it was not looked at";
     } else if (!checked.reports[i].failure.empty()) {
       why = checked.reports[i].failure;
@@ -113,10 +130,23 @@ void UserRoom::host_checked(Host host, const wire::PluginsChecked& checked) {
       options_.note("no users' actors of " + plugin + " on " + host.name + ": " + why);
     host.lacks[plugin] = std::move(why);
   }
+  host.draining = drained_.contains(host.name);
   actors_.add_host(std::move(host));
 }
 
+std::string UserRoom::drain_host(const std::string& name, bool now) {
+  drained_.insert(name);
+  return actors_.drain_host(name, now);
+}
+
+void UserRoom::stop() {
+  actors_.stop();
+  processes_.end_checks();
+}
+
 void UserRoom::host_lost(const std::string& host, const std::string& why) {
+  joining_.erase(host);
+  drained_.erase(host);
   actors_.remove_host(host);
   hosts_.lost(host, why);
 }

@@ -1,8 +1,10 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,12 +44,15 @@ class UserRoom {
 
   UserActors& actors() { return actors_; }
   std::size_t running() const { return processes_.running() + hosts_.running(); }
+  /// As UserActors::drain_host, also of a host whose plugins are still being looked at.
+  std::string drain_host(const std::string& name, bool now);
   /// Ends all of its processes; `on_exit` tells of each.
-  void stop() { actors_.stop(); }
+  void stop();
 
  private:
   void check_next(std::size_t index);
-  void host_checked(Host host, const wire::PluginsChecked& checked);
+  void host_checked(Host host, wire::PluginsChecked checked);
+  void enter(Host host, const wire::PluginsChecked& checked);
   void exited(UserActorId id, std::uint64_t incarnation, const HostExit& how);
 
   cluster::Outside& outside_;
@@ -55,7 +60,13 @@ class UserRoom {
   HostProcesses processes_;
   AllHosts hosts_;
   UserActors actors_;
+  struct Joining {
+    Host host;
+    wire::PluginsChecked checked;
+  };
   std::vector<wire::PluginReport> reports_;  // of this host's plugins
+  std::map<std::string, Joining> joining_;   // hosts that were done with theirs sooner, by name
+  std::set<std::string> drained_;            // hosts
   std::function<void(std::optional<std::string>)> checked_;
 };
 

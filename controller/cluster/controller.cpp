@@ -267,9 +267,10 @@ void Controller::make_rooms() {
 plan::Plan Controller::plan_again(const jobs::JobEntry& job, int actors) const {
   if (!job.model) throw std::invalid_argument("[cluster] the job's model is not known any more");
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return jobs::plan_again(job, *job.model, actors,
-                          plan::machine_here(options_.device, actors, cores),
-                          {.memory = members_.smallest_memory_limit()});
+  return jobs::plan_again(
+      job, *job.model, actors, plan::machine_here(options_.device, actors, cores),
+      {members_.memory_steps(),
+       [this](const plan::Plan& plan) { return !deployments_->shortage(plan); }});
 }
 
 void Controller::make_desk() {
@@ -411,7 +412,7 @@ void Controller::drain(control::PeerId peer, const wire::Header& header,
   }
   std::string text = drainer_->drain({places.begin(), places.end()}, order.now);
   for (const auto& host : hosts) {
-    const auto users = users_->actors().drain_host(host, order.now);
+    const auto users = users_->drain_host(host, order.now);
     if (!users.empty()) text += "; " + users;
   }
   server_->reply(peer, header, wire::Done{text});

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "controller/cluster/deployments.h"
+#include "controller/cluster/device_fit.h"
 
 namespace troupe::cluster {
 namespace {
@@ -124,6 +125,7 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan&
   for (const ActorId id : idle)
     by_kind[members_.at(id).device_kind()].push_back(id);
   for (const auto& [kind, actors] : by_kind) {
+    if (!has_products_of(kind, plan.request.weight_dtype)) continue;
     std::vector<ActorId> roomy;
     std::vector<std::pair<ActorId, std::uint64_t>> limits;
     for (const ActorId id : actors) {
@@ -146,6 +148,7 @@ std::optional<Shortage> Deployments::shortage(const plan::Plan& plan) const {
   const auto needs = needs_of(plan);
   std::optional<Shortage> found;
   for (const auto& [kind, limits] : by_kind) {
+    if (!has_products_of(kind, plan.request.weight_dtype)) continue;
     std::optional<Shortage> here;
     if (by_memory(needs, limits, &here)) return std::nullopt;
     if (here && (!found || here->limit > found->limit)) found = here;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "controller/cluster/deployments.h"
 #include "transport/wire/actor_messages.h"
@@ -35,9 +36,15 @@ bool Deployments::is_drained(const Deployment& deployment) const {
 }
 
 void Deployments::fill_places(Deployment& deployment) {
+  // Who suits a larger part suits the smaller ones: these choose last.
+  std::vector<std::size_t> ranks(deployment.actor_of_rank.size());
+  std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+  std::stable_sort(ranks.begin(), ranks.end(), [&](std::size_t a, std::size_t b) {
+    return deployment.bytes_at(a) > deployment.bytes_at(b);
+  });
   // First the places that stay empty otherwise.
   for (const bool for_good : {true, false}) {
-    for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
+    for (const auto rank : ranks) {
       const Actor& actor = members_.at(deployment.actor_of_rank[rank]);
       if (actor.state == ActorState::ready && actor.lasting()) continue;
       if (for_good == actor.lasting()) continue;
@@ -62,30 +69,35 @@ std::optional<ActorId> Deployments::spare_for(const Deployment& deployment,
 }
 
 bool Deployments::can_be_whole(const Deployment& deployment) {
-  std::vector<std::size_t> missing;
+  std::vector<std::uint64_t> missing;  // bytes
   for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
-    if (!members_.at(deployment.actor_of_rank[rank]).lasting()) missing.push_back(rank);
+    if (!members_.at(deployment.actor_of_rank[rank]).lasting())
+      missing.push_back(deployment.bytes_at(rank));
   }
   if (missing.empty()) return true;
   const auto kind = members_.at(deployment.actor_of_rank.front()).device_kind();
   for (;;) {
-    std::size_t free = 0;
-    std::vector<ActorId> keeping;  // only models that nobody uses now
+    std::vector<std::uint64_t> free;  // limits
+    std::vector<ActorId> keeping;     // only models that nobody uses now
     for (const auto& [id, actor] : members_.all()) {
       if (!actor.hires() || !actor.jobs.empty() || actor.device_kind() != kind) continue;
       if (actor.parts.contains(deployment.id)) continue;
-      if (!std::all_of(missing.begin(), missing.end(), [&, place = id](std::size_t rank) {
-            return suits(deployment, rank, place);
-          }))
-        continue;
       if (actor.parts.empty()) {
-        ++free;
+        free.push_back(actor.memory_limit);
       } else {
         keeping.push_back(id);
       }
     }
-    if (free >= missing.size()) return true;
-    if (free + keeping.size() < missing.size()) return false;
+    const auto placed = most_placed(missing, free);
+    if (placed == missing.size()) return true;
+    const auto with = [&](const std::vector<ActorId>& more) {
+      auto limits = free;
+      for (const auto id : more)
+        limits.push_back(members_.at(id).memory_limit);
+      return most_placed(missing, std::move(limits));
+    };
+    if (with(keeping) < missing.size()) return false;
+    std::erase_if(keeping, [&](ActorId id) { return with({id}) == placed; });
     const auto oldest = *std::min_element(
         keeping.begin(), keeping.end(),
         [&](ActorId a, ActorId b) { return at(a).back()->last_used < at(b).back()->last_used; });

@@ -48,7 +48,10 @@ std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
   if (!moved.empty()) text += "; " + list(moved) + " will go on elsewhere";
   if (!staying.empty()) {
     text += "; " + list(staying) + " will end there first";
-    if (now) text += ": no idle actors in their stead, and not --elastic";
+    if (now)
+      text +=
+          ": too few idle actors that can hold them, and not --elastic, or too large for those "
+          "that are left";
   }
   if (!watching_) {
     watching_ = true;
@@ -59,19 +62,18 @@ std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
 
 bool Drainer::can_move(const Deployment& deployment) const {
   const auto kind = tools_.members.at(deployment.actor_of_rank.front()).device_kind();
-  std::vector<std::size_t> leaving;
+  std::vector<std::uint64_t> leaving;  // bytes
   for (std::size_t rank = 0; rank < deployment.actor_of_rank.size(); ++rank) {
-    if (!tools_.members.at(deployment.actor_of_rank[rank]).hires()) leaving.push_back(rank);
+    if (!tools_.members.at(deployment.actor_of_rank[rank]).hires())
+      leaving.push_back(deployment.bytes_at(rank));
   }
-  std::size_t spares = 0;
+  std::vector<std::uint64_t> spares;  // limits
   for (const ActorId id : tools_.members.idle()) {
-    const bool suits = std::all_of(leaving.begin(), leaving.end(), [&](std::size_t rank) {
-      return tools_.deployments.suits(deployment, rank, id);
-    });
-    spares += suits && tools_.members.at(id).device_kind() == kind ? 1 : 0;
+    const Actor& spare = tools_.members.at(id);
+    if (spare.device_kind() == kind) spares.push_back(spare.memory_limit);
   }
-  if (spares >= leaving.size()) return true;
-  return tools_.members.living_count() > 0 && tools_.runner.all_elastic(deployment);
+  return most_placed(leaving, spares) == leaving.size() ||
+         tools_.runner.all_fit_elsewhere(deployment);
 }
 
 void Drainer::move_jobs(const Deployments::Ptr& deployment) {

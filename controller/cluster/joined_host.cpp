@@ -92,6 +92,7 @@ class JoinedHost::Impl {
   void stop() {
     asio::post(io_, [this] {
       if (std::exchange(stopping_, true) || !joined_) return end(std::nullopt);
+      users_->end_checks();
       begin_to_drain();
     });
   }
@@ -223,6 +224,7 @@ class JoinedHost::Impl {
       }
       case wire::Kind::shutdown:
         stopping_ = true;
+        users_->end_checks();
         return wait_until_empty(control::Clock::now() + kShutdownDeadline, std::nullopt);
       default:
         if (header.is_request())

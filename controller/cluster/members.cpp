@@ -28,8 +28,11 @@ Actor& Members::add(const std::string& host, const std::string& device, bool rem
   actor.host = host;
   actor.remote = remote;
   actor.device = device;
-  for (const auto& [other, existing] : actors_)
-    actor.local_rank += existing.host == host ? 1 : 0;
+  // Places of another kind that the host had before do not count: its first GPU is its GPU 0.
+  for (const auto& [other, existing] : actors_) {
+    const bool alike = existing.host == host && existing.device_kind() == actor.device_kind();
+    actor.local_rank += alike ? 1 : 0;
+  }
   return actors_.emplace(id, std::move(actor)).first->second;
 }
 
@@ -159,13 +162,18 @@ std::size_t Members::living_count() const {
   });
 }
 
-std::uint64_t Members::smallest_memory_limit() const {
-  std::uint64_t smallest = 0;
+std::vector<std::pair<std::uint64_t, int>> Members::memory_steps() const {
+  std::map<std::uint64_t, int> exactly;
+  int unknown = 0;
   for (const auto& [id, actor] : actors_) {
-    if (!actor.hires() || actor.memory_limit == 0) continue;
-    smallest = smallest == 0 ? actor.memory_limit : std::min(smallest, actor.memory_limit);
+    if (actor.hires()) ++(actor.memory_limit == 0 ? unknown : exactly[actor.memory_limit]);
   }
-  return smallest;
+  if (exactly.empty()) return {{0, unknown}};
+  std::vector<std::pair<std::uint64_t, int>> steps(exactly.begin(), exactly.end());
+  int above = unknown;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    above = step->second += above;
+  return steps;
 }
 
 std::size_t Members::ready_count() const {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/control/server.h"
@@ -87,12 +88,13 @@ class Members {
   std::size_t ready_count() const;
   /// Actors that are ready or may become so.
   std::size_t living_count() const;
-  /// Bytes that each of those that take jobs may hold; 0 where that is not known of any.
-  std::uint64_t smallest_memory_limit() const;
+  /// Bytes that those that take jobs may hold, least first, and how many of them at least so much.
+  /// One of 0 bytes where that is not known of any.
+  std::vector<std::pair<std::uint64_t, int>> memory_steps() const;
 
  private:
   /// Nine tenths of what its process found free when the place was first filled, on a CPU divided
-  /// over the host's places; 0 where it says nothing.
+  /// over the host's places, and no less than these have; 0 where it says nothing.
   std::uint64_t share_of_memory(const Actor& actor, const wire::Hello& hello) const;
 
   std::string token_;

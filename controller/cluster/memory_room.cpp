@@ -33,8 +33,10 @@ std::string bytes_text(std::uint64_t bytes) {
 
 std::vector<MemoryNeed> needs_of(const plan::Plan& plan) {
   std::vector<MemoryNeed> needs;
-  for (const auto& own : plan.memory)
-    needs.push_back({own.weights, own.peak() - own.weights});
+  for (const auto& own : plan.memory) {
+    const auto kept = own.weights + own.decoder;
+    needs.push_back({kept, own.peak() - kept});
+  }
   needs.resize(static_cast<std::size_t>(plan.degrees.world()));
   return needs;
 }
@@ -95,6 +97,16 @@ std::optional<std::vector<ActorId>> by_memory(const std::vector<MemoryNeed>& nee
     actors[ranks[i]] = actor;
   }
   return actors;
+}
+
+std::size_t most_placed(std::vector<std::uint64_t> needs, std::vector<std::uint64_t> limits) {
+  std::sort(needs.begin(), needs.end());
+  std::transform(limits.begin(), limits.end(), limits.begin(), most);
+  std::sort(limits.begin(), limits.end());
+  std::size_t placed = 0;
+  for (const auto limit : limits)
+    placed += placed < needs.size() && needs[placed] <= limit ? 1 : 0;
+  return placed;
 }
 
 }  // namespace troupe::cluster

@@ -13,8 +13,8 @@ namespace troupe::cluster {
 /// "1.25 GB", "830 MB", "12 kB": of 1000, as --memory-limit counts.
 std::string bytes_text(std::uint64_t bytes);
 
-/// What a rank of a plan needs at its actor, in bytes: `weights` as long as the actor keeps its
-/// deployment, `working` beside them while a job runs.
+/// What a rank of a plan needs at its actor, in bytes: `weights`, the decoder's among them, as
+/// long as the actor keeps its deployment, `working` beside them while a job runs.
 struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t working = 0;
@@ -69,5 +69,8 @@ struct Shortage {
 std::optional<std::vector<ActorId>> by_memory(const std::vector<MemoryNeed>& needs,
                                               std::vector<std::pair<ActorId, std::uint64_t>> limits,
                                               std::optional<Shortage>* why = nullptr);
+
+/// How many parts that need so many bytes find an actor of their own at most; limits as in Room.
+std::size_t most_placed(std::vector<std::uint64_t> needs, std::vector<std::uint64_t> limits);
 
 }  // namespace troupe::cluster

@@ -1,13 +1,15 @@
 #include "controller/gateway/gateway.h"
 
+#include <algorithm>
 #include <exception>
 #include <thread>
 
+#include "controller/cluster/device_fit.h"
 #include "controller/gateway/init_image.h"
 #include "controller/gateway/memory_check.h"
 #include "controller/jobs/inputs.h"
+#include "controller/jobs/replan.h"
 #include "controller/jobs/report.h"
-#include "controller/plan/planner.h"
 #include "models/image/limits.h"
 
 namespace troupe::gateway {
@@ -169,19 +171,33 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   auto& job = submission.job;
   job.model = reading.folder;
   job.request.loras = reading.loras;
+  const auto fits = [this](const plan::Plan& other) { return !tools_.deployments.shortage(other); };
   plan::Plan plan;
   try {
     jobs::check_terms(job);
     if (job.parallelism.automatic) {
       const auto actors = static_cast<int>(tools_.members.living_count());
       const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-      job.parallelism = plan::automatic_parallelism(
-          *reading.model, job.request, actors, plan::machine_here(facts_.device, actors, cores),
-          {.memory = tools_.members.smallest_memory_limit()});
+      job.parallelism = jobs::automatic_within(*reading.model, job.request, actors,
+                                               plan::machine_here(facts_.device, actors, cores),
+                                               {tools_.members.memory_steps(), fits});
     }
     plan = plan::make_plan(*reading.model, job.request, job.parallelism);
   } catch (const std::exception& error) {
     return refused(wire::FailureCode::bad_request, error.what());
+  }
+  const auto& weights = plan.request.weight_dtype;
+  const bool computable = std::ranges::any_of(tools_.members.all(), [&](const auto& member) {
+    return member.second.hires() && cluster::has_products_of(member.second.device_kind(), weights);
+  });
+  if (!weights.empty() && !computable) {
+    return refused(
+        wire::FailureCode::bad_request,
+        weights == "int8"
+            ? "[weights] int8 is for actors on the CPU, and this cluster has none: fp8 "
+              "is what GPUs have"
+            : "[weights] fp8 needs a GPU of compute capability 8.9, and this cluster has "
+              "no GPU: int8 is what CPUs have");
   }
   const auto world = static_cast<std::size_t>(plan.degrees.world());
   if (const auto living = tools_.members.living_count(); world > living) {
@@ -190,9 +206,9 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
         wire::FailureCode::bad_request,
         "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world) +
             " actors are needed, but the cluster has " + std::to_string(all) +
-            (living < all ? ", of which " + std::to_string(all - living) + " cannot start" : ""));
+            (living < all ? ", of which " + std::to_string(all - living) + " are lost or drained"
+                          : ""));
   }
-  const auto fits = [this](const plan::Plan& other) { return !tools_.deployments.shortage(other); };
   if (const auto lack = tools_.deployments.shortage(plan)) {
     return refused(wire::FailureCode::out_of_memory,
                    too_large(plan, *lack, tools_.members.name_of(lack->actor)) + ": " +

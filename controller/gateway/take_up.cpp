@@ -56,9 +56,16 @@ void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
   const auto* job = tools_.table.find(id);
   if (closed_ || !job || job->state != wire::JobState::queued) return;
   const auto world = static_cast<std::size_t>(job->plan.degrees.world());
-  if (const auto living = tools_.members.living_count(); world > living) {
-    if (control::Clock::now() < until)
-      return control::after(tools_.io, kLookAgain, [this, id, until] { find_room(id, until); });
+  const auto living = tools_.members.living_count();
+  // Hosts may join again, and what an actor may hold is known when it says so.
+  const bool unknown = std::ranges::any_of(tools_.members.all(), [](const auto& member) {
+    const auto& actor = member.second;
+    return actor.state == cluster::ActorState::starting && actor.hires() && actor.memory_limit == 0;
+  });
+  if ((world > living || unknown || tools_.deployments.shortage(job->plan)) &&
+      control::Clock::now() < until)
+    return control::after(tools_.io, kLookAgain, [this, id, until] { find_room(id, until); });
+  if (world > living) {
     // Those that are elastic go on with what there is.
     tools_.table.hold(id, false);
     return tools_.runner.fail_unplaceable("the cluster was started again with " +

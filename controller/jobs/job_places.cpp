@@ -5,10 +5,19 @@
 
 namespace troupe::jobs {
 
-bool JobRunner::all_elastic(const cluster::Deployment& deployment) const {
+bool JobRunner::all_fit_elsewhere(const cluster::Deployment& deployment) const {
+  const auto living = static_cast<int>(tools_.members.living_count());
   const auto jobs = jobs_on(deployment);
-  return std::all_of(jobs.begin(), jobs.end(),
-                     [&](auto id) { return tools_.table.find(id)->spec.elastic; });
+  return std::all_of(jobs.begin(), jobs.end(), [&](auto id) {
+    const auto& job = *tools_.table.find(id);
+    if (!job.spec.elastic || !tools_.plan_again || living < 1) return false;
+    if (job.plan.degrees.world() <= living && !tools_.deployments.shortage(job.plan)) return true;
+    try {
+      return !tools_.deployments.shortage(tools_.plan_again(job, living));
+    } catch (const std::invalid_argument&) {
+      return false;
+    }
+  });
 }
 
 void JobRunner::deployment_failed(const cluster::Deployments::Ptr& deployment,

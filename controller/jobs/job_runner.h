@@ -73,7 +73,8 @@ class JobRunner {
   void deployment_failed(const cluster::Deployments::Ptr& deployment, const wire::Failure& failure);
   /// The deployment's jobs stop and wait for it to be whole again, or to fail; that is no loss.
   void interrupt_jobs(const cluster::Deployments::Ptr& deployment, const std::string& why);
-  bool all_elastic(const cluster::Deployment& deployment) const;
+  /// All its jobs are elastic and have a plan that the actors which are left could hold.
+  bool all_fit_elsewhere(const cluster::Deployment& deployment) const;
   /// Jobs that wait for more actors than the cluster will ever have again are planned for those
   /// that are left, if they are elastic; others fail, with this cause.
   void fail_unplaceable(const std::string& why);

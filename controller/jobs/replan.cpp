@@ -1,19 +1,54 @@
 #include "controller/jobs/replan.h"
 
+#include <algorithm>
+#include <stdexcept>
+
 #include "controller/plan/planner.h"
 
 namespace troupe::jobs {
 
+namespace {
+
+/// Limits closer than this are tried as one: each costs dozens of plans.
+constexpr std::uint64_t kStep = 16;
+
+}  // namespace
+
+wire::Parallelism automatic_within(const spec::ModelSpec& model, const wire::ImageRequest& request,
+                                   int actors, const plan::Machine& machine,
+                                   const Roominess& room) {
+  std::uint64_t tried = 0;
+  plan::Limits limits;
+  for (const auto& step : room.steps) {
+    const auto& [bytes, count] = step;
+    if (tried > 0 && bytes - tried < tried / kStep && &step != &room.steps.back()) continue;
+    tried = limits.memory = bytes;
+    const auto candidates =
+        plan::choose_degrees(model, request, std::min(actors, count), machine, limits);
+    const auto* best = plan::best_of(candidates);
+    if (best && room.fits(plan::make_plan(model, request, best->parallelism)))
+      return best->parallelism;
+  }
+  const auto all = plan::choose_degrees(model, request, actors, machine, limits);
+  const auto least = std::min_element(
+      all.begin(), all.end(), [](const auto& a, const auto& b) { return a.memory < b.memory; });
+  if (least == all.end()) {
+    throw std::invalid_argument("[planner] no mix of degrees on up to " + std::to_string(actors) +
+                                " actors suits this request");
+  }
+  return least->parallelism;
+}
+
 plan::Plan plan_again(const JobEntry& job, const spec::ModelSpec& model, int actors,
-                      const plan::Machine& machine, const plan::Limits& limits) {
+                      const plan::Machine& machine, const Roominess& room) {
   const auto& before = job.plan;
   // As it was handed in: what a plan fills in depends on the degrees.
   auto request = job.spec.request;
   request.refill_steps = before.request.refill_steps;
   request.init_latents_blob = before.request.init_latents_blob;
   request.init_image_blob = before.request.init_image_blob;
-  auto plan = plan::make_plan(model, request,
-                              plan::automatic_parallelism(model, request, actors, machine, limits));
+  auto plan =
+      plan::make_plan(model, request, automatic_within(model, request, actors, machine, room));
   plan.lora_fingerprints = before.lora_fingerprints;
   return plan;
 }

@@ -1,14 +1,32 @@
 #pragma once
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "controller/jobs/job_table.h"
 #include "controller/plan/machine.h"
 #include "controller/plan/planner.h"
 
 namespace troupe::jobs {
 
+/// What the actors that a plan is made for may hold.
+struct Roominess {
+  /// Bytes, least first, and how many actors may hold at least so much (Members::memory_steps).
+  std::vector<std::pair<std::uint64_t, int>> steps;
+  std::function<bool(const plan::Plan&)> fits;  // on these actors as they are
+};
+
+/// The degrees that `--parallel auto` stands for on at most so many actors of different memory:
+/// what all of them may hold is tried as the limit first, then what the larger ones may. Where no
+/// plan fits, the one that needs least. Throws std::invalid_argument where there is none. Pure.
+wire::Parallelism automatic_within(const spec::ModelSpec& model, const wire::ImageRequest& request,
+                                   int actors, const plan::Machine& machine, const Roominess& room);
+
 /// The job's request on the degrees that suit at most so many actors best, with the steps that it
-/// has to fill anew by now. Degrees alone differ from the plan that it has. Throws
-/// std::invalid_argument where there are none. Pure.
+/// has to fill anew by now. Degrees alone differ from the plan that it has. Throws as
+/// `automatic_within` does. Pure.
 plan::Plan plan_again(const JobEntry& job, const spec::ModelSpec& model, int actors,
-                      const plan::Machine& machine, const plan::Limits& limits = {});
+                      const plan::Machine& machine, const Roominess& room);
 
 }  // namespace troupe::jobs

@@ -113,8 +113,9 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     if (rank == plan.decode_rank(dp) && plan.request.init_image_bytes > 0)
       memory[rank].text = std::max(memory[rank].text, picture_encoder(plan, model.vae));
     const auto decoders = plan.decoders(dp);
-    if (std::find(decoders.begin(), decoders.end(), rank) != decoders.end())
-      memory[rank].vae = parts.vae_decoder + decoder_activations(plan, model);
+    if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
+    memory[rank].decoder = parts.vae_decoder;
+    memory[rank].vae = parts.vae_decoder + decoder_activations(plan, model);
   };
   for (int rank = 0; rank < plan.degrees.world(); ++rank) {
     if (transformer.unet()) {

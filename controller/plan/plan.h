@@ -22,6 +22,7 @@ struct ActorMemory {
   std::uint64_t text = 0;         // encoders while they run: the text's largest block, or the
                                   // picture's to begin with
   std::uint64_t vae = 0;          // decoder weights and its largest activations
+  std::uint64_t decoder = 0;      // of these the weights, which stay when they have been read
   std::uint64_t peak() const;
 };
 

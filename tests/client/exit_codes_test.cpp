@@ -52,6 +52,7 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
        {"--seed 1.5", "\"1.5\""},
        {"--sampler eular", "did you mean euler?"},
        {"--dtype int8", "\"int8\" is not float32, bfloat16 or float16"},
+       {"--weight-dtype int4", "\"int4\" is not int8 or fp8"},
        {"--noise-dtype float64", "\"float64\" is not float32 or model"},
        {"--max-sequence-length 0", "--max-sequence-length: 0"},
        {"--max-sequence-length 5000", "4096"},

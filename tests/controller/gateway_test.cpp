@@ -276,7 +276,86 @@ TEST_CASE("after a restart: who does not come back loses its job, who comes back
   CHECK(hall.table.find(1)->failure.what ==
         "its client has not come back after its controller's restart");
   CHECK(hall.table.find(2)->state == wire::JobState::queued);
-  CHECK(hall.table.queue() == std::vector<jobs::JobId>{2});
+  CHECK(hall.until([&] { return hall.table.queue() == std::vector<jobs::JobId>{2}; }));
+}
+
+TEST_CASE("after a restart a job waits for a host with memory enough to join again") {
+  journal::MemoryStore store;
+  {
+    Hall before(/*journaled=*/true);
+    before.gate.open();
+    std::vector<std::string> said;
+    before.submit(*before.client, "a", said, 1);
+    REQUIRE(before.until([&] { return before.writes.size() == 1; }));
+    before.writes[0]();
+    REQUIRE(before.until([&] { return said.size() == 1; }));
+    store = before.store;
+  }
+  for (const bool joins : {true, false}) {
+    CAPTURE(joins);
+    Hall hall(/*journaled=*/true);
+    hall.gate.open();
+    auto revival = journal::revive(
+        store.load(), store.past(), {0},
+        [&](control::BlobBytes bytes) { return hall.blobs.add(std::move(bytes)); }, hall.table);
+    auto& job = *hall.table.find(1);
+    job.detached = true;
+    hall.gateway.take_up(revival, "killed");
+    REQUIRE(hall.until([&] { return job.model != nullptr; }));
+    // Its only actor has not said yet how much it may hold.
+    CHECK(hall.table.queue().empty());
+    hall.members.at(0).memory_limit = 1000;
+    hall.until([&, end = control::Clock::now() + std::chrono::milliseconds(220)] {
+      return control::Clock::now() > end;
+    });
+    CHECK(job.state == wire::JobState::queued);
+    if (joins) hall.members.add("there", "cpu", /*remote=*/true).memory_limit = 1ull << 40;
+    REQUIRE(hall.until(
+        [&] { return !hall.table.queue().empty() || job.state == wire::JobState::failed; }));
+    CHECK(job.state == (joins ? wire::JobState::queued : wire::JobState::failed));
+    if (!joins) CHECK(job.failure.code == wire::FailureCode::out_of_memory);
+  }
+}
+
+TEST_CASE("degrees picked for actors that can hold none are refused for memory, with a remedy") {
+  Hall hall;
+  hall.gate.open();
+  hall.members.at(0).memory_limit = 1000;
+  wire::SubmitJob submission;
+  submission.job.model = "a";
+  submission.job.request.prompts = {"x"};
+  submission.job.parallelism.automatic = true;
+  std::optional<wire::Failure> failure;
+  hall.client->request(submission, std::chrono::seconds(20), [&](const control::Reply& reply) {
+    failure = reply ? wire::Failure{} : reply.failure();
+  });
+  REQUIRE(hall.until([&] { return failure.has_value(); }));
+  CHECK(failure->code == wire::FailureCode::out_of_memory);
+  CHECK(failure->what.starts_with("[memory] rank 0 needs "));
+  CHECK(failure->what.find("actor 0 may hold 1 kB: no pp, tp") != std::string::npos);
+}
+
+TEST_CASE("weights of a type that no actor's device has are refused before anything loads") {
+  Hall hall;
+  hall.gate.open();
+  const auto answer = [&](const std::string& type) {
+    wire::SubmitJob submission;
+    submission.job.model = "a";
+    submission.job.request.prompts = {"x"};
+    submission.job.request.weight_dtype = type;
+    std::string said;
+    hall.client->request(submission, std::chrono::seconds(20), [&](const control::Reply& reply) {
+      said = reply ? "accepted" : reply.failure().what;
+    });
+    REQUIRE(hall.until([&] { return !said.empty(); }));
+    return said;
+  };
+  CHECK(answer("int8") == "accepted");
+  CHECK(answer("fp8").starts_with("[weights] fp8 needs a GPU of compute capability 8.9, and "));
+  hall.members.add("there", "cuda:0", /*remote=*/true);
+  CHECK(answer("fp8") == "accepted");
+  hall.members.at(0).draining = true;
+  CHECK(answer("int8").starts_with("[weights] int8 is for actors on the CPU, and "));
 }
 
 TEST_CASE("a job whose model is gone after a restart fails, and says why") {

@@ -2,7 +2,9 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "controller/cluster/drainer.h"
 #include "controller/cluster/live_outside.h"
+#include "controller/jobs/replan.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
 #include "transport/control/connection.h"
@@ -40,7 +42,14 @@ struct Stage {
        .deployments = deployments,
        .table = table,
        .on_progress = [this](const auto&, wire::JobProgress progress) { on_progress(progress); },
-       .on_finished = [](const auto&) {}}};
+       .on_finished = [](const auto&) {},
+       .plan_again =
+           [this](const jobs::JobEntry& job, int actors) {
+             const auto fits = [this](const auto& plan) { return !deployments.shortage(plan); };
+             return jobs::plan_again(job, test::sample_model(), actors,
+                                     plan::machine_here("cpu", actors, 4),
+                                     {members.memory_steps(), fits});
+           }}};
   std::unique_ptr<control::Connection> actor;
   control::BlobStore at_actor;
   std::unique_ptr<control::BlobConnection> actor_blobs;
@@ -132,6 +141,81 @@ TEST_CASE("a job too large to be told fails alone: its actor stays and takes the
   // Also on actors that have the model already.
   stage.runner.fail_all({wire::FailureCode::cancelled, "enough"});
   CHECK(stage.table.find(next)->state == JobState::failed);
+}
+
+TEST_CASE("a job waits for the memory of an actor that is lost and comes again") {
+  Stage stage;
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  const auto plan = plan::make_plan(test::sample_model(), request, {});
+  stage.members.at(0).memory_limit = plan.memory[0].peak();
+  stage.members.spawned(stage.members.add("here", "cpu").id, 78, 2);
+  stage.members.at(1).memory_limit = plan.memory[0].peak() / 2;
+  CHECK_FALSE(stage.deployments.shortage(plan));
+  REQUIRE(stage.members.lost(stage.members.at(0).peer));
+  CHECK_FALSE(stage.deployments.shortage(plan));
+  const auto job = stage.submit();
+  CHECK(stage.table.find(job)->state == JobState::queued);
+  CHECK(stage.table.find(job)->waits_for.starts_with("waits for "));
+  stage.members.at(0).closed = true;
+  stage.runner.start_queued();
+  CHECK(stage.table.find(job)->failure.code == wire::FailureCode::out_of_memory);
+}
+
+TEST_CASE("places that are drained are filled by spares of unequal size, each with what it holds") {
+  Stage stage;
+  const auto enter = [&](std::uint64_t limit) {
+    const auto id = stage.members.add("here", "cpu").id;
+    stage.members.spawned(id, 100 + id, 1);
+    control::PeerInfo peer;
+    peer.id = 1000 + id;
+    peer.incarnation = 100 + id;
+    peer.hello.attributes = {{"token", "secret"}};
+    REQUIRE_FALSE(stage.members.hello(peer));
+    stage.members.at(id).memory_limit = limit;
+  };
+  enter(0);
+  wire::JobSpec spec;
+  spec.request.prompts = {"x"};
+  spec.request.height = spec.request.width = 512;
+  spec.parallelism.pp = 2;
+  auto plan = plan::make_plan(test::sample_model(), spec.request, spec.parallelism);
+  const auto small = plan.memory[0].peak();
+  const auto large = plan.memory[1].peak();
+  REQUIRE(small < large);  // it decodes
+  const auto job = stage.table.add(spec, std::move(plan), 0, false, 0).value();
+  stage.runner.start_queued();
+  const auto deployment = stage.deployments.in_use(0);
+  REQUIRE(deployment);
+  REQUIRE(deployment->actor_of_rank == std::vector<cluster::ActorId>{0, 1});
+  enter(large);
+  enter(small);
+  cluster::Drainer drainer({stage.outside, stage.members, stage.deployments, stage.runner});
+  CHECK(drainer.drain({0, 1}, /*now=*/true) ==
+        "2 actors are being drained; job " + std::to_string(job) + " will go on elsewhere");
+  CHECK(deployment->actor_of_rank == std::vector<cluster::ActorId>{3, 2});
+  drainer.stop();
+}
+
+TEST_CASE("an elastic job is not sent away where no plan of it fits what is left") {
+  Stage stage;
+  wire::JobSpec spec;
+  spec.request.prompts = {"x"};
+  spec.elastic = true;
+  auto plan = plan::make_plan(test::sample_model(), spec.request, {});
+  const auto need = plan.memory[0].peak();
+  const auto job = stage.table.add(spec, std::move(plan), 0, false, 0).value();
+  stage.runner.start_queued();
+  REQUIRE(stage.deployments.in_use(0));
+  stage.members.spawned(stage.members.add("here", "cpu").id, 78, 2);
+  stage.members.at(1).memory_limit = need - 1;
+  stage.members.at(0).draining = true;
+  const auto deployment = stage.deployments.in_use(0);
+  CHECK_FALSE(stage.runner.all_fit_elsewhere(*deployment));
+  stage.members.at(1).memory_limit = need;
+  CHECK(stage.runner.all_fit_elsewhere(*deployment));
+  stage.table.find(job)->spec.elastic = false;
+  CHECK_FALSE(stage.runner.all_fit_elsewhere(*deployment));
 }
 
 TEST_CASE("progress that cannot be sent fails the job with that cause") {

@@ -69,6 +69,47 @@ TEST_CASE("an actor whose link is lost gets nothing more to do") {
   CHECK(members.at(id).failed_starts == 0);
 }
 
+TEST_CASE("who comes late may hold as much as its neighbours, whatever they have left") {
+  cluster::Members members("secret");
+  const auto enter = [&](cluster::ActorId id, const std::string& memory) {
+    members.spawned(id, 100 + id, 1);
+    auto hello = hello_of(100 + id, 5 + id);
+    hello.hello.attributes["memory"] = memory;
+    REQUIRE_FALSE(members.hello(hello).has_value());
+    return members.at(id).memory_limit;
+  };
+  for (int i = 0; i < 2; ++i)
+    members.add("here", "cpu");
+  members.add("there", "cpu");
+  for (int i = 0; i < 2; ++i)
+    members.add("gpus", "cuda:" + std::to_string(i));
+  CHECK(enter(0, "2000") == 900);
+  CHECK(enter(1, "400") == 900);
+  CHECK(enter(2, "1000") == 900);
+  CHECK(enter(3, "3000") == 2700);
+  CHECK(enter(4, "1000") == 900);  // a GPU each
+  // Of its second process nothing is asked.
+  members.exited(0, 100, "killed");
+  CHECK(enter(0, "100") == 900);
+}
+
+TEST_CASE("what actors may hold, least first, also while a lost one's process is still there") {
+  cluster::Members members("secret");
+  using Steps = std::vector<std::pair<std::uint64_t, int>>;
+  CHECK(members.memory_steps() == Steps{{0, 0}});
+  for (const std::uint64_t limit : {40, 0, 10, 40}) {
+    const auto id = members.add("here", "cpu").id;
+    members.spawned(id, 100 + id, 1);
+    members.hello(hello_of(100 + id, 5 + id));
+    members.at(id).memory_limit = limit;
+  }
+  CHECK(members.memory_steps() == Steps{{10, 4}, {40, 3}});
+  members.lost(7);
+  CHECK(members.memory_steps() == Steps{{10, 4}, {40, 3}});
+  members.at(2).draining = true;
+  CHECK(members.memory_steps() == Steps{{40, 3}});
+}
+
 TEST_CASE("ends without a hello are counted") {
   cluster::Members members("secret");
   const auto id = members.add("here", "cpu").id;

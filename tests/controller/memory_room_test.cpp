@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "controller/gateway/memory_check.h"
+#include "controller/jobs/replan.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
 
@@ -148,6 +149,53 @@ TEST_CASE("by memory the neediest rank gets the largest actor, and a shortage na
   CHECK_FALSE(why);  // too few is something else
 }
 
+TEST_CASE("a decoder stays where it was used: its weights are kept, what decoding takes is not") {
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  const auto plan = plan::make_plan(test::sample_model(), request, {.pp = 2});
+  const auto needs = cluster::needs_of(plan);
+  const auto decodes = static_cast<std::size_t>(plan.decode_rank(0));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const auto& own = plan.memory[rank];
+    CHECK(needs[rank].total() == own.peak());
+    CHECK((own.decoder > 0) == (rank == decodes));
+    CHECK(needs[rank].weights == own.weights + own.decoder);
+    CHECK(own.vae >= own.decoder);
+  }
+}
+
+TEST_CASE("as many parts as can be are placed, and all of them where by memory finds a way") {
+  CHECK(cluster::most_placed({9, 1}, {1, 9}) == 2);
+  CHECK(cluster::most_placed({9, 1}, {8, 2}) == 1);
+  CHECK(cluster::most_placed({9, 1}, {0}) == 1);
+  CHECK(cluster::most_placed({}, {5}) == 0);
+  CHECK(rc::check([] {
+    const auto some = [] {
+      Numbers numbers(static_cast<std::size_t>(*rc::gen::inRange(0, 6)));
+      for (auto& one : numbers)
+        one = static_cast<std::uint64_t>(*rc::gen::inRange(0, 9));
+      return numbers;
+    };
+    auto needs = some();
+    const auto limits = some();
+    const auto placed = cluster::most_placed(needs, limits);
+    std::vector<std::pair<cluster::ActorId, std::uint64_t>> actors;
+    for (const auto limit : limits)
+      actors.emplace_back(static_cast<cluster::ActorId>(actors.size()), limit);
+    // The smallest so many find a way, one more does not.
+    std::sort(needs.begin(), needs.end());
+    const auto way = [&](std::size_t count) {
+      std::vector<MemoryNeed> first(count);
+      for (std::size_t i = 0; i < count; ++i)
+        first[i].weights = needs[i];
+      return cluster::by_memory(first, actors).has_value();
+    };
+    RC_ASSERT(placed <= needs.size());
+    RC_ASSERT(way(placed));
+    if (placed < needs.size()) RC_ASSERT(!way(placed + 1));
+  }));
+}
+
 TEST_CASE("by memory finds a way exactly when there is one") {
   CHECK(rc::check([] {
     const auto count = static_cast<std::size_t>(*rc::gen::inRange(1, 5));
@@ -211,6 +259,38 @@ TEST_CASE("a refusal names what a rank needs of what, and the nearest degrees th
   CHECK(remedy(1, decodes).starts_with("--vae-tiling needs "));
   job.parallelism.pp = 2;
   CHECK(remedy(2, decodes).starts_with("--vae-parallel 2 needs "));
+}
+
+TEST_CASE("degrees are picked for the smallest actor, and where none suit it for the larger ones") {
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  const auto& model = test::sample_model();
+  const auto machine = plan::machine_here("cpu", 3, 4);
+  const auto whole = plan::make_plan(model, request, {}).memory[0].peak();
+  const auto of_limits = [&](const Numbers& limits) {
+    std::vector<std::pair<cluster::ActorId, std::uint64_t>> actors;
+    jobs::Roominess room;
+    for (std::size_t i = 0; i < limits.size(); ++i) {
+      actors.emplace_back(static_cast<cluster::ActorId>(i), limits[i]);
+      room.steps.emplace_back(limits[i], static_cast<int>(limits.size() - i));
+    }
+    room.fits = [&, actors](const plan::Plan& plan) {
+      return cluster::by_memory(cluster::needs_of(plan), actors).has_value();
+    };
+    const auto found =
+        jobs::automatic_within(model, request, static_cast<int>(limits.size()), machine, room);
+    return std::pair(plan::make_plan(model, request, found), room);
+  };
+  const auto [alone, one] = of_limits({whole / 20, whole});
+  CHECK(alone.degrees.world() == 1);
+  CHECK(one.fits(alone));
+  const auto [two, three] = of_limits({whole / 20, whole, whole + whole / 4});
+  CHECK(two.degrees.world() <= 2);
+  CHECK(three.fits(two));
+  // Nothing fits: what comes nearest, for the refusal.
+  const auto [none, small] = of_limits({1000, 2000});
+  CHECK_FALSE(small.fits(none));
+  CHECK(none.degrees.world() == 2);
 }
 
 TEST_CASE("bytes are told in the units of --memory-limit") {

@@ -122,8 +122,55 @@ TEST_CASE("user actors: owners, and a bounded memory of the dead") {
     table.spawned(id, 50 + static_cast<std::uint64_t>(i), 1, "t");
     table.exited(id, 50 + static_cast<std::uint64_t>(i), "gone");
   }
-  CHECK(table.all().size() == 4);
+  const auto last = added(table, request());
+  CHECK(table.all().size() == 5);
   CHECK(table.find(mine) != nullptr);
+  CHECK(table.find(last - 1) != nullptr);
+  CHECK(table.find(last - 3) == nullptr);
+}
+
+TEST_CASE("user actors: the dead are forgotten in the order of their deaths, not as they die") {
+  ActorTable table(1);
+  table.add_host({"a", 2, {0}});
+  const auto one = added(table, request()), two = added(table, request());
+  const auto three = added(table, request());
+  const auto die = [&](UserActorId id) {
+    table.spawned(id, id, 1, "t");
+    CHECK(table.exited(id, id, "gone") == false);
+  };
+  die(two);
+  die(three);
+  die(one);
+  REQUIRE(table.find(one));
+  CHECK(table.find(one)->cause == "gone");
+  added(table, request());
+  CHECK(table.find(one));
+  CHECK(!table.find(two));
+  CHECK(!table.find(three));
+}
+
+TEST_CASE("user actors: what a restarting one has had is not in its own way") {
+  ActorTable table;
+  table.add_host({"a", 2, {0}});
+  auto wanted = request("", 2, 1);
+  wanted.max_restarts = 1;
+  const auto id = added(table, wanted);
+  table.spawned(id, 1, 1, "t");
+  table.created(id, "e", "b");
+  CHECK(table.exited(id, 1, "lost with a") == true);
+  // It comes back with less, and then with GPUs of other numbers.
+  table.add_host({"a", 1, {3}});
+  const auto nowhere = table.place_again(id);
+  REQUIRE(nowhere);
+  CHECK(nowhere->what ==
+        "[spawn] Counter needs 2 cores and 1 GPUs: a has 1 of 1 cores and 1 of 1 GPUs free");
+  CHECK(table.find(id)->host == "a");
+  CHECK(table.find(id)->gpus == std::vector<std::int32_t>{0});
+  table.add_host({"a", 2, {3, 4}});
+  CHECK(!table.place_again(id));
+  CHECK(table.find(id)->host == "a");
+  CHECK(table.find(id)->gpus == std::vector<std::int32_t>{3});
+  CHECK(table.free_cores("a") == 0);
 }
 
 TEST_CASE("user actors: requests that make no sense are refused by name") {

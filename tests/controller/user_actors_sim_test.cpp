@@ -23,7 +23,7 @@ const std::string kPlugin = "lib.so";
 /// The world that users' actors see: hosts, agents, processes, clients, time.
 class World final : public cluster::Outside, public HostLauncher {
  public:
-  explicit World(std::uint64_t seed)
+  explicit World(std::uint64_t seed, std::size_t kept_dead = 256)
       : random_(seed),
         hosts_({.outside = *this,
                 .own = *this,
@@ -33,7 +33,11 @@ class World final : public cluster::Outside, public HostLauncher {
                                      auto pid) { users_.started(id, incarnation, pid); },
                 .on_exit = [this](auto id, auto incarnation,
                                   const HostExit& how) { exited(id, incarnation, how); }}),
-        users_({.outside = *this, .launcher = hosts_, .token = "token", .note = {}}) {
+        users_({.outside = *this,
+                .launcher = hosts_,
+                .token = "token",
+                .note = {},
+                .kept_dead = kept_dead}) {
     wire::ClassList classes;
     classes.classes.push_back(
         {.name = "C", .arguments = "", .methods = {}, .plugin = kPlugin, .lacking = {}});
@@ -48,6 +52,10 @@ class World final : public cluster::Outside, public HostLauncher {
       after(0.02 * i + chance() * 0.02, [this] { blow(); });
     }
     run();
+    if (stops) {
+      users_.stop();
+      run();
+    }
     // All leave; what is detached is killed by one that comes last.
     for (const auto client : std::set(clients_))
       client_leaves(client);
@@ -58,6 +66,7 @@ class World final : public cluster::Outside, public HostLauncher {
     check_end();
   }
 
+  bool stops = false;  // the cluster, before all leave
   std::size_t lost_hosts = 0, moved = 0, refused = 0, answered = 0;
 
   // Outside
@@ -172,7 +181,7 @@ class World final : public cluster::Outside, public HostLauncher {
     const auto* actor = users_.table().find(id);
     for (const auto& each : users_.table().hosts()) {
       // On its way while the host began to be drained, at most.
-      if (each.name == host) CHECK(!each.lacks.contains(actor->plugin));
+      if (actor && each.name == host) CHECK(!each.lacks.contains(actor->plugin));
     }
     processes_[incarnation] = {id, host};
     after(0.01 + chance() * 0.1, [this, id, incarnation] {
@@ -290,7 +299,8 @@ class World final : public cluster::Outside, public HostLauncher {
   void blow() {
     const auto client = *std::next(clients_.begin(), static_cast<long>(below(clients_.size())));
     const auto guest = "guest " + std::to_string(below(3));
-    const auto some_actor = 1 + below(std::max<std::size_t>(users_.table().all().size(), 1));
+    const auto& known = users_.table().all();
+    const auto some_actor = 1 + below(known.empty() ? 1 : known.rbegin()->first);
     switch (below(12)) {
       case 0:
       case 1:
@@ -401,6 +411,15 @@ TEST_CASE("user actors: 1,000 seeds of hosts, processes and clients that come an
   CHECK(moved > 1000);
   CHECK(refused > 1000);
   CHECK(answered > 20'000);
+}
+
+TEST_CASE("user actors: the same where next to none of the dead are remembered, and at a stop") {
+  for (std::uint64_t seed = 2001; seed <= 2200; ++seed) {
+    CAPTURE(seed);
+    auto world = std::make_unique<World>(seed, seed % 3);
+    world->stops = seed % 2 == 0;
+    world->play();
+  }
 }
 
 }  // namespace troupe::user

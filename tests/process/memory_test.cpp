@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "client/convert.h"
+#include "controller/cluster/memory_room.h"
 #include "controller/plan/plan.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
@@ -132,12 +133,10 @@ TEST_CASE("what is in use is not taken away: the next job waits, and says for wh
 TEST_CASE("jobs share a deployment as far as their memory goes") {
   auto job = job_of(demo_job().model);
   job.request.steps = 200;
-  const auto need = memory_of(job);
-  const auto plan = plan_of(job);
-  std::uint64_t working = 0;
-  for (const auto& own : plan.memory)
-    working = std::max(working, own.peak() - own.weights);
-  Theatre theatre(holding(need + working + working / 2));
+  std::uint64_t enough_for_two = 0;
+  for (const auto& need : cluster::needs_of(plan_of(job)))
+    enough_for_two = std::max(enough_for_two, need.weights + 2 * need.working);
+  Theatre theatre(holding(enough_for_two));
   const auto first = theatre.submit(job);
   REQUIRE(eventually(60s, [&] { return theatre.job(first)->step > 0; }));
   const auto second = theatre.submit(job);

@@ -40,8 +40,8 @@ plan::Plan random_plan(std::mt19937_64& random, int actors) {
 
 }  // namespace
 
-/// What the hungriest job on a single actor takes: all jobs fit, and two of the larger ones do not
-/// fit side by side.
+/// At most places what the hungriest job on a single actor takes, so that two of the larger ones do
+/// not fit side by side; at some no more than half of it.
 void World::draw_limits() {
   wire::ImageRequest request;
   request.prompts.assign(2, "x");
@@ -50,7 +50,8 @@ void World::draw_limits() {
   const auto plan = plan::make_plan(test::sample_model(), request, {});
   const auto least = plan.memory.front().peak();
   for (int i = 0; i < places_; ++i)
-    limits_[static_cast<cluster::ActorId>(i)] = least + rng_() % (least / 2);
+    limits_[static_cast<cluster::ActorId>(i)] =
+        (rng_() % 4 == 0 ? least / 2 : least) + rng_() % (least / 2);
 }
 
 void World::submit_one() {
@@ -71,6 +72,11 @@ void World::submit_one() {
   spec.parallelism = {
       .dp = of.dp, .cfg = of.cfg, .pp = of.pp, .ulysses = of.ulysses, .ring = of.ring, .tp = of.tp};
   if (faults_.restarts_per_job > 0) return hand_in(std::move(spec), random());
+  if (runner_ && deployments_->shortage(plan)) {
+    // So does the gateway.
+    ++refused_;
+    return;
+  }
   const auto id = table_.add(std::move(spec), std::move(plan), 0, true, now_);
   if (!id) throw Violation("the queue is full");
   runner_->start_queued();

@@ -17,7 +17,7 @@ std::uint64_t number(const char* name, std::uint64_t otherwise) {
 
 struct Totals {
   std::uint64_t seeds = 0, jobs = 0, succeeded = 0, deaths = 0, recoveries = 0, meshes = 0;
-  std::uint64_t most_residents = 0, loads = 0;
+  std::uint64_t most_residents = 0, loads = 0, short_of_memory = 0;
   std::uint64_t owed = 0, broken_off = 0, restarts = 0;
 };
 
@@ -45,6 +45,7 @@ Totals play(const Faults& faults, std::uint64_t count, int actors) {
       ++totals.jobs;
       totals.broken_off += job.started > 0 && job.state == wire::JobState::failed;
       totals.owed += world.living() > 0 && job.state != wire::JobState::succeeded;
+      totals.short_of_memory += job.failure.code == wire::FailureCode::out_of_memory;
       totals.meshes += job.parts.size();
       totals.succeeded += job.state == wire::JobState::succeeded ? 1 : 0;
       if (job.state == wire::JobState::failed && std::getenv("TROUPE_SIM_CAUSES"))
@@ -161,6 +162,20 @@ TEST_CASE("what actors hold follows their memory: nobody holds more, and nobody 
                            1500, 6);
   CHECK(totals.succeeded > totals.jobs / 2);
   CHECK(totals.most_residents > 1);
+}
+
+TEST_CASE("no job is given up for the memory of an actor whose next process is to come") {
+  for (const bool elastic : {false, true}) {
+    const auto totals = play({.kills_per_job = 0.6,
+                              .massacres_per_job = 0.2,
+                              .late_exits = 0.5,
+                              .cuts_per_job = 0.3,
+                              .elastic = elastic,
+                              .tight_memory = true},
+                             1000, 6);
+    CHECK(totals.short_of_memory == 0);
+    CHECK(totals.succeeded > totals.jobs * 9 / 10);
+  }
 }
 
 TEST_CASE("everything at once") {

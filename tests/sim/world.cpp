@@ -13,10 +13,6 @@ namespace {
 
 constexpr double kHeartbeat = 0.25;  // seconds between a link's heartbeats
 
-plan::Plan smaller_plan(const jobs::JobEntry& job, int actors) {
-  return jobs::plan_again(job, test::sample_model(), actors, plan::machine_here("cpu", actors, 4));
-}
-
 }  // namespace
 
 World::World(std::uint64_t seed, Faults faults, int actors)
@@ -66,7 +62,15 @@ void World::make_rooms() {
           [this](const jobs::JobEntry& job) {
             if (journal_) journal_->boundary(job);
           },
-      .plan_again = smaller_plan});
+      .plan_again =
+          [this](const jobs::JobEntry& job, int actors) {
+            const auto fits = [this](const plan::Plan& plan) {
+              return !deployments_->shortage(plan);
+            };
+            return jobs::plan_again(job, test::sample_model(), actors,
+                                    plan::machine_here("cpu", actors, 4),
+                                    {members_.memory_steps(), fits});
+          }});
   supervisor_ = std::make_unique<cluster::Supervisor>(cluster::Supervisor::Tools{
       .outside = *door_,
       .members = members_,

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "client/cli/signals.h"
 #include "transport/control/log_line.h"
 
 namespace troupe::cli {
@@ -88,8 +89,18 @@ DaemonReport run_in_background(const std::string& log, int deadline_seconds,
   close(ends[1]);
   close(log_file);
   std::string bytes;
-  const bool told = read_until_closed(ends[0], deadline_seconds, bytes);
+  bool told;
+  int interrupted;
+  {
+    // The child hears nothing of the terminal any more.
+    SignalWatch signals;
+    ActOnSignal stop(signals, [child] { kill(child, SIGTERM); });
+    told = read_until_closed(ends[0], deadline_seconds, bytes);
+    interrupted = signals.caught() ? signals.exit_code() : 0;
+  }
   close(ends[0]);
+  if (interrupted && bytes.empty())
+    return {false, "interrupted while actors were starting", interrupted};
   if (!told) {
     kill(child, SIGTERM);
     return {false, "the controller (pid " + std::to_string(child) + ") did not start within " +

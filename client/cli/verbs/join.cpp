@@ -51,7 +51,7 @@ class JoinVerb : public Verb {
                      "Memory that an actor's models and jobs may take, in GB of 10^9 bytes "
                      "(default: nine tenths of what is free at start, on a CPU shared by the "
                      "actors)")
-        ->check(quiet(CLI::Range(1e-6, 1e6)))
+        ->check(number(1e-6, 1e6))
         ->type_name("GB");
     app_->add_option("--name", options_.name,
                      "What the host is called in the cluster (default: under srun the node's name, "

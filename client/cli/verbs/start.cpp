@@ -84,7 +84,7 @@ class StartVerb : public Verb {
                      "Memory that an actor's models and jobs may take, in GB of 10^9 bytes "
                      "(default: nine tenths of what is free at start, on a CPU shared by the "
                      "actors)")
-        ->check(quiet(CLI::Range(1e-6, 1e6)))
+        ->check(number(1e-6, 1e6))
         ->type_name("GB");
     add_keys_option(*app_, options_.keys,
                     "With --listen tcp://: let only clients in that have keys (`troupe keys`)");
@@ -123,7 +123,10 @@ class StartVerb : public Verb {
     check_writable("--log", log_);
     const DaemonReport report = run_in_background(
         log_, kReadySeconds + 10, [this](const ReportOnce& tell) { return serve(tell); });
-    if (!report.ok) throw CommandError(Error{"failed", report.text});
+    if (!report.ok) {
+      throw CommandError(Error{report.exit_code > 128 ? "interrupted" : "failed", report.text},
+                         report.exit_code);
+    }
     std::cout << report.text << std::flush;
     return kOk;
   }

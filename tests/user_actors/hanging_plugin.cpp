@@ -1,0 +1,13 @@
+// A library that never lets go of whoever opens it.
+#include <unistd.h>
+
+namespace {
+
+struct Hangs {
+  Hangs() {
+    for (;;)
+      pause();
+  }
+} hangs;
+
+}  // namespace
