@@ -202,12 +202,12 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   const auto world = static_cast<std::size_t>(plan.degrees.world());
   if (const auto living = tools_.members.living_count(); world > living) {
     const auto all = tools_.members.all().size();
-    return refused(
-        wire::FailureCode::bad_request,
-        "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world) +
-            " actors are needed, but the cluster has " + std::to_string(all) +
-            (living < all ? ", of which " + std::to_string(all - living) + " are lost or drained"
-                          : ""));
+    return refused(wire::FailureCode::bad_request,
+                   "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world) +
+                       " actors are needed, but the cluster has " + std::to_string(all) +
+                       (living < all ? ", of which " + std::to_string(all - living) +
+                                           " are drained or cannot start"
+                                     : ""));
   }
   if (const auto lack = tools_.deployments.shortage(plan)) {
     return refused(wire::FailureCode::out_of_memory,

@@ -77,17 +77,17 @@ TEST_CASE("weights and memory of the blocks fall as 1 / (pp · tp)") {
   const double blocks = 4.0 * double(spec::kept_elements(spec, {.last_block = kLarge.blocks}) -
                                      spec::kept_elements(spec, {}));
   REQUIRE(blocks > 130 * kMegabyte);
-  Company fresh(8);
-  // What a job costs besides its weights.
-  fresh.run(job(odd_model().folder(), {.tp = 8}));
-  const auto idle = private_memory(fresh);
-  // From small shards to large ones, since freed memory may stay with its process.
   const Parallelism mixes[] = {{.pp = 8}, {.pp = 4, .tp = 2}, {.pp = 2, .tp = 4}, {.tp = 8},
                                {.pp = 4}, {.pp = 2, .tp = 2}, {.tp = 4},          {.pp = 2},
                                {.tp = 2}, {.pp = 1, .tp = 1}};
   for (const auto& mix : mixes) {
     const auto name = name_of(mix);
     CAPTURE(name);
+    // Actors of its own: others keep the models that they have had.
+    Company fresh(mix.world());
+    // What a job costs besides its weights.
+    fresh.run(job(odd_model().folder(), {.tp = mix.world()}));
+    const auto idle = private_memory(fresh);
     const double part = blocks / (mix.pp * mix.tp);
     const auto submission = job(model.folder(), mix);
     const auto plan = plan_of(submission);
