@@ -94,12 +94,12 @@ TEST_CASE("requests fail when the peer goes, and to nobody at once") {
   Pair pair;
   pair.server.run([&](Server& s) {
     s.request(pair.id, wire::Refuse{}, 60s, into(first));
-    bool called = false;
-    s.request(999, wire::Refuse{}, 60s, [&](const Reply& reply) {
-      called = true;
+    const auto called = std::make_shared<bool>(false);
+    s.request(999, wire::Refuse{}, 60s, [&second, called](const Reply& reply) {
+      *called = true;
       second.set({false, reply.failure(), {}});
     });
-    CHECK_FALSE(called);
+    CHECK_FALSE(*called);
   });
   CHECK(second.wait().failure.code == wire::FailureCode::lost);
   CHECK_FALSE(first.happened());
