@@ -4,6 +4,7 @@
 
 #include "client/png_check.h"
 #include "models/image/limits.h"
+#include "models/image/png_bytes.h"
 
 namespace troupe::client {
 namespace {
@@ -16,7 +17,6 @@ struct Format {
 constexpr Format kOthers[] = {
     {"\xff\xd8\xff", "a JPEG"}, {"GIF8", "a GIF"}, {"RIFF", "a WebP"},     {"BM", "a BMP"},
     {"II*", "a TIFF"},          {"MM", "a TIFF"},  {"<", "an SVG or HTML"}};
-constexpr std::string_view kPng = "\x89PNG\r\n\x1a\n";
 
 }  // namespace
 
@@ -25,7 +25,7 @@ std::optional<Error> check_init_image(const ImageRequest& request) {
   if (!image.empty() && request.init_latents)
     return Error{"bad_request", "init_image and init_latents do not go together"};
   if (image.empty()) return {};
-  if (image.starts_with(kPng)) {
+  if (image.starts_with(models::kPngSignature)) {
     if (image.size() > models::kMaxPngBytes)
       return Error{"bad_request", "init_image has " + std::to_string(image.size()) +
                                       " bytes: at most " + std::to_string(models::kMaxPngBytes)};

@@ -1,38 +1,22 @@
 #include "client/png_check.h"
 
-#include <array>
+#include <boost/crc.hpp>
 #include <cstdint>
+
+#include "models/image/png_bytes.h"
 
 namespace troupe::client {
 namespace {
 
-constexpr std::size_t kSignature = 8;
-constexpr std::size_t kFrame = 12;  // of a chunk around its data: length, name, checksum
+using models::kPngSignature;
+using models::png_number;
+
 constexpr std::size_t kHeaderData = 13;
 
-std::uint32_t number_at(std::string_view bytes, std::size_t at) {
-  std::uint32_t value = 0;
-  for (const char byte : bytes.substr(at, 4))
-    value = value << 8 | static_cast<std::uint8_t>(byte);
-  return value;
-}
-
-constexpr auto kChecksums = [] {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t byte = 0; byte < table.size(); ++byte) {
-    std::uint32_t value = byte;
-    for (int bit = 0; bit < 8; ++bit)
-      value = value >> 1 ^ ((value & 1) != 0 ? 0xedb88320U : 0U);
-    table[byte] = value;
-  }
-  return table;
-}();
-
 std::uint32_t checksum(std::string_view bytes) {
-  std::uint32_t value = ~0U;
-  for (const char byte : bytes)
-    value = value >> 8 ^ kChecksums[(value ^ static_cast<std::uint8_t>(byte)) & 0xff];
-  return ~value;
+  boost::crc_32_type sum;
+  sum.process_bytes(bytes.data(), bytes.size());
+  return sum.checksum();
 }
 
 bool is_name(std::string_view name) {
@@ -52,25 +36,26 @@ bool is_critical(std::string_view name) {
 
 std::string wrong_with_png(std::string_view png) {
   bool pixels = false;
-  for (std::size_t at = kSignature; true;) {
+  for (std::size_t at = kPngSignature.size(); true;) {
     const std::string place = " at byte " + std::to_string(at);
-    if (png.size() < at + kFrame) return "is cut off" + place + ", before its end";
-    const std::uint32_t length = number_at(png, at);
+    if (png.size() < at + models::kPngChunkFrame) return "is cut off" + place + ", before its end";
+    const std::uint32_t length = png_number(png, at);
     const auto name = png.substr(at + 4, 4);
     if (!is_name(name)) return "has no chunk" + place + ", where one should begin";
-    if (length > png.size() - at - kFrame) {
+    if (length > png.size() - at - models::kPngChunkFrame) {
       return "is cut off: its " + std::string(name) + " chunk" + place + " has " +
              std::to_string(length) + " bytes, " + std::to_string(png.size() - at - 8) +
              " are left";
     }
-    if ((at == kSignature) != (name == "IHDR") || (name == "IHDR" && length != kHeaderData))
+    if ((at == kPngSignature.size()) != (name == "IHDR") ||
+        (name == "IHDR" && length != kHeaderData))
       return "has no proper header chunk (IHDR)";
     if (is_critical(name) &&
-        checksum(png.substr(at + 4, length + 4)) != number_at(png, at + 8 + length))
+        checksum(png.substr(at + 4, length + 4)) != png_number(png, at + 8 + length))
       return "is damaged: its " + std::string(name) + " chunk" + place + " fails its checksum";
     pixels = pixels || name == "IDAT";
     if (name == "IEND") return pixels ? "" : "has no pixels (IDAT)";
-    at += kFrame + length;
+    at += models::kPngChunkFrame + length;
   }
 }
 

@@ -111,16 +111,18 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan&
     largest = std::max(largest, need.total());
   auto idle = members_.idle();
   if (!beside) std::erase_if(idle, [&](ActorId id) { return !members_.at(id).parts.empty(); });
-  const auto order = [&](ActorId id) {
+  // Those where nothing has to go, then those that were used longest ago.
+  std::map<ActorId, std::pair<bool, double>> order;
+  for (const ActorId id : idle) {
     auto room = room_of(id);
     room.wanted = largest;
     room.newcomer = true;
     const auto all = at(id);
     const auto gone = evictions({room});
-    return std::pair(!gone || !gone->empty(), all.empty() ? -1.0 : all.back()->last_used);
-  };
+    order[id] = {!gone || !gone->empty(), all.empty() ? -1.0 : all.back()->last_used};
+  }
   std::stable_sort(idle.begin(), idle.end(),
-                   [&](ActorId a, ActorId b) { return order(a) < order(b); });
+                   [&](ActorId a, ActorId b) { return order.at(a) < order.at(b); });
   std::map<std::string, std::vector<ActorId>> by_kind;
   for (const ActorId id : idle)
     by_kind[members_.at(id).device_kind()].push_back(id);

@@ -62,11 +62,11 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
   auto request = job.request;
   request.vae_tiling = true;
   if (auto found = attempt("--vae-tiling", request, job.parallelism)) return *found;
-  request = job.request;
-  request.dtype = "bfloat16";
-  if (auto found = attempt("--dtype bfloat16", request, job.parallelism);
-      found && job.request.dtype == "float32")
-    return *found;
+  if (job.request.dtype == "float32") {
+    request = job.request;
+    request.dtype = "bfloat16";
+    if (auto found = attempt("--dtype bfloat16", request, job.parallelism)) return *found;
+  }
   return "no pp, tp or shared decoding on " + std::to_string(actors) +
          (actors == 1 ? " actor" : " actors") +
          " is enough; more actors, a smaller picture or fewer at a time are";

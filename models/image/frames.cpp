@@ -6,21 +6,15 @@
 #include <functional>
 #include <stdexcept>
 
+#include "models/image/png_bytes.h"
+
 namespace troupe::models {
 namespace {
 
-using namespace std::string_view_literals;
-
 // Source: the PNG specification, third edition: acTL, fcTL and fdAT.
-constexpr std::string_view kSignature = "\x89PNG\r\n\x1a\n"sv;
 constexpr std::size_t kControl = 26;  // of fcTL
 constexpr std::size_t kDelayAt = 20;  // in it: two numbers of two bytes
 constexpr std::size_t kMostHeads = std::size_t{1} << 28;
-
-struct Chunk {
-  std::string_view type;
-  std::string_view data;
-};
 
 [[noreturn]] void fail(const std::string& why) {
   throw std::runtime_error("[frames] " + why);
@@ -33,13 +27,6 @@ std::string bytes_of(std::uint32_t value, int count) {
   return out;
 }
 
-std::uint32_t number_at(std::string_view bytes, std::size_t at) {
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < 4; ++i)
-    value = value << 8 | static_cast<std::uint8_t>(bytes[at + i]);
-  return value;
-}
-
 void append_chunk(std::string& out, std::string_view type, std::string_view data) {
   const std::size_t begin = out.size() + 4;
   out += bytes_of(static_cast<std::uint32_t>(data.size()), 4);
@@ -50,17 +37,9 @@ void append_chunk(std::string& out, std::string_view type, std::string_view data
 }
 
 /// The chunks in order, the end chunk not among them.
-void each_chunk(std::string_view png, const std::function<void(const Chunk&)>& visit) {
-  if (!png.starts_with(kSignature)) fail("not a PNG file");
-  for (std::size_t at = kSignature.size(); true;) {
-    if (png.size() - at < 12) fail("a PNG file is cut off before its end chunk");
-    const std::uint32_t length = number_at(png, at);
-    if (length > png.size() - at - 12) fail("a PNG file is cut off before its end chunk");
-    const std::string_view type = png.substr(at + 4, 4);
-    if (type == "IEND") return;
-    visit({type, png.substr(at + 8, length)});
-    at += std::size_t{12} + length;
-  }
+void each_chunk(std::string_view png, const std::function<void(const PngChunk&)>& visit) {
+  if (!png.starts_with(kPngSignature)) fail("not a PNG file");
+  if (!each_png_chunk(png, visit)) fail("a PNG file is cut off before its end chunk");
 }
 
 std::string control(std::uint32_t sequence, const PngSize& size, int frames_per_second) {
@@ -76,12 +55,12 @@ std::string join_frames(const std::vector<std::string>& pngs, const PngText& tex
                         int frames_per_second) {
   if (pngs.empty()) throw std::invalid_argument("[frames] there is no frame to join");
   if (pngs.size() == 1) return add_png_text(pngs.front(), text);
-  std::string out(kSignature), header;
+  std::string out(kPngSignature), header;
   std::uint32_t sequence = 0;
   for (std::size_t i = 0; i < pngs.size(); ++i) {
     bool begun = false;
     const PngSize size = read_png_size(pngs[i]);
-    each_chunk(pngs[i], [&](const Chunk& chunk) {
+    each_chunk(pngs[i], [&](const PngChunk& chunk) {
       if (chunk.type == "IHDR") {
         if (i > 0 && chunk.data != header)
           throw std::invalid_argument("[frames] frame " + std::to_string(i) +
@@ -109,15 +88,15 @@ std::string join_frames(const std::vector<std::string>& pngs, const PngText& tex
 
 std::vector<std::string> split_frames(std::string_view png) {
   std::vector<std::string> frames;
-  std::string head(kSignature);
+  std::string head(kPngSignature);
   const PngSize size = read_png_size(png);
   bool animated = false;
-  each_chunk(png, [&](const Chunk& chunk) {
+  each_chunk(png, [&](const PngChunk& chunk) {
     if (chunk.type == "acTL") {
       animated = true;
     } else if (chunk.type == "fcTL") {
-      if (chunk.data.size() != kControl || number_at(chunk.data, 4) != size.width ||
-          number_at(chunk.data, 8) != size.height) {
+      if (chunk.data.size() != kControl || png_number(chunk.data, 4) != size.width ||
+          png_number(chunk.data, 8) != size.height) {
         fail("frame " + std::to_string(frames.size()) + " is not a whole picture");
       }
       if ((frames.size() + 1) * head.size() > kMostHeads) fail("too many frames");
@@ -138,8 +117,8 @@ std::vector<std::string> split_frames(std::string_view png) {
 }
 
 std::string at_speed(std::string_view png, int frames_per_second) {
-  std::string out(kSignature);
-  each_chunk(png, [&](const Chunk& chunk) {
+  std::string out(kPngSignature);
+  each_chunk(png, [&](const PngChunk& chunk) {
     if (chunk.type != "fcTL" || chunk.data.size() != kControl)
       return append_chunk(out, chunk.type, chunk.data);
     std::string data(chunk.data);

@@ -6,27 +6,16 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "models/image/png_bytes.h"
 #include "models/spec/utf8.h"
 
 namespace troupe::models {
 namespace {
 
-using namespace std::string_view_literals;
-
-constexpr std::string_view kSignature = "\x89PNG\r\n\x1a\n"sv;
-constexpr size_t kHeaderEnd = 8 + 12 + 13;  // signature, then the IHDR chunk
 constexpr size_t kMaxInflated = size_t{16} << 20;
 
 [[noreturn]] void fail(const std::string& why) {
   throw std::runtime_error("[read_png_text] " + why);
-}
-
-std::uint32_t big_endian(std::string_view bytes) {
-  std::uint32_t value = 0;
-  for (int i = 0; i < 4; ++i) {
-    value = value << 8 | static_cast<std::uint8_t>(bytes[i]);
-  }
-  return value;
 }
 
 std::string big_endian(std::uint32_t value) {
@@ -124,47 +113,32 @@ std::string text_chunk(const std::string& keyword, const std::string& text) {
 }  // namespace
 
 PngText read_png_text(std::string_view png) {
-  if (!png.starts_with(kSignature)) fail("not a PNG file");
+  if (!png.starts_with(kPngSignature)) fail("not a PNG file");
   PngText out;
-  for (size_t at = kSignature.size(); true;) {
-    if (png.size() - at < 12) fail("cut off before its end chunk");
-    const std::uint32_t length = big_endian(png.substr(at, 4));
-    if (length > png.size() - at - 12) fail("cut off before its end chunk");
-    const std::string_view type = png.substr(at + 4, 4);
-    if (type == "IEND") return out;
-    if (type == "tEXt" || type == "zTXt" || type == "iTXt") {
-      if (checksum(png.substr(at + 4, length + 4)) != big_endian(png.substr(at + 8 + length, 4))) {
-        fail(std::string(type) + " chunk with a wrong checksum");
-      }
-      out.push_back(parse_text(type, png.substr(at + 8, length)));
-    }
-    at += size_t{12} + length;
-  }
+  const bool whole = each_png_chunk(png, [&](const PngChunk& chunk) {
+    if (chunk.type != "tEXt" && chunk.type != "zTXt" && chunk.type != "iTXt") return;
+    if (checksum(chunk.summed) != chunk.checksum)
+      fail(std::string(chunk.type) + " chunk with a wrong checksum");
+    out.push_back(parse_text(chunk.type, chunk.data));
+  });
+  if (!whole) fail("cut off before its end chunk");
+  return out;
 }
 
 PngSize read_png_size(std::string_view png) {
   constexpr std::size_t kHeaderEnd = 24;  // signature, length and name of the chunk, width, height
   if (png.size() < kHeaderEnd || png.substr(1, 3) != "PNG" || png.substr(12, 4) != "IHDR")
     fail("no PNG header");
-  const auto number = [&](std::size_t at) {
-    std::uint32_t value = 0;
-    for (std::size_t i = 0; i < 4; ++i)
-      value = value << 8 | static_cast<std::uint8_t>(png[at + i]);
-    return value;
-  };
-  return {number(16), number(20)};
+  return {png_number(png, 16), png_number(png, 20)};
 }
 
 std::string add_png_text(std::string_view png, const PngText& text) {
-  if (!png.starts_with(kSignature) || png.size() < kHeaderEnd ||
-      png.substr(kSignature.size(), 8) != std::string_view("\0\0\0\x0dIHDR", 8)) {
-    throw std::invalid_argument("[add_png_text] not a PNG file");
-  }
-  std::string out(png.substr(0, kHeaderEnd));
+  if (!begins_as_png(png)) throw std::invalid_argument("[add_png_text] not a PNG file");
+  std::string out(png.substr(0, kPngHeaderEnd));
   for (const auto& [keyword, value] : text) {
     out += text_chunk(keyword, value);
   }
-  return out.append(png.substr(kHeaderEnd));
+  return out.append(png.substr(kPngHeaderEnd));
 }
 
 }  // namespace troupe::models

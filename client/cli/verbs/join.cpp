@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "client/cli/actor_options.h"
 #include "client/cli/command_line.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
@@ -42,17 +43,8 @@ class JoinVerb : public Verb {
         ->type_name("NAME")
         ->envname("TROUPE_DEVICE")
         ->capture_default_str();
-    app_->add_option("--threads-per-actor", options_.threads_per_actor,
-                     "Threads that an actor computes with")
-        ->check(whole(1, 4096))
-        ->type_name("T")
-        ->capture_default_str();
-    app_->add_option("--memory-limit", gigabytes_,
-                     "Memory that an actor's models and jobs may take, in GB of 10^9 bytes "
-                     "(default: nine tenths of what is free at start, on a CPU shared by the "
-                     "actors)")
-        ->check(number(1e-6, 1e6))
-        ->type_name("GB");
+    add_threads_option(*app_, options_.threads_per_actor);
+    add_memory_limit_option(*app_, options_.memory_limit);
     app_->add_option("--name", options_.name,
                      "What the host is called in the cluster (default: under srun the node's name, "
                      "else its own)")
@@ -67,10 +59,7 @@ class JoinVerb : public Verb {
                      "Where this host has a plugin of the cluster's, if not at the same path; by "
                      "its file name (repeatable)")
         ->type_name("FILE");
-    app_->add_option("--keep-logs", options_.log_folder,
-                     "Keep the actors' log files in this folder")
-        ->check(not_empty())
-        ->type_name("DIR");
+    add_keep_logs_option(*app_, options_.log_folder);
     app_->add_option("--wait", wait_,
                      "Seconds to wait for a controller that is not there, or not any more")
         ->check(whole(0, 86'400))
@@ -92,7 +81,6 @@ class JoinVerb : public Verb {
     options_.endpoint = checked_endpoint(target_.endpoint);
     options_.keys = target_.keys;
     if (options_.name.empty()) options_.name = slurm_name();
-    options_.memory_limit = static_cast<std::uint64_t>(gigabytes_ * 1e9);
     options_.wait = std::chrono::seconds(wait_);
     options_.drain_deadline = std::chrono::seconds(drain_deadline_);
     options_.on_waiting = [](const std::string& what) {
@@ -132,7 +120,6 @@ class JoinVerb : public Verb {
 
   Target target_;
   cluster::JoinOptions options_;
-  double gigabytes_ = 0;
   int wait_ = 60;
   int drain_deadline_ = 60;
 };

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "client/cli/actor_options.h"
 #include "client/cli/files.h"
 #include "client/cli/follow.h"
 #include "client/cli/request_options.h"
@@ -28,19 +29,12 @@ class RunVerb : public Verb {
         ->check(one_of({"cpu", "cuda"}))
         ->type_name("NAME")
         ->capture_default_str();
-    app_->add_option("--threads-per-actor", options_.threads_per_actor,
-                     "Threads that an actor computes with")
-        ->check(whole(1, 4096))
-        ->type_name("T")
-        ->capture_default_str();
+    add_threads_option(*app_, options_.threads_per_actor);
     app_->add_option("--actors", actors_,
                      "With --parallel auto: actors at most; default: as many as cores allow")
         ->check(whole(1, 4096))
         ->type_name("N");
-    app_->add_option("--keep-logs", options_.log_folder,
-                     "Keep the actors' log files in this folder")
-        ->check(not_empty())
-        ->type_name("DIR");
+    add_keep_logs_option(*app_, options_.log_folder);
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
     app_->footer(

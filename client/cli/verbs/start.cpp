@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
@@ -37,19 +38,12 @@ class StartVerb : public Verb {
         ->check(one_of({"cpu", "cuda"}))
         ->type_name("NAME")
         ->capture_default_str();
-    app_->add_option("--threads-per-actor", options_.threads_per_actor,
-                     "Threads that an actor computes with")
-        ->check(whole(1, 4096))
-        ->type_name("T")
-        ->capture_default_str();
+    add_threads_option(*app_, options_.threads_per_actor);
     app_->add_option("--plugin", options_.plugins,
                      "Shared library with actors of your own (repeatable; docs/actors.md)")
         ->check(not_empty())
         ->type_name("FILE");
-    app_->add_option("--keep-logs", options_.log_folder,
-                     "Keep the actors' log files in this folder")
-        ->check(not_empty())
-        ->type_name("DIR");
+    add_keep_logs_option(*app_, options_.log_folder);
     app_->add_option("--journal", options_.journal,
                      "Keep the jobs in this folder, so that a controller started with it again "
                      "knows them and goes on with them (docs/reliability.md)")
@@ -80,12 +74,7 @@ class StartVerb : public Verb {
         ->check(whole(1, 64))
         ->type_name("N")
         ->capture_default_str();
-    app_->add_option("--memory-limit", gigabytes_,
-                     "Memory that an actor's models and jobs may take, in GB of 10^9 bytes "
-                     "(default: nine tenths of what is free at start, on a CPU shared by the "
-                     "actors)")
-        ->check(number(1e-6, 1e6))
-        ->type_name("GB");
+    add_memory_limit_option(*app_, options_.memory_limit);
     add_keys_option(*app_, options_.keys,
                     "With --listen tcp://: let only clients in that have keys (`troupe keys`)");
     app_->add_flag("--insecure", options_.insecure,
@@ -133,7 +122,6 @@ class StartVerb : public Verb {
 
  private:
   void settle_options() {
-    options_.memory_limit = static_cast<std::uint64_t>(gigabytes_ * 1e9);
     if (options_.listen.empty()) {
       make_runtime_folder();
       options_.listen = default_endpoint();
@@ -210,7 +198,6 @@ class StartVerb : public Verb {
 
   cluster::ClusterOptions options_;
   std::vector<std::string> allow_models_;
-  double gigabytes_ = 0;
   bool detach_ = false;
   std::string log_;
 };

@@ -1,0 +1,30 @@
+#include "client/cli/actor_options.h"
+
+#include "client/cli/checks.h"
+
+namespace troupe::cli {
+
+void add_threads_option(CLI::App& app, int& threads) {
+  app.add_option("--threads-per-actor", threads, "Threads that an actor computes with")
+      ->check(whole(1, 4096))
+      ->type_name("T")
+      ->capture_default_str();
+}
+
+void add_keep_logs_option(CLI::App& app, std::string& folder) {
+  app.add_option("--keep-logs", folder, "Keep the actors' log files in this folder")
+      ->check(not_empty())
+      ->type_name("DIR");
+}
+
+void add_memory_limit_option(CLI::App& app, std::uint64_t& bytes) {
+  app.add_option_function<double>(
+         "--memory-limit",
+         [&bytes](double gigabytes) { bytes = static_cast<std::uint64_t>(gigabytes * 1e9); },
+         "Memory that an actor's models and jobs may take, in GB of 10^9 bytes "
+         "(default: nine tenths of what is free at start, on a CPU shared by the actors)")
+      ->check(number(1e-6, 1e6))
+      ->type_name("GB");
+}
+
+}  // namespace troupe::cli

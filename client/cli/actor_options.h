@@ -1,0 +1,17 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+namespace troupe::cli {
+
+// What the verbs that start actors have in common.
+
+/// `--threads-per-actor T`.
+void add_threads_option(CLI::App& app, int& threads);
+/// `--keep-logs DIR`.
+void add_keep_logs_option(CLI::App& app, std::string& folder);
+/// `--memory-limit GB`, of an actor, in bytes; untouched where it is not given.
+void add_memory_limit_option(CLI::App& app, std::uint64_t& bytes);
+
+}  // namespace troupe::cli
