@@ -159,10 +159,15 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
 }
 
 std::string JobRunner::doing(cluster::ActorId actor) const {
-  const auto current = dispatcher_.current(actor);
-  if (!current) return {};
-  return "job " + std::to_string(current->first) + " " +
-         schedule::describe(dispatcher_.task(current->first, current->second));
+  if (const auto current = dispatcher_.current(actor))
+    return "job " + std::to_string(current->first) + " " +
+           schedule::describe(dispatcher_.task(current->first, current->second));
+  for (const auto& deployment : tools_.deployments.at(actor)) {
+    if (deployment->jobs.empty() || !tools_.deployments.preparing(actor, *deployment)) continue;
+    return "job " + std::to_string(deployment->jobs.begin()->first) +
+           (deployment->connecting ? " connecting" : " loading");
+  }
+  return {};
 }
 
 void JobRunner::cancel(JobId id, const std::string& why) {
