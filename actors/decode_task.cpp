@@ -20,6 +20,43 @@ std::string number(double value) {
   return text;
 }
 
+/// A picture as the job that it is of sees it: its request, and the picture's number there.
+struct OwnPicture {
+  wire::ImageRequest request;
+  std::int64_t image = 0;
+};
+
+OwnPicture own_picture(const wire::ImageRequest& all, std::int64_t image) {
+  OwnPicture own{all, image};
+  own.request.seeds.clear();
+  std::int64_t first = 0;
+  for (const auto& run : all.seeds) {
+    const auto last = first + run.pictures;
+    if (first <= image && image < last) {
+      const auto prompts = all.prompts.begin();
+      own.request.seed = run.seed;
+      own.request.prompts = {prompts + first / all.images_per_prompt,
+                             prompts + last / all.images_per_prompt};
+      own.image = image - first;
+    }
+    first = last;
+  }
+  return own;
+}
+
+/// Of the pictures [first, last) those that a job begins with: each job's preview shows that one.
+std::vector<std::int64_t> first_pictures(const wire::ImageRequest& request, std::int64_t first,
+                                         std::int64_t last) {
+  std::vector<std::int64_t> found;
+  if (request.seeds.empty() && first == 0) found.push_back(0);
+  std::int64_t begin = 0;
+  for (const auto& run : request.seeds) {
+    if (first <= begin && begin < last) found.push_back(begin);
+    begin += run.pictures;
+  }
+  return found;
+}
+
 std::string size_text(int width, int height) {
   return std::to_string(width) + "x" + std::to_string(height);
 }
@@ -44,14 +81,14 @@ std::string parameters_text(const wire::ImageRequest& request, const std::string
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> Job::picture_text(std::int64_t image) const {
-  const auto& request = begin_.request;
-  const auto& prompt = request.prompts[image / request.images_per_prompt];
+  const auto [request, number] = own_picture(begin_.request, image);
+  const auto& prompt = request.prompts[number / request.images_per_prompt];
   const auto& model = tools_.stage.spec();
   const auto folder = model.folder.filename().string();
   const auto sampler = spec::sampler_name(model.scheduler, request.sampler);
   nlohmann::json own = wire::request_json(request, begin_.sampler_steps, begin_.skipped_steps);
   own["prompt"] = prompt;
-  own["image"] = image;
+  own["image"] = number;
   own["pictures"] = request.prompts.size() * request.images_per_prompt;
   own["model"] = folder;
   for (auto& lora : own["loras"])
@@ -116,15 +153,20 @@ std::vector<wire::BlobRef> Job::progress_blobs(int step) {
   collect_latents(1);
   if (begin_.vae.degree == 0 || begin_.vae.rank != 0) return {};
   if (request.progress_content == "latents") return {keep_newest(interim_, publish_latents())};
-  if (begin_.first_image != 0) return {};  // a preview shows the first picture only
-  const auto picture = models::to_uint8(tools_.stage.rough_picture(
-                                            latents_, request.num_frames,
-                                            [this] { tools_.progress.tick_in(begin_.epoch); }))
-                           .to(at::kCPU)[0]
-                           .contiguous();
-  auto png = models::encode_png(picture, {});
-  return {keep_newest(interim_, publish("preview", std::move(png),
-                                        {picture.size(0), picture.size(1), picture.size(2)}))};
+  std::vector<wire::BlobRef> previews;
+  for (const auto image : first_pictures(request, begin_.first_image, begin_.last_image)) {
+    const auto own = latents_.slice(0, image - begin_.first_image);
+    const auto picture = models::to_uint8(tools_.stage.rough_picture(
+                                              own, request.num_frames,
+                                              [this] { tools_.progress.tick_in(begin_.epoch); }))
+                             .to(at::kCPU)[0]
+                             .contiguous();
+    auto png = models::encode_png(picture, {});
+    previews.push_back(keep_newest(
+        interim_,
+        publish("preview", std::move(png), {picture.size(0), picture.size(1), picture.size(2)})));
+  }
+  return previews;
 }
 
 }  // namespace troupe::actors

@@ -7,6 +7,8 @@
 
 #include <stdexcept>
 
+#include "models/spec/counted.h"
+
 namespace troupe::actors {
 
 at::Device open_device(const std::string& name) {
@@ -24,7 +26,7 @@ at::Device open_device(const std::string& name) {
   const int index = device.has_index() ? device.index() : 0;
   if (index >= count) {
     throw std::runtime_error("[actor] device " + name + " is not there: this machine has " +
-                             std::to_string(count) + " GPUs");
+                             (count == 0 ? "no GPU" : spec::counted(count, "GPU")));
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }

@@ -18,7 +18,10 @@ NoiseSource Job::make_noise() const {
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
   const auto type = request.noise_dtype == "model" ? tools_.stage.dtype() : at::kFloat;
-  return {request.seed, {pictures, channels_, size_.latent_height, size_.latent_width}, type};
+  const std::vector<std::int64_t> shape{pictures, channels_, size_.latent_height,
+                                        size_.latent_width};
+  if (!request.seeds.empty()) return {request.seeds, shape, type};
+  return {request.seed, shape, type};
 }
 
 at::Tensor Job::encode_picture() {
@@ -102,8 +105,10 @@ wire::BlobRef Job::publish(const std::string& name, std::string bytes,
 
 wire::BlobRef Job::keep_newest(std::deque<control::BlobId>& kind, wire::BlobRef blob) {
   constexpr std::size_t kKept = 4;
+  // Each job of a batch has previews of its own.
+  const std::size_t at_once = &kind == &interim_ ? begin_.request.seeds.size() : 1;
   kind.push_back(blob.id);
-  if (kind.size() > kKept) {
+  if (kind.size() > kKept * std::max<std::size_t>(1, at_once)) {
     tools_.blobs.remove(kind.front());
     std::erase(published_, kind.front());
     kind.pop_front();

@@ -7,10 +7,28 @@
 #include <string_view>
 
 #include "actors/actor_process.h"
+#include "actors/device.h"
 #include "actors/runtime/host_main.h"
 #include "actors/runtime/process.h"
 
+namespace {
+
+/// Whether a device is there, for `troupe join`: 0, or 1 and why not on standard error.
+int probe(const char* device) {
+  try {
+    troupe::actors::open_device(device);
+    return 0;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    std::fprintf(stderr, "%s\n", text.substr(0, text.find('\n')).c_str());
+    return 1;
+  }
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == "--probe") return probe(argv[2]);
   // A user's actor whose class needs LibTorch.
   if (argc > 1 && std::string_view(argv[1]) == "--host")
     return troupe::runtime::host_main(argc, argv);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/job.h"
+#include "transport/wire/prompt_note.h"
 
 namespace troupe::actors {
 namespace {
@@ -68,20 +69,19 @@ std::vector<std::string> cut_warnings(const wire::BeginJob& begin,
                                       const std::vector<std::string>& cut, bool guidance) {
   const auto& request = begin.request;
   std::vector<std::string> warnings;
-  const auto warn = [&](const std::string& which, const std::string& text) {
-    if (text.empty()) return;
-    warnings.push_back(which + " has more than " + std::to_string(request.max_sequence_length) +
-                       " tokens; cut off: \"" + shortened(text) + "\"");
+  const auto cut_off = [&](const std::string& text) {
+    return "has more than " + std::to_string(request.max_sequence_length) + " tokens; cut off: \"" +
+           shortened(text) + "\"";
   };
   const int images = begin.last_image - begin.first_image;
-  if (guidance && begin.first_image == 0) warn("negative prompt", cut.front());
+  if (guidance && begin.first_image == 0 && !cut.front().empty())
+    warnings.push_back("negative prompt " + cut_off(cut.front()));
   for (int i = 0; i < images; ++i) {
     const int image = begin.first_image + i;
     const bool first_of_prompt = i == 0 || image % request.images_per_prompt == 0;
-    if (first_of_prompt) {
-      warn("prompt " + std::to_string(image / request.images_per_prompt),
-           cut[(guidance ? images : 0) + i]);
-    }
+    const auto& text = cut[(guidance ? images : 0) + i];
+    if (!first_of_prompt || text.empty()) continue;
+    warnings.push_back(wire::PromptNote{image / request.images_per_prompt, cut_off(text)}.text());
   }
   return warnings;
 }

@@ -1,14 +1,20 @@
 // Several jobs at once on one cluster beside the same jobs one after another: seconds, their ratio,
-// and how much of that time each actor computed. Both ways take turns, on the same actors.
+// and how much of that time each actor computed. With --may-batch also those that wait together
+// computed as one. The ways take turns, on the same actors.
 //
-//     build/bin/throughput [--model DIR] [--jobs 8] [--pp 2] [--rounds 3] [--json]
+//     build/bin/throughput [--model DIR] [--jobs 8] [--pp 2] [--rounds 3] [--may-batch] [--json]
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -33,6 +39,7 @@ struct Options {
   int size = 256;
   int rounds = 3;
   int together = 0;  // 0 = as the cluster has it
+  bool may_batch = false;
   bool json = false;
 };
 
@@ -42,9 +49,14 @@ struct Kind {
   int patches;
 };
 
+enum class Way { in_turn, together, batched };
+
 struct Timing {
   double seconds = 0;
-  std::map<int, double> busy;  // by rank, seconds
+  double processor =
+      0;  // seconds of the actors' processes: what else runs here adds little to them
+  std::map<int, double> busy;       // by rank, seconds
+  std::set<std::uint64_t> batches;  // whose figures are in already
 };
 
 troupe::Submission submission(const Options& options, const Kind& kind, int seed) {
@@ -57,17 +69,42 @@ troupe::Submission submission(const Options& options, const Kind& kind, int seed
 
 void add_busy(Timing& timing, const troupe::JobResult& result) {
   const auto report = nlohmann::json::parse(result.report);
+  if (report.contains("batch") &&
+      !timing.batches.insert(report["batch"]["number"].get<std::uint64_t>()).second)
+    return;
   int rank = 0;
   for (const auto& actor : report.at("actors"))
     timing.busy[rank++] += actor.at("busy_seconds").get<double>();
 }
 
-Timing measure(troupe::Client& client, const Options& options, const Kind& kind, bool together) {
+double processor_seconds(troupe::Client& client) {
+  double ticks = 0;
+  for (const auto& actor : take(client.status()).actors) {
+    std::ifstream stat("/proc/" + std::to_string(actor.pid) + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    std::istringstream fields(text.substr(text.rfind(')') + 2));
+    std::string skipped;
+    for (int field = 0; field < 11; ++field)
+      fields >> skipped;
+    double user = 0;
+    double system = 0;
+    fields >> user >> system;
+    ticks += user + system;
+  }
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+Timing measure(troupe::Client& client, const Options& options, const Kind& kind, Way way) {
+  const bool together = way != Way::in_turn;
   Timing timing;
+  const double before = processor_seconds(client);
   const auto start = Clock::now();
   std::vector<std::uint64_t> jobs;
   for (int job = 0; job < options.jobs; ++job) {
-    jobs.push_back(take(client.submit(submission(options, kind, job))));
+    auto wanted = submission(options, kind, job);
+    wanted.may_batch = way == Way::batched;
+    jobs.push_back(take(client.submit(wanted)));
     if (!together) add_busy(timing, take(client.wait(jobs.back(), kDeadline)));
   }
   if (together) {
@@ -75,7 +112,15 @@ Timing measure(troupe::Client& client, const Options& options, const Kind& kind,
       add_busy(timing, take(client.wait(job, kDeadline)));
   }
   timing.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  timing.processor = processor_seconds(client) - before;
   return timing;
+}
+
+double least_processor(const std::vector<Timing>& timings) {
+  double least = timings.front().processor;
+  for (const auto& timing : timings)
+    least = std::min(least, timing.processor);
+  return least;
 }
 
 const Timing& median(std::vector<Timing>& timings) {
@@ -92,27 +137,38 @@ nlohmann::json busy_shares(const Timing& timing) {
 }
 
 nlohmann::json compare(troupe::Client& client, const Options& options, const Kind& kind) {
-  measure(client, options, kind, true);  // loads the model and warms up
-  std::vector<Timing> alone, together;
+  measure(client, options, kind, Way::together);  // loads the model and warms up
+  std::vector<Timing> alone, together, batched;
   std::vector<double> ratios;
   for (int round = 0; round < options.rounds; ++round) {
-    alone.push_back(measure(client, options, kind, false));
-    together.push_back(measure(client, options, kind, true));
+    alone.push_back(measure(client, options, kind, Way::in_turn));
+    together.push_back(measure(client, options, kind, Way::together));
+    if (options.may_batch) batched.push_back(measure(client, options, kind, Way::batched));
     ratios.push_back(alone.back().seconds / together.back().seconds);
   }
   std::sort(ratios.begin(), ratios.end());
+  nlohmann::json processor = {{"one_after_another", least_processor(alone)},
+                              {"together", least_processor(together)}};
+  if (options.may_batch) processor["batched"] = least_processor(batched);
   const auto& one = median(alone);
   const auto& all = median(together);
-  return {{"kind", kind.name},
-          {"jobs", options.jobs},
-          {"pp", options.pp},
-          {"one_after_another_seconds", one.seconds},
-          {"together_seconds", all.seconds},
-          {"ratio", ratios[ratios.size() / 2]},
-          {"ratio_worst", ratios.front()},
-          {"ratio_best", ratios.back()},
-          {"busy_one_after_another", busy_shares(one)},
-          {"busy_together", busy_shares(all)}};
+  nlohmann::json row = {{"kind", kind.name},
+                        {"jobs", options.jobs},
+                        {"pp", options.pp},
+                        {"one_after_another_seconds", one.seconds},
+                        {"together_seconds", all.seconds},
+                        {"ratio", ratios[ratios.size() / 2]},
+                        {"ratio_worst", ratios.front()},
+                        {"ratio_best", ratios.back()},
+                        {"busy_one_after_another", busy_shares(one)},
+                        {"busy_together", busy_shares(all)}};
+  row["processor_seconds"] = processor;
+  if (options.may_batch) {
+    row["batched_seconds"] = median(batched).seconds;
+    row["batches"] = median(batched).batches.size();
+    row["busy_batched"] = busy_shares(median(batched));
+  }
+  return row;
 }
 
 std::string percents(const nlohmann::json& shares) {
@@ -154,6 +210,14 @@ int run(const Options& options) {
         row["together_seconds"].get<double>(), row["ratio"].get<double>(),
         row["ratio_worst"].get<double>(), row["ratio_best"].get<double>(),
         percents(row["busy_one_after_another"]).c_str(), percents(row["busy_together"]).c_str());
+    if (!options.may_batch) continue;
+    const double seconds = row["batched_seconds"];
+    std::printf("%-34s%14s%12.2f%9.2f\n", "  those that wait as one batch", "", seconds,
+                row["one_after_another_seconds"].get<double>() / seconds);
+    const auto& processor = row["processor_seconds"];
+    std::printf("  processor seconds (least): %.2f in turn, %.2f at once, %.2f as batches\n",
+                processor["one_after_another"].get<double>(), processor["together"].get<double>(),
+                processor["batched"].get<double>());
   }
   return 0;
 }
@@ -173,6 +237,7 @@ int main(int argc, char** argv) {
   app.add_option("--size", options.size, "Pixels of a side")->check(CLI::Range(8, 8192));
   app.add_option("--rounds", options.rounds)->check(CLI::Range(1, 100));
   app.add_option("--together", options.together, "Jobs that share the actors at a time");
+  app.add_flag("--may-batch", options.may_batch, "Measure jobs that compute as one, too");
   app.add_flag("--json", options.json);
   CLI11_PARSE(app, argc, argv);
   try {

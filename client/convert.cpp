@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "models/spec/counted.h"
 #include "transport/calls/errors.h"
 
 namespace troupe::client {
@@ -38,6 +39,7 @@ wire::JobSpec to_wire(const Submission& submission) {
   spec.priority = submission.priority;
   spec.share = submission.share;
   spec.elastic = submission.elastic;
+  spec.may_batch = submission.may_batch;
   const Parallelism& degrees = submission.parallelism;
   spec.parallelism = {
       degrees.dp,       degrees.cfg, degrees.pp,  degrees.ulysses,
@@ -103,7 +105,7 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
   if (latents.shape[0] != pictures) {
-    return refuse("the request is for " + std::to_string(pictures) + " pictures");
+    return refuse("the request is for " + spec::counted(pictures, "picture"));
   }
   if (request.resolution_binning) return {};
   // A video's frames stand one below the other; how many they are the controller works out.

@@ -25,7 +25,7 @@ find_package(SQLite3 REQUIRED)
 
 if(NOT TROUPE_CLIENT_ONLY)
   include(TroupeTorch)
-  pkg_check_modules(SentencePiece REQUIRED IMPORTED_TARGET sentencepiece)
+  include(TroupeSentencePiece)
   pkg_check_modules(Pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
   include(TroupeCuda)
 endif()

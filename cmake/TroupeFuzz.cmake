@@ -6,7 +6,7 @@ endif()
 set(TROUPE_CLIENT_ONLY ON)
 include(TroupeDependencies)
 include(TroupeTargets)
-pkg_check_modules(SentencePiece REQUIRED IMPORTED_TARGET sentencepiece)
+include(TroupeSentencePiece)
 pkg_check_modules(Pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 find_package(ZLIB REQUIRED)
 
@@ -31,6 +31,6 @@ add_library(troupe_fuzzed STATIC ${fuzzed_text} models/image/png_text.cpp client
   transport/tensor/fd.cpp transport/tensor/handshake.cpp transport/tensor/rendezvous.cpp)
 target_include_directories(troupe_fuzzed PUBLIC client/include)
 target_link_libraries(troupe_fuzzed PUBLIC troupe::spec troupe::wire troupe::request_json troupe::control troupe_asio
-  troupe_sodium PkgConfig::SentencePiece PkgConfig::Pcre2 ZLIB::ZLIB PNG::PNG CLI11::CLI11 nlohmann_json::nlohmann_json
+  troupe_sodium troupe_sentencepiece PkgConfig::Pcre2 ZLIB::ZLIB PNG::PNG CLI11::CLI11 nlohmann_json::nlohmann_json
   PRIVATE troupe_flags)
 add_subdirectory(tests/fuzz)

@@ -55,7 +55,8 @@ wire::ClassList Plugin::describe() const {
   wire::ClassList list;
   for (std::uint32_t i = 0; i < description_->class_count; ++i) {
     const auto& from = description_->classes[i];
-    wire::ClassEntry entry{from.name, from.arguments, from.types, from.needs_torch != 0, {}, file_};
+    wire::ClassEntry entry{from.name, from.arguments, from.types, from.needs_torch != 0,
+                           {},        file_,          {}};
     for (std::uint32_t m = 0; m < from.method_count; ++m) {
       const auto& method = from.methods[m];
       entry.methods.push_back({method.name, method.arguments, method.result});

@@ -11,6 +11,14 @@ void add_threads_option(CLI::App& app, int& threads) {
       ->capture_default_str();
 }
 
+void add_pin_option(CLI::App& app, std::string& how) {
+  app.add_option("--pin", how,
+                 "Keep each actor to the CPUs and the memory of one NUMA node (numa), or to none")
+      ->check(one_of({"none", "numa"}))
+      ->type_name("HOW")
+      ->capture_default_str();
+}
+
 void add_keep_logs_option(CLI::App& app, std::string& folder) {
   app.add_option("--keep-logs", folder, "Keep the actors' log files in this folder")
       ->check(not_empty())

@@ -9,6 +9,8 @@ namespace troupe::cli {
 
 /// `--threads-per-actor T`.
 void add_threads_option(CLI::App& app, int& threads);
+/// `--pin none|numa`.
+void add_pin_option(CLI::App& app, std::string& how);
 /// `--keep-logs DIR`.
 void add_keep_logs_option(CLI::App& app, std::string& folder);
 /// `--memory-limit GB`, of an actor, in bytes; untouched where it is not given.

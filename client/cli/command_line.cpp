@@ -7,6 +7,7 @@
 #include <iostream>
 #include <regex>
 
+#include "client/cli/help_format.h"
 #include "client/cli/json.h"
 #include "client/cli/suggest.h"
 #include "client/cli/verb.h"
@@ -27,9 +28,13 @@ SIGHUP.
 `troupe COMMAND --help` tells a command's options.)";
 
 constexpr const char* kStartOne = "; start one with `troupe start`";
+constexpr const char* kStopThatOne =
+    ": if that is a cluster, `troupe stop` ends it; another --listen goes beside it";
 
 int report(Error error, int exit_code, bool json) {
-  if (error.code == "unreachable") error.what = one_line(error.what) + kStartOne;
+  const bool nobody = error.what.find("no controller at ") != std::string::npos;
+  if (error.code == "unreachable" && nobody) error.what = one_line(error.what) + kStartOne;
+  if (error.what.ends_with("in use by a running process")) error.what += kStopThatOne;
   // Where a terminal showed ^C.
   if (error.code == "interrupted" && isatty(STDERR_FILENO)) std::cerr << "\r\x1b[K";
   if (json) print_json({{"error", to_json(error)}});
@@ -117,6 +122,7 @@ std::string unexpected_text(const CLI::App& app, const std::vector<std::string>&
 
 int run_command_line(int argc, const char* const* argv) {
   CLI::App app("Troupe: diffusion transformers on a cluster of actors.", "troupe");
+  app.formatter(help_format());
   app.footer(kExamples);
   app.set_version_flag("--version", "troupe " TROUPE_VERSION);
   app.require_subcommand(0, 1);

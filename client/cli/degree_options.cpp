@@ -131,6 +131,10 @@ void add_queue_options(CLI::App& app, RequestOptions& options) {
           ""))
       ->type_name("NAME")
       ->group(group);
+  app.add_flag("--may-batch", options.may_batch,
+               "Compute as one batch with waiting jobs that allow it too and differ in prompts and "
+               "seed only (last bits may change)")
+      ->group(group);
 }
 
 }  // namespace troupe::cli

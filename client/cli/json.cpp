@@ -22,10 +22,14 @@ nlohmann::json to_json(const ActorInfo& actor) {
           {"groups", groups},
           {"doing", actor.doing},
           {"restarts", actor.restarts},
-          {"memory_bytes", actor.memory_bytes}};
+          {"memory_bytes", known_bytes(actor.memory_bytes)}};
 }
 
 }  // namespace
+
+nlohmann::json known_bytes(std::uint64_t bytes) {
+  return bytes == 0 ? nlohmann::json() : nlohmann::json(bytes);
+}
 
 nlohmann::json to_json(const Error& error) {
   return {{"code", error.code}, {"message", one_line(error.what)}};

@@ -19,6 +19,7 @@ struct RequestOptions {
   int priority = 0;
   std::string share;
   bool elastic = false;
+  bool may_batch = false;
   std::string parallel;           // "" or "auto"
   std::string method;             // "" = by the number of patches
   std::string init_latents_path;  // "" = noise from the seed

@@ -7,6 +7,7 @@
 #include "client/cli/verb.h"
 #include "client/init_image.h"
 #include "models/image/limits.h"
+#include "models/spec/counted.h"
 
 namespace troupe::cli {
 
@@ -41,8 +42,7 @@ void settle(RequestOptions& options) {
   }
   const auto& stages = degrees.stages;
   if (!stages.empty() && static_cast<int>(stages.size()) != degrees.pp) {
-    throw UsageError("--stages lists " + std::to_string(stages.size()) +
-                     (stages.size() == 1 ? " stage" : " stages") + ", but --pp is " +
+    throw UsageError("--stages lists " + spec::counted(stages.size(), "stage") + ", but --pp is " +
                      std::to_string(degrees.pp));
   }
   if (options.parallelism.cfg == 2 && !(request.guidance_scale > 1)) {
@@ -57,6 +57,7 @@ Submission make_submission(const RequestOptions& options) {
   submission.priority = options.priority;
   submission.share = options.share;
   submission.elastic = options.elastic;
+  submission.may_batch = options.may_batch;
   if (!options.model.empty())
     submission.model = std::filesystem::absolute(options.model).lexically_normal().string();
   if (!options.init_latents_path.empty())

@@ -6,6 +6,7 @@ namespace troupe::cli {
 
 Verb::Verb(CLI::App& parent, const std::string& name, const std::string& description)
     : app_(parent.add_subcommand(name, description)) {
+  app_->footer("");  // not the footer of the command itself
   app_->add_flag("--json", json_, "Print one JSON document on standard output");
 }
 

@@ -55,7 +55,7 @@ void nodes(Session& session, const Words&) {
                       {"actors", node.actors},
                       {"ready", node.ready},
                       {"restarts", node.restarts},
-                      {"memory_bytes", node.memory},
+                      {"memory_bytes", cli::known_bytes(node.memory)},
                       {"devices", node.devices},
                       {"controller", host == cluster.host}});
     return print_json_line({{"nodes", list}});

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "client/cli/json.h"
+#include "client/cli/table.h"
 #include "client/cli/verb.h"
 #include "client/repl/session.h"
 
@@ -37,14 +38,10 @@ void help(Session& session, const Words& words) {
       list.push_back(described(command));
     return cli::print_json_line({{"commands", list}});
   }
-  std::size_t width = 0;
+  std::vector<cli::Row> rows;
   for (const Command& command : all_commands())
-    width = std::max(width, usage_of(command).size());
-  for (const Command& command : all_commands()) {
-    const std::string usage = usage_of(command);
-    std::cout << "  " << usage << std::string(width - usage.size() + 2, ' ') << command.summary
-              << "\n";
-  }
+    rows.push_back({usage_of(command), command.summary});
+  std::cout << cli::table({"COMMAND", "WHAT IT DOES"}, rows, cli::output_width());
   std::cout
       << "\nSeveral commands on a line are parted by ;. `help COMMAND` says more. Connected to "
       << session.endpoint() << "\n";

@@ -3,12 +3,14 @@
 #include <iostream>
 
 #include "client/cli/command_line.h"
+#include "client/cli/help_format.h"
 #include "client/cli/json.h"
 #include "client/cli/verb.h"
 
 namespace troupe::repl {
 
 SubmitLine::SubmitLine() {
+  app.formatter(cli::help_format());
   cli::add_request_options(app, request);
   cli::add_degree_options(app, request);
   cli::add_queue_options(app, request);
@@ -16,11 +18,14 @@ SubmitLine::SubmitLine() {
   cli::add_result_options(app, results);
   cli::add_preview_options(app, results);
   app.add_flag("--follow", follows, "Show progress until the job ends");
+  app.get_option("--output")->default_str("");  // without it nothing is written here
 }
 
 FollowLine::FollowLine() {
+  app.formatter(cli::help_format());
   app.add_option("JOB", job, "The job, as `jobs` names it")->required();
   cli::add_result_options(app, results);
+  app.get_option("--output")->default_str("");
 }
 
 bool parse(CLI::App& app, const Words& words, bool json) {

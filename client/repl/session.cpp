@@ -80,9 +80,12 @@ bool Session::run(const Words& words) {
   return false;
 }
 
-/// The command is not tried again: it may have been carried out.
+/// The command is not tried again: it may have been carried out. What was lost may as well be an
+/// actor: then the controller still answers.
 void Session::reconnect_if_lost(const std::string& code) {
   if (code != "lost") return;
+  const auto gone = [](const auto& answer) { return !answer && answer.error().code == "lost"; };
+  if (!gone(client_->jobs()) && !gone(inspector_->logs(-1, 0, 1))) return;
   constexpr std::chrono::seconds kSoon{1};
   auto client = Client::connect(target_.endpoint, kSoon, target_.keys);
   auto inspector = Inspector::connect(target_.endpoint, kSoon, target_.keys);

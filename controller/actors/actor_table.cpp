@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "models/spec/counted.h"
+
 namespace troupe::user {
 namespace {
 
@@ -163,7 +165,8 @@ std::variant<const Host*, wire::Failure> ActorTable::choose(const wire::SpawnAct
   if (possible.empty()) {
     return wire::Failure{FailureCode::overloaded,
                          "[spawn] " + request.class_name + " needs " + short_number(request.cores) +
-                             " cores and " + std::to_string(request.gpus) + " GPUs: " + rooms};
+                             (request.cores == 1 ? " core and " : " cores and ") +
+                             spec::counted(request.gpus, "GPU") + ": " + rooms};
   }
   const auto crowd = [&](const Host* host) { return count_on(host->name, request.group); };
   const auto less = [&](const Host* a, const Host* b) { return crowd(a) < crowd(b); };

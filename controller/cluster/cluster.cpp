@@ -57,8 +57,10 @@ class Cluster::Impl {
         throw std::runtime_error("[cluster] it was stopped before its actors were ready");
     }
     if (ready.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      throw std::runtime_error("[cluster] not every actor was ready within " +
-                               std::to_string(deadline.count()) + " ms");
+      throw std::runtime_error(
+          "[cluster] not every actor was ready within " +
+          std::to_string(std::chrono::duration_cast<std::chrono::seconds>(deadline).count()) +
+          " s");
     }
     if (const auto why = ready.get()) throw std::runtime_error("[cluster] " + *why);
   }

@@ -1,6 +1,7 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -53,6 +54,8 @@ class Controller {
   void open_journal();
   void open_endpoints();
   void make_rooms();
+  /// Starts processes for places that never had one, a few at a time: the loop goes on meanwhile.
+  void fill_places();
   void take_up_jobs();
   void make_desk();
   std::string tensor_host() const;
@@ -99,6 +102,7 @@ class Controller {
   std::unique_ptr<Hosts> hosts_;
   std::unique_ptr<Drainer> drainer_;
   std::unique_ptr<user::UserRoom> users_;
+  std::deque<ActorId> unfilled_;  // places that never had a process
   bool plugins_checked_ = false;
   boost::asio::steady_timer stop_timer_;
   std::optional<std::string> start_failure_;

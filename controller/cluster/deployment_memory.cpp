@@ -4,6 +4,7 @@
 
 #include "controller/cluster/deployments.h"
 #include "controller/cluster/device_fit.h"
+#include "models/spec/counted.h"
 
 namespace troupe::cluster {
 namespace {
@@ -192,10 +193,26 @@ std::string Deployments::waits_for(const Model& model, const plan::Plan& plan,
     }
   }
   const auto world = plan.degrees.world();
-  const auto idle = members_.idle().size();
-  return "waits for " + std::to_string(world) + (world == 1 ? " idle actor" : " idle actors") +
-         (static_cast<int>(idle) >= world ? " that hold it: " : ": ") + std::to_string(idle) +
-         " of " + std::to_string(members_.all().size()) + " are";
+  struct Kind {
+    int idle = 0;
+    int all = 0;
+  };
+  std::map<std::string, Kind> kinds;
+  for (const auto& [id, actor] : members_.all()) {
+    auto& kind = kinds[actor.device_kind()];
+    ++kind.all;
+    kind.idle += members_.is_idle(id) ? 1 : 0;
+  }
+  std::string counts;
+  int most = 0;
+  for (const auto& [name, kind] : kinds) {
+    most = std::max(most, kind.idle);
+    counts += (counts.empty() ? "" : ", ") + std::to_string(kind.idle) + " of " +
+              std::to_string(kind.all) + (kinds.size() > 1 ? " on " + name : "");
+  }
+  return "waits for " + spec::counted(world, "idle actor") +
+         (kinds.size() > 1 ? " of one kind" : "") + (most >= world ? " that hold it: " : ": ") +
+         counts + " are";
 }
 
 }  // namespace troupe::cluster

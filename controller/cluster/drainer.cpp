@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/spec/counted.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::cluster {
@@ -21,14 +22,16 @@ std::string list(const std::set<jobs::JobId>& jobs) {
 }  // namespace
 
 std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
+  std::set<ActorId> leaving;
   for (const ActorId id : places) {
     Actor& actor = tools_.members.at(id);
     if (actor.state == ActorState::dead) continue;
     actor.draining = true;
-    draining_.insert(id);
+    leaving.insert(id);
   }
+  draining_.insert(leaving.begin(), leaving.end());
   std::set<std::uint64_t> deployments;
-  for (const ActorId id : draining_) {
+  for (const ActorId id : leaving) {
     if (const auto deployment = tools_.deployments.in_use(id)) deployments.insert(deployment->id);
   }
   std::set<jobs::JobId> moved;
@@ -37,14 +40,18 @@ std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
     const auto deployment = tools_.deployments.get(number);
     if (!deployment) continue;  // it made room for one before it
     std::set<jobs::JobId> jobs;
-    for (const auto& [job, bytes] : deployment->jobs)
-      jobs.insert(job);
+    for (const auto& [run, bytes] : deployment->jobs) {
+      for (const auto job : tools_.runner.jobs_of(run))
+        jobs.insert(job);
+    }
     const bool moves = now && can_move(*deployment);
     (moves ? moved : staying).insert(jobs.begin(), jobs.end());
     if (moves) move_jobs(deployment);
   }
-  std::string text = std::to_string(draining_.size()) +
-                     (draining_.size() == 1 ? " actor is" : " actors are") + " being drained";
+  std::string text = leaving.empty()
+                         ? "no actor is left there"
+                         : spec::counted(leaving.size(), "actor") +
+                               (leaving.size() == 1 ? " is" : " are") + " being drained";
   if (!moved.empty()) text += "; " + list(moved) + " will go on elsewhere";
   if (!staying.empty()) {
     text += "; " + list(staying) + " will end there first";

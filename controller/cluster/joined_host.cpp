@@ -109,6 +109,11 @@ class JoinedHost::Impl {
         [this](std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
           exited(id, incarnation, cause);
         });
+    agent_->pin(ActorPins({.how = options_.pin,
+                           .actors = options_.actors,
+                           .device = options_.device,
+                           .threads = options_.threads_per_actor,
+                           .root = options_.machine_root}));
     agent_->on_line([this](std::uint32_t id, const std::string& line) {
       tell(wire::ProcessWrote{id, {line}});
     });

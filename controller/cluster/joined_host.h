@@ -14,6 +14,8 @@ struct JoinOptions {
   int actors = 1;
   std::string device = "cpu";  // cpu | cuda: actor i gets GPU i
   int threads_per_actor = 1;
+  std::string pin = "numa";  // none | numa: actors keep to the CPUs of a NUMA node (docs/hosts.md)
+  std::string machine_root;  // where the host's nodes are read; "" = /, tests have a tree of theirs
   std::uint64_t memory_limit = 0;    // bytes an actor; 0 = as in ClusterOptions
   std::string actor_program;         // path of troupe-actor; "" = beside this executable
   std::vector<std::string> plugins;  // files, each in the place of the controller's of that name

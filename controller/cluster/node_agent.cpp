@@ -53,6 +53,8 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   if (!log_folder_.empty())
     options.log = log_folder_ / ("actor-" + std::to_string(launch.id) + ".log");
   options.on_line = [this, id = launch.id](const std::string& line) { note(id, line); };
+  const Pin* pin = pins_.of(launch.id, launch.device);
+  if (pin) options.cpus = pin->cpus;
   auto process = std::make_unique<Process>(
       io_, options,
       [this, id = launch.id, incarnation = launch.incarnation](const ExitCause& cause) {
@@ -65,9 +67,15 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
         on_exit_(id, incarnation, cause);
       });
   const auto pid = static_cast<std::uint32_t>(process->pid());
-  note(launch.id, "-- process " + std::to_string(pid) + " began");
+  note(launch.id, "-- process " + std::to_string(pid) + " began" + place(pin));
   processes_[launch.id] = std::move(process);
   return pid;
+}
+
+std::string NodeAgent::place(const Pin* pin) const {
+  if (pin)
+    return " on NUMA node " + std::to_string(pin->node) + ", CPUs " + cpu_list_text(pin->cpus);
+  return pins_.why_not().empty() ? "" : " on no NUMA node of its own: " + pins_.why_not();
 }
 
 void NodeAgent::kill(std::uint32_t id) {

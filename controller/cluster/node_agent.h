@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "controller/cluster/actor_pins.h"
 #include "controller/cluster/agent.h"
 #include "controller/cluster/process.h"
 
@@ -23,6 +25,8 @@ class NodeAgent final : public Agent {
             OnExit on_exit);
   ~NodeAgent() override;
 
+  /// Where its actors run, before the first is spawned; without, they run where this process does.
+  void pin(ActorPins pins) { pins_ = std::move(pins); }
   /// Told of each line that goes into the logs.
   void on_line(OnLine on_line) { on_line_ = std::move(on_line); }
 
@@ -34,6 +38,8 @@ class NodeAgent final : public Agent {
 
  private:
   std::shared_ptr<LineLog> log_of(std::uint32_t id);
+  /// Which CPUs a process was given, as the end of a line.
+  std::string place(const Pin* pin) const;
   void note(std::uint32_t id, const std::string& line);
 
   boost::asio::io_context& io_;
@@ -41,6 +47,7 @@ class NodeAgent final : public Agent {
   std::filesystem::path log_folder_;
   OnExit on_exit_;
   OnLine on_line_;
+  ActorPins pins_;
   std::map<std::uint32_t, std::unique_ptr<Process>> processes_;
   std::map<std::uint32_t, std::shared_ptr<LineLog>> logs_;
 };

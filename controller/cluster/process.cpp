@@ -15,6 +15,8 @@
 #include <deque>
 #include <stdexcept>
 
+#include "controller/cluster/affinity.h"
+#include "controller/cluster/numa.h"
 #include "transport/control/file_handle.h"
 
 namespace troupe::cluster {
@@ -71,6 +73,11 @@ pid_t spawn(const ProcessOptions& options, int output) {
   for (char** entry = environ; *entry != nullptr; ++entry)
     environment.emplace_back(*entry);
   pid_t pid = -1;
+  // A child begins with the affinity of the thread that spawns it.
+  const OnCpus pinned(options.cpus);
+  if (!pinned.error().empty() && options.on_line)
+    options.on_line("-- it cannot be kept to CPUs " + cpu_list_text(options.cpus) + ": " +
+                    pinned.error());
   const int error = posix_spawn(&pid, options.program.c_str(), &files.actions, &how.attributes,
                                 pointers(arguments).data(), pointers(environment).data());
   if (error != 0) fail(options.program, "cannot be started", error);

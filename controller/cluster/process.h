@@ -19,6 +19,7 @@ struct ProcessOptions {
   std::filesystem::path
       log;  // standard output and error are appended to it; empty = kept in memory only
   std::function<void(const std::string&)> on_line = {};  // told of each line it writes
+  std::vector<int> cpus = {};  // it runs on these alone; none = on those of this process
 };
 
 /// A child process on an io_context: its end is noticed at once (pidfd) and told with its cause and

@@ -9,7 +9,7 @@ constexpr std::uint32_t kMaxFailedStarts = 3;
 constexpr double kLookInterval = 1;
 /// A process that dies closes its sockets first: how long a lost link waits for the exit that
 /// explains it.
-constexpr double kExitGrace = 0.1;
+constexpr double kExitGrace = 0.5;
 /// What keeps a process from being spawned (memory, a program that is being replaced) may pass.
 constexpr double kSpawnAgain = 1;
 constexpr int kSpawnTries = 3;
@@ -138,7 +138,9 @@ void Supervisor::look_for_hangs() {
   const double now = tools_.outside.now();
   for (const auto& [id, actor] : tools_.members.all()) {
     const double start_deadline = tools_.options.start_deadline;
-    if (actor.state == ActorState::starting && now - spawned_at_[id] > start_deadline)
+    const auto spawned = spawned_at_.find(id);
+    if (actor.state == ActorState::starting && spawned != spawned_at_.end() &&
+        now - spawned->second > start_deadline)
       kill(id, "it said no hello within " + seconds_text(start_deadline));
     const bool busy =
         tools_.runner.busy(id) || tools_.deployments.preparing(id) || !actor.leaving_epochs.empty();

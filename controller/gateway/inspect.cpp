@@ -74,7 +74,11 @@ void InspectDesk::pass_on(const Asker& asker, const M& message, std::uint32_t ac
   tools_.outside.request(
       member->peer, message, kActorDeadline, [this, asker, actor](const control::Reply& answer) {
         if (answer) return reply(asker, answer.as<Answer>());
-        refuse(asker, answer.failure().code, name_of_actor(actor) + ": " + answer.failure().what);
+        const auto& failure = answer.failure();
+        const bool lost = failure.code == FailureCode::lost;
+        refuse(
+            asker, failure.code,
+            name_of_actor(actor) + (lost ? " was lost before it answered" : ": " + failure.what));
       });
 }
 
@@ -88,12 +92,14 @@ bool InspectDesk::on_message(control::PeerId peer, const wire::Header& header,
       return true;
     }
     case wire::Kind::get_tensors: {
-      const auto question = wire::decode<wire::GetTensors>(payload);
+      auto question = wire::decode<wire::GetTensors>(payload);
+      question.job = tools_.runner.run_of(question.job);
       pass_on<wire::TensorReport>(asker, question, question.actor);
       return true;
     }
     case wire::Kind::get_slice: {
-      const auto question = wire::decode<wire::GetSlice>(payload);
+      auto question = wire::decode<wire::GetSlice>(payload);
+      question.job = tools_.runner.run_of(question.job);
       pass_on<wire::TensorSlice>(asker, question, question.actor);
       return true;
     }
@@ -128,6 +134,11 @@ void InspectDesk::control_job(const Asker& asker, const wire::ControlJob& order)
         name + " has already " +
             (job->state == wire::JobState::cancelled ? "been cancelled"
                                                      : std::string(wire::to_string(job->state))));
+  }
+  if (const auto run = runner.run_of(order.job); run != order.job) {
+    return refuse(asker, FailureCode::bad_request,
+                  name + " computes in " + runner.name_of(run) +
+                      ": who wants to stop it hands it in without --may-batch");
   }
   const bool begun = runner.dispatcher().has(order.job);
   if (order.action == wire::JobAction::pause) {
@@ -202,7 +213,8 @@ void InspectDesk::inject(const Asker& asker, const wire::InjectFault& fault) {
 }
 
 void InspectDesk::get_document(const Asker& asker, const wire::GetDocument& question) {
-  const auto* notes = question.job == 0 ? nullptr : tools_.recorder.find(question.job);
+  const auto run = tools_.runner.run_of(question.job);
+  const auto* notes = question.job == 0 ? nullptr : tools_.recorder.find(run);
   const bool failures_only = question.kind == wire::DocumentKind::failures;
   if (question.job != 0 && !notes && !failures_only) {
     return refuse(asker, FailureCode::not_found, name_of(question.job) + " is not remembered here");
@@ -229,7 +241,7 @@ void InspectDesk::send_timeline(const Asker& asker, jobs::JobId job) {
     facts->actors[id] = {actor.host, actor.device, actor.pid};
   auto jobs = std::make_shared<std::vector<recorder::JobNotes>>();
   for (const auto& [id, notes] : tools_.recorder.jobs()) {
-    if (job == 0 || job == id) jobs->push_back(notes);
+    if (job == 0 || job == id || tools_.runner.run_of(job) == id) jobs->push_back(notes);
   }
   boost::asio::post(writer_, [this, asker, facts, jobs] {
     std::vector<const recorder::JobNotes*> all;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "controller/gateway/inspect.h"
+#include "controller/jobs/batching.h"
 
 // A job's latents as they are now: asked of those who hold rows, fetched and put together.
 namespace troupe::gateway {
@@ -32,6 +33,8 @@ struct InspectDesk::Collection {
   Asker asker;
   jobs::JobId job = 0;
   bool renders = false;
+  bool one_replica = false;  // the first one's pictures are enough
+  wire::RowRange own;        // of the pictures: a batch has others', too
   cluster::ActorId renderer = 0;
   std::int64_t pictures = 0;
   std::size_t missing = 0;
@@ -46,24 +49,34 @@ void InspectDesk::get_latents(const Asker& asker, const wire::GetLatents& questi
   const auto* job = tools_.table.find(question.job);
   const auto name = "job " + std::to_string(question.job);
   if (!job) return refuse(asker, FailureCode::not_found, name + " is not known here");
-  const auto* notes = tools_.recorder.find(question.job);
-  if (!tools_.runner.dispatcher().has(question.job) || !notes || notes->attempts.empty()) {
+  const auto run = tools_.runner.run_of(question.job);
+  const auto* notes = tools_.recorder.find(run);
+  const auto* computes = tools_.table.find_run(run);
+  if (wire::is_terminal(job->state) || !computes || !tools_.runner.dispatcher().has(run) ||
+      !notes || notes->attempts.empty()) {
     return refuse(asker, FailureCode::bad_request,
-                  name + " is " + wire::to_string(job->state) + ": only a running job has latents");
+                  name + (wire::is_terminal(job->state) ? " has ended (" : " is not under way (") +
+                      wire::to_string(job->state) + "): only a running job has latents");
   }
   const auto& actors = notes->attempts.back().actor_of_rank;
   auto collection = std::make_shared<Collection>();
   collection->asker = asker;
-  collection->job = question.job;
+  const auto& plan = computes->plan;
+  collection->job = run;
   collection->renders = question.render;
-  collection->renderer = actors.at(static_cast<std::size_t>(job->plan.decode_rank(0)));
-  collection->pictures = job->plan.picture_count();
-  collection->first_step = job->plan.request.steps;
+  collection->renderer = actors.at(static_cast<std::size_t>(plan.decode_rank(0)));
+  collection->pictures = plan.picture_count();
+  collection->own = {0, plan.picture_count()};
+  for (const auto& member : computes->members) {
+    if (member.job == question.job) collection->own = member.pictures;
+  }
+  collection->first_step = plan.request.steps;
   std::set<cluster::ActorId> holders;
-  // A rough picture shows the first one, which the first replica has.
-  const int replicas = question.render ? 1 : job->plan.degrees.dp;
+  // A rough picture shows the first one, which most often the first replica has.
+  collection->one_replica = question.render && collection->own.begin == 0;
+  const int replicas = collection->one_replica ? 1 : plan.degrees.dp;
   for (int dp = 0; dp < replicas; ++dp) {
-    for (const int rank : job->plan.latent_holders(dp))
+    for (const int rank : plan.latent_holders(dp))
       holders.insert(actors.at(static_cast<std::size_t>(rank)));
   }
   collection->missing = holders.size();
@@ -104,7 +117,7 @@ void InspectDesk::add_rows(Collection& collection, const wire::LatentRows& rows,
   };
   if (rows.shape.size() != 4) return wrong();
   auto shape = rows.shape;
-  shape[0] = collection.renders ? rows.shape[0] : collection.pictures;
+  shape[0] = collection.one_replica ? rows.shape[0] : collection.pictures;
   if (product(shape) > kMostBytes / sizeof(float))
     return fail(collection, {FailureCode::overloaded, "the latents are larger than 1 GiB"});
   if (collection.shape.empty()) {
@@ -116,7 +129,7 @@ void InspectDesk::add_rows(Collection& collection, const wire::LatentRows& rows,
     if (run.begin < 0 || run.end < run.begin || run.end > shape[2]) return wrong();
     height += run.end - run.begin;
   }
-  const auto first = collection.renders ? 0 : rows.first_image;
+  const auto first = collection.one_replica ? 0 : rows.first_image;
   const bool fits =
       shape == collection.shape && first >= 0 && first + rows.shape[0] <= collection.shape[0] &&
       bytes.size() == product({rows.shape[0], shape[1], height, shape[3]}) * sizeof(float);
@@ -140,6 +153,12 @@ void InspectDesk::add_rows(Collection& collection, const wire::LatentRows& rows,
 }
 
 void InspectDesk::collected(const std::shared_ptr<Collection>& collection) {
+  if (!collection->one_replica) {
+    const auto& own = collection->own;
+    const wire::RowRange all{0, static_cast<std::int32_t>(collection->pictures)};
+    if (own != all) collection->bytes = jobs::cut_pictures(collection->bytes, all, own);
+    collection->shape[0] = own.end - own.begin;
+  }
   if (collection->renders) return render(collection);
   reply(collection->asker,
         wire::JobLatents{collection->first_step, collection->last_step,

@@ -4,6 +4,8 @@
 #include <optional>
 #include <stdexcept>
 
+#include "models/spec/counted.h"
+
 namespace troupe::gateway {
 namespace {
 
@@ -67,8 +69,7 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
     request.dtype = "bfloat16";
     if (auto found = attempt("--dtype bfloat16", request, job.parallelism)) return *found;
   }
-  return "no pp, tp or shared decoding on " + std::to_string(actors) +
-         (actors == 1 ? " actor" : " actors") +
+  return "no pp, tp or shared decoding on " + spec::counted(actors, "actor") +
          " is enough; more actors, a smaller picture or fewer at a time are";
 }
 

@@ -77,6 +77,8 @@ wire::ClusterStatus Gateway::status() const {
       row.groups = group_rows(newest.degrees, actor.parts.at(newest.id));
     }
     row.doing = tools_.runner.doing(id);
+    if (row.doing.empty() && !actor.jobs.empty())
+      row.doing = tools_.runner.name_of(*actor.jobs.begin()) + " waiting";
     row.restarts = actor.restarts;
     // Of another host's processes nothing is known here.
     if (actor.state != cluster::ActorState::dead && !actor.remote)

@@ -1,6 +1,8 @@
 #include <algorithm>
 
+#include "controller/cluster/kinds.h"
 #include "controller/gateway/gateway.h"
+#include "models/spec/counted.h"
 #include "transport/control/after.h"
 
 namespace troupe::gateway {
@@ -55,8 +57,8 @@ void Gateway::take_up(jobs::JobId id, const std::string& cause, const ModelReadi
 void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
   const auto* job = tools_.table.find(id);
   if (closed_ || !job || job->state != wire::JobState::queued) return;
-  const auto world = static_cast<std::size_t>(job->plan.degrees.world());
-  const auto living = tools_.members.living_count();
+  const auto world = job->plan.degrees.world();
+  const auto living = cluster::most_alike(tools_.members, job->plan.request.weight_dtype);
   // Hosts may join again, and what an actor may hold is known when it says so.
   const bool unknown = std::ranges::any_of(tools_.members.all(), [](const auto& member) {
     const auto& actor = member.second;
@@ -69,7 +71,7 @@ void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
     // Those that are elastic go on with what there is.
     tools_.table.hold(id, false);
     return tools_.runner.fail_unplaceable("the cluster was started again with " +
-                                          std::to_string(living) + " actors, and the job needs " +
+                                          spec::counted(living, "actor") + ", and the job needs " +
                                           std::to_string(world));
   }
   tools_.table.hold(id, false);

@@ -1,15 +1,20 @@
 #include <algorithm>
+#include <map>
 #include <stdexcept>
+#include <string>
 
+#include "controller/cluster/device_fit.h"
+#include "controller/cluster/kinds.h"
 #include "controller/jobs/run.h"
+#include "models/spec/counted.h"
 
 namespace troupe::jobs {
 
 bool JobRunner::all_fit_elsewhere(const cluster::Deployment& deployment) const {
-  const auto living = static_cast<int>(tools_.members.living_count());
+  const auto living = cluster::most_alike(tools_.members, deployment.weight_dtype);
   const auto jobs = jobs_on(deployment);
   return std::all_of(jobs.begin(), jobs.end(), [&](auto id) {
-    const auto& job = *tools_.table.find(id);
+    const auto& job = *tools_.table.find_run(id);
     if (!job.spec.elastic || !tools_.plan_again || living < 1) return false;
     if (job.plan.degrees.world() <= living && !tools_.deployments.shortage(job.plan)) return true;
     try {
@@ -26,7 +31,7 @@ void JobRunner::deployment_failed(const cluster::Deployments::Ptr& deployment,
   const bool place_lost = std::any_of(actors.begin(), actors.end(),
                                       [&](auto id) { return !tools_.members.at(id).lasting(); });
   const auto jobs = jobs_on(*deployment);
-  const int survivors = survivors_of(jobs);
+  const int survivors = survivors_of(jobs, deployment->weight_dtype);
   for (const JobId id : jobs) {
     Run* run = find(id);
     if (!run || run->deployment != deployment) continue;
@@ -36,17 +41,24 @@ void JobRunner::deployment_failed(const cluster::Deployments::Ptr& deployment,
   tools_.outside.post([this] { start_queued(); });
 }
 
-int JobRunner::survivors_of(const std::vector<JobId>& jobs) const {
-  int count = 0;
-  int all = 0;
+int JobRunner::survivors_of(const std::vector<JobId>& jobs, const std::string& weight_dtype) const {
+  struct Kind {
+    int free = 0;
+    int all = 0;
+  };
+  std::map<std::string, Kind> kinds;
   for (const auto& [id, actor] : tools_.members.all()) {
-    if (!actor.usable()) continue;
-    ++all;
-    count += std::all_of(actor.jobs.begin(), actor.jobs.end(), [&](auto job) {
+    const auto kind = actor.device_kind();
+    if (!actor.usable() || !cluster::has_products_of(kind, weight_dtype)) continue;
+    ++kinds[kind].all;
+    kinds[kind].free += std::all_of(actor.jobs.begin(), actor.jobs.end(), [&](auto job) {
       return std::find(jobs.begin(), jobs.end(), job) != jobs.end();
     });
   }
-  return count > 0 ? count : all;
+  Kind most;
+  for (const auto& [name, kind] : kinds)
+    most = {std::max(most.free, kind.free), std::max(most.all, kind.all)};
+  return most.free > 0 ? most.free : most.all;
 }
 
 bool JobRunner::fit(JobEntry& job, int actors) {
@@ -65,7 +77,8 @@ bool JobRunner::can_ever_fit(JobEntry& job) {
   if (!lack) return true;
   if (job.spec.elastic && tools_.plan_again) {
     try {
-      auto plan = tools_.plan_again(job, static_cast<int>(tools_.members.living_count()));
+      auto plan = tools_.plan_again(
+          job, cluster::most_alike(tools_.members, job.plan.request.weight_dtype));
       if (!tools_.deployments.shortage(plan)) {
         job.plan = std::move(plan);
         return true;
@@ -73,12 +86,16 @@ bool JobRunner::can_ever_fit(JobEntry& job) {
     } catch (const std::invalid_argument&) {
     }
   }
-  finish(
-      job.id, wire::JobState::failed,
-      {wire::FailureCode::out_of_memory,
-       "rank " + std::to_string(lack->rank) + " needs " + cluster::bytes_text(lack->needs) +
-           ", and the roomiest actor that is left for it, " + tools_.members.name_of(lack->actor) +
-           ", may hold " + cluster::bytes_text(lack->limit)});
+  const wire::Failure failure{
+      wire::FailureCode::out_of_memory,
+      "rank " + std::to_string(lack->rank) + " needs " + cluster::bytes_text(lack->needs) +
+          ", and the roomiest actor that is left for it, " + tools_.members.name_of(lack->actor) +
+          ", may hold " + cluster::bytes_text(lack->limit)};
+  if (Run* run = find(job.id)) {
+    fail_or_retry(*run, failure);
+  } else {
+    finish(job.id, wire::JobState::failed, failure);
+  }
   return false;
 }
 
@@ -89,7 +106,7 @@ bool JobRunner::move_out(Run& run, int survivors) {
   tools_.deployments.leave(run.deployment, run.job);
   run.deployment = nullptr;
   if (const int now = job.plan.degrees.world(); now != before) {
-    run.warnings.push_back("it goes on with " + std::to_string(now) + " actors instead of " +
+    run.warnings.push_back("it goes on with " + spec::counted(now, "actor") + " instead of " +
                            std::to_string(before));
     progress(job, {}, {run.warnings.back()});
   }
@@ -101,9 +118,9 @@ void JobRunner::fail_unplaceable(const std::string& why) {
   for (const auto& [id, run] : runs_) {
     if (!run->deployment) waiting.push_back(id);
   }
-  const auto living = static_cast<int>(tools_.members.living_count());
   for (const JobId id : waiting) {
-    JobEntry& job = *tools_.table.find(id);
+    JobEntry& job = *tools_.table.find_run(id);
+    const int living = cluster::most_alike(tools_.members, job.plan.request.weight_dtype);
     if (job.plan.degrees.world() <= living || fit(job, living)) continue;
     finish(id, wire::JobState::failed, {wire::FailureCode::lost, why});
   }

@@ -80,8 +80,8 @@ void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
   if (!task.empty()) {
     what += ", during " + task;
   } else if (!member.jobs.empty()) {
-    const JobEntry* job = tools_.table.find(*member.jobs.begin());
-    what += ", during job " + std::to_string(job->id) + " " + job->phase;
+    const JobEntry* job = tools_.table.find_run(*member.jobs.begin());
+    what += ", during " + name_of(job->id) + " " + job->phase;
   }
   for (const auto& deployment : kept) {
     end_epoch(deployment, {wire::FailureCode::lost, what},
@@ -130,7 +130,7 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
     if (run.losses > 1)
       failure.what +=
           "; it was the loss number " + std::to_string(run.losses) + " without a step between them";
-    finish(job.id, wire::JobState::failed, failure);
+    fail_or_retry(run, failure);
     return false;
   }
   if (!run.begun) return true;  // it still waits for its deployment
@@ -151,7 +151,8 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
   // Of a stale method the first step from there on fills the K,V store anew.
   const int next = job.boundary ? job.boundary->next_step : 0;
   if (job.boundary) add_refill(job.plan, next);
-  job.recoveries.push_back({.cause = why.what, .step = next, .began = tools_.outside.now()});
+  for (JobEntry* told : entries_of(job))
+    told->recoveries.push_back({.cause = why.what, .step = next, .began = tools_.outside.now()});
   job.phase = "recovering";
   run.warnings.push_back("it went on after a loss: " + why.what);
   progress(job, {}, {run.warnings.back()});
@@ -160,11 +161,11 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
 
 std::string JobRunner::doing(cluster::ActorId actor) const {
   if (const auto current = dispatcher_.current(actor))
-    return "job " + std::to_string(current->first) + " " +
+    return name_of(current->first) + " " +
            schedule::describe(dispatcher_.task(current->first, current->second));
   for (const auto& deployment : tools_.deployments.at(actor)) {
     if (deployment->jobs.empty() || !tools_.deployments.preparing(actor, *deployment)) continue;
-    return "job " + std::to_string(deployment->jobs.begin()->first) +
+    return name_of(deployment->jobs.begin()->first) +
            (deployment->connecting ? " connecting" : " loading");
   }
   return {};
@@ -173,8 +174,15 @@ std::string JobRunner::doing(cluster::ActorId actor) const {
 void JobRunner::cancel(JobId id, const std::string& why) {
   JobEntry* job = tools_.table.find(id);
   if (!job || wire::is_terminal(job->state) || job->cancel_asked) return;
-  job->cancel_asked = true;
-  job->failure = {wire::FailureCode::cancelled, why};
+  if (in_batch(*job))
+    return finish(id, wire::JobState::cancelled, {wire::FailureCode::cancelled, why});
+  cancel_run(*job, why);
+}
+
+void JobRunner::cancel_run(JobEntry& job, const std::string& why) {
+  const JobId id = job.id;
+  job.cancel_asked = true;
+  job.failure = {wire::FailureCode::cancelled, why};
   Run* run = find(id);
   if (run && run->begun) {
     dispatcher_.cancel(id);
@@ -182,24 +190,30 @@ void JobRunner::cancel(JobId id, const std::string& why) {
   }
   // While it is loaded for the first time there is nothing to keep.
   const auto deployment = run && run->began == 0 ? run->deployment : nullptr;
-  finish(id, wire::JobState::cancelled, job->failure);
+  finish(id, wire::JobState::cancelled, job.failure);
   if (deployment && jobs_on(*deployment).empty()) tools_.deployments.take_down(deployment, why);
 }
 
 void JobRunner::fail(JobId id, const wire::Failure& failure) {
   Run* run = find(id);
-  if (!run) return;
+  if (!run) {
+    // One of a batch fails by itself where it alone cannot be told of.
+    const JobEntry* job = tools_.table.find(id);
+    if (job && in_batch(*job)) finish(id, wire::JobState::failed, failure);
+    return;
+  }
   const auto deployment = run->deployment;
   const bool begun = run->begun;
   const JobEntry& job = entry(*run);
+  const auto name = name_of(id);
   if (job.cancel_asked) {
     finish(id, wire::JobState::cancelled, wire::Failure(job.failure));
   } else {
-    finish(id, wire::JobState::failed, failure);
+    fail_or_retry(*run, failure);
   }
   // What is on its way between the actors belongs to nobody any more.
   if (begun) {
-    end_epoch(deployment, {failure.code, "job " + std::to_string(id) + " failed: " + failure.what},
+    end_epoch(deployment, {failure.code, name + " failed: " + failure.what},
               /*culprit=*/id);
   } else if (deployment && jobs_on(*deployment).empty()) {
     tools_.deployments.take_down(deployment, failure.what);
@@ -207,6 +221,11 @@ void JobRunner::fail(JobId id, const wire::Failure& failure) {
 }
 
 void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
+  JobEntry* ending = tools_.table.find_run(id);
+  if (!ending || wire::is_terminal(ending->state)) return;
+  if (!ending->members.empty()) return end_batch(*ending, state, failure);
+  const JobId batch = in_batch(*ending) ? ending->batch : 0;
+  if (batch != 0) settle(*ending);
   if (failure.what.size() > kLongestCause) failure.what.resize(kLongestCause);
   if (!tools_.table.finish(id, state, std::move(failure), tools_.outside.now())) return;
   dispatcher_.remove(id);
@@ -215,17 +234,22 @@ void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
     recorder.ended(id, wire::to_string(state), job.failure.what, now_ns);
   });
   if (state == wire::JobState::failed) tools_.on_failing(job);
+  release(id, job, state == wire::JobState::succeeded);
+  forget_interim(job);
+  tools_.on_finished(job);
+  expire();
+  if (batch != 0) left_batch(batch);
+  tools_.outside.post([this] { start_queued(); });
+}
+
+void JobRunner::release(JobId id, JobEntry& job, bool succeeded) {
   if (Run* run = find(id)) {
     tools_.deployments.leave(run->deployment, id);
-    forget_blobs(*run, job, state == wire::JobState::succeeded);
+    forget_blobs(*run, job, succeeded);
   }
   runs_.erase(id);
   paused_.erase(id);
   drop_boundary(job);
-  forget_interim(job);
-  tools_.on_finished(job);
-  expire();
-  tools_.outside.post([this] { start_queued(); });
 }
 
 void JobRunner::expire() {

@@ -68,12 +68,17 @@ void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDon
       const auto own = blob_arrived(*waiting, ref, result, blob);
       waiting = find(id, life);  // not if it has failed by this
       if (!waiting) return;
-      if (own && result) {
+      JobEntry& job = entry(*waiting);
+      const Origin from{step, replica, index, result};
+      if (own && !job.members.empty() && ref.name != kBoundary) {
+        hand_out(*waiting, from, *own, *blob.bytes);
+      } else if (own && result) {
         waiting->results[task_id][index] = *own;
       } else if (own && ref.name == kBoundary) {
         keep_piece(*waiting, step, rank, *own);
       } else if (own) {
-        pass_on(*waiting, step, replica, *own);
+        pass_on(job, waiting->interim, own->name == "latents" ? job.plan.degrees.dp : 1, from,
+                *own);
       }
       maybe_end(*waiting);
     };
@@ -105,17 +110,15 @@ std::optional<wire::BlobRef> JobRunner::blob_arrived(Run& run, const wire::BlobR
   return own;
 }
 
-void JobRunner::pass_on(Run& run, std::int32_t step, std::int32_t replica,
+void JobRunner::pass_on(JobEntry& job, Interim& interim, int expected, const Origin& from,
                         const wire::BlobRef& own) {
-  JobEntry& job = entry(run);
-  auto& parts = run.interim[step];
-  parts[replica] = own;
-  const int expected = own.name == "latents" ? job.plan.degrees.dp : 1;
+  auto& parts = interim[from.step];
+  parts[from.replica] = own;
   if (static_cast<int>(parts.size()) < expected) return;
   std::vector<wire::BlobRef> whole;
   for (const auto& [dp, part] : parts)
     whole.push_back(part);
-  run.interim.erase(step);
+  interim.erase(from.step);
   job.interim.push_back(whole);
   if (job.interim.size() > kInterimSteps) {
     for (const auto& old : job.interim.front())
@@ -155,7 +158,8 @@ void JobRunner::keep_piece(Run& run, std::int32_t step, std::int32_t rank,
       tools_.outside.drop_blob(piece.blob.id);
   }
   run.losses = 0;
-  tools_.on_boundary(job);
+  // A batch is in no journal: its jobs begin anew with the next controller.
+  if (job.members.empty()) tools_.on_boundary(job);
 }
 
 void JobRunner::drop_boundary(JobEntry& job) {
@@ -176,6 +180,8 @@ void JobRunner::forget_blobs(Run& run, JobEntry& job, bool succeeded) {
       tools_.outside.drop_blob(piece.blob.id);
   }
   run.pieces.clear();
+  for (auto& [member, portion] : run.portions)
+    drop_portion(portion);
   if (succeeded) return;
   for (const auto& [task, blobs] : run.results) {
     for (const auto& blob : blobs) {
@@ -228,10 +234,6 @@ void JobRunner::succeed(Run& run) {
     finish(run.job, wire::JobState::cancelled, job.failure);
     return;
   }
-  for (const auto& [task, blobs] : run.results)
-    job.blobs.insert(job.blobs.end(), blobs.begin(), blobs.end());
-  std::stable_partition(job.blobs.begin(), job.blobs.end(),
-                        [](const auto& blob) { return blob.name == "picture"; });
   record([&](auto& recorder, auto) {
     for (const auto& stats : run.stats)
       recorder.cost(stats);
@@ -243,6 +245,11 @@ void JobRunner::succeed(Run& run) {
                              .decoding = run.decoded - run.denoised,
                              .total = tools_.outside.now() - job.submitted,
                              .steps = job.plan.request.steps - run.first_step};
+  if (!job.members.empty()) return succeed_together(run, seconds);
+  for (const auto& [task, blobs] : run.results)
+    job.blobs.insert(job.blobs.end(), blobs.begin(), blobs.end());
+  std::stable_partition(job.blobs.begin(), job.blobs.end(),
+                        [](const auto& blob) { return blob.name == "picture"; });
   job.report = make_report(job, *run.deployment, seconds, run.stats, run.blob_bytes, run.warnings);
   try {
     wire::encode(finished_message(job));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "controller/jobs/batching.h"
 #include "controller/jobs/begin_message.h"
 #include "controller/jobs/run.h"
 #include "controller/schedule/batches.h"
@@ -48,7 +49,7 @@ JobRunner::Run* JobRunner::find(JobId job, std::uint64_t life) {
 }
 
 JobEntry& JobRunner::entry(const Run& run) {
-  return *tools_.table.find(run.job);
+  return *tools_.table.find_run(run.job);
 }
 
 std::vector<JobId> JobRunner::jobs_on(const cluster::Deployment& deployment) const {
@@ -65,7 +66,7 @@ void JobRunner::start_queued() {
     if (!run->deployment) homeless.push_back(id);
   }
   for (const JobId id : homeless) {
-    JobEntry& job = *tools_.table.find(id);
+    JobEntry& job = *tools_.table.find_run(id);
     if (!can_ever_fit(job)) continue;
     const auto deployment = find_deployment(job);
     if (!deployment) return say_why_waiting(job);
@@ -74,6 +75,7 @@ void JobRunner::start_queued() {
   const auto waiting = tools_.table.queue();
   for (const JobId id : waiting) {
     JobEntry& job = *tools_.table.find(id);
+    if (job.state != wire::JobState::queued) continue;  // it went with one before it
     if (can_ever_fit(job) && !start(job)) return say_why_waiting(job);
   }
 }
@@ -81,10 +83,11 @@ void JobRunner::start_queued() {
 void JobRunner::say_why_waiting(JobEntry& first) {
   first.waits_for = tools_.deployments.waits_for(model_of(first), first.plan,
                                                  tools_.options.max_jobs_per_deployment);
+  for (JobEntry* job : entries_of(first))
+    job->waits_for = first.waits_for;
   const auto waiting = tools_.table.queue();
   for (const JobId id : waiting) {
-    if (id != first.id)
-      tools_.table.find(id)->waits_for = "waits for job " + std::to_string(first.id);
+    if (id != first.id) tools_.table.find(id)->waits_for = "waits for " + name_of(first.id);
   }
 }
 
@@ -99,7 +102,14 @@ cluster::Deployments::Ptr JobRunner::find_deployment(const JobEntry& job) {
   return actors ? deployments.load(model, job.plan, std::move(*actors)) : deployment;
 }
 
+bool JobRunner::has_place(const JobEntry& job) const {
+  const auto& deployments = tools_.deployments;
+  return deployments.find(model_of(job), job.plan, tools_.options.max_jobs_per_deployment) ||
+         deployments.choose_actors(job.plan, /*beside=*/true);
+}
+
 bool JobRunner::start(JobEntry& job) {
+  if (start_batch(job)) return true;
   const auto deployment = find_deployment(job);
   if (!deployment) return false;
   tools_.table.start(job.id, tools_.outside.now());
@@ -112,6 +122,7 @@ bool JobRunner::start(JobEntry& job) {
 void JobRunner::move_in(Run& run, const cluster::Deployments::Ptr& deployment) {
   JobEntry& job = entry(run);
   job.waits_for.clear();
+  say_company(job);
   tools_.deployments.enter(deployment, run.job, job.plan);
   run.deployment = deployment;
   if (deployment->state == cluster::Deployment::State::ready) {
@@ -134,13 +145,15 @@ void JobRunner::launch(Run& run) {
   tools_.table.run(job.id);
   job.phase = "text";
   job.step = job.boundary ? job.boundary->next_step : 0;
-  auto& parts = job.parts;
-  if (!parts.empty() && parts.back().first_step == job.step) parts.pop_back();
-  if (parts.empty() || parts.back().degrees != job.plan.degrees)
-    parts.push_back({job.step, job.plan.degrees});
-  if (!job.recoveries.empty() && job.recoveries.back().resumed == 0) {
-    job.recoveries.back().resumed = now;
-    job.recoveries.back().step = job.step;
+  for (JobEntry* told : entries_of(job)) {
+    auto& parts = told->parts;
+    if (!parts.empty() && parts.back().first_step == job.step) parts.pop_back();
+    if (parts.empty() || parts.back().degrees != job.plan.degrees)
+      parts.push_back({job.step, job.plan.degrees});
+    if (!told->recoveries.empty() && told->recoveries.back().resumed == 0) {
+      told->recoveries.back().resumed = now;
+      told->recoveries.back().step = job.step;
+    }
   }
   run.begun = true;
   if (run.began == 0) {
@@ -170,7 +183,8 @@ void JobRunner::launch(Run& run) {
 
 bool JobRunner::pause(JobId id) {
   const JobEntry* job = tools_.table.find(id);
-  if (!job || wire::is_terminal(job->state) || !paused_.insert(id).second) return false;
+  if (!job || wire::is_terminal(job->state) || in_batch(*job) || !paused_.insert(id).second)
+    return false;
   dispatcher_.pause(id);
   return true;
 }
@@ -209,10 +223,7 @@ void JobRunner::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
   Run* run = find(done.job);
   if (!run || !run->begun || run->deployment->epoch != done.epoch) return;
   record([&](auto& recorder, auto now_ns) { recorder.done(actor, done, now_ns); });
-  if (!done.warnings.empty()) {
-    run->warnings.insert(run->warnings.end(), done.warnings.begin(), done.warnings.end());
-    progress(entry(*run), {}, done.warnings);
-  }
+  if (!done.warnings.empty()) warn(*run, done.warnings);
   take_blobs(*run, actor, done);
   if (dispatcher_.has(done.job) &&
       dispatcher_.finish(done.job, done.task, actor, computing_seconds(done)))
@@ -223,8 +234,15 @@ void JobRunner::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
 
 void JobRunner::progress(JobEntry& job, std::vector<wire::BlobRef> blobs,
                          std::vector<std::string> warnings) {
-  const Run* run = find(job.id);
   record([&](auto& recorder, auto now_ns) { recorder.phase(job.id, job.phase, now_ns); });
+  for (const JobId id : tools_.table.members_of(job)) {
+    JobEntry& member = *tools_.table.find(id);
+    member.phase = job.phase;
+    member.step = job.step;
+    progress(member, {}, warnings);
+  }
+  if (!job.members.empty()) return;
+  const Run* run = find(run_of(job.id));
   try {
     tools_.on_progress(job, {.job = job.id,
                              .phase = job.phase,

@@ -19,11 +19,18 @@
 
 namespace troupe::jobs {
 
+struct PhaseSeconds;
+struct Portion;
+/// Previews and latents by step and dp replica, until all replicas' parts of a step are here.
+using Interim = std::map<std::int32_t, std::map<std::int32_t, wire::BlobRef>>;
+
 struct RunnerOptions {
   /// Jobs that may run on one deployment at once, filling each other's gaps.
   std::size_t max_jobs_per_deployment = 4;
   /// Losses that a job outlives without getting a step further in between; 0 = none.
   int max_recoveries = 3;
+  /// Pictures of jobs that compute as one, at most; 1 = none do.
+  std::int64_t max_batch = 8;
 };
 
 /// Carries jobs from the queue to their end: deployment, begin, dispatch, results, report; and
@@ -48,6 +55,10 @@ class JobRunner {
     /// The plan of the job's request, refill steps included, on at most so many actors. Throws
     /// std::invalid_argument where there is none. Null: no job is elastic.
     std::function<plan::Plan(const JobEntry&, int actors)> plan_again = nullptr;
+    /// The plan of that request, of several jobs, on the first one's degrees. Throws
+    /// std::invalid_argument where there is none. Null: no jobs compute as one.
+    std::function<plan::Plan(const JobEntry& first, const wire::ImageRequest&)> plan_batch =
+        nullptr;
   };
 
   explicit JobRunner(Tools tools);
@@ -55,7 +66,8 @@ class JobRunner {
 
   /// Starts queued jobs for which there are actors. Call when a job came in or actors became free.
   void start_queued();
-  /// Ends a job early: at once when it waits or loads, else when what is issued has drained.
+  /// Ends a job early: at once when it waits or loads, or others compute with it; else when what is
+  /// issued has drained.
   void cancel(JobId job, const std::string& why);
   /// A job that waits and whose end had been asked for of an earlier controller.
   void cancel_again(JobId job);
@@ -90,13 +102,55 @@ class JobRunner {
   bool step(JobId job);
   bool resume(JobId job);
   bool paused(JobId job) const { return paused_.contains(job); }
+  /// The number under which the job's tasks run or ran: of its batch, where it is in one.
+  JobId run_of(JobId job) const;
+  /// The jobs that run under this number.
+  std::vector<JobId> jobs_of(JobId run) const;
+  /// "job 3", or "batch 9 (jobs 3, 5)".
+  std::string name_of(JobId run) const;
   /// Sends what may go now; after something was changed at the dispatcher.
   void pump();
 
  private:
   struct Run;
+  /// Where a blob of a batch comes from: its step or result, dp replica and place in the message.
+  struct Origin {
+    std::int32_t step = 0;
+    std::int32_t replica = 0;
+    std::size_t index = 0;
+    bool result = false;
+  };
 
   bool start(JobEntry& job);
+  /// The job begins as one with others that wait. False where it has to begin alone.
+  bool start_batch(const JobEntry& first);
+  /// There is a deployment for it, or idle actors.
+  bool has_place(const JobEntry& job) const;
+  /// The job computes in a batch that is under way.
+  bool in_batch(const JobEntry& job) const;
+  /// What is said of a run is said of these: its own entry, and the members of a batch.
+  std::vector<JobEntry*> entries_of(JobEntry& run);
+  void say_company(const JobEntry& batch);
+  void warn(Run& run, const std::vector<std::string>& warnings);
+  /// To each member what is its own.
+  void hand_out(Run& run, const Origin& from, const wire::BlobRef& whole, const std::string& bytes);
+  void succeed_together(Run& run, const PhaseSeconds& seconds);
+  /// The batch has failed: its jobs wait again, each for itself.
+  void retry_alone(Run& run, const wire::Failure& why);
+  /// A run cannot go on: a job fails, those of a batch try it alone.
+  void fail_or_retry(Run& run, const wire::Failure& why);
+  /// The batch and all its members end like this.
+  void end_batch(JobEntry& batch, wire::JobState state, const wire::Failure& failure);
+  void close_batch(JobEntry& batch, const std::string& state);
+  /// A member is about to end: it is charged, and what the batch has for it goes.
+  void settle(JobEntry& member);
+  /// A member has ended: the others go on, and without any the batch stops.
+  void left_batch(JobId batch);
+  void drop_portion(Portion& portion);
+  /// Ends a run early, as `cancel` does a job.
+  void cancel_run(JobEntry& job, const std::string& why);
+  /// Actors and blobs of a run that is over.
+  void release(JobId id, JobEntry& job, bool succeeded);
   /// Some actors are large enough for it, whatever else they keep now. If not, an elastic job is
   /// planned for what there is, and any other one fails.
   bool can_ever_fit(JobEntry& job);
@@ -111,17 +165,18 @@ class JobRunner {
   bool fit(JobEntry& job, int actors);
   /// A job that has lost its deployment for good waits for another one. False when it cannot.
   bool move_out(Run& run, int survivors);
-  /// Actors that nobody but these jobs has, now or soon.
-  int survivors_of(const std::vector<JobId>& jobs) const;
+  /// Actors that nobody but these jobs has, now or soon; of the kind that has most of them.
+  int survivors_of(const std::vector<JobId>& jobs, const std::string& weight_dtype) const;
   void task_complete(Run& run, std::uint32_t task);
   void take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done);
   /// The blob as the controller holds it now; nothing when the job is over or failed by it. Without
   /// one that is not `needed` the job goes on.
   std::optional<wire::BlobRef> blob_arrived(Run& run, const wire::BlobRef& ref, bool needed,
                                             const control::BlobResult& result);
-  /// A replica's preview or latents of a step under way: goes to the watchers when every replica's
-  /// part is here.
-  void pass_on(Run& run, std::int32_t step, std::int32_t replica, const wire::BlobRef& own);
+  /// A replica's preview or latents of a step under way: goes to the watchers when the parts of as
+  /// many replicas as are `expected` are here.
+  void pass_on(JobEntry& job, Interim& interim, int expected, const Origin& from,
+               const wire::BlobRef& own);
   /// A holder's part of a step's boundary; it counts when all are here.
   void keep_piece(Run& run, std::int32_t step, std::int32_t rank, const wire::BlobRef& own);
   void drop_boundary(JobEntry& job);

@@ -106,6 +106,48 @@ JobEntry* JobTable::find(JobId id) {
   return found == jobs_.end() ? nullptr : &found->second;
 }
 
+JobEntry* JobTable::find_run(JobId id) {
+  const auto found = batches_.find(id);
+  return found == batches_.end() ? find(id) : &found->second;
+}
+
+JobEntry& JobTable::join(JobEntry batch, double now) {
+  batch.id = next_id_++;
+  batch.state = wire::JobState::loading;
+  batch.phase = "loading";
+  batch.started = now;
+  for (const auto& member : batch.members) {
+    start(member.job, now);
+    jobs_.at(member.job).batch = batch.id;
+  }
+  return batches_.emplace(batch.id, std::move(batch)).first->second;
+}
+
+std::vector<JobId> JobTable::members_of(const JobEntry& batch) const {
+  std::vector<JobId> living;
+  for (const auto& member : batch.members) {
+    const auto job = jobs_.find(member.job);
+    if (job != jobs_.end() && job->second.batch == batch.id &&
+        !wire::is_terminal(job->second.state))
+      living.push_back(member.job);
+  }
+  return living;
+}
+
+bool JobTable::requeue(JobId id) {
+  JobEntry* job = find(id);
+  if (!job || wire::is_terminal(job->state) || job->state == wire::JobState::queued) return false;
+  job->state = wire::JobState::queued;
+  job->phase = "queued";
+  job->step = 0;
+  job->started = 0;
+  job->batch = 0;
+  job->alone = true;
+  job->parts.clear();
+  queue_.insert(std::upper_bound(queue_.begin(), queue_.end(), id), id);
+  return true;
+}
+
 std::int32_t JobTable::position(JobId id) const {
   const auto order = queue();
   return static_cast<std::int32_t>(std::find(order.begin(), order.end(), id) - order.begin());
@@ -171,8 +213,10 @@ bool JobTable::start(JobId id, double now) {
 }
 
 bool JobTable::run(JobId id) {
-  JobEntry* job = find(id);
+  JobEntry* job = find_run(id);
   if (!job || job->state != wire::JobState::loading) return false;
+  for (const JobId member : members_of(*job))
+    jobs_.at(member).state = wire::JobState::running;
   job->state = wire::JobState::running;
   job->phase = "text";
   return true;

@@ -38,7 +38,14 @@ struct JobPart {
   mesh::Degrees degrees;
 };
 
-/// One job's record. Times are seconds on the caller's clock.
+/// A job that computes as one with others.
+struct BatchMember {
+  JobId job = 0;
+  wire::RowRange pictures;  // of the batch's that are its own
+};
+
+/// One job's record, or that of several which compute as one (`members`). Times are seconds on the
+/// caller's clock.
 struct JobEntry {
   JobId id = 0;
   wire::JobSpec spec;
@@ -71,6 +78,9 @@ struct JobEntry {
   std::vector<JobPart> parts;  // of elastic jobs more than one
   std::int32_t restarts = 0;   // of the controller while it ran, without a step between them
   std::int32_t restart_step = 0;
+  JobId batch = 0;                   // that it computes or has computed in; 0 = by itself
+  bool alone = false;                // a batch that it was in has failed: never again with others
+  std::vector<BatchMember> members;  // of a batch, also those that have left it; of a job none
 };
 
 /// Who a job counts for when shares are made fair: the name in its spec, else the client.
@@ -111,8 +121,21 @@ class JobTable {
 
   /// queued → loading. False from any other state.
   bool start(JobId id, double now);
-  /// loading → running.
+  /// loading → running; of a batch, with its members.
   bool run(JobId id);
+  /// Queued jobs, the members of `batch`, begin as one: it gets a number of their own kind and is
+  /// loading, as they are then. It is no job: `find`, `all`, `queue` and `count` know its members.
+  JobEntry& join(JobEntry batch, double now);
+  /// What runs under that number: a job, or a batch.
+  JobEntry* find_run(JobId id);
+  /// Jobs of the batch that have not ended, nor left it.
+  std::vector<JobId> members_of(const JobEntry& batch) const;
+  /// A job that has begun waits again where it waited before, and computes alone from now on.
+  bool requeue(JobId id);
+  /// The batch is over; it has no members any more.
+  void dissolve(JobId batch) { batches_.erase(batch); }
+  const std::map<JobId, JobEntry>& batches() const { return batches_; }
+
   /// Says what a job has cost its share: seconds × actors, in one sum or in several. A job of which
   /// nobody has said anything when it ends is charged with its time on all its actors.
   void charge(JobId id, double actor_seconds);
@@ -141,7 +164,8 @@ class JobTable {
   JobId next_id_ = 1;
   std::size_t ended_total_ = 0;
   std::map<JobId, JobEntry> jobs_;
-  std::deque<JobId> queue_;  // oldest first
+  std::map<JobId, JobEntry> batches_;  // under way
+  std::deque<JobId> queue_;            // oldest first
   std::map<std::string, Share> shares_;
   double mean_cost_ = 1;  // seconds × actors of the jobs that ended of late
   std::deque<JobId> ended_;

@@ -23,6 +23,21 @@ nlohmann::json step_cache_report(const std::vector<wire::ActorJobStats>& stats_b
   return {{"calls", calls}, {"skipped", skipped}, {"skipped_by_step", by_step}};
 }
 
+/// The figures of the report are those of the batch. Its own pictures are counted in it from 0.
+nlohmann::json batch_report(const JobEntry& job) {
+  nlohmann::json batch = {{"number", job.batch},
+                          {"pictures", job.members.back().pictures.end},
+                          {"with_jobs", nlohmann::json::array()}};
+  for (const auto& member : job.members) {
+    if (member.job == job.id) {
+      batch["own_pictures"] = {member.pictures.begin, member.pictures.end};
+    } else {
+      batch["with_jobs"].push_back(member.job);
+    }
+  }
+  return batch;
+}
+
 }  // namespace
 
 std::string make_report(const JobEntry& job, const cluster::Deployment& deployment,
@@ -38,6 +53,7 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   report["request"] = wire::request_json(request, job.plan.sampler_steps, job.plan.skipped_steps);
   report["request"]["prompts"] = request.prompts;
   report["request"]["images_per_prompt"] = request.images_per_prompt;
+  if (!job.members.empty()) report["batch"] = batch_report(job);
   report["plan"] = plan::to_json(job.plan);
   report["seconds"] = {{"queued", seconds.queued},
                        {"loading", seconds.loading},

@@ -3,19 +3,28 @@
 
 namespace troupe::jobs {
 
-/// A job between its start and its end.
+/// What came of a batch for one of its jobs.
+struct Portion {
+  std::map<std::int32_t, wire::BlobRef> pictures;  // by picture of the batch
+  std::map<std::int32_t, wire::BlobRef> latents;   // by dp replica
+  Interim interim;
+  std::vector<std::string> warnings;
+};
+
+/// A job, or several as one, between start and end.
 struct JobRunner::Run {
   JobId job = 0;
   std::shared_ptr<cluster::Deployment> deployment;  // null while it waits for another one
   /// Counts its beginnings at actors: answers and blobs of an earlier one are nobody's.
   std::uint64_t life = 0;
-  bool begun = false;   // actors were told of it
-  bool ending = false;  // actors are asked for its figures
+  bool begun = false;    // actors were told of it
+  bool ending = false;   // actors are asked for its figures
+  bool closing = false;  // a batch whose jobs are leaving it, all of them
   std::size_t blobs_to_come = 0;
   std::map<std::uint32_t, std::vector<wire::BlobRef>>
       results;  // by decode task, so in the replicas' order
-  /// By step and dp replica: previews and latents, until all replicas' parts of a step are here.
-  std::map<std::int32_t, std::map<std::int32_t, wire::BlobRef>> interim;
+  Interim interim;
+  std::map<JobId, Portion> portions;  // of a batch, in the place of results and interim
   /// By step and world rank, until all holders' pieces of a step are here.
   std::map<std::int32_t, std::map<std::int32_t, wire::BoundaryPiece>> pieces;
   std::vector<std::string> warnings;

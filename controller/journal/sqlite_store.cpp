@@ -1,14 +1,12 @@
 #include "controller/journal/sqlite_store.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 
+#include "controller/journal/folder_lock.h"
 #include "controller/journal/sqlite.h"
 #include "transport/control/types.h"
 
@@ -34,8 +32,7 @@ struct SqliteStore::Open {
 };
 
 SqliteStore::SqliteStore(std::string folder, Limits limits)
-    : folder_(std::move(folder)), limits_(limits) {
-  lock();
+    : folder_(std::move(folder)), limits_(limits), lock_(lock_folder(folder_)) {
   try {
     open();
   } catch (const SqliteError& error) {
@@ -52,35 +49,11 @@ void SqliteStore::fail(const std::string& why) const {
   throw std::runtime_error("[journal] " + folder_ + ": " + why);
 }
 
-void SqliteStore::lock() {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (!fs::exists(folder_, error)) {
-    const auto parent = fs::path(folder_).parent_path();
-    if (!parent.empty()) fs::create_directories(parent, error);
-    if (error || (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST))
-      fail("cannot be made: " + (error ? error.message() : std::strerror(errno)));
-  }
-  const std::string file = folder_ + "/lock";
-  lock_ = control::FileHandle(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock_) fail(std::string("cannot be written: ") + std::strerror(errno));
-  char text[32] = {};
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    const auto got = ::read(lock_.get(), text, sizeof text - 1);
-    fail("is in use by another controller" +
-         (got > 0 ? " (pid " + std::string(text) + ")" : std::string()));
-  }
-  const std::string own = std::to_string(::getpid());
-  if (::ftruncate(lock_.get(), 0) != 0 ||
-      ::pwrite(lock_.get(), own.data(), own.size(), 0) != static_cast<ssize_t>(own.size()))
-    fail(std::string("cannot be written: ") + std::strerror(errno));
+void SqliteStore::open() {
   // SQLite gives its other files the mode of this one.
   const control::FileHandle made(
       ::open((folder_ + "/journal.db").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!made) fail(std::string("journal.db cannot be written: ") + std::strerror(errno));
-}
-
-void SqliteStore::open() {
   open_ = std::make_unique<Open>(folder_ + "/journal.db");
   auto& database = open_->database;
   if (limits_.value > 0) database.limit_length(limits_.value);

@@ -33,7 +33,6 @@ class SqliteStore final : public Store {
 
  private:
   struct Open;
-  void lock();
   void open();
   void make_tables();
   void read_past();

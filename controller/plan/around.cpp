@@ -1,18 +1,14 @@
 #include "controller/plan/around.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 
+#include "controller/plan/refuse.h"
 #include "models/spec/number_text.h"
 #include "models/spec/scheduler_config.h"
 
 namespace troupe::plan {
 namespace {
-
-[[noreturn]] void refuse(const std::string& why) {
-  throw std::invalid_argument("[plan] " + why);
-}
 
 void require_encoder(const spec::ModelSpec& model) {
   for (const auto& tensor : spec::expected_tensors(model.vae, spec::VaeHalf::encoder)) {

@@ -5,7 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "controller/plan/shape.h"
-#include "controller/plan/unet_plan.h"
+#include "controller/plan/unet_traffic.h"
+#include "models/spec/counted.h"
 
 namespace troupe::plan {
 namespace {
@@ -145,8 +146,8 @@ Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int 
 std::string to_text(const Explanation& explanation, const spec::ModelSpec& model) {
   const Machine& machine = explanation.machine;
   const auto& request = explanation.plan.request;
-  std::string text = "predicted for " + machine.name + ", " + std::to_string(explanation.actors) +
-                     (explanation.actors == 1 ? " actor" : " actors");
+  std::string text =
+      "predicted for " + machine.name + ", " + spec::counted(explanation.actors, "actor");
   text += line(": %.4g TFLOP/s in ", machine.flops(request.dtype) / 1e12) + request.dtype +
           line(", %.3g GB/s and %.3g µs between actors\n", machine.inside.bandwidth / 1e9,
                machine.inside.latency * 1e6);

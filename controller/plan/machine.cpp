@@ -60,6 +60,7 @@ Machine gpus(const std::string& name, double tensor_peak, double float_peak, dou
   machine.inside = inside;
   machine.between = ethernet();
   machine.devices = 8;
+  machine.gpus = true;
   return machine;
 }
 
@@ -77,6 +78,8 @@ std::vector<Machine> table() {
   };
   all[2].devices = 4;
   all[3].devices = 4;
+  for (const std::size_t newer : {0, 1, 5})
+    all[newer].fp8 = true;
   all.push_back(this_cpu(4));
   return all;
 }

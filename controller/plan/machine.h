@@ -35,6 +35,8 @@ struct Machine {
   int devices = 1;
   /// How many devices a host can keep busy at once; 0 = all. CPU actors share cores.
   int busy_devices_per_host = 0;
+  bool gpus = false;
+  bool fp8 = false;  // its GPUs multiply in 8 bits: compute capability 8.9 and later
 
   /// The link that a transfer between two world ranks takes.
   const Link& link(int a, int b) const {

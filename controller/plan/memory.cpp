@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "controller/plan/layout.h"
-#include "controller/plan/unet_plan.h"
+#include "controller/plan/unet_memory.h"
 #include "models/spec/text_share.h"
 
 namespace troupe::plan {

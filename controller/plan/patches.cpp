@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "models/spec/counted.h"
+
 namespace troupe::plan {
 
 std::vector<wire::RowRange> split_evenly(int count, int parts) {
@@ -28,8 +30,8 @@ std::vector<wire::RowRange> split_rows(int rows, int patches) {
   }
   if (patches > rows) {
     throw std::invalid_argument("[plan] patches is " + std::to_string(patches) +
-                                ", but the picture has only " + std::to_string(rows) +
-                                " token rows: each patch needs one");
+                                ", but the picture has only " + spec::counted(rows, "token row") +
+                                ": each patch needs one");
   }
   return split_evenly(rows, patches);
 }

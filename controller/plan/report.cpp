@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "controller/plan/plan.h"
+#include "models/spec/counted.h"
 
 namespace troupe::plan {
 namespace {
@@ -75,7 +76,7 @@ std::string to_text(const Plan& plan) {
                                       : ", step cache " + request.step_cache + " up to " +
                                             nlohmann::json(request.step_cache_threshold).dump()) +
           "\n";
-  text += "mesh      " + std::to_string(mesh.world()) + (mesh.world() == 1 ? " actor" : " actors");
+  text += "mesh      " + spec::counted(mesh.world(), "actor");
   const char* between = " = ";
   for (const auto axis : kAxes) {
     const bool always = axis == mesh::Axis::dp || axis == mesh::Axis::cfg || axis == mesh::Axis::pp;
@@ -91,7 +92,7 @@ std::string to_text(const Plan& plan) {
             std::string(8 - std::string(mesh::to_string(axis)).size(), ' ');
     for (const auto& group : mesh.groups(axis))
       text += ranks_text(group) + " ";
-    text += "\n";
+    text.back() = '\n';
   }
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     text += "stage " + std::to_string(i) + "   blocks " +

@@ -1,11 +1,11 @@
 #include "controller/plan/request_check.h"
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "controller/plan/refuse.h"
 #include "models/image/limits.h"
 #include "models/spec/number_text.h"
 #include "models/spec/step_cache.h"
@@ -23,10 +23,6 @@ constexpr std::size_t kMaxTextBytes = 256 << 10;
 constexpr std::int64_t kMaxPictures = 4096;
 constexpr std::int32_t kMaxTextTokens = 4096;
 constexpr std::size_t kMaxLoras = 64;
-
-[[noreturn]] void refuse(const std::string& why) {
-  throw std::invalid_argument("[plan] " + why);
-}
 
 void require_at_least(const char* field, std::int64_t value, std::int64_t least) {
   if (value < least) {

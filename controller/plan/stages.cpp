@@ -7,6 +7,7 @@
 #include <string>
 
 #include "controller/plan/patches.h"
+#include "models/spec/counted.h"
 
 namespace troupe::plan {
 namespace {
@@ -76,8 +77,8 @@ std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   if (stages < 1 || stages > blocks) {
     throw std::invalid_argument("[plan] pp is " + std::to_string(stages) +
-                                ", but the transformer has " + std::to_string(blocks) +
-                                " blocks: each stage needs one");
+                                ", but the transformer has " + spec::counted(blocks, "block") +
+                                ": each stage needs one");
   }
   const double best = best_limit(costs, stages);
   auto result = even_split(blocks, stages);
@@ -92,22 +93,22 @@ std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
 
 std::vector<Stage> listed_stages(const std::vector<int>& sizes, int stages, int blocks) {
   if (static_cast<int>(sizes.size()) != stages) {
-    throw std::invalid_argument("[plan] stages lists " + std::to_string(sizes.size()) +
-                                " sizes, but pp is " + std::to_string(stages));
+    throw std::invalid_argument("[plan] stages lists " + spec::counted(sizes.size(), "size") +
+                                ", but pp is " + std::to_string(stages));
   }
   std::vector<Stage> result;
   int first = 0;
   for (const int size : sizes) {
     if (size < 1 || size > blocks) {
-      throw std::invalid_argument("[plan] stages has a stage of " + std::to_string(size) +
-                                  " blocks: the transformer has " + std::to_string(blocks));
+      throw std::invalid_argument("[plan] stages has a stage of " + spec::counted(size, "block") +
+                                  ": the transformer has " + std::to_string(blocks));
     }
     result.push_back({first, first + size});
     first += size;
   }
   if (first != blocks) {
-    throw std::invalid_argument("[plan] stages add up to " + std::to_string(first) +
-                                " blocks, but the transformer has " + std::to_string(blocks));
+    throw std::invalid_argument("[plan] stages add up to " + spec::counted(first, "block") +
+                                ", but the transformer has " + std::to_string(blocks));
   }
   return result;
 }

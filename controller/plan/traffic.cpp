@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "controller/plan/layout.h"
-#include "controller/plan/unet_plan.h"
+#include "controller/plan/unet_traffic.h"
 #include "models/spec/text_share.h"
 
 namespace troupe::plan {

@@ -143,6 +143,14 @@ void Recorder::ended(JobId job, const std::string& state, const std::string& why
   note(Event::Kind::job, job, std::nullopt, why.empty() ? state : state + ": " + why, now);
 }
 
+void Recorder::closed(JobId batch, const std::string& state, Nanoseconds now) {
+  if (JobNotes* notes = get(batch); notes && !notes->ended) {
+    notes->ended = now;
+    notes->state = state;
+  }
+  note(Event::Kind::job, batch, std::nullopt, "is over: " + state, now);
+}
+
 void Recorder::cost(const wire::ActorJobStats& stats) {
   bytes_.tensors_sent += stats.tensor_bytes_sent;
   bytes_.tensors_received += stats.tensor_bytes_received;

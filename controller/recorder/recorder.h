@@ -103,6 +103,8 @@ class Recorder {
   /// `where`: "actor 2, step 3 patch 1 stage 0".
   void failed(JobId job, ActorId actor, const std::string& where, Nanoseconds now);
   void ended(JobId job, const std::string& state, const std::string& why, Nanoseconds now);
+  /// A batch, whose jobs end by themselves, is over: it is none of the jobs that have ended.
+  void closed(JobId batch, const std::string& state, Nanoseconds now);
   /// What an ended job cost at one actor.
   void cost(const wire::ActorJobStats& stats);
   /// Anything else worth a line: an actor came or went, an epoch began or ended.

@@ -32,7 +32,7 @@ TEST_CASE("heads are exchanged for tokens and back, uneven ones and none") {
     const at::Tensor qkv = at::randn({batch, begins[size], 3, heads, dim});
     on_ranks(tensor::Backend::shm, size, [&](Member& member) {
       const std::shared_ptr<tensor::Group> group =
-          member.device.connect("heads", member.rank, member.addresses, tensor::within(20s));
+          member.device.connect("heads", member.rank, member.addresses, tensor::within(60s));
       HeadExchange exchange(group, heads, wait_long);
       const models::WeightShard shard{member.rank, size};
       require(exchange.own_heads() == shard.size(heads), "remainders go first");

@@ -13,7 +13,7 @@
 namespace troupe::actors::testing {
 
 inline void wait_long(const tensor::Work& work) {
-  work.wait(tensor::within(std::chrono::seconds(20)));
+  work.wait(tensor::within(std::chrono::seconds(60)));
 }
 
 /// The groups of one rank of a mesh, as a plan gives them to an actor: null where it is alone.
@@ -33,7 +33,7 @@ class MeshGroups {
     }
     const auto own = std::find(ranks.begin(), ranks.end(), member_.rank) - ranks.begin();
     return member_.device.connect(name, static_cast<int>(own), addresses,
-                                  tensor::within(std::chrono::seconds(20)));
+                                  tensor::within(std::chrono::seconds(60)));
   }
 
  private:

@@ -282,7 +282,7 @@ TEST_CASE("under distrifusion nothing goes round the ring that no step will use"
   const auto micro_steps = shares_of(job, mesh.degrees(), random);
   on_ranks(tensor::Backend::shm, 2, [&](Member& member) {
     std::shared_ptr<tensor::Group> ring =
-        member.device.connect("ring", member.rank, member.addresses, tensor::within(20s));
+        member.device.connect("ring", member.rank, member.addresses, tensor::within(60s));
     auto store = std::make_unique<KvStore>(
         KvStore::Shape{{0, 2}, 1, 10, 2, 4, Freshness::step_before, false}, at::kFloat, at::kCPU);
     RingAttention attention(member.rank, std::move(store), {ring, nullptr, wait_long});

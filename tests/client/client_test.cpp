@@ -41,7 +41,7 @@ TEST_CASE(
                    c.hold("latents", testing::float_bytes(values), {1, 2, 2, 2})});
       });
 
-  auto client = Client::connect(controller.endpoint());
+  auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   Submission submission = simple();
   submission.request.prompts = {"a", "b"};
@@ -63,7 +63,7 @@ TEST_CASE(
     if (progress.latents) step_latents = progress.latents->data;
   });
   REQUIRE(job.ok());
-  auto result = client.value().wait(job.value(), 20s);
+  auto result = client.value().wait(job.value(), 60s);
   REQUIRE_MESSAGE(result.ok(), result.error().message());
 
   CHECK(steps == std::vector<int>{1, 2, 3});
@@ -99,13 +99,13 @@ TEST_CASE(
                                   const wire::Header& header, std::span<const std::byte> bytes) {
         const auto request = wire::decode<wire::SubmitJob>(bytes).job.request;
         c.blob_server().fetch(
-            header.incarnation, request.init_latents_blob, request.init_latents_bytes, 10s,
+            header.incarnation, request.init_latents_blob, request.init_latents_bytes, 60s,
             [&, peer, header](control::BlobResult blob) {
               fetched.set_value(blob ? *blob.bytes : blob.failure.what);
               c.server().reply(peer, header, wire::Failure{wire::FailureCode::bad_request, "no"});
             });
       });
-  auto client = Client::connect(controller.endpoint());
+  auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   Submission submission = simple();
   submission.request.init_latents = Latents{{1, 4, 2, 3}, std::vector<float>(24, 0.5f)};
@@ -117,7 +117,7 @@ TEST_CASE(
 
 TEST_CASE("initial latents that do not fit the request are refused before anybody is asked") {
   FakeController controller;
-  auto client = Client::connect(controller.endpoint());
+  auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   const auto refusal = [&](std::vector<std::int64_t> shape, std::size_t values, int height) {
     Submission submission = simple();
@@ -130,7 +130,7 @@ TEST_CASE("initial latents that do not fit the request are refused before anybod
   };
   CHECK(refusal({1, 4, 2}, 8, 0).find("[1, 4, 2]") != std::string::npos);
   CHECK(refusal({1, 4, 2, 2}, 15, 0).find("15 values") != std::string::npos);
-  CHECK(refusal({2, 4, 2, 2}, 32, 0).find("1 pictures") != std::string::npos);
+  CHECK(refusal({2, 4, 2, 2}, 32, 0).find("for 1 picture") != std::string::npos);
   CHECK(refusal({1, 4, 2, 2}, 16, 64).find("height 64") != std::string::npos);
   CHECK(refusal({1, 4, -2, -2}, 16, 0).find("[1, 4, -2, -2]") != std::string::npos);
 }
@@ -145,12 +145,12 @@ TEST_CASE("a failed job gives its cause, a cancelled one says so") {
       c.fail(peer, job, {wire::FailureCode::out_of_memory, "job 2: 3 GB more than there is"});
     if (job == 3) c.fail(peer, job, {wire::FailureCode::cancelled, ""}, wire::JobState::cancelled);
   });
-  auto client = Client::connect(controller.endpoint());
+  auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   const auto ending = [&] {
     const auto job = client.value().submit(simple());
     REQUIRE(job.ok());
-    const auto result = client.value().wait(job.value(), 10s);
+    const auto result = client.value().wait(job.value(), 60s);
     REQUIRE_FALSE(result.ok());
     return result.error();
   };
@@ -174,18 +174,18 @@ TEST_CASE("wait keeps to its deadline, and the job can be waited for again") {
                   owner = peer;
                   c.accept(peer, header);
                 });
-  auto client = Client::connect(controller.endpoint());
+  auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   const auto job = client.value().submit(simple());
   REQUIRE(job.ok());
   const auto begin = std::chrono::steady_clock::now();
   const auto early = client.value().wait(job.value(), 100ms);
-  CHECK(std::chrono::steady_clock::now() - begin < 5s);
+  CHECK(std::chrono::steady_clock::now() - begin < 30s);
   REQUIRE_FALSE(early.ok());
   CHECK(early.error().code == "timeout");
   CHECK(early.error().message() == "job 1 has not ended within 0.1 s; it goes on");
   controller.run([&] { controller.succeed(owner, 1, {controller.hold("picture", "png")}); });
-  const auto result = client.value().wait(job.value(), 10s);
+  const auto result = client.value().wait(job.value(), 60s);
   REQUIRE(result.ok());
   CHECK(result.value().pictures.at(0).png == "png");
 }
@@ -207,19 +207,19 @@ TEST_CASE("another client's job can be followed by its number; an unknown one is
         c.succeed(peer, 5, {c.hold("picture", "five")});
         c.server().reply(peer, header, wire::Done{});
       });
-  auto client = Client::connect(controller.endpoint());
+  auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   std::atomic<int> step = 0;
   const auto result =
-      client.value().wait(5, 10s, [&](const Progress& progress) { step = progress.step; });
+      client.value().wait(5, 60s, [&](const Progress& progress) { step = progress.step; });
   REQUIRE(result.ok());
   CHECK(result.value().pictures.at(0).png == "five");
   CHECK(step == 2);
-  const auto unknown = client.value().wait(6, 10s);
+  const auto unknown = client.value().wait(6, 60s);
   REQUIRE_FALSE(unknown.ok());
   CHECK(unknown.error().code == "not_found");
   CHECK(unknown.error().message() == "no job 6");
-  CHECK(client.value().wait(5, 10s).ok());  // asked for once more, it is sent once more
+  CHECK(client.value().wait(5, 60s).ok());  // asked for once more, it is sent once more
 }
 
 TEST_CASE("cancel, jobs, status and stop answer with what the controller says") {
@@ -247,7 +247,7 @@ TEST_CASE("cancel, jobs, status and stop answer with what the controller says") 
     status.actors.push_back(actor);
     c.server().reply(peer, header, status);
   });
-  auto client = Client::connect(controller.endpoint());
+  auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   CHECK(client.value().cancel(1).value() == "as you wish");
   const auto jobs = client.value().jobs();
@@ -279,7 +279,7 @@ TEST_CASE(
                   c.server().reply(peer, header, wire::Done{});
                   c.fail(owner, 1, {}, wire::JobState::cancelled);
                 });
-  auto connected = Client::connect(controller.endpoint());
+  auto connected = Client::connect(controller.endpoint(), 60s);
   REQUIRE(connected.ok());
   Client& client = connected.value();
   std::string refused;
@@ -288,7 +288,7 @@ TEST_CASE(
     client.cancel(progress.job).ok();
   });
   REQUIRE(job.ok());
-  const auto result = client.wait(job.value(), 10s);
+  const auto result = client.wait(job.value(), 60s);
   REQUIRE_FALSE(result.ok());
   CHECK(result.error().code == "cancelled");
   CHECK(refused == "bad_request");

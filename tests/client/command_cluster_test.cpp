@@ -142,7 +142,7 @@ TEST_CASE("Ctrl-C cancels the job: 130; SIGTERM: 143") {
             output.c_str(), "--connect", endpoint.c_str(), nullptr);
       _exit(99);
     }
-    for (int i = 0; i < 2000 && submitted == 0; ++i)
+    for (int i = 0; i < 6000 && submitted == 0; ++i)
       std::this_thread::sleep_for(10ms);
     REQUIRE(submitted == 1);
     kill(child, signal);

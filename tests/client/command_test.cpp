@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <chrono>
 
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
 #include "tests/client/run_command.h"
 #include "tests/support/doctest.h"
+#include "tests/support/patience.h"
 
 using namespace troupe::testing;
 
@@ -92,16 +92,17 @@ TEST_CASE("usage errors name what is wrong and what was probably meant") {
 }
 
 TEST_CASE("no controller at the address: said within seconds") {
-  const auto begin = std::chrono::steady_clock::now();
   for (const char* verb : {"status", "jobs", "cancel 1", "stop", "wait 1", "submit --prompt x"}) {
-    check_refused(std::string(verb) + " --connect ipc:///tmp/troupe-none/control.sock", 1,
-                  {"ipc:///tmp/troupe-none/control.sock", "no controller", "`troupe start`"});
+    CHECK(quickest(3, [&] {
+            check_refused(
+                std::string(verb) + " --connect ipc:///tmp/troupe-none/control.sock", 1,
+                {"ipc:///tmp/troupe-none/control.sock", "no controller", "`troupe start`"});
+          }) < 3);
   }
-  const auto refused_at = std::chrono::steady_clock::now();
-  check_refused("status --connect 127.0.0.1:9", 1,
-                {"tcp://127.0.0.1:9", "no controller", "Connection refused"});
-  CHECK(std::chrono::steady_clock::now() - refused_at < std::chrono::seconds(2));
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  CHECK(quickest(2, [] {
+          check_refused("status --connect 127.0.0.1:9", 1,
+                        {"tcp://127.0.0.1:9", "no controller", "Connection refused"});
+        }) < 2);
   const auto by_environment =
       troupe::testing::troupe("status", "TROUPE_ADDRESS=ipc:///tmp/troupe-other/x.sock");
   CHECK(by_environment.exit_code == 1);

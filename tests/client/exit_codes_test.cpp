@@ -137,6 +137,7 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
         2);
   check("start",
         {{"--actors 0", "--actors: 0"},
+         {"--actors 2000", "2000 is out of bounds: a whole number from 1 to 1024"},
          {"--listen 127.0.0.1:x", "port \"x\" is not a number"},
          {"--tensor-host nowhere", "\"nowhere\" is not an address in numbers"},
          {"--metrics-port 70000", "from 0 to 65535"},
@@ -177,7 +178,7 @@ TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster 
   check("run --model " + kTiny + " --prompt x",
         {{"--height 100", "height is 100: this model takes multiples of 16"},
          {"--pp 6", "5 blocks"},
-         {"--stages 1", "stages add up to 1 blocks, but the transformer has 5"},
+         {"--stages 1", "stages add up to 1 block, but the transformer has 5"},
          {"--steps 2000", "trained with 1000"},
          {"--frames 5", "makes pictures"},
          {"--fps 8", "--fps is for videos"},
@@ -190,13 +191,21 @@ TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster 
          {"--init-image /dev/null", "is not a file"},
          {"--init-image nothere.png", "nothere.png"},
          {"--output /nonexistent/o.png", "no folder /nonexistent"},
-         {"--keep-logs /nonexistent/a/b", "--keep-logs"}},
+         {"--keep-logs /nonexistent/a/b", "--keep-logs"},
+         {"--weight-dtype fp8", "fp8 needs a GPU of compute capability 8.9, and --device cpu has"},
+         {"--weight-dtype int8 --device cuda", "int8 is for actors on the CPU, and --device cuda"}},
         1);
   check("run --model " + kUnet + " --prompt x",
         {{"--stages 1", "stages are given, but this model is a U-Net"},
          {"--pp 2", "pp is 2, but this model is a U-Net"}},
         1);
-  check("plan --model " + kTiny, {{"--memory-limit 1e-6", "--memory-limit is 1e-06"}}, 1);
+  check(
+      "plan --model " + kTiny,
+      {{"--memory-limit 1e-6", "and by --memory-limit an actor may hold 1 kB: no pp, tp or"},
+       {"--weight-dtype fp8 --explain", "fp8 needs a GPU of compute capability 8.9, and this host"},
+       {"--weight-dtype fp8 --simulate t4", "and t4 has none"},
+       {"--weight-dtype int8 --simulate l40x2", "int8 is for actors on the CPU, and l40"}},
+      1);
   check("submit --prompt x --connect ipc:///tmp/troupe-none/control.sock",
         {{"--fps 8", "no controller"}}, 1);
   const Scratch scratch;

@@ -120,7 +120,8 @@ class FakeController {
       work();
       done.set_value();
     });
-    done.get_future().wait_for(20s);
+    if (done.get_future().wait_for(60s) != std::future_status::ready)
+      throw std::runtime_error("the controller is stuck");
   }
 
   std::uint64_t last_job = 0;

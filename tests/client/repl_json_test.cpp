@@ -4,6 +4,7 @@
 #include "tests/client/fake_controller.h"
 #include "tests/client/run_command.h"
 #include "tests/support/doctest.h"
+#include "transport/wire/inspect_messages.h"
 
 using namespace troupe;
 using nlohmann::json;
@@ -72,7 +73,9 @@ TEST_CASE("repl --json: one document a command on one line, with -c and from sta
   REQUIRE(got[1]["jobs"].size() == 1);
   CHECK(got[1]["jobs"][0]["id"] == 4);
   CHECK(got[2]["nodes"][0]["actors"] == 2);
+  CHECK(got[2]["nodes"][0]["memory_bytes"].is_null());
   CHECK(got[3]["actors"][1]["id"] == 1);
+  CHECK(got[3]["actors"][1]["memory_bytes"].is_null());  // 0 is: not known
   CHECK(got[4]["groups"][0] == json({{"axis", "pp"}, {"ranks", {0, 1}}, {"actors", {0, 1}}}));
   CHECK(got[5]["job"] == 4);
   CHECK(got[6]["job"].is_number());
@@ -95,4 +98,23 @@ TEST_CASE("repl --json: an error is a document, too, and the rest is tried") {
   CHECK(got[2]["error"]["message"].get<std::string>().find("0 is out of bounds") !=
         std::string::npos);
   CHECK(got[3].contains("jobs"));
+}
+
+TEST_CASE("repl: a lost actor is not a lost controller") {
+  FakeController controller;
+  answer_lists(controller);
+  controller.on(
+      wire::Kind::get_mailbox, [](FakeController& c, control::PeerId peer,
+                                  const wire::Header& header, std::span<const std::byte>) {
+        c.server().reply(peer, header, wire::Failure{wire::FailureCode::lost, "actor 1 is lost"});
+      });
+  controller.on(wire::Kind::get_logs, [](FakeController& c, control::PeerId peer,
+                                         const wire::Header& header, std::span<const std::byte>) {
+    c.server().reply(peer, header, wire::LogLines{});
+  });
+  const auto result =
+      testing::troupe("repl -c 'mailbox 1; jobs'", "TROUPE_ADDRESS=" + controller.endpoint());
+  CHECK(result.exit_code == 1);
+  CHECK(result.err == "error: actor 1 is lost\n");
+  CHECK(result.out.find("a cat") != std::string::npos);
 }

@@ -20,11 +20,11 @@ struct CommandResult {
   std::string err;
 };
 
-/// Runs the built `troupe` by a shell, for a minute at most; `before` goes in front (assignments,
-/// ulimit).
+/// Runs the built `troupe` by a shell, for four minutes at most; `before` goes in front
+/// (assignments, ulimit).
 inline CommandResult troupe(const std::string& arguments, const std::string& before = "") {
   const Scratch scratch;
-  const std::string line = before + " timeout 60 " TROUPE_BINARY_DIR "/bin/troupe " + arguments +
+  const std::string line = before + " timeout 240 " TROUPE_BINARY_DIR "/bin/troupe " + arguments +
                            " > " + scratch / "out" + " 2> " + scratch / "err" + " < /dev/null";
   const int status = std::system(line.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
@@ -34,7 +34,7 @@ inline CommandResult troupe(const std::string& arguments, const std::string& bef
 /// What the built `troupe` writes to a terminal of so many columns.
 inline std::string troupe_on_terminal(const std::string& arguments, unsigned short columns,
                                       const std::string& before = "") {
-  const std::string line = before + " timeout 60 " TROUPE_BINARY_DIR "/bin/troupe " + arguments;
+  const std::string line = before + " timeout 240 " TROUPE_BINARY_DIR "/bin/troupe " + arguments;
   winsize size{};
   size.ws_row = 25;
   size.ws_col = columns;

@@ -56,13 +56,13 @@ struct Scene {
     peer.run([](BlobConnection& c) { c.start(); });
   }
   void pull_here(Event<BlobResult>& result, BlobId id, std::optional<std::uint64_t> bytes,
-                 std::chrono::milliseconds deadline = 10s) {
+                 std::chrono::milliseconds deadline = 60s) {
     server.run([&](BlobServer& s) {
       s.fetch(incarnation, id, bytes, deadline, [&](BlobResult r) { result.set(std::move(r)); });
     });
   }
   void pull_there(Event<BlobResult>& result, BlobId id, std::optional<std::uint64_t> bytes,
-                  std::chrono::milliseconds deadline = 10s) {
+                  std::chrono::milliseconds deadline = 60s) {
     peer.run([&](BlobConnection& c) {
       c.fetch(id, bytes, deadline, [&](BlobResult r) { result.set(std::move(r)); });
     });
@@ -190,11 +190,14 @@ TEST_CASE("all fetches of a link together have its credits, and take turns") {
     scene.pull_here(results[id - 1], id, kBytes, 60s);
   std::map<std::uint64_t, int> asked;
   std::deque<wire::Header> open;
-  // Heartbeats keep coming, so a quiet time is measured by hand.
-  const auto listen_for = [&](std::chrono::milliseconds time) {
+  // Until all that may come has come, and a while longer, in which nothing more may. Heartbeats
+  // keep coming, so a quiet time is measured by hand.
+  const auto listen_for = [&](std::size_t requests) {
     raw.socket.set(zmq::sockopt::rcvtimeo, 20);
-    const auto until = Clock::now() + time;
-    while (Clock::now() < until) {
+    const auto give_up = Clock::now() + 60s;
+    std::optional<Clock::time_point> until;
+    while (Clock::now() < until.value_or(give_up)) {
+      if (!until && open.size() >= requests) until = Clock::now() + 300ms;
       zmq::message_t frame;
       if (!raw.socket.recv(frame)) continue;
       const std::span<const std::byte> bytes{frame.data<std::byte>(), frame.size()};
@@ -204,7 +207,7 @@ TEST_CASE("all fetches of a link together have its credits, and take turns") {
       ++asked[wire::decode<wire::BlobRequest>(wire::payload_of(bytes)).id];
     }
   };
-  listen_for(500ms);
+  listen_for(8);
   CHECK(open.size() == 8);
   CHECK(asked[1] == 8);  // it was alone at first
   // What fails gives its credits back to the others.
@@ -220,7 +223,7 @@ TEST_CASE("all fetches of a link together have its credits, and take turns") {
     raw.send_bytes(wire::encode_frame(answer, wire::Failure{wire::FailureCode::not_found, "gone"}));
   }
   CHECK(results[0].wait().failure.code == wire::FailureCode::not_found);
-  listen_for(500ms);
+  listen_for(8);
   CHECK(open.size() == 8);
   CHECK(asked[1] == 8);
   for (std::uint64_t id = 2; id <= 5; ++id)

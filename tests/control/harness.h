@@ -36,7 +36,7 @@ class Loop {
     const auto task = std::make_shared<std::packaged_task<decltype(work())()>>(std::move(work));
     auto result = task->get_future();
     boost::asio::post(io, [task] { (*task)(); });
-    if (result.wait_for(20s) != std::future_status::ready)
+    if (result.wait_for(60s) != std::future_status::ready)
       throw std::runtime_error("the loop is stuck");
     return result.get();
   }
@@ -79,7 +79,7 @@ class Event {
     const auto state = state_;  // the waiter may be gone before this returns
     if (state->times++ == 0) state->promise.set_value(std::move(value));
   }
-  T wait(std::chrono::milliseconds limit = 10s) {
+  T wait(std::chrono::milliseconds limit = 60s) {
     if (future_.wait_for(limit) != std::future_status::ready)
       throw std::runtime_error("the event did not happen");
     return future_.get();
@@ -96,7 +96,7 @@ class Event {
   std::future<T> future_ = state_->promise.get_future();
 };
 
-inline bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds limit = 10s) {
+inline bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds limit = 60s) {
   const auto until = Clock::now() + limit;
   while (Clock::now() < until) {
     if (holds()) return true;
@@ -117,6 +117,7 @@ inline ConnectionOptions peer_at(const std::string& endpoint, const std::string&
   options.endpoint = endpoint;
   options.hello.role = "actor";
   options.hello.name = name;
+  options.welcome_deadline = 60s;
   return options;
 }
 
@@ -138,7 +139,7 @@ class RawPeer {
   explicit RawPeer(const std::string& endpoint, const std::string& routing = "raw-peer") {
     socket.set(zmq::sockopt::linger, 200);
     socket.set(zmq::sockopt::routing_id, routing);
-    socket.set(zmq::sockopt::rcvtimeo, 5000);
+    socket.set(zmq::sockopt::rcvtimeo, 60'000);
     socket.connect(endpoint);
   }
   template <class M>

@@ -43,7 +43,7 @@ struct Scene {
   bool good_is_well() {
     Event<bool> answered;
     server.run([&](Server& s) {
-      s.request(good_id, wire::Ping{"?"}, 5s,
+      s.request(good_id, wire::Ping{"?"}, 60s,
                 [&](const Reply& reply) { answered.set(reply.ok()); });
     });
     return answered.wait();

@@ -98,7 +98,10 @@ TEST_CASE("secrets that others may read, and files that are none, are refused by
   std::ofstream(secret) << std::string(kMaxKeyFile + 1, 'x');
   CHECK(contains(error_of([&] { keys.server(); }), "too long"));
   const KeyFolder nowhere(scratch.path() / "nowhere");
-  CHECK(contains(error_of([&] { nowhere.client(); }), "No such file"));
+  CHECK(contains(error_of([&] { nowhere.client(); }), "`troupe keys add NAME`"));
+  CHECK(contains(
+      error_of([&] { nowhere.clients(); }),
+      "clients: is not there: `troupe keys --keys " + nowhere.path().string() + "` makes"));
   fs::permissions(keys.clients_file(), fs::perms::others_write, fs::perm_options::add);
   CHECK(contains(error_of([&] { keys.clients(); }), "other users can write it"));
 }

@@ -4,10 +4,13 @@
 namespace troupe::control::testing {
 namespace {
 
+/// Long beside what a loop of a busy machine stands still for, short beside what a test may take.
+constexpr auto kTimeout = 2s;
+
 ServerOptions quick(const std::string& endpoint) {
   auto options = server_at(endpoint);
   options.heartbeat_interval = 20ms;
-  options.heartbeat_timeout = 400ms;
+  options.heartbeat_timeout = kTimeout;
   return options;
 }
 
@@ -27,11 +30,14 @@ TEST_CASE("idle links stay up by heartbeats, which carry the work loop's progres
   peer.run([](Connection& c) { c.set_progress(41); });
   CHECK(eventually([&] { return progress() == 41; }));
   const auto moved = server.run([&](Server& s) { return s.vitals(id)->progress_changed; });
-  std::this_thread::sleep_for(1s);
-  // Heartbeats came all the while, but they showed that the work stood still.
-  const PeerVitals vitals = server.run([&](Server& s) { return s.vitals(id).value(); });
+  // Heartbeats come all the while, longer than a link may be silent, but they show that the work
+  // stands still.
+  PeerVitals vitals;
+  CHECK(eventually([&] {
+    vitals = server.run([&](Server& s) { return s.vitals(id).value(); });
+    return vitals.heard - moved > 3 * kTimeout / 2;
+  }));
   CHECK(vitals.progress_changed == moved);
-  CHECK(vitals.heard - moved > 700ms);
   CHECK_FALSE(lost.happened());
   CHECK(server.run([](Server& s) { return s.peers(); }) == 1);
 }
@@ -49,7 +55,7 @@ TEST_CASE("a peer whose loop stands still is lost, though its sockets live") {
   Event<bool> standing;
   boost::asio::post(there.io, [&] {
     standing.set(true);
-    release.get_future().wait_for(8s);
+    release.get_future().wait_for(60s);
   });
   standing.wait();
   const auto began = Clock::now();
@@ -58,7 +64,7 @@ TEST_CASE("a peer whose loop stands still is lost, though its sockets live") {
   });
   const std::string why = lost.wait();
   CHECK(why.find("no sign of life for") != std::string::npos);
-  CHECK(Clock::now() - began < 3s);
+  CHECK(Clock::now() - began < 30s);
   CHECK(failed.wait().code == wire::FailureCode::lost);
 
   // When it wakes up, it learns that it was given up.
@@ -79,7 +85,7 @@ TEST_CASE("a server whose loop stands still is given up by its peers") {
   On<Connection> peer(there, peer_at(folder.endpoint("control")));
   peer.run([&](Connection& c) { c.on_lost([&](const std::string& why) { lost.set(why); }); });
   welcome(peer);
-  boost::asio::post(here.io, [&] { release.get_future().wait_for(8s); });
+  boost::asio::post(here.io, [&] { release.get_future().wait_for(60s); });
   CHECK(lost.wait().find("no sign of life from the controller") != std::string::npos);
   release.set_value();
 }
@@ -88,13 +94,11 @@ TEST_CASE("a server that was away for long does not blame its peers") {
   Event<std::string> lost;
   const IpcFolder folder;
   Loop here;
-  auto options = quick(folder.endpoint("control"));
-  options.heartbeat_timeout = 800ms;
-  On<Server> server(here, options);
+  On<Server> server(here, quick(folder.endpoint("control")));
   server.run([&](Server& s) { s.on_lost([&](PeerId, const std::string& why) { lost.set(why); }); });
   RawPeer raw(folder.endpoint("control"));
   const PeerId id = raw.greet();
-  server.run([](Server&) { std::this_thread::sleep_for(1200ms); });
+  server.run([](Server&) { std::this_thread::sleep_for(kTimeout + 500ms); });
   raw.send(wire::Heartbeat{1}, 2, id);
   std::this_thread::sleep_for(200ms);
   CHECK_FALSE(lost.happened());

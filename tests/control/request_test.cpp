@@ -37,8 +37,8 @@ struct Pair {
 TEST_CASE("requests are answered in both directions") {
   Event<Outcome> down, up, by_program;
   Pair pair;
-  pair.server.run([&](Server& s) { s.request(pair.id, wire::Ping{"down"}, 5s, into(down)); });
-  pair.peer.run([&](Connection& c) { c.request(wire::Ping{"up"}, 5s, into(up)); });
+  pair.server.run([&](Server& s) { s.request(pair.id, wire::Ping{"down"}, 60s, into(down)); });
+  pair.peer.run([&](Connection& c) { c.request(wire::Ping{"up"}, 60s, into(up)); });
   CHECK(down.wait().text == "down");
   CHECK(up.wait().text == "up");
   pair.server.run([&](Server& s) {
@@ -47,7 +47,7 @@ TEST_CASE("requests are answered in both directions") {
       s.reply(peer, header, wire::Pong{wire::decode<wire::Refuse>(payload).reason + " to you"});
     });
   });
-  pair.peer.run([&](Connection& c) { c.request(wire::Refuse{"hello"}, 5s, into(by_program)); });
+  pair.peer.run([&](Connection& c) { c.request(wire::Refuse{"hello"}, 60s, into(by_program)); });
   CHECK(by_program.wait().text == "hello to you");
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("a failure is an answer") {
       c.reply(header, wire::Failure{wire::FailureCode::not_found, "no such thing"});
     });
   });
-  pair.server.run([&](Server& s) { s.request(pair.id, wire::Refuse{}, 5s, into(outcome)); });
+  pair.server.run([&](Server& s) { s.request(pair.id, wire::Refuse{}, 60s, into(outcome)); });
   CHECK(outcome.wait().failure == wire::Failure{wire::FailureCode::not_found, "no such thing"});
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("silence ends at the deadline, and a late answer changes nothing") {
   CHECK(result.failure.what.find("within 100 ms") != std::string::npos);
   CHECK(Clock::now() - began >= 100ms);
   pair.peer.run([&](Connection& c) { c.reply(asked, wire::Pong{"late"}); });
-  pair.server.run([&](Server& s) { s.request(pair.id, wire::Ping{"next"}, 5s, into(next)); });
+  pair.server.run([&](Server& s) { s.request(pair.id, wire::Ping{"next"}, 60s, into(next)); });
   CHECK(next.wait().text == "next");
   CHECK(outcome.times() == 1);
 }
@@ -122,11 +122,11 @@ TEST_CASE("a handler may end its own endpoint") {
   Event<int> done;
   Pair pair;
   pair.server.run([&](Server& s) {
-    s.request(pair.id, wire::Ping{}, 5s, [&](const Reply&) {
+    s.request(pair.id, wire::Ping{}, 60s, [&](const Reply&) {
       s.close();
       done.set(1);
     });
-    s.request(pair.id, wire::Refuse{}, 5s, [](const Reply&) {});
+    s.request(pair.id, wire::Refuse{}, 60s, [](const Reply&) {});
   });
   CHECK(done.wait() == 1);
 }
@@ -136,7 +136,7 @@ TEST_CASE("nine thousand requests in a pipeline are all answered") {
   Pair pair;
   pair.server.run([&](Server& s) {
     for (int i = 0; i < 9000; ++i) {
-      s.request(pair.id, wire::Ping{std::to_string(i)}, 30s, [&, i](const Reply& reply) {
+      s.request(pair.id, wire::Ping{std::to_string(i)}, 60s, [&, i](const Reply& reply) {
         ++(reply && reply.as<wire::Pong>().data == std::to_string(i) ? right : wrong);
       });
     }
@@ -154,7 +154,7 @@ TEST_CASE("a message too large to send is the sender's error") {
     CHECK(s.peers() == 1);
   });
   const std::string text(wire::kMaxPayload - 4, 'x');
-  pair.server.run([&](Server& s) { s.request(pair.id, wire::Ping{text}, 5s, into(big)); });
+  pair.server.run([&](Server& s) { s.request(pair.id, wire::Ping{text}, 60s, into(big)); });
   CHECK(big.wait().text == text);
 }
 

@@ -137,7 +137,7 @@ TEST_CASE("where nobody listens, a connection fails at its deadline") {
     const wire::Failure failure = failed.wait();
     CHECK(failure.code == wire::FailureCode::timeout);
     CHECK(failure.what == "[control] no controller at " + endpoint + " (waited 300 ms)");
-    CHECK(Clock::now() - began < 2s);
+    CHECK(Clock::now() - began < 30s);
   }
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("a restarted process is a new peer") {
   CHECK(ids[1] < ids[2]);
   CHECK(incarnations[0] != incarnations[1]);
   // Those who left without goodbye are found out by the next heartbeat that cannot be delivered.
-  CHECK(eventually([&] { return server.run([](Server& s) { return s.peers(); }) == 0; }, 3s));
+  CHECK(eventually([&] { return server.run([](Server& s) { return s.peers(); }) == 0; }));
 }
 
 TEST_CASE("another controller in the old one's place ends the link") {

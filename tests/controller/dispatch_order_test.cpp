@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <map>
 #include <set>
 
@@ -267,12 +267,12 @@ TEST_CASE("the same events give the same order") {
 
 TEST_CASE("many jobs of many patches are issued quickly") {
   Theatre theatre;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = std::clock();  // processor time: the machine may have other things to do
   for (JobId job = 1; job <= 8; ++job)
     theatre.add(job, some_plan(50, 8, 1, {.pp = 4}));
   theatre.play();
-  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+  const double took = 1e6 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   const auto tasks = static_cast<double>(theatre.order.size());
-  MESSAGE(tasks << " tasks, " << took.count() / tasks << " µs a task, playing them included");
-  CHECK(took.count() / tasks < 500);  // generous: sanitizers, machines under load
+  MESSAGE(tasks << " tasks, " << took / tasks << " µs a task, playing them included");
+  CHECK(took / tasks < 500);  // generous: sanitizers, shared caches
 }

@@ -1,129 +1,11 @@
 #include "controller/jobs/job_runner.h"
 
-#include <boost/asio/io_context.hpp>
-
 #include "controller/cluster/drainer.h"
-#include "controller/cluster/live_outside.h"
-#include "controller/jobs/replan.h"
-#include "tests/controller/sample_model.h"
-#include "tests/support/doctest.h"
-#include "transport/control/connection.h"
-#include "transport/control/endpoint.h"
-#include "transport/wire/done.h"
+#include "tests/controller/runner_stage.h"
 
 using namespace troupe;
 using wire::JobState;
-
-namespace {
-
-/// A runner with one actor that is played here: it loads when it may, begins jobs, and never
-/// finishes a task.
-struct Stage {
-  boost::asio::io_context io{1};
-  control::IpcFolder folder;
-  control::BlobStore blobs;
-  control::Server server{io, server_at("control")};
-  control::BlobServer blob_server{io, server_at("blobs"), blobs};
-  cluster::Members members{"secret"};
-  jobs::JobTable table{8, 8};
-  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
-  cluster::Deployments deployments{
-      outside,
-      members,
-      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
-       .on_failed = [this](const auto& deployment,
-                           const auto& failure) { runner.deployment_failed(deployment, failure); },
-       .on_free = [this] { runner.start_queued(); },
-       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
-  std::function<void(const wire::JobProgress&)> on_progress = [](const auto&) {};
-  jobs::JobRunner runner{
-      {.outside = outside,
-       .members = members,
-       .deployments = deployments,
-       .table = table,
-       .on_progress = [this](const auto&, wire::JobProgress progress) { on_progress(progress); },
-       .on_finished = [](const auto&) {},
-       .plan_again =
-           [this](const jobs::JobEntry& job, int actors) {
-             const auto fits = [this](const auto& plan) { return !deployments.shortage(plan); };
-             return jobs::plan_again(job, test::sample_model(), actors,
-                                     plan::machine_here("cpu", actors, 4),
-                                     {members.memory_steps(), fits});
-           }}};
-  std::unique_ptr<control::Connection> actor;
-  control::BlobStore at_actor;
-  std::unique_ptr<control::BlobConnection> actor_blobs;
-  bool loads = true;
-  std::vector<wire::Kind> got;
-
-  Stage() {
-    members.spawned(members.add("here", "cpu").id, 77, 1);
-    server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
-    control::ConnectionOptions options;
-    options.endpoint = server.endpoint();
-    options.incarnation = 77;
-    options.hello.role = "actor";
-    options.hello.attributes = {{"token", "secret"}};
-    actor = std::make_unique<control::Connection>(io, options);
-    actor->on_message([this](const wire::Header& header, auto) { play(header); });
-    actor->start([](const wire::Welcome&) {},
-                 [](const wire::Failure& failure) { FAIL(failure.what); });
-    options.endpoint = blob_server.endpoint();
-    actor_blobs = std::make_unique<control::BlobConnection>(io, options, at_actor);
-    actor_blobs->start();
-    REQUIRE(until([this] { return actor->connected() && actor_blobs->connected(); }));
-  }
-
-  control::ServerOptions server_at(const std::string& name) const {
-    control::ServerOptions options;
-    options.endpoint = folder.endpoint(name);
-    return options;
-  }
-
-  void play(const wire::Header& header) {
-    got.push_back(header.kind);
-    if (header.kind == wire::Kind::load_stage && loads) actor->reply(header, wire::StageLoaded{});
-    if (header.kind == wire::Kind::connect_groups) actor->reply(header, wire::GroupsConnected{});
-    if (header.kind == wire::Kind::abort_epoch) actor->reply(header, wire::Done{});
-  }
-
-  bool until(const std::function<bool()>& holds) {
-    const auto end = control::Clock::now() + std::chrono::seconds(10);
-    while (!holds() && control::Clock::now() < end)
-      io.run_one_for(std::chrono::milliseconds(50));
-    return holds();
-  }
-
-  jobs::JobId submit(const std::string& prompt = "x") {
-    wire::JobSpec spec;
-    spec.request.prompts = {"x"};
-    auto plan = plan::make_plan(test::sample_model(), spec.request, {});
-    plan.request.prompts = {prompt};
-    const auto id = table.add(spec, std::move(plan), 0, false, 0).value();
-    runner.start_queued();
-    return id;
-  }
-
-  /// The actor says that a task is done and that it left this.
-  void done(jobs::JobId id, std::uint32_t task, const wire::BlobRef& blob) {
-    const auto epoch = deployments.at(0).back()->epoch;
-    wire::TaskDone done;
-    done.epoch = epoch;
-    done.job = id;
-    done.task = task;
-    done.blobs = {blob};
-    runner.task_done(0, done);
-  }
-
-  bool reaches(jobs::JobId id, JobState state) {
-    return until([&] { return table.find(id)->state == state; });
-  }
-  bool idle_again() {
-    return until([&] { return members.idle().size() == 1; });
-  }
-};
-
-}  // namespace
+using Stage = test::RunnerStage;
 
 TEST_CASE("a job too large to be told fails alone: its actor stays and takes the next one") {
   Stage stage;
@@ -194,6 +76,8 @@ TEST_CASE("places that are drained are filled by spares of unequal size, each wi
   CHECK(drainer.drain({0, 1}, /*now=*/true) ==
         "2 actors are being drained; job " + std::to_string(job) + " will go on elsewhere");
   CHECK(deployment->actor_of_rank == std::vector<cluster::ActorId>{3, 2});
+  enter(small);
+  CHECK(drainer.drain({4}, /*now=*/false) == "1 actor is being drained");  // of this order's alone
   drainer.stop();
 }
 
@@ -293,4 +177,45 @@ TEST_CASE("a failure of a job's beginning is not laid to a task") {
                                .task = 4000,
                                .failure = {wire::FailureCode::internal, "odd"}});
   CHECK(stage.table.find(other)->failure.what == "actor 0: odd");
+}
+
+TEST_CASE("of two kinds of actors: who waits for more than a kind has left fails with the cause") {
+  Stage stage;
+  const auto place = [&](const std::string& device) {
+    const auto id = stage.members.add("here", device).id;
+    stage.members.spawned(id, 100 + id, 1);  // no hello yet
+    return id;
+  };
+  place("cpu");
+  const auto last_gpu = [&] {
+    place("cuda:0");
+    return place("cuda:1");
+  }();
+  const auto wanting = [&](int pp, bool elastic) {
+    wire::JobSpec spec;
+    spec.request.prompts = {"x"};
+    spec.parallelism.pp = pp;
+    spec.elastic = elastic;
+    const auto plan = plan::make_plan(test::sample_model(), spec.request, spec.parallelism);
+    return stage.table.add(spec, plan, 0, false, 0).value();
+  };
+  const auto rigid = wanting(2, false);
+  const auto elastic = wanting(2, true);
+  stage.runner.start_queued();
+  CHECK(stage.table.find(rigid)->waits_for ==
+        "waits for 2 idle actors of one kind: 1 of 2 on cpu, 0 of 2 on cuda are");
+  const auto give_up = [&](cluster::ActorId id) {
+    auto& actor = stage.members.at(id);
+    actor.state = cluster::ActorState::dead;
+    actor.closed = true;
+    stage.runner.fail_unplaceable("actor " + std::to_string(id) + " is gone");
+  };
+  give_up(last_gpu);
+  CHECK(stage.table.find(rigid)->state == JobState::queued);  // two on the CPU may come
+  give_up(1);
+  // One of each kind is left.
+  CHECK(stage.table.find(rigid)->state == JobState::failed);
+  CHECK(stage.table.find(rigid)->failure.what == "actor 1 is gone");
+  CHECK(stage.table.find(elastic)->plan.degrees.world() == 1);
+  CHECK(stage.reaches(elastic, JobState::running));
 }

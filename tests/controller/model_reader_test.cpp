@@ -18,7 +18,7 @@ using gateway::ModelReading;
 namespace {
 
 bool run_until(boost::asio::io_context& io, const std::function<bool()>& holds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   const auto work = boost::asio::make_work_guard(io);
   io.restart();
   while (!holds() && std::chrono::steady_clock::now() < end)
@@ -50,7 +50,7 @@ TEST_CASE("models are read beside the loop and handed over in the order asked fo
   std::atomic<bool> on_loop = false;
   ModelReader reader(io, [&](const std::string& folder) {
     if (std::this_thread::get_id() == loop) on_loop = true;
-    gone.wait_for(std::chrono::seconds(10));
+    gone.wait_for(std::chrono::seconds(60));
     return spec_of(folder);
   });
   std::vector<std::string> got;

@@ -3,7 +3,7 @@
 
 #include "controller/plan/explain.h"
 #include "controller/plan/plan.h"
-#include "controller/plan/unet_plan.h"
+#include "controller/plan/unet_traffic.h"
 #include "tests/spec/published_unets.h"
 #include "tests/support/doctest.h"
 

@@ -163,7 +163,7 @@ TEST_CASE("user actors: what a restarting one has had is not in its own way") {
   const auto nowhere = table.place_again(id);
   REQUIRE(nowhere);
   CHECK(nowhere->what ==
-        "[spawn] Counter needs 2 cores and 1 GPUs: a has 1 of 1 cores and 1 of 1 GPUs free");
+        "[spawn] Counter needs 2 cores and 1 GPU: a has 1 of 1 cores and 1 of 1 GPUs free");
   CHECK(table.find(id)->host == "a");
   CHECK(table.find(id)->gpus == std::vector<std::int32_t>{0});
   table.add_host({"a", 2, {3, 4}});
@@ -196,7 +196,7 @@ TEST_CASE("user actors: hosts that lack a plugin or are drained take none, and s
   CHECK(place(request("", 4), "other.so") == "b");
   CHECK(place(request("", 2), "lib.so") == "a");
   CHECK(place(request("", 1), "lib.so") ==
-        "[spawn] Counter needs 1 cores and 0 GPUs: a has 0 of 2 cores and 1 of 1 GPUs free; b "
+        "[spawn] Counter needs 1 core and 0 GPUs: a has 0 of 2 cores and 1 of 1 GPUs free; b "
         "cannot have it (there is no such file)");
   CHECK(table.drain_host("a"));
   CHECK(!table.drain_host("c"));
@@ -257,7 +257,7 @@ TEST_CASE("user actors: whose host is gone begins anew on another, its group wit
   const auto nowhere = table.place_again(one);
   REQUIRE(nowhere);
   CHECK(nowhere->what ==
-        "[spawn] Counter needs 2 cores and 1 GPUs: a has 1 of 1 cores and 1 of 1 GPUs free; c is "
+        "[spawn] Counter needs 2 cores and 1 GPU: a has 1 of 1 cores and 1 of 1 GPUs free; c is "
         "being drained; its group is on c");
 }
 

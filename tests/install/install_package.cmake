@@ -5,7 +5,7 @@ file(REMOVE_RECURSE ${work})
 function(run)
   cmake_parse_arguments(arg "" "EXPECT;MATCHES" "COMMAND" ${ARGN})
   execute_process(COMMAND ${arg_COMMAND} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output
-    TIMEOUT 200)
+    TIMEOUT 600)
   list(JOIN arg_COMMAND " " line)
   if(NOT result STREQUAL arg_EXPECT)
     message(FATAL_ERROR "${line}\nexited with ${result}, not ${arg_EXPECT}:\n${output}")

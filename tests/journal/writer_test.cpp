@@ -57,7 +57,7 @@ struct Room {
         desk.bytes_of(), journal::Calendar{1000});
   }
   bool until(const std::function<bool()>& holds) {
-    const auto end = std::chrono::steady_clock::now() + 20s;
+    const auto end = std::chrono::steady_clock::now() + 60s;
     while (!holds() && std::chrono::steady_clock::now() < end) {
       io.restart();
       io.run_for(5ms);

@@ -2,16 +2,14 @@
 
 #include <cmath>
 #include <exception>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "kernels/attention.h"
 #include "models/dit/kv_store.h"
 #include "models/dit/local_attention.h"
-#include "models/safetensors.h"
 #include "models/spec/model_spec.h"
 #include "tests/models/board_sum.h"
+#include "tests/models/family_fixtures.h"
 #include "tests/models/vae_support.h"
 #include "tests/support/doctest.h"
 
@@ -20,121 +18,6 @@ using namespace troupe::models;
 using namespace troupe::models::testing;
 
 namespace {
-
-const std::string kFolder = TROUPE_SOURCE_DIR "/tests/fixtures/";
-
-spec::ModelSpec family_of(const std::string& checkpoint) {
-  const std::string folder = kFolder + checkpoint + "/transformer";
-  spec::ModelSpec spec;
-  spec.vae.block_out_channels = {1, 1, 1, 1};
-  spec.transformer =
-      spec::read_transformer_spec(spec::ConfigReader::read(folder + "/config.json"), "");
-  constexpr std::string_view kStem = "diffusion_pytorch_model";
-  spec.transformer_weights = spec::WeightIndex::read_folder(folder, {&kStem, 1});
-  return spec;
-}
-
-/// One call of a fixture: what the text encoders gave, latents, and what is expected.
-struct Fixture {
-  std::string name, checkpoint;
-  std::vector<EncoderOutput> text;
-  StepInput input;
-  at::Tensor latents, output;
-
-  int64_t rows() const { return input.size.latent_height / 2; }
-  int64_t columns() const { return input.size.latent_width / 2; }
-};
-
-void add_fixtures(const std::string& name, std::vector<Fixture>& all) {
-  const auto tensors = load_safetensors(kFolder + "expected/" + name + ".safetensors");
-  const auto book = nlohmann::json::parse(std::ifstream(kFolder + "expected/" + name + ".json"));
-  for (const auto& item : book.at("cases")) {
-    Fixture one;
-    one.name = item.at("name");
-    one.checkpoint = item.at("checkpoint");
-    const auto get = [&](const std::string& key) {
-      const auto found = tensors.find(one.name + "." + key);
-      return found == tensors.end() ? at::Tensor() : found->second;
-    };
-    one.latents = get("hidden");
-    one.output = get("output");
-    one.input = {item.at("timestep"),
-                 item.at("guidance"),
-                 {one.latents.size(2), one.latents.size(3), item.value("frames", 1)}};
-    for (int i = 0; i < 3; ++i) {
-      const auto number = std::to_string(i);
-      EncoderOutput out{get("states" + number), get("lengths" + number), get("pooled" + number)};
-      if (out.states.defined() || out.pooled.defined()) one.text.push_back(out);
-    }
-    all.push_back(one);
-  }
-}
-
-const std::vector<Fixture>& fixtures() {
-  static const auto all = [] {
-    std::vector<Fixture> made;
-    for (const char* name : {"families_transformer", "wan_transformer"})
-      add_fixtures(name, made);
-    return made;
-  }();
-  return all;
-}
-
-/// A model's stages after what they were given of the text.
-struct Cast {
-  std::vector<std::unique_ptr<DiffusionTransformer>> stages;
-  std::vector<std::unique_ptr<CaptionCache>> captions;
-  std::vector<std::unique_ptr<StepCondition>> steps;
-  int64_t text = 0;  // tokens of the sequence
-
-  Cast(const spec::ModelSpec& spec, const Fixture& of, int count, WeightShard shard = {},
-       at::ScalarType dtype = at::kFloat) {
-    const int blocks = static_cast<int>(spec.transformer.num_layers);
-    Caption caption;
-    for (int i = 0; i < count; ++i) {
-      const StagePart part{
-          {i * blocks / count, (i + 1) * blocks / count}, i == 0, i + 1 == count, shard};
-      stages.push_back(load_transformer(spec, part, dtype, at::kCPU));
-      if (i == 0) caption = stages[0]->project_caption(of.text);
-      const auto mask = at::ones(caption.states.sizes().slice(0, 2), at::kBool);
-      captions.push_back(stages[i]->cache_caption(caption, mask));
-      steps.push_back(stages[i]->condition(of.input, *captions[i]));
-    }
-    if (spec.transformer.joint) text = caption.states.size(1);
-  }
-
-  /// The prediction for token rows, with the text's tokens or without.
-  at::Tensor run(const Fixture& of, TokenRows rows, bool with_text, AttentionPort& attention,
-                 TensorParallelPort& sums) const {
-    const CallTokens tokens{of.input.size, {rows}, 0, with_text ? text : 0};
-    const at::Tensor latents = of.latents.slice(2, rows.begin * 2, rows.end * 2);
-    at::Tensor hidden = stages[0]->embed(latents, of.input.size, rows);
-    if (tokens.text() > 0)
-      hidden = at::cat({stages[0]->embed_text(*captions[0], 0, text), hidden}, 1);
-    for (std::size_t i = 0; i < stages.size(); ++i) {
-      CHECK(hidden.size(2) == stages[i]->input_width());
-      hidden = stages[i]->run_blocks(hidden, tokens, *steps[i], *captions[i], attention, sums);
-      CHECK(hidden.size(2) == stages[i]->output_width());
-    }
-    return stages.back()->project(hidden.slice(1, tokens.text()), *steps.back(), of.input.size,
-                                  rows);
-  }
-
-  at::Tensor run(const Fixture& of, TensorParallelPort& sums) const {
-    LocalAttention attention;
-    return run(of, {0, of.rows()}, true, attention, sums);
-  }
-  at::Tensor run(const Fixture& of) const {
-    WholeWeights sums;
-    return run(of, sums);
-  }
-};
-
-double error_of(const at::Tensor& got, const at::Tensor& want) {
-  const at::Tensor reference = want.to(at::kDouble);
-  return ((got.to(at::kDouble) - reference).abs().max() / (reference.max() - reference.min()))
-      .item<double>();
-}
 
 /// Pipefusion's store as a port of one process, text before the picture.
 class KeptTokens final : public AttentionPort {

@@ -1,14 +1,13 @@
 #include <signal.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "client/convert.h"
-#include "controller/plan/traffic.h"
-#include "models/spec/model_spec.h"
+#include "tests/process/support/around.h"
 #include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/pictures.h"
@@ -29,23 +28,6 @@ namespace {
 
 constexpr double kLatentBound = 1e-5;
 constexpr double kDegreesBound = 1e-5;
-const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
-
-/// A case's request with everything around it.
-Submission submission_of(Reference& reference, const nlohmann::json& of, Parallelism degrees = {}) {
-  auto out = reference.submission(of, degrees);
-  auto& request = out.request;
-  for (const auto& lora : of.value("loras", nlohmann::json::array()))
-    request.loras.push_back(
-        {kFixtures + "lora/" + lora.at("file").get<std::string>(), lora.at("scale").get<double>()});
-  if (of.contains("init_image")) {
-    request.init_image = read_all(kFixtures + of.at("init_image").get<std::string>());
-    request.strength = of.at("strength");
-  }
-  request.sampler = of.value("sampler", "");
-  request.guidance_rescale = of.value("guidance_rescale", 0.0);
-  return out;
-}
 
 bool is_unet(const nlohmann::json& of) {
   return of.at("checkpoint") == "tiny-sdxl" || of.at("checkpoint") == "tiny-sd15";
@@ -221,78 +203,6 @@ TEST_CASE("a picture to begin with is refused where it cannot be one") {
   CHECK(has(png_text(result.pictures[0].png, "parameters"), "Denoising strength: 0.6"));
 }
 
-TEST_CASE("what a picture to begin with and guidance rescale send is what the plan says") {
-  Reference reference("guidance_rescale");
-  auto submission = submission_of(reference, reference.find("hunyuan_all"));
-  auto& request = submission.request;
-  request.init_image = read_all(kFixtures + "init/picture.png");
-  request.strength = 0.8;
-  const auto model = spec::read_model_spec(submission.model);
-  struct Way {
-    const char* method;
-    int patches;
-    Parallelism degrees;
-  };
-  for (const Way& way : {Way{"exact", 1, {.pp = 2, .ring = 2, .tp = 2}},
-                         Way{"exact", 1, {.dp = 2, .cfg = 2, .ulysses = 2}},
-                         Way{"pipefusion", 3, {.pp = 2, .ulysses = 3}},
-                         Way{"distrifusion", 3, {.cfg = 2, .ring = 2, .tp = 2}}}) {
-    request.method = way.method;
-    request.num_pipeline_patch = way.patches;
-    submission.parallelism = way.degrees;
-    CAPTURE(way.method);
-    CAPTURE(name_of(way.degrees));
-    const auto asked = client::to_wire(submission);
-    const auto formula =
-        plan::predict_traffic(plan::make_plan(model, asked.request, asked.parallelism), model);
-    const auto report = nlohmann::json::parse(company().run(submission).report);
-    for (std::size_t rank = 0; rank < formula.size(); ++rank) {
-      CAPTURE(rank);
-      auto sent = report["actors"][rank]["tensor_bytes_sent_by_group"];
-      sent.erase("rows");
-      CHECK(sent == nlohmann::json(formula[rank].sent));
-    }
-  }
-}
-
-TEST_CASE("so it is for a U-Net, in bytes and by layer") {
-  Reference reference("guidance_rescale");
-  auto submission = submission_of(reference, reference.find("sdxl"));
-  auto& request = submission.request;
-  request.init_image = read_all(kFixtures + "init/picture.png");
-  request.strength = 0.8;
-  request.images_per_prompt = 2;
-  const auto model = spec::read_model_spec(submission.model);
-  for (const Parallelism& mix : {Parallelism{.ulysses = 3}, Parallelism{.cfg = 2, .ring = 2},
-                                 Parallelism{.dp = 2, .ring = 2}}) {
-    for (const int patches : {1, 3}) {
-      request.method = patches == 1 ? "exact" : "distrifusion";
-      request.num_pipeline_patch = patches;
-      submission.parallelism = mix;
-      CAPTURE(name_of(mix));
-      CAPTURE(patches);
-      const auto asked = client::to_wire(submission);
-      const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
-      const auto formula = plan::predict_traffic(plan, model);
-      auto plain = asked.request;
-      plain.guidance_rescale = 0;
-      const auto without =
-          plan::predict_traffic(plan::make_plan(model, plain, asked.parallelism), model);
-      CHECK(formula[0].of("stage") > without[0].of("stage"));
-      const auto report = nlohmann::json::parse(company().run(submission).report);
-      for (std::size_t rank = 0; rank < formula.size(); ++rank) {
-        CAPTURE(rank);
-        const auto& actor = report["actors"][rank];
-        auto sent = actor["tensor_bytes_sent_by_group"];
-        sent.erase("rows");
-        CHECK(sent.dump() == nlohmann::json(formula[rank].sent).dump());
-        CHECK(actor["tensor_bytes_sent_by_layer"].dump() ==
-              nlohmann::json(formula[rank].by_layer).dump());
-      }
-    }
-  }
-}
-
 TEST_CASE("kill -9 of a job that began with a picture, before its first boundary and after it") {
   Theatre theatre(actors(3));
   Reference reference("init_image");
@@ -303,17 +213,25 @@ TEST_CASE("kill -9 of a job that began with a picture, before its first boundary
   const auto undisturbed = theatre.run(submission);
   for (const bool early : {true, false}) {
     CAPTURE(early);
-    std::atomic<bool> there = false;
-    const auto job = theatre.submit(submission, [&](const Progress& progress) {
-      there = there || (early ? progress.phase == "text" : progress.step >= 20);
-    });
-    REQUIRE(eventually(60s, [&] { return there.load(); }));
-    kill(theatre.pids().at(0), SIGKILL);
-    kill(theatre.pids().at(1), SIGKILL);
-    const auto result = theatre.client().wait(job, 120s);
-    if (!result) FAIL(result.error().what);
-    CHECK(result.value().latents->data == undisturbed.latents->data);
-    const auto recoveries = nlohmann::json::parse(result.value().report)["recoveries"];
-    CHECK(recoveries.size() >= 1);
+    std::size_t recoveries = 0;
+    // Again, where the job had ended before the blow.
+    for (int attempt = 0; attempt < 5 && recoveries == 0; ++attempt) {
+      REQUIRE(theatre.whole());
+      const auto restarts = theatre.restarts();
+      std::atomic<bool> there = false;
+      const auto job = theatre.submit(submission, [&](const Progress& progress) {
+        there = there || (early ? progress.phase == "text" : progress.step >= 20);
+      });
+      REQUIRE(eventually(2 * kPatience, [&] { return there.load(); }));
+      const auto pids = theatre.pids();
+      kill(pids.at(0), SIGKILL);
+      kill(pids.at(1), SIGKILL);
+      const auto result = theatre.client().wait(job, 600s);
+      if (!result) FAIL(result.error().what);
+      CHECK(result.value().latents->data == undisturbed.latents->data);
+      recoveries = nlohmann::json::parse(result.value().report)["recoveries"].size();
+      REQUIRE(eventually(kPatience, [&] { return theatre.restarts() >= restarts + 2; }));
+    }
+    CHECK(recoveries >= 1);
   }
 }

@@ -59,7 +59,7 @@ Theatre& theatre() {
 std::string error_of(const Submission& submission) {
   const auto job = theatre().client().submit(submission);
   if (!job) return job.error().what;
-  const auto result = theatre().client().wait(job.value(), 60s);
+  const auto result = theatre().client().wait(job.value(), 600s);
   REQUIRE(!result);
   return result.error().what;
 }
@@ -235,7 +235,7 @@ TEST_CASE("prompts: an empty one is a prompt, of a long one is said what was cut
   const auto id = theatre().submit(job, [&](const Progress& progress) {
     warnings.insert(warnings.end(), progress.warnings.begin(), progress.warnings.end());
   });
-  REQUIRE(theatre().client().wait(id, 60s));
+  REQUIRE(theatre().client().wait(id, 600s));
   REQUIRE(warnings.size() == 1);
   CHECK(has(warnings[0], "prompt 0 has more than"));
   CHECK(has(warnings[0], "120 tokens"));

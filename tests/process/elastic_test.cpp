@@ -35,14 +35,17 @@ Submission elastic_job(const std::string& method, const Parallelism& degrees) {
 /// Lets the job run for so many micro-steps, kills actors, and lets it go on to its end.
 JobResult bereaved(Theatre& theatre, const Submission& submission, int micro_steps,
                    const std::vector<std::size_t>& victims) {
-  auto inspector = take(Inspector::connect(theatre.cluster().endpoint()), "inspect");
+  auto inspector = take(Inspector::connect(theatre.cluster().endpoint(), kPatience), "inspect");
   const auto pids = theatre.pids();
+  theatre.freeze();  // so that it is paused before it gets anywhere
   const auto id = theatre.submit(submission);
-  take(inspector.control(id, JobAction::pause), "pause");
+  const auto paused = inspector.control(id, JobAction::pause);
+  theatre.thaw();
+  take(paused, "pause");
   // The text is a task as well.
   for (int done = 0; done <= micro_steps; ++done) {
-    REQUIRE(eventually(60s, [&] { return bool(inspector.control(id, JobAction::step)); }));
-    REQUIRE(eventually(60s, [&] {
+    REQUIRE(eventually(kPatience, [&] { return bool(inspector.control(id, JobAction::step)); }));
+    REQUIRE(eventually(kPatience, [&] {
       const auto status = theatre.status();
       return std::none_of(status.actors.begin(), status.actors.end(),
                           [](const auto& actor) { return actor.state == "busy"; });
@@ -50,14 +53,14 @@ JobResult bereaved(Theatre& theatre, const Submission& submission, int micro_ste
   }
   for (const auto victim : victims)
     kill(pids.at(victim), SIGKILL);
-  REQUIRE(eventually(60s, [&] {
+  REQUIRE(eventually(kPatience, [&] {
     std::size_t dead = 0;
     for (const auto& actor : theatre.status().actors)
       dead += actor.state == "dead" ? 1 : 0;
     return dead >= victims.size();
   }));
   take(inspector.control(id, JobAction::resume), "resume");
-  return take(theatre.client().wait(id, 120s), "wait");
+  return take(theatre.client().wait(id, 600s), "wait");
 }
 
 nlohmann::json report_of(const JobResult& result) {
@@ -131,9 +134,9 @@ TEST_CASE("down to the last actor; without --elastic the job fails with the caus
   other.request.steps = 400;
   other.elastic = false;
   const auto id = rigid.submit(other);
-  REQUIRE(eventually(60s, [&] { return rigid.job(id)->step > 1; }));
+  REQUIRE(eventually(kPatience, [&] { return rigid.job(id)->step > 1; }));
   kill(rigid.pids().at(1), SIGKILL);
-  const auto fall = rigid.client().wait(id, 60s);
+  const auto fall = rigid.client().wait(id, kPatience);
   REQUIRE(!fall);
   CHECK(has(fall.error().what, "signal 9"));
   CHECK(has(fall.error().what, "stays empty"));

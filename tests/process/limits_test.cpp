@@ -58,7 +58,7 @@ TEST_CASE(
   auto large = small;
   large.request.height = large.request.width = 1024;
   const auto job = theatre.submit(large);
-  const auto result = theatre.client().wait(job, 120s);
+  const auto result = theatre.client().wait(job, 600s);
   REQUIRE_FALSE(result);
   INFO(result.error().what);
   CHECK(result.error().code == "out_of_memory");

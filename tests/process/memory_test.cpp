@@ -66,7 +66,7 @@ Outcome watched(Theatre& theatre, const Submission& submission) {
   const auto id = theatre.submit(submission, [loads](const Progress& progress) {
     if (progress.phase == "loading") *loads = true;
   });
-  auto result = theatre.client().wait(id, 120s);
+  auto result = theatre.client().wait(id, 600s);
   REQUIRE(result);
   return {std::move(result.value()), loads->load()};
 }
@@ -110,12 +110,12 @@ TEST_CASE("memory for one model: two alternate, each is loaded anew, each is rig
 TEST_CASE("what is in use is not taken away: the next job waits, and says for what") {
   const OtherModel other;
   auto longer = job_of(demo_job().model);
-  longer.request.steps = 200;
+  longer.request.steps = 900;
   const auto two = job_of(other.folder());
   const auto need = std::max(memory_of(longer), memory_of(two));
   Theatre theatre(holding(need + need / 100));
   const auto running = theatre.submit(longer);
-  REQUIRE(eventually(60s, [&] { return theatre.job(running)->step > 0; }));
+  REQUIRE(eventually(kPatience, [&] { return theatre.job(running)->step > 0; }));
   const auto waiting = theatre.submit(two);
   const auto behind = theatre.submit(longer);
   CHECK(theatre.job(waiting)->state == "queued");
@@ -125,27 +125,27 @@ TEST_CASE("what is in use is not taken away: the next job waits, and says for wh
   CHECK(theatre.job(running)->cause == "");
   CHECK(theatre.client().cancel(behind));
   CHECK(theatre.client().cancel(running));
-  const auto result = theatre.client().wait(waiting, 120s);
+  const auto result = theatre.client().wait(waiting, 600s);
   REQUIRE(result);
   CHECK(theatre.job(waiting)->cause == "");
 }
 
 TEST_CASE("jobs share a deployment as far as their memory goes") {
   auto job = job_of(demo_job().model);
-  job.request.steps = 200;
+  job.request.steps = 900;
   std::uint64_t enough_for_two = 0;
   for (const auto& need : cluster::needs_of(plan_of(job)))
     enough_for_two = std::max(enough_for_two, need.weights + 2 * need.working);
   Theatre theatre(holding(enough_for_two));
   const auto first = theatre.submit(job);
-  REQUIRE(eventually(60s, [&] { return theatre.job(first)->step > 0; }));
+  REQUIRE(eventually(kPatience, [&] { return theatre.job(first)->step > 0; }));
   const auto second = theatre.submit(job);
   const auto third = theatre.submit(job);
-  CHECK(eventually(60s, [&] { return theatre.job(second)->state == "running"; }));
+  CHECK(eventually(kPatience, [&] { return theatre.job(second)->state == "running"; }));
   CHECK(theatre.job(third)->state == "queued");
   CHECK(has(theatre.job(third)->cause, "waits for memory: "));
   CHECK(theatre.client().cancel(first));
-  CHECK(eventually(60s, [&] { return theatre.job(third)->state == "running"; }));
+  CHECK(eventually(kPatience, [&] { return theatre.job(third)->state == "running"; }));
   CHECK(theatre.client().cancel(second));
   CHECK(theatre.client().cancel(third));
 }

@@ -179,7 +179,7 @@ TEST_CASE("jobs of different degrees run side by side and one after another") {
     jobs.push_back(job.value());
   }
   for (const auto job : jobs) {
-    const auto result = company().client().wait(job, std::chrono::seconds(120));
+    const auto result = company().client().wait(job, std::chrono::seconds(600));
     REQUIRE_MESSAGE(result.ok(), result.error().what);
     CHECK(range_error(result.value().latents.value(), expected) <= kLatentBound);
   }

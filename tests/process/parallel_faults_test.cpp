@@ -42,7 +42,7 @@ TEST_CASE("kill -9 within a sequence or tensor group: the job fails at once, the
     const auto job =
         theatre.submit(parallel_job(blow.method, blow.degrees, 500),
                        [&](const Progress& progress) { there = there || progress.step > 1; });
-    REQUIRE(eventually(60s, [&] { return there.load(); }));
+    REQUIRE(eventually(kPatience, [&] { return there.load(); }));
     const auto victim = theatre.status().actors.at(blow.victim);
     const auto time = std::chrono::steady_clock::now();
     kill(static_cast<pid_t>(victim.pid), SIGKILL);
@@ -50,7 +50,7 @@ TEST_CASE("kill -9 within a sequence or tensor group: the job fails at once, the
     REQUIRE(fall);
     MESSAGE(where << ": failed " << int(fall->seconds * 1000)
                   << " ms after the kill: " << fall->error.what);
-    CHECK(fall->seconds < 1.0);
+    CHECK(fall->seconds < kAtOnce);
     for (const auto& word : {"actor " + std::to_string(victim.id) + " ",
                              "pid " + std::to_string(victim.pid), std::string("signal 9")}) {
       CAPTURE(word);

@@ -66,7 +66,7 @@ TEST_CASE(
   const std::string line =
       "PATH=" + scratch.path.string() + ":$PATH TROUPE=" + troupe +
       " SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=3 XDG_RUNTIME_DIR=" + scratch.path.string() +
-      " timeout 240 " TROUPE_SOURCE_DIR "/scripts/slurm --address 127.0.0.1 --port " + port +
+      " timeout 900 " TROUPE_SOURCE_DIR "/scripts/slurm --address 127.0.0.1 --port " + port +
       " --folder " + folder + " --model " + checkpoint("tiny-pixart") + " -- sh -c '" + troupe +
       " status --json >" + (scratch / "status") + " && " + troupe +
       " submit --prompt cat --steps 2 --cfg 2 --ulysses 2 --parallel auto --output " + picture +

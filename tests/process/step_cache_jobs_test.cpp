@@ -1,6 +1,5 @@
 #include <signal.h>
 
-#include <atomic>
 #include <chrono>
 
 #include "tests/process/support/cached.h"
@@ -75,15 +74,9 @@ TEST_CASE("kill -9: a job with a step cache says where it began anew, and can be
     job.request.step_cache = "first-block";
     job.request.step_cache_threshold = 0.1;
     job.parallelism = {.pp = 2};
-    std::atomic<bool> there = false;
-    const auto id = theatre.submit(job, [&](const Progress& progress) {
-      there = there || (progress.phase == "denoising" && progress.step >= 5);
-    });
-    REQUIRE(eventually(60s, [&] { return there.load(); }));
-    kill(theatre.pids().at(1), SIGKILL);
-    const auto result = theatre.client().wait(id, 120s);
-    if (!result) FAIL(result.error().what);
-    const auto report = nlohmann::json::parse(result.value().report);
+    const auto result = theatre.struck(
+        job, 5, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); }, 2);
+    const auto report = nlohmann::json::parse(result.report);
     REQUIRE(report["recoveries"].size() == 1);
     const auto refills = report["request"]["refill_steps"];
     REQUIRE(refills.size() == 1);
@@ -92,7 +85,7 @@ TEST_CASE("kill -9: a job with a step cache says where it began anew, and can be
     again.request.refill_steps = refills.get<std::vector<int>>();
     for (const auto& mix : {Parallelism{.pp = 2}, Parallelism{}}) {
       again.parallelism = mix;
-      CHECK(range_error(theatre.run(again).latents.value(), result.value().latents.value()) <=
+      CHECK(range_error(theatre.run(again).latents.value(), result.latents.value()) <=
             kCacheDegreesBound);
     }
   }

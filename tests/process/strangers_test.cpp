@@ -25,7 +25,7 @@ std::string ask_for_blobs(const std::string& endpoint, const std::string& role,
   std::string said;
   connection.start([&] { said = "welcome"; },
                    [&](const wire::Failure& failure) { said = failure.what; });
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
   while (said.empty() && std::chrono::steady_clock::now() < end)
     io.run_one_for(std::chrono::milliseconds(50));
   return said;
@@ -49,7 +49,7 @@ TEST_CASE("the blob channel is for the cluster's actors and for clients with a c
   control::Connection control(io, options);
   bool welcome = false;
   control.start([&](const auto&) { welcome = true; }, [](const auto&) {});
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
   while (!welcome && std::chrono::steady_clock::now() < end)
     io.run_one_for(std::chrono::milliseconds(50));
   REQUIRE(welcome);

@@ -32,10 +32,10 @@ TEST_CASE("users' actors on two hosts: tensors over the network, and a link that
                                  (scratch / "start.out") + " 2>&1"));
   Background guest(net.on_b(program + "join --actors 1 --name b --connect " + endpoint +
                             " --keys " + keys + " >" + (scratch / "join.out") + " 2>&1"));
-  REQUIRE(eventually(60s, [&] { return has(read_all(scratch / "join.out"), "joined"); }));
+  REQUIRE(eventually(kPatience, [&] { return has(read_all(scratch / "join.out"), "joined"); }));
 
   net.be_on_a([&] {
-    auto client = take(Client::connect(endpoint, 10s, keys), "connect");
+    auto client = take(Client::connect(endpoint, kPatience, keys), "connect");
     auto users = client.actors();
     const auto info = [&](std::uint64_t id) {
       for (auto& each : take(users.list(), "list"))
@@ -44,7 +44,7 @@ TEST_CASE("users' actors on two hosts: tensors over the network, and a link that
     };
     // One here, one there, as soon as the plugin has been looked at on both.
     std::vector<ActorHandle<Probe>> ring;
-    REQUIRE(eventually(60s, [&] {
+    REQUIRE(eventually(kPatience, [&] {
       for (const auto& old : ring)
         take(users.kill(old.id()), "kill");
       ring.clear();
@@ -62,37 +62,37 @@ TEST_CASE("users' actors on two hosts: tensors over the network, and a link that
       for (auto& member : ring)
         tensor = member.call<&Probe::twice>(tensor);
     }
-    CHECK(take(ring[0].call<&Probe::sum>(tensor).wait(30s), "sum") == 16e6);
-    CHECK(take(ring[1].call<&Probe::sum>(tensor).wait(30s), "sum") == 16e6);
+    CHECK(take(ring[0].call<&Probe::sum>(tensor).wait(kPatience), "sum") == 16e6);
+    CHECK(take(ring[1].call<&Probe::sum>(tensor).wait(kPatience), "sum") == 16e6);
 
     auto& far = info(ring[0].id()).host == "b" ? ring[0] : ring[1];
     auto& near = &far == &ring[0] ? ring[1] : ring[0];
     const auto first = info(far.id()).pid;
-    auto under_way = far.call<&Probe::sleep>(60'000);
+    auto under_way = far.call<&Probe::sleep>(600'000);
     std::this_thread::sleep_for(300ms);
     const auto blow = std::chrono::steady_clock::now();
     net.cut();
-    const auto fall = under_way.wait(30s);
+    const auto fall = under_way.wait(2 * kPatience);
     const std::chrono::duration<double> noticed = std::chrono::steady_clock::now() - blow;
     REQUIRE(!fall);
     MESSAGE("noticed after " << noticed.count() << " s: " << fall.error().what);
-    CHECK(noticed.count() < 15);
+    CHECK(noticed.count() < 60);
     CHECK(fall.error().code == "restarting");
     CHECK(has(fall.error().what, "lost with its host b: "));
-    CHECK(take(far.call<&Probe::restarts>().wait(20s), "restarts") == 1);
+    CHECK(take(far.call<&Probe::restarts>().wait(kPatience), "restarts") == 1);
     CHECK(info(far.id()).host != "b");
-    CHECK(take(near.call<&Probe::restarts>().wait(10s), "restarts") == 0);
+    CHECK(take(near.call<&Probe::restarts>().wait(kPatience), "restarts") == 0);
     // What is on the far side ends by itself: the agent ends it when the controller is silent.
-    CHECK(seconds_until_gone({static_cast<pid_t>(first)}, 15s) < 15);
+    CHECK(gone({static_cast<pid_t>(first)}));
 
     net.mend();
-    REQUIRE(eventually(60s, [&] {
+    REQUIRE(eventually(kPatience, [&] {
       const auto probe = users.spawn<Probe>({.placement = "spread", .group = "after"}, "again");
       return probe && info(probe.value().id()).host == "b";
     }));
     take(client.stop_cluster(), "stop");
   });
-  CHECK(guest.wait(20s) == 0);
+  CHECK(guest.wait(kPatience) == 0);
 }
 
 }  // namespace troupe::testing

@@ -1,6 +1,5 @@
 #include <signal.h>
 
-#include <atomic>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -207,17 +206,11 @@ TEST_CASE("a video goes on where it was when an actor is killed") {
   auto submission = reference.submission(reference.find("wan_long"), {.cfg = 2, .ulysses = 2});
   submission.request.steps = 60;
   const auto undisturbed = theatre.run(submission);
-  std::atomic<bool> there = false;
-  const auto job = theatre.submit(submission, [&](const Progress& progress) {
-    there = there || (progress.phase == "denoising" && progress.step >= 4);
-  });
-  REQUIRE(eventually(std::chrono::seconds(60), [&] { return there.load(); }));
-  kill(theatre.pids().at(1), SIGKILL);
-  const auto result = theatre.client().wait(job, std::chrono::seconds(120));
-  REQUIRE(result.ok());
-  CHECK(result.value().latents->data == undisturbed.latents->data);
-  CHECK(result.value().pictures.at(0).png == undisturbed.pictures.at(0).png);
-  CHECK(nlohmann::json::parse(result.value().report)["recoveries"].size() == 1);
+  const auto result =
+      theatre.struck(submission, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); });
+  CHECK(result.latents->data == undisturbed.latents->data);
+  CHECK(result.pictures.at(0).png == undisturbed.pictures.at(0).png);
+  CHECK(nlohmann::json::parse(result.report)["recoveries"].size() == 1);
 }
 
 TEST_CASE("what a video model cannot do is refused with the reason") {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "controller/cluster/kinds.h"
 #include "controller/plan/plan.h"
 #include "tests/controller/sample_model.h"
 #include "tests/sim/world.h"
@@ -55,7 +56,7 @@ void World::draw_limits() {
 }
 
 void World::submit_one() {
-  const auto living = runner_ ? static_cast<int>(members_.living_count()) : places_;
+  const auto living = runner_ ? cluster::most_alike(members_, "") : places_;
   if (living == 0) {
     // The gateway refuses it.
     ++refused_;
@@ -63,8 +64,15 @@ void World::submit_one() {
   }
   wire::JobSpec spec;
   spec.model = rng_() % 4 == 0 ? "another" : "model";
-  auto plan = random_plan(rng_, living);
+  std::mt19937_64 few(faults_.batches ? rng_() % 2 : 0);
+  auto plan = faults_.batches ? random_plan(few, std::min(2, living)) : random_plan(rng_, living);
   spec.request = plan.request;
+  if (faults_.batches) {
+    spec.may_batch = rng_() % 8 != 0;
+    spec.request.seed = plan.request.seed = rng_() % 200;
+    spec.request.want_latents = plan.request.want_latents = few() % 2 == 0;
+    spec.priority = rng_() % 8 == 0 ? 1 : 0;
+  }
   spec.elastic = faults_.elastic;
   note("submit " + plan.request.method + " on " + std::to_string(plan.degrees.world()) +
        " actors, pp " + std::to_string(plan.degrees.pp));
@@ -122,7 +130,7 @@ void World::leaves(std::uint64_t incarnation) {
 void World::blow() {
   const auto at_some_time = [this](double probability, std::function<void(StageActor&)> what) {
     if (!chance(probability)) return;
-    after(some(1.5), [this, what = std::move(what)] {
+    after(some(faults_.batches ? 0.5 : 1.5), [this, what = std::move(what)] {
       if (const auto process = any_process()) what(*processes_.at(*process));
     });
   };
@@ -163,7 +171,7 @@ void World::play(int jobs, double deadline) {
       submit_one();
       blow();
     });
-    when += some(0.3);
+    when += some(faults_.batches ? 0.05 : 0.3);
   }
   const auto over = [&] { return static_cast<int>(ends_.size()) + refused_ == jobs; };
   double quiet_since = 0;
@@ -173,6 +181,7 @@ void World::play(int jobs, double deadline) {
     now_ = event.when;
     event.action();
     check_memory();
+    if (faults_.two_kinds) check_kinds();
     if (!over()) quiet_since = now_;
     // Time for what was stuck to be found, and for every place to be filled again.
     if (over() && runner_ && now_ > quiet_since + 100) return check_quiet();
@@ -199,6 +208,16 @@ void World::check_memory() {
   most_residents_ = std::max(most_residents_, used);
 }
 
+void World::check_kinds() const {
+  std::map<jobs::JobId, std::string> kinds;
+  for (const auto& [id, actor] : members_.all()) {
+    for (const auto job : actor.jobs) {
+      if (kinds.emplace(job, actor.device_kind()).first->second != actor.device_kind())
+        throw Violation("a job has actors of two kinds");
+    }
+  }
+}
+
 void World::check_quiet() {
   for (const auto& [id, actor] : members_.all()) {
     if (!actor.jobs.empty()) throw Violation("an actor still has a job");
@@ -208,6 +227,7 @@ void World::check_quiet() {
     if (actor.state != cluster::ActorState::ready && actor.state != cluster::ActorState::dead)
       throw Violation("a place was not filled again: " + std::string(to_string(actor.state)));
   }
+  if (!table_.batches().empty()) throw Violation("a batch is left");
   std::size_t kept = 0;
   for (const auto& [id, job] : table_.all()) {
     kept += job.blobs.size();

@@ -1,3 +1,4 @@
+#include "controller/cluster/kinds.h"
 #include "controller/journal/memory_store.h"
 #include "controller/journal/revive.h"
 #include "tests/controller/sample_model.h"
@@ -34,16 +35,18 @@ void World::make_journal() {
 }
 
 void World::hand_in(wire::JobSpec spec, std::uint64_t key) {
+  if (turned_away_.contains(key)) return;
   if (!accepted_.contains(key)) asked_[key] = spec;
   if (!runner_) return;  // tried again when there is a controller
   if (auto* known = table_.find_key(key)) {
     if (!known->held) asked_.erase(key);
     return;
   }
-  const auto living = static_cast<int>(members_.living_count());
+  const auto living = cluster::most_alike(members_, spec.request.weight_dtype);
   auto plan = plan::make_plan(test::sample_model(), spec.request, spec.parallelism);
   if (living < plan.degrees.world()) {
     ++refused_;
+    turned_away_.insert(key);
     asked_.erase(key);
     return;
   }
@@ -117,6 +120,8 @@ void World::go_on(jobs::JobId id) {
   journal_->changed(*job);
   if (failure) return runner_->give_up(id, *failure);
   table_.hold(id, false);
+  if (job->plan.degrees.world() > cluster::most_alike(members_, ""))
+    return runner_->fail_unplaceable("too few actors have come again");
   runner_->start_queued();
 }
 

@@ -19,9 +19,10 @@ struct Totals {
   std::uint64_t seeds = 0, jobs = 0, succeeded = 0, deaths = 0, recoveries = 0, meshes = 0;
   std::uint64_t most_residents = 0, loads = 0, short_of_memory = 0;
   std::uint64_t owed = 0, broken_off = 0, restarts = 0;
+  std::uint64_t batched = 0, retried = 0;
 };
 
-Totals play(const Faults& faults, std::uint64_t count, int actors) {
+Totals play(const Faults& faults, std::uint64_t count, int actors, int jobs = 3) {
   const auto only = number("TROUPE_SIM_SEED", 0);
   const auto first = only != 0 ? only : 1;
   const auto last = only != 0 ? only : number("TROUPE_SIM_SEEDS", count);
@@ -29,7 +30,7 @@ Totals play(const Faults& faults, std::uint64_t count, int actors) {
   for (auto seed = first; seed <= last; ++seed) {
     sim::World world(seed, faults, actors);
     try {
-      world.play(3, 4000);
+      world.play(jobs, 4000);
     } catch (const std::exception& error) {
       FAIL_CHECK("TROUPE_SIM_SEED=" << seed << ": " << std::string(error.what()) << "\n"
                                     << world.trace(60));
@@ -40,6 +41,8 @@ Totals play(const Faults& faults, std::uint64_t count, int actors) {
     totals.recoveries += world.recoveries();
     totals.restarts += world.restarts();
     totals.loads += world.loads();
+    totals.batched += world.batched();
+    totals.retried += world.retried();
     totals.most_residents = std::max(totals.most_residents, world.most_residents());
     for (const auto& [id, job] : world.table().all()) {
       ++totals.jobs;
@@ -176,6 +179,68 @@ TEST_CASE("no job is given up for the memory of an actor whose next process is t
     CHECK(totals.short_of_memory == 0);
     CHECK(totals.succeeded > totals.jobs * 9 / 10);
   }
+}
+
+TEST_CASE("of two kinds of actors a job has one, and none waits for more than a kind has left") {
+  const auto calm = play({.two_kinds = true}, 300, 6);
+  CHECK(calm.succeeded == calm.jobs);
+  // Of four and two at most three are lost: who needs more than a kind has left is told so.
+  const Faults kills{.kills_per_job = 0.9,
+                     .late_exits = 0.3,
+                     .hangs_per_job = 0.1,
+                     .empty_places = true,
+                     .two_kinds = true};
+  const auto rigid = play(kills, 500, 6);
+  CHECK(rigid.succeeded < rigid.jobs);
+  CHECK(rigid.succeeded > rigid.jobs / 2);
+  auto elastic = kills;
+  elastic.elastic = true;
+  const auto totals = play(elastic, 500, 6);
+  CHECK(totals.owed == 0);
+  CHECK(totals.meshes > totals.succeeded);
+  auto drained = kills;
+  drained.hosts = 2;
+  drained.drains_per_job = 0.6;
+  drained.restarts_per_job = 0.3;
+  play(drained, 500, 6);
+}
+
+TEST_CASE("jobs that may compute as one: each gets what is its own, and ends for itself") {
+  const auto calm = play({.batches = true}, 250, 2, 9);
+  CHECK(calm.succeeded == calm.jobs);
+  CHECK(calm.batched > calm.jobs / 10);
+  CHECK(calm.retried == 0);
+  const auto dying = play({.kills_per_job = 0.3,
+                           .late_exits = 0.2,
+                           .hangs_per_job = 0.05,
+                           .cancels_per_job = 0.2,
+                           .batches = true},
+                          350, 3, 9);
+  CHECK(dying.batched > dying.jobs / 10);
+  CHECK(dying.succeeded > dying.jobs * 7 / 10);
+}
+
+TEST_CASE("a batch that fails fails no job of it: each tries it alone") {
+  const auto totals = play({.failed_tasks = 0.01, .batches = true}, 250, 2, 9);
+  CHECK(totals.retried > 30);
+  const auto rest = play({.failed_loads = 0.02,
+                          .failed_tasks = 0.002,
+                          .cancels_per_job = 0.1,
+                          .empty_places = true,
+                          .elastic = true,
+                          .hosts = 2,
+                          .drains_per_job = 0.1,
+                          .tight_memory = true,
+                          .batches = true},
+                         300, 5, 8);
+  CHECK(rest.batched > 0);
+}
+
+TEST_CASE("batches and controllers that end without a word") {
+  const auto totals =
+      play({.kills_per_job = 0.1, .restarts_per_job = 0.3, .batches = true}, 250, 2, 9);
+  CHECK(totals.batched > totals.jobs / 20);
+  CHECK(totals.succeeded > totals.jobs * 95 / 100);
 }
 
 TEST_CASE("everything at once") {

@@ -14,6 +14,10 @@ namespace troupe::sim {
 
 class World;
 
+/// What an actor decodes, and leaves of latents: of a job's own seed and picture.
+std::string picture_text(std::uint64_t seed, int picture);
+std::string latent_text(std::uint64_t seed, int picture);
+
 /// An actor process as the controller sees it: a mailbox that is emptied in order, a second lane
 /// for the end of an epoch, tasks that wait for their peers. What it would compute is a line of
 /// text: which step of which job its latents are at.
@@ -38,6 +42,9 @@ class StageActor {
   const std::string* blob(std::uint64_t id) const;
 
  private:
+  static constexpr double kLongestPause =
+      0.25;  // seconds between two looks whether peers are there
+
   struct Task {
     std::uint64_t epoch = 0;
     wire::Command command;

@@ -48,6 +48,8 @@ struct Faults {
   double drains_per_job = 0;      // of a random place, with or without --now
   double lost_hosts_per_job = 0;  // with their agents
   bool tight_memory = false;      // actors hold one or two deployments at a time
+  bool batches = false;           // jobs of few shapes that may compute as one, with latents
+  bool two_kinds = false;         // every third place is a GPU
 };
 
 /// A whole cluster in one thread: Supervisor, Deployments, JobRunner and JobTable as they are, with
@@ -72,6 +74,9 @@ class World final : public cluster::Outside {
   /// Deployments that an actor kept at once, at most.
   std::uint64_t most_residents() const { return most_residents_; }
   std::uint64_t loads() const { return loads_; }
+  /// Jobs that ended in a batch, and those that began anew since one had failed.
+  std::uint64_t batched() const { return batched_; }
+  std::uint64_t retried() const { return retried_; }
   double now() const override { return now_; }
 
   // Outside:
@@ -134,6 +139,8 @@ class World final : public cluster::Outside {
   void begin_controller();
   void go_on(jobs::JobId id);
   void job_ended(const jobs::JobEntry& job);
+  /// Its own pictures and latents came, whoever computed with it.
+  void check_results(const jobs::JobEntry& job) const;
   void drain_one();
   void lose_host();
   void submit_one();
@@ -141,6 +148,8 @@ class World final : public cluster::Outside {
   void check_quiet();
   /// What the controller wants an actor to hold is never more than it may.
   void check_memory();
+  /// A job has actors of one kind.
+  void check_kinds() const;
   void draw_limits();
   void hello(cluster::ActorId id, std::uint64_t incarnation);
   void deliver_up(control::PeerId peer, std::uint64_t sequence, std::uint64_t correlation,
@@ -174,11 +183,14 @@ class World final : public cluster::Outside {
   double write_until_ = 0;
   std::map<std::uint64_t, wire::JobSpec> asked_;  // by key: handed in, not answered yet
   std::set<std::uint64_t> accepted_;
+  std::set<std::uint64_t> turned_away_;
   std::set<jobs::JobId> journaled_ends_;
   std::uint64_t restarts_ = 0;
   std::map<cluster::ActorId, std::uint64_t> limits_;  // bytes; empty = none
   std::uint64_t most_residents_ = 0;
   std::uint64_t loads_ = 0;
+  std::uint64_t batched_ = 0;
+  std::uint64_t retried_ = 0;
 
   // Of the controller:
   int places_;

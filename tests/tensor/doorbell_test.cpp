@@ -34,7 +34,7 @@ TEST_CASE("a ring that nobody attends is always followed by a look, however many
       }
     });
   int seen = 0;
-  while (seen < 2 * kRings && readable(bell.event_fd(), 3s)) {
+  while (seen < 2 * kRings && readable(bell.event_fd(), 60s)) {
     bell.clear_event();
     seen = published.load();
   }
@@ -52,12 +52,13 @@ TEST_CASE("a thread that attends is woken through the futex and leaves the descr
     bell.ring();
   });
   const auto start = std::chrono::steady_clock::now();
-  bell.sleep(seen, start + 10s);
+  while (bell.rings() == seen && std::chrono::steady_clock::now() < start + 60s)
+    bell.sleep(seen, start + 60s);
   const auto slept = std::chrono::steady_clock::now() - start;
   bell.leave();
   peer.join();
   CHECK(bell.rings() != seen);
-  CHECK(slept < 5s);
+  CHECK(slept < 30s);
   CHECK_FALSE(readable(bell.event_fd(), 0ms));
   bell.ring();
   CHECK(readable(bell.event_fd(), 0ms));

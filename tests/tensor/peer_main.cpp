@@ -26,11 +26,11 @@ int main(int argc, char** argv) {
     std::vector<std::string> addresses;
     for (std::string line; std::getline(std::cin, line) && !line.empty();)
       addresses.push_back(line);
-    const auto group = device->connect(argv[2], std::stoi(argv[3]), addresses, within(20s));
+    const auto group = device->connect(argv[2], std::stoi(argv[3]), addresses, within(60s));
     std::cout << "ready" << std::endl;
     for (;;) {
       const at::Tensor value = at::ones({1'000'000});
-      group->all_reduce(value, ReduceOp::sum).wait(within(20s));
+      group->all_reduce(value, ReduceOp::sum).wait(within(60s));
     }
   } catch (const TransferError& error) {
     std::cout << "failed " << static_cast<int>(error.failure()) << " " << error.peer() << " "

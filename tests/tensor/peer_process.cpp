@@ -56,7 +56,7 @@ std::string PeerProcess::line() {
       return text;
     }
     pollfd entry{output_.get(), POLLIN, 0};
-    if (::poll(&entry, 1, 10'000) <= 0) throw std::runtime_error("the peer says nothing");
+    if (::poll(&entry, 1, 60'000) <= 0) throw std::runtime_error("the peer says nothing");
     std::array<char, 1024> chunk{};
     const ssize_t got = ::read(output_.get(), chunk.data(), chunk.size());
     if (got <= 0) throw std::runtime_error("the peer ended");

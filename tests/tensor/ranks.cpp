@@ -35,7 +35,7 @@ void on_ranks(Backend backend, int size, const std::function<void(Member&)>& bod
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const auto group = devices[rank]->connect(name, rank, addresses, within(20s));
+        const auto group = devices[rank]->connect(name, rank, addresses, within(60s));
         Member member{*devices[rank], addresses, rank, *group};
         try {
           body(member);

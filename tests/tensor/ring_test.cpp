@@ -30,7 +30,7 @@ struct SharedRing {
 };
 
 Deadline soon() {
-  return std::chrono::steady_clock::now() + 30s;
+  return std::chrono::steady_clock::now() + 60s;
 }
 
 /// Calls `move` until `total` bytes have gone, asleep in `bell` where nothing can move. Returns

@@ -42,7 +42,7 @@ void play(Member& me, int size, const std::vector<Step>& steps, unsigned seed) {
   std::mt19937 random(seed * 31 + me.rank);
   std::vector<Pending> pending;
   const auto settle = [&](std::size_t index) {
-    pending[index].work.wait(within(20s));
+    pending[index].work.wait(within(60s));
     if (pending[index].got.defined())
       require(at::equal(pending[index].got, pending[index].expected), "the values are right");
     pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(index));
@@ -77,7 +77,7 @@ void play(Member& me, int size, const std::vector<Step>& steps, unsigned seed) {
   }
   while (!pending.empty())
     settle(random() % pending.size());
-  me.group.all_reduce(at::zeros({1}), ReduceOp::sum).wait(within(20s));
+  me.group.all_reduce(at::zeros({1}), ReduceOp::sum).wait(within(60s));
 }
 
 }  // namespace

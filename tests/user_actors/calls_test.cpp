@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "tests/support/doctest.h"
+#include "tests/support/patience.h"
 #include "tests/user_actors/classes.h"
 #include "tests/user_actors/small_cluster.h"
 
@@ -14,11 +15,11 @@ TEST_CASE("a counter counts") {
   REQUIRE(cluster.refusal() == "");
   auto client = cluster.connect();
   auto counter = take(client.actors().spawn<Counter>({}, 0));
-  CHECK(take(counter.call<&Counter::add>(1).wait(5s)) == 1);
-  CHECK(take(counter.call<&Counter::add>(1).wait(5s)) == 2);
-  CHECK(take(counter.call<&Counter::add>(1).wait(5s)) == 3);
-  take(counter.call<&Counter::reset>().wait(5s));
-  CHECK(take(counter.call<&Counter::value>().wait(5s)) == 0);
+  CHECK(take(counter.call<&Counter::add>(1).wait(kPatience)) == 1);
+  CHECK(take(counter.call<&Counter::add>(1).wait(kPatience)) == 2);
+  CHECK(take(counter.call<&Counter::add>(1).wait(kPatience)) == 3);
+  take(counter.call<&Counter::reset>().wait(kPatience));
+  CHECK(take(counter.call<&Counter::value>().wait(kPatience)) == 0);
 }
 
 TEST_CASE("calls of one caller run in their order, with futures and large arguments among them") {
@@ -37,12 +38,12 @@ TEST_CASE("calls of one caller run in their order, with futures and large argume
       done.push_back(probe.call<&Probe::append>(i));
     }
   }
-  take(all_of(done, 30s));
+  take(all_of(done, 2 * kPatience));
   std::vector<std::int64_t> expected;
   for (int i = 0; i < 2000; ++i) {
     if (i % 100 != 70) expected.push_back(i % 100 == 50 ? 101 + i / 100 : i);
   }
-  CHECK(take(probe.call<&Probe::seen>().wait(5s)) == expected);
+  CHECK(take(probe.call<&Probe::seen>().wait(kPatience)) == expected);
 }
 
 TEST_CASE("several callers each keep their order") {
@@ -57,12 +58,12 @@ TEST_CASE("several callers each keep their order") {
       std::vector<Future<Unit>> done;
       for (int i = 0; i < 500; ++i)
         done.push_back(mine.call<&Probe::append>(caller * 1000 + i));
-      take(all_of(done, 30s));
+      take(all_of(done, 2 * kPatience));
     });
   }
   for (auto& thread : threads)
     thread.join();
-  const auto seen = take(probe.call<&Probe::seen>().wait(5s));
+  const auto seen = take(probe.call<&Probe::seen>().wait(kPatience));
   CHECK(seen.size() == 1500);
   std::map<std::int64_t, std::int64_t> last;
   for (const auto number : seen) {
@@ -76,19 +77,19 @@ TEST_CASE("an exception is a value for the caller, and the actor goes on") {
   SmallCluster cluster;
   auto client = cluster.connect();
   auto probe = take(client.actors().spawn<Probe>({}, "p"));
-  const auto failed = probe.call<&Probe::fail>("no\nmore").wait(5s);
+  const auto failed = probe.call<&Probe::fail>("no\nmore").wait(kPatience);
   REQUIRE(!failed.ok());
   CHECK(failed.error().code == "exception");
   CHECK(failed.error().what == "troupe::testing::Probe (actor 1).fail: no");
-  CHECK(take(probe.call<&Probe::name>().wait(5s)) == "p");
+  CHECK(take(probe.call<&Probe::name>().wait(kPatience)) == "p");
 }
 
 TEST_CASE("values of every kind go there and back") {
   SmallCluster cluster;
   auto client = cluster.connect();
   auto probe = take(client.actors().spawn<Probe>({}, "p"));
-  const auto points =
-      take(probe.call<&Probe::points>(Point{1, 2}, std::vector<Point>{{3, 4}, {5, 6}}).wait(5s));
+  const auto points = take(
+      probe.call<&Probe::points>(Point{1, 2}, std::vector<Point>{{3, 4}, {5, 6}}).wait(kPatience));
   CHECK(points == std::map<std::string, Point>{{"0", {3, 4}}, {"1", {5, 6}}, {"first", {1, 2}}});
 }
 
@@ -96,14 +97,14 @@ TEST_CASE("a call has a deadline, and what has not begun by then never runs") {
   SmallCluster cluster;
   auto client = cluster.connect();
   auto probe = take(client.actors().spawn<Probe>({}, "p"));
-  auto busy = probe.call<&Probe::sleep>(600);
+  auto busy = probe.call<&Probe::sleep>(3'000);
   auto late = probe.within(100ms).call<&Probe::append>(7);
-  const auto result = late.wait(5s);
+  const auto result = late.wait(kPatience);
   REQUIRE(!result.ok());
   CHECK(result.error().code == "timeout");
   CHECK(busy.wait(1ms).error().code == "timeout");  // of the wait, not of the call
-  take(busy.wait(5s));
-  CHECK(take(probe.call<&Probe::seen>().wait(5s)).empty());
+  take(busy.wait(kPatience));
+  CHECK(take(probe.call<&Probe::seen>().wait(kPatience)).empty());
 }
 
 TEST_CASE("any_of and all_of") {
@@ -111,15 +112,16 @@ TEST_CASE("any_of and all_of") {
   auto client = cluster.connect();
   auto slow = take(client.actors().spawn<Probe>({}, "slow"));
   auto fast = take(client.actors().spawn<Counter>({}, 5));
-  auto sleeping = slow.call<&Probe::sleep>(800);
+  auto sleeping = slow.call<&Probe::sleep>(3'000);
   auto value = fast.call<&Counter::value>();
-  CHECK(take(any_of(5s, sleeping, value)) == 1);
+  CHECK(take(any_of(kPatience, sleeping, value)) == 1);
   CHECK(any_of(std::vector{sleeping}, 50ms).error().code == "timeout");
-  CHECK(take(all_of(std::vector{value, fast.call<&Counter::add>(1)}, 5s)) ==
+  CHECK(take(all_of(std::vector{value, fast.call<&Counter::add>(1)}, kPatience)) ==
         std::vector<std::int64_t>{5, 6});
-  const auto broken = all_of(std::vector{fast.call<&Counter::value>(), Future<std::int64_t>()}, 1s);
+  const auto broken =
+      all_of(std::vector{fast.call<&Counter::value>(), Future<std::int64_t>()}, kPatience);
   CHECK(broken.error().code == "bad_request");
-  take(sleeping.wait(5s));
+  take(sleeping.wait(kPatience));
 }
 
 TEST_CASE("arrays and large texts travel beside the calls, from actor to actor directly") {
@@ -131,12 +133,12 @@ TEST_CASE("arrays and large texts travel beside the calls, from actor to actor d
   auto made = one.call<&Probe::array>(300'000, 1.f);
   auto doubled = two.call<&Probe::twice>(made);
   auto again = one.call<&Probe::twice>(doubled);
-  CHECK(take(two.call<&Probe::sum>(again).wait(30s)) == 1'200'000);
-  CHECK(take(again.wait(10s)).shape == std::vector<std::int64_t>{300'000});
-  CHECK(take(two.call<&Probe::sum>(take(made.wait(10s))).wait(10s)) == 300'000);
+  CHECK(take(two.call<&Probe::sum>(again).wait(kPatience)) == 1'200'000);
+  CHECK(take(again.wait(kPatience)).shape == std::vector<std::int64_t>{300'000});
+  CHECK(take(two.call<&Probe::sum>(take(made.wait(kPatience))).wait(kPatience)) == 300'000);
   // To the one who holds it, too.
-  CHECK(take(one.call<&Probe::sum>(made).wait(10s)) == 300'000);
-  CHECK(take(one.call<&Probe::blob>(3'000'000).wait(10s)).size() == 3'000'000);
+  CHECK(take(one.call<&Probe::sum>(made).wait(kPatience)) == 300'000);
+  CHECK(take(one.call<&Probe::blob>(3'000'000).wait(kPatience)).size() == 3'000'000);
 }
 
 TEST_CASE("a failed future fails the call it was given to") {
@@ -144,10 +146,11 @@ TEST_CASE("a failed future fails the call it was given to") {
   auto client = cluster.connect();
   auto probe = take(client.actors().spawn<Probe>({}, "p"));
   auto child = probe.call<&Probe::find_counter>("nobody");
-  const auto result = child.wait(5s);
+  const auto result = child.wait(kPatience);
   CHECK(result.error().code == "exception");
   auto text = probe.call<&Probe::fail>("gone");
-  CHECK(probe.call<&Probe::fail>(text).wait(5s).error().what.find("gone") != std::string::npos);
+  CHECK(probe.call<&Probe::fail>(text).wait(kPatience).error().what.find("gone") !=
+        std::string::npos);
 }
 
 TEST_CASE("actors call, spawn and find each other") {
@@ -156,10 +159,10 @@ TEST_CASE("actors call, spawn and find each other") {
   auto actors = client.actors();
   auto probe = take(actors.spawn<Probe>({}, "p"));
   auto counter = take(actors.spawn<Counter>({.name = "c"}, 1));
-  CHECK(take(probe.call<&Probe::call_other>(counter, 5).wait(10s)) == 6);
-  auto child = take(probe.call<&Probe::spawn_counter>(40, false).wait(10s));
-  CHECK(take(child.call<&Counter::add>(2).wait(5s)) == 42);
-  auto found = take(probe.call<&Probe::find_counter>("c").wait(10s));
+  CHECK(take(probe.call<&Probe::call_other>(counter, 5).wait(kPatience)) == 6);
+  auto child = take(probe.call<&Probe::spawn_counter>(40, false).wait(kPatience));
+  CHECK(take(child.call<&Counter::add>(2).wait(kPatience)) == 42);
+  auto found = take(probe.call<&Probe::find_counter>("c").wait(kPatience));
   CHECK(found.id() == counter.id());
 }
 
@@ -169,7 +172,7 @@ TEST_CASE("text calls: by name, with JSON, for people") {
   auto actors = client.actors();
   auto probe = take(actors.spawn<Probe>({}, "p"));
   const auto text = [&](const std::string& method, const std::string& arguments) {
-    return actors.call_text(probe.id(), method, arguments, 5s);
+    return actors.call_text(probe.id(), method, arguments, kPatience);
   };
   CHECK(take(text("name", "[]")) == "\"p\"");
   CHECK(take(text("points", "[[1, 2.5], [[3, 4]]]")) == R"({"0":[3.0,4.0],"first":[1.0,2.5]})");
@@ -213,7 +216,7 @@ TEST_CASE("calls with other types are refused by name, and do not run") {
   ValueWriter text;
   Value<std::string>::write(text, "five");
   call.arguments = text.take();
-  const auto refused = Future<std::int64_t>(actors.caller()->call(call)).wait(5s);
+  const auto refused = Future<std::int64_t>(actors.caller()->call(call)).wait(kPatience);
   CHECK(refused.error().code == "bad_request");
   CHECK(refused.error().what ==
         "troupe::testing::Counter (actor 1).add: takes (int64) and gives int64, the call has other "
@@ -221,11 +224,12 @@ TEST_CASE("calls with other types are refused by name, and do not run") {
   // Right types, and bytes that are none of them.
   call.types = detail::method_row<Counter, &Counter::add>().types;
   call.arguments = "abc";
-  CHECK(Future<std::int64_t>(actors.caller()->call(call)).wait(5s).error().code == "bad_request");
-  CHECK(take(counter.call<&Counter::value>().wait(5s)) == 1);
+  CHECK(Future<std::int64_t>(actors.caller()->call(call)).wait(kPatience).error().code ==
+        "bad_request");
+  CHECK(take(counter.call<&Counter::value>().wait(kPatience)) == 1);
   const auto spawned = Future<std::uint64_t>(
       actors.caller()->spawn({"troupe::testing::Counter", 99, "", false, {}}));
-  CHECK(spawned.wait(5s).error().what.find("is made from (int64)") != std::string::npos);
+  CHECK(spawned.wait(kPatience).error().what.find("is made from (int64)") != std::string::npos);
 }
 
 TEST_CASE("a thousand calls to each of eight actors at once") {
@@ -235,13 +239,13 @@ TEST_CASE("a thousand calls to each of eight actors at once") {
   std::vector<Future<ActorHandle<Counter>>> coming;
   for (int i = 0; i < 8; ++i)
     coming.push_back(actors.spawn_later<Counter>({}, 0));
-  const auto counters = take(all_of(coming, 30s));
+  const auto counters = take(all_of(coming, 2 * kPatience));
   std::vector<Future<std::int64_t>> sums;
   for (int i = 0; i < 1000; ++i) {
     for (const auto& counter : counters)
       sums.push_back(counter.call<&Counter::add>(1));
   }
-  const auto values = take(all_of(sums, 60s));
+  const auto values = take(all_of(sums, 2 * kPatience));
   CHECK(std::accumulate(values.begin(), values.end(), std::int64_t{0}) == 8 * 1000 * 1001 / 2);
 }
 

@@ -50,7 +50,7 @@ Array Probe::twice(Array array) const {
   return Array::of(numbers, array.shape);
 }
 std::int64_t Probe::call_other(ActorHandle<Counter> other, std::int64_t amount) {
-  const auto sum = other.call<&Counter::add>(amount).wait(10s);
+  const auto sum = other.call<&Counter::add>(amount).wait(60s);
   if (!sum) throw std::runtime_error(sum.error().code + ": " + sum.error().what);
   return sum.value();
 }

@@ -69,7 +69,7 @@ SmallCluster::~SmallCluster() {
 }
 
 Client SmallCluster::connect() const {
-  return take(Client::connect(endpoint_));
+  return take(Client::connect(endpoint_, 60s));
 }
 
 std::size_t SmallCluster::processes() {

@@ -70,6 +70,9 @@ class Exchange final : public detail::Caller {
                std::function<void(Result<Answer>)> handler);
 
  private:
+  /// Of one that waits in another thread beyond a deadline of the loop.
+  static constexpr control::Milliseconds kThreadMargin{2'000};
+
   explicit Exchange(ExchangeTools tools);
   template <class Answer, class M>
   Result<Answer> ask(M message, control::Milliseconds deadline);

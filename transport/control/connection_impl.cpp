@@ -227,9 +227,14 @@ void Connection::Impl::tick(bool stalled) {
     if (const auto why = handshake_->obstacle())
       return fail(wire::FailureCode::refused, "[control] " + *why);
     if (now >= greeting_until_) {
+      const std::string waited =
+          " (waited " + std::to_string(options.welcome_deadline.count()) + " ms)";
       return fail(wire::FailureCode::timeout,
-                  "[control] no controller at " + options.endpoint + " (waited " +
-                      std::to_string(options.welcome_deadline.count()) + " ms)");
+                  handshake_->reached()
+                      ? "[control] somebody listens at " + options.endpoint +
+                            " and does not answer" + waited +
+                            ": a controller that is stopped or overloaded, or another program"
+                      : "[control] no controller at " + options.endpoint + waited);
     }
     return say_hello();
   }

@@ -7,8 +7,9 @@
 namespace troupe::control {
 namespace {
 
-constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                        ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                        ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
 /// A server that cannot read what was sealed for another key hangs up without a word; one without
 /// keys may do so before its greeting has been read.
 constexpr int kHangUps = 3;
@@ -54,6 +55,9 @@ HandshakeWatch::~HandshakeWatch() {
 std::optional<std::string> HandshakeWatch::obstacle() {
   while (const auto event = next_event(events_)) {
     switch (event->kind) {
+      case ZMQ_EVENT_CONNECTED:
+        reached_ = true;
+        break;
       case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         hung_up_ = 0;
         break;

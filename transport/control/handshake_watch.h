@@ -21,6 +21,8 @@ class HandshakeWatch {
   /// What keeps the two apart and what to do about it, in one line; nothing while it may still
   /// work. Never blocks.
   std::optional<std::string> obstacle();
+  /// Whether somebody took the connection, whatever became of it; by what `obstacle` has seen.
+  bool reached() const { return reached_; }
 
  private:
   zmq::socket_t& socket_;
@@ -29,6 +31,7 @@ class HandshakeWatch {
   std::string origin_;
   zmq::socket_t events_;
   int hung_up_ = 0;
+  bool reached_ = false;
 };
 
 }  // namespace troupe::control

@@ -36,10 +36,19 @@ void make_private_folder(const fs::path& path) {
   if (info.st_mode & 077) fail(path, "is open to other users; give it mode 0700");
 }
 
+/// What makes this file.
+std::string missing_text(const fs::path& path) {
+  const auto name = path.filename();
+  if (name == "server.pub" || name == "client.key")
+    return "is not there: `troupe keys add NAME`, where the cluster runs, makes a client's folder";
+  return "is not there: `troupe keys --keys " + path.parent_path().string() +
+         "` makes a cluster's keys";
+}
+
 /// Other users must not be able to read it where it holds a secret, nor to write it anyway.
 std::string read_file(const fs::path& path, std::size_t limit, bool secret) {
   const FileHandle file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!file) fail(path, error_text(errno));
+  if (!file) fail(path, errno == ENOENT ? missing_text(path) : error_text(errno));
   struct stat info {};
   if (fstat(file.get(), &info) != 0) fail(path, error_text(errno));
   if (!S_ISREG(info.st_mode)) fail(path, "is not a file");

@@ -69,4 +69,14 @@ class Server::Impl final : public Core {
   PeerId last_id_ = 0;
 };
 
+template <class M>
+void Server::Impl::send_stranger(std::string_view routing, const M& message,
+                                 std::uint64_t sequence) {
+  std::string frame = wire::encode_frame({}, message);
+  stamp(frame, options.id, options.incarnation, sequence);
+  zmq::message_t out = to_message(std::move(frame));
+  transmit(routing, out);
+  reactor_.touch();
+}
+
 }  // namespace troupe::control

@@ -18,6 +18,19 @@ struct Lora {
   }
 };
 
+/// Of pictures that are computed as one batch, some that follow each other and share a seed: their
+/// noise is what a batch of them alone would have.
+struct SeedRun {
+  std::int32_t pictures = 0;
+  std::uint64_t seed = 0;
+
+  bool operator==(const SeedRun&) const = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(pictures, seed);
+  }
+};
+
 /// Everything that decides which picture comes out; degrees are not in here (design §4).
 struct ImageRequest {
   std::vector<std::string> prompts;  // one or more; prompts × images_per_prompt are split over dp
@@ -70,6 +83,8 @@ struct ImageRequest {
   // resolution_binning only.
   std::int32_t output_height = 0;
   std::int32_t output_width = 0;
+  // Filled in by the controller where jobs compute together; empty = `seed` is everybody's.
+  std::vector<SeedRun> seeds = {};
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -78,7 +93,8 @@ struct ImageRequest {
        dtype, weight_dtype, noise_dtype, max_sequence_length, resolution_binning, clean_caption,
        vae_tiling, want_latents, init_latents_blob, init_latents_bytes, init_image_blob,
        init_image_bytes, strength, guidance_rescale, loras, step_cache, step_cache_threshold,
-       group_norm, exchange, progress_interval, progress_content, output_height, output_width);
+       group_norm, exchange, progress_interval, progress_content, output_height, output_width,
+       seeds);
   }
 };
 
@@ -110,10 +126,13 @@ struct JobSpec {
   std::int32_t priority = 0;  // higher goes first, -100 to 100
   std::string share;     // whom it counts for when shares are made fair; "" = the client itself
   bool elastic = false;  // after a loss that is not made good, go on with fewer actors
+  /// May compute as one batch with other jobs that differ in prompts and seed only: sums are then
+  /// rounded otherwise than alone.
+  bool may_batch = false;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(model, request, parallelism, priority, share, elastic);
+    ar(model, request, parallelism, priority, share, elastic, may_batch);
   }
 };
 

@@ -13,6 +13,7 @@ class CancelVerb : public Verb {
       : Verb(parent, "cancel", "End a job at its next micro-step") {
     app_->add_option("ID", id_, "The job, as `troupe jobs` names it");
     add_connect_option(*app_, target_);
+    app_->footer("What was issued before still runs to its end: some micro-steps at most.");
   }
 
   int run() override {

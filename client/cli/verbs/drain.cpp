@@ -3,6 +3,7 @@
 #include <iostream>
 #include <thread>
 
+#include "client/cli/command_line.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/verb.h"
@@ -26,13 +27,21 @@ class DrainVerb : public Verb {
         ->check(whole(0, 86'400))
         ->type_name("S");
     add_connect_option(*app_, target_);
+    app_->footer(
+        "No new job goes there; running jobs end there, then the actors leave for good.\n\n"
+        "Examples:\n"
+        "  troupe drain node7 --wait 600\n"
+        "  troupe drain 2 3 --now");
   }
 
   int run() override {
     if (places_.empty()) throw UsageError("drain needs a HOST or an ACTOR");
     Client client = connect(target_);
     const std::string note = take(client.drain(places_, now_));
-    if (wait_ > 0) await_end(client);
+    if (wait_ > 0) {
+      std::cerr << "troupe: " << one_line(note) << std::endl;
+      await_end(client);
+    }
     if (json()) {
       print_json({{"places", places_}, {"note", note}, {"empty", wait_ > 0}});
     } else {
@@ -48,21 +57,32 @@ class DrainVerb : public Verb {
     });
   }
 
+  /// Who is still there and why: "actor 1 (job 3 step 5), user's actor 7 (Counter)"; empty when
+  /// nobody is.
+  std::string who_is_left(Client& client) const {
+    std::string left;
+    const auto add = [&left](const std::string& who, const std::string& what) {
+      left += (left.empty() ? "" : ", ") + who + (what.empty() ? "" : " (" + what + ")");
+    };
+    for (const auto& actor : take(client.status()).actors) {
+      if (named(actor) && actor.state == "draining")
+        add("actor " + std::to_string(actor.id), actor.doing);
+    }
+    for (const auto& actor : take(client.actors().list())) {
+      if (actor.state != "dead" && std::ranges::find(places_, actor.host) != places_.end())
+        add("user's actor " + std::to_string(actor.id), actor.class_name);
+    }
+    return left;
+  }
+
   void await_end(Client& client) const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(wait_);
     for (;;) {
-      const auto actors = take(client.status()).actors;
-      const auto users = take(client.actors().list());
-      const bool busy = std::any_of(actors.begin(), actors.end(), [&](const auto& actor) {
-        return named(actor) && actor.state == "draining";
-      });
-      const bool used = std::any_of(users.begin(), users.end(), [&](const auto& actor) {
-        return actor.state != "dead" && std::ranges::find(places_, actor.host) != places_.end();
-      });
-      if (!busy && !used) return;
+      const std::string left = who_is_left(client);
+      if (left.empty()) return;
       if (std::chrono::steady_clock::now() > deadline)
-        throw CommandError(
-            Error{"timeout", "not empty after " + std::to_string(wait_) + " s; it goes on"});
+        throw CommandError(Error{"timeout", "not empty after " + std::to_string(wait_) +
+                                                " s: " + left + "; draining goes on"});
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }

@@ -7,6 +7,7 @@
 #include "client/cli/verb.h"
 #include "models/image/limits.h"
 #include "models/image/png_text.h"
+#include "models/spec/counted.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::cli {
@@ -74,7 +75,7 @@ class InspectVerb : public Verb {
       rows.push_back({tensor.name, std::string(spec::dtype_name(tensor.dtype)),
                       spec::shape_text(tensor.shape)});
     }
-    std::cout << file_ << ": " << rows.size() << (rows.size() == 1 ? " tensor, " : " tensors, ")
+    std::cout << file_ << ": " << spec::counted(rows.size(), "tensor") << ", "
               << bytes_text(index.bytes()) << "\n"
               << table({"NAME", "TYPE", "SHAPE"}, rows) << std::flush;
     return kOk;

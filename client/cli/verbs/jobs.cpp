@@ -28,6 +28,9 @@ class JobsVerb : public Verb {
   explicit JobsVerb(CLI::App& parent)
       : Verb(parent, "jobs", "List the jobs: queued, running and ended") {
     add_connect_option(*app_, target_);
+    app_->footer(
+        "Ended jobs are remembered, the last 256 of them: `troupe wait ID` still writes their "
+        "pictures.\nCAUSE says why a job failed, and of a queued one what it waits for.");
   }
 
   int run() override {

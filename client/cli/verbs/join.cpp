@@ -11,6 +11,8 @@
 #include "client/cli/json.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
+#include "client/cli/verbs/starting.h"
+#include "controller/cluster/device_check.h"
 #include "controller/cluster/joined_host.h"
 
 namespace troupe::cli {
@@ -44,6 +46,7 @@ class JoinVerb : public Verb {
         ->envname("TROUPE_DEVICE")
         ->capture_default_str();
     add_threads_option(*app_, options_.threads_per_actor);
+    add_pin_option(*app_, options_.pin);
     add_memory_limit_option(*app_, options_.memory_limit);
     app_->add_option("--name", options_.name,
                      "What the host is called in the cluster (default: under srun the node's name, "
@@ -89,6 +92,8 @@ class JoinVerb : public Verb {
     for (auto& plugin : options_.plugins)
       plugin = std::filesystem::absolute(plugin).lexically_normal().string();
     make_log_folder(options_.log_folder);
+    cluster::check_device(options_.device, options_.actors);
+    warn_of_crowding(options_.actors, options_.threads_per_actor, options_.device);
     SignalWatch signals;
     cluster::JoinedHost host(options_);
     ActOnSignal stop(signals, [&] { host.stop(); });

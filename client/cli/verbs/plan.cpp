@@ -1,7 +1,8 @@
 #include "controller/plan/plan.h"
 
-#include <cstdio>
+#include <algorithm>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -9,12 +10,18 @@
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
+#include "controller/cluster/device_fit.h"
+#include "controller/cluster/memory_room.h"
+#include "controller/gateway/memory_check.h"
 #include "controller/plan/explain.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
 namespace {
+
+/// Where nobody says how many there are: actors that a remedy may need.
+constexpr int kActorsToTry = 8;
 
 class PlanVerb : public Verb {
  public:
@@ -79,13 +86,16 @@ class PlanVerb : public Verb {
  private:
   void print(const spec::ModelSpec& model, const wire::JobSpec& job, bool explained) const {
     if (!explained && !job.parallelism.automatic) {
-      const auto plan = plan::make_plan(model, job.request, job.parallelism);
-      check_limits(plan);
+      auto plan = plan::make_plan(model, job.request, job.parallelism);
+      check_limits(plan, model, job);
+      if (job.request.weight_dtype == "fp8")
+        plan.warnings.push_back(
+            "fp8 needs a GPU of compute capability 8.9: a cluster without one refuses this job");
       json() ? print_json(plan::to_json(plan)) : print_text(plan::to_text(plan));
       return;
     }
     const auto found = explanation(model, job);
-    check_limits(found.plan);
+    check_limits(found.plan, model, job);
     if (!explained) {
       json() ? print_json(plan::to_json(found.plan)) : print_text(plan::to_text(found.plan));
     } else if (json()) {
@@ -112,16 +122,27 @@ class PlanVerb : public Verb {
   }
 
   /// What the user says there is.
-  void check_limits(const plan::Plan& plan) const {
-    for (std::size_t rank = 0; gigabytes_ > 0 && rank < plan.memory.size(); ++rank) {
-      const double peak = static_cast<double>(plan.memory[rank].peak()) * 1e-9;
-      if (peak <= gigabytes_) continue;
-      char text[160];
-      std::snprintf(text, sizeof text,
-                    "[plan] rank %zu needs %.4g GB at its peak, --memory-limit is %.4g", rank, peak,
-                    gigabytes_);
-      throw std::invalid_argument(text);
-    }
+  void check_limits(const plan::Plan& plan, const spec::ModelSpec& model,
+                    const wire::JobSpec& job) const {
+    if (gigabytes_ == 0) return;
+    const auto limit = static_cast<std::uint64_t>(gigabytes_ * 1e9);
+    const auto lacking = [limit](const plan::Plan& other) -> std::optional<cluster::Shortage> {
+      const auto needs = cluster::needs_of(other);
+      for (std::size_t rank = 0; rank < needs.size(); ++rank) {
+        if (needs[rank].total() > limit)
+          return cluster::Shortage{static_cast<int>(rank), needs[rank].total(), 0, limit};
+      }
+      return std::nullopt;
+    };
+    const auto lack = lacking(plan);
+    if (!lack) return;
+    const int actors = actors_ > 0 ? actors_ : std::max<int>(kActorsToTry, plan.degrees.world());
+    auto settled = job;
+    settled.parallelism.automatic = false;
+    throw std::invalid_argument(
+        gateway::too_large(plan, *lack, "by --memory-limit an actor") + ": " +
+        gateway::memory_remedy(model, settled, actors,
+                               [&](const plan::Plan& other) { return !lacking(other); }));
   }
 
   plan::Explanation explanation(const spec::ModelSpec& model, const wire::JobSpec& job) const {
@@ -134,6 +155,12 @@ class PlanVerb : public Verb {
     if (simulate_.empty()) {
       machine = plan::this_cpu(actors, static_cast<int>(std::thread::hardware_concurrency()));
     }
+    const auto& weights = job.request.weight_dtype;
+    const bool fits = cluster::has_products_of(machine.gpus ? "cuda" : "cpu", weights) &&
+                      (weights != "fp8" || machine.fp8);
+    if (!fits)
+      throw std::invalid_argument(cluster::no_products_text(
+          weights, simulate_.empty() ? "this host (--simulate plans for others)" : machine.name));
     if (actors > machine.devices) {
       throw UsageError("--simulate " + simulate_ + " has " + std::to_string(machine.devices) +
                        " devices: too few for " + std::to_string(actors) + " actors");

@@ -7,16 +7,16 @@
 #include "client/cli/follow.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
+#include "client/cli/verbs/starting.h"
 #include "client/convert.h"
 #include "controller/cluster/cluster.h"
+#include "controller/cluster/device_fit.h"
 #include "controller/plan/planner.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
 namespace {
-
-constexpr auto kReadyDeadline = std::chrono::seconds(120);
 
 class RunVerb : public Verb {
  public:
@@ -30,9 +30,10 @@ class RunVerb : public Verb {
         ->type_name("NAME")
         ->capture_default_str();
     add_threads_option(*app_, options_.threads_per_actor);
+    add_pin_option(*app_, options_.pin);
     app_->add_option("--actors", actors_,
                      "With --parallel auto: actors at most; default: as many as cores allow")
-        ->check(whole(1, 4096))
+        ->check(whole(1, 1024))
         ->type_name("N");
     add_keep_logs_option(*app_, options_.log_folder);
     add_result_options(*app_, results_);
@@ -69,6 +70,10 @@ class RunVerb : public Verb {
     if (const auto error = client::check_init_latents(submission.request))
       throw CommandError(*error);
     const wire::JobSpec job = client::to_wire(submission);
+    const auto& weights = job.request.weight_dtype;
+    if (!cluster::has_products_of(options_.device, weights))
+      throw CommandError(
+          Error{"bad_request", cluster::no_products_text(weights, "--device " + options_.device)});
     try {
       const auto model = spec::read_model_spec(job.model);
       for (const auto& lora : job.request.loras)
@@ -95,11 +100,12 @@ class RunVerb : public Verb {
     options_.actors = degrees.world();
     options_.model = submission.model;
     make_log_folder(options_.log_folder);
+    warn_of_crowding(options_.actors, options_.threads_per_actor, options_.device);
     SignalWatch signals;
     cluster::Cluster cluster(options_);
     try {
       ActOnSignal stop(signals, [&] { cluster.stop(); });
-      cluster.wait_ready(kReadyDeadline);
+      cluster.wait_ready(ready_deadline(options_.actors));
     } catch (const std::exception& error) {
       if (!signals.caught()) throw;
     }

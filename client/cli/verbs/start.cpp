@@ -11,14 +11,14 @@
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
 #include "client/cli/verbs/daemon.h"
+#include "client/cli/verbs/starting.h"
 #include "controller/cluster/cluster.h"
+#include "models/spec/counted.h"
 #include "models/spec/model_spec.h"
 #include "transport/control/log_line.h"
 
 namespace troupe::cli {
 namespace {
-
-constexpr int kReadySeconds = 120;
 
 class StartVerb : public Verb {
  public:
@@ -29,7 +29,7 @@ class StartVerb : public Verb {
             "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " + default_endpoint() + ")")
         ->type_name("ENDPOINT");
     app_->add_option("--actors", options_.actors, "Actors to start")
-        ->check(whole(1, 4096))
+        ->check(whole(1, 1024))
         ->type_name("N")
         ->capture_default_str();
     app_->add_option("--model", options_.model, "Model of the jobs that name none")
@@ -39,6 +39,7 @@ class StartVerb : public Verb {
         ->type_name("NAME")
         ->capture_default_str();
     add_threads_option(*app_, options_.threads_per_actor);
+    add_pin_option(*app_, options_.pin);
     app_->add_option("--plugin", options_.plugins,
                      "Shared library with actors of your own (repeatable; docs/actors.md)")
         ->check(not_empty())
@@ -74,6 +75,11 @@ class StartVerb : public Verb {
         ->check(whole(1, 64))
         ->type_name("N")
         ->capture_default_str();
+    app_->add_option("--max-batch", options_.max_batch,
+                     "Pictures of jobs with --may-batch that compute as one batch; 1 = none do")
+        ->check(whole(1, 4096))
+        ->type_name("PICTURES")
+        ->capture_default_str();
     add_memory_limit_option(*app_, options_.memory_limit);
     add_keys_option(*app_, options_.keys,
                     "With --listen tcp://: let only clients in that have keys (`troupe keys`)");
@@ -103,6 +109,7 @@ class StartVerb : public Verb {
     if (app_->count("--log") > 0 && !detach_) throw UsageError("--log goes with --detach only");
     settle_options();
     options_.logs = detach_;
+    warn_of_crowding(options_.actors, options_.threads_per_actor, options_.device);
     if (!detach_) {
       return serve([this](const DaemonReport& report) {
         if (report.ok) std::cout << report.text << std::flush;
@@ -110,8 +117,9 @@ class StartVerb : public Verb {
     }
     if (log_.empty()) log_ = make_runtime_folder() + "/controller.log";
     check_writable("--log", log_);
-    const DaemonReport report = run_in_background(
-        log_, kReadySeconds + 10, [this](const ReportOnce& tell) { return serve(tell); });
+    const DaemonReport report =
+        run_in_background(log_, static_cast<int>(ready_deadline(options_.actors).count()) + 10,
+                          [this](const ReportOnce& tell) { return serve(tell); });
     if (!report.ok) {
       throw CommandError(Error{report.exit_code > 128 ? "interrupted" : "failed", report.text},
                          report.exit_code);
@@ -181,14 +189,14 @@ class StartVerb : public Verb {
     cluster::Cluster cluster(options_);
     ActOnSignal stop(signals, [&] { cluster.stop(); });
     try {
-      cluster.wait_ready(std::chrono::seconds(kReadySeconds));
+      cluster.wait_ready(ready_deadline(options_.actors));
     } catch (const std::exception&) {
       if (!signals.caught()) throw;
     }
     if (!signals.caught()) {
       tell({true, ready_text(cluster)});
       log("pid " + std::to_string(getpid()) + " listens at " + cluster.endpoint() + " with " +
-          std::to_string(options_.actors) + (options_.actors == 1 ? " actor" : " actors"));
+          spec::counted(options_.actors, "actor"));
       cluster.run_until_stopped();
     }
     log(signals.caught() ? "ends by signal " + std::to_string(signals.caught()) : "ends");

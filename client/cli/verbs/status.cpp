@@ -98,6 +98,9 @@ class StatusVerb : public Verb {
   explicit StatusVerb(CLI::App& parent)
       : Verb(parent, "status", "Say who lives where, in which groups with which rank, doing what") {
     add_connect_option(*app_, target_);
+    app_->footer(
+        "GROUPS is, for each axis that the actor shares with others, its rank and all ranks: \"pp "
+        "1/2\n[0 2]\" is the second of two stages. Jobs themselves are in `troupe jobs`.");
   }
 
   int run() override {

@@ -15,6 +15,9 @@ class StopVerb : public Verb {
  public:
   explicit StopVerb(CLI::App& parent) : Verb(parent, "stop", "End the cluster; running jobs fail") {
     add_connect_option(*app_, target_);
+    app_->footer(
+        "A cluster that was started with --journal goes on with its jobs when it is started "
+        "again.\nReturns when the controller is gone; `troupe drain` lets jobs end first.");
   }
 
   int run() override {

@@ -103,6 +103,9 @@ struct Submission {
   /// After a loss that is not made good, go on with fewer actors: the picture stays the same, as
   /// ever.
   bool elastic = false;
+  /// May compute as one batch with other jobs that allow it and differ in prompts and seed only.
+  /// Its sums are then rounded otherwise than alone, so its last bits are not repeatable.
+  bool may_batch = false;
 };
 
 struct Progress {

@@ -7,7 +7,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kJobDeadline = 180s;
+constexpr auto kJobDeadline = 600s;
 
 cluster::ClusterOptions options_for(int actors) {
   cluster::ClusterOptions options;

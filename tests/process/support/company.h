@@ -19,7 +19,7 @@ class Company {
 
   /// Submits and waits; throws with the cause when the job does not succeed.
   JobResult run(const Submission& submission, Client::OnProgress on_progress = nullptr,
-                std::chrono::seconds deadline = std::chrono::seconds(180));
+                std::chrono::seconds deadline = std::chrono::seconds(600));
   /// The refusal or failure of a submission that must not succeed; throws when it does.
   Error refusal(const Submission& submission);
 

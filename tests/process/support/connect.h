@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "controller/cluster/cluster.h"
+#include "tests/support/patience.h"
 
 namespace troupe::testing {
 
@@ -20,7 +21,7 @@ T take(Result<T> result, const std::string& what) {
 }
 
 inline Client connect_to(const cluster::Cluster& cluster) {
-  return take(Client::connect(cluster.endpoint(), std::chrono::seconds(10)), "connect");
+  return take(Client::connect(cluster.endpoint(), kPatience), "connect");
 }
 
 /// Waits until every actor of the cluster is there.

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -48,6 +49,12 @@ bool lives(const ProcessFacts& facts) {
   return facts.state != 'Z' && facts.state != 'X';
 }
 
+/// As LibTorch names its own: torch_PID_….
+pid_t maker_of(const std::string& name) {
+  const auto at = name.find("torch_");
+  return at == std::string::npos ? 0 : static_cast<pid_t>(std::atoi(name.c_str() + at + 6));
+}
+
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> result;
   for (auto& text : strings)
@@ -84,18 +91,18 @@ bool is_alive(pid_t pid) {
   return lives(facts_of(pid));
 }
 
-double seconds_until_gone(const std::vector<pid_t>& pids, std::chrono::milliseconds deadline) {
-  const auto start = Clock::now();
-  eventually(deadline, [&] { return std::none_of(pids.begin(), pids.end(), is_alive); });
-  return std::chrono::duration<double>(Clock::now() - start).count();
+bool gone(const std::vector<pid_t>& pids) {
+  return eventually(kPatience, [&] { return std::none_of(pids.begin(), pids.end(), is_alive); });
 }
 
 std::vector<std::string> shared_memory() {
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator("/dev/shm")) {
     const std::string name = entry.path().filename().string();
-    if (name.find("troupe") != std::string::npos || name.find("torch") != std::string::npos)
-      found.push_back(name);
+    const bool torch = name.find("torch") != std::string::npos;
+    // What belongs to a living process is in use, here or in somebody else's program.
+    if (torch && is_alive(maker_of(name))) continue;
+    if (torch || name.find("troupe") != std::string::npos) found.push_back(name);
   }
   return found;
 }

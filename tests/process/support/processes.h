@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/patience.h"
+
 namespace troupe::testing {
 
 /// Looks again every few milliseconds until it holds; false at the deadline.
@@ -15,10 +17,10 @@ bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>&
 std::vector<pid_t> actors_of(pid_t parent);
 /// False once a process has ended, reaped or not.
 bool is_alive(pid_t pid);
-/// Seconds until none of them lives any more; more than `deadline` when some do not end.
-double seconds_until_gone(const std::vector<pid_t>& pids, std::chrono::milliseconds deadline);
+/// Waits until none of them lives any more; false when some do not end.
+bool gone(const std::vector<pid_t>& pids);
 
-/// Names in /dev/shm that could be ours.
+/// Names in /dev/shm that could be ours, and whose makers have ended.
 std::vector<std::string> shared_memory();
 
 /// What a shell command line would start, without the shell: `troupe ARGUMENTS` as a child with its

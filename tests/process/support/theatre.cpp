@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "client/convert.h"
 #include "controller/plan/plan.h"
@@ -17,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kJobDeadline = 180s;
+constexpr auto kJobDeadline = 600s;
 
 }  // namespace
 
@@ -68,6 +71,32 @@ std::uint64_t Theatre::submit(const Submission& submission, Client::OnProgress o
 JobResult Theatre::run(const Submission& submission) {
   const auto job = submit(submission);
   return take(client_.wait(job, kJobDeadline), "job " + std::to_string(job));
+}
+
+std::optional<JobResult> Theatre::struck_once(const Submission& submission, int step,
+                                              const Blow& blow, int kept) {
+  const auto before = restarts();
+  const auto there = std::make_shared<std::atomic<bool>>(false);
+  const auto job = submit(submission, [there, step](const Progress& progress) {
+    *there = *there || (progress.phase == "denoising" && progress.step >= step);
+  });
+  if (!eventually(2 * kPatience, [&] { return there->load(); }))
+    throw std::runtime_error("[tests] job " + std::to_string(job) + " does not come to step " +
+                             std::to_string(step));
+  blow(job);
+  auto result = take(client_.wait(job, kJobDeadline), "job " + std::to_string(job));
+  const auto recoveries = nlohmann::json::parse(result.report).at("recoveries");
+  if (!recoveries.empty() && recoveries[0].at("step").get<int>() >= kept) return result;
+  eventually(kPatience, [&] { return restarts() > before; });
+  whole();
+  return std::nullopt;
+}
+
+JobResult Theatre::struck(const Submission& submission, int step, const Blow& blow, int kept) {
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    if (auto result = struck_once(submission, step, blow, kept)) return std::move(*result);
+  }
+  throw std::runtime_error("[tests] of five blows none met a job that went on where it was");
 }
 
 void Theatre::freeze() {

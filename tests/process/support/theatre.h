@@ -1,11 +1,13 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "controller/cluster/cluster.h"
+#include "tests/support/patience.h"
 #include "troupe/client.h"
 
 namespace troupe::testing {
@@ -15,6 +17,10 @@ struct Fall {
   Error error;
   double seconds = 0;
 };
+/// The most that a fall may take that comes by itself: far from any deadline of a task or a group,
+/// and more than a busy machine keeps a process from running. How soon it comes on a quiet machine
+/// is measured by benchmarks/faults.cpp.
+inline constexpr double kAtOnce = 30;
 
 /// A cluster to be mistreated: its actors can be frozen, killed and looked at while a job runs.
 class Theatre {
@@ -30,12 +36,20 @@ class Theatre {
   std::uint64_t restarts();
   std::optional<JobInfo> job(std::uint64_t id);
   /// Waits until every actor is there and none is busy.
-  bool whole(std::chrono::milliseconds deadline);
+  bool whole(std::chrono::milliseconds deadline = kPatience);
 
   /// Submits; throws when it is refused.
   std::uint64_t submit(const Submission& submission, Client::OnProgress on_progress = nullptr);
   /// Submits and waits; throws with the cause when the job does not succeed.
   JobResult run(const Submission& submission);
+  using Blow = std::function<void(std::uint64_t job)>;
+  /// Runs a job and strikes actors when it has come to `step`. Nothing where that was not in time:
+  /// the job had ended, or the boundary that it went on from was of fewer than `kept` steps, for
+  /// boundaries come in when they can. The cluster is whole again then.
+  std::optional<JobResult> struck_once(const Submission& submission, int step, const Blow& blow,
+                                       int kept = 1);
+  /// Again until it is in time; throws when it never is.
+  JobResult struck(const Submission& submission, int step, const Blow& blow, int kept = 1);
   /// SIGSTOP or SIGCONT for all actors.
   void freeze();
   void thaw();

@@ -1,0 +1,13 @@
+#pragma once
+#include <chrono>
+#include <string>
+
+namespace troupe::cli {
+
+/// Says on standard error what is to be known before so many actors are started on this host.
+void warn_of_crowding(int actors, int threads_per_actor, const std::string& device);
+
+/// How long all of them may take to start: they do so a few at a time, and each computes meanwhile.
+std::chrono::seconds ready_deadline(int actors);
+
+}  // namespace troupe::cli

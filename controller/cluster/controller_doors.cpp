@@ -1,0 +1,133 @@
+#include "controller/cluster/controller.h"
+
+#include <boost/asio/ip/address.hpp>
+#include <stdexcept>
+
+#include "transport/control/blob_endpoint.h"
+#include "transport/wire/actor_messages.h"
+
+// Where the world comes in: endpoints, who may speak, and which room each message is for.
+
+namespace troupe::cluster {
+
+void Controller::open_endpoints() {
+  if (options_.listen.empty()) folder_.emplace();
+  control::ServerOptions server;
+  server.endpoint = options_.listen.empty() ? folder_->endpoint("control.sock") : options_.listen;
+  server.software = "troupe " TROUPE_VERSION;
+  server.insecure = options_.insecure;
+  if (store_) server.attributes["journal"] = past_.id;
+  server.socket.context = control::make_context();
+  if (!options_.keys.empty() && !control::parse_endpoint(server.endpoint).ipc) {
+    const control::KeyFolder keys(options_.keys);
+    keys.clients();  // throws where nobody could come in
+    guard_ = control::Guard::open(io_, server.socket.context, keys.server(),
+                                  control::AllowList(keys.clients_file()));
+    server.guard = guard_;
+  }
+  // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for
+  // a free pair.
+  for (int attempt = 0;; ++attempt) {
+    server_ = std::make_unique<control::Server>(io_, server);
+    socket_file_ = SocketFile(server_->endpoint());
+    auto blobs = server;
+    blobs.endpoint = control::blob_endpoint_of(server_->endpoint());
+    try {
+      blob_server_ = std::make_unique<control::BlobServer>(io_, blobs, blobs_);
+      blob_socket_file_ = SocketFile(blob_server_->endpoint());
+      break;
+    } catch (const std::runtime_error&) {
+      if (!server.endpoint.ends_with(":0") || attempt == 20) throw;
+    }
+  }
+  server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
+  blob_server_->admit([this](const control::PeerInfo& peer) { return on_blob_connect(peer); });
+  server_->on_ready([this](control::PeerId peer) {
+    if (users_->actors().ready(peer)) return;
+    if (hosts_->ready(peer)) {
+      const auto info = server_->info(peer);
+      if (const auto host = hosts_->name_of(peer); host && info) users_->host_joined(*host, *info);
+      return;
+    }
+    const Actor* actor = members_.by_peer(peer);
+    if (!actor) return;
+    fill_places();
+    check_ready();
+    desk_->actor_ready(actor->id);
+    supervisor_->ready(actor->id);
+  });
+  server_->on_message(
+      [this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
+        on_message(peer, header, payload);
+      });
+  server_->on_lost([this](control::PeerId peer, const std::string& why) { on_lost(peer, why); });
+  // Nothing is sent a second time: what is missing may have been the end of a task.
+  server_->on_gap([this](control::PeerId peer, std::uint64_t missing) {
+    const std::string why = std::to_string(missing) + " of its messages never arrived";
+    server_->drop(peer, why);
+    on_lost(peer, why);
+  });
+}
+
+std::string Controller::tensor_host() const {
+  if (!options_.tensor_host.empty()) return options_.tensor_host;
+  const auto listens = control::parse_endpoint(server_->endpoint());
+  boost::system::error_code error;
+  const auto address = boost::asio::ip::make_address(listens.host, error);
+  return listens.ipc || error || address.is_unspecified() ? "" : listens.host;
+}
+
+void Controller::on_lost(control::PeerId peer, const std::string& why) {
+  if (const auto host = hosts_->name_of(peer)) users_->host_lost(*host, why);
+  if (users_->actors().lost(peer, why) || hosts_->lost(peer, why)) return;
+  if (!supervisor_->lost(peer, why)) gateway_->client_lost(peer);
+}
+
+std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer) {
+  if (stopping_) return "the cluster is stopping";
+  if (peer.hello.role == "client") return std::nullopt;
+  if (peer.hello.role == "user-actor") return users_->actors().hello(peer);
+  if (peer.hello.role == "node") return hosts_->hello(peer);
+  if (peer.hello.role != "actor")
+    return "role \"" + peer.hello.role + "\" is not known here: client, node or actor";
+  return members_.hello(peer);
+}
+
+std::optional<std::string> Controller::on_blob_connect(const control::PeerInfo& peer) const {
+  if (stopping_) return "the cluster is stopping";
+  // An actor's control link may come a moment later.
+  if (peer.hello.role == "actor") return members_.stranger(peer);
+  if (!server_->knows(peer.incarnation))
+    return "no client of this controller: blobs are for those who have a control link";
+  return std::nullopt;
+}
+
+void Controller::on_message(control::PeerId peer, const wire::Header& header,
+                            std::span<const std::byte> payload) {
+  const Actor* actor = members_.by_peer(peer);
+  if (!actor) {
+    if (stopping_ && header.kind == wire::Kind::submit_job) {
+      server_->reply(peer, header,
+                     wire::Failure{wire::FailureCode::refused, "the cluster is stopping"});
+      return;
+    }
+    if (users_->actors().on_message(peer, header, payload)) return;
+    if (header.kind == wire::Kind::drain_places)
+      return drain(peer, header, wire::decode<wire::DrainPlaces>(payload));
+    if (const auto host = hosts_->name_of(peer); host && users_->on_message(*host, header, payload))
+      return;
+    if (hosts_->on_message(peer, header, payload)) return;
+    gateway_->on_message(peer, header, payload);
+    return;
+  }
+  switch (header.kind) {
+    case wire::Kind::task_done:
+      return runner_->task_done(actor->id, wire::decode<wire::TaskDone>(payload));
+    case wire::Kind::task_failed:
+      return runner_->task_failed(actor->id, wire::decode<wire::TaskFailed>(payload));
+    default:
+      return;
+  }
+}
+
+}  // namespace troupe::cluster

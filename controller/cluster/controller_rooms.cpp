@@ -1,0 +1,170 @@
+#include "controller/cluster/controller.h"
+
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <stdexcept>
+#include <thread>
+
+#include "controller/jobs/replan.h"
+#include "transport/control/log_line.h"
+
+// The rooms, and what each may ask of the others.
+
+namespace troupe::cluster {
+
+void Controller::make_rooms() {
+  outside_ = std::make_unique<LiveOutside>(
+      io_, *server_, *blob_server_, blobs_,
+      LiveOutside::Launch{
+          .token = token_,
+          .keys = guard_ ? control::to_text(guard_->issue("the cluster's actors")) : "",
+          .threads = options_.threads_per_actor,
+          .tensor_host = tensor_host()});
+  deployments_ = std::make_unique<Deployments>(
+      *outside_, members_,
+      Deployments::Events{
+          .on_ready = [this](const auto& deployment) { runner_->deployment_ready(deployment); },
+          .on_failed =
+              [this](const auto& deployment, const wire::Failure& failure) {
+                runner_->deployment_failed(deployment, failure);
+              },
+          .on_free = [this] { outside_->post([this] { runner_->start_queued(); }); },
+          .on_stuck =
+              [this](ActorId id) {
+                supervisor_->kill(id, "it did not answer the end of its epoch");
+              }});
+  runner_ = std::make_unique<jobs::JobRunner>(jobs::JobRunner::Tools{
+      .outside = *outside_,
+      .members = members_,
+      .deployments = *deployments_,
+      .table = table_,
+      .options = {.max_jobs_per_deployment = static_cast<std::size_t>(options_.max_jobs_together),
+                  .max_recoveries = options_.max_recoveries,
+                  .max_batch = options_.max_batch},
+      .on_progress = [this](const jobs::JobEntry& job,
+                            wire::JobProgress progress) { gateway_->tell_progress(job, progress); },
+      .on_finished = [this](const jobs::JobEntry& job) { gateway_->tell_finished(job); },
+      .on_boundary =
+          [this](const jobs::JobEntry& job) {
+            if (journal_ && !gateway_->closed()) journal_->boundary(job);
+          },
+      .on_forgotten =
+          [this](const jobs::JobEntry& job) {
+            if (journal_ && !gateway_->closed()) journal_->forgotten(job.id);
+          },
+      .recorder = &recorder_,
+      .on_failing =
+          [this](jobs::JobEntry& job) {
+            const auto file = desk_->record_failure(job.id, job.failure.what);
+            if (!file.empty()) job.failure.what += " (flight record: " + file + ")";
+          },
+      .plan_again = [this](const jobs::JobEntry& job,
+                           int actors) { return plan_again(job, actors); },
+      .plan_batch =
+          [](const jobs::JobEntry& first, const wire::ImageRequest& request) {
+            if (!first.model)
+              throw std::invalid_argument("[cluster] the job's model is not known any more");
+            return plan::make_plan(*first.model, request, first.spec.parallelism);
+          }});
+  supervisor_ = std::make_unique<Supervisor>(Supervisor::Tools{
+      .outside = *outside_,
+      .members = members_,
+      .deployments = *deployments_,
+      .runner = *runner_,
+      .options = {.start_deadline = static_cast<double>(options_.start_deadline.count()),
+                  .task_deadline = static_cast<double>(options_.task_deadline.count()),
+                  .max_respawns = options_.max_respawns},
+      .note = [this](const std::string& text) { gateway_->note_failure(text); },
+      .on_given_up = [this](const std::string& why) { cannot_start(why); },
+      .starting_up = [this] { return ready_handler_ != nullptr; }});
+  drainer_ =
+      std::make_unique<Drainer>(Drainer::Tools{*outside_, members_, *deployments_, *runner_});
+  gateway::ClusterFacts facts{.version = TROUPE_VERSION,
+                              .host = control::host_name(),
+                              .pid = static_cast<std::uint32_t>(getpid()),
+                              .endpoint = server_->endpoint(),
+                              .model = options_.model,
+                              .device = options_.device,
+                              .started = outside_->now()};
+  started_ = facts.started;
+  gateway::Gateway::Tools tools{io_,
+                                *server_,
+                                *blob_server_,
+                                blobs_,
+                                members_,
+                                *deployments_,
+                                table_,
+                                *runner_,
+                                [this] { return outside_->now(); },
+                                [this] {
+                                  if (stop_asked_) boost::asio::post(io_, stop_asked_);
+                                },
+                                {},
+                                options_.allow_models
+                                    ? gateway::AllowedFolders(*options_.allow_models)
+                                    : gateway::AllowedFolders(),
+                                journal_.get(),
+                                options_.max_recoveries};
+  if (options_.logs) tools.log = control::log_line;
+  gateway_ = std::make_unique<gateway::Gateway>(facts, std::move(tools));
+}
+
+plan::Plan Controller::plan_again(const jobs::JobEntry& job, int actors) const {
+  if (!job.model) throw std::invalid_argument("[cluster] the job's model is not known any more");
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return jobs::plan_again(
+      job, *job.model, actors, plan::machine_here(options_.device, actors, cores),
+      {members_.memory_steps(),
+       [this](const plan::Plan& plan) { return !deployments_->shortage(plan); }});
+}
+
+void Controller::make_desk() {
+  desk_ = std::make_unique<gateway::InspectDesk>(gateway::InspectDesk::Tools{
+      .server = *server_,
+      .outside = *outside_,
+      .members = members_,
+      .table = table_,
+      .runner = *runner_,
+      .recorder = recorder_,
+      .signal = [this](ActorId id, int signal) { return hosts_->agent_of(id).signal(id, signal); },
+      .lines =
+          [this](ActorId id, std::uint64_t after, std::size_t lines) {
+            const auto& log = hosts_->agent_of(id).lines(id);
+            return wire::LogLines{log.last(), log.lines(after, lines)};
+          },
+      .host = control::host_name(),
+      .pid = static_cast<std::uint32_t>(getpid()),
+      .log_folder = options_.log_folder});
+  gateway_->use(*desk_, recorder_);
+  if (options_.metrics_port < 0) return;
+  metrics_ = std::make_unique<gateway::MetricsServer>(
+      io_, static_cast<std::uint16_t>(options_.metrics_port), [this] { return metrics(); });
+}
+
+void Controller::make_user_room() {
+  user::UserRoom::Options room;
+  room.plugins = options_.plugins;
+  room.host = control::host_name();
+  room.cores = std::thread::hardware_concurrency();
+  room.gpus = user::local_gpus(options_.device == "cuda" ? options_.actors : 0);
+  if (!options_.plugins.empty())
+    room.processes.host_program = user::find_host_program(options_.actor_program);
+  room.processes.actor_program = options_.actor_program;
+  room.processes.control_endpoint = server_->endpoint();
+  room.processes.listen_host = tensor_host();
+  room.processes.access = {token_, guard_ ? control::to_text(guard_->issue("user actors")) : "",
+                           options_.insecure};
+  room.keyed = guard_ != nullptr;
+  room.processes.log_folder = options_.log_folder;
+  room.note = [this](const std::string& text) { gateway_->note_failure(text); };
+  room.on_exit = [this] { check_stopped(); };
+  users_ = std::make_unique<user::UserRoom>(io_, *outside_, std::move(room));
+  users_->check_plugins([this](std::optional<std::string> why) {
+    plugins_checked_ = true;
+    if (why) return cannot_start(*why);
+    check_ready();
+  });
+}
+
+}  // namespace troupe::cluster

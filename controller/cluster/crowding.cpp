@@ -1,0 +1,51 @@
+#include "controller/cluster/crowding.h"
+
+#include <algorithm>
+#include <fstream>
+#include <thread>
+
+#include "controller/cluster/memory_room.h"
+#include "models/spec/counted.h"
+
+namespace troupe::cluster {
+namespace {
+
+/// Threads a core that are many.
+constexpr int kManyThreads = 8;
+/// What an actor without a model has for itself, measured: its libraries' pages are shared.
+constexpr std::uint64_t kEmptyActor = 60'000'000;
+
+}  // namespace
+
+Ground this_ground() {
+  Ground ground{.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))};
+  std::ifstream info("/proc/meminfo");
+  std::string name;
+  std::uint64_t kilobytes = 0;
+  for (std::string unit; info >> name >> kilobytes && std::getline(info, unit);)
+    if (name == "MemAvailable:") ground.free_memory = kilobytes * 1024;
+  return ground;
+}
+
+std::vector<std::string> crowding(int actors, int threads_per_actor, const std::string& device,
+                                  const Ground& ground) {
+  std::vector<std::string> said;
+  const std::string who = spec::counted(actors, "actor");
+  const auto threads = std::int64_t{actors} * threads_per_actor;
+  if (device == "cpu" && threads > std::int64_t{ground.cores} * kManyThreads)
+    said.push_back(who + (actors == 1 ? " computes" : " compute") + " with " +
+                   spec::counted(threads, "thread") + " on " + spec::counted(ground.cores, "core") +
+                   ": starting and every job will be slow");
+  const auto needed = static_cast<std::uint64_t>(actors) * kEmptyActor;
+  if (ground.free_memory > 0 && needed > ground.free_memory)
+    said.push_back(who + (actors == 1 ? " takes" : " take") + " about " + bytes_text(needed) +
+                   " of memory before any model, and " + bytes_text(ground.free_memory) +
+                   " are free");
+  return said;
+}
+
+int starting_at_once(int cores) {
+  return std::max(4, 2 * cores);
+}
+
+}  // namespace troupe::cluster

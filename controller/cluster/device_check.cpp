@@ -1,0 +1,39 @@
+#include "controller/cluster/device_check.h"
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <optional>
+#include <stdexcept>
+
+#include "controller/cluster/node_agent.h"
+#include "controller/cluster/process.h"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::chrono::seconds kDeadline{60};
+
+}  // namespace
+
+void check_device(const std::string& device, int actors) {
+  if (device == "cpu") return;
+  const std::string last = device + ":" + std::to_string(actors - 1);
+  ProcessOptions options;
+  options.program = find_actor_program();
+  options.arguments = {"--probe", last};
+  boost::asio::io_context io{1};
+  std::optional<ExitCause> end;
+  const Process process(io, options, [&](const ExitCause& cause) {
+    end = cause;
+    io.stop();
+  });
+  io.run_for(kDeadline);
+  if (!end)
+    throw std::runtime_error("[device] " + last + ": no answer within " +
+                             std::to_string(kDeadline.count()) + " s");
+  if (end->by_signal || end->number != 0)
+    throw std::runtime_error("[device] " +
+                             (end->log.empty() ? last + ": " + end->text() : end->log.back()));
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,51 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::cluster {
+
+/// A NUMA node of a host: the CPUs that are near one part of its memory.
+struct NumaNode {
+  int id = 0;
+  std::vector<int> cpus;  // ascending; none where a node is memory alone
+
+  bool operator==(const NumaNode&) const = default;
+};
+
+/// What matters of a host's actor, in order of local rank.
+struct PinnedActor {
+  bool on_gpu = false;
+  int gpu_node = -1;  // of its GPU; -1 = not known
+  int threads = 1;
+};
+
+/// Where an actor may run: all CPUs of a node that this process may use. Its memory is of that node
+/// too, for the kernel takes a page from where it is touched first.
+struct Pin {
+  int node = 0;
+  std::vector<int> cpus;
+
+  bool operator==(const Pin&) const = default;
+};
+
+struct Pins {
+  std::vector<std::optional<Pin>> of_actor;  // nothing = it runs where this process may
+  std::string why_not;                       // where an actor on a host of several nodes has none
+};
+
+/// Spreads a host's actors over its nodes. Actors on the CPU in proportion to the nodes' allowed
+/// CPUs, neighbours in rank together, so that groups of tp, ulysses and ring stay inside a node;
+/// none of them where a CPU would get more of their threads than without pins. Actors on a GPU to
+/// its node. Nobody is pinned where fewer than two nodes have CPUs that are allowed. Pure.
+Pins pins_of(const std::vector<NumaNode>& nodes, const std::vector<int>& allowed,
+             const std::vector<PinnedActor>& actors);
+
+/// "0-3,8" as Linux writes CPUs down, in ascending order; "" is none. Throws std::invalid_argument
+/// naming what is wrong: not a list, out of order, a number above 65535.
+std::vector<int> parse_cpu_list(std::string_view text);
+/// The same backwards.
+std::string cpu_list_text(const std::vector<int>& cpus);
+
+}  // namespace troupe::cluster

@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "controller/jobs/job_table.h"
+
+namespace troupe::jobs {
+
+/// The job may compute with others at all: it allows it, waits, has no boundary to go on from,
+/// begins with noise, has no step cache (which decides by values that a batch rounds otherwise) and
+/// has not been in a batch that failed.
+bool can_batch(const JobEntry& job);
+
+/// Two jobs that can: alike in everything but prompts, seed and whose they are.
+bool alike(const JobEntry& a, const JobEntry& b);
+
+/// Of jobs that wait, in the order in which they do, those that compute as one with the first of
+/// them, itself included: the next that are alike, as long as all have at most `max_pictures`, and
+/// no more than what falls to one batch where `places` jobs could begin side by side. One job alone
+/// where there is no company.
+std::vector<const JobEntry*> companions(const std::vector<const JobEntry*>& waiting,
+                                        std::int64_t max_pictures, std::int64_t places);
+
+/// Prompts one job after another, and whose seed each picture has.
+wire::ImageRequest combined_request(const std::vector<const JobEntry*>& jobs);
+
+/// The entry that stands for all: the first one's terms, this plan. It has no number yet.
+JobEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan);
+
+/// Of the pictures of one dp replica of the batch, those of a member: counted in the batch. Empty
+/// where it has none there.
+wire::RowRange share_of_replica(const BatchMember& member, wire::RowRange replica);
+
+/// Those bytes of a replica's [n, …] tensor that are the member's pictures.
+std::string cut_pictures(const std::string& bytes, wire::RowRange replica, wire::RowRange own);
+
+/// "computes with jobs 3, 5".
+std::string company_text(const std::vector<JobId>& others);
+
+/// "job 3", "jobs 3, 5".
+std::string jobs_text(const std::vector<JobId>& jobs);
+
+}  // namespace troupe::jobs

@@ -1,0 +1,107 @@
+#include "controller/plan/groups.h"
+
+#include <algorithm>
+
+namespace troupe::plan {
+namespace {
+
+std::string ranks_text(const std::vector<int>& ranks, const char* between) {
+  std::string text;
+  for (const int rank : ranks)
+    text += (text.empty() ? "" : between) + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+void set_groups(Plan& plan, const spec::ModelSpec& model) {
+  const mesh::Mesh mesh(plan.degrees);
+  const auto add = [&](GroupPlan::Role role, const std::string& kind, std::vector<int> ranks,
+                       const char* between) {
+    const auto id = static_cast<std::uint32_t>(plan.groups.size() + 1);
+    plan.groups.push_back({id, role, kind + " " + ranks_text(ranks, between), std::move(ranks)});
+  };
+  const auto add_axis = [&](GroupPlan::Role role, mesh::Axis axis) {
+    for (auto& ranks : mesh.groups(axis)) {
+      if (ranks.size() > 1) add(role, mesh::to_string(axis), std::move(ranks), ",");
+    }
+  };
+  const auto& degrees = plan.degrees;
+  const int replica = degrees.world() / degrees.dp;
+  const int line = degrees.sp() * degrees.tp;  // ranks of a stage and branch
+  for (int dp = 0; dp < degrees.dp; ++dp) {
+    std::vector<int> all;
+    for (int i = 0; i < replica; ++i)
+      all.push_back(dp * replica + i);
+    if (replica > 1) add(GroupPlan::Role::caption, "caption", all, ",");
+    const int first = mesh.rank({.dp = dp});
+    for (int place = 0; place < line * degrees.cfg; ++place) {
+      const int branch = place / line * (replica / degrees.cfg);
+      const auto stages = mesh.group_of(mesh::Axis::pp, first + branch + place % line);
+      for (std::size_t i = 0; i + 1 < stages.size(); ++i)
+        add(GroupPlan::Role::edge, "edge", {stages[i], stages[i + 1]}, "→");
+      if (stages.size() > 1) {
+        add(GroupPlan::Role::feedback, "feedback edge", {stages.back(), stages.front()}, "→");
+      }
+    }
+    const int last = mesh.rank({.dp = dp, .pp = degrees.pp - 1});
+    for (int place = 0; degrees.cfg > 1 && place < line; ++place)
+      add(GroupPlan::Role::cfg, "cfg", mesh.group_of(mesh::Axis::cfg, last + place), ",");
+    auto rows = plan.decoders(dp);
+    if (rows.size() > 1) add(GroupPlan::Role::vae, "vae", rows, ",");
+    for (const int holder : plan.latent_holders(dp)) {
+      if (std::find(rows.begin(), rows.end(), holder) == rows.end()) rows.push_back(holder);
+    }
+    if (rows.size() > 1) add(GroupPlan::Role::rows, "rows", rows, ",");
+  }
+  if (model.transformer.unet()) return add_axis(GroupPlan::Role::stage, mesh::Axis::stage);
+  add_axis(GroupPlan::Role::ulysses, mesh::Axis::ulysses);
+  add_axis(GroupPlan::Role::ring, mesh::Axis::ring);
+  add_axis(GroupPlan::Role::tp, mesh::Axis::tp);
+  add_axis(GroupPlan::Role::heads, mesh::Axis::heads);
+  add_axis(GroupPlan::Role::stage, mesh::Axis::stage);
+}
+
+int Plan::text_rank(int dp) const {
+  return mesh::Mesh(degrees).rank({.dp = dp});
+}
+
+int Plan::decode_rank(int dp) const {
+  return mesh::Mesh(degrees).rank({.dp = dp, .pp = degrees.pp - 1});
+}
+
+std::vector<int> Plan::latent_holders(int dp) const {
+  const mesh::Mesh mesh(degrees);
+  return mesh.group_of(mesh::Axis::sp, mesh.rank({.dp = dp, .pp = degrees.pp - 1}));
+}
+
+std::vector<int> Plan::decoders(int dp) const {
+  // First those that hold latents anyway, then the others from the last rank back.
+  auto ranks = latent_holders(dp);
+  const int replica = degrees.world() / degrees.dp;
+  for (int rank = (dp + 1) * replica - 1; rank >= dp * replica; --rank) {
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  }
+  ranks.resize(vae_degree);
+  return ranks;
+}
+
+const char* to_string(GroupPlan::Role role) {
+  constexpr const char* kNames[] = {"caption", "edge",  "feedback", "cfg",  "ulysses", "ring",
+                                    "tp",      "heads", "stage",    "rows", "vae"};
+  return kNames[static_cast<int>(role)];
+}
+
+const GroupPlan* Plan::group_with(GroupPlan::Role role, int rank, int position) const {
+  for (const auto& group : groups) {
+    if (group.role != role) continue;
+    if (position >= 0
+            ? group.ranks.at(position) == rank
+            : std::find(group.ranks.begin(), group.ranks.end(), rank) != group.ranks.end()) {
+      return &group;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace troupe::plan

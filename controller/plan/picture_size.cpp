@@ -1,0 +1,100 @@
+#include "controller/plan/picture_size.h"
+
+#include "controller/plan/refuse.h"
+#include "models/spec/resolution_bins.h"
+
+namespace troupe::plan {
+namespace {
+
+/// Sizes of any number of pixels are taken: what is computed is the bin's size.
+void bin_size(Plan& plan, const spec::ModelSpec& model) {
+  auto& request = plan.request;
+  for (const auto& [field, pixels] :
+       {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
+    if (pixels < 1 || pixels > 16384) {
+      refuse(std::string(field) + " is " + std::to_string(pixels) +
+             ": from 1 to 16384 under resolution binning");
+    }
+  }
+  const auto binning = spec::binning_of(model.pipeline_class);
+  if (!binning)
+    refuse("resolution_binning is on, but " + model.pipeline_class + " has no bins of its own");
+  const std::int64_t sample_size = model.transformer.sample_size;
+  const bool by_ratio = binning == spec::Binning::ratios;
+  if (by_ratio && sample_size != 32 && sample_size != 64 && sample_size != 128 &&
+      sample_size != 256) {
+    refuse("resolution_binning is on, but the transformer's sample_size is " +
+           std::to_string(sample_size) + ": there are bins for 32, 64, 128 and 256");
+  }
+  const spec::PixelSize wanted{request.height, request.width};
+  const auto bin = by_ratio ? spec::nearest_bin(sample_size, wanted) : spec::nearest_shape(wanted);
+  request.height = static_cast<std::int32_t>(bin.height);
+  request.width = static_cast<std::int32_t>(bin.width);
+  if (by_ratio || bin == wanted) return;
+  request.output_height = request.height;
+  request.output_width = request.width;
+  plan.warnings.push_back("the picture comes out at " + std::to_string(bin.width) + " x " +
+                          std::to_string(bin.height) +
+                          ": this model's pipeline does not bring it back to the size asked for");
+}
+
+void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  constexpr int kMost = 4097;
+  if (!model.makes_videos()) {
+    if (request.num_frames > 1) {
+      refuse("frames is " + std::to_string(request.num_frames) + ", but " + model.pipeline_class +
+             " makes pictures");
+    }
+    request.num_frames = 1;
+    return;
+  }
+  if (request.num_frames == 0)
+    request.num_frames = static_cast<std::int32_t>(model.transformer.sample_frames);
+  const std::int64_t unit = model.video_vae->frame_factor();
+  if ((request.num_frames - 1) % unit != 0 || request.num_frames > kMost) {
+    refuse("frames is " + std::to_string(request.num_frames) + ": this model takes multiples of " +
+           std::to_string(unit) + " and one more, up to " + std::to_string(kMost));
+  }
+  if (request.vae_tiling) refuse("vae_tiling is on, but videos are decoded whole");
+  if (request.init_image_bytes > 0 || request.init_image_blob != 0)
+    refuse("there is a picture to start from, but this model makes videos from text alone");
+}
+
+}  // namespace
+
+void set_size(Plan& plan, const spec::ModelSpec& model) {
+  const std::int64_t scale = model.vae.scale_factor();
+  const std::int64_t patch = model.transformer.patch_size;
+  const std::int64_t unit = model.pixel_multiple();
+  auto& request = plan.request;
+  if (request.height == 0) request.height = static_cast<std::int32_t>(model.default_size());
+  if (request.width == 0) request.width = static_cast<std::int32_t>(model.default_width());
+  request.output_height = request.height;
+  request.output_width = request.width;
+  if (request.resolution_binning) bin_size(plan, model);
+  for (const auto& [field, pixels] :
+       {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
+    if (pixels < unit || pixels % unit != 0 || pixels > 16384) {
+      refuse(std::string(field) + " is " + std::to_string(pixels) +
+             ": this model takes multiples of " + std::to_string(unit) + " from " +
+             std::to_string(unit) + " to 16384");
+    }
+  }
+  set_frames(request, model);
+  const std::int64_t frames = model.latent_frames(request.num_frames);
+  plan.latent_channels = model.transformer.in_channels;
+  plan.latent_height = frames * request.height / scale;
+  plan.latent_width = request.width / scale;
+  plan.token_rows = plan.latent_height / patch;
+  plan.token_columns = plan.latent_width / patch;
+  const std::int64_t most = model.transformer.most_tokens_a_side;
+  for (const auto& [field, tokens] :
+       {std::pair{"height", plan.token_rows / frames}, std::pair{"width", plan.token_columns}}) {
+    if (most > 0 && tokens > most) {
+      refuse(std::string(field) + " is " + std::to_string(tokens * unit) +
+             ": this model has positions for up to " + std::to_string(most * unit));
+    }
+  }
+}
+
+}  // namespace troupe::plan

@@ -1,0 +1,12 @@
+#pragma once
+#include <stdexcept>
+#include <string>
+
+namespace troupe::plan {
+
+/// A request or degrees that cannot be: one line naming field, value and reason.
+[[noreturn]] inline void refuse(const std::string& why) {
+  throw std::invalid_argument("[plan] " + why);
+}
+
+}  // namespace troupe::plan

@@ -1,0 +1,41 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "controller/plan/plan.h"
+#include "models/spec/unet_spec.h"
+
+namespace troupe::plan {
+
+/// Rows of a U-Net's patches at each level, and the bytes that each layer tells of a patch.
+class UNetShares {
+ public:
+  using Bytes = std::uint64_t;
+
+  UNetShares(const Plan& plan, const spec::UNetSpec& unet);
+
+  /// In model order.
+  const std::vector<spec::UNetSite>& sites() const { return sites_; }
+  int patches() const { return static_cast<int>(plan_.patches.size()); }
+  /// Of one patch and a batch.
+  Bytes bytes(const spec::UNetSite& site, int patch, Bytes batch) const;
+
+ private:
+  const Plan& plan_;
+  std::vector<spec::UNetSite> sites_;
+  std::vector<std::vector<std::int64_t>> begins_;  // by level
+  std::vector<std::int64_t> widths_;
+};
+
+/// Of an element as the request computes.
+std::uint64_t element_size(const Plan& plan);
+
+/// With what lies behind it in a buffer of shares.
+std::uint64_t aligned(std::uint64_t bytes);
+
+int sequence_rank(const mesh::Degrees& degrees, const mesh::Coordinates& at);
+
+/// The patches of a sequence rank.
+wire::RowRange patches_of(const Plan& plan, int sequence_rank);
+
+}  // namespace troupe::plan

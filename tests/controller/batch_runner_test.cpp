@@ -1,0 +1,106 @@
+#include <map>
+
+#include "controller/jobs/job_runner.h"
+#include "tests/controller/runner_stage.h"
+
+using namespace troupe;
+using wire::JobState;
+using Stage = test::RunnerStage;
+
+TEST_CASE(
+    "of a batch each job gets its own latents and warnings; when it fails, each tries again") {
+  Stage stage;
+  for (const std::size_t prompts : {2, 1, 1}) {
+    wire::JobSpec spec;
+    spec.request.prompts.assign(prompts, "x");
+    spec.may_batch = true;
+    auto plan = plan::make_plan(test::sample_model(), spec.request, {});
+    REQUIRE(stage.table.add(spec, std::move(plan), 0, false, 0));
+  }
+  stage.runner.start_queued();
+  constexpr jobs::JobId kBatch = 4;
+  for (const jobs::JobId job : {1, 2, 3}) {
+    REQUIRE(stage.reaches(job, JobState::running));
+    CHECK(stage.runner.run_of(job) == kBatch);
+    CHECK_FALSE(stage.runner.pause(job));
+  }
+  CHECK(stage.runner.name_of(kBatch) == "batch 4 (jobs 1, 2, 3)");
+  CHECK(stage.table.find(2)->waits_for == "computes with jobs 1, 3");
+  std::map<jobs::JobId, std::vector<std::string>> warnings;
+  std::map<jobs::JobId, std::string> latents;
+  stage.on_progress = [&](const wire::JobProgress& progress) {
+    auto& own = warnings[progress.job];
+    own.insert(own.end(), progress.warnings.begin(), progress.warnings.end());
+    for (const auto& blob : progress.blobs) {
+      CHECK(blob.shape.front() * 2 == static_cast<std::int64_t>(blob.bytes));
+      latents[progress.job] += *stage.blobs.bytes(blob.id);
+    }
+  };
+  wire::TaskDone done;
+  done.epoch = stage.deployments.at(0).back()->epoch;
+  done.job = kBatch;
+  done.task = 0;
+  done.warnings = {"prompt 1 is cut", "prompt 3 is cut", "negative prompt is cut"};
+  stage.runner.task_done(0, done);
+  using Texts = std::vector<std::string>;
+  CHECK(warnings[1] == Texts{"prompt 1 is cut", "negative prompt is cut"});
+  CHECK(warnings[2] == Texts{"negative prompt is cut"});
+  CHECK(warnings[3] == Texts{"prompt 0 is cut", "negative prompt is cut"});
+  stage.runner.cancel(2, "not wanted");
+  CHECK(stage.table.find(2)->state == JobState::cancelled);
+  CHECK(stage.table.find(1)->waits_for == "computes with job 3");
+  stage.done(kBatch, 1, {"latents", stage.at_actor.add("aabbccdd"), 8, {4, 1}});
+  REQUIRE(stage.until([&] { return latents.size() == 2; }));
+  CHECK(latents[1] == "aabb");
+  CHECK(latents[3] == "dd");
+  CHECK(stage.blobs.size() == 2);
+
+  stage.runner.task_failed(0, {.epoch = done.epoch,
+                               .job = kBatch,
+                               .task = 1,
+                               .failure = {wire::FailureCode::out_of_memory, "no room"}});
+  CHECK(stage.table.batches().empty());
+  for (const jobs::JobId job : {1, 3}) {
+    REQUIRE(stage.reaches(job, JobState::running));
+    CHECK(stage.runner.run_of(job) == job);
+    REQUIRE(stage.table.find(job)->recoveries.size() == 1);
+    CHECK(stage.table.find(job)->recoveries[0].cause.starts_with(
+        "batch 4 (jobs 1, 3) failed: actor 0, "));
+    CHECK(warnings[job].back().starts_with("it begins anew, alone: batch 4"));
+  }
+  const auto again = stage.deployments.at(0).back()->epoch;
+  stage.runner.task_failed(
+      0, {.epoch = again, .job = 3, .task = 1, .failure = {wire::FailureCode::internal, "odd"}});
+  CHECK(stage.table.find(3)->state == JobState::failed);
+  CHECK_FALSE(wire::is_terminal(stage.table.find(1)->state));
+}
+
+TEST_CASE("a batch that all its jobs have left stops, and its actors are free") {
+  Stage stage;
+  for (int i = 0; i < 2; ++i) {
+    wire::JobSpec spec;
+    spec.request.prompts = {"x"};
+    spec.may_batch = true;
+    auto plan = plan::make_plan(test::sample_model(), spec.request, {});
+    REQUIRE(stage.table.add(spec, std::move(plan), 0, false, 0));
+  }
+  stage.runner.start_queued();
+  REQUIRE(stage.reaches(1, JobState::running));
+  REQUIRE(stage.until([&] { return stage.got.back() == wire::Kind::run_tasks; }));
+  for (const jobs::JobId job : {1, 2}) {
+    stage.runner.cancel(job, "not wanted");
+    CHECK(stage.table.find(job)->state == JobState::cancelled);
+  }
+  CHECK(stage.members.idle().empty());  // what was issued drains
+  wire::TaskDone done;
+  done.epoch = stage.deployments.at(0).back()->epoch;
+  const auto issued = stage.runner.dispatcher().queue(0);
+  CHECK_FALSE(issued.empty());
+  for (const auto& [job, task] : issued) {
+    done.job = job;
+    done.task = task;
+    stage.runner.task_done(0, done);
+  }
+  CHECK(stage.idle_again());
+  CHECK(stage.table.batches().empty());
+}

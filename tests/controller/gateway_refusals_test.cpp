@@ -1,0 +1,140 @@
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "controller/gateway/gateway.h"
+#include "controller/gateway/init_image.h"
+#include "tests/controller/hall.h"
+#include "tests/support/doctest.h"
+
+// What a gateway refuses before a job is made of it.
+
+using namespace troupe;
+using troupe::test::Hall;
+
+TEST_CASE("degrees picked for actors that can hold none are refused for memory, with a remedy") {
+  Hall hall;
+  hall.gate.open();
+  hall.members.at(0).memory_limit = 1000;
+  wire::SubmitJob submission;
+  submission.job.model = "a";
+  submission.job.request.prompts = {"x"};
+  submission.job.parallelism.automatic = true;
+  std::optional<wire::Failure> failure;
+  hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+    failure = reply ? wire::Failure{} : reply.failure();
+  });
+  REQUIRE(hall.until([&] { return failure.has_value(); }));
+  CHECK(failure->code == wire::FailureCode::out_of_memory);
+  CHECK(failure->what.starts_with("[memory] rank 0 needs "));
+  CHECK(failure->what.find("actor 0 may hold 1 kB: no pp, tp") != std::string::npos);
+}
+
+TEST_CASE("weights of a type that no actor's device has are refused before anything loads") {
+  Hall hall;
+  hall.gate.open();
+  const auto answer = [&](const std::string& type) {
+    wire::SubmitJob submission;
+    submission.job.model = "a";
+    submission.job.request.prompts = {"x"};
+    submission.job.request.weight_dtype = type;
+    std::string said;
+    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+      said = reply ? "accepted" : reply.failure().what;
+    });
+    REQUIRE(hall.until([&] { return !said.empty(); }));
+    return said;
+  };
+  CHECK(answer("int8") == "accepted");
+  CHECK(answer("fp8").starts_with("[weights] fp8 needs a GPU of compute capability 8.9, and "));
+  hall.members.add("there", "cuda:0", /*remote=*/true);
+  CHECK(answer("fp8") == "accepted");
+  hall.members.at(0).draining = true;
+  CHECK(answer("int8").starts_with("[weights] int8 is for actors on the CPU, and "));
+}
+
+TEST_CASE("a picture to start from is looked at before a job is made of it") {
+  const auto png = [](std::uint32_t width, std::uint32_t height) {
+    std::string bytes("\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", 16);
+    for (const auto number : {width, height})
+      for (int shift = 24; shift >= 0; shift -= 8)
+        bytes.push_back(static_cast<char>(number >> shift & 0xff));
+    return bytes + std::string(9, 'x');
+  };
+  using gateway::wrong_with_init_image;
+  CHECK(wrong_with_init_image(png(1, 1)).empty());
+  CHECK(wrong_with_init_image(png(1 << 14, 1 << 14)).empty());
+  CHECK(wrong_with_init_image(png((1 << 14) + 1, 1 << 14)) ==
+        "init image has 16385 x 16384 pixels: from 1 to 268435456 are taken");
+  CHECK(
+      wrong_with_init_image(png(0xffffffff, 0xffffffff)).starts_with("init image has 4294967295"));
+  CHECK(wrong_with_init_image(png(0, 7)).starts_with("init image has 0 x 7 pixels"));
+  CHECK(wrong_with_init_image(png(1, 1).substr(0, 32)) == "init image is no PNG file");
+  CHECK(wrong_with_init_image("\xff\xd8\xff") == "init image is no PNG file");
+  CHECK(wrong_with_init_image("") == "init image is no PNG file");
+
+  Hall hall;
+  hall.gate.open();
+  control::BlobStore own;
+  control::ConnectionOptions options;
+  options.endpoint = hall.blob_server.endpoint();
+  options.hello.role = "client";
+  options.incarnation = hall.client->incarnation();
+  control::BlobConnection channel(hall.io, options, own);
+  channel.start({}, [](const auto& failure) { FAIL(failure.what); });
+  const auto refusal = [&](const std::string& bytes, std::uint64_t size) {
+    wire::SubmitJob submission;
+    submission.job.model = "a";
+    submission.job.request.prompts = {"x"};
+    submission.job.request.init_image_blob = own.add(bytes);
+    submission.job.request.init_image_bytes = size;
+    std::optional<wire::Failure> failure;
+    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+      failure = reply ? wire::Failure{} : reply.failure();
+    });
+    REQUIRE(hall.until([&] { return failure.has_value(); }));
+    CHECK(failure->code == wire::FailureCode::bad_request);
+    return failure->what;
+  };
+  CHECK(refusal("x", (1 << 30) + 1) == "init image has 1073741825 bytes: at most 1073741824");
+  CHECK(refusal("no picture", 10) == "init image is no PNG file");
+  CHECK(refusal(png(1 << 20, 1 << 20), 33) ==
+        "init image has 1048576 x 1048576 pixels: from 1 to 268435456 are taken");
+  CHECK(hall.blobs.size() == 0);
+  CHECK(hall.table.all().empty());
+}
+
+TEST_CASE("a job for more actors than any kind has is refused, with what there is of each") {
+  Hall hall;
+  hall.gate.open();
+  hall.members.spawned(hall.members.add("here", "cpu").id, 78, 1);
+  for (int i = 0; i < 3; ++i)
+    hall.members.spawned(hall.members.add("there", "cuda:" + std::to_string(i), true).id,
+                         static_cast<std::uint64_t>(100 + i), 1);
+  const auto answer = [&](const wire::Parallelism& degrees, const std::string& weights = "") {
+    wire::SubmitJob submission;
+    submission.job.model = "a";
+    submission.job.request.prompts = {"x"};
+    submission.job.request.weight_dtype = weights;
+    submission.job.parallelism = degrees;
+    std::optional<std::string> said;
+    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+      said = reply ? "" : reply.failure().what;
+    });
+    REQUIRE(hall.until([&] { return said.has_value(); }));
+    return *said;
+  };
+  CHECK(answer({.pp = 3}).empty());
+  // Five in all, but of one kind three at most.
+  CHECK(answer({.cfg = 2, .pp = 2})
+            .find("4 actors of one kind are needed, but the cluster has 2 on cpu and 3 on cuda") !=
+        std::string::npos);
+  CHECK(answer({.pp = 2}, "int8").empty());
+  CHECK(answer({.pp = 3}, "int8").find("cpu alone computes with int8 weights") !=
+        std::string::npos);
+  wire::Parallelism automatic;
+  automatic.automatic = true;
+  CHECK(answer(automatic).empty());
+  for (const auto& [id, job] : hall.table.all())
+    CHECK(job.plan.degrees.world() <= 3);
+}

@@ -1,0 +1,132 @@
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "controller/gateway/gateway.h"
+#include "controller/journal/memory_store.h"
+#include "controller/journal/revive.h"
+#include "tests/controller/hall.h"
+#include "tests/support/doctest.h"
+
+// Jobs and clients that outlive their controller, or a link.
+
+using namespace troupe;
+using troupe::test::Hall;
+
+TEST_CASE("after a restart: who does not come back loses its job, who comes back keeps it") {
+  journal::MemoryStore store;
+  {
+    Hall before(/*journaled=*/true);
+    before.gate.open();
+    std::vector<std::string> said;
+    for (const std::uint64_t key : {1, 2})
+      before.submit(*before.client, "a", said, key);
+    REQUIRE(before.until([&] { return before.writes.size() == 2; }));
+    for (auto& write : before.writes)
+      write();
+    REQUIRE(before.until([&] { return said.size() == 2; }));
+    store = before.store;
+  }
+  Hall hall(/*journaled=*/true);
+  hall.gate.open();
+  const auto revival = journal::revive(
+      store.load(), store.past(), {0},
+      [&](control::BlobBytes bytes) { return hall.blobs.add(std::move(bytes)); }, hall.table);
+  hall.gateway.take_up(revival, "killed");
+  bool back = false;
+  hall.client->request(wire::WaitJob{2}, std::chrono::seconds(60),
+                       [&](const auto&) { back = true; });
+  REQUIRE(hall.until([&] { return back; }));
+  REQUIRE(hall.until([&] { return hall.table.find(1)->state == wire::JobState::cancelled; }));
+  CHECK(hall.table.find(1)->failure.what ==
+        "its client has not come back after its controller's restart");
+  CHECK(hall.table.find(2)->state == wire::JobState::queued);
+  CHECK(hall.until([&] { return hall.table.queue() == std::vector<jobs::JobId>{2}; }));
+}
+
+TEST_CASE("after a restart a job waits for a host with memory enough to join again") {
+  journal::MemoryStore store;
+  {
+    Hall before(/*journaled=*/true);
+    before.gate.open();
+    std::vector<std::string> said;
+    before.submit(*before.client, "a", said, 1);
+    REQUIRE(before.until([&] { return before.writes.size() == 1; }));
+    before.writes[0]();
+    REQUIRE(before.until([&] { return said.size() == 1; }));
+    store = before.store;
+  }
+  for (const bool joins : {true, false}) {
+    CAPTURE(joins);
+    Hall hall(/*journaled=*/true);
+    hall.gate.open();
+    auto revival = journal::revive(
+        store.load(), store.past(), {0},
+        [&](control::BlobBytes bytes) { return hall.blobs.add(std::move(bytes)); }, hall.table);
+    auto& job = *hall.table.find(1);
+    job.detached = true;
+    hall.gateway.take_up(revival, "killed");
+    REQUIRE(hall.until([&] { return job.model != nullptr; }));
+    // Its only actor has not said yet how much it may hold.
+    CHECK(hall.table.queue().empty());
+    hall.members.at(0).memory_limit = 1000;
+    hall.until([&, end = control::Clock::now() + std::chrono::milliseconds(220)] {
+      return control::Clock::now() > end;
+    });
+    CHECK(job.state == wire::JobState::queued);
+    if (joins) hall.members.add("there", "cpu", /*remote=*/true).memory_limit = 1ull << 40;
+    REQUIRE(hall.until(
+        [&] { return !hall.table.queue().empty() || job.state == wire::JobState::failed; }));
+    CHECK(job.state == (joins ? wire::JobState::queued : wire::JobState::failed));
+    if (!joins) CHECK(job.failure.code == wire::FailureCode::out_of_memory);
+  }
+}
+
+TEST_CASE("a job whose model is gone after a restart fails, and says why") {
+  journal::MemoryStore store;
+  Hall hall(/*journaled=*/true);
+  hall.gate.open();
+  jobs::JobEntry job;
+  job.id = 4;
+  job.spec.model = "bad";
+  job.spec.request.prompts = {"x"};
+  job.phase = "denoising";
+  job.state = wire::JobState::running;
+  job.detached = true;
+  hall.table.restore(job);
+  hall.gateway.take_up({.to_plan = {4}, .cancelled = {}}, "killed");
+  REQUIRE(hall.until([&] { return hall.table.find(4)->state == wire::JobState::failed; }));
+  CHECK(hall.table.find(4)->failure.what ==
+        "killed, and the job cannot go on: [read_model] bad: no such folder");
+}
+
+TEST_CASE("with a journal a job goes on when its client is back before its old link is given up") {
+  for (const bool journaled : {true, false}) {
+    CAPTURE(journaled);
+    Hall hall(journaled);
+    hall.gate.open();
+    auto first = hall.connect();
+    std::vector<std::string> said;
+    hall.submit(*first, "a", said);
+    if (journaled) {
+      REQUIRE(hall.until([&] { return hall.writes.size() == 1; }));
+      hall.writes[0]();
+    }
+    REQUIRE(hall.until([&] { return said.size() == 1; }));
+    auto second = hall.connect();
+    bool back = false;
+    second->request(wire::WaitJob{1}, std::chrono::seconds(60), [&](const auto&) { back = true; });
+    REQUIRE(hall.until([&] { return back; }));
+    const auto& job = *hall.table.find(1);
+    const auto cancelled = [&] { return job.state == wire::JobState::cancelled; };
+    const auto owner = job.owner;
+    first->close();
+    if (journaled) {
+      REQUIRE(hall.until([&] { return job.owner != owner; }));
+      CHECK(job.state == wire::JobState::queued);
+      second->close();
+    }
+    REQUIRE(hall.until(cancelled));
+    CHECK(job.failure.what == "its client is gone");
+  }
+}

@@ -1,0 +1,143 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/cluster/live_outside.h"
+#include "controller/gateway/gateway.h"
+#include "controller/journal/memory_store.h"
+#include "tests/controller/sample_model.h"
+#include "tests/support/doctest.h"
+#include "transport/control/blob_channel.h"
+#include "transport/control/connection.h"
+#include "transport/control/endpoint.h"
+
+namespace troupe::test {
+
+/// Lets the reader's thread pass when it is told to.
+class Gate {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(60), [this] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+/// A gateway in front of one actor that never says hello: what is accepted stays in the queue.
+struct Hall {
+  bool with_journal;
+  std::chrono::milliseconds accept_within;
+  boost::asio::io_context io{1};
+  control::IpcFolder folder;
+  control::BlobStore blobs;
+  control::Server server{io, at("control")};
+  control::BlobServer blob_server{io, at("blobs"), blobs};
+  cluster::Members members{"secret"};
+  jobs::JobTable table{4, 8};
+  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
+  cluster::Deployments deployments{outside, members, {}};
+  jobs::JobRunner runner{{.outside = outside,
+                          .members = members,
+                          .deployments = deployments,
+                          .table = table,
+                          .on_progress = [](const auto&, const auto&) {},
+                          .on_finished = [](const auto&) {}}};
+  Gate gate;
+  journal::MemoryStore store;
+  std::string disk_error;                     // why nothing can be written
+  std::vector<std::function<void()>> writes;  // under way
+  journal::Journal journal{[this](journal::Change change, journal::Journal::Done done) {
+                             writes.push_back([this, change, done] {
+                               if (disk_error.empty()) store.apply(change);
+                               if (!done) return;
+                               done(disk_error.empty() ? std::nullopt : std::optional(disk_error));
+                             });
+                           },
+                           [this](control::BlobId id) { return blobs.bytes(id); },
+                           journal::Calendar{0}};
+  gateway::Gateway gateway{{},
+                           {.io = io,
+                            .server = server,
+                            .blob_server = blob_server,
+                            .blobs = blobs,
+                            .members = members,
+                            .deployments = deployments,
+                            .table = table,
+                            .runner = runner,
+                            .now = [] { return 0.0; },
+                            .stop = [] {},
+                            .read_model =
+                                [this](const std::string& folder) {
+                                  gate.wait();
+                                  if (folder == "bad")
+                                    throw std::runtime_error("[read_model] bad: no such folder");
+                                  return test::sample_model();
+                                },
+                            .journal = with_journal ? &journal : nullptr,
+                            .grace = std::chrono::seconds(3),
+                            .accept_within = accept_within}};
+  std::unique_ptr<control::Connection> client = connect();
+
+  explicit Hall(bool journaled = false, std::chrono::milliseconds within = std::chrono::seconds(25))
+      : with_journal(journaled), accept_within(within) {
+    test::sample_model();  // read here, not on the reader's thread
+    members.spawned(members.add("here", "cpu").id, 77, 1);
+    server.on_message([this](auto peer, const auto& header, auto payload) {
+      gateway.on_message(peer, header, payload);
+    });
+    server.on_lost([this](auto peer, const auto&) { gateway.client_lost(peer); });
+  }
+  ~Hall() { gate.open(); }
+
+  control::ServerOptions at(const std::string& name) const {
+    control::ServerOptions options;
+    options.endpoint = folder.endpoint(name);
+    return options;
+  }
+  std::unique_ptr<control::Connection> connect() {
+    control::ConnectionOptions options;
+    options.endpoint = server.endpoint();
+    options.hello.role = "client";
+    options.welcome_deadline = std::chrono::seconds(60);
+    auto connection = std::make_unique<control::Connection>(io, options);
+    connection->start([](const auto&) {}, [](const auto& failure) { FAIL(failure.what); });
+    REQUIRE(until([&] { return connection->connected(); }));
+    return connection;
+  }
+  bool until(const std::function<bool()>& holds) {
+    const auto end = control::Clock::now() + std::chrono::seconds(60);
+    while (!holds() && control::Clock::now() < end)
+      io.run_one_for(std::chrono::milliseconds(20));
+    return holds();
+  }
+  /// The answer as text: the job's number, or why there is none.
+  void submit(control::Connection& from, const std::string& model, std::vector<std::string>& said,
+              std::uint64_t key = 0) {
+    wire::SubmitJob submission;
+    submission.key = key;
+    submission.job.model = model;
+    submission.job.request.prompts = {"x"};
+    from.request(submission, std::chrono::seconds(60), [&said](const control::Reply& reply) {
+      said.push_back(reply ? std::to_string(reply.as<wire::JobAccepted>().job)
+                           : reply.failure().what);
+    });
+  }
+};
+
+}  // namespace troupe::test

@@ -1,0 +1,133 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "controller/cluster/live_outside.h"
+#include "controller/jobs/job_runner.h"
+#include "controller/jobs/replan.h"
+#include "tests/controller/sample_model.h"
+#include "tests/support/doctest.h"
+#include "transport/control/connection.h"
+#include "transport/control/endpoint.h"
+#include "transport/wire/done.h"
+
+namespace troupe::test {
+
+using wire::JobState;
+
+/// A runner with one actor that is played here: it loads when it may, begins jobs, and never
+/// finishes a task.
+struct RunnerStage {
+  boost::asio::io_context io{1};
+  control::IpcFolder folder;
+  control::BlobStore blobs;
+  control::Server server{io, server_at("control")};
+  control::BlobServer blob_server{io, server_at("blobs"), blobs};
+  cluster::Members members{"secret"};
+  jobs::JobTable table{8, 8};
+  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
+  cluster::Deployments deployments{
+      outside,
+      members,
+      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
+       .on_failed = [this](const auto& deployment,
+                           const auto& failure) { runner.deployment_failed(deployment, failure); },
+       .on_free = [this] { runner.start_queued(); },
+       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
+  std::function<void(const wire::JobProgress&)> on_progress = [](const auto&) {};
+  jobs::JobRunner runner{
+      {.outside = outside,
+       .members = members,
+       .deployments = deployments,
+       .table = table,
+       .on_progress = [this](const auto&, wire::JobProgress progress) { on_progress(progress); },
+       .on_finished = [](const auto&) {},
+       .plan_again =
+           [this](const jobs::JobEntry& job, int actors) {
+             const auto fits = [this](const auto& plan) { return !deployments.shortage(plan); };
+             return jobs::plan_again(job, sample_model(), actors,
+                                     plan::machine_here("cpu", actors, 4),
+                                     {members.memory_steps(), fits});
+           },
+       .plan_batch =
+           [](const jobs::JobEntry& first, const wire::ImageRequest& request) {
+             return plan::make_plan(sample_model(), request, first.spec.parallelism);
+           }}};
+  std::unique_ptr<control::Connection> actor;
+  control::BlobStore at_actor;
+  std::unique_ptr<control::BlobConnection> actor_blobs;
+  bool loads = true;
+  std::vector<wire::Kind> got;
+
+  RunnerStage() {
+    members.spawned(members.add("here", "cpu").id, 77, 1);
+    server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
+    control::ConnectionOptions options;
+    options.endpoint = server.endpoint();
+    options.incarnation = 77;
+    options.hello.role = "actor";
+    options.hello.attributes = {{"token", "secret"}};
+    actor = std::make_unique<control::Connection>(io, options);
+    actor->on_message([this](const wire::Header& header, auto) { play(header); });
+    actor->start([](const wire::Welcome&) {},
+                 [](const wire::Failure& failure) { FAIL(failure.what); });
+    options.endpoint = blob_server.endpoint();
+    actor_blobs = std::make_unique<control::BlobConnection>(io, options, at_actor);
+    actor_blobs->start();
+    REQUIRE(until([this] { return actor->connected() && actor_blobs->connected(); }));
+  }
+
+  control::ServerOptions server_at(const std::string& name) const {
+    control::ServerOptions options;
+    options.endpoint = folder.endpoint(name);
+    return options;
+  }
+
+  void play(const wire::Header& header) {
+    got.push_back(header.kind);
+    if (header.kind == wire::Kind::load_stage && loads) actor->reply(header, wire::StageLoaded{});
+    if (header.kind == wire::Kind::connect_groups) actor->reply(header, wire::GroupsConnected{});
+    if (header.kind == wire::Kind::abort_epoch) actor->reply(header, wire::Done{});
+    if (header.kind == wire::Kind::end_job) actor->reply(header, wire::ActorJobStats{});
+  }
+
+  bool until(const std::function<bool()>& holds) {
+    const auto end = control::Clock::now() + std::chrono::seconds(60);
+    while (!holds() && control::Clock::now() < end)
+      io.run_one_for(std::chrono::milliseconds(50));
+    return holds();
+  }
+
+  jobs::JobId submit(const std::string& prompt = "x") {
+    wire::JobSpec spec;
+    spec.request.prompts = {"x"};
+    auto plan = plan::make_plan(sample_model(), spec.request, {});
+    plan.request.prompts = {prompt};
+    const auto id = table.add(spec, std::move(plan), 0, false, 0).value();
+    runner.start_queued();
+    return id;
+  }
+
+  /// The actor says that a task is done and that it left this.
+  void done(jobs::JobId id, std::uint32_t task, const wire::BlobRef& blob) {
+    const auto epoch = deployments.at(0).back()->epoch;
+    wire::TaskDone done;
+    done.epoch = epoch;
+    done.job = id;
+    done.task = task;
+    done.blobs = {blob};
+    runner.task_done(0, done);
+  }
+
+  bool reaches(jobs::JobId id, JobState state) {
+    return until([&] { return table.find(id)->state == state; });
+  }
+  bool idle_again() {
+    return until([&] { return members.idle().size() == 1; });
+  }
+};
+
+}  // namespace troupe::test

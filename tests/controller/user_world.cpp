@@ -1,0 +1,168 @@
+#include "tests/controller/user_world.h"
+
+#include <stdexcept>
+
+#include "tests/support/doctest.h"
+#include "transport/wire/done.h"
+#include "transport/wire/host_messages.h"
+
+// Time, links and processes.
+namespace troupe::user {
+
+using control::PeerId;
+
+UserWorld::UserWorld(std::uint64_t seed, std::size_t kept_dead)
+    : random_(seed),
+      hosts_({.outside = *this,
+              .own = *this,
+              .own_host = kOwn,
+              .access = {"token", "", false},
+              .on_started = [this](auto id, auto incarnation,
+                                   auto pid) { users_.started(id, incarnation, pid); },
+              .on_exit = [this](auto id, auto incarnation,
+                                const HostExit& how) { exited(id, incarnation, how); }}),
+      users_({.outside = *this,
+              .launcher = hosts_,
+              .token = "token",
+              .note = {},
+              .kept_dead = kept_dead}) {
+  wire::ClassList classes;
+  classes.classes.push_back(
+      {.name = "C", .arguments = "", .methods = {}, .plugin = kPlugin, .lacking = {}});
+  users_.add_classes(classes);
+  users_.add_host({.name = kOwn, .cores = 3, .gpus = {0, 1}});
+}
+
+void UserWorld::after(double seconds, std::function<void()> action) {
+  events_.push({now_ + seconds, ++events_made_, std::move(action)});
+}
+
+bool UserWorld::send_frame(PeerId peer, std::string frame) {
+  const auto header = wire::decode_header(wire::as_bytes(frame));
+  if (clients_.contains(peer)) {
+    client_hears(peer, header, frame);
+    return true;
+  }
+  const auto host = host_of_.find(peer);
+  if (host == host_of_.end()) return peers_.contains(peer);
+  if (header.kind == wire::Kind::end_user_process) {
+    const auto order = wire::decode<wire::EndUserProcess>(payload(frame));
+    after(chance() * 0.05, [this, order] { die(order.id, order.incarnation, 9); });
+  }
+  return true;
+}
+
+void UserWorld::request_frame(PeerId peer, std::string frame, control::Milliseconds deadline,
+                              control::ReplyHandler handler) {
+  const auto header = wire::decode_header(wire::as_bytes(frame));
+  if (header.kind == wire::Kind::start_user_process) {
+    const auto order = wire::decode<wire::StartUserProcess>(payload(frame));
+    return after(chance() * 0.05, [this, peer, order, handler] {
+      if (!host_of_.contains(peer))
+        return handler(control::Reply(wire::Failure{wire::FailureCode::lost, "gone"}));
+      if (chance() < 0.1)
+        return handler(control::Reply(wire::Failure{wire::FailureCode::internal, "no memory"}));
+      begin(order.id, order.incarnation, host_of_.at(peer));
+      answer(handler, wire::ProcessStarted{7});
+    });
+  }
+  // CreateActor, to a process.
+  const double takes = chance() < 0.05 ? 1e9 : chance() * 0.1;
+  if (takes > 1e6) {
+    return after(double(deadline.count()) * 1e-3, [handler] {
+      handler(control::Reply(wire::Failure{wire::FailureCode::timeout, "no answer"}));
+    });
+  }
+  after(takes, [this, peer, handler] {
+    if (!peers_.contains(peer))
+      return handler(control::Reply(wire::Failure{wire::FailureCode::lost, "gone"}));
+    if (chance() < 0.05)
+      return handler(control::Reply(wire::Failure{wire::FailureCode::exception, "C: no"}));
+    answer(handler, wire::ActorCreated{"at " + std::to_string(peers_.at(peer)), "b"});
+  });
+}
+
+std::uint32_t UserWorld::spawn(const HostLaunch& launch) {
+  CHECK(launch.host == kOwn);
+  if (chance() < 0.1) throw std::runtime_error("no memory");
+  begin(launch.id, launch.incarnation, kOwn);
+  return 7;
+}
+
+void UserWorld::kill(const std::string&, std::uint64_t id) {
+  const auto* actor = users_.table().find(id);
+  after(chance() * 0.05, [this, id, incarnation = actor->incarnation] { die(id, incarnation, 9); });
+}
+
+std::span<const std::byte> UserWorld::payload(const std::string& frame) {
+  return wire::as_bytes(frame).subspan(wire::kHeaderSize);
+}
+
+template <class M>
+void UserWorld::answer(const control::ReplyHandler& handler, const M& message) {
+  const auto frame = wire::encode_frame({}, message);
+  handler(control::Reply(wire::decode_header(wire::as_bytes(frame)), payload(frame)));
+}
+
+void UserWorld::run() {
+  while (!events_.empty()) {
+    const Event event = events_.top();
+    events_.pop();
+    now_ = event.at;
+    event.action();
+    check_always();
+  }
+}
+
+void UserWorld::begin(std::uint64_t id, std::uint64_t incarnation, const std::string& host) {
+  const auto* actor = users_.table().find(id);
+  for (const auto& each : users_.table().hosts()) {
+    // On its way while the host began to be drained, at most.
+    if (actor && each.name == host) CHECK(!each.lacks.contains(actor->plugin));
+  }
+  processes_[incarnation] = {id, host};
+  after(0.01 + chance() * 0.1, [this, id, incarnation] {
+    const auto process = processes_.find(incarnation);
+    if (process == processes_.end()) return;
+    const PeerId peer = ++last_peer_;
+    control::PeerInfo info{.id = peer, .incarnation = incarnation, .hello = {}};
+    info.hello.role = "user-actor";
+    info.hello.attributes = {{"token", "token"}, {"id", std::to_string(id)}};
+    const auto* now = users_.table().find(id);
+    const auto refusal = users_.hello(info);
+    CHECK(refusal.has_value() == !(now && now->living() && now->incarnation == incarnation));
+    if (refusal) return after(0.01, [this, id, incarnation] { die(id, incarnation, 0); });
+    peers_[peer] = incarnation;
+    process->second.peer = peer;
+    users_.ready(peer);
+  });
+}
+
+void UserWorld::die(std::uint64_t id, std::uint64_t incarnation, int signal) {
+  const auto node = processes_.extract(incarnation);
+  if (node.empty()) return;
+  const auto& process = node.mapped();
+  if (process.peer != 0 && peers_.erase(process.peer) > 0 && chance() < 0.5)
+    users_.lost(process.peer, "broken");
+  HostExit how;
+  how.signal = signal;
+  how.how = "ended";
+  if (process.host == kOwn) return users_.exited(id, incarnation, how);
+  hosts_.ended(process.host, {.id = id,
+                              .incarnation = incarnation,
+                              .signal = signal,
+                              .how = "ended",
+                              .method = {},
+                              .log = {}});
+}
+
+void UserWorld::exited(std::uint64_t id, std::uint64_t incarnation, const HostExit& how) {
+  const auto* actor = users_.table().find(id);
+  const bool old = !actor || actor->incarnation != incarnation;
+  const auto state = actor ? actor->state : wire::UserActorState::dead;
+  users_.exited(id, incarnation, how);
+  // The word of a dead incarnation changes nothing.
+  if (old && actor) CHECK(actor->state == state);
+}
+
+}  // namespace troupe::user

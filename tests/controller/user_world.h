@@ -1,0 +1,101 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <queue>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "controller/actors/all_hosts.h"
+#include "controller/actors/user_actors.h"
+#include "tests/support/no_stages.h"
+
+namespace troupe::user {
+
+inline const std::string kOwn = "own";
+inline const std::string kPlugin = "lib.so";
+
+/// The world that users' actors see: hosts, agents, processes, clients, time.
+class UserWorld final : public testing::NoStages, public HostLauncher {
+ public:
+  explicit UserWorld(std::uint64_t seed, std::size_t kept_dead = 256);
+
+  void play();
+
+  bool stops = false;  // the cluster, before all leave
+  std::size_t lost_hosts = 0, moved = 0, refused = 0, answered = 0;
+
+  // Outside:
+  using NoStages::kill;
+  using NoStages::spawn;
+  double now() const override { return now_; }
+  std::uint64_t random() override { return random_() | 1; }
+  void after(double seconds, std::function<void()> action) override;
+  bool send_frame(control::PeerId peer, std::string frame) override;
+  void request_frame(control::PeerId peer, std::string frame, control::Milliseconds deadline,
+                     control::ReplyHandler handler) override;
+  void drop(control::PeerId peer, const std::string&) override { peers_.erase(peer); }
+
+  // HostLauncher, of the own host:
+  std::uint32_t spawn(const HostLaunch& launch) override;
+  void kill(const std::string&, std::uint64_t id) override;
+
+ private:
+  struct Event {
+    double at;
+    std::uint64_t number;
+    std::function<void()> action;
+    bool operator>(const Event& other) const {
+      return std::pair(at, number) > std::pair(other.at, other.number);
+    }
+  };
+  struct Process {
+    std::uint64_t id;
+    std::string host;
+    control::PeerId peer = 0;
+  };
+
+  double chance() { return std::uniform_real_distribution<>(0, 1)(random_); }
+  std::size_t below(std::size_t count) { return random_() % count; }
+  static std::span<const std::byte> payload(const std::string& frame);
+  template <class M>
+  static void answer(const control::ReplyHandler& handler, const M& message);
+
+  void run();
+
+  /// A process begins; its hello comes later, if it lives to say it.
+  void begin(std::uint64_t id, std::uint64_t incarnation, const std::string& host);
+
+  /// A process ends, and whoever is its parent says so.
+  void die(std::uint64_t id, std::uint64_t incarnation, int signal);
+  void exited(std::uint64_t id, std::uint64_t incarnation, const HostExit& how);
+  void join(const std::string& name);
+  void lose(const std::string& name);
+  control::PeerId new_client();
+  void client_leaves(control::PeerId client);
+  template <class M>
+  void ask(control::PeerId client, const M& message);
+  void client_hears(control::PeerId client, const wire::Header& header, const std::string& frame);
+  void blow();
+  void check_always();
+  void check_end();
+
+  std::mt19937_64 random_;
+  double now_ = 0;
+  std::uint64_t events_made_ = 0;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  control::PeerId last_peer_ = 100;
+  std::uint64_t last_call_ = 0;
+  std::map<std::uint64_t, control::PeerId> open_;  // client by correlation
+  std::set<control::PeerId> clients_;
+  std::map<std::string, control::PeerId> agents_;
+  std::map<control::PeerId, std::string> host_of_;
+  std::map<control::PeerId, std::uint64_t> peers_;  // incarnation of a process by its link
+  std::map<std::uint64_t, Process> processes_;      // by incarnation
+  AllHosts hosts_;
+  UserActors users_;
+};
+
+}  // namespace troupe::user

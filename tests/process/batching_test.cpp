@@ -1,0 +1,191 @@
+#include <signal.h>
+
+#include <array>
+#include <chrono>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "tests/process/support/compare.h"
+#include "tests/process/support/pictures.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Of the range of the latents that the job has alone: what an exact method may differ by.
+constexpr double kBound = 1e-4;
+
+/// Four jobs of five pictures, and one that will be cancelled. Prompts of different lengths.
+std::vector<Submission> company(const std::string& sampler) {
+  std::vector<Submission> jobs;
+  for (const std::string prompt :
+       {"a red circle", "a blue square to the left of a green triangle", "a tree", "", "gone"}) {
+    auto job = tiny_job(150);
+    job.request.prompts = {prompt};
+    if (prompt.empty()) job.request.prompts.push_back("a dog");
+    job.request.seed = 20 + jobs.size();
+    job.request.sampler = sampler;
+    job.parallelism.pp = 2;
+    jobs.push_back(job);
+  }
+  return jobs;
+}
+
+}  // namespace
+
+TEST_CASE("jobs that wait compute as one: each picture is its job's own, through cancel and kill") {
+  auto options = actors(2);
+  options.max_jobs_together = 1;  // so that there is a queue
+  Theatre theatre(options);
+  for (const std::string sampler : {"", "euler-ancestral"}) {
+    CAPTURE(sampler);
+    const auto jobs = company(sampler);
+    std::vector<JobResult> alone;
+    for (std::size_t i = 0; i < 4; ++i)
+      alone.push_back(theatre.run(jobs[i]));
+    auto blocker = tiny_job(1000);
+    blocker.parallelism.pp = 2;
+    const auto first = theatre.submit(blocker);
+    theatre.freeze();  // it does not end before the others are here
+    std::vector<std::uint64_t> ids;
+    auto there = std::make_shared<std::atomic<bool>>(false);
+    auto previews = std::make_shared<std::atomic<int>>(0);
+    for (auto job : jobs) {
+      job.may_batch = true;
+      job.request.progress_interval = 1;
+      job.request.progress_content = "preview";
+      ids.push_back(theatre.submit(job, [=](const Progress& progress) {
+        *previews += !progress.preview_png.empty();
+        if (progress.phase == "denoising" && progress.step >= 1) *there = true;
+      }));
+    }
+    for (const auto id : ids)
+      CHECK(theatre.job(id)->state == "queued");
+    theatre.thaw();
+    CHECK(theatre.client().cancel(first));
+    REQUIRE(eventually(2 * kPatience, [&] { return there->load(); }));
+    theatre.freeze();  // what comes now comes in the midst of it
+    CHECK(theatre.job(ids[0])->state == "running");
+    CHECK(theatre.job(ids[0])->cause == "computes with jobs " + std::to_string(ids[1]) + ", " +
+                                            std::to_string(ids[2]) + ", " + std::to_string(ids[3]) +
+                                            ", " + std::to_string(ids[4]));
+    CHECK(theatre.client().cancel(ids[4]));
+    CHECK(theatre.job(ids[4])->state == "cancelled");  // at once, although no actor moves
+    CHECK(has(theatre.job(ids[3])->cause, "computes with"));
+    kill(theatre.pids().at(1), SIGKILL);
+    theatre.thaw();
+    for (std::size_t i = 0; i < 4; ++i) {
+      CAPTURE(i);
+      const auto result = theatre.client().wait(ids[i], 600s);
+      if (!result) FAIL(result.error().what);
+      const auto& got = result.value();
+      REQUIRE(got.pictures.size() == alone[i].pictures.size());
+      const double error = range_error(*got.latents, *alone[i].latents);
+      MESSAGE("job " << i << " differs from the one alone by " << error << " of its range");
+      CHECK(error <= kBound);
+      const auto report = nlohmann::json::parse(got.report);
+      CHECK(report["seed"] == jobs[i].request.seed);
+      CHECK(report["request"]["prompts"] == jobs[i].request.prompts);
+      CHECK(report["batch"]["with_jobs"].size() == 4);
+      CHECK(report["batch"]["pictures"] == 6);
+      CHECK(report["recoveries"].size() == 1);
+      for (std::size_t n = 0; n < got.pictures.size(); ++n) {
+        const auto& png = got.pictures[n].png;
+        CHECK(level_error(decode_png(png), decode_png(alone[i].pictures[n].png)) <= 1);
+        CHECK(png_text(png, "parameters") == png_text(alone[i].pictures[n].png, "parameters"));
+        CHECK(png_text(png, "troupe") == png_text(alone[i].pictures[n].png, "troupe"));
+      }
+    }
+    CHECK(previews->load() > 0);
+    const auto fallen = theatre.client().wait(ids[4], kPatience);
+    REQUIRE(!fallen);
+    CHECK(fallen.error().code == "cancelled");
+    CHECK(theatre.whole());
+  }
+  // Their number is none of a job.
+  const auto next = theatre.run(tiny_job());
+  CHECK(nlohmann::json::parse(next.report).count("batch") == 0);
+}
+
+TEST_CASE("a batch over replicas: a job's pictures come together again, latents of steps, too") {
+  auto options = actors(2);
+  options.max_jobs_together = 1;
+  Theatre theatre(options);
+  std::vector<Submission> jobs;
+  for (int i = 0; i < 3; ++i) {
+    auto job = tiny_job(4);
+    job.request.prompts = {"a cat", "a dog " + std::to_string(i)};
+    job.request.seed = 5 + static_cast<std::uint64_t>(i);
+    job.request.noise_dtype = "model";
+    job.parallelism.dp = 2;  // of six pictures each replica has three: the second job's are apart
+    jobs.push_back(job);
+  }
+  std::vector<JobResult> alone;
+  for (const auto& job : jobs)
+    alone.push_back(theatre.run(job));
+  auto blocker = tiny_job(1000);
+  blocker.request.prompts.push_back("more");
+  blocker.parallelism.dp = 2;
+  const auto first = theatre.submit(blocker);
+  theatre.freeze();
+  std::vector<std::uint64_t> ids;
+  struct Seen {
+    std::mutex mutex;
+    std::array<Latents, 3> latents;  // of the last step
+  };
+  auto seen = std::make_shared<Seen>();
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    auto job = jobs[i];
+    job.may_batch = true;
+    job.request.progress_interval = 4;
+    job.request.progress_content = "latents";
+    ids.push_back(theatre.submit(job, [=](const Progress& progress) {
+      const std::lock_guard lock(seen->mutex);
+      if (progress.latents) seen->latents.at(i) = *progress.latents;
+    }));
+  }
+  theatre.thaw();
+  CHECK(theatre.client().cancel(first));
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    CAPTURE(i);
+    const auto result = theatre.client().wait(ids[i], 600s);
+    if (!result) FAIL(result.error().what);
+    const auto& got = result.value();
+    CHECK(nlohmann::json::parse(got.report)["batch"]["own_pictures"] ==
+          nlohmann::json{2 * i, 2 * i + 2});
+    CHECK(range_error(*got.latents, *alone[i].latents) <= kBound);
+    CHECK(eventually(kPatience, [&] {
+      const std::lock_guard lock(seen->mutex);
+      return range_error(seen->latents.at(i), *got.latents) == 0;
+    }));
+    for (std::size_t n = 0; n < got.pictures.size(); ++n)
+      CHECK(png_text(got.pictures[n].png, "troupe") ==
+            png_text(alone[i].pictures[n].png, "troupe"));
+  }
+}
+
+TEST_CASE("where nothing may compute as one, nothing does") {
+  auto options = actors(1);
+  options.max_jobs_together = 1;
+  options.max_batch = 1;
+  Theatre theatre(options);
+  const auto first = theatre.submit(tiny_job(1000));
+  theatre.freeze();
+  auto job = tiny_job();
+  job.may_batch = true;
+  const auto one = theatre.submit(job);
+  const auto two = theatre.submit(job);
+  theatre.thaw();
+  CHECK(theatre.client().cancel(first));
+  for (const auto id : {one, two}) {
+    const auto result = theatre.client().wait(id, 600s);
+    REQUIRE(result);
+    CHECK(nlohmann::json::parse(result.value().report).count("batch") == 0);
+  }
+}

@@ -1,0 +1,92 @@
+#pragma once
+#include <signal.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+
+namespace troupe::testing {
+
+/// A controller as a process of its own, which is killed and started again on one journal.
+class House {
+ public:
+  explicit House(std::vector<std::string> more = {}) : more_(std::move(more)) { start(); }
+
+  void start() {
+    std::vector<std::string> arguments = {"start",
+                                          "--actors",
+                                          "2",
+                                          "--listen",
+                                          endpoint(),
+                                          "--model",
+                                          TROUPE_SOURCE_DIR "/examples/demo/model",
+                                          "--journal",
+                                          journal()};
+    arguments.insert(arguments.end(), more_.begin(), more_.end());
+    controller_.emplace(arguments, scratch_.path.string());
+  }
+  bool ready() {
+    return eventually(2 * kPatience,
+                      [&] { return controller_->out().find("ready") != std::string::npos; });
+  }
+  void kill() {
+    actors_ = actors_of(controller_->pid());
+    controller_->signal(SIGKILL);
+    controller_->wait(kPatience);
+  }
+  /// Kills and starts again.
+  void blow() {
+    kill();
+    CHECK(gone(actors_));
+    start();
+  }
+  void stop() {
+    controller_->signal(SIGTERM);
+    CHECK(controller_->wait(2 * kPatience) == 0);
+  }
+
+  std::string endpoint() const { return "ipc://" + (scratch_ / "control.sock"); }
+  std::string journal() const { return scratch_ / "journal"; }
+  std::string folder() const { return scratch_.path.string(); }
+  std::string out() const { return controller_->out(); }
+  std::string err() const { return controller_->err(); }
+  Client client() {
+    std::optional<Client> client;
+    REQUIRE(eventually(2 * kPatience, [&] {
+      auto made = Client::connect(endpoint());
+      if (made) client.emplace(std::move(made.value()));
+      return client.has_value();
+    }));
+    return std::move(*client);
+  }
+
+ private:
+  Scratch scratch_;
+  std::vector<std::string> more_;
+  std::vector<pid_t> actors_;
+  std::optional<Command> controller_;
+};
+
+/// Whether a client was told that its job is in `phase`, at step `least` or later.
+struct Watch {
+  std::string phase;
+  int least;
+  std::atomic<bool> seen = false;
+  Client::OnProgress on_progress() {
+    return [this](const Progress& progress) {
+      if (progress.phase == phase && progress.step >= least) seen = true;
+    };
+  }
+  bool reached() {
+    return eventually(2 * kPatience, [&] { return seen.load(); });
+  }
+};
+
+}  // namespace troupe::testing

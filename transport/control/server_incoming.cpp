@@ -1,0 +1,135 @@
+#include "transport/control/server_impl.h"
+
+// What peers send: hello, signs of life, requests, replies.
+namespace troupe::control {
+
+bool Server::Impl::receive_one() {
+  zmq::message_t routing;
+  zmq::message_t frame;
+  if (!socket_.recv(routing, zmq::recv_flags::dontwait)) return false;
+  if (!routing.more() || !socket_.recv(frame, zmq::recv_flags::dontwait)) return true;
+  ++counters_.messages_received;
+  counters_.bytes_received += frame.size();
+  const std::string_view from = routing.to_string_view();
+  if (frame.more()) {
+    ++counters_.malformed;
+    while (frame.more() && socket_.recv(frame, zmq::recv_flags::dontwait))
+      counters_.bytes_received += frame.size();
+    if (const Peer* peer = find(from)) lose(peer->info.id, "sent a message of several frames");
+    return true;
+  }
+  handle(from, {frame.data<std::byte>(), frame.size()});
+  return true;
+}
+
+void Server::Impl::handle(std::string_view routing, std::span<const std::byte> frame) {
+  Peer* peer = find(routing);
+  const PeerId id = peer ? peer->info.id : 0;
+  try {
+    const wire::Header header = wire::decode_header(frame);
+    const auto payload = wire::payload_of(frame);
+    if (header.kind == wire::Kind::hello) return greet(routing, header, payload);
+    if (!peer) {
+      ++counters_.strangers;
+      if (header.kind != wire::Kind::goodbye)
+        send_stranger(routing, wire::Goodbye{"say hello first"});
+    } else if (header.incarnation != peer->info.incarnation || header.sender != id) {
+      ++counters_.fenced;
+    } else {
+      handle_from(*peer, header, payload);
+    }
+  } catch (const wire::WireError& error) {
+    ++counters_.malformed;
+    if (peer) {
+      const bool ours = error.code() == wire::WireErrc::not_sendable;
+      lose(id, std::string(ours ? "cannot be answered: " : "broke the protocol: ") + error.what());
+    } else if (error.code() == wire::WireErrc::version_skew) {
+      send_stranger(routing, wire::Refuse{error.what()});
+    }
+  }
+}
+
+void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
+                               std::span<const std::byte> payload) {
+  const PeerId id = peer.info.id;
+  peer.vitals.heard = Clock::now();
+  std::uint64_t missing = 0;
+  switch (peer.link.arrive(header.sequence, missing)) {
+    case Link::Arrival::duplicate:
+      ++counters_.duplicates;
+      return;
+    case Link::Arrival::gap:
+      counters_.gaps += missing;
+      if (on_gap) on_gap(id, missing);
+      if (closed_ || !peers.contains(id)) return;
+      break;
+    case Link::Arrival::next:
+      break;
+  }
+  switch (header.kind) {
+    case wire::Kind::heartbeat: {
+      const auto beat = wire::decode<wire::Heartbeat>(payload);
+      if (beat.progress != peer.vitals.progress) {
+        peer.vitals.progress = beat.progress;
+        peer.vitals.progress_changed = peer.vitals.heard;
+      }
+      return;
+    }
+    case wire::Kind::goodbye:
+      return lose(id, "said goodbye: " + wire::decode<wire::Goodbye>(payload).reason);
+    case wire::Kind::ping:
+      if (header.is_request()) {
+        wire::Header answer_head;
+        answer_head.flags = wire::kFlagReply;
+        answer_head.correlation = header.correlation;
+        send_frame(id, wire::encode_frame(answer_head,
+                                          wire::Pong{wire::decode<wire::Ping>(payload).data}));
+        return;
+      }
+      break;
+    default:
+      break;
+  }
+  if (header.is_reply()) return answer(id, header, payload);
+  if (on_message) on_message(id, header, payload);
+}
+
+void Server::Impl::greet(std::string_view routing, const wire::Header& header,
+                         std::span<const std::byte> payload) {
+  Peer* known = find(routing);
+  const bool fresh = !known || known->info.incarnation != header.incarnation;
+  if (!fresh) {
+    // It asks again because the welcome was lost or is late.
+    ++counters_.duplicates;
+  } else {
+    if (known) lose(known->info.id, "replaced by a new incarnation");
+    if (header.incarnation == 0)
+      return send_stranger(routing, wire::Refuse{"hello without incarnation"});
+    PeerInfo info{last_id_ + 1, header.incarnation, wire::decode<wire::Hello>(payload)};
+    if (peers.size() >= options.max_peers) {
+      return send_stranger(routing,
+                           wire::Refuse{"full: " + std::to_string(peers.size()) + " peers"});
+    }
+    if (on_connect) {
+      if (const auto reason = on_connect(info))
+        return send_stranger(routing, wire::Refuse{*reason});
+      if (closed_) return;
+    }
+    ++last_id_;
+    auto peer = std::make_unique<Peer>(std::move(info), std::string(routing), socket_options_);
+    known = peer.get();
+    by_routing_.emplace(peer->routing, last_id_);
+    peers.emplace(last_id_, std::move(peer));
+    known->link.begin_incoming(header.sequence);
+  }
+  const PeerId id = known->info.id;
+  wire::Welcome welcome;
+  welcome.peer = id;
+  welcome.heartbeat_interval_ms = static_cast<std::uint32_t>(options.heartbeat_interval.count());
+  welcome.heartbeat_timeout_ms = static_cast<std::uint32_t>(options.heartbeat_timeout.count());
+  welcome.software = options.software;
+  welcome.attributes = options.attributes;
+  if (send_frame(id, wire::encode_frame({}, welcome)) && fresh && on_ready) on_ready(id);
+}
+
+}  // namespace troupe::control
