@@ -83,10 +83,11 @@ TEST_CASE("kill -9: a job with a step cache says where it began anew, and can be
     CHECK(refills[0] == report["recoveries"][0]["step"]);
     auto again = job;
     again.request.refill_steps = refills.get<std::vector<int>>();
-    for (const auto& mix : {Parallelism{.pp = 2}, Parallelism{}}) {
-      again.parallelism = mix;
-      CHECK(range_error(theatre.run(again).latents.value(), result.latents.value()) <=
-            kCacheDegreesBound);
-    }
+    const auto distance = [&] {
+      return range_error(theatre.run(again).latents.value(), result.latents.value());
+    };
+    CHECK(distance() <= kCacheDegreesBound);
+    again.parallelism = {};
+    CHECK(distance() <= 1e-4);  // the bound of design §6: trained weights magnify more than random
   }
 }
