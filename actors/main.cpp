@@ -13,8 +13,10 @@
 
 namespace {
 
-/// Whether a device is there, for `troupe join`: 0, or 1 and why not on standard error.
-int probe(const char* device) {
+/// Whether a device is there, for `troupe join`: 0, or 1 and why not on standard error. It ends
+/// with the process that asks.
+int probe(const char* device, const char* parent) {
+  troupe::runtime::begin_as_child(std::atoi(parent));
   try {
     troupe::actors::open_device(device);
     return 0;
@@ -28,7 +30,7 @@ int probe(const char* device) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::string_view(argv[1]) == "--probe") return probe(argv[2]);
+  if (argc == 4 && std::string_view(argv[1]) == "--probe") return probe(argv[2], argv[3]);
   // A user's actor whose class needs LibTorch.
   if (argc > 1 && std::string_view(argv[1]) == "--host")
     return troupe::runtime::host_main(argc, argv);

@@ -13,7 +13,7 @@ void add_threads_option(CLI::App& app, int& threads) {
 
 void add_pin_option(CLI::App& app, std::string& how) {
   app.add_option("--pin", how,
-                 "Keep each actor to the CPUs and the memory of one NUMA node (numa), or to none")
+                 "Keep each actor, and what it allocates, to one NUMA node (numa), or to none")
       ->check(one_of({"none", "numa"}))
       ->type_name("HOW")
       ->capture_default_str();

@@ -162,7 +162,9 @@ void queue(Session& session, const Words&) {
 }
 
 void one_failure(const nlohmann::json& failure) {
-  std::cout << "job " << failure["job"] << ": " << failure["failure"].get<std::string>() << "\n";
+  // A batch's failure says which it is.
+  if (!failure.contains("batch")) std::cout << "job " << failure["job"] << ": ";
+  std::cout << failure["failure"].get<std::string>() << "\n";
   if (failure.contains("file")) std::cout << "file " << failure["file"].get<std::string>() << "\n";
   std::vector<Row> rows;
   const auto& record = failure["record"];
@@ -203,8 +205,9 @@ void failures(Session& session, const Words& words) {
   }
   std::vector<Row> rows;
   for (const auto& failure : list) {
-    rows.push_back({std::to_string(failure["job"].get<std::uint64_t>()),
-                    failure["failure"].get<std::string>(), failure.value("file", "-")});
+    rows.push_back(
+        {failure.contains("batch") ? "-" : std::to_string(failure["job"].get<std::uint64_t>()),
+         failure["failure"].get<std::string>(), failure.value("file", "-")});
   }
   print({"JOB", "FAILURE", "FILE"}, rows, "no job has failed");
 }
@@ -248,7 +251,8 @@ std::vector<Command> cluster_commands() {
        .summary = "the last failures, or what had happened before one",
        .details =
            "The controller remembers the last 16 failures of jobs. With --keep-logs each is\n"
-           "written to that folder, too, as flight-job-N.json.",
+           "written to that folder, too, as flight-job-N.json; of a batch, whose jobs begin anew\n"
+           "after it, as flight-batch-N.json.",
        .completes = {Argument::job},
        .most = 1,
        .run = failures},

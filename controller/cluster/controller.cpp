@@ -107,6 +107,7 @@ void Controller::fill_places() {
       return cannot_start(error.what());
     }
   }
+  check_ready();
 }
 
 void Controller::open_journal() {
@@ -189,12 +190,14 @@ void Controller::on_ready(std::function<void(std::optional<std::string>)> handle
 }
 
 void Controller::check_ready() {
-  const bool whole = std::ranges::all_of(members_.all(), [](const auto& member) {
-    return member.second.remote || member.second.state == ActorState::ready;
+  if (!ready_handler_ || !plugins_checked_) return;
+  const auto drained = [](const auto& member) { return member.second.closed; };
+  if (std::ranges::all_of(members_.all(), drained))
+    return cannot_start("[cluster] all actors were drained before they had started");
+  const bool whole = std::ranges::all_of(members_.all(), [&](const auto& member) {
+    return member.second.remote || drained(member) || member.second.state == ActorState::ready;
   });
-  if (ready_handler_ && plugins_checked_ && whole) {
-    std::exchange(ready_handler_, nullptr)(std::nullopt);
-  }
+  if (whole) std::exchange(ready_handler_, nullptr)(std::nullopt);
 }
 
 void Controller::cannot_start(const std::string& why) {

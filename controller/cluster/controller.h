@@ -42,7 +42,8 @@ class Controller {
 
   std::string endpoint() const { return server_->endpoint(); }
   std::uint16_t metrics_port() const { return metrics_ ? metrics_->port() : 0; }
-  /// Called once, when all actors are ready (nothing) or one cannot be started (why).
+  /// Called once, when all actors but drained ones are ready (nothing) or one cannot be started
+  /// (why).
   void on_ready(std::function<void(std::optional<std::string>)> handler);
   /// Jobs fail with that cause: `why`. Actors are told to leave, and those that do not are killed;
   /// then `stopped` is called.

@@ -52,7 +52,6 @@ void Controller::open_endpoints() {
     const Actor* actor = members_.by_peer(peer);
     if (!actor) return;
     fill_places();
-    check_ready();
     desk_->actor_ready(actor->id);
     supervisor_->ready(actor->id);
   });

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "controller/jobs/batching.h"
 #include "controller/jobs/replan.h"
 #include "transport/control/log_line.h"
 
@@ -59,13 +60,19 @@ void Controller::make_rooms() {
             const auto file = desk_->record_failure(job.id, job.failure.what);
             if (!file.empty()) job.failure.what += " (flight record: " + file + ")";
           },
+      .on_batch_failing =
+          [this](const jobs::JobEntry& batch, const std::string& cause) {
+            const auto file = desk_->record_failure(batch.id, cause);
+            gateway_->note_failure(cause + "; its jobs begin anew, each alone" +
+                                   (file.empty() ? "" : " (flight record: " + file + ")"));
+          },
       .plan_again = [this](const jobs::JobEntry& job,
                            int actors) { return plan_again(job, actors); },
       .plan_batch =
           [](const jobs::JobEntry& first, const wire::ImageRequest& request) {
             if (!first.model)
               throw std::invalid_argument("[cluster] the job's model is not known any more");
-            return plan::make_plan(*first.model, request, first.spec.parallelism);
+            return plan::make_plan(*first.model, request, jobs::parallelism_of(first));
           }});
   supervisor_ = std::make_unique<Supervisor>(Supervisor::Tools{
       .outside = *outside_,

@@ -142,6 +142,22 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan&
   return std::nullopt;
 }
 
+int Deployments::places_for(const plan::Plan& plan) const {
+  std::uint64_t largest = 0;
+  for (const auto& need : needs_of(plan))
+    largest = std::max(largest, need.total());
+  std::map<std::string, int> roomy;  // by kind
+  for (const ActorId id : members_.idle()) {
+    const Actor& actor = members_.at(id);
+    if (actor.memory_limit == 0 || largest <= actor.memory_limit) ++roomy[actor.device_kind()];
+  }
+  int places = 0;
+  for (const auto& [kind, count] : roomy) {
+    if (has_products_of(kind, plan.request.weight_dtype)) places += count / plan.degrees.world();
+  }
+  return places;
+}
+
 std::optional<Shortage> Deployments::shortage(const plan::Plan& plan) const {
   std::map<std::string, std::vector<std::pair<ActorId, std::uint64_t>>> by_kind;
   for (const auto& [id, actor] : members_.all()) {

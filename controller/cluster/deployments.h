@@ -89,6 +89,9 @@ class Deployments {
   /// deployment come first, then those with room for one more, then those whose deployments have
   /// not been used for longest; only the first unless `beside`.
   std::optional<std::vector<ActorId>> choose_actors(const plan::Plan& plan, bool beside) const;
+  /// How many jobs of this plan could begin side by side on idle actors, each large enough for any
+  /// of its ranks.
+  int places_for(const plan::Plan& plan) const;
   /// Begins to load at the actors. Of what they keep so much is unloaded that the plan fits in.
   Ptr load(const Model& model, const plan::Plan& plan, std::vector<ActorId> actors);
   /// The job has it, and its actors, from now on; others make room for it. It fits: `find` or

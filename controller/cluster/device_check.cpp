@@ -1,5 +1,7 @@
 #include "controller/cluster/device_check.h"
 
+#include <unistd.h>
+
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <optional>
@@ -20,7 +22,7 @@ void check_device(const std::string& device, int actors) {
   const std::string last = device + ":" + std::to_string(actors - 1);
   ProcessOptions options;
   options.program = find_actor_program();
-  options.arguments = {"--probe", last};
+  options.arguments = {"--probe", last, std::to_string(getpid())};
   boost::asio::io_context io{1};
   std::optional<ExitCause> end;
   const Process process(io, options, [&](const ExitCause& cause) {

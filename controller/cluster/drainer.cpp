@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "controller/jobs/batching.h"
 #include "models/spec/counted.h"
 #include "transport/wire/actor_messages.h"
 
@@ -11,13 +12,6 @@ namespace {
 constexpr double kLookInterval = 0.1;
 /// How long an actor may take to leave before it is killed, in seconds.
 constexpr double kLeaveDeadline = 5;
-
-std::string list(const std::set<jobs::JobId>& jobs) {
-  std::string text;
-  for (const auto id : jobs)
-    text += (text.empty() ? "" : ", ") + std::to_string(id);
-  return (jobs.size() == 1 ? "job " : "jobs ") + text;
-}
 
 }  // namespace
 
@@ -52,6 +46,9 @@ std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
                          ? "no actor is left there"
                          : spec::counted(leaving.size(), "actor") +
                                (leaving.size() == 1 ? " is" : " are") + " being drained";
+  const auto list = [](const std::set<jobs::JobId>& jobs) {
+    return jobs::jobs_text({jobs.begin(), jobs.end()});
+  };
   if (!moved.empty()) text += "; " + list(moved) + " will go on elsewhere";
   if (!staying.empty()) {
     text += "; " + list(staying) + " will end there first";

@@ -67,7 +67,8 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
         on_exit_(id, incarnation, cause);
       });
   const auto pid = static_cast<std::uint32_t>(process->pid());
-  note(launch.id, "-- process " + std::to_string(pid) + " began" + place(pin));
+  note(launch.id, "-- process " + std::to_string(pid) + " began" +
+                      (pin && !process->pinned() ? "" : place(pin)));
   processes_[launch.id] = std::move(process);
   return pid;
 }

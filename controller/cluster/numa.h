@@ -21,8 +21,9 @@ struct PinnedActor {
   int threads = 1;
 };
 
-/// Where an actor may run: all CPUs of a node that this process may use. Its memory is of that node
-/// too, for the kernel takes a page from where it is touched first.
+/// Where an actor may run: all CPUs of a node that this process may use. What it allocates is of
+/// that node too, for the kernel takes a page from where it is touched first; pages of mapped files
+/// lie where somebody first read them.
 struct Pin {
   int node = 0;
   std::vector<int> cpus;

@@ -50,9 +50,14 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return result;
 }
 
+struct Spawned {
+  pid_t pid = -1;
+  bool pinned = false;
+};
+
 /// Starts the program with its output going to `output`, in a new process group and with default
 /// signal handling.
-pid_t spawn(const ProcessOptions& options, int output) {
+Spawned spawn(const ProcessOptions& options, int output) {
   SpawnActions files;
   posix_spawn_file_actions_addopen(&files.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files.actions, output, STDOUT_FILENO);
@@ -81,7 +86,7 @@ pid_t spawn(const ProcessOptions& options, int output) {
   const int error = posix_spawn(&pid, options.program.c_str(), &files.actions, &how.attributes,
                                 pointers(arguments).data(), pointers(environment).data());
   if (error != 0) fail(options.program, "cannot be started", error);
-  return pid;
+  return {pid, !options.cpus.empty() && pinned.error().empty()};
 }
 
 }  // namespace
@@ -101,7 +106,9 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     if (pipe2(pipe.data(), O_CLOEXEC) != 0) fail(options.program, "no pipe for its output", errno);
     output_.assign(pipe[0]);
     try {
-      pid_ = spawn(options, pipe[1]);
+      const auto spawned = spawn(options, pipe[1]);
+      pid_ = spawned.pid;
+      pinned_ = spawned.pinned;
     } catch (...) {
       close(pipe[1]);
       throw;
@@ -126,6 +133,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   }
 
   pid_t pid() const { return pid_; }
+  bool pinned() const { return pinned_; }
 
   void kill(int signal) {
     if (!reaped_) ::kill(pid_, signal);
@@ -207,6 +215,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   std::string line_;
   control::FileHandle log_;
   pid_t pid_ = -1;
+  bool pinned_ = false;
   bool reaped_ = false;
 };
 
@@ -222,6 +231,10 @@ Process::~Process() {
 
 pid_t Process::pid() const {
   return impl_->pid();
+}
+
+bool Process::pinned() const {
+  return impl_->pinned();
 }
 
 void Process::kill(int signal) {

@@ -35,6 +35,8 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const;
+  /// It runs on the CPUs that the options name; false where there are none or the kernel refused.
+  bool pinned() const;
   void kill(int signal);
 
  private:

@@ -121,8 +121,8 @@ void Supervisor::give_up(ActorId id, const std::string& why) {
   Actor& actor = tools_.members.at(id);
   actor.closed = true;
   tools_.deployments.actor_gone(id, why);
-  // A guest's troubles are not the cluster's: it starts without.
-  if (!actor.remote) tools_.on_given_up(why);
+  // A guest's troubles are not the cluster's: it starts without, as it does without who is drained.
+  if (!actor.remote && !actor.draining) tools_.on_given_up(why);
   tools_.runner.fail_unplaceable(why);
 }
 

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <cmath>
@@ -258,8 +259,9 @@ std::string InspectDesk::failures(jobs::JobId job) const {
   using nlohmann::json;
   json list = json::array();
   for (const Failed& failed : failed_) {
-    if (job != 0 && failed.job != job) continue;
+    if (job != 0 && std::ranges::find(failed.jobs, job) == failed.jobs.end()) continue;
     json row = {{"job", failed.job}, {"failure", failed.failure}};
+    if (!failed.name.empty()) row["batch"] = failed.name;
     if (!failed.file.empty()) row["file"] = failed.file;
     if (job != 0) row["record"] = json::parse(failed.record);
     list.push_back(std::move(row));

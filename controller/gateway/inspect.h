@@ -45,8 +45,8 @@ class InspectDesk {
                   std::span<const std::byte> payload);
   /// An actor's process is here: its clock is read, now and every few seconds.
   void actor_ready(cluster::ActorId actor);
-  /// A job is about to end failed: what had happened is written down. Answers the file's path,
-  /// empty where none was written.
+  /// A job is about to end failed, or a batch to let its jobs begin anew: what had happened is
+  /// written down. Answers the file's path, empty where none was written.
   std::string record_failure(jobs::JobId job, const std::string& failure);
 
  private:
@@ -57,6 +57,8 @@ class InspectDesk {
   struct Collection;  // of a job's latents
   struct Failed {
     jobs::JobId job = 0;
+    std::string name;               // of a batch
+    std::vector<jobs::JobId> jobs;  // whose failure it is
     std::string failure;
     std::string file;
     std::string record;  // JSON

@@ -40,13 +40,19 @@ bool write_whole(const std::filesystem::path& path, std::string_view text) {
 }  // namespace
 
 std::string InspectDesk::record_failure(jobs::JobId job, const std::string& failure) {
+  const auto run = tools_.runner.run_of(job);
   Failed failed{.job = job,
+                .name = {},
+                .jobs = tools_.runner.jobs_of(job),
                 .failure = failure,
                 .file = {},
-                .record = recorder::flight_record(tools_.recorder, job, failure, now())};
+                .record = recorder::flight_record(tools_.recorder, job, run, failure, now())};
+  const bool together = failed.jobs != std::vector{job};
+  if (together) failed.name = tools_.runner.name_of(job);
   if (!tools_.log_folder.empty()) {
-    const auto path = std::filesystem::path(tools_.log_folder) /
-                      std::string("flight-job-").append(std::to_string(job)).append(".json");
+    const auto path =
+        std::filesystem::path(tools_.log_folder) /
+        ((together ? "flight-batch-" : "flight-job-") + std::to_string(job) + ".json");
     if (write_whole(path, failed.record)) failed.file = path.string();
   }
   failed_.push_back(std::move(failed));

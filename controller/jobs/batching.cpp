@@ -58,6 +58,22 @@ std::vector<const JobEntry*> companions(const std::vector<const JobEntry*>& wait
   return chosen;
 }
 
+wire::Parallelism parallelism_of(const JobEntry& job) {
+  const auto& degrees = job.plan.degrees;
+  wire::Parallelism same{.dp = degrees.dp,
+                         .cfg = degrees.cfg,
+                         .pp = degrees.pp,
+                         .ulysses = degrees.ulysses,
+                         .ring = degrees.ring,
+                         .tp = degrees.tp,
+                         .vae = job.plan.vae_degree};
+  // Only as they were listed: a plan divides the blocks by itself elsewhere.
+  const auto& listed = job.spec.parallelism.stages;
+  if (std::ranges::equal(listed, job.plan.stages, {}, {}, &plan::Stage::blocks))
+    same.stages = listed;
+  return same;
+}
+
 wire::ImageRequest combined_request(const std::vector<const JobEntry*>& jobs) {
   auto request = jobs.front()->spec.request;
   request.prompts.clear();

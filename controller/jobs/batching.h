@@ -22,6 +22,10 @@ bool alike(const JobEntry& a, const JobEntry& b);
 std::vector<const JobEntry*> companions(const std::vector<const JobEntry*>& waiting,
                                         std::int64_t max_pictures, std::int64_t places);
 
+/// The degrees and stages that a job is planned for now: of an elastic one perhaps not those that
+/// were asked for.
+wire::Parallelism parallelism_of(const JobEntry& job);
+
 /// Prompts one job after another, and whose seed each picture has.
 wire::ImageRequest combined_request(const std::vector<const JobEntry*>& jobs);
 

@@ -37,16 +37,16 @@ std::vector<JobEntry*> JobRunner::entries_of(JobEntry& run) {
 }
 
 bool JobRunner::start_batch(const JobEntry& first) {
-  if (!tools_.plan_batch || tools_.options.max_batch < 2 || !can_batch(first) || paused(first.id))
+  if (!tools_.plan_batch || tools_.options.max_batch < 2 || !can_batch(first) || paused(first.id) ||
+      !has_place(first))
     return false;
   std::vector<const JobEntry*> waiting{&first};
   for (const JobId id : tools_.table.queue()) {
     if (id != first.id && !paused(id)) waiting.push_back(tools_.table.find(id));
   }
   // Where several could begin side by side, that is sooner for all of them.
-  const auto places = std::ssize(tools_.members.idle()) / first.plan.degrees.world();
-  auto jobs = companions(waiting, tools_.options.max_batch, places);
-  if (jobs.size() < 2 || !has_place(first)) return false;
+  auto jobs =
+      companions(waiting, tools_.options.max_batch, tools_.deployments.places_for(first.plan));
   for (; jobs.size() > 1; jobs.pop_back()) {
     JobEntry together;
     try {
@@ -60,10 +60,8 @@ bool JobRunner::start_batch(const JobEntry& first) {
     if (!deployment) continue;
     JobEntry& batch = tools_.table.join(std::move(together), tools_.outside.now());
     record([&](auto& recorder, auto now_ns) {
-      const auto text = jobs_text(tools_.table.members_of(batch));
-      recorder.submitted(batch.id, text, now_ns);
-      recorder.note(recorder::Event::Kind::job, batch.id, std::nullopt, "is " + text + " as one",
-                    now_ns);
+      recorder.joined(batch.id, name_of(batch.id), jobs_text(tools_.table.members_of(batch)),
+                      now_ns);
     });
     auto& run = runs_[batch.id] = std::make_unique<Run>();
     run->job = batch.id;
@@ -82,15 +80,17 @@ void JobRunner::say_company(const JobEntry& batch) {
   }
 }
 
-void JobRunner::settle(JobEntry& member) {
-  Run& run = *find(member.batch);
-  const JobEntry& batch = entry(run);
+void JobRunner::charge_part(const JobEntry& batch, JobId member, double now) {
   const auto own = std::find_if(batch.members.begin(), batch.members.end(),
-                                [&](const auto& other) { return other.job == member.id; });
+                                [&](const auto& other) { return other.job == member; });
   const double part = static_cast<double>(own->pictures.end - own->pictures.begin) /
                       batch.members.back().pictures.end;
-  tools_.table.charge(member.id,
-                      part * (tools_.outside.now() - batch.started) * batch.plan.degrees.world());
+  tools_.table.charge(member, part * (now - batch.started) * batch.plan.degrees.world());
+}
+
+void JobRunner::settle(JobEntry& member) {
+  Run& run = *find(member.batch);
+  charge_part(entry(run), member.id, tools_.outside.now());
   if (const auto portion = run.portions.find(member.id); portion != run.portions.end()) {
     drop_portion(portion->second);
     run.portions.erase(portion);
@@ -116,12 +116,15 @@ void JobRunner::fail_or_retry(Run& run, const wire::Failure& why) {
 void JobRunner::retry_alone(Run& run, const wire::Failure& why) {
   run.closing = true;
   JobEntry& batch = entry(run);
-  const std::string cause = name_of(batch.id) + " failed: " + why.what;
+  const std::string cause = name_of(batch.id) + " failed: " + why.what.substr(0, kLongestCause);
+  const double now = tools_.outside.now();
+  tools_.on_batch_failing(batch, cause);
   for (const JobId id : tools_.table.members_of(batch)) {
     JobEntry& job = *tools_.table.find(id);
+    charge_part(batch, id, now);
     if (!tools_.table.requeue(id)) continue;
     job.waits_for.clear();
-    job.recoveries.push_back({.cause = cause, .step = 0, .began = tools_.outside.now()});
+    job.recoveries.push_back({.cause = cause, .step = 0, .began = now});
     progress(job, {}, {"it begins anew, alone: " + cause});
   }
   close_batch(batch, "failed: " + why.what);

@@ -8,8 +8,6 @@ namespace {
 
 /// How long a failure that only names a peer waits for the one that names the cause, in seconds.
 constexpr double kCauseDelay = 0.3;
-/// Bytes of a cause that are kept: it must fit into messages beside other things.
-constexpr std::size_t kLongestCause = 16'000;
 
 }  // namespace
 

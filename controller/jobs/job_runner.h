@@ -52,11 +52,14 @@ class JobRunner {
     recorder::Recorder* recorder = nullptr;  // told of what happens; may be null
     /// A job has failed and its watchers are not told yet: its failure's text may be added to.
     std::function<void(JobEntry&)> on_failing = [](JobEntry&) {};
+    /// A batch has failed, and its jobs are about to wait again, each for itself.
+    std::function<void(const JobEntry& batch, const std::string& cause)> on_batch_failing =
+        [](const JobEntry&, const std::string&) {};
     /// The plan of the job's request, refill steps included, on at most so many actors. Throws
     /// std::invalid_argument where there is none. Null: no job is elastic.
     std::function<plan::Plan(const JobEntry&, int actors)> plan_again = nullptr;
-    /// The plan of that request, of several jobs, on the first one's degrees. Throws
-    /// std::invalid_argument where there is none. Null: no jobs compute as one.
+    /// The plan of that request, of several jobs, on the degrees that the first one's plan has now.
+    /// Throws std::invalid_argument where there is none. Null: no jobs compute as one.
     std::function<plan::Plan(const JobEntry& first, const wire::ImageRequest&)> plan_batch =
         nullptr;
   };
@@ -142,6 +145,8 @@ class JobRunner {
   /// The batch and all its members end like this.
   void end_batch(JobEntry& batch, wire::JobState state, const wire::Failure& failure);
   void close_batch(JobEntry& batch, const std::string& state);
+  /// A member is charged with its part of the batch's time, by pictures.
+  void charge_part(const JobEntry& batch, JobId member, double now);
   /// A member is about to end: it is charged, and what the batch has for it goes.
   void settle(JobEntry& member);
   /// A member has ended: the others go on, and without any the batch stops.

@@ -160,7 +160,7 @@ std::vector<JobId> JobTable::queue() const {
   for (const auto& [id, job] : jobs_) {
     // A job under way will cost about as much as the others did.
     if (job.state == wire::JobState::loading || job.state == wire::JobState::running)
-      had[share_of(job)] += std::max(0.0, mean_cost_ - job.actor_seconds);
+      had[share_of(job)] += std::max(0.0, mean_cost_ + job.charged_before - job.actor_seconds);
   }
   std::map<std::int32_t, std::map<std::string, std::deque<JobId>>, std::greater<>> lines;
   for (const JobId id : queue_) {
@@ -209,6 +209,7 @@ bool JobTable::start(JobId id, double now) {
   job->state = wire::JobState::loading;
   job->phase = "loading";
   job->started = now;
+  job->charged_before = job->actor_seconds;
   return true;
 }
 
@@ -227,7 +228,8 @@ bool JobTable::finish(JobId id, wire::JobState terminal, wire::Failure failure, 
   if (!job || wire::is_terminal(job->state) || !wire::is_terminal(terminal)) return false;
   std::erase(queue_, id);
   if (job->state != wire::JobState::queued) {
-    if (job->actor_seconds == 0) charge(id, (now - job->started) * job->plan.degrees.world());
+    if (job->actor_seconds == job->charged_before)
+      charge(id, (now - job->started) * job->plan.degrees.world());
     mean_cost_ += kNewest * (job->actor_seconds - mean_cost_);
   }
   leave_share(*job);

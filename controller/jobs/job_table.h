@@ -72,7 +72,8 @@ struct JobEntry {
   std::deque<std::vector<wire::BlobRef>>
       interim;  // previews and latents of its last steps, a step an entry
   std::string report;
-  double actor_seconds = 0;  // charged to its share so far
+  double actor_seconds = 0;   // charged to its share so far
+  double charged_before = 0;  // of these before it began, this time
   std::optional<Boundary> boundary;
   std::vector<Recovery> recoveries;
   std::vector<JobPart> parts;  // of elastic jobs more than one
@@ -137,7 +138,8 @@ class JobTable {
   const std::map<JobId, JobEntry>& batches() const { return batches_; }
 
   /// Says what a job has cost its share: seconds × actors, in one sum or in several. A job of which
-  /// nobody has said anything when it ends is charged with its time on all its actors.
+  /// nobody has said anything since it began is charged with its time on all its actors when it
+  /// ends.
   void charge(JobId id, double actor_seconds);
   /// What the share has had while it had jobs that were not ended.
   double service(const std::string& share) const;

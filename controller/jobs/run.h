@@ -3,6 +3,9 @@
 
 namespace troupe::jobs {
 
+/// Bytes of a cause that are kept: it must fit into messages beside other things.
+constexpr std::size_t kLongestCause = 16'000;
+
 /// What came of a batch for one of its jobs.
 struct Portion {
   std::map<std::int32_t, wire::BlobRef> pictures;  // by picture of the batch

@@ -84,7 +84,7 @@ class TraceWriter {
          {"name", "thread_name"},
          {"pid", kController},
          {"tid", tid},
-         {"args", {{"name", "job " + std::to_string(job.job)}}}});
+         {"args", {{"name", name_of(job)}}}});
     for (std::size_t i = 0; i < job.phases.size(); ++i) {
       const auto end =
           i + 1 < job.phases.size() ? job.phases[i + 1].began : job.ended.value_or(facts_.now);
@@ -117,7 +117,8 @@ class TraceWriter {
       const int tid = static_cast<int>(note.actor) + 1;
       const auto ran = *note.ran;
       std::string name = slice_name(task);
-      if (several_) name = "job " + std::to_string(job.job) + " " + name;
+      // Of a batch without its jobs, which the row names: a slice has little room.
+      if (several_) name = name_of(job).substr(0, name_of(job).find(" (")) + " " + name;
       static constexpr const char* kCategories[] = {"text", "micro_step", "decode"};
       slice(pid, tid, name, kCategories[static_cast<int>(task.kind)], ran.begin_ns, ran.end_ns,
             {{"job", job.job},

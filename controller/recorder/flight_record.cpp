@@ -27,13 +27,16 @@ json unfinished_tasks(const JobNotes& job, Nanoseconds now) {
 
 }  // namespace
 
-std::string flight_record(const Recorder& recorder, JobId id, const std::string& failure,
+std::string flight_record(const Recorder& recorder, JobId id, JobId run, const std::string& failure,
                           Nanoseconds now) {
   json document = {{"job", id}, {"failure", failure}};
   if (const JobNotes* job = recorder.find(id)) {
     document["prompt"] = job->prompt;
     for (const auto& phase : job->phases)
       document["phases"].push_back({{"phase", phase.phase}, {"began", seconds(phase.began - now)}});
+  }
+  if (const JobNotes* job = recorder.find(run)) {
+    if (!job->name.empty()) document["batch"] = job->name;
     for (const auto& attempt : job->attempts) {
       document["epochs"].push_back({{"epoch", attempt.epoch},
                                     {"began", seconds(attempt.began - now)},
@@ -45,6 +48,7 @@ std::string flight_record(const Recorder& recorder, JobId id, const std::string&
   for (const Event& event : recorder.events()) {
     json row = {{"at", seconds(event.at - now)}, {"event", to_string(event.kind)}};
     if (event.job != 0) row["job"] = event.job;
+    if (!event.name.empty()) row["batch"] = event.name;
     if (event.actor) row["actor"] = *event.actor;
     row["what"] = event.text;
     document["events"].push_back(std::move(row));

@@ -5,10 +5,11 @@
 
 namespace troupe::recorder {
 
-/// What had happened when a job failed, as one JSON document: the failure, the job's phases and
+/// What had happened when a job failed, as one JSON document: the failure, the job's phases, its
 /// epochs, the tasks that lay at actors unfinished, and the last events of the cluster. Times are
-/// seconds before the failure, so at most 0.
-std::string flight_record(const Recorder& recorder, JobId job, const std::string& failure,
-                          Nanoseconds now);
+/// seconds before the failure, so at most 0. `run`: under which number its tasks ran, the job's own
+/// or its batch's; of a batch that failed as a whole both are its number.
+std::string flight_record(const Recorder& recorder, JobId job, JobId run,
+                          const std::string& failure, Nanoseconds now);
 
 }  // namespace troupe::recorder

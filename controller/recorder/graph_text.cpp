@@ -46,6 +46,7 @@ json task_row(const schedule::Task& task, std::uint32_t id, const Attempt& attem
 
 std::string graph_text(const JobNotes& job, bool paused) {
   json document = {{"job", job.job},
+                   {"name", name_of(job)},
                    {"paused", paused},
                    {"attempts", job.attempts.size()},
                    {"tasks", json::array()}};

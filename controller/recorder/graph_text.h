@@ -6,8 +6,9 @@
 namespace troupe::recorder {
 
 /// The job's task graph in its newest epoch as one JSON document:
-/// {job, paused, epoch, attempts, world, steps, actors: [by rank], tasks: [{id, name, kind, stage,
-/// replica, step, patch, part, state, actors, at, after, seconds}]}. `state`: waiting (not issued),
+/// {job, name, paused, epoch, attempts, world, steps, actors: [by rank], tasks: [{id, name, kind,
+/// stage, replica, step, patch, part, state, actors, at, after, seconds}]}. `name`: "job 3", or
+/// "batch 9 (jobs 3, 5)", under whose number the tasks run. `state`: waiting (not issued),
 /// issued (lies at the actors `at`, or runs there), done. `after`: tasks that must be issued before
 /// it.
 std::string graph_text(const JobNotes& job, bool paused = false);

@@ -38,6 +38,10 @@ std::string slice_name(const schedule::Task& task) {
   return name;
 }
 
+std::string name_of(const JobNotes& job) {
+  return job.name.empty() ? "job " + std::to_string(job.job) : job.name;
+}
+
 JobNotes* Recorder::get(JobId job) {
   const auto found = jobs_.find(job);
   return found == jobs_.end() ? nullptr : &found->second;
@@ -59,6 +63,17 @@ void Recorder::submitted(JobId job, const std::string& prompt, Nanoseconds now) 
   notes.prompt = prompt;
   notes.phases = {{"queued", now}};
   note(Event::Kind::job, job, std::nullopt, "submitted", now);
+  forget_jobs();
+}
+
+void Recorder::joined(JobId batch, const std::string& name, const std::string& jobs,
+                      Nanoseconds now) {
+  JobNotes& notes = jobs_[batch];
+  notes.job = batch;
+  notes.name = name;
+  notes.prompt = jobs;
+  notes.phases = {{"queued", now}};
+  note(Event::Kind::job, batch, std::nullopt, "begins as one", now);
   forget_jobs();
 }
 
@@ -161,9 +176,11 @@ void Recorder::note(Event::Kind kind, JobId job, std::optional<ActorId> actor,
   const bool said = kind != Event::Kind::issue && kind != Event::Kind::done;
   if (said) ++said_;
   constexpr std::size_t kLongest = 2000;
+  const JobNotes* notes = find(job);
   events_.push_back({.at = now,
                      .kind = kind,
                      .job = job,
+                     .name = notes ? notes->name : "",
                      .actor = actor,
                      .text = text.substr(0, kLongest),
                      .number = said ? said_ : 0});
@@ -192,7 +209,10 @@ std::vector<Recorder::Line> Recorder::lines(std::uint64_t after, std::size_t lim
     if (event->number == 0) continue;
     if (event->number <= after) break;
     std::string who;
-    if (event->job != 0) who += "job " + std::to_string(event->job) + " ";
+    if (!event->name.empty())
+      who += event->name + " ";
+    else if (event->job != 0)
+      who += "job " + std::to_string(event->job) + " ";
     if (event->actor) who += "actor " + std::to_string(*event->actor) + " ";
     if (!who.empty()) who.back() = ':';
     lines.push_back({event->at, who.empty() ? event->text : who + " " + event->text});

@@ -43,6 +43,7 @@ struct PhaseNote {
 
 struct JobNotes {
   JobId job = 0;
+  std::string name;  // of a batch: "batch 9 (jobs 3, 5)"; of a job none
   std::string prompt;
   std::vector<PhaseNote> phases;  // queued, loading, text, denoising, decoding
   std::deque<Attempt> attempts;
@@ -55,7 +56,8 @@ struct Event {
   enum class Kind { job, issue, done, failure, actor, epoch };
   Nanoseconds at = 0;
   Kind kind = Kind::job;
-  JobId job = 0;  // 0 = of no job
+  JobId job = 0;     // 0 = of no job
+  std::string name;  // of a batch, as in its notes
   std::optional<ActorId> actor;
   std::string text;
   std::uint64_t number = 0;  // counts all events but issue and done: what the controller has said
@@ -92,6 +94,8 @@ class Recorder {
   explicit Recorder(Limits limits) : limits_(limits) {}
 
   void submitted(JobId job, const std::string& prompt, Nanoseconds now);
+  /// Jobs begin as one under a number of its own, and this name; `jobs`: "jobs 3, 5".
+  void joined(JobId batch, const std::string& name, const std::string& jobs, Nanoseconds now);
   /// A phase began; the same one again changes nothing.
   void phase(JobId job, const std::string& phase, Nanoseconds now);
   /// The job's tasks begin, in this epoch.
@@ -161,6 +165,9 @@ class Recorder {
   std::uint64_t recoveries_ = 0;
   std::map<ActorId, ClockNote> clocks_;
 };
+
+/// "job 3", or the batch's name.
+std::string name_of(const JobNotes& job);
 
 /// "step 5 patch 1", "step 0", "step 0 part 2", "text", "decode": a task without its stage.
 std::string slice_name(const schedule::Task& task);

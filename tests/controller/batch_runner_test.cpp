@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "controller/jobs/job_runner.h"
@@ -10,13 +11,8 @@ using Stage = test::RunnerStage;
 TEST_CASE(
     "of a batch each job gets its own latents and warnings; when it fails, each tries again") {
   Stage stage;
-  for (const std::size_t prompts : {2, 1, 1}) {
-    wire::JobSpec spec;
-    spec.request.prompts.assign(prompts, "x");
-    spec.may_batch = true;
-    auto plan = plan::make_plan(test::sample_model(), spec.request, {});
-    REQUIRE(stage.table.add(spec, std::move(plan), 0, false, 0));
-  }
+  for (const std::size_t prompts : {2, 1, 1})
+    stage.join_queue(prompts);
   stage.runner.start_queued();
   constexpr jobs::JobId kBatch = 4;
   for (const jobs::JobId job : {1, 2, 3}) {
@@ -60,6 +56,11 @@ TEST_CASE(
                                .task = 1,
                                .failure = {wire::FailureCode::out_of_memory, "no room"}});
   CHECK(stage.table.batches().empty());
+  using Failing = std::vector<std::pair<jobs::JobId, jobs::JobId>>;
+  CHECK(stage.failing == Failing{{kBatch, kBatch}});
+  const double charged = stage.table.find(3)->actor_seconds;
+  CHECK(charged > 0);
+  CHECK(stage.table.find(1)->actor_seconds == doctest::Approx(2 * charged));
   for (const jobs::JobId job : {1, 3}) {
     REQUIRE(stage.reaches(job, JobState::running));
     CHECK(stage.runner.run_of(job) == job);
@@ -72,18 +73,24 @@ TEST_CASE(
   stage.runner.task_failed(
       0, {.epoch = again, .job = 3, .task = 1, .failure = {wire::FailureCode::internal, "odd"}});
   CHECK(stage.table.find(3)->state == JobState::failed);
+  CHECK(stage.table.find(3)->actor_seconds > charged);
+  CHECK(stage.failing == Failing{{kBatch, kBatch}, {3, 3}});
+  std::uint64_t last = 0;
+  std::vector<std::string> lines;
+  for (const auto& line : stage.recorder.lines(0, 100, last))
+    lines.push_back(line.text);
+  const auto said = [&](const std::string& text) {
+    return std::count(lines.begin(), lines.end(), text) == 1;
+  };
+  CHECK(said("batch 4 (jobs 1, 2, 3): begins as one"));
+  CHECK(said("batch 4 (jobs 1, 2, 3): begins in epoch 1"));
   CHECK_FALSE(wire::is_terminal(stage.table.find(1)->state));
 }
 
 TEST_CASE("a batch that all its jobs have left stops, and its actors are free") {
   Stage stage;
-  for (int i = 0; i < 2; ++i) {
-    wire::JobSpec spec;
-    spec.request.prompts = {"x"};
-    spec.may_batch = true;
-    auto plan = plan::make_plan(test::sample_model(), spec.request, {});
-    REQUIRE(stage.table.add(spec, std::move(plan), 0, false, 0));
-  }
+  for (int i = 0; i < 2; ++i)
+    stage.join_queue(1);
   stage.runner.start_queued();
   REQUIRE(stage.reaches(1, JobState::running));
   REQUIRE(stage.until([&] { return stage.got.back() == wire::Kind::run_tasks; }));
@@ -103,4 +110,45 @@ TEST_CASE("a batch that all its jobs have left stops, and its actors are free") 
   }
   CHECK(stage.idle_again());
   CHECK(stage.table.batches().empty());
+}
+
+TEST_CASE("jobs that end with their batch say under which number they ran") {
+  Stage stage;
+  for (int i = 0; i < 2; ++i)
+    stage.join_queue(1);
+  stage.runner.start_queued();
+  REQUIRE(stage.runner.run_of(1) == 3);
+  stage.runner.fail_all({wire::FailureCode::cancelled, "the cluster stops"});
+  CHECK(stage.failing == std::vector<std::pair<jobs::JobId, jobs::JobId>>{{1, 3}, {2, 3}});
+}
+
+TEST_CASE("an idle actor that cannot hold a job keeps none from a batch") {
+  Stage stage;
+  auto& small = stage.members.add("here", "cpu");
+  small.state = cluster::ActorState::ready;
+  bool holds = true;
+  SUBCASE("too small") {
+    small.memory_limit = 1;
+    holds = false;
+  }
+  SUBCASE("large enough") {}
+  for (int i = 0; i < 2; ++i)
+    stage.join_queue(1);
+  CHECK(stage.deployments.places_for(stage.table.find(1)->plan) == (holds ? 2 : 1));
+  stage.runner.start_queued();
+  CHECK(stage.runner.run_of(1) == (holds ? 1 : 3));
+}
+
+TEST_CASE("elastic jobs that were planned anew while they waited compute as one, too") {
+  Stage stage;
+  wire::JobSpec spec;
+  spec.elastic = true;
+  spec.parallelism.pp = 2;
+  for (int i = 0; i < 2; ++i)
+    stage.join_queue(1, spec);
+  stage.runner.fail_unplaceable("an actor is gone");
+  REQUIRE(stage.table.find(2)->plan.degrees.world() == 1);
+  stage.runner.start_queued();
+  CHECK(stage.runner.run_of(1) == 3);
+  CHECK(stage.runner.run_of(2) == 3);
 }

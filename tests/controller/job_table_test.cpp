@@ -150,3 +150,16 @@ TEST_CASE("seconds per step are the mean of the last steps") {
   CHECK(clock.seconds_per_step() == doctest::Approx(2));
   CHECK(clock.steps_done() == 2);
 }
+
+TEST_CASE("a job that begins anew is charged for both times") {
+  JobTable table(4, 4);
+  const auto id = add(table, 0, "a");
+  add(table, 0, "a");
+  table.start(id, 10);
+  table.charge(id, 5);
+  CHECK(table.requeue(id));
+  table.start(id, 20);
+  CHECK(table.finish(id, JobState::succeeded, {}, 32));
+  CHECK(table.find(id)->actor_seconds == 17);
+  CHECK(table.service("a") == 17);
+}

@@ -9,6 +9,7 @@
 #include "controller/cluster/affinity.h"
 #include "controller/cluster/gpu_order.h"
 #include "controller/cluster/numa_reader.h"
+#include "controller/cluster/process.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -286,4 +287,22 @@ TEST_CASE("a place keeps its pin, whatever its number in the cluster") {
     CHECK(allowed_cpus() == here);
   }
   CHECK(allowed_cpus() == here);
+}
+
+TEST_CASE("a process knows whether it was kept to its CPUs") {
+  boost::asio::io_context io{1};
+  std::vector<std::string> lines;
+  ProcessOptions options;
+  options.program = "/bin/true";
+  options.on_line = [&](const std::string& line) { lines.push_back(line); };
+  const auto pinned = [&](std::vector<int> cpus) {
+    options.cpus = std::move(cpus);
+    return Process(io, options, [](const ExitCause&) {}).pinned();
+  };
+  CHECK_FALSE(pinned({}));
+  CHECK(pinned({allowed_cpus().front()}));
+  CHECK(lines.empty());
+  CHECK_FALSE(pinned({60'000}));  // no machine has so many
+  REQUIRE(lines.size() == 1);
+  CHECK(has(lines[0], "it cannot be kept to CPUs 60000"));
 }

@@ -267,13 +267,45 @@ TEST_CASE("a flight record has the failure, what lay unfinished, and the last ev
   recorder.began(1, 7, two_stages(1), {4, 5}, 0);
   recorder.issued(1, 1, 4, kMs);
   recorder.failed(1, 4, "actor 4, step 0 patch 0 stage 0: it broke", 2 * kMs);
-  const auto record = json::parse(flight_record(recorder, 1, "it broke", 1001 * kMs));
+  const auto record = json::parse(flight_record(recorder, 1, 1, "it broke", 1001 * kMs));
   CHECK(record["failure"] == "it broke");
   REQUIRE(record["unfinished"].size() == 1);
   CHECK(record["unfinished"][0]["name"] == "step 0 patch 0 stage 0");
   CHECK(record["unfinished"][0]["issued"] == doctest::Approx(-1.0));
   CHECK(record["events"].back()["event"] == "failure");
   CHECK(record["events"].back()["actor"] == 4);
+}
+
+TEST_CASE("of a batch's job the record has its own phases and what the batch did") {
+  Recorder recorder;
+  recorder.submitted(1, "x", 0);
+  recorder.submitted(2, "y", 0);
+  recorder.joined(3, "batch 3 (jobs 1, 2)", "jobs 1, 2", kMs);
+  recorder.phase(1, "denoising", 2 * kMs);
+  recorder.began(3, 7, two_stages(1), {4, 5}, 2 * kMs);
+  recorder.issued(3, 1, 4, 3 * kMs);
+  const auto record = json::parse(flight_record(recorder, 1, 3, "it broke", 1003 * kMs));
+  CHECK(record["job"] == 1);
+  CHECK(record["prompt"] == "x");
+  CHECK(record["batch"] == "batch 3 (jobs 1, 2)");
+  CHECK(record["phases"].back()["phase"] == "denoising");
+  CHECK(record["epochs"].size() == 1);
+  REQUIRE(record["unfinished"].size() == 1);
+  CHECK(record["unfinished"][0]["issued"] == doctest::Approx(-1.0));
+  CHECK(record["events"].back()["batch"] == "batch 3 (jobs 1, 2)");
+  const auto whole = json::parse(flight_record(recorder, 3, 3, "it broke", 1003 * kMs));
+  CHECK(whole["prompt"] == "jobs 1, 2");
+  CHECK(whole["unfinished"].size() == 1);
+  CHECK(json::parse(graph_text(*recorder.find(3)))["name"] == "batch 3 (jobs 1, 2)");
+  CHECK(json::parse(graph_text(*recorder.find(1)))["name"] == "job 1");
+  TraceFacts facts;
+  facts.now = 4 * kMs;
+  const auto trace = chrome_trace({recorder.find(1), recorder.find(3)}, facts);
+  CHECK(trace.find("\"batch 3 (jobs 1, 2)\"") != std::string::npos);
+  CHECK(trace.find("\"job 3\"") == std::string::npos);
+  recorder.note(Event::Kind::epoch, 3, std::nullopt, "its epoch ends", 4 * kMs);
+  std::uint64_t last = 0;
+  CHECK(recorder.lines(0, 1, last).front().text == "batch 3 (jobs 1, 2): its epoch ends");
 }
 
 TEST_CASE("the controller's lines are numbered, so that a follower misses and repeats none") {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "controller/cluster/live_outside.h"
+#include "controller/jobs/batching.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/replan.h"
 #include "tests/controller/sample_model.h"
@@ -37,6 +38,8 @@ struct RunnerStage {
                            const auto& failure) { runner.deployment_failed(deployment, failure); },
        .on_free = [this] { runner.start_queued(); },
        .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
+  recorder::Recorder recorder;
+  std::vector<std::pair<jobs::JobId, jobs::JobId>> failing;  // who has failed, under which number
   std::function<void(const wire::JobProgress&)> on_progress = [](const auto&) {};
   jobs::JobRunner runner{
       {.outside = outside,
@@ -45,6 +48,11 @@ struct RunnerStage {
        .table = table,
        .on_progress = [this](const auto&, wire::JobProgress progress) { on_progress(progress); },
        .on_finished = [](const auto&) {},
+       .recorder = &recorder,
+       .on_failing =
+           [this](const auto& job) { failing.emplace_back(job.id, runner.run_of(job.id)); },
+       .on_batch_failing = [this](const auto& batch,
+                                  const auto&) { failing.emplace_back(batch.id, batch.id); },
        .plan_again =
            [this](const jobs::JobEntry& job, int actors) {
              const auto fits = [this](const auto& plan) { return !deployments.shortage(plan); };
@@ -54,7 +62,7 @@ struct RunnerStage {
            },
        .plan_batch =
            [](const jobs::JobEntry& first, const wire::ImageRequest& request) {
-             return plan::make_plan(sample_model(), request, first.spec.parallelism);
+             return plan::make_plan(sample_model(), request, parallelism_of(first));
            }}};
   std::unique_ptr<control::Connection> actor;
   control::BlobStore at_actor;
@@ -99,6 +107,14 @@ struct RunnerStage {
     while (!holds() && control::Clock::now() < end)
       io.run_one_for(std::chrono::milliseconds(50));
     return holds();
+  }
+
+  /// Waits for others that are handed in like this.
+  jobs::JobId join_queue(std::size_t prompts, wire::JobSpec spec = {}) {
+    spec.request.prompts.assign(prompts, "x");
+    spec.may_batch = true;
+    auto plan = plan::make_plan(sample_model(), spec.request, spec.parallelism);
+    return table.add(spec, std::move(plan), 0, false, 0).value();
   }
 
   jobs::JobId submit(const std::string& prompt = "x") {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -10,7 +11,9 @@
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 #include "tests/support/text.h"
+#include "troupe/inspect.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -168,6 +171,45 @@ TEST_CASE("a batch over replicas: a job's pictures come together again, latents 
       CHECK(png_text(got.pictures[n].png, "troupe") ==
             png_text(alone[i].pictures[n].png, "troupe"));
   }
+}
+
+TEST_CASE("a batch that fails is told of, with a record, and its jobs begin anew") {
+  const Scratch scratch;
+  auto options = actors(1);
+  options.max_jobs_together = 1;
+  options.log_folder = scratch / "logs";
+  std::filesystem::create_directory(options.log_folder);
+  Theatre theatre(options);
+  const auto first = theatre.submit(tiny_job(1000));
+  theatre.freeze();
+  auto job = tiny_job(1000);
+  job.may_batch = true;
+  const auto one = theatre.submit(job);
+  const auto two = theatre.submit(job);
+  theatre.thaw();
+  CHECK(theatre.client().cancel(first));
+  REQUIRE(eventually(2 * kPatience, [&] { return theatre.job(two)->state == "running"; }));
+  auto inspector = std::move(Inspector::connect(theatre.cluster().endpoint(), kPatience).value());
+  REQUIRE(inspector.inject(0, Fault::exception));
+  REQUIRE(eventually(kPatience, [&] { return !theatre.status().recent_failures.empty(); }));
+  const std::string name = "batch " + std::to_string(two + 1) + " (jobs " + std::to_string(one) +
+                           ", " + std::to_string(two) + ")";
+  const auto told = theatre.status().recent_failures.front();
+  CHECK(has(told, name + " failed: actor 0, "));
+  CHECK(has(told, "its jobs begin anew, each alone"));
+  const std::string file = scratch / ("logs/flight-batch-" + std::to_string(two + 1) + ".json");
+  CHECK(has(told, file));
+  const auto record = nlohmann::json::parse(read_all(file));
+  CHECK(record["batch"] == name);
+  CHECK(record["epochs"].size() == 1);
+  CHECK_FALSE(record["unfinished"].empty());
+  for (const auto id : {one, two}) {
+    const auto own = nlohmann::json::parse(inspector.failures(id).value())["failures"];
+    REQUIRE(own.size() == 1);
+    CHECK(own[0]["batch"] == name);
+    CHECK(theatre.client().cancel(id));
+  }
+  CHECK(theatre.whole());
 }
 
 TEST_CASE("where nothing may compute as one, nothing does") {

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "controller/cluster/crowding.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/connect.h"
 #include "tests/process/support/models.h"
@@ -179,6 +181,40 @@ TEST_CASE("draining empties a host without losing a job") {
   const auto result = take(theatre.client().wait(moving, 600s), "wait");
   CHECK(result.latents->data == undisturbed.latents->data);
   CHECK(nlohmann::json::parse(result.report)["recoveries"].size() == 1);
+}
+
+TEST_CASE("a cluster starts without the actors that were drained meanwhile") {
+  const Scratch scratch;
+  // More than may start at a time: the last one has no process yet.
+  const int at_once = cluster::starting_at_once(cluster::this_ground().cores);
+  auto options = actors(at_once + 1);
+  const std::string program = options.actor_program;
+  options.actor_program = scratch / "actor-behind-a-gate";
+  const std::string gate = scratch / "open";
+  std::ofstream(options.actor_program) << "#!/bin/sh\nwhile [ ! -e " << gate
+                                       << " ]; do sleep 0.1; done\nexec " << program << " \"$@\"\n";
+  std::filesystem::permissions(options.actor_program, std::filesystem::perms::owner_all);
+  cluster::Cluster cluster(options);
+  auto client = Client::connect(cluster.endpoint(), kPatience);
+  REQUIRE(client);
+  std::vector<std::string> others;
+  for (int id = 1; id <= at_once; ++id)
+    others.push_back(std::to_string(id));
+  SUBCASE("one is left") {
+    REQUIRE(client.value().drain({others.back()}));
+    REQUIRE(client.value().drain(others));
+    std::ofstream{gate};
+    cluster.wait_ready(kPatience);
+    const auto job = client.value().submit(tiny_job());
+    REQUIRE(job);
+    CHECK(client.value().wait(job.value(), 600s));
+  }
+  SUBCASE("none is left") {
+    others.push_back("0");
+    REQUIRE(client.value().drain(others));
+    CHECK_THROWS_WITH_AS(cluster.wait_ready(kPatience), doctest::Contains("were drained before"),
+                         std::runtime_error);
+  }
 }
 
 TEST_CASE("Ctrl-C at join drains, with a deadline") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "controller/jobs/batching.h"
 #include "controller/jobs/replan.h"
 #include "tests/controller/sample_model.h"
 #include "transport/wire/codec.h"
@@ -92,7 +93,7 @@ void World::make_rooms() {
           },
       .plan_batch =
           [](const jobs::JobEntry& first, const wire::ImageRequest& request) {
-            return plan::make_plan(test::sample_model(), request, first.spec.parallelism);
+            return plan::make_plan(test::sample_model(), request, jobs::parallelism_of(first));
           }});
   supervisor_ = std::make_unique<cluster::Supervisor>(cluster::Supervisor::Tools{
       .outside = *door_,
