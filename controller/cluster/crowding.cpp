@@ -27,21 +27,21 @@ Ground this_ground() {
   return ground;
 }
 
-std::vector<std::string> crowding(int actors, int threads_per_actor, const std::string& device,
-                                  const Ground& ground) {
-  std::vector<std::string> said;
-  const std::string who = spec::counted(actors, "actor");
+std::optional<std::string> crowding(int actors, int threads_per_actor, const std::string& device,
+                                    const Ground& ground) {
   const auto threads = std::int64_t{actors} * threads_per_actor;
-  if (device == "cpu" && threads > std::int64_t{ground.cores} * kManyThreads)
-    said.push_back(who + (actors == 1 ? " computes" : " compute") + " with " +
-                   spec::counted(threads, "thread") + " on " + spec::counted(ground.cores, "core") +
-                   ": starting and every job will be slow");
+  if (device != "cpu" || threads <= std::int64_t{ground.cores} * kManyThreads) return std::nullopt;
+  return spec::counted(actors, "actor") + (actors == 1 ? " computes" : " compute") + " with " +
+         spec::counted(threads, "thread") + " on " + spec::counted(ground.cores, "core") +
+         ": starting and every job will be slow";
+}
+
+std::optional<std::string> too_crowded(int actors, const Ground& ground) {
   const auto needed = static_cast<std::uint64_t>(actors) * kEmptyActor;
-  if (ground.free_memory > 0 && needed > ground.free_memory)
-    said.push_back(who + (actors == 1 ? " takes" : " take") + " about " + bytes_text(needed) +
-                   " of memory before any model, and " + bytes_text(ground.free_memory) +
-                   " are free");
-  return said;
+  if (ground.free_memory == 0 || needed <= ground.free_memory) return std::nullopt;
+  return spec::counted(actors, "actor") + (actors == 1 ? " takes" : " take") + " about " +
+         bytes_text(needed) + " of memory before any model, and " + bytes_text(ground.free_memory) +
+         " are free: at most " + std::to_string(ground.free_memory / kEmptyActor) + " here";
 }
 
 int starting_at_once(int cores) {

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <vector>
 
 namespace troupe::cluster {
 
@@ -14,11 +14,14 @@ struct Ground {
 /// Of this host, now.
 Ground this_ground();
 
-/// What is to be said before so many actors are started there, a line each: more threads than cores
-/// by far, where they compute on the CPU, and more memory than is free before a model is loaded.
-/// Pure.
-std::vector<std::string> crowding(int actors, int threads_per_actor, const std::string& device,
-                                  const Ground& ground);
+/// What is to be said before so many actors are started there: that they have more threads than
+/// cores by far, where they compute on the CPU. Pure.
+std::optional<std::string> crowding(int actors, int threads_per_actor, const std::string& device,
+                                    const Ground& ground);
+
+/// Why so many actors cannot be started there: they take more memory than is free before any model
+/// is loaded, so that the kernel would kill whom it likes. Pure.
+std::optional<std::string> too_crowded(int actors, const Ground& ground);
 
 /// How many of a host's actors may be starting at the same time: each computes while it starts, and
 /// more of them would only keep the controller from answering.

@@ -115,17 +115,18 @@ TEST_CASE("what actors may hold, least first, also while a lost one's process is
 
 TEST_CASE("far more threads than cores, and more memory than is free, are said beforehand") {
   const Ground ground{.cores = 2, .free_memory = 20'000'000'000};
-  CHECK(crowding(4, 1, "cpu", ground).empty());
-  CHECK(crowding(16, 1, "cpu", ground).empty());
+  CHECK_FALSE(crowding(4, 1, "cpu", ground));
+  CHECK_FALSE(crowding(16, 1, "cpu", ground));
   const auto many = crowding(17, 1, "cpu", ground);
-  REQUIRE(many.size() == 1);
-  CHECK(many[0].starts_with("17 actors compute with 17 threads on 2 cores: "));
-  CHECK(crowding(1, 17, "cpu", ground).at(0).starts_with("1 actor computes with 17 threads on 2 "));
-  CHECK(crowding(17, 1, "cuda", ground).empty());
-  const auto full = crowding(1000, 1, "cuda", ground);
-  REQUIRE(full.size() == 1);
-  CHECK(full[0].starts_with("1000 actors take about 60 GB of memory before any model, and 20 GB "));
-  CHECK(crowding(1000, 1, "cuda", {.cores = 2, .free_memory = 0}).empty());
+  REQUIRE(many);
+  CHECK(many->starts_with("17 actors compute with 17 threads on 2 cores: "));
+  CHECK(crowding(1, 17, "cpu", ground)->starts_with("1 actor computes with 17 threads on 2 "));
+  CHECK_FALSE(crowding(17, 1, "cuda", ground));
+  CHECK_FALSE(cluster::too_crowded(333, ground));
+  CHECK(cluster::too_crowded(1000, ground) ==
+        "1000 actors take about 60 GB of memory before any model, and 20 GB are free: at most 333 "
+        "here");
+  CHECK_FALSE(cluster::too_crowded(1000, {.cores = 2, .free_memory = 0}));
 }
 
 TEST_CASE("ends without a hello are counted") {

@@ -93,7 +93,7 @@ class JoinVerb : public Verb {
       plugin = std::filesystem::absolute(plugin).lexically_normal().string();
     make_log_folder(options_.log_folder);
     cluster::check_device(options_.device, options_.actors);
-    warn_of_crowding(options_.actors, options_.threads_per_actor, options_.device);
+    check_crowding(options_.actors, options_.threads_per_actor, options_.device);
     SignalWatch signals;
     cluster::JoinedHost host(options_);
     ActOnSignal stop(signals, [&] { host.stop(); });

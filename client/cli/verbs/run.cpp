@@ -100,7 +100,7 @@ class RunVerb : public Verb {
     options_.actors = degrees.world();
     options_.model = submission.model;
     make_log_folder(options_.log_folder);
-    warn_of_crowding(options_.actors, options_.threads_per_actor, options_.device);
+    check_crowding(options_.actors, options_.threads_per_actor, options_.device);
     SignalWatch signals;
     cluster::Cluster cluster(options_);
     try {

@@ -109,7 +109,7 @@ class StartVerb : public Verb {
     if (app_->count("--log") > 0 && !detach_) throw UsageError("--log goes with --detach only");
     settle_options();
     options_.logs = detach_;
-    warn_of_crowding(options_.actors, options_.threads_per_actor, options_.device);
+    check_crowding(options_.actors, options_.threads_per_actor, options_.device);
     if (!detach_) {
       return serve([this](const DaemonReport& report) {
         if (report.ok) std::cout << report.text << std::flush;

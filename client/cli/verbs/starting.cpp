@@ -1,6 +1,7 @@
 #include "client/cli/verbs/starting.h"
 
 #include <iostream>
+#include <stdexcept>
 
 #include "controller/cluster/crowding.h"
 
@@ -12,10 +13,11 @@ constexpr int kSecondsAnActor = 5;
 
 }  // namespace
 
-void warn_of_crowding(int actors, int threads_per_actor, const std::string& device) {
-  for (const auto& what :
-       cluster::crowding(actors, threads_per_actor, device, cluster::this_ground()))
-    std::cerr << "troupe: warning: " << what << std::endl;
+void check_crowding(int actors, int threads_per_actor, const std::string& device) {
+  const auto ground = cluster::this_ground();
+  if (const auto why = cluster::too_crowded(actors, ground)) throw std::runtime_error(*why);
+  if (const auto what = cluster::crowding(actors, threads_per_actor, device, ground))
+    std::cerr << "troupe: warning: " << *what << std::endl;
 }
 
 std::chrono::seconds ready_deadline(int actors) {
