@@ -133,7 +133,7 @@ void add_queue_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
   app.add_flag("--may-batch", options.may_batch,
                "Compute as one batch with waiting jobs that allow it too and differ in prompts and "
-               "seed only (last bits may change)")
+               "seed only, not in what comes back (last bits may change)")
       ->group(group);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <stdexcept>
+#include <thread>
 
 #include "controller/cluster/crowding.h"
 #include "controller/gateway/metrics.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kKeptJobs = 256;
 constexpr std::chrono::milliseconds kStopDeadline{1500};
+constexpr std::chrono::milliseconds kGoodbye{100};
 
 journal::Calendar calendar_now() {
   const auto seconds = [](auto when) {
@@ -79,8 +81,11 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
 }
 
 Controller::~Controller() {
-  for (const auto peer : server_->peer_ids())
+  const auto peers = server_->peer_ids();
+  for (const auto peer : peers)
     server_->drop(peer, "the cluster has stopped");
+  // What a peer has not read when its connection ends is lost to it.
+  if (!peers.empty()) std::this_thread::sleep_for(kGoodbye);
 }
 
 void Controller::fill_places() {

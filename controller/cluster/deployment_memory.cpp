@@ -199,7 +199,9 @@ std::string Deployments::waits_for(const Model& model, const plan::Plan& plan,
   for (const auto& [id, deployment] : deployments_) {
     if (!matches(*deployment, model, plan) || shares_actors(*deployment)) continue;
     if (deployment->jobs.size() >= max_jobs)
-      return "waits for one of " + std::to_string(max_jobs) + " jobs on its actors to end";
+      return max_jobs == 1
+                 ? std::string("waits for the job on its actors to end")
+                 : "waits for one of " + std::to_string(max_jobs) + " jobs on its actors to end";
     const auto rooms = rooms_for(*deployment, needs);
     for (const auto& room : rooms) {
       if (evictions({room}, id)) continue;

@@ -103,6 +103,13 @@ TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
   CHECK(report["actors"].size() == 4);
   CHECK(decode_png(read_all(user.made("cat.png"))).shape == std::vector<std::int64_t>{128, 128, 3});
 
+  const auto none =
+      user.does({"wait", std::to_string(report["job"].get<int>()), "--output",
+                 user.made("again.png"), "--save-latents", user.made("l.safetensors")});
+  CHECK(none.code == 1);
+  CHECK(has(none.err, "came without latents"));
+  CHECK_FALSE(fs::exists(user.made("again.png")));
+
   const auto placed = user.does({"status", "--json"}).json()["actors"];
   CHECK(placed[3]["groups"].size() == 3);
   for (const auto& group : placed[3]["groups"]) {

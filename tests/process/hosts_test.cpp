@@ -117,6 +117,23 @@ TEST_CASE("hosts that join are used at once, and the picture does not change wit
   CHECK(has(twin.command().err(), "alpha is in the cluster already"));
 }
 
+TEST_CASE("a cluster that stops when all its actors have left takes its hosts along") {
+  for (int round = 0; round < 3; ++round) {
+    Theatre theatre(open_house(1));
+    Guest beta(theatre, "beta", 1);
+    REQUIRE(beta.all("ready", 1));
+    take(theatre.client().drain({"beta", "0"}, /*now=*/false), "drain");
+    REQUIRE(eventually(kPatience, [&] {
+      const auto actors = theatre.status().actors;
+      return std::all_of(actors.begin(), actors.end(),
+                         [](const auto& actor) { return actor.state == "drained"; });
+    }));
+    theatre.cluster().stop();
+    CHECK(beta.command().wait(kPatience) == 0);
+    CHECK_FALSE(has(beta.command().err(), "is lost"));
+  }
+}
+
 TEST_CASE("a host that dies takes its actors along, and jobs go on without it") {
   Theatre theatre(open_house(2));
   Guest beta(theatre, "beta", 2);

@@ -43,7 +43,9 @@ class DrainVerb : public Verb {
       await_end(client);
     }
     if (json()) {
-      print_json({{"places", places_}, {"note", note}, {"empty", wait_ > 0}});
+      print_json({{"places", places_},
+                  {"note", note},
+                  {"empty", wait_ > 0 || who_is_left(client).empty()}});
     } else {
       std::cout << (wait_ > 0 ? "drained" : note) << std::endl;
     }
