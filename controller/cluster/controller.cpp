@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <stdexcept>
-#include <thread>
 
 #include "controller/cluster/crowding.h"
 #include "controller/gateway/metrics.h"
@@ -15,7 +14,6 @@ namespace {
 
 constexpr std::size_t kKeptJobs = 256;
 constexpr std::chrono::milliseconds kStopDeadline{1500};
-constexpr std::chrono::milliseconds kGoodbye{100};
 
 journal::Calendar calendar_now() {
   const auto seconds = [](auto when) {
@@ -81,11 +79,8 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
 }
 
 Controller::~Controller() {
-  const auto peers = server_->peer_ids();
-  for (const auto peer : peers)
+  for (const auto peer : server_->peer_ids())
     server_->drop(peer, "the cluster has stopped");
-  // What a peer has not read when its connection ends is lost to it.
-  if (!peers.empty()) std::this_thread::sleep_for(kGoodbye);
 }
 
 void Controller::fill_places() {
@@ -159,6 +154,8 @@ void Controller::actor_exited(ActorId id, std::uint64_t incarnation, const ExitC
 
 void Controller::check_stopped() {
   if (!stopping_ || !stopped_ || hosts_->running() > 0 || users_->running() > 0) return;
+  // They leave when they have read that it ends; what is unread at a connection's end is lost.
+  if (awaits_hosts_ && hosts_->connected() > 0) return;
   boost::asio::post(io_, std::exchange(stopped_, nullptr));
 }
 
@@ -234,6 +231,8 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
     if (error) return;
     for (const auto& [id, actor] : members_.all())
       outside_->kill(id);
+    awaits_hosts_ = false;
+    check_stopped();
   });
 }
 

@@ -112,6 +112,7 @@ class Controller {
   std::function<void()> stopped_;
   double started_ = 0;
   bool stopping_ = false;
+  bool awaits_hosts_ = true;  // while it stops
 };
 
 }  // namespace troupe::cluster

@@ -78,7 +78,8 @@ std::string Controller::tensor_host() const {
 
 void Controller::on_lost(control::PeerId peer, const std::string& why) {
   if (const auto host = hosts_->name_of(peer)) users_->host_lost(*host, why);
-  if (users_->actors().lost(peer, why) || hosts_->lost(peer, why)) return;
+  if (users_->actors().lost(peer, why)) return;
+  if (hosts_->lost(peer, why)) return check_stopped();
   if (!supervisor_->lost(peer, why)) gateway_->client_lost(peer);
 }
 

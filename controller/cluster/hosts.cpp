@@ -138,6 +138,11 @@ std::size_t Hosts::running() const {
   return sum;
 }
 
+std::size_t Hosts::connected() const {
+  return static_cast<std::size_t>(std::count_if(
+      others_.begin(), others_.end(), [](const auto& entry) { return entry.second->peer() != 0; }));
+}
+
 std::optional<std::vector<ActorId>> Hosts::places(const std::string& name) const {
   std::vector<ActorId> found;
   const auto id = number(name);

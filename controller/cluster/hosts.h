@@ -47,6 +47,8 @@ class Hosts {
   void dismiss();
   /// All processes of all hosts.
   std::size_t running() const;
+  /// Other hosts that are in the cluster now.
+  std::size_t connected() const;
   /// The places that a name stands for: a host's, or the one of that number. Nothing when it is
   /// neither.
   std::optional<std::vector<ActorId>> places(const std::string& name) const;
