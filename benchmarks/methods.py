@@ -24,6 +24,7 @@ from safetensors.numpy import load_file
 
 import pipeline
 import quality
+from shapes import GUIDED, ROOT, SHAPES, folder_of
 
 Way = collections.namedtuple("Way", "name actors options")
 PIPEFUSION = ["--patches", "4", "--warmup", "1"]
@@ -210,11 +211,11 @@ def document(args, scratch):
     yield "# Methods on one machine\n\n" + "\n\n".join(about) + "\n"
     folders = {name: pathlib.Path(args.model) for name in args.models if args.model}
     for name in args.models:
-        model = pipeline.MODELS[name]
-        size, steps = args.size or model["size"], args.steps or model["steps"]
+        shape = SHAPES[name]
+        size, steps = args.size or shape.size, args.steps or shape.steps
         if name not in folders:
-            folders[name] = pipeline.ROOT / "examples/demo/model" if name == "demo" else pipeline.random_model(scratch / name)
-        what = folders[name].name if args.model else model["what"]
+            folders[name] = folder_of(name, scratch)
+        what = folders[name].name if args.model else shape.what
         yield f"\n## {what}: {size} px, {steps} steps\n\n" + methods(args, folders[name], size, steps)
     name = args.models[0]
     yield f"\n## Decoder: {folders[name].name}, {args.decode_size} px\n\n" + decoders(args, folders[name], args.decode_size, 2)
@@ -222,12 +223,12 @@ def document(args, scratch):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--troupe", type=pathlib.Path, default=pipeline.ROOT / "build/bin/troupe")
+    parser.add_argument("--troupe", type=pathlib.Path, default=ROOT / "build/bin/troupe")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--models", nargs="+", default=list(pipeline.MODELS), choices=list(pipeline.MODELS))
+    parser.add_argument("--models", nargs="+", default=list(GUIDED), choices=GUIDED)
     parser.add_argument("--model", help="another model's folder, instead of those of --models")
-    parser.add_argument("--size", type=int, help="pixels; default: the model's in pipeline.py")
+    parser.add_argument("--size", type=int, help="pixels; default: the model's in shapes.py")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--decode-size", type=int, default=512)
     parser.add_argument("--most-actors", type=int, default=4)

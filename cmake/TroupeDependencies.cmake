@@ -2,6 +2,10 @@
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ZeroMQ REQUIRED IMPORTED_TARGET libzmq)
+# zmq.h needs none of the folders that libzmq.pc lists for libraries of its own, and a second run of CMake 3.25 hands them
+# on as other flags than the first one did: everything would be compiled again.
+set_target_properties(PkgConfig::ZeroMQ PROPERTIES
+  INTERFACE_INCLUDE_DIRECTORIES "${ZeroMQ_INCLUDEDIR}" INTERFACE_COMPILE_OPTIONS "")
 find_package(Boost 1.74 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_path(CEREAL_INCLUDE_DIR cereal/cereal.hpp REQUIRED)
