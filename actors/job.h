@@ -28,7 +28,7 @@ namespace troupe::actors {
 /// What running a task left behind: blobs to fetch, and words for the user.
 struct TaskResult {
   std::vector<wire::BlobRef> blobs;
-  std::vector<std::string> warnings;
+  std::vector<wire::Warning> warnings;
 };
 
 /// One job at one actor: its patches' latents, its network's state, sampler history and the

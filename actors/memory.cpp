@@ -3,11 +3,10 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <malloc.h>
 
-#include <algorithm>
 #include <fstream>
 #include <string>
 
-#include "actors/control_group.h"
+#include "actors/ground/available_memory.h"
 
 namespace troupe::actors {
 
@@ -19,14 +18,7 @@ std::uint64_t available_memory_bytes(at::Device device) {
       return 0;
     }
   }
-  std::ifstream memory("/proc/meminfo");
-  std::string line;
-  while (std::getline(memory, line)) {
-    if (!line.starts_with("MemAvailable:")) continue;
-    const std::uint64_t available = std::stoull(line.substr(13)) * 1024;
-    return std::min(available, left_in_control_groups().value_or(available));
-  }
-  return 0;
+  return ground::available_memory();
 }
 
 std::uint64_t peak_memory_bytes() {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "actors/job.h"
-#include "transport/wire/prompt_note.h"
 
 namespace troupe::actors {
 namespace {
@@ -65,23 +64,25 @@ std::string shortened(const std::string& text) {
 }
 
 /// What was cut, said once for each prompt; the negative one is told by the first replica for all.
-std::vector<std::string> cut_warnings(const wire::BeginJob& begin,
-                                      const std::vector<std::string>& cut, bool guidance) {
+std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
+                                        const std::vector<std::string>& cut, bool guidance) {
   const auto& request = begin.request;
-  std::vector<std::string> warnings;
+  std::vector<wire::Warning> warnings;
   const auto cut_off = [&](const std::string& text) {
     return "has more than " + std::to_string(request.max_sequence_length) + " tokens; cut off: \"" +
            shortened(text) + "\"";
   };
   const int images = begin.last_image - begin.first_image;
-  if (guidance && begin.first_image == 0 && !cut.front().empty())
-    warnings.push_back("negative prompt " + cut_off(cut.front()));
+  if (guidance && begin.first_image == 0 && !cut.front().empty()) {
+    std::string what = "negative prompt ";
+    warnings.push_back({std::nullopt, what += cut_off(cut.front())});
+  }
   for (int i = 0; i < images; ++i) {
     const int image = begin.first_image + i;
     const bool first_of_prompt = i == 0 || image % request.images_per_prompt == 0;
     const auto& text = cut[(guidance ? images : 0) + i];
     if (!first_of_prompt || text.empty()) continue;
-    warnings.push_back(wire::PromptNote{image / request.images_per_prompt, cut_off(text)}.text());
+    warnings.push_back({image / request.images_per_prompt, cut_off(text)});
   }
   return warnings;
 }
@@ -94,7 +95,7 @@ TaskResult Job::encode_text() {
   const auto batch = static_cast<std::int64_t>(prompts.size());
   const auto& facts = tools_.stage.spec().transformer;
   EncodedText text;
-  std::vector<std::string> warnings;
+  std::vector<wire::Warning> warnings;
   const auto picture = encode_picture();  // while another encodes the text, most often
   if (begin_.caption_rank == begin_.caption_root) {
     text = encode_rows(tools_.stage, prompts, request,

@@ -73,7 +73,7 @@ void Client::Impl::say_lost(std::uint64_t job, const Error& error) {
   progress.job = job;
   progress.phase = "waiting for the controller";
   progress.warnings = {error.what + "; waiting " + std::to_string(kComeBack.count()) +
-                       " s for it to be started again"};
+                       " s for the controller to be started again"};
   on_progress(progress);
 }
 
@@ -103,9 +103,9 @@ std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
     if (next) {
       gone = Error{"lost", error.what + "; the cluster that is there now has another journal"};
     } else if (why.code != "unreachable") {
-      gone = Error{"lost", error.what + "; it cannot be reached again: " + why.what};
+      gone = Error{"lost", error.what + "; the controller cannot be reached again: " + why.what};
     } else if (now >= *give_up_at) {
-      gone = Error{"lost", error.what + "; it was not started again within " +
+      gone = Error{"lost", error.what + "; the controller was not started again within " +
                                std::to_string(kComeBack.count()) + " s"};
     }
     if (gone) return gone;

@@ -176,7 +176,16 @@ std::vector<JobInfo> to_public(wire::JobList list) {
                     .seconds = row.seconds,
                     .cause = std::move(row.cause),
                     .priority = row.priority,
-                    .share = std::move(row.share)});
+                    .share = std::move(row.share),
+                    .batch = row.batch,
+                    .with_jobs = {},
+                    .not_batched = std::move(row.not_batched)});
+  }
+  for (JobInfo& job : jobs) {
+    for (const JobInfo& other : jobs) {
+      if (job.batch != 0 && other.batch == job.batch && other.id != job.id)
+        job.with_jobs.push_back(other.id);
+    }
   }
   return jobs;
 }

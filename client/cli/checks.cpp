@@ -2,12 +2,13 @@
 
 #include <arpa/inet.h>
 
-#include <charconv>
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
 #include "client/cli/suggest.h"
 #include "models/spec/number_text.h"
+#include "models/spec/parse_number.h"
 
 namespace troupe::cli {
 namespace {
@@ -23,10 +24,7 @@ std::optional<T> parsed(std::string_view text) {
   while (!text.empty() && text.front() == ' ')
     text.remove_prefix(1);
   if (text.starts_with('+')) text.remove_prefix(1);
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return spec::parse_number<T>(text);
 }
 
 std::optional<double> finite(const std::string& text) {
@@ -77,12 +75,8 @@ CLI::Validator number_above(double least, double most) {
 CLI::Validator one_of(std::vector<std::string> words) {
   return CLI::Validator(
       [words = std::move(words)](std::string& text) -> std::string {
-        std::string list;
-        for (std::size_t i = 0; i < words.size(); ++i) {
-          if (text == words[i]) return "";
-          list += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
-        }
-        return in_quotes(text) + " is not " + list + did_you_mean(text, words);
+        const bool known = std::find(words.begin(), words.end(), text) != words.end();
+        return known ? "" : not_one_of(text, words);
       },
       "");
 }

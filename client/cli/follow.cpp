@@ -188,6 +188,23 @@ void check_speed(ResultOptions& options, const std::string& model) {
     give_up("bad_request", "--fps is for videos: " + model + " makes pictures");
 }
 
+std::uint64_t hand_in(Client& client, const Submission& submission) {
+  struct Told {
+    std::mutex mutex;
+    bool over = false;
+  };
+  auto told = std::make_shared<Told>();
+  // Comes with the answer, before it is passed on.
+  const Client::OnProgress say = [told](const Progress& progress) {
+    std::lock_guard lock(told->mutex);
+    if (!told->over) ProgressView(std::cerr, ProgressStyle::quiet, terminal_width()).show(progress);
+  };
+  const auto job = client.submit(submission, say);
+  std::lock_guard lock(told->mutex);
+  told->over = true;
+  return take(job);
+}
+
 void ask_for_results(const ResultOptions& options, ImageRequest& request) {
   request.want_latents = !options.save_latents.empty();
   if (options.preview.empty()) return;

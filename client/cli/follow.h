@@ -44,6 +44,10 @@ void check_outputs(const ResultOptions& options, int pictures);
 /// pictures. Where it cannot, the result will tell.
 void check_speed(ResultOptions& options, const std::string& model);
 
+/// Hands a job in that nobody follows: warnings about it, as it is accepted, go to standard error.
+/// Answers with its number. Throws CommandError.
+std::uint64_t hand_in(Client& client, const Submission& submission);
+
 /// Puts into the request what the result options need of it.
 void ask_for_results(const ResultOptions& options, ImageRequest& request);
 

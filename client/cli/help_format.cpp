@@ -56,7 +56,8 @@ class HelpFormat : public CLI::Formatter {
   std::string make_option_usage(const CLI::Option* option) const override {
     std::string text = CLI::Formatter::make_option_usage(option);
     const auto name = option->get_name();
-    const bool needed = std::find(kNeeded.begin(), kNeeded.end(), name) != kNeeded.end();
+    const bool needed = option->get_default_str().empty() &&
+                        std::find(kNeeded.begin(), kNeeded.end(), name) != kNeeded.end();
     if (needed && text.starts_with('[')) text = text.substr(1, text.size() - 2);
     return text;
   }

@@ -36,6 +36,8 @@ nlohmann::json to_json(const Error& error) {
 }
 
 nlohmann::json to_json(const JobInfo& job) {
+  nlohmann::json batch;  // null: by itself
+  if (job.batch != 0) batch = {{"number", job.batch}, {"with_jobs", job.with_jobs}};
   return {{"id", job.id},
           {"state", job.state},
           {"prompt", job.prompt},
@@ -45,7 +47,9 @@ nlohmann::json to_json(const JobInfo& job) {
           {"seconds", job.seconds},
           {"cause", job.cause},
           {"priority", job.priority},
-          {"share", job.share}};
+          {"share", job.share},
+          {"batch", batch},
+          {"not_batched", job.not_batched}};
 }
 
 nlohmann::json to_json(const ClusterInfo& cluster) {

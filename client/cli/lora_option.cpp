@@ -1,9 +1,9 @@
 #include "client/cli/lora_option.h"
 
-#include <charconv>
 #include <filesystem>
 
 #include "client/cli/verb.h"
+#include "models/spec/parse_number.h"
 
 namespace troupe::cli {
 namespace {
@@ -30,12 +30,10 @@ Lora parse_lora(const std::string& text) {
   const std::string file = text.substr(0, colon);
   const std::string after = text.substr(colon + 1);
   const std::string option = "--lora \"" + text + "\": ";
-  double scale = 0;
-  const auto [last, error] = std::from_chars(after.data(), after.data() + after.size(), scale);
-  if (error == std::errc() && last == after.data() + after.size()) {
-    if (!(scale >= -kMostScale && scale <= kMostScale))
+  if (const auto scale = spec::parse_number<double>(after)) {
+    if (!(*scale >= -kMostScale && *scale <= kMostScale))
       throw UsageError(option + "the scale is not a number from -1000 to 1000");
-    return whole_path({file, scale});
+    return whole_path({file, *scale});
   }
   if (!is_file(file)) return whole_path({text});
   throw UsageError(option + (after.empty() ? "there is no scale" : "the scale is no number") +

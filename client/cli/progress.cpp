@@ -1,6 +1,5 @@
 #include "client/cli/progress.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <cstdlib>
 #include <ostream>
 #include <string_view>
+
+#include "client/cli/terminal.h"
 
 namespace troupe::cli {
 namespace {
@@ -59,9 +60,8 @@ ProgressStyle progress_style(bool quiet) {
 }
 
 int terminal_width() {
-  winsize size{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
-  return size.ws_col;
+  const auto columns = terminal_columns(STDERR_FILENO);
+  return columns == 0 ? 80 : static_cast<int>(columns);
 }
 
 ProgressView::ProgressView(std::ostream& out, ProgressStyle style, int width, Clock clock)

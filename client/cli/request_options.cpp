@@ -1,10 +1,11 @@
 #include "client/cli/request_options.h"
 
-#include <charconv>
 #include <map>
 
 #include "client/cli/checks.h"
+#include "client/cli/suggest.h"
 #include "models/spec/number_text.h"
+#include "models/spec/parse_number.h"
 #include "models/spec/scheduler_config.h"
 
 namespace troupe::cli {
@@ -24,9 +25,7 @@ const std::map<std::string, std::string> kDtypes = {{"float32", "float32"},   {"
 CLI::Validator seed_check() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
-        std::uint64_t seed = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
-        if (error == std::errc() && end == text.data() + text.size()) return "";
+        if (spec::parse_number<std::uint64_t>(text)) return "";
         return "\"" + text + "\" is not a whole number from 0 to 2^64 - 1";
       },
       "");
@@ -36,9 +35,19 @@ CLI::Validator dtype_check() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
         const auto found = kDtypes.find(text);
-        if (found == kDtypes.end()) return "\"" + text + "\" is not float32, bfloat16 or float16";
+        if (found == kDtypes.end())
+          return not_one_of(text, {"float32", "bfloat16", "float16"}, {"fp32", "bf16", "fp16"});
         text = found->second;
         return "";
+      },
+      "");
+}
+
+CLI::Validator weight_dtype_check() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (!kDtypes.contains(text)) return one_of({"int8", "fp8"})(text);
+        return "\"" + text + "\" is not int8 or fp8; left out, weights are kept as --dtype says";
       },
       "");
 }
@@ -113,7 +122,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
   app.add_option("--weight-dtype", request.weight_dtype,
                  "How the denoiser keeps its weights: int8 (CPU) or fp8 (GPU); default: as --dtype")
-      ->check(one_of({"int8", "fp8"}))
+      ->check(weight_dtype_check())
       ->type_name("TYPE")
       ->group(group);
   app.add_option("--noise-dtype", request.noise_dtype,

@@ -8,11 +8,33 @@
 #include "client/init_image.h"
 #include "models/image/limits.h"
 #include "models/spec/counted.h"
+#include "models/spec/utf8.h"
 
 namespace troupe::cli {
 
+namespace {
+
+/// What comes from a terminal or a file in another encoding is none.
+void check_text(const std::string& option, const std::string& text) {
+  if (!spec::is_utf8(text)) throw UsageError(option + " is not UTF-8 text");
+  if (text.find('\0') != std::string::npos) throw UsageError(option + " has a zero byte in it");
+}
+
+void check_texts(const ImageRequest& request) {
+  const auto& prompts = request.prompts;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    std::string option = "--prompt";
+    if (prompts.size() > 1) option.append(" number ").append(std::to_string(i + 1));
+    check_text(option, prompts[i]);
+  }
+  check_text("--negative-prompt", request.negative_prompt);
+}
+
+}  // namespace
+
 void settle(RequestOptions& options) {
   ImageRequest& request = options.request;
+  check_texts(request);
   if (options.method.empty()) {
     request.method = request.num_pipeline_patch > 1 ? "pipefusion" : "exact";
   } else {

@@ -4,6 +4,16 @@
 #include <map>
 
 namespace troupe::cli {
+namespace {
+
+std::string lower(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+}  // namespace
 
 int edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::vector<int>> cost(a.size() + 1, std::vector<int>(b.size() + 1));
@@ -23,17 +33,19 @@ int edit_distance(const std::string& a, const std::string& b) {
   return cost[a.size()][b.size()];
 }
 
-std::string nearest(const std::string& word, const std::vector<std::string>& known) {
-  if (word.size() > 64) return "";
+std::string nearest(const std::string& typed, const std::vector<std::string>& known) {
+  if (typed.size() > 64) return "";
+  const std::string word = lower(typed);
   std::string best;
   // Of a word of two letters nearly every other is near.
   int best_distance = word.size() < 3 ? 2 : std::max<int>(2, static_cast<int>(word.size()) / 3) + 1;
-  for (const std::string& candidate : known) {
+  for (const std::string& one : known) {
+    const std::string candidate = lower(one);
     const bool prefix = word.size() >= 4 && candidate.starts_with(word);
     const int distance = prefix ? 0 : edit_distance(word, candidate);
     const bool shorter = distance == best_distance && prefix && candidate.size() < best.size();
     if (distance < best_distance || shorter) {
-      best = candidate;
+      best = one;
       best_distance = distance;
     }
   }
@@ -43,6 +55,16 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
   const std::string guess = nearest(word, known);
   return guess.empty() ? "" : "; did you mean " + guess + "?";
+}
+
+std::string not_one_of(const std::string& word, const std::vector<std::string>& known,
+                       const std::vector<std::string>& synonyms) {
+  std::string text = "\"" + word + "\" is not ";
+  for (std::size_t i = 0; i < known.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < known.size() ? ", " : " or ") + known[i];
+  auto meant = known;
+  meant.insert(meant.end(), synonyms.begin(), synonyms.end());
+  return text + did_you_mean(word, meant);
 }
 
 std::string name_here(std::string option) {

@@ -1,11 +1,12 @@
 #include "client/cli/table.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+
+#include "client/cli/terminal.h"
 
 namespace troupe::cli {
 namespace {
@@ -132,9 +133,7 @@ std::size_t table_width(const Row& heads, const std::vector<Row>& rows) {
 }
 
 std::size_t output_width() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
-  return size.ws_col;
+  return terminal_columns(STDOUT_FILENO);
 }
 
 std::string bytes_text(std::uint64_t bytes) {

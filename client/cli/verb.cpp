@@ -1,6 +1,6 @@
 #include "client/cli/verb.h"
 
-#include <charconv>
+#include "models/spec/parse_number.h"
 
 namespace troupe::cli {
 
@@ -12,9 +12,8 @@ Verb::Verb(CLI::App& parent, const std::string& name, const std::string& descrip
 
 std::uint64_t checked_job_id(const std::string& verb, const std::string& text) {
   if (text.empty()) throw UsageError(verb + " needs a job's ID");
-  std::uint64_t job = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job);
-  if (error != std::errc() || end != text.data() + text.size() || job == 0)
+  const auto job = spec::parse_number<std::uint64_t>(text).value_or(0);
+  if (job == 0)
     throw UsageError(verb + " \"" + text +
                      "\": ID is a number from 1 on, as `troupe jobs` shows it");
   return job;

@@ -95,8 +95,10 @@ const std::map<std::string, Fault> kFaults = {{"kill", Fault::kill},
 
 void inject(Session& session, const Words& words) {
   const auto fault = kFaults.find(words[0]);
-  if (fault == kFaults.end())
-    throw UsageError("fault \"" + words[0] + "\": kill, stop, exception, nan or delay");
+  if (fault == kFaults.end()) {
+    const auto wrong = cli::not_one_of(words[0], {"kill", "stop", "exception", "nan", "delay"});
+    throw UsageError("fault " + wrong);
+  }
   const bool lasts = fault->second == Fault::stop || fault->second == Fault::delay;
   if (lasts != (words.size() == 3)) {
     throw UsageError("usage: inject " + words[0] + " ACTOR" + (lasts ? " SECONDS" : ""));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "client/cli/job_view.h"
 #include "client/cli/json.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
@@ -119,16 +120,6 @@ void groups(Session& session, const Words&) {
   print({"AXIS", "RANKS", "ACTORS"}, rows, "no groups: no job has needed one yet");
 }
 
-Row job_row(const JobInfo& job) {
-  return {std::to_string(job.id),
-          job.state,
-          std::to_string(job.step) + "/" + std::to_string(job.steps),
-          std::to_string(job.pictures),
-          cli::duration_text(job.seconds),
-          cli::shorten(job.prompt, 48),
-          job.cause};
-}
-
 void print_jobs(const std::vector<JobInfo>& jobs) {
   auto list = nlohmann::json::array();
   for (const JobInfo& job : jobs)
@@ -136,13 +127,16 @@ void print_jobs(const std::vector<JobInfo>& jobs) {
   print_json_line({{"jobs", list}});
 }
 
-void jobs(Session& session, const Words&) {
-  const auto all = take(session.client().jobs());
+void jobs(Session& session, const Words& words) {
+  const auto id = words.empty() ? 0 : job_of(words[0]);
+  const auto all = cli::chosen_jobs(take(session.client().jobs()), id);
   if (session.json()) return print_jobs(all);
-  std::vector<Row> rows;
-  for (const JobInfo& job : all)
-    rows.push_back(job_row(job));
-  print({"ID", "STATE", "STEP", "PICTURES", "TIME", "PROMPT", "CAUSE"}, rows, "no jobs");
+  const auto width = cli::output_width();
+  if (id != 0) {
+    std::cout << cli::job_text(all.front(), width);
+  } else {
+    std::cout << (all.empty() ? "no jobs\n" : cli::jobs_table(all, width, "jobs"));
+  }
 }
 
 void queue(Session& session, const Words&) {
@@ -152,13 +146,15 @@ void queue(Session& session, const Words&) {
                    [](const auto& a, const auto& b) { return a.priority > b.priority; });
   std::erase_if(jobs, [](const auto& job) { return job.state != "queued"; });
   if (session.json()) return print_jobs(jobs);
+  const std::size_t longest = cli::output_width() == 0 ? std::string::npos : 48;
   std::vector<Row> rows;
   for (const JobInfo& job : jobs) {
-    rows.push_back({std::to_string(job.id), std::to_string(job.priority), job.share,
-                    std::to_string(job.pictures), cli::duration_text(job.seconds),
-                    cli::shorten(job.prompt, 60)});
+    rows.push_back({std::to_string(job.id), std::to_string(job.priority),
+                    job.share.empty() ? "-" : job.share, std::to_string(job.pictures),
+                    cli::duration_text(job.seconds), cli::shorten(job.prompt, longest),
+                    cli::shorten(job.cause, std::string::npos)});
   }
-  print({"ID", "PRIORITY", "SHARE", "PICTURES", "WAITS", "PROMPT"}, rows, "no job waits");
+  print({"ID", "PRIORITY", "SHARE", "PICTURES", "WAITS", "PROMPT", "CAUSE"}, rows, "no job waits");
 }
 
 void one_failure(const nlohmann::json& failure) {
@@ -235,10 +231,11 @@ std::vector<Command> cluster_commands() {
        .completes = {},
        .run = groups},
       {.name = "jobs",
-       .arguments = {},
-       .summary = "the jobs: queued, running and ended",
+       .arguments = "[JOB]",
+       .summary = "the jobs: queued, running and ended; or all of one",
        .details = {},
-       .completes = {},
+       .completes = {Argument::job},
+       .most = 1,
        .run = jobs},
       {.name = "queue",
        .arguments = {},

@@ -86,7 +86,7 @@ void submit(Session& session, const Words& words) {
     cli::follow_job(session.client(), begin, line.results, session.report(), session.signals());
     return;
   }
-  const std::uint64_t job = take(session.client().submit(submission));
+  const std::uint64_t job = cli::hand_in(session.client(), submission);
   if (!session.json()) std::cout << name_of(job) << std::endl;
   if (line.follows) return show_progress(session, job, line.results);
   if (session.json()) cli::print_json_line({{"job", job}});

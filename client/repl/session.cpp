@@ -1,7 +1,6 @@
 #include "client/repl/session.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iostream>
 
@@ -9,6 +8,7 @@
 #include "client/cli/json.h"
 #include "client/cli/suggest.h"
 #include "client/cli/verb.h"
+#include "models/spec/parse_number.h"
 #include "troupe/actor.h"
 
 namespace troupe::repl {
@@ -134,29 +134,25 @@ std::vector<std::string> Session::methods() {
 }
 
 std::uint64_t job_of(const std::string& word) {
-  std::uint64_t job = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), job);
-  if (error != std::errc() || end != word.data() + word.size())
+  const auto job = spec::parse_number<std::uint64_t>(word);
+  if (!job)
     throw UsageError("job \"" + option_free(word, "job") + "\": a number, as `jobs` shows it");
-  return job;
+  return *job;
 }
 
 std::uint32_t actor_of(const std::string& word) {
-  std::uint32_t actor = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), actor);
-  if (error != std::errc() || end != word.data() + word.size())
+  const auto actor = spec::parse_number<std::uint32_t>(word);
+  if (!actor)
     throw UsageError("actor \"" + option_free(word, "actor") +
                      "\": a number, as `actors` shows it");
-  return actor;
+  return *actor;
 }
 
 double seconds_of(const std::string& word) {
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), seconds);
-  const bool number = error == std::errc() && end == word.data() + word.size();
-  if (!number || !std::isfinite(seconds) || seconds < 0 || seconds > 3600)
+  const auto seconds = spec::parse_number<double>(word);
+  if (!seconds || !std::isfinite(*seconds) || *seconds < 0 || *seconds > 3600)
     throw UsageError("\"" + word + "\": seconds, a number from 0 to 3600");
-  return seconds;
+  return *seconds;
 }
 
 }  // namespace troupe::repl

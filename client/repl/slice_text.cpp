@@ -1,8 +1,9 @@
 #include "client/repl/slice_text.h"
 
-#include <charconv>
 #include <cstdio>
 #include <stdexcept>
+
+#include "models/spec/parse_number.h"
 
 namespace troupe::repl {
 namespace {
@@ -12,12 +13,11 @@ namespace {
 }
 
 std::int64_t number_of(const std::string& word, const std::string& text) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (word.empty() || error != std::errc() || end != word.data() + word.size())
+  const auto number = spec::parse_number<std::int64_t>(word);
+  if (!number)
     refuse(text,
            "\"" + word + "\" is no index; write i, i:k or : for each dimension, as [0,2:4,:]");
-  return number;
+  return *number;
 }
 
 SliceRange range_of(const std::string& word, const std::string& text) {

@@ -1,4 +1,3 @@
-#include <charconv>
 #include <iostream>
 
 #include "client/cli/table.h"
@@ -7,6 +6,7 @@
 #include "client/repl/command.h"
 #include "client/repl/documents.h"
 #include "client/repl/session.h"
+#include "models/spec/parse_number.h"
 #include "troupe/actor.h"
 
 namespace troupe::repl {
@@ -64,9 +64,7 @@ void user_actors(Session& session, const Words&) {
 }
 
 std::uint64_t id_of(Session& session, const std::string& word) {
-  std::uint64_t id = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-  if (error == std::errc() && end == word.data() + word.size()) return id;
+  if (const auto id = spec::parse_number<std::uint64_t>(word)) return *id;
   return take(session.client().actors().find(word));
 }
 

@@ -7,10 +7,9 @@
 
 #include <array>
 #include <boost/asio/post.hpp>
-#include <charconv>
-#include <optional>
 #include <stdexcept>
 
+#include "models/spec/parse_number.h"
 #include "transport/control/endpoint.h"
 
 namespace troupe::user {
@@ -29,24 +28,15 @@ std::vector<std::string> split(const std::string& line) {
   }
 }
 
-/// Nothing when the text is no number: a plugin writes where its check does.
-std::optional<std::uint64_t> number_in(const std::string& text) {
-  std::uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || rest != end) return std::nullopt;
-  return value;
-}
-
-/// Of the lines that `troupe-host --describe` writes.
+/// Of the lines that `troupe-host --describe` writes; a plugin may have written between them.
 void read_line(const std::string& line, wire::PluginReport& report) {
   const auto fields = split(line);
   auto& list = report.classes;
   if (fields.size() == 5 && fields[0] == "troupe-class") {
-    if (const auto types = number_in(fields[3]))
+    if (const auto types = spec::parse_number<std::uint64_t>(fields[3]))
       list.classes.push_back({fields[1], fields[2], *types, fields[4] == "1", {}, report.file, {}});
   } else if (fields.size() == 2 && fields[0] == "troupe-file") {
-    report.contents = number_in(fields[1]).value_or(report.contents);
+    report.contents = spec::parse_number<std::uint64_t>(fields[1]).value_or(report.contents);
   } else if (fields.size() == 4 && fields[0] == "troupe-method" && !list.classes.empty()) {
     list.classes.back().methods.push_back({fields[1], fields[2], fields[3]});
   }

@@ -45,7 +45,7 @@ void Controller::make_rooms() {
                   .max_batch = options_.max_batch},
       .on_progress = [this](const jobs::JobEntry& job,
                             wire::JobProgress progress) { gateway_->tell_progress(job, progress); },
-      .on_finished = [this](const jobs::JobEntry& job) { gateway_->tell_finished(job); },
+      .on_finished = [this](jobs::JobEntry& job) { gateway_->tell_finished(job); },
       .on_boundary =
           [this](const jobs::JobEntry& job) {
             if (journal_ && !gateway_->closed()) journal_->boundary(job);

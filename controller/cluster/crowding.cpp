@@ -1,9 +1,9 @@
 #include "controller/cluster/crowding.h"
 
 #include <algorithm>
-#include <fstream>
 #include <thread>
 
+#include "actors/ground/available_memory.h"
 #include "controller/cluster/memory_room.h"
 #include "models/spec/counted.h"
 
@@ -17,14 +17,9 @@ constexpr std::uint64_t kEmptyActor = 60'000'000;
 
 }  // namespace
 
-Ground this_ground() {
-  Ground ground{.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))};
-  std::ifstream info("/proc/meminfo");
-  std::string name;
-  std::uint64_t kilobytes = 0;
-  for (std::string unit; info >> name >> kilobytes && std::getline(info, unit);)
-    if (name == "MemAvailable:") ground.free_memory = kilobytes * 1024;
-  return ground;
+Ground this_ground(const std::filesystem::path& root) {
+  return {.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency())),
+          .free_memory = ground::available_memory(root)};
 }
 
 std::optional<std::string> crowding(int actors, int threads_per_actor, const std::string& device,

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -8,11 +9,11 @@ namespace troupe::cluster {
 /// What actors are started on.
 struct Ground {
   int cores = 0;                  // that this process may use
-  std::uint64_t free_memory = 0;  // bytes; 0 = not known
+  std::uint64_t free_memory = 0;  // bytes, within its control groups' limits; 0 = not known
 };
 
-/// Of this host, now.
-Ground this_ground();
+/// Of this host, now. `root` as in ground::available_memory.
+Ground this_ground(const std::filesystem::path& root = "/");
 
 /// What is to be said before so many actors are started there: that they have more threads than
 /// cores by far, where they compute on the CPU. Pure.

@@ -1,10 +1,11 @@
 #include "controller/cluster/gpu_order.h"
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 #include <stdexcept>
 #include <tuple>
+
+#include "models/spec/parse_number.h"
 
 namespace troupe::cluster {
 namespace {
@@ -45,11 +46,10 @@ std::vector<LocalGpu> in_cuda_order(std::vector<LocalGpu> gpus, const CudaView& 
       shown.push_back(*std::find_if(gpus.begin(), gpus.end(), is));
       continue;
     }
-    std::size_t index = 0;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
-    if (error != std::errc() || end != name.data() + name.size() || index >= gpus.size()) break;
+    const auto index = spec::parse_number<std::size_t>(name);
+    if (!index || *index >= gpus.size()) break;
     need_order(gpus, view);
-    shown.push_back(gpus[index]);
+    shown.push_back(gpus[*index]);
   }
   return shown;
 }

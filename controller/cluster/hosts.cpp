@@ -1,8 +1,8 @@
 #include "controller/cluster/hosts.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "models/spec/parse_number.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::cluster {
@@ -10,14 +10,6 @@ namespace {
 
 constexpr int kMostActors = 1024;
 constexpr std::size_t kLongestName = 64;
-
-template <class Number = int>
-std::optional<Number> number(const std::string& text) {
-  Number value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 std::string attribute(const wire::Hello& hello, const std::string& name) {
   const auto found = hello.attributes.find(name);
@@ -28,9 +20,9 @@ std::string attribute(const wire::Hello& hello, const std::string& name) {
 
 std::optional<std::string> Hosts::hello(const control::PeerInfo& peer) const {
   const auto& name = peer.hello.name;
-  const auto actors = number(attribute(peer.hello, "actors"));
+  const auto actors = spec::parse_number<int>(attribute(peer.hello, "actors"));
   const auto device = attribute(peer.hello, "device");
-  if (name.empty() || name.size() > kLongestName || number(name))
+  if (name.empty() || name.size() > kLongestName || spec::parse_number<int>(name))
     return "host \"" + name.substr(0, kLongestName) +
            "\": a name of 1 to 64 bytes that is no number is needed";
   if (!actors || *actors < 1 || *actors > kMostActors)
@@ -63,7 +55,7 @@ bool Hosts::ready(control::PeerId peer) {
 }
 
 void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
-  const int actors = *number(attribute(hello, "actors"));
+  const int actors = *spec::parse_number<int>(attribute(hello, "actors"));
   const auto kind = attribute(hello, "device");
   std::vector<ActorId> places;
   for (auto& [id, actor] : tools_.members.all()) {
@@ -82,7 +74,7 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
     if (kind == "cuda") actor.device.append(":").append(std::to_string(actor.local_rank));
     places.push_back(actor.id);
   }
-  const auto limit = number<std::uint64_t>(attribute(hello, "memory_limit"));
+  const auto limit = spec::parse_number<std::uint64_t>(attribute(hello, "memory_limit"));
   for (const ActorId id : places) {
     tools_.members.at(id).memory_limit = limit.value_or(0);
     tools_.spawn(id);
@@ -145,7 +137,7 @@ std::size_t Hosts::connected() const {
 
 std::optional<std::vector<ActorId>> Hosts::places(const std::string& name) const {
   std::vector<ActorId> found;
-  const auto id = number(name);
+  const auto id = spec::parse_number<int>(name);
   for (const auto& [place, actor] : tools_.members.all()) {
     if (id ? static_cast<int>(place) == *id : actor.host == name) found.push_back(place);
   }

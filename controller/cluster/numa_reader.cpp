@@ -1,12 +1,12 @@
 #include "controller/cluster/numa_reader.h"
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <map>
-#include <optional>
 #include <sstream>
 #include <stdexcept>
+
+#include "models/spec/parse_number.h"
 
 namespace troupe::cluster {
 namespace fs = std::filesystem;
@@ -38,13 +38,6 @@ std::vector<fs::path> entries(const fs::path& folder) {
   return found;
 }
 
-std::optional<int> number(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 std::string trimmed(std::string_view text) {
   const auto space = " \t\r\n";
   const auto first = text.find_first_not_of(space);
@@ -57,7 +50,7 @@ int node_of(const fs::path& device) {
   std::error_code error;
   if (!fs::exists(file, error)) return -1;
   const auto text = trimmed(read(file));
-  const auto node = number(text);
+  const auto node = spec::parse_number<int>(text);
   if (!node || *node < -1) fail(file, "it is no number of a node: " + text.substr(0, 80));
   return *node;
 }
@@ -69,7 +62,7 @@ std::vector<NumaNode> read_numa_nodes(const fs::path& root) {
   for (const auto& entry : entries(root / "sys/devices/system/node")) {
     const auto name = entry.filename().string();
     if (!name.starts_with("node")) continue;
-    const auto id = number(std::string_view(name).substr(4));
+    const auto id = spec::parse_number<int>(std::string_view(name).substr(4));
     if (!id || *id < 0) continue;
     const auto file = entry / "cpulist";
     try {

@@ -6,8 +6,8 @@
 
 #include "controller/cluster/device_fit.h"
 #include "controller/cluster/kinds.h"
+#include "controller/cluster/memory_check.h"
 #include "controller/gateway/init_image.h"
-#include "controller/gateway/memory_check.h"
 #include "controller/jobs/inputs.h"
 #include "controller/jobs/replan.h"
 #include "controller/jobs/report.h"
@@ -167,10 +167,12 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
                    cluster::too_few_text(tools_.members, weights, world));
   if (const auto lack = tools_.deployments.shortage(plan)) {
     return refused(wire::FailureCode::out_of_memory,
-                   too_large(plan, *lack, tools_.members.name_of(lack->actor)) + ": " +
-                       memory_remedy(*reading.model, job, places, fits));
+                   cluster::too_large(plan, *lack, tools_.members.name_of(lack->actor)) + ": " +
+                       cluster::memory_remedy(*reading.model, job, places, fits));
   }
   plan.lora_fingerprints = reading.lora_fingerprints;
+  if (const auto bar = tools_.runner.bar_to_batching(plan.request); job.may_batch && !bar.empty())
+    plan.warnings.push_back("--may-batch has no effect: " + bar);
   const auto added = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now(),
                                       reading.fingerprint);
   if (!added) {
@@ -210,7 +212,7 @@ void Gateway::accept_again(control::PeerId peer, const wire::Header& header, job
     return;
   }
   answer_accepted(peer, header, job);
-  if (wire::is_terminal(job.state) && !unsaid_.contains(job.id))
+  if (wire::is_terminal(job.state) && !job.unsaid)
     tools_.server.send(peer, jobs::finished_message(job));
 }
 

@@ -57,7 +57,7 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
   // After a restart its client has come back.
   if (job->owner == 0 && !job->detached) job->owner = peer;
   tools_.server.reply(peer, header, wire::Done{wire::to_string(job->state)});
-  if (wire::is_terminal(job->state) && !unsaid_.contains(id))
+  if (wire::is_terminal(job->state) && !job->unsaid)
     tools_.server.send(peer, jobs::finished_message(*job));
 }
 
@@ -107,15 +107,18 @@ void Gateway::tell_progress(const jobs::JobEntry& job, const wire::JobProgress& 
     tools_.server.send(watcher, progress);
 }
 
-void Gateway::tell_finished(const jobs::JobEntry& job) {
+void Gateway::tell_finished(jobs::JobEntry& job) {
   drop_inputs(job.plan.request);
   if (!tools_.journal) return say_finished(job);
   // Of a cluster that stops: it is not its end.
   if (closed_ && job.state != wire::JobState::succeeded) return;
-  unsaid_.insert(job.id);
+  job.unsaid = true;
   tools_.journal->ended(job, [this, id = job.id](const std::optional<std::string>&) {
-    unsaid_.erase(id);
-    if (const auto* ended = tools_.table.find(id)) say_finished(*ended);
+    auto* ended = tools_.table.find(id);
+    if (!ended) return;
+    ended->unsaid = false;
+    say_finished(*ended);
+    tools_.runner.expire();
   });
 }
 

@@ -3,7 +3,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -80,7 +79,8 @@ class Gateway {
   /// them: that is taken for the same client, come back before its old link was given up.
   void client_lost(control::PeerId peer);
   void tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress);
-  void tell_finished(const jobs::JobEntry& job);
+  /// With a journal, once its end is in there.
+  void tell_finished(jobs::JobEntry& job);
   void note_failure(const std::string& text);
 
  private:
@@ -119,7 +119,6 @@ class Gateway {
     wire::Header header;
   };
   std::map<jobs::JobId, std::vector<Asker>> askers_;  // of jobs that are being journaled
-  std::set<jobs::JobId> unsaid_;                      // ended, but that is not in the journal yet
   ModelReader reader_;
 };
 

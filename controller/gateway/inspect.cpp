@@ -3,15 +3,9 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <ctime>
-#include <nlohmann/json.hpp>
 
-#include "controller/recorder/chrome_trace.h"
-#include "controller/recorder/graph_text.h"
 #include "transport/wire/done.h"
 
 namespace troupe::gateway {
@@ -28,17 +22,7 @@ constexpr int kFirstReadings = 4;
 std::string name_of(jobs::JobId job) {
   return "job " + std::to_string(job);
 }
-/// "2026-11-21 09:41:02.123", where the controller is.
-std::string time_text(std::int64_t wall_ns) {
-  const std::time_t seconds = wall_ns / 1'000'000'000;
-  std::tm parts{};
-  localtime_r(&seconds, &parts);
-  char text[40];
-  const auto length = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
-  std::snprintf(text + length, sizeof text - length, ".%03d",
-                static_cast<int>(wall_ns / 1'000'000 % 1000));
-  return text;
-}
+
 std::string name_of_actor(std::uint32_t actor) {
   return "actor " + std::to_string(actor);
 }
@@ -213,87 +197,6 @@ void InspectDesk::inject(const Asker& asker, const wire::InjectFault& fault) {
   note(what);
 }
 
-void InspectDesk::get_document(const Asker& asker, const wire::GetDocument& question) {
-  const auto run = tools_.runner.run_of(question.job);
-  const auto* notes = question.job == 0 ? nullptr : tools_.recorder.find(run);
-  const bool failures_only = question.kind == wire::DocumentKind::failures;
-  if (question.job != 0 && !notes && !failures_only) {
-    return refuse(asker, FailureCode::not_found, name_of(question.job) + " is not remembered here");
-  }
-  switch (question.kind) {
-    case wire::DocumentKind::graph: {
-      if (!notes) return refuse(asker, FailureCode::bad_request, "the graph of which job?");
-      const bool paused = tools_.runner.paused(question.job);
-      return reply(asker, wire::Document{keep("graph", recorder::graph_text(*notes, paused))});
-    }
-    case wire::DocumentKind::timeline:
-      return send_timeline(asker, question.job);
-    case wire::DocumentKind::failures:
-      return reply(asker, wire::Document{keep("failures", failures(question.job))});
-  }
-}
-
-void InspectDesk::send_timeline(const Asker& asker, jobs::JobId job) {
-  auto facts = std::make_shared<recorder::TraceFacts>();
-  facts->controller_host = tools_.host;
-  facts->controller_pid = tools_.pid;
-  facts->now = now();
-  for (const auto& [id, actor] : tools_.members.all())
-    facts->actors[id] = {actor.host, actor.device, actor.pid};
-  auto jobs = std::make_shared<std::vector<recorder::JobNotes>>();
-  for (const auto& [id, notes] : tools_.recorder.jobs()) {
-    if (job == 0 || job == id || tools_.runner.run_of(job) == id) jobs->push_back(notes);
-  }
-  boost::asio::post(writer_, [this, asker, facts, jobs] {
-    std::vector<const recorder::JobNotes*> all;
-    for (const auto& notes : *jobs)
-      all.push_back(&notes);
-    auto trace = std::make_shared<std::string>(recorder::chrome_trace(all, *facts));
-    tools_.outside.post([this, asker, trace] {
-      reply(asker, wire::Document{keep("timeline", std::move(*trace))});
-    });
-  });
-}
-
-std::string InspectDesk::failures(jobs::JobId job) const {
-  using nlohmann::json;
-  json list = json::array();
-  for (const Failed& failed : failed_) {
-    if (job != 0 && std::ranges::find(failed.jobs, job) == failed.jobs.end()) continue;
-    json row = {{"job", failed.job}, {"failure", failed.failure}};
-    if (!failed.name.empty()) row["batch"] = failed.name;
-    if (!failed.file.empty()) row["file"] = failed.file;
-    if (job != 0) row["record"] = json::parse(failed.record);
-    list.push_back(std::move(row));
-  }
-  return json{{"failures", list}}.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-void InspectDesk::get_logs(const Asker& asker, const wire::GetLogs& question) {
-  /// What a message holds beside everything else.
-  constexpr std::size_t kMostBytes = 800'000;
-  wire::LogLines lines;
-  if (question.actor < 0) {
-    const auto wall = std::chrono::system_clock::now().time_since_epoch();
-    const auto ahead = std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() - now();
-    for (const auto& line : tools_.recorder.lines(question.after, question.lines, lines.last))
-      lines.lines.push_back(time_text(line.at + ahead) + " " + line.text);
-  } else {
-    const auto id = static_cast<cluster::ActorId>(question.actor);
-    if (!tools_.members.all().contains(id)) {
-      return refuse(asker, FailureCode::not_found,
-                    "actor " + std::to_string(question.actor) + " is not known here");
-    }
-    lines = tools_.lines(id, question.after, question.lines);
-  }
-  std::size_t bytes = 0;
-  std::size_t kept = 0;
-  while (kept < lines.lines.size() && bytes < kMostBytes)
-    bytes += lines.lines[lines.lines.size() - ++kept].size() + 8;
-  lines.lines.erase(lines.lines.begin(), lines.lines.end() - static_cast<std::ptrdiff_t>(kept));
-  reply(asker, lines);
-}
-
 void InspectDesk::actor_ready(cluster::ActorId actor) {
   tools_.recorder.note(recorder::Event::Kind::actor, 0, actor, "is ready", now());
   read_clock(actor, tools_.members.at(actor).incarnation, kFirstReadings);
@@ -312,19 +215,6 @@ void InspectDesk::read_clock(cluster::ActorId id, std::uint64_t incarnation, int
   tools_.outside.after(readings > 1 ? 0.05 : kClockInterval, [this, id, incarnation, readings] {
     read_clock(id, incarnation, std::max(1, readings - 1));
   });
-}
-
-wire::BlobRef InspectDesk::keep(const std::string& name, std::string bytes,
-                                std::vector<std::int64_t> shape) {
-  constexpr std::size_t kKept = 8;
-  wire::BlobRef ref{.name = name, .id = 0, .bytes = bytes.size(), .shape = std::move(shape)};
-  ref.id = tools_.outside.keep_blob(std::make_shared<const std::string>(std::move(bytes)));
-  kept_.push_back(ref.id);
-  if (kept_.size() > kKept) {
-    tools_.outside.drop_blob(kept_.front());
-    kept_.pop_front();
-  }
-  return ref;
 }
 
 }  // namespace troupe::gateway

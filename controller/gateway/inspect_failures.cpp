@@ -1,8 +1,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "controller/gateway/inspect.h"
@@ -58,6 +60,20 @@ std::string InspectDesk::record_failure(jobs::JobId job, const std::string& fail
   failed_.push_back(std::move(failed));
   if (failed_.size() > kKeptFailures) failed_.pop_front();
   return failed_.back().file;
+}
+
+std::string InspectDesk::failures(jobs::JobId job) const {
+  using nlohmann::json;
+  json list = json::array();
+  for (const Failed& failed : failed_) {
+    if (job != 0 && std::ranges::find(failed.jobs, job) == failed.jobs.end()) continue;
+    json row = {{"job", failed.job}, {"failure", failed.failure}};
+    if (!failed.name.empty()) row["batch"] = failed.name;
+    if (!failed.file.empty()) row["file"] = failed.file;
+    if (job != 0) row["record"] = json::parse(failed.record);
+    list.push_back(std::move(row));
+  }
+  return json{{"failures", list}}.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace troupe::gateway

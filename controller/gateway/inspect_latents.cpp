@@ -67,9 +67,8 @@ void InspectDesk::get_latents(const Asker& asker, const wire::GetLatents& questi
   collection->renderer = actors.at(static_cast<std::size_t>(plan.decode_rank(0)));
   collection->pictures = plan.picture_count();
   collection->own = {0, plan.picture_count()};
-  for (const auto& member : computes->members) {
-    if (member.job == question.job) collection->own = member.pictures;
-  }
+  if (!computes->members.empty())
+    collection->own = jobs::member_of(*computes, question.job).pictures;
   collection->first_step = plan.request.steps;
   std::set<cluster::ActorId> holders;
   // A rough picture shows the first one, which most often the first replica has.

@@ -7,12 +7,13 @@
 namespace troupe::gateway {
 namespace {
 
-/// The beginning of a text, whole UTF-8 letters: lists of jobs must fit into one message.
+/// The beginning of a longer text and …, whole UTF-8 letters: lists of jobs must fit into one
+/// message.
 std::string beginning(const std::string& text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
   while (bytes > 0 && (text[bytes] & 0xc0) == 0x80)
     --bytes;
-  return text.substr(0, bytes);
+  return text.substr(0, bytes) + "…";
 }
 
 std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
@@ -48,7 +49,9 @@ wire::JobList Gateway::list() const {
          .cause = beginning(wire::is_terminal(job.state) ? job.failure.what : job.waits_for, 1000),
          .priority = job.spec.priority,
          .share = job.spec.share,
-         .paused = tools_.runner.paused(id)});
+         .paused = tools_.runner.paused(id),
+         .batch = job.batch,
+         .not_batched = beginning(job.not_batched, 300)});
   }
   return list;
 }

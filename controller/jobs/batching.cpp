@@ -1,15 +1,24 @@
 #include "controller/jobs/batching.h"
 
 #include <algorithm>
+#include <limits>
+#include <stdexcept>
 
+#include "controller/plan/degrees.h"
+#include "models/spec/counted.h"
 #include "transport/wire/codec.h"
 
 namespace troupe::jobs {
 namespace {
 
-std::int64_t pictures_of(const JobEntry& job) {
-  const auto& request = job.spec.request;
+constexpr auto kAnyNumber = std::numeric_limits<std::int64_t>::max();
+
+std::int64_t pictures_of(const wire::ImageRequest& request) {
   return static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
+}
+
+std::int64_t pictures_of(const JobEntry& job) {
+  return pictures_of(job.spec.request);
 }
 
 /// The spec without what may differ. Every field that is added to it counts by itself.
@@ -23,11 +32,23 @@ std::string terms_of(const JobEntry& job) {
 
 }  // namespace
 
+std::string bar_to_batching(const wire::ImageRequest& request, std::int64_t max_pictures) {
+  if (!request.step_cache.empty())
+    return "its step cache decides by values that a batch rounds otherwise";
+  if (request.init_latents_blob != 0) return "it starts from latents of its own";
+  if (request.init_image_blob != 0) return "it starts from a picture of its own";
+  if (max_pictures < 2) return "the cluster was started with --max-batch 1";
+  const auto own = pictures_of(request);
+  if (own < max_pictures) return "";
+  const auto pictures = spec::counted(own, "picture");
+  return "it has " + pictures + ", and a batch has at most " + std::to_string(max_pictures) +
+         " (--max-batch of the cluster)";
+}
+
 bool can_batch(const JobEntry& job) {
   const auto& request = job.spec.request;
   return job.spec.may_batch && !job.alone && job.state == wire::JobState::queued && !job.held &&
-         !job.boundary && request.init_latents_blob == 0 && request.init_image_blob == 0 &&
-         request.step_cache.empty() && !request.prompts.empty();
+         !job.boundary && !request.prompts.empty() && bar_to_batching(request, kAnyNumber).empty();
 }
 
 bool alike(const JobEntry& a, const JobEntry& b) {
@@ -59,14 +80,7 @@ std::vector<const JobEntry*> companions(const std::vector<const JobEntry*>& wait
 }
 
 wire::Parallelism parallelism_of(const JobEntry& job) {
-  const auto& degrees = job.plan.degrees;
-  wire::Parallelism same{.dp = degrees.dp,
-                         .cfg = degrees.cfg,
-                         .pp = degrees.pp,
-                         .ulysses = degrees.ulysses,
-                         .ring = degrees.ring,
-                         .tp = degrees.tp,
-                         .vae = job.plan.vae_degree};
+  auto same = plan::parallelism_of(job.plan.degrees, job.plan.vae_degree);
   // Only as they were listed: a plan divides the blocks by itself elsewhere.
   const auto& listed = job.spec.parallelism.stages;
   if (std::ranges::equal(listed, job.plan.stages, {}, {}, &plan::Stage::blocks))
@@ -103,6 +117,13 @@ JobEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan) {
     picture = last;
   }
   return batch;
+}
+
+const BatchMember& member_of(const JobEntry& batch, JobId job) {
+  const auto found = std::ranges::find(batch.members, job, &BatchMember::job);
+  if (found == batch.members.end())
+    throw std::out_of_range("[batch] job " + std::to_string(job) + " is no member");
+  return *found;
 }
 
 wire::RowRange share_of_replica(const BatchMember& member, wire::RowRange replica) {

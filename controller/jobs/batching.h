@@ -7,9 +7,12 @@
 
 namespace troupe::jobs {
 
+/// Why a job of such a request computes by itself in a cluster whose batches have at most
+/// `max_pictures`, whoever waits beside it; "" where it need not.
+std::string bar_to_batching(const wire::ImageRequest& request, std::int64_t max_pictures);
+
 /// The job may compute with others at all: it allows it, waits, has no boundary to go on from,
-/// begins with noise, has no step cache (which decides by values that a batch rounds otherwise) and
-/// has not been in a batch that failed.
+/// begins with noise, has no step cache and has not been in a batch that failed.
 bool can_batch(const JobEntry& job);
 
 /// Two jobs that can: alike in everything but prompts, seed and whose they are.
@@ -31,6 +34,9 @@ wire::ImageRequest combined_request(const std::vector<const JobEntry*>& jobs);
 
 /// The entry that stands for all: the first one's terms, this plan. It has no number yet.
 JobEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan);
+
+/// A job's part in its batch; std::out_of_range where it was never in it.
+const BatchMember& member_of(const JobEntry& batch, JobId job);
 
 /// Of the pictures of one dp replica of the batch, those of a member: counted in the batch. Empty
 /// where it has none there.

@@ -4,31 +4,38 @@
 #include "controller/jobs/batching.h"
 #include "controller/jobs/report.h"
 #include "controller/jobs/run.h"
-#include "transport/wire/prompt_note.h"
 
 // What comes of a batch, to each of its jobs what is its own: pictures, latents, previews, warnings
 // and a report.
 
 namespace troupe::jobs {
 
-void JobRunner::warn(Run& run, const std::vector<std::string>& warnings) {
+namespace {
+
+std::string text_of(const wire::Warning& warning) {
+  if (!warning.prompt) return warning.what;
+  return "prompt " + std::to_string(*warning.prompt) + " " + warning.what;
+}
+
+}  // namespace
+
+void JobRunner::warn(Run& run, const std::vector<wire::Warning>& warnings) {
   JobEntry& job = entry(run);
   std::vector<std::string> common;
   for (const auto& warning : warnings) {
-    auto note = wire::PromptNote::in(warning);
-    if (job.members.empty() || !note) {
-      common.push_back(warning);
+    if (job.members.empty() || !warning.prompt) {
+      common.push_back(text_of(warning));
       continue;
     }
-    const auto per_prompt = job.plan.request.images_per_prompt;
+    const std::int32_t per_prompt = job.plan.request.images_per_prompt;
+    const auto picture = std::int64_t{*warning.prompt} * per_prompt;
     for (const JobId id : tools_.table.members_of(job)) {
-      const auto member = std::find_if(job.members.begin(), job.members.end(),
-                                       [&](const auto& other) { return other.job == id; });
-      const auto picture = note->prompt * per_prompt;
-      if (picture < member->pictures.begin || picture >= member->pictures.end) continue;
-      note->prompt -= member->pictures.begin / per_prompt;
-      run.portions[id].warnings.push_back(note->text());
-      progress(*tools_.table.find(id), {}, {note->text()});
+      const auto& member = member_of(job, id);
+      if (picture < member.pictures.begin || picture >= member.pictures.end) continue;
+      auto own = warning;
+      *own.prompt -= member.pictures.begin / per_prompt;
+      run.portions[id].warnings.push_back(text_of(own));
+      progress(*tools_.table.find(id), {}, {text_of(own)});
       break;
     }
   }

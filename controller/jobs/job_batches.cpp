@@ -1,8 +1,8 @@
-#include <algorithm>
 #include <stdexcept>
 
 #include "controller/jobs/batching.h"
 #include "controller/jobs/run.h"
+#include "controller/jobs/why_alone.h"
 
 // Jobs that compute as one: how a batch comes together, and how its members leave it. In between it
 // is a run like any other, under a number of its own.
@@ -36,17 +36,34 @@ std::vector<JobEntry*> JobRunner::entries_of(JobEntry& run) {
   return entries;
 }
 
-bool JobRunner::start_batch(const JobEntry& first) {
-  if (!tools_.plan_batch || tools_.options.max_batch < 2 || !can_batch(first) || paused(first.id) ||
-      !has_place(first))
-    return false;
+std::vector<const JobEntry*> JobRunner::waiting_with(const JobEntry& first) const {
   std::vector<const JobEntry*> waiting{&first};
   for (const JobId id : tools_.table.queue()) {
     if (id != first.id && !paused(id)) waiting.push_back(tools_.table.find(id));
   }
+  return waiting;
+}
+
+std::string JobRunner::bar_to_batching(const wire::ImageRequest& request) const {
+  return jobs::bar_to_batching(request, tools_.options.max_batch);
+}
+
+std::string JobRunner::why_alone(const JobEntry& first) const {
+  if (!first.spec.may_batch || !has_place(first)) return "";
+  if (paused(first.id)) return "it was paused when it began";
+  auto others = waiting_with(first);
+  others.erase(others.begin());
+  return jobs::why_alone(first, others, tools_.options.max_batch,
+                         tools_.deployments.places_for(first.plan));
+}
+
+bool JobRunner::start_batch(const JobEntry& first) {
+  if (!tools_.plan_batch || tools_.options.max_batch < 2 || !can_batch(first) || paused(first.id) ||
+      !has_place(first))
+    return false;
   // Where several could begin side by side, that is sooner for all of them.
-  auto jobs =
-      companions(waiting, tools_.options.max_batch, tools_.deployments.places_for(first.plan));
+  auto jobs = companions(waiting_with(first), tools_.options.max_batch,
+                         tools_.deployments.places_for(first.plan));
   for (; jobs.size() > 1; jobs.pop_back()) {
     JobEntry together;
     try {
@@ -81,10 +98,8 @@ void JobRunner::say_company(const JobEntry& batch) {
 }
 
 void JobRunner::charge_part(const JobEntry& batch, JobId member, double now) {
-  const auto own = std::find_if(batch.members.begin(), batch.members.end(),
-                                [&](const auto& other) { return other.job == member; });
-  const double part = static_cast<double>(own->pictures.end - own->pictures.begin) /
-                      batch.members.back().pictures.end;
+  const auto& own = member_of(batch, member).pictures;
+  const double part = static_cast<double>(own.end - own.begin) / batch.members.back().pictures.end;
   tools_.table.charge(member, part * (now - batch.started) * batch.plan.degrees.world());
 }
 

@@ -4,12 +4,6 @@
 #include "controller/jobs/run.h"
 
 namespace troupe::jobs {
-namespace {
-
-/// How long a failure that only names a peer waits for the one that names the cause, in seconds.
-constexpr double kCauseDelay = 0.3;
-
-}  // namespace
 
 void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& failed) {
   Run* run = find(failed.job);
@@ -38,29 +32,6 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
   } else {
     fail(failed.job, failure);
   }
-}
-
-void JobRunner::fail_later(Run& run, wire::Failure failure) {
-  if (run.collateral) return;
-  run.collateral = std::move(failure);
-  wait_for_cause(run.job, run.life);
-}
-
-void JobRunner::wait_for_cause(JobId id, std::uint64_t life) {
-  tools_.outside.after(kCauseDelay, [this, id, life] {
-    const Run* run = find(id, life);
-    if (!run || !run->collateral) return;
-    // Who has lost its link is dying, or will be killed: the end of its process says how.
-    if (!all_ready(*run->deployment)) return wait_for_cause(id, life);
-    end_epoch(run->deployment, wire::Failure(*run->collateral), id);
-  });
-}
-
-bool JobRunner::all_ready(const cluster::Deployment& deployment) const {
-  const auto& actors = deployment.actor_of_rank;
-  return std::all_of(actors.begin(), actors.end(), [&](auto id) {
-    return tools_.members.at(id).state == cluster::ActorState::ready;
-  });
 }
 
 void JobRunner::fail_soon(JobId id, wire::Failure failure) {
@@ -153,7 +124,9 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
     told->recoveries.push_back({.cause = why.what, .step = next, .began = tools_.outside.now()});
   job.phase = "recovering";
   run.warnings.push_back("it went on after a loss: " + why.what);
-  progress(job, {}, {run.warnings.back()});
+  std::string how = "begins anew";
+  if (next > 0) how = std::string("goes on from step ").append(std::to_string(next));
+  progress(job, {}, {"it " + how + " after a loss: " + why.what});
   return true;
 }
 

@@ -5,7 +5,7 @@
 #include "controller/jobs/batching.h"
 #include "controller/jobs/begin_message.h"
 #include "controller/jobs/run.h"
-#include "controller/schedule/batches.h"
+#include "controller/schedule/mailings.h"
 
 namespace troupe::jobs {
 namespace {
@@ -86,8 +86,10 @@ void JobRunner::say_why_waiting(JobEntry& first) {
   for (JobEntry* job : entries_of(first))
     job->waits_for = first.waits_for;
   const auto waiting = tools_.table.queue();
+  const auto name = name_of(first.id);
+  const auto behind = "waits behind " + name + ", which " + first.waits_for;
   for (const JobId id : waiting) {
-    if (id != first.id) tools_.table.find(id)->waits_for = "waits for " + name_of(first.id);
+    if (id != first.id) tools_.table.find(id)->waits_for = behind;
   }
 }
 
@@ -110,8 +112,10 @@ bool JobRunner::has_place(const JobEntry& job) const {
 
 bool JobRunner::start(JobEntry& job) {
   if (start_batch(job)) return true;
+  auto alone = why_alone(job);
   const auto deployment = find_deployment(job);
   if (!deployment) return false;
+  job.not_batched = std::move(alone);
   tools_.table.start(job.id, tools_.outside.now());
   auto& run = runs_[job.id] = std::make_unique<Run>();
   run->job = job.id;
@@ -210,11 +214,11 @@ void JobRunner::pump() {
       if (!command.receive) recorder.issued(command.job, command.task, actor, now_ns);
     }
   });
-  for (const auto& batch : schedule::in_batches(issued, epoch_of)) {
+  for (const auto& mailing : schedule::mailings_of(issued, epoch_of)) {
     try {
-      tools_.outside.send(tools_.members.at(batch.actor).peer, batch.tasks);
+      tools_.outside.send(tools_.members.at(mailing.actor).peer, mailing.tasks);
     } catch (const wire::WireError& error) {
-      fail_soon(batch.tasks.commands.front().job, {wire::FailureCode::internal, error.what()});
+      fail_soon(mailing.tasks.commands.front().job, {wire::FailureCode::internal, error.what()});
     }
   }
 }

@@ -45,7 +45,7 @@ class JobRunner {
     JobTable& table;
     RunnerOptions options = {};
     std::function<void(const JobEntry&, wire::JobProgress)> on_progress;
-    std::function<void(const JobEntry&)> on_finished;
+    std::function<void(JobEntry&)> on_finished;
     std::function<void(const JobEntry&)> on_boundary = [](const JobEntry&) {};
     /// An ended job is no longer remembered.
     std::function<void(const JobEntry&)> on_forgotten = [](const JobEntry&) {};
@@ -111,6 +111,9 @@ class JobRunner {
   std::vector<JobId> jobs_of(JobId run) const;
   /// "job 3", or "batch 9 (jobs 3, 5)".
   std::string name_of(JobId run) const;
+  /// Why a job of this request will compute by itself whoever waits beside it; "" where it need
+  /// not.
+  std::string bar_to_batching(const wire::ImageRequest& request) const;
   /// Sends what may go now; after something was changed at the dispatcher.
   void pump();
 
@@ -127,6 +130,10 @@ class JobRunner {
   bool start(JobEntry& job);
   /// The job begins as one with others that wait. False where it has to begin alone.
   bool start_batch(const JobEntry& first);
+  /// The first, and those that wait beside it and are not paused, in their order.
+  std::vector<const JobEntry*> waiting_with(const JobEntry& first) const;
+  /// Why it is about to begin by itself, for its client; "" where it does not ask for a batch.
+  std::string why_alone(const JobEntry& first) const;
   /// There is a deployment for it, or idle actors.
   bool has_place(const JobEntry& job) const;
   /// The job computes in a batch that is under way.
@@ -134,7 +141,7 @@ class JobRunner {
   /// What is said of a run is said of these: its own entry, and the members of a batch.
   std::vector<JobEntry*> entries_of(JobEntry& run);
   void say_company(const JobEntry& batch);
-  void warn(Run& run, const std::vector<std::string>& warnings);
+  void warn(Run& run, const std::vector<wire::Warning>& warnings);
   /// To each member what is its own.
   void hand_out(Run& run, const Origin& from, const wire::BlobRef& whole, const std::string& bytes);
   void succeed_together(Run& run, const PhaseSeconds& seconds);
@@ -200,10 +207,11 @@ class JobRunner {
                  std::optional<JobId> culprit, bool while_preparing = false);
   /// Ends a job by its own fault; others on its deployment go on in a new epoch.
   void fail(JobId job, const wire::Failure& failure);
-  /// A failure that only says that a peer is gone waits a moment for the one that says how it
-  /// ended.
+  /// A failure that only says that a peer is gone waits for the one that says how it ended, until
+  /// all actors of the run have answered that they live.
   void fail_later(Run& run, wire::Failure failure);
   void wait_for_cause(JobId job, std::uint64_t life);
+  void call_roll(const Run& run);
   bool all_ready(const cluster::Deployment& deployment) const;
   /// Not before the caller, who may be in the midst of that job, has returned.
   void fail_soon(JobId job, wire::Failure failure);

@@ -243,17 +243,26 @@ bool JobTable::finish(JobId id, wire::JobState terminal, wire::Failure failure, 
 }
 
 std::vector<JobEntry> JobTable::expire() {
+  std::size_t kept = 0;
   std::uint64_t bytes = 0;
   for (const JobId id : ended_) {
-    for (const auto& blob : jobs_.at(id).blobs)
+    const auto& job = jobs_.at(id);
+    if (job.unsaid) continue;
+    ++kept;
+    for (const auto& blob : job.blobs)
       bytes += blob.bytes;
   }
   std::vector<JobEntry> gone;
-  while (ended_.size() > max_kept_ || (bytes > max_kept_bytes_ && ended_.size() > 1)) {
-    gone.push_back(std::move(jobs_.extract(ended_.front()).mapped()));
+  for (auto next = ended_.begin(); kept > max_kept_ || (bytes > max_kept_bytes_ && kept > 1);) {
+    if (jobs_.at(*next).unsaid) {
+      ++next;
+      continue;
+    }
+    gone.push_back(std::move(jobs_.extract(*next).mapped()));
     for (const auto& blob : gone.back().blobs)
       bytes -= blob.bytes;
-    ended_.pop_front();
+    --kept;
+    next = ended_.erase(next);
   }
   return gone;
 }

@@ -57,6 +57,7 @@ struct JobEntry {
   std::int32_t step = 0;
   std::uint64_t key = 0;  // the client's, so that no submission counts twice; 0 = none
   bool held = false;      // it is not to begin yet, although it is queued
+  bool unsaid = false;    // it has ended, but nobody is to be told yet: until then it is kept
   bool detached = false;
   bool cancel_asked = false;
   std::uint64_t owner = 0;  // peer that submitted it; 0 = it has not come back yet
@@ -81,6 +82,7 @@ struct JobEntry {
   std::int32_t restart_step = 0;
   JobId batch = 0;                   // that it computes or has computed in; 0 = by itself
   bool alone = false;                // a batch that it was in has failed: never again with others
+  std::string not_batched;           // why it began by itself, although it may batch
   std::vector<BatchMember> members;  // of a batch, also those that have left it; of a job none
 };
 
@@ -146,7 +148,7 @@ class JobTable {
   /// Ends a job; false when it has ended before: a job ends exactly once.
   bool finish(JobId id, wire::JobState terminal, wire::Failure failure, double now);
   /// Ended jobs beyond what is kept, oldest first: forgotten, and returned so that their blobs can
-  /// go.
+  /// go. Those of whose end nobody has been told yet stay, and do not count.
   std::vector<JobEntry> expire();
 
   std::size_t count(wire::JobState state) const;

@@ -54,6 +54,7 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   report["request"]["prompts"] = request.prompts;
   report["request"]["images_per_prompt"] = request.images_per_prompt;
   if (!job.members.empty()) report["batch"] = batch_report(job);
+  if (!job.not_batched.empty()) report["not_batched"] = job.not_batched;
   report["plan"] = plan::to_json(job.plan);
   report["seconds"] = {{"queued", seconds.queued},
                        {"loading", seconds.loading},

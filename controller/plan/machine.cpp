@@ -1,11 +1,11 @@
 #include "controller/plan/machine.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <stdexcept>
 
 #include "models/spec/number_text.h"
+#include "models/spec/parse_number.h"
 
 namespace troupe::plan {
 namespace {
@@ -148,10 +148,8 @@ Machine machine_of(const std::string& text) {
   const auto cross = text.rfind('x');
   if (cross != std::string::npos && cross + 1 < text.size() &&
       text.find_first_not_of("0123456789", cross + 1) == std::string::npos) {
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data() + cross + 1, end, devices);
-    if (error != std::errc() || stop != end || devices < 1 || devices > 1024)
-      refuse("has a number of devices outside 1 to 1024");
+    devices = spec::parse_number<int>(text.substr(cross + 1)).value_or(0);
+    if (devices < 1 || devices > 1024) refuse("has a number of devices outside 1 to 1024");
     name = text.substr(0, cross);
     if (name.ends_with('-')) name.pop_back();
   }

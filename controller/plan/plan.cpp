@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "controller/plan/around.h"
+#include "controller/plan/degrees.h"
 #include "controller/plan/groups.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
@@ -56,12 +57,7 @@ void check_world(const mesh::Degrees& degrees) {
 }
 
 void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism) {
-  plan.degrees = {.dp = parallelism.dp,
-                  .cfg = parallelism.cfg,
-                  .pp = parallelism.pp,
-                  .ring = parallelism.ring,
-                  .ulysses = parallelism.ulysses,
-                  .tp = parallelism.tp};
+  plan.degrees = degrees_of(parallelism);
   check_world(plan.degrees);
   const mesh::Mesh mesh(plan.degrees);
   plan.guidance = model.has_branches(plan.request.guidance_scale);

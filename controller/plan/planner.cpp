@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "controller/plan/degrees.h"
 #include "controller/plan/traffic.h"
 #include "models/spec/counted.h"
 
@@ -32,11 +33,6 @@ std::size_t most_planned(std::size_t patches, const Limits& limits) {
 
 /// Latent rows below which a decoder's share is mostly halo.
 constexpr int kRowsPerDecoder = 8;
-
-mesh::Degrees degrees_of(const wire::Parallelism& of) {
-  return {
-      .dp = of.dp, .cfg = of.cfg, .pp = of.pp, .ring = of.ring, .ulysses = of.ulysses, .tp = of.tp};
-}
 
 /// Equal to the nanosecond is equal.
 auto order_of(const Candidate& candidate) {

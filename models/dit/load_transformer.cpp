@@ -23,15 +23,19 @@ std::unique_ptr<DiffusionTransformer> load_transformer(
   const WeightStore store(spec.transformer_weights);
   WeightLoader weights;
   weights.type = type;
+  // What a LoRA is added to is rounded to the compute dtype once, afterwards.
+  const auto read_as = [&](const std::string& name) {
+    return loras != nullptr && loras->touches("transformer", name) ? at::kFloat : compute;
+  };
   weights.get = [&](const std::string& name, at::IntArrayRef shape) {
     if (tick) tick();
-    return store.get(name, shape, compute, device);
+    return store.get(name, shape, read_as(name), device);
   };
   weights.release = [&](const std::string& name) { store.release(name); };
   if (loras != nullptr && !loras->empty()) {
     weights.adapt = [&](const std::string& name, const at::Tensor& stored, int64_t row,
                         int64_t column) {
-      return loras->add("transformer", name, stored, row, column);
+      return loras->add("transformer", name, stored, row, column).to(compute);
     };
   }
   const auto& family = spec.transformer.family;

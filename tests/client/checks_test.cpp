@@ -52,7 +52,9 @@ TEST_CASE("checks say of a wrong value what it is and what is wanted") {
   const auto word = one_of({"stale", "none", "all"});
   CHECK(says(word, "all").empty());
   CHECK(says(word, "stal") == "\"stal\" is not stale, none or all; did you mean stale?");
+  CHECK(says(word, "NONE") == "\"NONE\" is not stale, none or all; did you mean none?");
   CHECK(says(word, "xyzzyx") == "\"xyzzyx\" is not stale, none or all");
+  CHECK(not_one_of("FP16", {"float16"}, {"fp16"}) == "\"FP16\" is not float16; did you mean fp16?");
   CHECK(says(not_empty(), "") == "is empty");
 }
 
@@ -61,6 +63,8 @@ TEST_CASE("what was meant: beginnings first, and what other tools call it") {
   CHECK(nearest("stat", verbs) == "status");
   CHECK(nearest("strat", verbs) == "start");
   CHECK(nearest("ls", verbs) == "");
+  CHECK(nearest("STATUS", verbs) == "status");
+  CHECK(nearest("int8", {"INT8"}) == "INT8");
   CHECK(nearest("version", verbs) == "--version");
   CHECK(nearest("-p", {"--n", "--pp"}) == "");
   CHECK(nearest("--step", {"--step-cache", "--steps"}) == "--steps");

@@ -2,10 +2,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <filesystem>
-#include <sstream>
 #include <thread>
 
 #include "client/cli/files.h"
@@ -227,68 +225,12 @@ TEST_CASE("status and jobs, for people and for programs") {
   }
   CHECK(run(controller, "jobs --json").out.find("\"cause\": \"actor 1 died\"") !=
         std::string::npos);
+  const auto one = run(controller, "jobs 3");
+  CHECK(one.out.starts_with("job 3\n  state     failed\n"));
+  CHECK(one.out.ends_with("\n  cause     actor 1 died\n"));
+  const auto other = run(controller, "jobs 4 --json");
+  CHECK(other.exit_code == 1);
+  CHECK(other.out.find("\"not_found\"") != std::string::npos);
+  CHECK(other.err == "troupe: job 4 is not known here\n");
   CHECK(run(controller, "cancel 3").out == "job 3: as you wish\n");
-}
-
-TEST_CASE("status and jobs fit on a terminal, and say as much as they can there") {
-  FakeController controller;
-  const std::string cause(300, 'x');
-  controller.on(wire::Kind::list_jobs, [&](FakeController& c, control::PeerId peer,
-                                           const wire::Header& header, std::span<const std::byte>) {
-    wire::JobList list;
-    list.jobs.push_back(
-        {3, wire::JobState::failed, std::string(60, 'p'), 2, 5, 20, 1.5, "actor 1 died: " + cause});
-    c.server().reply(peer, header, list);
-  });
-  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
-                                           const wire::Header& header, std::span<const std::byte>) {
-    wire::ClusterStatus status;
-    for (std::uint32_t id = 0; id < 4; ++id) {
-      wire::ActorRow actor;
-      actor.id = id;
-      actor.state = "busy";
-      actor.host = "render-node-17";
-      actor.pid = 412'345 + id;
-      actor.device = "cpu";
-      actor.local_rank = static_cast<std::int32_t>(id);
-      actor.groups = {{"dp", {0}, 0}, {"cfg", {0, 2}, 1}, {"pp", {2, 3}, 0}};
-      actor.doing = "job 3 step 5 patch 1 stage 0";
-      actor.memory_bytes = 812'000'000;
-      status.actors.push_back(actor);
-    }
-    status.recent_failures = {"job 3: actor 1 died, " + std::string(40, 'y') + " and " +
-                              std::string(90, 'z')};
-    c.server().reply(peer, header, status);
-  });
-  const std::string address = "TROUPE_ADDRESS=" + controller.endpoint();
-  const auto longest = [](const std::string& text) {
-    std::size_t longest = 0;
-    std::istringstream lines(text.substr(text.find("ID ")));
-    for (std::string line; std::getline(lines, line);) {
-      if (line.empty()) break;
-      const auto later_bytes =
-          std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) == 0x80; });
-      longest = std::max(longest, line.size() - static_cast<std::size_t>(later_bytes));
-    }
-    return longest;
-  };
-  const auto status = testing::troupe_on_terminal("status", 80, address);
-  INFO(status);
-  CHECK(longest(status) <= 80);
-  for (const char* word : {"render-node-17", "412345", "412348", "812 MB", "cfg 1/2 [0 2]"})
-    CHECK(status.find(word) != std::string::npos);
-  CHECK(status.find("dp 0/1") == std::string::npos);
-  std::istringstream failures(status.substr(status.find("Recent failures")));
-  for (std::string line; std::getline(failures, line);)
-    CHECK(line.size() <= 80);
-  const auto jobs = testing::troupe_on_terminal("jobs", 80, address);
-  INFO(jobs);
-  CHECK(longest(jobs) <= 80);
-  CHECK(longest(jobs) > 70);
-  CHECK(jobs.find("actor 1 died") != std::string::npos);
-  CHECK(std::count(jobs.begin(), jobs.end(), '\n') == 2);
-  CHECK(jobs.find("PRIO") == std::string::npos);  // nobody has one
-  CHECK(jobs.find("CAUSE") != std::string::npos);
-  CHECK(testing::troupe_on_terminal("jobs --json", 80, address).find(cause) != std::string::npos);
-  CHECK(run(controller, "jobs").out.find(cause) != std::string::npos);
 }

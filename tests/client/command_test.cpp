@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
@@ -127,6 +128,23 @@ TEST_CASE("plan refuses with the code that a controller would") {
   const auto result = troupe::testing::troupe("plan --model /troupe-none --json");
   CHECK(result.exit_code == 1);
   CHECK(result.out.find("\"code\": \"bad_request\"") != std::string::npos);
+}
+
+TEST_CASE("plan --memory-limit names the rank that needs most, wherever it is") {
+  for (const std::string stages : {"1,4", "4,1"}) {
+    const std::string plan = "plan --model " TROUPE_SOURCE_DIR
+                             "/tests/fixtures/tiny-pixart --pp 2 --height 1024 --width 1024 "
+                             "--stages " +
+                             stages;
+    const auto document = nlohmann::json::parse(troupe::testing::troupe(plan + " --json").out);
+    const auto& memory = document["memory"];
+    REQUIRE(memory.size() == 2);
+    const int fullest = memory[1]["peak"] > memory[0]["peak"] ? 1 : 0;
+    MESSAGE("stages " << stages << ": rank " << fullest << " needs most");
+    const auto refused = troupe::testing::troupe(plan + " --memory-limit 1e-6");
+    CHECK(refused.exit_code == 1);
+    CHECK(refused.err.find("rank " + std::to_string(fullest) + " needs ") != std::string::npos);
+  }
 }
 
 TEST_CASE("with --json an error is one document, too") {

@@ -1,7 +1,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
@@ -34,7 +36,29 @@ TEST_CASE("a controller that is stopped is not taken for one that is not there")
   CHECK(result.exit_code == 1);
   CHECK(result.err.find("somebody listens at ipc://") != std::string::npos);
   CHECK(result.err.find("does not answer") != std::string::npos);
+  CHECK(result.err.find(": process " + std::to_string(getpid()) + ", a controller that is") !=
+        std::string::npos);
   CHECK(result.err.find("troupe start") == std::string::npos);
+}
+
+TEST_CASE("of a controller that is stopped the process is named, and what wakes it") {
+  const Scratch scratch;
+  const pid_t child = fork();
+  if (child == 0) {
+    const Silent silent(scratch / "control.sock");
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, WUNTRACED) == child);
+  REQUIRE(WIFSTOPPED(status));
+  const auto result = troupe::testing::troupe("status --connect ipc://" + scratch / "control.sock");
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  const auto pid = std::to_string(child);
+  CHECK(result.exit_code == 1);
+  CHECK(result.err.find("process " + pid + ", which is stopped (`kill -CONT " + pid + "`") !=
+        std::string::npos);
 }
 
 TEST_CASE("keys that are not there: what makes them") {

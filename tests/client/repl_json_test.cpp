@@ -70,6 +70,7 @@ TEST_CASE("repl --json: one document a command on one line, with -c and from sta
   REQUIRE(got.size() == 9);
   CHECK(got[0]["jobs"].size() == 2);
   CHECK(got[0]["jobs"][0]["cause"] == "actor 1 died");
+  CHECK(got[0]["jobs"][0]["batch"].is_null());
   REQUIRE(got[1]["jobs"].size() == 1);
   CHECK(got[1]["jobs"][0]["id"] == 4);
   CHECK(got[2]["nodes"][0]["actors"] == 2);

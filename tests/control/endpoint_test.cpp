@@ -9,6 +9,7 @@
 
 #include "tests/support/doctest.h"
 #include "transport/control/file_handle.h"
+#include "transport/control/listener_process.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;
@@ -49,6 +50,23 @@ TEST_CASE("a port in use is named") {
   const std::string endpoint = bind_endpoint(first.socket, "tcp://127.0.0.1:0", false);
   CHECK_FALSE(endpoint.ends_with(":0"));
   CHECK(error_of(endpoint) == "[control] " + endpoint + ": port in use");
+}
+
+TEST_CASE("who listens on an ipc socket is known, though nobody takes the connection") {
+  const IpcFolder folder;
+  const std::string endpoint = folder.endpoint("control");
+  CHECK_FALSE(listener_process(parse_endpoint(endpoint)));
+  CHECK(listener_text(endpoint, "nobody") == "nobody");
+  Socket silent;
+  bind_endpoint(silent.socket, endpoint, false);
+  const auto listener = listener_process(parse_endpoint(endpoint));
+  REQUIRE(listener);
+  CHECK(listener->pid == getpid());
+  CHECK_FALSE(listener->stopped);
+  const auto name = std::string("process ").append(std::to_string(getpid()));
+  CHECK(listener_text(endpoint) == name);
+  CHECK(listener_text(endpoint, "or another") == name + ", or another");
+  CHECK_FALSE(listener_process(parse_endpoint("tcp://127.0.0.1:9")));
 }
 
 TEST_CASE("beyond loopback only on demand") {

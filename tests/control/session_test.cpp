@@ -6,6 +6,9 @@
 namespace troupe::control::testing {
 namespace {
 
+/// A protocol version that is not this one.
+constexpr int kOther = wire::kProtocolVersion + 1;
+
 std::vector<std::string> endpoints(const IpcFolder& folder) {
   return {folder.endpoint("control"), "tcp://127.0.0.1:0"};
 }
@@ -87,10 +90,10 @@ TEST_CASE("another protocol version is refused, and the reason names both") {
   On<Server> server(here, server_at(folder.endpoint("control")));
   RawPeer raw(folder.endpoint("control"));
   std::string hello = wire::encode_frame({}, wire::Hello{});
-  hello[4] = 9;
+  hello[4] = static_cast<char>(kOther);
   raw.send_bytes(hello);
   const auto refuse = raw.receive<wire::Refuse>();
-  CHECK(refuse.reason.find("version 9") != std::string::npos);
+  CHECK(refuse.reason.find("version " + std::to_string(kOther)) != std::string::npos);
   CHECK(refuse.reason.find("version " + std::to_string(wire::kProtocolVersion)) !=
         std::string::npos);
   CHECK(server.run([](Server& s) { return s.peers(); }) == 0);
@@ -111,12 +114,12 @@ TEST_CASE("a connection to a controller of another version says so") {
   REQUIRE(router.recv(routing));
   REQUIRE(router.recv(frame));
   std::string answer = wire::encode_frame({}, wire::Refuse{"from the future"});
-  answer[4] = 7;
+  answer[4] = static_cast<char>(kOther);
   router.send(routing, zmq::send_flags::sndmore);
   router.send(zmq::buffer(answer));
   const wire::Failure failure = failed.wait();
   CHECK(failure.code == wire::FailureCode::refused);
-  CHECK(failure.what.find("version 7") != std::string::npos);
+  CHECK(failure.what.find("version " + std::to_string(kOther)) != std::string::npos);
   CHECK(failure.what.find("version " + std::to_string(wire::kProtocolVersion)) !=
         std::string::npos);
 }

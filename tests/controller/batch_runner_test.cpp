@@ -36,12 +36,12 @@ TEST_CASE(
   done.epoch = stage.deployments.at(0).back()->epoch;
   done.job = kBatch;
   done.task = 0;
-  done.warnings = {"prompt 1 is cut", "prompt 3 is cut", "negative prompt is cut"};
+  done.warnings = {{1, "is cut"}, {3, "is cut"}, {{}, "prompt 3 is dear"}, {99, "is nobody's"}};
   stage.runner.task_done(0, done);
   using Texts = std::vector<std::string>;
-  CHECK(warnings[1] == Texts{"prompt 1 is cut", "negative prompt is cut"});
-  CHECK(warnings[2] == Texts{"negative prompt is cut"});
-  CHECK(warnings[3] == Texts{"prompt 0 is cut", "negative prompt is cut"});
+  CHECK(warnings[1] == Texts{"prompt 1 is cut", "prompt 3 is dear"});
+  CHECK(warnings[2] == Texts{"prompt 3 is dear"});
+  CHECK(warnings[3] == Texts{"prompt 0 is cut", "prompt 3 is dear"});
   stage.runner.cancel(2, "not wanted");
   CHECK(stage.table.find(2)->state == JobState::cancelled);
   CHECK(stage.table.find(1)->waits_for == "computes with job 3");

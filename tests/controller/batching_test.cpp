@@ -6,7 +6,6 @@
 
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
-#include "transport/wire/prompt_note.h"
 
 using namespace troupe;
 using jobs::JobEntry;
@@ -213,16 +212,4 @@ TEST_CASE("a batch in the table is no job: its members run, leave it, and wait a
   table.dissolve(id);
   CHECK(table.find_run(id) == nullptr);
   CHECK(table.batches().empty());
-}
-
-TEST_CASE("warnings of a prompt say which one") {
-  const auto text = wire::PromptNote{12, "has more than 3 tokens"}.text();
-  CHECK(text == "prompt 12 has more than 3 tokens");
-  const auto note = wire::PromptNote::in(text);
-  REQUIRE(note);
-  CHECK(note->prompt == 12);
-  CHECK(note->what == "has more than 3 tokens");
-  for (const auto* other :
-       {"negative prompt has", "prompt", "prompt 1", "prompt x is", "prompt 1x y"})
-    CHECK_FALSE(wire::PromptNote::in(other));
 }

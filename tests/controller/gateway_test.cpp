@@ -98,6 +98,43 @@ TEST_CASE("with a journal a job is answered when it is kept, and refused when it
   CHECK(hall.store.load().size() == 1);
 }
 
+TEST_CASE("a job that ends while the disk hangs is told of later, however many end meanwhile") {
+  Hall hall(/*journaled=*/true);
+  hall.gate.open();
+  std::vector<std::string> said;
+  hall.submit(*hall.client, "a", said);
+  REQUIRE(hall.until([&] { return hall.writes.size() == 1; }));
+  hall.writes[0]();
+  REQUIRE(hall.until([&] { return said.size() == 1; }));
+  std::vector<jobs::JobId> ended;
+  hall.client->on_message([&](const wire::Header& header, auto payload) {
+    if (header.kind == wire::Kind::job_finished)
+      ended.push_back(wire::decode<wire::JobFinished>(payload).job);
+  });
+  hall.runner.cancel(1, "not wanted");
+  constexpr std::size_t kMany = 20;  // more than the table keeps
+  for (std::size_t i = 0; i < kMany; ++i) {
+    wire::JobSpec spec;
+    spec.request.prompts = {"x"};
+    const auto id =
+        hall.table.add(spec, plan::make_plan(test::sample_model(), spec.request, {}), 0, true, 0);
+    hall.runner.cancel(id.value(), "not wanted");
+  }
+  REQUIRE(hall.table.find(1));
+  REQUIRE(hall.writes.size() == 2 + kMany);
+  bool asked = false;
+  hall.client->request(wire::WaitJob{1}, std::chrono::seconds(60),
+                       [&](const auto&) { asked = true; });
+  REQUIRE(hall.until([&] { return asked; }));
+  CHECK(ended.empty());
+  for (std::size_t i = 1; i < hall.writes.size(); ++i)
+    hall.writes[i]();
+  REQUIRE(hall.until([&] { return !ended.empty(); }));
+  CHECK(ended == std::vector<jobs::JobId>{1});
+  CHECK(hall.table.find(1) == nullptr);
+  CHECK(hall.table.all().size() == 8);
+}
+
 TEST_CASE("what is handed in again under its key is the same job, answered or not") {
   Hall hall(/*journaled=*/true);
   hall.gate.open();

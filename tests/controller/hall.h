@@ -1,7 +1,7 @@
 #pragma once
-#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,11 +12,10 @@
 #include "controller/cluster/live_outside.h"
 #include "controller/gateway/gateway.h"
 #include "controller/journal/memory_store.h"
+#include "tests/controller/doors.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
-#include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
-#include "transport/control/endpoint.h"
 
 namespace troupe::test {
 
@@ -40,14 +39,9 @@ class Gate {
 };
 
 /// A gateway in front of one actor that never says hello: what is accepted stays in the queue.
-struct Hall {
+struct Hall : Doors {
   bool with_journal;
   std::chrono::milliseconds accept_within;
-  boost::asio::io_context io{1};
-  control::IpcFolder folder;
-  control::BlobStore blobs;
-  control::Server server{io, at("control")};
-  control::BlobServer blob_server{io, at("blobs"), blobs};
   cluster::Members members{"secret"};
   jobs::JobTable table{4, 8};
   cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
@@ -57,11 +51,11 @@ struct Hall {
                           .deployments = deployments,
                           .table = table,
                           .on_progress = [](const auto&, const auto&) {},
-                          .on_finished = [](const auto&) {}}};
+                          .on_finished = [this](auto& job) { gateway.tell_finished(job); }}};
   Gate gate;
   journal::MemoryStore store;
-  std::string disk_error;                     // why nothing can be written
-  std::vector<std::function<void()>> writes;  // under way
+  std::string disk_error;                    // why nothing can be written
+  std::deque<std::function<void()>> writes;  // under way
   journal::Journal journal{[this](journal::Change change, journal::Journal::Done done) {
                              writes.push_back([this, change, done] {
                                if (disk_error.empty()) store.apply(change);
@@ -105,11 +99,6 @@ struct Hall {
   }
   ~Hall() { gate.open(); }
 
-  control::ServerOptions at(const std::string& name) const {
-    control::ServerOptions options;
-    options.endpoint = folder.endpoint(name);
-    return options;
-  }
   std::unique_ptr<control::Connection> connect() {
     control::ConnectionOptions options;
     options.endpoint = server.endpoint();
@@ -119,12 +108,6 @@ struct Hall {
     connection->start([](const auto&) {}, [](const auto& failure) { FAIL(failure.what); });
     REQUIRE(until([&] { return connection->connected(); }));
     return connection;
-  }
-  bool until(const std::function<bool()>& holds) {
-    const auto end = control::Clock::now() + std::chrono::seconds(60);
-    while (!holds() && control::Clock::now() < end)
-      io.run_one_for(std::chrono::milliseconds(20));
-    return holds();
   }
   /// The answer as text: the job's number, or why there is none.
   void submit(control::Connection& from, const std::string& model, std::vector<std::string>& said,

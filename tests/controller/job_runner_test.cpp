@@ -179,6 +179,37 @@ TEST_CASE("a failure of a job's beginning is not laid to a task") {
   CHECK(stage.table.find(other)->failure.what == "actor 0: odd");
 }
 
+TEST_CASE("a failure that only names a peer waits for that one's end, however late it is noticed") {
+  Stage stage;
+  const auto job = stage.submit();
+  REQUIRE(stage.reaches(job, JobState::running));
+  const auto& recoveries = stage.table.find(job)->recoveries;
+  const auto lose_peer = [&] {
+    stage.runner.task_failed(0, {.epoch = stage.deployments.at(0).back()->epoch,
+                                 .job = job,
+                                 .task = 1,
+                                 .failure = {wire::FailureCode::lost, "rank 1 is gone"},
+                                 .collateral = true});
+  };
+  SUBCASE("all answer: there was none") {
+    lose_peer();
+    REQUIRE(stage.until([&] { return !recoveries.empty(); }));
+    CHECK(recoveries[0].cause.ends_with("rank 1 is gone"));
+  }
+  SUBCASE("one does not answer any more") {
+    stage.actor.reset();
+    lose_peer();
+    stage.until([&, end = control::Clock::now() + std::chrono::seconds(1)] {
+      return control::Clock::now() > end;
+    });
+    CHECK(recoveries.empty());
+    REQUIRE(stage.members.exited(0, 77, "was killed"));
+    stage.runner.actor_lost(0, "was killed");
+    REQUIRE(recoveries.size() == 1);
+    CHECK(recoveries[0].cause.starts_with("actor 0 (pid 1) was killed"));
+  }
+}
+
 TEST_CASE("of two kinds of actors: who waits for more than a kind has left fails with the cause") {
   Stage stage;
   const auto place = [&](const std::string& device) {

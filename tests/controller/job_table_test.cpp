@@ -65,6 +65,32 @@ TEST_CASE("only so many ended jobs are remembered") {
   CHECK(table.find(4) != nullptr);
 }
 
+TEST_CASE("an ended job of whose end nobody is told yet is remembered until then") {
+  JobTable table(8, 2, 100);
+  const auto end_one = [&](bool unsaid) {
+    const auto id = add(table);
+    table.finish(id, JobState::succeeded, {}, 0);
+    table.find(id)->unsaid = unsaid;
+    table.find(id)->blobs = {{"picture", id, 60, {}}};
+  };
+  const auto gone = [&] {
+    Ids ids;
+    for (const auto& job : table.expire())
+      ids.push_back(job.id);
+    return ids;
+  };
+  for (const bool unsaid : {true, false, true, true, false})
+    end_one(unsaid);
+  CHECK(gone() == Ids{2});  // of two there are too many bytes
+  end_one(true);
+  CHECK(gone().empty());
+  for (const jobs::JobId id : {3, 6, 1, 4}) {
+    table.find(id)->unsaid = false;
+    CHECK(gone() == Ids{id == 6 ? 5 : id});
+  }
+  CHECK(table.find(6) != nullptr);
+}
+
 TEST_CASE("the queue goes by priority, then fair shares, then age") {
   JobTable table(16, 16);
   for (int i = 0; i < 3; ++i)

@@ -3,6 +3,7 @@
 #include "controller/cluster/crowding.h"
 #include "controller/cluster/exit_cause.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 
 using namespace troupe;
 using cluster::ActorState;
@@ -127,6 +128,22 @@ TEST_CASE("far more threads than cores, and more memory than is free, are said b
         "1000 actors take about 60 GB of memory before any model, and 20 GB are free: at most 333 "
         "here");
   CHECK_FALSE(cluster::too_crowded(1000, {.cores = 2, .free_memory = 0}));
+}
+
+TEST_CASE("of a host's memory no more is free than its control group has left") {
+  const testing::Scratch root;
+  std::filesystem::create_directories(root.path / "proc/self");
+  std::filesystem::create_directories(root.path / "sys/fs/cgroup");
+  root.file("proc/meminfo", "MemTotal: 90000000 kB\nMemAvailable: 80000000 kB\n");
+  CHECK(cluster::this_ground(root.path).free_memory == 81'920'000'000);
+  root.file("proc/self/mountinfo", "31 22 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  root.file("proc/self/cgroup", "0::/\n");
+  root.file("sys/fs/cgroup/memory.max", "1000000000\n");
+  root.file("sys/fs/cgroup/memory.current", "400000000\n");
+  const auto ground = cluster::this_ground(root.path);
+  CHECK(ground.free_memory == 600'000'000);
+  CHECK_FALSE(cluster::too_crowded(10, ground));
+  CHECK(cluster::too_crowded(11, ground));
 }
 
 TEST_CASE("ends without a hello are counted") {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "controller/gateway/memory_check.h"
+#include "controller/cluster/memory_check.h"
 #include "controller/jobs/replan.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
@@ -232,7 +232,7 @@ TEST_CASE("a refusal names what a rank needs of what, and the nearest degrees th
   const auto limit = plan.memory[0].peak() - plan.memory[0].weights / 3;
   const cluster::Shortage lack{
       .rank = 0, .needs = plan.memory[0].peak(), .actor = 2, .limit = limit};
-  const auto text = gateway::too_large(plan, lack, "actor 2");
+  const auto text = cluster::too_large(plan, lack, "actor 2");
   CHECK(
       text.starts_with("[memory] rank 0 needs " + cluster::bytes_text(lack.needs) + " (weights "));
   CHECK(text.ends_with("actor 2 may hold " + cluster::bytes_text(limit)));
@@ -241,7 +241,7 @@ TEST_CASE("a refusal names what a rank needs of what, and the nearest degrees th
                        [&](const auto& own) { return own.peak() <= limit; });
   };
   const auto remedy = [&](int actors, const auto& enough) {
-    return gateway::memory_remedy(model, job, actors, enough);
+    return cluster::memory_remedy(model, job, actors, enough);
   };
   CHECK(remedy(4, fits).starts_with("--pp 2 needs "));
   const auto lighter = [&](const plan::Plan& other) {

@@ -1,162 +1,17 @@
 #include "controller/recorder/recorder.h"
 
-#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "controller/recorder/chrome_trace.h"
 #include "controller/recorder/flight_record.h"
 #include "controller/recorder/graph_text.h"
+#include "tests/controller/recordings.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::recorder {
-namespace {
 
 using nlohmann::json;
-constexpr Nanoseconds kMs = 1'000'000;
-
-/// Text, then `steps` steps of two patches through two stages on ranks 0 and 1, then the decoding.
-schedule::TaskGraph two_stages(int steps) {
-  schedule::TaskGraph graph;
-  graph.world = 2;
-  graph.steps = steps;
-  graph.tasks.push_back({.kind = wire::TaskKind::encode_text, .ranks = {0, 1}});
-  for (int step = 0; step < steps; ++step) {
-    for (int patch = 0; patch < 2; ++patch) {
-      for (int stage = 0; stage < 2; ++stage) {
-        schedule::Task task{.step = step, .stage = stage, .patch = patch, .ranks = {stage}};
-        task.predecessors = {static_cast<std::uint32_t>(graph.tasks.size() - 1)};
-        const bool feeds_back = stage == 1 && step + 1 < steps;
-        if (stage == 0) task.receivers = {1};
-        if (feeds_back) task.receivers = {0};
-        task.consumer_step = stage == 0 ? step : step + 1;
-        graph.tasks.push_back(task);
-      }
-    }
-  }
-  graph.tasks.push_back({.kind = wire::TaskKind::decode, .step = steps, .stage = 1, .ranks = {1}});
-  return graph;
-}
-
-wire::TaskDone done(std::uint64_t job, std::uint32_t task, Nanoseconds begin, Nanoseconds end,
-                    std::vector<wire::ClockSpan> waits = {}) {
-  return {.epoch = 7,
-          .job = job,
-          .task = task,
-          .blobs = {},
-          .warnings = {},
-          .ran = {begin, end},
-          .waits = std::move(waits)};
-}
-
-/// A job that ran to its end, each task 10 ms, of which stage 1 waits 4.
-Recorder finished_job(int steps = 2) {
-  Recorder recorder;
-  recorder.submitted(3, "a red circle", 100 * kMs);
-  recorder.phase(3, "loading", 110 * kMs);
-  const auto graph = two_stages(steps);
-  recorder.phase(3, "denoising", 120 * kMs);
-  recorder.began(3, 7, graph, {4, 5}, 120 * kMs);
-  Nanoseconds now = 130 * kMs;
-  for (std::uint32_t id = 0; id < graph.tasks.size(); ++id) {
-    for (const auto rank : graph.tasks[id].ranks) {
-      const auto actor = static_cast<ActorId>(4 + rank);
-      recorder.issued(3, id, actor, now);
-      const auto ends = now + 10 * kMs;
-      std::vector<wire::ClockSpan> waits;
-      if (rank == 1 && graph.tasks[id].stage == 1) waits = {{now, now + 4 * kMs}};
-      recorder.done(actor, done(3, id, now, ends, waits), ends + kMs);
-    }
-    now += 10 * kMs;
-  }
-  recorder.ended(3, "succeeded", "", now + 5 * kMs);
-  return recorder;
-}
-
-TraceFacts facts() {
-  TraceFacts facts;
-  facts.controller_host = "hal";
-  facts.controller_pid = 1;
-  facts.actors = {{4, {"hal", "cpu", 10}}, {5, {"sal", "cpu", 11}}};
-  facts.now = 1000 * kMs;
-  return facts;
-}
-
-struct Slice {
-  double begin;
-  double end;
-};
-
-/// Whether each slice of a row lies wholly inside or outside of each other.
-bool nests(std::vector<Slice> slices) {
-  constexpr double kRounding = 1e-3;
-  std::sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
-    return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
-  });
-  std::vector<Slice> open;
-  for (const Slice& slice : slices) {
-    while (!open.empty() && open.back().end <= slice.begin + kRounding)
-      open.pop_back();
-    if (!open.empty() && slice.end > open.back().end + kRounding) return false;
-    open.push_back(slice);
-  }
-  return true;
-}
-
-}  // namespace
-
-TEST_CASE("a trace has a slice a task, nested waits, and arrows with both ends in slices") {
-  const Recorder recorder = finished_job();
-  const auto trace = json::parse(chrome_trace({recorder.find(3)}, facts()));
-  std::map<std::pair<int, int>, std::vector<Slice>> rows;
-  std::map<int, std::set<std::string>> arrows;
-  std::multiset<std::string> names;
-  const auto inside = [&](const json& event) {
-    for (const Slice& slice : rows[{event["pid"], event["tid"]}]) {
-      if (slice.begin <= event["ts"] && event["ts"] <= slice.end) return true;
-    }
-    return false;
-  };
-  for (const auto& event : trace["traceEvents"]) {
-    if (event["ph"] != "X") continue;
-    CHECK(event["dur"] >= 0);
-    rows[{event["pid"], event["tid"]}].push_back(
-        {event["ts"], event["ts"].get<double>() + event["dur"].get<double>()});
-    names.insert(event["name"]);
-  }
-  for (const auto& event : trace["traceEvents"]) {
-    if (event["ph"] != "s" && event["ph"] != "f") continue;
-    arrows[event["id"]].insert(event["ph"]);
-    CHECK(inside(event));
-  }
-  CHECK(names.count("step 1 patch 1") == 2);
-  CHECK(names.count("text") == 2);
-  CHECK(names.count("decode") == 1);
-  CHECK(names.count("wait") == 5);
-  CHECK(names.count("denoising") == 1);
-  CHECK(arrows.size() == 6);  // 4 from stage 0 to 1, 2 back for the second step
-  for (const auto& [id, ends] : arrows)
-    CHECK(ends == std::set<std::string>{"s", "f"});
-  for (const auto& [row, slices] : rows)
-    CHECK(nests(slices));
-  CHECK_FALSE(nests({{0, 10}, {5, 15}}));
-}
-
-TEST_CASE("a process row a host, a thread row an actor") {
-  const Recorder recorder = finished_job();
-  const auto trace = json::parse(chrome_trace({recorder.find(3)}, facts()));
-  std::set<std::string> processes;
-  std::set<std::string> threads;
-  for (const auto& event : trace["traceEvents"]) {
-    if (event["name"] == "process_name") processes.insert(event["args"]["name"]);
-    if (event["name"] == "thread_name") threads.insert(event["args"]["name"]);
-  }
-  CHECK(processes == std::set<std::string>{"controller on hal (pid 1)", "host hal", "host sal"});
-  CHECK(threads ==
-        std::set<std::string>{"job 3", "actor 4 (cpu, pid 10)", "actor 5 (cpu, pid 11)"});
-}
 
 TEST_CASE("an actor's times are put into the controller's clock by its best reading") {
   Recorder recorder;

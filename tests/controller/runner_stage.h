@@ -1,5 +1,4 @@
 #pragma once
-#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,10 +8,10 @@
 #include "controller/jobs/batching.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/replan.h"
+#include "tests/controller/doors.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
 #include "transport/control/connection.h"
-#include "transport/control/endpoint.h"
 #include "transport/wire/done.h"
 
 namespace troupe::test {
@@ -21,12 +20,7 @@ using wire::JobState;
 
 /// A runner with one actor that is played here: it loads when it may, begins jobs, and never
 /// finishes a task.
-struct RunnerStage {
-  boost::asio::io_context io{1};
-  control::IpcFolder folder;
-  control::BlobStore blobs;
-  control::Server server{io, server_at("control")};
-  control::BlobServer blob_server{io, server_at("blobs"), blobs};
+struct RunnerStage : Doors {
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
   cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
@@ -88,25 +82,12 @@ struct RunnerStage {
     REQUIRE(until([this] { return actor->connected() && actor_blobs->connected(); }));
   }
 
-  control::ServerOptions server_at(const std::string& name) const {
-    control::ServerOptions options;
-    options.endpoint = folder.endpoint(name);
-    return options;
-  }
-
   void play(const wire::Header& header) {
     got.push_back(header.kind);
     if (header.kind == wire::Kind::load_stage && loads) actor->reply(header, wire::StageLoaded{});
     if (header.kind == wire::Kind::connect_groups) actor->reply(header, wire::GroupsConnected{});
     if (header.kind == wire::Kind::abort_epoch) actor->reply(header, wire::Done{});
     if (header.kind == wire::Kind::end_job) actor->reply(header, wire::ActorJobStats{});
-  }
-
-  bool until(const std::function<bool()>& holds) {
-    const auto end = control::Clock::now() + std::chrono::seconds(60);
-    while (!holds() && control::Clock::now() < end)
-      io.run_one_for(std::chrono::milliseconds(50));
-    return holds();
   }
 
   /// Waits for others that are handed in like this.

@@ -8,15 +8,16 @@
 
 #include "controller/journal/memory_store.h"
 #include "controller/journal/sqlite_store.h"
-#include "tests/journal/jobs.h"
+#include "tests/journal/writing_room.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 
 using namespace troupe;
 using namespace std::chrono_literals;
 using journal::Change;
-using journal::Writer;
 using testing::Desk;
+using testing::kLasting;
+using testing::WritingRoom;
 
 namespace {
 
@@ -38,39 +39,11 @@ class Fragile final : public journal::Store {
   journal::MemoryStore inner_;
 };
 
-constexpr auto kLasting = 300ms;
-
-struct Room {
-  boost::asio::io_context io{1};
-  std::vector<std::string> notes;
-  Desk desk;
-  std::unique_ptr<Writer> writer;
-  std::unique_ptr<journal::Journal> journal;
-
-  explicit Room(std::unique_ptr<journal::Store> store) {
-    writer = std::make_unique<Writer>(
-        io, std::move(store), [this](const std::string& what) { notes.push_back(what); }, kLasting);
-    journal = std::make_unique<journal::Journal>(
-        [this](Change change, journal::Journal::Done done) {
-          writer->write(std::move(change), std::move(done));
-        },
-        desk.bytes_of(), journal::Calendar{1000});
-  }
-  bool until(const std::function<bool()>& holds) {
-    const auto end = std::chrono::steady_clock::now() + 60s;
-    while (!holds() && std::chrono::steady_clock::now() < end) {
-      io.restart();
-      io.run_for(5ms);
-    }
-    return holds();
-  }
-};
-
 }  // namespace
 
 TEST_CASE("on a full disk no job is taken in, ends are written later, and both are said") {
   const auto full = std::make_shared<std::atomic<bool>>(false);
-  Room room(std::make_unique<Fragile>(full));
+  WritingRoom room(std::make_unique<Fragile>(full));
   auto& first = room.desk.add();
   std::vector<std::string> said;
   const auto hear = [&](const std::optional<std::string>& error) {
@@ -116,7 +89,7 @@ TEST_CASE("where small changes find room between large ones that do not, it is s
     journal::MemoryStore inner_;
   };
   const auto full = std::make_shared<std::atomic<bool>>(true);
-  Room room(std::make_unique<Narrow>(full));
+  WritingRoom room(std::make_unique<Narrow>(full));
   std::vector<std::string> said;
   const auto hear = [&](const std::optional<std::string>& error) {
     said.push_back(error.value_or("kept"));
@@ -145,7 +118,7 @@ TEST_CASE("SQLite at the end of its room: the change is refused whole, the journ
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
   {
-    Room room(std::make_unique<journal::SqliteStore>(scratch / "j"));
+    WritingRoom room(std::make_unique<journal::SqliteStore>(scratch / "j"));
     std::vector<std::string> said;
     const auto hear = [&](const std::optional<std::string>& error) {
       said.push_back(error.value_or("kept"));
@@ -177,7 +150,7 @@ TEST_CASE("SQLite at the end of its room: the change is refused whole, the journ
 
 TEST_CASE("what a change takes, from the loop until it is kept") {
   const testing::Scratch scratch;
-  Room room(std::make_unique<journal::SqliteStore>(scratch / "j"));
+  WritingRoom room(std::make_unique<journal::SqliteStore>(scratch / "j"));
   int kept = 0;
   double on_loop = 0;
   for (int i = 0; i < 40; ++i) {
@@ -206,103 +179,4 @@ TEST_CASE("what a change takes, from the loop until it is kept") {
     CHECK(taken.count == 40);
   }
   MESSAGE("on the controller's loop at most " << on_loop * 1e3 << " ms for both");
-}
-
-TEST_CASE("an end that is too large is kept without its result, and holds up nothing behind it") {
-  const testing::Scratch scratch;
-  {
-    Room room(std::make_unique<journal::SqliteStore>(
-        scratch / "j", journal::SqliteStore::Limits{.row = 50'000, .value = 100'000}));
-    std::vector<std::string> said;
-    const auto hear = [&](const std::optional<std::string>& error) {
-      said.push_back(error.value_or("kept"));
-    };
-    const auto end = [&](wire::JobState state, const std::string& report,
-                         const std::string& picture) {
-      auto& job = room.desk.add();
-      room.journal->accepted(job, {});
-      job.blobs = {{"picture", room.desk.keep(picture), picture.size(), {}}};
-      job.report = report;
-      room.desk.table.finish(job.id, state, {}, 3);
-      room.journal->ended(job, hear);
-    };
-    end(wire::JobState::succeeded, std::string(200'000, 'r'), "p");
-    end(wire::JobState::cancelled, std::string(200'000, 'r'), "p");
-    end(wire::JobState::succeeded, "short", "p");
-    REQUIRE(room.until([&] { return said.size() == 3; }));
-    CHECK(said[0].starts_with("[journal] " + scratch / "j" + ": job 1 cannot be written: "));
-    CHECK(said[0].ends_with("; its end is kept without its result"));
-    CHECK(said[2] == "kept");
-    REQUIRE(room.until([&] { return room.notes.size() == 2; }));
-    CHECK(room.notes[0] == said[0]);
-    CHECK(room.writer->trouble().empty());
-    auto& wide = room.desk.add();
-    wide.spec.request.prompts = {std::string(200'000, 'w')};
-    room.journal->accepted(wide, hear);
-    REQUIRE(room.until([&] { return said.size() == 4; }));
-    CHECK(said[3].starts_with("[journal] " + scratch / "j" + ": job 4 cannot be written: "));
-    CHECK(room.writer->trouble().empty());
-  }
-  journal::SqliteStore store(scratch / "j");
-  Desk after;
-  const auto revival =
-      journal::revive(store.load(), store.past(), {1000}, after.keeper(), after.table);
-  CHECK(revival.to_plan.empty());
-  REQUIRE(after.table.all().size() == 3);
-  CHECK(after.table.find(1)->state == wire::JobState::failed);
-  CHECK(after.table.find(1)->failure.what.starts_with(
-      "it was computed, but its result was too large to be kept: [journal] "));
-  CHECK(after.table.find(2)->state == wire::JobState::cancelled);
-  CHECK(after.table.find(3)->state == wire::JobState::succeeded);
-}
-
-TEST_CASE("while ends wait for the disk, one that is too large does not stop the others") {
-  const testing::Scratch scratch;
-  /// SQLite on a disk that is full for a while.
-  class Choosy final : public journal::Store {
-   public:
-    Choosy(std::unique_ptr<journal::Store> inner, std::shared_ptr<std::atomic<bool>> full)
-        : inner_(std::move(inner)), full_(std::move(full)) {}
-    std::vector<journal::Record> load() override { return inner_->load(); }
-    journal::Past past() override { return inner_->past(); }
-    void apply(const Change& change) override {
-      if (*full_) throw std::runtime_error("[journal] the disk is full");
-      inner_->apply(change);
-    }
-    void close() override { inner_->close(); }
-
-   private:
-    std::unique_ptr<journal::Store> inner_;
-    std::shared_ptr<std::atomic<bool>> full_;
-  };
-  const auto full = std::make_shared<std::atomic<bool>>(false);
-  {
-    Room room(std::make_unique<Choosy>(
-        std::make_unique<journal::SqliteStore>(
-            scratch / "j", journal::SqliteStore::Limits{.row = 50'000, .value = 100'000}),
-        full));
-    int accepted = 0;
-    for (int i = 0; i < 2; ++i)
-      room.journal->accepted(room.desk.add(), [&](const auto&) { ++accepted; });
-    REQUIRE(room.until([&] { return accepted == 2; }));
-    *full = true;
-    int ended = 0;
-    for (const jobs::JobId id : {1, 2}) {
-      auto& job = *room.desk.table.find(id);
-      job.blobs = {{"picture", room.desk.keep("p"), 1, {}}};
-      if (id == 1) job.report = std::string(200'000, 'r');
-      room.desk.table.finish(id, wire::JobState::succeeded, {}, 3);
-      room.journal->ended(job, [&](const auto&) { ++ended; });
-    }
-    REQUIRE(room.until([&] { return ended == 2; }));
-    *full = false;
-    REQUIRE(room.until([&] { return room.notes.size() == 3; }));
-    CHECK(room.notes[1].ends_with("; its end is kept without its result"));
-    CHECK(room.notes[2] == "[journal] it can be written again");
-  }
-  journal::SqliteStore store(scratch / "j");
-  Desk after;
-  journal::revive(store.load(), store.past(), {1000}, after.keeper(), after.table);
-  CHECK(after.table.find(1)->state == wire::JobState::failed);
-  CHECK(after.table.find(2)->state == wire::JobState::succeeded);
 }

@@ -1,11 +1,9 @@
 #include <nlohmann/json.hpp>
 
-#include "client/convert.h"
-#include "controller/plan/traffic.h"
-#include "models/spec/model_spec.h"
 #include "tests/process/support/around.h"
 #include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
+#include "tests/process/support/foreseen.h"
 #include "tests/process/support/reference.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
@@ -21,7 +19,6 @@ TEST_CASE("what a picture to begin with and guidance rescale send is what the pl
   auto& request = submission.request;
   request.init_image = read_all(kFixtures + "init/picture.png");
   request.strength = 0.8;
-  const auto model = spec::read_model_spec(submission.model);
   struct Way {
     const char* method;
     int patches;
@@ -36,16 +33,8 @@ TEST_CASE("what a picture to begin with and guidance rescale send is what the pl
     submission.parallelism = way.degrees;
     CAPTURE(way.method);
     CAPTURE(name_of(way.degrees));
-    const auto asked = client::to_wire(submission);
-    const auto formula =
-        plan::predict_traffic(plan::make_plan(model, asked.request, asked.parallelism), model);
     const auto report = nlohmann::json::parse(company().run(submission).report);
-    for (std::size_t rank = 0; rank < formula.size(); ++rank) {
-      CAPTURE(rank);
-      auto sent = report["actors"][rank]["tensor_bytes_sent_by_group"];
-      sent.erase("rows");
-      CHECK(sent == nlohmann::json(formula[rank].sent));
-    }
+    check_sent(report, Foreseen(submission), {"rows"});
   }
 }
 
@@ -56,7 +45,6 @@ TEST_CASE("so it is for a U-Net, in bytes and by layer") {
   request.init_image = read_all(kFixtures + "init/picture.png");
   request.strength = 0.8;
   request.images_per_prompt = 2;
-  const auto model = spec::read_model_spec(submission.model);
   for (const Parallelism& mix : {Parallelism{.ulysses = 3}, Parallelism{.cfg = 2, .ring = 2},
                                  Parallelism{.dp = 2, .ring = 2}}) {
     for (const int patches : {1, 3}) {
@@ -65,24 +53,13 @@ TEST_CASE("so it is for a U-Net, in bytes and by layer") {
       submission.parallelism = mix;
       CAPTURE(name_of(mix));
       CAPTURE(patches);
-      const auto asked = client::to_wire(submission);
-      const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
-      const auto formula = plan::predict_traffic(plan, model);
-      auto plain = asked.request;
-      plain.guidance_rescale = 0;
-      const auto without =
-          plan::predict_traffic(plan::make_plan(model, plain, asked.parallelism), model);
-      CHECK(formula[0].of("stage") > without[0].of("stage"));
+      const Foreseen foreseen(submission);
+      auto plain = submission;
+      plain.request.guidance_rescale = 0;
+      CHECK(foreseen.traffic[0].of("stage") > Foreseen(plain).traffic[0].of("stage"));
       const auto report = nlohmann::json::parse(company().run(submission).report);
-      for (std::size_t rank = 0; rank < formula.size(); ++rank) {
-        CAPTURE(rank);
-        const auto& actor = report["actors"][rank];
-        auto sent = actor["tensor_bytes_sent_by_group"];
-        sent.erase("rows");
-        CHECK(sent.dump() == nlohmann::json(formula[rank].sent).dump());
-        CHECK(actor["tensor_bytes_sent_by_layer"].dump() ==
-              nlohmann::json(formula[rank].by_layer).dump());
-      }
+      check_sent(report, foreseen, {"rows"});
+      check_sent_by_layer(report, foreseen);
     }
   }
 }

@@ -81,6 +81,9 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
     CHECK(theatre.client().cancel(ids[4]));
     CHECK(theatre.job(ids[4])->state == "cancelled");  // at once, although no actor moves
     CHECK(has(theatre.job(ids[3])->cause, "computes with"));
+    // Also with who has left it.
+    CHECK(theatre.job(ids[3])->batch > ids[4]);
+    CHECK(theatre.job(ids[3])->with_jobs == std::vector{ids[0], ids[1], ids[2], ids[4]});
     kill(theatre.pids().at(1), SIGKILL);
     theatre.thaw();
     for (std::size_t i = 0; i < 4; ++i) {
@@ -228,6 +231,9 @@ TEST_CASE("where nothing may compute as one, nothing does") {
   for (const auto id : {one, two}) {
     const auto result = theatre.client().wait(id, 600s);
     REQUIRE(result);
-    CHECK(nlohmann::json::parse(result.value().report).count("batch") == 0);
+    const auto report = nlohmann::json::parse(result.value().report);
+    CHECK(report.count("batch") == 0);
+    CHECK(report["not_batched"] == "the cluster was started with --max-batch 1");
+    CHECK(theatre.job(id)->not_batched == report["not_batched"]);
   }
 }

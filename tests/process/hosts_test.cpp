@@ -10,6 +10,7 @@
 #include "controller/cluster/crowding.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/connect.h"
+#include "tests/process/support/guest_host.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
@@ -22,55 +23,6 @@ using namespace troupe::testing;
 using namespace std::chrono_literals;
 
 namespace {
-
-/// A cluster of `count` actors of its own that other hosts can reach.
-cluster::ClusterOptions open_house(int count) {
-  auto options = actors(count);
-  options.listen = "tcp://127.0.0.1:0";
-  return options;
-}
-
-/// A `troupe join` of this machine that calls itself another one.
-class Guest {
- public:
-  Guest(Theatre& theatre, const std::string& name, int actors,
-        const std::vector<std::string>& more = {})
-      : theatre_(theatre), name_(name) {
-    std::vector<std::string> words = {
-        "join",   "--connect", theatre.cluster().endpoint(), "--actors", std::to_string(actors),
-        "--name", name};
-    words.insert(words.end(), more.begin(), more.end());
-    command_ = std::make_unique<Command>(words, folder_.path.string());
-  }
-
-  Command& command() { return *command_; }
-  std::vector<ActorInfo> rows() {
-    auto rows = theatre_.status().actors;
-    std::erase_if(rows, [&](const auto& actor) { return actor.host != name_; });
-    return rows;
-  }
-  std::vector<pid_t> pids() {
-    std::vector<pid_t> pids;
-    for (const auto& actor : rows())
-      pids.push_back(static_cast<pid_t>(actor.pid));
-    return pids;
-  }
-  bool all(const std::string& state, std::size_t count,
-           std::chrono::milliseconds deadline = kPatience) {
-    return eventually(deadline, [&] {
-      const auto actors = rows();
-      return actors.size() == count &&
-             std::all_of(actors.begin(), actors.end(),
-                         [&](const auto& actor) { return actor.state == state; });
-    });
-  }
-
- private:
-  Theatre& theatre_;
-  std::string name_;
-  Scratch folder_;
-  std::unique_ptr<Command> command_;
-};
 
 Submission job_on(const Parallelism& degrees, int steps = 8, bool elastic = false) {
   auto submission = demo_job(steps);
@@ -256,54 +208,4 @@ TEST_CASE("Ctrl-C at join drains, with a deadline") {
   const auto fall = theatre.client().wait(staying, kPatience);
   REQUIRE(!fall);
   CHECK(has(fall.error().what, "beta"));
-}
-
-TEST_CASE("the cluster's end ends the hosts that joined; nobody there is said in time") {
-  Scratch scratch;
-  auto theatre = std::make_unique<Theatre>(open_house(1));
-  const auto endpoint = theatre->cluster().endpoint();
-  Guest beta(*theatre, "beta", 2);
-  REQUIRE(beta.all("ready", 2));
-  const auto pids = beta.pids();
-  theatre->cluster().stop();
-  const int code = beta.command().wait(kPatience);
-  INFO(beta.command().err());
-  CHECK(code == 0);
-  CHECK(gone(pids));
-
-  for (const char* seconds : {"0", "1"}) {
-    // Before, it was 5 s each.
-    CHECK(
-        quickest(4, [&] {
-          Command nobody({"join", "--connect", endpoint, "--wait", seconds}, scratch.path.string());
-          CHECK(nobody.wait(kPatience) == 1);
-          const bool waits = std::string(seconds) != "0";
-          CHECK(has(nobody.err(), "waiting for a controller at " + endpoint + ", for 1 s") ==
-                waits);
-          CHECK(has(nobody.err(), "no controller"));
-        }) < 4);
-  }
-}
-
-TEST_CASE("a controller that is killed leaves no actor on any host") {
-  Scratch scratch;
-  Command controller({"start", "--actors", "1", "--listen", "tcp://127.0.0.1:0"},
-                     scratch.path.string());
-  std::string endpoint;
-  REQUIRE(eventually(kPatience, [&] {
-    const auto text = controller.out();
-    const auto at = text.find("tcp://");
-    if (at == std::string::npos) return false;
-    endpoint = text.substr(at, text.find('\n', at) - at);
-    return true;
-  }));
-  Scratch other;
-  Command join({"join", "--connect", endpoint, "--actors", "2", "--name", "beta", "--wait", "1"},
-               other.path.string());
-  REQUIRE(eventually(kPatience, [&] { return actors_of(join.pid()).size() == 2; }));
-  const auto pids = actors_of(join.pid());
-  controller.signal(SIGKILL);
-  CHECK(join.wait(kPatience) == 1);
-  CHECK(has(join.err(), "controller is lost"));
-  CHECK(gone(pids));
 }

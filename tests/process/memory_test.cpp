@@ -1,9 +1,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "client/convert.h"
 #include "controller/cluster/memory_room.h"
-#include "controller/plan/plan.h"
+#include "tests/process/support/foreseen.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
@@ -43,11 +42,6 @@ Submission job_of(const std::string& model) {
   job.parallelism = {.pp = 2};
   job.model = model;
   return job;
-}
-
-plan::Plan plan_of(const Submission& submission) {
-  const auto job = client::to_wire(submission);
-  return plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
 }
 
 cluster::ClusterOptions holding(std::uint64_t bytes, int count = 2) {
@@ -120,7 +114,8 @@ TEST_CASE("what is in use is not taken away: the next job waits, and says for wh
   const auto behind = theatre.submit(longer);
   CHECK(theatre.job(waiting)->state == "queued");
   CHECK(has(theatre.job(waiting)->cause, "waits for 2 idle actors: 0 of 2 are"));
-  CHECK(theatre.job(behind)->cause == "waits for job " + std::to_string(waiting));
+  CHECK(theatre.job(behind)->cause ==
+        "waits behind job " + std::to_string(waiting) + ", which " + theatre.job(waiting)->cause);
   CHECK(theatre.job(running)->state == "running");
   CHECK(theatre.job(running)->cause == "");
   CHECK(theatre.client().cancel(behind));

@@ -6,75 +6,17 @@
 #include <string>
 #include <thread>
 
-#include "tests/client/run_command.h"
-#include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
+#include "tests/process/support/watched_stage.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
-#include "troupe/inspect.h"
 
 namespace troupe::testing {
-namespace {
 
 using nlohmann::json;
 using namespace std::chrono_literals;
 
-/// A cluster whose controller is asked as a user would.
-struct Stage {
-  explicit Stage(int count, const std::string& log_folder = "")
-      : theatre(options(count, log_folder)) {}
-
-  static cluster::ClusterOptions options(int count, const std::string& log_folder) {
-    auto options = actors(count);
-    options.log_folder = log_folder;
-    options.metrics_port = 0;
-    return options;
-  }
-  std::string endpoint() { return theatre.cluster().endpoint(); }
-  CommandResult repl(const std::string& commands) {
-    return troupe("repl " + endpoint() + " -c '" + commands + "'");
-  }
-  Inspector inspector() { return std::move(Inspector::connect(endpoint(), kPatience).value()); }
-  /// Waits until what was issued has run.
-  bool still(std::uint64_t job) {
-    return eventually(kPatience, [&] {
-      const auto graph = json::parse(inspector().graph(job).value());
-      int issued = 0;
-      for (const auto& task : graph["tasks"])
-        issued += task["state"] == "issued" ? 1 : 0;
-      return issued == 0 && !graph["tasks"].empty();
-    });
-  }
-  bool has_steps_left(std::uint64_t job) {
-    const auto graph = json::parse(inspector().graph(job).value());
-    for (const auto& task : graph["tasks"])
-      if (task["kind"] == "micro_step" && task["state"] != "done") return true;
-    return false;
-  }
-  /// Submits and pauses as soon as it denoises; another one, where that was too late.
-  std::uint64_t paused_job(Submission submission) {
-    submission.detached = true;
-    for (int attempt = 1;; ++attempt) {
-      const auto job = theatre.submit(submission);
-      REQUIRE(eventually(2 * kPatience, [&] {
-        const auto row = theatre.job(job);
-        return row && (row->step > 0 || row->state == "succeeded");
-      }));
-      const bool paused = bool(inspector().control(job, JobAction::pause));
-      if (paused && still(job) && has_steps_left(job)) return job;
-      REQUIRE(attempt < 5);
-      if (paused) REQUIRE(inspector().control(job, JobAction::resume));
-      REQUIRE(theatre.client().wait(job, 600s));
-    }
-  }
-
-  Theatre theatre;
-};
-
-}  // namespace
-
 TEST_CASE("a paused job is looked into, stepped and let go, and its picture stays the same") {
-  Stage stage(4);
+  WatchedStage stage(4);
   const auto undisturbed = stage.theatre.run(demo_job(12));
   const auto job = stage.paused_job(demo_job(12));
   const auto before = json::parse(stage.inspector().graph(job).value());
@@ -145,7 +87,7 @@ TEST_CASE("a paused job is looked into, stepped and let go, and its picture stay
 }
 
 TEST_CASE("the console does as it is told, and its errors are one line each") {
-  Stage stage(2);
+  WatchedStage stage(2);
   const Scratch scratch;
   const auto good = stage.repl(
       "nodes; actors; groups; jobs; queue; failures; help; help inject; logs; mailbox 0;"
@@ -206,7 +148,7 @@ TEST_CASE("the console does as it is told, and its errors are one line each") {
 }
 
 TEST_CASE("a time line of a real job: slices nest, arrows have both ends, all tasks are there") {
-  Stage stage(4);
+  WatchedStage stage(4);
   const auto result = stage.theatre.run(demo_job(4));
   const auto trace = json::parse(stage.inspector().timeline(result.job).value());
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
@@ -240,61 +182,8 @@ TEST_CASE("a time line of a real job: slices nest, arrows have both ends, all ta
   }
 }
 
-TEST_CASE("injected faults happen, are told with their cause, and leave a flight record") {
-  const Scratch scratch;
-  std::filesystem::create_directory(scratch / "logs");
-  Stage stage(2, scratch / "logs");
-  auto submission = demo_job(40);
-  submission.parallelism = {.pp = 2};
-  submission.detached = true;
-  const auto fails_with = [&](Fault fault, const std::string& words) {
-    CAPTURE(words);
-    const auto job = stage.paused_job(submission);
-    REQUIRE(stage.inspector().inject(1, fault));
-    REQUIRE(stage.inspector().control(job, JobAction::resume));
-    const auto result = stage.theatre.client().wait(job, 600s);
-    REQUIRE_FALSE(result);
-    CHECK(has(result.error().what, words));
-    const std::string file = scratch / "logs/flight-job-" + std::to_string(job) + ".json";
-    CHECK(has(result.error().what, file));
-    const auto record = json::parse(read_all(file));
-    CHECK(record["job"] == job);
-    CHECK_FALSE(record["events"].empty());
-    const auto failures = json::parse(stage.inspector().failures(job).value());
-    REQUIRE(failures["failures"].size() == 1);
-    CHECK(failures["failures"][0]["file"] == file);
-    REQUIRE(stage.theatre.whole());
-  };
-  fails_with(Fault::exception, "this fault was injected");
-  fails_with(Fault::not_finite, "not finite");
-
-  const auto job = stage.paused_job(submission);
-  REQUIRE(stage.inspector().inject(0, Fault::delay, 1.0));
-  REQUIRE(stage.inspector().inject(1, Fault::stop, 0.5));
-  REQUIRE(stage.inspector().control(job, JobAction::resume));
-  CHECK(stage.theatre.client().wait(job, 600s));
-
-  const auto restarts = stage.theatre.restarts();
-  REQUIRE(stage.inspector().inject(0, Fault::kill));
-  CHECK(eventually(kPatience, [&] { return stage.theatre.restarts() > restarts; }));
-  CHECK(stage.theatre.restarts() == restarts + 1);
-  REQUIRE(stage.theatre.whole());
-  const auto said = stage.inspector().logs(0);
-  REQUIRE(said);
-  CHECK(said.value().lines.size() >= 3);  // began, ended, began
-  bool told = false;
-  for (const auto& line : said.value().lines)
-    told = told || has(line, "SIGKILL");
-  CHECK(told);
-  // Nothing behind the last, unless something was said in between.
-  CHECK(eventually(kPatience, [&] {
-    const auto last = stage.inspector().logs(-1, 0, 500).value().last;
-    return stage.inspector().logs(-1, last).value().lines.empty();
-  }));
-}
-
 TEST_CASE("metrics are served while the cluster works") {
-  Stage stage(2);
+  WatchedStage stage(2);
   stage.theatre.run(tiny_job());
   const Scratch scratch;
   const auto port = stage.theatre.cluster().metrics_port();

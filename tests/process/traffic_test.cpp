@@ -1,10 +1,7 @@
-#include "controller/plan/traffic.h"
-
 #include <nlohmann/json.hpp>
 
-#include "client/convert.h"
-#include "models/spec/model_spec.h"
 #include "tests/process/support/company.h"
+#include "tests/process/support/foreseen.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/random_model.h"
 #include "tests/support/doctest.h"
@@ -39,35 +36,23 @@ Submission job(const Way& way, const Parallelism& mix) {
   return submission;
 }
 
-using BytesByRole = std::map<std::string, std::uint64_t>;
-
-/// What `predict_traffic` leaves out: latents on their way to the decoders, and their halos.
-bool is_predicted(const std::string& role) {
-  return role != "rows" && role != "vae";
-}
-
 std::vector<BytesByRole> measured(const JobResult& result) {
   std::vector<BytesByRole> all;
   const auto report = nlohmann::json::parse(result.report);
   for (const auto& actor : report.at("actors")) {
-    BytesByRole own;
     std::uint64_t sum = 0;
-    for (const auto& [role, bytes] : actor.at("tensor_bytes_sent_by_group").get<BytesByRole>()) {
+    for (const auto& [role, bytes] : sent_by(actor, {}))
       sum += bytes;
-      if (is_predicted(role)) own[role] = bytes;
-    }
     CHECK(actor.at("tensor_bytes_sent") == sum);
-    all.push_back(std::move(own));
+    all.push_back(sent_by(actor));
   }
   return all;
 }
 
 std::vector<BytesByRole> predicted(const Submission& submission) {
-  const auto model = spec::read_model_spec(submission.model);
-  const auto asked = client::to_wire(submission);
+  const Foreseen foreseen(submission);
   std::vector<BytesByRole> all;
-  for (const auto& rank :
-       plan::predict_traffic(plan::make_plan(model, asked.request, asked.parallelism), model))
+  for (const auto& rank : foreseen.traffic)
     all.push_back(rank.sent);
   return all;
 }

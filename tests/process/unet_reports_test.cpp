@@ -2,11 +2,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "client/convert.h"
-#include "controller/plan/traffic.h"
-#include "models/spec/model_spec.h"
 #include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
+#include "tests/process/support/foreseen.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
 #include "tests/support/doctest.h"
@@ -33,10 +31,7 @@ TEST_CASE("a job says what was asked for and how often it called the model") {
   CHECK(said["skipped_steps"] == 0);
   const auto parameters = png_text(result.pictures[0].png, "parameters");
   CHECK(has(parameters, "Steps: 6, Sampler: pndm"));
-  const auto model = spec::read_model_spec(submission.model);
-  const auto asked = client::to_wire(submission);
-  const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
-  CHECK(has(plan::to_text(plan), "steps 6, calls of the model 7 (2 synchronous)"));
+  CHECK(has(plan::to_text(plan_of(submission)), "steps 6, calls of the model 7 (2 synchronous)"));
 
   // Warm-up and refills count calls: the last is step 6.
   submission.request.refill_steps = {6};
@@ -111,23 +106,12 @@ TEST_CASE("plans know a U-Net's weights, what is kept and what each rank sends, 
           submission.request.method = "exact";
           submission.request.num_pipeline_patch = 1;
         }
-        const auto model = spec::read_model_spec(submission.model);
-        const auto asked = client::to_wire(submission);
-        const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
-        const auto traffic = plan::predict_traffic(plan, model);
+        const Foreseen foreseen(submission);
         const auto report = nlohmann::json::parse(company().run(submission).report);
-        for (int rank = 0; rank < mix.world(); ++rank) {
-          CAPTURE(rank);
-          const auto& actor = report.at("actors").at(rank);
-          CHECK(actor.at("weight_bytes") == plan.memory[rank].weights);
-          CHECK(actor.at("kv_bytes") == plan.memory[rank].kv);
-          auto sent = actor.at("tensor_bytes_sent_by_group");
-          sent.erase("rows");
-          sent.erase("vae");
-          CHECK(sent.dump() == nlohmann::json(traffic[rank].sent).dump());
-          CHECK(actor.at("tensor_bytes_sent_by_layer").dump() ==
-                nlohmann::json(traffic[rank].by_layer).dump());
-        }
+        check_weights(report, foreseen);
+        check_kv(report, foreseen);
+        check_sent(report, foreseen);
+        check_sent_by_layer(report, foreseen);
       }
     }
   }

@@ -4,12 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "client/convert.h"
-#include "controller/plan/traffic.h"
 #include "models/image/frames.h"
-#include "models/spec/model_spec.h"
 #include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
+#include "tests/process/support/foreseen.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
@@ -158,22 +156,12 @@ TEST_CASE("plans know a video model's weights, K,V and what each rank sends, to 
       request.kv = way.kv;
       request.num_pipeline_patch = way.patches;
       request.dtype = "bfloat16";  // not packed in panels, so that odd widths are exact, too
-      const auto model = spec::read_model_spec(submission.model);
-      const auto asked = client::to_wire(submission);
-      const auto plan = plan::make_plan(model, asked.request, asked.parallelism);
-      const auto traffic = plan::predict_traffic(plan, model);
+      const Foreseen foreseen(submission);
       const auto report = nlohmann::json::parse(company().run(submission).report);
       CHECK(report.at("request").at("frames") == 9);
-      for (int rank = 0; rank < mix.world(); ++rank) {
-        CAPTURE(rank);
-        const auto& actor = report.at("actors").at(rank);
-        CHECK(actor.at("weight_bytes") == plan.memory[rank].weights);
-        CHECK(actor.at("kv_bytes") == plan.memory[rank].kv);
-        auto sent = actor.at("tensor_bytes_sent_by_group");
-        sent.erase("rows");
-        sent.erase("vae");
-        CHECK(sent.dump() == nlohmann::json(traffic[rank].sent).dump());
-      }
+      check_weights(report, foreseen);
+      check_kv(report, foreseen);
+      check_sent(report, foreseen);
     }
   }
 }

@@ -2,9 +2,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "client/convert.h"
-#include "controller/plan/plan.h"
 #include "tests/process/support/company.h"
+#include "tests/process/support/foreseen.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/random_model.h"
 #include "tests/support/doctest.h"
@@ -32,11 +31,6 @@ Submission job(const std::string& model, const Parallelism& mix) {
   request.width = 48;
   request.steps = 2;
   return submission;
-}
-
-plan::Plan plan_of(const Submission& submission) {
-  const auto asked = client::to_wire(submission);
-  return plan::make_plan(spec::read_model_spec(submission.model), asked.request, asked.parallelism);
 }
 
 json actors_of(const JobResult& result) {
@@ -144,13 +138,10 @@ TEST_CASE("plans know weights and K,V to the byte") {
       request.num_pipeline_patch = way.patches;
       request.dtype = "bfloat16";  // not packed in panels, so that odd widths are exact, too
       CAPTURE(std::string(way.method) + " " + way.kv + " at " + name_of(mix));
-      const auto plan = plan_of(submission);
-      const auto actors = actors_of(company().run(submission));
-      for (int rank = 0; rank < mix.world(); ++rank) {
-        CAPTURE(rank);
-        CHECK(actors[rank].at("weight_bytes") == plan.memory[rank].weights);
-        CHECK(actors[rank].at("kv_bytes") == plan.memory[rank].kv);
-      }
+      const Foreseen foreseen(submission);
+      const auto report = json::parse(company().run(submission).report);
+      check_weights(report, foreseen);
+      check_kv(report, foreseen);
     }
   }
 }

@@ -1,10 +1,11 @@
-"""Pictures with the products of tokens in 8 bits: diffusers' own blocks, whose linear layers multiply integers, in float64 sums."""
+"""Pictures and a video with the products of tokens in 8 bits: diffusers' own blocks, whose linear layers multiply integers, in float64 sums."""
 import re
 
 import torch
 
+import families
+import wan
 from common import Book
-from families import DEFAULTS, draw, load
 
 BLOCKS = re.compile(r"^(transformer_blocks|single_transformer_blocks|blocks)\.\d+\.")
 PRODUCTS = re.compile(r"\.(to_q|to_k|to_v|to_out\.0|add_q_proj|add_k_proj|add_v_proj|to_add_out|net\.0\.proj|net\.2|proj_mlp|proj_out)$")
@@ -45,18 +46,27 @@ def quantize(model):
 
 WIDE = dict(width=96, height=80, prompts=["a cat"], negative_prompt="a dog", guidance=3.0, seed=1, steps=4)
 ONE_STEP = dict(steps=1, seed=4)
-FAMILIES = ["sigma", "sd3", "sd35", "flux", "hunyuan"]
+FAMILIES = ["sigma", "sd3", "sd35", "flux", "hunyuan", "wan"]
+
+
+def load(family):
+    return wan.load() if family == "wan" else families.load(f"tiny-{family}")
+
+
+def draw(pipe, case):
+    return wan.tall(wan.draw(pipe, case)) if case["checkpoint"] == wan.NAME else families.draw(pipe, case)
 
 
 def make():
-    book = Book("quantized", "Whole pictures with int8 weights: final latents [n,C,h/8,w/8] with (latents) and without (float32) them. Each weight's outputs have a "
+    book = Book("quantized", "Whole pictures with int8 weights: final latents [n,C,h/8,w/8] (of a video frame below frame) with (latents) and without (float32) them. Each weight's outputs have a "
                 "scale, and each row of inputs; products are integers.")
     for family in FAMILIES:
         for kind, changes in (("one_step", ONE_STEP), ("wide", WIDE)):
-            case = {**DEFAULTS, "image": False, "checkpoint": f"tiny-{family}", **changes}
+            defaults = (wan if family == "wan" else families).DEFAULTS
+            case = {**defaults, "image": False, "checkpoint": f"tiny-{family}", **changes}
             if family == "hunyuan":
                 case["max_sequence_length"] = 256
-            pipe = load(case["checkpoint"])
+            pipe = load(family)
             plain = draw(pipe, case)
             count = len(quantize(pipe.transformer))
             latents = draw(pipe, case)

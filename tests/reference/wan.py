@@ -117,6 +117,18 @@ VIDEOS = [("wan_plain", dict(image=True)), ("wan_alone", dict(guidance=1.0, seed
           ("wan_third_order", dict(scheduler="UniPCMultistepScheduler", config=dict(**FLOW, flow_shift=8.0, solver_order=3), seed=8, num_frames=5, steps=7))]
 
 
+def draw(pipe, case):
+    """Final latents [n,C,f,h,w]."""
+    return pipe(prompt=case["prompts"], negative_prompt=case["negative_prompt"], height=case["height"], width=case["width"], num_frames=case["num_frames"],
+                num_inference_steps=case["steps"], guidance_scale=case["guidance"], num_videos_per_prompt=case["n"], generator=generator(case["seed"]),
+                max_sequence_length=case["max_sequence_length"], output_type="latent").frames
+
+
+def tall(latents):
+    """[n,C,f·h,w], frame below frame."""
+    return latents.reshape(latents.shape[0], latents.shape[1], -1, latents.shape[4])
+
+
 def make_videos():
     pipe = load()
     book = Book("wan", "Whole videos by WanPipeline: latents [n,C,f·h,w], frame below frame, are the final ones before the VAE; image (uint8 [n,F·H,W,3], frames likewise) where `image` is true. "
@@ -125,12 +137,10 @@ def make_videos():
     for name, changes in VIDEOS:
         case = {**DEFAULTS, **changes}
         pipe.scheduler = SCHEDULERS[case["scheduler"]](**TRAINED, **case["config"]) if "scheduler" in case else own
-        latents = pipe(prompt=case["prompts"], negative_prompt=case["negative_prompt"], height=case["height"], width=case["width"], num_frames=case["num_frames"],
-                       num_inference_steps=case["steps"], guidance_scale=case["guidance"], num_videos_per_prompt=case["n"], generator=generator(case["seed"]),
-                       max_sequence_length=case["max_sequence_length"], output_type="latent").frames
+        latents = draw(pipe, case)
         assert torch.isfinite(latents).all()
         print(f"  {name}: latents {tuple(latents.shape)} {latents.min():.2f} to {latents.max():.2f}, std {latents.std():.2f}", flush=True)
-        tensors = {"latents": latents.reshape(latents.shape[0], latents.shape[1], -1, latents.shape[4])}
+        tensors = {"latents": tall(latents)}
         if case["image"]:
             frames = pipe.video_processor.postprocess_video(decode(pipe, latents), output_type="pil")
             tensors["image"] = torch.from_numpy(np.stack([np.concatenate([np.asarray(f) for f in video]) for video in frames]))

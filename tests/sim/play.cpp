@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "controller/cluster/kinds.h"
+#include "controller/plan/degrees.h"
 #include "controller/plan/plan.h"
 #include "tests/controller/sample_model.h"
 #include "tests/sim/world.h"
@@ -76,9 +77,7 @@ void World::submit_one() {
   spec.elastic = faults_.elastic;
   note("submit " + plan.request.method + " on " + std::to_string(plan.degrees.world()) +
        " actors, pp " + std::to_string(plan.degrees.pp));
-  const auto& of = plan.degrees;
-  spec.parallelism = {
-      .dp = of.dp, .cfg = of.cfg, .pp = of.pp, .ulysses = of.ulysses, .ring = of.ring, .tp = of.tp};
+  spec.parallelism = plan::parallelism_of(plan.degrees);
   if (faults_.restarts_per_job > 0) return hand_in(std::move(spec), random());
   if (runner_ && deployments_->shortage(plan)) {
     // So does the gateway.

@@ -100,6 +100,9 @@ void StageActor::receive(const std::string& frame) {
       put(abort);
       break;
     }
+    case wire::Kind::ping:  // the link's own thread answers
+      if (!hangs) answer(header.correlation, wire::Pong{wire::decode<wire::Ping>(payload).data});
+      return;
     case wire::Kind::shutdown:
       return world_.leaves(incarnation_);
     default:

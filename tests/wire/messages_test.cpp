@@ -44,6 +44,12 @@ TEST_CASE("a hello keeps every field") {
   CHECK(back.attributes == hello.attributes);
 }
 
+TEST_CASE("warnings keep whose prompt they are about") {
+  TaskDone done;
+  done.warnings = {{0, "is cut"}, {std::nullopt, "prompt 1 is cut"}};
+  CHECK(decode<TaskDone>(as_bytes(encode(done))).warnings == done.warnings);
+}
+
 TEST_CASE("an unknown failure code is refused") {
   std::string bytes = encode(Failure{FailureCode::internal, "x"});
   bytes[0] = 99;

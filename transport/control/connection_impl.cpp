@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "transport/control/endpoint.h"
+#include "transport/control/listener_process.h"
 #include "transport/control/zap.h"
 #include "transport/wire/little_endian.h"
 
@@ -232,8 +233,10 @@ void Connection::Impl::tick(bool stalled) {
       return fail(wire::FailureCode::timeout,
                   handshake_->reached()
                       ? "[control] somebody listens at " + options.endpoint +
-                            " and does not answer" + waited +
-                            ": a controller that is stopped or overloaded, or another program"
+                            " and does not answer" + waited + ": " +
+                            listener_text(options.endpoint,
+                                          "a controller that is stopped or overloaded, or another "
+                                          "program")
                       : "[control] no controller at " + options.endpoint + waited);
     }
     return say_hello();
@@ -241,8 +244,9 @@ void Connection::Impl::tick(bool stalled) {
   const auto silence = now - heard_;
   if (!stalled && silence > timeout_) {
     const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
+    const auto who = listener_text(options.endpoint);
     return lose("no sign of life from the controller at " + options.endpoint + " for " +
-                std::to_string(ms) + " ms");
+                std::to_string(ms) + " ms" + (who.empty() ? who : ": " + who));
   }
   if (outbox_.empty())
     send_frame(wire::encode_frame({}, wire::Heartbeat{progress_.load(std::memory_order_relaxed)}));

@@ -117,12 +117,15 @@ struct JobRow {
   double seconds = 0;  // since submitted, or of its whole life
   std::string cause;   // of a failure
   std::int32_t priority = 0;
-  std::string share = {};  // as the client named it
-  bool paused = false;     // none of its tasks is issued
+  std::string share = {};        // as the client named it
+  bool paused = false;           // none of its tasks is issued
+  std::uint64_t batch = 0;       // number of the one that it computes or has computed in; 0 = none
+  std::string not_batched = {};  // why it began by itself, although it may batch
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share, paused);
+    ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share, paused, batch,
+       not_batched);
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
+#include "client/cli/suggest.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 #include "transport/control/key_folder.h"
@@ -43,7 +44,8 @@ class KeysVerb : public Verb {
     if (action_ == "add") return add();
     if (action_ == "list") return list();
     if (action_ == "remove") return remove();
-    throw UsageError("keys \"" + action_ + "\": make, add, list or remove");
+    const auto wrong = not_one_of(action_, {"make", "add", "list", "remove"});
+    throw UsageError("keys " + wrong);
   }
 
  private:

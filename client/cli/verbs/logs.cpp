@@ -1,4 +1,3 @@
-#include <charconv>
 #include <chrono>
 #include <iostream>
 #include <thread>
@@ -7,6 +6,7 @@
 #include "client/cli/json.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
+#include "models/spec/parse_number.h"
 #include "troupe/inspect.h"
 
 namespace troupe::cli {
@@ -53,9 +53,7 @@ class LogsVerb : public Verb {
 
  private:
   std::uint32_t checked_actor() const {
-    std::uint32_t actor = 0;
-    const auto [end, error] = std::from_chars(who_.data(), who_.data() + who_.size(), actor);
-    if (error == std::errc() && end == who_.data() + who_.size()) return actor;
+    if (const auto actor = spec::parse_number<std::uint32_t>(who_)) return *actor;
     throw UsageError("logs \"" + who_ +
                      "\": WHO is controller, or an actor's ID as `troupe status` "
                      "shows it");

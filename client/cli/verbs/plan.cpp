@@ -11,8 +11,8 @@
 #include "client/cli/verb.h"
 #include "client/convert.h"
 #include "controller/cluster/device_fit.h"
+#include "controller/cluster/memory_check.h"
 #include "controller/cluster/memory_room.h"
-#include "controller/gateway/memory_check.h"
 #include "controller/plan/explain.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
@@ -36,7 +36,8 @@ class PlanVerb : public Verb {
                    "Print predicted seconds, bytes and memory, too; with --parallel auto of the "
                    "best mixes")
         ->group(group);
-    app_->add_option("--actors", actors_, "Actors that --parallel auto may use")
+    app_->add_option("--actors", actors_,
+                     "Actors there are: for --parallel auto, and for what fits")
         ->check(whole(1, 1024))
         ->type_name("N")
         ->group(group);
@@ -126,23 +127,31 @@ class PlanVerb : public Verb {
                     const wire::JobSpec& job) const {
     if (gigabytes_ == 0) return;
     const auto limit = static_cast<std::uint64_t>(gigabytes_ * 1e9);
-    const auto lacking = [limit](const plan::Plan& other) -> std::optional<cluster::Shortage> {
+    const auto lacking = [limit](const plan::Plan& other) {
       const auto needs = cluster::needs_of(other);
-      for (std::size_t rank = 0; rank < needs.size(); ++rank) {
-        if (needs[rank].total() > limit)
-          return cluster::Shortage{static_cast<int>(rank), needs[rank].total(), 0, limit};
-      }
-      return std::nullopt;
+      std::optional<cluster::Shortage> most;  // of the rank that needs most
+      cluster::by_memory(needs, std::vector(needs.size(), std::pair(cluster::ActorId{}, limit)),
+                         &most);
+      return most;
     };
     const auto lack = lacking(plan);
     if (!lack) return;
-    const int actors = actors_ > 0 ? actors_ : std::max<int>(kActorsToTry, plan.degrees.world());
+    const int least = plan.degrees.world();
+    int actors = actors_;
+    if (actors == 0 && !simulate_.empty())
+      actors = std::max(least, plan::machine_of(simulate_).devices);
+    std::string among;
+    if (actors == 0) {
+      actors = std::max(least, kActorsToTry);
+      among = "up to " + std::to_string(actors) + " actors (--actors says how many there are)";
+    }
     auto settled = job;
     settled.parallelism.automatic = false;
     throw std::invalid_argument(
-        gateway::too_large(plan, *lack, "by --memory-limit an actor") + ": " +
-        gateway::memory_remedy(model, settled, actors,
-                               [&](const plan::Plan& other) { return !lacking(other); }));
+        cluster::too_large(plan, *lack, "by --memory-limit an actor") + ": " +
+        cluster::memory_remedy(
+            model, settled, actors, [&](const plan::Plan& other) { return !lacking(other); },
+            among));
   }
 
   plan::Explanation explanation(const spec::ModelSpec& model, const wire::JobSpec& job) const {

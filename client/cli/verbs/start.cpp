@@ -76,7 +76,8 @@ class StartVerb : public Verb {
         ->type_name("N")
         ->capture_default_str();
     app_->add_option("--max-batch", options_.max_batch,
-                     "Pictures of jobs with --may-batch that compute as one batch; 1 = none do")
+                     "Pictures, 1 to 4096, that jobs with --may-batch compute as one batch at "
+                     "most; 1 = none do")
         ->check(whole(1, 4096))
         ->type_name("PICTURES")
         ->capture_default_str();

@@ -45,7 +45,15 @@ class SubmitVerb : public Verb {
     ask_for_results(results_, submission.request);
     const SignalWatch signals;
     Client client = connect(target_);
-    if (detach_) return hand_in(client, submission);
+    if (detach_) {
+      const std::uint64_t job = hand_in(client, submission);
+      if (json()) {
+        print_json({{"job", job}});
+      } else {
+        std::cout << job << std::endl;
+      }
+      return kOk;
+    }
     if (results_.frames_per_second)
       check_speed(results_,
                   submission.model.empty() ? take(client.status()).model : submission.model);
@@ -69,16 +77,6 @@ class SubmitVerb : public Verb {
       throw UsageError(
           "--timeout does not go with --detach: nobody would be there to cancel the job");
     check_names(results_);
-  }
-
-  int hand_in(Client& client, const Submission& submission) {
-    const std::uint64_t job = take(client.submit(submission));
-    if (json()) {
-      print_json({{"job", job}});
-    } else {
-      std::cout << job << std::endl;
-    }
-    return kOk;
   }
 
   Target target_;

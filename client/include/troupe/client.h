@@ -141,6 +141,9 @@ struct JobInfo {
   std::string cause;
   int priority = 0;
   std::string share;
+  std::uint64_t batch = 0;               // number of the one that it computes or has computed in
+  std::vector<std::uint64_t> with_jobs;  // the others of it that the cluster remembers
+  std::string not_batched;               // why it began by itself, although it may batch
 };
 
 struct GroupInfo {

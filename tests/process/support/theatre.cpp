@@ -8,9 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "client/convert.h"
-#include "controller/plan/plan.h"
 #include "tests/process/support/connect.h"
+#include "tests/process/support/foreseen.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 
@@ -143,8 +142,7 @@ Submission whole_demo_job(int steps) {
 }
 
 std::uint64_t memory_of(const Submission& submission) {
-  const auto job = client::to_wire(submission);
-  const auto plan = plan::make_plan(spec::read_model_spec(job.model), job.request, job.parallelism);
+  const auto plan = plan_of(submission);
   std::uint64_t most = 0;
   for (const auto& own : plan.memory)
     most = std::max(most, own.peak());

@@ -7,14 +7,14 @@
 namespace troupe::schedule {
 
 /// One message of mailbox entries to one actor.
-struct Batch {
+struct Mailing {
   ActorId actor = 0;
   wire::RunTasks tasks;
 };
 
 /// Issued entries as messages, in the order to send them in. What an actor gets keeps the total
 /// order: entries are put together only where nothing of another epoch stands between them.
-std::vector<Batch> in_batches(const std::vector<Issue>& issued,
-                              const std::function<std::uint64_t(JobId)>& epoch_of);
+std::vector<Mailing> mailings_of(const std::vector<Issue>& issued,
+                                 const std::function<std::uint64_t(JobId)>& epoch_of);
 
 }  // namespace troupe::schedule

@@ -1,4 +1,4 @@
-#include "actors/control_group.h"
+#include "actors/ground/control_group.h"
 
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
@@ -37,7 +37,7 @@ struct System {
           "cache 1\nactive_file 1\ninactive_file 1\ntotal_active_file 200\n"
           "total_inactive_file 100\n");
   }
-  std::optional<std::uint64_t> left() const { return actors::left_in_control_groups(root.path); }
+  std::optional<std::uint64_t> left() const { return ground::left_in_control_groups(root.path); }
 };
 
 const std::string kUnified =
@@ -101,5 +101,5 @@ TEST_CASE("no control groups, or none that counts memory: no limit") {
   CHECK(System("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n", "").left() == std::nullopt);
   CHECK(System(kHybrid, "4:memory:/slurm\n").left() == std::nullopt);
   testing::Scratch empty;
-  CHECK(actors::left_in_control_groups(empty.path) == std::nullopt);
+  CHECK(ground::left_in_control_groups(empty.path) == std::nullopt);
 }

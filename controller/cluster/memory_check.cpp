@@ -1,4 +1,4 @@
-#include "controller/gateway/memory_check.h"
+#include "controller/cluster/memory_check.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,7 +6,7 @@
 
 #include "models/spec/counted.h"
 
-namespace troupe::gateway {
+namespace troupe::cluster {
 namespace {
 
 std::optional<plan::Plan> planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
@@ -22,13 +22,12 @@ std::string fullest(const plan::Plan& plan) {
   std::uint64_t most = 0;
   for (const auto& own : plan.memory)
     most = std::max(most, own.peak());
-  return cluster::bytes_text(most) + " at its fullest actor";
+  return bytes_text(most) + " at its fullest actor";
 }
 
 }  // namespace
 
-std::string too_large(const plan::Plan& plan, const cluster::Shortage& lack,
-                      const std::string& actor) {
+std::string too_large(const plan::Plan& plan, const Shortage& lack, const std::string& actor) {
   const auto& own = plan.memory.at(static_cast<std::size_t>(lack.rank));
   std::string parts;
   for (const auto& [name, bytes] :
@@ -36,15 +35,15 @@ std::string too_large(const plan::Plan& plan, const cluster::Shortage& lack,
         std::pair{"activations", own.activations}, std::pair{"text encoder", own.text},
         std::pair{"decoder", own.vae}}) {
     if (bytes > 0)
-      parts += (parts.empty() ? "" : ", ") + std::string(name) + " " + cluster::bytes_text(bytes);
+      parts += (parts.empty() ? "" : ", ") + std::string(name) + " " + bytes_text(bytes);
   }
-  return "[memory] rank " + std::to_string(lack.rank) + " needs " +
-         cluster::bytes_text(lack.needs) + " (" + parts + "), and " + actor + " may hold " +
-         cluster::bytes_text(lack.limit);
+  return "[memory] rank " + std::to_string(lack.rank) + " needs " + bytes_text(lack.needs) + " (" +
+         parts + "), and " + actor + " may hold " + bytes_text(lack.limit);
 }
 
 std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job, int actors,
-                          const std::function<bool(const plan::Plan&)>& fits) {
+                          const std::function<bool(const plan::Plan&)>& fits,
+                          const std::string& among) {
   const auto attempt = [&](const std::string& option, const wire::ImageRequest& request,
                            const wire::Parallelism& parallelism) -> std::optional<std::string> {
     const auto plan = planned(model, request, parallelism);
@@ -69,8 +68,9 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
     request.dtype = "bfloat16";
     if (auto found = attempt("--dtype bfloat16", request, job.parallelism)) return *found;
   }
-  return "no pp, tp or shared decoding on " + spec::counted(actors, "actor") +
+  const auto on = among.empty() ? spec::counted(actors, "actor") : among;
+  return "no pp, tp or shared decoding on " + on +
          " is enough; more actors, a smaller picture or fewer at a time are";
 }
 
-}  // namespace troupe::gateway
+}  // namespace troupe::cluster

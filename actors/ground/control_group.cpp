@@ -1,4 +1,4 @@
-#include "actors/control_group.h"
+#include "actors/ground/control_group.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace troupe::actors {
+namespace troupe::ground {
 namespace {
 
 namespace fs = std::filesystem;
@@ -118,4 +118,4 @@ std::optional<std::uint64_t> left_in_control_groups(const fs::path& root) {
   return least;
 }
 
-}  // namespace troupe::actors
+}  // namespace troupe::ground

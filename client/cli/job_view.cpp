@@ -1,0 +1,102 @@
+#include "client/cli/job_view.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "client/cli/table.h"
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+constexpr std::size_t kUncut = std::numeric_limits<std::size_t>::max();
+constexpr std::size_t kLabel = 10;  // characters of a field's name, at most
+constexpr std::size_t kNarrowest = 20;
+
+/// Takes out the columns that say nothing of any job, so that the others have their place.
+void leave_out_empty(Row& heads, std::vector<Row>& rows) {
+  for (const auto& [head, nothing] :
+       {std::pair{"PRIO", "0"}, {"SHARE", "-"}, {"BATCH", "-"}, {"CAUSE", ""}}) {
+    const auto column = std::find(heads.begin(), heads.end(), head) - heads.begin();
+    if (std::any_of(rows.begin(), rows.end(),
+                    [&, nothing = nothing](const Row& row) { return row[column] != nothing; }))
+      continue;
+    heads.erase(heads.begin() + column);
+    for (Row& row : rows)
+      row.erase(row.begin() + column);
+  }
+}
+
+std::string steps_text(const JobInfo& job) {
+  return std::to_string(job.step) + "/" + std::to_string(job.steps);
+}
+
+std::string or_dash(const std::string& text) {
+  return text.empty() ? "-" : text;
+}
+
+std::string batch_text(const JobInfo& job) {
+  if (job.batch == 0) return job.not_batched.empty() ? "-" : "none: " + job.not_batched;
+  auto text = std::to_string(job.batch);
+  for (std::size_t i = 0; i < job.with_jobs.size(); ++i) {
+    text += i > 0 ? ", " : job.with_jobs.size() == 1 ? ", with job " : ", with jobs ";
+    text += std::to_string(job.with_jobs[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
+                       const std::string& command) {
+  const bool limited = width != 0;
+  std::vector<Row> rows;
+  for (const JobInfo& job : jobs) {
+    rows.push_back({std::to_string(job.id), job.state, steps_text(job),
+                    std::to_string(job.pictures), std::to_string(job.priority),
+                    or_dash(shorten(job.share, limited ? 16 : kUncut)),
+                    job.batch == 0 ? "-" : std::to_string(job.batch), duration_text(job.seconds),
+                    shorten(job.prompt, limited ? 48 : kUncut), shorten(job.cause, kUncut)});
+  }
+  Row heads = {"ID",    "STATE", "STEP", "PICTURES", "PRIO",
+               "SHARE", "BATCH", "TIME", "PROMPT",   "CAUSE"};
+  if (limited && table_width(heads, rows) > width) leave_out_empty(heads, rows);
+  auto text = table(heads, rows, width, Overflow::shorten);
+  if (limited && text.find("…") != std::string::npos)
+    text += "… is cut to fit: `" + command + " ID` shows all of a job\n";
+  return text;
+}
+
+std::string job_text(const JobInfo& job, std::size_t width) {
+  auto text = std::string("job ").append(std::to_string(job.id)).append("\n");
+  const std::size_t room = width == 0 ? kUncut : std::max(width, kLabel + kNarrowest) - kLabel - 4;
+  for (const auto& [label, value] :
+       std::vector<std::pair<std::string, std::string>>{{"state", job.state},
+                                                        {"step", steps_text(job)},
+                                                        {"pictures", std::to_string(job.pictures)},
+                                                        {"time", duration_text(job.seconds)},
+                                                        {"priority", std::to_string(job.priority)},
+                                                        {"share", or_dash(job.share)},
+                                                        {"batch", batch_text(job)},
+                                                        {"prompt", job.prompt},
+                                                        {"cause", or_dash(job.cause)}}) {
+    auto head = label;
+    for (const auto& line : wrapped(shorten(value, kUncut), room)) {
+      head.resize(kLabel, ' ');
+      text += "  " + head + line + "\n";
+      head.clear();
+    }
+  }
+  return text;
+}
+
+std::vector<JobInfo> chosen_jobs(std::vector<JobInfo> jobs, std::uint64_t id) {
+  if (id == 0) return jobs;
+  std::erase_if(jobs, [id](const JobInfo& job) { return job.id != id; });
+  if (jobs.empty())
+    throw CommandError(Error{"not_found", "job " + std::to_string(id) + " is not known here"});
+  return jobs;
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,23 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "troupe/client.h"
+
+namespace troupe::cli {
+
+/// A line a job. Within `width` characters (0 = no limit, and nothing is cut) columns that say
+/// nothing are left out and long cells cut; the last line then says how to see a job whole, by
+/// `command`.
+std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
+                       const std::string& command);
+
+/// All of a job, a line a field, long ones on several lines.
+std::string job_text(const JobInfo& job, std::size_t width);
+
+/// Those with that number, or all for 0. Throws CommandError where there is none of that number.
+std::vector<JobInfo> chosen_jobs(std::vector<JobInfo> jobs, std::uint64_t id);
+
+}  // namespace troupe::cli

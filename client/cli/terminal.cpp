@@ -1,0 +1,12 @@
+#include "client/cli/terminal.h"
+
+#include <sys/ioctl.h>
+
+namespace troupe::cli {
+
+std::size_t terminal_columns(int descriptor) {
+  winsize size{};
+  return ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+}  // namespace troupe::cli

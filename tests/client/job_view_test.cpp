@@ -1,0 +1,87 @@
+#include "client/cli/job_view.h"
+
+#include <algorithm>
+
+#include "client/cli/json.h"
+#include "client/cli/verb.h"
+#include "client/convert.h"
+#include "tests/support/doctest.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::cli;
+using testing::has;
+
+namespace {
+
+JobInfo job_of(std::uint64_t id) {
+  JobInfo job;
+  job.id = id;
+  job.state = "failed";
+  job.prompt = "a red circle above a blue square to the left of a green triangle";
+  job.pictures = 2;
+  job.step = 5;
+  job.steps = 20;
+  job.seconds = 1.5;
+  job.cause = "actor 1 died: " + std::string(300, 'x');
+  return job;
+}
+
+wire::JobRow row_of(std::uint64_t id, std::uint64_t batch) {
+  wire::JobRow row;
+  row.id = id;
+  row.batch = batch;
+  return row;
+}
+
+}  // namespace
+
+TEST_CASE("who computed with whom follows from the numbers of batches") {
+  auto list = client::to_public(wire::JobList{
+      {row_of(1, 9), row_of(2, 0), row_of(3, 9), row_of(4, 10), row_of(5, 9), row_of(6, 0)}});
+  REQUIRE(list.size() == 6);
+  list[1].not_batched = "its step cache decides";
+  CHECK(to_json(list[0])["batch"] == nlohmann::json{{"number", 9}, {"with_jobs", {3, 5}}});
+  CHECK(to_json(list[1])["batch"].is_null());
+  CHECK(to_json(list[1])["not_batched"] == "its step cache decides");
+  CHECK(to_json(list[3])["batch"]["with_jobs"] == nlohmann::json::array());
+  CHECK(has(job_text(list[0], 0), "\n  batch     9, with jobs 3, 5\n"));
+  CHECK(has(job_text(list[1], 0), "\n  batch     none: its step cache decides\n"));
+  CHECK(has(job_text(list[5], 0), "\n  batch     -\n"));
+}
+
+TEST_CASE("a table without a limit has every job whole, one within a limit says where more is") {
+  auto batched = job_of(4);
+  batched.batch = 9;
+  const std::vector<JobInfo> jobs{job_of(3), batched};
+  const auto whole = jobs_table(jobs, 0, "troupe jobs");
+  CHECK(has(whole, jobs[0].prompt));
+  CHECK(has(whole, jobs[0].cause));
+  CHECK(has(whole, "PRIO"));
+  CHECK_FALSE(has(whole, "…"));
+  const auto cut = jobs_table(jobs, 80, "troupe jobs");
+  CHECK(cut.ends_with("\n… is cut to fit: `troupe jobs ID` shows all of a job\n"));
+  CHECK_FALSE(has(cut, "PRIO"));
+  CHECK(has(cut, "BATCH"));
+  CHECK_FALSE(has(jobs_table({job_of(3)}, 80, "jobs"), "BATCH"));
+  auto brief = job_of(3);
+  brief.prompt = brief.cause = "x\ny";
+  CHECK_FALSE(has(jobs_table({brief}, 80, "jobs"), "cut to fit"));
+  CHECK(has(jobs_table({brief}, 0, "jobs"), "x y     x y\n"));
+}
+
+TEST_CASE("of one job all is shown, in lines of a terminal's width") {
+  const auto job = job_of(3);
+  CHECK(job_text(job, 0).ends_with("\n  prompt    " + job.prompt + "\n  cause     " + job.cause +
+                                   "\n"));
+  const auto narrow = job_text(job, 60);
+  std::size_t begin = 0;
+  for (auto end = narrow.find('\n'); end != std::string::npos; end = narrow.find('\n', begin)) {
+    CHECK(end - begin <= 60);
+    begin = end + 1;
+  }
+  CHECK(std::count(narrow.begin(), narrow.end(), 'x') == 300);
+  CHECK(chosen_jobs({job_of(1), job_of(2)}, 2).front().id == 2);
+  CHECK(chosen_jobs({job_of(1), job_of(2)}, 0).size() == 2);
+  CHECK_THROWS_AS(chosen_jobs({job_of(1)}, 2), CommandError);
+}

@@ -1,0 +1,159 @@
+#include "controller/jobs/why_alone.h"
+
+#include <functional>
+#include <optional>
+
+#include "controller/jobs/batching.h"
+#include "tests/controller/hall.h"
+#include "tests/controller/runner_stage.h"
+#include "tests/controller/sample_model.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using jobs::JobEntry;
+using wire::JobState;
+
+namespace {
+
+using Texts = std::vector<std::string>;
+using Change = std::function<void(wire::JobSpec&)>;
+
+JobEntry job_of(
+    jobs::JobId id, const Change& change = [](wire::JobSpec&) {}) {
+  JobEntry job;
+  job.id = id;
+  job.spec.request.prompts = {"x"};
+  job.spec.may_batch = true;
+  change(job.spec);
+  job.plan = plan::make_plan(test::sample_model(), job.spec.request, job.spec.parallelism);
+  return job;
+}
+
+/// Of the first of them.
+std::string why(const std::vector<JobEntry>& waiting, std::int64_t max_pictures = 8,
+                std::int64_t places = 1) {
+  std::vector<const JobEntry*> others;
+  for (const auto& job : waiting)
+    others.push_back(&job);
+  others.erase(others.begin());
+  return jobs::why_alone(waiting.front(), others, max_pictures, places);
+}
+
+}  // namespace
+
+TEST_CASE("why a job that may batch does not: what its request says") {
+  const std::vector<std::pair<Change, std::string>> bars{
+      {[](auto& spec) { spec.request.step_cache = "first-block"; },
+       "its step cache decides by values that a batch rounds otherwise"},
+      {[](auto& spec) { spec.request.init_image_blob = spec.request.init_image_bytes = 7; },
+       "it starts from a picture of its own"},
+      {[](auto& spec) { spec.request.prompts.assign(8, "x"); },
+       "it has 8 pictures, and a batch has at most 8 (--max-batch of the cluster)"}};
+  for (const auto& [change, text] : bars) {
+    const auto job = job_of(1, change);
+    CHECK(why({job, job_of(2)}) == text);
+    CHECK(jobs::bar_to_batching(job.spec.request, 8) == text);
+    JobEntry silent = job;
+    silent.spec.may_batch = false;
+    CHECK(why({silent, job_of(2)}) == "");
+  }
+  CHECK(jobs::bar_to_batching(job_of(1).spec.request, 2) == "");
+  CHECK(why({job_of(1), job_of(2)}, 1) == "the cluster was started with --max-batch 1");
+}
+
+TEST_CASE("why a job that may batch does not: who waits beside it, and what there is") {
+  const auto alone = "no other job that may batch waited when it began";
+  CHECK(why({job_of(1)}) == alone);
+  CHECK(why({job_of(1), job_of(2, [](auto& spec) { spec.may_batch = false; })}) == alone);
+  CHECK(why({job_of(1), job_of(2, [](auto& spec) { spec.request.step_cache = "teacache"; })}) ==
+        alone);
+  CHECK(why({job_of(1),
+             job_of(2,
+                    [](auto& spec) {
+                      spec.request.steps = 3;
+                      spec.elastic = true;
+                    }),
+             job_of(3, [](auto& spec) { spec.parallelism.pp = 2; })}) ==
+        "no job that waited was alike: job 2 differs in --steps, --elastic; job 3 differs in its "
+        "degrees");
+  CHECK(why({job_of(1), job_of(2)}, 8, 2) ==
+        "those that waited could begin side by side on idle actors");
+  CHECK(why({job_of(1), job_of(2, [](auto& spec) { spec.request.prompts.assign(7, "x"); })}, 7) ==
+        "with job 2 it would have more than the 7 pictures that a batch has at most (--max-batch "
+        "of the cluster)");
+  CHECK(why({job_of(1), job_of(2)}) ==
+        "a batch with job 2 would need more memory, or a longer message, than there is");
+  auto again = job_of(1);
+  again.alone = true;
+  CHECK(why({again, job_of(2)}) == "the batch that it was in has failed");
+}
+
+TEST_CASE("jobs that are not alike differ in something that has a name") {
+  const std::vector<std::pair<Change, Texts>> changes{
+      {[](auto& spec) { spec.model = "/another"; }, {"--model"}},
+      {[](auto& spec) { spec.priority = 1; }, {"--priority"}},
+      {[](auto& spec) { spec.request.negative_prompt = "z"; }, {"--negative-prompt"}},
+      {[](auto& spec) { spec.request.images_per_prompt = 2; }, {"--n"}},
+      {[](auto& spec) { spec.request.height = spec.request.width = 128; }, {"--height", "--width"}},
+      {[](auto& spec) { spec.request.sampler = "euler-ancestral"; }, {"--sampler"}},
+      {[](auto& spec) { spec.request.want_latents = true; }, {"--save-latents"}},
+      {[](auto& spec) { spec.request.dtype = "bfloat16"; }, {"--dtype"}},
+      {[](auto& spec) { spec.request.progress_interval = 1; }, {"--preview"}},
+      {[](auto& spec) { spec.request.strength = 0.5; }, {"another setting"}}};
+  for (const auto& [change, names] : changes) {
+    const auto other = job_of(2, change);
+    CHECK_FALSE(jobs::alike(job_of(1), other));
+    CHECK(jobs::differences(job_of(1), other) == names);
+  }
+}
+
+TEST_CASE("a job that begins by itself knows why; those behind it say what it waits for") {
+  test::RunnerStage stage;
+  const auto first = stage.join_queue(8);
+  wire::JobSpec shorter;
+  shorter.request.steps = 7;
+  const auto second = stage.join_queue(1);
+  const auto third = stage.join_queue(1, shorter);
+  stage.runner.start_queued();
+  REQUIRE(stage.reaches(first, JobState::running));
+  CHECK(stage.table.find(first)->not_batched ==
+        "it has 8 pictures, and a batch has at most 8 (--max-batch of the cluster)");
+  CHECK(stage.runner.bar_to_batching(stage.table.find(second)->spec.request) == "");
+  // They share the first one's actor, one by one.
+  CHECK(stage.table.find(second)->not_batched ==
+        "no job that waited was alike: job 3 differs in --steps");
+  CHECK(stage.table.find(third)->not_batched == "no other job that may batch waited when it began");
+}
+
+TEST_CASE("who waits behind another says what that one waits for") {
+  test::RunnerStage stage;
+  wire::JobSpec wide;
+  wide.parallelism.pp = 2;
+  const auto first = stage.join_queue(1, wide);
+  const auto second = stage.submit();
+  CHECK(stage.table.find(first)->waits_for == "waits for 2 idle actors: 1 of 1 are");
+  CHECK(stage.table.find(second)->waits_for ==
+        "waits behind job 1, which waits for 2 idle actors: 1 of 1 are");
+}
+
+TEST_CASE("a request that never computes with others is told so when it is handed in") {
+  test::Hall hall;
+  hall.gate.open();
+  const auto warnings_of = [&](const std::string& step_cache) {
+    wire::SubmitJob submission;
+    submission.job.model = "a";
+    submission.job.request.prompts = {"x"};
+    submission.job.request.step_cache = step_cache;
+    submission.job.may_batch = true;
+    std::optional<Texts> warnings;
+    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+      warnings = reply ? reply.as<wire::JobAccepted>().warnings : Texts{reply.failure().what};
+    });
+    REQUIRE(hall.until([&] { return warnings.has_value(); }));
+    return *warnings;
+  };
+  CHECK(warnings_of("").empty());
+  CHECK(warnings_of("first-block") ==
+        Texts{"--may-batch has no effect: its step cache decides by values that a batch rounds "
+              "otherwise"});
+}

@@ -1,0 +1,64 @@
+// The end of a cluster at the hosts that joined it.
+#include <signal.h>
+
+#include <memory>
+
+#include "tests/process/support/guest_host.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+TEST_CASE("the cluster's end ends the hosts that joined; nobody there is said in time") {
+  Scratch scratch;
+  auto theatre = std::make_unique<Theatre>(open_house(1));
+  const auto endpoint = theatre->cluster().endpoint();
+  Guest beta(*theatre, "beta", 2);
+  REQUIRE(beta.all("ready", 2));
+  const auto pids = beta.pids();
+  theatre->cluster().stop();
+  const int code = beta.command().wait(kPatience);
+  INFO(beta.command().err());
+  CHECK(code == 0);
+  CHECK(gone(pids));
+
+  for (const char* seconds : {"0", "1"}) {
+    // Before, it was 5 s each.
+    CHECK(
+        quickest(4, [&] {
+          Command nobody({"join", "--connect", endpoint, "--wait", seconds}, scratch.path.string());
+          CHECK(nobody.wait(kPatience) == 1);
+          const bool waits = std::string(seconds) != "0";
+          CHECK(has(nobody.err(), "waiting for a controller at " + endpoint + ", for 1 s") ==
+                waits);
+          CHECK(has(nobody.err(), "no controller"));
+        }) < 4);
+  }
+}
+
+TEST_CASE("a controller that is killed leaves no actor on any host") {
+  Scratch scratch;
+  Command controller({"start", "--actors", "1", "--listen", "tcp://127.0.0.1:0"},
+                     scratch.path.string());
+  std::string endpoint;
+  REQUIRE(eventually(kPatience, [&] {
+    const auto text = controller.out();
+    const auto at = text.find("tcp://");
+    if (at == std::string::npos) return false;
+    endpoint = text.substr(at, text.find('\n', at) - at);
+    return true;
+  }));
+  Scratch other;
+  Command join({"join", "--connect", endpoint, "--actors", "2", "--name", "beta", "--wait", "1"},
+               other.path.string());
+  REQUIRE(eventually(kPatience, [&] { return actors_of(join.pid()).size() == 2; }));
+  const auto pids = actors_of(join.pid());
+  controller.signal(SIGKILL);
+  CHECK(join.wait(kPatience) == 1);
+  CHECK(has(join.err(), "controller is lost"));
+  CHECK(gone(pids));
+}

@@ -1,0 +1,65 @@
+#include "tests/process/support/foreseen.h"
+
+#include "client/convert.h"
+#include "tests/support/doctest.h"
+
+namespace troupe::testing {
+namespace {
+
+/// Calls `check` with each rank and what the report says of it.
+template <class Check>
+void for_each_rank(const nlohmann::json& report, const Foreseen& foreseen, const Check& check) {
+  const auto& actors = report.at("actors");
+  REQUIRE(actors.size() == foreseen.traffic.size());
+  for (std::size_t rank = 0; rank < actors.size(); ++rank) {
+    CAPTURE(rank);
+    check(rank, actors[rank]);
+  }
+}
+
+}  // namespace
+
+plan::Plan plan_of(const Submission& submission) {
+  const auto asked = client::to_wire(submission);
+  return plan::make_plan(spec::read_model_spec(submission.model), asked.request, asked.parallelism);
+}
+
+Foreseen::Foreseen(const Submission& submission)
+    : model(spec::read_model_spec(submission.model)),
+      plan(plan_of(submission)),
+      traffic(plan::predict_traffic(plan, model)) {}
+
+BytesByRole sent_by(const nlohmann::json& actor, const std::set<std::string>& without) {
+  auto sent = actor.at("tensor_bytes_sent_by_group").get<BytesByRole>();
+  std::erase_if(sent, [&](const auto& entry) { return without.contains(entry.first); });
+  return sent;
+}
+
+void check_weights(const nlohmann::json& report, const Foreseen& foreseen) {
+  for_each_rank(report, foreseen, [&](std::size_t rank, const auto& actor) {
+    CHECK(actor.at("weight_bytes") == foreseen.plan.memory.at(rank).weights);
+  });
+}
+
+void check_kv(const nlohmann::json& report, const Foreseen& foreseen) {
+  for_each_rank(report, foreseen, [&](std::size_t rank, const auto& actor) {
+    CHECK(actor.at("kv_bytes") == foreseen.plan.memory.at(rank).kv);
+  });
+}
+
+void check_sent(const nlohmann::json& report, const Foreseen& foreseen,
+                const std::set<std::string>& without) {
+  for_each_rank(report, foreseen, [&](std::size_t rank, const auto& actor) {
+    CHECK(nlohmann::json(sent_by(actor, without)).dump() ==
+          nlohmann::json(foreseen.traffic[rank].sent).dump());
+  });
+}
+
+void check_sent_by_layer(const nlohmann::json& report, const Foreseen& foreseen) {
+  for_each_rank(report, foreseen, [&](std::size_t rank, const auto& actor) {
+    CHECK(actor.at("tensor_bytes_sent_by_layer").dump() ==
+          nlohmann::json(foreseen.traffic[rank].by_layer).dump());
+  });
+}
+
+}  // namespace troupe::testing

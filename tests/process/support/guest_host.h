@@ -1,0 +1,62 @@
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/scratch.h"
+
+namespace troupe::testing {
+
+/// A cluster of `count` actors of its own that other hosts can reach.
+inline cluster::ClusterOptions open_house(int count) {
+  auto options = actors(count);
+  options.listen = "tcp://127.0.0.1:0";
+  return options;
+}
+
+/// A `troupe join` of this machine that calls itself another one.
+class Guest {
+ public:
+  Guest(Theatre& theatre, const std::string& name, int actors,
+        const std::vector<std::string>& more = {})
+      : theatre_(theatre), name_(name) {
+    std::vector<std::string> words = {
+        "join",   "--connect", theatre.cluster().endpoint(), "--actors", std::to_string(actors),
+        "--name", name};
+    words.insert(words.end(), more.begin(), more.end());
+    command_ = std::make_unique<Command>(words, folder_.path.string());
+  }
+
+  Command& command() { return *command_; }
+  std::vector<ActorInfo> rows() {
+    auto rows = theatre_.status().actors;
+    std::erase_if(rows, [&](const auto& actor) { return actor.host != name_; });
+    return rows;
+  }
+  std::vector<pid_t> pids() {
+    std::vector<pid_t> pids;
+    for (const auto& actor : rows())
+      pids.push_back(static_cast<pid_t>(actor.pid));
+    return pids;
+  }
+  bool all(const std::string& state, std::size_t count,
+           std::chrono::milliseconds deadline = kPatience) {
+    return eventually(deadline, [&] {
+      const auto actors = rows();
+      return actors.size() == count &&
+             std::all_of(actors.begin(), actors.end(),
+                         [&](const auto& actor) { return actor.state == state; });
+    });
+  }
+
+ private:
+  Theatre& theatre_;
+  std::string name_;
+  Scratch folder_;
+  std::unique_ptr<Command> command_;
+};
+
+}  // namespace troupe::testing
