@@ -43,7 +43,7 @@ void ActorProcess::make_process() {
   process.hello.attributes["id"] = std::to_string(options_.id);
   process.hello.attributes["device"] = options_.device;
   process.hello.attributes["token"] = options_.token;
-  process.hello.attributes["memory"] = std::to_string(available_memory_bytes(device_));
+  tell_memory(available_memory_bytes(device_), process.hello.attributes);
   for (const auto& [backend, door] : doors_) {
     process.hello.attributes["address." + tensor::to_string(backend)] = door->address();
   }
@@ -100,8 +100,7 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
       mailbox_.put({header, wire::decode<wire::BeginJob>(payload)});
       return;
     case wire::Kind::end_job:
-      // The job has drained: its figures need not wait behind the tasks of others.
-      mailbox_.put_between({header, wire::decode<wire::EndJob>(payload)});
+      mailbox_.put_end(header, wire::decode<wire::EndJob>(payload));
       return;
     case wire::Kind::unload: {
       const auto unload = wire::decode<wire::Unload>(payload);

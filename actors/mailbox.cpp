@@ -4,14 +4,28 @@
 #include <limits>
 
 namespace troupe::actors {
+namespace {
+
+bool is_of(const Letter& letter, std::uint64_t job) {
+  if (const auto* begin = std::get_if<wire::BeginJob>(&letter.content)) return begin->job == job;
+  const auto* entry = std::get_if<TaskEntry>(&letter.content);
+  return entry && entry->command.job == job;
+}
+
+}  // namespace
 
 bool Mailbox::put_between(std::shared_ptr<Inspection> inspection) {
   constexpr std::size_t kMost = 16;
   return runtime::Mailbox<Letter>::put_between({{}, std::move(inspection)}, kMost);
 }
 
-void Mailbox::put_between(Letter letter) {
-  runtime::Mailbox<Letter>::put_between(std::move(letter), std::numeric_limits<std::size_t>::max());
+void Mailbox::put_end(const wire::Header& header, const wire::EndJob& end) {
+  const bool more = with([&](const auto& letters) {
+    return std::any_of(letters.begin(), letters.end(),
+                       [&](const Letter& letter) { return is_of(letter, end.job); });
+  });
+  if (more) return put({header, end});
+  runtime::Mailbox<Letter>::put_between({header, end}, std::numeric_limits<std::size_t>::max());
 }
 
 std::vector<TaskEntry> Mailbox::take_receives(std::uint64_t epoch) {

@@ -32,7 +32,10 @@ class Mailbox : public runtime::Mailbox<Letter> {
  public:
   /// To be taken before every other letter. False when too many wait already.
   bool put_between(std::shared_ptr<Inspection> inspection);
-  void put_between(Letter letter);
+  /// A job's end: between two letters, since its figures need not wait behind the tasks of others;
+  /// but behind whatever of that job still lies here, its beginning or a receive of a task that was
+  /// never sent. Called by the thread that puts all other letters.
+  void put_end(const wire::Header& header, const wire::EndJob& end);
   /// Takes out the receives that lie ahead, in their order, up to the next letter that is no task:
   /// so that their tensors may arrive while what stands before them is computed. Those of all jobs
   /// of the epoch, since they share its edges and the order on an edge is one over all jobs. Never

@@ -6,19 +6,25 @@
 #include <fstream>
 #include <string>
 
-#include "actors/ground/available_memory.h"
+#include "transport/ground/available_memory.h"
 
 namespace troupe::actors {
 
-std::uint64_t available_memory_bytes(at::Device device) {
+std::optional<std::uint64_t> available_memory_bytes(at::Device device,
+                                                    const std::filesystem::path& root) {
   if (!device.is_cpu()) {
     try {
       return c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first;
     } catch (const std::exception&) {
-      return 0;
+      return std::nullopt;
     }
   }
-  return ground::available_memory();
+  return ground::available_memory(root);
+}
+
+void tell_memory(std::optional<std::uint64_t> bytes,
+                 std::map<std::string, std::string>& attributes) {
+  if (bytes) attributes["memory"] = std::to_string(*bytes);
 }
 
 std::uint64_t peak_memory_bytes() {

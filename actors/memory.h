@@ -2,6 +2,10 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
 
 namespace troupe::actors {
 
@@ -12,8 +16,12 @@ std::uint64_t peak_memory_bytes();
 /// not allow it.
 void reset_peak_memory();
 /// Bytes that are free on the device for whoever comes first: of a GPU its own memory, of a CPU its
-/// host's (ground::available_memory). 0 where it cannot be told.
-std::uint64_t available_memory_bytes(at::Device device);
+/// host's (ground::available_memory, also for `root`). Nothing where it cannot be told.
+std::optional<std::uint64_t> available_memory_bytes(at::Device device,
+                                                    const std::filesystem::path& root = "/");
+/// Says so in a hello, as "memory". What cannot be told is left out: "0" is a full device.
+void tell_memory(std::optional<std::uint64_t> bytes,
+                 std::map<std::string, std::string>& attributes);
 /// Hands freed memory that the allocator keeps back to the system; after weights came or went.
 void return_free_memory();
 

@@ -10,6 +10,7 @@
 #include "client/convert.h"
 #include "client/init_image.h"
 #include "client/link.h"
+#include "transport/control/loss.h"
 #include "transport/wire/host_messages.h"
 #include "troupe/actor.h"
 
@@ -72,8 +73,11 @@ void Client::Impl::say_lost(std::uint64_t job, const Error& error) {
   Progress progress;
   progress.job = job;
   progress.phase = "waiting for the controller";
-  progress.warnings = {error.what + "; waiting " + std::to_string(kComeBack.count()) +
-                       " s for the controller to be started again"};
+  const bool there = error.what.find(control::kReplaced) != std::string::npos;
+  progress.warnings = {error.what +
+                       (there ? "; reconnecting to the controller that was started again"
+                              : "; waiting " + std::to_string(kComeBack.count()) +
+                                    " s for the controller to answer or to be started again")};
   on_progress(progress);
 }
 

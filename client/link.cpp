@@ -4,6 +4,7 @@
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
+#include "transport/control/loss.h"
 
 namespace troupe::client {
 namespace {
@@ -18,6 +19,12 @@ Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
   std::string what = failure.what;
   if (what.find(endpoint) == std::string::npos) what = endpoint + ": " + what;
   return {code, what};
+}
+
+/// Names the endpoint once.
+Error lost_error(const std::string& endpoint, const std::string& why) {
+  if (why.find(endpoint) != std::string::npos) return {"lost", "the connection is lost: " + why};
+  return {"lost", "the connection to " + endpoint + " is lost: " + why};
 }
 
 }  // namespace
@@ -99,13 +106,11 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
   control_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);
   });
-  control_->on_lost([this](const std::string& why) {
-    lose({"lost", "the connection to " + endpoint_ + " is lost: " + why});
-  });
+  control_->on_lost([this](const std::string& why) { lose(lost_error(endpoint_, why)); });
   control_->on_gap([this](std::uint64_t missing) {
-    const std::string why = std::to_string(missing) + " of its messages never arrived";
+    const std::string why = std::to_string(missing) + " " + std::string(control::kMissing);
     control_->close(why);
-    lose({"lost", "the connection to " + endpoint_ + " is lost: " + why});
+    lose(lost_error(endpoint_, why));
   });
   const auto settle = [answer, settled = std::make_shared<bool>(false)](std::optional<Error> e) {
     if (!std::exchange(*settled, true)) answer->set_value(std::move(e));
@@ -159,7 +164,7 @@ void Link::run() {
     try {
       io_.run();
     } catch (const std::exception& error) {
-      lose({"lost", "the connection to " + endpoint_ + " is lost: " + error.what()});
+      lose(lost_error(endpoint_, error.what()));
     }
   }
 }

@@ -207,8 +207,9 @@ at::Tensor WeightStore::get(std::string_view name, at::IntArrayRef shape, at::Sc
     return index_.at(name).file.string() + ": tensor \"" + std::string(name) + "\" ";
   };
   if (check == FiniteCheck::on) require_finite(stored, what());
-  at::Tensor converted = (change_ ? change_(name, stored) : stored).to(dtype);
-  if (check == FiniteCheck::on && dtype == at::kHalf && stored.scalar_type() != dtype) {
+  const at::Tensor changed = change_ ? change_(name, stored) : stored;
+  at::Tensor converted = changed.to(dtype);
+  if (check == FiniteCheck::on && dtype == at::kHalf && changed.scalar_type() != dtype) {
     require_finite(converted, "converted to float16, " + what());
   }
   return converted.to(device);

@@ -126,6 +126,7 @@ void add_queue_options(CLI::App& app, RequestOptions& options) {
                  "Whom the job counts for: shares get as much as each other; default: the client")
       ->check(CLI::Validator(
           [](std::string& text) -> std::string {
+            if (text.empty()) return "is empty";
             return text.size() <= 64 ? "" : "the name is longer than 64 bytes";
           },
           ""))

@@ -57,6 +57,7 @@ void add_connect_option(CLI::App& app, Target& target) {
                  "Where the controller listens: ipc://PATH, tcp://HOST:PORT or HOST:PORT "
                  "(default: this user's own cluster, " +
                      default_endpoint() + ")")
+      ->check(not_empty())
       ->envname("TROUPE_ADDRESS")
       ->type_name("ENDPOINT");
   add_keys_option(app, target.keys,

@@ -113,10 +113,9 @@ nlohmann::json report_of(const JobResult& result) {
 void add_result_options(CLI::App& app, ResultOptions& options) {
   const std::string group = "Result";
   app.add_option("--output", options.output,
-                 "Picture file; a video becomes an animated PNG, or with DIR/ a PNG a frame. "
-                 "Several pictures become NAME-0.png, NAME-1.png, …, or the number "
-                 "stands where "
-                 "the name has {}")
+                 "Picture file; a video becomes an animated PNG. Several pictures become "
+                 "NAME-0.png, NAME-1.png, …, or the number stands where the name has {}. With "
+                 "DIR/ a folder, made if need be: 0000.png of a picture, of a video a PNG a frame")
       ->type_name("FILE.png")
       ->capture_default_str()
       ->group(group);

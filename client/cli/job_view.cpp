@@ -13,11 +13,12 @@ namespace {
 constexpr std::size_t kUncut = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t kLabel = 10;  // characters of a field's name, at most
 constexpr std::size_t kNarrowest = 20;
+constexpr std::size_t kNarrowestText = 6;  // of a column
 
 /// Takes out the columns that say nothing of any job, so that the others have their place.
 void leave_out_empty(Row& heads, std::vector<Row>& rows) {
   for (const auto& [head, nothing] :
-       {std::pair{"PRIO", "0"}, {"SHARE", "-"}, {"BATCH", "-"}, {"CAUSE", ""}}) {
+       {std::pair{"PICTURES", "1"}, {"PRIO", "0"}, {"SHARE", "-"}, {"BATCH", "-"}, {"CAUSE", ""}}) {
     const auto column = std::find(heads.begin(), heads.end(), head) - heads.begin();
     if (std::any_of(rows.begin(), rows.end(),
                     [&, nothing = nothing](const Row& row) { return row[column] != nothing; }))
@@ -25,6 +26,30 @@ void leave_out_empty(Row& heads, std::vector<Row>& rows) {
     heads.erase(heads.begin() + column);
     for (Row& row : rows)
       row.erase(row.begin() + column);
+  }
+}
+
+/// Cuts the wider one of PROMPT and CAUSE, then SHARE, until the table fits: all else stays whole.
+void cut_texts(const Row& heads, std::vector<Row>& rows, std::size_t width) {
+  auto now = table_width(heads, rows);
+  for (const Row& cuttable : {Row{"PROMPT", "CAUSE"}, Row{"SHARE"}}) {
+    std::vector<std::pair<std::size_t, std::size_t>> columns;  // width, which
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+      if (std::find(cuttable.begin(), cuttable.end(), heads[i]) == cuttable.end()) continue;
+      std::vector<Row> cells;
+      for (const Row& row : rows)
+        cells.push_back({row[i]});
+      columns.emplace_back(table_width({heads[i]}, cells), i);
+    }
+    for (; now > width && !columns.empty(); --now) {
+      auto& widest = *std::max_element(columns.begin(), columns.end());
+      if (widest.first <= kNarrowestText) break;
+      --widest.first;
+    }
+    for (Row& row : rows) {
+      for (const auto& [length, i] : columns)
+        row[i] = shorten(row[i], length);
+    }
   }
 }
 
@@ -51,20 +76,31 @@ std::string batch_text(const JobInfo& job) {
 std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
                        const std::string& command) {
   const bool limited = width != 0;
+  bool cut = false;  // here: the controller's own … is no cause to look further
+  const auto fitted = [&](const std::string& text, std::size_t length) {
+    const auto line = shorten(text, kUncut);
+    if (!limited) return line;
+    auto shorter = shorten(line, length);
+    cut = cut || shorter != line;
+    return shorter;
+  };
   std::vector<Row> rows;
   for (const JobInfo& job : jobs) {
     rows.push_back({std::to_string(job.id), job.state, steps_text(job),
                     std::to_string(job.pictures), std::to_string(job.priority),
-                    or_dash(shorten(job.share, limited ? 16 : kUncut)),
+                    or_dash(fitted(job.share, 16)),
                     job.batch == 0 ? "-" : std::to_string(job.batch), duration_text(job.seconds),
-                    shorten(job.prompt, limited ? 48 : kUncut), shorten(job.cause, kUncut)});
+                    fitted(job.prompt, 48), shorten(job.cause, kUncut)});
   }
   Row heads = {"ID",    "STATE", "STEP", "PICTURES", "PRIO",
                "SHARE", "BATCH", "TIME", "PROMPT",   "CAUSE"};
   if (limited && table_width(heads, rows) > width) leave_out_empty(heads, rows);
+  if (limited && table_width(heads, rows) > width) {
+    cut = true;
+    cut_texts(heads, rows, width);
+  }
   auto text = table(heads, rows, width, Overflow::shorten);
-  if (limited && text.find("…") != std::string::npos)
-    text += "… is cut to fit: `" + command + " ID` shows all of a job\n";
+  if (cut) text += "… is cut to fit: `" + command + " ID` shows more of a job\n";
   return text;
 }
 

@@ -8,13 +8,13 @@
 
 namespace troupe::cli {
 
-/// A line a job. Within `width` characters (0 = no limit, and nothing is cut) columns that say
-/// nothing are left out and long cells cut; the last line then says how to see a job whole, by
-/// `command`.
+/// A line a job. Within `width` characters (0 = no limit, and nothing is cut here) columns that say
+/// nothing are left out and long cells cut; only then the last line says how to see more of a job,
+/// by `command`.
 std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
                        const std::string& command);
 
-/// All of a job, a line a field, long ones on several lines.
+/// All that the controller tells of a job, a line a field, long ones on several lines.
 std::string job_text(const JobInfo& job, std::size_t width);
 
 /// Those with that number, or all for 0. Throws CommandError where there is none of that number.

@@ -28,12 +28,37 @@ std::string optional_text(int number) {
   return number < 0 ? "-" : std::to_string(number);
 }
 
+/// Batches by their numbers, which letters bear as if they were jobs': "batch 9 (jobs 3, 5)".
+std::map<std::uint64_t, std::string> batch_names(Session& session, const MailboxInfo& info) {
+  std::map<std::uint64_t, std::string> names;
+  if (info.letters.empty()) return names;
+  for (const JobInfo& job : take(session.client().jobs())) {
+    if (job.batch == 0 || names.contains(job.batch)) continue;
+    std::vector<std::uint64_t> jobs = job.with_jobs;
+    jobs.insert(std::upper_bound(jobs.begin(), jobs.end(), job.id), job.id);
+    std::string text = jobs.size() == 1 ? "job " : "jobs ";
+    for (std::size_t i = 0; i < jobs.size(); ++i)
+      text += (i == 0 ? "" : ", ") + std::to_string(jobs[i]);
+    names[job.batch] = "batch " + std::to_string(job.batch) + " (" + text + ")";
+  }
+  return names;
+}
+
 void mailbox(Session& session, const Words& words) {
   const auto actor = actor_of(words[0]);
   const MailboxInfo info = take(session.inspector().mailbox(actor));
+  const auto batches = batch_names(session, info);
+  const auto name = [&](std::uint64_t job) {
+    const auto batch = batches.find(job);
+    return batch == batches.end() ? "job " + std::to_string(job) : batch->second;
+  };
   if (session.json()) {
     auto document = to_json(info);
     document["actor"] = actor;
+    for (auto& letter : document["letters"]) {
+      const auto job = letter["job"].get<std::uint64_t>();
+      letter["name"] = job == 0 ? "" : name(job);
+    }
     return cli::print_json_line(document);
   }
   std::cout << "actor " << actor << ": ";
@@ -45,13 +70,13 @@ void mailbox(Session& session, const Words& words) {
   std::cout << "; " << info.total << " waiting, " << info.handled << " handled\n";
   std::vector<Row> rows;
   for (const MailboxEntry& letter : info.letters) {
-    rows.push_back({letter.what, letter.job == 0 ? "-" : std::to_string(letter.job),
+    rows.push_back({letter.what, letter.job == 0 ? "-" : name(letter.job),
                     optional_text(letter.step),
                     letter.step >= 0 && letter.patch < 0 ? "whole" : optional_text(letter.patch),
                     letter.step >= 0 ? std::to_string(letter.part) : "-"});
   }
   if (!rows.empty())
-    std::cout << cli::table({"LETTER", "JOB", "STEP", "PATCH", "PART"}, rows, cli::output_width());
+    std::cout << cli::table({"LETTER", "OF", "STEP", "PATCH", "PART"}, rows, cli::output_width());
   if (info.total > info.letters.size())
     std::cout << "and " << info.total - info.letters.size() << " more\n";
 }

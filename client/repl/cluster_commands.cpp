@@ -232,7 +232,7 @@ std::vector<Command> cluster_commands() {
        .run = groups},
       {.name = "jobs",
        .arguments = "[JOB]",
-       .summary = "the jobs: queued, running and ended; or all of one",
+       .summary = "the jobs: queued, running and ended; or one alone",
        .details = {},
        .completes = {Argument::job},
        .most = 1,

@@ -80,9 +80,10 @@ void graph(Session& session, const Words& words) {
       lines.push_back(std::move(line));
     }
   }
-  std::cout << name_of(job) << ": " << tasks.size() << " tasks, " << counts["done"] << " done, "
-            << counts["issued"] << " issued, " << counts["waiting"] << " waiting; epoch "
-            << document["epoch"].get<std::uint64_t>();
+  // Of a batch, its own.
+  std::cout << document.value("name", name_of(job)) << ": " << tasks.size() << " tasks, "
+            << counts["done"] << " done, " << counts["issued"] << " issued, " << counts["waiting"]
+            << " waiting; epoch " << document["epoch"].get<std::uint64_t>();
   if (document["attempts"] > 1) std::cout << ", attempt " << document["attempts"].get<int>();
   if (document.value("paused", false)) std::cout << ", paused";
   std::cout << "\n";

@@ -69,7 +69,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
   for (int i = 0; i < options_.actors; ++i) {
     const std::string device = options_.device == "cpu" ? "cpu" : "cuda:" + std::to_string(i);
     auto& place = members_.add(control::host_name(), device);
-    place.memory_limit = options_.memory_limit;
+    if (options_.memory_limit > 0) place.memory_limit = options_.memory_limit;
     unfilled_.push_back(place.id);
   }
   fill_places();

@@ -4,11 +4,23 @@
 #include <stdexcept>
 
 #include "transport/control/blob_endpoint.h"
+#include "transport/control/loss.h"
 #include "transport/wire/actor_messages.h"
 
 // Where the world comes in: endpoints, who may speak, and which room each message is for.
 
 namespace troupe::cluster {
+namespace {
+
+/// Who starts a controller gives one port; the other is named as what it is.
+std::runtime_error no_port_for_blobs(const std::string& endpoint, std::string why) {
+  constexpr std::string_view kTag = "[control] ";
+  if (why.starts_with(kTag)) why.erase(0, kTag.size());
+  return std::runtime_error("[control] " + endpoint +
+                            " needs the next port, too, for blobs: " + why);
+}
+
+}  // namespace
 
 void Controller::open_endpoints() {
   if (options_.listen.empty()) folder_.emplace();
@@ -31,13 +43,16 @@ void Controller::open_endpoints() {
     server_ = std::make_unique<control::Server>(io_, server);
     socket_file_ = SocketFile(server_->endpoint());
     auto blobs = server;
-    blobs.endpoint = control::blob_endpoint_of(server_->endpoint());
     try {
+      blobs.endpoint = control::blob_endpoint_of(server_->endpoint());
       blob_server_ = std::make_unique<control::BlobServer>(io_, blobs, blobs_);
       blob_socket_file_ = SocketFile(blob_server_->endpoint());
       break;
-    } catch (const std::runtime_error&) {
-      if (!server.endpoint.ends_with(":0") || attempt == 20) throw;
+    } catch (const std::runtime_error& error) {
+      if (server.endpoint.ends_with(":0") && attempt < 20) continue;
+      const bool none = blobs.endpoint == server.endpoint;
+      if (none || control::parse_endpoint(server.endpoint).ipc) throw;
+      throw no_port_for_blobs(server.endpoint, error.what());
     }
   }
   server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
@@ -62,7 +77,7 @@ void Controller::open_endpoints() {
   server_->on_lost([this](control::PeerId peer, const std::string& why) { on_lost(peer, why); });
   // Nothing is sent a second time: what is missing may have been the end of a task.
   server_->on_gap([this](control::PeerId peer, std::uint64_t missing) {
-    const std::string why = std::to_string(missing) + " of its messages never arrived";
+    const std::string why = std::to_string(missing) + " " + std::string(control::kMissing);
     server_->drop(peer, why);
     on_lost(peer, why);
   });
@@ -80,7 +95,7 @@ void Controller::on_lost(control::PeerId peer, const std::string& why) {
   if (const auto host = hosts_->name_of(peer)) users_->host_lost(*host, why);
   if (users_->actors().lost(peer, why)) return;
   if (hosts_->lost(peer, why)) return check_stopped();
-  if (!supervisor_->lost(peer, why)) gateway_->client_lost(peer);
+  if (!supervisor_->lost(peer, why)) gateway_->client_lost(peer, why);
 }
 
 std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer) {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "actors/ground/available_memory.h"
 #include "controller/cluster/memory_room.h"
 #include "models/spec/counted.h"
+#include "transport/ground/available_memory.h"
 
 namespace troupe::cluster {
 namespace {
@@ -33,10 +33,12 @@ std::optional<std::string> crowding(int actors, int threads_per_actor, const std
 
 std::optional<std::string> too_crowded(int actors, const Ground& ground) {
   const auto needed = static_cast<std::uint64_t>(actors) * kEmptyActor;
-  if (ground.free_memory == 0 || needed <= ground.free_memory) return std::nullopt;
+  if (!ground.free_memory || needed <= *ground.free_memory) return std::nullopt;
+  const auto most = *ground.free_memory / kEmptyActor;
   return spec::counted(actors, "actor") + (actors == 1 ? " takes" : " take") + " about " +
-         bytes_text(needed) + " of memory before any model, and " + bytes_text(ground.free_memory) +
-         " are free: at most " + std::to_string(ground.free_memory / kEmptyActor) + " here";
+         bytes_text(needed) + " of memory before any model, and " +
+         bytes_text(*ground.free_memory) +
+         " are free: " + (most > 0 ? "at most " + std::to_string(most) : "not even one") + " here";
 }
 
 int starting_at_once(int cores) {

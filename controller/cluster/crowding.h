@@ -8,8 +8,8 @@ namespace troupe::cluster {
 
 /// What actors are started on.
 struct Ground {
-  int cores = 0;                  // that this process may use
-  std::uint64_t free_memory = 0;  // bytes, within its control groups' limits; 0 = not known
+  int cores = 0;                             // that this process may use
+  std::optional<std::uint64_t> free_memory;  // bytes, within its control groups' limits, if known
 };
 
 /// Of this host, now. `root` as in ground::available_memory.
@@ -21,7 +21,7 @@ std::optional<std::string> crowding(int actors, int threads_per_actor, const std
                                     const Ground& ground);
 
 /// Why so many actors cannot be started there: they take more memory than is free before any model
-/// is loaded, so that the kernel would kill whom it likes. Pure.
+/// is loaded, so that the kernel would kill whom it likes. Nothing where that is not known. Pure.
 std::optional<std::string> too_crowded(int actors, const Ground& ground);
 
 /// How many of a host's actors may be starting at the same time: each computes while it starts, and

@@ -53,15 +53,14 @@ std::uint64_t Deployments::held(ActorId id) const {
 }
 
 bool Deployments::suits(const Deployment& deployment, std::size_t rank, ActorId id) const {
-  const auto limit = members_.at(id).memory_limit;
-  return limit == 0 || deployment.bytes_at(rank) <= limit;
+  return deployment.bytes_at(rank) <= members_.at(id).may_hold();
 }
 
 Room Deployments::room_of(ActorId id) const {
   const Actor& actor = members_.at(id);
   Room room;
   room.actor = id;
-  room.limit = actor.memory_limit;
+  room.limit = actor.may_hold();
   for (const auto& deployment : at(id)) {
     const auto rank = static_cast<std::size_t>(actor.parts.at(deployment->id));
     const auto weights = deployment->needs.at(rank).weights;
@@ -132,9 +131,9 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan&
     std::vector<ActorId> roomy;
     std::vector<std::pair<ActorId, std::uint64_t>> limits;
     for (const ActorId id : actors) {
-      const auto limit = members_.at(id).memory_limit;
+      const auto limit = members_.at(id).may_hold();
       limits.emplace_back(id, limit);
-      if (limit == 0 || largest <= limit) roomy.push_back(id);
+      if (largest <= limit) roomy.push_back(id);
     }
     if (roomy.size() >= needs.size()) return gather(roomy, plan.degrees.world());
     if (auto chosen = by_memory(needs, std::move(limits))) return chosen;
@@ -149,7 +148,7 @@ int Deployments::places_for(const plan::Plan& plan) const {
   std::map<std::string, int> roomy;  // by kind
   for (const ActorId id : members_.idle()) {
     const Actor& actor = members_.at(id);
-    if (actor.memory_limit == 0 || largest <= actor.memory_limit) ++roomy[actor.device_kind()];
+    if (largest <= actor.may_hold()) ++roomy[actor.device_kind()];
   }
   int places = 0;
   for (const auto& [kind, count] : roomy) {
@@ -162,7 +161,7 @@ std::optional<Shortage> Deployments::shortage(const plan::Plan& plan) const {
   std::map<std::string, std::vector<std::pair<ActorId, std::uint64_t>>> by_kind;
   for (const auto& [id, actor] : members_.all()) {
     // Also while its next process is still to come.
-    if (actor.hires()) by_kind[actor.device_kind()].emplace_back(id, actor.memory_limit);
+    if (actor.hires()) by_kind[actor.device_kind()].emplace_back(id, actor.may_hold());
   }
   const auto needs = needs_of(plan);
   std::optional<Shortage> found;

@@ -83,7 +83,7 @@ bool Deployments::can_be_whole(const Deployment& deployment) {
       if (!actor.hires() || !actor.jobs.empty() || actor.device_kind() != kind) continue;
       if (actor.parts.contains(deployment.id)) continue;
       if (actor.parts.empty()) {
-        free.push_back(actor.memory_limit);
+        free.push_back(actor.may_hold());
       } else {
         keeping.push_back(id);
       }
@@ -93,7 +93,7 @@ bool Deployments::can_be_whole(const Deployment& deployment) {
     const auto with = [&](const std::vector<ActorId>& more) {
       auto limits = free;
       for (const auto id : more)
-        limits.push_back(members_.at(id).memory_limit);
+        limits.push_back(members_.at(id).may_hold());
       return most_placed(missing, std::move(limits));
     };
     if (with(keeping) < missing.size()) return false;

@@ -74,7 +74,7 @@ bool Drainer::can_move(const Deployment& deployment) const {
   std::vector<std::uint64_t> spares;  // limits
   for (const ActorId id : tools_.members.idle()) {
     const Actor& spare = tools_.members.at(id);
-    if (spare.device_kind() == kind) spares.push_back(spare.memory_limit);
+    if (spare.device_kind() == kind) spares.push_back(spare.may_hold());
   }
   return most_placed(leaving, spares) == leaving.size() ||
          tools_.runner.all_fit_elsewhere(deployment);

@@ -76,7 +76,7 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
   }
   const auto limit = spec::parse_number<std::uint64_t>(attribute(hello, "memory_limit"));
   for (const ActorId id : places) {
-    tools_.members.at(id).memory_limit = limit.value_or(0);
+    tools_.members.at(id).memory_limit = limit;
     tools_.spawn(id);
   }
 }

@@ -31,6 +31,17 @@ constexpr control::Milliseconds kAnswerDeadline{10'000};
 /// For actors that were told to leave as well.
 constexpr std::chrono::milliseconds kShutdownDeadline{2000};
 
+/// Of the last of many looks, with the whole time in place of its own.
+std::string with_whole_wait(std::string what, control::Clock::duration whole) {
+  constexpr std::string_view kBegin = "(waited ", kEnd = " ms)";
+  const auto begin = what.find(kBegin);
+  const auto end = begin == what.npos ? what.npos : what.find(kEnd, begin);
+  if (end == what.npos) return what;
+  const auto seconds = std::chrono::round<std::chrono::seconds>(whole).count();
+  return what.replace(begin, end + kEnd.size() - begin,
+                      "(waited " + std::to_string(seconds) + " s)");
+}
+
 /// The numeric address from which this host reaches the endpoint; "" where that cannot be told.
 std::string own_address(const control::Endpoint& to) {
   if (to.ipc) return "";
@@ -141,8 +152,13 @@ void JoinedHost::Impl::lost(const std::string& why) {
 void JoinedHost::Impl::not_joined(const wire::Failure& failure) {
   // Who was here before is perhaps not known to be gone yet.
   const bool hopeless = failure.code == wire::FailureCode::refused && lost_.empty();
-  if (hopeless || control::Clock::now() >= give_up_)
-    return end(lost_ + (lost_.empty() ? "" : "; then ") + failure.what);
+  const auto now = control::Clock::now();
+  if (hopeless || now >= give_up_) {
+    const auto whole = now - (give_up_ - options_.wait);
+    const auto what =
+        options_.wait.count() > 0 ? with_whole_wait(failure.what, whole) : failure.what;
+    return end(lost_ + (lost_.empty() ? "" : "; then ") + what);
+  }
   try_again();
 }
 

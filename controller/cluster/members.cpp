@@ -1,8 +1,8 @@
 #include "controller/cluster/members.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "models/spec/parse_number.h"
 #include "transport/control/keys.h"
 
 namespace troupe::cluster {
@@ -65,23 +65,22 @@ std::optional<std::string> Members::stranger(const control::PeerInfo& peer) cons
   return std::nullopt;
 }
 
-std::uint64_t Members::share_of_memory(const Actor& actor, const wire::Hello& hello) const {
+std::optional<std::uint64_t> Members::share_of_memory(const Actor& actor,
+                                                      const wire::Hello& hello) const {
   const auto said = hello.attributes.find("memory");
-  std::uint64_t bytes = 0;
-  if (said == hello.attributes.end()) return 0;
-  const auto& text = said->second;
-  if (std::from_chars(text.data(), text.data() + text.size(), bytes).ec != std::errc()) return 0;
+  if (said == hello.attributes.end()) return std::nullopt;
+  const auto bytes = spec::parse_number<std::uint64_t>(said->second);
+  if (!bytes) return std::nullopt;
   const auto beside = std::count_if(actors_.begin(), actors_.end(), [&](const auto& entry) {
     return entry.second.host == actor.host && !entry.second.closed;
   });
   // Actors of a host have its memory together, but a GPU each.
-  if (actor.device_kind() != "cpu") return bytes / 10 * 9;
-  bytes /= static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(beside, 1));
-  auto share = bytes / 10 * 9;
+  if (actor.device_kind() != "cpu") return *bytes / 10 * 9;
+  auto share = *bytes / static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(beside, 1)) / 10 * 9;
   // Who comes late finds only what its neighbours, loaded by then, have left.
   for (const auto& [id, other] : actors_) {
     if (other.host == actor.host && !other.closed && other.device_kind() == "cpu")
-      share = std::max(share, other.memory_limit);
+      share = std::max(share, other.memory_limit.value_or(0));
   }
   return share;
 }
@@ -102,7 +101,10 @@ std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
   for (const auto& [key, value] : peer.hello.attributes) {
     if (key.starts_with("address.")) actor.addresses[key.substr(8)] = value;
   }
-  if (actor.memory_limit == 0) actor.memory_limit = share_of_memory(actor, peer.hello);
+  // Where its first process found nothing left, the place's next one is asked again.
+  if (actor.memory_limit.value_or(0) == 0) {
+    if (const auto share = share_of_memory(actor, peer.hello)) actor.memory_limit = share;
+  }
   return std::nullopt;
 }
 
@@ -166,7 +168,9 @@ std::vector<std::pair<std::uint64_t, int>> Members::memory_steps() const {
   std::map<std::uint64_t, int> exactly;
   int unknown = 0;
   for (const auto& [id, actor] : actors_) {
-    if (actor.hires()) ++(actor.memory_limit == 0 ? unknown : exactly[actor.memory_limit]);
+    if (!actor.hires()) continue;
+    // To a planner a limit of 0 is none.
+    ++(actor.memory_limit ? exactly[std::max<std::uint64_t>(*actor.memory_limit, 1)] : unknown);
   }
   if (exactly.empty()) return {{0, unknown}};
   std::vector<std::pair<std::uint64_t, int>> steps(exactly.begin(), exactly.end());

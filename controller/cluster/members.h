@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -12,6 +13,9 @@
 namespace troupe::cluster {
 
 using ActorId = std::uint32_t;
+
+/// Bytes that may be held where no limit is known: nothing is too much.
+inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
 /// leaving: its link is lost, its process may still live.
 enum class ActorState { starting, ready, leaving, dead };
@@ -34,13 +38,14 @@ struct Actor {
   std::set<std::uint64_t> jobs;                  // that have it now
   std::map<std::uint64_t, std::int32_t> parts;  // deployments that it keeps a part of, and its rank
   std::set<std::uint64_t> leaving_epochs;       // told to end them and has not answered yet
-  std::uint64_t memory_limit = 0;  // bytes that its jobs and models may take; 0 = not known
-  std::string last_cause;          // why its last process ended
-  bool draining = false;           // it gets no new jobs and leaves when it has none
-  bool evicted = false;            // draining, and its jobs go on elsewhere
-  bool closed = false;             // no process will fill the place again
+  std::optional<std::uint64_t> memory_limit;    // bytes of its jobs and models, where known
+  std::string last_cause;                       // why its last process ended
+  bool draining = false;                        // it gets no new jobs and leaves when it has none
+  bool evicted = false;                         // draining, and its jobs go on elsewhere
+  bool closed = false;                          // no process will fill the place again
 
   std::string device_kind() const { return device.substr(0, device.find(':')); }
+  std::uint64_t may_hold() const { return memory_limit.value_or(kNoLimit); }
   /// It, or the next process in its place, goes on serving those whose jobs it has.
   bool lasting() const { return !closed && !evicted; }
   /// It takes new jobs, or will once it has started.
@@ -89,13 +94,13 @@ class Members {
   /// Actors that are ready or may become so.
   std::size_t living_count() const;
   /// Bytes that those that take jobs may hold, least first, and how many of them at least so much.
-  /// One of 0 bytes where that is not known of any.
+  /// One of 0 bytes where that is not known of any; those that may hold nothing count as of 1.
   std::vector<std::pair<std::uint64_t, int>> memory_steps() const;
 
  private:
-  /// Nine tenths of what its process found free when the place was first filled, on a CPU divided
-  /// over the host's places, and no less than these have; 0 where it says nothing.
-  std::uint64_t share_of_memory(const Actor& actor, const wire::Hello& hello) const;
+  /// Nine tenths of what its process found free, on a CPU divided over the host's places, and no
+  /// less than these have: perhaps 0. Nothing where it does not say.
+  std::optional<std::uint64_t> share_of_memory(const Actor& actor, const wire::Hello& hello) const;
 
   std::string token_;
   std::map<ActorId, Actor> actors_;

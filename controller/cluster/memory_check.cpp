@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 
 #include "models/spec/counted.h"
 
@@ -25,6 +26,22 @@ std::string fullest(const plan::Plan& plan) {
   return bytes_text(most) + " at its fullest actor";
 }
 
+/// The options that make `mix` of a job's degrees: "--cfg 2 --pp 2".
+std::string options_of(const wire::Parallelism& mix, const wire::Parallelism& before) {
+  std::string text;
+  for (const auto& [name, degree, was] : {std::tuple{"dp", mix.dp, before.dp},
+                                          {"cfg", mix.cfg, before.cfg},
+                                          {"pp", mix.pp, before.pp},
+                                          {"ulysses", mix.ulysses, before.ulysses},
+                                          {"ring", mix.ring, before.ring},
+                                          {"tp", mix.tp, before.tp},
+                                          {"vae-parallel", mix.vae, before.vae}}) {
+    if (degree == 1 && was == 1) continue;
+    text += (text.empty() ? "--" : " --") + std::string(name) + " " + std::to_string(degree);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string too_large(const plan::Plan& plan, const Shortage& lack, const std::string& actor) {
@@ -41,9 +58,22 @@ std::string too_large(const plan::Plan& plan, const Shortage& lack, const std::s
          parts + "), and " + actor + " may hold " + bytes_text(lack.limit);
 }
 
+std::optional<wire::Parallelism> fitting_mix(const spec::ModelSpec& model,
+                                             const wire::ImageRequest& request, int actors,
+                                             const plan::Machine& machine, std::uint64_t bytes) {
+  plan::Limits limits;
+  limits.memory = bytes;
+  for (int some = std::min(2, actors);; some = std::min(2 * some, actors)) {
+    const auto candidates = plan::choose_degrees(model, request, some, machine, limits);
+    if (const auto* best = plan::best_of(candidates)) return best->parallelism;
+    if (some == actors) return std::nullopt;
+  }
+}
+
 std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job, int actors,
                           const std::function<bool(const plan::Plan&)>& fits,
-                          const std::string& among) {
+                          const std::string& among,
+                          const std::function<std::optional<wire::Parallelism>()>& mix) {
   const auto attempt = [&](const std::string& option, const wire::ImageRequest& request,
                            const wire::Parallelism& parallelism) -> std::optional<std::string> {
     const auto plan = planned(model, request, parallelism);
@@ -60,6 +90,10 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
       if (auto found = attempt(option, job.request, parallelism)) return *found;
     }
   }
+  if (const auto found = mix ? mix() : std::nullopt) {
+    if (auto fitting = attempt(options_of(*found, job.parallelism), job.request, *found))
+      return *fitting;
+  }
   auto request = job.request;
   request.vae_tiling = true;
   if (auto found = attempt("--vae-tiling", request, job.parallelism)) return *found;
@@ -69,8 +103,13 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
     if (auto found = attempt("--dtype bfloat16", request, job.parallelism)) return *found;
   }
   const auto on = among.empty() ? spec::counted(actors, "actor") : among;
-  return "no pp, tp or shared decoding on " + on +
-         " is enough; more actors, a smaller picture or fewer at a time are";
+  const std::string others = "more actors, a smaller picture or fewer at a time";
+  if (mix || actors == 1) {
+    return "no pp, tp or shared decoding" + std::string(mix ? " and no mix of degrees" : "") +
+           " on " + on + " is enough; " + others + " are";
+  }
+  return "no pp, tp or shared decoding by itself on " + on +
+         " is enough; a mix of degrees (--parallel auto looks for one) may be, or " + others;
 }
 
 }  // namespace troupe::cluster

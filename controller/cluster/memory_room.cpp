@@ -2,20 +2,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <numeric>
 #include <set>
 
 namespace troupe::cluster {
 namespace {
 
-std::uint64_t most(std::uint64_t limit) {
-  return limit == 0 ? std::numeric_limits<std::uint64_t>::max() : limit;
-}
-
 bool lacks(const Room& room) {
   if (room.newcomer && room.residents.size() >= kMostResidents) return true;
-  if (room.limit == 0) return false;
+  if (room.limit == kNoLimit) return false;
   const auto held = room.held();
   return held > room.limit || room.wanted > room.limit - held;
 }
@@ -86,11 +81,11 @@ std::optional<std::vector<ActorId>> by_memory(const std::vector<MemoryNeed>& nee
     return needs[a].total() > needs[b].total();
   });
   std::stable_sort(limits.begin(), limits.end(),
-                   [](const auto& a, const auto& b) { return most(a.second) > most(b.second); });
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   std::vector<ActorId> actors(needs.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const auto& [actor, limit] = limits[i];
-    if (needs[ranks[i]].total() > most(limit)) {
+    if (needs[ranks[i]].total() > limit) {
       if (why) *why = Shortage{static_cast<int>(ranks[i]), needs[ranks[i]].total(), actor, limit};
       return std::nullopt;
     }
@@ -101,7 +96,6 @@ std::optional<std::vector<ActorId>> by_memory(const std::vector<MemoryNeed>& nee
 
 std::size_t most_placed(std::vector<std::uint64_t> needs, std::vector<std::uint64_t> limits) {
   std::sort(needs.begin(), needs.end());
-  std::transform(limits.begin(), limits.end(), limits.begin(), most);
   std::sort(limits.begin(), limits.end());
   std::size_t placed = 0;
   for (const auto limit : limits)

@@ -37,9 +37,9 @@ struct Resident {
 /// An actor and what it keeps.
 struct Room {
   ActorId actor = 0;
-  std::uint64_t limit = 0;   // bytes; 0 = not known, nothing is too much
-  std::uint64_t wanted = 0;  // bytes that are to come in
-  bool newcomer = false;     // as another resident
+  std::uint64_t limit = kNoLimit;  // bytes
+  std::uint64_t wanted = 0;        // bytes that are to come in
+  bool newcomer = false;           // as another resident
   std::vector<Resident> residents;
 
   std::uint64_t held() const;

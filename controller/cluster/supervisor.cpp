@@ -1,6 +1,7 @@
 #include "controller/cluster/supervisor.h"
 
 #include <algorithm>
+#include <csignal>
 
 namespace troupe::cluster {
 namespace {
@@ -55,8 +56,10 @@ void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& 
   std::string text = cause.text();
   const Actor& actor = tools_.members.at(id);
   const bool drained = actor.draining && actor.closed && cause.told.empty();
-  // What its host says of it is nearer to the cause than why it was killed from here.
-  if (const auto reason = kill_reasons_.extract(id); reason && !drained && cause.told.empty())
+  // What its host says of it is nearer to the cause than why it was killed from here, and so is an
+  // end that no such kill makes: it was on its way already.
+  const bool killed = cause.by_signal && cause.number == SIGKILL && cause.told.empty();
+  if (const auto reason = kill_reasons_.extract(id); reason && !drained && killed)
     text = "was killed by the controller (" + reason.mapped() + ")";
   else if (drained)
     text = "was drained";

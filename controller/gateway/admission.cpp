@@ -184,6 +184,8 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   entry.key = submission.key;
   entry.model = reading.model;
   askers_[id].push_back({peer, header});
+  // Now: it may end before it is in the journal.
+  if (recorder_) recorder_->submitted(id, entry.plan.request.prompts.front(), monotonic());
   if (!tools_.journal) return admit(id, /*in_time=*/true);
   tools_.table.hold(id, true);
   try {
@@ -221,7 +223,6 @@ void Gateway::admit(jobs::JobId id, bool in_time) {
   tools_.table.hold(id, false);
   const auto* job = tools_.table.find(id);
   if (!job || askers.empty()) return;
-  if (recorder_) recorder_->submitted(id, job->plan.request.prompts.front(), monotonic());
   for (const auto& asker : askers.mapped())
     answer_accepted(asker.peer, asker.header, *job);
   // Nobody would know of it.
@@ -235,6 +236,7 @@ void Gateway::not_kept(jobs::JobId id, const std::string& why) {
   if (job && job->state == wire::JobState::queued) {
     drop_inputs(job->spec.request);
     tools_.table.withdraw(id);
+    if (recorder_) recorder_->withdrawn(id, why, monotonic());
   }
   if (askers.empty()) return;
   for (const auto& asker : askers.mapped())

@@ -1,6 +1,7 @@
 #include "controller/gateway/gateway.h"
 
 #include "controller/jobs/report.h"
+#include "transport/control/loss.h"
 
 namespace troupe::gateway {
 namespace {
@@ -54,7 +55,7 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
     return;
   }
   job->watchers.insert(peer);
-  // After a restart its client has come back.
+  // Its client has come back, after a restart or after its link was given up.
   if (job->owner == 0 && !job->detached) job->owner = peer;
   tools_.server.reply(peer, header, wire::Done{wire::to_string(job->state)});
   if (wire::is_terminal(job->state) && !job->unsaid)
@@ -84,7 +85,7 @@ void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::Job
   if (tools_.journal && !wire::is_terminal(job->state)) tools_.journal->changed(*job);
 }
 
-void Gateway::client_lost(control::PeerId peer) {
+void Gateway::client_lost(control::PeerId peer, const std::string& why) {
   std::vector<jobs::JobId> orphans;
   for (const auto& [id, job] : tools_.table.all()) {
     if (job.owner == peer && !job.detached && !wire::is_terminal(job.state)) orphans.push_back(id);
@@ -97,7 +98,13 @@ void Gateway::client_lost(control::PeerId peer) {
         if (tools_.server.info(watcher)) job.owner = watcher;
       }
     }
-    if (job.owner == peer) tools_.runner.cancel(id, "its client is gone");
+    if (job.owner != peer) continue;
+    if (tools_.journal && control::given_up(why)) {
+      job.owner = 0;
+      await_client(id, "its client has not come back (" + why + ")");
+    } else {
+      tools_.runner.cancel(id, "its client is gone");
+    }
   }
 }
 

@@ -49,7 +49,8 @@ class Gateway {
     AllowedFolders allowed_models = {};
     journal::Journal* journal = nullptr;  // of the jobs; may be null
     int max_restarts = 3;  // of a controller that a job outlives without a step between them
-    /// How long a job of an earlier controller waits for actors and for its client to come back.
+    /// How long a job of an earlier controller waits for actors, and a job for its client to come
+    /// back.
     std::chrono::milliseconds grace = std::chrono::seconds(60);
     /// From when its inputs are here until a job is accepted. A client gives up after 30 s
     /// (client/client.cpp), and must not find its job running then.
@@ -75,9 +76,11 @@ class Gateway {
   /// Jobs of an earlier controller, held in the table, go on as soon as they are planned anew.
   /// `cause`: how that controller ended.
   void take_up(const journal::Revival& revival, const std::string& cause);
-  /// Its jobs are cancelled unless they are detached, or, with a journal, somebody else waits for
-  /// them: that is taken for the same client, come back before its old link was given up.
-  void client_lost(control::PeerId peer);
+  /// Its jobs are cancelled unless they are detached. With a journal they go on, too, where
+  /// somebody else waits for them: that is taken for the same client, come back before its old link
+  /// was given up; and where nobody closed the link (control::given_up), they are cancelled only if
+  /// their client is not back within the grace.
+  void client_lost(control::PeerId peer, const std::string& why);
   void tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress);
   /// With a journal, once its end is in there.
   void tell_finished(jobs::JobEntry& job);
@@ -99,7 +102,8 @@ class Gateway {
   void take_up(jobs::JobId job, const std::string& cause, const ModelReading& reading);
   /// Lets a job of an earlier controller go when there are enough actors for it.
   void find_room(jobs::JobId job, control::Clock::time_point until);
-  void cancel_orphans(const std::vector<jobs::JobId>& jobs);
+  /// The job is nobody's now. It is cancelled with that cause when it is still so after the grace.
+  void await_client(jobs::JobId job, const std::string& cause);
   void say_finished(const jobs::JobEntry& job);
   void refuse(control::PeerId peer, const wire::Header& header, const wire::SubmitJob& submission,
               wire::FailureCode code, const std::string& why);
@@ -119,6 +123,8 @@ class Gateway {
     wire::Header header;
   };
   std::map<jobs::JobId, std::vector<Asker>> askers_;  // of jobs that are being journaled
+  std::map<jobs::JobId, std::uint64_t> away_;         // whose client is awaited, by which absence
+  std::uint64_t absences_ = 0;
   ModelReader reader_;
 };
 

@@ -122,8 +122,8 @@ void add_actors(MetricsText& out, const MetricsFacts& facts) {
   }
   out.gauge("troupe_actor_memory_limit_bytes", "What its models and jobs may take, where known.");
   for (const auto& [id, actor] : facts.members.all()) {
-    if (actor.memory_limit > 0)
-      out.sample(static_cast<double>(actor.memory_limit), {{"actor", std::to_string(id)}});
+    if (actor.memory_limit)
+      out.sample(static_cast<double>(*actor.memory_limit), {{"actor", std::to_string(id)}});
   }
 }
 

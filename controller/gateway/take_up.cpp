@@ -13,18 +13,21 @@ constexpr std::chrono::milliseconds kLookAgain{200};
 }  // namespace
 
 void Gateway::take_up(const journal::Revival& revival, const std::string& cause) {
-  for (const auto id : revival.cancelled)
+  const auto remember = [this](const jobs::JobEntry& job) {
+    if (recorder_) recorder_->submitted(job.id, job.spec.request.prompts.front(), monotonic());
+  };
+  for (const auto id : revival.cancelled) {
+    remember(*tools_.table.find(id));
     tools_.runner.cancel_again(id);
-  std::vector<jobs::JobId> orphans;
+  }
   for (const auto id : revival.to_plan) {
     const auto* job = tools_.table.find(id);
-    if (!job->detached) orphans.push_back(id);
-    if (recorder_) recorder_->submitted(id, job->spec.request.prompts.front(), monotonic());
+    if (!job->detached)
+      await_client(id, "its client has not come back after its controller's restart");
+    remember(*job);
     reader_.read(job->spec.model, job->spec.request.loras,
                  [this, id, cause](const ModelReading& reading) { take_up(id, cause, reading); });
   }
-  if (!orphans.empty())
-    control::after(tools_.io, tools_.grace, [this, orphans] { cancel_orphans(orphans); });
 }
 
 void Gateway::take_up(jobs::JobId id, const std::string& cause, const ModelReading& reading) {
@@ -62,7 +65,7 @@ void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
   // Hosts may join again, and what an actor may hold is known when it says so.
   const bool unknown = std::ranges::any_of(tools_.members.all(), [](const auto& member) {
     const auto& actor = member.second;
-    return actor.state == cluster::ActorState::starting && actor.hires() && actor.memory_limit == 0;
+    return actor.state == cluster::ActorState::starting && actor.hires() && !actor.memory_limit;
   });
   if ((world > living || unknown || tools_.deployments.shortage(job->plan)) &&
       control::Clock::now() < until)
@@ -78,13 +81,16 @@ void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
   tools_.runner.start_queued();
 }
 
-void Gateway::cancel_orphans(const std::vector<jobs::JobId>& jobs) {
-  if (closed_) return;
-  for (const auto id : jobs) {
+void Gateway::await_client(jobs::JobId id, const std::string& cause) {
+  const auto absence = away_[id] = ++absences_;
+  control::after(tools_.io, tools_.grace, [this, id, absence, cause] {
+    const auto waited = away_.find(id);
+    if (waited == away_.end() || waited->second != absence) return;
+    away_.erase(waited);
     const auto* job = tools_.table.find(id);
-    if (job && job->owner == 0 && !wire::is_terminal(job->state))
-      tools_.runner.cancel(id, "its client has not come back after its controller's restart");
-  }
+    if (!closed_ && job && job->owner == 0 && !wire::is_terminal(job->state))
+      tools_.runner.cancel(id, cause);
+  });
 }
 
 }  // namespace troupe::gateway

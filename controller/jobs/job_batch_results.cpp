@@ -17,30 +17,35 @@ std::string text_of(const wire::Warning& warning) {
   return "prompt " + std::to_string(*warning.prompt) + " " + warning.what;
 }
 
+/// Numbers the prompt as the member does. False where it is another member's.
+bool make_own(wire::Warning& warning, const BatchMember& member,
+              const wire::ImageRequest& request) {
+  if (!warning.prompt) return true;
+  const std::int32_t per_prompt = request.images_per_prompt;
+  const auto picture = std::int64_t{*warning.prompt} * per_prompt;
+  if (picture < member.pictures.begin || picture >= member.pictures.end) return false;
+  *warning.prompt -= member.pictures.begin / per_prompt;
+  return true;
+}
+
 }  // namespace
 
 void JobRunner::warn(Run& run, const std::vector<wire::Warning>& warnings) {
-  JobEntry& job = entry(run);
-  std::vector<std::string> common;
-  for (const auto& warning : warnings) {
-    if (job.members.empty() || !warning.prompt) {
-      common.push_back(text_of(warning));
-      continue;
+  JobEntry& whole = entry(run);
+  const bool batch = !whole.members.empty();
+  for (JobEntry* job : entries_of(whole)) {
+    if (batch && job == &whole) continue;
+    std::vector<std::string> news;
+    for (auto warning : warnings) {
+      if (batch && !make_own(warning, member_of(whole, job->id), whole.plan.request)) continue;
+      auto text = text_of(warning);
+      // A loss, a batch that failed or another dp replica: the same is found once more.
+      if (std::ranges::find(job->warnings, text) != job->warnings.end()) continue;
+      job->warnings.push_back(text);
+      news.push_back(std::move(text));
     }
-    const std::int32_t per_prompt = job.plan.request.images_per_prompt;
-    const auto picture = std::int64_t{*warning.prompt} * per_prompt;
-    for (const JobId id : tools_.table.members_of(job)) {
-      const auto& member = member_of(job, id);
-      if (picture < member.pictures.begin || picture >= member.pictures.end) continue;
-      auto own = warning;
-      *own.prompt -= member.pictures.begin / per_prompt;
-      run.portions[id].warnings.push_back(text_of(own));
-      progress(*tools_.table.find(id), {}, {text_of(own)});
-      break;
-    }
+    if (!news.empty()) progress(*job, {}, std::move(news));
   }
-  run.warnings.insert(run.warnings.end(), common.begin(), common.end());
-  if (!common.empty()) progress(job, {}, common);
 }
 
 void JobRunner::hand_out(Run& run, const Origin& from, const wire::BlobRef& whole,
@@ -128,9 +133,7 @@ void JobRunner::succeed_together(Run& run, const PhaseSeconds& seconds) {
     told.plan.request = job.plan.request;
     told.plan.request.refill_steps = batch.plan.request.refill_steps;
     told.members = batch.members;
-    auto warnings = run.warnings;
-    warnings.insert(warnings.end(), portion.warnings.begin(), portion.warnings.end());
-    job.report = make_report(told, *run.deployment, own, run.stats, run.blob_bytes, warnings);
+    job.report = make_report(told, *run.deployment, own, run.stats, run.blob_bytes, run.warnings);
     std::optional<std::string> unsayable;
     try {
       wire::encode(finished_message(job));

@@ -15,7 +15,8 @@ constexpr double kNewest = 0.25;
 }  // namespace
 
 std::string share_of(const JobEntry& job) {
-  return job.spec.share.empty() ? "client " + std::to_string(job.client) : job.spec.share;
+  if (!job.spec.share.empty()) return job.spec.share;
+  return job.client != 0 ? "client " + std::to_string(job.client) : "job " + std::to_string(job.id);
 }
 
 void check_terms(const wire::JobSpec& spec) {

@@ -73,8 +73,9 @@ struct JobEntry {
   std::deque<std::vector<wire::BlobRef>>
       interim;  // previews and latents of its last steps, a step an entry
   std::string report;
-  double actor_seconds = 0;   // charged to its share so far
-  double charged_before = 0;  // of these before it began, this time
+  std::vector<std::string> warnings;  // of its actors, each once however often its tasks ran
+  double actor_seconds = 0;           // charged to its share so far
+  double charged_before = 0;          // of these before it began, this time
   std::optional<Boundary> boundary;
   std::vector<Recovery> recoveries;
   std::vector<JobPart> parts;  // of elastic jobs more than one
@@ -86,7 +87,8 @@ struct JobEntry {
   std::vector<BatchMember> members;  // of a batch, also those that have left it; of a job none
 };
 
-/// Who a job counts for when shares are made fair: the name in its spec, else the client.
+/// Who a job counts for when shares are made fair: the name in its spec, else the client; a job of
+/// an earlier controller, whose client is not known any more, for itself.
 std::string share_of(const JobEntry& job);
 
 /// Refuses a spec whose priority or share is out of bounds (std::invalid_argument).

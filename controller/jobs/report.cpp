@@ -104,7 +104,9 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                      {"control_plane", control_bytes},
                      {"blobs", blob_bytes}};
   if (!request.step_cache.empty()) report["step_cache"] = step_cache_report(stats_by_rank);
-  report["warnings"] = warnings;
+  auto all_warnings = job.warnings;
+  all_warnings.insert(all_warnings.end(), warnings.begin(), warnings.end());
+  report["warnings"] = all_warnings;
   report["recoveries"] = json::array();
   for (const auto& recovery : job.recoveries) {
     report["recoveries"].push_back({{"cause", recovery.cause},

@@ -22,7 +22,8 @@ struct PhaseSeconds {
 
 /// The one JSON document that says how a job's pictures came about: enough to make them again, and
 /// what it cost. Of a job of a batch it is given the batch's plan and members: the figures are the
-/// batch's. Texts that are no UTF-8 come out with U+FFFD in their place.
+/// batch's. The job's own warnings come first, then `warnings`. Texts that are no UTF-8 come out
+/// with U+FFFD in their place.
 std::string make_report(const JobEntry& job, const cluster::Deployment& deployment,
                         const PhaseSeconds& seconds,
                         const std::vector<wire::ActorJobStats>& stats_by_rank,

@@ -11,7 +11,6 @@ struct Portion {
   std::map<std::int32_t, wire::BlobRef> pictures;  // by picture of the batch
   std::map<std::int32_t, wire::BlobRef> latents;   // by dp replica
   Interim interim;
-  std::vector<std::string> warnings;
 };
 
 /// A job, or several as one, between start and end.
@@ -30,7 +29,7 @@ struct JobRunner::Run {
   std::map<JobId, Portion> portions;  // of a batch, in the place of results and interim
   /// By step and world rank, until all holders' pieces of a step are here.
   std::map<std::int32_t, std::map<std::int32_t, wire::BoundaryPiece>> pieces;
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings;  // of how it went; those of its actors are its jobs'
   std::uint64_t blob_bytes = 0;
   std::map<std::int32_t, int> replicas_past;  // step → dp replicas that completed it
   StepClock clock;

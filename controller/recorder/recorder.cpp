@@ -66,6 +66,10 @@ void Recorder::submitted(JobId job, const std::string& prompt, Nanoseconds now) 
   forget_jobs();
 }
 
+void Recorder::withdrawn(JobId job, const std::string& why, Nanoseconds now) {
+  if (jobs_.erase(job) > 0) note(Event::Kind::job, job, std::nullopt, "not taken in: " + why, now);
+}
+
 void Recorder::joined(JobId batch, const std::string& name, const std::string& jobs,
                       Nanoseconds now) {
   JobNotes& notes = jobs_[batch];

@@ -94,6 +94,8 @@ class Recorder {
   explicit Recorder(Limits limits) : limits_(limits) {}
 
   void submitted(JobId job, const std::string& prompt, Nanoseconds now);
+  /// A submitted job came to nothing before anybody was told of it: it is not remembered.
+  void withdrawn(JobId job, const std::string& why, Nanoseconds now);
   /// Jobs begin as one under a number of its own, and this name; `jobs`: "jobs 3, 5".
   void joined(JobId batch, const std::string& name, const std::string& jobs, Nanoseconds now);
   /// A phase began; the same one again changes nothing.

@@ -24,18 +24,23 @@ std::unique_ptr<DiffusionTransformer> load_transformer(
   WeightLoader weights;
   weights.type = type;
   // What a LoRA is added to is rounded to the compute dtype once, afterwards.
-  const auto read_as = [&](const std::string& name) {
-    return loras != nullptr && loras->touches("transformer", name) ? at::kFloat : compute;
+  const auto touched = [&](const std::string& name) {
+    return loras != nullptr && loras->touches("transformer", name);
   };
   weights.get = [&](const std::string& name, at::IntArrayRef shape) {
     if (tick) tick();
-    return store.get(name, shape, read_as(name), device);
+    return store.get(name, shape, touched(name) ? at::kFloat : compute, device);
   };
   weights.release = [&](const std::string& name) { store.release(name); };
   if (loras != nullptr && !loras->empty()) {
     weights.adapt = [&](const std::string& name, const at::Tensor& stored, int64_t row,
                         int64_t column) {
-      return loras->add("transformer", name, stored, row, column).to(compute);
+      if (!touched(name)) return stored;
+      const auto sum = loras->add("transformer", name, stored, row, column).to(compute);
+      if (compute == at::kHalf)
+        require_finite(sum.cpu().contiguous(),
+                       "with its LoRA in float16, tensor \"" + name + "\" ");
+      return sum;
     };
   }
   const auto& family = spec.transformer.family;

@@ -69,7 +69,9 @@ at::Tensor LoraWeights::add(const std::string& component, const std::string& ten
 void LoraWeights::adapt(WeightStore& store, const std::string& component) const {
   if (empty()) return;
   store.adapt([loras = *this, component](std::string_view name, const at::Tensor& stored) {
-    return loras.add(component, std::string(name), stored);
+    const std::string tensor(name);
+    if (!loras.touches(component, tensor)) return stored;
+    return loras.add(component, tensor, stored.to(at::kFloat));  // rounded once, when it is read
   });
 }
 

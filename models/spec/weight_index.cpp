@@ -49,8 +49,9 @@ Header read_header(const std::filesystem::path& file) {
   for (std::size_t i = prefix.size(); i-- > 0;)
     size = size << 8U | prefix[i];
   if (size > kMaxHeaderBytes) {
-    fail(file, "header of " + std::to_string(size) + " bytes, at most " +
-                   std::to_string(kMaxHeaderBytes) + " are allowed");
+    fail(file, "is not a safetensors file: its first 8 bytes would announce a header of " +
+                   std::to_string(size) + " bytes, at most " + std::to_string(kMaxHeaderBytes) +
+                   " are allowed");
   }
   if (size > header.file_size - prefix.size()) {
     fail(file, "header ends at " + std::to_string(size + prefix.size()) + ", file has " +

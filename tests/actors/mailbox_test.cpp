@@ -58,6 +58,32 @@ TEST_CASE("receives of another epoch stay where they are") {
   CHECK(number_of(*mailbox.take()) == 0);
 }
 
+TEST_CASE("a job's end goes before the tasks of others, and behind what is left of its own") {
+  Mailbox mailbox;
+  const auto end_of = [](const Letter& letter) {
+    return std::get<wire::EndJob>(letter.content).job;
+  };
+  mailbox.put(task(7, 0, false));
+  mailbox.put_end({}, wire::EndJob{8});
+  CHECK(end_of(*mailbox.take()) == 8);  // nothing of 8 is here
+
+  // 9 was cancelled with a receive posted for a task that never came, 10 before it began here.
+  mailbox.put(task(9, 1, true));
+  wire::BeginJob begin;
+  begin.job = 10;
+  mailbox.put({{}, begin});
+  mailbox.put(task(7, 2, false));
+  mailbox.put_end({}, wire::EndJob{9});
+  mailbox.put_end({}, wire::EndJob{10});
+  CHECK(number_of(*mailbox.take()) == 0);
+  CHECK(number_of(*mailbox.take()) == 1);
+  CHECK(std::get<wire::BeginJob>(mailbox.take()->content).job == 10);
+  CHECK(number_of(*mailbox.take()) == 2);
+  CHECK(end_of(*mailbox.take()) == 9);
+  CHECK(end_of(*mailbox.take()) == 10);
+  CHECK(mailbox.size() == 0);
+}
+
 TEST_CASE("a closed mailbox gives nothing") {
   Mailbox mailbox;
   mailbox.put(task(7, 0, true));

@@ -186,6 +186,27 @@ TEST_CASE("submit --detach prints the number, wait fetches the pictures and leav
   CHECK(cli::read_file(scratch / "o.png", 100) == "png");
 }
 
+TEST_CASE("submit --detach: a warning that came with the number is told beside it") {
+  FakeController controller;
+  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    wire::JobAccepted accepted;
+    accepted.job = 12;
+    accepted.queue_position = 2;
+    accepted.warnings = {"--may-batch has no effect: its step cache decides"};
+    c.server().reply(peer, header, accepted);
+  });
+  const std::string warning =
+      "troupe: warning: --may-batch has no effect: its step cache decides\n";
+  const auto plain = run(controller, "submit --prompt a --detach");
+  CHECK(plain.exit_code == 0);
+  CHECK(plain.out == "12\n");
+  CHECK(plain.err == warning);
+  const auto json = run(controller, "submit --prompt a --detach --json");
+  CHECK(json.out == "{\n  \"job\": 12\n}\n");
+  CHECK(json.err == warning);
+}
+
 TEST_CASE("status and jobs, for people and for programs") {
   FakeController controller;
   controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,

@@ -60,7 +60,7 @@ TEST_CASE("a table without a limit has every job whole, one within a limit says 
   CHECK(has(whole, "PRIO"));
   CHECK_FALSE(has(whole, "…"));
   const auto cut = jobs_table(jobs, 80, "troupe jobs");
-  CHECK(cut.ends_with("\n… is cut to fit: `troupe jobs ID` shows all of a job\n"));
+  CHECK(cut.ends_with("\n… is cut to fit: `troupe jobs ID` shows more of a job\n"));
   CHECK_FALSE(has(cut, "PRIO"));
   CHECK(has(cut, "BATCH"));
   CHECK_FALSE(has(jobs_table({job_of(3)}, 80, "jobs"), "BATCH"));
@@ -68,6 +68,54 @@ TEST_CASE("a table without a limit has every job whole, one within a limit says 
   brief.prompt = brief.cause = "x\ny";
   CHECK_FALSE(has(jobs_table({brief}, 80, "jobs"), "cut to fit"));
   CHECK(has(jobs_table({brief}, 0, "jobs"), "x y     x y\n"));
+}
+
+TEST_CASE("state and time stay whole beside a cut prompt and cause, figures of no interest go") {
+  std::vector<JobInfo> jobs;
+  for (std::uint64_t id = 9; id < 12; ++id) {
+    auto job = job_of(id);
+    job.pictures = 1;
+    job.state = "succeeded";
+    job.seconds = 754;
+    jobs.push_back(job);
+  }
+  const auto few = jobs_table(jobs, 80, "jobs");
+  CHECK_FALSE(has(few, "PICTURES"));
+  jobs[1].pictures = 2;
+  jobs[1].priority = -10;
+  jobs[1].share = "a share of 16 ch";
+  jobs[1].batch = 8;
+  const auto many = jobs_table(jobs, 80, "jobs");
+  for (const auto& text : {few, many}) {
+    CAPTURE(text);
+    CHECK(has(text, "succeeded"));
+    CHECK(has(text, "12 min 34 s"));
+    CHECK(has(text, "5/20"));
+    CHECK(has(text, "…"));
+  }
+  CHECK(has(many, "a shar…"));
+  CHECK(has(many, "PICTURES"));
+  CHECK(has(jobs_table(jobs, 90, "jobs"), "a share of 16 c"));
+}
+
+TEST_CASE("a … of the prompt's own, or of the controller's, is not laid to the table") {
+  auto job = job_of(3);
+  job.prompt = "one … two";
+  job.cause = "it died …";
+  const auto fits = jobs_table({job}, 80, "jobs");
+  CHECK(has(fits, "one … two  it died …\n"));
+  CHECK_FALSE(has(fits, "cut to fit"));
+  SUBCASE("the prompt") {
+    job.prompt = std::string(49, 'p');
+  }
+  SUBCASE("the share") {
+    job.share = std::string(17, 's');
+  }
+  SUBCASE("the whole") {
+    job.cause = std::string(60, 'c');
+  }
+  CHECK(jobs_table({job}, 90, "jobs").ends_with("`jobs ID` shows more of a job\n"));
+  CHECK_FALSE(has(jobs_table({job}, 0, "jobs"), "cut to fit"));
 }
 
 TEST_CASE("of one job all is shown, in lines of a terminal's width") {

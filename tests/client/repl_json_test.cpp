@@ -119,3 +119,35 @@ TEST_CASE("repl: a lost actor is not a lost controller") {
   CHECK(result.err == "error: actor 1 is lost\n");
   CHECK(result.out.find("a cat") != std::string::npos);
 }
+
+TEST_CASE("a mailbox's letters of a batch bear its name, a job's the job's") {
+  FakeController controller;
+  controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,
+                                          const wire::Header& header, std::span<const std::byte>) {
+    wire::JobList list;
+    for (const std::uint64_t id : {3, 4, 5}) {
+      list.jobs.push_back({id, wire::JobState::running, "a cat", 1, 5, 20, 1.5, ""});
+      list.jobs.back().batch = id == 4 ? 0 : 9;
+    }
+    c.server().reply(peer, header, list);
+  });
+  controller.on(wire::Kind::get_mailbox,
+                [](FakeController& c, control::PeerId peer, const wire::Header& header,
+                   std::span<const std::byte>) {
+                  wire::MailboxReport report;
+                  report.letters = {{"micro-step", 9, 5, 0, 0}, {"text", 4}, {"load", 0}};
+                  report.total = report.letters.size();
+                  c.server().reply(peer, header, report);
+                });
+  const std::string address = "TROUPE_ADDRESS=" + controller.endpoint();
+  const auto text = testing::troupe("repl -c 'mailbox 0'", address);
+  INFO(text.out << text.err);
+  CHECK(text.out.find("micro-step  batch 9 (jobs 3, 5)  5 ") != std::string::npos);
+  CHECK(text.out.find("text        job 4 ") != std::string::npos);
+  CHECK(text.out.find("load        - ") != std::string::npos);
+  const auto got = documents(testing::troupe("repl --json -c 'mailbox 0'", address).out);
+  REQUIRE(got.size() == 1);
+  CHECK(got[0]["letters"][0]["name"] == "batch 9 (jobs 3, 5)");
+  CHECK(got[0]["letters"][1]["name"] == "job 4");
+  CHECK(got[0]["letters"][2]["name"] == "");
+}

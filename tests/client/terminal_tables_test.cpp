@@ -66,7 +66,7 @@ TEST_CASE("status and jobs fit on a terminal, and say as much as they can there"
   CHECK(longest(jobs) > 70);
   CHECK(jobs.find("actor 1 died") != std::string::npos);
   CHECK(std::count(jobs.begin(), jobs.end(), '\n') == 3);
-  CHECK(jobs.ends_with("… is cut to fit: `troupe jobs ID` shows all of a job\n"));
+  CHECK(jobs.ends_with("… is cut to fit: `troupe jobs ID` shows more of a job\n"));
   auto whole = testing::troupe_on_terminal("jobs 3", 80, address);
   std::erase_if(whole, [](char c) { return c == ' ' || c == '\n'; });
   CHECK(whole.find(cause) != std::string::npos);

@@ -188,6 +188,22 @@ TEST_CASE("another controller in the old one's place ends the link") {
   CHECK(lost.wait().find("another controller has taken the place") != std::string::npos);
 }
 
+TEST_CASE("a goodbye is read, though its sender's socket is closed when something is sent to it") {
+  Event<std::string> lost;
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  server.run([&](Server& s) { s.on_lost([&](PeerId, const std::string& why) { lost.set(why); }); });
+  On<Connection> peer(there, peer_at(folder.endpoint("control")));
+  const PeerId id = welcome(peer);
+  server.run([&](Server& s) {
+    peer.run([](Connection& c) { c.close("enough"); });
+    std::this_thread::sleep_for(200ms);  // the socket notices, this loop has not looked yet
+    s.send(id, wire::Ping{});
+  });
+  CHECK(lost.wait() == "said goodbye: enough");
+}
+
 TEST_CASE("dropping a peer tells it why") {
   Event<std::string> lost;
   const IpcFolder folder;

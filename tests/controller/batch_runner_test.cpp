@@ -42,6 +42,8 @@ TEST_CASE(
   CHECK(warnings[1] == Texts{"prompt 1 is cut", "prompt 3 is dear"});
   CHECK(warnings[2] == Texts{"prompt 3 is dear"});
   CHECK(warnings[3] == Texts{"prompt 0 is cut", "prompt 3 is dear"});
+  stage.runner.task_done(0, done);  // another replica has found the same
+  CHECK(warnings[1].size() + warnings[2].size() + warnings[3].size() == 5);
   stage.runner.cancel(2, "not wanted");
   CHECK(stage.table.find(2)->state == JobState::cancelled);
   CHECK(stage.table.find(1)->waits_for == "computes with job 3");
@@ -70,6 +72,15 @@ TEST_CASE(
     CHECK(warnings[job].back().starts_with("it begins anew, alone: batch 4"));
   }
   const auto again = stage.deployments.at(0).back()->epoch;
+  const auto told = warnings[3].size();
+  wire::TaskDone repeated;
+  repeated.epoch = again;
+  repeated.job = 3;
+  repeated.warnings = {{0, "is cut"}, {0, "is odd"}};
+  stage.runner.task_done(0, repeated);
+  CHECK(warnings[3].size() == told + 1);
+  CHECK(stage.table.find(3)->warnings ==
+        Texts{"prompt 0 is cut", "prompt 3 is dear", "prompt 0 is odd"});
   stage.runner.task_failed(
       0, {.epoch = again, .job = 3, .task = 1, .failure = {wire::FailureCode::internal, "odd"}});
   CHECK(stage.table.find(3)->state == JobState::failed);

@@ -12,22 +12,29 @@
 using namespace troupe;
 using troupe::test::Hall;
 
-TEST_CASE("degrees picked for actors that can hold none are refused for memory, with a remedy") {
-  Hall hall;
-  hall.gate.open();
-  hall.members.at(0).memory_limit = 1000;
-  wire::SubmitJob submission;
-  submission.job.model = "a";
-  submission.job.request.prompts = {"x"};
-  submission.job.parallelism.automatic = true;
-  std::optional<wire::Failure> failure;
-  hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
-    failure = reply ? wire::Failure{} : reply.failure();
-  });
-  REQUIRE(hall.until([&] { return failure.has_value(); }));
-  CHECK(failure->code == wire::FailureCode::out_of_memory);
-  CHECK(failure->what.starts_with("[memory] rank 0 needs "));
-  CHECK(failure->what.find("actor 0 may hold 1 kB: no pp, tp") != std::string::npos);
+TEST_CASE("a job for actors that can hold none is refused for memory, with a remedy") {
+  for (const auto& [limit, text] :
+       {std::pair<std::uint64_t, std::string>{1000, "1 kB"}, {0, "0 kB"}}) {
+    for (const bool automatic : {true, false}) {
+      CAPTURE(text);
+      CAPTURE(automatic);
+      Hall hall;
+      hall.gate.open();
+      hall.members.at(0).memory_limit = limit;
+      wire::SubmitJob submission;
+      submission.job.model = "a";
+      submission.job.request.prompts = {"x"};
+      submission.job.parallelism.automatic = automatic;
+      std::optional<wire::Failure> failure;
+      hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+        failure = reply ? wire::Failure{} : reply.failure();
+      });
+      REQUIRE(hall.until([&] { return failure.has_value(); }));
+      CHECK(failure->code == wire::FailureCode::out_of_memory);
+      CHECK(failure->what.starts_with("[memory] rank 0 needs "));
+      CHECK(failure->what.find("actor 0 may hold " + text + ": no pp, tp") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("weights of a type that no actor's device has are refused before anything loads") {

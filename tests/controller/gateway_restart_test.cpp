@@ -100,6 +100,23 @@ TEST_CASE("a job whose model is gone after a restart fails, and says why") {
         "killed, and the job cannot go on: [read_model] bad: no such folder");
 }
 
+TEST_CASE("a job that was to be cancelled when its controller ended is cancelled by the next one") {
+  Hall hall(/*journaled=*/true);
+  jobs::JobEntry job;
+  job.id = 4;
+  job.spec.request.prompts = {"x"};
+  job.state = wire::JobState::running;
+  job.cancel_asked = true;
+  job.failure = {wire::FailureCode::cancelled, "not wanted"};
+  hall.table.restore(job);
+  hall.gateway.take_up({.to_plan = {}, .cancelled = {4}}, "killed");
+  CHECK(hall.table.find(4)->state == wire::JobState::cancelled);
+  CHECK(hall.table.find(4)->failure.what == "not wanted");
+  REQUIRE(hall.recorder.find(4));
+  CHECK(hall.recorder.find(4)->state == "cancelled");
+  CHECK(hall.recorder.ended_totals().at("cancelled") == 1);
+}
+
 TEST_CASE("with a journal a job goes on when its client is back before its old link is given up") {
   for (const bool journaled : {true, false}) {
     CAPTURE(journaled);
@@ -128,5 +145,53 @@ TEST_CASE("with a journal a job goes on when its client is back before its old l
     }
     REQUIRE(hall.until(cancelled));
     CHECK(job.failure.what == "its client is gone");
+  }
+}
+
+TEST_CASE("a link that was given up costs a job only if its client is not back in time") {
+  for (const bool journaled : {true, false}) {
+    for (const bool returns : {true, false}) {
+      CAPTURE(journaled);
+      CAPTURE(returns);
+      Hall hall(journaled);
+      hall.gate.open();
+      auto first = hall.connect();
+      std::vector<std::string> said;
+      hall.submit(*first, "a", said);
+      if (journaled) {
+        REQUIRE(hall.until([&] { return hall.writes.size() == 1; }));
+        hall.writes[0]();
+      }
+      REQUIRE(hall.until([&] { return said.size() == 1; }));
+      const auto& job = *hall.table.find(1);
+      const auto owner = job.owner;
+      const auto cancelled = [&] { return job.state == wire::JobState::cancelled; };
+      // What a client says that heard nothing for too long.
+      first->close("no sign of life from the controller at here for 5000 ms");
+      REQUIRE(hall.until([&] { return job.owner != owner || cancelled(); }));
+      CHECK(cancelled() == !journaled);
+      if (!journaled) {
+        CHECK(job.failure.what == "its client is gone");
+        continue;
+      }
+      CHECK(job.state == wire::JobState::queued);
+      if (returns) {
+        auto second = hall.connect();
+        bool back = false;
+        second->request(wire::WaitJob{1}, std::chrono::seconds(60),
+                        [&](const auto&) { back = true; });
+        REQUIRE(hall.until([&] { return back; }));
+        // Past the grace it is still there; who closes its link is gone at once.
+        hall.until([&, end = control::Clock::now() + std::chrono::milliseconds(3300)] {
+          return control::Clock::now() > end;
+        });
+        CHECK(job.state == wire::JobState::queued);
+        second->close();
+      }
+      REQUIRE(hall.until(cancelled));
+      CHECK(job.failure.what == (returns ? "its client is gone"
+                                         : "its client has not come back (said goodbye: no sign of "
+                                           "life from the controller at here for 5000 ms)"));
+    }
   }
 }

@@ -135,6 +135,50 @@ TEST_CASE("a job that ends while the disk hangs is told of later, however many e
   CHECK(hall.table.all().size() == 8);
 }
 
+TEST_CASE("a job that is cancelled before it is in the journal has ended for the recorder, too") {
+  Hall hall(/*journaled=*/true);
+  hall.gate.open();
+  std::vector<std::string> said;
+  const auto& ended = hall.recorder.ended_totals();
+  const auto lines = [&] {
+    std::uint64_t last = 0;
+    std::vector<std::string> texts;
+    for (const auto& line : hall.recorder.lines(0, 100, last))
+      texts.push_back(line.text);
+    return texts;
+  };
+  const auto submit = [&](std::size_t writes) {
+    hall.submit(*hall.client, "a", said);
+    REQUIRE(hall.until([&] { return hall.writes.size() == writes; }));
+  };
+  submit(1);
+  bool cancelled = false;
+  hall.client->request(wire::CancelJob{1}, std::chrono::seconds(60),
+                       [&](const control::Reply& reply) { cancelled = reply.ok(); });
+  REQUIRE(hall.until([&] { return cancelled; }));
+  REQUIRE(hall.writes.size() == 2);
+  CHECK(said.empty());
+  hall.writes[0]();
+  hall.writes[1]();
+  REQUIRE(hall.until([&] { return said.size() == 1; }));
+  CHECK(said[0] == "1");
+  REQUIRE(hall.recorder.find(1));
+  CHECK(hall.recorder.find(1)->ended.has_value());
+  CHECK(hall.recorder.find(1)->state == "cancelled");
+  CHECK(ended.at("cancelled") == 1);
+  CHECK(lines() ==
+        std::vector<std::string>{"job 1: submitted", "job 1: cancelled: cancelled by a client"});
+  // What is refused after all is no job.
+  hall.disk_error = "[journal] the disk is full";
+  submit(3);
+  REQUIRE(hall.recorder.find(2));
+  hall.writes[2]();
+  REQUIRE(hall.until([&] { return said.size() == 2; }));
+  CHECK(hall.recorder.find(2) == nullptr);
+  CHECK(lines().back() == "job 2: not taken in: [journal] the disk is full");
+  CHECK(ended.size() == 1);
+}
+
 TEST_CASE("what is handed in again under its key is the same job, answered or not") {
   Hall hall(/*journaled=*/true);
   hall.gate.open();

@@ -11,6 +11,7 @@
 
 #include "controller/cluster/live_outside.h"
 #include "controller/gateway/gateway.h"
+#include "controller/gateway/inspect.h"
 #include "controller/journal/memory_store.h"
 #include "tests/controller/doors.h"
 #include "tests/controller/sample_model.h"
@@ -46,12 +47,14 @@ struct Hall : Doors {
   jobs::JobTable table{4, 8};
   cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
   cluster::Deployments deployments{outside, members, {}};
+  recorder::Recorder recorder;
   jobs::JobRunner runner{{.outside = outside,
                           .members = members,
                           .deployments = deployments,
                           .table = table,
                           .on_progress = [](const auto&, const auto&) {},
-                          .on_finished = [this](auto& job) { gateway.tell_finished(job); }}};
+                          .on_finished = [this](auto& job) { gateway.tell_finished(job); },
+                          .recorder = &recorder}};
   Gate gate;
   journal::MemoryStore store;
   std::string disk_error;                    // why nothing can be written
@@ -86,16 +89,27 @@ struct Hall : Doors {
                             .journal = with_journal ? &journal : nullptr,
                             .grace = std::chrono::seconds(3),
                             .accept_within = accept_within}};
+  gateway::InspectDesk desk{{.server = server,
+                             .outside = outside,
+                             .members = members,
+                             .table = table,
+                             .runner = runner,
+                             .recorder = recorder,
+                             .signal = [](auto, int) { return false; },
+                             .lines = [](auto, auto, auto) { return wire::LogLines{}; },
+                             .host = {},
+                             .log_folder = {}}};
   std::unique_ptr<control::Connection> client = connect();
 
   explicit Hall(bool journaled = false, std::chrono::milliseconds within = std::chrono::seconds(25))
       : with_journal(journaled), accept_within(within) {
     test::sample_model();  // read here, not on the reader's thread
     members.spawned(members.add("here", "cpu").id, 77, 1);
+    gateway.use(desk, recorder);
     server.on_message([this](auto peer, const auto& header, auto payload) {
       gateway.on_message(peer, header, payload);
     });
-    server.on_lost([this](auto peer, const auto&) { gateway.client_lost(peer); });
+    server.on_lost([this](auto peer, const auto& why) { gateway.client_lost(peer, why); });
   }
   ~Hall() { gate.open(); }
 

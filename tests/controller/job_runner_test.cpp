@@ -1,5 +1,7 @@
 #include "controller/jobs/job_runner.h"
 
+#include <nlohmann/json.hpp>
+
 #include "controller/cluster/drainer.h"
 #include "tests/controller/runner_stage.h"
 
@@ -46,7 +48,7 @@ TEST_CASE("a job waits for the memory of an actor that is lost and comes again")
 
 TEST_CASE("places that are drained are filled by spares of unequal size, each with what it holds") {
   Stage stage;
-  const auto enter = [&](std::uint64_t limit) {
+  const auto enter = [&](std::optional<std::uint64_t> limit) {
     const auto id = stage.members.add("here", "cpu").id;
     stage.members.spawned(id, 100 + id, 1);
     control::PeerInfo peer;
@@ -56,7 +58,7 @@ TEST_CASE("places that are drained are filled by spares of unequal size, each wi
     REQUIRE_FALSE(stage.members.hello(peer));
     stage.members.at(id).memory_limit = limit;
   };
-  enter(0);
+  enter(std::nullopt);
   wire::JobSpec spec;
   spec.request.prompts = {"x"};
   spec.request.height = spec.request.width = 512;
@@ -155,6 +157,45 @@ TEST_CASE("what a failed job left does not stay, and of previews only the last f
   stage.runner.fail_all({wire::FailureCode::cancelled, "enough"});
   CHECK(stage.blobs.size() == 4);  // the previews, for those who still fetch them
   CHECK(stage.table.find(job)->blobs.empty());
+}
+
+TEST_CASE(
+    "what a job's tasks find again after a loss is told once, and stands in the report once") {
+  Stage stage;
+  std::vector<std::string> told;
+  stage.on_progress = [&](const wire::JobProgress& progress) {
+    told.insert(told.end(), progress.warnings.begin(), progress.warnings.end());
+  };
+  const auto job = stage.submit();
+  const auto finish_issued = [&] {
+    const auto kept = stage.deployments.at(0);
+    wire::TaskDone done;
+    done.epoch = kept.empty() ? 0 : kept.back()->epoch;
+    for (const auto& [id, task] : stage.runner.dispatcher().queue(0)) {
+      done.job = id;
+      done.task = task;
+      done.warnings.clear();
+      if (task == 0) done.warnings = {{0, "is cut"}, {{}, "negative prompt is cut"}};
+      stage.runner.task_done(0, done);
+    }
+  };
+  REQUIRE(stage.reaches(job, JobState::running));
+  REQUIRE(stage.until([&] { return !stage.runner.dispatcher().queue(0).empty(); }));
+  finish_issued();
+  using Texts = std::vector<std::string>;
+  CHECK(told == Texts{"prompt 0 is cut", "negative prompt is cut"});
+  stage.runner.interrupt_jobs(stage.deployments.at(0).back(), "a peer is gone");
+  REQUIRE(stage.until([&] {
+    finish_issued();
+    return wire::is_terminal(stage.table.find(job)->state);
+  }));
+  CHECK(stage.table.find(job)->state == JobState::succeeded);
+  CHECK(told.size() == 3);
+  CHECK(told.back() == "it begins anew after a loss: a peer is gone");
+  const auto report = nlohmann::json::parse(stage.table.find(job)->report);
+  CHECK(report["warnings"] == nlohmann::json{"prompt 0 is cut", "negative prompt is cut",
+                                             "it went on after a loss: a peer is gone"});
+  CHECK(report["recoveries"].size() == 1);
 }
 
 TEST_CASE("a failure of a job's beginning is not laid to a task") {

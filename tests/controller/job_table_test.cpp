@@ -152,6 +152,23 @@ TEST_CASE("without a name a job counts for its client") {
   CHECK(table.queue() == Ids{1, 3, 2});
 }
 
+TEST_CASE("jobs of an earlier controller stay before those that come after them") {
+  JobTable table(8, 8);
+  for (const jobs::JobId id : {1, 2, 3}) {
+    jobs::JobEntry job;
+    job.id = id;
+    table.restore(std::move(job));
+    table.hold(id, false);
+  }
+  table.start(1, 0);
+  add(table, 1, "", 0, 7);
+  CHECK(table.queue() == Ids{2, 3, 4});
+  table.charge(1, 40);
+  table.finish(1, JobState::succeeded, {}, 40);
+  add(table, 41, "", 0, 8);
+  CHECK(table.queue() == Ids{2, 3, 4, 5});
+}
+
 TEST_CASE("priorities and names of shares have bounds") {
   wire::JobSpec spec;
   spec.priority = 100;

@@ -2,6 +2,7 @@
 
 #include "controller/cluster/crowding.h"
 #include "controller/cluster/exit_cause.h"
+#include "controller/cluster/memory_room.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 
@@ -97,6 +98,35 @@ TEST_CASE("who comes late may hold as much as its neighbours, whatever they have
   CHECK(enter(0, "100") == 900);
 }
 
+TEST_CASE("an actor that finds nothing left may hold nothing, one that does not know anything") {
+  cluster::Members members("secret");
+  std::uint64_t incarnation = 100;
+  const auto enter = [&](cluster::ActorId id, const std::optional<std::string>& memory) {
+    members.spawned(id, ++incarnation, 1);
+    auto hello = hello_of(incarnation, incarnation);
+    if (memory) hello.hello.attributes["memory"] = *memory;
+    REQUIRE_FALSE(members.hello(hello).has_value());
+    return members.at(id).memory_limit;
+  };
+  members.add("full", "cpu");
+  members.add("full gpu", "cuda:0");
+  members.add("silent", "cpu");
+  CHECK(enter(0, "0") == 0);
+  CHECK(members.at(0).may_hold() == 0);
+  CHECK(enter(1, "0") == 0);
+  CHECK(enter(2, std::nullopt) == std::nullopt);
+  CHECK(members.at(2).may_hold() == cluster::kNoLimit);
+  CHECK(enter(2, "no number") == std::nullopt);
+  CHECK(members.memory_steps() == std::vector<std::pair<std::uint64_t, int>>{{1, 3}});
+  // The place's next process may find more; one that does not know takes no limit away.
+  members.exited(0, members.at(0).incarnation, "killed");
+  CHECK(enter(0, std::nullopt) == 0);
+  members.exited(0, members.at(0).incarnation, "killed");
+  CHECK(enter(0, "1000") == 900);
+  members.exited(0, members.at(0).incarnation, "killed");
+  CHECK(enter(0, "0") == 900);
+}
+
 TEST_CASE("what actors may hold, least first, also while a lost one's process is still there") {
   cluster::Members members("secret");
   using Steps = std::vector<std::pair<std::uint64_t, int>>;
@@ -105,7 +135,7 @@ TEST_CASE("what actors may hold, least first, also while a lost one's process is
     const auto id = members.add("here", "cpu").id;
     members.spawned(id, 100 + id, 1);
     members.hello(hello_of(100 + id, 5 + id));
-    members.at(id).memory_limit = limit;
+    if (limit > 0) members.at(id).memory_limit = limit;
   }
   CHECK(members.memory_steps() == Steps{{10, 4}, {40, 3}});
   members.lost(7);
@@ -127,7 +157,10 @@ TEST_CASE("far more threads than cores, and more memory than is free, are said b
   CHECK(cluster::too_crowded(1000, ground) ==
         "1000 actors take about 60 GB of memory before any model, and 20 GB are free: at most 333 "
         "here");
-  CHECK_FALSE(cluster::too_crowded(1000, {.cores = 2, .free_memory = 0}));
+  CHECK_FALSE(cluster::too_crowded(1000, {.cores = 2, .free_memory = std::nullopt}));
+  CHECK(cluster::too_crowded(1, {.cores = 2, .free_memory = 0}) ==
+        "1 actor takes about 60 MB of memory before any model, and 0 kB are free: not even one "
+        "here");
 }
 
 TEST_CASE("of a host's memory no more is free than its control group has left") {
@@ -144,6 +177,20 @@ TEST_CASE("of a host's memory no more is free than its control group has left") 
   CHECK(ground.free_memory == 600'000'000);
   CHECK_FALSE(cluster::too_crowded(10, ground));
   CHECK(cluster::too_crowded(11, ground));
+  root.file("sys/fs/cgroup/memory.current", "1000000000\n");
+  const auto full = cluster::too_crowded(1, cluster::this_ground(root.path));
+  REQUIRE(full);
+  CHECK(full->ends_with("and 0 kB are free: not even one here"));
+  const testing::Scratch silent;
+  CHECK(cluster::this_ground(silent.path).free_memory == std::nullopt);
+  CHECK_FALSE(cluster::too_crowded(1, cluster::this_ground(silent.path)));
+}
+
+TEST_CASE("bytes are told in the units of --memory-limit") {
+  CHECK(cluster::bytes_text(1'250'000'000) == "1.25 GB");
+  CHECK(cluster::bytes_text(830'000'000) == "830 MB");
+  CHECK(cluster::bytes_text(12'340) == "12.34 kB");
+  CHECK(cluster::bytes_text(0) == "0 kB");
 }
 
 TEST_CASE("ends without a hello are counted") {

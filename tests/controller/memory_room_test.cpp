@@ -40,7 +40,7 @@ std::vector<Room> random_rooms() {
   std::vector<Room> rooms(static_cast<std::size_t>(pick(1, 5)));
   const int deployments = pick(0, 7);
   for (auto& one : rooms) {
-    one.limit = static_cast<std::uint64_t>(pick(0, 4) == 0 ? 0 : pick(1, 100));
+    one.limit = pick(0, 4) == 0 ? cluster::kNoLimit : static_cast<std::uint64_t>(pick(0, 100));
     one.wanted = static_cast<std::uint64_t>(pick(0, 60));
     one.newcomer = pick(0, 2) == 0;
   }
@@ -59,7 +59,7 @@ std::vector<Room> random_rooms() {
 
 bool fits(const Room& room) {
   const bool few = !room.newcomer || room.residents.size() < cluster::kMostResidents;
-  return few && (room.limit == 0 || room.held() + room.wanted <= room.limit);
+  return few && room.held() + room.wanted <= room.limit;
 }
 
 std::vector<Room> without(std::vector<Room> rooms, const Numbers& gone) {
@@ -95,7 +95,8 @@ TEST_CASE("what is in use stays, and an actor with room loses nothing") {
   CHECK(evictions({room(10, 3, {kept(1, 3, 1, /*in_use=*/true, 4), kept(2, 2, 2)})}) == Numbers{2});
   // Deployment 1 is older, but not where room is lacking.
   CHECK(evictions({room(100, 5, {kept(1, 3, 1)}), room(10, 5, {kept(2, 6, 2)})}) == Numbers{2});
-  CHECK(evictions({room(0, ~0ull, {kept(1, 3, 1)})}) == Numbers{});
+  CHECK(evictions({room(cluster::kNoLimit, ~0ull, {kept(1, 3, 1)})}) == Numbers{});
+  CHECK(evictions({room(0, 1, {kept(1, 0, 1)})}) == std::nullopt);
 }
 
 TEST_CASE("an actor keeps a bounded number of deployments, however small") {
@@ -136,9 +137,12 @@ TEST_CASE("by memory the neediest rank gets the largest actor, and a shortage na
   const std::vector<MemoryNeed> needs{{2, 1}, {5, 2}, {1, 1}};
   CHECK(cluster::by_memory(needs, {{7, 3}, {8, 2}, {9, 7}}) ==
         std::vector<cluster::ActorId>{7, 9, 8});
-  CHECK(cluster::by_memory(needs, {{7, 3}, {8, 2}, {9, 0}}) ==
+  CHECK(cluster::by_memory(needs, {{7, 3}, {8, 2}, {9, cluster::kNoLimit}}) ==
         std::vector<cluster::ActorId>{7, 9, 8});
   std::optional<cluster::Shortage> why;
+  CHECK(cluster::by_memory({{2, 1}}, {{7, 0}}, &why) == std::nullopt);
+  REQUIRE(why);
+  CHECK(why->limit == 0);
   CHECK(cluster::by_memory(needs, {{7, 3}, {8, 6}, {9, 6}}, &why) == std::nullopt);
   REQUIRE(why);
   CHECK(why->rank == 1);
@@ -167,7 +171,8 @@ TEST_CASE("a decoder stays where it was used: its weights are kept, what decodin
 TEST_CASE("as many parts as can be are placed, and all of them where by memory finds a way") {
   CHECK(cluster::most_placed({9, 1}, {1, 9}) == 2);
   CHECK(cluster::most_placed({9, 1}, {8, 2}) == 1);
-  CHECK(cluster::most_placed({9, 1}, {0}) == 1);
+  CHECK(cluster::most_placed({9, 1}, {cluster::kNoLimit}) == 1);
+  CHECK(cluster::most_placed({9, 1}, {0}) == 0);
   CHECK(cluster::most_placed({}, {5}) == 0);
   CHECK(rc::check([] {
     const auto some = [] {
@@ -249,7 +254,8 @@ TEST_CASE("a refusal names what a rank needs of what, and the nearest degrees th
   };
   CHECK(remedy(1, lighter).starts_with("--dtype bfloat16 needs "));
   const auto nothing = [](const plan::Plan&) { return false; };
-  CHECK(remedy(4, nothing).starts_with("no pp, tp or shared decoding on 4 actors"));
+  CHECK(remedy(4, nothing).starts_with("no pp, tp or shared decoding by itself on 4 actors"));
+  CHECK(remedy(1, nothing).starts_with("no pp, tp or shared decoding on 1 actor is enough; more"));
   // A large picture, of which decoding is the most.
   job.request.height = job.request.width = 512;
   const auto decodes = [](const plan::Plan& other) {
@@ -259,6 +265,45 @@ TEST_CASE("a refusal names what a rank needs of what, and the nearest degrees th
   CHECK(remedy(1, decodes).starts_with("--vae-tiling needs "));
   job.parallelism.pp = 2;
   CHECK(remedy(2, decodes).starts_with("--vae-parallel 2 needs "));
+}
+
+TEST_CASE("where no degree alone fits, the mix that the planner picks is named") {
+  wire::JobSpec job;
+  job.request.prompts = {"x"};
+  job.request.height = job.request.width = 256;
+  const auto& model = test::sample_model();
+  const auto machine = plan::machine_here("cpu", 4, 4);
+  const auto peak = [](const plan::Plan& plan) {
+    std::uint64_t most = 0;
+    for (const auto& own : plan.memory)
+      most = std::max(most, own.peak());
+    return most;
+  };
+  std::uint64_t alone = plan::make_plan(model, job.request, {}).memory[0].peak();
+  using Degree = std::int32_t wire::Parallelism::*;
+  for (const Degree degree :
+       {&wire::Parallelism::pp, &wire::Parallelism::tp, &wire::Parallelism::vae}) {
+    for (int n = 2; n <= 4; ++n) {
+      wire::Parallelism parallelism;
+      parallelism.*degree = n;
+      try {
+        alone = std::min(alone, peak(plan::make_plan(model, job.request, parallelism)));
+      } catch (const std::invalid_argument&) {  // more than the model takes
+      }
+    }
+  }
+  const auto remedy = [&](std::uint64_t limit) {
+    return cluster::memory_remedy(
+        model, job, 4, [&](const plan::Plan& other) { return peak(other) <= limit; }, {},
+        [&] { return cluster::fitting_mix(model, job.request, 4, machine, limit); });
+  };
+  const auto mix = remedy(alone - 1);
+  CAPTURE(mix);
+  CHECK(mix.starts_with("--"));
+  CHECK(std::count(mix.begin(), mix.end(), '-') >= 4);
+  CHECK(mix.find(" needs ") != std::string::npos);
+  CHECK(remedy(1000).starts_with(
+      "no pp, tp or shared decoding and no mix of degrees on 4 actors is enough; more"));
 }
 
 TEST_CASE("degrees are picked for the smallest actor, and where none suit it for the larger ones") {
@@ -291,10 +336,4 @@ TEST_CASE("degrees are picked for the smallest actor, and where none suit it for
   const auto [none, small] = of_limits({1000, 2000});
   CHECK_FALSE(small.fits(none));
   CHECK(none.degrees.world() == 2);
-}
-
-TEST_CASE("bytes are told in the units of --memory-limit") {
-  CHECK(cluster::bytes_text(1'250'000'000) == "1.25 GB");
-  CHECK(cluster::bytes_text(830'000'000) == "830 MB");
-  CHECK(cluster::bytes_text(12'340) == "12.34 kB");
 }

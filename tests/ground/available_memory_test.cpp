@@ -1,5 +1,6 @@
-#include "actors/ground/available_memory.h"
+#include "transport/ground/available_memory.h"
 
+#include <optional>
 #include <string>
 
 #include "tests/support/doctest.h"
@@ -28,7 +29,7 @@ struct Host {
     root.file("sys/fs/cgroup/memory.max", bytes + "\n");
     root.file("sys/fs/cgroup/memory.current", "1024\n");
   }
-  std::uint64_t available() const { return ground::available_memory(root.path); }
+  std::optional<std::uint64_t> available() const { return ground::available_memory(root.path); }
 };
 
 }  // namespace
@@ -44,11 +45,24 @@ TEST_CASE("what the kernel expects to be able to give, within the control group'
   CHECK(host.available() == 500 * 1024);
 }
 
-TEST_CASE("where the kernel does not say, nothing is guessed") {
+TEST_CASE("nothing left is a number: of a full control group, and of a host that has nothing") {
+  const Host host("MemAvailable:    500 kB\n");
+  host.limit("1024");
+  CHECK(host.available() == 0);
+  host.limit("512");
+  CHECK(host.available() == 0);
+  CHECK(Host("MemAvailable:      0 kB\n").available() == 0);
+}
+
+TEST_CASE("where the kernel does not say, nothing is guessed, but a control group's limit stays") {
   const Host silent("");
-  CHECK(silent.available() == 0);
+  CHECK(silent.available() == std::nullopt);
+  silent.limit("max");
+  CHECK(silent.available() == std::nullopt);
   silent.limit("103424");
+  CHECK(silent.available() == 100 * 1024);
+  silent.limit("1024");
   CHECK(silent.available() == 0);
   const testing::Scratch empty;
-  CHECK(ground::available_memory(empty.path) == 0);
+  CHECK(ground::available_memory(empty.path) == std::nullopt);
 }

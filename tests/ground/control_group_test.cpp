@@ -1,4 +1,4 @@
-#include "actors/ground/control_group.h"
+#include "transport/ground/control_group.h"
 
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"

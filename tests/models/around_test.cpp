@@ -89,6 +89,40 @@ TEST_CASE("a store gives what is added from the moment it is adapted") {
   CHECK((store.get(name, shape, at::kBFloat16).scalar_type() == at::kBFloat16));
 }
 
+TEST_CASE("what is stored in half precision is rounded once, with what is added to it") {
+  const models::LoraWeights loras({{kFixtures + "lora/flux.safetensors", 1}}, flux());
+  const std::string name = "transformer_blocks.0.attn.to_q.weight";
+  const auto full = models::WeightStore(flux().transformer_weights).get(name).clone();
+  for (const auto type : {at::kHalf, at::kBFloat16}) {
+    const Scratch folder;
+    const auto stored = full.to(type);
+    models::save_safetensors(folder / "x.safetensors", {{name, stored}});
+    models::WeightStore store(spec::WeightIndex::read_file(folder / "x.safetensors"));
+    loras.adapt(store, "transformer");
+    const auto sum = loras.add("transformer", name, stored.to(at::kFloat));
+    CHECK_FALSE(at::equal(sum, sum.to(type).to(at::kFloat)));
+    CHECK(at::equal(store.get(name, full.sizes(), at::kFloat), sum));
+    CHECK(at::equal(store.get(name, full.sizes(), type), sum.to(type)));
+  }
+}
+
+TEST_CASE("a sum that float16 cannot hold is refused by its tensor's name") {
+  const auto model = flux();
+  const models::LoraWeights loras({{kFixtures + "lora/flux.safetensors", 1e6}}, model);
+  const std::string name = "transformer_blocks.0.attn.to_q.weight";
+  models::WeightStore store(model.transformer_weights);
+  loras.adapt(store, "transformer");
+  const auto shape = store.index().at(name).shape;
+  CHECK(has(message_of([&] { store.get(name, shape, at::kHalf); }), "tensor \"" + name));
+  store.get(name, shape, at::kFloat);
+
+  const models::StagePart all{{0, static_cast<int>(model.transformer.num_layers)}, true, true, {}};
+  const auto error =
+      message_of([&] { models::load_transformer(model, all, at::kHalf, at::kCPU, {}, &loras); });
+  CAPTURE(error);
+  CHECK(has(error, "with its LoRA in float16, tensor \""));
+}
+
 TEST_CASE("values that are not finite are named, also an alpha") {
   const std::string base = "transformer.transformer_blocks.0.attn.to_q";
   for (const bool in_alpha : {true, false}) {

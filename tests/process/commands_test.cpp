@@ -172,6 +172,15 @@ TEST_CASE("tcp: any free port, and one that is in use") {
   CHECK(second.code == 1);
   CHECK(has(second.err, "port in use"));
   CHECK(has(second.err, endpoint));
+  const auto colon = endpoint.rfind(':') + 1;
+  const auto before =
+      endpoint.substr(0, colon) + std::to_string(std::stoi(endpoint.substr(colon)) - 1);
+  const auto beside = user.does({"start", "--model", kTiny, "--listen", before});
+  CHECK(beside.code == 1);
+  // Unless somebody else has that one, too.
+  if (!has(beside.err, before + ": port in use"))
+    CHECK(has(beside.err,
+              before + " needs the next port, too, for blobs: " + endpoint + ": port in use"));
   const auto open = user.does({"start", "--listen", "tcp://0.0.0.0:0"});
   CHECK(open.code == 1);
   CHECK(has(open.err, "--insecure"));

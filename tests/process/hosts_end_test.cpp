@@ -36,6 +36,9 @@ TEST_CASE("the cluster's end ends the hosts that joined; nobody there is said in
           CHECK(has(nobody.err(), "waiting for a controller at " + endpoint + ", for 1 s") ==
                 waits);
           CHECK(has(nobody.err(), "no controller"));
+          // Of the whole wait, not of the last look.
+          if (waits) CHECK(has(nobody.err(), " s)"));
+          if (waits) CHECK(!has(nobody.err(), " ms)"));
         }) < 4);
   }
 }

@@ -107,6 +107,38 @@ TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, i
   }
 }
 
+TEST_CASE("a controller that stood still: a client that waits finds its job again") {
+  House house;
+  auto client = house.client();
+  auto job = job_of(120);
+  job.detached = false;
+  Watch watch{"denoising", 2};
+  std::mutex mutex;
+  std::string said;
+  const auto id = client.submit(job, [&, on = watch.on_progress()](const Progress& progress) {
+    on(progress);
+    const std::lock_guard lock(mutex);
+    for (const auto& warning : progress.warnings)
+      said += warning + "\n";
+  });
+  if (!id) FAIL(id.error().what);
+  REQUIRE(watch.reached());
+  house.signal(SIGSTOP);
+  std::optional<Result<JobResult>> ended;
+  std::thread waiting([&] { ended.emplace(client.wait(id.value(), 600s)); });
+  const bool noticed = eventually(kPatience, [&] {
+    const std::lock_guard lock(mutex);
+    return said.find("no sign of life") != std::string::npos;
+  });
+  house.signal(SIGCONT);
+  waiting.join();
+  CHECK(noticed);
+  INFO(said);
+  if (!*ended) FAIL(ended->error().what);
+  CHECK(ended->value().pictures.size() == 1);
+  CHECK(said.find(house.endpoint()) == said.rfind(house.endpoint()));
+}
+
 TEST_CASE("how long a job stands still when its controller is killed and started again at once") {
   // TROUPE_RESTARTS=N for more than a glimpse.
   const char* rounds_text = std::getenv("TROUPE_RESTARTS");

@@ -67,6 +67,13 @@ void World::submit_one() {
   spec.model = rng_() % 4 == 0 ? "another" : "model";
   std::mt19937_64 few(faults_.batches ? rng_() % 2 : 0);
   auto plan = faults_.batches ? random_plan(few, std::min(2, living)) : random_plan(rng_, living);
+  if (faults_.one_mesh) {
+    while (!mesh_ && plan.degrees.pp == 1)
+      plan = random_plan(rng_, living);
+    if (!mesh_) mesh_ = plan;
+    plan = *mesh_;
+    spec.model = "model";
+  }
   spec.request = plan.request;
   if (faults_.batches) {
     spec.may_batch = rng_() % 8 != 0;
@@ -170,7 +177,7 @@ void World::play(int jobs, double deadline) {
       submit_one();
       blow();
     });
-    when += some(faults_.batches ? 0.05 : 0.3);
+    when += some(faults_.batches || faults_.one_mesh ? 0.05 : 0.3);
   }
   const auto over = [&] { return static_cast<int>(ends_.size()) + refused_ == jobs; };
   double quiet_since = 0;
@@ -225,6 +232,10 @@ void World::check_quiet() {
       throw Violation("an actor has not answered the end of its epoch");
     if (actor.state != cluster::ActorState::ready && actor.state != cluster::ActorState::dead)
       throw Violation("a place was not filled again: " + std::string(to_string(actor.state)));
+  }
+  for (const auto& [incarnation, process] : processes_) {
+    const bool works = !process->hangs && !process->stalls;
+    if (works && process->keeps_jobs()) throw Violation("a process still keeps a job");
   }
   if (!table_.batches().empty()) throw Violation("a batch is left");
   std::size_t kept = 0;

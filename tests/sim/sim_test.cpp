@@ -205,6 +205,17 @@ TEST_CASE("of two kinds of actors a job has one, and none waits for more than a 
   play(drained, 500, 6);
 }
 
+TEST_CASE("jobs that share a pipeline and are cancelled take nothing of the others with them") {
+  const auto totals = play({.cancels_per_job = 0.5, .one_mesh = true}, 1500, 4, 8);
+  CHECK(totals.recoveries == 0);
+  CHECK(totals.succeeded > totals.jobs / 3);
+  CHECK(totals.succeeded < totals.jobs * 9 / 10);
+  const auto dying =
+      play({.kills_per_job = 0.2, .late_exits = 0.2, .cancels_per_job = 0.3, .one_mesh = true}, 500,
+           4, 8);
+  CHECK(dying.recoveries > 0);
+}
+
 TEST_CASE("jobs that may compute as one: each gets what is its own, and ends for itself") {
   const auto calm = play({.batches = true}, 250, 2, 9);
   CHECK(calm.succeeded == calm.jobs);

@@ -87,9 +87,16 @@ void StageActor::receive(const std::string& frame) {
     case wire::Kind::begin_job:
       put(wire::decode<wire::BeginJob>(payload));
       break;
-    case wire::Kind::end_job:  // between two letters
-      mailbox_.push_front({header.correlation, wire::decode<wire::EndJob>(payload)});
+    case wire::Kind::end_job: {  // between two letters, but behind what is left of the job
+      const auto end = wire::decode<wire::EndJob>(payload);
+      const bool more = std::any_of(mailbox_.begin(), mailbox_.end(), [&](const Letter& letter) {
+        const auto* begin = std::get_if<wire::BeginJob>(&letter.content);
+        const auto* task = std::get_if<Task>(&letter.content);
+        return (begin && begin->job == end.job) || (task && task->command.job == end.job);
+      });
+      mailbox_.insert(more ? mailbox_.end() : mailbox_.begin(), {header.correlation, end});
       break;
+    }
     case wire::Kind::unload:
       unloaded_.insert(wire::decode<wire::Unload>(payload).deployment);
       put(wire::decode<wire::Unload>(payload));

@@ -36,6 +36,8 @@ class StageActor {
   /// Epochs whose groups it has, or is about to have.
   const std::set<std::uint64_t>& epochs() const { return epochs_; }
 
+  bool keeps_jobs() const { return !jobs_.empty(); }
+
   bool hangs = false;   // neither work nor heartbeats
   bool stalls = false;  // heartbeats only
   std::uint64_t work = 0;

@@ -50,6 +50,7 @@ struct Faults {
   bool tight_memory = false;      // actors hold one or two deployments at a time
   bool batches = false;           // jobs of few shapes that may compute as one, with latents
   bool two_kinds = false;         // every third place is a GPU
+  bool one_mesh = false;          // jobs of one shape that share one pipeline
 };
 
 /// A whole cluster in one thread: Supervisor, Deployments, JobRunner and JobTable as they are, with
@@ -187,6 +188,7 @@ class World final : public cluster::Outside {
   std::set<jobs::JobId> journaled_ends_;
   std::uint64_t restarts_ = 0;
   std::map<cluster::ActorId, std::uint64_t> limits_;  // bytes; empty = none
+  std::optional<plan::Plan> mesh_;                    // of all jobs, where they share one
   std::uint64_t most_residents_ = 0;
   std::uint64_t loads_ = 0;
   std::uint64_t batched_ = 0;

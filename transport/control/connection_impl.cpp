@@ -7,6 +7,7 @@
 
 #include "transport/control/endpoint.h"
 #include "transport/control/listener_process.h"
+#include "transport/control/loss.h"
 #include "transport/control/zap.h"
 #include "transport/wire/little_endian.h"
 
@@ -134,7 +135,7 @@ void Connection::Impl::handle_greeting(const wire::Header& header,
 void Connection::Impl::handle_up(const wire::Header& header, std::span<const std::byte> payload) {
   if (header.incarnation != server_incarnation_) {
     ++counters_.fenced;
-    return lose("another controller has taken the place of the one at " + options.endpoint);
+    return lose(std::string(kReplaced) + " of the one at " + options.endpoint);
   }
   heard_ = Clock::now();
   if (header.kind == wire::Kind::goodbye) {
@@ -245,7 +246,7 @@ void Connection::Impl::tick(bool stalled) {
   if (!stalled && silence > timeout_) {
     const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
     const auto who = listener_text(options.endpoint);
-    return lose("no sign of life from the controller at " + options.endpoint + " for " +
+    return lose(std::string(kSilent) + " from the controller at " + options.endpoint + " for " +
                 std::to_string(ms) + " ms" + (who.empty() ? who : ": " + who));
   }
   if (outbox_.empty())

@@ -4,10 +4,16 @@
 #include <stdexcept>
 
 #include "transport/control/endpoint.h"
+#include "transport/control/loss.h"
 #include "transport/control/zap.h"
 #include "transport/wire/little_endian.h"
 
 namespace troupe::control {
+namespace {
+
+constexpr int kUnread = 4096;  // messages that may lie before a goodbye
+
+}  // namespace
 
 Server::Impl::Peer::Peer(PeerInfo info_, std::string routing_, const SocketOptions& options)
     : info(std::move(info_)),
@@ -69,6 +75,7 @@ bool Server::Impl::send_frame(PeerId id, std::string frame) {
   const auto found = peers.find(id);
   if (closed_ || found == peers.end()) return false;
   Peer& peer = *found->second;
+  if (peer.hung_up) return false;
   stamp(frame, options.id, options.incarnation, peer.link.take_outgoing());
   zmq::message_t out = to_message(std::move(frame));
   reactor_.touch();
@@ -77,7 +84,7 @@ bool Server::Impl::send_frame(PeerId id, std::string frame) {
     lose(id, "does not read: its outgoing queue is full");
     return false;
   }
-  if (sent < 0) lose(id, "disconnected");
+  if (sent < 0) hang_up(id);
   return sent >= 0;
 }
 
@@ -110,10 +117,10 @@ bool Server::Impl::flush_peer(Peer& peer) {
 void Server::Impl::flush() {
   std::vector<PeerId> gone;
   for (const auto& [id, peer] : peers) {
-    if (!peer->outbox.empty() && !flush_peer(*peer)) gone.push_back(id);
+    if (!peer->hung_up && !peer->outbox.empty() && !flush_peer(*peer)) gone.push_back(id);
   }
   for (const PeerId id : gone)
-    lose(id, "disconnected");
+    hang_up(id);
 }
 
 void Server::Impl::tick(bool stalled) {
@@ -124,7 +131,7 @@ void Server::Impl::tick(bool stalled) {
     const auto silence = now - peer->vitals.heard;
     if (!stalled && silence > options.heartbeat_timeout) {
       const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
-      silent.emplace_back(id, "no sign of life for " + std::to_string(ms) + " ms");
+      silent.emplace_back(id, std::string(kSilent) + " for " + std::to_string(ms) + " ms");
     } else if (peer->outbox.empty()) {
       due.push_back(id);
     }
@@ -143,6 +150,17 @@ std::unique_ptr<Server::Impl::Peer> Server::Impl::forget(PeerId id) {
   peers.erase(found);
   by_routing_.erase(peer->routing);
   return peer;
+}
+
+void Server::Impl::hang_up(PeerId id) {
+  peers.at(id)->hung_up = true;
+  defer([this, id] {
+    for (int i = 0; i < kUnread && peers.contains(id) && !closed_; ++i) {
+      if (!receive_one()) break;
+    }
+    reactor_.touch();
+    if (!closed_) lose(id, "disconnected");
+  });
 }
 
 void Server::Impl::lose(PeerId id, const std::string& why) {

@@ -32,6 +32,7 @@ class Server::Impl final : public Core {
     Link link;
     Outbox outbox;
     PeerVitals vitals;
+    bool hung_up = false;  // what it sent before is still to be read
   };
   struct RoutingHash {
     using is_transparent = void;
@@ -61,6 +62,8 @@ class Server::Impl final : public Core {
   template <class M>
   void send_stranger(std::string_view routing, const M& message, std::uint64_t sequence = 1);
   bool flush_peer(Peer& peer);
+  /// Its socket is closed. It is lost once all that had arrived has been read: a goodbye says more.
+  void hang_up(PeerId id);
   /// Out of the tables at once; the handlers hear of it in a later turn.
   void lose(PeerId id, const std::string& why);
   std::unique_ptr<Peer> forget(PeerId id);

@@ -12,16 +12,17 @@ namespace {
 class JobsVerb : public Verb {
  public:
   explicit JobsVerb(CLI::App& parent)
-      : Verb(parent, "jobs", "List the jobs: queued, running and ended; or all of one") {
-    app_->add_option("ID", id_, "A job: all that is known of it, nothing cut")
+      : Verb(parent, "jobs", "List the jobs: queued, running and ended; or one alone") {
+    app_->add_option("ID", id_, "A job: as much of it as the controller tells")
         ->default_str("all")
         ->type_name("");
     add_connect_option(*app_, target_);
     app_->footer(
         "Ended jobs are remembered, the last 256 of them: `troupe wait ID` still writes their "
         "pictures.\nCAUSE says why a job failed, and of a queued one what it waits for; jobs of "
-        "one BATCH compute\nas one. On a terminal lines are cut to fit; in a file, a pipe or "
-        "--json they are whole.");
+        "one BATCH compute\nas one. On a terminal lines are cut to fit; a file, a pipe and "
+        "--json have as much as the controller\ntells: 200 bytes of a prompt, 1000 of a cause. "
+        "`troupe wait ID` has the whole cause.");
   }
 
   int run() override {

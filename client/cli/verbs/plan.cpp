@@ -8,6 +8,7 @@
 
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"
+#include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
 #include "controller/cluster/device_fit.h"
@@ -22,6 +23,24 @@ namespace {
 
 /// Where nobody says how many there are: actors that a remedy may need.
 constexpr int kActorsToTry = 8;
+
+/// "; did you mean l40x8?" of a device that is in no table, or "".
+std::string meant_machine(const std::string& text) {
+  const auto cross = text.find_last_of("xX");
+  const bool counted = cross != std::string::npos && cross + 1 < text.size() &&
+                       text.find_first_not_of("0123456789", cross + 1) == std::string::npos;
+  auto name = text.substr(0, counted ? cross : text.size());
+  if (counted && name.ends_with('-')) name.pop_back();
+  auto guess = nearest(name, plan::machine_names());
+  if (guess.empty()) return "";
+  if (counted) guess += "x" + text.substr(cross + 1);
+  try {
+    plan::machine_of(guess);
+  } catch (const std::invalid_argument&) {
+    return "";  // as its number of devices is the matter
+  }
+  return "; did you mean " + guess + "?";
+}
 
 class PlanVerb : public Verb {
  public:
@@ -44,6 +63,7 @@ class PlanVerb : public Verb {
     app_->add_option("--simulate", simulate_,
                      "Explain for devices that are not here: l40, l20, t4, a100-pcie, a100-nvlink, "
                      "h100-nvlink or cpu, with xN for N of them")
+        ->check(not_empty())
         ->type_name("DEVICE[xN]")
         ->group(group);
     app_->add_option("--memory-limit", gigabytes_,
@@ -118,7 +138,7 @@ class PlanVerb : public Verb {
     try {
       if (!simulate_.empty()) plan::machine_of(simulate_);
     } catch (const std::invalid_argument& error) {
-      throw UsageError(std::string("--simulate: ") + error.what());
+      throw UsageError(std::string("--simulate: ") + error.what() + meant_machine(simulate_));
     }
   }
 
@@ -150,8 +170,16 @@ class PlanVerb : public Verb {
     throw std::invalid_argument(
         cluster::too_large(plan, *lack, "by --memory-limit an actor") + ": " +
         cluster::memory_remedy(
-            model, settled, actors, [&](const plan::Plan& other) { return !lacking(other); },
-            among));
+            model, settled, actors, [&](const plan::Plan& other) { return !lacking(other); }, among,
+            [&] {
+              return cluster::fitting_mix(model, settled.request, actors, machine_for(actors),
+                                          limit);
+            }));
+  }
+
+  plan::Machine machine_for(int actors) const {
+    if (!simulate_.empty()) return plan::machine_of(simulate_);
+    return plan::this_cpu(actors, static_cast<int>(std::thread::hardware_concurrency()));
   }
 
   plan::Explanation explanation(const spec::ModelSpec& model, const wire::JobSpec& job) const {
@@ -161,9 +189,7 @@ class PlanVerb : public Verb {
     auto machine = plan::machine_of(simulate_.empty() ? "cpu" : simulate_);
     int actors = actors_ > 0 ? actors_ : machine.devices;
     if (!degrees.automatic && actors_ == 0) actors = asked;
-    if (simulate_.empty()) {
-      machine = plan::this_cpu(actors, static_cast<int>(std::thread::hardware_concurrency()));
-    }
+    if (simulate_.empty()) machine = machine_for(actors);
     const auto& weights = job.request.weight_dtype;
     const bool fits = cluster::has_products_of(machine.gpus ? "cuda" : "cpu", weights) &&
                       (weights != "fp8" || machine.fp8);

@@ -13,7 +13,8 @@ constexpr auto kStopDeadline = std::chrono::seconds(15);
 
 class StopVerb : public Verb {
  public:
-  explicit StopVerb(CLI::App& parent) : Verb(parent, "stop", "End the cluster; running jobs fail") {
+  explicit StopVerb(CLI::App& parent)
+      : Verb(parent, "stop", "End the cluster; running jobs fail, those in a journal are kept") {
     add_connect_option(*app_, target_);
     app_->footer(
         "A cluster that was started with --journal goes on with its jobs when it is started "

@@ -213,7 +213,7 @@ class Client {
   Result<ClusterInfo> status();
   /// The cluster's actors of users' classes (troupe/actor.h), for as long as this client lives.
   Actors actors();
-  /// Ends the cluster: running jobs fail with that cause, actors stop.
+  /// Ends the cluster: running jobs fail with that cause, those in a journal stay; actors stop.
   Result<std::string> stop_cluster();
 
  private:

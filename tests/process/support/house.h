@@ -41,6 +41,7 @@ class House {
     controller_->signal(SIGKILL);
     controller_->wait(kPatience);
   }
+  void signal(int number) { controller_->signal(number); }
   /// Kills and starts again.
   void blow() {
     kill();

@@ -1,0 +1,80 @@
+#include "controller/cluster/supervisor.h"
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "controller/cluster/agent.h"
+#include "tests/controller/runner_stage.h"
+#include "tests/support/doctest.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using troupe::testing::has;
+
+namespace {
+
+/// Starts nothing and kills nothing: the test tells how a process ended.
+class PlayedAgent final : public cluster::Agent {
+ public:
+  std::uint32_t spawn(const cluster::ActorLaunch&) override { return 4242; }
+  bool signal(std::uint32_t, int) override { return true; }
+  void kill(std::uint32_t) override { ++kills; }
+  const cluster::LineLog& lines(std::uint32_t) override { return lines_; }
+  std::size_t running() const override { return 1; }
+
+  int kills = 0;
+
+ private:
+  cluster::LineLog lines_;
+};
+
+struct Watched : test::RunnerStage {
+  PlayedAgent agent;
+  std::vector<std::string> notes;
+  cluster::Supervisor supervisor{
+      {.outside = outside,
+       .members = members,
+       .deployments = deployments,
+       .runner = runner,
+       .options = {},
+       .note = [this](const std::string& text) { notes.push_back(text); },
+       .on_given_up = [](const std::string& why) { FAIL(why); },
+       .starting_up = [] { return false; }}};
+
+  Watched() {
+    outside.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+  }
+
+  /// What is said of an actor whose lost link has it killed, and that is found to have ended so.
+  std::string told(const cluster::ExitCause& cause) {
+    supervisor.kill(0, "lost: the link was closed");
+    CHECK(agent.kills == 1);
+    supervisor.exited(0, 77, cause);
+    REQUIRE(notes.size() == 1);
+    return notes.front();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("who is killed since its link was lost is said to be") {
+  Watched stage;
+  const auto text = stage.told(cluster::ExitCause{.by_signal = true, .number = SIGKILL, .log = {}});
+  CHECK(text == "actor 0 was killed by the controller (lost: the link was closed)");
+}
+
+TEST_CASE("an end that was on its way when the kill came is told as what it was") {
+  for (const int number : {SIGSEGV, SIGTERM}) {
+    Watched stage;
+    const auto text =
+        stage.told(cluster::ExitCause{.by_signal = true, .number = number, .log = {}});
+    CHECK(has(text, "killed by signal " + std::to_string(number)));
+    CHECK_FALSE(has(text, "by the controller"));
+  }
+  Watched stage;
+  const auto text =
+      stage.told(cluster::ExitCause{.by_signal = false, .number = 3, .log = {"out of paint"}});
+  CHECK(has(text, "ended with exit code 3"));
+  CHECK(has(text, "out of paint"));
+}
