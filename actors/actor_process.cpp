@@ -2,6 +2,7 @@
 
 #include "actors/device.h"
 #include "actors/memory.h"
+#include "actors/probe.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
 
@@ -44,6 +45,8 @@ void ActorProcess::make_process() {
   process.hello.attributes["device"] = options_.device;
   process.hello.attributes["token"] = options_.token;
   tell_memory(available_memory_bytes(device_), process.hello.attributes);
+  process.hello.attributes["threads"] = std::to_string(options_.threads);
+  if (options_.measures) tell_speed(device_, process.hello.attributes);
   for (const auto& [backend, door] : doors_) {
     process.hello.attributes["address." + tensor::to_string(backend)] = door->address();
   }

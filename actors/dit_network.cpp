@@ -216,7 +216,10 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
                          : models::TokenRuns{});
   }
   attention_->begin(tokens, place.step, place.patch < 0, step.last, items.begin, text_tokens());
-  LiveAttention attention(*attention_, job_.tick);
+  LiveAttention attention(*attention_, [this](int slot, const at::Tensor& qkv) {
+    job_.tick();
+    watch(slot, qkv);
+  });
   auto call = call_tokens(place.patch);
   if (!columns[column_of(sequence_rank())]) {
     call = {job_.size, {}, 0, 0};
@@ -228,6 +231,16 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
   if (items != step.items) of_items = condition_for(place.step, items);
   return transformer_.run_blocks(std::move(hidden), call, of_items ? *of_items : *condition_,
                                  *caption_of(items), attention, *sums_);
+}
+
+void DitJob::watch(int slot, const at::Tensor& qkv) {
+  if (qkv.numel() == 0) return;
+  int block = transformer_.part().blocks.begin;
+  while (facts_.attentions_before(block + 1) <= slot)
+    ++block;
+  // Blocks normalize a token before they project it: one channel tells of all.
+  const auto channel = qkv.select(4, 0).select(3, 0).select(2, 2);
+  job_.layers.see("block " + std::to_string(block), channel);
 }
 
 at::Tensor DitJob::project(const NetworkStep& step, const at::Tensor& hidden) {

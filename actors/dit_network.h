@@ -67,6 +67,8 @@ class DitJob final : public JobNetwork {
   at::Tensor run_blocks(const NetworkStep& step, at::Tensor hidden, wire::RowRange items,
                         models::BlockRange blocks, const StepCache::Columns& columns);
   models::CallTokens call_tokens(int patch) const;
+  /// Tells of an attention's block before it is computed.
+  void watch(int slot, const at::Tensor& qkv);
   /// The text of those batch items.
   std::shared_ptr<const models::CaptionCache> caption_of(wire::RowRange items) const;
 

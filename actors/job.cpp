@@ -17,7 +17,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
-    : begin_(std::move(begin)), tools_(tools), init_image_(beginning.init_image) {
+    : begin_(std::move(begin)),
+      tools_(tools),
+      init_image_(beginning.init_image),
+      finite_(tools_.stage.device()) {
   const auto& spec = tools_.stage.spec();
   const auto& request = begin_.request;
   patch_size_ = spec.transformer.patch_size;
@@ -53,7 +56,8 @@ Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
                                     .branches = branches(),
                                     .wait = [this](const tensor::Work& work) { wait(work); },
                                     .group = [this](std::uint32_t id) { return group(id); },
-                                    .tick = [this] { tools_.progress.tick_in(begin_.epoch); }});
+                                    .tick = [this] { tools_.progress.tick_in(begin_.epoch); },
+                                    .layers = layers_});
 }
 
 std::shared_ptr<tensor::Group> Job::group(std::uint32_t id) const {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/finite_check.h"
 #include "actors/group_table.h"
 #include "actors/guidance_rescale.h"
 #include "actors/network.h"
@@ -50,7 +51,7 @@ class Job {
   struct Beginning {
     at::Tensor init_latents;  // float32 [n, C, h, w] of the whole batch
     at::Tensor boundary;      // as assemble_boundary gives it, of this replica's pictures
-    control::BlobBytes init_image = nullptr;  // a PNG, where this actor encodes it
+    control::BlobBytes init_image = nullptr;  // a PNG, where this actor helps encode it
   };
   /// Throws one line when something the request asks for cannot be had (sampler options, memory).
   Job(wire::BeginJob begin, Tools tools, const Beginning& beginning);
@@ -97,9 +98,13 @@ class Job {
   bool starts_from_picture() const {
     return begin_.request.init_image_bytes > 0 && begin_.first_step == 0;
   }
-  /// At the actor that was given the picture: its latents [1, C, h, w], float32, and drops it.
+  /// At those who encode and decode: reads the picture that they were given, and drops it. Its
+  /// latents [1, C, h, w], float32, at the first of them; undefined elsewhere (picture_task.cpp).
   at::Tensor encode_picture();
-  /// Everybody's latents from those that one actor has encoded; the whole replica calls it.
+  /// The same of pixels [1, 3, H, W] in [-1, 1], a sample of the encoder's distribution by `noise`
+  /// [1, C, h, w], scaled as a sampler takes latents.
+  at::Tensor encode_together(const at::Tensor& pixels, const at::Tensor& noise);
+  /// Everybody's latents from those that one actor has; the whole replica calls it.
   void start_from_picture(const at::Tensor& encoded);
   /// [n, C, h, w] that the sampler adds at this step; undefined where it adds none. Steps only go
   /// forward. A job that is taken up again draws what came before, too, and drops it.
@@ -161,7 +166,10 @@ class Job {
   TaskResult decode_videos();
   void send_on(const at::Tensor& out, bool needed);
   std::string place_text(Place place) const;
-  void require_finite(const at::Tensor& values, const std::string& what) const;
+  /// What the micro-step at hand has made for the next stage or the sampler.
+  void require_finite_step(const at::Tensor& values, const char* what, Place place);
+  /// What the host reads anyway: it waits for it.
+  void require_finite(const at::Tensor& values, const std::string& what);
   wire::BlobRef publish(const std::string& name, std::string bytes,
                         std::vector<std::int64_t> shape);
   wire::BlobRef publish_latents();
@@ -188,6 +196,8 @@ class Job {
   at::Tensor step_noise_;             // of step noise_step_, or of the last one that needed it
   int noise_step_ = -1;
   std::vector<models::SamplerState> sampler_states_;  // one a micro-step, at the last stage
+  LayerWatch layers_;                                 // of the micro-step at hand
+  FiniteCheck finite_;
   std::unique_ptr<JobNetwork> network_;
   std::vector<at::Tensor> predicted_parts_;
   std::vector<std::int64_t> skipped_calls_;  // by picture; empty without a step cache

@@ -1,12 +1,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <stdexcept>
-#include <utility>
 
 #include "actors/job.h"
-#include "models/image/png.h"
-#include "models/image/resize_lanczos.h"
 
 // What a job's latents begin with, what noise is added to them, and what is left of them for
 // others.
@@ -22,38 +18,6 @@ NoiseSource Job::make_noise() const {
                                         size_.latent_width};
   if (!request.seeds.empty()) return {request.seeds, shape, type};
   return {request.seed, shape, type};
-}
-
-at::Tensor Job::encode_picture() {
-  if (!starts_from_picture() || begin_.caption_rank != begin_.image_root) return {};
-  if (!init_image_) throw std::logic_error("[actor] the picture to start from is not here");
-  const auto png = std::exchange(init_image_, nullptr);
-  const auto picture =
-      models::decode_png({reinterpret_cast<const char*>(png->data()), png->size()});
-  const auto sized =
-      models::resize_lanczos(picture.rgb, begin_.request.height, begin_.request.width);
-  const auto noise = make_noise().draw(1);
-  const auto encoded =
-      tools_.stage.encode_picture(models::to_model_range(sized), noise, begin_.request.vae_tiling,
-                                  [this] { tools_.progress.tick_in(begin_.epoch); });
-  require_finite(encoded, "encoded picture");
-  return encoded;
-}
-
-void Job::start_from_picture(const at::Tensor& encoded) {
-  if (!starts_from_picture()) return;
-  const auto device = tools_.stage.device();
-  auto clean = encoded.defined()
-                   ? encoded.to(device, at::kFloat).contiguous()
-                   : at::empty({1, channels_, size_.latent_height, size_.latent_width},
-                               at::TensorOptions().dtype(at::kFloat).device(device));
-  if (begin_.groups.caption != 0)
-    wait(group(begin_.groups.caption)->broadcast(clean, begin_.image_root));
-  if (!latents_.defined()) return;
-  auto source = make_noise();
-  source.draw(1);  // what the picture's own latents were drawn with
-  const auto noise = source.draw().slice(0, begin_.first_image, begin_.last_image).to(device);
-  latents_.copy_(sampler_->add_noise(clean, noise, 0));
 }
 
 void Job::draw_latents(const at::Tensor& init_latents) {
@@ -131,6 +95,7 @@ std::optional<wire::BlobRef> Job::publish_boundary() {
     parts.push_back(at::cat(of_rows, 2));
   }
   const auto all = at::stack(parts).to(at::kCPU, at::kFloat).contiguous();
+  finite_.read();  // the host has waited: answers about what led to these rows are here
   std::string bytes(static_cast<const char*>(all.const_data_ptr()), all.nbytes());
   return keep_newest(boundaries_, publish("boundary", std::move(bytes), all.sizes().vec()));
 }

@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.device);
   app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
   app.add_option("--tensor-host", options.tensor_host, "address to listen on for other hosts");
+  app.add_flag("--measure", options.measures, "tell the controller how fast the device is");
   app.add_option("--parent", parent, "pid of the node agent");
   CLI11_PARSE(app, argc, argv);
   troupe::runtime::begin_as_child(parent);

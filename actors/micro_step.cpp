@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <thread>
 
 #include "actors/job.h"
 
@@ -11,17 +12,19 @@ namespace troupe::actors {
 TaskResult Job::micro_step(Place place) {
   const auto rows = own_rows(place.patch);
   const auto step = network_step(place);
+  layers_.begin();
   at::Tensor hidden =
       first_stage() ? network_->embed(step, network_input(place, rows)) : take_hidden(step);
   hidden = network_->run(step, std::move(hidden));
   if (std::exchange(poisoned_, false)) hidden.flatten().slice(0, 0, 1).fill_(NAN);
   if (!last_stage()) {
-    require_finite(hidden, "hidden state at " + place_text(place));
+    require_finite_step(hidden, "hidden state", place);
     send_hidden(step, hidden);
     return {};
   }
+  layers_.see("the projection", hidden);
   auto prediction = network_->project(step, hidden);
-  require_finite(prediction, "prediction at " + place_text(place));
+  require_finite_step(prediction, "prediction", place);
   prediction = join_parts(std::move(prediction), place);
   if (!prediction.defined()) return {};
   sample(place.step, place.patch, guide(std::move(prediction), place));
@@ -171,11 +174,28 @@ std::string Job::place_text(Place place) const {
          " to " + std::to_string(load.last_block - 1) + ")";
 }
 
-void Job::require_finite(const at::Tensor& values, const std::string& what) const {
-  if (values.numel() == 0) return;
-  if (std::isfinite(values.sum(at::kFloat).item<float>())) return;
-  if (at::isfinite(values).all().item<bool>()) return;  // only the sum overflowed
-  throw std::runtime_error("[actor] " + what + " is not finite, in " + begin_.request.dtype);
+void Job::require_finite_step(const at::Tensor& values, const char* what, Place place) {
+  const bool last_patch = place.patch < 0 || place.patch + 1 == std::ssize(begin_.micro_steps);
+  finite_.require(values, std::string(what) + " at " + place_text(place), begin_.request.dtype,
+                  layers_);
+  if (place.step + 1 < begin_.request.steps || !last_patch) return;
+  // Nobody asks again: now the host waits. That is no progress: a device that hangs shows none.
+  const auto last = deadline();
+  finite_.settle([&] {
+    if (std::chrono::steady_clock::now() > last)
+      throw std::runtime_error("[actor] the device has not come to the end of " +
+                               place_text(place) + " within its deadline");
+    if (tools_.progress.ended(begin_.epoch))
+      throw EpochEnded("[actor] epoch " + std::to_string(begin_.epoch) + " has ended");
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  });
+}
+
+void Job::require_finite(const at::Tensor& values, const std::string& what) {
+  const bool finite = all_finite(values);
+  finite_.read();  // the first cause comes first
+  if (!finite)
+    throw std::runtime_error("[actor] " + what + " is not finite, in " + begin_.request.dtype);
 }
 
 }  // namespace troupe::actors

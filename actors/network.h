@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/finite_check.h"
 #include "actors/parallel/wait_for_work.h"
 #include "models/dit/diffusion_transformer.h"
 #include "models/lora/lora_weights.h"
@@ -45,6 +46,7 @@ struct NetworkJob {
   WaitForWork wait;
   std::function<std::shared_ptr<tensor::Group>(std::uint32_t id)> group;  // null for id 0
   std::function<void()> tick;  // a sign of life; throws when the job's epoch has ended
+  LayerWatch& layers;          // told of each layer before it runs
 };
 
 /// What a step cache has been asked, and how often the answer was to leave a call out. A call is a

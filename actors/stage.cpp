@@ -133,17 +133,14 @@ EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_
   return text;
 }
 
-at::Tensor Stage::encode_picture(const at::Tensor& picture, const at::Tensor& noise, bool tiled,
-                                 const Tick& tick) const {
+models::AutoencoderKL Stage::picture_encoder() const {
   check_unchanged();
   const models::WeightStore weights(spec_.vae_weights);
-  const models::AutoencoderKL vae(spec_.vae, weights,
-                                  models::AutoencoderKL::decode_dtype(spec_.vae, dtype_), device_,
-                                  {spec::VaeHalf::encoder});
-  const auto count = [&](int, int) { tick(); };
-  const auto input = picture.to(vae.options());
-  const auto found = tiled ? vae.encode_tiled(input, count) : vae.encode(input, count);
-  return vae.scaled(found.sample(noise.to(vae.options()))).to(at::kFloat);
+  return {spec_.vae,
+          weights,
+          models::AutoencoderKL::decode_dtype(spec_.vae, dtype_),
+          device_,
+          {spec::VaeHalf::encoder}};
 }
 
 const models::AutoencoderKL& Stage::vae() {

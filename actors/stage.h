@@ -46,11 +46,8 @@ class Stage {
   /// `clean_caption` cleaned as models::CaptionCleaner does; with Wan's they are mended.
   EncodedText encode_text(const std::vector<std::string>& prompts, int max_length,
                           bool clean_caption, const Tick& tick) const;
-  /// A picture [1, 3, H, W] in [-1, 1] to latents as a sampler takes them, float32
-  /// [1, C, H / f, W / f]: a sample of the encoder's distribution by `noise`, of the latents'
-  /// shape. The encoder's weights are gone from memory when it returns.
-  at::Tensor encode_picture(const at::Tensor& picture, const at::Tensor& noise, bool tiled,
-                            const Tick& tick) const;
+  /// The encoder of a picture to begin with, read anew: its weights go with it.
+  models::AutoencoderKL picture_encoder() const;
   /// Loaded when it is first asked for; it stays.
   const models::AutoencoderKL& vae();
   /// Of a model of videos.

@@ -24,11 +24,11 @@ NormMode norm_mode(const std::string& name) {
                               "\": corrected, stale, synchronous or separate");
 }
 
-/// Another port with a sign of life before every layer that asks it.
+/// Another port with a sign of life before every layer that asks it, which tells of every norm.
 class LivePort final : public models::unet::UNetPort {
  public:
-  LivePort(models::unet::UNetPort& inner, const std::function<void()>& tick)
-      : inner_(inner), tick_(tick) {}
+  LivePort(models::unet::UNetPort& inner, const NetworkJob& job)
+      : inner_(inner), tick_(job.tick), layers_(job.layers) {}
 
   std::int64_t height(int level) const override { return inner_.height(level); }
   std::vector<models::RowRun> rows(int level) const override { return inner_.rows(level); }
@@ -39,6 +39,8 @@ class LivePort final : public models::unet::UNetPort {
   std::vector<at::Tensor> moments(const Site& site,
                                   const std::vector<models::unet::Moments>& own) override {
     tick_();
+    for (const auto& patch : own)
+      layers_.see("group norm " + std::to_string(site.index), patch.values);
     return inner_.moments(site, own);
   }
   std::vector<at::Tensor> attend(const Site& site, const std::vector<at::Tensor>& qkv) override {
@@ -49,6 +51,7 @@ class LivePort final : public models::unet::UNetPort {
  private:
   models::unet::UNetPort& inner_;
   const std::function<void()>& tick_;
+  LayerWatch& layers_;
 };
 
 }  // namespace
@@ -130,7 +133,7 @@ StepMode UNetJob::mode_of(const NetworkStep& step) const {
 
 at::Tensor UNetJob::run(const NetworkStep& step, at::Tensor hidden) {
   if (text_.empty()) throw std::logic_error("[actor] a micro-step came before the text");
-  LivePort port(*port_, job_.tick);
+  LivePort port(*port_, job_);
   port_->begin_step(mode_of(step));
   std::vector<at::Tensor> patches;
   const auto runs = port.rows(0);

@@ -90,6 +90,9 @@ void Worker::handle(const Letter& letter) {
 }
 
 void Worker::load(const wire::Header& header, const wire::LoadStage& load) {
+  if (const auto kept = stages_.find(load.deployment);
+      kept != stages_.end() && wire::encode(kept->second->load()) == wire::encode(load))
+    return reply(header, wire::StageLoaded{kept->second->weight_bytes(), 0});
   const auto start = Clock::now();
   const auto tick = [&] { tools_.progress.tick_loading(load.deployment); };
   tick();
@@ -104,6 +107,7 @@ void Worker::connect(const wire::Header& header, const wire::ConnectGroups& conn
   const auto start = Clock::now();
   const auto deadline = tensor::within(std::chrono::milliseconds(connect.deadline_ms));
   tools_.progress.tick_in(connect.epoch);
+  if (connected_epochs_.contains(connect.epoch)) return reply(header, wire::GroupsConnected{});
   for (const auto& group : connect.groups) {
     const auto door = tools_.doors.find(tensor::backend_from(group.backend));
     if (door == tools_.doors.end())
@@ -113,14 +117,18 @@ void Worker::connect(const wire::Header& header, const wire::ConnectGroups& conn
                       door->second->connect(name, group.rank, group.addresses, deadline));
     tools_.progress.tick_in(connect.epoch);
   }
+  connected_epochs_.insert(connect.epoch);
   reply(header, wire::GroupsConnected{seconds_between(start, Clock::now())});
 }
 
 TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
   const auto start = Clock::now();
   const double waited_before = running.job->peer_wait_seconds();
+  // A delay shows no progress, as what hangs shows none; the end of its epoch ends it.
+  const auto epoch = running.job->begin().epoch;
   const bool poisons = tools_.view.meet_faults(command.kind == wire::TaskKind::micro_step, [&] {
-    tools_.progress.tick_in(running.job->begin().epoch);
+    if (tools_.progress.ended(epoch))
+      throw EpochEnded("[actor] epoch " + std::to_string(epoch) + " has ended");
   });
   if (poisons) running.job->poison();
   TaskResult result;
@@ -167,9 +175,11 @@ void Worker::run(const TaskEntry& entry) {
       post_receive(receive);
     if (broken_epochs_.contains(entry.epoch)) return;
     if (running == jobs_.end()) {
+      if (is_over(entry.epoch, command.job)) return;
       throw std::logic_error("[actor] a task came for job " + std::to_string(command.job) +
                              ", which has not begun here");
     }
+    if (!running->second.tasks.insert(command.task).second) return;
     const auto began = monotonic_ns();
     auto result = run_task(running->second, command);
     const auto ended = monotonic_ns();
@@ -204,9 +214,11 @@ void Worker::post_receive(const TaskEntry& entry) {
   try {
     const auto running = jobs_.find(command.job);
     if (running == jobs_.end()) {
+      if (is_over(entry.epoch, command.job)) return;
       throw std::logic_error("[actor] a receive came for job " + std::to_string(command.job) +
                              ", which has not begun here");
     }
+    if (!running->second.receives.insert(command.task).second) return;
     running->second.job->post_receive({command.step, command.patch, command.part});
   } catch (const std::exception& error) {
     report_failure(entry.epoch, command.job, command.task, error);
@@ -228,6 +240,8 @@ void Worker::end_epoch(const wire::Header& header, const wire::AbortEpoch& abort
   std::erase_if(jobs_,
                 [&](const auto& entry) { return entry.second.job->begin().epoch == abort.epoch; });
   tools_.groups.remove(abort.epoch);
+  connected_epochs_.erase(abort.epoch);
+  begun_.erase(abort.epoch);
   broken_epochs_.erase(abort.epoch);
   reply(header, wire::Done{});
 }

@@ -56,10 +56,11 @@ class Worker {
     std::map<std::uint32_t, std::uint64_t> sent_before;  // by group
     std::shared_ptr<control::Counters> control_before = std::make_shared<control::Counters>();
     std::chrono::steady_clock::time_point began;
-    std::string last_task;      // "step 5 patch 1"
-    int whole_step = -1;        // the last one whose micro-steps are all done here
-    int newest_step = -1;       // the last one of which any is
-    bool tasks_to_come = true;  // the last micro-step of this actor has not run yet
+    std::string last_task;                    // "step 5 patch 1"
+    int whole_step = -1;                      // the last one whose micro-steps are all done here
+    int newest_step = -1;                     // the last one of which any is
+    std::set<std::uint32_t> tasks, receives;  // that came, by task
+    bool tasks_to_come = true;                // the last micro-step of this actor has not run yet
   };
 
   void loop();
@@ -67,6 +68,8 @@ class Worker {
   void load(const wire::Header& header, const wire::LoadStage& load);
   void connect(const wire::Header& header, const wire::ConnectGroups& connect);
   void begin(const wire::BeginJob& begin);
+  /// It began in that epoch and has ended.
+  bool is_over(std::uint64_t epoch, std::uint64_t job) const;
   void run(const TaskEntry& entry);
   void post_receive(const TaskEntry& entry);
   TaskResult run_task(RunningJob& running, const wire::Command& command);
@@ -106,6 +109,9 @@ class Worker {
   WorkerTools tools_;
   std::map<std::uint64_t, std::unique_ptr<Stage>> stages_;  // by deployment
   std::map<std::uint64_t, RunningJob> jobs_;
+  std::set<std::uint64_t> connected_epochs_;
+  /// Jobs that began, by epoch: each does so once.
+  std::map<std::uint64_t, std::set<std::uint64_t>> begun_;
   std::deque<control::BlobId> looked_at_;
   /// Epochs in which something failed here. Nothing more of them is done: a receive left out would
   /// shift the tensors of all that follow on its edge, so no job may take another one there.

@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "actors/boundary.h"
 #include "actors/memory.h"
 #include "actors/worker.h"
@@ -37,8 +39,7 @@ at::Tensor Worker::fetch_init_latents(const wire::BeginJob& begin) {
 
 control::BlobBytes Worker::fetch_init_image(const wire::BeginJob& begin) {
   const auto& request = begin.request;
-  if (request.init_image_bytes == 0 || begin.first_step > 0 ||
-      begin.caption_rank != begin.image_root)
+  if (request.init_image_bytes == 0 || begin.first_step > 0 || begin.vae.degree == 0)
     return nullptr;
   auto blob = tools_.fetch_blob(request.init_image_blob, request.init_image_bytes,
                                 tools_.transfer_deadline);
@@ -65,6 +66,14 @@ at::Tensor Worker::fetch_boundary(const wire::BeginJob& begin) {
 
 void Worker::begin(const wire::BeginJob& begin) {
   if (tools_.progress.ended(begin.epoch)) return;
+  auto& begun = begun_[begin.epoch];
+  if (!begun.insert(begin.job).second) return;
+  if (begun.size() > WorkProgress::kRemembered) {
+    // One that still runs would begin anew if its message came again.
+    const auto over = std::ranges::find_if(
+        begun, [&](std::uint64_t job) { return job != begin.job && !jobs_.contains(job); });
+    if (over != begun.end()) begun.erase(over);
+  }
   try {
     const auto stage = stages_.find(begin.deployment);
     if (stage == stages_.end()) {
@@ -89,6 +98,11 @@ void Worker::begin(const wire::BeginJob& begin) {
   } catch (const std::exception& error) {
     report_failure(begin.epoch, begin.job, std::nullopt, error);
   }
+}
+
+bool Worker::is_over(std::uint64_t epoch, std::uint64_t job) const {
+  const auto begun = begun_.find(epoch);
+  return begun != begun_.end() && begun->second.contains(job) && !jobs_.contains(job);
 }
 
 void Worker::end(const wire::Header& header, const wire::EndJob& end) {

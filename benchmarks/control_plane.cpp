@@ -1,5 +1,5 @@
 // Control plane between two processes: round trip of one request at a time, and requests per second
-// in a pipeline. Usage: control_plane [--json] [--calls N] [--window N] [--bytes N] [--spin
+// in a pipeline. Usage: control_plane [--json] [--calls N] [--window N] [--bytes N] [--patience
 // MICROSECONDS]
 #include <signal.h>
 #include <sys/wait.h>
@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -28,7 +29,8 @@ struct Settings {
   std::size_t calls = 20'000;
   std::size_t window = 256;  // requests under way in the pipeline
   std::size_t bytes = 64;    // of payload
-  int spin = 0;
+  /// Of SocketOptions; none = theirs.
+  std::optional<std::chrono::microseconds> patience;
 };
 
 struct Figures {
@@ -50,7 +52,7 @@ struct Figures {
     options.endpoint = endpoint;
     options.hello.role = "actor";
     options.hello.name = "benchmark peer";
-    options.socket.spin = std::chrono::microseconds(settings.spin);
+    if (settings.patience) options.socket.patience = *settings.patience;
     control::Connection connection(io, options);
     connection.on_lost([&](const std::string&) { io.stop(); });
     connection.start([](const wire::Welcome&) {}, [&](const wire::Failure&) { io.stop(); });
@@ -138,7 +140,7 @@ Figures measure(const std::string& transport, const std::string& endpoint,
   boost::asio::io_context io(1);
   control::ServerOptions options;
   options.endpoint = endpoint;
-  options.socket.spin = std::chrono::microseconds(settings.spin);
+  if (settings.patience) options.socket.patience = *settings.patience;
   control::Server server(io, options);
   const std::string bound = server.endpoint();
   if (write(ends[1], bound.data(), bound.size()) != static_cast<ssize_t>(bound.size())) {
@@ -176,8 +178,8 @@ Settings parse(int argc, char** argv) {
       continue;
     }
     const long value = i + 1 < argc ? std::atol(argv[++i]) : 0;
-    if (flag == "--spin" && value >= 0) {
-      settings.spin = static_cast<int>(value);
+    if (flag == "--patience" && value >= 0) {
+      settings.patience = std::chrono::microseconds(value);
     } else if (value <= 0) {
       throw std::invalid_argument("[benchmark] " + flag + " needs a positive number");
     } else if (flag == "--calls") {

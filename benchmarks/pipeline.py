@@ -1,6 +1,6 @@
 """Whole pipeline beside diffusers, same checkpoint, same threads, in one run, taking turns.
 
-    .deps/reference/bin/python benchmarks/pipeline.py [--troupe build/bin/troupe] [--rounds 3] [--models demo flux] [--json]
+    .deps/reference/bin/python benchmarks/pipeline.py [--troupe build/bin/troupe] [--rounds 3] [--models demo flux] [--steps N] [--json]
 
 For each model of `shapes.py`: seconds of denoising (all steps, without text and VAE) and of the whole request. Troupe runs
 as a user would run it: a started cluster, one submitted job after another; the first job of each cluster is not counted,
@@ -112,7 +112,7 @@ def measure(name, folder, args, scratch):
         rounds = {key: [] for key in runners}
         for turn in range(args.rounds + 1):
             for key, runner in runners.items():
-                result = runner.run(shape.size, shape.steps)
+                result = runner.run(shape.size, args.steps or shape.steps)
                 if turn > 0:
                     rounds[key].append(result)
     rows = []
@@ -128,6 +128,7 @@ def main():
     parser.add_argument("--troupe", type=pathlib.Path, default=ROOT / "build/bin/troupe")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--steps", type=int, help="instead of each model's own number")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     rows = []
@@ -140,7 +141,7 @@ def main():
         return
     for name in args.models:
         shape = SHAPES[name]
-        print(f"\n{name} ({shape.what}, {shape.steps} steps, guidance {shape.guidance})")
+        print(f"\n{name} ({shape.what}, {args.steps or shape.steps} steps, guidance {shape.guidance})")
         print(f"{'':54}{'denoising s':>12}{'best':>8}{'of diffusers':>14}{'request s':>11}{'waits on controller':>21}")
         mine = [r for r in rows if r["model"] == name]
         for row in mine:

@@ -1,5 +1,6 @@
 // Predictions of the planner's cost model beside published latencies, and how far they are off.
-// Speeds are fitted to each table's one-device rows and to nothing else; docs/planner.md explains.
+// Twice: of xDiT as its code is, its speed fitted to each table's one-device rows and to nothing
+// else; and what `troupe plan --simulate` itself prints, nothing fitted. docs/planner.md explains.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "benchmarks/published_latencies.h"
+#include "benchmarks/simulated.h"
 #include "controller/plan/cost_model.h"
 #include "controller/plan/patches.h"
 
@@ -56,6 +58,14 @@ plan::ModelShape shape_of(const std::string& name) {
              .operations_per_block = 50};
     shape.weights_per_block = 12 * shape.width * shape.width;
     shape.sums_per_block = 2;
+  } else if (name == "hunyuan") {  // from the 21st block on with a skip of two squares
+    shape = {.layers = 40,
+             .width = 1408,
+             .heads = 16,
+             .joint = false,
+             .text_tokens = 333,
+             .operations_per_block = 45};
+    shape.weights_per_block = 15.7 * shape.width * shape.width;
   } else {
     throw std::invalid_argument("[planner_error] no shape of " + name);
   }
@@ -70,7 +80,7 @@ plan::JobShape job_of(const published::Table& table, int pixels, const std::stri
   job.dtype = "float16";
   job.patches = plan::split_rows(rows, patches);
   job.columns = rows;
-  job.latent_channels = table.model == "pixart" ? 4 : 16;
+  job.latent_channels = table.model == "pixart" || table.model == "hunyuan" ? 4 : 16;
   job.guidance = table.model != "flux";
   job.steps = table.steps;
   job.synchronous_steps = method == "exact" ? table.steps : std::min(warmup, table.steps);
@@ -128,6 +138,7 @@ class Simulation {
 
   void consider_patches(Prediction& best, int pixels, int warmup,
                         const mesh::Degrees& degrees) const {
+    if (degrees.pp == 1) return consider(best, pixels, "exact", 1, 1, degrees);
     for (const int patches : {2, 4, 8, 16, 32})
       consider(best, pixels, "pipefusion", patches, warmup, degrees);
   }
@@ -175,27 +186,52 @@ struct Errors {
     const auto middle = sizes.size() / 2;
     return sizes.size() % 2 == 1 ? sizes[middle] : (sizes[middle - 1] + sizes[middle]) / 2;
   }
+  /// Geometric, of predicted ÷ published.
+  double mean() const {
+    double logarithms = 0;
+    for (const double error : of_rows)
+      logarithms += std::log1p(error);
+    return std::expm1(logarithms / static_cast<double>(of_rows.size()));
+  }
   double worst() const {
     return *std::max_element(of_rows.begin(), of_rows.end(),
                              [](double a, double b) { return std::abs(a) < std::abs(b); });
   }
 };
 
-Errors print(const published::Table& table, std::map<int, Errors>& by_pixels) {
+/// Of one table, of one size or of all.
+struct Both {
+  Errors fitted;    // one-device rows left out
+  Errors unfitted;  // what `plan --simulate` prints; all rows
+
+  void add(const Both& other) {
+    for (const auto& [own, more] :
+         {std::pair{&fitted, &other.fitted}, std::pair{&unfitted, &other.unfitted}})
+      own->of_rows.insert(own->of_rows.end(), more->of_rows.begin(), more->of_rows.end());
+  }
+};
+
+Both print(const published::Table& table, std::map<int, Both>& by_pixels) {
   const Simulation simulation(table);
+  const published::Simulated own(table);
   std::printf("\n%s (%d steps)\n", table.name.c_str(), table.steps);
-  std::printf("  %-6s %-8s %-14s %-18s %10s %10s %8s\n", "pixels", "devices", "method",
-              "simulated as", "predicted", "published", "error");
-  Errors errors;
+  std::printf("  %-6s %-8s %-14s %-18s %10s %10s %8s %14s %8s\n", "pixels", "devices", "method",
+              "simulated as", "predicted", "published", "error", "plan --simulate", "error");
+  Both errors;
   for (const auto& row : table.rows) {
     const auto predicted = simulation.predict(row.pixels, row.run);
     const double error = predicted.seconds / row.seconds - 1;
-    std::printf("  %-6d %-8d %-14s %-18s %10.2f %10.2f %+7.0f%%%s\n", row.pixels, row.run.devices,
-                row.run.how.c_str(), predicted.mix.c_str(), predicted.seconds, row.seconds,
-                100 * error, row.run.how == "one" ? " fitted" : "");
-    if (row.run.how == "one") continue;
-    errors.of_rows.push_back(error);
-    by_pixels[row.pixels].of_rows.push_back(error);
+    const double unfitted = own.seconds(row.pixels, row.run);
+    const double own_error = unfitted / row.seconds - 1;
+    const bool fitted = row.run.how == "one";
+    std::printf("  %-6d %-8d %-14s %-18s %10.2f %10.2f %+7.0f%% %14.2f %+7.0f%%%s\n", row.pixels,
+                row.run.devices, row.run.how.c_str(), predicted.mix.c_str(), predicted.seconds,
+                row.seconds, 100 * error, unfitted, 100 * own_error, fitted ? " fitted" : "");
+    auto& of_size = by_pixels[row.pixels];
+    for (auto* where : {&errors, &of_size}) {
+      where->unfitted.of_rows.push_back(own_error);
+      if (!fitted) where->fitted.of_rows.push_back(error);
+    }
   }
   return errors;
 }
@@ -203,21 +239,28 @@ Errors print(const published::Table& table, std::map<int, Errors>& by_pixels) {
 }  // namespace
 
 int main() {
-  Errors all;
-  std::vector<std::pair<std::string, Errors>> summary;
-  std::map<int, Errors> by_pixels;
-  for (const auto& table : published::tables()) {
+  Both all;
+  std::vector<std::pair<std::string, Both>> summary;
+  std::map<int, Both> by_pixels;
+  auto tables = published::tables();
+  for (auto& table : published::compiled_tables())
+    tables.push_back(std::move(table));
+  for (const auto& table : tables) {
     auto errors = print(table, by_pixels);
-    all.of_rows.insert(all.of_rows.end(), errors.of_rows.begin(), errors.of_rows.end());
+    all.add(errors);
     summary.emplace_back(table.name, std::move(errors));
   }
   for (auto& [pixels, errors] : by_pixels)
     summary.emplace_back("all of " + std::to_string(pixels) + " pixels a side", std::move(errors));
   summary.emplace_back("all", std::move(all));
-  std::printf("\n%-46s %6s %8s %8s\n", "table", "rows", "median", "worst");
+  std::printf("\n%-46s %6s %8s %8s   %6s %8s %8s %8s\n", "table", "rows", "median", "worst", "rows",
+              "median", "worst", "mean");
   for (const auto& [name, errors] : summary) {
-    std::printf("%-46s %6zu %7.0f%% %+7.0f%%\n", name.c_str(), errors.of_rows.size(),
-                100 * errors.median(), 100 * errors.worst());
+    std::printf("%-46s %6zu %7.0f%% %+7.0f%%   %6zu %7.0f%% %+7.0f%% %+7.0f%%\n", name.c_str(),
+                errors.fitted.of_rows.size(), 100 * errors.fitted.median(),
+                100 * errors.fitted.worst(), errors.unfitted.of_rows.size(),
+                100 * errors.unfitted.median(), 100 * errors.unfitted.worst(),
+                100 * errors.unfitted.mean());
   }
   return 0;
 }

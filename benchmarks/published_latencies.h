@@ -23,7 +23,7 @@ struct Row {
 
 struct Table {
   std::string name;
-  std::string model;    // pixart | sd3 | flux
+  std::string model;    // pixart | sd3 | flux | hunyuan
   std::string machine;  // of controller/plan/machine.h
   int steps = 20;
   bool compiled = false;  // torch.compile
@@ -106,7 +106,10 @@ inline std::vector<Table> tables() {
        {{1024, {"one", 1}, 2.8},
         {1024, {"pipefusion", 8, 1, 1, 1, 0}, 0.71},
         {1024, {"pipefusion", 8, 1, 1, 1, 1}, 0.82},
-        {1024, {"pipefusion", 8, 1, 1, 1, 2}, 0.91}}},
+        {1024, {"pipefusion", 8, 1, 1, 1, 2}, 0.91},
+        {1024, {"pipefusion", 16, 1, 1, 2, 0}, 0.66},
+        {1024, {"pipefusion", 16, 1, 1, 2, 1}, 0.69},
+        {1024, {"pipefusion", 16, 1, 1, 2, 2}, 0.70}}},
       {"Warm-up 0, 1, 2 of SD3, pp 8, L40 PCIe",
        "sd3",
        "l40",
@@ -115,7 +118,10 @@ inline std::vector<Table> tables() {
        {{1024, {"one", 1}, 3.92},
         {1024, {"pipefusion", 8, 1, 1, 1, 0}, 1.05},
         {1024, {"pipefusion", 8, 1, 1, 1, 1}, 1.16},
-        {1024, {"pipefusion", 8, 1, 1, 1, 2}, 1.27}}},
+        {1024, {"pipefusion", 8, 1, 1, 1, 2}, 1.27},
+        {1024, {"pipefusion", 16, 1, 1, 2, 0}, 0.83},
+        {1024, {"pipefusion", 16, 1, 1, 2, 1}, 0.87},
+        {1024, {"pipefusion", 16, 1, 1, 2, 2}, 0.92}}},
       {"Warm-up 0, 1, 2 of FLUX.1-dev, pp 8, L40 PCIe",
        "flux",
        "l40",
@@ -150,10 +156,86 @@ inline std::vector<Table> tables() {
        join({methods(8, 1024, 3.34, 8.42, .85, 4.43, 5.99, 1.74),
              methods(8, 2048, 26.43, 14.3, 5.01, 6.317, 19.03, 6.62),
              methods(8, 4096, 306.6, 82.49, 55.53, 0, 116.88, 49.87)})},
+      {"PixArt, USP, 8 L20 PCIe",
+       "pixart",
+       "l20",
+       20,
+       false,
+       {{1024, {"one", 1}, 3.34},
+        {2048, {"one", 1}, 26.43},
+        {4096, {"one", 1}, 306.6},
+        {1024, {"usp", 8, 2, 4}, 1.33},
+        {2048, {"usp", 8, 2, 4}, 6.03},
+        {4096, {"usp", 8, 2, 4}, 47.63}}},
       {"PixArt by method, 4 T4 PCIe", "pixart", "t4", 20, false,
        join({methods(4, 512, 3.19, 2.52, 1.29, 1.34, 1.35, 0),
              methods(4, 1024, 19, 10.21, 6.7, 0, 6.04, 0),
              methods(4, 2048, 201.92, 74.06, 67.82, 0, 56.18, 0)})},
+  };
+}
+
+/// Latencies that xDiT prints twice, as PyTorch runs and through torch.compile. Mixes are the ones
+/// that its figures name: cfg 2 on two devices, with pp 2 on four and pp 4 on eight; `best` where
+/// none is named.
+inline std::vector<Table> compiled_tables() {
+  const auto named = [](int pixels, std::vector<double> seconds) {
+    std::vector<Row> rows;
+    int devices = 1;
+    for (const double value : seconds) {
+      rows.push_back({pixels, {devices == 1 ? "one" : "pipefusion", devices, 1, 1, 2}, value});
+      devices *= 2;
+    }
+    return rows;
+  };
+  const auto best = [](int pixels, std::vector<double> seconds) {
+    std::vector<Row> rows;
+    int devices = 1;
+    for (const double value : seconds) {
+      rows.push_back({pixels, {devices == 1 ? "one" : "best", devices}, value});
+      devices *= 2;
+    }
+    return rows;
+  };
+  const auto join = [](std::vector<Row> one, const std::vector<Row>& other) {
+    one.insert(one.end(), other.begin(), other.end());
+    return one;
+  };
+  /// u2, cfg 2 × pp 2, cfg 2 × pp 4.
+  const auto hunyuan = [](std::vector<double> seconds) {
+    return std::vector<Row>{{1024, {"one", 1}, seconds[0]},
+                            {1024, {"usp", 2, 2, 1}, seconds[1]},
+                            {1024, {"pipefusion", 4, 1, 1, 2}, seconds[2]},
+                            {1024, {"pipefusion", 8, 1, 1, 2}, seconds[3]}};
+  };
+  return {
+      {"PixArt, cfg × pp, L40 PCIe, eager", "pixart", "l40", 20, false,
+       join(named(1024, {2.79, 1.4, .82, .62}), named(2048, {21.67, 10.7, 5.26, 2.75}))},
+      {"PixArt, cfg × pp, L40 PCIe, compiled", "pixart", "l40", 20, true,
+       join(named(1024, {2.54, 1.31, .76, .54}), named(2048, {20.75, 11.63, 4.9, 2.62}))},
+      {"PixArt, A100 NVLink, eager", "pixart", "a100-nvlink", 20, false,
+       join(best(1024, {1.97, .98, .86, .91}), best(2048, {15.52, 8.21, 4.02, 2.12}))},
+      {"PixArt, A100 NVLink, compiled", "pixart", "a100-nvlink", 20, true,
+       join(best(1024, {1.81, .93, .85, .9}), best(2048, {14.48, 8.94, 3.75, 1.98}))},
+      {"SD3-medium, A100 NVLink, eager", "sd3", "a100-nvlink", 20, false,
+       best(1024, {3.09, 1.73, 1.31, .9})},
+      {"SD3-medium, A100 NVLink, compiled", "sd3", "a100-nvlink", 20, true,
+       best(1024, {2.54, 1.51, 1.17, 1.15})},
+      {"SD3-medium, L40 PCIe, eager", "sd3", "l40", 20, false,
+       best(1024, {3.92, 2.18, 1.52, 1.26})},
+      {"SD3-medium, L40 PCIe, compiled", "sd3", "l40", 20, true,
+       best(1024, {3.59, 1.99, 1.41, 1.2})},
+      {"FLUX.1-schnell, A100 NVLink, compiled", "flux", "a100-nvlink", 4, true,
+       join(best(1024, {1.88, 1.25, .96, .82}), best(2048, {10.31, 5.42, 3.4, 2.4}))},
+      {"FLUX.1-schnell, L40 PCIe, compiled", "flux", "l40", 4, true,
+       join(best(1024, {2.89, 2.07, 1.44, 1.45}), best(2048, {12.39, 8.86, 6.52, 4.01}))},
+      {"HunyuanDiT, A100 NVLink, eager", "hunyuan", "a100-nvlink", 50, false,
+       hunyuan({18.01, 12.45, 8.19, 7.13})},
+      {"HunyuanDiT, A100 NVLink, compiled", "hunyuan", "a100-nvlink", 50, true,
+       hunyuan({14.21, 9.05, 5.18, 4.04})},
+      {"HunyuanDiT, L40 PCIe, eager", "hunyuan", "l40", 50, false,
+       best(1024, {20.16, 10.04, 7.45, 7.41})},
+      {"HunyuanDiT, L40 PCIe, compiled", "hunyuan", "l40", 50, true,
+       best(1024, {14.03, 7.58, 6.13, 6.14})},
   };
 }
 

@@ -1,264 +1,169 @@
-// A cluster under load and blows for minutes on end: clients hand in jobs of many layouts, some are
-// cancelled, actors are killed and frozen at random. Every job must end; exact ones that succeed
-// must have the latents of an undisturbed run, to the bit; and what the controller's process holds
-// (memory, descriptors, processes) must not grow. Exits 1 where it is otherwise.
+// A cluster under load and blows for minutes on end. Clients hand in jobs of many layouts and
+// cancel some, others vanish; a users' actor is called all the time. Actors, users' actors, a
+// joined host and, in the first half, the controller itself are killed, frozen or stopped for a
+// second, at random. Every job must end; exact ones that succeed must have the latents of an
+// undisturbed run, to the bit; traces must be well formed; and what the controller, actor 0 (spared
+// in the second half) and /dev/shm hold must not grow. Exits 1 where it is otherwise.
 //
 //     build/bin/soak [--minutes 5] [--actors 4] [--seed 1] [--json]
-#include <signal.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <iostream>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <thread>
 
 #include "benchmarks/demo_jobs.h"
-#include "controller/cluster/cluster.h"
+#include "benchmarks/soak/house.h"
+#include "benchmarks/soak/load.h"
 
 namespace {
 
-using namespace std::chrono_literals;
-using namespace troupe::bench;
-using Clock = std::chrono::steady_clock;
+using namespace troupe::soak;
 
-constexpr auto kJobDeadline = 180s;
-constexpr int kSteps = 10;
 // Finished jobs' pictures and latents are kept for a while; that is not growth.
 constexpr int kSomeMib = 64;
-constexpr int kSomeDescriptors = 4;
+// Groups of deployments that an actor keeps, and clients that come and go.
+constexpr int kSomeDescriptors = 16;
 
 struct Options {
-  std::string model = kDemoModel;
-  std::string actor_program;
+  HouseOptions house;
   double minutes = 5;
-  int actors = 4;
   int clients = 3;
   unsigned seed = 1;
   bool json = false;
 };
 
-struct Kind {
-  std::string method;
-  int patches = 1;
-  troupe::Parallelism degrees;
-  std::vector<float> undisturbed = {};
+/// What is held when nothing runs and each kind of job has run once.
+struct Holdings {
+  pid_t controller = 0, actor = 0;
+  Held of_controller, of_actor;
+  int shared_memory = 0;
 };
 
-struct Counts {
-  std::atomic<int> succeeded = 0, cancelled = 0, failed = 0, different = 0, compared = 0;
-  std::atomic<int> killed = 0, frozen = 0, recovered = 0;
-};
-
-struct Held {
-  double resident_mib = 0;
-  int descriptors = 0;
-};
-
-Held held() {
-  std::ifstream pages("/proc/self/statm");
-  double whole = 0, resident = 0;
-  pages >> whole >> resident;
-  const auto entries = std::filesystem::directory_iterator("/proc/self/fd");
-  return {resident * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20),
-          static_cast<int>(std::distance(begin(entries), end(entries)))};
+Holdings holdings(const House& house, Load& load, Faults& faults, const std::string& when) {
+  if (!house.whole()) faults.note("the cluster is not whole again " + when);
+  load.every_kind();
+  if (!house.whole()) faults.note("jobs are left " + when);
+  auto client = house.connect();
+  const auto actor = static_cast<pid_t>(troupe::bench::take(client.status()).actors.at(0).pid);
+  return {house.controller(), actor, held(house.controller()), held(actor), shared_memory_names()};
 }
 
-class Soak {
- public:
-  Soak(const Options& options, const std::string& endpoint)
-      : options_(options), endpoint_(endpoint) {}
+void compare(Faults& faults, const std::string& what, const Held& before, const Held& after) {
+  if (after.resident_mib > before.resident_mib + kSomeMib)
+    faults.note(what + " has grown by more than " + std::to_string(kSomeMib) + " MiB");
+  if (after.descriptors > before.descriptors + kSomeDescriptors)
+    faults.note(what + " leaves descriptors open");
+}
 
-  /// The kinds that fit on the actors, each with its latents when nobody disturbs it.
-  void prepare() {
-    auto client = take(troupe::Client::connect(endpoint_));
-    for (Kind kind :
-         {Kind{"exact", 1, {.dp = 1, .cfg = 2, .pp = 2}},
-          Kind{"exact", 1, {.dp = 1, .cfg = 1, .pp = 1, .ulysses = 2, .tp = 2}},
-          Kind{"exact", 1, {.dp = 2}}, Kind{"exact", 1, {.dp = 1, .cfg = 1, .pp = 3}},
-          Kind{"exact", 1, {}}, Kind{"pipefusion", 4, {.dp = 1, .cfg = 2, .pp = 2}},
-          Kind{"distrifusion", 4, {.dp = 1, .cfg = 1, .pp = 1, .ulysses = 1, .ring = 2}}}) {
-      if (kind.degrees.world() > options_.actors) continue;
-      const auto job = take(client.submit(submission(kind)));
-      kind.undisturbed = take(client.wait(job, kJobDeadline)).latents->data;
-      kinds_.push_back(std::move(kind));
-    }
+void struggle(House& house, Load& load, Counts& counts, Faults& faults, const Options& options,
+              unsigned seed, bool controllers) {
+  const auto half = std::chrono::duration<double>(30 * options.minutes);
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(half);
+  std::vector<std::thread> threads;
+  const auto begin = [&](std::function<void()> action) {
+    threads.emplace_back([&faults, action = std::move(action)] { faults.guarded(action); });
+  };
+  for (unsigned i = 0; i < static_cast<unsigned>(options.clients); ++i)
+    begin([&, i] { load.hand_in(end, seed + i); });
+  begin([&] { load.call_users(end); });
+  begin([&] { strike(house, counts, faults, end, seed + 1000, controllers); });
+  for (auto& thread : threads)
+    thread.join();
+}
+
+nlohmann::json row_of(const Counts& counts, const Options& options, const Holdings& before,
+                      const Holdings& after, const Faults& faults) {
+  const auto pair = [](const Held& a, const Held& b) {
+    return nlohmann::json{{"resident_mib", {a.resident_mib, b.resident_mib}},
+                          {"descriptors", {a.descriptors, b.descriptors}}};
+  };
+  return {{"minutes", options.minutes},
+          {"jobs",
+           {{"succeeded", counts.succeeded.load()},
+            {"cancelled", counts.cancelled.load()},
+            {"failed", counts.failed.load()},
+            {"failed_with_their_host", counts.host_gone.load()},
+            {"losses_outlived", counts.recoveries.load()},
+            {"latents_compared", counts.compared.load()},
+            {"latents_different", counts.different.load()},
+            {"traces_checked", counts.traces.load()}}},
+          {"user_calls", counts.user_calls.load()},
+          {"blows",
+           {{"actors_killed", counts.actors_killed.load()},
+            {"actors_frozen", counts.actors_frozen.load()},
+            {"actors_stopped_for_1_s", counts.actors_stopped.load()},
+            {"user_actors_killed", counts.users_killed.load()},
+            {"clients_killed", counts.clients_vanished.load()},
+            {"hosts_killed", counts.guests_killed.load()},
+            {"hosts_drained", counts.guests_left.load()},
+            {"controllers_killed", counts.controllers_killed.load()}}},
+          {"controller", pair(before.of_controller, after.of_controller)},
+          {"actor", pair(before.of_actor, after.of_actor)},
+          {"shared_memory_names", {before.shared_memory, after.shared_memory}},
+          {"faults", faults.list()}};
+}
+
+void print(const nlohmann::json& row) {
+  const auto list = [](const nlohmann::json& counts) {
+    std::string text;
+    for (const auto& [name, count] : counts.items())
+      text += (text.empty() ? "" : ", ") + name + " " + count.dump();
+    return text;
+  };
+  std::printf("%g minutes\njobs: %s\nuser_calls %s\nblows: %s\n", row["minutes"].get<double>(),
+              list(row["jobs"]).c_str(), row["user_calls"].dump().c_str(),
+              list(row["blows"]).c_str());
+  for (const char* whose : {"controller", "actor"}) {
+    const auto& held = row[whose];
+    std::printf("%s: %.0f -> %.0f MiB resident, %d -> %d descriptors\n", whose,
+                held["resident_mib"][0].get<double>(), held["resident_mib"][1].get<double>(),
+                held["descriptors"][0].get<int>(), held["descriptors"][1].get<int>());
   }
-
-  void run(Clock::time_point end) {
-    std::vector<std::thread> threads;
-    for (int i = 0; i < options_.clients; ++i)
-      threads.emplace_back([this, end, i] { guarded([&] { submit_jobs(end, i); }); });
-    threads.emplace_back([this, end] { guarded([&] { strike(end); }); });
-    for (auto& thread : threads)
-      thread.join();
-  }
-
-  nlohmann::json counts() const {
-    return {{"succeeded", counts_.succeeded.load()},
-            {"cancelled", counts_.cancelled.load()},
-            {"failed", counts_.failed.load()},
-            {"compared", counts_.compared.load()},
-            {"different", counts_.different.load()},
-            {"killed", counts_.killed.load()},
-            {"frozen", counts_.frozen.load()},
-            {"recoveries", counts_.recovered.load()},
-            {"faults", faults_}};
-  }
-
-  void note(const std::string& fault) {
-    const std::lock_guard lock(mutex_);
-    faults_.push_back(fault);
-  }
-
- private:
-  static troupe::Submission submission(const Kind& kind) {
-    auto job = picture_job(128, kSteps, 4.5, kind.patches, 11, kind.degrees);
-    job.request.method = kind.method;
-    job.request.want_latents = true;
-    if (kind.degrees.dp == 2) job.request.images_per_prompt = 2;
-    return job;
-  }
-
-  template <class Action>
-  void guarded(const Action& action) {
-    try {
-      action();
-    } catch (const std::exception& error) {
-      note(error.what());
-    }
-  }
-
-  void submit_jobs(Clock::time_point end, int number) {
-    std::mt19937 random(options_.seed + static_cast<unsigned>(number));
-    auto client = take(troupe::Client::connect(endpoint_));
-    while (Clock::now() < end) {
-      if (random() % 10 == 0) client = take(troupe::Client::connect(endpoint_));
-      const Kind& kind = kinds_[random() % kinds_.size()];
-      const auto job = take(client.submit(submission(kind)));
-      if (random() % 8 == 0) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(random() % 1500));
-        (void)client.cancel(job);
-      }
-      judge(kind, client.wait(job, kJobDeadline));
-    }
-  }
-
-  void judge(const Kind& kind, const troupe::Result<troupe::JobResult>& result) {
-    if (!result) {
-      if (result.error().code == "cancelled") {
-        ++counts_.cancelled;
-      } else {
-        ++counts_.failed;
-        note(result.error().what);
-      }
-      return;
-    }
-    ++counts_.succeeded;
-    const auto report = nlohmann::json::parse(result.value().report);
-    counts_.recovered += static_cast<int>(report.at("recoveries").size());
-    // A stale job that filled a step anew is another picture by contract, and says so.
-    if (!report.at("request").at("refill_steps").empty()) return;
-    ++counts_.compared;
-    if (result.value().latents->data != kind.undisturbed) {
-      ++counts_.different;
-      note("job " + std::to_string(result.value().job) + " (" + kind.method +
-           ") has other latents");
-    }
-  }
-
-  void strike(Clock::time_point end) {
-    std::mt19937 random(options_.seed + 1000);
-    auto client = take(troupe::Client::connect(endpoint_));
-    while (Clock::now() < end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(500 + random() % 3500));
-      const auto actors = take(client.status()).actors;
-      const auto& victim = actors[random() % actors.size()];
-      if (victim.pid == 0) continue;
-      const bool freeze = random() % 10 == 0;
-      kill(static_cast<pid_t>(victim.pid), freeze ? SIGSTOP : SIGKILL);
-      ++(freeze ? counts_.frozen : counts_.killed);
-    }
-  }
-
-  Options options_;
-  std::string endpoint_;
-  std::vector<Kind> kinds_;
-  Counts counts_;
-  std::mutex mutex_;
-  std::vector<std::string> faults_;
-};
-
-bool whole_again(const std::string& endpoint, int actors) {
-  auto client = take(troupe::Client::connect(endpoint));
-  for (const auto end = Clock::now() + 60s; Clock::now() < end; std::this_thread::sleep_for(50ms)) {
-    const auto status = take(client.status());
-    const auto ready = std::count_if(status.actors.begin(), status.actors.end(),
-                                     [](const auto& actor) { return actor.state == "ready"; });
-    if (ready == actors && status.jobs_queued == 0 && status.jobs_running == 0) return true;
-  }
-  return false;
+  std::printf("/dev/shm: %s names\n", row["shared_memory_names"].dump().c_str());
+  for (const auto& fault : row["faults"])
+    std::printf("  %s\n", fault.get<std::string>().c_str());
 }
 
 int run(const Options& options) {
-  troupe::cluster::ClusterOptions wanted;
-  wanted.actors = options.actors;
-  wanted.model = options.model;
-  wanted.actor_program = options.actor_program;
-  wanted.max_recoveries = 20;
-  troupe::cluster::Cluster cluster(wanted);
-  cluster.wait_ready(2min);
-  Soak soak(options, cluster.endpoint());
-  soak.prepare();
-  const Held before = held();
-  const auto seconds = std::chrono::duration<double>(60 * options.minutes);
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds);
-  soak.run(end);
-  const bool whole = whole_again(cluster.endpoint(), options.actors);
-  const Held after = held();
-  if (after.resident_mib > before.resident_mib + kSomeMib)
-    soak.note("the controller has grown by more than " + std::to_string(kSomeMib) + " MiB");
-  if (after.descriptors > before.descriptors + kSomeDescriptors)
-    soak.note("descriptors are left open");
-  auto row = soak.counts();
-  row["minutes"] = options.minutes;
-  row["whole_again"] = whole;
-  row["resident_mib"] = {before.resident_mib, after.resident_mib};
-  row["descriptors"] = {before.descriptors, after.descriptors};
+  const int names = shared_memory_names();
+  House house(options.house);
+  Counts counts;
+  Faults faults;
+  Load load(house, counts, faults);
+  holdings(house, load, faults, "at the beginning");
+  struggle(house, load, counts, faults, options, options.seed, true);
+  const auto before = holdings(house, load, faults, "after the first half");
+  struggle(house, load, counts, faults, options, options.seed + 100, false);
+  auto after = holdings(house, load, faults, "at the end");
+  if (after.controller != before.controller || after.actor != before.actor)
+    faults.note("the controller or actor 0 was replaced, though nobody struck it");
+  compare(faults, "the controller", before.of_controller, after.of_controller);
+  compare(faults, "actor 0", before.of_actor, after.of_actor);
+  if (after.shared_memory > names) faults.note("names are left in /dev/shm");
+  const auto row = row_of(counts, options, before, after, faults);
   if (options.json) {
     std::cout << row.dump(1) << std::endl;
   } else {
-    std::printf(
-        "%.1f minutes: %d jobs succeeded (%d losses outlived; latents compared: %d, different: "
-        "%d), "
-        "%d cancelled, %d failed; %d actors killed, %d frozen\n"
-        "controller: %.0f -> %.0f MiB resident, %d -> %d descriptors, %s\n",
-        options.minutes, row["succeeded"].get<int>(), row["recoveries"].get<int>(),
-        row["compared"].get<int>(), row["different"].get<int>(), row["cancelled"].get<int>(),
-        row["failed"].get<int>(), row["killed"].get<int>(), row["frozen"].get<int>(),
-        before.resident_mib, after.resident_mib, before.descriptors, after.descriptors,
-        whole ? "every actor ready, no job left" : "NOT whole again");
-    for (const auto& fault : row["faults"])
-      std::printf("  %s\n", fault.get<std::string>().c_str());
+    print(row);
   }
-  return whole && row["faults"].empty() ? 0 : 1;
+  return row["faults"].empty() ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Options options;
+  options.house.model = troupe::bench::kDemoModel;
+  options.house.programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  options.house.plugin = std::filesystem::path(options.house.programs).parent_path() /
+                         "lib/libtroupe_example_actors.so";
   CLI::App app{"A cluster under load and blows"};
-  app.add_option("--model", options.model, "Model folder in diffusers layout");
-  app.add_option("--actor-program", options.actor_program, "troupe-actor; default: beside this");
+  app.add_option("--model", options.house.model, "Model folder in diffusers layout");
   app.add_option("--minutes", options.minutes)->check(CLI::PositiveNumber);
-  app.add_option("--actors", options.actors)->check(CLI::Range(1, 64));
+  app.add_option("--actors", options.house.actors)->check(CLI::Range(1, 64));
   app.add_option("--clients", options.clients)->check(CLI::Range(1, 64));
   app.add_option("--seed", options.seed);
   app.add_flag("--json", options.json);

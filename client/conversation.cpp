@@ -47,7 +47,7 @@ void Conversation::follow(std::uint64_t job, Client::OnProgress on_progress) {
         },
         [this, job](Result<JobResult> result) { end(job, std::move(result)); });
   }
-  if (on_progress) follower->on_progress(std::move(on_progress));
+  if (on_progress) follower->on_progress(std::move(on_progress), link_->own_thread());
 }
 
 /// Follows a job that may be over, or another client's: then the controller is asked to tell of it.

@@ -147,6 +147,10 @@ Result<std::string> Inspector::failures(std::uint64_t job) {
   return impl_->document(wire::DocumentKind::failures, job);
 }
 
+Result<std::string> Inspector::machine() {
+  return impl_->document(wire::DocumentKind::machine, 0);
+}
+
 Result<LogInfo> Inspector::logs(std::int64_t actor, std::uint64_t after, std::uint32_t lines) {
   auto answer = impl_->ask<wire::LogLines>(wire::GetLogs{actor, after, lines});
   if (!answer) return answer.error();

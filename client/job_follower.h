@@ -23,7 +23,11 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
   JobFollower(std::uint64_t job, FetchBlob fetch, OnEnd on_end)
       : job_(job), fetch_(std::move(fetch)), on_end_(std::move(on_end)) {}
 
-  void on_progress(Client::OnProgress handler) { on_progress_ = std::move(handler); }
+  /// `own_thread`: what keeps the loop on the client's thread, which is where the handler runs.
+  void on_progress(Client::OnProgress handler, std::shared_ptr<void> own_thread) {
+    on_progress_ = std::move(handler);
+    own_thread_ = std::move(own_thread);
+  }
   void add(wire::JobProgress progress) { push(std::move(progress)); }
   void add(wire::JobFinished finished) { push(std::move(finished)); }
   /// Ends it here and now, whatever is still on its way.
@@ -43,6 +47,7 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
   FetchBlob fetch_;
   OnEnd on_end_;
   Client::OnProgress on_progress_;
+  std::shared_ptr<void> own_thread_;
   std::deque<Event> events_;
   bool fetching_ = false;
   bool ended_ = false;

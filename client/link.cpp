@@ -33,9 +33,9 @@ Link::Link(std::string endpoint, Handlers handlers)
     : endpoint_(std::move(endpoint)),
       handlers_(std::move(handlers)),
       incarnation_(control::random_incarnation()),
-      io_(1),
-      work_(boost::asio::make_work_guard(io_)) {
-  thread_ = std::thread([this] { run(); });
+      loop_(std::make_shared<control::SharedLoop>(
+          [this](const std::exception& error) { lose(lost_error(endpoint_, error.what())); })) {
+  thread_ = std::thread([this] { loop_->run(); });
 }
 
 Link::~Link() {
@@ -45,7 +45,7 @@ Link::~Link() {
     if (blobs_) blobs_->close();
     control_.reset();
     blobs_.reset();
-    io_.stop();
+    loop_->stop();
   });
   thread_.join();
 }
@@ -99,10 +99,16 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
     options.incarnation = incarnation_;
     options.welcome_deadline = timeout;
     options.keys = keys_;
-    control_ = std::make_unique<control::Connection>(io_, std::move(options));
+    control_ = std::make_unique<control::Connection>(loop_->io(), std::move(options));
   } catch (const std::exception& error) {
     return answer->set_value(Error{"bad_request", error.what()});
   }
+  exchange_ = calls::Exchange::make({.loop = loop_,
+                                     .controller = [this] { return control_.get(); },
+                                     .blobs = store_,
+                                     .name = "client",
+                                     .incarnation = incarnation_,
+                                     .socket = {}});
   control_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);
   });
@@ -127,7 +133,7 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
       });
   const auto endpoint = control::parse_endpoint(endpoint_);
   if (endpoint.ipc || endpoint.host == "*") return;
-  watch_for_missing_listener(io_, endpoint, [this, settle](const std::string& why) {
+  watch_for_missing_listener(loop_->io(), endpoint, [this, settle](const std::string& why) {
     if (lost_ || !control_ || control_->connected()) return;
     control_->close("nobody listens");
     lost_ = Error{"unreachable", "no controller at " + endpoint_ + ": " + why};
@@ -156,37 +162,7 @@ void Link::lose(Error error) {
 }
 
 void Link::post(std::function<void()> action) {
-  boost::asio::post(io_, std::move(action));
-}
-
-void Link::run() {
-  while (!io_.stopped()) {
-    try {
-      io_.run();
-    } catch (const std::exception& error) {
-      lose(lost_error(endpoint_, error.what()));
-    }
-  }
-}
-
-std::shared_ptr<calls::Exchange> Link::exchange() {
-  const auto make = [this] {
-    if (!exchange_) {
-      exchange_ = calls::Exchange::make({.io = io_,
-                                         .controller = [this] { return control_.get(); },
-                                         .blobs = store_,
-                                         .name = "client",
-                                         .incarnation = incarnation_,
-                                         .socket = {}});
-      if (lost_) exchange_->close(*lost_);
-    }
-    return exchange_;
-  };
-  if (on_thread()) return make();
-  std::promise<std::shared_ptr<calls::Exchange>> promise;
-  auto future = promise.get_future();
-  post([&] { promise.set_value(make()); });
-  return future.get();  // the link's thread lives as long as this object
+  loop_->post(std::move(action));
 }
 
 void Link::open_blobs() {
@@ -196,7 +172,7 @@ void Link::open_blobs() {
   options.hello = hello();
   options.incarnation = incarnation_;
   options.keys = keys_;
-  blobs_ = std::make_unique<control::BlobConnection>(io_, std::move(options), store_);
+  blobs_ = std::make_unique<control::BlobConnection>(loop_->io(), std::move(options), store_);
   const auto again = [this] { post([this] { blobs_.reset(); }); };
   blobs_->on_lost([again](const std::string&) { again(); });
   blobs_->start({}, [again](const wire::Failure&) { again(); });

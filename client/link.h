@@ -1,7 +1,4 @@
 #pragma once
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
 #include <functional>
 #include <future>
 #include <memory>
@@ -15,12 +12,13 @@
 #include "transport/calls/typed_request.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
+#include "transport/control/shared_loop.h"
 
 namespace troupe::client {
 
 /// One link to a controller with the thread that it lives on: control plane, and the blob channel
 /// once it is needed. Every call here may come from any thread, except where it says "link's
-/// thread".
+/// thread": there a handler of its loop runs, on that thread or on one that waits for a call.
 class Link {
  public:
   struct Handlers {  // all on the link's thread
@@ -50,7 +48,11 @@ class Link {
 
   /// Runs `action` on the link's thread.
   void post(std::function<void()> action);
-  bool on_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  /// While it is alive the link's thread is its own, not one that waits: for callbacks of users.
+  std::shared_ptr<void> own_thread() {
+    return std::make_shared<control::SharedLoop::Bystander>(loop_);
+  }
+  bool on_thread() const { return loop_->running_here(); }
 
   /// Link's thread. Fetches one blob of the controller's; the handler is called exactly once,
   /// later.
@@ -59,8 +61,8 @@ class Link {
   control::BlobId hold(std::string bytes);
   void drop(control::BlobId blob) { store_.remove(blob); }
 
-  /// Calls of actors over this link; made on first use.
-  std::shared_ptr<calls::Exchange> exchange();
+  /// Calls of actors over this link. Once `open` has returned.
+  const std::shared_ptr<calls::Exchange>& exchange() const { return exchange_; }
 
   const std::string& endpoint() const { return endpoint_; }
   /// The journal that the controller keeps its jobs in, by its id; empty = it forgets them when it
@@ -75,15 +77,13 @@ class Link {
   void lose(Error error);
   void open_blobs();
   wire::Hello hello() const;
-  void run();
 
   std::string endpoint_;
   std::string journal_;  // set before `open` returns
   Handlers handlers_;
   std::optional<control::ClientKeys> keys_;
   std::uint64_t incarnation_;
-  boost::asio::io_context io_;
-  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  std::shared_ptr<control::SharedLoop> loop_;
   control::BlobStore store_;
   std::unique_ptr<control::Connection> control_;
   std::unique_ptr<control::BlobConnection> blobs_;

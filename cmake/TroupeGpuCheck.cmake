@@ -42,8 +42,12 @@ if(NOT TARGET troupe_nccl)
   message(FATAL_ERROR "TROUPE_GPU_CHECK: nccl.h, libnccl or LibTorch's libc10_cuda.so is missing")
 endif()
 
-# Without text and pictures, whose libraries a machine with nothing but LibTorch does not have.
-file(GLOB gpu_model_sources CONFIGURE_DEPENDS models/*.cpp models/dit/*.cpp models/vae/*.cpp models/samplers/*.cpp)
+include(TroupeGpuSources)
+set(gpu_model_patterns models/*.cpp)
+foreach(folder ${troupe_gpu_model_folders})
+  list(APPEND gpu_model_patterns models/${folder}/*.cpp)
+endforeach()
+file(GLOB gpu_model_sources CONFIGURE_DEPENDS ${gpu_model_patterns})
 troupe_library(models TORCH SOURCES ${gpu_model_sources} DEPS troupe::spec troupe::kernels
   PRIVATE_DEPS nlohmann_json::nlohmann_json)
 

@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -23,6 +24,52 @@ at::Tensor room_for_row(const at::Tensor& x) {
 
 at::Tensor incoming(const at::Tensor& row) {
   return row.permute({0, 3, 1, 2});
+}
+
+// What ranks do that share tiles out: rank r has tiles r, r + N, …
+struct SharedTiles {
+  std::function<at::Tensor(int index, const models::VaeProgress&)> compute;
+  std::function<at::Tensor(int index)> room;  // for a tile that another rank sends
+  int steps;                                  // that progress counts for a tile
+};
+
+// All tiles joined at rank 0, undefined elsewhere.
+at::Tensor join_together(const models::TileGrid& grid, const SharedTiles& tiles,
+                         tensor::Group& group, const WaitForWork& wait,
+                         const models::VaeProgress& progress) {
+  const int ranks = group.size();
+  const int own_tiles = (grid.count() - group.rank() + ranks - 1) / ranks;
+  int done = 0;
+  const models::VaeProgress count = [&](int, int) {
+    if (progress) progress(++done, own_tiles * tiles.steps);
+  };
+
+  if (group.rank() != 0) {
+    tensor::Work sent;
+    for (int i = group.rank(); i < grid.count(); i += ranks) {
+      const auto tile = tiles.compute(i, count);
+      wait(sent);
+      sent = group.send(tile, 0);
+    }
+    wait(sent);
+    return {};
+  }
+  models::TileJoiner joiner(grid);
+  for (int first = 0; first < grid.count(); first += ranks) {
+    std::vector<at::Tensor> round = {at::Tensor()};
+    std::vector<tensor::PeerTensor> receives;
+    for (int i = first + 1; i < std::min(first + ranks, grid.count()); ++i) {
+      round.push_back(tiles.room(i));
+      receives.push_back({round.back(), i - first});
+    }
+    // One operation, so that no rank's tile waits for another rank's.
+    const auto arrived = receives.empty() ? tensor::Work() : group.grouped({}, receives);
+    round.front() = tiles.compute(first, count);
+    wait(arrived);
+    for (const auto& tile : round)
+      joiner.add(tile);
+  }
+  return joiner.join();
 }
 
 }  // namespace
@@ -108,43 +155,44 @@ at::Tensor decode_tiles_together(const models::AutoencoderKL& vae, const at::Ten
   const c10::InferenceMode no_grad;
   const auto& spec = vae.spec();
   const auto grid = models::decode_tiles(spec, latents.size(2), latents.size(3));
-  const int ranks = group.size();
-  const int own_tiles = (grid.count() - group.rank() + ranks - 1) / ranks;
-  const int total = own_tiles * static_cast<int>(latents.size(0)) * vae.blocks();
-  int done = 0;
-  const models::VaeProgress count = [&](int, int) {
-    if (progress) progress(++done, total);
-  };
+  const SharedTiles tiles{.compute =
+                              [&](int index, const models::VaeProgress& count) {
+                                return vae.decode_tile(latents, grid, index, count);
+                              },
+                          .room =
+                              [&](int index) {
+                                const auto of = grid.tile(latents, index).sizes().vec();
+                                const auto scale = spec.scale_factor();
+                                return at::empty(
+                                    {of[0], spec.out_channels, of[2] * scale, of[3] * scale},
+                                    vae.options());
+                              },
+                          .steps = static_cast<int>(latents.size(0)) * vae.blocks()};
+  return join_together(grid, tiles, group, wait, progress);
+}
 
-  if (group.rank() != 0) {
-    tensor::Work sent;
-    for (int i = group.rank(); i < grid.count(); i += ranks) {
-      const auto tile = vae.decode_tile(latents, grid, i, count);
-      wait(sent);
-      sent = group.send(tile, 0);
-    }
-    wait(sent);
-    return {};
-  }
-  models::TileJoiner joiner(grid);
-  for (int first = 0; first < grid.count(); first += ranks) {
-    std::vector<at::Tensor> tiles = {at::Tensor()};
-    std::vector<tensor::PeerTensor> receives;
-    for (int i = first + 1; i < std::min(first + ranks, grid.count()); ++i) {
-      const auto shape = grid.tile(latents, i).sizes().vec();
-      tiles.push_back(at::empty({shape[0], spec.out_channels, shape[2] * spec.scale_factor(),
-                                 shape[3] * spec.scale_factor()},
-                                vae.options()));
-      receives.push_back({tiles.back(), i - first});
-    }
-    // One operation, so that no rank's tile waits for another rank's.
-    const auto arrived = receives.empty() ? tensor::Work() : group.grouped({}, receives);
-    tiles.front() = vae.decode_tile(latents, grid, first, count);
-    wait(arrived);
-    for (const auto& tile : tiles)
-      joiner.add(tile);
-  }
-  return joiner.join();
+models::LatentDistribution encode_tiles_together(const models::AutoencoderKL& vae,
+                                                 const at::Tensor& pictures, tensor::Group& group,
+                                                 const WaitForWork& wait,
+                                                 const models::VaeProgress& progress) {
+  const c10::InferenceMode no_grad;
+  const auto& spec = vae.spec();
+  const auto grid = models::encode_tiles(spec, pictures.size(2), pictures.size(3));
+  const SharedTiles tiles{.compute =
+                              [&](int index, const models::VaeProgress& count) {
+                                return vae.encode_tile(pictures, grid, index, count);
+                              },
+                          .room =
+                              [&](int index) {
+                                const auto of = grid.tile(pictures, index).sizes().vec();
+                                const auto scale = spec.scale_factor();
+                                return at::empty(
+                                    {of[0], 2 * spec.latent_channels, of[2] / scale, of[3] / scale},
+                                    vae.options());
+                              },
+                          .steps = static_cast<int>(pictures.size(0)) * vae.encoder_blocks()};
+  const auto moments = join_together(grid, tiles, group, wait, progress);
+  return moments.defined() ? models::LatentDistribution::of(moments) : models::LatentDistribution{};
 }
 
 }  // namespace troupe::actors

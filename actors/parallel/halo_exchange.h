@@ -45,4 +45,11 @@ at::Tensor decode_tiles_together(const models::AutoencoderKL& vae, const at::Ten
                                  tensor::Group& group, const WaitForWork& wait,
                                  const models::VaeProgress& progress = nullptr);
 
+/// AutoencoderKL::encode_tiled in the same way: every rank passes the whole pictures, rank 0 has
+/// the distribution, the others undefined tensors.
+models::LatentDistribution encode_tiles_together(const models::AutoencoderKL& vae,
+                                                 const at::Tensor& pictures, tensor::Group& group,
+                                                 const WaitForWork& wait,
+                                                 const models::VaeProgress& progress = nullptr);
+
 }  // namespace troupe::actors

@@ -95,6 +95,8 @@ void CallServer::on_message(control::PeerId peer, const wire::Header& header,
   std::vector<ReadyCall> ready;
   ready.reserve(message.calls.size());
   for (auto& call : message.calls) {
+    if (call.id <= caller.newest) continue;
+    caller.newest = call.id;
     const auto until = now + control::Milliseconds(call.deadline_ms);
     if (call.parts.empty() && caller.arriving.empty()) {
       ready.push_back({peer, call.id, std::move(call.method), call.types, call.text,

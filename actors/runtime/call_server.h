@@ -64,6 +64,7 @@ class CallServer {
   };
   struct Caller {
     std::uint64_t incarnation = 0;
+    std::uint64_t newest = 0;  // call: their numbers rise, and one that comes again never runs
     std::deque<std::shared_ptr<Arriving>> arriving;  // in order; the first waits for its parts
     std::unordered_set<control::BlobId> held;        // results that it may still ask for
   };

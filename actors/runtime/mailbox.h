@@ -54,6 +54,11 @@ class Mailbox {
     lane.pop_front();
     return letter;
   }
+  /// False where `take` would wait.
+  bool ready() const {
+    std::lock_guard lock(mutex_);
+    return closed_ || !letters_.empty() || !between_.empty();
+  }
   /// Looks at, or takes from, the letters in order, under the lock; must not wait.
   template <class F>
   auto with(F&& look) {

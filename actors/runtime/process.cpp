@@ -4,7 +4,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <boost/asio/post.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -16,7 +15,8 @@ constexpr std::chrono::milliseconds kTick{100};
 
 }  // namespace
 
-Process::Process(ProcessOptions options) : options_(std::move(options)), io_(1), timer_(io_) {
+Process::Process(ProcessOptions options)
+    : options_(std::move(options)), loop_(std::make_shared<control::SharedLoop>()), timer_(io()) {
   connect();
 }
 
@@ -29,7 +29,7 @@ void Process::connect() {
   options.hello = options_.hello;
   options.keys = options_.keys;
   options.socket.context = options_.context ? options_.context : control::make_context();
-  connection_ = std::make_unique<control::Connection>(io_, options);
+  connection_ = std::make_unique<control::Connection>(io(), options);
   connection_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     if (header.kind == wire::Kind::shutdown) return stop(0, "shutdown");
     handlers_.on_message(header, payload);
@@ -40,7 +40,7 @@ void Process::connect() {
   connection_->on_lost([this](const std::string& why) { stop(3, "controller lost: " + why); });
   if (options_.blob_endpoint.empty()) return;
   options.endpoint = options_.blob_endpoint;
-  blob_connection_ = std::make_unique<control::BlobConnection>(io_, options, blobs_);
+  blob_connection_ = std::make_unique<control::BlobConnection>(io(), options, blobs_);
   blob_connection_->on_lost(
       [this](const std::string& why) { stop(3, "blob channel lost: " + why); });
 }
@@ -57,7 +57,7 @@ int Process::run(Handlers handlers) {
         tick();
       },
       [this](const wire::Failure& failure) { stop(2, failure.what); });
-  io_.run();
+  loop_->run();
   return exit_code_;
 }
 
@@ -70,7 +70,7 @@ void Process::tick() {
 }
 
 void Process::post(std::function<void(control::Connection&)> action) {
-  boost::asio::post(io_, [this, action = std::move(action)] {
+  loop_->post([this, action = std::move(action)] {
     if (!stopping_) action(*connection_);
   });
 }
@@ -79,7 +79,7 @@ control::BlobResult Process::fetch_blob(std::uint64_t id, std::uint64_t bytes,
                                         control::Milliseconds deadline) {
   auto promise = std::make_shared<std::promise<control::BlobResult>>();
   auto result = promise->get_future();
-  boost::asio::post(io_, [this, id, bytes, deadline, promise] {
+  loop_->post([this, id, bytes, deadline, promise] {
     blob_connection_->fetch(id, bytes, deadline, [promise](control::BlobResult blob) {
       promise->set_value(std::move(blob));
     });
@@ -101,7 +101,7 @@ void Process::stop(int exit_code, const std::string& why) {
   if (handlers_.on_stop) handlers_.on_stop();
   connection_->close(why);
   if (blob_connection_) blob_connection_->close();
-  io_.stop();
+  loop_->stop();
 }
 
 void begin_as_child(int parent_pid) {

@@ -1,5 +1,4 @@
 #pragma once
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
@@ -7,6 +6,7 @@
 
 #include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
+#include "transport/control/shared_loop.h"
 
 namespace troupe::runtime {
 
@@ -20,7 +20,7 @@ struct ProcessOptions {
   std::shared_ptr<zmq::context_t> context;
 };
 
-/// What every actor's process is: a control thread (this object's io_context) with a link to the
+/// What every actor's process is: a control thread (this object's loop) with a link to the
 /// controller, whose heartbeats carry the work loop's own progress. The second lane is here:
 /// messages arrive on the control thread, whatever the work loop is deep in.
 class Process {
@@ -44,7 +44,8 @@ class Process {
   /// Control thread. Exit code 0 is an orderly end, 2 was never let in, 3 lost the controller.
   void stop(int exit_code, const std::string& why);
 
-  boost::asio::io_context& io() { return io_; }
+  const std::shared_ptr<control::SharedLoop>& loop() const { return loop_; }
+  boost::asio::io_context& io() { return loop_->io(); }
   control::Connection& connection() { return *connection_; }
   control::BlobStore& blobs() { return blobs_; }
   std::uint64_t incarnation() const { return options_.incarnation; }
@@ -60,7 +61,7 @@ class Process {
   void tick();
 
   ProcessOptions options_;
-  boost::asio::io_context io_;
+  std::shared_ptr<control::SharedLoop> loop_;
   boost::asio::steady_timer timer_;
   control::BlobStore blobs_;
   std::unique_ptr<control::Connection> connection_;

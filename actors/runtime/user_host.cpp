@@ -67,7 +67,7 @@ UserHost::~UserHost() {
 int UserHost::run() {
   control::SocketOptions socket;
   socket.context = context_;
-  exchange_ = calls::Exchange::make({.io = process_->io(),
+  exchange_ = calls::Exchange::make({.loop = process_->loop(),
                                      .controller = [this]() -> control::Connection* {
                                        auto& connection = process_->connection();
                                        return connection.connected() ? &connection : nullptr;
@@ -105,6 +105,9 @@ void UserHost::leave() {
 
 void UserHost::on_message(const wire::Header& header, std::span<const std::byte> payload) {
   if (exchange_->on_message(header, payload)) return;
+  // Told twice: the constructor answers the first.
+  const bool again = worker_.joinable() && header.correlation == create_header_.correlation;
+  if (header.kind == wire::Kind::create_actor && again) return;
   if (header.kind == wire::Kind::create_actor && !worker_.joinable()) {
     create_ = wire::decode<wire::CreateActor>(payload);
     create_header_ = header;
@@ -160,6 +163,9 @@ void UserHost::work() {
   });
   if (failure) return;
   for (;;) {
+    // This thread reads its calls itself where it can: a wake-up less for each.
+    const auto ready = [this] { return mailbox_.ready(); };
+    if (!ready()) process_->loop()->run_until(ready, control::SharedLoop::Clock::time_point::max());
     const auto call = mailbox_.take();
     if (!call) return;
     answer(call->caller, carry_out(*call));
@@ -222,7 +228,13 @@ void UserHost::answer(control::PeerId caller, wire::CallResult result) {
     first = answers_.empty();
     answers_.emplace_back(caller, std::move(result));
   }
-  if (first) process_->post([this](control::Connection&) { send_answers(); });
+  if (!first) return;
+  const auto send = [this] {
+    if (!process_->stopping()) send_answers();
+  };
+  // What is done until the control thread gets to it goes together.
+  if (mailbox_.ready()) return process_->loop()->post(send);
+  process_->loop()->dispatch(send);
 }
 
 void UserHost::send_answers() {

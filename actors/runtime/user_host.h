@@ -54,7 +54,6 @@ class UserHost final : public ActorContext {
   void work();
   void make_object();
   wire::CallResult carry_out(const ReadyCall& call);
-  /// Answers later, with whatever else is done until the control thread gets to it.
   void answer(control::PeerId caller, wire::CallResult result);
   void send_answers();
   void leave();

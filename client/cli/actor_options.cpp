@@ -25,6 +25,17 @@ void add_keep_logs_option(CLI::App& app, std::string& folder) {
       ->type_name("DIR");
 }
 
+void add_task_deadline_option(CLI::App& app, std::chrono::seconds& deadline) {
+  app.add_option_function<std::int64_t>(
+         "--task-deadline",
+         [&deadline](std::int64_t seconds) { deadline = std::chrono::seconds(seconds); },
+         "Seconds, 1 to 86400, without any progress after which an actor that has tasks is taken "
+         "for hanging and killed (default: " +
+             std::to_string(deadline.count()) + ")")
+      ->check(whole(1, 86400))
+      ->type_name("SECONDS");
+}
+
 void add_memory_limit_option(CLI::App& app, std::uint64_t& bytes) {
   app.add_option_function<double>(
          "--memory-limit",

@@ -1,5 +1,6 @@
 #pragma once
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -13,6 +14,8 @@ void add_threads_option(CLI::App& app, int& threads);
 void add_pin_option(CLI::App& app, std::string& how);
 /// `--keep-logs DIR`.
 void add_keep_logs_option(CLI::App& app, std::string& folder);
+/// `--task-deadline SECONDS`; untouched where it is not given.
+void add_task_deadline_option(CLI::App& app, std::chrono::seconds& deadline);
 /// `--memory-limit GB`, of an actor, in bytes; untouched where it is not given.
 void add_memory_limit_option(CLI::App& app, std::uint64_t& bytes);
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <regex>
+#include <system_error>
 
 #include "client/cli/help_format.h"
 #include "client/cli/json.h"
@@ -75,6 +76,11 @@ int run_verb(Verb& verb) {
     return report(error.error, error.exit_code, verb.json());
   } catch (const std::bad_alloc&) {
     return report({"out_of_memory", "out of memory"}, kFailed, verb.json());
+  } catch (const std::system_error& error) {
+    const bool threads = error.code() == std::errc::resource_unavailable_try_again;
+    return report({"failed", std::string(threads ? "no more threads can be started: " : "") +
+                                 error.what() + (threads ? " (see ulimit -u)" : "")},
+                  kFailed, verb.json());
   } catch (const std::exception& error) {
     return report({"failed", error.what()}, kFailed, verb.json());
   }

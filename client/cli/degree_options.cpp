@@ -97,7 +97,7 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
   add_degree("--tp", options.parallelism.tp,
              "Tensor parallel: heads and feed-forward columns split");
   add_degree("--vae-parallel", options.parallelism.vae,
-             "Actors that decode a picture together, by rows");
+             "Actors that decode a picture together, and encode the one to begin with, by rows");
   app.add_option("--stages", options.parallelism.stages,
                  "Blocks of each pipeline stage, as 7,7,7,7; default: split by cost")
       ->delimiter(',')

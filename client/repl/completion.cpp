@@ -57,7 +57,7 @@ Completion complete(const std::string& before, const std::vector<Command>& comma
     if (command->has_options && completion.word.starts_with("-")) {
       known = options_of(command->name);
     } else if (position < command->completes.size()) {
-      known = words_for(command->completes[position]);
+      known = words_for(command->completes[position], {words.begin(), words.end() - 1});
     }
   }
   for (const std::string& word : known) {

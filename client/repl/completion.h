@@ -15,8 +15,9 @@ struct Completion {
   std::string to_insert() const;
 };
 
-/// Words that may stand for an argument; asked for only when they are needed.
-using ArgumentWords = std::function<std::vector<std::string>(Argument)>;
+/// Words that may stand for an argument behind those that are there, the command's name first;
+/// asked for only when they are needed.
+using ArgumentWords = std::function<std::vector<std::string>(Argument, const Words& before)>;
 
 /// `before` is the line up to the cursor. Commands are completed by name, arguments by what they
 /// are, options of `submit` and `follow` by what `options_of` says.

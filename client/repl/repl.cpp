@@ -35,7 +35,7 @@ int exit_code(const Session& session, bool good) {
 }
 
 #ifdef TROUPE_WITH_LIBEDIT
-std::vector<std::string> words_for(Session& session, Argument argument) {
+std::vector<std::string> words_for(Session& session, Argument argument, const Words& before) {
   switch (argument) {
     case Argument::job:
       return session.job_ids();
@@ -59,7 +59,7 @@ std::vector<std::string> words_for(Session& session, Argument argument) {
     case Argument::user_actor:
       return session.user_actors();
     case Argument::method:
-      return session.methods();
+      return session.methods(before.back());
     case Argument::other:
       return {};
   }
@@ -97,7 +97,8 @@ int run_console(const cli::Target& target) {
   LineEditor editor(history_file(), [&](const std::string& before) {
     return complete(
         text.empty() ? before : text + "\n" + before, all_commands(),
-        [&](Argument argument) { return words_for(session, argument); }, option_names);
+        [&](Argument argument, const Words& words) { return words_for(session, argument, words); },
+        option_names);
   });
   std::cout << "troupe " TROUPE_VERSION " at " << target.endpoint
             << "; `help` lists the commands, Ctrl-D leaves" << std::endl;

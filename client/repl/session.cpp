@@ -122,13 +122,20 @@ std::vector<std::string> Session::user_actors() {
   return words;
 }
 
-std::vector<std::string> Session::methods() {
+std::vector<std::string> Session::methods(const std::string& actor) {
   std::vector<std::string> words;
-  if (const auto classes = client_->actors().classes()) {
-    for (const auto& one : classes.value()) {
-      for (const auto& method : one.methods)
-        words.push_back(method.name);
-    }
+  const auto actors = client_->actors().list();
+  const auto classes = client_->actors().classes();
+  if (!actors || !classes) return words;
+  const auto number = spec::parse_number<std::uint64_t>(actor);
+  const auto called = std::ranges::find_if(actors.value(), [&](const UserActorInfo& one) {
+    return number ? one.id == *number : one.name == actor;
+  });
+  if (called == actors.value().end()) return words;
+  for (const auto& one : classes.value()) {
+    if (one.name != called->class_name) continue;
+    for (const auto& method : one.methods)
+      words.push_back(method.name);
   }
   return words;
 }

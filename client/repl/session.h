@@ -45,7 +45,8 @@ class Session {
   std::vector<std::string> job_ids();
   std::vector<std::string> actor_ids();
   std::vector<std::string> user_actors();
-  std::vector<std::string> methods();
+  /// Of the class of that actor, which goes by its number or name; none where there is none.
+  std::vector<std::string> methods(const std::string& actor);
 
  private:
   void complain(const Error& error) const;

@@ -55,6 +55,8 @@ struct UserActor {
   wire::Failure construction;  // of its constructor, when that failed
 
   bool living() const { return state != wire::UserActorState::dead; }
+  /// Or one is being started; else `incarnation` is that of the last one, which has ended.
+  bool has_process() const { return living() && state != wire::UserActorState::restarting; }
   std::string label() const;  // Counter "hits" (actor 3)
 };
 

@@ -20,7 +20,10 @@ Guest::Guest(boost::asio::io_context& io, Options options, Tools tools)
       tools_(std::move(tools)),
       processes_(io, options_.processes,
                  [this](std::uint64_t id, std::uint64_t incarnation, const HostExit& how) {
-                   incarnations_.erase(id);
+                   // Another one may fill the place already.
+                   if (const auto own = incarnations_.find(id);
+                       own != incarnations_.end() && own->second == incarnation)
+                     incarnations_.erase(own);
                    auto* controller = tools_.controller();
                    if (!controller) return;
                    controller->send(wire::UserProcessEnded{.id = id,

@@ -70,7 +70,10 @@ std::string HostProcesses::endpoint_for(const HostLaunch& launch, const char* su
 }
 
 std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
+  if (const auto there = processes_.find(launch.incarnation); there != processes_.end())
+    return static_cast<std::uint32_t>(there->second.process->pid());
   Running running;
+  running.id = launch.id;
   cluster::ProcessOptions process;
   process.program = launch.torch ? options_.actor_program : options_.host_program;
   const std::string endpoint = endpoint_for(launch, "");
@@ -110,7 +113,7 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
   running.process = std::make_unique<cluster::Process>(
       io_, process,
       [this, id = launch.id, incarnation = launch.incarnation](const cluster::ExitCause& cause) {
-        auto node = processes_.extract(id);
+        auto node = processes_.extract(incarnation);
         HostExit how;
         how.signal = cause.by_signal ? cause.number : 0;
         how.code = cause.by_signal ? 0 : cause.number;
@@ -130,13 +133,14 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
       running.sockets.push_back(parsed.path);
   }
   const auto pid = static_cast<std::uint32_t>(running.process->pid());
-  processes_[launch.id] = std::move(running);
+  processes_[launch.incarnation] = std::move(running);
   return pid;
 }
 
 void HostProcesses::kill(const std::string&, std::uint64_t id) {
-  if (const auto found = processes_.find(id); found != processes_.end())
-    found->second.process->kill(SIGKILL);
+  for (const auto& [incarnation, running] : processes_) {
+    if (running.id == id) running.process->kill(SIGKILL);
+  }
 }
 
 void HostProcesses::Described::end(const std::string& why) {

@@ -46,6 +46,7 @@ class HostProcesses final : public HostLauncher {
   HostProcesses(boost::asio::io_context& io, Options options, OnExit on_exit);
   ~HostProcesses() override;
 
+  /// One that is there already is not started again.
   std::uint32_t spawn(const HostLaunch& launch) override;
   void kill(const std::string& host, std::uint64_t id) override;
   /// For the processes from now on.
@@ -61,6 +62,7 @@ class HostProcesses final : public HostLauncher {
 
  private:
   struct Running {
+    std::uint64_t id = 0;  // of the actor
     std::unique_ptr<cluster::Process> process;
     control::FileHandle doing;
     std::vector<std::filesystem::path> sockets;
@@ -78,7 +80,7 @@ class HostProcesses final : public HostLauncher {
   boost::asio::io_context& io_;
   Options options_;
   OnExit on_exit_;
-  std::map<std::uint64_t, Running> processes_;
+  std::map<std::uint64_t, Running> processes_;  // by incarnation: an old one may still be ending
   std::map<std::uint64_t, std::shared_ptr<Described>> describing_;
   std::uint64_t last_described_ = 0;
   bool checks_ended_ = false;

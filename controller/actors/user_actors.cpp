@@ -26,12 +26,14 @@ bool UserActors::on_message(control::PeerId peer, const wire::Header& header,
                             std::span<const std::byte> payload) {
   switch (header.kind) {
     case wire::Kind::spawn_actor:
+      if (repeated(peer, header)) return true;
       spawn(peer, header, wire::decode<wire::SpawnActor>(payload));
       return true;
     case wire::Kind::find_actor:
       find(peer, header, wire::decode<wire::FindActor>(payload));
       return true;
     case wire::Kind::kill_actor:
+      if (repeated(peer, header)) return true;
       kill(peer, header, wire::decode<wire::KillActor>(payload));
       return true;
     case wire::Kind::watch_actor:
@@ -46,6 +48,14 @@ bool UserActors::on_message(control::PeerId peer, const wire::Header& header,
     default:
       return false;
   }
+}
+
+bool UserActors::repeated(control::PeerId peer, const wire::Header& header) {
+  if (!header.is_request()) return false;
+  auto& newest = newest_[peer];
+  if (header.correlation <= newest) return true;
+  newest = header.correlation;
+  return false;
 }
 
 void UserActors::spawn(control::PeerId peer, const wire::Header& header,

@@ -63,6 +63,8 @@ class UserActors {
     wire::Header header;
   };
 
+  /// The request came before: it is answered, or will be.
+  bool repeated(control::PeerId peer, const wire::Header& header);
   void spawn(control::PeerId peer, const wire::Header& header, const wire::SpawnActor& request);
   void find(control::PeerId peer, const wire::Header& header, const wire::FindActor& wanted);
   void kill(control::PeerId peer, const wire::Header& header, const wire::KillActor& wanted);
@@ -94,6 +96,8 @@ class UserActors {
   std::map<UserActorId, std::vector<Asker>> waiting_;    // for it to run
   std::map<UserActorId, std::vector<Asker>> for_death_;  // of one that is being killed
   std::map<UserActorId, std::set<control::PeerId>> watchers_;
+  /// The newest request of each peer that does something; their numbers rise.
+  std::map<control::PeerId, std::uint64_t> newest_;
   bool stopping_ = false;
 };
 

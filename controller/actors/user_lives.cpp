@@ -40,7 +40,7 @@ std::optional<std::string> UserActors::hello(const control::PeerInfo& peer) {
   if (attribute("token") != tools_.token) return "not of this cluster";
   for (const auto& [id, actor] : table_.all()) {
     if (std::to_string(id) != attribute("id")) continue;
-    if (!actor.living() || actor.incarnation != peer.incarnation || actor.peer != 0)
+    if (!actor.has_process() || actor.incarnation != peer.incarnation || actor.peer != 0)
       return "actor " + std::to_string(id) + " is another process now";
     table_.find(id)->peer = peer.id;
     return std::nullopt;
@@ -183,12 +183,12 @@ std::string UserActors::drain_host(const std::string& name, bool now) {
 
 void UserActors::started(UserActorId id, std::uint64_t incarnation, std::uint32_t pid) {
   auto* actor = table_.find(id);
-  if (actor && actor->living() && actor->incarnation == incarnation) actor->pid = pid;
+  if (actor && actor->has_process() && actor->incarnation == incarnation) actor->pid = pid;
 }
 
 void UserActors::exited(UserActorId id, std::uint64_t incarnation, const HostExit& how) {
   const auto* before = table_.find(id);
-  if (!before || before->incarnation != incarnation) return;
+  if (!before || before->incarnation != incarnation || !before->has_process()) return;
   const std::string reason = how.with_host ? "" : before->kill_reason;
   std::string cause = reason.empty() ? how.text() : reason;
   if (!reason.empty() && before->hung_for > 0 && !how.method.empty())
@@ -243,6 +243,7 @@ void UserActors::begin_again(UserActorId id, std::uint64_t incarnation) {
 }
 
 bool UserActors::lost(control::PeerId peer, const std::string& why) {
+  newest_.erase(peer);
   for (auto& [id, peers] : watchers_)
     peers.erase(peer);
   for (auto* askers : {&waiting_, &for_death_}) {

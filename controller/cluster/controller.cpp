@@ -29,6 +29,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
       options_(options),
       token_(std::to_string(control::random_incarnation()) +
              std::to_string(control::random_incarnation())),
+      refusals_(options.logs ? control::log_line : control::Refusals::Tell()),
       members_(token_),
       table_(options.max_queued_jobs, kKeptJobs),
       stop_timer_(io) {
@@ -142,6 +143,7 @@ std::string Controller::metrics() const {
                                 .recorder = recorder_,
                                 .control = server_->counters(),
                                 .blobs = blob_server_->counters(),
+                                .turned_away = refusals_.count(),
                                 .version = TROUPE_VERSION,
                                 .uptime_seconds = outside_->now() - started_});
 }

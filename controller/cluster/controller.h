@@ -11,6 +11,7 @@
 #include "controller/cluster/cluster.h"
 #include "controller/cluster/deployments.h"
 #include "controller/cluster/drainer.h"
+#include "controller/cluster/host_figures.h"
 #include "controller/cluster/hosts.h"
 #include "controller/cluster/live_outside.h"
 #include "controller/cluster/members.h"
@@ -27,6 +28,7 @@
 #include "controller/journal/writer.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/endpoint.h"
+#include "transport/control/refusals.h"
 #include "transport/control/server.h"
 #include "transport/control/zap.h"
 
@@ -60,10 +62,18 @@ class Controller {
   void take_up_jobs();
   void make_desk();
   std::string tensor_host() const;
+  /// What jobs with weights of this type ("" = any) are planned for, by what was measured of the
+  /// hosts that are here: of the kind of device that most actors have.
+  plan::Machine machine(const std::string& weight_dtype) const;
   plan::Plan plan_again(const jobs::JobEntry& job, int actors) const;
   std::string metrics() const;
   void actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
   std::optional<std::string> on_connect(const control::PeerInfo& peer);
+  /// Why a peer is not let in.
+  std::optional<std::string> stranger(const control::PeerInfo& peer);
+  /// `why`, which is told if it is a reason.
+  std::optional<std::string> turned_away(const control::PeerInfo& peer,
+                                         std::optional<std::string> why);
   /// Of the blob channel: its own actors, and clients that have a control link.
   std::optional<std::string> on_blob_connect(const control::PeerInfo& peer) const;
   void on_message(control::PeerId peer, const wire::Header& header,
@@ -79,6 +89,7 @@ class Controller {
   ClusterOptions options_;
   std::optional<control::IpcFolder> folder_;
   std::string token_;
+  control::Refusals refusals_;
   std::shared_ptr<control::Guard> guard_;  // of the keys; null where none are asked for
   control::BlobStore blobs_;
   std::unique_ptr<control::Server> server_;
@@ -87,6 +98,7 @@ class Controller {
   SocketFile blob_socket_file_;
   std::unique_ptr<LiveOutside> outside_;
   Members members_;
+  std::unique_ptr<HostFigures> figures_;
   jobs::JobTable table_;
   recorder::Recorder recorder_;
   std::unique_ptr<journal::SqliteStore> store_;  // until the writer has it

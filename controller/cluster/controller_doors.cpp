@@ -5,6 +5,7 @@
 
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/loss.h"
+#include "transport/control/thread_room.h"
 #include "transport/wire/actor_messages.h"
 
 // Where the world comes in: endpoints, who may speak, and which room each message is for.
@@ -29,12 +30,15 @@ void Controller::open_endpoints() {
   server.software = "troupe " TROUPE_VERSION;
   server.insecure = options_.insecure;
   if (store_) server.attributes["journal"] = past_.id;
+  control::check_thread_room();
   server.socket.context = control::make_context();
   if (!options_.keys.empty() && !control::parse_endpoint(server.endpoint).ipc) {
     const control::KeyFolder keys(options_.keys);
     keys.clients();  // throws where nobody could come in
     guard_ = control::Guard::open(io_, server.socket.context, keys.server(),
                                   control::AllowList(keys.clients_file()));
+    guard_->on_refused(
+        [this](const std::string& who, const std::string& why) { refusals_.add(who, why); });
     server.guard = guard_;
   }
   // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for
@@ -56,16 +60,21 @@ void Controller::open_endpoints() {
     }
   }
   server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
-  blob_server_->admit([this](const control::PeerInfo& peer) { return on_blob_connect(peer); });
+  blob_server_->admit(
+      [this](const control::PeerInfo& peer) { return turned_away(peer, on_blob_connect(peer)); });
   server_->on_ready([this](control::PeerId peer) {
     if (users_->actors().ready(peer)) return;
     if (hosts_->ready(peer)) {
       const auto info = server_->info(peer);
-      if (const auto host = hosts_->name_of(peer); host && info) users_->host_joined(*host, *info);
+      if (const auto host = hosts_->name_of(peer); host && info) {
+        figures_->host_joined(peer, *host, info->hello);
+        users_->host_joined(*host, *info);
+      }
       return;
     }
     const Actor* actor = members_.by_peer(peer);
     if (!actor) return;
+    if (const auto info = server_->info(peer)) figures_->actor_came(actor->host, info->hello);
     fill_places();
     desk_->actor_ready(actor->id);
     supervisor_->ready(actor->id);
@@ -94,12 +103,27 @@ std::string Controller::tensor_host() const {
 void Controller::on_lost(control::PeerId peer, const std::string& why) {
   if (const auto host = hosts_->name_of(peer)) users_->host_lost(*host, why);
   if (users_->actors().lost(peer, why)) return;
+  figures_->host_left(peer);
   if (hosts_->lost(peer, why)) return check_stopped();
   if (!supervisor_->lost(peer, why)) gateway_->client_lost(peer, why);
 }
 
 std::optional<std::string> Controller::on_connect(const control::PeerInfo& peer) {
   if (stopping_) return "the cluster is stopping";
+  return turned_away(peer, stranger(peer));
+}
+
+std::optional<std::string> Controller::turned_away(const control::PeerInfo& peer,
+                                                   std::optional<std::string> why) {
+  const auto& hello = peer.hello;
+  if (why && !stopping_)
+    refusals_.add(hello.role + " \"" + hello.name + "\" of " + hello.host + ", pid " +
+                      std::to_string(hello.pid),
+                  *why);
+  return why;
+}
+
+std::optional<std::string> Controller::stranger(const control::PeerInfo& peer) {
   if (peer.hello.role == "client") return std::nullopt;
   if (peer.hello.role == "user-actor") return users_->actors().hello(peer);
   if (peer.hello.role == "node") return hosts_->hello(peer);

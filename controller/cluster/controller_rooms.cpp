@@ -6,8 +6,11 @@
 #include <stdexcept>
 #include <thread>
 
+#include "controller/cluster/crowding.h"
+#include "controller/cluster/kinds.h"
 #include "controller/jobs/batching.h"
 #include "controller/jobs/replan.h"
+#include "controller/jobs/settled_stages.h"
 #include "transport/control/log_line.h"
 
 // The rooms, and what each may ask of the others.
@@ -15,6 +18,7 @@
 namespace troupe::cluster {
 
 void Controller::make_rooms() {
+  figures_ = std::make_unique<HostFigures>(*server_, control::host_name(), this_ground().cores);
   outside_ = std::make_unique<LiveOutside>(
       io_, *server_, *blob_server_, blobs_,
       LiveOutside::Launch{
@@ -84,7 +88,9 @@ void Controller::make_rooms() {
                   .max_respawns = options_.max_respawns},
       .note = [this](const std::string& text) { gateway_->note_failure(text); },
       .on_given_up = [this](const std::string& why) { cannot_start(why); },
-      .starting_up = [this] { return ready_handler_ != nullptr; }});
+      .starting_up = [this] { return ready_handler_ != nullptr; },
+      .record_hang = [this](ActorId id,
+                            const std::string& why) { return desk_->record_hang(id, why); }});
   drainer_ =
       std::make_unique<Drainer>(Drainer::Tools{*outside_, members_, *deployments_, *runner_});
   gateway::ClusterFacts facts{.version = TROUPE_VERSION,
@@ -114,16 +120,24 @@ void Controller::make_rooms() {
                                 journal_.get(),
                                 options_.max_recoveries};
   if (options_.logs) tools.log = control::log_line;
+  tools.machine = [this](const std::string& weights) { return machine(weights); };
   gateway_ = std::make_unique<gateway::Gateway>(facts, std::move(tools));
 }
 
 plan::Plan Controller::plan_again(const jobs::JobEntry& job, int actors) const {
   if (!job.model) throw std::invalid_argument("[cluster] the job's model is not known any more");
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return jobs::plan_again(
-      job, *job.model, actors, plan::machine_here(options_.device, actors, cores),
-      {members_.memory_steps(),
-       [this](const plan::Plan& plan) { return !deployments_->shortage(plan); }});
+  const auto known = machine(job.spec.request.weight_dtype);
+  auto plan = jobs::plan_again(job, *job.model, actors, known,
+                               {members_.memory_steps(), [this](const plan::Plan& other) {
+                                  return !deployments_->shortage(other);
+                                }});
+  jobs::settle_stages(plan, job.spec.model, job.fingerprint, *job.model, known,
+                      {members_, *deployments_, table_});
+  return plan;
+}
+
+plan::Machine Controller::machine(const std::string& weight_dtype) const {
+  return figures_->machine(members_, commonest_kind(members_, weight_dtype, options_.device));
 }
 
 void Controller::make_desk() {
@@ -142,7 +156,14 @@ void Controller::make_desk() {
           },
       .host = control::host_name(),
       .pid = static_cast<std::uint32_t>(getpid()),
-      .log_folder = options_.log_folder});
+      .log_folder = options_.log_folder,
+      .machine =
+          [this] {
+            auto known = machine("");
+            const auto least = members_.memory_steps().front().first;
+            if (least > 0) known.device.memory = least;
+            return known;
+          }});
   gateway_->use(*desk_, recorder_);
   if (options_.metrics_port < 0) return;
   metrics_ = std::make_unique<gateway::MetricsServer>(

@@ -22,6 +22,16 @@ int most_alike(const Members& members, const std::string& weight_dtype) {
   return most;
 }
 
+std::string commonest_kind(const Members& members, const std::string& weight_dtype,
+                           const std::string& own) {
+  const auto counts = living_by_kind(members, weight_dtype);
+  const auto first = counts.find(own);
+  std::string kind = first != counts.end() || counts.empty() ? own : counts.begin()->first;
+  for (const auto& [other, count] : counts)
+    if (count > counts.at(kind)) kind = other;
+  return kind;
+}
+
 std::string too_few_text(const Members& members, const std::string& weight_dtype, int world) {
   const std::string degrees = "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world);
   const auto living = living_by_kind(members, "");

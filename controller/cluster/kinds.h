@@ -14,6 +14,9 @@ namespace troupe::cluster {
 std::map<std::string, int> living_by_kind(const Members& members, const std::string& weight_dtype);
 /// Of the kind that has most of them: no job has more ranks.
 int most_alike(const Members& members, const std::string& weight_dtype);
+/// That kind; `own` where none has more, and where there are none at all.
+std::string commonest_kind(const Members& members, const std::string& weight_dtype,
+                           const std::string& own);
 
 /// Why a job of so many ranks is refused: how many actors there are of each kind, how many others
 /// are drained or cannot start, and, where kinds together would do, what helps.

@@ -94,6 +94,8 @@ std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
     return "actor " + std::to_string(actor.id) + " was lost before";
   if (actor.state == ActorState::dead)
     return "actor " + std::to_string(actor.id) + " was declared dead";
+  if (actor.peer != 0 && actor.peer != peer.id)
+    return "actor " + std::to_string(actor.id) + " has a link already";
   actor.state = ActorState::ready;
   actor.peer = peer.id;
   actor.failed_starts = 0;
@@ -116,9 +118,14 @@ const Actor* Members::lost(control::PeerId peer) {
   return actor;
 }
 
+bool Members::fills(ActorId id, std::uint64_t incarnation) const {
+  const Actor& actor = actors_.at(id);
+  return actor.incarnation == incarnation && actor.state != ActorState::dead;
+}
+
 bool Members::exited(ActorId id, std::uint64_t incarnation, const std::string& cause) {
+  if (!fills(id, incarnation)) return false;
   Actor& actor = actors_.at(id);
-  if (actor.incarnation != incarnation) return false;
   if (actor.state == ActorState::starting) ++actor.failed_starts;
   actor.state = ActorState::dead;
   actor.peer = 0;

@@ -80,7 +80,9 @@ class Members {
   std::optional<std::string> stranger(const control::PeerInfo& peer) const;
   /// Its link is gone: it gets nothing more to do. Null when the peer is no actor.
   const Actor* lost(control::PeerId peer);
-  /// The process is gone. False when it is not the one that fills the place now.
+  /// That process fills the place, and its end was not told yet.
+  bool fills(ActorId id, std::uint64_t incarnation) const;
+  /// The process is gone. False when it does not fill the place, or that was told before.
   bool exited(ActorId id, std::uint64_t incarnation, const std::string& cause);
 
   Actor* by_peer(control::PeerId peer);

@@ -11,9 +11,10 @@ namespace troupe::cluster {
 namespace {
 
 std::optional<plan::Plan> planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
-                                  const wire::Parallelism& parallelism) {
+                                  const wire::Parallelism& parallelism,
+                                  const plan::Machine& machine) {
   try {
-    return plan::make_plan(model, request, parallelism);
+    return plan::make_plan(model, request, parallelism, machine);
   } catch (const std::invalid_argument&) {
     return std::nullopt;
   }
@@ -73,10 +74,11 @@ std::optional<wire::Parallelism> fitting_mix(const spec::ModelSpec& model,
 std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job, int actors,
                           const std::function<bool(const plan::Plan&)>& fits,
                           const std::string& among,
-                          const std::function<std::optional<wire::Parallelism>()>& mix) {
+                          const std::function<std::optional<wire::Parallelism>()>& mix,
+                          const plan::Machine& machine) {
   const auto attempt = [&](const std::string& option, const wire::ImageRequest& request,
                            const wire::Parallelism& parallelism) -> std::optional<std::string> {
-    const auto plan = planned(model, request, parallelism);
+    const auto plan = planned(model, request, parallelism, machine);
     if (!plan || plan->degrees.world() > actors || !fits(*plan)) return std::nullopt;
     return option + " needs " + fullest(*plan);
   };

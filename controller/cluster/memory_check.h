@@ -22,10 +22,12 @@ std::optional<wire::Parallelism> fitting_mix(const spec::ModelSpec& model,
 /// What would fit instead, in words: the least pp, else tp, else actors that decode together, on so
 /// many actors; else the degrees that `mix` finds; else decoding by tiles, else half the bytes for
 /// a value; or that nothing of these does, on `among`: so many actors where that is empty. Without
-/// `mix` it says who looks for one. Pure but for `fits` and `mix`.
+/// `mix` it says who looks for one. Stages are split as on `machine`. Pure but for `fits` and
+/// `mix`.
 std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job, int actors,
                           const std::function<bool(const plan::Plan&)>& fits,
                           const std::string& among = {},
-                          const std::function<std::optional<wire::Parallelism>()>& mix = {});
+                          const std::function<std::optional<wire::Parallelism>()>& mix = {},
+                          const plan::Machine& machine = {});
 
 }  // namespace troupe::cluster

@@ -11,6 +11,9 @@
 namespace troupe::cluster {
 namespace {
 
+/// Who ends younger than this may not have come to its hello, which tells of the device.
+constexpr std::chrono::minutes kBeforeHello{2};
+
 /// What CUDA and NCCL read when they start in an actor (docs/gpu.md tells why); what the user has
 /// set himself stands.
 void add_gpu_settings(std::vector<std::string>& environment) {
@@ -43,6 +46,9 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
                        "--parent",      std::to_string(getpid())};
   if (!launch.tensor_host.empty())
     options.arguments.insert(options.arguments.end(), {"--tensor-host", launch.tensor_host});
+  // One of a host tells of all, and only as the host begins: later there may be jobs to disturb.
+  const bool measures = !measuring_;
+  if (measures) options.arguments.push_back("--measure");
   const auto threads = std::to_string(launch.threads);
   options.environment = {"TROUPE_TOKEN=" + launch.token, "OMP_NUM_THREADS=" + threads,
                          "MKL_NUM_THREADS=" + threads};
@@ -61,11 +67,16 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
         auto end = cause;
         end.log.clear();
         note(id, "-- the process ended: " + end.text());
+        if (measuring_ && measuring_->id == id && measuring_->incarnation == incarnation &&
+            std::chrono::steady_clock::now() - measuring_->since < kBeforeHello)
+          measuring_.reset();
         // The process object goes after its own handler has returned.
         auto node = processes_.extract(id);
         boost::asio::post(io_, [gone = std::shared_ptr<Process>(std::move(node.mapped()))] {});
         on_exit_(id, incarnation, cause);
       });
+  if (measures)
+    measuring_ = Measuring{launch.id, launch.incarnation, std::chrono::steady_clock::now()};
   const auto pid = static_cast<std::uint32_t>(process->pid());
   note(launch.id, "-- process " + std::to_string(pid) + " began" +
                       (pin && !process->pinned() ? "" : place(pin)));

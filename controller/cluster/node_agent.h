@@ -1,10 +1,12 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -48,6 +50,13 @@ class NodeAgent final : public Agent {
   OnExit on_exit_;
   OnLine on_line_;
   ActorPins pins_;
+  /// Which process was told to say how fast its device is, and when.
+  struct Measuring {
+    std::uint32_t id = 0;
+    std::uint64_t incarnation = 0;
+    std::chrono::steady_clock::time_point since;
+  };
+  std::optional<Measuring> measuring_;
   std::map<std::uint32_t, std::unique_ptr<Process>> processes_;
   std::map<std::uint32_t, std::shared_ptr<LineLog>> logs_;
 };

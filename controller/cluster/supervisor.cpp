@@ -7,7 +7,7 @@ namespace troupe::cluster {
 namespace {
 
 constexpr std::uint32_t kMaxFailedStarts = 3;
-constexpr double kLookInterval = 1;
+constexpr double kLookInterval = 0.5;
 /// A process that dies closes its sockets first: how long a lost link waits for the exit that
 /// explains it.
 constexpr double kExitGrace = 0.5;
@@ -52,7 +52,7 @@ void Supervisor::kill(ActorId id, const std::string& why) {
 }
 
 void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
-  if (stopped_) return;
+  if (stopped_ || !tools_.members.fills(id, incarnation)) return;
   std::string text = cause.text();
   const Actor& actor = tools_.members.at(id);
   const bool drained = actor.draining && actor.closed && cause.told.empty();
@@ -152,10 +152,18 @@ void Supervisor::look_for_hangs() {
       continue;
     }
     const auto progress = tools_.outside.last_progress(actor.peer);
-    if (progress && now - std::max(*progress, seen_idle_[id]) > tools_.options.task_deadline) {
-      kill(id, "its work loop made no progress for " + seconds_text(tools_.options.task_deadline));
-    }
+    if (progress && now - std::max(*progress, seen_idle_[id]) > tools_.options.task_deadline)
+      kill_hanging(id);
   }
+}
+
+void Supervisor::kill_hanging(ActorId id) {
+  if (kill_reasons_.contains(id)) return tools_.outside.kill(id);  // is told already
+  std::string why =
+      "its work loop made no progress for " + seconds_text(tools_.options.task_deadline);
+  const auto file = tools_.record_hang(id, "actor " + std::to_string(id) + " is killed: " + why);
+  if (!file.empty()) why += "; flight record: " + file;
+  kill(id, why);
 }
 
 }  // namespace troupe::cluster

@@ -19,7 +19,7 @@ class Supervisor {
  public:
   struct Options {
     double start_deadline = 120;  // seconds from a spawn to its hello
-    double task_deadline = 600;   // seconds without progress of a busy work loop
+    double task_deadline = 600;   // seconds without progress of a busy work loop (--task-deadline)
     int max_respawns = -1;        // of each place, once its first process was ready; -1 = no limit
   };
   struct Tools {
@@ -33,11 +33,16 @@ class Supervisor {
     std::function<void(const std::string& why)> on_given_up;
     /// Whether the cluster is starting up: then the first failed start is enough to give up.
     std::function<bool()> starting_up;
+    /// An actor's work loop hangs and its process is about to be killed: what had happened is
+    /// written down. Answers the file's path, empty where none was written.
+    std::function<std::string(ActorId, const std::string& why)> record_hang =
+        [](ActorId, const std::string&) { return std::string(); };
   };
 
   explicit Supervisor(Tools tools) : tools_(std::move(tools)) {}
 
-  /// Begins to look after hangs, once a second.
+  /// Begins to look after hangs, twice a second: with the heartbeat's quarter of a second one is
+  /// noticed within a second of its deadline.
   void watch();
   /// Fills a place for the first time. Throws what Outside::spawn throws.
   void spawn(ActorId id);
@@ -58,6 +63,7 @@ class Supervisor {
   void give_up(ActorId id, const std::string& why);
   void give_up_noted(ActorId id, const std::string& why);
   void look_for_hangs();
+  void kill_hanging(ActorId id);
 
   Tools tools_;
   bool stopped_ = false;

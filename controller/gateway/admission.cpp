@@ -11,6 +11,7 @@
 #include "controller/jobs/inputs.h"
 #include "controller/jobs/replan.h"
 #include "controller/jobs/report.h"
+#include "controller/jobs/settled_stages.h"
 #include "models/image/limits.h"
 
 // How a job comes in: its model read, the request checked, planned and kept, the client answered.
@@ -123,6 +124,13 @@ void Gateway::read_model(control::PeerId peer, const wire::Header& header,
                });
 }
 
+plan::Machine Gateway::machine_for(const wire::ImageRequest& request) const {
+  if (tools_.machine) return tools_.machine(request.weight_dtype);
+  const auto actors = static_cast<int>(std::max<std::size_t>(1, tools_.members.living_count()));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return plan::machine_here(facts_.device, actors, cores);
+}
+
 void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
                      const ModelReading& reading, control::Clock::time_point asked) {
   const auto refused = [&](wire::FailureCode code, const std::string& why) {
@@ -140,17 +148,20 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   job.request.seeds.clear();
   const auto fits = [this](const plan::Plan& other) { return !tools_.deployments.shortage(other); };
   plan::Plan plan;
+  const auto machine = machine_for(job.request);
   try {
     jobs::check_terms(job);
     if (job.parallelism.automatic) {
       const auto actors =
           std::max(1, cluster::most_alike(tools_.members, job.request.weight_dtype));
-      const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-      job.parallelism = jobs::automatic_within(*reading.model, job.request, actors,
-                                               plan::machine_here(facts_.device, actors, cores),
+      job.parallelism = jobs::automatic_within(*reading.model, job.request, actors, machine,
                                                {tools_.members.memory_steps(), fits});
     }
-    plan = plan::make_plan(*reading.model, job.request, job.parallelism);
+    plan = plan::make_plan(*reading.model, job.request, job.parallelism, machine);
+    plan.lora_fingerprints = reading.lora_fingerprints;
+    if (job.parallelism.stages.empty())
+      jobs::settle_stages(plan, job.model, reading.fingerprint, *reading.model, machine,
+                          {tools_.members, tools_.deployments, tools_.table});
   } catch (const std::exception& error) {
     return refused(wire::FailureCode::bad_request, error.what());
   }
@@ -168,9 +179,8 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   if (const auto lack = tools_.deployments.shortage(plan)) {
     return refused(wire::FailureCode::out_of_memory,
                    cluster::too_large(plan, *lack, tools_.members.name_of(lack->actor)) + ": " +
-                       cluster::memory_remedy(*reading.model, job, places, fits));
+                       cluster::memory_remedy(*reading.model, job, places, fits, {}, {}, machine));
   }
-  plan.lora_fingerprints = reading.lora_fingerprints;
   if (const auto bar = tools_.runner.bar_to_batching(plan.request); job.may_batch && !bar.empty())
     plan.warnings.push_back("--may-batch has no effect: " + bar);
   const auto added = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now(),

@@ -13,6 +13,7 @@
 #include "controller/jobs/job_table.h"
 #include "controller/journal/journal.h"
 #include "controller/journal/revive.h"
+#include "controller/plan/machine.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/server.h"
 #include "transport/wire/client_messages.h"
@@ -57,6 +58,9 @@ class Gateway {
     std::chrono::milliseconds accept_within = std::chrono::seconds(25);
     /// Hears of every failure. May be empty.
     std::function<void(const std::string&)> log = {};
+    /// What jobs with weights of this type are planned for. Null = a host of this process's cores
+    /// that nobody has measured.
+    std::function<plan::Machine(const std::string& weight_dtype)> machine = {};
   };
 
   Gateway(ClusterFacts facts, Tools tools);
@@ -92,6 +96,7 @@ class Gateway {
   void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
               const ModelReading& reading, control::Clock::time_point asked);
+  plan::Machine machine_for(const wire::ImageRequest& request) const;
   void drop_inputs(wire::ImageRequest request);
   /// It is in the journal, or there is none: it may begin, and its client is told.
   void admit(jobs::JobId job, bool in_time);

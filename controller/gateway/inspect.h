@@ -12,6 +12,7 @@
 #include "controller/cluster/outside.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
+#include "controller/plan/machine.h"
 #include "controller/recorder/recorder.h"
 #include "transport/control/server.h"
 #include "transport/wire/inspect_messages.h"
@@ -36,6 +37,7 @@ class InspectDesk {
     std::string host;
     std::uint32_t pid = 0;
     std::string log_folder;  // of flight records; empty = they are kept in memory only
+    std::function<plan::Machine()> machine = {};  // what jobs are planned for
   };
 
   explicit InspectDesk(Tools tools) : tools_(std::move(tools)) {}
@@ -48,6 +50,8 @@ class InspectDesk {
   /// A job is about to end failed, or a batch to let its jobs begin anew: what had happened is
   /// written down. Answers the file's path, empty where none was written.
   std::string record_failure(jobs::JobId job, const std::string& failure);
+  /// The same of an actor that hangs and is about to be killed for it. Its job may outlive that.
+  std::string record_hang(cluster::ActorId actor, const std::string& why);
 
  private:
   struct Asker {
@@ -63,6 +67,9 @@ class InspectDesk {
     std::string file;
     std::string record;  // JSON
   };
+  /// Keeps the record of that run, in memory and as a file of this name.
+  std::string record(jobs::JobId job, jobs::JobId run, const std::string& failure,
+                     const std::string& file);
 
   template <class M>
   void reply(const Asker& asker, const M& message) {

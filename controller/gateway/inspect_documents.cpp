@@ -2,8 +2,10 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "controller/gateway/inspect.h"
+#include "controller/plan/machine_json.h"
 #include "controller/recorder/chrome_trace.h"
 #include "controller/recorder/graph_text.h"
 
@@ -46,6 +48,14 @@ void InspectDesk::get_document(const Asker& asker, const wire::GetDocument& ques
       return send_timeline(asker, question.job);
     case wire::DocumentKind::failures:
       return reply(asker, wire::Document{keep("failures", failures(question.job))});
+    case wire::DocumentKind::machine:
+      if (!tools_.machine) return refuse(asker, FailureCode::not_found, "no machine is known here");
+      // Hosts' names and what actors failed by may be any bytes.
+      return reply(
+          asker,
+          wire::Document{keep(
+              "machine", plan::to_json(tools_.machine())
+                             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))});
   }
 }
 

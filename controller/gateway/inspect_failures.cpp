@@ -42,19 +42,32 @@ bool write_whole(const std::filesystem::path& path, std::string_view text) {
 }  // namespace
 
 std::string InspectDesk::record_failure(jobs::JobId job, const std::string& failure) {
-  const auto run = tools_.runner.run_of(job);
+  const bool together = tools_.runner.jobs_of(job) != std::vector{job};
+  return record(job, tools_.runner.run_of(job), failure,
+                (together ? "flight-batch-" : "flight-job-") + std::to_string(job) + ".json");
+}
+
+std::string InspectDesk::record_hang(cluster::ActorId actor, const std::string& why) {
+  const auto current = tools_.runner.dispatcher().current(actor);
+  const auto& member = tools_.members.at(actor);
+  const jobs::JobId run = current ? current->first : member.jobs.empty() ? 0 : *member.jobs.begin();
+  const auto doing = tools_.runner.doing(actor);
+  return record(
+      run, run, why + (doing.empty() ? "" : ", during " + doing),
+      "flight-actor-" + std::to_string(actor) + "-pid-" + std::to_string(member.pid) + ".json");
+}
+
+std::string InspectDesk::record(jobs::JobId job, jobs::JobId run, const std::string& failure,
+                                const std::string& file) {
   Failed failed{.job = job,
                 .name = {},
                 .jobs = tools_.runner.jobs_of(job),
                 .failure = failure,
                 .file = {},
                 .record = recorder::flight_record(tools_.recorder, job, run, failure, now())};
-  const bool together = failed.jobs != std::vector{job};
-  if (together) failed.name = tools_.runner.name_of(job);
+  if (job != 0 && failed.jobs != std::vector{job}) failed.name = tools_.runner.name_of(job);
   if (!tools_.log_folder.empty()) {
-    const auto path =
-        std::filesystem::path(tools_.log_folder) /
-        ((together ? "flight-batch-" : "flight-job-") + std::to_string(job) + ".json");
+    const auto path = std::filesystem::path(tools_.log_folder) / file;
     if (write_whole(path, failed.record)) failed.file = path.string();
   }
   failed_.push_back(std::move(failed));

@@ -175,6 +175,10 @@ std::string metrics_text(const MetricsFacts& facts) {
   add_jobs(out, facts);
   add_tasks(out, facts);
   add_bytes(out, facts);
+  out.counter("troupe_peers_turned_away_total",
+              "Peers that were not let in: keys that are not on the list, tokens and names that "
+              "do not belong here.")
+      .sample(static_cast<double>(facts.turned_away));
   add_actors(out, facts);
   return out.text();
 }

@@ -40,6 +40,7 @@ struct MetricsFacts {
   const recorder::Recorder& recorder;
   control::Counters control;
   control::Counters blobs;
+  std::uint64_t turned_away = 0;
   std::string version;
   double uptime_seconds = 0;
 };

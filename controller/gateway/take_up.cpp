@@ -2,6 +2,8 @@
 
 #include "controller/cluster/kinds.h"
 #include "controller/gateway/gateway.h"
+#include "controller/jobs/settled_stages.h"
+#include "controller/plan/planner.h"
 #include "models/spec/counted.h"
 #include "transport/control/after.h"
 
@@ -44,11 +46,15 @@ void Gateway::take_up(jobs::JobId id, const std::string& cause, const ModelReadi
     return give_up(wire::FailureCode::bad_request, "a LoRA's file was changed since it came in");
   plan::Plan plan;
   try {
-    plan = plan::make_plan(*reading.model, job->spec.request, job->spec.parallelism);
+    const auto machine = machine_for(job->spec.request);
+    plan = plan::make_plan(*reading.model, job->spec.request, job->spec.parallelism, machine);
+    plan.lora_fingerprints = reading.lora_fingerprints;
+    if (job->spec.parallelism.stages.empty())
+      jobs::settle_stages(plan, job->spec.model, job->fingerprint, *reading.model, machine,
+                          {tools_.members, tools_.deployments, tools_.table});
   } catch (const std::exception& error) {
     return give_up(wire::FailureCode::bad_request, error.what());
   }
-  plan.lora_fingerprints = reading.lora_fingerprints;
   job->model = reading.model;
   const auto failure =
       journal::take_up(*job, std::move(plan), cause, tools_.now(), tools_.max_restarts);

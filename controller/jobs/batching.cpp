@@ -81,10 +81,11 @@ std::vector<const JobEntry*> companions(const std::vector<const JobEntry*>& wait
 
 wire::Parallelism parallelism_of(const JobEntry& job) {
   auto same = plan::parallelism_of(job.plan.degrees, job.plan.vae_degree);
-  // Only as they were listed: a plan divides the blocks by itself elsewhere.
-  const auto& listed = job.spec.parallelism.stages;
-  if (std::ranges::equal(listed, job.plan.stages, {}, {}, &plan::Stage::blocks))
-    same.stages = listed;
+  // Its own, whatever a plan of today would make of the blocks: they may be loaded.
+  if (same.pp > 1) {
+    for (const auto& stage : job.plan.stages)
+      same.stages.push_back(stage.blocks());
+  }
   return same;
 }
 

@@ -112,6 +112,7 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
   ++run.life;
   run.begun = false;
   run.ending = false;
+  run.told.clear();
   run.blobs_to_come = 0;
   run.texts_done = 0;
   run.replicas_past.clear();

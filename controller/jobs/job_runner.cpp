@@ -226,6 +226,7 @@ void JobRunner::pump() {
 void JobRunner::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
   Run* run = find(done.job);
   if (!run || !run->begun || run->deployment->epoch != done.epoch) return;
+  if (!run->told.emplace(done.task, actor).second) return;
   record([&](auto& recorder, auto now_ns) { recorder.done(actor, done, now_ns); });
   if (!done.warnings.empty()) warn(*run, done.warnings);
   take_blobs(*run, actor, done);

@@ -27,7 +27,7 @@ wire::Parallelism automatic_within(const spec::ModelSpec& model, const wire::Ima
     const auto candidates =
         plan::choose_degrees(model, request, std::min(actors, count), machine, limits);
     const auto* best = plan::best_of(candidates);
-    if (best && room.fits(plan::make_plan(model, request, best->parallelism)))
+    if (best && room.fits(plan::make_plan(model, request, best->parallelism, machine)))
       return best->parallelism;
   }
   const auto all = plan::choose_degrees(model, request, actors, machine, limits);
@@ -48,8 +48,8 @@ plan::Plan plan_again(const JobEntry& job, const spec::ModelSpec& model, int act
   request.refill_steps = before.request.refill_steps;
   request.init_latents_blob = before.request.init_latents_blob;
   request.init_image_blob = before.request.init_image_blob;
-  auto plan =
-      plan::make_plan(model, request, automatic_within(model, request, actors, machine, room));
+  auto plan = plan::make_plan(model, request,
+                              automatic_within(model, request, actors, machine, room), machine);
   plan.lora_fingerprints = before.lora_fingerprints;
   return plan;
 }

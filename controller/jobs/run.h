@@ -22,6 +22,8 @@ struct JobRunner::Run {
   bool begun = false;    // actors were told of it
   bool ending = false;   // actors are asked for its figures
   bool closing = false;  // a batch whose jobs are leaving it, all of them
+  /// By whom which task was told to be done: once more changes nothing.
+  std::set<std::pair<std::uint32_t, cluster::ActorId>> told;
   std::size_t blobs_to_come = 0;
   std::map<std::uint32_t, std::vector<wire::BlobRef>>
       results;  // by decode task, so in the replicas' order

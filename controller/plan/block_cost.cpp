@@ -6,8 +6,6 @@
 namespace troupe::plan {
 namespace {
 
-/// Tensors of a token's width that a block reads or writes beside its products.
-constexpr double kActivationsPerToken = 20;
 /// Kernels of one more part of attention: the part, its merge.
 constexpr double kOperationsPerPart = 2;
 /// How many times faster products of bytes are than float32's (docs/quantization.md).

@@ -41,7 +41,7 @@ double busy_in_patches(const mesh::Degrees& degrees, int patches) {
 class Phase {
  public:
   Phase(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees, Machine machine,
-        const Engine& engine, const Ways& ways, const std::vector<int>& stages)
+        const Engine& engine, const Ways& ways, const std::vector<double>& stages)
       : model_(model),
         job_(job),
         degrees_(degrees),
@@ -65,7 +65,7 @@ class Phase {
                            job_.patch_size * job_.patch_size;
     Micro micro;
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-      const int blocks = stages_[stage];
+      const double blocks = stages_[stage];
       double seconds = std::max(blocks * per_block, blocks * block.hidden);
       double exposed = seconds - blocks * block.computing;
       double computing = blocks * block.computing;
@@ -95,7 +95,7 @@ class Phase {
   }
 
   /// K,V of the caption for a stage's blocks.
-  double captions(int blocks, double tokens) const {
+  double captions(double blocks, double tokens) const {
     return blocks * block_.products(tokens, model_.caption_weights_per_block);
   }
 
@@ -106,14 +106,14 @@ class Phase {
   const Machine machine_;
   const Engine& engine_;
   const Ways& ways_;
-  const std::vector<int>& stages_;
+  const std::vector<double>& stages_;
   const BlockCost block_;
 };
 
 class Estimate {
  public:
   Estimate(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
-           const Machine& machine, const Engine& engine, std::vector<int> stages)
+           const Machine& machine, const Engine& engine, const std::vector<int>& stages)
       : model_(model),
         job_(job),
         degrees_(degrees),
@@ -123,7 +123,7 @@ class Estimate {
         images_(images_of(job, degrees)),
         batch_(images_ * (job.guidance && degrees.cfg == 1 ? 2 : 1)),
         parts_(batch_parts(batch_, engine.parts_of_batch ? degrees.pp : 1)),
-        stages_(stages.empty() ? stage_sizes(model, job, degrees.pp, engine) : std::move(stages)),
+        stages_(weights_of_stages(stages)),
         ways_(ways_of(degrees, machine)) {}
 
   JobCost add_up() {
@@ -138,6 +138,14 @@ class Estimate {
   }
 
  private:
+  /// In mean blocks.
+  std::vector<double> weights_of_stages(const std::vector<int>& listed) const {
+    const auto rates = rates_of(machine_, job_.dtype);
+    const auto sizes =
+        listed.empty() ? stage_sizes(model_, job_, degrees_.pp, engine_, rates) : listed;
+    return stage_weights(model_, job_.tokens(), sizes, rates);
+  }
+
   Phase phase(double busy) const {
     return {model_, job_, degrees_, shared_by(machine_, busy), engine_, ways_, stages_};
   }
@@ -206,7 +214,7 @@ class Estimate {
   const int images_;
   const int batch_;
   const std::vector<wire::RowRange> parts_;
-  const std::vector<int> stages_;
+  const std::vector<double> stages_;
   const Ways ways_;
   JobCost cost_;
 };

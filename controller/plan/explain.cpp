@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "controller/plan/machine_json.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/unet_traffic.h"
 #include "models/spec/counted.h"
@@ -134,9 +135,9 @@ Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int 
     // With none that fits, this says what is missing.
     parallelism = pick ? pick->parallelism
                        : automatic_parallelism(model, job.request, actors, machine, limits);
-    explanation.plan = make_plan(model, job.request, parallelism);
+    explanation.plan = make_plan(model, job.request, parallelism, machine);
   } else {
-    explanation.plan = make_plan(model, job.request, parallelism);
+    explanation.plan = make_plan(model, job.request, parallelism, machine);
     explanation.candidates = {judge(parallelism, explanation.plan, model, machine, limits)};
   }
   explanation.traffic = predict_traffic(explanation.plan, model);
@@ -151,6 +152,12 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
   text += line(": %.4g TFLOP/s in ", machine.flops(request.dtype) / 1e12) + request.dtype +
           line(", %.3g GB/s and %.3g µs between actors\n", machine.inside.bandwidth / 1e9,
                machine.inside.latency * 1e6);
+  if (machine.hosts.size() > 1) {
+    text += line("between hosts %.3g GB/s and %.3g µs\n", machine.between.bandwidth / 1e9,
+                 machine.between.latency * 1e6);
+  }
+  for (const auto& note : machine.notes)
+    text += note + "\n";
   if (!request.step_cache.empty()) {
     text +=
         "seconds are those without the step cache: how often it skips depends on prompt, steps "
@@ -172,6 +179,7 @@ nlohmann::json to_json(const Explanation& explanation, const spec::ModelSpec& mo
   using nlohmann::json;
   json out;
   out["machine"] = explanation.machine.name;
+  out["figures"] = to_json(explanation.machine);
   out["actors"] = explanation.actors;
   out["candidates"] = json::array();
   for (const auto& candidate : explanation.candidates)

@@ -174,6 +174,24 @@ Machine calibrated(Machine machine, double predicted, double measured) {
   return machine;
 }
 
+int Machine::host_of(int rank) const {
+  int host = 0;
+  for (int first = 0; host + 1 < static_cast<int>(hosts.size()); ++host) {
+    first += hosts[host];
+    if (rank < first) break;
+  }
+  return hosts.empty() ? rank / devices_per_host : host;
+}
+
+WorkRates rates_of(const Machine& machine, const std::string& dtype) {
+  if (!machine.measured) return {};
+  return {.products = machine.flops(dtype),
+          .attention = machine.flops(dtype) * machine.device.attention_share,
+          .bandwidth = machine.device.bandwidth,
+          .launch = machine.device.queues ? 0 : machine.device.launch,
+          .element = dtype == "float32" ? 4.0 : 2.0};
+}
+
 Machine machine_here(const std::string& device, int actors, int cores) {
   if (device == "cuda") return machine_of("a100-nvlink-x" + std::to_string(actors));
   return this_cpu(actors, cores);

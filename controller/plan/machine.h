@@ -33,20 +33,39 @@ struct Machine {
   Link between;              // between hosts; its bandwidth is shared by a host's devices
   int devices_per_host = 8;  // world ranks fill one host after the other
   int devices = 1;
+  /// Devices of each host, in the order in which ranks fill them; empty = `devices_per_host` each.
+  std::vector<int> hosts = {};
   /// How many devices a host can keep busy at once; 0 = all. CPU actors share cores.
   int busy_devices_per_host = 0;
   bool gpus = false;
   bool fp8 = false;  // its GPUs multiply in 8 bits: compute capability 8.9 and later
+  /// The device's speeds come from a probe of it: stages are split by seconds then.
+  bool measured = false;
+  /// What was measured and what was not, for people to read; one line each.
+  std::vector<std::string> notes = {};
 
+  int host_of(int rank) const;
   /// The link that a transfer between two world ranks takes.
-  const Link& link(int a, int b) const {
-    return a / devices_per_host == b / devices_per_host ? inside : between;
-  }
+  const Link& link(int a, int b) const { return host_of(a) == host_of(b) ? inside : between; }
   /// FLOP/s of large matrix products in this type.
   double flops(const std::string& dtype) const {
     return dtype == "float32" ? device.float_flops : device.half_flops;
   }
 };
+
+/// Speeds by kind of work, for costs of blocks in seconds. All 0 = not known: costs are FLOPs.
+struct WorkRates {
+  double products = 0;   // FLOP/s of matrix products
+  double attention = 0;  // FLOP/s of attention
+  double bandwidth = 0;  // bytes/s of what only reads and writes
+  double launch = 0;     // seconds an operation
+  double element = 4;    // bytes of a value
+
+  bool known() const { return products > 0 && attention > 0 && bandwidth > 0; }
+};
+
+/// Of a machine whose speeds were measured; of another one none.
+WorkRates rates_of(const Machine& machine, const std::string& dtype);
 
 /// Names of the machines in the table, such as "l40".
 std::vector<std::string> machine_names();

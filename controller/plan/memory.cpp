@@ -65,8 +65,8 @@ std::uint64_t decoder_activations(const Plan& plan, const spec::ModelSpec& model
                          : decoder_activations(plan, model.vae);
 }
 
-/// Weights of the VAE's encoder and three feature maps of its widest level, in float32, of the
-/// whole picture or of a tile.
+/// Weights of the VAE's encoder and three feature maps of its widest level, in float32, of its rows
+/// or of a tile.
 std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
   std::uint64_t bytes = 0;
   for (const auto& tensor : spec::expected_tensors(vae, spec::VaeHalf::encoder)) {
@@ -75,10 +75,11 @@ std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
       own *= static_cast<std::uint64_t>(extent);
     bytes += own;
   }
-  std::int64_t rows = plan.request.height;
+  std::int64_t rows =
+      (plan.latent_height + plan.vae_degree - 1) / plan.vae_degree * vae.scale_factor();
   std::int64_t columns = plan.request.width;
   if (plan.request.vae_tiling) {
-    rows = std::min(rows, vae.sample_size);
+    rows = std::min<std::int64_t>(plan.request.height, vae.sample_size);
     columns = std::min(columns, vae.sample_size);
   }
   std::uint64_t largest = 0;
@@ -109,11 +110,11 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
   const auto add_ends = [&](int rank) {
     const int dp = mesh.coordinates(rank).dp;
     if (rank == plan.text_rank(dp)) memory[rank].text = parts.text_encoder_peak;
-    // One after the other, and gone before the first step.
-    if (rank == plan.decode_rank(dp) && plan.request.init_image_bytes > 0)
-      memory[rank].text = std::max(memory[rank].text, picture_encoder(plan, model.vae));
     const auto decoders = plan.decoders(dp);
     if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
+    // One after the other, and gone before the first step.
+    if (plan.request.init_image_bytes > 0)
+      memory[rank].text = std::max(memory[rank].text, picture_encoder(plan, model.vae));
     memory[rank].decoder = parts.vae_decoder;
     memory[rank].vae = parts.vae_decoder + decoder_activations(plan, model);
   };

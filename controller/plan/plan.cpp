@@ -9,6 +9,7 @@
 #include "controller/plan/memory.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/picture_size.h"
+#include "controller/plan/planner.h"
 #include "controller/plan/refuse.h"
 #include "controller/plan/request_check.h"
 #include "controller/plan/shape.h"
@@ -86,14 +87,15 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   }
 }
 
-void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism) {
+void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism,
+                const WorkRates& rates) {
   if (model.transformer.unet() && !parallelism.stages.empty())
     refuse("stages are given, but this model is a U-Net, which is not split into stages");
   const auto blocks = static_cast<int>(model.transformer.num_layers);
   const auto tokens = static_cast<double>(plan.token_rows * plan.token_columns);
   plan.stages =
       parallelism.stages.empty()
-          ? split_blocks(block_costs(shape_of(model, plan.request), tokens), plan.degrees.pp)
+          ? split_blocks(block_costs(shape_of(model, plan.request), tokens, rates), plan.degrees.pp)
           : listed_stages(parallelism.stages, plan.degrees.pp, blocks);
   plan.vae_degree = parallelism.vae;
   const int replica = plan.degrees.world() / plan.degrees.dp;
@@ -187,19 +189,8 @@ void check_sampler(const Plan& plan, const spec::ModelSpec& model) {
   }
 }
 
-}  // namespace
-
-std::vector<wire::RowRange> rows_of_rank(const Plan& plan, int sequence_rank) {
-  std::vector<wire::RowRange> rows;
-  for (const auto& shares : plan.micro_steps) {
-    const auto& own = shares.of_rank.at(sequence_rank);
-    if (own.begin < own.end) rows.push_back(own);
-  }
-  return rows;
-}
-
-Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
-               const wire::Parallelism& parallelism) {
+Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
+             const wire::Parallelism& parallelism, const WorkRates& rates) {
   check_request(request);
   Plan plan;
   plan.request = request;
@@ -209,7 +200,7 @@ Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
   check_rescale(plan, model);
   set_mesh(plan, model, parallelism);
   check_network(plan, model);
-  set_stages(plan, model, parallelism);
+  set_stages(plan, model, parallelism, rates);
   set_step_cache(plan.request, model);
   set_patches(plan, model);
   check_sampler(plan, model);
@@ -227,6 +218,27 @@ Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
   }
   plan.memory = estimate_memory(plan, model);
   return plan;
+}
+
+}  // namespace
+
+Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
+               const wire::Parallelism& parallelism) {
+  return planned(model, request, parallelism, {});
+}
+
+Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
+               const wire::Parallelism& parallelism, const Machine& machine) {
+  return planned(model, request, parallelism, rates_of(machine, request.dtype));
+}
+
+std::vector<wire::RowRange> rows_of_rank(const Plan& plan, int sequence_rank) {
+  std::vector<wire::RowRange> rows;
+  for (const auto& shares : plan.micro_steps) {
+    const auto& own = shares.of_rank.at(sequence_rank);
+    if (own.begin < own.end) rows.push_back(own);
+  }
+  return rows;
 }
 
 }  // namespace troupe::plan

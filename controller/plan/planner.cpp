@@ -82,10 +82,10 @@ int decoders_of(const wire::Parallelism& mix, const Plan& alone) {
 
 /// The plan with as many decoders as make_plan takes: all or one.
 std::optional<Plan> accepted(const spec::ModelSpec& model, const wire::ImageRequest& request,
-                             wire::Parallelism& mix) {
+                             wire::Parallelism& mix, const Machine& machine) {
   for (;;) {
     try {
-      auto plan = make_plan(model, request, mix);
+      auto plan = make_plan(model, request, mix, machine);
       if (plan.degrees == degrees_of(mix)) return plan;
       return std::nullopt;
     } catch (const std::invalid_argument&) {
@@ -109,13 +109,14 @@ std::vector<Candidate> ranked(const Plan& alone, const spec::ModelSpec& model, i
   const auto job_shape = shape_of(alone);
   std::vector<Candidate> all;
   std::map<int, std::vector<int>> stages;  // by pp
+  const auto rates = rates_of(machine, job_shape.dtype);
   for_each_mix(alone, model, std::min(actors, kMostActors), [&](const wire::Parallelism& mix) {
     Candidate candidate;
     candidate.parallelism = mix;
     candidate.parallelism.vae = decoders_of(mix, alone);
     const auto degrees = degrees_of(mix);
     auto& sizes = stages[mix.pp];
-    if (sizes.empty()) sizes = stage_sizes(model_shape, job_shape, mix.pp);
+    if (sizes.empty()) sizes = stage_sizes(model_shape, job_shape, mix.pp, {}, rates);
     auto& vae = candidate.parallelism.vae;
     candidate.cost = estimate_cost(model_shape, job_shape, degrees, vae, machine, {}, sizes);
     // A small picture is decoded sooner than it is shared out.
@@ -190,7 +191,7 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
                        [](const auto& a, const auto& b) { return shares_of(a) > shares_of(b); });
     }
     auto& candidate = all[index];
-    const auto plan = accepted(model, request, candidate.parallelism);
+    const auto plan = accepted(model, request, candidate.parallelism, machine);
     if (!plan) continue;
     candidate = judge(candidate.parallelism, *plan, model, machine, limits);
     if (candidate.refused.empty()) ++fitting;

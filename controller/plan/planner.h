@@ -29,6 +29,11 @@ struct Candidate {
 /// "cfg 2 × pp 4"; "one actor" where nothing is split.
 std::string to_text(const wire::Parallelism& parallelism);
 
+/// As make_plan, for a machine: where its speeds were measured, stages are split by the seconds
+/// that their blocks take on it, not by FLOPs.
+Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
+               const wire::Parallelism& parallelism, const Machine& machine);
+
 /// What a plan is predicted to take, send and need.
 Candidate judge(const wire::Parallelism& parallelism, const Plan& plan,
                 const spec::ModelSpec& model, const Machine& machine, const Limits& limits = {});

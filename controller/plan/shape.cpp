@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace troupe::plan {
 namespace {
@@ -67,6 +68,31 @@ double text_flops(const spec::TextEncoderSpec& encoder) {
   return 2 * per_layer * static_cast<double>(text.num_layers);
 }
 
+/// Of the blocks alone, in FLOPs or, where rates are known, in seconds.
+std::vector<double> costs_of_blocks(const ModelShape& model, double tokens,
+                                    const WorkRates& rates) {
+  const double text = model.text_tokens;
+  const double keys = model.joint ? tokens + text : tokens;
+  const double cross = model.joint ? 0 : 4 * tokens * model.width * text;
+  std::vector<double> costs;
+  for (std::size_t block = 0; block < static_cast<std::size_t>(model.layers); ++block) {
+    const double products = 2 * keys *
+                            (model.weights_of_blocks.empty() ? model.weights_per_block
+                                                             : model.weights_of_blocks.at(block));
+    double attention = 4 * keys * model.width * keys + cross;
+    if (!model.picture_attentions.empty() && model.picture_attentions.at(block))
+      attention += 4 * tokens * model.width * tokens;
+    if (!rates.known()) {
+      costs.push_back(products + attention);
+      continue;
+    }
+    const double moved = kActivationsPerToken * keys * model.width * rates.element;
+    costs.push_back(products / rates.products + attention / rates.attention +
+                    moved / rates.bandwidth + model.operations_per_block * rates.launch);
+  }
+  return costs;
+}
+
 }  // namespace
 
 ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& request) {
@@ -80,6 +106,7 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   double sums = 0;
   for (const auto& block : transformer.blocks) {
     shape.weights_of_blocks.push_back(block.weights);
+    shape.picture_attentions.push_back(block.picture_attention);
     shape.weights_per_block += block.weights / shape.layers;
     shape.caption_weights_per_block += block.caption_weights / shape.layers;
     sums += block.picture_sums + block.all_sums;
@@ -123,24 +150,32 @@ JobShape shape_of(const Plan& plan) {
   return shape;
 }
 
-std::vector<double> block_costs(const ModelShape& model, double tokens) {
-  const double text = model.text_tokens;
-  const double keys = model.joint ? tokens + text : tokens;
-  const double attention = 4 * keys * model.width * keys;
-  const double cross = model.joint ? 0 : 4 * tokens * model.width * text;
-  std::vector<double> costs(model.layers, 2 * keys * model.weights_per_block + attention + cross);
-  for (std::size_t block = 0; block < model.weights_of_blocks.size(); ++block)
-    costs[block] = 2 * keys * model.weights_of_blocks[block] + attention + cross;
-  costs.front() += tokens * model.embedding_flops;
-  costs.back() += tokens * model.projection_flops;
+std::vector<double> block_costs(const ModelShape& model, double tokens, const WorkRates& rates) {
+  auto costs = costs_of_blocks(model, tokens, rates);
+  const double speed = rates.known() ? rates.products : 1;
+  costs.front() += tokens * model.embedding_flops / speed;
+  costs.back() += tokens * model.projection_flops / speed;
   return costs;
 }
 
+std::vector<double> stage_weights(const ModelShape& model, double tokens,
+                                  const std::vector<int>& stages, const WorkRates& rates) {
+  const auto costs = costs_of_blocks(model, tokens, rates);
+  const double mean = std::accumulate(costs.begin(), costs.end(), 0.0) / model.layers;
+  std::vector<double> weights;
+  auto first = costs.begin();
+  for (const int blocks : stages) {
+    weights.push_back(std::accumulate(first, first + blocks, 0.0) / mean);
+    first += blocks;
+  }
+  return weights;
+}
+
 std::vector<int> stage_sizes(const ModelShape& model, const JobShape& job, int stages,
-                             const Engine& engine) {
+                             const Engine& engine, const WorkRates& rates) {
   std::vector<int> sizes;
   if (!engine.ceiling_stages) {
-    for (const auto& stage : split_blocks(block_costs(model, job.tokens()), stages))
+    for (const auto& stage : split_blocks(block_costs(model, job.tokens(), rates), stages))
       sizes.push_back(stage.blocks());
     return sizes;
   }

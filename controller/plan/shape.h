@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "controller/plan/machine.h"
 #include "controller/plan/plan.h"
 #include "models/spec/model_spec.h"
 
@@ -19,6 +20,8 @@ struct ModelShape {
   double weights_per_block = 0;
   /// Of each block, where they differ; may be empty.
   std::vector<double> weights_of_blocks = {};
+  /// Blocks that attend to the picture's tokens alone as well (SD3.5 medium); may be empty.
+  std::vector<bool> picture_attentions = {};
   /// Sums over shards of the weights that a block waits for.
   double sums_per_block = 3;
   /// Of these the ones that a caption's tokens meet once a job (K,V of cross-attention).
@@ -43,9 +46,18 @@ struct ModelShape {
 /// Of the model folder; `text_tokens` from the request.
 ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& request);
 
-/// FLOPs of each block for one picture of so many tokens, with what stands before the first block
-/// and after the last: what stages are split by.
-std::vector<double> block_costs(const ModelShape& model, double tokens);
+/// Tensors of a token's width that a block reads or writes beside its products.
+inline constexpr double kActivationsPerToken = 20;
+
+/// Of each block for one picture of so many tokens, with what stands before the first block and
+/// after the last: what stages are split by. In FLOPs; where rates are known, in seconds of all
+/// kinds of work.
+std::vector<double> block_costs(const ModelShape& model, double tokens,
+                                const WorkRates& rates = {});
+
+/// What the blocks of each stage cost, as multiples of a mean block; without the two ends.
+std::vector<double> stage_weights(const ModelShape& model, double tokens,
+                                  const std::vector<int>& stages, const WorkRates& rates = {});
 
 /// What costs depend on in a request. Degrees are not in here.
 struct JobShape {
@@ -87,6 +99,6 @@ struct Engine {
 
 /// Blocks of each stage, where nobody listed them.
 std::vector<int> stage_sizes(const ModelShape& model, const JobShape& job, int stages,
-                             const Engine& engine = {});
+                             const Engine& engine = {}, const WorkRates& rates = {});
 
 }  // namespace troupe::plan

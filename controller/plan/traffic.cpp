@@ -5,6 +5,7 @@
 
 #include "controller/plan/layout.h"
 #include "controller/plan/unet_traffic.h"
+#include "controller/plan/vae_traffic.h"
 #include "models/spec/text_share.h"
 
 namespace troupe::plan {
@@ -235,6 +236,16 @@ class Rank {
   Bytes& sent_ulysses_ = traffic_.sent["ulysses"];
 };
 
+std::vector<RankTraffic> transformer_traffic(const Plan& plan, const spec::ModelSpec& model) {
+  const mesh::Mesh mesh(plan.degrees);
+  const auto layout =
+      layout_of(plan.request.method, plan.patches, plan.degrees.ring, plan.degrees.ulysses);
+  std::vector<RankTraffic> all;
+  for (int rank = 0; rank < mesh.world(); ++rank)
+    all.push_back(Rank(plan, model, layout, mesh.coordinates(rank)).add_up());
+  return all;
+}
+
 }  // namespace
 
 std::uint64_t RankTraffic::of(const std::string& role) const {
@@ -268,13 +279,9 @@ std::uint64_t encoded_picture_bytes(const Plan& plan) {
 }
 
 std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec& model) {
-  if (model.transformer.unet()) return unet_traffic(plan, model);
-  const mesh::Mesh mesh(plan.degrees);
-  const auto layout =
-      layout_of(plan.request.method, plan.patches, plan.degrees.ring, plan.degrees.ulysses);
-  std::vector<RankTraffic> all;
-  for (int rank = 0; rank < mesh.world(); ++rank)
-    all.push_back(Rank(plan, model, layout, mesh.coordinates(rank)).add_up());
+  auto all =
+      model.transformer.unet() ? unet_traffic(plan, model) : transformer_traffic(plan, model);
+  add_vae_traffic(plan, model, all);
   return all;
 }
 

@@ -9,7 +9,8 @@
 namespace troupe::plan {
 
 /// Bytes that one world rank sends over the tensor plane in one whole job, by role of group:
-/// caption, edge, feedback, cfg, ulysses, ring, tp, stage, heads. Roles without traffic are absent.
+/// caption, edge, feedback, cfg, ulysses, ring, tp, stage, heads, rows, vae. Roles without traffic
+/// are absent.
 struct RankTraffic {
   std::map<std::string, std::uint64_t> sent;
   /// Of a U-Net's patches, by kind of layer: convolution, group norm, attention. They are in `sent`
@@ -21,8 +22,8 @@ struct RankTraffic {
 };
 
 /// Exact, by world rank, from shapes alone: uneven shards of rows and heads are counted as they
-/// are. docs/planner.md has the formulas. Pictures, progress and the gathering of latents before
-/// the decoder and the decoder's own halos are not in here: see `vae` there.
+/// are. docs/planner.md has the formulas. Not in here: what step caches decide by, and what is
+/// computed anew after a loss. Pictures and latents for clients leave by another way.
 std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec& model);
 
 /// What `rank` of `size` sends in one all-reduce of `elements`: to each other rank that one's run,

@@ -9,8 +9,8 @@
 
 namespace troupe::plan {
 
-/// What ranks send: the text, guided branches' predictions, and under `stage` what patches tell
-/// each other, which `by_layer` tells by kind of layer.
+/// What ranks send until the latents are done: the text, guided branches' predictions, and under
+/// `stage` what patches tell each other, which `by_layer` tells by kind of layer.
 std::vector<RankTraffic> unet_traffic(const Plan& plan, const spec::ModelSpec& model);
 
 /// Bytes that one rank tells other patches in a step of a kind, by kind of layer.

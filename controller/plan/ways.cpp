@@ -9,7 +9,7 @@ namespace {
 /// `peers_of(rank)`: whom it sends to.
 template <class PeersOf>
 Way worst_way(int world, const Machine& machine, const PeersOf& peers_of) {
-  const auto host = [&](int rank) { return rank / machine.devices_per_host; };
+  const auto host = [&](int rank) { return machine.host_of(rank); };
   Way way{machine.inside.latency, 1 / machine.inside.bandwidth};
   if (host(world - 1) == 0) return way;
   double most_outside = 0;

@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   auto counter = actors.get_or_create<Counter>({.name = "visits", .detached = true}, 0);
   if (!counter) return fail(counter.error());
   for (int i = 0; i < 3; ++i) {
-    const auto sum = counter.value().call<&Counter::add>(1).wait(1s);
+    const auto sum = counter.value().call<&Counter::add>(1).wait(30s);
     if (!sum) return fail(sum.error());
     std::cout << sum.value() << "\n";
   }

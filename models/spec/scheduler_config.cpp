@@ -1,6 +1,7 @@
 #include "models/spec/scheduler_config.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <string_view>
 
 #include "models/spec/config.h"
@@ -125,6 +126,28 @@ constexpr KnownSampler kKnownSamplers[] = {
     {"sde-dpmsolver++", "DPMSolverMultistepScheduler", SamplerKind::kDpmSolverMultistep},
 };
 
+[[noreturn]] void refuse_misfit(const SchedulerSpec& spec, const std::string& name, bool flow) {
+  throw std::invalid_argument(
+      "[sampler] sampler is \"" + name + "\", which is made for models that predict " +
+      (flow ? "a flow" : "noise") + "; this one, by its " + spec.class_name + ", predicts " +
+      (flow ? "noise: choose another" : "a flow: choose flow-euler"));
+}
+
+/// The checkpoint's keys for a sampler that is not its own: what that one refuses is the choice's
+/// fault, not the file's.
+SchedulerConfig taken_over(const SchedulerSpec& spec, const KnownSampler& chosen,
+                           const std::string& name) {
+  try {
+    return parse_scheduler_config(spec.config, spec.file.string(), chosen.kind);
+  } catch (const std::runtime_error& error) {
+    // Keys that only a flow's own scheduler has.
+    if (spec.class_name == "FlowMatchEulerDiscreteScheduler") refuse_misfit(spec, name, false);
+    throw std::invalid_argument("[sampler] sampler is \"" + name +
+                                "\", which cannot take over this checkpoint's " + spec.class_name +
+                                ": " + error.what());
+  }
+}
+
 std::string known_samplers_text() {
   std::string out;
   for (const auto& known : kKnownSamplers) {
@@ -167,7 +190,10 @@ SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::strin
     throw std::invalid_argument("[sampler] sampler is \"" + wanted +
                                 "\", which is unknown: choose " + known_samplers_text());
   }
-  SchedulerConfig config = parse_scheduler_config(spec.config, spec.file.string(), found->kind);
+  SchedulerConfig config =
+      found->class_name == spec.class_name
+          ? parse_scheduler_config(spec.config, spec.file.string(), found->kind)
+          : taken_over(spec, *found, wanted);
   if (wanted == "dpmsolver++" || wanted == "sde-dpmsolver++") {
     config.plus_plus = true;
     config.stochastic = wanted == "sde-dpmsolver++";
@@ -198,11 +224,7 @@ void check_sampler_fits(const SchedulerSpec& spec, const std::string& name) {
   });
   // None of diffusers' other schedulers is one for flows.
   const bool own = known && follows_flow(scheduler_config_for(spec, ""));
-  if (own == chosen) return;
-  throw std::invalid_argument(
-      "[sampler] sampler is \"" + name + "\", which is made for models that predict " +
-      (chosen ? "a flow" : "noise") + "; this one, by its " + spec.class_name + ", predicts " +
-      (own ? "a flow: choose flow-euler" : "noise: choose another"));
+  if (own != chosen) refuse_misfit(spec, name, chosen);
 }
 
 }  // namespace troupe::spec

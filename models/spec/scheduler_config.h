@@ -112,7 +112,8 @@ SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::
 /// The configuration of the sampler that a request runs: the checkpoint's own where `name` is
 /// empty, else the one of that name (sampler_names(), or a diffusers class name) taking over the
 /// checkpoint's keys as diffusers' `from_config` does. Throws std::invalid_argument for an unknown
-/// name, std::runtime_error for what is not supported, by key.
+/// name and for keys that a sampler other than the checkpoint's own cannot take over,
+/// std::runtime_error for what is not supported of the checkpoint's own, by key.
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name);
 
 /// How often the model is called in `steps` steps: PNDM visits its second time twice, or begins

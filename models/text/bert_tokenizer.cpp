@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "models/spec/config.h"
-#include "models/spec/json_text.h"
+#include "models/text/bert_vocabulary.h"
 #include "models/text/nfc.h"
 #include "models/text/pattern.h"
 #include "models/text/unicode.h"
@@ -12,7 +11,6 @@
 namespace troupe::models {
 namespace {
 
-constexpr std::uint64_t kMaxBytes = 64U << 20U;
 /// A longer word is unknown as a whole.
 constexpr std::size_t kLongestWord = 100;
 
@@ -31,7 +29,7 @@ bool is_chinese(char32_t c) {
 std::string cleaned(std::string_view text) {
   static const Pattern controls("[\\x{0}\\x{FFFD}]|(?![\\t\\n\\r])\\p{C}");
   static const Pattern spaces("[\\t\\n\\r\\p{Z}\\x{85}]", " ");
-  return spaces.replace_all(controls.replace_all(valid_utf8(text)));
+  return spaces.replace_all(controls.replace_all(std::string(text)));
 }
 
 std::string with_chinese_apart(const std::string& text) {
@@ -62,46 +60,23 @@ std::int64_t BertTokenizer::need(const std::string& piece,
 }
 
 BertTokenizer BertTokenizer::load(const std::filesystem::path& folder) {
+  BertVocabulary from = read_bert_vocabulary(folder);
   BertTokenizer made;
-  auto file = folder / "vocab.txt";
-  if (std::filesystem::is_regular_file(file)) {
-    const std::string text = spec::read_text_file(file, kMaxBytes);
-    for (std::size_t at = 0; at < text.size();) {
-      std::size_t end = std::min(text.find('\n', at), text.size());
-      std::string piece = text.substr(at, end - at);
-      if (!piece.empty() && piece.back() == '\r') piece.pop_back();
-      made.pieces_.push_back(std::move(piece));
-      at = end + 1;
-    }
-  } else {
-    file = folder / "tokenizer.json";
-    const auto json = spec::parse_json(spec::read_text_file(file, kMaxBytes), file);
-    const auto& model = json.contains("model") ? json["model"] : nlohmann::json();
-    if (!model.is_object() || model.value("type", "") != "WordPiece" || !model.contains("vocab") ||
-        !model["vocab"].is_object())
-      fail(file, "has no WordPiece model");
-    made.pieces_.resize(model["vocab"].size());
-    for (const auto& [piece, id] : model["vocab"].items()) {
-      if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= made.pieces_.size())
-        fail(file, "piece \"" + piece + "\" has an id beyond the vocabulary");
-      made.pieces_[id.get<std::size_t>()] = piece;
-    }
-  }
+  made.pieces_ = std::move(from.pieces);
   for (std::size_t id = 0; id < made.pieces_.size(); ++id)
     made.ids_[made.pieces_[id]] = static_cast<std::int64_t>(id);
-  made.begin_ = made.need("[CLS]", file);
-  made.end_ = made.need("[SEP]", file);
-  made.pad_ = made.need("[PAD]", file);
-  made.unknown_ = made.need("[UNK]", file);
-  const auto settings = folder / "tokenizer_config.json";
-  if (std::filesystem::is_regular_file(settings)) {
-    const auto config = spec::ConfigReader::read(settings);
-    made.lower_case_ = config.boolean_or("do_lower_case", true);
-    made.chinese_apart_ = config.boolean_or("tokenize_chinese_chars", true);
-    made.strip_accents_ = config.optional_boolean("strip_accents").value_or(made.lower_case_);
-  } else {
-    made.strip_accents_ = made.lower_case_;
-  }
+  made.begin_ = made.need(from.begin, from.source);
+  made.end_ = made.need(from.end, from.source);
+  made.pad_ = made.need(from.pad, from.source);
+  made.unknown_ = made.need(from.unknown, from.source);
+  made.lower_case_ = from.lower_case;
+  made.strip_accents_ = from.strip_accents;
+  made.chinese_apart_ = from.chinese_apart;
+  made.special_ = std::move(from.added);
+  for (const auto& token : {from.begin, from.end, from.pad, from.unknown})
+    made.special_.push_back(token);
+  if (made.ids_.contains(from.mask)) made.special_.push_back(from.mask);
+  std::ranges::stable_sort(made.special_, std::ranges::greater{}, &std::string::size);
   return made;
 }
 
@@ -149,10 +124,28 @@ void BertTokenizer::add_pieces(const std::string& word, std::vector<std::int64_t
   ids.insert(ids.end(), own.begin(), own.end());
 }
 
-std::vector<std::int64_t> BertTokenizer::encode(std::string_view text) const {
+std::vector<std::int64_t> BertTokenizer::encode(std::string_view raw_text) const {
   std::vector<std::int64_t> ids{begin_};
-  for (const auto& word : words(text))
-    add_pieces(word, ids);
+  const std::string valid = valid_utf8(raw_text);
+  const std::string_view text = valid;
+  std::size_t begin = 0;
+  const auto add_words = [&](std::size_t end) {
+    for (const auto& word : words(text.substr(begin, end - begin)))
+      add_pieces(word, ids);
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    const auto rest = text.substr(at);
+    const auto found = std::ranges::find_if(
+        special_, [&](const std::string& token) { return rest.starts_with(token); });
+    if (found == special_.end()) {
+      at += code_point_at(text, at).bytes;
+      continue;
+    }
+    add_words(at);
+    ids.push_back(ids_.at(*found));
+    begin = at += found->size();
+  }
+  add_words(text.size());
   ids.push_back(end_);
   return ids;
 }

@@ -16,12 +16,12 @@ namespace troupe::models {
 /// BertTokenizer of transformers 5.
 class BertTokenizer {
  public:
-  /// From a folder with vocab.txt, or tokenizer.json with a WordPiece model. Throws
-  /// std::runtime_error naming file and cause.
+  /// From a folder, as read_bert_vocabulary reads it. Throws std::runtime_error naming file and
+  /// cause.
   static BertTokenizer load(const std::filesystem::path& folder);
 
-  /// Ids of `text`, begin and end token included. Bytes that are not UTF-8 read as U+FFFD, which
-  /// is dropped.
+  /// Ids of `text`, begin and end token included; special tokens spelt out in it are these tokens.
+  /// Bytes that are not UTF-8 read as U+FFFD, which is dropped.
   std::vector<std::int64_t> encode(std::string_view text) const;
 
   /// Ids cut or padded to `max_length` (at least 2): what is too long keeps its first
@@ -38,6 +38,8 @@ class BertTokenizer {
 
   std::unordered_map<std::string, std::int64_t> ids_;
   std::vector<std::string> pieces_;
+  /// Longest first.
+  std::vector<std::string> special_;
   bool lower_case_ = true, strip_accents_ = true, chinese_apart_ = true;
   std::int64_t begin_ = 0, end_ = 0, pad_ = 0, unknown_ = 0;
 };

@@ -8,6 +8,7 @@
 
 #include "models/spec/config.h"
 #include "models/spec/json_text.h"
+#include "models/text/special_tokens.h"
 
 namespace troupe::models {
 namespace {
@@ -181,31 +182,10 @@ std::vector<ClipAddedToken> added_in_config(const spec::ConfigReader& config) {
 }
 
 void accept_harmless(const spec::ConfigReader& config) {
-  config.only("padding_side", "right");
-  config.only("truncation_side", "right");
   config.only("do_lower_case", true);
   config.only("add_prefix_space", false);
-  config.harmless({"tokenizer_class",
-                   "errors",
-                   "backend",
-                   "is_local",
-                   "local_files_only",
-                   "name_or_path",
-                   "special_tokens_map_file",
-                   "tokenizer_file",
-                   "clean_up_tokenization_spaces",
-                   "additional_special_tokens",
-                   "extra_special_tokens",
-                   "processor_class",
-                   "use_fast",
-                   "from_slow",
-                   "max_length",
-                   "stride",
-                   "pad_to_multiple_of",
-                   "pad_token_type_id",
-                   "truncation_strategy",
-                   "added_tokens_decoder",
-                   "model_max_length"});
+  accept_common_settings(config);
+  config.harmless({"tokenizer_class", "errors", "added_tokens_decoder"});
   config.finish();
 }
 
@@ -238,6 +218,7 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
   std::array<ClipAddedToken, 4> named;
   for (std::size_t i = 0; i < names.size(); ++i)
     named[i] = {*names[i].second};
+  std::vector<ClipAddedToken> others;
   const auto read_named = [&](const spec::ConfigReader& from) {
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (!from.has_value(names[i].first)) {
@@ -245,6 +226,13 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
         continue;
       }
       named[i] = read_token(from.file(), names[i].first, from.raw(names[i].first));
+    }
+    for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+      for (const std::string& token : token_texts(from, key)) {
+        if (!result.vocabulary.contains(token))
+          from.refuse(key, "has \"" + token + "\", which the vocabulary has not");
+        others.push_back({token});
+      }
     }
   };
   bool listed = false;
@@ -265,7 +253,6 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
   if (!listed && there("special_tokens_map.json")) {
     const auto map = spec::ConfigReader::read(folder / "special_tokens_map.json");
     read_named(map);
-    map.harmless({"additional_special_tokens", "extra_special_tokens"});
     map.finish();
   }
   if (!listed && json) added = json->added_tokens();
@@ -281,6 +268,10 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
     // The last of those that are named beside the list settles the flags.
     std::erase_if(added, same);
     added.push_back(named[i]);
+  }
+  for (const ClipAddedToken& token : others) {
+    const auto same = [&](const ClipAddedToken& other) { return other.content == token.content; };
+    if (std::ranges::none_of(added, same)) added.push_back(token);
   }
   for (const ClipAddedToken& token : added) {
     if (!result.vocabulary.contains(token.content)) {

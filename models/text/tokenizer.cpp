@@ -6,6 +6,7 @@
 
 #include "models/spec/config.h"
 #include "models/text/piece_model.h"
+#include "models/text/special_tokens.h"
 #include "models/text/tokenizer_json.h"
 #include "models/text/unicode.h"
 
@@ -21,22 +22,11 @@ struct Settings {
   std::string pad = "<pad>";
   std::string eos = "</s>";
   std::string unk = "<unk>";
+  /// Other special tokens with the keys that name them; they must be known as well.
+  std::vector<std::pair<std::string, std::string>> others;
   std::int64_t extra_ids = kDefaultExtraIds;
   std::optional<std::vector<AddedToken>> added_tokens;
 };
-
-std::string token_text(const spec::ConfigReader& config, const char* key, std::string fallback) {
-  if (!config.has_value(key)) {
-    config.harmless({key});
-    return fallback;
-  }
-  const auto& value = config.raw(key);
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() && value.contains("content") && value["content"].is_string()) {
-    return value["content"].get<std::string>();
-  }
-  config.refuse(key, "must be a token");
-}
 
 std::vector<AddedToken> read_added_tokens(const spec::ConfigReader& config) {
   std::vector<AddedToken> tokens;
@@ -64,51 +54,43 @@ std::vector<AddedToken> read_added_tokens(const spec::ConfigReader& config) {
   return tokens;
 }
 
-Settings read_settings(const std::optional<std::filesystem::path>& file) {
-  Settings settings;
-  if (!file) return settings;
-  const auto config = spec::ConfigReader::read(*file);
-  config.choice_or("tokenizer_class", "T5Tokenizer", {"T5Tokenizer", "T5TokenizerFast"});
-  settings.pad = token_text(config, "pad_token", settings.pad);
-  settings.eos = token_text(config, "eos_token", settings.eos);
-  settings.unk = token_text(config, "unk_token", settings.unk);
-  settings.extra_ids = config.integer_or("extra_ids", kDefaultExtraIds, 0, kMaxExtraIds);
-  if (config.has_value("added_tokens_decoder")) settings.added_tokens = read_added_tokens(config);
-  config.only("padding_side", "right");
-  config.only("truncation_side", "right");
-  if (config.has_value("add_prefix_space")) config.only("add_prefix_space", true);
-  if (config.has_value("sp_model_kwargs")) {
-    config.only("sp_model_kwargs", nlohmann::json::object());
+void read_named(const spec::ConfigReader& config, Settings& into) {
+  into.pad = token_text(config, "pad_token", into.pad);
+  into.eos = token_text(config, "eos_token", into.eos);
+  into.unk = token_text(config, "unk_token", into.unk);
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    for (const std::string& token : token_texts(config, key))
+      into.others.emplace_back(key, token);
   }
-  config.harmless({"unk_id",
-                   "backend",
-                   "model_max_length",
-                   "additional_special_tokens",
-                   "extra_special_tokens",
-                   "clean_up_tokenization_spaces",
-                   "legacy",
-                   "is_local",
-                   "local_files_only",
-                   "name_or_path",
-                   "special_tokens_map_file",
-                   "tokenizer_file",
-                   "use_fast",
-                   "from_slow",
-                   "processor_class",
-                   "add_prefix_space",
-                   "sp_model_kwargs",
-                   "added_tokens_decoder",
-                   "max_length",
-                   "stride",
-                   "pad_to_multiple_of",
-                   "pad_token_type_id",
-                   "truncation_strategy",
-                   "split_special_tokens",
-                   "add_eos_token",
-                   "add_bos_token",
-                   "spaces_between_special_tokens",
-                   "bos_token"});
-  config.finish();
+  if (config.has_value("bos_token"))
+    into.others.emplace_back("bos_token", token_text(config, "bos_token", ""));
+  config.harmless({"bos_token"});
+}
+
+Settings read_settings(const spec::TokenizerSpec& spec) {
+  Settings settings;
+  if (spec.tokenizer_config) {
+    const auto config = spec::ConfigReader::read(*spec.tokenizer_config);
+    config.choice_or("tokenizer_class", "T5Tokenizer",
+                     {"T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast"});
+    read_named(config, settings);
+    settings.extra_ids = config.integer_or("extra_ids", kDefaultExtraIds, 0, kMaxExtraIds);
+    if (config.has_value("added_tokens_decoder")) settings.added_tokens = read_added_tokens(config);
+    only_or_null(config, "add_prefix_space", true);
+    only_or_null(config, "sp_model_kwargs", nlohmann::json::object());
+    only_or_null(config, "add_bos_token", false);
+    only_or_null(config, "add_eos_token", true);
+    accept_common_settings(config);
+    config.harmless({"unk_id", "legacy", "added_tokens_decoder"});
+    config.finish();
+  }
+  const auto& pieces = spec.tokenizer_json ? spec.tokenizer_json : spec.spiece_model;
+  const auto map = pieces ? pieces->parent_path() / "special_tokens_map.json" : "";
+  if (!settings.added_tokens && std::filesystem::is_regular_file(map)) {
+    const auto config = spec::ConfigReader::read(map);
+    read_named(config, settings);
+    config.finish();
+  }
   return settings;
 }
 
@@ -153,7 +135,7 @@ struct Tokenizer::Impl {
   }
 
   void load(const spec::TokenizerSpec& spec) {
-    const Settings settings = read_settings(spec.tokenizer_config);
+    const Settings settings = read_settings(spec);
     bool has_json_tokens = false;
     if (spec.tokenizer_json) {
       try {
@@ -180,10 +162,23 @@ struct Tokenizer::Impl {
         add_default_tokens(settings);
       }
     }
+    for (const auto& [key, token] : settings.others)
+      add_other_token(key, token);
     std::ranges::stable_sort(added_tokens, std::ranges::greater{},
                              [](const AddedToken& token) { return token.content.size(); });
     pad_id = id(settings.pad);
     eos_id = id(settings.eos);
+  }
+
+  void add_other_token(const std::string& key, const std::string& token) {
+    const auto same = [&](const AddedToken& added) { return added.content == token; };
+    if (std::ranges::any_of(added_tokens, same)) return;
+    const std::int64_t found = model->id(token);
+    if (found < 0) {
+      throw std::runtime_error("[load_tokenizer] " + source.string() + ": has no token \"" + token +
+                               "\", which the folder names as \"" + key + "\"");
+    }
+    added_tokens.push_back({token, found});
   }
 
   void add_default_tokens(const Settings& settings) {

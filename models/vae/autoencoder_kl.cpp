@@ -31,16 +31,16 @@ at::Tensor joined(const std::vector<at::Tensor>& pictures) {
   return pictures.size() == 1 ? pictures.front() : at::cat(pictures);
 }
 
-LatentDistribution distribution(const at::Tensor& moments) {
-  const auto halves = moments.chunk(2, 1);
-  return {halves[0].contiguous(), halves[1].clamp(-30, 20).contiguous()};
-}
-
 bool has(std::initializer_list<spec::VaeHalf> halves, spec::VaeHalf half) {
   return std::ranges::find(halves, half) != halves.end();
 }
 
 }  // namespace
+
+LatentDistribution LatentDistribution::of(const at::Tensor& moments) {
+  const auto halves = moments.chunk(2, 1);
+  return {halves[0].contiguous(), halves[1].clamp(-30, 20).contiguous()};
+}
 
 at::Tensor LatentDistribution::sample(const at::Tensor& noise) const {
   return mean + at::exp(0.5 * logvar) * noise.to(mean.options());
@@ -164,11 +164,11 @@ LatentDistribution AutoencoderKL::encode_rows(const at::Tensor& pictures, HaloPo
     moments.push_back(encoder()(picture.to(device_, dtype_).contiguous(memory_format_),
                                 {port, chunk_bytes_}, tick));
   }
-  return distribution(joined(moments));
+  return LatentDistribution::of(joined(moments));
 }
 
-LatentDistribution AutoencoderKL::encode_tiled(const at::Tensor& pictures,
-                                               const VaeProgress& progress) const {
+at::Tensor AutoencoderKL::encode_tile(const at::Tensor& pictures, const TileGrid& grid, int index,
+                                      const VaeProgress& progress) const {
   const std::int64_t scale = spec_.scale_factor();
   check("pictures", pictures, spec_.in_channels, scale);
   if (pictures.size(2) % scale != 0 || pictures.size(3) % scale != 0) {
@@ -176,20 +176,28 @@ LatentDistribution AutoencoderKL::encode_tiled(const at::Tensor& pictures,
                                 std::to_string(scale));
   }
   const c10::InferenceMode no_grad;
+  const auto tick = counter(progress, pictures.size(0), encoder_blocks());
+  WholePicture whole;
+  std::vector<at::Tensor> moments;
+  for (const at::Tensor& picture : grid.tile(pictures, index).split(1)) {
+    moments.push_back(encoder()(picture.to(device_, dtype_).contiguous(memory_format_),
+                                {whole, chunk_bytes_}, tick)
+                          .contiguous());
+  }
+  return joined(moments);
+}
+
+LatentDistribution AutoencoderKL::encode_tiled(const at::Tensor& pictures,
+                                               const VaeProgress& progress) const {
+  check("pictures", pictures, spec_.in_channels, spec_.scale_factor());
+  const c10::InferenceMode no_grad;
   const TileGrid grid = encode_tiles(spec_, pictures.size(2), pictures.size(3));
   const auto tick = counter(progress, pictures.size(0) * grid.count(), encoder_blocks());
-  WholePicture whole;
   TileJoiner joiner(grid);
   for (int i = 0; i < grid.count(); ++i) {
-    std::vector<at::Tensor> moments;
-    for (const at::Tensor& picture : grid.tile(pictures, i).split(1)) {
-      moments.push_back(encoder()(picture.to(device_, dtype_).contiguous(memory_format_),
-                                  {whole, chunk_bytes_}, tick)
-                            .contiguous());
-    }
-    joiner.add(joined(moments));
+    joiner.add(encode_tile(pictures, grid, i, [&](int, int) { tick(); }));
   }
-  return distribution(joiner.join());
+  return LatentDistribution::of(joiner.join());
 }
 
 }  // namespace troupe::models

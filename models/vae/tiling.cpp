@@ -8,13 +8,15 @@
 #include <string>
 #include <utility>
 
+#include "models/spec/tile_runs.h"
+
 namespace troupe::models {
 namespace {
 
-std::vector<RowRun> runs(std::int64_t size, std::int64_t tile, std::int64_t step) {
+std::vector<RowRun> runs(std::int64_t size, std::int64_t tile) {
   std::vector<RowRun> all;
-  for (std::int64_t begin = 0; begin < size; begin += step) {
-    all.push_back({begin, std::min(size, begin + tile)});
+  for (const auto& [begin, end] : spec::tile_runs(size, tile)) {
+    all.push_back({begin, end});
   }
   return all;
 }
@@ -22,9 +24,8 @@ std::vector<RowRun> runs(std::int64_t size, std::int64_t tile, std::int64_t step
 TileGrid grid_of(std::int64_t height, std::int64_t width, std::int64_t in_tile,
                  std::int64_t out_tile) {
   if (height <= in_tile && width <= in_tile) return {{{0, height}}, {{0, width}}, 0, 0};
-  const std::int64_t step = in_tile * 3 / 4;
   const std::int64_t blend = out_tile / 4;
-  return {runs(height, in_tile, step), runs(width, in_tile, step), blend, out_tile - blend};
+  return {runs(height, in_tile), runs(width, in_tile), blend, out_tile - blend};
 }
 
 std::int64_t latent_tile(const spec::VaeSpec& spec) {

@@ -24,6 +24,13 @@ gpu_count() {
   fi
 }
 
+# Whether clang is here with libFuzzer and the sanitizers.
+has_libfuzzer() {
+  command -v clang++ >/dev/null || return 1
+  printf 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+    clang++ -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null >/dev/null 2>&1
+}
+
 # logged LOG COMMAND...: runs COMMAND with its output in LOG; shows the end of LOG if it fails.
 logged() {
   local log=$1

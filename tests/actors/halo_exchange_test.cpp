@@ -98,6 +98,31 @@ TEST_CASE("tiles shared out give the tiled picture, bit for bit") {
   }
 }
 
+TEST_CASE("tiles shared out encode to the tiled latents, bit for bit") {
+  const models::testing::OneThread one_thread;
+  const AutoencoderKL vae = models::testing::load_vae(models::testing::kTinyVae);
+  for (const auto& [height, width] : {std::pair{112, 72}, {40, 40}}) {
+    const auto pictures = at::rand({1, 3, height, width}) * 2 - 1;
+    const auto one = vae.encode_tiled(pictures);
+    const int tiles = models::encode_tiles(vae.spec(), height, width).count();
+    for (int size : {1, 2, 3, 8}) {
+      CAPTURE(height);
+      CAPTURE(size);
+      std::atomic<int> blocks{0};
+      for (const bool means : {true, false}) {
+        const auto found = at_rank_zero(tensor::Backend::shm, size, [&](Member& member) {
+          const auto own = actors::encode_tiles_together(vae, pictures, member.group, wait_long,
+                                                         [&](int, int) { ++blocks; });
+          return means ? own.mean : own.logvar;
+        });
+        CHECK(at::equal(found, means ? one.mean : one.logvar));
+      }
+      CHECK(blocks == 2 * tiles * vae.encoder_blocks());
+    }
+  }
+  CHECK_THROWS_AS(vae.encode_tiled(at::rand({1, 3, 45, 64})), std::invalid_argument);
+}
+
 TEST_CASE("a rank that fails ends the others' decoding with its cause") {
   const models::testing::OneThread one_thread;
   const AutoencoderKL vae = models::testing::load_vae(models::testing::kTinyVae);

@@ -153,6 +153,7 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
          {"--tensor-host nowhere", "\"nowhere\" is not an address in numbers"},
          {"--metrics-port 70000", "from 0 to 65535"},
          {"--respawns -2", "--respawns: -2"},
+         {"--task-deadline 0", "--task-deadline: 0"},
          {"--jobs-together 65", "from 1 to 64"},
          {"--journal ''", "--journal: is empty"},
          {"--plugin ''", "--plugin: is empty"},

@@ -44,12 +44,14 @@ TEST_CASE("whatever order blobs come in, progress is handed on in order and the 
     std::optional<Result<JobResult>> end;
     auto follower = std::make_shared<client::JobFollower>(
         1, shelf.fetch(), [&](Result<JobResult> r) { end = std::move(r); });
-    follower->on_progress([&](const Progress& progress) {
-      CHECK_FALSE(end);
-      steps.push_back(progress.step);
-      if (!progress.preview_png.empty())
-        CHECK(progress.preview_png == std::to_string(progress.step));
-    });
+    follower->on_progress(
+        [&](const Progress& progress) {
+          CHECK_FALSE(end);
+          steps.push_back(progress.step);
+          if (!progress.preview_png.empty())
+            CHECK(progress.preview_png == std::to_string(progress.step));
+        },
+        nullptr);
     int sent = 0;
     while (sent < 8 || !shelf.asked.empty()) {
       if (sent < 8 && random() % 2) {

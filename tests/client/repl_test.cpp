@@ -18,9 +18,12 @@ using List = std::vector<std::string>;
 using Commands = std::vector<Words>;
 
 List complete_line(const std::string& before) {
-  const auto words_for = [](Argument argument) {
+  const auto words_for = [](Argument argument, const Words& before) {
     if (argument == Argument::job) return List{"1", "12", "3"};
     if (argument == Argument::actor) return List{"0", "1"};
+    if (argument == Argument::user_actor) return List{"\"two words\"", "visits"};
+    if (argument == Argument::method && before == Words{"call", "two words"}) return List{"add"};
+    if (argument == Argument::method && before == Words{"call", "visits"}) return List{"value"};
     return List{};
   };
   return complete(before, all_commands(), words_for, option_names).choices;
@@ -29,7 +32,7 @@ List complete_line(const std::string& before) {
 std::string inserted(const std::string& before) {
   return complete(
              before, all_commands(),
-             [](Argument) {
+             [](Argument, const Words&) {
                return List{"3", "31"};
              },
              option_names)
@@ -115,6 +118,11 @@ TEST_CASE("completion of commands, ids and options") {
   CHECK(complete_line("submit --prompt \"gr").empty());
   CHECK(complete_line("submit --warm") == List{"--warmup"});
   CHECK(complete_line("follow --sav") == List{"--save-latents"});
+  // A method is one of the actor's that is called.
+  CHECK(complete_line("call ") == List{"\"two words\"", "visits"});
+  CHECK(complete_line("call visits ") == List{"value"});
+  CHECK(complete_line("jobs; call \"two words\" a") == List{"add"});
+  CHECK(complete_line("call nobody ").empty());
   CHECK(inserted("grap") == "h ");
   CHECK(inserted("gr") == "");
   CHECK(inserted("p") == "");

@@ -1,104 +1,15 @@
-#include <array>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/write.hpp>
-
 #include "tests/control/harness.h"
 #include "tests/support/doctest.h"
+#include "tests/support/wire.h"
 #include "transport/wire/client_messages.h"
 
 namespace troupe::control::testing {
-namespace {
-
-namespace asio = boost::asio;
-using asio::ip::tcp;
-
-/// A wire between a connection and its server that can be cut: passes tcp on, and on `swallow`
-/// takes what the connection sends without passing it on.
-class Wire {
- public:
-  explicit Wire(const std::string& server)
-      : server_port_(static_cast<unsigned short>(std::stoi(server.substr(server.rfind(':') + 1)))),
-        acceptor_(loop_.io, tcp::endpoint(asio::ip::make_address("127.0.0.1"), 0)) {
-    port_ = acceptor_.local_endpoint().port();
-    loop_.run([this] { accept(); });
-  }
-  ~Wire() {
-    loop_.run([this] { acceptor_.close(); });
-    cut();
-  }
-  std::string endpoint() const { return "tcp://127.0.0.1:" + std::to_string(port_); }
-  void swallow() {
-    loop_.run([this] { swallowing_ = true; });
-  }
-  /// Ends all connections; new ones pass again.
-  void cut() {
-    loop_.run([this] {
-      swallowing_ = false;
-      for (const auto& pair : pairs_)
-        pair->close();
-      pairs_.clear();
-    });
-  }
-  std::size_t swallowed() {
-    return loop_.run([this] { return swallowed_; });
-  }
-
- private:
-  struct Pair {
-    explicit Pair(asio::io_context& io) : outer(io), inner(io) {}
-    void close() {
-      boost::system::error_code ignored;
-      outer.close(ignored);
-      inner.close(ignored);
-    }
-    tcp::socket outer, inner;
-    std::array<char, 65536> from_outer, from_inner;
-  };
-
-  void accept() {
-    auto pair = std::make_shared<Pair>(loop_.io);
-    acceptor_.async_accept(pair->outer, [this, pair](const boost::system::error_code& error) {
-      if (error) return;
-      pair->inner.connect(tcp::endpoint(asio::ip::make_address("127.0.0.1"), server_port_));
-      pairs_.push_back(pair);
-      pass(pair, pair->outer, pair->inner, pair->from_outer, true);
-      pass(pair, pair->inner, pair->outer, pair->from_inner, false);
-      accept();
-    });
-  }
-  void pass(const std::shared_ptr<Pair>& pair, tcp::socket& from, tcp::socket& to,
-            std::array<char, 65536>& bytes, bool outwards) {
-    from.async_read_some(
-        asio::buffer(bytes),
-        [=, this, &from, &to, &bytes](const boost::system::error_code& error, std::size_t got) {
-          if (error) return pair->close();
-          boost::system::error_code failed;
-          if (outwards && swallowing_) {
-            swallowed_ += got;
-          } else {
-            asio::write(to, asio::buffer(bytes, got), failed);
-          }
-          if (failed) return pair->close();
-          pass(pair, from, to, bytes, outwards);
-        });
-  }
-
-  unsigned short server_port_;
-  unsigned short port_ = 0;
-  bool swallowing_ = false;
-  std::size_t swallowed_ = 0;
-  Loop loop_;
-  tcp::acceptor acceptor_;
-  std::vector<std::shared_ptr<Pair>> pairs_;
-};
-
-}  // namespace
 
 TEST_CASE("what a broken tcp connection swallowed is noticed, also when it was the last word") {
   Loop here, there;
   On<Server> server(here, server_at("tcp://127.0.0.1:0"));
-  Wire wire(server.run([](Server& s) { return s.endpoint(); }));
+  troupe::testing::Wire wire(
+      parse_endpoint(server.run([](Server& s) { return s.endpoint(); })).port);
   // By the gap in the numbers; or, where a heartbeat to the peer falls into the moment without a
   // connection, by that.
   Event<std::string> noticed;

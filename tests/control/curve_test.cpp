@@ -1,8 +1,13 @@
+#include <cstdint>
+
 #include "transport/control/blob_channel.h"
+#include "transport/control/refusals.h"
 #include "transport/control/zap.h"
 
 #include "tests/control/harness.h"
 #include "tests/support/doctest.h"
+#include "tests/support/wire.h"
+#include "transport/wire/client_messages.h"
 
 namespace troupe::control::testing {
 namespace {
@@ -154,6 +159,90 @@ TEST_CASE("strangers' bytes on a guarded port") {
   raw.send(wire::Hello{"client", "raw", "host", 1, "raw", {}}, 1);
   CHECK_THROWS(raw.receive<wire::Welcome>());
   CHECK(there.server->run([](Server& s) { return s.counters().messages_received; }) == 0);
+}
+
+TEST_CASE("a stolen routing id: without a key on the list it is not heard, with one fenced") {
+  Guarded there;
+  std::vector<std::string> heard, told;
+  there.server->run([&](Server& s) {
+    s.on_message([&](PeerId, const wire::Header&, std::span<const std::byte> payload) {
+      heard.push_back(wire::decode<wire::Refuse>(payload).reason);
+    });
+    there.guard->on_refused(
+        [&](const std::string& who, const std::string& why) { told.push_back(who + ": " + why); });
+  });
+  const auto on_loop = [&](auto look) { return there.loop.run(look); };
+  RawPeer owner(there.endpoint, "whose", there.keys.client());
+  const PeerId id = owner.greet();
+  const auto steal = [&](const ClientKeys& keys, const std::function<bool()>& noticed) {
+    RawPeer thief(there.endpoint, "whose", keys);
+    thief.incarnation = 78;
+    thief.socket.set(zmq::sockopt::sndtimeo, 200);
+    thief.send(wire::Refuse{"in its name"}, 2, id);
+    CHECK(eventually(noticed));
+  };
+  ClientKeys keys = there.keys.client();
+  keys.own = make_key_pair();
+  steal(keys, [&] { return on_loop([&] { return !told.empty(); }); });
+  CHECK(contains(told.at(0), "127.0.0.1 with the key " + keys.own.public_key));
+  CHECK(contains(told.at(0), "the list of clients does not have this key"));
+  owner.send(wire::Refuse{"mine"}, 2, id);
+  CHECK(eventually([&] { return on_loop([&] { return heard.size() == 1; }); }));
+
+  there.keys.add({"thief", keys.own.public_key});
+  steal(keys,
+        [&] { return there.server->run([](Server& s) { return s.counters().fenced >= 1; }); });
+  CHECK(on_loop([&] { return heard; }) == std::vector<std::string>{"mine"});
+  on_loop([&] { there.guard->on_refused({}); });
+}
+
+TEST_CASE("bytes that a wire with keys says twice are heard once") {
+  Guarded there;
+  std::vector<std::uint64_t> heard;
+  there.server->run([&](Server& s) {
+    s.on_message([&](PeerId, const wire::Header&, std::span<const std::byte> payload) {
+      heard.push_back(wire::decode<wire::CancelJob>(payload).job);
+    });
+  });
+  troupe::testing::Wire wire(parse_endpoint(there.endpoint).port);
+  Loop mine;
+  ConnectionOptions options = peer_at(wire.endpoint());
+  options.keys = there.keys.client();
+  On<Connection> connection(mine, options);
+  welcome(connection);
+  wire.replay(SIZE_MAX);
+  std::uint64_t said = 0;
+  CHECK(eventually([&] {
+    connection.run([&](Connection& c) { c.send(wire::CancelJob{++said}); });
+    return wire.struck() >= 1;
+  }));
+  CHECK(there.knock(there.keys.client()) == "welcome");
+  there.server->run([&](Server& s) {
+    for (std::size_t i = 1; i < heard.size(); ++i)
+      CHECK(heard[i] > heard[i - 1]);
+    CHECK(s.counters().duplicates == 0);  // they do not come as far as that
+  });
+}
+
+TEST_CASE("who is turned away is told once in a while, and counted") {
+  std::vector<std::string> told;
+  Refusals refusals([&](const std::string& line) { told.push_back(line); }, 10s);
+  const auto begin = Clock::now();
+  for (int i = 0; i < 1000; ++i)
+    refusals.add("a peer", "bad\nkey", begin + i * 1ms);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0] == "turned away a peer: bad?key");
+  refusals.add("another", "no token", begin + 11s);
+  REQUIRE(told.size() == 2);
+  CHECK(told[1] == "turned away another: no token (and 999 others since the last such line)");
+  CHECK(refusals.count() == 1001);
+  // Strangers may say a lot, and anything.
+  refusals.add(std::string(200, 'a') + "b", std::string(1 << 20, '\xff'), begin + 22s);
+  REQUIRE(told.size() == 3);
+  CHECK(told[2] ==
+        "turned away " + std::string(200, 'a') + "...: " + std::string(200, '?') + "...");
+  refusals.add(std::string("\x1b[2J\x7f\0~ ", 8), std::string(200, 'c'), begin + 33s);
+  CHECK(told.back() == "turned away ?[2J??~ : " + std::string(200, 'c'));
 }
 
 TEST_CASE("beyond loopback with keys, not without, however the address is written") {

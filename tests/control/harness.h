@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <zmq.hpp>
@@ -14,6 +15,7 @@
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/server.h"
+#include "transport/control/zap.h"
 #include "transport/wire/codec.h"
 
 namespace troupe::control::testing {
@@ -136,7 +138,9 @@ inline PeerId welcome(On<Connection>& connection) {
 /// A bare ZeroMQ socket that says what it likes.
 class RawPeer {
  public:
-  explicit RawPeer(const std::string& endpoint, const std::string& routing = "raw-peer") {
+  explicit RawPeer(const std::string& endpoint, const std::string& routing = "raw-peer",
+                   const std::optional<ClientKeys>& keys = std::nullopt) {
+    if (keys) use_keys(socket, *keys);
     socket.set(zmq::sockopt::linger, 200);
     socket.set(zmq::sockopt::routing_id, routing);
     socket.set(zmq::sockopt::rcvtimeo, 60'000);

@@ -126,6 +126,24 @@ TEST_CASE("a picture to begin with is in the memory of the actor that encodes it
   CHECK(with[1].text - smaller[1].text == 3 * (map - map / 4));
 }
 
+TEST_CASE("those who encode a picture together have their rows of it, and the encoder, each") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
+  auto request = request_of(0.5, 4);
+  request.height = request.width = 192;  // 24 rows of latents
+  const auto one = plan::make_plan(model, request, {.pp = 4}).memory;
+  const auto three = plan::make_plan(model, request, {.pp = 4, .vae = 3}).memory;
+  const std::uint64_t map = 192 * 192 * 4 * model.vae.block_out_channels.front();
+  CHECK(one[3].text - three[3].text == 3 * (map - map / 3));
+  CHECK(three[1].text == three[3].text);
+  CHECK(three[2].text == three[3].text);
+  CHECK(one[1].text == 0);
+  CHECK(one[2].text == 0);
+  request.vae_tiling = true;
+  const auto tiled = plan::make_plan(model, request, {.pp = 4, .vae = 3}).memory;
+  const std::uint64_t tile = 64 * 64 * 4 * model.vae.block_out_channels.front();
+  CHECK(three[3].text - tiled[3].text == 3 * (map / 3 - tile));
+}
+
 TEST_CASE("LoRAs are held against the model, in allowed folders alone, and have fingerprints") {
   const std::string model = kFixtures + "tiny-flux", file = kFixtures + "lora/flux.safetensors";
   const auto reading = read(model, {{file, 0.5}}, {});

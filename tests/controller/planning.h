@@ -1,4 +1,5 @@
 #pragma once
+#include "controller/plan/layout.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/plan.h"
 #include "tests/controller/sample_model.h"
@@ -30,6 +31,10 @@ inline plan::Plan planned(const wire::ImageRequest& request, const wire::Paralle
   plan.degrees.ulysses = parallelism.ulysses;
   plan.degrees.ring = parallelism.ring;
   plan.degrees.tp = parallelism.tp;
+  plan.micro_steps.clear();
+  for (const auto& shares :
+       plan::layout_of(request.method, plan.patches, parallelism.ring, parallelism.ulysses).shares)
+    plan.micro_steps.push_back({shares});
   return plan;
 }
 

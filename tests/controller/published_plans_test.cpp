@@ -3,7 +3,7 @@
 
 #include "controller/plan/plan.h"
 #include "controller/plan/traffic.h"
-#include "tests/spec/published_folder.h"
+#include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -20,10 +20,24 @@ wire::ImageRequest request_of(double guidance) {
   return request;
 }
 
+/// PixArt-XL-2-1024-MS's transformer: PixArt-Σ's and what it makes of size and aspect.
+constexpr std::uint64_t kPixArtXlElements = 611'349'152;
+
+std::uint64_t model_text_bytes(const spec::ModelSpec& model) {
+  return spec::weight_bytes_around(model).text_encoder;
+}
+
 std::uint64_t most_of(const plan::Plan& plan, std::uint64_t plan::ActorMemory::*part) {
   std::uint64_t most = 0;
   for (const auto& actor : plan.memory)
     most = std::max(most, actor.*part);
+  return most;
+}
+
+std::uint64_t peak_of(const plan::Plan& plan) {
+  std::uint64_t most = 0;
+  for (const auto& actor : plan.memory)
+    most = std::max(most, actor.peak());
   return most;
 }
 
@@ -36,6 +50,23 @@ void check_plans(const std::string& name, const spec::ModelSpec& model, double g
   CHECK(single.request.max_sequence_length == model.text_tokens);
   CHECK(single.memory[0].weights <= 2 * elements);
   CHECK(single.memory[0].weights > 2 * elements * 9 / 10);
+  const auto& alone = single.memory[0];
+  // An exact job on one actor keeps nothing but what its blocks make of the caption.
+  if (!model.transformer.joint) {
+    const auto& transformer = model.transformer;
+    const auto tokens =
+        static_cast<std::uint64_t>(transformer.caption_tokens(single.request.max_sequence_length));
+    const auto width = static_cast<std::uint64_t>(transformer.inner_dim());
+    const auto layers = static_cast<std::uint64_t>(transformer.num_layers);
+    const auto pooled = static_cast<std::uint64_t>(transformer.pooled_width);
+    CHECK(alone.kv == layers * 2 * 2 * 2 * width * tokens + 2 * 2 * pooled);
+  }
+  // The T5-XXL or mT5 passes through block by block, and the decoder has the picture in full size.
+  CHECK(alone.text < model_text_bytes(model) / 3);
+  CHECK(alone.vae > alone.decoder + 1024 * 1024 * 128 * 2);
+  CHECK(alone.peak() == alone.weights + std::max({alone.kv + alone.activations, alone.text,
+                                                  alone.vae + alone.activations}));
+  std::uint64_t before = alone.peak();
   for (const int actors : {2, 4, 8, 16}) {
     CAPTURE(actors);
     const auto by_stages = plan::make_plan(model, request, {.pp = actors});
@@ -48,15 +79,35 @@ void check_plans(const std::string& name, const spec::ModelSpec& model, double g
     CHECK(most_of(by_rows, weights) == single.memory[0].weights);
     CHECK(most_of(by_rows, &plan::ActorMemory::activations) <
           most_of(single, &plan::ActorMemory::activations));
+    // Of an actor in all: what is split by weights and decoded together falls at every step.
+    const auto peak =
+        std::min(peak_of(plan::make_plan(model, request, {.tp = actors, .vae = actors})),
+                 peak_of(plan::make_plan(model, request, {.pp = actors, .vae = actors})));
+    CHECK(peak < before);
+    CHECK(peak >= single.memory[0].weights / actors);
+    before = peak;
     for (const auto& plan : {by_stages, by_weights, by_rows})
       CHECK(plan::predict_traffic(plan, model).size() == static_cast<std::size_t>(actors));
     MESSAGE(name << " at " << actors << " actors, GB an actor at most: weights by pp "
                  << double(most_of(by_stages, weights)) / 1e9 << ", by tp "
-                 << double(most_of(by_weights, weights)) / 1e9 << ", by ulysses 2 × ring whole");
+                 << double(most_of(by_weights, weights)) / 1e9
+                 << ", by ulysses 2 × ring whole; in all " << double(peak) / 1e9);
   }
 }
 
 }  // namespace
+
+TEST_CASE("published models that cross-attend are planned at one to sixteen actors") {
+  const PublishedTransformer xl{kPixArtXl1024Config, 0, 0, 0};
+  const PublishedJointFolder pixart(kPixArtModelIndex, kPixArtScheduler, xl,
+                                    {{"text_encoder", "tokenizer", kT5XxlConfig, false, false}},
+                                    kSdVaeConfig);
+  check_plans("PixArt-XL", spec::read_model_spec(pixart.path()), 4.5, kPixArtXlElements);
+  const auto sigma = published_sigma();
+  check_plans("PixArt-Σ", spec::read_model_spec(sigma.path()), 4.5, kPixArtSigmaConfig.elements);
+  const auto hunyuan = published_hunyuan(kHunyuanV12Config);
+  check_plans("HunyuanDiT", spec::read_model_spec(hunyuan.path()), 6, kHunyuanV12Config.elements);
+}
 
 TEST_CASE("published joint models are planned at one to sixteen actors") {
   const auto medium = published_sd3(kSd3MediumConfig);

@@ -2,7 +2,6 @@
 
 #include <stdexcept>
 
-#include "tests/support/doctest.h"
 #include "transport/wire/done.h"
 #include "transport/wire/host_messages.h"
 
@@ -83,7 +82,7 @@ void UserWorld::request_frame(PeerId peer, std::string frame, control::Milliseco
 }
 
 std::uint32_t UserWorld::spawn(const HostLaunch& launch) {
-  CHECK(launch.host == kOwn);
+  must(launch.host == kOwn, "another host's process begins here");
   if (chance() < 0.1) throw std::runtime_error("no memory");
   begin(launch.id, launch.incarnation, kOwn);
   return 7;
@@ -104,6 +103,19 @@ void UserWorld::answer(const control::ReplyHandler& handler, const M& message) {
   handler(control::Reply(wire::decode_header(wire::as_bytes(frame)), payload(frame)));
 }
 
+void UserWorld::note(const std::string& what) {
+  constexpr std::size_t kMost = 1000;
+  notes_.push_back(std::to_string(now_) + "  " + what);
+  if (notes_.size() > kMost) notes_.pop_front();
+}
+
+std::string UserWorld::trace(std::size_t lines) const {
+  std::string text;
+  for (std::size_t i = notes_.size() > lines ? notes_.size() - lines : 0; i < notes_.size(); ++i)
+    text += notes_[i] + "\n";
+  return text;
+}
+
 void UserWorld::run() {
   while (!events_.empty()) {
     const Event event = events_.top();
@@ -118,8 +130,10 @@ void UserWorld::begin(std::uint64_t id, std::uint64_t incarnation, const std::st
   const auto* actor = users_.table().find(id);
   for (const auto& each : users_.table().hosts()) {
     // On its way while the host began to be drained, at most.
-    if (actor && each.name == host) CHECK(!each.lacks.contains(actor->plugin));
+    if (actor && each.name == host)
+      must(!each.lacks.contains(actor->plugin), "a process begins on a host that lacks its plugin");
   }
+  note("actor " + std::to_string(id) + " begins on " + host + " as " + std::to_string(incarnation));
   processes_[incarnation] = {id, host};
   after(0.01 + chance() * 0.1, [this, id, incarnation] {
     const auto process = processes_.find(incarnation);
@@ -130,7 +144,8 @@ void UserWorld::begin(std::uint64_t id, std::uint64_t incarnation, const std::st
     info.hello.attributes = {{"token", "token"}, {"id", std::to_string(id)}};
     const auto* now = users_.table().find(id);
     const auto refusal = users_.hello(info);
-    CHECK(refusal.has_value() == !(now && now->living() && now->incarnation == incarnation));
+    must(refusal.has_value() == !(now && now->has_process() && now->incarnation == incarnation),
+         "a hello of a dead incarnation was taken, or a living one was refused");
     if (refusal) return after(0.01, [this, id, incarnation] { die(id, incarnation, 0); });
     peers_[peer] = incarnation;
     process->second.peer = peer;
@@ -141,9 +156,13 @@ void UserWorld::begin(std::uint64_t id, std::uint64_t incarnation, const std::st
 void UserWorld::die(std::uint64_t id, std::uint64_t incarnation, int signal) {
   const auto node = processes_.extract(incarnation);
   if (node.empty()) return;
+  note("the process " + std::to_string(incarnation) + " of actor " + std::to_string(id) +
+       " ends, signal " + std::to_string(signal));
   const auto& process = node.mapped();
   if (process.peer != 0 && peers_.erase(process.peer) > 0 && chance() < 0.5)
     users_.lost(process.peer, "broken");
+  ++deaths;
+  haunt(process, incarnation);
   HostExit how;
   how.signal = signal;
   how.how = "ended";
@@ -162,7 +181,8 @@ void UserWorld::exited(std::uint64_t id, std::uint64_t incarnation, const HostEx
   const auto state = actor ? actor->state : wire::UserActorState::dead;
   users_.exited(id, incarnation, how);
   // The word of a dead incarnation changes nothing.
-  if (old && actor) CHECK(actor->state == state);
+  if (old && actor)
+    must(actor->state == state, "the end of a dead incarnation changed its successor");
 }
 
 }  // namespace troupe::user

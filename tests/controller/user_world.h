@@ -1,10 +1,12 @@
 #pragma once
+#include <deque>
 #include <functional>
 #include <map>
 #include <queue>
 #include <random>
 #include <set>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -17,15 +19,25 @@ namespace troupe::user {
 inline const std::string kOwn = "own";
 inline const std::string kPlugin = "lib.so";
 
+/// Something happened that must not.
+class Broken : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// The world that users' actors see: hosts, agents, processes, clients, time.
 class UserWorld final : public testing::NoStages, public HostLauncher {
  public:
   explicit UserWorld(std::uint64_t seed, std::size_t kept_dead = 256);
 
+  /// Throws Broken when something is seen that must not be.
   void play();
+  /// What happened, newest last; for people, when a seed fails.
+  std::string trace(std::size_t lines) const;
 
   bool stops = false;  // the cluster, before all leave
-  std::size_t lost_hosts = 0, moved = 0, refused = 0, answered = 0;
+  std::size_t lost_hosts = 0, moved = 0, refused = 0, answered = 0, repeated = 0, deaths = 0,
+              ghosts = 0;
 
   // Outside:
   using NoStages::kill;
@@ -57,6 +69,10 @@ class UserWorld final : public testing::NoStages, public HostLauncher {
     control::PeerId peer = 0;
   };
 
+  static void must(bool holds, const char* what) {
+    if (!holds) throw Broken(what);
+  }
+  void note(const std::string& what);
   double chance() { return std::uniform_real_distribution<>(0, 1)(random_); }
   std::size_t below(std::size_t count) { return random_() % count; }
   static std::span<const std::byte> payload(const std::string& frame);
@@ -77,6 +93,10 @@ class UserWorld final : public testing::NoStages, public HostLauncher {
   void client_leaves(control::PeerId client);
   template <class M>
   void ask(control::PeerId client, const M& message);
+  /// What was said before, or by a process that is dead.
+  void changes_nothing(const std::string& what, const std::function<void()>& action);
+  std::string state_text() const;
+  void haunt(const Process& process, std::uint64_t incarnation);
   void client_hears(control::PeerId client, const wire::Header& header, const std::string& frame);
   void blow();
   void check_always();
@@ -84,11 +104,13 @@ class UserWorld final : public testing::NoStages, public HostLauncher {
 
   std::mt19937_64 random_;
   double now_ = 0;
+  std::deque<std::string> notes_;
   std::uint64_t events_made_ = 0;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   control::PeerId last_peer_ = 100;
   std::uint64_t last_call_ = 0;
   std::map<std::uint64_t, control::PeerId> open_;  // client by correlation
+  std::set<std::uint64_t> asked_twice_;
   std::set<control::PeerId> clients_;
   std::map<std::string, control::PeerId> agents_;
   std::map<control::PeerId, std::string> host_of_;

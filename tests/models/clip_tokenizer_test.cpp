@@ -129,6 +129,9 @@ TEST_CASE("files that are not CLIP's are refused by name") {
   CHECK(contains(config_error("do_lower_case", false), "\"do_lower_case\" = false"));
   CHECK(contains(config_error("pad_token", "[PAD]"), "has no token \"[PAD]\""));
   CHECK(contains(config_error("extra_rule", 1), "extra_rule"));
+  CHECK(contains(config_error("additional_special_tokens", {"<cat>"}), "\"<cat>\""));
+  CHECK(contains(config_error("split_special_tokens", true), "split_special_tokens"));
+  CHECK(config_error("additional_special_tokens", json::array()) == "");
 }
 
 TEST_CASE("random bytes are tokens or errors, never crashes") {

@@ -129,6 +129,19 @@ TEST_CASE("a sampler that does not go with what the model predicts is refused") 
   const std::string ddim = refusal(flow, json::object(), "ddim");
   CHECK(ddim.find("\"ddim\"") != std::string::npos);
   CHECK(ddim.find("choose flow-euler") != std::string::npos);
+  for (const std::string name : {"unipc", "dpmsolver++", "sde-dpmsolver++", "euler"}) {
+    // What FLUX.1-dev's folder has; of the samplers with flows of their own, none knows the key.
+    const std::string dev = refusal(flow, {{"use_dynamic_shifting", true}}, name);
+    CHECK(dev.starts_with("[sampler] sampler is \"" + name + "\""));
+    CHECK(dev.find("choose flow-euler") != std::string::npos);
+    CHECK(dev.find("use_dynamic_shifting") == std::string::npos);
+  }
+  const std::string taken = refusal("DDIMScheduler", {{"use_dynamic_shifting", true}}, "unipc");
+  CHECK(taken.starts_with("[sampler] sampler is \"unipc\""));
+  CHECK(taken.find("key \"use_dynamic_shifting\"") != std::string::npos);
+  const std::string own =
+      refusal("UniPCMultistepScheduler", {{"use_dynamic_shifting", true}}, "unipc");
+  CHECK(own.starts_with("[read_config]"));
   const std::string euler = refusal("EulerDiscreteScheduler", json::object(), "flow-euler");
   CHECK(euler.find("predicts noise") != std::string::npos);
   CHECK(refusal(flow, json::object(), "").empty());

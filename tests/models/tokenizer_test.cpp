@@ -5,6 +5,7 @@
 #include "models/spec/json_text.h"
 #include "models/text/unicode.h"
 #include "tests/spec/model_folder.h"
+#include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -122,10 +123,45 @@ TEST_CASE("published T5 tokenizers have a hundred extra ids after the pieces") {
               R"({"added_tokens_decoder":{"5":{"content":"[x]","lstrip":false,"rstrip":true}}})");
   CHECK(Tokenizer::load(spec).encode("[x]   a") ==
         std::vector<std::int64_t>{5, tokenizer.encode("a")[0], 1});
+  write_bytes(*spec.tokenizer_config, kMt5Tokenizer);
+  CHECK(Tokenizer::load(spec).encode("a</s>") ==
+        std::vector<std::int64_t>{tokenizer.encode("a")[0], 1, 1});
   write_bytes(*spec.tokenizer_config, R"({"tokenizer_class":"LlamaTokenizer"})");
   CHECK(contains(error_of([&] { Tokenizer::load(spec); }), "\"LlamaTokenizer\" is not supported"));
   write_bytes(*spec.tokenizer_config, R"({"do_lower_case":true})");
   CHECK(contains(error_of([&] { Tokenizer::load(spec); }), "\"do_lower_case\" = true"));
+}
+
+TEST_CASE("settings of T5's tokenizer that would change ids are refused by key") {
+  spec::TokenizerSpec spec = files_of(tokenizer_folder("tiny-pixart"), Files::both);
+  Scratch folder;
+  spec.tokenizer_config = folder.path / "tokenizer_config.json";
+  const auto refusal = [&](const char* key, const json& value) {
+    write_bytes(*spec.tokenizer_config, json{{key, value}}.dump());
+    return error_of([&] { Tokenizer::load(spec); });
+  };
+  for (const auto& [key, value] : std::vector<std::pair<const char*, json>>{
+           {"split_special_tokens", true},
+           {"add_bos_token", true},
+           {"add_eos_token", false},
+           {"additional_special_tokens", {"<cat>"}},
+           {"extra_special_tokens", {{"cat", "<cat>"}}},
+           {"bos_token", "<cat>"},
+           {"eos_token", {{"content", "</s>"}, {"rstrip", true}}},
+           {"padding_side", "left"}}) {
+    CAPTURE(key);
+    CHECK(contains(refusal(key, value), std::string("\"") + key + "\""));
+  }
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, json>>{{"split_special_tokens", false},
+                                                 {"add_bos_token", nullptr},
+                                                 {"add_eos_token", true},
+                                                 {"additional_special_tokens", json::array()},
+                                                 {"extra_special_tokens", {"<pad>", "</s>"}},
+                                                 {"bos_token", nullptr}}) {
+    CAPTURE(key);
+    CHECK(refusal(key, value) == "");
+  }
 }
 
 TEST_CASE("forms of tokenizer.json that T5 does not use are refused by name") {

@@ -1,5 +1,7 @@
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +17,17 @@
 using namespace troupe;
 using namespace troupe::testing;
 using namespace std::chrono_literals;
+
+namespace {
+
+/// This process's actors that were not there before.
+std::vector<pid_t> newer_than(const std::vector<pid_t>& before) {
+  auto now = actors_of(getpid());
+  std::erase_if(now, [&](pid_t pid) { return std::ranges::find(before, pid) != before.end(); });
+  return now;
+}
+
+}  // namespace
 
 TEST_CASE("an actor that cannot start is said at once, and nothing remains") {
   auto options = actors(2);
@@ -56,6 +69,74 @@ TEST_CASE("an actor that never says hello is given up after the start deadline")
   cluster::Cluster cluster(options);
   CHECK_THROWS_WITH_AS(cluster.wait_ready(kPatience), doctest::Contains("no hello within 1 s"),
                        std::runtime_error);
+}
+
+TEST_CASE("one slow actor of a gang: the start fails as a whole, and the others are torn down") {
+  Scratch scratch;
+  auto options = actors(3);
+  const std::string program = options.actor_program;
+  options.actor_program = scratch / "now-and-then";
+  // The first one to come stands still, the others are what they should be.
+  std::ofstream(options.actor_program) << "#!/bin/sh\nif mkdir " << scratch / "first"
+                                       << " 2> /dev/null; then\n  echo $$ > " << scratch / "slow"
+                                       << "\n  exec sleep 600\nfi\nexec " << program << " \"$@\"\n";
+  std::filesystem::permissions(options.actor_program, std::filesystem::perms::owner_all);
+  options.start_deadline = 3s;
+  const auto before = actors_of(getpid());
+  {
+    cluster::Cluster cluster(options);
+    CHECK_THROWS_WITH_AS(cluster.wait_ready(kPatience), doctest::Contains("no hello within 3 s"),
+                         std::runtime_error);
+  }
+  CHECK(gone(newer_than(before)));
+  const auto slow = read_all(scratch / "slow");
+  REQUIRE_FALSE(slow.empty());
+  CHECK(gone({static_cast<pid_t>(std::stol(slow))}));
+}
+
+TEST_CASE("kill -9 of a process that has not said hello: at a start it is the end of all") {
+  const auto before = actors_of(getpid());
+  std::string why;
+  // Again, where all had said hello already.
+  for (int attempt = 0; attempt < 10 && why.empty(); ++attempt) {
+    cluster::Cluster cluster(actors(2));
+    for (const auto pid : newer_than(before))
+      kill(pid, SIGKILL);
+    why = message_of([&] { cluster.wait_ready(kPatience); });
+  }
+  INFO(why);
+  CHECK(has(why, "cannot start"));
+  CHECK(has(why, "signal 9"));
+  CHECK(gone(newer_than(before)));
+}
+
+TEST_CASE("kill -9 of a process that has not said hello: later another one takes its place") {
+  Theatre theatre(actors(2));
+  auto job = demo_job(12);
+  job.request.method = "exact";
+  job.request.num_pipeline_patch = 1;
+  job.parallelism = {.pp = 2};
+  const auto undisturbed = theatre.run(job);
+  int unborn = 0;
+  // Again, where it had said hello before the second blow.
+  for (int attempt = 0; attempt < 10 && unborn == 0; ++attempt) {
+    const auto result = theatre.struck(
+        job, 4,
+        [&](std::uint64_t) {
+          const auto first = static_cast<std::uint32_t>(theatre.pids().at(1));
+          kill(static_cast<pid_t>(first), SIGKILL);
+          CHECK(eventually(kPatience, [&] {
+            const auto now = theatre.status().actors.at(1);
+            if (now.pid == 0 || now.pid == first) return false;
+            if (now.state == "starting") unborn += kill(static_cast<pid_t>(now.pid), SIGKILL) == 0;
+            return true;
+          }));
+        },
+        0);
+    CHECK(result.latents->data == undisturbed.latents->data);
+    REQUIRE(theatre.whole());
+  }
+  CHECK(unborn > 0);
 }
 
 TEST_CASE("a program that is away for a moment costs a second, not the actor") {

@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "tests/client/run_command.h"
@@ -264,24 +263,4 @@ TEST_CASE("init latents that do not fit") {
   check_refused(run, 1, {file.string()});
   fs::remove(file);
   check_refused(run, 1, {file.string()});
-}
-
-TEST_CASE("values that are not finite are named by step and stage") {
-  const auto good = theatre().run(tiny_job());
-  auto job = tiny_job();
-  Latents latents{{1, 4, 16, 16}, std::vector<float>(1024, 0.5F)};
-  latents.data[77] = std::nanf("");
-  job.request.init_latents = latents;
-  const std::string alone = error_of(job);
-  MESSAGE(alone);
-  check_words(alone, {"finite"});
-  latents.data[77] = 3e38F;
-  latents.data[78] = -3e38F;
-  job.request.init_latents = latents;
-  job.parallelism.pp = 2;
-  const std::string staged = error_of(job);
-  MESSAGE(staged);
-  check_words(staged, {"finite", "step 0", "stage 0", "actor 0"});
-  CHECK(theatre().run(tiny_job()).pictures[0].png == good.pictures[0].png);
-  CHECK(theatre().restarts() == 0);
 }

@@ -26,8 +26,9 @@ bool has_branches(const std::string& family) {
   return !family.starts_with("flux");
 }
 
-/// What a joint model must be able to do as well as any other: split heads, rows, weights, stages
-/// and branches, also where a rank has no row or no head.
+/// What a joint model must be able to do as well as any other: split pictures, heads, rows,
+/// weights, stages and branches, also where a rank has no row or no head. Of every three that
+/// follow one another, one has replicas.
 std::vector<Parallelism> mixes_of(const std::string& family) {
   std::vector<Parallelism> mixes = {{.pp = 2},
                                     {.pp = 3},
@@ -36,9 +37,9 @@ std::vector<Parallelism> mixes_of(const std::string& family) {
                                     {.ring = 2},
                                     {.ring = 3},
                                     {.tp = 2},
-                                    {.tp = 4},
-                                    {.ulysses = 2, .ring = 2},
-                                    {.pp = 2, .ulysses = 2},
+                                    {.dp = 2, .tp = 4},
+                                    {.dp = 2, .ulysses = 2, .ring = 2},
+                                    {.dp = 2, .pp = 2, .ulysses = 2},
                                     {.pp = 2, .ring = 2, .tp = 2}};
   if (has_branches(family)) {
     mixes.push_back({.cfg = 2});
@@ -93,6 +94,7 @@ TEST_CASE("every family makes one picture at any degrees, exact and by patches")
     for (const auto& way : ways) {
       auto submission = reference.submission(reference.find(family + "_wide"));
       auto& request = submission.request;
+      request.prompts.push_back("a tree");
       request.method = way.method;
       request.kv = way.kv;
       request.num_pipeline_patch = way.patches;
@@ -110,6 +112,27 @@ TEST_CASE("every family makes one picture at any degrees, exact and by patches")
     }
     MESSAGE(family << ": " << worst.seen << " runs within " << worst.value << " of range ("
                    << worst.where << ")");
+  }
+}
+
+TEST_CASE("every family's half precision stays near diffusers' float32, on several actors") {
+  Reference reference("families");
+  const std::pair<std::string, double> bounds[] = {{"bfloat16", 0.05}, {"float16", 0.01}};
+  for (const auto& [dtype, bound] : bounds) {
+    Worst worst;
+    for (const auto& family : kFamilies) {
+      CAPTURE(family + " " + dtype);
+      const auto& of = reference.find(family + "_plain");
+      auto submission = reference.submission(of, {.pp = 2, .ring = 2});
+      submission.request.dtype = dtype;
+      const double error =
+          range_error(company().run(submission).latents.value(), reference.floats(of, "latents"));
+      CHECK(error <= bound);
+      CHECK(error > 1e-5);  // it was computed in half precision at all
+      worst.see(error, family);
+    }
+    MESSAGE(dtype << ": " << worst.seen << " families within " << worst.value << " of range ("
+                  << worst.where << ")");
   }
 }
 

@@ -29,6 +29,8 @@ struct Moment {
   const char* phase;
   const char* doing;
   const char* also = "";
+  const char* without = "\n";  // what it must not say
+  int warmup = 1;              // synchronous steps of the job, which has no patches in them
 };
 
 /// The actor to kill, once the job is at that moment and all actors are frozen there.
@@ -37,7 +39,9 @@ std::optional<ActorInfo> victim_at(Theatre& theatre, std::uint64_t id, const Mom
   std::this_thread::sleep_for(50ms);  // what they sent before arrives
   const auto own = "job " + std::to_string(id) + " ";
   for (const auto& actor : theatre.status().actors) {
-    if (has(actor.doing, own + moment.doing) && has(actor.doing, moment.also)) return actor;
+    if (has(actor.doing, own + moment.doing) && has(actor.doing, moment.also) &&
+        !has(actor.doing, moment.without))
+      return actor;
   }
   return std::nullopt;
 }
@@ -50,13 +54,16 @@ std::uint64_t kill_at(Theatre& theatre, const Moment& moment, ActorInfo& victim,
     if (std::string(moment.phase) == "loading") theatre.run(whole_demo_job());
     // Shared with the job, which goes on when this has returned.
     const auto there = std::make_shared<std::atomic<bool>>(false);
+    // Long where it is to be met in its pipeline, which it comes to after its warm-up.
+    auto submission = demo_job(std::string(moment.also) == "patch" ? 200 : 6);
+    submission.request.warmup_steps = moment.warmup;
     const auto job = theatre.submit(
-        demo_job(), [there, phase = std::string(moment.phase)](const Progress& progress) {
+        submission, [there, phase = std::string(moment.phase)](const Progress& progress) {
           if (progress.phase == phase) *there = true;
         });
     REQUIRE(
         eventually(kPatience, [&] { return *there || theatre.job(job)->state == "succeeded"; }));
-    if (attempt % 4 == 1) std::this_thread::sleep_for(20ms);
+    std::this_thread::sleep_for(attempt % 4 * 15ms);
     const auto found = victim_at(theatre, job, moment);
     if (found) {
       victim = *found;
@@ -100,8 +107,9 @@ TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, th
   undisturbed();
   const Moment moments[] = {{"loading", "loading"},
                             {"text", "text"},
-                            {"denoising", "step", "stage 0"},
-                            {"denoising", "step", "stage 1"},
+                            {"denoising", "step", "stage 1", "patch", 6},  // warm-up
+                            {"denoising", "step", "patch", "stage 1"},
+                            {"denoising", "step", "patch", "stage 0"},
                             {"decoding", "decode"}};
   for (const auto& moment : moments) {
     const auto restarts = theatre().restarts();

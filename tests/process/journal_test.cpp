@@ -4,12 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
 #include "tests/process/support/house.h"
+#include "tests/process/support/journal_jobs.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
@@ -23,45 +25,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Submission job_of(int steps = 12, const std::string& method = "exact") {
-  auto submission = demo_job(steps);
-  submission.request.method = method;
-  submission.request.num_pipeline_patch = method == "exact" ? 1 : 4;
-  submission.parallelism = {.pp = 2};
-  submission.detached = true;
-  return submission;
-}
-
-JobResult result_of(Client& client, std::uint64_t job) {
-  auto result = client.wait(job, 600s);
-  if (!result) FAIL(result.error().what);
-  return std::move(result.value());
-}
-
-JobResult run(Client& client, const Submission& submission) {
-  const auto job = client.submit(submission);
-  if (!job) FAIL(job.error().what);
-  return result_of(client, job.value());
-}
-
-nlohmann::json report_of(const JobResult& result) {
-  return nlohmann::json::parse(result.report);
-}
-
-void check_same(const JobResult& one, const JobResult& other) {
-  REQUIRE(one.pictures.size() == other.pictures.size());
-  CHECK(one.latents->data == other.latents->data);
-}
-
-std::string state_of(Client& client, std::uint64_t job) {
-  const auto jobs = client.jobs();
-  if (!jobs) FAIL(jobs.error().what);
-  for (const auto& row : jobs.value()) {
-    if (row.id == job) return row.state;
-  }
-  return "unknown";
-}
-
 }  // namespace
 
 TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, its client waits") {
@@ -71,7 +34,7 @@ TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, i
   job.request.height = job.request.width = 512;  // long phases
   const auto undisturbed = run(client, job);
   for (const auto& [phase, step] : std::vector<std::pair<std::string, int>>{
-           {"loading", 0}, {"denoising", 2}, {"denoising", 8}, {"decoding", 12}}) {
+           {"loading", 0}, {"text", 0}, {"denoising", 2}, {"denoising", 8}, {"decoding", 12}}) {
     CAPTURE(phase);
     CAPTURE(step);
     std::uint64_t id = 0;
@@ -107,36 +70,36 @@ TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, i
   }
 }
 
-TEST_CASE("a controller that stood still: a client that waits finds its job again") {
+TEST_CASE(
+    "kill -9 of the controller while a result is written: it is there, or the job is done again") {
   House house;
   auto client = house.client();
-  auto job = job_of(120);
-  job.detached = false;
-  Watch watch{"denoising", 2};
-  std::mutex mutex;
-  std::string said;
-  const auto id = client.submit(job, [&, on = watch.on_progress()](const Progress& progress) {
-    on(progress);
-    const std::lock_guard lock(mutex);
-    for (const auto& warning : progress.warnings)
-      said += warning + "\n";
-  });
-  if (!id) FAIL(id.error().what);
-  REQUIRE(watch.reached());
-  house.signal(SIGSTOP);
-  std::optional<Result<JobResult>> ended;
-  std::thread waiting([&] { ended.emplace(client.wait(id.value(), 600s)); });
-  const bool noticed = eventually(kPatience, [&] {
-    const std::lock_guard lock(mutex);
-    return said.find("no sign of life") != std::string::npos;
-  });
-  house.signal(SIGCONT);
-  waiting.join();
-  CHECK(noticed);
-  INFO(said);
-  if (!*ended) FAIL(ended->error().what);
-  CHECK(ended->value().pictures.size() == 1);
-  CHECK(said.find(house.endpoint()) == said.rfind(house.endpoint()));
+  auto job = job_of(4);
+  job.request.height = job.request.width = 512;  // some time to decode
+  const auto undisturbed = run(client, job);
+  const std::string log = house.journal() + "/journal.db-wal";
+  int done = 0, again = 0;
+  for (int round = 0; round < 2; ++round) {
+    Watch watch{"decoding", 4};
+    const auto id = client.submit(job, watch.on_progress());
+    REQUIRE(id);
+    REQUIRE(watch.reached());
+    std::this_thread::sleep_for(30ms);  // the phase itself is written
+    const auto before = std::filesystem::last_write_time(log);
+    // The next thing to be written is its end.
+    REQUIRE(eventually(kPatience, [&] { return std::filesystem::last_write_time(log) != before; }));
+    house.blow();
+    const auto ended = client.wait(id.value(), 600s);
+    if (!ended) FAIL(ended.error().what);
+    check_same(ended.value(), undisturbed);
+    CHECK(ended.value().pictures[0].png == undisturbed.pictures[0].png);
+    const auto recoveries = report_of(ended.value())["recoveries"].size();
+    CHECK(recoveries <= 1);
+    ++(recoveries == 0 ? done : again);
+    auto other = house.client();
+    CHECK(state_of(other, id.value()) == "succeeded");
+  }
+  MESSAGE("of 2 ends " << done << " were written, " << again << " came about again");
 }
 
 TEST_CASE("how long a job stands still when its controller is killed and started again at once") {
@@ -203,42 +166,6 @@ TEST_CASE("kill -9 while jobs wait and after one has ended: nothing is lost, not
   CHECK(other.jobs().value().size() == 5);
 }
 
-TEST_CASE("clients that hand in while controllers come and go get each of their jobs, once") {
-  House house;
-  std::atomic<bool> over = false;
-  std::mutex mutex;
-  std::vector<std::uint64_t> ids;
-  std::vector<std::thread> hands;
-  for (int hand = 0; hand < 2; ++hand) {
-    hands.emplace_back([&, hand, client = house.client()]() mutable {
-      for (int i = 0; i < 8 && !over; ++i) {
-        auto job = tiny_job(2);
-        job.detached = true;
-        job.request.seed = static_cast<std::uint64_t>(100 * hand + i);
-        const auto id = client.submit(job);
-        const std::lock_guard lock(mutex);
-        CHECK_MESSAGE(id.ok(), (id ? std::string() : id.error().what));
-        if (id) ids.push_back(id.value());
-        std::this_thread::sleep_for(300ms);
-      }
-    });
-  }
-  int blows = 0;
-  for (; blows < 4; ++blows) {
-    REQUIRE(house.ready());
-    std::this_thread::sleep_for(std::chrono::milliseconds(300 + 170 * blows));
-    house.blow();
-  }
-  for (auto& hand : hands)
-    hand.join();
-  auto client = house.client();
-  for (const auto id : ids)
-    result_of(client, id);
-  CHECK(ids.size() == 16);
-  CHECK(std::set(ids.begin(), ids.end()).size() == ids.size());
-  CHECK(client.jobs().value().size() == ids.size());
-}
-
 TEST_CASE("a stale job that outlives its controller says which step it filled anew") {
   House house;
   auto client = house.client();
@@ -261,24 +188,6 @@ TEST_CASE("a stale job that outlives its controller says which step it filled an
   check_same(run(client, again), result);
 }
 
-TEST_CASE("a cluster that is stopped keeps its jobs; what was cancelled stays so") {
-  House house;
-  auto client = house.client();
-  const auto undisturbed = run(client, job_of());
-  const auto id = client.submit(job_of()).value();
-  const auto unwanted = client.submit(job_of(400)).value();
-  REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, unwanted) == "running"; }));
-  REQUIRE(client.cancel(unwanted));
-  house.stop();
-  house.start();
-  auto other = house.client();
-  const auto result = result_of(other, id);
-  check_same(result, undisturbed);
-  for (const auto& recovery : report_of(result)["recoveries"])
-    CHECK(recovery["cause"] == "its cluster was stopped");
-  REQUIRE(eventually(kPatience, [&] { return state_of(other, unwanted) == "cancelled"; }));
-}
-
 TEST_CASE("a journal that cannot be used: one line, exit code 1") {
   House house;
   REQUIRE(house.ready());
@@ -289,22 +198,4 @@ TEST_CASE("a journal that cannot be used: one line, exit code 1") {
   INFO(err);
   CHECK(err.starts_with("troupe: " + house.journal() + ": is in use by another controller (pid "));
   CHECK(std::count(err.begin(), err.end(), '\n') == 1);
-}
-
-TEST_CASE("without a journal a client that waits is told that its controller is lost") {
-  Scratch scratch;
-  const std::string endpoint = "ipc://" + (scratch / "control.sock");
-  Command controller({"start", "--actors", "1", "--listen", endpoint}, scratch.path.string());
-  std::optional<Client> client;
-  REQUIRE(eventually(2 * kPatience, [&] {
-    auto made = Client::connect(endpoint);
-    if (made) client.emplace(std::move(made.value()));
-    return client.has_value();
-  }));
-  const auto id = client->submit(tiny_job(900));
-  REQUIRE(id);
-  controller.signal(SIGKILL);
-  const auto result = client->wait(id.value(), 2 * kPatience);
-  REQUIRE_FALSE(result);
-  CHECK(result.error().code == "lost");
 }

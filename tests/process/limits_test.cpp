@@ -1,9 +1,11 @@
 // Too little of what a process needs: memory, descriptors, room on the disk.
+#include <signal.h>
 #include <sys/resource.h>
 
 #include <filesystem>
 
 #include "tests/client/run_command.h"
+#include "tests/process/support/connect.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
@@ -40,6 +42,32 @@ std::string with_small_disk(const std::string& folder) {
   return "unshare -m sh -c 'mount -t tmpfs -o size=4k tmpfs " + folder + " && exec \"$@\"' sh";
 }
 
+/// The same, full from the beginning.
+std::string with_full_disk(const std::string& folder) {
+  return "unshare -m sh -c 'mount -t tmpfs -o size=4k tmpfs " + folder +
+         " && head -c 4096 /dev/zero > " + folder + "/full && exec \"$@\"' sh";
+}
+
+bool disks_possible(const std::string& folder) {
+  if (std::system((with_small_disk(folder) + " true 2> /dev/null").c_str()) == 0) return true;
+  MESSAGE("not tried: file systems cannot be mounted here");
+  return false;
+}
+
+/// Leaves another process no descriptor that it does not have, or gives it all that it may have.
+void limit_descriptors(pid_t pid, bool limited) {
+  rlimit limit{};
+  REQUIRE(prlimit(pid, RLIMIT_NOFILE, nullptr, &limit) == 0);
+  limit.rlim_cur = limit.rlim_max;
+  if (limited) {
+    const std::string folder = "/proc/" + std::to_string(pid) + "/fd/";
+    for (limit.rlim_cur = 0; std::filesystem::exists(
+             std::filesystem::symlink_status(folder + std::to_string(limit.rlim_cur)));)
+      ++limit.rlim_cur;
+  }
+  REQUIRE(prlimit(pid, RLIMIT_NOFILE, &limit, nullptr) == 0);
+}
+
 void check_one_line(const CommandResult& result) {
   INFO(result.err);
   CHECK(result.exit_code == 1);
@@ -49,19 +77,31 @@ void check_one_line(const CommandResult& result) {
 }  // namespace
 
 TEST_CASE(
-    "an actor without memory for a job: that job fails by it, the same process does the next") {
+    "an actor without memory for a job: that job fails by it, the same process does the others") {
   Theatre theatre(actors(1));
   const auto small = tiny_job();
   const auto before = theatre.run(small);
+  const auto long_before = theatre.run(tiny_job(600));
   const auto pid = theatre.pids().at(0);
   limit_address_space(pid, std::uint64_t{48} << 20);
   auto large = small;
   large.request.height = large.request.width = 1024;
+  const auto beside = theatre.submit(tiny_job(600));
+  REQUIRE(eventually(kPatience, [&] { return theatre.job(beside)->step > 0; }));
   const auto job = theatre.submit(large);
   const auto result = theatre.client().wait(job, 600s);
   REQUIRE_FALSE(result);
   INFO(result.error().what);
   CHECK(result.error().code == "out_of_memory");
+  // With the size that was asked for.
+  const std::string tried = "tried to allocate ";
+  REQUIRE(has(result.error().what, tried));
+  const auto size = result.error().what.substr(result.error().what.find(tried) + tried.size());
+  CHECK(std::stod(size) > 1 << 20);
+  CHECK(has(size, " bytes"));
+  const auto other = theatre.client().wait(beside, 600s);
+  REQUIRE(other);
+  CHECK(other.value().latents->data == long_before.latents->data);
   limit_address_space(pid, std::nullopt);
   CHECK(theatre.run(small).latents->data == before.latents->data);
   CHECK(theatre.pids().at(0) == pid);
@@ -78,10 +118,7 @@ TEST_CASE("a disk that is full when the picture is written") {
   const Scratch scratch;
   const auto disk = scratch / "disk";
   std::filesystem::create_directories(disk);
-  if (std::system((with_small_disk(disk) + " true 2> /dev/null").c_str()) != 0) {
-    MESSAGE("not tried: file systems cannot be mounted here");
-    return;
-  }
+  if (!disks_possible(disk)) return;
   const auto picture =
       troupe::testing::troupe(kRun + "--output " + disk + "/cat.png", with_small_disk(disk));
   check_one_line(picture);
@@ -94,4 +131,94 @@ TEST_CASE("a disk that is full when the picture is written") {
   check_one_line(latents);
   CHECK(has(latents.err, "l.safetensors"));
   CHECK(std::filesystem::exists(scratch / "cat.png"));
+}
+
+TEST_CASE("a disk that is full costs logs, flight records and time lines, and no more") {
+  const Scratch scratch;
+  const auto disk = scratch / "disk";
+  std::filesystem::create_directories(disk);
+  if (!disks_possible(disk)) return;
+  const std::string home = "XDG_RUNTIME_DIR=" + scratch.path.string() + " ";
+  const auto started = troupe::testing::troupe(
+      "start --detach --actors 1 --keep-logs " + disk + " --model " + checkpoint("tiny-pixart"),
+      home + with_full_disk(disk));
+  INFO(started.err);
+  REQUIRE(started.exit_code == 0);
+  const auto does = [&](const std::string& words, const std::string& with = "") {
+    return troupe::testing::troupe(words, home + with);
+  };
+  const std::string job = "submit --quiet --prompt cat --steps 2 --output " + (scratch / "cat.png");
+  CHECK(does(job).exit_code == 0);
+  // A job that fails has a flight record: in the controller's memory alone, then.
+  CHECK(does("repl -c 'inject nan 0'").exit_code == 0);
+  const auto failed = does(job);
+  check_one_line(failed);
+  CHECK(has(failed.err, "not finite"));
+  const auto failures = does("repl --json -c 'failures; failures 2'");
+  CHECK(failures.exit_code == 0);
+  CHECK(has(failures.out, "not finite"));
+  CHECK_FALSE(has(failures.out, "flight-job"));
+  const auto trace = does("timeline 1 -o " + disk + "/trace.json", with_full_disk(disk));
+  check_one_line(trace);
+  CHECK(has(trace.err, "trace.json: cannot be written: No space left on device"));
+  CHECK(does(job).exit_code == 0);
+  CHECK(does("stop").exit_code == 0);
+  CHECK(std::filesystem::is_empty(disk));  // nothing of it was written elsewhere
+}
+
+TEST_CASE("no threads to be had: one line, and nothing is left") {
+  const Scratch scratch;
+  const std::string nobody = "setpriv --reuid 4242 --regid 4242 --clear-groups ";
+  std::filesystem::permissions(scratch.path, std::filesystem::perms::all);
+  const bool possible =
+      std::system((nobody + TROUPE_BINARY_DIR "/bin/troupe --version > /dev/null 2>&1").c_str()) ==
+      0;
+  if (!possible) {
+    MESSAGE("not tried: it takes root, and programs that others may run");
+    return;
+  }
+  // The shell that runs it counts, and limits on processes do not bind root.
+  for (const char* most : {"3", "5", "6"}) {
+    CAPTURE(most);
+    const auto result =
+        troupe::testing::troupe(kRun + "--output " + scratch / "cat.png",
+                                "TMPDIR=" + scratch.path.string() + " XDG_RUNTIME_DIR= " + nobody +
+                                    "prlimit --nproc=" + most);
+    check_one_line(result);
+    CHECK(has(result.err, "threads can be started"));
+  }
+  CHECK(std::filesystem::is_empty(scratch.path));
+}
+
+TEST_CASE("a controller without descriptors refuses what needs them, and goes on") {
+  const Scratch scratch;
+  const std::string endpoint = "ipc://" + (scratch / "control.sock");
+  Command controller({"start", "--actors", "1", "--listen", endpoint}, scratch.path.string());
+  REQUIRE(eventually(2 * kPatience, [&] { return has(controller.out(), "ready"); }));
+  auto client = take(Client::connect(endpoint, kPatience), "connect");
+  const auto run = [&] {
+    const auto job = client.submit(tiny_job(1));
+    if (!job) return job.error().what;
+    const auto result = client.wait(job.value(), 600s);
+    return result ? std::string("well") : result.error().what;
+  };
+  REQUIRE(run() == "well");
+  const auto actor = actors_of(controller.pid());
+  limit_descriptors(controller.pid(), true);
+  const auto refused = run();
+  const bool answers = bool(client.status());
+  kill(actor.at(0), SIGKILL);
+  CHECK(gone(actor));
+  limit_descriptors(controller.pid(), false);
+  CHECK(has(refused, "cannot be read"));
+  CHECK(answers);
+  // It came back, once there were some.
+  CHECK(eventually(kPatience, [&] {
+    const auto status = client.status();
+    return status && status.value().actors.at(0).state == "ready" &&
+           status.value().actors.at(0).restarts > 0;
+  }));
+  CHECK(run() == "well");
+  controller.signal(SIGTERM);
+  CHECK(controller.wait(kPatience) == 0);
 }

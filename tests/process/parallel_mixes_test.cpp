@@ -1,11 +1,12 @@
-#include <chrono>
 #include <map>
+#include <string>
 
 #include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/random_model.h"
+#include "tests/process/support/same_picture.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -13,17 +14,10 @@ using namespace troupe::testing;
 
 namespace {
 
-constexpr double kLatentBound = 1e-4;  // of the single actor's range
-
-struct Outcome {
-  Latents latents;
-  std::vector<Bytes> pictures;
-};
-
 /// Five rows of three tokens: shards are uneven, and empty from six sequence ranks on.
-Submission small_job(int pictures) {
+Submission small_job(const RandomModel& model, int pictures = 1) {
   Submission submission;
-  submission.model = odd_model().folder();
+  submission.model = model.folder();
   auto& request = submission.request;
   request.prompts = {"a red circle"};
   request.images_per_prompt = pictures;
@@ -36,81 +30,86 @@ Submission small_job(int pictures) {
   return submission;
 }
 
-Outcome outcome_of(const JobResult& result) {
-  Outcome outcome{.latents = result.latents.value(), .pictures = {}};
-  for (const auto& picture : result.pictures)
-    outcome.pictures.push_back(decode_png(picture.png));
-  return outcome;
+struct Way {
+  std::string method, kv;
+};
+const Way kByPatches[] = {{"pipefusion", "stale"},
+                          {"pipefusion", "predict"},
+                          {"distrifusion", "stale"},
+                          {"distrifusion", "predict"}};
+
+/// Three patches of two, two and one row.
+Submission by_patches(Submission submission, const Way& way) {
+  auto& request = submission.request;
+  request.method = way.method;
+  request.kv = way.kv;
+  request.num_pipeline_patch = 3;
+  request.steps = 4;
+  return submission;
 }
 
-/// One more picture than replicas, so that they get uneven shares.
-int pictures_for(const Parallelism& mix) {
-  return mix.dp == 1 ? 1 : mix.dp + 1;
+/// Holds all mixes against one actor. Replicas have one picture more than they are, so that they
+/// get uneven shares.
+void check_mixes(Company& company, const Submission& submission,
+                 const std::vector<Parallelism>& mixes, Seen& seen) {
+  std::map<int, SamePicture> of_one;
+  for (const auto& mix : mixes) {
+    auto job = submission;
+    job.request.images_per_prompt = mix.dp == 1 ? 1 : mix.dp + 1;
+    of_one.try_emplace(job.request.images_per_prompt, company, job, seen)
+        .first->second.check_at(mix);
+  }
 }
 
-/// Runs all mixes and holds them against one actor.
-void check_mixes(Company& company, const std::vector<Parallelism>& mixes) {
-  std::map<int, Outcome> of_one;
-  Worst latents;
-  Worst levels;
-  Worst seconds;
-  double total = 0;
-  for (const auto& mix : mixes) {
-    const int pictures = pictures_for(mix);
-    if (!of_one.contains(pictures)) of_one[pictures] = outcome_of(company.run(small_job(pictures)));
-  }
-  for (const auto& mix : mixes) {
-    const auto name = name_of(mix);
-    CAPTURE(name);
-    const auto& expected = of_one.at(pictures_for(mix));
-    auto submission = small_job(pictures_for(mix));
-    submission.parallelism = mix;
-    const auto start = std::chrono::steady_clock::now();
-    const auto outcome = outcome_of(company.run(submission));
-    const double took =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    seconds.see(took, name);
-    total += took;
-    const double error = range_error(outcome.latents, expected.latents);
-    CHECK(error <= kLatentBound);
-    latents.see(error, name);
-    REQUIRE(outcome.pictures.size() == expected.pictures.size());
-    for (std::size_t i = 0; i < outcome.pictures.size(); ++i) {
-      const int level = level_error(outcome.pictures[i], expected.pictures[i]);
-      CHECK(level <= 1);
-      levels.see(level, name);
-    }
-  }
-  MESSAGE(latents.seen << " mixes, latents within " << latents.value << " of range ("
-                       << latents.where << "), " << levels.seen << " pictures within "
-                       << levels.value << " levels; " << total << " s, at most " << seconds.value
-                       << " s (" << seconds.where << ")");
+/// A few of the mixes of nine to sixteen actors, among them some of more stages than eight.
+std::vector<Parallelism> large_mixes(std::size_t count, std::uint32_t seed) {
+  auto mixes = sample_of(all_mixes({.least = 9, .most = 16, .blocks = 16}), count, seed);
+  mixes.push_back({.pp = 9 + static_cast<int>(seed) % 8});
+  return mixes;
 }
 
 }  // namespace
 
 TEST_CASE("the pictures of the matrix have something in them") {
-  const auto outcome = outcome_of(company().run(small_job(2)));
-  REQUIRE(outcome.pictures.size() == 2);
-  CHECK(level_error(outcome.pictures[0], outcome.pictures[1]) > 8);
-  for (const float value : outcome.latents.data)
-    REQUIRE(std::abs(value) < 50);
-  auto other = small_job(2);
-  other.request.prompts = {"a tree"};
-  const auto of_tree = outcome_of(company().run(other));
-  CHECK(range_error(of_tree.latents, outcome.latents) > 10 * kLatentBound);
+  for (const auto* model : {&odd_model(), &deep_model()}) {
+    const auto result = company().run(small_job(*model, 2));
+    const auto& latents = result.latents.value();
+    REQUIRE(result.pictures.size() == 2);
+    CHECK(level_error(decode_png(result.pictures[0].png), decode_png(result.pictures[1].png)) > 8);
+    for (const float value : latents.data)
+      REQUIRE(std::abs(value) < 50);
+    auto other = small_job(*model, 2);
+    other.request.prompts = {"a tree"};
+    CHECK(range_error(company().run(other).latents.value(), latents) > 100 * kSameBound);
+  }
 }
 
 TEST_CASE("exact: any dp, cfg, pp, ulysses, ring and tp within eight actors equals one") {
   const auto mixes = all_mixes({.least = 1, .most = 8, .blocks = 8});
-  CHECK(mixes.size() > 100);
-  check_mixes(company(), mixes);
+  CHECK(mixes.size() == 122);
+  Seen seen;
+  check_mixes(company(), small_job(odd_model()), mixes, seen);
+  MESSAGE("exact, up to 8 actors: " << seen.text());
 }
 
-TEST_CASE("exact: a sample of mixes of nine to sixteen actors equals one") {
+TEST_CASE("a sample of mixes of nine to sixteen actors equals one, exact and by patches") {
   Company large(16);
-  auto mixes = all_mixes({.least = 9, .most = 16, .blocks = 8});
-  CHECK(mixes.size() > 200);
-  if (!full_matrix()) mixes = sample_of(std::move(mixes), 12, 16);
-  check_mixes(large, mixes);
+  const auto job = small_job(deep_model());
+  const auto all = all_mixes({.least = 9, .most = 16, .blocks = 16});
+  CHECK(all.size() == 315);
+  auto mixes = full_matrix() ? all : large_mixes(drawn(8), 16);
+  for (const int stages : {11, 14, 16})
+    if (!full_matrix()) mixes.push_back({.pp = stages});
+  Seen exact;
+  check_mixes(large, job, mixes, exact);
+  MESSAGE("exact, 9 to 16 actors: " << exact.text());
+
+  const auto every = all_mixes({.least = 1, .most = 16, .blocks = 16});
+  std::uint32_t seed = 0;
+  for (const auto& way : kByPatches) {
+    Seen seen;
+    check_mixes(large, by_patches(job, way),
+                full_matrix() ? every : large_mixes(drawn(3), 4 + 2 * seed++), seen);
+    MESSAGE(way.method << " " << way.kv << ": " << seen.text());
+  }
 }

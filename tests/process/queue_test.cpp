@@ -1,9 +1,14 @@
+#include <signal.h>
+
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
+#include "tests/process/support/connect.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 #include "tests/support/text.h"
 
 using namespace troupe;
@@ -156,6 +161,33 @@ TEST_CASE("a client that goes takes its jobs along, but not the detached ones") 
   const auto result = theatre().client().wait(detached, 600s);
   REQUIRE(result);
   CHECK(result.value().pictures.size() == 1);
+  CHECK(theatre().restarts() == 0);
+}
+
+TEST_CASE("a client that is killed, or stands still for ever, takes its job along") {
+  for (const int blow : {SIGKILL, SIGSTOP}) {
+    CAPTURE(blow);
+    const Scratch scratch;
+    const auto picture = scratch / "cat.png";
+    Command submit({"submit", "--connect", theatre().cluster().endpoint(), "--model",
+                    TROUPE_SOURCE_DIR "/examples/demo/model", "--prompt", "a cat", "--cfg", "2",
+                    "--pp", "2", "--steps", "900", "--output", picture},
+                   scratch.path.string());
+    std::uint64_t job = 0;
+    REQUIRE(eventually(2 * kPatience, [&] {
+      for (const auto& row : take(theatre().client().jobs(), "jobs"))
+        if (row.state == "running" && row.step > 0) job = row.id;
+      return job != 0;
+    }));
+    submit.signal(blow);
+    REQUIRE(eventually(kPatience, [&] { return theatre().job(job)->state == "cancelled"; }));
+    CHECK(has(theatre().job(job)->cause, "client is gone"));
+    submit.signal(SIGCONT);  // who comes back is told
+    const int code = submit.wait(2 * kPatience);
+    CHECK(code == (blow == SIGKILL ? 128 + SIGKILL : 1));
+    CHECK_FALSE(std::filesystem::exists(picture));
+  }
+  CHECK(theatre().run(demo_job()).pictures.size() == 1);
   CHECK(theatre().restarts() == 0);
 }
 

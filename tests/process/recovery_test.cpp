@@ -66,6 +66,22 @@ TEST_CASE("kill -9: an exact job ends bit-identical to an undisturbed one, on th
   CHECK(shared_memory().empty());
 }
 
+TEST_CASE("kill -9: samplers that draw noise go on where their generator was") {
+  Theatre theatre(actors(2));
+  for (const std::string sampler : {"euler-ancestral", "sde-dpmsolver++"}) {
+    CAPTURE(sampler);
+    auto job = job_of("exact", {.pp = 2}, 12);
+    job.request.sampler = sampler;
+    const auto undisturbed = theatre.run(job);
+    auto other = job;
+    other.request.sampler = sampler == "euler-ancestral" ? "euler" : "dpmsolver++";
+    CHECK(theatre.run(other).latents->data != undisturbed.latents->data);  // it does draw
+    const auto result = theatre.struck(
+        job, 6, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); }, 2);
+    check_same(result, undisturbed);
+  }
+}
+
 TEST_CASE("kill -9: a stale job says which step it filled anew, and can be made again with it") {
   Theatre theatre(actors(4));
   for (const std::string method : {"pipefusion", "distrifusion"}) {

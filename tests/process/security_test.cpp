@@ -10,9 +10,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <set>
 #include <sstream>
 
+#include "tests/process/support/doors.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
@@ -41,45 +41,6 @@ std::uint64_t resident_bytes(pid_t pid) {
 std::size_t descriptors(pid_t pid) {
   return static_cast<std::size_t>(
       std::distance(fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd"), {}));
-}
-
-/// Where a process listens: ports of 127.0.0.1, and abstract unix sockets.
-struct Doors {
-  std::vector<std::uint16_t> ports;
-  std::vector<std::string> names;
-};
-
-Doors doors_of(pid_t pid) {
-  const std::string process = "/proc/" + std::to_string(pid);
-  std::set<std::string> inodes;
-  for (const auto& entry : fs::directory_iterator(process + "/fd")) {
-    std::error_code error;
-    const std::string target = fs::read_symlink(entry.path(), error).string();
-    if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
-  }
-  Doors doors;
-  std::string line;
-  std::istringstream tcp(read_all(process + "/net/tcp"));
-  while (std::getline(tcp, line)) {
-    std::istringstream words(line);
-    std::vector<std::string> word;
-    for (std::string one; words >> one;)
-      word.push_back(one);
-    if (word.size() > 9 && word[3] == "0A" && inodes.contains(word[9]))
-      doors.ports.push_back(static_cast<std::uint16_t>(
-          std::stoul(word[1].substr(word[1].find(':') + 1), nullptr, 16)));
-  }
-  std::istringstream local(read_all(process + "/net/unix"));
-  while (std::getline(local, line)) {
-    std::istringstream words(line);
-    std::vector<std::string> word;
-    for (std::string one; words >> one;)
-      word.push_back(one);
-    if (word.size() > 7 && word[3] == "00010000" && inodes.contains(word[6]) &&
-        word[7].starts_with("@"))
-      doors.names.push_back(word[7].substr(1));
-  }
-  return doors;
 }
 
 FileHandle knock(std::uint16_t port) {
@@ -131,9 +92,9 @@ TEST_CASE("random bytes and silent strangers at every door: the cluster goes on,
   std::vector<Doors> doors;
   for (const auto pid : processes)
     doors.push_back(doors_of(pid));
-  REQUIRE(doors.back().ports.size() == 2);  // control plane and blobs
+  REQUIRE(doors.back().tcp.size() == 2);  // control plane and blobs
   for (std::size_t actor = 0; actor + 1 < doors.size(); ++actor) {
-    CHECK(doors[actor].ports.size() == 1);
+    CHECK(doors[actor].tcp.size() == 1);
     CHECK(doors[actor].names.size() == 1);
   }
   std::mt19937_64 random(7);
@@ -141,8 +102,8 @@ TEST_CASE("random bytes and silent strangers at every door: the cluster goes on,
     for (int round = 0; round < rounds; ++round) {
       for (const auto& door : doors) {
         std::vector<FileHandle> sockets;
-        for (const auto port : door.ports)
-          sockets.push_back(knock(port));
+        for (const auto& tcp : door.tcp)
+          sockets.push_back(knock(tcp.port));
         for (const auto& name : door.names)
           sockets.push_back(knock(name));
         for (auto& socket : sockets) {

@@ -1,4 +1,5 @@
-// scripts/slurm with an srun of our own: this machine has no Slurm.
+// With an srun of our own: machines that test need have no Slurm. docs/hosts.md tells of the real
+// one.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -6,7 +7,10 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <thread>
 
+#include "tests/process/support/connect.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
@@ -89,4 +93,70 @@ TEST_CASE(
   CHECK(has(status, "\"node2\""));
   CHECK(!std::filesystem::exists(folder + "/keys"));
   CHECK(has(read_all(folder + "/logs/join-1.log"), "joined"));
+}
+
+TEST_CASE("srun troupe join, no more: rank and hosts are taken from the environment") {
+  const Scratch scratch;
+  const auto port = std::to_string(free_pair());
+  Command controller({"start", "--listen", "tcp://127.0.0.1:" + port}, scratch.path.string());
+  REQUIRE(eventually(kPatience, [&] { return has(controller.out(), "ready"); }));
+  std::vector<std::unique_ptr<Command>> tasks;
+  // The last rank comes first. On the controller's own node nobody joins.
+  for (int rank = 2; rank >= 0; --rank) {
+    const std::string node = rank == 0 ? "localhost" : "node" + std::to_string(rank);
+    tasks.push_back(std::make_unique<Command>(
+        std::vector<std::string>{"join", "--port", port}, scratch.path.string(),
+        std::vector<std::string>{
+            "SLURM_STEP_ID=0", "SLURM_PROCID=" + std::to_string(rank), "SLURM_LOCALID=0",
+            "SLURMD_NODENAME=" + node, "SLURM_JOB_NODELIST=localhost,node[1-2]",
+            "SLURM_STEP_NODELIST=localhost,node[1-2]", "SLURM_STEP_TASKS_PER_NODE=1(x3)"}));
+    // By then it waits for the rank before.
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  CHECK(tasks[2]->wait(kPatience) == 0);
+  CHECK(has(tasks[2]->out(), "localhost is left to the controller"));
+  auto client = take(Client::connect("tcp://127.0.0.1:" + port, kPatience), "connect");
+  std::vector<std::string> hosts;
+  CHECK(eventually(kPatience, [&] {
+    hosts.clear();
+    const auto status = client.status();
+    REQUIRE(status);
+    for (const auto& actor : status.value().actors)
+      hosts.push_back(actor.host);
+    return hosts.size() == 3;
+  }));
+  REQUIRE(hosts.size() == 3);
+  CHECK(hosts[1] == "node1");
+  CHECK(hosts[2] == "node2");
+  controller.signal(SIGTERM);
+  CHECK(controller.wait(kPatience) == 0);
+  CHECK(tasks[0]->wait(kPatience) == 0);
+  CHECK(tasks[1]->wait(kPatience) == 0);
+}
+
+TEST_CASE(
+    "srun troupe join waits for the rank before no longer than it may, nor where none helps") {
+  const Scratch scratch;
+  const std::string keys = scratch / "keys",
+                    endpoint = "tcp://127.0.0.1:" + std::to_string(free_pair());
+  const auto joins = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"join", "--connect", endpoint};
+    words.insert(words.end(), more.begin(), more.end());
+    Command command(words, scratch.path.string(),
+                    {"SLURM_STEP_ID=0", "SLURM_PROCID=1", "SLURM_LOCALID=0", "SLURMD_NODENAME=b",
+                     "SLURM_STEP_NODELIST=a,b", "SLURM_STEP_TASKS_PER_NODE=1(x2)"});
+    CHECK(command.wait(kPatience) != 0);
+    return command.err();
+  };
+  const std::string over = "a, the rank before, has not joined within ";
+  CHECK(has(joins({"--wait", "1"}), over + "1 s"));
+  Command made({"keys", "--keys", keys}, scratch.path.string());
+  REQUIRE(made.wait(kPatience) == 0);
+  Command controller({"start", "--listen", endpoint, "--keys", keys}, scratch.path.string());
+  REQUIRE(eventually(kPatience, [&] { return has(controller.out(), "ready"); }));
+  const auto bare = joins({});
+  CHECK(has(bare, "asks for keys"));
+  CHECK(!has(bare, over));
+  controller.signal(SIGTERM);
+  CHECK(controller.wait(kPatience) == 0);
 }

@@ -41,7 +41,7 @@ std::vector<BytesByRole> measured(const JobResult& result) {
   const auto report = nlohmann::json::parse(result.report);
   for (const auto& actor : report.at("actors")) {
     std::uint64_t sum = 0;
-    for (const auto& [role, bytes] : sent_by(actor, {}))
+    for (const auto& [role, bytes] : sent_by(actor))
       sum += bytes;
     CHECK(actor.at("tensor_bytes_sent") == sum);
     all.push_back(sent_by(actor));
@@ -98,8 +98,8 @@ TEST_CASE("every rank sends what the formulas say, to the byte, by kind of group
       }
     }
   }
-  for (const std::string role :
-       {"caption", "edge", "feedback", "cfg", "ulysses", "ring", "tp", "heads", "stage"}) {
+  for (const std::string role : {"caption", "edge", "feedback", "cfg", "ulysses", "ring", "tp",
+                                 "heads", "stage", "rows", "vae"}) {
     CAPTURE(role);
     CHECK(seen[role] > 5);
   }

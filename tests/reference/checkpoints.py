@@ -39,9 +39,9 @@ def make_tokenizer(folder):
     return T5Tokenizer.from_pretrained(str(folder), extra_ids=0)
 
 
-def make_text_encoder(vocabulary):
+def make_text_encoder(vocabulary, buckets=8, distance=20):
     config = T5Config(vocab_size=vocabulary, d_model=24, d_kv=8, d_ff=40, num_heads=3, num_layers=2, feed_forward_proj="gated-gelu",
-                      dropout_rate=0.0, relative_attention_num_buckets=8, relative_attention_max_distance=20)
+                      dropout_rate=0.0, relative_attention_num_buckets=buckets, relative_attention_max_distance=distance)
     return randomise(T5EncoderModel(config), 1, {"SelfAttention.q": 0.5})
 
 

@@ -1,6 +1,7 @@
 """Small random checkpoints of the other families, and whole pictures by their pipelines."""
 import shutil
 
+import diffusers
 import numpy as np
 import torch
 from diffusers import (AutoencoderKL, DDIMScheduler, HunyuanDiT2DModel, HunyuanDiTPipeline, DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel, PixArtSigmaPipeline,
@@ -42,6 +43,21 @@ def make_sigma(folder):
                                scheduler=DPMSolverMultistepScheduler(**SCHEDULER, solver_order=2, algorithm_type="dpmsolver++"))
 
 
+def small_vae(scaling):
+    vae = AutoencoderKL(down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4, block_out_channels=(4, 4, 8, 8),
+                        layers_per_block=1, latent_channels=4, norm_num_groups=2, sample_size=64, scaling_factor=scaling)
+    return randomise(vae, 5, {"decoder.conv_out": 1.0})
+
+
+def make_sigma_ms(folder):
+    """Positions as in the published 1024 px checkpoint; T5's distances as in the published encoder."""
+    tokenizer = make_tokenizer(folder / "tokenizer")
+    encoder = make_text_encoder(len(tokenizer), buckets=32, distance=128)
+    transformer = make_transformer(27, 2, 2, sample_size=128, interpolation_scale=2, use_additional_conditions=False)
+    return PixArtSigmaPipeline(tokenizer=tokenizer, text_encoder=encoder, vae=small_vae(0.6), transformer=transformer,
+                               scheduler=DPMSolverMultistepScheduler(**SCHEDULER, solver_order=3, algorithm_type="dpmsolver++"))
+
+
 def make_sd3(folder, with_t5=True, **config):
     tokenizer, encoder = clip_encoder(22, 8, 8, "quick_gelu")
     tokenizer_2, encoder_2 = clip_encoder(23, 12, 12, "gelu")
@@ -79,20 +95,25 @@ def bert(folder):
     return tokenizer, randomise(BertModel(config), 33, {"embeddings": 3.0})
 
 
-def make_hunyuan(folder):
+def make_hunyuan(folder, sizes=False):
+    """`sizes`: as HunyuanDiT 1.1, which is told the picture's size and style, and smaller."""
     tokenizer, encoder = bert(folder / "tokenizer")
     tokenizer_2, encoder_2 = t5(folder / "tokenizer_2")
-    transformer = HunyuanDiT2DModel(num_attention_heads=3, attention_head_dim=8, in_channels=4, patch_size=2, sample_size=16, hidden_size=24, num_layers=6, mlp_ratio=3.3, learn_sigma=True,
-                                    cross_attention_dim=16, cross_attention_dim_t5=24, pooled_projection_dim=16, text_len=77, text_len_t5=256, use_style_cond_and_image_meta_size=False)
+    heads, layers = (2, 4) if sizes else (3, 6)
+    transformer = HunyuanDiT2DModel(num_attention_heads=heads, attention_head_dim=8, in_channels=4, patch_size=2, sample_size=16, hidden_size=8 * heads, num_layers=layers, mlp_ratio=3.3,
+                                    learn_sigma=True, cross_attention_dim=16, cross_attention_dim_t5=24, pooled_projection_dim=16, text_len=77, text_len_t5=256,
+                                    use_style_cond_and_image_meta_size=sizes)
     randomise(transformer, 34, {"to_q": 1.5, "proj_out": 0.5})
     scheduler = DDIMScheduler(**SCHEDULER, prediction_type="v_prediction", clip_sample=False, set_alpha_to_one=False, steps_offset=1)
-    return HunyuanDiTPipeline(vae=make_vae(), text_encoder=encoder, tokenizer=tokenizer, transformer=transformer, scheduler=scheduler, safety_checker=None, feature_extractor=None,
-                              requires_safety_checker=False, text_encoder_2=encoder_2, tokenizer_2=tokenizer_2)
+    return HunyuanDiTPipeline(vae=small_vae(0.7) if sizes else make_vae(), text_encoder=encoder, tokenizer=tokenizer, transformer=transformer, scheduler=scheduler, safety_checker=None,
+                              feature_extractor=None, requires_safety_checker=False, text_encoder_2=encoder_2, tokenizer_2=tokenizer_2)
 
 
 CHECKPOINTS = {
     "tiny-hunyuan": make_hunyuan,
+    "tiny-hunyuan-meta": lambda folder: make_hunyuan(folder, True),
     "tiny-sigma": make_sigma,
+    "tiny-sigma-ms": make_sigma_ms,
     "tiny-sd3": make_sd3,
     "tiny-sd35": lambda folder: make_sd3(folder, with_t5=False, qk_norm="rms_norm", dual_attention_layers=(0, 1)),
     "tiny-flux": lambda folder: make_flux(folder, True),
@@ -106,16 +127,40 @@ TWO = dict(prompts=["a red circle", "a tree"], n=2, width=48, seed=2, steps=3)
 ALONE = dict(guidance=1.0, seed=3, image=True, steps=3)
 ONE_STEP = dict(steps=1, seed=4)
 CASES = [(f"{name.removeprefix('tiny-')}_{kind}", {"checkpoint": name, **changes}) for name in CHECKPOINTS
-         if name != "tiny-hunyuan" for kind, changes in (("plain", PLAIN), ("wide", WIDE), ("two", TWO), ("alone", ALONE), ("one_step", ONE_STEP))]
+         if name not in ("tiny-hunyuan", "tiny-hunyuan-meta", "tiny-sigma-ms") for kind, changes in (("plain", PLAIN), ("wide", WIDE), ("two", TWO), ("alone", ALONE), ("one_step", ONE_STEP))]
 
 # One picture a prompt: with more, diffusers' pipeline lays masks and states out in different orders.
 MANY = dict(max_sequence_length=256)
 CASES += [(f"hunyuan_{kind}", {"checkpoint": "tiny-hunyuan", **MANY, **changes}) for kind, changes in
           (("plain", PLAIN), ("wide", WIDE), ("two", {**TWO, "n": 1, "prompts": ["一只红色的猫 café", "a blue house, 4 cats!"]}), ("alone", ALONE), ("one_step", ONE_STEP))]
 
+CASES += [(f"sigma-ms_{kind}", {"checkpoint": "tiny-sigma-ms", **changes}) for kind, changes in (("plain", PLAIN), ("wide", WIDE))]
+CASES += [(f"hunyuan-meta_{kind}", {"checkpoint": "tiny-hunyuan-meta", **MANY, **changes}) for kind, changes in (("plain", PLAIN), ("wide", WIDE))]
+
+# More words than the farthest distance that T5 tells apart, which CLIP cuts.
+LONG = dict(prompts=[f"{PROMPT}, a green tree by the river, a white cat and a black dog, " * 8], seed=5, steps=3)
+CASES += [("sd3_long", {"checkpoint": "tiny-sd3", **LONG, "max_sequence_length": 256}), ("flux_long", {"checkpoint": "tiny-flux", **LONG, "max_sequence_length": 512}),
+          ("sigma-ms_long", {"checkpoint": "tiny-sigma-ms", **LONG, "max_sequence_length": 300})]
+
+# What else each family's pipeline can be run with. FLUX's passes its own noise levels: only their spacing can differ.
+FLOW = dict(prediction_type="flow_prediction", use_flow_sigmas=True)
+VELOCITY = dict(prediction_type="v_prediction", steps_offset=1)
+SHIFT = dict(use_dynamic_shifting=True, base_shift=0.3, max_shift=0.9, base_image_seq_len=16, max_image_seq_len=256)
+SAMPLERS = [("sigma", "euler", "EulerDiscreteScheduler", {}), ("sigma", "ddim", "DDIMScheduler", dict(clip_sample=False)),
+            ("sigma-ms", "unipc", "UniPCMultistepScheduler", {}),
+            ("sd3", "unipc", "UniPCMultistepScheduler", dict(**FLOW, flow_shift=3.0)),
+            ("sd35", "dpm", "DPMSolverMultistepScheduler", dict(**FLOW, flow_shift=3.0, algorithm_type="dpmsolver++")),
+            ("flux", "linear", "FlowMatchEulerDiscreteScheduler", dict(**SHIFT, time_shift_type="linear")),
+            ("flux-schnell", "exponential", "FlowMatchEulerDiscreteScheduler", dict(shift=2.0, use_exponential_sigmas=True)),
+            ("hunyuan", "ddpm", "DDPMScheduler", dict(**VELOCITY, clip_sample=False)),
+            ("hunyuan", "dpm", "DPMSolverMultistepScheduler", dict(**VELOCITY, algorithm_type="dpmsolver++")),
+            ("hunyuan-meta", "euler", "EulerDiscreteScheduler", VELOCITY)]
+CASES += [(f"{family}_{kind}", {"checkpoint": f"tiny-{family}", **(MANY if "hunyuan" in family else {}), "scheduler": name, "config": config, "seed": 6 + k})
+          for k, (family, kind, name, config) in enumerate(SAMPLERS)]
+
 
 def load(name):
-    kind = {"tiny-sigma": PixArtSigmaPipeline, "tiny-sd3": StableDiffusion3Pipeline, "tiny-sd35": StableDiffusion3Pipeline, "tiny-hunyuan": HunyuanDiTPipeline}.get(name, FluxPipeline)
+    kind = {"tiny-sigma": PixArtSigmaPipeline, "tiny-sigma-ms": PixArtSigmaPipeline, "tiny-hunyuan-meta": HunyuanDiTPipeline, "tiny-sd3": StableDiffusion3Pipeline, "tiny-sd35": StableDiffusion3Pipeline, "tiny-hunyuan": HunyuanDiTPipeline}.get(name, FluxPipeline)
     absent = dict(text_encoder_3=None, tokenizer_3=None) if name == "tiny-sd35" else {}
     pipe = kind.from_pretrained(FIXTURES / name, **absent)
     pipe.set_progress_bar_config(disable=True)
@@ -137,6 +182,13 @@ def draw(pipe, case):
     return pipe(**call, negative_prompt=[case["negative_prompt"]] * len(case["prompts"]) if many else case["negative_prompt"]).images
 
 
+def scheduled(case, own):
+    if "scheduler" not in case:
+        return own
+    beta = {} if case["scheduler"].startswith("FlowMatch") else SCHEDULER
+    return getattr(diffusers, case["scheduler"])(**beta, **case["config"])
+
+
 def decode(pipe, latents):
     config = pipe.vae.config
     pixels = pipe.vae.decode(latents / config.scaling_factor + (config.shift_factor or 0), return_dict=False)[0]
@@ -147,12 +199,13 @@ def make():
     for name, build in CHECKPOINTS.items():
         shutil.rmtree(FIXTURES / name, ignore_errors=True)
         build(FIXTURES / name).save_pretrained(FIXTURES / name)
-    book = Book("families", "Whole pictures by the families' own pipelines and schedulers, as the checkpoint's folder names them: latents [n,C,h/8,w/8] are "
-                "the final ones before the VAE, image (uint8 [n,h,w,3]) where `image` is true.")
-    pipes = {}
+    book = Book("families", "Whole pictures by the families' own pipelines; schedulers are as the checkpoint's folder names them, or `scheduler`(**beta, **config), "
+                "a flow's without beta: latents [n,C,h/8,w/8] are the final ones before the VAE, image (uint8 [n,h,w,3]) where `image` is true.", beta=SCHEDULER)
+    pipes, own = {}, {}
     for name, changes in CASES:
         case = {**DEFAULTS, "image": False, **changes}
         pipe = pipes.setdefault(case["checkpoint"], load(case["checkpoint"]))
+        pipe.scheduler = scheduled(case, own.setdefault(case["checkpoint"], pipe.scheduler))
         latents = draw(pipe, case)
         assert torch.isfinite(latents).all()
         tensors = {"latents": latents}

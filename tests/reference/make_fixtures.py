@@ -1,12 +1,13 @@
-"""Makes tests/fixtures: `python make_fixtures.py` for all, or name parts: checkpoints, tokens, clip, text_encoder, transformer,
-samplers, vae, unet, unet_pipeline, unet_jobs, pipeline, pipefusion, distrifusion,
-captions, binning, demo."""
+"""Makes tests/fixtures: `python make_fixtures.py` for all, or name PARTS of them."""
 import importlib
 import sys
 
 import common
 
-PARTS = ["checkpoints", "tokens", "clip", "text_encoder", "transformer", "samplers", "vae", "unet", "unet_pipeline", "unet_jobs", "pipeline", "families", "families_transformer", "wan", "wan_patches", "bert", "joint_patches", "lora", "init_image", "guidance_rescale", "pipefusion", "distrifusion", "step_cache", "step_cache_patches", "quantized", "captions", "binning", "demo"]
+# In the order of what needs what. `scripts/fixtures --help` shows this list.
+PARTS = ["checkpoints", "tokens", "clip", "families", "text_encoder", "transformer", "samplers", "vae", "unet", "unet_pipeline", "unet_jobs",
+         "pipeline", "families_transformer", "wan", "wan_patches", "bert", "joint_patches", "lora", "init_image", "guidance_rescale", "pipefusion",
+         "distrifusion", "step_cache", "step_cache_patches", "quantized", "captions", "binning", "demo"]
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or PARTS

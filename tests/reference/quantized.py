@@ -34,13 +34,36 @@ class ByteLinear(torch.nn.Module):
         return total if self.bias is None else total + self.bias
 
 
-def quantize(model):
+class Fp8Linear(torch.nn.Module):
+    """Weights and rows of inputs in e4m3, of which each output and each row has a scale to its largest number, 448."""
+
+    def __init__(self, linear, cut=None):
+        super().__init__()
+        weight = linear.weight.detach()
+        self.scale = weight.abs().amax(1) / 448
+        self.values = e4m3(weight / torch.where(self.scale > 0, self.scale, 1).unsqueeze(1))
+        self.bias, self.cut = linear.bias, cut
+
+    def forward(self, x):
+        total = 0
+        for part, weight in [(x, self.values)] if self.cut is None else zip(x.tensor_split([self.cut], -1), self.values.tensor_split([self.cut], -1)):
+            largest = part.abs().amax(-1, keepdim=True)
+            rows = e4m3(part * torch.where(largest > 1e-35, 448 / largest, 0))
+            total = total + (rows @ weight.T) * (largest / 448 * self.scale)
+        return total if self.bias is None else total + self.bias
+
+
+def e4m3(x):
+    return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+
+
+def quantize(model, kind=ByteLinear):
     names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and BLOCKS.match(name) and PRODUCTS.search(name)]
     for name in names:
         parent, leaf = name.rsplit(".", 1)
         linear = getattr(model.get_submodule(parent), leaf)
         cut = linear.out_features if name.startswith("single") and leaf == "proj_out" else None
-        setattr(model.get_submodule(parent), leaf, ByteLinear(linear, cut))
+        setattr(model.get_submodule(parent), leaf, kind(linear, cut))
     return names
 
 

@@ -5,15 +5,16 @@ import threading
 import diffusers
 import numpy as np
 import torch
-from diffusers import DDIMScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline, UNet2DConditionModel
+from diffusers import DDIMScheduler, EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline, UNet2DConditionModel
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from checkpoints import make_vae
 from common import FIXTURES, SCHEDULER, Book, generator, randomise
+from families import clip_encoder, small_vae
 from unet_patches import PatchedUNet
 
 CLIP = FIXTURES / "tiny-clip"
-KINDS = {"tiny-sdxl": StableDiffusionXLPipeline, "tiny-sd15": StableDiffusionPipeline}
+KINDS = {"tiny-sdxl": StableDiffusionXLPipeline, "tiny-sd15": StableDiffusionPipeline, "tiny-sdxl-deep": StableDiffusionXLPipeline}
 DEFAULTS = dict(prompts=["a red circle above a blue square"], negative_prompt="", height=64, width=48, steps=5, guidance=4.0, seed=0, n=1, max_sequence_length=77)
 PNDM = dict(skip_prk_steps=True, set_alpha_to_one=False, steps_offset=1)
 WHOLE = {
@@ -50,6 +51,23 @@ PATCHED = {
     "pndm": dict(height=64, patches=3, seed=26, warmup=2, scheduler="PNDMScheduler", config=PNDM, steps=6),
     "pndm_rounds": dict(height=64, patches=2, seed=27, scheduler="PNDMScheduler", config=dict(skip_prk_steps=False), steps=4),
 }
+# Of those, what a second SDXL is asked.
+FEW = ("plain", "wide", "two_by_two", "dpm", "thin")
+
+
+def make_sdxl_deep():
+    """Three levels, as the published one has, and a negative branch for a prompt that is not given."""
+    (tokenizer, first), (tokenizer_2, second) = clip_encoder(53, 8, None, "quick_gelu"), clip_encoder(54, 12, 12, "gelu")
+    unet = UNet2DConditionModel(
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        block_out_channels=(4, 8, 12), layers_per_block=2, transformer_layers_per_block=[1, 1, 2], attention_head_dim=[1, 2, 3], norm_num_groups=2, cross_attention_dim=20,
+        use_linear_projection=True, addition_embed_type="text_time", addition_time_embed_dim=4, projection_class_embeddings_input_dim=12 + 6 * 4, sample_size=8)
+    randomise(unet, 55, {"conv_out": 0.5, "to_q": 1.5, "time_emb_proj": 0.7})
+    pipe = StableDiffusionXLPipeline(vae=small_vae(0.4), text_encoder=first, text_encoder_2=second, tokenizer=tokenizer, tokenizer_2=tokenizer_2, unet=unet,
+                                     scheduler=EulerDiscreteScheduler(**SCHEDULER, timestep_spacing="leading", steps_offset=1), force_zeros_for_empty_prompt=False,
+                                     add_watermarker=False)
+    shutil.rmtree(FIXTURES / "tiny-sdxl-deep", ignore_errors=True)
+    pipe.save_pretrained(FIXTURES / "tiny-sdxl-deep")
 
 
 def make_sd15():
@@ -106,6 +124,7 @@ def scheduled(pipe, own, case):
 
 def make():
     make_sd15()
+    make_sdxl_deep()
     book = Book("unet_jobs", "Whole pictures by Stable Diffusion's pipelines of `checkpoint`; the scheduler is the folder's or `scheduler`(**beta, **config). An empty "
                 "negative prompt is None there. latents: final ones [n,4,h/8,w/8]; image: uint8 [n,h,w,3] of them.", beta=SCHEDULER)
     patched = Book("unet_jobs_patches", "As unet_jobs, but every call of the U-Net in `patches` patches of rows: `warmup` synchronous steps, then by `exchange` and `group_norm`. "
@@ -113,14 +132,15 @@ def make():
     for name in KINDS:
         pipe = load(name)
         own, short = pipe.scheduler, name.removeprefix("tiny-")
-        for key, changes in WHOLE.items():
+        asked = FEW if name == "tiny-sdxl-deep" else (*WHOLE, *PATCHED)
+        for key, changes in ((key, WHOLE[key]) for key in WHOLE if key in asked):
             case = {"checkpoint": name, **DEFAULTS, "image": False, **changes}
             scheduled(pipe, own, case)
             latents = draw(pipe, case)
             assert torch.isfinite(latents).all()
             print(f"  {short}_{key}: {latents.abs().max():.2f}", flush=True)
             book.case(f"{short}_{key}", case, {"latents": latents, **({"image": decode(pipe, latents)} if case["image"] else {})})
-        for key, changes in PATCHED.items():
+        for key, changes in ((key, PATCHED[key]) for key in PATCHED if key in asked):
             case = {"checkpoint": name, **DEFAULTS, **PATCHES, **changes}
             scheduled(pipe, own, case)
             exact = draw(pipe, case)

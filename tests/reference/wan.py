@@ -11,9 +11,11 @@ from checkpoints import make_tokenizer
 from common import FIXTURES, PROMPT, Book, generator, randomise
 
 NAME = "tiny-wan"
+# Cross-attention without a norm, heads of 12, a decoder of other widths that doubles in time at once.
+PLAIN = "tiny-wan-plain"
 # name, checkpoint, batch, latent frames, height and width, timestep
 CALLS = [("wan_picture", NAME, 1, 1, 8, 8, 999.0), ("wan_clip", NAME, 2, 3, 6, 8, 431.0), ("wan_wide", NAME, 1, 5, 4, 14, 17.0),
-         ("wan_plain_norm", "tiny-wan-plain", 2, 2, 10, 6, 750.0)]
+         ("wan_plain_norm", PLAIN, 2, 2, 10, 6, 750.0)]
 TEXT = 11
 
 
@@ -30,9 +32,10 @@ def make_transformer(**changes):
     return randomise(transformer, 42, {"to_q": 1.5, "text_embedder": 2.0, "time_proj": 0.5, "proj_out": 0.6})
 
 
-def make_vae():
-    vae = AutoencoderKLWan(base_dim=8, z_dim=4, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
-                           latents_mean=[-0.3, 0.2, 0.1, -0.1], latents_std=[1.4, 0.8, 1.1, 1.9])
+def make_vae(**changes):
+    config = dict(base_dim=8, z_dim=4, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
+                  latents_mean=[-0.3, 0.2, 0.1, -0.1], latents_std=[1.4, 0.8, 1.1, 1.9])
+    vae = AutoencoderKLWan(**{**config, **changes})
     randomise(vae, 43)
     for name, p in vae.named_parameters():
         if name.endswith("gamma"):
@@ -40,17 +43,21 @@ def make_vae():
     return vae
 
 
-def make_checkpoint():
-    shutil.rmtree(FIXTURES / NAME, ignore_errors=True)
-    tokenizer = make_tokenizer(FIXTURES / NAME / "tokenizer")
+def make_checkpoint(name, transformer, vae, scheduler):
+    shutil.rmtree(FIXTURES / name, ignore_errors=True)
+    tokenizer = make_tokenizer(FIXTURES / name / "tokenizer")
+    WanPipeline(tokenizer=tokenizer, text_encoder=make_text_encoder(len(tokenizer)), vae=vae, transformer=transformer, scheduler=scheduler).save_pretrained(FIXTURES / name)
+
+
+def make_checkpoints():
     # As in the published folders for 480 rows.
-    scheduler = UniPCMultistepScheduler(num_train_timesteps=1000, prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
-    WanPipeline(tokenizer=tokenizer, text_encoder=make_text_encoder(len(tokenizer)), vae=make_vae(), transformer=make_transformer(), scheduler=scheduler).save_pretrained(FIXTURES / NAME)
-    make_transformer(cross_attn_norm=False, num_layers=3, attention_head_dim=12).save_pretrained(FIXTURES / "tiny-wan-plain" / "transformer")
+    make_checkpoint(NAME, make_transformer(), make_vae(), UniPCMultistepScheduler(**TRAINED, **FLOW, flow_shift=3.0))
+    make_checkpoint(PLAIN, make_transformer(cross_attn_norm=False, num_layers=3, attention_head_dim=12), make_vae(base_dim=4, dim_mult=[1, 2, 2, 3]),
+                    FlowMatchEulerDiscreteScheduler(shift=4.0))
 
 
-def load():
-    pipe = WanPipeline.from_pretrained(FIXTURES / NAME)
+def load(name=NAME):
+    pipe = WanPipeline.from_pretrained(FIXTURES / name)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -114,7 +121,8 @@ VIDEOS = [("wan_plain", dict(image=True)), ("wan_alone", dict(guidance=1.0, seed
           ("wan_long", dict(num_frames=17, height=32, width=32, seed=5, steps=6, guidance=3.0)),
           ("wan_euler", dict(scheduler="FlowMatchEulerDiscreteScheduler", config=dict(shift=5.0), seed=6, num_frames=5)),
           ("wan_dpm", dict(scheduler="DPMSolverMultistepScheduler", config=dict(**FLOW, flow_shift=5.0, algorithm_type="dpmsolver++", solver_order=3), seed=7, num_frames=5, steps=7)),
-          ("wan_third_order", dict(scheduler="UniPCMultistepScheduler", config=dict(**FLOW, flow_shift=8.0, solver_order=3), seed=8, num_frames=5, steps=7))]
+          ("wan_third_order", dict(scheduler="UniPCMultistepScheduler", config=dict(**FLOW, flow_shift=8.0, solver_order=3), seed=8, num_frames=5, steps=7)),
+          ("wan-plain_plain", dict(checkpoint=PLAIN, seed=9, num_frames=5, image=True)), ("wan-plain_wide", dict(checkpoint=PLAIN, seed=10, width=80, height=32, guidance=1.0, steps=3))]
 
 
 def draw(pipe, case):
@@ -130,13 +138,14 @@ def tall(latents):
 
 
 def make_videos():
-    pipe = load()
     book = Book("wan", "Whole videos by WanPipeline: latents [n,C,f·h,w], frame below frame, are the final ones before the VAE; image (uint8 [n,F·H,W,3], frames likewise) where `image` is true. "
                 "The scheduler is the folder's, or `scheduler`(**beta, **config).", beta=TRAINED)
-    own = pipe.scheduler
+    pipes = {name: load(name) for name in (NAME, PLAIN)}
+    own = {name: pipe.scheduler for name, pipe in pipes.items()}
     for name, changes in VIDEOS:
         case = {**DEFAULTS, **changes}
-        pipe.scheduler = SCHEDULERS[case["scheduler"]](**TRAINED, **case["config"]) if "scheduler" in case else own
+        pipe = pipes[case["checkpoint"]]
+        pipe.scheduler = SCHEDULERS[case["scheduler"]](**TRAINED, **case["config"]) if "scheduler" in case else own[case["checkpoint"]]
         latents = draw(pipe, case)
         assert torch.isfinite(latents).all()
         print(f"  {name}: latents {tuple(latents.shape)} {latents.min():.2f} to {latents.max():.2f}, std {latents.std():.2f}", flush=True)
@@ -149,7 +158,7 @@ def make_videos():
 
 
 def make():
-    make_checkpoint()
+    make_checkpoints()
     make_calls()
     make_text()
     make_decodes()

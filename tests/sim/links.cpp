@@ -1,9 +1,12 @@
 #include <algorithm>
 
 #include "tests/sim/world.h"
+#include "transport/control/loss.h"
 #include "transport/wire/codec.h"
+#include "transport/wire/little_endian.h"
 
-// Links between the controller and its actors: messages arrive late, twice or not at all.
+// Control links between the controller and its actors. Frames come late, twice, in another order or
+// not at all; both ends judge them by number, as Server and Connection do.
 namespace troupe::sim {
 namespace {
 
@@ -11,43 +14,179 @@ constexpr double kHeartbeat = 0.25;  // seconds between a link's heartbeats
 
 }  // namespace
 
-control::PeerId World::peer_of(std::uint64_t incarnation) const {
-  for (const auto& [id, peer] : peers_) {
-    if (peer.incarnation == incarnation) return id;
-  }
-  return 0;
+void World::hello(cluster::ActorId id, std::uint64_t incarnation) {
+  const auto cable = std::make_shared<Cable>();
+  cable->incarnation = incarnation;
+  cable->life = life_;
+  cable->actor = id;
+  cable->at_actor.take_outgoing();    // the hello
+  cable->at_actor.begin_incoming(1);  // the welcome
+  cables_[incarnation] = cable;
+  greet(cable);
+  // It is said again and again until the welcome comes, always with the same number.
+  if (faults_.doubles_per_message > 0 && rng_() % 4 == 0)
+    after(some(4), [this, cable] { greet(cable); });
+}
+
+void World::greet(const CablePtr& cable) {
+  if (cable->known) return;
+  const bool again = cable->peer != 0;
+  control::PeerInfo info;
+  info.id = next_peer_++;
+  info.incarnation = cable->incarnation;
+  info.hello.attributes = {
+      {"token", kToken + std::to_string(cable->life)}, {"address.shm", "a"}, {"address.nccl", "a"}};
+  if (members_.hello(info)) return;
+  if (again) throw Violation("a link that was lost is up again");
+  cable->peer = info.id;
+  cable->known = true;
+  cable->at_controller.begin_incoming(1);
+  cable->at_controller.take_outgoing();
+  peers_[info.id] = cable;
+  supervisor_->ready(cable->actor);
 }
 
 bool World::send_frame(control::PeerId peer, std::string frame) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return false;
-  auto& link = found->second;
-  const auto sequence = link.next_out++;
-  if (chance(faults_.drops_per_message)) {
-    note("a message to peer " + std::to_string(peer) + " is lost");
-    // The next one shows it, at the latest a heartbeat.
-    after(kHeartbeat, [this, peer, sequence, incarnation = link.incarnation] {
-      const auto live = peers_.find(peer);
-      if (live != peers_.end() && live->second.seen_out < sequence) end_process(incarnation, 3);
-    });
-    return true;
-  }
-  const int copies = chance(faults_.doubles_per_message) ? 2 : 1;
-  for (int copy = 0; copy < copies; ++copy) {
-    link.down_until = std::max(link.down_until, now_ + some(0.001));
-    after(link.down_until - now_, [this, peer, sequence, frame] {
-      const auto live = peers_.find(peer);
-      if (live == peers_.end() || sequence <= live->second.seen_out) return;
-      const bool gap = sequence != live->second.seen_out + 1;
-      live->second.seen_out = sequence;
-      const auto process = processes_.find(live->second.incarnation);
-      if (process == processes_.end()) return;
-      // An actor that misses a message of its controller ends (actors/actor_process.cpp).
-      if (gap) return end_process(live->second.incarnation, 3);
-      process->second->receive(frame);
-    });
-  }
+  carry(found->second, /*up=*/false, std::move(frame));
   return true;
+}
+
+void World::from_actor(std::uint64_t incarnation, std::uint64_t correlation, std::string frame) {
+  const auto found = cables_.find(incarnation);
+  if (found == cables_.end()) return;
+  auto& told = found->second->told;
+  if (correlation == 0 && faults_.ghosts) {
+    told.push_back(frame);
+    if (told.size() > 8) told.pop_front();
+  }
+  carry(found->second, /*up=*/true, std::move(frame));
+}
+
+void World::carry(const CablePtr& cable, bool up, std::string frame) {
+  auto* head = reinterpret_cast<std::byte*>(frame.data());
+  wire::store_le(head + 16, up ? cable->peer : control::PeerId{0});
+  wire::store_le(head + 24, up ? cable->incarnation : cable->life);
+  wire::store_le(head + 32, (up ? cable->at_actor : cable->at_controller).take_outgoing());
+  if (up ? cable->up_cut : cable->down_cut) return;
+  const auto name = [&] { return (up ? "from peer " : "to peer ") + std::to_string(cable->peer); };
+  if (chance(faults_.drops_per_message)) {
+    note("a message " + name() + " is lost");
+    return after(kHeartbeat, [this, cable, up] { beat(cable, up); });  // which shows it
+  }
+  double& until = up ? cable->up_until : cable->down_until;
+  if (chance(faults_.late_per_message)) {
+    const double from = std::max(until, now_);
+    until = from + some(2);
+    note("nothing comes " + name() + " for " + std::to_string(until - from) + " s");
+    if (until - from > kSilence) at(from + kSilence, [this, cable, up] { silence(cable, up); });
+  }
+  const auto arrive = [this, cable, up, frame = std::move(frame)] {
+    up ? arrive_up(cable, frame) : arrive_down(cable, frame);
+  };
+  if (chance(faults_.reorders_per_message)) {
+    note("a message " + name() + " is overtaken");
+    return after(some(0.1), arrive);
+  }
+  until = std::max(until, now_ + some(0.001));
+  if (chance(faults_.doubles_per_message)) at(until + some(rng_() % 2 ? 0.002 : 3), arrive);
+  at(until, arrive);
+}
+
+void World::beat(const CablePtr& cable, bool up) {
+  const bool speaks = up ? cables_.contains(cable->incarnation) : cable->known;
+  if (speaks) carry(cable, up, wire::encode_frame({}, wire::Heartbeat{}));
+}
+
+void World::silence(const CablePtr& cable, bool up) {
+  if (!up) return end_process(cable->incarnation, 3);
+  if (cable->known) lose(cable->peer, std::string(control::kSilent));
+}
+
+void World::cut(const CablePtr& cable) {
+  const auto ways = rng_() % 4;
+  cable->up_cut = ways != 0;
+  cable->down_cut = ways != 1;
+  note("the link of actor " + std::to_string(cable->actor) + " is cut" +
+       (ways == 0   ? " downwards"
+        : ways == 1 ? " upwards"
+                    : ""));
+  if (ways == 3) {  // both ends see it break
+    if (cable->known) lose(cable->peer, "the link is cut");
+    return after(some(0.05), [this, cable] { end_process(cable->incarnation, 3); });
+  }
+  for (const bool up : {false, true}) {
+    if (up ? cable->up_cut : cable->down_cut)
+      after(kSilence, [this, cable, up] { silence(cable, up); });
+  }
+}
+
+void World::arrive_down(const CablePtr& cable, const std::string& frame) {
+  const auto found = processes_.find(cable->incarnation);
+  if (found == processes_.end()) return;
+  auto& process = *found->second;
+  if (process.stopped_until > now_)
+    return at(process.stopped_until, [this, cable, frame] { arrive_down(cable, frame); });
+  const auto header = wire::decode_header(wire::as_bytes(frame));
+  std::uint64_t missing = 0;
+  switch (cable->at_actor.arrive(header.sequence, missing)) {
+    case control::Link::Arrival::duplicate:
+      ++link_counts_.duplicates;
+      return;
+    case control::Link::Arrival::gap:  // it ends (actors/runtime/process.cpp)
+      ++link_counts_.gaps;
+      if (!process.hangs) end_process(cable->incarnation, 3);
+      return;
+    case control::Link::Arrival::next:
+      break;
+  }
+  if (header.kind != wire::Kind::heartbeat) process.receive(frame);
+}
+
+void World::arrive_up(const CablePtr& cable, const std::string& frame) {
+  if (!cable->known) {
+    ++link_counts_.strangers;
+    if (cable->peer != 0 && members_.by_peer(cable->peer) && peers_.contains(cable->peer))
+      throw Violation("a lost link still belongs to an actor");
+    return;
+  }
+  const auto bytes = wire::as_bytes(frame);
+  const auto header = wire::decode_header(bytes);
+  std::uint64_t missing = 0;
+  switch (cable->at_controller.arrive(header.sequence, missing)) {
+    case control::Link::Arrival::duplicate:
+      ++link_counts_.duplicates;
+      return;
+    case control::Link::Arrival::gap: {  // as Controller's on_gap
+      ++link_counts_.gaps;
+      const auto why = std::to_string(missing) + " " + std::string(control::kMissing);
+      drop(cable->peer, why);
+      note("peer " + std::to_string(cable->peer) + ": " + why);
+      supervisor_->lost(cable->peer, why);
+      return;
+    }
+    case control::Link::Arrival::next:
+      break;
+  }
+  if (header.kind == wire::Kind::heartbeat) return;
+  if (header.is_reply()) {
+    const auto call = calls_.find(header.correlation);
+    if (call == calls_.end() || call->second.peer != cable->peer) return;  // too late
+    const auto handler = std::move(calls_.extract(call).mapped().handler);
+    const auto payload = wire::payload_of(bytes);
+    return header.kind == wire::Kind::error
+               ? handler(control::Reply(wire::decode<wire::Failure>(payload)))
+               : handler(control::Reply(header, payload));
+  }
+  const auto* actor = members_.by_peer(cable->peer);
+  if (!actor) return;
+  const auto id = actor->id;
+  hand(id, frame);
+  if (!chance(faults_.echoes_per_message)) return;
+  after(rng_() % 2 ? 0 : some(0.3), [this, id, frame, life = life_] {
+    if (life == life_) echo(id, frame);
+  });
 }
 
 void World::request_frame(control::PeerId peer, std::string frame, control::Milliseconds deadline,
@@ -76,77 +215,46 @@ void World::fail_calls(control::PeerId peer) {
     handlers.push_back(std::move(call->second.handler));
     call = calls_.erase(call);
   }
-  for (const auto& handler : handlers)
-    handler(control::Reply(wire::Failure{wire::FailureCode::lost, "the link is lost"}));
+  if (handlers.empty()) return;
+  after(0, [handlers = std::move(handlers)] {
+    for (const auto& handler : handlers)
+      handler(control::Reply(wire::Failure{wire::FailureCode::lost, "the link is lost"}));
+  });
+}
+
+CablePtr World::forget(control::PeerId peer) {
+  const auto node = peers_.extract(peer);
+  if (node.empty()) return nullptr;
+  const auto cable = node.mapped();
+  cable->known = false;
+  fail_calls(peer);
+  // The other end is told so, if anything reaches it, and ends.
+  if (!cable->down_cut) {
+    after(some(0.01), [this, cable] {
+      const auto process = processes_.find(cable->incarnation);
+      if (process == processes_.end() || process->second->hangs) return;
+      at(std::max(now_, process->second->stopped_until),
+         [this, cable] { end_process(cable->incarnation, 3); });
+    });
+  }
+  return cable;
 }
 
 void World::drop(control::PeerId peer, const std::string&) {
-  if (peers_.erase(peer) > 0) fail_calls(peer);
+  forget(peer);
 }
 
 void World::lose(control::PeerId peer, const std::string& why) {
-  if (peers_.erase(peer) == 0) return;
+  if (!forget(peer)) return;
   note("peer " + std::to_string(peer) + " lost: " + why);
-  fail_calls(peer);
-  if (supervisor_) supervisor_->lost(peer, why);
-}
-
-void World::from_actor(std::uint64_t incarnation, std::uint64_t correlation, std::string frame) {
-  const auto peer = peer_of(incarnation);
-  if (peer == 0) return;
-  auto& link = peers_.at(peer);
-  const auto sequence = link.next_in++;
-  if (chance(faults_.drops_per_message)) {
-    after(kHeartbeat, [this, peer, sequence] {
-      const auto live = peers_.find(peer);
-      if (live != peers_.end() && live->second.seen_in < sequence)
-        lose(peer, "messages never arrived");
-    });
-    return;
-  }
-  const int copies = chance(faults_.doubles_per_message) ? 2 : 1;
-  for (int copy = 0; copy < copies; ++copy) {
-    link.up_until = std::max(link.up_until, now_ + some(0.001));
-    after(link.up_until - now_, [this, peer, sequence, correlation, frame] {
-      deliver_up(peer, sequence, correlation, frame);
-    });
-  }
-}
-
-void World::deliver_up(control::PeerId peer, std::uint64_t sequence, std::uint64_t correlation,
-                       const std::string& frame) {
-  const auto live = peers_.find(peer);
-  if (live == peers_.end() || sequence <= live->second.seen_in) return;
-  const bool gap = sequence != live->second.seen_in + 1;
-  live->second.seen_in = sequence;
-  if (gap) return lose(peer, "messages never arrived");
-  const auto bytes = wire::as_bytes(frame);
-  const auto header = wire::decode_header(bytes);
-  const auto payload = wire::payload_of(bytes);
-  if (correlation != 0) {
-    const auto call = calls_.extract(correlation);
-    if (!call) return;
-    if (header.kind == wire::Kind::error) {
-      call.mapped().handler(control::Reply(wire::decode<wire::Failure>(payload)));
-    } else {
-      call.mapped().handler(control::Reply(header, payload));
-    }
-    return;
-  }
-  const auto* actor = members_.by_peer(peer);
-  if (!actor) return;
-  if (header.kind == wire::Kind::task_done)
-    runner_->task_done(actor->id, wire::decode<wire::TaskDone>(payload));
-  if (header.kind == wire::Kind::task_failed)
-    runner_->task_failed(actor->id, wire::decode<wire::TaskFailed>(payload));
+  door_->post([this, peer, why] { supervisor_->lost(peer, why); });
 }
 
 std::optional<double> World::last_progress(control::PeerId peer) const {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return std::nullopt;
-  const auto process = processes_.find(found->second.incarnation);
-  const bool works = process != processes_.end() && !process->second->stalls;
-  return works ? now_ : found->second.last_progress;
+  const auto process = processes_.find(found->second->incarnation);
+  return process == processes_.end() ? 0 : process->second->last_progress();
 }
 
 }  // namespace troupe::sim

@@ -9,8 +9,6 @@
 namespace troupe::sim {
 namespace {
 
-constexpr double kSilence = 5;  // seconds after which a link is lost
-
 plan::Plan random_plan(std::mt19937_64& random, int actors) {
   const auto pick = [&](int low, int high) {
     return low + static_cast<int>(random() % static_cast<std::uint64_t>(high - low + 1));
@@ -31,9 +29,11 @@ plan::Plan random_plan(std::mt19937_64& random, int actors) {
                                     .ulysses = pick(1, 2),
                                     .ring = pick(1, 2),
                                     .tp = pick(1, 2)};
+    if (degrees.dp * degrees.cfg * degrees.pp * degrees.ulysses * degrees.ring * degrees.tp >
+        actors)
+      continue;
     try {
-      auto plan = plan::make_plan(test::sample_model(), request, degrees);
-      if (plan.degrees.world() <= actors) return plan;
+      return plan::make_plan(test::sample_model(), request, degrees);
     } catch (const std::invalid_argument&) {
       // Degrees that do not fit this request: draw again.
     }
@@ -85,7 +85,13 @@ void World::submit_one() {
   note("submit " + plan.request.method + " on " + std::to_string(plan.degrees.world()) +
        " actors, pp " + std::to_string(plan.degrees.pp));
   spec.parallelism = plan::parallelism_of(plan.degrees);
-  if (faults_.restarts_per_job > 0) return hand_in(std::move(spec), random());
+  if (faults_.restarts_per_job > 0) {
+    const auto key = random();
+    hand_in(spec, key);
+    for (int i = 0; i < 2 && chance(faults_.retries_per_job); ++i)
+      after(some(0.4), [this, spec, key] { hand_in(spec, key); });
+    return;
+  }
   if (runner_ && deployments_->shortage(plan)) {
     // So does the gateway.
     ++refused_;
@@ -94,7 +100,8 @@ void World::submit_one() {
   const auto id = table_.add(std::move(spec), std::move(plan), 0, true, now_);
   if (!id) throw Violation("the queue is full");
   runner_->start_queued();
-  if (chance(faults_.cancels_per_job))
+  if (!chance(faults_.cancels_per_job)) return;
+  for (int i = 0; i < 1 || chance(faults_.retries_per_job); ++i)
     after(some(1), [this, id = *id] { runner_->cancel(id, "not wanted"); });
 }
 
@@ -150,23 +157,39 @@ void World::blow() {
   at_some_time(faults_.hangs_per_job, [this](StageActor& actor) {
     note("actor " + std::to_string(actor.id()) + " hangs");
     actor.hangs = true;
-    after(kSilence, [this, incarnation = actor.incarnation()] {
-      if (const auto peer = peer_of(incarnation)) lose(peer, "no sign of life");
-    });
+    fall_silent(actor.incarnation());
   });
   at_some_time(faults_.stalls_per_job, [this](StageActor& actor) {
     note("actor " + std::to_string(actor.id()) + " stalls");
-    actor.stalls = true;
-    if (const auto peer = peer_of(actor.incarnation())) peers_.at(peer).last_progress = now_;
+    actor.stall();
+  });
+  at_some_time(faults_.naps_per_job, [this](StageActor& actor) {
+    const double seconds = some(4);
+    note("actor " + std::to_string(actor.id()) + " is stopped for " + std::to_string(seconds) +
+         " s");
+    actor.rest(seconds);
+    actor.stopped_until = now_ + seconds;
+    if (seconds > kSilence) fall_silent(actor.incarnation());
+  });
+  at_some_time(faults_.slow_per_job, [this](StageActor& actor) {
+    const double seconds = some(12);
+    note("actor " + std::to_string(actor.id()) + " is held up for " + std::to_string(seconds) +
+         " s");
+    actor.rest(seconds);
   });
   if (chance(faults_.drains_per_job)) after(some(1.5), [this] { drain_one(); });
   if (chance(faults_.lost_hosts_per_job)) after(some(1.5), [this] { lose_host(); });
   if (chance(faults_.restarts_per_job)) after(some(1.5), [this] { end_controller(); });
   at_some_time(faults_.cuts_per_job, [this](StageActor& actor) {
-    const auto incarnation = actor.incarnation();
-    if (const auto peer = peer_of(incarnation)) lose(peer, "the link is cut");
-    // The actor notices, too, and ends.
-    after(some(0.05), [this, incarnation] { end_process(incarnation, 3); });
+    if (const auto cable = cables_.find(actor.incarnation()); cable != cables_.end())
+      cut(cable->second);
+  });
+}
+
+void World::fall_silent(std::uint64_t incarnation) {
+  after(kSilence, [this, incarnation] {
+    if (const auto cable = cables_.find(incarnation); cable != cables_.end())
+      silence(cable->second, /*up=*/true);
   });
 }
 
@@ -181,6 +204,9 @@ void World::play(int jobs, double deadline) {
   }
   const auto over = [&] { return static_cast<int>(ends_.size()) + refused_ == jobs; };
   double quiet_since = 0;
+  // Time for what was stuck to be found, for every place to be filled again, and for what is left
+  // of a batch to wait for a blob in vain.
+  const double grace = faults_.late_blobs > 0 ? 250 : 100;
   while (now_ < deadline && !events_.empty()) {
     auto event = events_.top();
     events_.pop();
@@ -189,8 +215,7 @@ void World::play(int jobs, double deadline) {
     check_memory();
     if (faults_.two_kinds) check_kinds();
     if (!over()) quiet_since = now_;
-    // Time for what was stuck to be found, and for every place to be filled again.
-    if (over() && runner_ && now_ > quiet_since + 100) return check_quiet();
+    if (over() && runner_ && now_ > quiet_since + grace) return check_quiet();
   }
   std::string waiting;
   for (const auto& [id, job] : table_.all()) {
@@ -226,7 +251,7 @@ void World::check_kinds() const {
 
 void World::check_quiet() {
   for (const auto& [id, actor] : members_.all()) {
-    if (!actor.jobs.empty()) throw Violation("an actor still has a job");
+    if (!actor.jobs.empty()) throw Violation("an actor still has a job:\n" + state_text());
     if (runner_->busy(id)) throw Violation("an actor still has a task");
     if (actor.state == cluster::ActorState::ready && !actor.leaving_epochs.empty())
       throw Violation("an actor has not answered the end of its epoch");
@@ -234,7 +259,7 @@ void World::check_quiet() {
       throw Violation("a place was not filled again: " + std::string(to_string(actor.state)));
   }
   for (const auto& [incarnation, process] : processes_) {
-    const bool works = !process->hangs && !process->stalls;
+    const bool works = !process->hangs && process->last_progress() == now_;
     if (works && process->keeps_jobs()) throw Violation("a process still keeps a job");
   }
   if (!table_.batches().empty()) throw Violation("a batch is left");

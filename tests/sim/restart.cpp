@@ -79,6 +79,9 @@ void World::end_controller() {
     after(600, [gone] {});
   }
   processes_.clear();
+  for (const auto& [peer, cable] : peers_)  // of processes that have just died, too
+    cable->known = false;
+  cables_.clear();
   peers_.clear();
   calls_.clear();
   blobs_.clear();
@@ -88,7 +91,8 @@ void World::end_controller() {
 
 void World::begin_controller() {
   note("a controller begins");
-  members_ = cluster::Members(kToken);
+  ++life_;
+  members_ = cluster::Members(token());
   table_ = jobs::JobTable(1000, 1000);
   make_rooms();
   const auto revival = journal::revive(

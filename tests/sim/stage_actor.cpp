@@ -53,10 +53,56 @@ void StageActor::answer(std::uint64_t correlation, const M& message) {
   world_.from_actor(incarnation_, correlation, wire::encode_frame(header, message));
 }
 
-std::uint64_t StageActor::keep(std::string bytes) {
+std::uint64_t StageActor::keep(Job& job, std::string bytes) {
   const auto id = world_.random();
   blobs_[id] = std::move(bytes);
+  job.blobs.push_back(id);
   return id;
+}
+
+std::uint64_t StageActor::keep_boundary(Job& job, std::string bytes) {
+  constexpr std::size_t kNewest = 4;
+  const auto id = keep(job, std::move(bytes));
+  job.boundaries.push_back(id);
+  if (job.boundaries.size() > kNewest) {
+    blobs_.erase(job.boundaries.front());
+    job.boundaries.pop_front();
+  }
+  return id;
+}
+
+void StageActor::forget(const Job& job) {
+  for (const auto id : job.blobs)
+    blobs_.erase(id);
+}
+
+bool StageActor::rests() const {
+  return world_.now() < rests_until_;
+}
+
+void StageActor::rest(double seconds) {
+  if (!rests()) rests_since_ = world_.now();
+  rests_until_ = std::max(rests_until_, world_.now() + seconds);
+  world_.at(rests_until_, [this] { look(); });
+}
+
+void StageActor::stall() {
+  stalls_ = true;
+  if (!rests()) rests_since_ = world_.now();
+}
+
+double StageActor::last_progress() const {
+  return stalls_ || rests() ? rests_since_ : world_.now();
+}
+
+void StageActor::later(double seconds, std::function<void()> action) {
+  world_.after(seconds, [this, action = std::move(action)] { act(action); });
+}
+
+void StageActor::act(const std::function<void()>& action) {
+  if (hangs || stalls_) return;
+  if (rests()) return world_.at(rests_until_, [this, action] { act(action); });
+  action();
 }
 
 const std::string* StageActor::blob(std::uint64_t id) const {
@@ -120,11 +166,10 @@ void StageActor::receive(const std::string& frame) {
 }
 
 void StageActor::look() {
-  if (busy_ || mailbox_.empty() || hangs || stalls) return;
+  if (busy_ || mailbox_.empty() || hangs || stalls_ || rests()) return;
   busy_ = true;
   Letter letter = std::move(mailbox_.front());
   mailbox_.pop_front();
-  ++work;
   std::visit([&](const auto& content) { on(letter.correlation, content); }, letter.content);
 }
 
@@ -142,8 +187,7 @@ void StageActor::on(std::uint64_t correlation, const wire::LoadStage& load) {
                                                      .projects = load.projects,
                                                      .shard = load.tp_rank,
                                                      .shards = load.tp_degree});
-  world_.after(seconds, [this, correlation, bytes, id = load.deployment] {
-    if (hangs || stalls) return;
+  later(seconds, [this, correlation, bytes, id = load.deployment] {
     if (unloaded_.contains(id)) return done();  // left at the next tensor, and nobody waits
     if (world_.chance(world_.faults().failed_loads)) {
       answer(correlation, wire::Failure{wire::FailureCode::bad_request, "a tensor is missing"});
@@ -166,8 +210,6 @@ void StageActor::on(std::uint64_t correlation, const wire::ConnectGroups& connec
 
 void StageActor::wait_for_groups(std::uint64_t correlation, const wire::ConnectGroups& connect,
                                  double until, double pause) {
-  if (hangs || stalls) return;
-  ++work;
   if (over(connect.epoch) || torn_.contains(connect.epoch) || world_.now() > until) {
     answer(correlation, wire::Failure{wire::FailureCode::internal, "a peer did not come"});
     return done();
@@ -181,7 +223,7 @@ void StageActor::wait_for_groups(std::uint64_t correlation, const wire::ConnectG
     answer(correlation, wire::GroupsConnected{});
     return done();
   }
-  world_.after(pause, [this, correlation, connect, until, pause] {
+  later(pause, [this, correlation, connect, until, pause] {
     wait_for_groups(correlation, connect, until, std::min(pause * 1.6, kLongestPause));
   });
 }
@@ -198,7 +240,10 @@ void StageActor::on(std::uint64_t, const wire::BeginJob& begin) {
 }
 
 void StageActor::on(std::uint64_t correlation, const wire::EndJob& end) {
-  jobs_.erase(end.job);
+  if (const auto job = jobs_.find(end.job); job != jobs_.end()) {
+    forget(job->second);
+    jobs_.erase(job);
+  }
   answer(correlation, wire::ActorJobStats{});
   done();
 }
@@ -209,7 +254,11 @@ void StageActor::on(std::uint64_t, const wire::Unload& unload) {
 }
 
 void StageActor::on(std::uint64_t correlation, const wire::AbortEpoch& abort) {
-  std::erase_if(jobs_, [&](const auto& entry) { return entry.second.begin.epoch == abort.epoch; });
+  std::erase_if(jobs_, [&](const auto& entry) {
+    const bool over = entry.second.begin.epoch == abort.epoch;
+    if (over) forget(entry.second);
+    return over;
+  });
   epochs_.erase(abort.epoch);
   broken_.erase(abort.epoch);
   answer(correlation, wire::Done{});

@@ -1,11 +1,13 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "controller/cluster/members.h"
 #include "transport/wire/actor_messages.h"
@@ -37,10 +39,15 @@ class StageActor {
   const std::set<std::uint64_t>& epochs() const { return epochs_; }
 
   bool keeps_jobs() const { return !jobs_.empty(); }
+  /// The work loop stands still for so many seconds, or for ever.
+  void rest(double seconds);
+  void stall();
+  bool rests() const;
+  /// When the work loop was last seen to get on.
+  double last_progress() const;
 
-  bool hangs = false;   // neither work nor heartbeats
-  bool stalls = false;  // heartbeats only
-  std::uint64_t work = 0;
+  bool hangs = false;        // neither work nor heartbeats
+  double stopped_until = 0;  // no heartbeats either, and nothing is read
   const std::string* blob(std::uint64_t id) const;
 
  private:
@@ -60,11 +67,15 @@ class StageActor {
   struct Job {
     wire::BeginJob begin;
     int next_step = 0;  // all before are done here
+    std::deque<std::uint64_t> boundaries = {};
+    std::vector<std::uint64_t> blobs = {};
   };
 
+  /// Goes on then, if it lives, and not before it is awake.
+  void later(double seconds, std::function<void()> action);
+  void act(const std::function<void()>& action);
   void look();  // at the next letter, when nothing is in hand
   void done();
-  void handle(const Letter& letter);
   void on(std::uint64_t correlation, const wire::LoadStage& load);
   void on(std::uint64_t correlation, const wire::ConnectGroups& connect);
   void on(std::uint64_t correlation, const wire::BeginJob& begin);
@@ -83,7 +94,10 @@ class StageActor {
   void answer(std::uint64_t correlation, const M& message);
   template <class M>
   void tell(const M& message);
-  std::uint64_t keep(std::string bytes);
+  std::uint64_t keep(Job& job, std::string bytes);
+  /// The actor keeps the newest few of a job.
+  std::uint64_t keep_boundary(Job& job, std::string bytes);
+  void forget(const Job& job);
   bool over(std::uint64_t epoch) const { return ended_.contains(epoch) || broken_.contains(epoch); }
 
   World& world_;
@@ -91,6 +105,8 @@ class StageActor {
   std::uint64_t incarnation_;
   std::deque<Letter> mailbox_;
   bool busy_ = false;
+  bool stalls_ = false;  // heartbeats only
+  double rests_since_ = 0, rests_until_ = 0;
   std::map<std::uint64_t, std::uint64_t> stages_;  // deployments loaded, and their bytes
   std::set<std::uint64_t> unloaded_;               // no longer wanted, also while they are loaded
   std::set<std::uint64_t> epochs_;

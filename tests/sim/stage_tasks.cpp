@@ -96,8 +96,6 @@ bool StageActor::inputs_here(const wire::BeginJob& begin, const wire::Command& c
 }
 
 void StageActor::wait_for_task(const Task& task, double pause) {
-  if (hangs || stalls) return;
-  ++work;
   if (over(task.epoch)) return done();
   if (torn_.contains(task.epoch)) return fail_task(task, "rank 1 is gone", /*collateral=*/true);
   const auto& begin = jobs_.at(task.command.job).begin;
@@ -106,11 +104,10 @@ void StageActor::wait_for_task(const Task& task, double pause) {
       world_.crossing().meet(task.epoch, "job " + std::to_string(begin.job) + " " + meeting,
                              incarnation_, members_of(begin, task.command.kind));
   if (all && inputs_here(begin, task.command)) {
-    world_.after(world_.some(0.01), [this, task] { finish_task(task); });
+    later(world_.some(0.01), [this, task] { finish_task(task); });
     return;
   }
-  world_.after(pause,
-               [this, task, pause] { wait_for_task(task, std::min(pause * 1.6, kLongestPause)); });
+  later(pause, [this, task, pause] { wait_for_task(task, std::min(pause * 1.6, kLongestPause)); });
 }
 
 void StageActor::fail_task(const Task& task, const std::string& why, bool collateral) {
@@ -137,7 +134,6 @@ void StageActor::send_on(const wire::BeginJob& begin, const Task& task) {
 }
 
 void StageActor::finish_task(const Task& task) {
-  if (hangs || stalls) return;
   if (over(task.epoch)) return done();
   const auto& command = task.command;
   auto& job = jobs_.at(command.job);
@@ -162,8 +158,8 @@ void StageActor::finish_task(const Task& task) {
     }
     const bool last = begin.stage.rank + 1 == begin.stage.degree;
     if (last && rows && ends_step(begin, command) && begin.cfg.rank == 0 && begin.tp.rank == 0) {
-      const auto id =
-          keep("job " + std::to_string(command.job) + " next " + std::to_string(job.next_step));
+      const auto id = keep_boundary(
+          job, "job " + std::to_string(command.job) + " next " + std::to_string(job.next_step));
       done_message.blobs.push_back({"boundary", id, 1, {1}});
     }
   }
@@ -175,12 +171,14 @@ void StageActor::finish_task(const Task& task) {
         const auto [seed, own] = seed_of(begin.request, image);
         const auto picture = picture_text(seed, own);
         latents += latent_text(seed, own);
-        done_message.blobs.push_back({"picture", keep(picture), picture.size(), {}});
+        done_message.blobs.push_back({"picture", keep(job, picture), picture.size(), {}});
       }
       const auto bytes = latents.size();
       if (begin.request.want_latents) {
-        done_message.blobs.push_back(
-            {"latents", keep(std::move(latents)), bytes, {begin.last_image - begin.first_image}});
+        done_message.blobs.push_back({"latents",
+                                      keep(job, std::move(latents)),
+                                      bytes,
+                                      {begin.last_image - begin.first_image}});
       }
     }
   }

@@ -12,7 +12,7 @@
 namespace troupe::sim {
 
 World::World(std::uint64_t seed, Faults faults, int actors)
-    : rng_(seed), faults_(faults), places_(actors), members_(kToken), table_(1000, 1000) {
+    : rng_(seed), faults_(faults), places_(actors), members_(token()), table_(1000, 1000) {
   if (faults_.tight_memory) draw_limits();
   make_rooms();
 }
@@ -153,7 +153,11 @@ std::string World::trace(std::size_t lines) const {
 }
 
 void World::after(double seconds, std::function<void()> action) {
-  events_.push({now_ + std::max(seconds, 0.0), next_event_++, std::move(action)});
+  at(now_ + std::max(seconds, 0.0), std::move(action));
+}
+
+void World::at(double when, std::function<void()> action) {
+  events_.push({when, next_event_++, std::move(action)});
 }
 
 // Processes
@@ -169,16 +173,6 @@ std::uint32_t World::spawn(const cluster::Actor& place, std::uint64_t incarnatio
     hello(id, incarnation);
   });
   return static_cast<std::uint32_t>(incarnation % 100'000);
-}
-
-void World::hello(cluster::ActorId id, std::uint64_t incarnation) {
-  control::PeerInfo info;
-  info.id = next_peer_++;
-  info.incarnation = incarnation;
-  info.hello.attributes = {{"token", kToken}, {"address.shm", "a"}, {"address.nccl", "a"}};
-  if (members_.hello(info)) return;
-  peers_[info.id].incarnation = incarnation;
-  supervisor_->ready(id);
 }
 
 void World::kill(cluster::ActorId id) {
@@ -203,13 +197,22 @@ void World::end_process(std::uint64_t incarnation, int signal) {
   processes_.erase(found);
   for (const auto& [other, process] : processes_)
     process->peer_gone(epochs);
-  const auto peer = peer_of(incarnation);
+  auto cable = cables_.contains(incarnation) ? cables_.extract(incarnation).mapped() : nullptr;
   const bool exit_first = rng_() % 2 == 0;
-  const auto lost = [this, peer] { lose(peer, "its socket is closed"); };
-  const auto exited = [this, id, incarnation, signal] {
-    if (!supervisor_) return;
-    supervisor_->exited(id, incarnation,
-                        {.by_signal = true, .number = signal, .core = false, .log = {}});
+  const auto lost = [this, cable] {
+    if (cable && cable->known) lose(cable->peer, "its socket is closed");
+  };
+  if (!cable) {  // it had not said hello
+    cable = std::make_shared<Cable>();
+    cable->incarnation = incarnation;
+    cable->life = life_;
+    cable->actor = id;
+  }
+  const auto exited = [this, cable, signal] {
+    if (!supervisor_ || cable->life != life_) return;
+    supervisor_->exited(cable->actor, cable->incarnation,
+                        {.by_signal = signal != 3, .number = signal, .core = false, .log = {}});
+    if (faults_.ghosts) haunt(cable);
   };
   const double late = chance(faults_.late_exits) ? some(1.5) : 0;
   after(some(0.005), exit_first && late == 0 ? std::function<void()>(exited) : lost);
@@ -221,35 +224,6 @@ std::optional<std::uint64_t> World::any_process() {
   auto chosen = processes_.begin();
   std::advance(chosen, static_cast<long>(rng_() % processes_.size()));
   return chosen->first;
-}
-
-// Blobs
-
-void World::fetch_blob(std::uint64_t incarnation, const wire::BlobRef& blob, control::Milliseconds,
-                       control::BlobHandler handler) {
-  after(some(0.003), [this, incarnation, id = blob.id, handler = std::move(handler)] {
-    const auto process = processes_.find(incarnation);
-    const std::string* bytes =
-        process == processes_.end() || process->second->hangs ? nullptr : process->second->blob(id);
-    if (!bytes) return handler({nullptr, {wire::FailureCode::lost, "its holder is gone"}});
-    handler({std::make_shared<const std::string>(*bytes), {}});
-  });
-}
-
-control::BlobId World::keep_blob(control::BlobBytes bytes) {
-  const auto id = random();
-  blobs_[id] = *bytes;
-  return id;
-}
-
-void World::drop_blob(control::BlobId id) {
-  if (blobs_.erase(id) == 0) throw Violation("a blob was dropped twice");
-}
-
-std::optional<std::string> World::held_blob(control::BlobId id) const {
-  const auto found = blobs_.find(id);
-  if (found == blobs_.end()) return std::nullopt;
-  return found->second;
 }
 
 }  // namespace troupe::sim

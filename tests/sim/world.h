@@ -17,40 +17,22 @@
 #include "controller/jobs/job_runner.h"
 #include "controller/journal/journal.h"
 #include "controller/journal/memory_store.h"
+#include "tests/sim/cable.h"
 #include "tests/sim/crossing.h"
 #include "tests/sim/door.h"
+#include "tests/sim/faults.h"
 #include "tests/sim/stage_actor.h"
 
 namespace troupe::sim {
 
 inline const std::string kToken = "secret";
 
-/// What may go wrong in a run; probabilities are of a single event.
-struct Faults {
-  double kills_per_job = 0;      // SIGKILL of a random process
-  double massacres_per_job = 0;  // of four at once
-  double slow_loads = 0;         // a checkpoint that takes the better part of a minute
-  double late_exits = 0;         // an end that is told seconds after its sockets have closed
-  double hangs_per_job = 0;      // a process stops: no heartbeats, no work
-  double stalls_per_job = 0;     // heartbeats go on, the work loop does not
-  double cuts_per_job = 0;       // a control link breaks, messages under way are lost
-  double drops_per_message = 0;  // one message is lost: the link notices the gap
-  double doubles_per_message = 0;
-  double failed_spawns = 0;  // fork fails
-  double failed_starts = 0;  // a process ends before its hello
-  double failed_loads = 0;   // a checkpoint that cannot be read
-  double failed_tasks = 0;   // an exception in a task
-  double cancels_per_job = 0;
-  double restarts_per_job = 0;    // of the controller, which keeps a journal then
-  bool empty_places = false;      // a place whose process has ended gets no other one
-  bool elastic = false;           // all jobs are
-  int hosts = 1;                  // that the places are on
-  double drains_per_job = 0;      // of a random place, with or without --now
-  double lost_hosts_per_job = 0;  // with their agents
-  bool tight_memory = false;      // actors hold one or two deployments at a time
-  bool batches = false;           // jobs of few shapes that may compute as one, with latents
-  bool two_kinds = false;         // every third place is a GPU
-  bool one_mesh = false;          // jobs of one shape that share one pipeline
+inline constexpr double kSilence = 5;  // seconds after which a link is lost
+
+/// What the links and what is behind them met.
+struct LinkCounts {
+  std::uint64_t duplicates = 0, gaps = 0, strangers = 0;  // by control::Link, and of lost links
+  std::uint64_t echoes = 0, ghosts = 0;                   // that changed nothing
 };
 
 /// A whole cluster in one thread: Supervisor, Deployments, JobRunner and JobTable as they are, with
@@ -78,11 +60,13 @@ class World final : public cluster::Outside {
   /// Jobs that ended in a batch, and those that began anew since one had failed.
   std::uint64_t batched() const { return batched_; }
   std::uint64_t retried() const { return retried_; }
+  const LinkCounts& link_counts() const { return link_counts_; }
   double now() const override { return now_; }
 
   // Outside:
   std::uint64_t random() override { return rng_() | 1; }
   void after(double seconds, std::function<void()> action) override;
+  void at(double when, std::function<void()> action);
   bool send_frame(control::PeerId peer, std::string frame) override;
   void request_frame(control::PeerId peer, std::string frame, control::Milliseconds deadline,
                      control::ReplyHandler handler) override;
@@ -123,15 +107,6 @@ class World final : public cluster::Outside {
     control::PeerId peer;
     control::ReplyHandler handler;
   };
-  /// A control link as the controller knows it.
-  struct Peer {
-    std::uint64_t incarnation = 0;
-    std::uint64_t next_out = 1, next_in = 1;  // sequence numbers
-    std::uint64_t seen_out = 0, seen_in = 0;
-    double down_until = 0, up_until = 0;  // messages of a direction stay in order
-    double last_progress = 0;
-  };
-
   void make_rooms();
   void make_journal();
   /// A client that has not been told of its job hands it in again after a restart.
@@ -152,13 +127,33 @@ class World final : public cluster::Outside {
   /// A job has actors of one kind.
   void check_kinds() const;
   void draw_limits();
+  // Links (links.cpp):
   void hello(cluster::ActorId id, std::uint64_t incarnation);
-  void deliver_up(control::PeerId peer, std::uint64_t sequence, std::uint64_t correlation,
-                  const std::string& frame);
+  /// A hello arrives, for the first time or once more.
+  void greet(const CablePtr& cable);
+  void carry(const CablePtr& cable, bool up, std::string frame);
+  void beat(const CablePtr& cable, bool up);
+  void arrive_up(const CablePtr& cable, const std::string& frame);
+  void arrive_down(const CablePtr& cable, const std::string& frame);
+  /// One end has heard nothing for too long.
+  void silence(const CablePtr& cable, bool up);
+  void cut(const CablePtr& cable);
+  /// As control::Server's: out of its tables at once, and those who ask are told in a later turn.
+  CablePtr forget(control::PeerId peer);
   void lose(control::PeerId peer, const std::string& why);
+  // What must change nothing (ghosts.cpp):
+  /// A message that has passed the numbers of its link.
+  void hand(cluster::ActorId id, const std::string& frame);
+  void echo(cluster::ActorId id, const std::string& frame);
+  /// The process has died, and its end was told.
+  void haunt(const CablePtr& cable);
+  void changes_nothing(const std::string& what, const std::function<void()>& action);
+  std::string state_text() const;
+  std::string token() const { return kToken + std::to_string(life_); }
   void fail_calls(control::PeerId peer);
   void end_process(std::uint64_t incarnation, int signal);
-  control::PeerId peer_of(std::uint64_t incarnation) const;
+  /// Nothing comes from it any more; the controller notices.
+  void fall_silent(std::uint64_t incarnation);
   std::optional<std::uint64_t> any_process();
 
   std::mt19937_64 rng_;
@@ -170,8 +165,9 @@ class World final : public cluster::Outside {
 
   Crossing crossing_;
   std::map<std::uint64_t, std::unique_ptr<StageActor>> processes_;  // by incarnation
-  std::map<control::PeerId, Peer> peers_;
-  std::map<std::uint64_t, Call> calls_;  // by correlation
+  std::map<std::uint64_t, CablePtr> cables_;   // of living processes, by incarnation
+  std::map<control::PeerId, CablePtr> peers_;  // that the controller knows
+  std::map<std::uint64_t, Call> calls_;        // by correlation
   std::map<control::BlobId, std::string> blobs_;
   control::PeerId next_peer_ = 2;
   std::uint64_t next_call_ = 1;
@@ -187,6 +183,8 @@ class World final : public cluster::Outside {
   std::set<std::uint64_t> turned_away_;
   std::set<jobs::JobId> journaled_ends_;
   std::uint64_t restarts_ = 0;
+  std::uint64_t life_ = 1;  // of the controller
+  LinkCounts link_counts_;
   std::map<cluster::ActorId, std::uint64_t> limits_;  // bytes; empty = none
   std::optional<plan::Plan> mesh_;                    // of all jobs, where they share one
   std::uint64_t most_residents_ = 0;

@@ -2,8 +2,10 @@
 #include <functional>
 #include <numeric>
 
+#include "models/spec/scheduler_config.h"
 #include "models/spec/text_share.h"
 #include "tests/spec/published_folder.h"
+#include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -35,6 +37,13 @@ std::uint64_t count_of(const spec::ExpectedTensor& tensor) {
                                                     std::int64_t{1}, std::multiplies<>()));
 }
 
+std::uint64_t elements_of(const std::vector<spec::ExpectedTensor>& tensors) {
+  std::uint64_t elements = 0;
+  for (const auto& tensor : tensors)
+    elements += count_of(tensor);
+  return elements;
+}
+
 std::uint64_t hash_of(std::vector<spec::ExpectedTensor> tensors) {
   std::ranges::sort(tensors, {}, &spec::ExpectedTensor::name);
   std::uint64_t hash = 0xcbf29ce484222325ULL;
@@ -52,10 +61,7 @@ TEST_CASE("published configs call for the tensors that diffusers makes, by name 
     CAPTURE(name);
     const auto tensors = spec::expected_tensors(spec_of(published));
     CHECK(tensors.size() == published.tensors);
-    std::uint64_t elements = 0;
-    for (const auto& tensor : tensors)
-      elements += count_of(tensor);
-    CHECK(elements == published.elements);
+    CHECK(elements_of(tensors) == published.elements);
     CHECK(hash_of(tensors) == published.names_and_shapes);
   }
 }
@@ -126,6 +132,36 @@ TEST_CASE("published joint folders load from configs and headers alone") {
   CHECK(dev.default_size() == 1024);
   CHECK_FALSE(dev.has_branches(3.5));
   CHECK(dev.even_sigmas);
+}
+
+TEST_CASE("HunyuanDiT's and PixArt-Sigma's folders load whole, as published") {
+  for (const PublishedTransformer* published : {&kHunyuanV12Config, &kHunyuanV11Config}) {
+    const auto folder = published_hunyuan(*published);
+    const auto model = spec::read_model_spec(folder.path());
+    CHECK(model.default_size() == 1024);
+    CHECK(model.pixel_multiple() == 16);
+    CHECK(model.text_tokens == 256);
+    CHECK(model.rescales_guidance);
+    REQUIRE(model.text_encoders.size() == 2);
+    CHECK(model.text_encoders[0].tokens == 77);
+    CHECK(std::get<spec::BertSpec>(model.text_encoders[0].config).vocab_size == 47020);
+    CHECK(std::get<spec::T5Spec>(model.text_encoders[1].config).gated_gelu);
+    CHECK(model.vae.scaling_factor == 0.13025);
+    CHECK(spec::sampler_name(model.scheduler, "") == "ddpm");
+    CHECK(elements_of(spec::expected_tensors(
+              std::get<spec::BertSpec>(model.text_encoders[0].config))) == kHunyuanBertElements);
+    CHECK(elements_of(spec::expected_tensors(
+              std::get<spec::T5Spec>(model.text_encoders[1].config))) == kMt5XlElements);
+    CHECK(spec::weight_bytes(model).text_encoder >= 2 * (kHunyuanBertElements + kMt5XlElements));
+  }
+  const auto folder = published_sigma();
+  const auto sigma = spec::read_model_spec(folder.path());
+  CHECK(sigma.default_size() == 1024);
+  CHECK(sigma.text_tokens == 300);
+  CHECK(sigma.pixart_customs);
+  CHECK(sigma.vae.scaling_factor == 0.13025);
+  CHECK(spec::sampler_name(sigma.scheduler, "") == "dpmsolver++");
+  CHECK(spec::weight_bytes(sigma).text_encoder >= 2ULL * 4'762'310'656);
 }
 
 TEST_CASE("what the families cannot do is refused by key") {

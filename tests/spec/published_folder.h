@@ -10,7 +10,7 @@
 
 namespace troupe::testing {
 
-/// A joint model's folder as published: configs, weights of full size as holes, empty tokenizers.
+/// A model's folder as published: configs, weights of full size as holes, empty vocabularies.
 class PublishedJointFolder {
  public:
   struct Encoder {
@@ -19,30 +19,39 @@ class PublishedJointFolder {
     const char* config;
     bool clip;
     bool projects;
+    const char* tokenizer_config = nullptr;
   };
   PublishedJointFolder(const char* index, const char* scheduler,
                        const PublishedTransformer& transformer,
-                       const std::vector<Encoder>& encoders) {
+                       const std::vector<Encoder>& encoders, const char* vae = kFlowVaeConfig) {
     write("model_index.json", index);
     write("scheduler/scheduler_config.json", scheduler);
     write("transformer/config.json", transformer.config);
-    write("vae/config.json", kFlowVaeConfig);
+    write("vae/config.json", vae);
     weights("transformer", "diffusion_pytorch_model",
             spec::expected_tensors(spec::read_transformer_spec(config("transformer"), "")));
     weights("vae", "diffusion_pytorch_model",
             spec::expected_tensors(spec::read_vae_spec(config("vae"))));
-    for (const auto& [component, tokenizer, text, clip, projects] : encoders) {
-      write(std::string(component) + "/config.json", text);
-      write(std::string(tokenizer) + (clip ? "/vocab.json" : "/spiece.model"), "x");
-      if (clip) write(std::string(tokenizer) + "/merges.txt", "x");
-      weights(component, "model",
-              clip ? spec::expected_tensors(spec::read_clip_spec(config(component), projects))
-                   : spec::expected_tensors(spec::read_t5_spec(config(component))));
-    }
+    for (const auto& encoder : encoders)
+      add(encoder);
   }
   const std::filesystem::path& path() const { return folder_.path; }
 
  private:
+  void add(const Encoder& encoder) const {
+    const std::string component = encoder.component, tokenizer = encoder.tokenizer;
+    const bool bert = std::string(encoder.config).find("\"BertModel\"") != std::string::npos;
+    write(component + "/config.json", encoder.config);
+    write(tokenizer + (encoder.clip ? "/vocab.json" : bert ? "/vocab.txt" : "/spiece.model"), "x");
+    if (encoder.clip) write(tokenizer + "/merges.txt", "x");
+    if (encoder.tokenizer_config != nullptr)
+      write(tokenizer + "/tokenizer_config.json", encoder.tokenizer_config);
+    const auto from = config(component);
+    weights(component, "model",
+            encoder.clip ? spec::expected_tensors(spec::read_clip_spec(from, encoder.projects))
+            : bert       ? spec::expected_tensors(spec::read_bert_spec(from))
+                         : spec::expected_tensors(spec::read_t5_spec(from)));
+  }
   spec::ConfigReader config(const std::string& component) const {
     return spec::ConfigReader::read(path() / component / "config.json");
   }

@@ -179,6 +179,40 @@ TEST_CASE("a host on its way out does not wait for a plugin that hangs") {
   CHECK(ground.eventually([&] { return guest.running() == 0; }));
 }
 
+TEST_CASE("an order to start that comes twice starts one process; an old end ends no other one") {
+  Ground ground;
+  user::Guest guest(ground.io, {.host = "b", .plugins = {}, .processes = ground.processes(kHangs)},
+                    {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
+  const auto tell = [&](const auto& message) {
+    const auto bytes = wire::encode(message);
+    wire::Header header;
+    header.kind = std::decay_t<decltype(message)>::kKind;
+    CHECK(guest.on_message(header, wire::as_bytes(bytes), false));
+  };
+  const auto start = [](std::uint64_t incarnation) {
+    wire::StartUserProcess order;
+    order.id = 3;
+    order.incarnation = incarnation;
+    order.plugin = "lib.so";
+    return order;
+  };
+  tell(start(100));
+  tell(start(100));
+  CHECK(guest.running() == 1);
+  // Its successor comes while it still ends.
+  tell(wire::EndUserProcess{3, 100});
+  tell(start(101));
+  CHECK(guest.running() == 2);
+  tell(wire::EndUserProcess{3, 100});
+  CHECK(ground.eventually([&] { return guest.running() == 1; }));
+  tell(wire::EndUserProcess{3, 100});
+  ground.io.run_for(20ms);
+  CHECK(guest.running() == 1);
+  tell(wire::EndUserProcess{3, 101});
+  tell(wire::EndUserProcess{3, 101});
+  CHECK(ground.eventually([&] { return guest.running() == 0; }));
+}
+
 TEST_CASE("what a plugin writes while it is opened is taken for nothing else") {
   Ground ground;
   user::HostProcesses processes(

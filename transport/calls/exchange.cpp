@@ -1,7 +1,5 @@
 #include "transport/calls/exchange.h"
 
-#include <boost/asio/post.hpp>
-
 namespace troupe::calls {
 namespace {
 
@@ -17,16 +15,15 @@ std::shared_ptr<Exchange> Exchange::make(ExchangeTools tools) {
   return std::shared_ptr<Exchange>(new Exchange(std::move(tools)));
 }
 
-Exchange::Exchange(ExchangeTools tools)
-    : tools_(std::move(tools)), thread_(std::this_thread::get_id()) {
-  timer_.emplace(tools_.io);
+Exchange::Exchange(ExchangeTools tools) : tools_(std::move(tools)) {
+  timer_.emplace(io());
 }
 Exchange::~Exchange() = default;
 
 bool Exchange::post(std::function<void()> action) {
   std::lock_guard lock(mutex_);
   if (closed_) return false;
-  boost::asio::post(tools_.io, [weak = weak(), action = std::move(action)] {
+  tools_.loop->post([weak = weak(), action = std::move(action)] {
     const auto alive = weak.lock();
     if (!alive || alive->closed_) return;
     action();
@@ -68,12 +65,24 @@ std::shared_ptr<detail::CallState> Exchange::call(detail::CallRequest request) {
     return state;
   }
   incoming_.push_back({std::move(request), state});
-  if (!std::exchange(drain_posted_, true)) {
-    boost::asio::post(tools_.io, [weak = weak()] {
-      if (const auto alive = weak.lock()) alive->drain();
-    });
-  }
+  if (std::exchange(drain_posted_, true)) return state;
+  lock.unlock();
+  tools_.loop->dispatch([weak = weak()] {
+    if (const auto alive = weak.lock()) alive->drain();
+  });
   return state;
+}
+
+bool Exchange::wait(detail::CallState& state, Clock::time_point until) {
+  // Who waits looks for the answer itself; a future of another exchange may end elsewhere.
+  constexpr std::chrono::milliseconds kLookAgain{100};
+  const auto done = [&state] { return state.done(); };
+  while (!done() && Clock::now() < until) {
+    if (tools_.loop->run_until(done, std::min(until, Clock::now() + kLookAgain))) continue;
+    const control::SharedLoop::Bystander bystander(tools_.loop);
+    return state.wait_until(until);
+  }
+  return done();
 }
 
 void Exchange::drain() {
@@ -134,8 +143,8 @@ bool Exchange::on_message(const wire::Header& header, std::span<const std::byte>
   if (const auto found = watchers_.find(death.id); found != watchers_.end()) {
     const auto told = found->second;
     if (!death.restarting) watchers_.erase(found);
-    for (const auto& tell : told)
-      tell(to_public(death));
+    for (const auto& watcher : told)
+      watcher.told(to_public(death));
   }
   return true;
 }
@@ -159,7 +168,7 @@ void Exchange::open_blob_link(const BlobDoor& door) {
   auto& link = blob_links_[endpoint];
   if (link) return;
   auto options = connection_options(endpoint, door.ticket, door.keys);
-  link = std::make_shared<control::BlobConnection>(tools_.io, std::move(options), tools_.blobs);
+  link = std::make_shared<control::BlobConnection>(io(), std::move(options), tools_.blobs);
   const auto again = [this, endpoint] { post([this, endpoint] { blob_links_.erase(endpoint); }); };
   link->on_lost([again](const std::string&) { again(); });
   link->start({}, [again](const wire::Failure&) { again(); });

@@ -1,22 +1,21 @@
 #pragma once
 #include <atomic>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <future>
 #include <map>
 #include <mutex>
 #include <queue>
-#include <thread>
 #include <unordered_map>
 
 #include "transport/calls/line.h"
 #include "transport/calls/typed_request.h"
 #include "transport/control/blob_channel.h"
+#include "transport/control/shared_loop.h"
 
 namespace troupe::calls {
 
 struct ExchangeTools {
-  boost::asio::io_context& io;
+  std::shared_ptr<control::SharedLoop> loop;
   /// The link to the controller; null while there is none. Called on the loop's thread.
   std::function<control::Connection*()> controller;
   control::BlobStore& blobs;      // what this process holds for others
@@ -38,7 +37,8 @@ class Exchange final : public detail::Caller {
   /// Of the controller's link. False when it is not for an exchange.
   bool on_message(const wire::Header& header, std::span<const std::byte> payload);
 
-  bool on_own_thread() const override { return std::this_thread::get_id() == thread_; }
+  bool on_own_thread() const override { return tools_.loop->running_here(); }
+  bool wait(detail::CallState& state, std::chrono::steady_clock::time_point until) override;
   std::shared_ptr<detail::CallState> call(detail::CallRequest request) override;
   std::shared_ptr<detail::CallState> spawn(detail::SpawnRequest request) override;
   Result<std::uint64_t> find(const std::string& name, const std::string& class_name,
@@ -54,7 +54,7 @@ class Exchange final : public detail::Caller {
                                                    std::uint64_t bytes, Milliseconds deadline);
 
   // For lines, on the loop's thread.
-  boost::asio::io_context& io() { return tools_.io; }
+  boost::asio::io_context& io() { return tools_.loop->io(); }
   control::BlobStore& blobs() { return tools_.blobs; }
   std::weak_ptr<Exchange> weak() { return std::static_pointer_cast<Exchange>(shared_from_this()); }
   control::ConnectionOptions connection_options(const std::string& endpoint,
@@ -93,14 +93,17 @@ class Exchange final : public detail::Caller {
   };
 
   ExchangeTools tools_;
-  std::thread::id thread_;
   std::mutex mutex_;  // of what comes from other threads
   std::vector<Incoming> incoming_;
   bool drain_posted_ = false;
   std::optional<Error> closed_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Line>> lines_;
   std::map<std::string, std::shared_ptr<control::BlobConnection>> blob_links_;
-  std::map<std::uint64_t, std::vector<std::function<void(const Death&)>>> watchers_;
+  struct Watcher {
+    std::function<void(const Death&)> told;
+    std::shared_ptr<control::SharedLoop::Bystander> own_thread;  // that it is called on
+  };
+  std::map<std::uint64_t, std::vector<Watcher>> watchers_;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
   std::optional<boost::asio::steady_timer> timer_;
   std::chrono::steady_clock::time_point armed_for_ = std::chrono::steady_clock::time_point::max();

@@ -135,7 +135,10 @@ Result<std::vector<ActorClassInfo>> Exchange::classes() {
 }
 
 Result<Unit> Exchange::watch(std::uint64_t actor, std::function<void(const Death&)> told) {
-  post([this, actor, told = std::move(told)] { watchers_[actor].push_back(told); });
+  auto own_thread = std::make_shared<control::SharedLoop::Bystander>(tools_.loop);
+  post([this, actor, told = std::move(told), own_thread = std::move(own_thread)] {
+    watchers_[actor].push_back({told, own_thread});
+  });
   auto done = ask<wire::Done>(wire::WatchActor{actor}, kAnswerDeadline);
   if (!done) return done.error();
   return Unit{};

@@ -18,7 +18,7 @@ Core::Core(asio::io_context& io, const SocketOptions& options, zmq::socket_type 
       socket_options_(options),
       context_(options.context ? options.context : make_context()),
       socket_(*context_, type),
-      reactor_(io, socket_, options.spin, [this] { return pump(); }),
+      reactor_(io, socket_, options.patience, [this] { return pump(); }),
       deadline_timer_(io),
       tick_timer_(io) {
   socket_.set(zmq::sockopt::linger, static_cast<int>(options.linger.count()));
@@ -45,17 +45,18 @@ void Core::stop_socket() {
   socket_.close();
 }
 
-bool Core::pump() {
+Pumped Core::pump() {
   for (int i = 0; i < kMessagesPerTurn; ++i) {
-    if (closed_) return false;
+    if (closed_) return {};
     if (!receive_one()) {
-      if (closed_) return false;
+      if (closed_) return {};
       flush();
-      return !closed_ && (socket_.get(zmq::sockopt::events) & ZMQ_POLLIN);
+      return {.again = !closed_ && (socket_.get(zmq::sockopt::events) & ZMQ_POLLIN),
+              .received = i > 0};
     }
   }
   if (!closed_) flush();
-  return true;
+  return {.again = true, .received = true};
 }
 
 void Core::defer(std::function<void()> work) {

@@ -68,7 +68,7 @@ class Core : public std::enable_shared_from_this<Core> {
   bool closed_ = false;
 
  private:
-  bool pump();
+  Pumped pump();
   void post_deferred();
   void arm_deadlines();
   void on_deadline();

@@ -1,13 +1,19 @@
 #include "transport/control/reactor.h"
 
+#include <sched.h>
+
 #include <boost/asio/post.hpp>
+#include <utility>
 
 namespace troupe::control {
 namespace asio = boost::asio;
 
-ZmqReactor::ZmqReactor(asio::io_context& io, zmq::socket_t& socket, std::chrono::microseconds spin,
-                       std::function<bool()> pump)
-    : io_(io), descriptor_(io, socket.get(zmq::sockopt::fd)), spin_(spin), pump_(std::move(pump)) {}
+ZmqReactor::ZmqReactor(asio::io_context& io, zmq::socket_t& socket,
+                       std::chrono::microseconds patience, std::function<Pumped()> pump)
+    : io_(io),
+      descriptor_(io, socket.get(zmq::sockopt::fd)),
+      patience_(patience),
+      pump_(std::move(pump)) {}
 
 ZmqReactor::~ZmqReactor() {
   stop();
@@ -19,17 +25,18 @@ void ZmqReactor::start(std::weak_ptr<void> owner) {
 }
 
 void ZmqReactor::touch() {
-  queue_turn(true);
+  touched_ = true;
+  queue_turn();
 }
 
-void ZmqReactor::queue_turn(bool fresh) {
+void ZmqReactor::queue_turn() {
   if (queued_ || pumping_ || stopped_) return;
   queued_ = true;
-  asio::post(io_, [this, fresh, owner = owner_] {
+  asio::post(io_, [this, owner = owner_] {
     const auto alive = owner.lock();
     if (!alive) return;
     queued_ = false;
-    turn(fresh);
+    turn();
   });
 }
 
@@ -39,26 +46,37 @@ void ZmqReactor::stop() {
   descriptor_.release();
 }
 
-void ZmqReactor::turn(bool fresh) {
+void ZmqReactor::turn() {
   if (stopped_) return;
-  bool more = false;
+  Pumped pumped;
   pumping_ = true;
   try {
-    more = pump_();
+    pumped = pump_();
   } catch (...) {
     pumping_ = false;
-    queue_turn(true);
+    queue_turn();
     throw;
   }
   pumping_ = false;
   if (stopped_) return;
-  if (spin_.count() > 0) {
-    const auto now = std::chrono::steady_clock::now();
-    if (more || fresh) spin_until_ = now + spin_;
-    more = more || now < spin_until_;
+  const bool look = worth_looking(pumped);
+  if (pumped.again) return queue_turn();
+  if (!look) return arm();
+  sched_yield();
+  queue_turn();
+}
+
+bool ZmqReactor::worth_looking(Pumped pumped) {
+  if (patience_.count() == 0) return false;
+  const auto now = std::chrono::steady_clock::now();
+  const bool waited_short = now - quiet_since_ < patience_;
+  if (pumped.received) short_wait_ = waited_short;
+  if (pumped.received || std::exchange(touched_, false)) {
+    quiet_since_ = now;
+    return short_wait_;
   }
-  if (more) return queue_turn(false);
-  arm();
+  if (!waited_short) short_wait_ = false;
+  return short_wait_;
 }
 
 void ZmqReactor::arm() {
@@ -69,7 +87,7 @@ void ZmqReactor::arm() {
                            const auto alive = owner.lock();
                            if (!alive) return;
                            armed_ = false;
-                           if (!error) turn(true);
+                           if (!error) turn();
                          });
 }
 

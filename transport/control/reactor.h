@@ -8,6 +8,12 @@
 
 namespace troupe::control {
 
+/// What a look at the socket found.
+struct Pumped {
+  bool again = false;     // more lies there: look again at once
+  bool received = false;  // there was something
+};
+
 /// Runs a ZeroMQ socket on an Asio loop.
 ///
 /// ZeroMQ's descriptor only says "look again", and any send or receive may swallow that word. So
@@ -15,9 +21,9 @@ namespace troupe::control {
 /// and look at ZMQ_EVENTS last.
 class ZmqReactor {
  public:
-  /// `pump` drains and flushes the socket and returns true if it wants to be called again at once.
-  ZmqReactor(boost::asio::io_context& io, zmq::socket_t& socket, std::chrono::microseconds spin,
-             std::function<bool()> pump);
+  /// `pump` drains and flushes the socket. `patience`: as in SocketOptions.
+  ZmqReactor(boost::asio::io_context& io, zmq::socket_t& socket, std::chrono::microseconds patience,
+             std::function<Pumped()> pump);
   /// The descriptor is ZeroMQ's and is released, not closed.
   ~ZmqReactor();
 
@@ -29,16 +35,20 @@ class ZmqReactor {
   bool pumping() const { return pumping_; }
 
  private:
-  void queue_turn(bool fresh);
-  void turn(bool fresh);
+  void queue_turn();
+  void turn();
+  /// Whether what is waited for is likely to be here sooner than a sleep would end.
+  bool worth_looking(Pumped pumped);
   void arm();
 
   boost::asio::io_context& io_;
   boost::asio::posix::stream_descriptor descriptor_;
-  std::chrono::microseconds spin_;
-  std::function<bool()> pump_;
+  std::chrono::microseconds patience_;
+  std::function<Pumped()> pump_;
   std::weak_ptr<void> owner_;
-  std::chrono::steady_clock::time_point spin_until_{};
+  std::chrono::steady_clock::time_point quiet_since_{};  // the last thing sent or received
+  bool touched_ = false;
+  bool short_wait_ = false;  // the last wait was one
   bool armed_ = false;
   bool queued_ = false;
   bool pumping_ = false;

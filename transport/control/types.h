@@ -81,8 +81,10 @@ struct SocketOptions {
   std::size_t max_queued_messages =
       10'000;  // waiting here for a full pipe, per peer; more loses the peer
   std::size_t max_queued_bytes = 64u << 20;
-  Milliseconds linger{200};           // how long closing may take to send what is left
-  std::chrono::microseconds spin{0};  // keep looking this long before sleeping; costs a core
+  Milliseconds linger{200};  // how long closing may take to send what is left
+  /// After a wait shorter than this the next one looks again and again for as long before it
+  /// sleeps, and gives its core to whoever wants it between two looks; 0 = never.
+  std::chrono::microseconds patience{150};
   std::shared_ptr<zmq::context_t>
       context;  // shared by several endpoints of a process; null = an own one
 };

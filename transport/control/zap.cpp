@@ -20,7 +20,8 @@ Guard::Guard(boost::asio::io_context& io, std::shared_ptr<zmq::context_t> contex
       server_(std::move(server)),
       allowed_(std::move(allowed)),
       socket_(*context_, zmq::socket_type::rep),
-      reactor_(io, socket_, std::chrono::microseconds(0), [this] { return pump(); }) {
+      reactor_(io, socket_, std::chrono::microseconds(0),
+               [this] { return Pumped{.again = pump()}; }) {
   socket_.set(zmq::sockopt::linger, 0);
   try {
     socket_.bind(kZapEndpoint);
@@ -83,6 +84,12 @@ void Guard::answer(const std::vector<zmq::message_t>& request) {
   if (request.size() == 7 && frame(0) == kZapVersion && frame(2) == kDomain && frame(5) == "CURVE")
     name = allowed_.name_of(key_text(frame(6)));
   ++(name ? admitted_ : refused_);
+  if (!name && on_refused_) {
+    const bool curve = request.size() == 7 && frame(5) == "CURVE";
+    const std::string key = curve ? key_text(frame(6)) : "";
+    on_refused_("a peer at " + std::string(frame(3)) + (curve ? " with the key " + key : ""),
+                curve ? "the list of clients does not have this key" : "it shows no key");
+  }
   const std::string id(frame(1));
   const std::array<std::string, 6> reply{
       kZapVersion,       id, name ? "200" : "400", name ? "OK" : "this key is not allowed",

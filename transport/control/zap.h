@@ -1,5 +1,6 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <zmq.hpp>
@@ -30,6 +31,11 @@ class Guard : public std::enable_shared_from_this<Guard> {
   /// Makes a socket that is yet to bind ask for keys.
   void protect(zmq::socket_t& socket) const;
 
+  /// Told on the loop of each that does not come in, by address and key, and why. Who has no keys
+  /// or another server's fails before ZeroMQ asks here.
+  using OnRefused = std::function<void(const std::string& who, const std::string& why)>;
+  void on_refused(OnRefused handler) { on_refused_ = std::move(handler); }
+
   std::uint64_t admitted() const { return admitted_; }
   std::uint64_t refused() const { return refused_; }
 
@@ -44,6 +50,7 @@ class Guard : public std::enable_shared_from_this<Guard> {
   AllowList allowed_;
   zmq::socket_t socket_;
   ZmqReactor reactor_;
+  OnRefused on_refused_;
   std::uint64_t admitted_ = 0;
   std::uint64_t refused_ = 0;
 };

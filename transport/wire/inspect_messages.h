@@ -260,9 +260,10 @@ enum class DocumentKind : std::uint8_t {
   graph,     // a job's task graph and where each task is
   timeline,  // Chrome trace events of a job, or of all jobs that are remembered (job 0)
   failures,  // flight records of the last failures; of one job where `job` is not 0
+  machine,   // what jobs are planned for: speeds and links, as they were measured
 };
 constexpr bool is_valid(DocumentKind kind) {
-  return kind <= DocumentKind::failures;
+  return kind <= DocumentKind::machine;
 }
 
 /// client → controller. Answered by Document.

@@ -1,8 +1,13 @@
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <iostream>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "client/cli/actor_options.h"
 #include "client/cli/command_line.h"
@@ -10,13 +15,18 @@
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/signals.h"
+#include "client/cli/slurm.h"
 #include "client/cli/verb.h"
 #include "client/cli/verbs/starting.h"
 #include "controller/cluster/device_check.h"
 #include "controller/cluster/joined_host.h"
+#include "transport/control/thread_room.h"
 
 namespace troupe::cli {
 namespace {
+
+constexpr std::chrono::seconds kRanksBefore{60}, kAnswer{5};
+constexpr std::chrono::milliseconds kLookAgain{200};
 
 /// As the controller wants it: numbers are actors.
 CLI::Validator host_name() {
@@ -35,6 +45,11 @@ class JoinVerb : public Verb {
       : Verb(parent, "join",
              "Give a cluster this host's actors, until Ctrl-C or the cluster's end") {
     add_connect_option(*app_, target_);
+    app_->add_option("--port", port_,
+                     "Under srun, without --connect: the controller's port on the job's first node")
+        ->check(whole(1, 65'534))
+        ->type_name("N")
+        ->capture_default_str();
     app_->add_option("--actors", options_.actors, "Actors to give")
         ->check(whole(1, 1024))
         ->type_name("N")
@@ -75,15 +90,27 @@ class JoinVerb : public Verb {
         ->capture_default_str();
     app_->footer(
         "Models must lie at the same path on every host. Ctrl-C drains the host, a second one "
-        "leaves at once.\n\n"
-        "Example:\n"
-        "  troupe join --connect tcp://10.0.0.1:7400 --keys ~/troupe-keys --actors 4");
+        "leaves at once.\n"
+        "Under srun without --connect the controller is looked for on the job's first node, whose "
+        "own task\n"
+        "ends at once; hosts join in the order of their ranks.\n\n"
+        "Examples:\n"
+        "  troupe join --connect tcp://10.0.0.1:7400 --keys ~/troupe-keys --actors 4\n"
+        "  srun troupe join --actors 8 --device cuda");
   }
 
   int run() override {
+    const auto task = slurm_task();
+    const bool first_node = target_.endpoint.empty() && task && !task->first.empty();
+    if (app_->count("--port") > 0 && !first_node)
+      throw UsageError("--port goes with srun, and not with --connect or TROUPE_ADDRESS");
+    if (first_node) {
+      if (task->self.node == task->first) return leave_to_controller(task->first);
+      target_.endpoint = "tcp://" + task->first + ":" + std::to_string(port_);
+    }
     options_.endpoint = checked_endpoint(target_.endpoint);
     options_.keys = target_.keys;
-    if (options_.name.empty()) options_.name = slurm_name();
+    if (task && options_.name.empty()) options_.name = task->self.name;
     options_.wait = std::chrono::seconds(wait_);
     options_.drain_deadline = std::chrono::seconds(drain_deadline_);
     options_.on_waiting = [](const std::string& what) {
@@ -95,6 +122,7 @@ class JoinVerb : public Verb {
     cluster::check_device(options_.device, options_.actors);
     check_crowding(options_.actors, options_.threads_per_actor, options_.device);
     SignalWatch signals;
+    if (task) await_ranks_before(*task, first_node, signals);
     cluster::JoinedHost host(options_);
     ActOnSignal stop(signals, [&] { host.stop(); });
     host.run([&] { print_joined(host.name()); });
@@ -103,12 +131,62 @@ class JoinVerb : public Verb {
   }
 
  private:
-  /// Of this task of `srun`; "" outside of it.
-  static std::string slurm_name() {
-    const char* node = std::getenv("SLURMD_NODENAME");
-    const char* local = std::getenv("SLURM_LOCALID");
-    if (!node || !local || !std::getenv("SLURM_STEP_ID")) return "";
-    return std::string(node) + (std::string(local) == "0" ? "" : "-" + std::string(local));
+  /// The cluster's own actors are on that node: GPUs would be taken twice.
+  int leave_to_controller(const std::string& node) const {
+    if (json()) {
+      print_json({{"host", node}, {"actors", 0}});
+    } else {
+      std::cout << node << " is left to the controller, which has its own actors there"
+                << std::endl;
+    }
+    return kOk;
+  }
+
+  /// Until the host of the rank before has joined, so that actors are numbered as ranks are: Slurm
+  /// lists neighbours side by side. Not for long: it may have another name, or be lost.
+  void await_ranks_before(const SlurmTask& task, bool first_node, const SignalWatch& signals) {
+    auto before = task.before;
+    if (first_node)
+      std::erase_if(before, [&](const auto& other) { return other.node == task.first; });
+    if (before.empty() || options_.name != task.self.name) return;
+    const std::string& awaited = before.back().name;
+    const auto patience = std::min<std::chrono::seconds>(options_.wait, kRanksBefore);
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    const auto left = [&] {
+      return std::chrono::duration_cast<std::chrono::milliseconds>(
+          deadline - std::chrono::steady_clock::now());
+    };
+    control::check_thread_room();
+    std::optional<Client> client;
+    while (!signals.caught() && left().count() > 0) {
+      if (!client) {
+        auto connected = Client::connect(
+            options_.endpoint, std::min<std::chrono::milliseconds>(left(), kAnswer), options_.keys);
+        if (connected) {
+          client.emplace(std::move(connected.value()));
+        } else if (is_final(connected.error().code)) {
+          return;  // whoever joins is told the same, and says it
+        }
+      }
+      if (client) {
+        const auto cluster = client->status();
+        if (!cluster) {
+          client.reset();
+        } else if (std::ranges::any_of(cluster.value().actors,
+                                       [&](const auto& actor) { return actor.host == awaited; })) {
+          return;
+        }
+      }
+      std::this_thread::sleep_for(kLookAgain);
+    }
+    if (!signals.caught() && patience.count() > 0)
+      std::cerr << "troupe: " << awaited << ", the rank before, has not joined within "
+                << patience.count() << " s: this host does not wait for it any longer" << std::endl;
+  }
+
+  /// Another try would be answered as the first was.
+  static bool is_final(const std::string& code) {
+    return code == "refused" || code == "version_mismatch" || code == "bad_request";
   }
 
   void print_joined(const std::string& name) const {
@@ -125,6 +203,7 @@ class JoinVerb : public Verb {
 
   Target target_;
   cluster::JoinOptions options_;
+  int port_ = 7400;
   int wait_ = 60;
   int drain_deadline_ = 60;
 };

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <thread>
 
+#include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"
 #include "client/cli/suggest.h"
@@ -15,6 +17,7 @@
 #include "controller/cluster/memory_check.h"
 #include "controller/cluster/memory_room.h"
 #include "controller/plan/explain.h"
+#include "controller/plan/machine_json.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 
@@ -66,17 +69,27 @@ class PlanVerb : public Verb {
         ->check(not_empty())
         ->type_name("DEVICE[xN]")
         ->group(group);
+    app_->add_option("--connect", target_.endpoint,
+                     "Explain for the actors of the cluster whose controller listens there, by "
+                     "what it has measured of them: ipc://PATH, tcp://HOST:PORT or HOST:PORT")
+        ->check(not_empty())
+        ->type_name("ENDPOINT")
+        ->group(group);
+    add_keys_option(*app_, target_.keys, "Folder of keys, for --connect");
     app_->add_option("--memory-limit", gigabytes_,
                      "Memory of an actor; default: the simulated device's")
         ->check(number(1e-6, 1e6))
         ->type_name("GB")
         ->group(group);
     app_->footer(
-        "Needs no cluster and loads no weights.\n\n"
+        "Needs no cluster and loads no weights. Where it is connected to one, it plans with what "
+        "was "
+        "measured there.\n\n"
         "Examples:\n"
         "  troupe plan --model DIR --cfg 2 --pp 2 --patches 4 --height 512 --width 768\n"
         "  troupe plan --model DIR --parallel auto --actors 4 --explain\n"
-        "  troupe plan --model DIR --parallel auto --dtype bfloat16 --simulate l40x8");
+        "  troupe plan --model DIR --parallel auto --dtype bfloat16 --simulate l40x8\n"
+        "  troupe plan --model DIR --parallel auto --connect tcp://127.0.0.1:7400");
   }
 
   int run() override {
@@ -84,10 +97,17 @@ class PlanVerb : public Verb {
     if (request_.request.prompts.empty()) request_.request.prompts = {""};
     settle(request_);
     const wire::JobSpec job = client::to_wire(make_submission(request_));
-    const bool explained = explain_ || !simulate_.empty();
-    if (job.parallelism.automatic && actors_ == 0 && simulate_.empty())
-      throw UsageError("--parallel auto needs --actors here, or --simulate");
+    const bool connects = !target_.endpoint.empty();
+    const bool explained = explain_ || !simulate_.empty() || connects;
+    if (connects && !simulate_.empty())
+      throw UsageError("--connect and --simulate do not go together: one cluster or the other");
+    if (job.parallelism.automatic && actors_ == 0 && simulate_.empty() && !connects)
+      throw UsageError("--parallel auto needs --actors here, or --simulate or --connect");
     check_options(job);
+    if (connects) {
+      const auto told = take(connect_inspector(target_).machine());
+      cluster_ = plan::machine_from_json(nlohmann::json::parse(told));
+    }
     try {
       const auto model = spec::read_model_spec(job.model);
       for (const auto& lora : job.request.loras)
@@ -109,13 +129,13 @@ class PlanVerb : public Verb {
     if (!explained && !job.parallelism.automatic) {
       auto plan = plan::make_plan(model, job.request, job.parallelism);
       check_limits(plan, model, job);
-      if (job.request.weight_dtype == "fp8")
-        plan.warnings.push_back(
-            "fp8 needs a GPU of compute capability 8.9: a cluster without one refuses this job");
+      warn_of_fp8(plan);
       json() ? print_json(plan::to_json(plan)) : print_text(plan::to_text(plan));
       return;
     }
-    const auto found = explanation(model, job);
+    auto found = explanation(model, job);
+    // What its GPUs are, a cluster does not say.
+    if (cluster_ && !cluster_->fp8) warn_of_fp8(found.plan);
     check_limits(found.plan, model, job);
     if (!explained) {
       json() ? print_json(plan::to_json(found.plan)) : print_text(plan::to_text(found.plan));
@@ -124,6 +144,12 @@ class PlanVerb : public Verb {
     } else {
       print_text(plan::to_text(found, model) + "\n" + plan::to_text(found.plan));
     }
+  }
+
+  static void warn_of_fp8(plan::Plan& plan) {
+    if (plan.request.weight_dtype == "fp8")
+      plan.warnings.push_back(
+          "fp8 needs a GPU of compute capability 8.9: a cluster without one refuses this job");
   }
 
   /// What is wrong with any model.
@@ -158,8 +184,8 @@ class PlanVerb : public Verb {
     if (!lack) return;
     const int least = plan.degrees.world();
     int actors = actors_;
-    if (actors == 0 && !simulate_.empty())
-      actors = std::max(least, plan::machine_of(simulate_).devices);
+    if (actors == 0 && (cluster_ || !simulate_.empty()))
+      actors = std::max(least, machine_for(least).devices);
     std::string among;
     if (actors == 0) {
       actors = std::max(least, kActorsToTry);
@@ -174,10 +200,12 @@ class PlanVerb : public Verb {
             [&] {
               return cluster::fitting_mix(model, settled.request, actors, machine_for(actors),
                                           limit);
-            }));
+            },
+            cluster_ ? *cluster_ : plan::Machine{}));
   }
 
   plan::Machine machine_for(int actors) const {
+    if (cluster_) return *cluster_;
     if (!simulate_.empty()) return plan::machine_of(simulate_);
     return plan::this_cpu(actors, static_cast<int>(std::thread::hardware_concurrency()));
   }
@@ -186,19 +214,21 @@ class PlanVerb : public Verb {
     const auto& degrees = job.parallelism;
     const int asked =
         degrees.dp * degrees.cfg * degrees.pp * degrees.ulysses * degrees.ring * degrees.tp;
-    auto machine = plan::machine_of(simulate_.empty() ? "cpu" : simulate_);
+    const bool here = simulate_.empty() && !cluster_;
+    auto machine = here ? plan::machine_of("cpu") : machine_for(asked);
     int actors = actors_ > 0 ? actors_ : machine.devices;
     if (!degrees.automatic && actors_ == 0) actors = asked;
-    if (simulate_.empty()) machine = machine_for(actors);
+    if (here) machine = machine_for(actors);
     const auto& weights = job.request.weight_dtype;
     const bool fits = cluster::has_products_of(machine.gpus ? "cuda" : "cpu", weights) &&
-                      (weights != "fp8" || machine.fp8);
+                      (weights != "fp8" || machine.fp8 || cluster_);
     if (!fits)
       throw std::invalid_argument(cluster::no_products_text(
-          weights, simulate_.empty() ? "this host (--simulate plans for others)" : machine.name));
+          weights, here ? "this host (--simulate plans for others)" : machine.name));
     if (actors > machine.devices) {
-      throw UsageError("--simulate " + simulate_ + " has " + std::to_string(machine.devices) +
-                       " devices: too few for " + std::to_string(actors) + " actors");
+      throw UsageError((cluster_ ? machine.name : "--simulate " + simulate_) + " has " +
+                       std::to_string(machine.devices) + " devices: too few for " +
+                       std::to_string(actors) + " actors");
     }
     plan::Limits limits;
     limits.memory = static_cast<std::uint64_t>(gigabytes_ * 1e9);
@@ -213,6 +243,8 @@ class PlanVerb : public Verb {
   bool explain_ = false;
   int actors_ = 0;
   std::string simulate_;
+  Target target_;  // "" = none
+  std::optional<plan::Machine> cluster_;
   double gigabytes_ = 0;
 };
 

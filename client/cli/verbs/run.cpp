@@ -14,6 +14,7 @@
 #include "controller/plan/planner.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
+#include "transport/control/thread_room.h"
 
 namespace troupe::cli {
 namespace {
@@ -35,6 +36,7 @@ class RunVerb : public Verb {
                      "With --parallel auto: actors at most; default: as many as cores allow")
         ->check(whole(1, 1024))
         ->type_name("N");
+    add_task_deadline_option(*app_, options_.task_deadline);
     add_keep_logs_option(*app_, options_.log_folder);
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
@@ -112,6 +114,7 @@ class RunVerb : public Verb {
     if (signals.caught())
       throw CommandError(Error{"interrupted", "interrupted while actors were starting"},
                          signals.exit_code());
+    control::check_thread_room();
     Client client = take(Client::connect(cluster.endpoint()));
     return follow_job(
         client,

@@ -65,6 +65,7 @@ class StartVerb : public Verb {
         ->check(whole(-1, 1 << 30))
         ->type_name("N")
         ->capture_default_str();
+    add_task_deadline_option(*app_, options_.task_deadline);
     app_->add_option("--tensor-host", options_.tensor_host,
                      "Address on which actors take tensors of other hosts' actors, a number "
                      "(default: that of --listen, else 127.0.0.1)")

@@ -46,6 +46,8 @@ class Caller : public std::enable_shared_from_this<Caller> {
  public:
   virtual ~Caller() = default;
   virtual bool on_own_thread() const = 0;
+  /// True once the call is done, false past `until`.
+  virtual bool wait(CallState& state, std::chrono::steady_clock::time_point until) = 0;
   virtual std::shared_ptr<CallState> call(CallRequest request) = 0;
   /// Ends with the actor's id as a value.
   virtual std::shared_ptr<CallState> spawn(SpawnRequest request) = 0;
@@ -59,6 +61,10 @@ class Caller : public std::enable_shared_from_this<Caller> {
 
 inline bool waits_for_itself(const Caller& caller) {
   return caller.on_own_thread();
+}
+inline bool wait_for(Caller& caller, CallState& state,
+                     std::chrono::steady_clock::time_point until) {
+  return caller.wait(state, until);
 }
 
 template <class T>

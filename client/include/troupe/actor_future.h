@@ -95,6 +95,8 @@ class CallState {
 
 /// True on a thread of the caller's own, where a wait would wait for itself.
 inline bool waits_for_itself(const Caller& caller);
+/// False past `until`.
+inline bool wait_for(Caller& caller, CallState& state, std::chrono::steady_clock::time_point until);
 
 }  // namespace detail
 
@@ -115,9 +117,10 @@ class Future {
     if (!state_) return Error{"bad_request", "[future] is empty"};
     const auto until = std::chrono::steady_clock::now() + deadline;
     if (!state_->done()) {
-      if (state_->caller() && detail::waits_for_itself(*state_->caller()))
+      const auto& caller = state_->caller();
+      if (caller && detail::waits_for_itself(*caller))
         return Error{"bad_request", "[future] wait would wait for itself inside a callback"};
-      if (!state_->wait_until(until))
+      if (!(caller ? detail::wait_for(*caller, *state_, until) : state_->wait_until(until)))
         return Error{"timeout", "[future] no result within " + std::to_string(deadline.count()) +
                                     " ms; the call goes on"};
     }

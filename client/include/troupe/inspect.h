@@ -117,6 +117,8 @@ class Inspector {
   Result<std::string> timeline(std::uint64_t job);
   /// JSON: flight records of the last failures; of one job where `job` is not 0.
   Result<std::string> failures(std::uint64_t job = 0);
+  /// JSON: the hosts' speeds and links that jobs are planned for, and which of them were measured.
+  Result<std::string> machine();
 
   /// What an actor's process has written, or with actor -1 what the controller has to say: the last
   /// `lines` of those after number `after`.

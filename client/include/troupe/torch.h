@@ -1,6 +1,6 @@
 #pragma once
-// For classes that ask for torch; needs LibTorch's headers, which nothing else of the public API
-// does.
+// For classes that ask for torch. The one public header that needs more than the standard library:
+// LibTorch's ATen.
 #include <ATen/ATen.h>
 
 #include <stdexcept>

@@ -55,6 +55,8 @@ std::string name_of(const Parallelism& degrees) {
   add("ring ", degrees.ring);
   add("tp ", degrees.tp);
   add("vae ", degrees.vae);
+  for (std::size_t i = 0; i < degrees.stages.size(); ++i)
+    name.append(i == 0 ? " stages " : ",").append(std::to_string(degrees.stages[i]));
   return name.empty() ? "one actor" : name;
 }
 

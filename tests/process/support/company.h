@@ -31,7 +31,7 @@ class Company {
 /// The eight actors that the test cases of a runner share, started with the first use.
 Company& company();
 
-/// The degrees above 1, as in "cfg 2 pp 3", or "one actor".
+/// The degrees above 1, as in "cfg 2 pp 3", with the stages that are listed, or "one actor".
 std::string name_of(const Parallelism& degrees);
 
 }  // namespace troupe::testing

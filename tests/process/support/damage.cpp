@@ -34,6 +34,21 @@ std::string safetensors(const nlohmann::json& header, const std::string& data) {
   return bytes + text + data;
 }
 
+/// Writes a number into the first element of a float32 tensor, or into all of them.
+void put(const fs::path& file, const std::string& tensor, float number, bool all) {
+  std::string bytes = read_all(file);
+  const auto header = nlohmann::json::parse(bytes.substr(8, header_size(bytes)));
+  const auto& entry = header.at(tensor);
+  if (entry.at("dtype") != "F32") throw std::runtime_error("[tests] " + tensor + " is not F32");
+  const auto data = 8 + header_size(bytes);
+  const auto& offsets = entry.at("data_offsets");
+  const auto begin = data + offsets.at(0).get<std::uint64_t>();
+  const auto end = all ? data + offsets.at(1).get<std::uint64_t>() : begin + sizeof number;
+  for (auto at = begin; at < end; at += sizeof number)
+    std::memcpy(bytes.data() + at, &number, sizeof number);
+  write_all(file, bytes);
+}
+
 }  // namespace
 
 fs::path copy_of(const std::string& fixture, const fs::path& folder) {
@@ -63,19 +78,16 @@ void edit_header(const fs::path& file, const std::function<void(nlohmann::json&)
   write_all(file, safetensors(header, bytes.substr(8 + header_size(bytes))));
 }
 
+void fill_with(const fs::path& file, const std::string& tensor, float number) {
+  put(file, tensor, number, true);
+}
+
 void truncate_file(const fs::path& file, double part) {
   fs::resize_file(file, static_cast<std::uintmax_t>(part * double(fs::file_size(file))));
 }
 
 void put_nan(const fs::path& file, const std::string& tensor) {
-  std::string bytes = read_all(file);
-  const auto header = nlohmann::json::parse(bytes.substr(8, header_size(bytes)));
-  const auto& entry = header.at(tensor);
-  if (entry.at("dtype") != "F32") throw std::runtime_error("[tests] " + tensor + " is not F32");
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const auto at = 8 + header_size(bytes) + entry.at("data_offsets").at(0).get<std::uint64_t>();
-  std::memcpy(bytes.data() + at, &nan, sizeof nan);
-  write_all(file, bytes);
+  put(file, tensor, std::numeric_limits<float>::quiet_NaN(), false);
 }
 
 void write_tensor(const fs::path& file, const std::string& name,

@@ -21,6 +21,9 @@ void truncate_file(const std::filesystem::path& file, double part);
 /// Puts a NaN into the first element of a float32 tensor.
 void put_nan(const std::filesystem::path& file, const std::string& tensor);
 
+/// Fills a float32 tensor with one number.
+void fill_with(const std::filesystem::path& file, const std::string& tensor, float number);
+
 /// A safetensors file with one tensor of zeros but for `first`, its first element (float32).
 void write_tensor(const std::filesystem::path& file, const std::string& name,
                   const std::vector<std::int64_t>& shape, const std::string& dtype = "F32",

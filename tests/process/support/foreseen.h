@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -26,19 +25,14 @@ struct Foreseen {
 
 using BytesByRole = std::map<std::string, std::uint64_t>;
 
-/// What plans leave out: latents on their way to the decoders, and the decoders' halos.
-inline const std::set<std::string> kNotForeseen = {"rows", "vae"};
-
-/// What one of a report's actors sent, by role of group, but for these.
-BytesByRole sent_by(const nlohmann::json& actor,
-                    const std::set<std::string>& without = kNotForeseen);
+/// What one of a report's actors sent, by role of group.
+BytesByRole sent_by(const nlohmann::json& actor);
 
 /// CHECK that every rank of a job's report has, to the byte, what was foreseen of it: the weights
 /// that it keeps, its K,V, what it sent by role of group and, of a U-Net, by kind of layer.
 void check_weights(const nlohmann::json& report, const Foreseen& foreseen);
 void check_kv(const nlohmann::json& report, const Foreseen& foreseen);
-void check_sent(const nlohmann::json& report, const Foreseen& foreseen,
-                const std::set<std::string>& without = kNotForeseen);
+void check_sent(const nlohmann::json& report, const Foreseen& foreseen);
 void check_sent_by_layer(const nlohmann::json& report, const Foreseen& foreseen);
 
 }  // namespace troupe::testing

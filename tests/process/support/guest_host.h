@@ -17,15 +17,16 @@ inline cluster::ClusterOptions open_house(int count) {
   return options;
 }
 
-/// A `troupe join` of this machine that calls itself another one.
+/// A `troupe join` of this machine that calls itself another one; through `endpoint` where that is
+/// not the cluster's own.
 class Guest {
  public:
   Guest(Theatre& theatre, const std::string& name, int actors,
-        const std::vector<std::string>& more = {})
+        const std::vector<std::string>& more = {}, std::string endpoint = "")
       : theatre_(theatre), name_(name) {
+    if (endpoint.empty()) endpoint = theatre.cluster().endpoint();
     std::vector<std::string> words = {
-        "join",   "--connect", theatre.cluster().endpoint(), "--actors", std::to_string(actors),
-        "--name", name};
+        "join", "--connect", endpoint, "--actors", std::to_string(actors), "--name", name};
     words.insert(words.end(), more.begin(), more.end());
     command_ = std::make_unique<Command>(words, folder_.path.string());
   }

@@ -41,6 +41,11 @@ bool full_matrix() {
   return asked != nullptr && std::string(asked) == "1";
 }
 
+std::size_t drawn(std::size_t few) {
+  const char* asked = std::getenv("TROUPE_MIXES");
+  return asked == nullptr ? few : std::strtoull(asked, nullptr, 10);
+}
+
 std::vector<Parallelism> axes_and_pairs() {
   return {{},
           {.pp = 2},

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -23,6 +24,8 @@ std::vector<Parallelism> sample_of(std::vector<Parallelism> mixes, std::size_t c
 
 /// TROUPE_FULL_MATRIX=1: nothing is sampled.
 bool full_matrix();
+/// How many are drawn: TROUPE_MIXES=N, else `few`.
+std::size_t drawn(std::size_t few);
 
 /// "pp 2", "ulysses 3", …: a pipeline, both kinds of sequence parallelism and tensor parallelism,
 /// alone, in pairs and in threes, within eight actors; more ranks than rows in a patch are among

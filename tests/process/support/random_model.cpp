@@ -34,4 +34,9 @@ const RandomModel& odd_model() {
   return model;
 }
 
+const RandomModel& deep_model() {
+  static const RandomModel model({.blocks = 16, .heads = 5, .head_dim = 8});
+  return model;
+}
+
 }  // namespace troupe::testing

@@ -1,6 +1,7 @@
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/client/run_command.h"
 #include "tests/process/support/processes.h"
@@ -12,13 +13,16 @@ namespace troupe::testing {
 
 /// A cluster whose controller is asked as a user would.
 struct WatchedStage {
-  explicit WatchedStage(int count, const std::string& log_folder = "")
-      : theatre(options(count, log_folder)) {}
+  explicit WatchedStage(int count, const std::string& log_folder = "",
+                        const std::vector<std::string>& plugins = {})
+      : theatre(options(count, log_folder, plugins)) {}
 
-  static cluster::ClusterOptions options(int count, const std::string& log_folder) {
+  static cluster::ClusterOptions options(int count, const std::string& log_folder,
+                                         const std::vector<std::string>& plugins) {
     auto options = actors(count);
     options.log_folder = log_folder;
     options.metrics_port = 0;
+    options.plugins = plugins;
     return options;
   }
   std::string endpoint() { return theatre.cluster().endpoint(); }

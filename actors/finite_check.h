@@ -1,0 +1,78 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// Whether all values are numbers. On a device the host waits for it.
+bool all_finite(const at::Tensor& values);
+
+/// Which layer of a micro-step first met what is no number: one sum a layer, which stays on the
+/// device and is read only when the micro-step's result is not finite.
+class LayerWatch {
+ public:
+  /// A micro-step begins.
+  void begin() {
+    names_.clear();
+    sums_.clear();
+  }
+  /// Before a layer: some of what it was given, of which something is not finite where anything of
+  /// its input is not. No values say nothing.
+  void see(std::string name, const at::Tensor& given);
+
+  const std::vector<std::string>& names() const { return names_; }
+  /// float32, without dimensions, one a name.
+  const std::vector<at::Tensor>& sums() const { return sums_; }
+  /// " after block 3" by the sums as they were read, " before block 0" where the first layer was
+  /// given it; nothing where no layer was seen.
+  static std::string first_bad(const std::vector<std::string>& names, const float* sums);
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> sums_;
+};
+
+/// Looks for NaN and infinity in what micro-steps make. On a CPU at once. On a device the host does
+/// not wait: an answer goes to pinned memory behind the computation, and is read by the first call
+/// that finds it there, a micro-step later as a rule.
+class FiniteCheck {
+ public:
+  enum class Read { at_once, later };
+  explicit FiniteCheck(at::Device device)
+      : FiniteCheck(device.is_cpu() ? Read::at_once : Read::later) {}
+  explicit FiniteCheck(Read read) : read_(read) {}
+
+  /// Throws std::runtime_error "[actor] <what> is not finite after block 3, in <type>" for these
+  /// values, or for earlier ones whose answer is here by now. `layers` are those that made them.
+  void require(const at::Tensor& values, const std::string& what, const std::string& type,
+               const LayerWatch& layers);
+  /// Throws for those whose answer is here; the host does not wait.
+  void read();
+  /// As `read`, for all of them: calls `pause` while an answer is outstanding, until that throws.
+  void settle(const std::function<void()>& pause);
+
+ private:
+  struct Answer {
+    at::Tensor numbers;  // the values' largest magnitude, then the layers' sums
+    std::optional<c10::Event> behind;
+    std::string what;
+    std::string type;
+    std::vector<std::string> layers;
+
+    bool is_here() const { return !behind || behind->query(); }
+    void check() const;
+  };
+  Answer ask(const at::Tensor& values, const std::string& what, const std::string& type,
+             const LayerWatch& layers) const;
+
+  Read read_;
+  std::deque<Answer> answers_;
+};
+
+}  // namespace troupe::actors

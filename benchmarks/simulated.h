@@ -1,0 +1,22 @@
+#pragma once
+#include <string>
+
+#include "benchmarks/published_latencies.h"
+#include "models/spec/model_spec.h"
+
+namespace troupe::published {
+
+/// What `troupe plan --simulate` prints for a row: our own engine, the model as published, the
+/// machine of the table, nothing fitted. Seconds of denoising, as the rows are; "best" is what
+/// `--parallel auto` picks, exact or by any of a few numbers of patches.
+class Simulated {
+ public:
+  explicit Simulated(const Table& table);
+  double seconds(int pixels, const Run& run) const;
+
+ private:
+  const Table& table_;
+  const spec::ModelSpec& model_;
+};
+
+}  // namespace troupe::published

@@ -1,0 +1,82 @@
+#pragma once
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "troupe/client.h"
+
+namespace troupe::soak {
+
+/// A process with its output in a file; killed with SIGKILL when it goes before its end.
+class Child {
+ public:
+  Child(std::vector<std::string> words, const std::string& output);
+  ~Child();
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void signal(int number) const;
+  /// False at the deadline.
+  bool ended(std::chrono::milliseconds deadline);
+
+ private:
+  pid_t pid_ = -1;
+  bool ended_ = false;
+};
+
+/// What a process holds; zeros when it is gone.
+struct Held {
+  double resident_mib = 0;
+  int descriptors = 0;
+};
+Held held(pid_t pid);
+/// Names in /dev/shm that could be ours.
+int shared_memory_names();
+
+struct HouseOptions {
+  std::string programs;  // folder of troupe, with troupe-actor and troupe-host beside it
+  std::string plugin;    // with the class Counter of examples/actors
+  std::string model;
+  int actors = 4;
+};
+
+/// A controller with a journal, and a guest host with one actor, as processes of this machine. One
+/// thread at a time may strike it; the endpoint stays.
+class House {
+ public:
+  explicit House(HouseOptions options);
+  ~House();
+
+  const std::string& endpoint() const { return endpoint_; }
+  std::string folder() const { return folder_.string(); }
+  pid_t controller() const { return controller_->pid(); }
+  pid_t guest() const { return guest_->pid(); }
+  int places() const { return options_.actors + 1; }
+  std::string program() const { return options_.programs + "/troupe"; }
+
+  /// kill -9, and another one on the same journal.
+  void restart_controller();
+  /// The guest is killed, or leaves in order, and comes again.
+  void restart_guest(bool orderly);
+  /// Looks for a minute, also for one that is being started again.
+  Client connect() const;
+  /// Every actor is there and no job is left; looks for three minutes.
+  bool whole() const;
+
+ private:
+  void start_controller();
+  void start_guest();
+
+  HouseOptions options_;
+  std::filesystem::path folder_;
+  std::string endpoint_;
+  std::unique_ptr<Child> controller_;
+  std::unique_ptr<Child> guest_;
+};
+
+}  // namespace troupe::soak

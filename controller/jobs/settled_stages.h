@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "controller/cluster/deployments.h"
+#include "controller/jobs/job_table.h"
+#include "controller/plan/machine.h"
+
+namespace troupe::jobs {
+
+/// Who may have divided a model's blocks already.
+struct Settled {
+  const cluster::Members& members;
+  const cluster::Deployments& deployments;
+  const JobTable& table;
+};
+
+/// For a plan whose stages nobody listed, of the model in that folder: gives it the stages of a
+/// deployment that differs in nothing else, or else of a job that has not ended. Figures that
+/// change a little, as hosts come and go, would otherwise have the model loaded a second time. The
+/// plan's own stages stand where they are loaded, too, and where the others would take a quarter
+/// more time or more memory than there is.
+void settle_stages(plan::Plan& plan, const std::string& folder, std::uint64_t fingerprint,
+                   const spec::ModelSpec& model, const plan::Machine& machine,
+                   const Settled& settled);
+
+}  // namespace troupe::jobs

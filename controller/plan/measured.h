@@ -1,0 +1,43 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/plan/machine.h"
+
+namespace troupe::plan {
+
+/// What an actor's probe found of its device (actors/probe.h). 0 = not measured.
+struct Measured {
+  double half_flops = 0;
+  double float_flops = 0;
+  double attention_flops = 0;  // in the type in which products are quickest
+  double bandwidth = 0;        // bytes/s, of what reads and writes
+  double launch = 0;
+  Link inside;  // to another actor of its host
+
+  /// From a hello's attributes ("measured.float_flops" and so on). Nothing where there are none, or
+  /// where one is no number of its kind: above 0 and finite.
+  static std::optional<Measured> from(const std::map<std::string, std::string>& attributes);
+};
+
+/// One host of a cluster, as its agent and its first actor tell of it.
+struct HostReport {
+  std::string name;
+  int actors = 0;                    // that take jobs
+  int cores = 0;                     // 0 = not known
+  int threads = 1;                   // of an actor
+  std::optional<Measured> measured;  // of one actor
+  std::string why_not;               // without figures: why; "" = no actor has told yet
+  bool remote = false;
+  std::optional<Link> link;  // of a remote host, to the controller's
+  std::string why_no_link;   // "" = not told yet
+};
+
+/// The machine that hosts make together: ranks fill the largest first, each device is as slow as
+/// the slowest that was measured, as are links inside hosts and between them. What was not measured
+/// is as in machine_here. Its notes say what is which. Pure.
+Machine machine_of_hosts(const std::string& device, std::vector<HostReport> hosts);
+
+}  // namespace troupe::plan

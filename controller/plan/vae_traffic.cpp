@@ -1,0 +1,277 @@
+#include "controller/plan/vae_traffic.h"
+
+#include <algorithm>
+
+#include "controller/plan/patches.h"
+#include "models/spec/tile_runs.h"
+
+namespace troupe::plan {
+namespace {
+
+using Bytes = std::uint64_t;
+
+constexpr Bytes kPixel = sizeof(float);  // of a video's frames, and of a sampler's latents
+
+/// A rank among those who code together.
+struct Place {
+  int rank = 0;
+  int size = 1;
+  Bytes rows = 0;      // of the latents, its own
+  Bytes pictures = 0;  // of the replica
+};
+
+/// Who codes the pictures of a replica together.
+class Together {
+ public:
+  Together(const Plan& plan, const spec::ModelSpec& model, int dp)
+      : ranks_(plan.decoders(dp)),
+        rows_(split_rows(
+            static_cast<int>(plan.latent_height / model.latent_frames(plan.request.num_frames)),
+            static_cast<int>(ranks_.size()))),
+        pictures_(plan.images[dp].end - plan.images[dp].begin) {}
+
+  const std::vector<int>& ranks() const { return ranks_; }
+  Place place(std::size_t index) const {
+    return {static_cast<int>(index), static_cast<int>(ranks_.size()),
+            Bytes(rows_[index].end - rows_[index].begin), pictures_};
+  }
+
+ private:
+  std::vector<int> ranks_;
+  std::vector<wire::RowRange> rows_;
+  Bytes pictures_;
+};
+
+/// AutoencoderKL::decode_dtype, in bytes.
+Bytes element_of(const Plan& plan, const spec::VaeSpec& vae) {
+  const auto& dtype = plan.request.dtype;
+  return dtype == "float32" || (dtype == "float16" && vae.force_upcast) ? 4 : 2;
+}
+
+/// What a network's layers tell, layer by layer as models/vae calls its HaloPort.
+class Rows {
+ public:
+  Rows(const Place& place, Bytes element, Bytes groups)
+      : place_(place), element_(element), groups_(groups) {}
+
+  /// A convolution's input; one of stride 2 reads no row above its own.
+  void halo(Bytes channels, Bytes width, bool reads_above = true, Bytes times = 1) {
+    const Bytes to_next = reads_above && place_.rank + 1 < place_.size ? 1 : 0;
+    const Bytes to_previous = place_.rank > 0 ? 1 : 0;
+    told_.halos += times * (to_next + to_previous) * channels * width * element_;
+  }
+  /// Count, sum and sum of squares of each group, float64.
+  void norm() {
+    told_.moments += all_reduce_bytes(3 * groups_, sizeof(double), place_.size, place_.rank);
+  }
+  void keys_and_values(Bytes channels, Bytes width, Bytes times = 1) {
+    told_.attention += times * (place_.size - 1) * 2 * place_.rows * width * channels * element_;
+  }
+  void residual(Bytes in, Bytes out, Bytes width) {
+    norm();
+    halo(in, width);
+    norm();
+    halo(out, width);
+  }
+  void middle(const spec::VaeSpec& vae, Bytes width) {
+    const Bytes channels = vae.block_out_channels.back();
+    residual(channels, channels, width);
+    if (vae.mid_block_add_attention) {
+      norm();
+      keys_and_values(channels, width);
+    }
+    residual(channels, channels, width);
+  }
+  void way_out(Bytes channels, Bytes width) {
+    norm();
+    halo(channels, width);
+  }
+  void collect(Bytes bytes) {
+    if (place_.rank > 0) told_.collected += bytes;
+  }
+
+  const VaeTraffic& told() const { return told_; }
+
+ private:
+  const Place place_;
+  const Bytes element_, groups_;
+  VaeTraffic told_;
+};
+
+VaeTraffic decoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place& place) {
+  const Bytes element = element_of(plan, vae);
+  Rows rows(place, element, vae.norm_num_groups);
+  const auto& widths = vae.block_out_channels;
+  Bytes width = plan.latent_width;
+  rows.halo(vae.latent_channels, width);
+  rows.middle(vae, width);
+  Bytes channels = widths.back();
+  for (std::size_t block = 0; block < widths.size(); ++block) {
+    const Bytes out = widths[widths.size() - 1 - block];
+    for (std::int64_t layer = 0; layer <= vae.layers_per_block; ++layer) {
+      rows.residual(channels, out, width);
+      channels = out;
+    }
+    if (block + 1 == widths.size()) break;
+    rows.halo(out, width);  // before it is doubled
+    width *= 2;
+  }
+  rows.way_out(channels, width);
+  rows.collect(vae.out_channels * place.rows * vae.scale_factor() * width * element);
+  return rows.told();
+}
+
+VaeTraffic encoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place& place) {
+  Rows rows(place, element_of(plan, vae), vae.norm_num_groups);
+  const auto& widths = vae.block_out_channels;
+  Bytes width = plan.request.width;
+  rows.halo(vae.in_channels, width);
+  Bytes channels = widths.front();
+  for (std::size_t block = 0; block < widths.size(); ++block) {
+    const Bytes out = widths[block];
+    for (std::int64_t layer = 0; layer < vae.layers_per_block; ++layer) {
+      rows.residual(channels, out, width);
+      channels = out;
+    }
+    if (block + 1 == widths.size()) break;
+    rows.halo(out, width, /*reads_above=*/false);
+    width /= 2;
+  }
+  rows.middle(vae, width);
+  rows.way_out(channels, width);
+  rows.collect(vae.latent_channels * place.rows * width * kPixel);
+  return rows.told();
+}
+
+/// Frames that a causal convolution over three reads the rows of, where so many come: its own, and
+/// of each of the two before it anew.
+Bytes frames_read(Bytes frames) {
+  return frames + (frames > 0 ? frames - 1 : 0) + (frames > 1 ? frames - 2 : 0);
+}
+
+VaeTraffic decoded_frames(const Plan& plan, const spec::WanVaeSpec& vae, const Place& place) {
+  Rows rows(place, kPixel, 0);
+  Bytes frames = vae.latent_frames(plan.request.num_frames);
+  Bytes width = plan.latent_width;
+  const auto convolution = [&](Bytes channels) {
+    rows.halo(channels, width, true, frames_read(frames));
+  };
+  const Bytes inner = vae.inner_channels();
+  convolution(vae.z_dim);
+  for (int of_the_middle = 0; of_the_middle < 4; ++of_the_middle)
+    convolution(inner);
+  rows.keys_and_values(inner, width, frames);
+  for (const auto& block : vae.up_blocks()) {
+    for (std::int64_t layer = 0; layer <= vae.num_res_blocks; ++layer) {
+      convolution(layer == 0 ? block.in : block.out);
+      convolution(block.out);
+    }
+    if (block.doubles_frames) frames = 2 * frames - 1;
+    if (!block.upsamples) continue;
+    rows.halo(block.out, width, true, frames);
+    width *= 2;
+  }
+  convolution(vae.up_blocks().back().out);
+  rows.collect(frames * vae.out_channels * place.rows * vae.scale_factor() * width * kPixel);
+  return rows.told();
+}
+
+/// Positions of a rank's tiles of height × width, which it sends to the first.
+Bytes positions_of_tiles(const Place& place, std::int64_t height, std::int64_t width,
+                         std::int64_t tile) {
+  if (place.rank == 0 || (height <= tile && width <= tile)) return 0;
+  Bytes positions = 0;
+  int index = 0;
+  for (const auto& [top, bottom] : spec::tile_runs(height, tile)) {
+    for (const auto& [left, right] : spec::tile_runs(width, tile)) {
+      if (index++ % place.size == place.rank) positions += (bottom - top) * (right - left);
+    }
+  }
+  return positions;
+}
+
+VaeTraffic decoded(const Plan& plan, const spec::ModelSpec& model, const Place& place) {
+  if (place.size < 2) return {};
+  VaeTraffic one;
+  if (model.video_vae) {
+    one = decoded_frames(plan, *model.video_vae, place);
+  } else if (plan.request.vae_tiling) {
+    const auto scale = model.vae.scale_factor();
+    one.collected = positions_of_tiles(place, plan.latent_height, plan.latent_width,
+                                       model.vae.sample_size / scale) *
+                    scale * scale * model.vae.out_channels * element_of(plan, model.vae);
+  } else {
+    one = decoded_rows(plan, model.vae, place);
+  }
+  return {one.halos * place.pictures, one.moments * place.pictures, one.attention * place.pictures,
+          one.collected * place.pictures};
+}
+
+VaeTraffic encoded(const Plan& plan, const spec::ModelSpec& model, const Place& place) {
+  if (place.size < 2 || plan.request.init_image_bytes == 0) return {};
+  if (!plan.request.vae_tiling) return encoded_rows(plan, model.vae, place);
+  const auto scale = model.vae.scale_factor();
+  const Bytes positions =
+      positions_of_tiles(place, plan.request.height, plan.request.width, model.vae.sample_size);
+  return {.collected = positions / (scale * scale) * 2 * model.vae.latent_channels *
+                       element_of(plan, model.vae)};
+}
+
+template <class Traffic>
+VaeTraffic of_rank(const Plan& plan, const spec::ModelSpec& model, int rank,
+                   const Traffic& traffic) {
+  const Together together(plan, model, mesh::Mesh(plan.degrees).coordinates(rank).dp);
+  const auto found = std::find(together.ranks().begin(), together.ranks().end(), rank);
+  if (found == together.ranks().end()) return {};
+  return traffic(plan, model, together.place(found - together.ranks().begin()));
+}
+
+void add(RankTraffic& traffic, const char* role, Bytes bytes) {
+  if (bytes > 0) traffic.sent[role] += bytes;
+}
+
+/// Float32 latents that a holder sends to the decoders when they are done, and to the first of them
+/// for each preview or latents of a step that are asked for.
+void add_latents(const Plan& plan, const Together& together, int dp,
+                 std::vector<RankTraffic>& all) {
+  const auto& request = plan.request;
+  const bool shows = request.progress_interval > 0 && !request.progress_content.empty();
+  const Bytes shown = shows ? request.steps / request.progress_interval : 0;
+  const auto& decoders = together.ranks();
+  const Bytes row = Bytes(plan.images[dp].end - plan.images[dp].begin) * plan.latent_channels *
+                    (plan.latent_height / plan.token_rows) * plan.latent_width * kPixel;
+  const auto holders = plan.latent_holders(dp);
+  for (std::size_t holder = 0; holder < holders.size(); ++holder) {
+    Bytes rows = 0;
+    for (const auto& run : rows_of_rank(plan, static_cast<int>(holder)))
+      rows += run.end - run.begin;
+    const int rank = holders[holder];
+    const Bytes others = decoders.size() - std::count(decoders.begin(), decoders.end(), rank);
+    add(all[rank], "rows", (others + (rank == decoders.front() ? 0 : shown)) * rows * row);
+  }
+}
+
+}  // namespace
+
+VaeTraffic decode_traffic(const Plan& plan, const spec::ModelSpec& model, int rank) {
+  return of_rank(plan, model, rank, decoded);
+}
+
+VaeTraffic encode_traffic(const Plan& plan, const spec::ModelSpec& model, int rank) {
+  return of_rank(plan, model, rank, encoded);
+}
+
+void add_vae_traffic(const Plan& plan, const spec::ModelSpec& model,
+                     std::vector<RankTraffic>& all) {
+  for (int dp = 0; dp < plan.degrees.dp; ++dp) {
+    const Together together(plan, model, dp);
+    for (std::size_t index = 0; index < together.ranks().size(); ++index) {
+      const auto place = together.place(index);
+      add(all[together.ranks()[index]], "vae",
+          decoded(plan, model, place).total() + encoded(plan, model, place).total());
+    }
+    add_latents(plan, together, dp, all);
+  }
+}
+
+}  // namespace troupe::plan

@@ -1,0 +1,223 @@
+#include "models/text/bert_vocabulary.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+#include <unordered_set>
+
+#include "models/spec/config.h"
+#include "models/spec/json_text.h"
+#include "models/text/special_tokens.h"
+
+namespace troupe::models {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint64_t kMaxBytes = 64U << 20U;
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& why) {
+  throw std::runtime_error("[bert_tokenizer] " + file.string() + ": " + why);
+}
+
+std::vector<std::string> lines_of(const std::filesystem::path& file) {
+  std::vector<std::string> lines;
+  const std::string text = spec::read_text_file(file, kMaxBytes);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    lines.push_back(text.substr(at, end - at));
+    if (!lines.back().empty() && lines.back().back() == '\r') lines.back().pop_back();
+    at = end + 1;
+  }
+  return lines;
+}
+
+/// An added token with its id: one of the pieces, found in a prompt as it is written.
+void add_token(const std::filesystem::path& file, const std::string& id, const Json& token,
+               BertVocabulary& into) {
+  const auto refuse = [&](const std::string& why) {
+    fail(file, "added token " + id + " = " + token.dump() + " " + why);
+  };
+  if (!token.is_object() || !token.contains("content") || !token["content"].is_string())
+    refuse("has no content");
+  for (const char* flag : {"lstrip", "rstrip", "single_word", "normalized"}) {
+    if (token.contains(flag) && token[flag] != false)
+      refuse(std::string("asks for ") + flag + ", which is not supported");
+  }
+  const auto content = token["content"].get<std::string>();
+  std::size_t at = into.pieces.size();
+  std::from_chars(id.data(), id.data() + id.size(), at);
+  if (content.empty() || at >= into.pieces.size() || std::to_string(at) != id ||
+      into.pieces[at] != content)
+    refuse("is not that piece of the vocabulary");
+  into.added.push_back(content);
+}
+
+/// tokenizer.json of the one form that BERT's has.
+class WordPieceFile {
+ public:
+  explicit WordPieceFile(const std::filesystem::path& file)
+      : file_(file), root_(spec::parse_json(spec::read_text_file(file, kMaxBytes), file)) {
+    if (!root_.is_object()) fail(file_, "is not a JSON object");
+  }
+
+  std::vector<std::string> pieces() const {
+    const Json& model = part("model", "WordPiece");
+    std::vector<std::string> pieces;
+    const auto vocab = model.find("vocab");
+    if (vocab == model.end() || !vocab->is_object()) fail(file_, "has no WordPiece vocabulary");
+    pieces.resize(vocab->size());
+    for (const auto& [piece, id] : vocab->items()) {
+      if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= pieces.size())
+        fail(file_, "piece \"" + piece + "\" has an id beyond the vocabulary");
+      pieces[id.get<std::size_t>()] = piece;
+    }
+    return pieces;
+  }
+
+  /// All but the pieces, against what the other files say.
+  void check(BertVocabulary& into, const Json& strip_accents) const {
+    const Json& model = part("model", "WordPiece");
+    only(model, "model", "unk_token", into.unknown);
+    only(model, "model", "continuing_subword_prefix", "##");
+    only(model, "model", "max_input_chars_per_word", 100);
+    finish(model, "model",
+           {"type", "vocab", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word"});
+    const Json& normalizer = part("normalizer", "BertNormalizer");
+    only(normalizer, "normalizer", "clean_text", true);
+    only(normalizer, "normalizer", "handle_chinese_chars", into.chinese_apart);
+    only(normalizer, "normalizer", "strip_accents", strip_accents);
+    only(normalizer, "normalizer", "lowercase", into.lower_case);
+    finish(normalizer, "normalizer",
+           {"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
+    finish(part("pre_tokenizer", "BertPreTokenizer"), "pre_tokenizer", {"type"});
+    check_ends(into);
+    if (const auto list = root_.find("added_tokens"); list != root_.end()) {
+      if (!list->is_array()) fail(file_, "added_tokens is not a list");
+      for (const Json& token : *list) {
+        if (!token.is_object() || !token.contains("id"))
+          fail(file_, "added token " + token.dump() + " has no id");
+        add_token(file_, token["id"].dump(), token, into);
+      }
+    }
+    finish(root_, "file",
+           {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+            "post_processor", "decoder", "model"});
+  }
+
+ private:
+  const Json& part(const char* name, const char* type) const {
+    static const Json kNull;
+    const auto found = root_.find(name);
+    const Json& object = found == root_.end() ? kNull : *found;
+    if (!object.is_object() || !object.contains("type") || object["type"] != type)
+      fail(file_, std::string(name) + " is no " + type + ", which is not supported");
+    return object;
+  }
+  void only(const Json& object, const std::string& where, const char* key,
+            const Json& value) const {
+    const auto found = object.find(key);
+    if (found == object.end() || *found == value) return;
+    fail(file_, where + " key \"" + key + "\" = " + found->dump() + " is not supported (here " +
+                    value.dump() + ")");
+  }
+  void finish(const Json& object, const std::string& where,
+              const std::set<std::string>& known) const {
+    for (const auto& [key, value] : object.items()) {
+      if (!known.contains(key))
+        fail(file_,
+             where + " key \"" + key + "\" = " + value.dump().substr(0, 80) + " is not supported");
+    }
+  }
+  /// Begin token, text, end token.
+  void check_ends(const BertVocabulary& into) const {
+    const auto found = root_.find("post_processor");
+    if (found == root_.end() || found->is_null()) return;
+    const Json& ends = *found;
+    const auto at = [](const Json& value, const auto& key) -> Json {
+      try {
+        return value.at(key);
+      } catch (const Json::exception&) {
+        return nullptr;
+      }
+    };
+    bool known = false;
+    if (at(ends, "type") == "BertProcessing") {
+      known = at(at(ends, "cls"), 0) == into.begin && at(at(ends, "sep"), 0) == into.end;
+    } else if (at(ends, "type") == "TemplateProcessing") {
+      const Json single = at(ends, "single");
+      const auto token = [&](int place) { return at(at(at(single, place), "SpecialToken"), "id"); };
+      known = single.is_array() && single.size() == 3 && token(0) == into.begin &&
+              !at(at(single, 1), "Sequence").is_null() && token(2) == into.end;
+    }
+    if (!known) fail(file_, "post_processor " + ends.dump().substr(0, 200) + " is not supported");
+  }
+
+  std::filesystem::path file_;
+  Json root_;
+};
+
+void read_named(const spec::ConfigReader& config, BertVocabulary& into) {
+  for (auto [key, token] : {std::pair{"cls_token", &into.begin},
+                            {"sep_token", &into.end},
+                            {"pad_token", &into.pad},
+                            {"unk_token", &into.unknown},
+                            {"mask_token", &into.mask}})
+    *token = token_text(config, key, *token);
+  const std::unordered_set<std::string_view> known(into.pieces.begin(), into.pieces.end());
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    for (const auto& token : token_texts(config, key)) {
+      if (!known.contains(token))
+        config.refuse(key, "has \"" + token + "\", which the vocabulary has not");
+      into.added.push_back(token);
+    }
+  }
+}
+
+}  // namespace
+
+BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder) {
+  BertVocabulary made;
+  const auto there = [&](const char* name) {
+    return std::filesystem::is_regular_file(folder / name);
+  };
+  const bool from_json = there("tokenizer.json") || !there("vocab.txt");
+  made.source = folder / (from_json ? "tokenizer.json" : "vocab.txt");
+  made.pieces = from_json ? WordPieceFile(made.source).pieces() : lines_of(made.source);
+  Json strip_accents;
+  bool listed = false;
+  if (there("tokenizer_config.json")) {
+    const auto config = spec::ConfigReader::read(folder / "tokenizer_config.json");
+    config.choice_or("tokenizer_class", "BertTokenizer", {"BertTokenizer", "BertTokenizerFast"});
+    made.lower_case = config.boolean_or("do_lower_case", true);
+    made.chinese_apart = config.boolean_or("tokenize_chinese_chars", true);
+    if (const auto strip = config.optional_boolean("strip_accents")) strip_accents = *strip;
+    read_named(config, made);
+    listed = config.has_value("added_tokens_decoder");
+    config.harmless({"added_tokens_decoder"});
+    if (listed) {
+      const Json& list = config.raw("added_tokens_decoder");
+      if (!list.is_object()) config.refuse("added_tokens_decoder", "must be an object");
+      for (const auto& [id, token] : list.items())
+        add_token(config.file(), id, token, made);
+    }
+    config.only("do_basic_tokenize", true);
+    config.only("wordpieces_prefix", "##");
+    only_or_null(config, "never_split", Json::array());
+    only_or_null(config, "init_inputs", Json::array());
+    accept_common_settings(config);
+    config.finish();
+  }
+  if (!listed && there("special_tokens_map.json")) {
+    const auto map = spec::ConfigReader::read(folder / "special_tokens_map.json");
+    read_named(map, made);
+    map.finish();
+  }
+  made.strip_accents = strip_accents.is_null() ? made.lower_case : strip_accents.get<bool>();
+  if (from_json) WordPieceFile(made.source).check(made, strip_accents);
+  return made;
+}
+
+}  // namespace troupe::models

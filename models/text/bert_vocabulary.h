@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace troupe::models {
+
+/// What a BERT tokenizer's folder settles.
+struct BertVocabulary {
+  /// The file that the pieces came from.
+  std::filesystem::path source;
+  /// By id.
+  std::vector<std::string> pieces;
+  bool lower_case = true, strip_accents = true, chinese_apart = true;
+  std::string begin = "[CLS]", end = "[SEP]", pad = "[PAD]", unknown = "[UNK]", mask = "[MASK]";
+  /// Special tokens besides these.
+  std::vector<std::string> added;
+};
+
+/// Reads tokenizer.json with a WordPiece model where it is there, as transformers does, else
+/// vocab.txt; tokenizer_config.json, and special_tokens_map.json where that lists no added tokens.
+/// Throws std::runtime_error naming file, key and value for all that is not supported.
+BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder);
+
+}  // namespace troupe::models

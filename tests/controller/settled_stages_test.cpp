@@ -1,0 +1,194 @@
+// What was once divided stays divided so, and what hosts tell of their speed is kept as theirs.
+#include "controller/jobs/settled_stages.h"
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "controller/cluster/host_figures.h"
+#include "controller/cluster/kinds.h"
+#include "controller/cluster/live_outside.h"
+#include "controller/cluster/node_agent.h"
+#include "controller/jobs/batching.h"
+#include "controller/plan/machine_json.h"
+#include "controller/plan/measured.h"
+#include "controller/plan/planner.h"
+#include "tests/controller/doors.h"
+#include "tests/spec/published_folder.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+/// Four places that nobody fills: what is loaded there stays as it is.
+struct House : test::Doors {
+  cluster::Members members{"secret"};
+  jobs::JobTable table{8, 8};
+  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
+  cluster::Deployments deployments{outside, members, {}};
+  House() {
+    for (int i = 0; i < 4; ++i)
+      members.add("here", "cpu");
+  }
+};
+
+plan::Machine machine_with(double attention, double bandwidth) {
+  plan::HostReport report;
+  report.name = "here";
+  report.actors = 4;
+  report.measured = plan::Measured{.half_flops = 0,
+                                   .float_flops = 1e15,
+                                   .attention_flops = attention,
+                                   .bandwidth = bandwidth,
+                                   .launch = 1e-12,
+                                   .inside = {3e-6, 5e9}};
+  return plan::machine_of_hosts("cpu", {report});
+}
+
+cluster::ActorLaunch launch_of(std::uint32_t id) {
+  cluster::ActorLaunch launch;
+  launch.id = id;
+  launch.incarnation = id + 100;
+  return launch;
+}
+
+}  // namespace
+
+TEST_CASE("figures that change do not divide what is loaded anew") {
+  const auto folder = published_sd3(kSd35MediumConfig);
+  const auto model = spec::read_model_spec(folder.path());
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  request.guidance_scale = 5;
+  const auto before = machine_with(1e15, 1e6);
+  const auto after = machine_with(1e9, 1e15);
+  House house;
+  const jobs::Settled settled{house.members, house.deployments, house.table};
+  const auto planned = [&](const plan::Machine& machine) {
+    auto plan = plan::make_plan(model, request, {.pp = 4}, machine);
+    jobs::settle_stages(plan, "model", 7, model, machine, settled);
+    return plan;
+  };
+  const auto first = planned(before);
+  const auto other = planned(after);
+  REQUIRE(first.stages != other.stages);
+
+  const auto loaded = house.deployments.load({"model", 7}, first, {0, 1, 2, 3});
+  const auto again = planned(after);
+  CHECK(again.stages == first.stages);
+  for (std::size_t rank = 0; rank < again.memory.size(); ++rank) {
+    CAPTURE(rank);
+    CHECK(again.memory[rank].weights == first.memory[rank].weights);
+  }
+  // Another model's, or one that somebody listed and that takes much longer, is no reason.
+  auto elsewhere = plan::make_plan(model, request, {.pp = 4}, after);
+  jobs::settle_stages(elsewhere, "model", 8, model, after, settled);
+  CHECK(elsewhere.stages == other.stages);
+  house.deployments.take_down(loaded, "");
+  CHECK(planned(after).stages == other.stages);
+  const wire::Parallelism odd{.pp = 4, .stages = {1, 1, 1, 21}};
+  house.deployments.load({"model", 7}, plan::make_plan(model, request, odd), {0, 1, 2, 3});
+  CHECK(planned(after).stages == other.stages);
+}
+
+TEST_CASE("a job that waits settles how the next ones and its batch are divided") {
+  const auto folder = published_sd3(kSd35MediumConfig);
+  const auto model = spec::read_model_spec(folder.path());
+  wire::JobSpec job;
+  job.model = "model";
+  job.request.prompts = {"x"};
+  job.request.guidance_scale = 5;
+  job.parallelism.pp = 4;
+  const auto before = machine_with(1e15, 1e6);
+  const auto after = machine_with(1e9, 1e15);
+  House house;
+  const auto first = plan::make_plan(model, job.request, job.parallelism, before);
+  const auto id = house.table.add(job, first, 1, false, 0, 7).value();
+  auto next = plan::make_plan(model, job.request, job.parallelism, after);
+  REQUIRE(next.stages != first.stages);
+  jobs::settle_stages(next, "model", 7, model, after,
+                      {house.members, house.deployments, house.table});
+  CHECK(next.stages == first.stages);
+  const auto mix = jobs::parallelism_of(*house.table.find(id));
+  CHECK(plan::make_plan(model, job.request, mix, after).stages == first.stages);
+}
+
+TEST_CASE("what an actor failed by is text, whatever bytes it sent") {
+  House house;
+  cluster::HostFigures figures(house.server, "here", 4);
+  wire::Hello hello;
+  hello.attributes["measured.failed"] = std::string(199, 'x') + "µ\n";
+  figures.actor_came("here", hello);
+  const auto machine = figures.machine(house.members, "cpu");
+  REQUIRE(machine.notes.size() == 1);
+  CHECK(contains(machine.notes[0], std::string(199, 'x') + "?;"));
+  std::string text;
+  CHECK_NOTHROW(text = plan::to_json(machine).dump());
+  CHECK(contains(text, "xxx?"));
+}
+
+TEST_CASE("a host's figures go with it, and a late answer does not bring them back") {
+  House house;
+  cluster::HostFigures figures(house.server, "here", 4);
+  house.members.add("far", "cpu", /*remote=*/true);
+  wire::Hello hello;
+  hello.attributes["measured.float_flops"] = "4e10";
+  hello.attributes["measured.bandwidth"] = "4e9";
+  const auto measured = [&] { return figures.machine(house.members, "cpu").measured; };
+  figures.host_joined(11, "far", {});
+  figures.actor_came("far", hello);
+  CHECK(measured());
+  // It came back before its old link was given up.
+  figures.host_joined(12, "far", {});
+  CHECK_FALSE(measured());
+  figures.actor_came("far", hello);
+  figures.host_left(11);
+  CHECK(measured());
+  figures.host_left(12);
+  CHECK_FALSE(measured());
+  // Nobody is at these peers: their pings have failed, or fail now.
+  house.io.run_for(std::chrono::milliseconds(1));
+  for (const auto& note : figures.machine(house.members, "cpu").notes)
+    CHECK_FALSE(contains(note, "measured from the controller"));
+}
+
+TEST_CASE("jobs are planned for the kind of device that most actors have") {
+  cluster::Members members("secret");
+  CHECK(cluster::commonest_kind(members, "", "cpu") == "cpu");
+  members.add("here", "cpu");
+  members.add("there", "cuda:0", /*remote=*/true);
+  CHECK(cluster::commonest_kind(members, "", "cpu") == "cpu");
+  CHECK(cluster::commonest_kind(members, "", "cuda") == "cuda");
+  CHECK(cluster::commonest_kind(members, "fp8", "cpu") == "cuda");
+  members.add("there", "cuda:1", /*remote=*/true);
+  CHECK(cluster::commonest_kind(members, "", "cpu") == "cuda");
+  CHECK(cluster::commonest_kind(members, "int8", "cuda") == "cpu");
+}
+
+TEST_CASE("who ends before it could tell how fast its device is leaves that to the next one") {
+  boost::asio::io_context io;
+  int ended = 0;
+  const auto run = [&](cluster::NodeAgent& agent, std::uint32_t id) {
+    agent.spawn(launch_of(id));
+    const int before = ended;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (ended == before && std::chrono::steady_clock::now() < end)
+      io.run_one_for(std::chrono::milliseconds(20));
+    REQUIRE(ended == before + 1);
+    const auto& log = agent.lines(id);
+    const auto lines = log.lines(0, 100);
+    return std::accumulate(lines.begin(), lines.end(), std::string());
+  };
+  cluster::NodeAgent agent(io, "/bin/echo", "", [&](auto, auto, const auto&) { ++ended; });
+  CHECK(contains(run(agent, 1), "--measure"));
+  CHECK(contains(run(agent, 2), "--measure"));
+  // While one that was told so lives, nobody else is.
+  agent.spawn(launch_of(3));
+  agent.spawn(launch_of(4));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (ended < 4 && std::chrono::steady_clock::now() < end)
+    io.run_one_for(std::chrono::milliseconds(20));
+  const auto lines = agent.lines(4).lines(0, 100);
+  CHECK_FALSE(contains(std::accumulate(lines.begin(), lines.end(), std::string()), "--measure"));
+}

@@ -1,0 +1,125 @@
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "tests/process/support/house.h"
+#include "tests/process/support/journal_jobs.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+TEST_CASE("a controller that stood still: a client that waits finds its job again") {
+  House house;
+  auto client = house.client();
+  auto job = job_of(120);
+  job.detached = false;
+  Watch watch{"denoising", 2};
+  std::mutex mutex;
+  std::string said;
+  const auto id = client.submit(job, [&, on = watch.on_progress()](const Progress& progress) {
+    on(progress);
+    const std::lock_guard lock(mutex);
+    for (const auto& warning : progress.warnings)
+      said += warning + "\n";
+  });
+  if (!id) FAIL(id.error().what);
+  REQUIRE(watch.reached());
+  house.signal(SIGSTOP);
+  std::optional<Result<JobResult>> ended;
+  std::thread waiting([&] { ended.emplace(client.wait(id.value(), 600s)); });
+  const bool noticed = eventually(kPatience, [&] {
+    const std::lock_guard lock(mutex);
+    return said.find("no sign of life") != std::string::npos;
+  });
+  house.signal(SIGCONT);
+  waiting.join();
+  CHECK(noticed);
+  INFO(said);
+  if (!*ended) FAIL(ended->error().what);
+  CHECK(ended->value().pictures.size() == 1);
+  CHECK(said.find(house.endpoint()) == said.rfind(house.endpoint()));
+}
+
+TEST_CASE("clients that hand in while controllers come and go get each of their jobs, once") {
+  House house;
+  std::atomic<bool> over = false;
+  std::mutex mutex;
+  std::vector<std::uint64_t> ids;
+  std::vector<std::thread> hands;
+  for (int hand = 0; hand < 2; ++hand) {
+    hands.emplace_back([&, hand, client = house.client()]() mutable {
+      for (int i = 0; i < 8 && !over; ++i) {
+        auto job = tiny_job(2);
+        job.detached = true;
+        job.request.seed = static_cast<std::uint64_t>(100 * hand + i);
+        const auto id = client.submit(job);
+        const std::lock_guard lock(mutex);
+        CHECK_MESSAGE(id.ok(), (id ? std::string() : id.error().what));
+        if (id) ids.push_back(id.value());
+        std::this_thread::sleep_for(300ms);
+      }
+    });
+  }
+  int blows = 0;
+  for (; blows < 4; ++blows) {
+    REQUIRE(house.ready());
+    std::this_thread::sleep_for(std::chrono::milliseconds(300 + 170 * blows));
+    house.blow();
+  }
+  for (auto& hand : hands)
+    hand.join();
+  auto client = house.client();
+  for (const auto id : ids)
+    result_of(client, id);
+  CHECK(ids.size() == 16);
+  CHECK(std::set(ids.begin(), ids.end()).size() == ids.size());
+  CHECK(client.jobs().value().size() == ids.size());
+}
+
+TEST_CASE("a cluster that is stopped keeps its jobs; what was cancelled stays so") {
+  House house;
+  auto client = house.client();
+  const auto undisturbed = run(client, job_of());
+  const auto id = client.submit(job_of()).value();
+  const auto unwanted = client.submit(job_of(400)).value();
+  REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, unwanted) == "running"; }));
+  REQUIRE(client.cancel(unwanted));
+  house.stop();
+  house.start();
+  auto other = house.client();
+  const auto result = result_of(other, id);
+  check_same(result, undisturbed);
+  for (const auto& recovery : report_of(result)["recoveries"])
+    CHECK(recovery["cause"] == "its cluster was stopped");
+  REQUIRE(eventually(kPatience, [&] { return state_of(other, unwanted) == "cancelled"; }));
+}
+
+TEST_CASE("without a journal a client that waits is told that its controller is lost") {
+  Scratch scratch;
+  const std::string endpoint = "ipc://" + (scratch / "control.sock");
+  Command controller({"start", "--actors", "1", "--listen", endpoint}, scratch.path.string());
+  std::optional<Client> client;
+  REQUIRE(eventually(2 * kPatience, [&] {
+    auto made = Client::connect(endpoint);
+    if (made) client.emplace(std::move(made.value()));
+    return client.has_value();
+  }));
+  const auto id = client->submit(tiny_job(900));
+  REQUIRE(id);
+  controller.signal(SIGKILL);
+  const auto result = client->wait(id.value(), 2 * kPatience);
+  REQUIRE_FALSE(result);
+  CHECK(result.error().code == "lost");
+}

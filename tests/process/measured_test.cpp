@@ -1,0 +1,49 @@
+// What a cluster says of its own speed: measured on each host as it starts, and over its link.
+#include <nlohmann/json.hpp>
+
+#include "tests/process/support/connect.h"
+#include "tests/process/support/guest_host.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+#include "troupe/inspect.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+TEST_CASE("a cluster plans with what it measured of its hosts and their links") {
+  Theatre theatre(open_house(2));
+  REQUIRE(theatre.whole());
+  const auto endpoint = theatre.cluster().endpoint();
+  auto inspector = take(Inspector::connect(endpoint, kPatience), "connect");
+  const auto told = [&] { return nlohmann::json::parse(take(inspector.machine(), "machine")); };
+  const auto alone = told();
+  CHECK(alone["measured"] == true);
+  CHECK(alone["hosts"] == nlohmann::json({2}));
+  // No constants: figures of a computer that computes, and of shared memory.
+  CHECK(alone["device"]["float_flops"] > 1e6);
+  CHECK(alone["device"]["float_flops"] != 1.05e11);
+  CHECK(alone["inside"]["bandwidth"] > 1e5);
+  CHECK(alone["inside"]["latency"] != 4.4e-6);
+
+  Guest far(theatre, "far", 1);
+  REQUIRE(far.all("ready", 1));
+  REQUIRE(eventually(kPatience, [&] { return told()["between"]["latency"] != 24e-6; }));
+  const auto together = told();
+  CHECK(together["hosts"] == nlohmann::json({2, 1}));
+  CHECK(together["notes"].size() == 3);
+  CHECK(together["device"]["float_flops"] <= alone["device"]["float_flops"]);
+
+  Scratch folder;
+  Command plan({"plan", "--model", std::string(TROUPE_SOURCE_DIR) + "/examples/demo/model",
+                "--parallel", "auto", "--connect", endpoint},
+               folder.path.string());
+  CHECK(plan.wait(kPatience) == 0);
+  CAPTURE(plan.err());
+  CHECK(has(plan.out(), "predicted for this cluster, 3 actors"));
+  CHECK(has(plan.out(), "measured on far"));
+  CHECK(has(plan.out(), "measured from the controller to far, over the control plane"));
+}

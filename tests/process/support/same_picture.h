@@ -1,0 +1,38 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "tests/process/support/company.h"
+#include "tests/process/support/compare.h"
+
+namespace troupe::testing {
+
+inline constexpr double kSameBound = 1e-5;  // of the range of the single actor's latents
+
+/// What a row of comparisons saw.
+struct Seen {
+  Worst latents, levels, seconds;
+  double total = 0;
+
+  std::string text() const;
+};
+
+/// A request's pictures by one actor, which other degrees are held against.
+class SamePicture {
+ public:
+  /// Runs `submission` on one actor of `company`; `seen` outlives this.
+  SamePicture(Company& company, Submission submission, Seen& seen);
+
+  /// Runs it at `degrees`: latents within 1e-5 of range, pictures within one level.
+  JobResult check_at(const Parallelism& degrees);
+  const Latents& latents() const { return latents_; }
+
+ private:
+  Company& company_;
+  Submission submission_;
+  Seen& seen_;
+  Latents latents_;
+  std::vector<Bytes> pictures_;
+};
+
+}  // namespace troupe::testing

@@ -1,0 +1,115 @@
+// A whole cluster over tcp whose second host is behind a wire that is slow, thin, cut, says things
+// twice or breaks off. Control and blobs go over it; tensors between hosts do not.
+#include <chrono>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "tests/process/support/compare.h"
+#include "tests/process/support/connect.h"
+#include "tests/process/support/guest_host.h"
+#include "tests/process/support/processes.h"
+#include "tests/process/support/theatre.h"
+#include "tests/support/doctest.h"
+#include "tests/support/text.h"
+#include "tests/support/wire.h"
+#include "transport/control/endpoint.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A cluster of two actors here and two of the host "beta" behind a wire.
+struct Company {
+  explicit Company(std::chrono::milliseconds delay = 0ms, const std::string& wait = "60")
+      : theatre(open_house(2)),
+        wire(control::parse_endpoint(theatre.cluster().endpoint()).port, 2) {
+    wire.delay(delay);
+    beta.emplace(theatre, "beta", 2, std::vector<std::string>{"--wait", wait}, wire.endpoint());
+    REQUIRE(beta->all("ready", 2));
+  }
+  Theatre theatre;
+  Wire wire;
+  std::optional<Guest> beta;
+};
+
+/// On all four.
+Submission wide_job(int steps, bool elastic = false) {
+  auto job = demo_job(steps);
+  job.request.method = "exact";
+  job.request.num_pipeline_patch = 1;
+  job.elastic = elastic;
+  return job;
+}
+
+nlohmann::json recoveries_of(const JobResult& result) {
+  return nlohmann::json::parse(result.report).at("recoveries");
+}
+
+}  // namespace
+
+TEST_CASE("a wire that is slow or thin costs time, and no actor") {
+  Company company(200ms);
+  auto& theatre = company.theatre;
+  const auto slow = theatre.run(wide_job(8));
+  company.wire.delay(0ms);
+  company.wire.throttle(1'000'000);
+  const auto thin = theatre.run(wide_job(8));
+  company.wire.throttle(0);
+  const auto undisturbed = theatre.run(wide_job(8));
+  CHECK(slow.latents->data == undisturbed.latents->data);
+  CHECK(thin.latents->data == undisturbed.latents->data);
+  for (const auto* result : {&slow, &thin})
+    CHECK(recoveries_of(*result).empty());
+  CHECK(theatre.restarts() == 0);
+  CHECK(theatre.status().recent_failures.empty());
+}
+
+TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
+  Company company;
+  auto& theatre = company.theatre;
+  auto& wire = company.wire;
+  constexpr int kSteps = 30;
+  const auto undisturbed = theatre.run(wide_job(kSteps));
+  struct Blow {
+    std::string what;
+    std::function<void()> strike;
+  };
+  for (const Blow& blow : {Blow{"cut", [&] { wire.cut(); }},
+                           Blow{"whole pieces twice", [&] { wire.replay(SIZE_MAX); }},
+                           Blow{"seven bytes twice", [&] { wire.replay(7); }},
+                           Blow{"breaks off within a frame", [&] { wire.truncate(); }}}) {
+    CAPTURE(blow.what);
+    const auto job = theatre.submit(wide_job(kSteps, /*elastic=*/true));
+    REQUIRE(eventually(kPatience, [&] { return theatre.job(job)->step >= 8; }));
+    const auto before = wire.struck();
+    blow.strike();
+    const auto result = take(theatre.client().wait(job, 600s), blow.what);
+    CHECK(range_error(*result.latents, *undisturbed.latents) < 1e-4);
+    CHECK((blow.what == "cut" || wire.struck() > before));
+    // By whoever saw it first: the controller, or an actor of that host.
+    for (const auto& recovery : recoveries_of(result)) {
+      const auto cause = recovery.at("cause").get<std::string>();
+      INFO(cause);
+      CHECK((has(cause, "beta") || cause.starts_with("actor 2 ") || cause.starts_with("actor 3 ")));
+    }
+    MESSAGE(blow.what << ": " << recoveries_of(result).dump());
+    // Whoever was taken for lost is back.
+    REQUIRE(company.beta->all("ready", 2));
+  }
+}
+
+TEST_CASE("a wire that is cut for good: the job fails with the host's name, the host gives up") {
+  Company company(0ms, "1");
+  const auto job = company.theatre.submit(wide_job(900));
+  REQUIRE(eventually(kPatience, [&] { return company.theatre.job(job)->step >= 4; }));
+  const auto blow = std::chrono::steady_clock::now();
+  company.wire.cut(/*for_good=*/true);
+  const auto fall = company.theatre.fall_of(job, blow);
+  REQUIRE(fall);
+  INFO(fall->error.what);
+  CHECK(has(fall->error.what, "beta"));
+  CHECK(company.beta->command().wait(kPatience) == 1);
+  CHECK(has(company.beta->command().err(), "the controller is lost"));
+}
