@@ -82,7 +82,8 @@ void ActorProcess::make_worker() {
           [this](std::function<void(control::Connection&)> action) {
             process_->post(std::move(action));
           },
-      .transfer_deadline = options_.transfer_deadline});
+      .transfer_deadline = options_.transfer_deadline,
+      .cuda_graphs = options_.cuda_graphs});
 }
 
 void ActorProcess::on_message(const wire::Header& header, std::span<const std::byte> payload) {

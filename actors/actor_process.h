@@ -25,6 +25,7 @@ struct ActorOptions {
   std::uint64_t incarnation = 0;  // given by the node agent, so that it knows whom it spawned
   std::string device = "cpu";     // cpu | cuda | cuda:N
   int threads = 1;
+  bool cuda_graphs = false;               // what comes again is recorded (docs/gpu.md)
   bool measures = false;                  // says in its hello how fast its device is (probe.h)
   std::string tensor_host = "127.0.0.1";  // where the tensor plane listens for other hosts
   std::string token;  // of the cluster: shown to the controller, proven to peers (handshake.h)

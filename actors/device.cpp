@@ -10,12 +10,34 @@
 #include "models/spec/counted.h"
 
 namespace troupe::actors {
+namespace {
+
+/// Why the driver has no GPU to give; empty where it has.
+std::string driver_trouble() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return "no CUDA driver (libcuda.so.1)";
+  const auto initialise = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
+  const auto count_devices = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
+  if (initialise == nullptr || count_devices == nullptr)
+    return "a libcuda.so.1 that is no CUDA driver";
+  int count = 0;
+  int error = initialise(0);
+  if (error == 0) error = count_devices(&count);
+  if (error != 0) return "a CUDA driver that finds no GPU (error " + std::to_string(error) + ")";
+  return count > 0 ? "" : "no GPU";
+}
+
+}  // namespace
 
 at::Device open_device(const std::string& name) {
   if (name == "cpu") return at::kCPU;
   if (!name.starts_with("cuda")) {
     throw std::runtime_error("[actor] device is \"" + name + "\": cpu, cuda or cuda:N");
   }
+  // Asked first: the other half of LibTorch has a gigabyte, which takes many seconds from a disk.
+  if (const auto trouble = driver_trouble(); !trouble.empty())
+    throw std::runtime_error("[actor] device " + name + " is not there: this machine has " +
+                             trouble);
   // Its static initialisers register CUDA with ATen; the handle stays open as long as the process.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     throw std::runtime_error(std::string("[actor] device ") + name +
@@ -25,8 +47,9 @@ at::Device open_device(const std::string& name) {
   const int count = at::detail::getCUDAHooks().deviceCount();
   const int index = device.has_index() ? device.index() : 0;
   if (index >= count) {
-    throw std::runtime_error("[actor] device " + name + " is not there: this machine has " +
-                             (count == 0 ? "no GPU" : spec::counted(count, "GPU")));
+    throw std::runtime_error(
+        "[actor] device " + name + " is not there: this machine has " +
+        (count == 0 ? "no GPU that LibTorch takes" : spec::counted(count, "GPU")));
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }

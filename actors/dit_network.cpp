@@ -40,6 +40,21 @@ DitJob::DitJob(const models::DiffusionTransformer& transformer, const spec::Tran
     sums_ = std::make_unique<models::WholeWeights>();
   }
   if (!job_.begin.request.step_cache.empty()) cache_ = make_cache();
+  if (job_.graphs && why_plain().empty())
+    graphs_ = std::make_unique<BlockGraphs>(attention_->store());
+}
+
+std::string DitJob::why_plain() const {
+  const auto& groups = job_.begin.groups;
+  if (groups.ulysses != 0 || groups.ring != 0) return "sequence ranks exchange in every block";
+  if (groups.tp != 0) return "tensor-parallel ranks add up in every block";
+  return kernels::GraphCache::why_plain(device_);
+}
+
+GraphUse DitJob::graph_use() const {
+  if (!graphs_) return {0, 0, why_plain()};
+  const auto counts = graphs_->counts();
+  return {counts.recorded, counts.replayed, graphs_->failure()};
 }
 
 std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
@@ -109,7 +124,8 @@ std::unique_ptr<StepCache> DitJob::make_cache() {
           },
       .signal =
           [this](const NetworkStep& step, const at::Tensor& hidden) {
-            return transformer_.step_signal(hidden, call_tokens(step.place.patch), *condition_);
+            return transformer_.step_signal(hidden, call_tokens(step.place.patch),
+                                            condition(step.place.step, step.items));
           },
       .sum =
           [this](at::Tensor& sums) {
@@ -181,19 +197,26 @@ at::Tensor DitJob::embed(const NetworkStep& step, const at::Tensor& latents) {
 
 at::Tensor DitJob::run(const NetworkStep& step, at::Tensor hidden) {
   const auto& place = step.place;
-  if (condition_of_ != std::pair{place.step, step.items}) {
-    condition_ = condition_for(place.step, step.items);
-    condition_of_ = {place.step, step.items};
-  }
   if (step.refill && place.part == 0) attention_->forget();
   if (cache_) return cache_->run(step, std::move(hidden), own_text(place.patch).size());
   return run_blocks(step, std::move(hidden), step.items, transformer_.part().blocks, {true});
 }
 
-std::unique_ptr<models::StepCondition> DitJob::condition_for(int step, wire::RowRange items) const {
-  return transformer_.condition(
+const models::StepCondition& DitJob::condition(int step, wire::RowRange items) {
+  if (!graphs_)
+    std::erase_if(conditions_, [&](const auto& kept) { return kept.second.step != step; });
+  auto& kept = conditions_[{items.begin, items.end}];
+  if (kept.step == step) return *kept.condition;
+  auto fresh = transformer_.condition(
       {job_.sampler.timestep(step), job_.begin.request.guidance_scale, job_.size},
       *caption_of(items));
+  if (kept.condition) {
+    kept.condition->take(*fresh);
+  } else {
+    kept.condition = std::move(fresh);
+  }
+  kept.step = step;
+  return *kept.condition;
 }
 
 models::CallTokens DitJob::call_tokens(int patch) const {
@@ -216,10 +239,6 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
                          : models::TokenRuns{});
   }
   attention_->begin(tokens, place.step, place.patch < 0, step.last, items.begin, text_tokens());
-  LiveAttention attention(*attention_, [this](int slot, const at::Tensor& qkv) {
-    job_.tick();
-    watch(slot, qkv);
-  });
   auto call = call_tokens(place.patch);
   if (!columns[column_of(sequence_rank())]) {
     call = {job_.size, {}, 0, 0};
@@ -227,20 +246,33 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
                        at::TensorOptions().dtype(transformer_.dtype()).device(device_));
   }
   call.blocks = blocks;
-  std::unique_ptr<models::StepCondition> of_items;
-  if (items != step.items) of_items = condition_for(place.step, items);
-  return transformer_.run_blocks(std::move(hidden), call, of_items ? *of_items : *condition_,
-                                 *caption_of(items), attention, *sums_);
+  const auto& of_step = condition(place.step, items);
+  const auto caption = caption_of(items);
+  const auto compute = [&](at::Tensor given, LayerWatch& layers) {
+    LiveAttention attention(*attention_, [&](int slot, const at::Tensor& qkv) {
+      job_.tick();
+      watch(layers, slot, qkv);
+    });
+    return transformer_.run_blocks(std::move(given), call, of_step, *caption, attention, *sums_);
+  };
+  if (!graphs_ || hidden.numel() == 0) return compute(std::move(hidden), job_.layers);
+  job_.tick();
+  std::string what;
+  for (const int part : {place.patch, items.begin, items.end, blocks.begin, blocks.end})
+    what.append(std::to_string(part)).append(" ");
+  const models::BlockRange slots{static_cast<int>(facts_.attentions_before(blocks.begin)),
+                                 static_cast<int>(facts_.attentions_before(blocks.end))};
+  return graphs_->run({std::move(what), place.step, slots}, hidden, job_.layers, compute);
 }
 
-void DitJob::watch(int slot, const at::Tensor& qkv) {
+void DitJob::watch(LayerWatch& layers, int slot, const at::Tensor& qkv) const {
   if (qkv.numel() == 0) return;
   int block = transformer_.part().blocks.begin;
   while (facts_.attentions_before(block + 1) <= slot)
     ++block;
   // Blocks normalize a token before they project it: one channel tells of all.
   const auto channel = qkv.select(4, 0).select(3, 0).select(2, 2);
-  job_.layers.see("block " + std::to_string(block), channel);
+  layers.see("block " + std::to_string(block), channel);
 }
 
 at::Tensor DitJob::project(const NetworkStep& step, const at::Tensor& hidden) {
@@ -249,7 +281,9 @@ at::Tensor DitJob::project(const NetworkStep& step, const at::Tensor& hidden) {
   for (const auto& run : own_rows(step.place.patch)) {
     const auto count = (run.end - run.begin) * columns_;
     const auto part = hidden.slice(1, offset, offset + count);
-    parts.push_back(transformer_.project(part, *condition_, job_.size, run).to(at::kFloat));
+    parts.push_back(
+        transformer_.project(part, condition(step.place.step, step.items), job_.size, run)
+            .to(at::kFloat));
     offset += count;
   }
   if (parts.size() == 1) return parts.front();

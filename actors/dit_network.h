@@ -1,7 +1,9 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <utility>
 
+#include "actors/block_graphs.h"
 #include "actors/network.h"
 #include "actors/parallel/sequence_attention.h"
 #include "actors/rows.h"
@@ -44,12 +46,15 @@ class DitJob final : public JobNetwork {
   void take_note(const NetworkStep& step, const at::Tensor& note) override;
   at::Tensor note(const NetworkStep& step) const override;
   CacheUse cache_use() const override;
+  GraphUse graph_use() const override;
   bool hears_a_step_later() const override { return job_.begin.request.method == "distrifusion"; }
   std::int64_t bytes() const override;
   std::vector<std::pair<std::string, at::Tensor>> tensors() const override;
 
  private:
   std::unique_ptr<SequenceAttention> make_attention() const;
+  /// Why a call of the blocks cannot be recorded as a whole; empty where it can.
+  std::string why_plain() const;
   std::unique_ptr<StepCache> make_cache();
   /// Text tokens that are part of the sequence; 0 where the text is cross-attended to.
   std::int64_t text_tokens() const;
@@ -62,13 +67,15 @@ class DitJob final : public JobNetwork {
   RowRuns own_rows(int patch) const {
     return rows_of(job_.begin.micro_steps, patch, sequence_rank());
   }
-  std::unique_ptr<models::StepCondition> condition_for(int step, wire::RowRange items) const;
   /// Some batch items through some blocks, in all columns of a step cache or in some.
   at::Tensor run_blocks(const NetworkStep& step, at::Tensor hidden, wire::RowRange items,
                         models::BlockRange blocks, const StepCache::Columns& columns);
+  /// Of a step and of batch items. It lies where it lay in the step before where recordings read
+  /// it.
+  const models::StepCondition& condition(int step, wire::RowRange items);
   models::CallTokens call_tokens(int patch) const;
   /// Tells of an attention's block before it is computed.
-  void watch(int slot, const at::Tensor& qkv);
+  void watch(LayerWatch& layers, int slot, const at::Tensor& qkv) const;
   /// The text of those batch items.
   std::shared_ptr<const models::CaptionCache> caption_of(wire::RowRange items) const;
 
@@ -80,9 +87,13 @@ class DitJob final : public JobNetwork {
   std::shared_ptr<const models::CaptionCache> caption_;
   std::unique_ptr<SequenceAttention> attention_;
   std::unique_ptr<models::TensorParallelPort> sums_;
-  std::unique_ptr<models::StepCondition> condition_;
-  std::pair<int, wire::RowRange> condition_of_{-1, {}};  // its step and batch items
-  std::unique_ptr<StepCache> cache_;                     // null without one
+  struct OfStep {
+    int step = -1;
+    std::unique_ptr<models::StepCondition> condition;
+  };
+  std::map<std::pair<int, int>, OfStep> conditions_;  // by batch items
+  std::unique_ptr<BlockGraphs> graphs_;               // null where calls are not recorded
+  std::unique_ptr<StepCache> cache_;                  // null without one
 };
 
 }  // namespace troupe::actors

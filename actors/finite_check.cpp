@@ -22,6 +22,12 @@ void LayerWatch::see(std::string name, const at::Tensor& given) {
   sums_.push_back(given.sum(at::kFloat));
 }
 
+void LayerWatch::see_all(const std::vector<std::string>& names, const at::Tensor& sums) {
+  names_.insert(names_.end(), names.begin(), names.end());
+  const auto each = sums.unbind();
+  sums_.insert(sums_.end(), each.begin(), each.end());
+}
+
 std::string LayerWatch::first_bad(const std::vector<std::string>& names, const float* sums) {
   if (names.empty()) return {};
   std::size_t layer = 0;

@@ -26,6 +26,9 @@ class LayerWatch {
   /// its input is not. No values say nothing.
   void see(std::string name, const at::Tensor& given);
 
+  /// What a watch of its own saw of some layers: their names and its sums as one, [names].
+  void see_all(const std::vector<std::string>& names, const at::Tensor& sums);
+
   const std::vector<std::string>& names() const { return names_; }
   /// float32, without dimensions, one a name.
   const std::vector<at::Tensor>& sums() const { return sums_; }

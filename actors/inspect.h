@@ -18,6 +18,7 @@
 #include "actors/mailbox.h"
 #include "transport/control/connection.h"
 #include "transport/wire/inspect_messages.h"
+#include "transport/wire/tensor_messages.h"
 
 namespace troupe::actors {
 

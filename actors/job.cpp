@@ -57,7 +57,8 @@ Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
                                     .wait = [this](const tensor::Work& work) { wait(work); },
                                     .group = [this](std::uint32_t id) { return group(id); },
                                     .tick = [this] { tools_.progress.tick_in(begin_.epoch); },
-                                    .layers = layers_});
+                                    .layers = layers_,
+                                    .graphs = tools_.cuda_graphs});
 }
 
 std::shared_ptr<tensor::Group> Job::group(std::uint32_t id) const {
@@ -194,6 +195,10 @@ void Job::send_hidden(const NetworkStep& step, const at::Tensor& hidden) {
 CacheUse Job::cache_use() const {
   const bool counts = first_stage() && sequence_rank() == 0 && begin_.tp.rank == 0;
   return counts ? network_->cache_use() : CacheUse{};
+}
+
+std::optional<GraphUse> Job::graph_use() const {
+  return tools_.cuda_graphs ? std::optional(network_->graph_use()) : std::nullopt;
 }
 
 void Job::prune_sends() {

@@ -22,7 +22,7 @@
 #include "models/samplers/sampler.h"
 #include "transport/control/blob_store.h"
 #include "transport/wire/actor_messages.h"
-#include "transport/wire/inspect_messages.h"
+#include "transport/wire/tensor_messages.h"
 
 namespace troupe::actors {
 
@@ -43,6 +43,7 @@ class Job {
     WorkProgress& progress;
     control::BlobStore& blobs;
     std::chrono::milliseconds transfer_deadline;
+    bool cuda_graphs = false;
   };
 
   using Place = StepPlace;
@@ -71,6 +72,8 @@ class Job {
   std::map<std::string, std::uint64_t> sent_by_layer() const { return network_->sent_by_layer(); }
   /// What the step cache did, of one rank for all that decide together; nothing at the others.
   CacheUse cache_use() const;
+  /// Nothing where graphs were not asked for.
+  std::optional<GraphUse> graph_use() const;
   double peer_wait_seconds() const { return peer_wait_seconds_; }
   /// When the tasks since the last call waited for peers; past a bound the last wait stands for the
   /// rest.

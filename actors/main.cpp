@@ -47,6 +47,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.device);
   app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
   app.add_option("--tensor-host", options.tensor_host, "address to listen on for other hosts");
+  app.add_flag("--cuda-graphs", options.cuda_graphs,
+               "record what a stage computes again and again");
   app.add_flag("--measure", options.measures, "tell the controller how fast the device is");
   app.add_option("--parent", parent, "pid of the node agent");
   CLI11_PARSE(app, argc, argv);

@@ -47,6 +47,7 @@ struct NetworkJob {
   std::function<std::shared_ptr<tensor::Group>(std::uint32_t id)> group;  // null for id 0
   std::function<void()> tick;  // a sign of life; throws when the job's epoch has ended
   LayerWatch& layers;          // told of each layer before it runs
+  bool graphs = false;         // what comes again is to be recorded where it can be
 };
 
 /// What a step cache has been asked, and how often the answer was to leave a call out. A call is a
@@ -55,6 +56,13 @@ struct CacheUse {
   std::int64_t calls = 0;                      // of each batch item so far
   std::vector<std::int64_t> skipped;           // by batch item; empty without a cache
   std::vector<std::uint32_t> skipped_by_step;  // of all batch items together
+};
+
+/// What became of a job's calls where they are to be CUDA graphs (docs/gpu.md).
+struct GraphUse {
+  std::uint64_t recorded = 0;
+  std::uint64_t replayed = 0;
+  std::string why_plain;  // why calls were not recorded; empty where all were
 };
 
 /// A network at work for one job: what it keeps of the job's text and of earlier steps. Latents and
@@ -91,6 +99,7 @@ class JobNetwork {
   /// Bytes that were sent for others to use, by kind of layer, where the network has kinds.
   virtual std::map<std::string, std::uint64_t> sent_by_layer() const { return {}; }
   virtual CacheUse cache_use() const { return {}; }
+  virtual GraphUse graph_use() const { return {0, 0, "this kind of network is not recorded"}; }
   /// For those who look.
   virtual std::vector<std::pair<std::string, at::Tensor>> tensors() const { return {}; }
 };

@@ -41,6 +41,7 @@ class UNetJob final : public JobNetwork {
   at::Tensor project(const NetworkStep& step, const at::Tensor& hidden) override;
   std::int64_t bytes() const override;
   std::map<std::string, std::uint64_t> sent_by_layer() const override;
+  GraphUse graph_use() const override { return {0, 0, "U-Nets are not recorded"}; }
 
  private:
   models::unet::StepMode mode_of(const NetworkStep& step) const;

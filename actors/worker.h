@@ -38,6 +38,7 @@ struct WorkerTools {
   FetchBlob fetch_blob;
   PostToControl post;
   std::chrono::milliseconds transfer_deadline;
+  bool cuda_graphs = false;
 };
 
 /// The work loop: one thread that takes the mailbox's letters in order and issues all
@@ -86,6 +87,8 @@ class Worker {
   void render(const wire::Header& header, const wire::RenderLatents& question);
   wire::BlobRef keep_for_looking(const std::string& name, std::string bytes,
                                  std::vector<std::int64_t> shape);
+  /// Why a job's calls are not recorded, once for each reason, on standard error.
+  void tell_why_plain(const GraphUse& use);
   /// Of a task, or of the job's beginning.
   void report_failure(std::uint64_t epoch, std::uint64_t job, std::optional<std::uint32_t> task,
                       const std::exception& error);
@@ -113,6 +116,7 @@ class Worker {
   /// Jobs that began, by epoch: each does so once.
   std::map<std::uint64_t, std::set<std::uint64_t>> begun_;
   std::deque<control::BlobId> looked_at_;
+  std::set<std::string> told_why_plain_;
   /// Epochs in which something failed here. Nothing more of them is done: a receive left out would
   /// shift the tensors of all that follow on its edge, so no job may take another one there.
   std::set<std::uint64_t> broken_epochs_;

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "actors/boundary.h"
 #include "actors/memory.h"
@@ -88,8 +89,8 @@ void Worker::begin(const wire::BeginJob& begin) {
     tools_.post([before = running.control_before](control::Connection& connection) {
       *before = connection.counters();
     });
-    Job::Tools tools{*stage->second, tools_.groups, tools_.progress, tools_.blobs,
-                     tools_.transfer_deadline};
+    Job::Tools tools{*stage->second,           tools_.groups,     tools_.progress, tools_.blobs,
+                     tools_.transfer_deadline, tools_.cuda_graphs};
     const Job::Beginning beginning{fetch_init_latents(begin), fetch_boundary(begin),
                                    fetch_init_image(begin)};
     running.job = std::make_unique<Job>(begin, tools, beginning);
@@ -103,6 +104,11 @@ void Worker::begin(const wire::BeginJob& begin) {
 bool Worker::is_over(std::uint64_t epoch, std::uint64_t job) const {
   const auto begun = begun_.find(epoch);
   return begun != begun_.end() && begun->second.contains(job) && !jobs_.contains(job);
+}
+
+void Worker::tell_why_plain(const GraphUse& use) {
+  if (use.why_plain.empty() || !told_why_plain_.insert(use.why_plain).second) return;
+  std::fprintf(stderr, "CUDA graphs are not used everywhere: %s\n", use.why_plain.c_str());
 }
 
 void Worker::end(const wire::Header& header, const wire::EndJob& end) {
@@ -123,6 +129,10 @@ void Worker::end(const wire::Header& header, const wire::EndJob& end) {
     stats.weight_bytes = stages_.at(job.begin().deployment)->weight_bytes();
     stats.kv_bytes = job.kv_bytes();
     stats.sent_by_layer = job.sent_by_layer();
+    if (const auto use = job.graph_use()) {
+      stats.graphs = {true, use->recorded, use->replayed, use->why_plain};
+      tell_why_plain(*use);
+    }
     auto cache = job.cache_use();
     stats.cache_calls = static_cast<std::uint64_t>(cache.calls) * cache.skipped.size();
     stats.cache_skips = std::move(cache.skipped_by_step);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/command_line.h"
 #include "examples/actors/counter.h"
 #include "examples/actors/ring.h"
 #include "troupe/client.h"
@@ -42,32 +43,6 @@ struct Settings {
   std::size_t window = 4096;
   std::size_t spawns = 30;
 };
-
-Settings parse(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto number = [&] {
-      const long value = i + 1 < argc ? std::atol(argv[++i]) : 0;
-      if (value <= 0) throw std::invalid_argument(word + " needs a positive number");
-      return static_cast<std::size_t>(value);
-    };
-    if (word == "--json")
-      settings.json = true;
-    else if (word == "--calls")
-      settings.calls = number();
-    else if (word == "--window")
-      settings.window = number();
-    else if (word == "--spawns")
-      settings.spawns = number();
-    else if (!word.starts_with("--") && settings.endpoint.empty())
-      settings.endpoint = word;
-    else
-      throw std::invalid_argument("unknown option " + word);
-  }
-  if (settings.endpoint.empty()) throw std::invalid_argument("usage: actor_calls ENDPOINT");
-  return settings;
-}
 
 void run(const Settings& settings) {
   auto client = take(troupe::Client::connect(settings.endpoint));
@@ -129,10 +104,25 @@ void run(const Settings& settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    run(parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::cerr << "actor_calls: " << error.what() << "\n";
-    return 1;
-  }
+  using namespace troupe::bench;
+  Settings settings;
+  CLI::App app{"Calls of users' actors of a running cluster, one at a time and in a pipeline",
+               "actor_calls"};
+  app.add_option("ENDPOINT", settings.endpoint,
+                 "Of a cluster started with --plugin libtroupe_example_actors.so")
+      ->required();
+  app.add_option("--calls", settings.calls, "Round trips; 20 times as many in the pipeline")
+      ->check(whole(1, 10'000'000))
+      ->capture_default_str();
+  app.add_option("--window", settings.window, "Calls under way in the pipeline")
+      ->check(whole(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--spawns", settings.spawns, "Actors to spawn")
+      ->check(whole(1, 10'000))
+      ->capture_default_str();
+  app.add_flag("--json", settings.json, "Print one JSON document");
+  return run_program(app, argc, argv, [&] {
+    run(settings);
+    return 0;
+  });
 }

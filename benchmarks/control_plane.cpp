@@ -1,6 +1,5 @@
 // Control plane between two processes: round trip of one request at a time, and requests per second
-// in a pipeline. Usage: control_plane [--json] [--calls N] [--window N] [--bytes N] [--patience
-// MICROSECONDS]
+// in a pipeline.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/command_line.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/server.h"
@@ -169,65 +169,59 @@ Figures measure(const std::string& transport, const std::string& endpoint,
           bench->calls_per_second};
 }
 
-Settings parse(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--json") {
-      settings.json = true;
-      continue;
-    }
-    const long value = i + 1 < argc ? std::atol(argv[++i]) : 0;
-    if (flag == "--patience" && value >= 0) {
-      settings.patience = std::chrono::microseconds(value);
-    } else if (value <= 0) {
-      throw std::invalid_argument("[benchmark] " + flag + " needs a positive number");
-    } else if (flag == "--calls") {
-      settings.calls = static_cast<std::size_t>(value);
-    } else if (flag == "--window") {
-      settings.window = static_cast<std::size_t>(value);
-    } else if (flag == "--bytes") {
-      settings.bytes = static_cast<std::size_t>(value);
+void print(const std::vector<Figures>& all, const Settings& settings) {
+  if (settings.json) std::printf("[");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Figures& f = all[i];
+    if (settings.json) {
+      std::printf(
+          "%s{\"transport\": \"%s\", \"round_trip_p50_us\": %.1f, \"round_trip_p99_us\": %.1f, "
+          "\"pipelined_calls_per_second\": %.0f, \"payload_bytes\": %zu, \"window\": %zu}",
+          i ? ", " : "", f.transport.c_str(), f.p50_us, f.p99_us, f.calls_per_second,
+          settings.bytes, settings.window);
     } else {
-      throw std::invalid_argument("[benchmark] unknown option " + flag);
+      std::printf(
+          "%s  round trip p50 %.1f us, p99 %.1f us; pipelined %.0f calls/s (%zu bytes, window "
+          "%zu)\n",
+          f.transport.c_str(), f.p50_us, f.p99_us, f.calls_per_second, settings.bytes,
+          settings.window);
     }
   }
-  settings.window = std::min(settings.window, 10 * settings.calls);
-  return settings;
+  if (settings.json) std::printf("]\n");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    const Settings settings = parse(argc, argv);
+  using namespace bench;
+  Settings settings;
+  CLI::App app{"Round trip and pipelined requests of the control plane between two processes",
+               "control_plane"};
+  app.add_option("--calls", settings.calls, "Round trips; ten times as many in the pipeline")
+      ->check(whole(1, 10'000'000))
+      ->capture_default_str();
+  app.add_option("--window", settings.window, "Requests under way in the pipeline")
+      ->check(whole(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--bytes", settings.bytes, "Payload of a request")
+      ->check(whole(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option_function<std::int64_t>(
+         "--patience",
+         [&](std::int64_t value) { settings.patience = std::chrono::microseconds(value); },
+         "Microseconds for which sockets are looked at before their thread sleeps; default: as "
+         "actors do")
+      ->check(whole(0, 1'000'000));
+  app.add_flag("--json", settings.json, "Print one JSON document");
+  return run_program(app, argc, argv, [&] {
+    settings.window = std::min(settings.window, 10 * settings.calls);
     std::vector<Figures> all;
     {
       const control::IpcFolder folder;
       all.push_back(measure("ipc", folder.endpoint("control"), settings));
     }
     all.push_back(measure("tcp", "tcp://127.0.0.1:0", settings));
-    if (settings.json) std::printf("[");
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const Figures& f = all[i];
-      if (settings.json) {
-        std::printf(
-            "%s{\"transport\": \"%s\", \"round_trip_p50_us\": %.1f, \"round_trip_p99_us\": %.1f, "
-            "\"pipelined_calls_per_second\": %.0f, \"payload_bytes\": %zu, \"window\": %zu}",
-            i ? ", " : "", f.transport.c_str(), f.p50_us, f.p99_us, f.calls_per_second,
-            settings.bytes, settings.window);
-      } else {
-        std::printf(
-            "%s  round trip p50 %.1f us, p99 %.1f us; pipelined %.0f calls/s (%zu bytes, window "
-            "%zu)\n",
-            f.transport.c_str(), f.p50_us, f.p99_us, f.calls_per_second, settings.bytes,
-            settings.window);
-      }
-    }
-    if (settings.json) std::printf("]\n");
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
-  return 0;
+    print(all, settings);
+    return 0;
+  });
 }

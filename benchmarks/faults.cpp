@@ -1,15 +1,13 @@
 // What becomes of jobs, users' actors and clients when what they need is killed, frozen or hangs,
 // again and again: how long until that is noticed, until the job was told to go on, until it is a
 // step further than before; whether its latents are those of an undisturbed run, to the bit.
-//
-//     build/bin/faults [--times 20] [--only WORDS] [--json]
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <thread>
 
+#include "benchmarks/command_line.h"
 #include "benchmarks/demo_jobs.h"
 #include "benchmarks/faults/rows.h"
 
@@ -107,17 +105,16 @@ int main(int argc, char** argv) {
       std::filesystem::path(options.programs).parent_path() / "lib/libtroupe_test_plugin.so";
   std::string only;
   bool json = false;
-  CLI::App app{"Time to notice and to recover from each fault"};
-  app.add_option("--model", options.model, "Model folder in diffusers layout");
-  app.add_option("--times", options.times)->check(CLI::Range(1, 60));
-  app.add_option("--steps", options.steps)->check(CLI::Range(4, 1000));
+  using namespace troupe::bench;
+  CLI::App app{"Time to notice and to recover from each fault", "faults"};
+  app.add_option("--model", options.model, "Model folder in diffusers layout")->check(not_empty());
+  app.add_option("--times", options.times, "That each fault is dealt")
+      ->check(whole(1, 60))
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "Of a job")
+      ->check(whole(4, 1000))
+      ->capture_default_str();
   app.add_option("--only", only, "Faults whose name has these words");
-  app.add_flag("--json", json);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return run(options, only, json);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "faults: %s\n", error.what());
-    return 1;
-  }
+  app.add_flag("--json", json, "Print one JSON document");
+  return run_program(app, argc, argv, [&] { return run(options, only, json); });
 }

@@ -1,14 +1,30 @@
 """Latency and bandwidth of torch.distributed's Gloo between two processes, measured as
 benchmarks/tensor_plane.cpp measures Troupe's backends. Needs PyTorch; prints the same JSON."""
-import argparse
 import json
 import os
+import pathlib
 import tempfile
 import time
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from command_line import Parser, add_number
+
+
+def options():
+    parser = Parser(__doc__, ["torch"])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_number(parser, "--repeats", 3, 1000, "of each size; the best counts")
+    parser.add_argument("--beside", type=pathlib.Path, metavar="FILE", help="print Markdown, beside these rows of tensor_plane --json")
+    args = parser.parse_args()
+    if args.beside and not args.beside.is_file():
+        parser.error(f"--beside: {args.beside} is not there")
+    return args
+
+
+ARGS = options() if __name__ == "__main__" else None
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
 
 
 def ping_pong(rank, size, rounds):
@@ -71,11 +87,19 @@ def member(rank, store, repeats, results):
     dist.destroy_process_group()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--repeats", type=int, default=3)
-    args = parser.parse_args()
+def table(rows):
+    """A line a size, a column a backend: latencies, then bandwidths."""
+    names = list(dict.fromkeys(row["backend"] for row in rows))
+    found = {(row["backend"], row["bytes"]): row for row in rows}
+    print("| bytes | " + " | ".join([f"{name}, µs" for name in names] + [f"{name}, GB/s" for name in names]) + " |")
+    print("|" + "--:|" * (1 + 2 * len(names)))
+    for size in sorted({row["bytes"] for row in rows}):
+        cells = [f"{found[name, size][key]:.{digits}f}" if (name, size) in found else ""
+                 for key, digits in (("one_way_p50_us", 1), ("gigabytes_per_second", 2)) for name in names]
+        print(f"| {size:,} | " + " | ".join(cells) + " |")
+
+
+def main(args):
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
@@ -87,6 +111,9 @@ def main():
         rows = results.get()
         for process in members:
             process.join()
+    if args.beside:
+        table(json.loads(args.beside.read_text()) + rows)
+        return
     if args.json:
         print(json.dumps(rows, indent=1))
         return
@@ -97,4 +124,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(ARGS)

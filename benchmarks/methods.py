@@ -1,12 +1,11 @@
 """Every parallel method on this machine in one table, beside diffusers on the same threads. Writes Markdown.
 
-    .deps/reference/bin/python benchmarks/methods.py [--troupe build/bin/troupe] [--rounds 3] [--output methods.md]
+    .deps/reference/bin/python benchmarks/methods.py --output methods.md
 
 A way is a started cluster whose jobs differ in nothing but degrees and method; ways take turns, and the first job of each is
 not counted. --threads (the cores) is what all actors of a way share; a way of more actors has one thread each and is marked
 *oversubscribed*: its seconds say nothing about the method, its bytes and memory do. All figures of Troupe are of its reports
 (`docs/commands.md`, "The report")."""
-import argparse
 import collections
 import contextlib
 import datetime
@@ -17,20 +16,42 @@ import statistics
 import sys
 import tempfile
 
-import numpy as np
-import torch
-from PIL import Image
-from safetensors.numpy import load_file
+from command_line import Parser, add_number, add_troupe, folder
+from shapes import GUIDED, SHAPES, folder_of
 
-import pipeline
-import quality
-from shapes import GUIDED, ROOT, SHAPES, folder_of
 
-Way = collections.namedtuple("Way", "name actors options")
+def options():
+    parser = Parser(__doc__, ["numpy", "torch", "PIL", "safetensors", "diffusers"])
+    add_troupe(parser)
+    add_number(parser, "--rounds", 3, 1000, "rounds that count")
+    add_number(parser, "--threads", len(os.sched_getaffinity(0)), 1024, "that all actors of a way share")
+    parser.add_argument("--models", nargs="+", default=list(GUIDED), choices=GUIDED, help="all of them")
+    parser.add_argument("--model", type=folder, metavar="DIR", help="another model's folder, instead of those of --models")
+    add_number(parser, "--size", None, 16384, "pixels, instead of the model's in shapes.py")
+    add_number(parser, "--steps", None, 1000, "steps, instead of the model's in shapes.py")
+    add_number(parser, "--decode-size", 512, 16384, "pixels of what is decoded")
+    add_number(parser, "--most-actors", 4, 1024, "actors of a way at most")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="the Markdown file; default: standard output")
+    return parser.parse_args()
+
+
+ARGS = options() if __name__ == "__main__" else None
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from PIL import Image  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
+
+import pipeline  # noqa: E402
+import quality  # noqa: E402
+
+# How many pictures a job makes; its seconds are shown for each
+Way = collections.namedtuple("Way", "name actors options pictures", defaults=[1])
 PIPEFUSION = ["--patches", "4", "--warmup", "1"]
 DISTRIFUSION = ["--method", "distrifusion", "--patches", "2", "--warmup", "1"]
 WAYS = [
     Way("one actor", 1, []),
+    Way("dp 2, two prompts", 2, ["--dp", "2", "--prompt", "a green star on a black background"], 2),
     Way("cfg 2", 2, ["--cfg", "2"]),
     Way("pp 2, synchronous", 2, ["--pp", "2"]),
     Way("Ulysses 2", 2, ["--ulysses", "2"]),
@@ -89,8 +110,9 @@ def take_turns(args, folder, ways, size, steps):
     """Per way its seconds, reports, latents and picture; of diffusers, which comes first, seconds and latents."""
     diffusers = [pipeline.Diffusers(folder, threads) for threads in dict.fromkeys((1, args.threads))]
     labels = on_threads(ways, args.threads)
-    found = [dict(label=f"diffusers | 1 × {d.threads}", crowded=False, seconds=[], reports=[]) for d in diffusers]
-    found += [dict(label=label, crowded=crowded, seconds=[], reports=[]) for label, _, _, crowded in labels]
+    found = [dict(label=f"diffusers | 1 × {d.threads}", crowded=False, pictures=1, seconds=[], reports=[],
+                  peak=pipeline.diffusers_peak(folder, d.threads, size, steps)) for d in diffusers]
+    found += [dict(label=label, crowded=crowded, pictures=way.pictures, seconds=[], reports=[]) for label, way, _, crowded in labels]
     with clusters(args, folder, ways) as started:
         for turn in range(args.rounds + 1):
             for runner, entry in zip(diffusers, found):
@@ -106,7 +128,7 @@ def take_turns(args, folder, ways, size, steps):
                     entry["reports"].append(report)
                     entry["seconds"].append(report["seconds"])
                 entry["latents"] = load_file(latents)["latents"].copy()
-                entry["picture"] = np.asarray(Image.open(troupe.output).convert("RGB")).astype(int)
+                entry["picture"] = np.asarray(Image.open(report["outputs"][0]).convert("RGB")).astype(int)
                 entry["empty"] = troupe.empty_bytes
                 print(f"[methods] round {turn}, {entry['label']}: {report['seconds']['denoising']:.2f} s, decoding "
                       f"{report['seconds']['decoding']:.2f} s", file=sys.stderr, flush=True)
@@ -132,7 +154,7 @@ def by_group(report):
 
 
 def time_cells(entry, base, phase):
-    seconds = statistics.median(s[phase] for s in entry["seconds"])
+    seconds = statistics.median(s[phase] for s in entry["seconds"]) / entry["pictures"]
     return [entry["label"] + (" *oversubscribed*" if entry["crowded"] else ""), f"{seconds:.2f}", f"{seconds / base:.2f}"]
 
 
@@ -171,7 +193,7 @@ def methods(args, folder, size, steps):
             cells += [waiting(entry), megabytes(last["bytes"]["tensor_plane"]), by_group(last), memory(last),
                       most(last, "weight_bytes"), most(last, "kv_bytes")]
         else:
-            cells += ["", "", "", "", "", ""]
+            cells += ["", "", "", megabytes(entry["peak"]), "", ""]
         rows.append([*cells, "" if entry is one else decibels])
     return empty_line(found) + table(["way", "actors × threads", "denoising, s", "of one actor", "waits", "sent, MB", "by group, MB",
                                       "peak memory, MB", "weights, MB", "K,V, MB", "PSNR, dB"], rows)
@@ -189,7 +211,7 @@ def decoders(args, folder, size, steps):
             vae = sum(count for name, count in last["bytes"]["tensor_plane_by_group"].items() if name == "vae")
             cells += [megabytes(vae), memory(last), str(np.abs(entry["picture"] - one["picture"]).max())]
         else:
-            cells += ["", "", ""]
+            cells += ["", megabytes(entry["peak"]), ""]
         rows.append(cells)
     return empty_line(found) + table(["way", "actors × threads", "decoding, s", "of one actor", "sent in decoding, MB", "peak memory, MB",
                                       "levels off, of 255"], rows)
@@ -203,10 +225,11 @@ def machine():
 
 def document(args, scratch):
     about = [f"{machine()}; {args.threads} threads a way; {datetime.date.today()}; median of {args.rounds} rounds, taking turns; guidance 4.5, "
-             "float32, one picture.",
+             "float32, one picture, or the seconds of one of two.",
              "*of one actor* is against one actor with all threads. *waits* is the share of time that actors wait for each other's tensors, on "
              "average. Bytes are all that was sent in one job, by all actors; memory, weights and K,V are the fullest actor's (the "
-             "leanest's in brackets), memory is the whole process's at its peak, with text encoder and decoder where it has them. PSNR is of the "
+             "leanest's in brackets), memory is the whole process's at its peak in a job, with text encoder and decoder where it has them; diffusers' is that of a process "
+             "that makes its second picture. PSNR is of the "
              f"final latents against one actor's exact ones, in decibels of their range; it is cut at {quality.CEILING:.0f}.", NO_XDIT]
     yield "# Methods on one machine\n\n" + "\n\n".join(about) + "\n"
     folders = {name: pathlib.Path(args.model) for name in args.models if args.model}
@@ -221,21 +244,7 @@ def document(args, scratch):
     yield f"\n## Decoder: {folders[name].name}, {args.decode_size} px\n\n" + decoders(args, folders[name], args.decode_size, 2)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--troupe", type=pathlib.Path, default=ROOT / "build/bin/troupe")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--models", nargs="+", default=list(GUIDED), choices=GUIDED)
-    parser.add_argument("--model", help="another model's folder, instead of those of --models")
-    parser.add_argument("--size", type=int, help="pixels; default: the model's in shapes.py")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--decode-size", type=int, default=512)
-    parser.add_argument("--most-actors", type=int, default=4)
-    parser.add_argument("--output", type=pathlib.Path, help="the Markdown file; default: standard output")
-    args = parser.parse_args()
-    if args.rounds < 1 or args.threads < 1:
-        parser.error("--rounds and --threads are at least 1")
+def main(args):
     if args.model:
         args.models = args.models[:1]
     text = ""
@@ -249,4 +258,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(ARGS)

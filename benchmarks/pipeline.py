@@ -1,23 +1,37 @@
 """Whole pipeline beside diffusers, same checkpoint, same threads, in one run, taking turns.
 
-    .deps/reference/bin/python benchmarks/pipeline.py [--troupe build/bin/troupe] [--rounds 3] [--models demo flux] [--steps N] [--json]
+    .deps/reference/bin/python benchmarks/pipeline.py
 
 For each model of `shapes.py`: seconds of denoising (all steps, without text and VAE) and of the whole request. Troupe runs
 as a user would run it: a started cluster, one submitted job after another; the first job of each cluster is not counted,
 nor is the first call of diffusers. `scripts/fixtures` makes the Python environment."""
-import argparse
 import contextlib
 import json
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
-import torch
-from diffusers import DiffusionPipeline, PixArtAlphaPipeline
+from command_line import Parser, add_number, add_troupe
+from shapes import SHAPES, folder_of
 
-from shapes import ROOT, SHAPES, folder_of
+
+def options():
+    parser = Parser(__doc__, ["torch", "diffusers"])
+    add_troupe(parser)
+    add_number(parser, "--rounds", 3, 1000, "rounds that count")
+    parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES), help="all of them")
+    add_number(parser, "--steps", None, 1000, "steps, instead of each model's own number")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args()
+
+
+ARGS = options() if __name__ == "__main__" else None
+
+import torch  # noqa: E402
+from diffusers import DiffusionPipeline, PixArtAlphaPipeline  # noqa: E402
 
 PROMPT = "a red circle above a blue square on a white background"
 
@@ -58,6 +72,25 @@ class Diffusers:
         total = time.perf_counter() - start
         self.pipe.prepare_latents, self.pipe.vae.decode = original, decode
         return dict(denoising=marks["end"] - marks["begin"], decoding=marks["decoded"] - marks["end"], total=total)
+
+
+def own_peak(folder, threads, size, steps):
+    """Bytes that this process has at most while it makes a picture, its model loaded: as a report counts an actor's."""
+    runner = Diffusers(folder, threads)
+    with torch.no_grad():
+        runner.run(size, steps)
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
+        runner.run(size, steps)
+    line = next(line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def diffusers_peak(folder, threads, size, steps):
+    """`own_peak` of a process that does nothing else."""
+    code = "import sys, pipeline; print(pipeline.own_peak(sys.argv[1], *map(int, sys.argv[2:])))"
+    done = subprocess.run([sys.executable, "-c", code, str(pathlib.Path(folder).resolve()), str(threads), str(size), str(steps)],
+                          cwd=pathlib.Path(__file__).resolve().parent, stdout=subprocess.PIPE, text=True, check=True)
+    return int(done.stdout.split()[-1])
 
 
 class Troupe:
@@ -123,14 +156,7 @@ def measure(name, folder, args, scratch):
     return rows
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--troupe", type=pathlib.Path, default=ROOT / "build/bin/troupe")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--steps", type=int, help="instead of each model's own number")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+def main(args):
     rows = []
     with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
         scratch = pathlib.Path(scratch)
@@ -152,4 +178,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(ARGS)

@@ -1,7 +1,5 @@
 // Time of one PixArt call with random weights: 12 blocks of 6 heads × 64, 32 × 32 tokens, batch 2.
-// pixart_forward [threads] [rounds] [batch] prints seconds per call, the least of the rounds, and
-// where they go. Compare with scripts that time diffusers' model of the same size in the same
-// minutes.
+// Compare with scripts that time diffusers' model of the same size in the same minutes.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -13,6 +11,7 @@
 #include <ctime>
 #include <string>
 
+#include "benchmarks/command_line.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "models/dit/local_attention.h"
@@ -133,16 +132,7 @@ void print_kinds(const spec::PixArtSpec& spec, int64_t batch, int64_t tokens, in
   print_share("(own linear, joint qkv)", blocks * least_seconds(rounds, [&] { joint(x); }), whole);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
-  const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
-  const int64_t batch = argc > 3 ? std::atoll(argv[3]) : 2;
-  if (threads < 1 || rounds < 1 || batch < 1) {
-    std::fprintf(stderr, "usage: pixart_forward [threads] [rounds] [batch]\n");
-    return 2;
-  }
+int run(int threads, int rounds, int64_t batch) {
   at::set_num_threads(threads);
   const c10::InferenceMode inference;
   at::manual_seed(0);
@@ -173,4 +163,24 @@ int main(int argc, char** argv) {
               static_cast<long long>(batch), whole.wall, whole.cpu);
   print_kinds(spec, batch, 1024, std::min(rounds, 10), whole.cpu);
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace bench;
+  int threads = 1, rounds = 5;
+  int64_t batch = 2;
+  CLI::App app{"Seconds of one PixArt call with random weights, and where they go",
+               "pixart_forward"};
+  app.add_option("THREADS", threads, "To compute with")
+      ->check(whole(1, 1024))
+      ->capture_default_str();
+  app.add_option("ROUNDS", rounds, "The least of them counts")
+      ->check(whole(1, 100'000))
+      ->capture_default_str();
+  app.add_option("BATCH", batch, "Pictures of the call")
+      ->check(whole(1, 1024))
+      ->capture_default_str();
+  return run_program(app, argc, argv, [&] { return run(threads, rounds, batch); });
 }

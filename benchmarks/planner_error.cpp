@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "benchmarks/command_line.h"
 #include "benchmarks/published_latencies.h"
 #include "benchmarks/simulated.h"
 #include "controller/plan/cost_model.h"
@@ -236,9 +237,7 @@ Both print(const published::Table& table, std::map<int, Both>& by_pixels) {
   return errors;
 }
 
-}  // namespace
-
-int main() {
+int run() {
   Both all;
   std::vector<std::pair<std::string, Both>> summary;
   std::map<int, Both> by_pixels;
@@ -263,4 +262,11 @@ int main() {
                 100 * errors.unfitted.mean());
   }
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"The planner's predictions beside published latencies", "planner_error"};
+  return troupe::bench::run_program(app, argc, argv, run);
 }

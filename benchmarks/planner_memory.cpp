@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/command_line.h"
 #include "benchmarks/published_models.h"
 #include "controller/plan/planner.h"
 
@@ -136,26 +137,29 @@ void print_published(const PublishedMemory& row) {
   print("distrifusion 8", row.distrifusion, "distrifusion", 8, {.ring = 8});
 }
 
+int run(const std::vector<std::string>& folders) {
+  std::printf("GiB of the fullest actor, exact, bfloat16, by the mix that needs least\n");
+  std::printf("%-16s %-15s %8d %8d %8d %8d %8d  mixes at 2; 4; 8; 16\n", "model", "size", 1, 2, 4,
+              8, 16);
+  for (const auto& folder : folders)
+    print_row(folder.c_str(), spec::read_model_spec(folder), request_of(5));
+  if (!folders.empty()) return 0;
+  for (const char* name :
+       {"pixart", "sd3", "sd3.5-large", "flux", "hunyuan", "sdxl", "wan-1.3b", "wan-14b"})
+    print_row(name, published::model_of(name), request_of(published::guidance_of(name)));
+  std::printf("\n%-8s %-6s %-22s %10s %10s %14s %8s\n", "model", "pixels", "8 GPUs, by",
+              "published", "predicted", "with encoders", "error");
+  for (const auto& row : kPublished)
+    print_published(row);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    std::printf("GiB of the fullest actor, exact, bfloat16, by the mix that needs least\n");
-    std::printf("%-16s %-15s %8d %8d %8d %8d %8d  mixes at 2; 4; 8; 16\n", "model", "size", 1, 2, 4,
-                8, 16);
-    for (int i = 1; i < argc; ++i)
-      print_row(argv[i], spec::read_model_spec(argv[i]), request_of(5));
-    if (argc > 1) return 0;
-    for (const char* name :
-         {"pixart", "sd3", "sd3.5-large", "flux", "hunyuan", "sdxl", "wan-1.3b", "wan-14b"})
-      print_row(name, published::model_of(name), request_of(published::guidance_of(name)));
-    std::printf("\n%-8s %-6s %-22s %10s %10s %14s %8s\n", "model", "pixels", "8 GPUs, by",
-                "published", "predicted", "with encoders", "error");
-    for (const auto& row : kPublished)
-      print_published(row);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  std::vector<std::string> folders;
+  CLI::App app{"Memory of an actor by plan: published models, beside published figures",
+               "planner_memory"};
+  app.add_option("MODEL", folders, "Model folders, instead of the published models");
+  return troupe::bench::run_program(app, argc, argv, [&] { return run(folders); });
 }

@@ -1,6 +1,6 @@
 """How far each way of working with old keys and values is from the exact picture, on captions drawn by rule.
 
-    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/quality.py OUT [--troupe build/bin/troupe] [--captions 200]
+    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/quality.py OUT
 
 A cluster of one actor makes the pictures of all captions, exact and then with each method, K,V, number of patches and of warm-up
 steps; what more actors make is the same. Into the folder OUT:
@@ -10,7 +10,6 @@ steps; what more actors make is the same. Into the folder OUT:
   sheet.png      exact and every method at 4 patches and 1 warm-up step (or the first asked for), a caption a column
 Captions and seeds are the same every time: caption k is the k-th that `scenes.sample` draws from --seed, pictures are made --batch
 at a time, and batch b has seed --seed + b."""
-import argparse
 import contextlib
 import hashlib
 import itertools
@@ -21,35 +20,37 @@ import subprocess
 import sys
 import tempfile
 
-import numpy as np
-from PIL import Image, ImageDraw
-from safetensors.numpy import load_file
+from command_line import ROOT, Parser, add_captions, add_model, add_number, add_troupe, whole
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+def options():
+    parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for what comes of it")
+    add_troupe(parser)
+    add_model(parser)
+    add_captions(parser, captions=200, size=128)
+    add_number(parser, "--batch", 20, 4096, "pictures a job")
+    add_number(parser, "--threads", 1, 1024, "threads of the actor")
+    add_number(parser, "--columns", 8, 1000, "captions on the contact sheet")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="all of them")
+    parser.add_argument("--kv", nargs="+", choices=KV, default=KV, help="all of them")
+    parser.add_argument("--patches", type=whole(1, 1024), nargs="+", default=[2, 4, 8], metavar="N", help="2 4 8")
+    parser.add_argument("--warmup", type=whole(0, 1000), nargs="+", default=[0, 1, 2, 4], metavar="N", help="0 1 2 4")
+    return parser.parse_args()
+
+
+METHODS, KV = ["pipefusion", "distrifusion"], ["stale", "predict"]
+ARGS = options() if __name__ == "__main__" else None
+
+import numpy as np  # noqa: E402
+from PIL import Image, ImageDraw  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
+
 sys.path.insert(0, str(ROOT / "examples" / "demo" / "training"))
 import scenes  # noqa: E402
 
 HEADER = "| method | K,V | patches | warm-up | PSNR, dB | worst tenth, dB | attributes, % |\n|---|---|---|---|---|---|---|\n"
 CEILING = 120.0  # decibels of pictures that are equal to the last bit
-
-
-def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--troupe", default=str(ROOT / "build" / "bin" / "troupe"))
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "examples" / "demo" / "model")
-    parser.add_argument("--captions", type=int, default=200)
-    parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=20, help="pictures a job")
-    parser.add_argument("--threads", type=int, default=1, help="threads of the actor")
-    parser.add_argument("--columns", type=int, default=8, help="captions on the contact sheet")
-    parser.add_argument("--methods", nargs="+", default=["pipefusion", "distrifusion"])
-    parser.add_argument("--kv", nargs="+", default=["stale", "predict"])
-    parser.add_argument("--patches", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--warmup", type=int, nargs="+", default=[0, 1, 2, 4])
-    return parser.parse_args()
 
 
 def name_of(way):
@@ -162,8 +163,7 @@ def contact_sheet(args, captions, shown, kept):
     sheet.save(args.out / "sheet.png")
 
 
-def main():
-    args = options()
+def main(args):
     kept = args.out / "kept"
     kept.mkdir(parents=True, exist_ok=True)
     weights = (args.model / "transformer" / "diffusion_pytorch_model.safetensors").read_bytes()
@@ -200,4 +200,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(ARGS))

@@ -1,19 +1,34 @@
 """Rules for keys and values that are not fresh, compared on the demo checkpoint.
 
-usage: OMP_NUM_THREADS=1 python benchmarks/quality_kv.py [RULE ...] [--model DIR] [--captions 8] [--patches 2 4 8] [--warmup 1] [--on-exact]
+    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/quality_kv.py [RULE ...]
 
 PSNR of final latents against the exact ones; or, with --on-exact, which is quick: how much nearer than stale ones the rows of each
 rule are to the true K,V along the exact trajectory, in decibels, averaged over steps, patches, blocks, K and V and pictures.
 It runs the Python oracle of tests/reference (see requirements.txt there), not Troupe. docs/predicted-kv.md tells what came of it."""
-import argparse
-import pathlib
 import sys
 import warnings
 
-import numpy as np
-import torch
+from command_line import ROOT, Parser, add_captions, add_model, add_number, whole
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+def command_line():
+    parser = Parser(__doc__, ["numpy", "torch", "diffusers"])
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="of quality_kv_rules.py; all of them")
+    add_model(parser)
+    add_captions(parser, captions=8, size=128)
+    parser.add_argument("--patches", type=whole(1, 1024), nargs="+", default=[2, 4, 8], metavar="N", help="2 4 8")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="all of them")
+    add_number(parser, "--warmup", 1, 1000, "synchronous steps", least=0)
+    parser.add_argument("--on-exact", action="store_true", help="along the exact trajectory")
+    return parser
+
+
+METHODS = ["pipefusion", "distrifusion"]
+ARGS = command_line().parse_args() if __name__ == "__main__" else None
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
 sys.path[:0] = [str(ROOT / "tests" / "reference"), str(ROOT / "examples" / "demo" / "training")]
 from quality_kv_rules import NAN, RULES, Shift  # noqa: E402
 
@@ -89,20 +104,11 @@ def psnr(latents, exact):
     return 10 * torch.log10(span.square() / error)
 
 
-def main():
+def main(args):
+    for name in args.rules:
+        if name not in RULES:
+            command_line().error(f'RULE: "{name}" is none of {", ".join(RULES)}')
     warnings.simplefilter("ignore")
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--model", default=str(ROOT / "examples" / "demo" / "model"))
-    options.add_argument("--captions", type=int, default=8)
-    options.add_argument("--patches", type=int, nargs="+", default=[2, 4, 8])
-    options.add_argument("--methods", nargs="+", default=["pipefusion", "distrifusion"])
-    options.add_argument("--warmup", type=int, default=1)
-    options.add_argument("--size", type=int, default=128)
-    options.add_argument("--steps", type=int, default=20)
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--on-exact", action="store_true")
-    options.add_argument("rules", nargs="*", metavar="RULE")
-    args = options.parse_args()
     import common
     common.settle()
     import scenes
@@ -148,4 +154,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(ARGS)

@@ -1,6 +1,6 @@
 """What weights in 8 bits cost in quality and save in time and memory, beside float32 and bfloat16, taking turns in one run.
 
-    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/quantized.py OUT [--troupe build/bin/troupe] [--model DIR | --random HEADS,BLOCKS] [--captions 20]
+    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/quantized.py OUT
 
 A cluster of one actor for each way of keeping and multiplying weights makes the pictures of all captions, a job each. Into the folder OUT:
   results.json   all figures
@@ -10,20 +10,13 @@ A cluster of one actor for each way of keeping and multiplying weights makes the
 Captions and seeds are the same every time: caption k is drawn with seed --seed + k. Seconds are those of the actor's processor time, of
 the least of all captions, so that a machine's other work counts little; what a picture of one step takes is taken off as text and
 decoding. --random makes a model of that size around the demo's text encoder and VAE: PixArt-XL's width is 16 heads."""
-import argparse
 import contextlib
 import json
 import pathlib
 import subprocess
 import tempfile
 
-import numpy as np
-from PIL import Image
-from safetensors.numpy import load_file
-
-import quality
-from quality import ROOT, scenes
-from step_cache import processor_seconds
+from command_line import ROOT, Parser, add_captions, add_model, add_number, add_troupe, numbers
 
 WAYS = {"float32": [], "bfloat16": ["--dtype", "bfloat16"], "int8": ["--weight-dtype", "int8"],
         "int8 in bfloat16": ["--weight-dtype", "int8", "--dtype", "bfloat16"]}
@@ -31,18 +24,29 @@ HEADER = "| weights | PSNR, dB | worst, dB | attributes, % | CPU s a step | fast
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--troupe", default=str(ROOT / "build" / "bin" / "troupe"))
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "examples" / "demo" / "model")
-    parser.add_argument("--random", help="HEADS,BLOCKS of random weights, heads of 72, instead of --model")
-    parser.add_argument("--captions", type=int, default=20)
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="threads of each actor")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="float32 among them")
-    return parser.parse_args()
+    parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for what comes of it")
+    add_troupe(parser)
+    add_model(parser)
+    parser.add_argument("--random", type=numbers("HEADS,BLOCKS", 2), metavar="HEADS,BLOCKS", help="random weights, heads of 72, instead of --model")
+    add_captions(parser, captions=20, least_steps=2)
+    add_number(parser, "--threads", 1, 1024, "threads of each actor")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="float32 first; all of them")
+    args = parser.parse_args()
+    if args.ways[0] != "float32":
+        parser.error("--ways begins with float32, which the others are compared with")
+    return args
+
+
+ARGS = options() if __name__ == "__main__" else None
+
+import numpy as np  # noqa: E402
+from PIL import Image  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
+
+import quality  # noqa: E402
+from quality import scenes  # noqa: E402
+from step_cache import processor_seconds  # noqa: E402
 
 
 def random_model(folder, heads, blocks):
@@ -84,21 +88,19 @@ def table(args, results):
         quality_cells = "| |" if way == "float32" else f"{np.mean(psnr):.1f} | {min(psnr):.1f} |"
         lines.append(f"| {way} | {quality_cells} {attributes} | {step[way]:.4f} | {step['float32'] / step[way]:.2f} × | {rows[0]['bytes'] / 1e6:.1f} |\n")
     count = min(len(rows) for rows in results.values())
-    what = f"random weights, {args.random} heads and blocks" if args.random else args.model.name
+    what = "random weights, {} heads of 72, {} blocks".format(*args.random) if args.random else args.model.name
     (args.out / "quantized.md").write_text(f"{what}: {count} captions, {args.size} px, {args.steps} steps, guidance 4.5, {args.threads} threads.\n\n" + HEADER +
                                            "".join(lines), encoding="utf-8")
 
 
-def main():
-    args = options()
+def main(args):
     args.out.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(args.seed)
     captions = [scenes.sample(rng, 32)[0] for _ in range(args.captions)]
     results = {way: [] for way in args.ways}
     with contextlib.ExitStack() as stack:
         if args.random:
-            heads, blocks = map(int, args.random.split(","))
-            args.model = random_model(pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())), heads, blocks)
+            args.model = random_model(pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())), *args.random)
         endpoints = {way: stack.enter_context(quality.cluster(args)) for way in args.ways}
         for way, endpoint in endpoints.items():
             draw(args, endpoint, way, captions[0], args.seed, 1)  # loads the model
@@ -117,4 +119,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(ARGS)

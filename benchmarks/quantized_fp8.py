@@ -1,6 +1,6 @@
 """What fp8 weights cost in quality, worked out without a GPU: diffusers' own pipeline, whose linear layers round as ours do.
 
-    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/quantized_fp8.py OUT [--model DIR] [--captions 20]
+    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/quantized_fp8.py OUT
 
 The products of tokens (docs/quantization.md) are taken of values in e4m3, each weight's outputs and each row of inputs with a scale,
 summed in float32, as kernels/quantized.cpp has them done on a GPU; a GPU's sums are in another order. int8 is emulated beside it: its
@@ -8,17 +8,28 @@ figure should be that of benchmarks/quantized.py, which measures our own. Captio
   fp8.json   all figures
   fp8.md     the table: PSNR of the final latents against float32's, mean and worst, in decibels of their range, and the share of the
              captions' attributes found"""
-import argparse
 import json
 import pathlib
 import sys
 
-import numpy as np
-import torch
-from diffusers import PixArtAlphaPipeline
+from command_line import ROOT, Parser, add_captions, add_model
 
-import quality
-from quality import ROOT, scenes
+
+def options():
+    parser = Parser(__doc__, ["numpy", "torch", "diffusers", "PIL", "safetensors"])
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for what comes of it")
+    add_model(parser)
+    add_captions(parser, captions=20)
+    return parser.parse_args()
+
+
+ARGS = options() if __name__ == "__main__" else None
+
+import numpy as np  # noqa: E402
+from diffusers import PixArtAlphaPipeline  # noqa: E402
+
+import quality  # noqa: E402
+from quality import scenes  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 import common  # noqa: E402
@@ -26,17 +37,6 @@ import pipeline  # noqa: E402
 import quantized  # noqa: E402
 
 WAYS = {"float32": None, "int8": quantized.ByteLinear, "fp8": quantized.Fp8Linear}
-
-
-def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "examples" / "demo" / "model")
-    parser.add_argument("--captions", type=int, default=20)
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
 
 
 def load(args, linear):
@@ -53,8 +53,7 @@ def draw(pipe, args, caption, seed):
     return latents.numpy(), pipeline.decode(pipe, latents)[0].numpy()
 
 
-def main():
-    args = options()
+def main(args):
     args.out.mkdir(parents=True, exist_ok=True)
     common.settle()
     rng = np.random.default_rng(args.seed)
@@ -78,4 +77,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(ARGS)

@@ -1,7 +1,5 @@
 // Matrix products with int8 weights beside float32 and bfloat16, at the demo's and PixArt-XL's
-// sizes. quantized_products [threads] [seconds a size] prints the least processor time of all
-// threads, taking turns, in microseconds: quantizing, the product of bytes and scaling together,
-// and the product alone.
+// sizes: quantizing, the product of bytes and scaling together, and the product alone.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -11,6 +9,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "benchmarks/command_line.h"
 #include "kernels/linear.h"
 #include "kernels/quantized.h"
 
@@ -30,12 +29,9 @@ void time_once(F&& work, double& least) {
   least = std::min(least, now() - start);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int threads, double budget) {
   const c10::InferenceMode inference;
-  at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 1);
-  const double budget = argc > 2 ? std::atof(argv[2]) : 1;
+  at::set_num_threads(threads);
   std::printf("%d threads, bytes by %s\n", at::get_num_threads(),
               kernels::has_byte_products() ? "VNNI" : "float32");
   std::printf("  rows   in →  out    float32   bfloat16       int8   product   faster than both\n");
@@ -62,4 +58,22 @@ int main(int argc, char** argv) {
                   least[3] * 1e6, least[0] / least[2], least[1] / least[2]);
     }
   }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace bench;
+  int threads = 1;
+  double seconds = 1;
+  CLI::App app{
+      "Matrix products with int8 weights beside float32 and bfloat16: the least processor time of "
+      "all threads, taking turns, in microseconds",
+      "quantized_products"};
+  app.add_option("THREADS", threads, "To compute with")
+      ->check(whole(1, 1024))
+      ->capture_default_str();
+  app.add_option("SECONDS", seconds, "A size")->check(number(0.001, 3600))->capture_default_str();
+  return run_program(app, argc, argv, [&] { return run(threads, seconds); });
 }

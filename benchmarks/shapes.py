@@ -3,17 +3,11 @@
 A model is made by diffusers, with the small text encoders and VAEs of `tests/fixtures` or of the demo. Random weights cost the
 same time as trained ones."""
 import collections
-import pathlib
 import sys
 
-import torch
-from diffusers import (DiffusionPipeline, EulerDiscreteScheduler, FluxTransformer2DModel, PixArtTransformer2DModel,
-                       UNet2DConditionModel)
+from command_line import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "tests" / "fixtures"
-sys.path.insert(0, str(ROOT / "tests" / "reference"))
-from common import randomise  # noqa: E402
 
 # What one way to run costs: name, actors, threads per actor, options
 Cluster = collections.namedtuple("Cluster", "name actors threads options")
@@ -31,6 +25,8 @@ DISTRIFUSION = Cluster("ring 2 × 1 thread, DistriFusion of 2 patches", 2, 1,
 
 def pixart(folder):
     """The demo's text encoder and VAE around 12 blocks × 384."""
+    import torch
+    from diffusers import DiffusionPipeline, PixArtTransformer2DModel
     pipe = DiffusionPipeline.from_pretrained(ROOT / "examples/demo/model")
     torch.manual_seed(0)
     pipe.transformer = PixArtTransformer2DModel(
@@ -43,6 +39,8 @@ def pixart(folder):
 
 def flux(folder):
     """FLUX.1-dev's heads and its two single blocks for each double one, 12 blocks of 57, an eighth of the width."""
+    import torch
+    from diffusers import DiffusionPipeline, FluxTransformer2DModel
     pipe = DiffusionPipeline.from_pretrained(FIXTURES / "tiny-flux")
     small = pipe.transformer.config
     torch.manual_seed(0)
@@ -55,6 +53,10 @@ def flux(folder):
 
 def sdxl(folder, widths=(64, 128, 256), groups=16):
     """All blocks of SDXL's U-Net at other widths than its 320, 640, 1,280."""
+    import torch
+    from diffusers import DiffusionPipeline, EulerDiscreteScheduler, UNet2DConditionModel
+    sys.path.insert(0, str(ROOT / "tests" / "reference"))
+    from common import randomise
     pipe = DiffusionPipeline.from_pretrained(FIXTURES / "tiny-sdxl")
     small = pipe.unet.config
     unet = UNet2DConditionModel(

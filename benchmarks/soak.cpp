@@ -4,9 +4,6 @@
 // second, at random. Every job must end; exact ones that succeed must have the latents of an
 // undisturbed run, to the bit; traces must be well formed; and what the controller, actor 0 (spared
 // in the second half) and /dev/shm hold must not grow. Exits 1 where it is otherwise.
-//
-//     build/bin/soak [--minutes 5] [--actors 4] [--seed 1] [--json]
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -14,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "benchmarks/command_line.h"
 #include "benchmarks/demo_jobs.h"
 #include "benchmarks/soak/house.h"
 #include "benchmarks/soak/load.h"
@@ -160,18 +158,22 @@ int main(int argc, char** argv) {
   options.house.programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   options.house.plugin = std::filesystem::path(options.house.programs).parent_path() /
                          "lib/libtroupe_example_actors.so";
-  CLI::App app{"A cluster under load and blows"};
-  app.add_option("--model", options.house.model, "Model folder in diffusers layout");
-  app.add_option("--minutes", options.minutes)->check(CLI::PositiveNumber);
-  app.add_option("--actors", options.house.actors)->check(CLI::Range(1, 64));
-  app.add_option("--clients", options.clients)->check(CLI::Range(1, 64));
-  app.add_option("--seed", options.seed);
-  app.add_flag("--json", options.json);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return run(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "soak: %s\n", error.what());
-    return 1;
-  }
+  using namespace troupe::bench;
+  CLI::App app{"A cluster under load and blows", "soak"};
+  app.add_option("--model", options.house.model, "Model folder in diffusers layout")
+      ->check(not_empty());
+  app.add_option("--minutes", options.minutes, "How long")
+      ->check(number_above(0, 100'000))
+      ->capture_default_str();
+  app.add_option("--actors", options.house.actors, "Of the cluster")
+      ->check(whole(1, 64))
+      ->capture_default_str();
+  app.add_option("--clients", options.clients, "That hand jobs in")
+      ->check(whole(1, 64))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "What happens when")
+      ->check(whole(0, 4'294'967'295))
+      ->capture_default_str();
+  app.add_flag("--json", options.json, "Print one JSON document");
+  return run_program(app, argc, argv, [&] { return run(options); });
 }

@@ -1,6 +1,6 @@
 """What step caches save and what they cost, on captions drawn by rule: beside the same method without a cache, by threshold.
 
-    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/step_cache.py OUT [--troupe build/bin/troupe] [--captions 40]
+    OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/step_cache.py OUT
 
 A cluster of one actor makes the pictures of all captions, a job each, with every method, cache and threshold. Into the folder OUT:
   results.json   what is finished; the same command again goes on from there
@@ -10,7 +10,6 @@ A cluster of one actor makes the pictures of all captions, a job each, with ever
 Captions and seeds are the same every time, as in quality.py; caption k is drawn with seed --seed + k. Seconds are those of the actor's
 processor time, so that a machine's other work counts little; what a picture of one step takes less its step is taken off as text and
 decoding."""
-import argparse
 import json
 import os
 import pathlib
@@ -18,12 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-import numpy as np
-from PIL import Image
-from safetensors.numpy import load_file
-
-import quality
-from quality import ROOT, scenes
+from command_line import Parser, add_captions, add_model, add_number, add_troupe
 
 METHODS = {"exact": ["--method", "exact"],
            "pipefusion": ["--method", "pipefusion", "--patches", "4", "--warmup", "1"],
@@ -34,18 +28,28 @@ HEADER = ("| method | cache | threshold | skipped, % | CPU s a picture | faster 
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--troupe", default=str(ROOT / "build" / "bin" / "troupe"))
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "examples" / "demo" / "model")
-    parser.add_argument("--captions", type=int, default=40)
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="threads of the actor")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="exact among them")
-    parser.add_argument("--caches", nargs="+", choices=THRESHOLDS, default=list(THRESHOLDS))
-    return parser.parse_args()
+    parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for what comes of it")
+    add_troupe(parser)
+    add_model(parser)
+    add_captions(parser, captions=40, least_steps=2)
+    add_number(parser, "--threads", 1, 1024, "threads of the actor")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="exact among them; all")
+    parser.add_argument("--caches", nargs="+", choices=list(THRESHOLDS), default=list(THRESHOLDS), help="all of them")
+    args = parser.parse_args()
+    if "exact" not in args.methods:
+        parser.error("--methods lacks exact, which the others' seconds are taken with")
+    return args
+
+
+ARGS = options() if __name__ == "__main__" else None
+
+import numpy as np  # noqa: E402
+from PIL import Image  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
+
+import quality  # noqa: E402
+from quality import scenes  # noqa: E402
 
 
 def ways(args):
@@ -107,8 +111,7 @@ def table(args, results):
     (args.out / "step-cache.md").write_text(f"{count} captions, {args.size} px, {args.steps} steps, guidance 4.5.\n\n" + HEADER + "".join(lines), encoding="utf-8")
 
 
-def main():
-    args = options()
+def main(args):
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "results.json"
     settings = dict(size=args.size, steps=args.steps, seed=args.seed, threads=args.threads)
@@ -141,4 +144,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(ARGS)

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/command_line.h"
 #include "transport/tensor/backend.h"
 
 namespace {
@@ -158,49 +159,39 @@ void print(const std::vector<Result>& results, bool json) {
                 static_cast<long long>(r.bytes), r.p50_us, r.p99_us, r.gigabytes_per_second);
 }
 
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string arg = argv[i];
-    const auto value = [&] {
-      if (++i >= argc) throw std::invalid_argument("[bench] " + arg + " needs a value");
-      return std::string(argv[i]);
-    };
-    if (arg == "--json")
-      options.json = true;
-    else if (arg == "--repeats")
-      options.repeats = std::stoi(value());
-    else if (arg == "--ring-bytes")
-      options.ring_bytes = std::stoul(value());
-    else if (arg == "--backend")
-      options.backends = {backend_from(value())};
-    else
-      throw std::invalid_argument("[bench] unknown option " + arg +
-                                  "; there are --json --repeats N --ring-bytes N --backend NAME");
+int run(const Options& options) {
+  const Pipe forth, back;
+  const pid_t child = ::fork();
+  const int rank = child == 0 ? 1 : 0;
+  std::vector<Result> all;
+  for (const Backend backend : options.backends) {
+    const auto results =
+        measure(backend, rank, options, rank == 0 ? forth : back, rank == 0 ? back : forth);
+    all.insert(all.end(), results.begin(), results.end());
   }
-  return options;
+  if (rank == 1) return 0;
+  ::waitpid(child, nullptr, 0);
+  print(all, options.json);
+  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    const Options options = parse(argc, argv);
-    const Pipe forth, back;
-    const pid_t child = ::fork();
-    const int rank = child == 0 ? 1 : 0;
-    std::vector<Result> all;
-    for (const Backend backend : options.backends) {
-      const auto results =
-          measure(backend, rank, options, rank == 0 ? forth : back, rank == 0 ? back : forth);
-      all.insert(all.end(), results.begin(), results.end());
-    }
-    if (rank == 1) return 0;
-    ::waitpid(child, nullptr, 0);
-    print(all, options.json);
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
+  using namespace troupe::bench;
+  Options options;
+  CLI::App app{"Latency and bandwidth of the tensor plane between two processes", "tensor_plane"};
+  app.add_option("--repeats", options.repeats, "Of each size; the best counts")
+      ->check(whole(1, 1000))
+      ->capture_default_str();
+  app.add_option("--ring-bytes", options.ring_bytes, "Of shared memory a direction (shm)")
+      ->check(whole(1 << 12, 1 << 30))
+      ->capture_default_str();
+  std::string backend;
+  app.add_option("--backend", backend, "shm or tcp; default: both")->check(one_of({"shm", "tcp"}));
+  app.add_flag("--json", options.json, "Print one JSON document");
+  return run_program(app, argc, argv, [&] {
+    if (!backend.empty()) options.backends = {backend_from(backend)};
+    return run(options);
+  });
 }

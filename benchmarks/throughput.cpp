@@ -1,11 +1,9 @@
 // Several jobs at once on one cluster beside the same jobs one after another: seconds, their ratio,
 // and how much of that time each actor computed. With --may-batch also those that wait together
-// computed as one. The ways take turns, on the same actors.
-//
-//     build/bin/throughput [--model DIR] [--jobs 8] [--pp 2] [--rounds 3] [--may-batch] [--json]
+// computed as one, with --dp the same pictures as one job split over replicas. The ways take turns,
+// on the same actors.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/command_line.h"
 #include "benchmarks/demo_jobs.h"
 #include "controller/cluster/cluster.h"
 
@@ -33,6 +32,7 @@ struct Options {
   std::string actor_program;
   int jobs = 8;
   int pp = 2;
+  int dp = 1;  // above 1: so many times pp actors
   int vae = 1;
   std::vector<int> stages;
   int steps = 20;
@@ -49,7 +49,7 @@ struct Kind {
   int patches;
 };
 
-enum class Way { in_turn, together, batched };
+enum class Way { in_turn, together, batched, replicas };
 
 struct Timing {
   double seconds = 0;
@@ -97,13 +97,16 @@ double processor_seconds(troupe::Client& client) {
 
 Timing measure(troupe::Client& client, const Options& options, const Kind& kind, Way way) {
   const bool together = way != Way::in_turn;
+  const bool replicas = way == Way::replicas;
   Timing timing;
   const double before = processor_seconds(client);
   const auto start = Clock::now();
   std::vector<std::uint64_t> jobs;
-  for (int job = 0; job < options.jobs; ++job) {
+  for (int job = 0; job < (replicas ? 1 : options.jobs); ++job) {
     auto wanted = submission(options, kind, job);
     wanted.may_batch = way == Way::batched;
+    if (replicas)
+      wanted.request.images_per_prompt = options.jobs, wanted.parallelism.dp = options.dp;
     jobs.push_back(take(client.submit(wanted)));
     if (!together) add_busy(timing, take(client.wait(jobs.back(), kDeadline)));
   }
@@ -137,13 +140,16 @@ nlohmann::json busy_shares(const Timing& timing) {
 }
 
 nlohmann::json compare(troupe::Client& client, const Options& options, const Kind& kind) {
-  measure(client, options, kind, Way::together);  // loads the model and warms up
-  std::vector<Timing> alone, together, batched;
+  // Loads the model and warms up.
+  measure(client, options, kind, Way::together);
+  if (options.dp > 1) measure(client, options, kind, Way::replicas);
+  std::vector<Timing> alone, together, batched, replicas;
   std::vector<double> ratios;
   for (int round = 0; round < options.rounds; ++round) {
     alone.push_back(measure(client, options, kind, Way::in_turn));
     together.push_back(measure(client, options, kind, Way::together));
     if (options.may_batch) batched.push_back(measure(client, options, kind, Way::batched));
+    if (options.dp > 1) replicas.push_back(measure(client, options, kind, Way::replicas));
     ratios.push_back(alone.back().seconds / together.back().seconds);
   }
   std::sort(ratios.begin(), ratios.end());
@@ -168,6 +174,11 @@ nlohmann::json compare(troupe::Client& client, const Options& options, const Kin
     row["batches"] = median(batched).batches.size();
     row["busy_batched"] = busy_shares(median(batched));
   }
+  if (options.dp > 1) {
+    row["dp"] = options.dp;
+    row["replicas_seconds"] = median(replicas).seconds;
+    row["busy_replicas"] = busy_shares(median(replicas));
+  }
   return row;
 }
 
@@ -183,7 +194,7 @@ std::string percents(const nlohmann::json& shares) {
 
 int run(const Options& options) {
   troupe::cluster::ClusterOptions wanted;
-  wanted.actors = options.pp;
+  wanted.actors = options.dp * options.pp;
   wanted.model = options.model;
   wanted.actor_program = options.actor_program;
   if (options.together > 0) wanted.max_jobs_together = options.together;
@@ -210,6 +221,13 @@ int run(const Options& options) {
         row["together_seconds"].get<double>(), row["ratio"].get<double>(),
         row["ratio_worst"].get<double>(), row["ratio_best"].get<double>(),
         percents(row["busy_one_after_another"]).c_str(), percents(row["busy_together"]).c_str());
+    if (options.dp > 1) {
+      const double seconds = row["replicas_seconds"];
+      std::printf("%-34s%14s%12.2f%9.2f                   %s\n",
+                  ("  one job of as many, dp " + std::to_string(options.dp)).c_str(), "", seconds,
+                  row["one_after_another_seconds"].get<double>() / seconds,
+                  percents(row["busy_replicas"]).c_str());
+    }
     if (!options.may_batch) continue;
     const double seconds = row["batched_seconds"];
     std::printf("%-34s%14s%12.2f%9.2f\n", "  those that wait as one batch", "", seconds,
@@ -226,24 +244,28 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app{"Throughput of several jobs at once beside one after another"};
-  app.add_option("--model", options.model, "Model folder in diffusers layout");
+  CLI::App app{"Throughput of several jobs at once beside one after another", "throughput"};
+  app.add_option("--model", options.model, "Model folder in diffusers layout")->check(not_empty());
   app.add_option("--actor-program", options.actor_program, "troupe-actor; default: beside this");
-  app.add_option("--jobs", options.jobs)->check(CLI::Range(1, 64));
-  app.add_option("--pp", options.pp)->check(CLI::Range(1, 64));
-  app.add_option("--vae-parallel", options.vae, "Actors that decode together");
-  app.add_option("--stages", options.stages, "Blocks of each stage, as 5,3")->delimiter(',');
-  app.add_option("--steps", options.steps)->check(CLI::Range(1, 1000));
-  app.add_option("--size", options.size, "Pixels of a side")->check(CLI::Range(8, 8192));
-  app.add_option("--rounds", options.rounds)->check(CLI::Range(1, 100));
-  app.add_option("--together", options.together, "Jobs that share the actors at a time");
+  const auto count = [&](const char* name, int& value, const char* what, int most) {
+    app.add_option(name, value, what)->check(whole(1, most))->capture_default_str();
+  };
+  count("--jobs", options.jobs, "At once", 64);
+  count("--pp", options.pp, "Actors of a job, a stage each", 64);
+  count("--dp", options.dp, "Replicas; above 1 their pictures as one job are measured, too", 64);
+  count("--vae-parallel", options.vae, "Actors that decode together", 64);
+  app.add_option("--stages", options.stages, "Blocks of each stage, as 5,3")
+      ->delimiter(',')
+      ->check(whole(1, 1000));
+  count("--steps", options.steps, "Of a job", 1000);
+  app.add_option("--size", options.size, "Pixels of a side")
+      ->check(whole(8, 8192))
+      ->capture_default_str();
+  count("--rounds", options.rounds, "Of which the middle one counts", 100);
+  app.add_option("--together", options.together,
+                 "Jobs that share the actors at a time; default: as a cluster has it")
+      ->check(whole(1, 64));
   app.add_flag("--may-batch", options.may_batch, "Measure jobs that compute as one, too");
-  app.add_flag("--json", options.json);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return run(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "throughput: %s\n", error.what());
-    return 1;
-  }
+  app.add_flag("--json", options.json, "Print one JSON document");
+  return run_program(app, argc, argv, [&] { return run(options); });
 }

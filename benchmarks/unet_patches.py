@@ -1,11 +1,10 @@
 """Quality of a U-Net by patches: an SDXL whose widths are shrunk, with random weights.
 
-python benchmarks/unet_patches.py FOLDER [--troupe build/bin/troupe] [--size 256] [--steps 20] [--seeds 4]
+    .deps/reference/bin/python benchmarks/unet_patches.py FOLDER
 
 FOLDER gets the checkpoint (`shapes.sdxl` at a tenth of the widths) and the latents. Prints PSNR of the final latents against
 exact ones over their range, by patches, warm-up, group norms and exchange. Seconds are `pipeline.py --models sdxl`.
 """
-import argparse
 import itertools
 import json
 import math
@@ -13,9 +12,23 @@ import pathlib
 import subprocess
 import sys
 
-from safetensors.torch import load_file
+from command_line import Parser, add_number, add_troupe
+from shapes import sdxl
 
-from shapes import ROOT, sdxl
+
+def options():
+    parser = Parser(__doc__, ["torch", "diffusers", "safetensors"])
+    parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="for the model and the latents")
+    add_troupe(parser)
+    add_number(parser, "--size", 256, 16384, "pixels a side")
+    add_number(parser, "--steps", 20, 1000, "sampler steps")
+    add_number(parser, "--seeds", 4, 1000, "pictures of each way")
+    return parser.parse_args()
+
+
+ARGS = options() if __name__ == "__main__" else None
+
+from safetensors.torch import load_file  # noqa: E402
 
 PROMPTS = ("a red circle above a blue square", "a black dog", "a tree beside a house", "seven green cups")
 
@@ -49,13 +62,6 @@ def quality(args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--troupe", default=str(ROOT / "build/bin/troupe"))
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seeds", type=int, default=4)
-    arguments = parser.parse_args()
-    if not (arguments.folder / "model").exists():
-        sdxl(arguments.folder / "model", widths=(32, 64, 128), groups=8)
-    quality(arguments)
+    if not (ARGS.folder / "model").exists():
+        sdxl(ARGS.folder / "model", widths=(32, 64, 128), groups=8)
+    quality(ARGS)

@@ -7,6 +7,7 @@
 #include "client/link.h"
 #include "transport/wire/done.h"
 #include "transport/wire/inspect_messages.h"
+#include "transport/wire/tensor_messages.h"
 
 namespace troupe {
 namespace {

@@ -93,8 +93,14 @@ wire::Hello Link::hello() const {
 
 void Link::start(control::Milliseconds timeout, const Outcome& answer) {
   try {
+    socket_.context = control::make_context();
+  } catch (const std::exception& error) {
+    return answer->set_value(Error{"failed", error.what()});
+  }
+  try {
     control::ConnectionOptions options;
     options.endpoint = endpoint_;
+    options.socket = socket_;
     options.hello = hello();
     options.incarnation = incarnation_;
     options.welcome_deadline = timeout;
@@ -108,7 +114,7 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
                                      .blobs = store_,
                                      .name = "client",
                                      .incarnation = incarnation_,
-                                     .socket = {}});
+                                     .socket = socket_});
   control_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);
   });
@@ -169,6 +175,7 @@ void Link::open_blobs() {
   if (blobs_) return;
   control::ConnectionOptions options;
   options.endpoint = control::blob_endpoint_of(endpoint_);
+  options.socket = socket_;
   options.hello = hello();
   options.incarnation = incarnation_;
   options.keys = keys_;

@@ -1,8 +1,9 @@
 # Flags, sanitizers, ccache: everything that all our own targets share, as the interface target troupe_flags.
 find_program(CCACHE ccache)
 if(CCACHE)
-  # Precompiled headers need these two sloppinesses to be cached at all.
-  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  # Precompiled headers need these two sloppinesses to be cached at all. CCACHE_DEPEND: what is not in the cache is not
+  # preprocessed a second time only to be looked up.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 ${CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 

@@ -17,7 +17,9 @@ target_include_directories(troupe_zmq SYSTEM INTERFACE $<BUILD_INTERFACE:${CPPZM
 
 add_library(troupe_asio INTERFACE)
 target_link_libraries(troupe_asio INTERFACE $<BUILD_INTERFACE:Boost::headers> Threads::Threads)
-target_compile_definitions(troupe_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
+# For everything, so that all may share a precompiled header.
+target_compile_definitions(troupe_flags INTERFACE
+  $<BUILD_INTERFACE:BOOST_ASIO_NO_DEPRECATED> $<BUILD_INTERFACE:BOOST_ERROR_CODE_HEADER_ONLY> $<BUILD_INTERFACE:BOOST_ALL_NO_LIB>)
 
 pkg_check_modules(Sodium REQUIRED IMPORTED_TARGET libsodium)
 add_library(troupe_sodium INTERFACE)

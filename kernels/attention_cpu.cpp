@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "kernels/attention_library.h"
+#include "kernels/own_code.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 
@@ -57,7 +58,8 @@ std::vector<KeyValueRun> checked(const at::Tensor& q, const std::vector<KeyValue
 }
 
 bool own_code_for(const at::Tensor& q) {
-  return q.device().is_cpu() && q.scalar_type() == at::kFloat && simd::table().beats_library;
+  return q.device().is_cpu() && q.scalar_type() == at::kFloat && simd::table().beats_library &&
+         own_cpu_code();
 }
 
 at::Tensor with_contiguous_rows(const at::Tensor& x) {

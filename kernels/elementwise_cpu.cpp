@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "kernels/cuda_calls.h"
+#include "kernels/own_code.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 
@@ -27,7 +28,7 @@ void check_modulation(const char* who, const at::Tensor& x, const at::Tensor& fa
 }
 
 bool on_cpu_float(const at::Tensor& x) {
-  return x.device().is_cpu() && x.scalar_type() == at::kFloat;
+  return x.device().is_cpu() && x.scalar_type() == at::kFloat && own_cpu_code();
 }
 
 at::Tensor contiguous_as(const at::Tensor& x, const at::Tensor& like) {

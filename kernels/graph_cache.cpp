@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <sstream>
-#include <stdexcept>
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
@@ -15,6 +14,7 @@ namespace troupe::kernels {
 namespace {
 
 struct Library {
+  c10::DeviceType type = c10::DeviceType::CUDA;
   decltype(&troupe_graph_pool) pool = nullptr;
   decltype(&troupe_graph_make) make = nullptr;
   std::string why;
@@ -27,10 +27,15 @@ const Library& library() {
     if (!handle) return found;
     const auto version =
         reinterpret_cast<decltype(&troupe_graph_version)>(dlsym(handle, "troupe_graph_version"));
+    const auto type = reinterpret_cast<decltype(&troupe_graph_device_type)>(
+        dlsym(handle, "troupe_graph_device_type"));
     found.pool = reinterpret_cast<decltype(found.pool)>(dlsym(handle, "troupe_graph_pool"));
     found.make = reinterpret_cast<decltype(found.make)>(dlsym(handle, "troupe_graph_make"));
-    if (!version || version() != kGraphLibraryVersion || !found.pool || !found.make)
+    if (!version || version() != kGraphLibraryVersion || !type || !found.pool || !found.make) {
       found.why = "libtroupe_cuda_graph.so is another build's";
+    } else {
+      found.type = static_cast<c10::DeviceType>(type());
+    }
     return found;
   }();
   return opened;
@@ -46,14 +51,13 @@ std::string key_of(const std::string& key, const GraphCache::Tensors& inputs) {
 
 }  // namespace
 
-std::string GraphCache::why_plain() {
-  return library().why;
+std::string GraphCache::why_plain(at::Device device) {
+  if (!library().why.empty() || library().type == device.type()) return library().why;
+  return "there are none on " + c10::DeviceTypeName(device.type(), true);
 }
 
-GraphCache::Tensors GraphCache::run(const std::string& key, const Tensors& inputs,
-                                    const Body& body) {
-  const bool on_gpu = !inputs.empty() && inputs[0].is_cuda();
-  if (!on_gpu || !why_plain().empty()) return body(inputs);
+GraphCache::Made GraphCache::run(const std::string& key, const Tensors& inputs, const Body& body) {
+  if (inputs.empty() || !why_plain(inputs[0].device()).empty()) return body(inputs);
   const c10::DeviceGuard device(inputs[0].device());
   Entry& entry = entries_[key_of(key, inputs)];
   const bool first = entry.used == 0;
@@ -62,18 +66,19 @@ GraphCache::Tensors GraphCache::run(const std::string& key, const Tensors& input
     make_room();
     return body(inputs);
   }
-  if (!entry.recorder) record(entry, inputs, body);
+  if (!entry.recorder && !record(entry, inputs, body)) return body(inputs);
   for (std::size_t i = 0; i < inputs.size(); ++i)
     entry.inputs[i].copy_(inputs[i]);
   entry.recorder->replay();
-  // The next replay overwrites its outputs, while a transfer may still read these.
-  Tensors outputs;
-  for (const at::Tensor& output : entry.outputs)
-    outputs.push_back(output.clone());
-  return outputs;
+  ++counts_.replayed;
+  // The next replay overwrites its tensors, while a transfer may still read these.
+  Made made{{}, entry.made.host};
+  for (const at::Tensor& tensor : entry.made.tensors)
+    made.tensors.push_back(tensor.clone());
+  return made;
 }
 
-void GraphCache::record(Entry& entry, const Tensors& inputs, const Body& body) {
+bool GraphCache::record(Entry& entry, const Tensors& inputs, const Body& body) {
   if (pool_.first == 0 && pool_.second == 0) library().pool(&pool_);
   for (const at::Tensor& input : inputs)
     entry.inputs.push_back(input.contiguous().clone());
@@ -81,20 +86,25 @@ void GraphCache::record(Entry& entry, const Tensors& inputs, const Body& body) {
   try {
     entry.recorder->begin();
     try {
-      entry.outputs = body(entry.inputs);
+      entry.made = body(entry.inputs);
     } catch (...) {
-      entry.outputs.clear();
+      entry.made = {};
       entry.recorder->cancel();
       throw;
     }
     entry.recorder->end();
   } catch (const std::exception& error) {
     entry.recorder.reset();
+    entry.made = {};
     entry.inputs.clear();
     entry.plain = true;
     pool_ = {};  // the allocator may still take the old one for one in use
-    throw std::runtime_error(std::string("[graph_cache] cannot be recorded: ") + error.what());
+    const std::string text = error.what();
+    failure_ = text.substr(0, text.find('\n'));
+    return false;
   }
+  ++counts_.recorded;
+  return true;
 }
 
 void GraphCache::make_room() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -20,42 +21,58 @@ namespace troupe::kernels {
 /// decides what is launched: patch, mode, block range; shapes and types of the inputs are added to
 /// it. Whatever else the body touches (weights, K,V buffers) must stay where it is, and what it
 /// does on the host happens only when it is really called: on the first call of a key, which runs
-/// it plainly, and on the second, which records it. Transfers and waits have no place in it.
+/// it plainly, and on the second, which records it. Transfers and waits have no place in it. Where
+/// a body fails while it is recorded it is called once more, plainly: it must begin anew then.
 ///
 /// One cache serves one thread and one stream. Drop it, or `clear` it, when buffers move: at the
 /// end of a job, and at a new epoch.
 class GraphCache {
  public:
   using Tensors = std::vector<at::Tensor>;
-  using Body = std::function<Tensors(const Tensors&)>;
+  struct Made {
+    Tensors tensors;
+    std::any host = {};  ///< what a call leaves at the host; a replay gives it again
+  };
+  using Body = std::function<Made(const Tensors&)>;
 
   /// At most `most` recordings; the one longest unused goes.
   explicit GraphCache(std::size_t most = 128) : most_(most) {}
 
-  /// body(inputs): plain on a CPU and where why_plain() tells a reason, else recorded at the second
-  /// call and replayed from then on. The outputs are the caller's. Throws what the body throws, and
-  /// std::runtime_error where something in it cannot be recorded; the key then stays plain.
-  Tensors run(const std::string& key, const Tensors& inputs, const Body& body);
+  /// body(inputs): plain where why_plain() tells a reason for their device, else recorded at the
+  /// second call and replayed from then on. The tensors are the caller's. Throws what the body
+  /// throws; where something in it cannot be recorded, the key stays plain and failure() says why.
+  Made run(const std::string& key, const Tensors& inputs, const Body& body);
 
   void clear();
   std::size_t recordings() const;
 
-  /// Empty where graphs can be recorded, else why not.
-  static std::string why_plain();
+  struct Counts {
+    std::uint64_t recorded = 0;
+    std::uint64_t replayed = 0;  // the call that records replays, too
+  };
+  /// Since it was made, whatever was cleared.
+  const Counts& counts() const { return counts_; }
+  /// Why the newest key that could not be recorded could not; empty where all could.
+  const std::string& failure() const { return failure_; }
+
+  /// Empty where graphs can be recorded on such a device, else why not.
+  static std::string why_plain(at::Device device);
 
  private:
   struct Entry {
     std::unique_ptr<GraphRecorder> recorder;
     Tensors inputs;
-    Tensors outputs;
+    Made made;
     std::uint64_t used = 0;
     bool plain = false;
   };
-  void record(Entry& entry, const Tensors& inputs, const Body& body);
+  bool record(Entry& entry, const Tensors& inputs, const Body& body);
   void make_room();
 
   std::size_t most_;
   std::uint64_t calls_ = 0;
+  Counts counts_;
+  std::string failure_;
   GraphPool pool_;
   std::map<std::string, Entry> entries_;
 };

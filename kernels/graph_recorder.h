@@ -2,16 +2,16 @@
 
 #include <cstdint>
 
-/// What libtroupe_cuda_graph.so offers: it links LibTorch's CUDA half, which is loaded only where
-/// there is a GPU.
+/// What a library of recorders offers: libtroupe_cuda_graph.so, which links LibTorch's CUDA half
+/// and is loaded only where there is a GPU, or a stand-in that tests put in its place.
 namespace troupe::kernels {
 
-/// One recorded piece of work on the current CUDA device.
+/// One recorded piece of work on the device of the library's kind that it was made for.
 class GraphRecorder {
  public:
   virtual ~GraphRecorder() = default;
-  /// From here to `end`, what this thread issues on its current stream is recorded, not run.
-  /// Waits for the device first.
+  /// From here to `end`, what this thread issues on its current stream is recorded, not run. Waits
+  /// for nothing: transfers that need this thread's next words may be under way on the device.
   virtual void begin() = 0;
   virtual void end() = 0;
   /// Forgets what was recorded since `begin`.
@@ -25,12 +25,14 @@ struct GraphPool {
   std::uint64_t first = 0, second = 0;
 };
 
-inline constexpr int kGraphLibraryVersion = 1;
+inline constexpr int kGraphLibraryVersion = 2;
 
 }  // namespace troupe::kernels
 
 extern "C" {
 int troupe_graph_version();
+/// The kind of device whose work it records, a c10::DeviceType.
+int troupe_graph_device_type();
 void troupe_graph_pool(troupe::kernels::GraphPool* pool);
 troupe::kernels::GraphRecorder* troupe_graph_make(int device, troupe::kernels::GraphPool pool);
 }

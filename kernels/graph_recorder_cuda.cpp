@@ -1,6 +1,7 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <map>
 #include <optional>
 
 #include "kernels/graph_recorder.h"
@@ -8,14 +9,22 @@
 namespace troupe::kernels {
 namespace {
 
+/// The legacy stream cannot be recorded. One other stream a device does for all recordings: cuBLAS
+/// keeps a workspace for every stream that it has seen.
+c10::cuda::CUDAStream recording_stream(int device) {
+  static thread_local std::map<int, c10::cuda::CUDAStream> streams;
+  const auto found = streams.find(device);
+  if (found != streams.end()) return found->second;
+  const auto made = c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device));
+  return streams.emplace(device, made).first->second;
+}
+
 class CudaGraphRecorder : public GraphRecorder {
  public:
   CudaGraphRecorder(int device, GraphPool pool) : device_(device), pool_{pool.first, pool.second} {}
 
   void begin() override {
-    // The legacy stream cannot be recorded; another one is, once everything before has run.
-    C10_CUDA_CHECK(cudaDeviceSynchronize());
-    scope_.emplace(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device_)));
+    scope_.emplace(recording_stream(device_));
     // Other threads may poll events and allocate meanwhile: only this one is watched.
     try {
       graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
@@ -59,6 +68,10 @@ class CudaGraphRecorder : public GraphRecorder {
 
 int troupe_graph_version() {
   return troupe::kernels::kGraphLibraryVersion;
+}
+
+int troupe_graph_device_type() {
+  return static_cast<int>(c10::DeviceType::CUDA);
 }
 
 void troupe_graph_pool(troupe::kernels::GraphPool* pool) {

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "kernels/cuda_calls.h"
+#include "kernels/own_code.h"
 #include "kernels/parallel.h"
 
 namespace troupe::kernels {
@@ -52,6 +53,18 @@ void one_head(float* head, int64_t width, const float* weight, const float* cosi
   }
 }
 
+void by_library(at::Tensor& x, const at::Tensor& weight, const at::Tensor& cosine,
+                const at::Tensor& sine, double eps) {
+  at::Tensor y = x.to(at::kFloat);
+  if (weight.defined()) y = y * at::rsqrt(y.square().mean(3, true) + eps) * weight.to(at::kFloat);
+  if (cosine.defined()) {
+    const at::Tensor a = y.slice(3, 0, y.size(3), 2), b = y.slice(3, 1, y.size(3), 2);
+    const at::Tensor c = cosine.to(at::kFloat).unsqueeze(1), s = sine.to(at::kFloat).unsqueeze(1);
+    y = at::stack({a * c - b * s, b * c + a * s}, 4).flatten(3);
+  }
+  x.copy_(y);
+}
+
 }  // namespace
 
 void norm_rotate(at::Tensor& x, const at::Tensor& weight, const at::Tensor& cosine,
@@ -60,12 +73,13 @@ void norm_rotate(at::Tensor& x, const at::Tensor& weight, const at::Tensor& cosi
   if (x.numel() == 0 || (!weight.defined() && !cosine.defined())) return;
   if (const CudaKernels* cuda = cuda_kernels_for(x))
     return norm_rotate_cuda(*cuda, x, weight, cosine, sine, eps);
-  // Half types and other devices take the same way in float32, on a copy.
+  if (!x.is_cpu() || !own_cpu_code()) return by_library(x, weight, cosine, sine, eps);
+  // Half types take the same way in float32, on a copy.
   const auto plain = [](const at::Tensor& t) {
-    return t.defined() ? t.to(at::kCPU, at::kFloat).contiguous() : t;
+    return t.defined() ? t.to(at::kFloat).contiguous() : t;
   };
   const at::Tensor weights = plain(weight), cosines = plain(cosine), sines = plain(sine);
-  const bool direct = x.is_cpu() && x.scalar_type() == at::kFloat;
+  const bool direct = x.scalar_type() == at::kFloat;
   const at::Tensor values = direct ? x : plain(x);
   const int64_t rows = x.size(1), heads = x.size(2), width = x.size(3);
   float* data = values.mutable_data_ptr<float>();

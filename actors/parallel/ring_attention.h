@@ -43,7 +43,7 @@ class RingAttention {
   at::Tensor attend(int block, const at::Tensor& qkv);
 
   /// Null where every call is synchronous.
-  const models::KvStore* store() const { return store_.get(); }
+  models::KvStore* store() const { return store_.get(); }
   std::int64_t bytes() const { return store_ ? store_->bytes() : 0; }
 
  private:

@@ -36,7 +36,7 @@ class SequenceAttention final : public models::AttentionPort {
   at::Tensor attend(int slot, const at::Tensor& qkv,
                     models::Attend to = models::Attend::everything) override;
 
-  const models::KvStore* store() const { return ring_.store(); }
+  models::KvStore* store() const { return ring_.store(); }
   std::int64_t bytes() const { return ring_.bytes(); }
 
  private:

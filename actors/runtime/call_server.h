@@ -11,7 +11,7 @@
 #include "transport/control/blob_channel.h"
 #include "transport/control/server.h"
 #include "transport/control/zap.h"
-#include "transport/wire/user_messages.h"
+#include "transport/wire/call_messages.h"
 
 namespace troupe::runtime {
 

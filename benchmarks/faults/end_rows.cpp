@@ -1,5 +1,6 @@
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -87,12 +88,55 @@ Row lost_clients(const std::string& name, int number, const Options& options) {
   return {name, {{"its_job_cancelled", cancelled}}, -1};
 }
 
+/// A client cancels its running job: until it is told, and until its actors have nothing to do.
+Row cancelled_job(const std::string& name, int pixels, const Options& options) {
+  cluster::Cluster cluster(cluster_options(options, 4));
+  auto client = take(Client::connect(cluster.endpoint()));
+  std::mt19937 random(7);
+  std::vector<double> told, free, steps;
+  for (int time = 0; time < options.times; ++time) {
+    wait_until_whole(client, 4);
+    std::atomic<int> step = 0;
+    auto wanted = job_of(options, {.dp = 1, .cfg = 2, .pp = 2}, kLong);
+    wanted.request.height = wanted.request.width = pixels;
+    const auto job =
+        take(client.submit(wanted, [&](const Progress& progress) { step = progress.step; }));
+    const int from = 2 + static_cast<int>(random() % 8);
+    wait_for("job under way", [&] { return step >= 1; });
+    const auto first = Clock::now();
+    wait_for("more steps", [&] { return step >= from; });
+    steps.push_back(since(first) / (from - 1));
+    // Anywhere in a step.
+    std::this_thread::sleep_for(std::chrono::duration<double>(
+        steps.back() * std::uniform_real_distribution<>(0, 1)(random)));
+    const auto start = Clock::now();
+    std::thread waiter([&] {
+      const auto result = client.wait(job, 120s);
+      if (!result && result.error().code == "cancelled") told.push_back(since(start));
+    });
+    const auto answer = client.cancel(job);
+    wait_for("free actors", [&] {
+      const auto actors = take(client.status()).actors;
+      return std::ranges::all_of(
+          actors, [](const auto& actor) { return actor.state == "ready" && actor.doing.empty(); });
+    });
+    free.push_back(since(start));
+    waiter.join();
+    take(answer);
+  }
+  if (told.size() != free.size()) throw std::runtime_error("a job was not cancelled");
+  return {name, {{"told", told}, {"actors_free", free}, {"one_step", steps}}, -1};
+}
+
 }  // namespace
 
 std::vector<NamedRow> end_rows() {
   const std::string failed = "kill -9 of an actor, --recoveries 0";
   const std::string killed = "kill -9 of a client", frozen = "client frozen (SIGSTOP)";
+  const std::string small = "cancel, cfg 2 × pp 2", large = "cancel, cfg 2 × pp 2, 512 px";
   return {
+      {small, [small](const Options& options) { return cancelled_job(small, 128, options); }},
+      {large, [large](const Options& options) { return cancelled_job(large, 512, options); }},
       {failed, [failed](const Options& options) { return failed_job(failed, options); }},
       {killed, [killed](const Options& options) { return lost_clients(killed, SIGKILL, options); }},
       {frozen,

@@ -1,6 +1,7 @@
 #include "client/cli/actor_options.h"
 
 #include "client/cli/checks.h"
+#include "client/cli/verb.h"
 
 namespace troupe::cli {
 
@@ -17,6 +18,21 @@ void add_pin_option(CLI::App& app, std::string& how) {
       ->check(one_of({"none", "numa"}))
       ->type_name("HOW")
       ->capture_default_str();
+}
+
+void add_cuda_graphs_option(CLI::App& app, bool& on) {
+  app.add_option_function<std::string>(
+         "--cuda-graphs", [&on](const std::string& word) { on = word == "on"; },
+         "With --device cuda: record what a stage computes again and again, and replay it "
+         "(docs/gpu.md)")
+      ->check(one_of({"on", "off"}))
+      ->type_name("on|off")
+      ->default_str("off");
+}
+
+void check_cuda_graphs(bool on, const std::string& device) {
+  if (on && device != "cuda")
+    throw UsageError("--cuda-graphs on goes with --device cuda: a CPU has no such graphs");
 }
 
 void add_keep_logs_option(CLI::App& app, std::string& folder) {

@@ -12,6 +12,10 @@ namespace troupe::cli {
 void add_threads_option(CLI::App& app, int& threads);
 /// `--pin none|numa`.
 void add_pin_option(CLI::App& app, std::string& how);
+/// `--cuda-graphs on|off`.
+void add_cuda_graphs_option(CLI::App& app, bool& on);
+/// Throws UsageError where the actors have no GPU to record on.
+void check_cuda_graphs(bool on, const std::string& device);
 /// `--keep-logs DIR`.
 void add_keep_logs_option(CLI::App& app, std::string& folder);
 /// `--task-deadline SECONDS`; untouched where it is not given.

@@ -15,6 +15,8 @@ namespace {
 
 using spec::number_text;
 
+constexpr const char* kBetweenWords = "|";
+
 std::string in_quotes(const std::string& text) {
   return "\"" + text + "\"";
 }
@@ -73,12 +75,28 @@ CLI::Validator number_above(double least, double most) {
 }
 
 CLI::Validator one_of(std::vector<std::string> words) {
-  return CLI::Validator(
-      [words = std::move(words)](std::string& text) -> std::string {
-        const bool known = std::find(words.begin(), words.end(), text) != words.end();
-        return known ? "" : not_one_of(text, words);
-      },
-      "");
+  return with_words(CLI::Validator(
+                        [words](std::string& text) -> std::string {
+                          const bool known =
+                              std::find(words.begin(), words.end(), text) != words.end();
+                          return known ? "" : not_one_of(text, words);
+                        },
+                        ""),
+                    words);
+}
+
+CLI::Validator with_words(CLI::Validator check, const std::vector<std::string>& words) {
+  check.name(CLI::detail::join(words, kBetweenWords));
+  return check;
+}
+
+std::vector<std::string> words_of(CLI::Option& option) {
+  try {
+    const std::string& words = option.get_validator(0)->get_name();
+    return words.empty() ? std::vector<std::string>{} : CLI::detail::split(words, *kBetweenWords);
+  } catch (const CLI::OptionNotFound&) {
+    return {};
+  }
 }
 
 CLI::Validator numeric_address() {

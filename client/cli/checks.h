@@ -17,6 +17,10 @@ CLI::Validator number(double least, double most);
 CLI::Validator number_above(double least, double most);
 /// One of these words.
 CLI::Validator one_of(std::vector<std::string> words);
+/// `check` with words that `words_of` tells.
+CLI::Validator with_words(CLI::Validator check, const std::vector<std::string>& words);
+/// The words that an option takes, where it takes words only; else none.
+std::vector<std::string> words_of(CLI::Option& option);
 /// An IPv4 or IPv6 address in numbers.
 CLI::Validator numeric_address();
 /// No empty text, as an unset shell variable leaves behind.

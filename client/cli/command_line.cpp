@@ -2,14 +2,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <iostream>
-#include <regex>
 #include <system_error>
 
 #include "client/cli/help_format.h"
 #include "client/cli/json.h"
+#include "client/cli/parse_errors.h"
 #include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 
@@ -17,16 +16,16 @@ namespace troupe::cli {
 namespace {
 
 constexpr const char* kExamples = R"(Examples:
-  troupe run --model DIR --prompt "a red circle above a blue square" --cfg 2 --pp 2 --patches 4
+  troupe run --model DIR --prompt "a red circle" --cfg 2 --pp 2 --patches 4
   troupe plan --model DIR --cfg 2 --pp 2 --height 512 --width 768
   troupe start --actors 4 --model DIR --detach
   troupe submit --prompt "a green star" --cfg 2 --pp 2 --output star.png
   troupe status; troupe jobs; troupe cancel 3; troupe stop
   troupe inspect star.png
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTERM or
-SIGHUP.
-`troupe COMMAND --help` tells a command's options.)";
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP.
+
+`troupe COMMAND --help` tells a command's options. More: docs/commands.md)";
 
 constexpr const char* kStartOne = "; start one with `troupe start`";
 constexpr const char* kStopThatOne =
@@ -87,44 +86,6 @@ int run_verb(Verb& verb) {
 }
 
 }  // namespace
-
-std::string one_line(std::string text) {
-  static const std::regex kTags("(^|: |; then )(\\[[A-Za-z_. ]+\\] )+");
-  text = std::regex_replace(text, kTags, "$1");
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  text.erase(text.find_last_not_of(" .") + 1);
-  return text;
-}
-
-std::string parse_error_text(const std::string& what) {
-  static const std::regex kTwice("(\\S+): At Most 1 required but received \\d+");
-  static const std::regex kMissing("(\\S+): 1 required (\\S+) missing");
-  static const std::regex kConversion("Could not convert: (\\S+) = (.*)");
-  std::smatch match;
-  if (std::regex_match(what, match, kTwice)) return match.str(1) + " is given twice";
-  if (std::regex_match(what, match, kMissing))
-    return match.str(1) + " needs " + match.str(2) + " after it";
-  if (std::regex_match(what, match, kConversion))
-    return match.str(1) + ": \"" + match.str(2) + "\" is not a number";
-  return what;
-}
-
-std::string unexpected_text(const CLI::App& app, const std::vector<std::string>& extras) {
-  const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& extra) {
-    return extra.size() > 1 && extra[0] == '-';
-  });
-  if (flag == extras.end()) return "unexpected argument \"" + extras.front() + "\"";
-  const std::string name = flag->substr(0, flag->find('='));
-  std::vector<std::string> known;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& longer : option->get_lnames())
-      known.push_back("--" + longer);
-  }
-  const std::string here = name_here(name);
-  const bool known_elsewhere = std::find(known.begin(), known.end(), here) != known.end();
-  return "unknown option " + name +
-         (known_elsewhere ? ": here it is " + here : did_you_mean(name, known));
-}
 
 int run_command_line(int argc, const char* const* argv) {
   CLI::App app("Troupe: diffusion transformers on a cluster of actors.", "troupe");

@@ -1,11 +1,12 @@
 #include "client/cli/checks.h"
 #include "client/cli/request_options.h"
+#include "models/spec/request_limits.h"
 
 namespace troupe::cli {
 namespace {
 
 constexpr int kMany = 1 << 20;
-constexpr int kMostActors = 1024;  // no cluster is larger (controller/plan)
+using spec::kMaxActors;
 
 }  // namespace
 
@@ -66,7 +67,7 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       ->type_name("LIST")
       ->group(group);
   app.add_option("--dp", options.parallelism.dp, "Replicas that pictures are split over")
-      ->check(whole(1, kMostActors))
+      ->check(whole(1, kMaxActors))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -78,13 +79,13 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
   app.add_option("--pp", options.parallelism.pp,
                  "Pipeline stages that the model's blocks are split over")
-      ->check(whole(1, kMostActors))
+      ->check(whole(1, kMaxActors))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   const auto add_degree = [&](const char* name, int& degree, const char* description) {
     app.add_option(name, degree, description)
-        ->check(whole(1, kMostActors))
+        ->check(whole(1, kMaxActors))
         ->type_name("N")
         ->capture_default_str()
         ->group(group);

@@ -9,7 +9,6 @@
 
 #include "client/cli/verb.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/thread_room.h"
 
 namespace troupe::cli {
 
@@ -71,13 +70,11 @@ void add_keys_option(CLI::App& app, std::string& keys, const std::string& help) 
 }
 
 Client connect(const Target& target) {
-  control::check_thread_room();
   return take(
       Client::connect(checked_endpoint(target.endpoint), std::chrono::seconds(5), target.keys));
 }
 
 Inspector connect_inspector(const Target& target) {
-  control::check_thread_room();
   return take(
       Inspector::connect(checked_endpoint(target.endpoint), std::chrono::seconds(5), target.keys));
 }

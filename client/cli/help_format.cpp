@@ -9,7 +9,7 @@
 namespace troupe::cli {
 namespace {
 
-constexpr std::size_t kWidth = 100;
+constexpr std::size_t kWidth = 80;
 constexpr std::size_t kNarrowest = 60;
 constexpr std::array kNeeded = {"ID", "FILE", "PLACE", "JOB"};
 
@@ -52,6 +52,14 @@ class HelpFormat : public CLI::Formatter {
     CLI::detail::format_help(out, verb->get_name(), fitted(verb->get_description(), column_width_),
                              column_width_);
     return out.str();
+  }
+  /// Paragraphs are fitted; lines that are indented, as examples, stand as they are.
+  std::string make_footer(const CLI::App* app) const override {
+    std::stringstream lines(app->get_footer());
+    std::string text;
+    for (std::string line; std::getline(lines, line);)
+      text += (line.starts_with("  ") || line.empty() ? line : fitted(line, 0)) + "\n";
+    return text;
   }
   std::string make_option_usage(const CLI::Option* option) const override {
     std::string text = CLI::Formatter::make_option_usage(option);

@@ -4,7 +4,7 @@
 
 namespace troupe::cli {
 
-/// How --help looks: no line is wider than the terminal (elsewhere 100 characters), and arguments
+/// How --help looks: no line is wider than the terminal, or than 80 characters, and arguments
 /// that a verb cannot do without are not shown as if they could be left out.
 std::shared_ptr<CLI::FormatterBase> help_format();
 

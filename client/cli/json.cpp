@@ -2,7 +2,7 @@
 
 #include <iostream>
 
-#include "client/cli/command_line.h"
+#include "client/cli/parse_errors.h"
 
 namespace troupe::cli {
 namespace {

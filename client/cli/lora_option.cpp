@@ -4,13 +4,14 @@
 
 #include "client/cli/verb.h"
 #include "models/spec/parse_number.h"
+#include "models/spec/request_limits.h"
 
 namespace troupe::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kMostScale = 1000;  // what a plan takes (controller/plan)
+using spec::kMaxLoraScale;
 
 bool is_file(const std::string& path) {
   std::error_code ignored;
@@ -31,7 +32,7 @@ Lora parse_lora(const std::string& text) {
   const std::string after = text.substr(colon + 1);
   const std::string option = "--lora \"" + text + "\": ";
   if (const auto scale = spec::parse_number<double>(after)) {
-    if (!(*scale >= -kMostScale && *scale <= kMostScale))
+    if (!(*scale >= -kMaxLoraScale && *scale <= kMaxLoraScale))
       throw UsageError(option + "the scale is not a number from -1000 to 1000");
     return whole_path({file, *scale});
   }

@@ -6,16 +6,11 @@
 #include "client/cli/suggest.h"
 #include "models/spec/number_text.h"
 #include "models/spec/parse_number.h"
+#include "models/spec/request_limits.h"
 #include "models/spec/scheduler_config.h"
 
 namespace troupe::cli {
 namespace {
-
-// What a plan takes at most (controller/plan): what is beyond is wrong with any model.
-constexpr int kMostPixels = 16384;
-constexpr int kMostPictures = 4096;
-constexpr int kMostFrames = 4097;
-constexpr int kMostTextTokens = 4096;
 
 const std::map<std::string, std::string> kDtypes = {{"float32", "float32"},   {"fp32", "float32"},
                                                     {"bfloat16", "bfloat16"}, {"bf16", "bfloat16"},
@@ -32,34 +27,41 @@ CLI::Validator seed_check() {
 }
 
 CLI::Validator dtype_check() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        const auto found = kDtypes.find(text);
-        if (found == kDtypes.end())
-          return not_one_of(text, {"float32", "bfloat16", "float16"}, {"fp32", "bf16", "fp16"});
-        text = found->second;
-        return "";
-      },
-      "");
+  static const std::vector<std::string> kLong = {"float32", "bfloat16", "float16"};
+  return with_words(CLI::Validator(
+                        [](std::string& text) -> std::string {
+                          const auto found = kDtypes.find(text);
+                          if (found == kDtypes.end())
+                            return not_one_of(text, kLong, {"fp32", "bf16", "fp16"});
+                          text = found->second;
+                          return "";
+                        },
+                        ""),
+                    kLong);
 }
 
 CLI::Validator weight_dtype_check() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        if (!kDtypes.contains(text)) return one_of({"int8", "fp8"})(text);
-        return "\"" + text + "\" is not int8 or fp8; left out, weights are kept as --dtype says";
-      },
-      "");
+  static const std::vector<std::string> kSmall = {"int8", "fp8"};
+  return with_words(
+      CLI::Validator(
+          [](std::string& text) -> std::string {
+            if (!kDtypes.contains(text)) return one_of(kSmall)(text);
+            return "\"" + text +
+                   "\" is not int8 or fp8; left out, weights are kept as --dtype says";
+          },
+          ""),
+      kSmall);
 }
 
 /// A diffusers class name is left to the model's plan, which knows them all.
 CLI::Validator sampler_check() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        if (text.empty() || text.ends_with("Scheduler")) return "";
-        return one_of(spec::sampler_names())(text);
-      },
-      "");
+  return with_words(CLI::Validator(
+                        [](std::string& text) -> std::string {
+                          if (text.empty() || text.ends_with("Scheduler")) return "";
+                          return one_of(spec::sampler_names())(text);
+                        },
+                        ""),
+                    spec::sampler_names());
 }
 
 }  // namespace
@@ -78,21 +80,21 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->type_name("TEXT")
       ->group(group);
   app.add_option("--n", request.images_per_prompt, "Pictures per prompt")
-      ->check(whole(1, kMostPictures))
+      ->check(whole(1, spec::kMaxPictures))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--height", request.height, "Pixels; default: the model's native size")
-      ->check(whole(1, kMostPixels))
+      ->check(whole(1, spec::kMaxPixels))
       ->type_name("N")
       ->group(group);
   app.add_option("--width", request.width, "Pixels; default: the model's native size")
-      ->check(whole(1, kMostPixels))
+      ->check(whole(1, spec::kMaxPixels))
       ->type_name("N")
       ->group(group);
   app.add_option("--frames", request.num_frames,
                  "Of a video: 1, 5, 9, …; default: the model's own number")
-      ->check(whole(1, kMostFrames))
+      ->check(whole(1, spec::kMaxFrames))
       ->type_name("N")
       ->group(group);
   app.add_option("--steps", request.steps, "Sampler steps")
@@ -133,7 +135,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
   app.add_option("--max-sequence-length", request.max_sequence_length,
                  "Text tokens at most (default: as many as the model is used to)")
-      ->check(whole(1, kMostTextTokens))
+      ->check(whole(1, spec::kMaxTextTokens))
       ->type_name("N")
       ->group(group);
   app.add_flag("--resolution-binning", request.resolution_binning,

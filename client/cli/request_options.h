@@ -8,6 +8,9 @@
 namespace CLI {
 class App;
 }
+namespace troupe::spec {
+struct ModelSpec;
+}
 
 namespace troupe::cli {
 
@@ -42,6 +45,10 @@ void settle(RequestOptions& options);
 /// The submission, with the initial latents read. The model's folder becomes an absolute path.
 /// Throws std::runtime_error when the latents cannot be read.
 Submission make_submission(const RequestOptions& options);
+
+/// The submission's model, and its LoRAs looked at. Throws std::runtime_error naming --model or
+/// --lora.
+spec::ModelSpec read_model(const Submission& submission);
 
 int picture_count(const RequestOptions& options);
 

@@ -8,6 +8,9 @@
 #include "client/init_image.h"
 #include "models/image/limits.h"
 #include "models/spec/counted.h"
+#include "models/spec/lora_spec.h"
+#include "models/spec/model_spec.h"
+#include "models/spec/request_limits.h"
 #include "models/spec/utf8.h"
 
 namespace troupe::cli {
@@ -15,19 +18,81 @@ namespace troupe::cli {
 namespace {
 
 /// What comes from a terminal or a file in another encoding is none.
-void check_text(const std::string& option, const std::string& text) {
+void check_text(const std::string& option, const std::string& text, bool cleaned) {
+  const auto check_size = [&](std::size_t most, const char* of) {
+    if (text.size() > most)
+      throw UsageError(option + " has " + std::to_string(text.size()) + " bytes: " + of +
+                       "at most " + std::to_string(most) + " are taken");
+  };
+  check_size(spec::kMaxPromptBytes, "");
+  if (cleaned) check_size(spec::kMaxCleanedBytes, "with --clean-caption ");
   if (!spec::is_utf8(text)) throw UsageError(option + " is not UTF-8 text");
   if (text.find('\0') != std::string::npos) throw UsageError(option + " has a zero byte in it");
 }
 
 void check_texts(const ImageRequest& request) {
   const auto& prompts = request.prompts;
+  std::size_t bytes = request.negative_prompt.size();
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     std::string option = "--prompt";
     if (prompts.size() > 1) option.append(" number ").append(std::to_string(i + 1));
-    check_text(option, prompts[i]);
+    check_text(option, prompts[i], request.clean_caption);
+    bytes += prompts[i].size();
   }
-  check_text("--negative-prompt", request.negative_prompt);
+  check_text("--negative-prompt", request.negative_prompt, request.clean_caption);
+  if (bytes > spec::kMaxTextBytes)
+    throw UsageError("all prompts have " + std::to_string(bytes) + " bytes: at most " +
+                     std::to_string(spec::kMaxTextBytes) + " are taken");
+}
+
+/// Of steps and patches.
+void check_steps(const ImageRequest& request) {
+  const bool exact = request.method == "exact";
+  const auto steps = spec::counted(request.steps, "step");
+  if (!exact && request.warmup_steps > request.steps)
+    throw UsageError("--warmup is " + std::to_string(request.warmup_steps) + ", but --steps is " +
+                     std::to_string(request.steps));
+  if (!request.refill_steps.empty() && exact && request.step_cache.empty())
+    throw UsageError("--refill-steps needs --method pipefusion or distrifusion, or --step-cache");
+  for (const int step : request.refill_steps) {
+    if (step >= request.steps)
+      throw UsageError("--refill-steps has " + std::to_string(step) + ", but of " + steps +
+                       " the last is " + std::to_string(request.steps - 1));
+  }
+  if (exact && request.group_norm != "corrected")
+    throw UsageError("--group-norm " + request.group_norm +
+                     " does not go with --method exact, which has no patches");
+  if (exact && request.exchange != "stale")
+    throw UsageError("--exchange " + request.exchange +
+                     " does not go with --method exact, which has no patches");
+  if (request.exchange == "none" && request.group_norm == "synchronous")
+    throw UsageError(
+        "--exchange none does not go with --group-norm synchronous: one exchanges, the other does "
+        "not");
+}
+
+void check_degrees(const RequestOptions& options) {
+  const Parallelism& degrees = options.parallelism;
+  const std::int64_t replica =
+      std::int64_t{degrees.cfg} * degrees.pp * degrees.ulysses * degrees.ring * degrees.tp;
+  const std::int64_t pictures = std::int64_t{options.request.images_per_prompt} *
+                                static_cast<std::int64_t>(options.request.prompts.size());
+  if (pictures > spec::kMaxPictures)
+    throw UsageError("prompts x --n is " + std::to_string(pictures) + " pictures: at most " +
+                     std::to_string(spec::kMaxPictures) + " are made");
+  if (replica * degrees.dp > spec::kMaxActors)
+    throw UsageError("the degrees need " + std::to_string(replica * degrees.dp) +
+                     " actors: no cluster has more than " + std::to_string(spec::kMaxActors));
+  if (pictures > 0 && degrees.dp > pictures)
+    throw UsageError("--dp is " + std::to_string(degrees.dp) + ", but there " +
+                     (pictures == 1 ? "is only " : "are only ") +
+                     spec::counted(pictures, "picture") + " to split (prompts x --n)");
+  if (!degrees.automatic && degrees.vae > replica)
+    throw UsageError("--vae-parallel is " + std::to_string(degrees.vae) +
+                     ", but the degrees give a picture " + spec::counted(replica, "actor"));
+  if (options.loras.size() > spec::kMaxLoras)
+    throw UsageError("--lora is given " + std::to_string(options.loras.size()) +
+                     " times: at most " + std::to_string(spec::kMaxLoras) + " are added");
 }
 
 }  // namespace
@@ -70,6 +135,8 @@ void settle(RequestOptions& options) {
   if (options.parallelism.cfg == 2 && !(request.guidance_scale > 1)) {
     throw UsageError("--cfg 2 needs guidance: with --guidance 1 or less there is only one branch");
   }
+  check_steps(request);
+  check_degrees(options);
 }
 
 Submission make_submission(const RequestOptions& options) {
@@ -83,17 +150,28 @@ Submission make_submission(const RequestOptions& options) {
   if (!options.model.empty())
     submission.model = std::filesystem::absolute(options.model).lexically_normal().string();
   if (!options.init_latents_path.empty())
-    submission.request.init_latents = read_latents(options.init_latents_path);
-  if (!options.init_image_path.empty()) {
-    submission.request.init_image = read_file(options.init_image_path, models::kMaxPngBytes);
-    if (submission.request.init_image.empty())
-      throw CommandError(Error{"bad_request", options.init_image_path + ": is empty"});
-  }
+    submission.request.init_latents =
+        naming("--init-latents", [&] { return read_latents(options.init_latents_path); });
+  if (!options.init_image_path.empty())
+    submission.request.init_image = naming("--init-image", [&] {
+      auto bytes = read_file(options.init_image_path, models::kMaxPngBytes);
+      if (bytes.empty())
+        throw CommandError(Error{"bad_request", options.init_image_path + ": is empty"});
+      return bytes;
+    });
   if (const auto error = client::check_init_image(submission.request))
-    throw CommandError(Error{error->code, options.init_image_path + ": " + error->what});
+    throw CommandError(
+        Error{error->code, "--init-image " + options.init_image_path + ": " + error->what});
   for (const std::string& lora : options.loras)
     submission.request.loras.push_back(parse_lora(lora));
   return submission;
+}
+
+spec::ModelSpec read_model(const Submission& submission) {
+  auto model = naming("--model", [&] { return spec::read_model_spec(submission.model); });
+  for (const auto& lora : submission.request.loras)
+    naming("--lora", [&] { return spec::read_lora_spec(lora.path, model); });
+  return model;
 }
 
 int picture_count(const RequestOptions& options) {

@@ -6,8 +6,15 @@ namespace troupe::cli {
 
 Verb::Verb(CLI::App& parent, const std::string& name, const std::string& description)
     : app_(parent.add_subcommand(name, description)) {
-  app_->footer("");  // not the footer of the command itself
   app_->add_flag("--json", json_, "Print one JSON document on standard output");
+}
+
+void Verb::set_footer(const std::string& text, const std::vector<std::string>& examples,
+                      const std::string& page) {
+  std::string footer = text + (text.empty() ? "" : "\n\n") + "Examples:\n";
+  for (const auto& example : examples)
+    footer += "  " + example + "\n";
+  app_->footer(footer + "\nMore: docs/" + page);
 }
 
 std::uint64_t checked_job_id(const std::string& verb, const std::string& text) {

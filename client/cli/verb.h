@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/cli/checks.h"
+#include "client/cli/parse_errors.h"
 #include "troupe/client.h"
 
 namespace troupe::cli {
@@ -34,6 +35,23 @@ T take(Result<T> result) {
   return std::move(result.value());
 }
 
+/// What `read` makes of the file or folder of an option; what goes wrong with it names the option.
+template <class Read>
+auto naming(const std::string& option, Read&& read) {
+  try {
+    return read();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const CommandError& error) {
+    throw CommandError(Error{error.error.code, option + " " + one_line(error.error.what)},
+                       error.exit_code);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw std::runtime_error(option + " " + one_line(error.what()));
+  }
+}
+
 /// One subcommand of `troupe`. Its options are members; run() is called when it was chosen.
 class Verb {
  public:
@@ -47,6 +65,9 @@ class Verb {
 
  protected:
   Verb(CLI::App& parent, const std::string& name, const std::string& description);
+  /// What stands below the options in --help: what to know, what to type, and the page of docs/.
+  void set_footer(const std::string& text, const std::vector<std::string>& examples,
+                  const std::string& page);
   CLI::App* app_;
   bool json_ = false;
 };

@@ -10,7 +10,22 @@ namespace troupe::repl {
 class Session;
 
 /// What an argument of a command is: for completion.
-enum class Argument { job, actor, speaker, fault, command, tensor, user_actor, method, other };
+enum class Argument {
+  job,
+  job_or_all,
+  all,
+  actor,
+  speaker,
+  fault,
+  command,
+  tensor,
+  user_actor,
+  method,
+  output_option,
+  latents_file,
+  picture_file,
+  trace_file
+};
 
 struct Command {
   std::string name;

@@ -1,20 +1,18 @@
 #include "client/repl/completion.h"
 
 #include <algorithm>
+#include <optional>
+
+#include "client/repl/file_words.h"
 
 namespace troupe::repl {
 namespace {
 
 /// The words of the command that the cursor is in, the last one as far as it goes (maybe empty).
-Words words_before(const std::string& before) {
+Words words_before(const std::string& before, char quote) {
   // A letter at the cursor keeps the last word open, also where there is none yet.
   constexpr char kCursor = '\x01';
-  std::vector<Words> commands;
-  try {
-    commands = split_commands(before + kCursor);
-  } catch (const LineError&) {
-    return {};  // inside a quote: nothing to say
-  }
+  auto commands = split_commands(before + kCursor + (quote == 0 ? "" : std::string(1, quote)));
   if (commands.empty() || commands.back().empty()) return {};
   Words words = std::move(commands.back());
   if (words.back().empty() || words.back().back() != kCursor) return {};
@@ -22,50 +20,104 @@ Words words_before(const std::string& before) {
   return words;
 }
 
-}  // namespace
-
-std::string Completion::to_insert() const {
-  if (choices.empty()) return "";
-  std::size_t common = choices.front().size();
-  for (const std::string& choice : choices) {
-    std::size_t same = 0;
-    while (same < std::min(common, choice.size()) && choice[same] == choices.front()[same])
-      ++same;
-    common = same;
+std::vector<std::string> argument_words(Argument argument, const Words& words,
+                                        const ArgumentWords& words_for) {
+  const std::string& word = words.back();
+  switch (argument) {
+    case Argument::latents_file:
+      return file_words(word, ".safetensors");
+    case Argument::picture_file:
+      return file_words(word, ".png");
+    case Argument::trace_file:
+      return file_words(word, ".json");
+    case Argument::output_option:
+      return {"-o"};
+    case Argument::all:
+      return {"all"};
+    case Argument::job_or_all: {
+      auto known = words_for(Argument::job, {words.begin(), words.end() - 1});
+      known.push_back("all");
+      return known;
+    }
+    default:
+      return words_for(argument, {words.begin(), words.end() - 1});
   }
-  std::string text = choices.front().substr(word.size(), common - word.size());
-  return choices.size() == 1 ? text + " " : text;
 }
 
-Completion complete(const std::string& before, const std::vector<Command>& commands,
-                    const ArgumentWords& words_for,
-                    const std::function<std::vector<std::string>(const std::string&)>& options_of) {
-  Completion completion;
-  const Words words = words_before(before);
-  if (words.empty()) return completion;
-  completion.word = words.back();
+/// What an option's value may be, or which options there are; nothing where the word is neither.
+std::optional<std::vector<std::string>> option_words(const Words& words) {
+  const auto options = options_of(words.front());
+  const std::string& option = words[words.size() - 2];
+  const auto found =
+      std::ranges::find_if(options, [&](const auto& one) { return one.name == option; });
+  if (found != options.end() && !found->type.empty()) {
+    if (is_file(found->type)) return file_words(words.back(), ending_of(found->type));
+    return found->words;
+  }
+  if (!words.back().starts_with('-')) return std::nullopt;
+  std::vector<std::string> names;
+  for (const auto& one : options)
+    names.push_back(one.name);
+  return names;
+}
+
+std::vector<std::string> known_words(const Words& words, const std::vector<Command>& commands,
+                                     const ArgumentWords& words_for) {
   std::vector<std::string> known;
   if (words.size() == 1) {
     for (const Command& command : commands)
       known.push_back(command.name);
-  } else {
-    const auto command = std::find_if(commands.begin(), commands.end(), [&](const Command& one) {
-      return one.name == words.front();
-    });
-    if (command == commands.end()) return completion;
-    const std::size_t position = words.size() - 2;
-    if (command->has_options && completion.word.starts_with("-")) {
-      known = options_of(command->name);
-    } else if (position < command->completes.size()) {
-      known = words_for(command->completes[position], {words.begin(), words.end() - 1});
-    }
+    return known;
   }
-  for (const std::string& word : known) {
-    if (word.starts_with(completion.word)) completion.choices.push_back(word);
+  const auto command =
+      std::ranges::find_if(commands, [&](const Command& one) { return one.name == words.front(); });
+  if (command == commands.end()) return {};
+  if (command->has_options) {
+    if (const auto of_options = option_words(words)) return *of_options;
   }
-  std::sort(completion.choices.begin(), completion.choices.end());
-  completion.choices.erase(std::unique(completion.choices.begin(), completion.choices.end()),
-                           completion.choices.end());
+  const std::size_t position = words.size() - 2;
+  if (position >= command->completes.size()) return {};
+  return argument_words(command->completes[position], words, words_for);
+}
+
+bool continues_character(char c) {
+  return (static_cast<unsigned char>(c) & 0xc0) == 0x80;
+}
+
+}  // namespace
+
+std::string Completion::to_insert() const {
+  if (choices.empty()) return "";
+  const std::string& first = choices.front();
+  std::size_t common = first.size();
+  for (const std::string& choice : choices) {
+    std::size_t same = 0;
+    while (same < std::min(common, choice.size()) && choice[same] == first[same])
+      ++same;
+    common = same;
+  }
+  while (common > word.size() && common < first.size() && continues_character(first[common]))
+    --common;
+  const std::string text = escaped(first.substr(word.size(), common - word.size()), quote);
+  if (choices.size() > 1 || first.ends_with('/')) return text;
+  return text + (quote == 0 ? "" : std::string(1, quote)) + " ";
+}
+
+Completion complete(const std::string& before, const std::vector<Command>& commands,
+                    const ArgumentWords& words_for) {
+  Completion completion;
+  completion.quote = open_quote(before);
+  const Words words = words_before(before, completion.quote);
+  if (words.empty()) return completion;
+  completion.word = words.back();
+  for (auto& word : known_words(words, commands, words_for)) {
+    const bool typeable = completion.quote != '\'' || word.find('\'') == std::string::npos;
+    if (word.starts_with(completion.word) && typeable)
+      completion.choices.push_back(std::move(word));
+  }
+  std::ranges::sort(completion.choices);
+  const auto twice = std::ranges::unique(completion.choices);
+  completion.choices.erase(twice.begin(), twice.end());
   return completion;
 }
 

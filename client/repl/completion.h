@@ -4,25 +4,27 @@
 #include <vector>
 
 #include "client/repl/command.h"
+#include "client/repl/options.h"
 
 namespace troupe::repl {
 
 /// What stands at the cursor, and what could.
 struct Completion {
-  std::string word;                  // the part of the word that is there
+  std::string word;                  // the part of the word that is there, without its quotes
+  char quote = 0;                    // that it is inside of
   std::vector<std::string> choices;  // sorted; each begins with `word`
-  /// What all choices have in common beyond `word`, and a space where there is only one.
+  /// What all choices have in common beyond `word`, as it is to be typed; where there is only one,
+  /// with the quote that ends it and a space, but not behind a folder.
   std::string to_insert() const;
 };
 
 /// Words that may stand for an argument behind those that are there, the command's name first;
-/// asked for only when they are needed.
+/// asked for only when they are needed. Not for files.
 using ArgumentWords = std::function<std::vector<std::string>(Argument, const Words& before)>;
 
-/// `before` is the line up to the cursor. Commands are completed by name, arguments by what they
-/// are, options of `submit` and `follow` by what `options_of` says.
+/// `before` is the line up to the cursor. Completed are commands by name, arguments by what they
+/// are, the options of `submit` and `follow` and their values, and files.
 Completion complete(const std::string& before, const std::vector<Command>& commands,
-                    const ArgumentWords& words_for,
-                    const std::function<std::vector<std::string>(const std::string&)>& options_of);
+                    const ArgumentWords& words_for);
 
 }  // namespace troupe::repl

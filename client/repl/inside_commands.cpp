@@ -166,7 +166,7 @@ std::vector<Command> inside_commands() {
        .details =
            "waiting: not issued yet. issued: it lies at the actors named, or runs there. done.\n"
            "Micro-steps that are all waiting or all done take one line; `all` gives each its own.",
-       .completes = job,
+       .completes = {Argument::job, Argument::all},
        .least = 1,
        .most = 2,
        .run = graph},
@@ -202,7 +202,7 @@ std::vector<Command> inside_commands() {
            "float32 [n, channels, height / 8, width / 8], as `submit --init-latents` reads them. "
            "Taken\n"
            "from the actors between two micro-steps; pause the job to have all rows of one step.",
-       .completes = job,
+       .completes = {Argument::job, Argument::latents_file},
        .least = 2,
        .most = 2,
        .run = dump},
@@ -210,7 +210,7 @@ std::vector<Command> inside_commands() {
        .arguments = "JOB FILE.png",
        .summary = "a rough picture of a job's latents as they are now",
        .details = "The first picture, decoded at a quarter of its size by one of the job's actors.",
-       .completes = job,
+       .completes = {Argument::job, Argument::picture_file},
        .least = 2,
        .most = 2,
        .run = preview},
@@ -218,7 +218,7 @@ std::vector<Command> inside_commands() {
        .arguments = "JOB|all [-o FILE.json]",
        .summary = "write what ran when, for Perfetto",
        .details = {},
-       .completes = job,
+       .completes = {Argument::job_or_all, Argument::output_option, Argument::trace_file},
        .least = 1,
        .most = 3,
        .run = timeline},

@@ -2,9 +2,10 @@
 
 #include <iostream>
 
-#include "client/cli/command_line.h"
+#include "client/cli/checks.h"
 #include "client/cli/help_format.h"
 #include "client/cli/json.h"
+#include "client/cli/parse_errors.h"
 #include "client/cli/verb.h"
 
 namespace troupe::repl {
@@ -47,17 +48,25 @@ bool parse(CLI::App& app, const Words& words, bool json) {
   return true;
 }
 
-std::vector<std::string> option_names(const std::string& command) {
-  std::vector<std::string> names;
-  const auto add = [&](const CLI::App& app) {
-    for (const CLI::Option* option : app.get_options()) {
+std::vector<OptionShape> options_of(const std::string& command) {
+  std::vector<OptionShape> shapes;
+  const auto add = [&](CLI::App& app) {
+    for (CLI::Option* option : app.get_options()) {
+      const bool flag = option->get_items_expected_max() == 0;
+      std::vector<std::string> names;
       for (const std::string& name : option->get_lnames())
         names.push_back("--" + name);
+      for (const std::string& name : option->get_snames())
+        names.push_back("-" + name);
+      for (const std::string& name : names)
+        shapes.push_back({name, flag ? "" : option->get_type_name(), cli::words_of(*option)});
     }
   };
-  if (command == "submit") add(SubmitLine().app);
-  if (command == "follow") add(FollowLine().app);
-  return names;
+  SubmitLine submit;
+  FollowLine follow;
+  if (command == "submit") add(submit.app);
+  if (command == "follow") add(follow.app);
+  return shapes;
 }
 
 }  // namespace troupe::repl

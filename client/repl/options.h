@@ -33,7 +33,12 @@ struct FollowLine {
 /// Throws cli::UsageError.
 bool parse(CLI::App& app, const Words& words, bool json);
 
-/// "--prompt", "--steps", …
-std::vector<std::string> option_names(const std::string& command);
+/// An option, for completion.
+struct OptionShape {
+  std::string name;                // "--prompt"
+  std::string type;                // of its value, as the help names it: "FILE.png"; "" = a flag
+  std::vector<std::string> words;  // that its value may be, where those are all
+};
+std::vector<OptionShape> options_of(const std::string& command);
 
 }  // namespace troupe::repl

@@ -55,15 +55,14 @@ std::vector<std::string> words_for(Session& session, Argument argument, const Wo
       return names;
     }
     case Argument::tensor:
-      return {"latents", "caption"};
+      return session.tensor_names(before[1], before[2]);
     case Argument::user_actor:
       return session.user_actors();
     case Argument::method:
       return session.methods(before.back());
-    case Argument::other:
+    default:
       return {};
   }
-  return {};
 }
 #endif
 
@@ -97,8 +96,7 @@ int run_console(const cli::Target& target) {
   LineEditor editor(history_file(), [&](const std::string& before) {
     return complete(
         text.empty() ? before : text + "\n" + before, all_commands(),
-        [&](Argument argument, const Words& words) { return words_for(session, argument, words); },
-        option_names);
+        [&](Argument argument, const Words& words) { return words_for(session, argument, words); });
   });
   std::cout << "troupe " TROUPE_VERSION " at " << target.endpoint
             << "; `help` lists the commands, Ctrl-D leaves" << std::endl;

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <iostream>
 
-#include "client/cli/command_line.h"
 #include "client/cli/json.h"
+#include "client/cli/parse_errors.h"
 #include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 #include "models/spec/parse_number.h"
@@ -116,10 +116,25 @@ std::vector<std::string> Session::actor_ids() {
 std::vector<std::string> Session::user_actors() {
   std::vector<std::string> words;
   if (const auto actors = client_->actors().list()) {
-    for (const auto& actor : actors.value())
-      words.push_back(actor.name.empty() ? std::to_string(actor.id) : quoted(actor.name));
+    for (const auto& actor : actors.value()) {
+      words.push_back(std::to_string(actor.id));
+      if (!actor.name.empty()) words.push_back(actor.name);
+    }
   }
   return words;
+}
+
+std::vector<std::string> Session::tensor_names(const std::string& actor, const std::string& job) {
+  const auto at = spec::parse_number<std::uint32_t>(actor);
+  const auto of = spec::parse_number<std::uint64_t>(job);
+  std::vector<std::string> names;
+  if (at && of) {
+    if (const auto found = inspector_->tensors(*at, *of)) {
+      for (const auto& tensor : found.value().tensors)
+        names.push_back(tensor.name);
+    }
+  }
+  return names.empty() ? std::vector<std::string>{"latents", "caption"} : names;
 }
 
 std::vector<std::string> Session::methods(const std::string& actor) {

@@ -45,6 +45,8 @@ class Session {
   std::vector<std::string> job_ids();
   std::vector<std::string> actor_ids();
   std::vector<std::string> user_actors();
+  /// What the job has at the actor, both as typed; what every job has where that is not to be had.
+  std::vector<std::string> tensor_names(const std::string& actor, const std::string& job);
   /// Of the class of that actor, which goes by its number or name; none where there is none.
   std::vector<std::string> methods(const std::string& actor);
 

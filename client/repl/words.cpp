@@ -104,21 +104,20 @@ std::vector<Words> split_commands(const std::string& text) {
   return std::move(splitter).commands();
 }
 
-bool is_open(const std::string& text) {
+char open_quote(const std::string& text) {
   Splitter splitter(text);
   splitter.run();
-  return splitter.open_quote() != 0;
+  return splitter.open_quote();
 }
 
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_of(" \t\r\n;#'\"\\[]") == std::string::npos;
-  if (plain) return word;
-  std::string text = "\"";
-  for (const char letter : word) {
-    if (letter == '"' || letter == '\\') text += '\\';
+std::string escaped(const std::string& part, char quote) {
+  const std::string special = quote == '\'' ? "" : quote == '"' ? "\"\\" : " \t\r\n;#'\"\\[]";
+  std::string text;
+  for (const char letter : part) {
+    if (special.find(letter) != std::string::npos) text += '\\';
     text += letter;
   }
-  return text + "\"";
+  return text;
 }
 
 }  // namespace troupe::repl

@@ -18,10 +18,14 @@ using Words = std::vector<std::string>;
 /// word. Throws LineError.
 std::vector<Words> split_commands(const std::string& text);
 
-/// Whether the text ends inside a quote, so that another line belongs to it.
-bool is_open(const std::string& text);
+/// The quote that the text ends inside of, so that another line belongs to it; 0 where it does not.
+char open_quote(const std::string& text);
+inline bool is_open(const std::string& text) {
+  return open_quote(text) != 0;
+}
 
-/// The word so that split_commands gives it back as one.
-std::string quoted(const std::string& word);
+/// A part of a word as it is typed inside `quote`, 0 being none, so that split_commands gives it
+/// back. Inside '…' no ' can be typed.
+std::string escaped(const std::string& part, char quote);
 
 }  // namespace troupe::repl

@@ -27,31 +27,31 @@ std::uint32_t AllHosts::spawn(const HostLaunch& launch) {
                                      .token = tools_.access.token,
                                      .keys = tools_.access.keys,
                                      .insecure = tools_.access.insecure};
-  tools_.outside.request(agent->second.peer, order, kStartDeadline,
-                         [this, peer = agent->second.peer, host = launch.host, id = launch.id,
-                          incarnation = launch.incarnation](const control::Reply& reply) {
-                           if (reply.ok())
-                             return tools_.on_started(id, incarnation,
-                                                      reply.as<wire::ProcessStarted>().pid);
-                           if (reply.failure().code == wire::FailureCode::lost)
-                             return;  // so is its host
-                           // Perhaps it starts all the same, later.
-                           tools_.outside.send(peer, wire::EndUserProcess{id, incarnation});
-                           HostExit how;
-                           how.code = 1;
-                           how.how = "not started on " + host + ": " + reply.failure().what;
-                           gone(host, id, incarnation, how);
-                         });
+  tools_.outside.request(
+      agent->second.peer, order, kStartDeadline,
+      [this, peer = agent->second.peer, host = launch.host, id = launch.id,
+       incarnation = launch.incarnation](const control::Reply& reply) {
+        if (reply.ok())
+          return tools_.on_started(id, incarnation, reply.as<wire::ProcessStarted>().pid);
+        if (reply.failure().code == wire::FailureCode::lost) return;  // so is its host
+        // Perhaps it starts all the same, later.
+        tools_.outside.send(peer,
+                            wire::EndUserProcess{id, incarnation, "it was not ready in time"});
+        HostExit how;
+        how.code = 1;
+        how.how = "not started on " + host + ": " + reply.failure().what;
+        gone(host, id, incarnation, how);
+      });
   return 0;
 }
 
-void AllHosts::kill(const std::string& host, std::uint64_t id) {
-  if (host == tools_.own_host) return tools_.own.kill(host, id);
+void AllHosts::kill(const std::string& host, std::uint64_t id, const std::string& why) {
+  if (host == tools_.own_host) return tools_.own.kill(host, id, why);
   const auto agent = agents_.find(host);
   if (agent == agents_.end()) return;
   if (const auto process = agent->second.processes.find(id);
       process != agent->second.processes.end())
-    tools_.outside.send(agent->second.peer, wire::EndUserProcess{id, process->second});
+    tools_.outside.send(agent->second.peer, wire::EndUserProcess{id, process->second, why});
 }
 
 void AllHosts::lost(const std::string& host, const std::string& why) {

@@ -24,7 +24,7 @@ class AllHosts final : public HostLauncher {
   explicit AllHosts(Tools tools) : tools_(std::move(tools)) {}
 
   std::uint32_t spawn(const HostLaunch& launch) override;
-  void kill(const std::string& host, std::uint64_t id) override;
+  void kill(const std::string& host, std::uint64_t id, const std::string& why) override;
 
   void joined(const std::string& host, control::PeerId peer) { agents_[host] = {peer, {}}; }
   void lost(const std::string& host, const std::string& why);

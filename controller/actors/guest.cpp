@@ -59,7 +59,7 @@ bool Guest::on_message(const wire::Header& header, std::span<const std::byte> pa
       const auto order = wire::decode<wire::EndUserProcess>(payload);
       const auto process = incarnations_.find(order.id);
       if (process != incarnations_.end() && process->second == order.incarnation)
-        processes_.kill(options_.host, order.id);
+        processes_.kill(options_.host, order.id, order.why);
       return true;
     }
     default:

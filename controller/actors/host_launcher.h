@@ -37,8 +37,8 @@ class HostLauncher {
   /// Answers its pid, 0 where that will be known later. Throws std::runtime_error naming program
   /// and cause.
   virtual std::uint32_t spawn(const HostLaunch& launch) = 0;
-  /// Ends for sure what runs there for this actor.
-  virtual void kill(const std::string& host, std::uint64_t id) = 0;
+  /// Ends for sure what runs there for this actor; the reason goes into its log.
+  virtual void kill(const std::string& host, std::uint64_t id, const std::string& why) = 0;
 };
 
 }  // namespace troupe::user

@@ -137,9 +137,11 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
   return pid;
 }
 
-void HostProcesses::kill(const std::string&, std::uint64_t id) {
+void HostProcesses::kill(const std::string&, std::uint64_t id, const std::string& why) {
   for (const auto& [incarnation, running] : processes_) {
-    if (running.id == id) running.process->kill(SIGKILL);
+    if (running.id != id) continue;
+    const auto method = read_doing(running.doing);
+    running.process->end(why.empty() || method.empty() ? why : why + ", in " + method);
   }
 }
 

@@ -48,7 +48,7 @@ class HostProcesses final : public HostLauncher {
 
   /// One that is there already is not started again.
   std::uint32_t spawn(const HostLaunch& launch) override;
-  void kill(const std::string& host, std::uint64_t id) override;
+  void kill(const std::string& host, std::uint64_t id, const std::string& why) override;
   /// For the processes from now on.
   void use(Access access) { options_.access = std::move(access); }
   std::size_t running() const { return processes_.size() + describing_.size(); }

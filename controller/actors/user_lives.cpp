@@ -161,7 +161,7 @@ void UserActors::end(UserActorId id, const std::string& why, bool for_good) {
     return exited(id, actor->incarnation, how);
   }
   if (actor->kill_reason.empty()) actor->kill_reason = why;
-  tools_.launcher.kill(actor->host, id);
+  tools_.launcher.kill(actor->host, id, why);
 }
 
 std::string UserActors::drain_host(const std::string& name, bool now) {

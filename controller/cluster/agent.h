@@ -33,8 +33,9 @@ class Agent {
   virtual std::uint32_t spawn(const ActorLaunch& launch) = 0;
   /// False when it has no process here.
   virtual bool signal(std::uint32_t id, int signal) = 0;
-  /// Ends it for sure (SIGKILL); its exit is told as any other.
-  virtual void kill(std::uint32_t id) = 0;
+  /// Ends it for sure (SIGKILL), and says why in its log, if there is a reason; its exit is told as
+  /// any other.
+  virtual void kill(std::uint32_t id, const std::string& why) = 0;
   /// What the actor's processes have written, and that they began and ended.
   virtual const LineLog& lines(std::uint32_t id) = 0;
   virtual std::size_t running() const = 0;

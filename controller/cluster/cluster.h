@@ -6,31 +6,23 @@
 #include <string>
 #include <vector>
 
+#include "controller/cluster/host_options.h"
+
 namespace troupe::cluster {
 
-struct ClusterOptions {
-  std::string listen;  // "" = ipc in a private folder
-  int actors = 1;
-  std::string model;           // default model folder; may be empty
-  std::string device = "cpu";  // cpu | cuda: actor i gets GPU i
-  int threads_per_actor = 1;
-  std::string pin = "numa";  // none | numa: actors keep to the CPUs of a NUMA node (docs/hosts.md)
-  std::string machine_root;  // where the host's nodes are read; "" = /, tests have a tree of theirs
-  std::string actor_program;  // path of troupe-actor; "" = beside this executable
-  bool insecure = false;      // allow a bind beyond loopback without keys
+struct ClusterOptions : HostOptions {
+  std::string listen;     // "" = ipc in a private folder
+  std::string model;      // default model folder; may be empty
+  bool insecure = false;  // allow a bind beyond loopback without keys
   /// Where the actors' tensor plane listens for other hosts, a numeric address; "" = that of
   /// `listen` where it is numeric, else 127.0.0.1.
   std::string tensor_host;
   std::string keys;  // tcp: folder of keys (`troupe keys`); "" = nobody is asked for any
   /// Folders whose models clients may name, with what is below; nothing = any folder.
   std::optional<std::vector<std::string>> allow_models;
-  std::string log_folder;  // where actors' output goes; "" = only its last lines are kept, for
-                           // causes of failure
   int max_queued_jobs = 64;
   int max_jobs_together = 4;         // that may share one deployment's actors at a time
   int max_batch = 8;                 // pictures of jobs that compute as one; 1 = none do
-  std::uint64_t memory_limit = 0;    // bytes that an actor's models and jobs may take; 0 = its part
-                                     // of nine tenths of what is free when it starts
   int max_recoveries = 3;            // losses that a job outlives without a step between them
   int max_respawns = -1;             // new processes for a place whose process ended; -1 = no limit
   bool logs = false;                 // what goes wrong goes to standard error, too

@@ -45,15 +45,9 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
   make_rooms();
   make_desk();
   agent_ = std::make_unique<NodeAgent>(
-      io_, options_.actor_program, options_.log_folder,
-      [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
+      io_, options_, [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
         actor_exited(id, incarnation, cause);
       });
-  agent_->pin(ActorPins({.how = options_.pin,
-                         .actors = options_.actors,
-                         .device = options_.device,
-                         .threads = options_.threads_per_actor,
-                         .root = options_.machine_root}));
   hosts_ = std::make_unique<Hosts>(
       Hosts::Tools{
           .server = *server_,
@@ -222,7 +216,7 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
     if (actor.state == ActorState::ready)
       server_->send(actor.peer, wire::Shutdown{});
     else
-      outside_->kill(id);
+      outside_->kill(id, why.what);
   }
   hosts_->dismiss();
   users_->stop();
@@ -232,7 +226,7 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
   stop_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
     for (const auto& [id, actor] : members_.all())
-      outside_->kill(id);
+      outside_->kill(id, "it was to leave and did not");
     awaits_hosts_ = false;
     check_stopped();
   });

@@ -5,7 +5,6 @@
 
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/loss.h"
-#include "transport/control/thread_room.h"
 #include "transport/wire/actor_messages.h"
 
 // Where the world comes in: endpoints, who may speak, and which room each message is for.
@@ -30,7 +29,6 @@ void Controller::open_endpoints() {
   server.software = "troupe " TROUPE_VERSION;
   server.insecure = options_.insecure;
   if (store_) server.attributes["journal"] = past_.id;
-  control::check_thread_room();
   server.socket.context = control::make_context();
   if (!options_.keys.empty() && !control::parse_endpoint(server.endpoint).ipc) {
     const control::KeyFolder keys(options_.keys);

@@ -163,7 +163,8 @@ void Controller::make_desk() {
             const auto least = members_.memory_steps().front().first;
             if (least > 0) known.device.memory = least;
             return known;
-          }});
+          },
+      .note = [this](const std::string& text) { gateway_->note_failure(text); }});
   gateway_->use(*desk_, recorder_);
   if (options_.metrics_port < 0) return;
   metrics_ = std::make_unique<gateway::MetricsServer>(

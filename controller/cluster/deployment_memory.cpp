@@ -135,7 +135,7 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan&
       limits.emplace_back(id, limit);
       if (largest <= limit) roomy.push_back(id);
     }
-    if (roomy.size() >= needs.size()) return gather(roomy, plan.degrees.world());
+    if (roomy.size() >= needs.size()) return gather(roomy, plan.degrees);
     if (auto chosen = by_memory(needs, std::move(limits))) return chosen;
   }
   return std::nullopt;

@@ -1,31 +1,35 @@
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "controller/cluster/deployments.h"
+#include "controller/mesh/placement.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::cluster {
 
-std::vector<ActorId> Deployments::gather(const std::vector<ActorId>& from, int world) const {
+std::vector<ActorId> Deployments::gather(const std::vector<ActorId>& from,
+                                         const mesh::Degrees& degrees) const {
   std::map<std::string, std::vector<ActorId>> by_host;
   for (const ActorId id : from)
     by_host[members_.at(id).host].push_back(id);
   std::vector<std::vector<ActorId>> hosts;
   for (auto& [name, actors] : by_host)
     hosts.push_back(std::move(actors));
-  const auto wanted = static_cast<std::size_t>(world);
-  // One that is large enough, the smallest such; else the largest first. The controller's own has
-  // the lowest numbers.
-  std::stable_sort(hosts.begin(), hosts.end(), [&](const auto& a, const auto& b) {
-    if (a.size() == b.size()) return std::ranges::min(a) < std::ranges::min(b);
-    const bool whole = a.size() >= wanted && b.size() >= wanted;
-    return whole ? a.size() < b.size() : a.size() > b.size();
-  });
+  // The controller's own has the lowest numbers.
+  std::ranges::sort(hosts, {}, [](const auto& actors) { return std::ranges::min(actors); });
+  std::vector<int> rooms;
+  for (const auto& actors : hosts)
+    rooms.push_back(static_cast<int>(actors.size()));
+  const auto host_of = mesh::place_on_hosts(degrees, rooms);
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    hosts[host].resize(std::ranges::count(host_of, static_cast<int>(host)));
+    std::ranges::sort(hosts[host], std::greater());
+  }
   std::vector<ActorId> chosen;
-  for (auto& host : hosts) {
-    host.resize(std::min(host.size(), wanted - chosen.size()));
-    std::sort(host.begin(), host.end());
-    chosen.insert(chosen.end(), host.begin(), host.end());
+  for (const int host : host_of) {
+    chosen.push_back(hosts[host].back());
+    hosts[host].pop_back();
   }
   return chosen;
 }

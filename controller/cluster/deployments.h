@@ -141,9 +141,9 @@ class Deployments {
                               const std::vector<MemoryNeed>& needs) const;
   void make_room(const std::vector<Room>& rooms, std::uint64_t keep);
   void advance(const Ptr& deployment);
-  /// Of actors, least used first: as few hosts as it takes, the actors of a host side by side, so
-  /// that the axes that vary fastest stay inside.
-  std::vector<ActorId> gather(const std::vector<ActorId>& from, int world) const;
+  /// Of actors, least used first, as many as there are ranks, by mesh/placement.h: the axes that
+  /// exchange most stay inside a host. By rank.
+  std::vector<ActorId> gather(const std::vector<ActorId>& from, const mesh::Degrees& degrees) const;
   /// shm inside a host, tcp between hosts, nccl on GPUs.
   std::string backend_of(const Deployment& deployment, const plan::GroupPlan& group) const;
   void fill_places(Deployment& deployment);

@@ -112,7 +112,8 @@ bool Drainer::empty(ActorId id) {
     return true;
   }
   if (const auto since = leaving_.find(id); since != leaving_.end()) {
-    if (now - since->second > kLeaveDeadline) tools_.outside.kill(id);
+    if (now - since->second > kLeaveDeadline)
+      tools_.outside.kill(id, "it was drained, and did not leave");
     return false;
   }
   if (!actor.jobs.empty()) return false;
@@ -122,7 +123,7 @@ bool Drainer::empty(ActorId id) {
   leaving_[id] = now;
   actor.closed = true;
   if (actor.state != ActorState::ready || !tools_.outside.send(actor.peer, wire::Shutdown{}))
-    tools_.outside.kill(id);
+    tools_.outside.kill(id, "it is drained");
   return false;
 }
 

@@ -14,7 +14,6 @@
 #include "controller/cluster/joined_host_impl.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/file_handle.h"
-#include "transport/control/thread_room.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/done.h"
 
@@ -76,7 +75,6 @@ JoinedHost::Impl::Impl(JoinOptions options)
   if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
   if (options_.tensor_host.empty()) options_.tensor_host = own_address(endpoint);
   if (!options_.keys.empty() && !endpoint.ipc) keys_ = control::KeyFolder(options_.keys).client();
-  control::check_thread_room();
   context_ = control::make_context();
   make_agent();
 }

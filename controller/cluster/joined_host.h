@@ -5,21 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "controller/cluster/host_options.h"
+
 namespace troupe::cluster {
 
-struct JoinOptions {
+struct JoinOptions : HostOptions {
   std::string endpoint;  // of the controller
   std::string keys;      // folder, for a controller on tcp that asks for them; "" = none
   std::string name;      // of this host in the cluster; "" = its own
-  int actors = 1;
-  std::string device = "cpu";  // cpu | cuda: actor i gets GPU i
-  int threads_per_actor = 1;
-  std::string pin = "numa";  // none | numa: actors keep to the CPUs of a NUMA node (docs/hosts.md)
-  std::string machine_root;  // where the host's nodes are read; "" = /, tests have a tree of theirs
-  std::uint64_t memory_limit = 0;    // bytes an actor; 0 = as in ClusterOptions
-  std::string actor_program;         // path of troupe-actor; "" = beside this executable
   std::vector<std::string> plugins;  // files, each in the place of the controller's of that name
-  std::string log_folder;            // where actors' output goes; "" = none
   std::string tensor_host;           // "" = the address by which this host reaches the controller
   std::chrono::seconds wait{60};     // for a controller that is not there, or not any more
   std::chrono::seconds drain_deadline{60};  // for jobs to leave, once `stop` was called

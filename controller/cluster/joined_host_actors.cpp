@@ -1,3 +1,4 @@
+#include <csignal>
 #include <filesystem>
 
 #include "controller/cluster/joined_host_impl.h"
@@ -12,15 +13,9 @@ void JoinedHost::Impl::make_agent() {
   incarnations_.clear();
   make_users();
   agent_ = std::make_unique<NodeAgent>(
-      io_, options_.actor_program, options_.log_folder,
-      [this](std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
+      io_, options_, [this](std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
         exited(id, incarnation, cause);
       });
-  agent_->pin(ActorPins({.how = options_.pin,
-                         .actors = options_.actors,
-                         .device = options_.device,
-                         .threads = options_.threads_per_actor,
-                         .root = options_.machine_root}));
   agent_->on_line([this](std::uint32_t id, const std::string& line) {
     tell(wire::ProcessWrote{id, {line}});
   });
@@ -69,7 +64,9 @@ void JoinedHost::Impl::signal(const wire::SignalProcess& order) {
   const auto process = incarnations_.find(order.actor);
   const bool same = process != incarnations_.end() &&
                     (order.incarnation == 0 || order.incarnation == process->second);
-  if (same) agent_->signal(order.actor, order.signal);
+  if (!same) return;
+  if (order.signal == SIGKILL) return agent_->kill(order.actor, order.why);
+  agent_->signal(order.actor, order.signal);
 }
 
 void JoinedHost::Impl::exited(std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {

@@ -85,8 +85,8 @@ std::uint32_t LiveOutside::spawn(const Actor& place, std::uint64_t incarnation) 
                                     .tensor_host = launch_.tensor_host});
 }
 
-void LiveOutside::kill(ActorId id) {
-  agent_of_(id).kill(id);
+void LiveOutside::kill(ActorId id, const std::string& why) {
+  agent_of_(id).kill(id, why);
 }
 
 }  // namespace troupe::cluster

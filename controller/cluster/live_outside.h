@@ -36,7 +36,7 @@ class LiveOutside final : public Outside {
   control::BlobId keep_blob(control::BlobBytes bytes) override;
   void drop_blob(control::BlobId id) override;
   std::uint32_t spawn(const Actor& place, std::uint64_t incarnation) override;
-  void kill(ActorId id) override;
+  void kill(ActorId id, const std::string& why) override;
 
  private:
   boost::asio::io_context& io_;

@@ -25,12 +25,17 @@ void add_gpu_settings(std::vector<std::string>& environment) {
 
 }  // namespace
 
-NodeAgent::NodeAgent(boost::asio::io_context& io, std::string program,
-                     std::filesystem::path log_folder, OnExit on_exit)
+NodeAgent::NodeAgent(boost::asio::io_context& io, const HostOptions& options, OnExit on_exit)
     : io_(io),
-      program_(std::move(program)),
-      log_folder_(std::move(log_folder)),
-      on_exit_(std::move(on_exit)) {}
+      program_(options.actor_program),
+      log_folder_(options.log_folder),
+      cuda_graphs_(options.cuda_graphs),
+      on_exit_(std::move(on_exit)),
+      pins_(PinOptions{.how = options.pin,
+                       .actors = options.actors,
+                       .device = options.device,
+                       .threads = options.threads_per_actor,
+                       .root = options.machine_root}) {}
 
 NodeAgent::~NodeAgent() = default;
 
@@ -46,6 +51,7 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
                        "--parent",      std::to_string(getpid())};
   if (!launch.tensor_host.empty())
     options.arguments.insert(options.arguments.end(), {"--tensor-host", launch.tensor_host});
+  if (cuda_graphs_) options.arguments.push_back("--cuda-graphs");
   // One of a host tells of all, and only as the host begins: later there may be jobs to disturb.
   const bool measures = !measuring_;
   if (measures) options.arguments.push_back("--measure");
@@ -66,20 +72,20 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
       [this, id = launch.id, incarnation = launch.incarnation](const ExitCause& cause) {
         auto end = cause;
         end.log.clear();
-        note(id, "-- the process ended: " + end.text());
+        auto node = processes_.extract(id);
+        node.mapped()->say("-- the process ended: " + end.text());
         if (measuring_ && measuring_->id == id && measuring_->incarnation == incarnation &&
             std::chrono::steady_clock::now() - measuring_->since < kBeforeHello)
           measuring_.reset();
         // The process object goes after its own handler has returned.
-        auto node = processes_.extract(id);
         boost::asio::post(io_, [gone = std::shared_ptr<Process>(std::move(node.mapped()))] {});
         on_exit_(id, incarnation, cause);
       });
   if (measures)
     measuring_ = Measuring{launch.id, launch.incarnation, std::chrono::steady_clock::now()};
   const auto pid = static_cast<std::uint32_t>(process->pid());
-  note(launch.id, "-- process " + std::to_string(pid) + " began" +
-                      (pin && !process->pinned() ? "" : place(pin)));
+  process->say("-- process " + std::to_string(pid) + " began" +
+               (pin && !process->pinned() ? "" : place(pin)));
   processes_[launch.id] = std::move(process);
   return pid;
 }
@@ -90,9 +96,9 @@ std::string NodeAgent::place(const Pin* pin) const {
   return pins_.why_not().empty() ? "" : " on no NUMA node of its own: " + pins_.why_not();
 }
 
-void NodeAgent::kill(std::uint32_t id) {
+void NodeAgent::kill(std::uint32_t id, const std::string& why) {
   if (const auto process = processes_.find(id); process != processes_.end())
-    process->second->kill(SIGKILL);
+    process->second->end(why);
 }
 
 bool NodeAgent::signal(std::uint32_t id, int signal) {

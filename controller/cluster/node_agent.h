@@ -12,6 +12,7 @@
 
 #include "controller/cluster/actor_pins.h"
 #include "controller/cluster/agent.h"
+#include "controller/cluster/host_options.h"
 #include "controller/cluster/process.h"
 
 namespace troupe::cluster {
@@ -22,19 +23,17 @@ class NodeAgent final : public Agent {
  public:
   using OnLine = std::function<void(std::uint32_t id, const std::string& line)>;
 
-  /// `program` is the path of troupe-actor. `log_folder` may be empty.
-  NodeAgent(boost::asio::io_context& io, std::string program, std::filesystem::path log_folder,
-            OnExit on_exit);
+  /// Of the options all but the memory's limit are used; `actor_program` is named. Throws what
+  /// ActorPins throws.
+  NodeAgent(boost::asio::io_context& io, const HostOptions& options, OnExit on_exit);
   ~NodeAgent() override;
 
-  /// Where its actors run, before the first is spawned; without, they run where this process does.
-  void pin(ActorPins pins) { pins_ = std::move(pins); }
   /// Told of each line that goes into the logs.
   void on_line(OnLine on_line) { on_line_ = std::move(on_line); }
 
   std::uint32_t spawn(const ActorLaunch& launch) override;
   bool signal(std::uint32_t id, int signal) override;
-  void kill(std::uint32_t id) override;
+  void kill(std::uint32_t id, const std::string& why) override;
   const LineLog& lines(std::uint32_t id) override { return *log_of(id); }
   std::size_t running() const override { return processes_.size(); }
 
@@ -47,6 +46,7 @@ class NodeAgent final : public Agent {
   boost::asio::io_context& io_;
   std::string program_;
   std::filesystem::path log_folder_;
+  bool cuda_graphs_;
   OnExit on_exit_;
   OnLine on_line_;
   ActorPins pins_;

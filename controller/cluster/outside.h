@@ -66,8 +66,8 @@ class Outside {
   /// Starts a process for the place; answers its pid. Throws std::runtime_error naming program and
   /// cause. Its end comes to Supervisor::exited.
   virtual std::uint32_t spawn(const Actor& place, std::uint64_t incarnation) = 0;
-  /// Ends the place's process for sure.
-  virtual void kill(ActorId id) = 0;
+  /// Ends the place's process for sure; `why` goes into its log.
+  virtual void kill(ActorId id, const std::string& why) = 0;
 };
 
 }  // namespace troupe::cluster

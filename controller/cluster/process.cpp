@@ -139,6 +139,17 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     if (!reaped_) ::kill(pid_, signal);
   }
 
+  void end(const std::string& why) {
+    if (!reaped_ && !why.empty() && !std::exchange(end_said_, true))
+      say("-- killed by the controller: " + why);
+    kill(SIGKILL);
+  }
+
+  void say(const std::string& line) {
+    append_to_log((line_.empty() ? "" : "\n") + line + "\n");
+    if (on_line_) on_line_(line);
+  }
+
   void abandon() {
     on_exit_ = nullptr;
     on_line_ = nullptr;
@@ -217,6 +228,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   pid_t pid_ = -1;
   bool pinned_ = false;
   bool reaped_ = false;
+  bool end_said_ = false;
 };
 
 Process::Process(asio::io_context& io, const ProcessOptions& options,
@@ -239,6 +251,14 @@ bool Process::pinned() const {
 
 void Process::kill(int signal) {
   impl_->kill(signal);
+}
+
+void Process::end(const std::string& why) {
+  impl_->end(why);
+}
+
+void Process::say(const std::string& line) {
+  impl_->say(line);
 }
 
 }  // namespace troupe::cluster

@@ -38,6 +38,10 @@ class Process {
   /// It runs on the CPUs that the options name; false where there are none or the kernel refused.
   bool pinned() const;
   void kill(int signal);
+  /// Kills it for sure. The first reason that is given is said in its log.
+  void end(const std::string& why);
+  /// A line of its log that is not its own: told to `on_line`, and never a cause of its end.
+  void say(const std::string& line);
 
  private:
   class Impl;

@@ -46,14 +46,18 @@ std::uint32_t RemoteAgent::spawn(const ActorLaunch& launch) {
   return 0;
 }
 
-bool RemoteAgent::signal(std::uint32_t id, int signal) {
+bool RemoteAgent::send_signal(std::uint32_t id, int signal, const std::string& why) {
   const auto process = processes_.find(id);
   return process != processes_.end() &&
-         server_.send(peer_, wire::SignalProcess{id, process->second, signal});
+         server_.send(peer_, wire::SignalProcess{id, process->second, signal, why});
 }
 
-void RemoteAgent::kill(std::uint32_t id) {
-  signal(id, SIGKILL);
+bool RemoteAgent::signal(std::uint32_t id, int signal) {
+  return send_signal(id, signal, "");
+}
+
+void RemoteAgent::kill(std::uint32_t id, const std::string& why) {
+  send_signal(id, SIGKILL, why);
 }
 
 void RemoteAgent::wrote(const wire::ProcessWrote& wrote) {

@@ -21,7 +21,7 @@ class RemoteAgent final : public Agent {
 
   std::uint32_t spawn(const ActorLaunch& launch) override;
   bool signal(std::uint32_t id, int signal) override;
-  void kill(std::uint32_t id) override;
+  void kill(std::uint32_t id, const std::string& why) override;
   const LineLog& lines(std::uint32_t id) override { return logs_[id]; }
   std::size_t running() const override { return processes_.size(); }
 
@@ -33,6 +33,7 @@ class RemoteAgent final : public Agent {
   void lost(const std::string& why);
 
  private:
+  bool send_signal(std::uint32_t id, int signal, const std::string& why);
   void gone(std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause);
 
   control::Server& server_;

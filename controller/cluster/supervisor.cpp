@@ -48,7 +48,7 @@ bool Supervisor::lost(control::PeerId peer, const std::string& why) {
 
 void Supervisor::kill(ActorId id, const std::string& why) {
   kill_reasons_.try_emplace(id, why);
-  tools_.outside.kill(id);
+  tools_.outside.kill(id, with_task(id, why));
 }
 
 void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
@@ -158,12 +158,19 @@ void Supervisor::look_for_hangs() {
 }
 
 void Supervisor::kill_hanging(ActorId id) {
-  if (kill_reasons_.contains(id)) return tools_.outside.kill(id);  // is told already
-  std::string why =
+  const std::string why =
       "its work loop made no progress for " + seconds_text(tools_.options.task_deadline);
-  const auto file = tools_.record_hang(id, "actor " + std::to_string(id) + " is killed: " + why);
-  if (!file.empty()) why += "; flight record: " + file;
-  kill(id, why);
+  if (!kill_reasons_.contains(id)) {
+    const auto file =
+        tools_.record_hang(id, with_task(id, "actor " + std::to_string(id) + " is killed: " + why));
+    kill_reasons_[id] = file.empty() ? why : why + "; flight record: " + file;
+  }
+  tools_.outside.kill(id, with_task(id, why));
+}
+
+std::string Supervisor::with_task(ActorId id, const std::string& why) const {
+  const auto task = tools_.runner.doing(id);
+  return task.empty() ? why : why + ", during " + task;
 }
 
 }  // namespace troupe::cluster

@@ -64,6 +64,8 @@ class Supervisor {
   void give_up_noted(ActorId id, const std::string& why);
   void look_for_hangs();
   void kill_hanging(ActorId id);
+  /// `why`, and what it was doing.
+  std::string with_task(ActorId id, const std::string& why) const;
 
   Tools tools_;
   bool stopped_ = false;

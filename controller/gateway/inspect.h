@@ -1,6 +1,6 @@
 #pragma once
-#include <boost/asio/thread_pool.hpp>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -10,12 +10,14 @@
 
 #include "controller/cluster/members.h"
 #include "controller/cluster/outside.h"
+#include "controller/gateway/side_thread.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
 #include "controller/plan/machine.h"
 #include "controller/recorder/recorder.h"
 #include "transport/control/server.h"
 #include "transport/wire/inspect_messages.h"
+#include "transport/wire/tensor_messages.h"
 
 namespace troupe::gateway {
 
@@ -37,10 +39,14 @@ class InspectDesk {
     std::string host;
     std::uint32_t pid = 0;
     std::string log_folder;  // of flight records; empty = they are kept in memory only
-    std::function<plan::Machine()> machine = {};  // what jobs are planned for
+    std::function<plan::Machine()> machine = {};        // what jobs are planned for
+    std::function<void(const std::string&)> note = {};  // a failure for people to read
   };
 
-  explicit InspectDesk(Tools tools) : tools_(std::move(tools)) {}
+  explicit InspectDesk(Tools tools)
+      : tools_(std::move(tools)), thread_([&outside = tools_.outside](SideThread::OnLoop action) {
+          outside.post(std::move(action));
+        }) {}
 
   /// True when the message is for this desk. Every request is answered, sooner or later.
   bool on_message(control::PeerId peer, const wire::Header& header,
@@ -48,7 +54,8 @@ class InspectDesk {
   /// An actor's process is here: its clock is read, now and every few seconds.
   void actor_ready(cluster::ActorId actor);
   /// A job is about to end failed, or a batch to let its jobs begin anew: what had happened is
-  /// written down. Answers the file's path, empty where none was written.
+  /// written down. Answers the file's path, empty where there will be none. The disk has a tenth of
+  /// a second for it; where it takes longer, the file comes later, or a note why it does not.
   std::string record_failure(jobs::JobId job, const std::string& failure);
   /// The same of an actor that hangs and is about to be killed for it. Its job may outlive that.
   std::string record_hang(cluster::ActorId actor, const std::string& why);
@@ -64,12 +71,13 @@ class InspectDesk {
     std::string name;               // of a batch
     std::vector<jobs::JobId> jobs;  // whose failure it is
     std::string failure;
-    std::string file;
-    std::string record;  // JSON
+    std::string file;                           // once it is there
+    std::shared_ptr<const std::string> record;  // JSON
   };
   /// Keeps the record of that run, in memory and as a file of this name.
   std::string record(jobs::JobId job, jobs::JobId run, const std::string& failure,
                      const std::string& file);
+  std::string write(const Failed& failed, const std::filesystem::path& path);
 
   template <class M>
   void reply(const Asker& asker, const M& message) {
@@ -92,7 +100,7 @@ class InspectDesk {
   void inject(const Asker& asker, const wire::InjectFault& fault);
   void get_document(const Asker& asker, const wire::GetDocument& question);
   void get_logs(const Asker& asker, const wire::GetLogs& question);
-  /// On a thread of its own: a long one takes a while to write.
+  /// On the side: a long one takes a while to write.
   void send_timeline(const Asker& asker, jobs::JobId job);
   std::string failures(jobs::JobId job) const;
   void read_clock(cluster::ActorId actor, std::uint64_t incarnation, int readings);
@@ -104,7 +112,7 @@ class InspectDesk {
   Tools tools_;
   std::deque<Failed> failed_;
   std::deque<control::BlobId> kept_;
-  boost::asio::thread_pool writer_{1};  // last: it ends before the rest goes
+  SideThread thread_;  // last: it ends before the rest goes
 };
 
 }  // namespace troupe::gateway

@@ -1,4 +1,3 @@
-#include <boost/asio/post.hpp>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
@@ -70,15 +69,15 @@ void InspectDesk::send_timeline(const Asker& asker, jobs::JobId job) {
   for (const auto& [id, notes] : tools_.recorder.jobs()) {
     if (job == 0 || job == id || tools_.runner.run_of(job) == id) jobs->push_back(notes);
   }
-  boost::asio::post(writer_, [this, asker, facts, jobs] {
+  const bool posted = thread_.post([this, asker, facts, jobs]() -> SideThread::OnLoop {
     std::vector<const recorder::JobNotes*> all;
     for (const auto& notes : *jobs)
       all.push_back(&notes);
     auto trace = std::make_shared<std::string>(recorder::chrome_trace(all, *facts));
-    tools_.outside.post([this, asker, trace] {
-      reply(asker, wire::Document{keep("timeline", std::move(*trace))});
-    });
+    return
+        [this, asker, trace] { reply(asker, wire::Document{keep("timeline", std::move(*trace))}); };
   });
+  if (!posted) refuse(asker, FailureCode::overloaded, "too much is being written: try again later");
 }
 
 void InspectDesk::get_logs(const Asker& asker, const wire::GetLogs& question) {

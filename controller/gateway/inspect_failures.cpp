@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <system_error>
 
 #include "controller/gateway/inspect.h"
 #include "controller/recorder/flight_record.h"
@@ -16,27 +19,31 @@ namespace {
 
 constexpr std::size_t kKeptFailures = 16;
 
-/// Whole or not at all, and for its owner only: prompts are in it. False when it cannot be written:
-/// a full disk costs the record, no more.
-bool write_whole(const std::filesystem::path& path, std::string_view text) {
+/// What the disk may take until the loop goes on without knowing.
+constexpr std::chrono::milliseconds kAtOnce{100};
+
+/// Whole or not at all, and for its owner only: prompts are in it. Answers why it cannot be
+/// written, or nothing: a full disk costs the record, no more.
+std::string write_whole(const std::filesystem::path& path, std::string_view text) {
   auto temporary = path;
   temporary += std::string(".").append(std::to_string(getpid()));
   std::error_code error;
-  const auto give_up = [&] {
+  const auto give_up = [&](const std::error_code& why) {
     std::filesystem::remove(temporary, error);
-    return false;
+    return why.message();
   };
+  const auto last_error = [] { return std::error_code(errno, std::generic_category()); };
   const control::FileHandle file(
       open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) return false;
+  if (!file) return last_error().message();
   while (!text.empty()) {
     const auto written = write(file.get(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return give_up();
+    if (written <= 0) return give_up(last_error());
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   std::filesystem::rename(temporary, path, error);
-  return error ? give_up() : true;
+  return error ? give_up(std::error_code(error)) : "";
 }
 
 }  // namespace
@@ -51,9 +58,8 @@ std::string InspectDesk::record_hang(cluster::ActorId actor, const std::string& 
   const auto current = tools_.runner.dispatcher().current(actor);
   const auto& member = tools_.members.at(actor);
   const jobs::JobId run = current ? current->first : member.jobs.empty() ? 0 : *member.jobs.begin();
-  const auto doing = tools_.runner.doing(actor);
   return record(
-      run, run, why + (doing.empty() ? "" : ", during " + doing),
+      run, run, why,
       "flight-actor-" + std::to_string(actor) + "-pid-" + std::to_string(member.pid) + ".json");
 }
 
@@ -64,15 +70,36 @@ std::string InspectDesk::record(jobs::JobId job, jobs::JobId run, const std::str
                 .jobs = tools_.runner.jobs_of(job),
                 .failure = failure,
                 .file = {},
-                .record = recorder::flight_record(tools_.recorder, job, run, failure, now())};
+                .record = std::make_shared<const std::string>(
+                    recorder::flight_record(tools_.recorder, job, run, failure, now()))};
   if (job != 0 && failed.jobs != std::vector{job}) failed.name = tools_.runner.name_of(job);
-  if (!tools_.log_folder.empty()) {
-    const auto path = std::filesystem::path(tools_.log_folder) / file;
-    if (write_whole(path, failed.record)) failed.file = path.string();
-  }
   failed_.push_back(std::move(failed));
   if (failed_.size() > kKeptFailures) failed_.pop_front();
-  return failed_.back().file;
+  if (tools_.log_folder.empty()) return "";
+  return write(failed_.back(), std::filesystem::path(tools_.log_folder) / file);
+}
+
+std::string InspectDesk::write(const Failed& failed, const std::filesystem::path& path) {
+  const bool prompt = thread_.idle();  // else the disk is slow, as is known
+  const auto outcome = std::make_shared<std::promise<std::string>>();
+  auto error = outcome->get_future();
+  const auto named = std::make_shared<bool>(true);  // the loop's own
+  const auto work = [this, outcome, named, path, record = failed.record]() -> SideThread::OnLoop {
+    const auto why_not = write_whole(path, *record);
+    outcome->set_value(why_not);
+    return [this, named, path, record, why_not] {
+      if (!why_not.empty()) {
+        if (*named && tools_.note)
+          tools_.note("flight record " + path.string() + " cannot be written: " + why_not);
+        return;
+      }
+      const auto found = std::ranges::find(failed_, record, &Failed::record);
+      if (found != failed_.end()) found->file = path.string();
+    };
+  };
+  if (!thread_.post(work)) return "";
+  if (prompt && error.wait_for(kAtOnce) == std::future_status::ready) *named = error.get().empty();
+  return *named ? path.string() : "";
 }
 
 std::string InspectDesk::failures(jobs::JobId job) const {
@@ -83,7 +110,7 @@ std::string InspectDesk::failures(jobs::JobId job) const {
     json row = {{"job", failed.job}, {"failure", failed.failure}};
     if (!failed.name.empty()) row["batch"] = failed.name;
     if (!failed.file.empty()) row["file"] = failed.file;
-    if (job != 0) row["record"] = json::parse(failed.record);
+    if (job != 0) row["record"] = json::parse(*failed.record);
     list.push_back(std::move(row));
   }
   return json{{"failures", list}}.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -1,12 +1,11 @@
 #include "controller/gateway/model_reader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/post.hpp>
-#include <condition_variable>
 #include <deque>
 #include <exception>
-#include <mutex>
-#include <thread>
+#include <limits>
 
 #include "models/spec/fingerprint.h"
 #include "models/spec/lora_spec.h"
@@ -16,13 +15,18 @@ namespace {
 
 constexpr std::size_t kRemembered = 8;
 constexpr int kAttempts = 3;
-constexpr std::chrono::seconds kEndDeadline{2};
 
-/// Of the worker's thread alone.
-class Memory {
+}  // namespace
+
+/// Of the reading thread alone, but for `give_up`.
+class ModelReader::Memory {
  public:
-  Memory(ModelReader::Read read, AllowedFolders allowed)
+  Memory(Read read, AllowedFolders allowed)
       : read_(std::move(read)), allowed_(std::move(allowed)) {}
+
+  /// Nobody waits for a reading any more.
+  void give_up() { given_up_ = true; }
+  bool given_up() const { return given_up_; }
 
   ModelReading look(const std::string& name, const std::vector<wire::Lora>& loras) {
     ModelReading reading = look(name);
@@ -85,97 +89,35 @@ class Memory {
     if (models_.size() > kRemembered) models_.pop_back();
   }
 
-  ModelReader::Read read_;
+  Read read_;
   AllowedFolders allowed_;
   std::deque<ModelReading> models_;  // the last used first
-};
-
-}  // namespace
-
-struct ModelReader::Shared {
-  Shared(boost::asio::io_context& io_, Read read_, AllowedFolders allowed)
-      : io(io_),
-        memory(
-            read_ ? std::move(read_)
-                  : [](const std::string& folder) { return spec::read_model_spec(folder); },
-            std::move(allowed)) {}
-
-  boost::asio::io_context& io;  // by others than its own thread only while not `closed`
-  Memory memory;
-  std::mutex mutex;
-  std::condition_variable changed;
-  struct Question {
-    std::string folder;
-    std::vector<wire::Lora> loras;
-  };
-  std::deque<Question> questions;
-  std::deque<ModelReading> readings;
-  std::deque<Handler> handlers;  // the loop's own
-  std::thread thread;
-  bool closed = false;
-  bool ended = false;
+  std::atomic<bool> given_up_ = false;
 };
 
 ModelReader::ModelReader(boost::asio::io_context& io, Read read, AllowedFolders allowed)
-    : shared_(std::make_shared<Shared>(io, std::move(read), std::move(allowed))) {
-  shared_->thread = std::thread([shared = shared_] { work(shared); });
-}
+    : memory_(std::make_shared<Memory>(
+          read ? std::move(read)
+               : [](const std::string& folder) { return spec::read_model_spec(folder); },
+          std::move(allowed))),
+      thread_([&io](SideThread::OnLoop action) { boost::asio::post(io, std::move(action)); },
+              std::numeric_limits<std::size_t>::max()) {}
 
 ModelReader::~ModelReader() {
-  std::unique_lock lock(shared_->mutex);
-  shared_->closed = true;
-  shared_->handlers.clear();
-  shared_->changed.notify_all();
-  const bool ended =
-      shared_->changed.wait_for(lock, kEndDeadline, [this] { return shared_->ended; });
-  lock.unlock();
-  if (ended) {
-    shared_->thread.join();
-  } else {
-    shared_->thread.detach();
-  }
+  memory_->give_up();
 }
 
 void ModelReader::read(std::string folder, std::vector<wire::Lora> loras, Handler handler) {
-  shared_->handlers.push_back(std::move(handler));
-  const std::lock_guard lock(shared_->mutex);
-  shared_->questions.push_back({std::move(folder), std::move(loras)});
-  shared_->changed.notify_all();
-}
-
-std::size_t ModelReader::waiting() const {
-  return shared_->handlers.size();
-}
-
-void ModelReader::work(const std::shared_ptr<Shared>& shared) {
-  std::unique_lock lock(shared->mutex);
-  for (;;) {
-    shared->changed.wait(lock, [&] { return shared->closed || !shared->questions.empty(); });
-    if (shared->closed) break;
-    const auto question = std::move(shared->questions.front());
-    shared->questions.pop_front();
-    lock.unlock();
-    ModelReading reading = shared->memory.look(question.folder, question.loras);
-    lock.lock();
-    if (shared->closed) break;
-    shared->readings.push_back(std::move(reading));
-    boost::asio::post(shared->io, [shared] { hand_over(shared); });
-  }
-  shared->ended = true;
-  shared->changed.notify_all();
-}
-
-void ModelReader::hand_over(const std::shared_ptr<Shared>& shared) {
-  ModelReading reading;
-  {
-    const std::lock_guard lock(shared->mutex);
-    if (shared->closed) return;
-    reading = std::move(shared->readings.front());
-    shared->readings.pop_front();
-  }
-  const Handler handler = std::move(shared->handlers.front());
-  shared->handlers.pop_front();
-  handler(reading);
+  handlers_.push_back(std::move(handler));
+  thread_.post([this, memory = memory_, folder = std::move(folder),
+                loras = std::move(loras)]() -> SideThread::OnLoop {
+    if (memory->given_up()) return nullptr;
+    return [this, reading = memory->look(folder, loras)] {
+      const Handler next = std::move(handlers_.front());
+      handlers_.pop_front();
+      next(reading);
+    };
+  });
 }
 
 }  // namespace troupe::gateway

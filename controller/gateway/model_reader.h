@@ -1,12 +1,14 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "controller/gateway/allowed_folders.h"
+#include "controller/gateway/side_thread.h"
 #include "models/spec/model_spec.h"
 #include "transport/wire/job.h"
 
@@ -45,14 +47,14 @@ class ModelReader {
   }
   void read(std::string folder, std::vector<wire::Lora> loras, Handler handler);
   /// Readings asked for and not yet handed over.
-  std::size_t waiting() const;
+  std::size_t waiting() const { return handlers_.size(); }
 
  private:
-  struct Shared;
-  static void work(const std::shared_ptr<Shared>& shared);
-  static void hand_over(const std::shared_ptr<Shared>& shared);
+  class Memory;
 
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<Memory> memory_;
+  std::deque<Handler> handlers_;
+  SideThread thread_;
 };
 
 }  // namespace troupe::gateway

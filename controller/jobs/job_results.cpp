@@ -90,6 +90,7 @@ std::optional<wire::BlobRef> JobRunner::blob_arrived(Run& run, const wire::BlobR
                                                      bool needed,
                                                      const control::BlobResult& result) {
   --run.blobs_to_come;
+  if (entry(run).cancel_asked) return std::nullopt;  // nobody wants it any more
   if (!result) {
     // Of a boundary the actor keeps the newest only.
     if (ref.name == kBoundary) return std::nullopt;
@@ -203,7 +204,9 @@ void JobRunner::forget_interim(JobEntry& job) {
 }
 
 void JobRunner::maybe_end(Run& run) {
-  if (!run.begun || run.ending || run.blobs_to_come > 0 || run.collateral) return;
+  if (!run.begun || run.ending || run.collateral) return;
+  // Of a cancelled job nothing is awaited but what its actors are doing: they let go of its blobs.
+  if (run.blobs_to_come > 0 && !entry(run).cancel_asked) return;
   if (dispatcher_.has(run.job) && dispatcher_.drained(run.job)) end_at_actors(run);
 }
 
@@ -230,7 +233,8 @@ void JobRunner::end_at_actors(Run& run) {
 
 void JobRunner::succeed(Run& run) {
   JobEntry& job = entry(run);
-  if (!dispatcher_.complete(run.job)) {
+  // Since it was asked to end, results that arrived were let go of.
+  if (job.cancel_asked || !dispatcher_.complete(run.job)) {
     finish(run.job, wire::JobState::cancelled, job.failure);
     return;
   }

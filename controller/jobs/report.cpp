@@ -97,6 +97,11 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
          {"weight_bytes", stats.weight_bytes},
          {"kv_bytes", stats.kv_bytes},
          {"peak_memory_bytes", stats.peak_memory_bytes}});
+    if (const auto& graphs = stats.graphs; graphs.asked) {
+      actors.back()["cuda_graphs"] = {{"recorded", graphs.recorded},
+                                      {"replayed", graphs.replayed},
+                                      {"why_plain", graphs.why_plain}};
+    }
   }
   report["actors"] = actors;
   report["bytes"] = {{"tensor_plane", tensor_bytes},

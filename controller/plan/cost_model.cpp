@@ -219,20 +219,34 @@ class Estimate {
   JobCost cost_;
 };
 
+/// Of one picture through one half of the autoencoder.
+double vae_seconds(const ModelShape& model, const JobShape& job, int actors, const Machine& machine,
+                   double flops_per_pixel, int convolutions) {
+  const double pixels = job.tokens() * job.patch_size * job.patch_size;
+  const double attention = 4 * pixels * pixels * model.vae_attention_width;
+  const double flops = pixels * flops_per_pixel + attention;
+  const double share = std::ceil(static_cast<double>(job.rows()) / actors) / job.rows();
+  const double halos = actors > 1 ? convolutions * 2 * machine.inside.latency : 0;
+  // Half-precision pictures may be coded in float32; here they count in their own type.
+  return flops * share / (machine.flops(job.dtype) * kConvolutionShare) + halos +
+         convolutions * machine.device.launch;
+}
+
 }  // namespace
 
-double decode_seconds(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
-                      int decoders, const Machine& idle) {
-  if (!job.decodes) return 0;
+void count_vae(JobCost& cost, const ModelShape& model, const JobShape& job,
+               const mesh::Degrees& degrees, int decoders, const Machine& idle) {
+  if (!job.decodes) return;
   const Machine machine = shared_by(idle, degrees.dp * decoders);
-  const double pixels = job.tokens() * job.patch_size * job.patch_size;
-  const double attention = 4 * pixels * pixels * model.decoder_attention_width;
-  const double flops = pixels * model.decoder_flops + attention;
-  const double share = std::ceil(static_cast<double>(job.rows()) / decoders) / job.rows();
-  const double halos = decoders > 1 ? model.decoder_convolutions * 2 * machine.inside.latency : 0;
-  // Half-precision pictures may be decoded in float32; here they count in their own type.
-  return images_of(job, degrees) * (flops * share / (machine.flops(job.dtype) * kConvolutionShare) +
-                                    halos + model.decoder_convolutions * machine.device.launch);
+  cost.decode =
+      images_of(job, degrees) *
+      vae_seconds(model, job, decoders, machine, model.decoder_flops, model.decoder_convolutions);
+  if (!job.encodes) return;
+  cost.encode =
+      vae_seconds(model, job, decoders, machine, model.encoder_flops, model.encoder_convolutions);
+  // The text is the first rank's, which is the last that decodes (Plan::decoders).
+  const bool both = degrees.pp == 1 || decoders == degrees.world() / degrees.dp;
+  if (!both) cost.encode = std::max(cost.encode - cost.text, 0.0);
 }
 
 JobCost estimate_cost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
@@ -243,7 +257,7 @@ JobCost estimate_cost(const ModelShape& model, const JobShape& job, const mesh::
   const double branches = job.guidance ? 2 : 1;
   const double tokens = images_of(job, degrees) * branches * model.text_tokens;
   cost.text += tokens * model.text_flops / shared_by(machine, degrees.dp).flops(job.dtype);
-  cost.decode = decode_seconds(model, job, degrees, decoders, machine);
+  count_vae(cost, model, job, degrees, decoders, machine);
   return cost;
 }
 

@@ -10,6 +10,9 @@ namespace troupe::plan {
 /// Predicted seconds of one job, by phase.
 struct JobCost {
   double text = 0;
+  /// Of the encoding of a picture to begin with, what is not done while another actor is busy with
+  /// the text.
+  double encode = 0;
   double synchronous = 0;  // the steps of the whole picture: warm-up, or all of an exact job
   double patched = 0;      // the steps that go patch by patch, with filling and draining
   double decode = 0;
@@ -19,21 +22,24 @@ struct JobCost {
   double transferring = 0;
 
   double denoise() const { return synchronous + patched; }
-  double total() const { return text + denoise() + decode; }
+  double total() const { return text + encode + denoise() + decode; }
+  /// In the autoencoder.
+  double around() const { return encode + decode; }
 };
 
 /// Seconds of a job on a mesh, from shapes alone: FLOPs against speeds that fall for small
 /// products, memory traffic, launches; Ulysses and tp exposed, ring hidden behind attention as far
 /// as it goes, DistriFusion's exchange behind its whole wave, pipeline edges behind computing.
 /// docs/planner.md says what it leaves out. The costliest rank decides, which is the first one:
-/// remainders go to the first. `decoders`: actors that decode a replica's pictures together.
-/// `stages`: blocks of each stage; empty = as they are split where nobody lists them.
+/// remainders go to the first. `decoders`: actors that decode a replica's pictures together, and
+/// encode the one to begin with. `stages`: blocks of each stage; empty = as they are split where
+/// nobody lists them.
 JobCost estimate_cost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
                       int decoders, const Machine& machine, const Engine& engine = {},
                       const std::vector<int>& stages = {});
 
-/// Of this the decoding alone.
-double decode_seconds(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
-                      int decoders, const Machine& machine);
+/// Sets what the autoencoder takes, with so many actors of a replica at it; `cost` has the rest.
+void count_vae(JobCost& cost, const ModelShape& model, const JobShape& job,
+               const mesh::Degrees& degrees, int decoders, const Machine& machine);
 
 }  // namespace troupe::plan

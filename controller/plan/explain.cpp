@@ -47,15 +47,17 @@ std::vector<PaperOrder> orders(const Explanation& explanation, const spec::Model
 }
 
 std::string candidates_text(const Explanation& explanation) {
-  std::string text = padded("degrees", 36) +
-                     "actors  vae  text s   denoise s  decode s  total s    sent a rank    peak "
-                     "memory\n";
+  const bool encodes = explanation.plan.request.init_image_bytes > 0;
+  std::string text = padded("degrees", 36) + "actors  vae  text s   " +
+                     (encodes ? "encode s  " : "") +
+                     "denoise s  decode s  total s    sent a rank    peak memory\n";
   const Candidate* pick = best_of(explanation.candidates);
   for (const auto& candidate : explanation.candidates) {
     const auto& cost = candidate.cost;
     text += padded((&candidate == pick ? "* " : "  ") + to_text(candidate.parallelism), 36) +
-            line("%-7d %-4d %-8.3g %-10.4g %-9.3g %-10.4g ", candidate.actors(),
-                 candidate.parallelism.vae, cost.text, cost.denoise(), cost.decode, cost.total()) +
+            line("%-7d %-4d %-8.3g ", candidate.actors(), candidate.parallelism.vae, cost.text) +
+            (encodes ? line("%-9.3g ", cost.encode) : "") +
+            line("%-10.4g %-9.3g %-10.4g ", cost.denoise(), cost.decode, cost.total()) +
             padded(bytes_text(candidate.sent), 15) + bytes_text(candidate.memory) +
             (candidate.refused.empty() ? "" : "  refused, " + candidate.refused) + "\n";
   }
@@ -110,6 +112,7 @@ nlohmann::json to_json(const Candidate& candidate) {
           {"actors", candidate.actors()},
           {"seconds",
            {{"text", cost.text},
+            {"encode", cost.encode},
             {"synchronous", cost.synchronous},
             {"patched", cost.patched},
             {"decode", cost.decode},

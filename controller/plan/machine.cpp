@@ -174,15 +174,6 @@ Machine calibrated(Machine machine, double predicted, double measured) {
   return machine;
 }
 
-int Machine::host_of(int rank) const {
-  int host = 0;
-  for (int first = 0; host + 1 < static_cast<int>(hosts.size()); ++host) {
-    first += hosts[host];
-    if (rank < first) break;
-  }
-  return hosts.empty() ? rank / devices_per_host : host;
-}
-
 WorkRates rates_of(const Machine& machine, const std::string& dtype) {
   if (!machine.measured) return {};
   return {.products = machine.flops(dtype),

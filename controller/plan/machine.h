@@ -29,11 +29,11 @@ struct Link {
 struct Machine {
   std::string name;
   Device device;
-  Link inside;               // between devices of a host
-  Link between;              // between hosts; its bandwidth is shared by a host's devices
-  int devices_per_host = 8;  // world ranks fill one host after the other
+  Link inside;   // between devices of a host
+  Link between;  // between hosts; its bandwidth is shared by a host's devices
+  int devices_per_host = 8;
   int devices = 1;
-  /// Devices of each host, in the order in which ranks fill them; empty = `devices_per_host` each.
+  /// Devices of each host; empty = `devices_per_host` each.
   std::vector<int> hosts = {};
   /// How many devices a host can keep busy at once; 0 = all. CPU actors share cores.
   int busy_devices_per_host = 0;
@@ -44,9 +44,6 @@ struct Machine {
   /// What was measured and what was not, for people to read; one line each.
   std::vector<std::string> notes = {};
 
-  int host_of(int rank) const;
-  /// The link that a transfer between two world ranks takes.
-  const Link& link(int a, int b) const { return host_of(a) == host_of(b) ? inside : between; }
   /// FLOP/s of large matrix products in this type.
   double flops(const std::string& dtype) const {
     return dtype == "float32" ? device.float_flops : device.half_flops;

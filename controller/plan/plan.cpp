@@ -16,13 +16,14 @@
 #include "controller/plan/unet_plan.h"
 #include "models/spec/counted.h"
 #include "models/spec/number_text.h"
+#include "models/spec/request_limits.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/step_cache.h"
 
 namespace troupe::plan {
 namespace {
 
-constexpr std::int64_t kMostActors = 1024;
+using spec::kMaxActors;
 
 void set_text(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
@@ -50,9 +51,9 @@ void check_world(const mesh::Degrees& degrees) {
        {std::pair{"dp", degrees.dp}, std::pair{"cfg", degrees.cfg}, std::pair{"pp", degrees.pp},
         std::pair{"ring", degrees.ring}, std::pair{"ulysses", degrees.ulysses},
         std::pair{"tp", degrees.tp}}) {
-    if (degree > kMostActors || (degree > 0 && (world *= degree) > kMostActors)) {
+    if (degree > kMaxActors || (degree > 0 && (world *= degree) > kMaxActors)) {
       refuse(std::string(name) + " is " + std::to_string(degree) + ": dp × cfg × pp × ring × " +
-             "ulysses × tp may be at most " + std::to_string(kMostActors) + " actors");
+             "ulysses × tp may be at most " + std::to_string(kMaxActors) + " actors");
     }
   }
 }

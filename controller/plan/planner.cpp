@@ -120,8 +120,9 @@ std::vector<Candidate> ranked(const Plan& alone, const spec::ModelSpec& model, i
     auto& vae = candidate.parallelism.vae;
     candidate.cost = estimate_cost(model_shape, job_shape, degrees, vae, machine, {}, sizes);
     // A small picture is decoded sooner than it is shared out.
-    const double unshared = decode_seconds(model_shape, job_shape, degrees, 1, machine);
-    if (unshared <= candidate.cost.decode) vae = 1, candidate.cost.decode = unshared;
+    auto unshared = candidate.cost;
+    count_vae(unshared, model_shape, job_shape, degrees, 1, machine);
+    if (unshared.around() <= candidate.cost.around()) vae = 1, candidate.cost = unshared;
     all.push_back(std::move(candidate));
   });
   std::sort(all.begin(), all.end(),

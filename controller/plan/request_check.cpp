@@ -8,21 +8,15 @@
 #include "controller/plan/refuse.h"
 #include "models/image/limits.h"
 #include "models/spec/number_text.h"
+#include "models/spec/request_limits.h"
 #include "models/spec/step_cache.h"
 #include "models/spec/utf8.h"
 
 namespace troupe::plan {
 namespace {
 
-/// The time that cleaning takes may grow with the square of a prompt's length: seconds beyond this.
-constexpr std::size_t kMaxCleanedBytes = 4096;
-/// A request travels in one message to every actor, and its text comes back in the report and in
-/// each PNG.
-constexpr std::size_t kMaxPromptBytes = 16 << 10;
-constexpr std::size_t kMaxTextBytes = 256 << 10;
-constexpr std::int64_t kMaxPictures = 4096;
-constexpr std::int32_t kMaxTextTokens = 4096;
-constexpr std::size_t kMaxLoras = 64;
+using spec::kMaxLoraScale;
+using spec::kMaxPromptBytes;
 
 void require_at_least(const char* field, std::int64_t value, std::int64_t least) {
   if (value < least) {
@@ -48,9 +42,9 @@ void check_texts(const wire::ImageRequest& request) {
     check_text("prompt " + std::to_string(i), request.prompts[i]);
     bytes += request.prompts[i].size();
   }
-  if (bytes > kMaxTextBytes) {
+  if (bytes > spec::kMaxTextBytes) {
     refuse("all prompts have " + std::to_string(bytes) + " bytes: at most " +
-           std::to_string(kMaxTextBytes));
+           std::to_string(spec::kMaxTextBytes));
   }
 }
 
@@ -70,14 +64,14 @@ void check_around(const wire::ImageRequest& request) {
     refuse("guidance rescale is " + spec::number_text(request.guidance_rescale) +
            ": a number from 0 to 1 is needed");
   }
-  if (request.loras.size() > kMaxLoras) {
+  if (request.loras.size() > spec::kMaxLoras) {
     refuse("loras are " + std::to_string(request.loras.size()) + ": at most " +
-           std::to_string(kMaxLoras));
+           std::to_string(spec::kMaxLoras));
   }
   for (const auto& lora : request.loras) {
     check_text("lora", lora.path);
     if (lora.path.empty()) refuse("lora names no file");
-    if (!(lora.scale >= -1000 && lora.scale <= 1000)) {
+    if (!(lora.scale >= -kMaxLoraScale && lora.scale <= kMaxLoraScale)) {
       refuse("lora " + lora.path + " has scale " + spec::number_text(lora.scale) +
              ": a number from -1000 to 1000 is needed");
     }
@@ -111,17 +105,17 @@ void check_request(const wire::ImageRequest& request) {
   require_at_least("images per prompt", request.images_per_prompt, 1);
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
-  if (pictures > kMaxPictures) {
+  if (pictures > spec::kMaxPictures) {
     refuse("prompts × images per prompt is " + std::to_string(pictures) + ": at most " +
-           std::to_string(kMaxPictures));
+           std::to_string(spec::kMaxPictures));
   }
   require_at_least("frames", request.num_frames, 0);
   require_at_least("steps", request.steps, 1);
   require_at_least("warmup", request.warmup_steps, 0);
   require_at_least("max sequence length", request.max_sequence_length, 0);
-  if (request.max_sequence_length > kMaxTextTokens) {
+  if (request.max_sequence_length > spec::kMaxTextTokens) {
     refuse("max sequence length is " + std::to_string(request.max_sequence_length) + ": at most " +
-           std::to_string(kMaxTextTokens));
+           std::to_string(spec::kMaxTextTokens));
   }
   if (!(request.guidance_scale >= 0 && request.guidance_scale <= 1e4)) {
     refuse("guidance is " + spec::number_text(request.guidance_scale) +
@@ -163,9 +157,9 @@ void check_request(const wire::ImageRequest& request) {
     refuse("noise dtype is \"" + request.noise_dtype + "\": float32 or model");
   }
   for (const auto& text : cleaned_texts(request)) {
-    if (text.size() > kMaxCleanedBytes) {
+    if (text.size() > spec::kMaxCleanedBytes) {
       refuse("a prompt has " + std::to_string(text.size()) +
-             " bytes: clean_caption takes at most " + std::to_string(kMaxCleanedBytes));
+             " bytes: clean_caption takes at most " + std::to_string(spec::kMaxCleanedBytes));
     }
   }
   check_around(request);

@@ -10,7 +10,8 @@ namespace {
 /// What the sampler's step computes for a latent value, about.
 constexpr double kSamplerFlops = 20;
 
-struct DecoderCost {
+/// One half of the autoencoder.
+struct VaeCost {
   double flops = 0;  // a latent pixel
   int convolutions = 0;
 
@@ -23,17 +24,20 @@ struct DecoderCost {
     convolve(to, to, pixels);
     if (from != to) convolve(from, to, pixels, 1);
   }
+  void middle(const spec::VaeSpec& vae) {
+    const auto top = static_cast<double>(vae.block_out_channels.back());
+    resnet(top, top, 1);
+    if (vae.mid_block_add_attention) flops += 2 * 4 * top * top;
+    resnet(top, top, 1);
+  }
 };
 
-DecoderCost decoder_cost(const spec::VaeSpec& vae) {
-  DecoderCost cost;
+VaeCost decoder_cost(const spec::VaeSpec& vae) {
+  VaeCost cost;
   const auto& widths = vae.block_out_channels;
-  const auto top = static_cast<double>(widths.back());
-  cost.convolve(static_cast<double>(vae.latent_channels), top, 1);
-  cost.resnet(top, top, 1);
-  if (vae.mid_block_add_attention) cost.flops += 2 * 4 * top * top;
-  cost.resnet(top, top, 1);
-  double from = top;
+  auto from = static_cast<double>(widths.back());
+  cost.convolve(static_cast<double>(vae.latent_channels), from, 1);
+  cost.middle(vae);
   double pixels = 1;
   for (std::size_t level = widths.size(); level-- > 0;) {
     const auto to = static_cast<double>(widths[level]);
@@ -46,6 +50,27 @@ DecoderCost decoder_cost(const spec::VaeSpec& vae) {
     cost.convolve(to, to, pixels);
   }
   cost.convolve(from, static_cast<double>(vae.out_channels), pixels);
+  return cost;
+}
+
+VaeCost encoder_cost(const spec::VaeSpec& vae) {
+  VaeCost cost;
+  const auto& widths = vae.block_out_channels;
+  auto from = static_cast<double>(widths.front());
+  double pixels = std::pow(4.0, static_cast<double>(widths.size() - 1));
+  cost.convolve(static_cast<double>(vae.in_channels), from, pixels);
+  for (std::size_t level = 0; level < widths.size(); ++level) {
+    const auto to = static_cast<double>(widths[level]);
+    for (std::int64_t layer = 0; layer < vae.layers_per_block; ++layer) {
+      cost.resnet(from, to, pixels);
+      from = to;
+    }
+    if (level + 1 == widths.size()) break;
+    pixels /= 4;
+    cost.convolve(to, to, pixels);
+  }
+  cost.middle(vae);
+  cost.convolve(from, 2 * static_cast<double>(vae.latent_channels), 1);
   return cost;
 }
 
@@ -125,11 +150,14 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   if (model.video_vae)  // three frames of weights; most of it at the full number of frames
     shape.decoder_flops *= 3.0 * static_cast<double>(model.video_vae->frame_factor());
   shape.decoder_convolutions = decoder.convolutions;
-  shape.decoder_attention_width = model.vae.mid_block_add_attention
-                                      ? static_cast<double>(model.vae.block_out_channels.back())
-                                      : 0;
-  for (const auto& encoder : model.text_encoders)
-    shape.text_flops += text_flops(encoder);
+  const auto encoder = encoder_cost(model.vae);
+  shape.encoder_flops = encoder.flops;
+  shape.encoder_convolutions = encoder.convolutions;
+  shape.vae_attention_width = model.vae.mid_block_add_attention
+                                  ? static_cast<double>(model.vae.block_out_channels.back())
+                                  : 0;
+  for (const auto& text : model.text_encoders)
+    shape.text_flops += text_flops(text);
   return shape;
 }
 
@@ -147,6 +175,7 @@ JobShape shape_of(const Plan& plan) {
   shape.guidance = plan.guidance;
   shape.steps = plan.request.steps;
   shape.synchronous_steps = plan.synchronous_steps;
+  shape.encodes = plan.request.init_image_bytes > 0;
   return shape;
 }
 

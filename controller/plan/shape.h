@@ -35,10 +35,13 @@ struct ModelShape {
   int text_tokens = 0;
   /// Kernels that one block launches.
   int operations_per_block = 0;
-  /// FLOPs of the decoder for each latent pixel, and the width of its attention (0 = none).
+  /// FLOPs of the autoencoder's halves for each latent pixel, and the width of their attention (0 =
+  /// none).
   double decoder_flops = 0;
-  double decoder_attention_width = 0;
+  double encoder_flops = 0;
+  double vae_attention_width = 0;
   int decoder_convolutions = 0;
+  int encoder_convolutions = 0;
   /// FLOPs of the text encoder for each token.
   double text_flops = 0;
 };
@@ -73,7 +76,8 @@ struct JobShape {
   bool guidance = true;
   int steps = 20;
   int synchronous_steps = 20;
-  bool decodes = true;  // text encoder and decoder count
+  bool decodes = true;   // text encoder and decoder count
+  bool encodes = false;  // it begins with a picture
 
   int rows() const { return patches.empty() ? 0 : patches.back().end; }
   double tokens() const { return static_cast<double>(rows()) * columns; }

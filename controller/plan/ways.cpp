@@ -2,16 +2,21 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <utility>
+
+#include "controller/mesh/placement.h"
 
 namespace troupe::plan {
 namespace {
 
 /// `peers_of(rank)`: whom it sends to.
 template <class PeersOf>
-Way worst_way(int world, const Machine& machine, const PeersOf& peers_of) {
-  const auto host = [&](int rank) { return machine.host_of(rank); };
+Way worst_way(const std::vector<int>& host_of, const Machine& machine, const PeersOf& peers_of) {
+  const auto host = [&](int rank) { return host_of[rank]; };
+  const int world = static_cast<int>(host_of.size());
   Way way{machine.inside.latency, 1 / machine.inside.bandwidth};
-  if (host(world - 1) == 0) return way;
+  if (std::ranges::count(host_of, host_of.front()) == world) return way;
   double most_outside = 0;
   std::map<int, int> senders;  // by host: ranks that send to another one
   for (int rank = 0; rank < world; ++rank) {
@@ -35,11 +40,23 @@ Way worst_way(int world, const Machine& machine, const PeersOf& peers_of) {
 
 }  // namespace
 
+std::vector<int> hosts_of_ranks(const mesh::Degrees& degrees, const Machine& machine) {
+  const int world = degrees.world();
+  auto rooms = machine.hosts;
+  if (rooms.empty()) {
+    const int devices = std::max(machine.devices, world);
+    rooms.assign((devices - 1) / machine.devices_per_host + 1, machine.devices_per_host);
+  }
+  const int room = std::accumulate(rooms.begin(), rooms.end(), 0);
+  rooms.back() += std::max(world - room, 0);
+  return mesh::place_on_hosts(degrees, std::move(rooms));
+}
+
 Ways ways_of(const mesh::Degrees& degrees, const Machine& machine) {
   const mesh::Mesh mesh(degrees);
-  const int world = mesh.world();
+  const auto host_of = hosts_of_ranks(degrees, machine);
   const auto along = [&](mesh::Axis axis) {
-    return worst_way(world, machine, [&](int rank) {
+    return worst_way(host_of, machine, [&](int rank) {
       auto peers = mesh.group_of(axis, rank);
       std::erase(peers, rank);
       return peers;
@@ -47,7 +64,7 @@ Ways ways_of(const mesh::Degrees& degrees, const Machine& machine) {
   };
   /// To the next stage; from the last one back to the first where `back` is set.
   const auto along_stages = [&](bool back) {
-    return worst_way(world, machine, [&](int rank) {
+    return worst_way(host_of, machine, [&](int rank) {
       auto at = mesh.coordinates(rank);
       const bool last = at.pp == degrees.pp - 1;
       if (last != back || degrees.pp == 1) return std::vector<int>{};

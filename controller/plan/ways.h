@@ -1,4 +1,6 @@
 #pragma once
+#include <vector>
+
 #include "controller/mesh/mesh.h"
 #include "controller/plan/machine.h"
 
@@ -12,8 +14,12 @@ struct Way {
   double seconds(double bytes) const { return bytes > 0 ? latency + bytes * seconds_per_byte : 0; }
 };
 
-/// The ways of all groups of a mesh whose world ranks fill one host after the other. What leaves a
-/// host shares that host's link with everybody there who sends along the same axis.
+/// Which of the machine's hosts each rank lies on, as a cluster would place it
+/// (mesh/placement.h). With more ranks than devices the last host takes the rest.
+std::vector<int> hosts_of_ranks(const mesh::Degrees& degrees, const Machine& machine);
+
+/// The ways of all groups of a mesh that is placed so. What leaves a host shares that host's link
+/// with everybody there who sends along the same axis.
 struct Ways {
   Way ulysses, ring, tp, cfg, stage, heads;
   Way edge, feedback;  // between the stages

@@ -98,6 +98,11 @@ struct StepInput {
 class StepCondition {
  public:
   virtual ~StepCondition() = default;
+  /// What differs from step to step, in an order that depends on the model alone.
+  virtual std::vector<at::Tensor> tensors() const = 0;
+  /// Becomes that of another step of the same text and size, where it lies: what was recorded on a
+  /// device reads it there.
+  void take(const StepCondition& fresh);
 };
 
 /// What depends on the caption only: keys and values of the stage's cross attentions, or the text's

@@ -13,6 +13,13 @@ namespace {
 constexpr const char* kFamily = "flux";
 
 struct FluxStep final : StepCondition {
+  std::vector<at::Tensor> tensors() const override {
+    auto all = JointBlock::tensors_of(blocks);
+    all.insert(all.end(), singles.begin(), singles.end());
+    all.push_back(last);
+    return all;
+  }
+
   int64_t batch = 0;
   std::vector<JointBlock::Modulation> blocks;
   std::vector<at::Tensor> singles;

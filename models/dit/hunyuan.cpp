@@ -17,6 +17,12 @@ constexpr int64_t kBasePixels = 512;
 constexpr double kOriginalSize = 1024;
 
 struct HunyuanStep final : StepCondition {
+  std::vector<at::Tensor> tensors() const override {
+    auto all = shifts;
+    all.push_back(last);
+    return all;
+  }
+
   int64_t batch = 0;
   std::vector<at::Tensor> shifts;  // by block
   at::Tensor last;

@@ -72,6 +72,15 @@ JointBlock::Modulation JointBlock::modulation(const at::Tensor& embedded) const 
           norm_text_(embedded).view({batch, -1, shape_.width})};
 }
 
+std::vector<at::Tensor> JointBlock::tensors_of(const std::vector<Modulation>& all) {
+  std::vector<at::Tensor> tensors;
+  for (const Modulation& one : all) {
+    tensors.push_back(one.picture);
+    tensors.push_back(one.text);
+  }
+  return tensors;
+}
+
 at::Tensor JointBlock::qkv_of(const Attention& of, const at::Tensor& normal,
                               const Turns& turns) const {
   const at::Tensor qkv =

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -20,6 +21,8 @@ class JointBlock {
   struct Modulation {
     at::Tensor picture, text;
   };
+
+  static std::vector<at::Tensor> tensors_of(const std::vector<Modulation>& all);
 
   /// `slot`: of its attention over everything; of the one over the picture alone, the next one.
   JointBlock(const spec::JointBlockShape& shape, const std::string& prefix, int slot,

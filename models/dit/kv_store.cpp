@@ -1,6 +1,7 @@
 #include "models/dit/kv_store.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
@@ -49,7 +50,7 @@ KvStore::KvStore(const Shape& shape, at::ScalarType dtype, at::Device device)
     block.ages.assign(static_cast<size_t>(shape.batch),
                       std::vector<Age>(static_cast<size_t>(shape.tokens)));
     block.sums = at::zeros({shape.batch, 2, 2}, options.dtype(at::kDouble));
-    block.sums_step.assign(static_cast<size_t>(shape.batch), -1);
+    block.sums_step.assign(static_cast<size_t>(shape.batch), kNever);
   }
 }
 
@@ -58,8 +59,62 @@ void KvStore::forget() {
     for (auto& ages : block.ages)
       std::fill(ages.begin(), ages.end(), Age{});
     block.sums.zero_();
-    std::fill(block.sums_step.begin(), block.sums_step.end(), -1);
+    std::fill(block.sums_step.begin(), block.sums_step.end(), kNever);
   }
+}
+
+std::string KvStore::history(BlockRange blocks, int step) const {
+  std::string text;
+  const auto add = [&text](int64_t value) {
+    text.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  const auto since = [step](int then) { return then == kNever ? kNever : step - then; };
+  for (int block = blocks.begin; block < blocks.end; ++block) {
+    const Block& kept = blocks_[slot(block)];
+    for (size_t item = 0; item < kept.ages.size(); ++item) {
+      add(since(kept.sums_step[item]));
+      const std::vector<Age>& ages = kept.ages[item];
+      for (auto run = ages.begin(); run != ages.end();) {
+        const auto end = std::find_if(run, ages.end(), [&](const Age& age) { return age != *run; });
+        add(end - run);
+        add(since(run->step));
+        add(run->known);
+        run = end;
+      }
+    }
+  }
+  return text;
+}
+
+void KvStore::set_history(BlockRange blocks, int step, const std::string& of) {
+  size_t at = 0;
+  const auto next = [&] {
+    int64_t value = 0;
+    if (at + sizeof value > of.size()) refuse("a history of other rows");
+    std::memcpy(&value, of.data() + at, sizeof value);
+    at += sizeof value;
+    return value;
+  };
+  const auto then = [&] {
+    const int64_t since = next();
+    return since == kNever ? kNever : step - static_cast<int>(since);
+  };
+  for (int block = blocks.begin; block < blocks.end; ++block) {
+    Block& kept = blocks_[slot(block)];
+    for (size_t item = 0; item < kept.ages.size(); ++item) {
+      kept.sums_step[item] = then();
+      std::vector<Age>& ages = kept.ages[item];
+      for (auto run = ages.begin(); run != ages.end();) {
+        const int64_t count = next();
+        if (count < 1 || count > ages.end() - run) refuse("a history of other rows");
+        const int newest = then();
+        const Age age{newest, static_cast<int>(next())};
+        std::fill(run, run + count, age);
+        run += count;
+      }
+    }
+  }
+  if (at != of.size()) refuse("a history of other rows");
 }
 
 size_t KvStore::slot(int block) const {
@@ -87,7 +142,8 @@ void KvStore::put(int block, int step, const TokenRuns& runs, const at::Tensor& 
          << shape_.batch << ", for " << count_of(runs) << " tokens";
     refuse(text.str());
   }
-  for (int64_t item = first_item; fits && item < first_item + kv.size(1); ++item) {
+  const bool counts = fits && shape_.predicts;
+  for (int64_t item = first_item; counts && item < first_item + kv.size(1); ++item) {
     int& of = kept.sums_step[static_cast<size_t>(item)];
     if (of == step && shape_.freshness == Freshness::newest) continue;
     kept.sums.select(0, item).zero_();

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -56,6 +58,14 @@ class KvStore {
   /// As if nothing had been put yet.
   void forget();
 
+  /// What the host keeps of these blocks, as seen from `step`: how old their rows are, and what the
+  /// sums are of. Where two histories are equal, the same puts and choices in steps that are as far
+  /// on do the same work on the same memory, and leave equal histories again.
+  std::string history(BlockRange blocks, int step) const;
+  /// As if puts had led to what `history` told of these blocks; the values are the caller's
+  /// business: a recording that was replayed has left them.
+  void set_history(BlockRange blocks, int step, const std::string& of);
+
   /// Sums [B, 2, 2] float64 of the rows put with `fits`: of this step so far (newest), or of the
   /// last put (step_before). To be summed over those who hold other heads or rows.
   const at::Tensor& sums(int block) const { return blocks_[slot(block)].sums; }
@@ -90,15 +100,16 @@ class KvStore {
 
  private:
   /// Of a token: the step of its newest value, and how many versions hold values.
+  static constexpr int kNever = std::numeric_limits<int>::min();
   struct Age {
-    int step = -1;
+    int step = kNever;
     int known = 0;
     bool operator==(const Age&) const = default;
   };
   struct Block {
     std::vector<std::vector<Age>> ages;  // by batch item and token
     at::Tensor sums;
-    std::vector<int> sums_step;  // by batch item; -1: none
+    std::vector<int> sums_step;  // by batch item; kNever: none
   };
 
   size_t slot(int block) const;

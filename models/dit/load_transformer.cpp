@@ -58,6 +58,23 @@ std::unique_ptr<DiffusionTransformer> load_transformer(
                                    part, weights, compute, device);
 }
 
+void StepCondition::take(const StepCondition& fresh) {
+  const auto into = tensors(), from = fresh.tensors();
+  if (into.size() != from.size())
+    throw std::logic_error("[transformer] a step's condition is another model's");
+  for (size_t i = 0; i < into.size(); ++i) {
+    if (!into[i].defined()) continue;
+    // Batch items that share their values lie at one place.
+    at::Tensor target = into[i], source = from[i];
+    for (int64_t d = 0; d < target.dim(); ++d) {
+      if (target.stride(d) != 0 || target.size(d) < 2) continue;
+      target = target.narrow(d, 0, 1);
+      source = source.narrow(d, 0, 1);
+    }
+    target.copy_(source);
+  }
+}
+
 at::Tensor DiffusionTransformer::embed_text(const CaptionCache&, int64_t, int64_t) const {
   throw std::logic_error("[transformer] no text tokens are part of this model's sequence");
 }

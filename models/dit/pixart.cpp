@@ -16,6 +16,7 @@ constexpr double kLastEps = 1e-6;
 class PixArtStep : public StepCondition {
  public:
   explicit PixArtStep(PixArtCondition::Values given) : values(std::move(given)) {}
+  std::vector<at::Tensor> tensors() const override { return {values.modulation, values.embedded}; }
   PixArtCondition::Values values;
 };
 

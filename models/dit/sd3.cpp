@@ -11,6 +11,12 @@ namespace {
 constexpr const char* kFamily = "sd3";
 
 struct Sd3Step final : StepCondition {
+  std::vector<at::Tensor> tensors() const override {
+    auto all = JointBlock::tensors_of(blocks);
+    all.push_back(last);
+    return all;
+  }
+
   int64_t batch = 0;
   std::vector<JointBlock::Modulation> blocks;
   at::Tensor last;

@@ -14,6 +14,8 @@ namespace {
 constexpr const char* kFamily = "wan";
 
 struct WanStep final : StepCondition {
+  std::vector<at::Tensor> tensors() const override { return {embedded, modulation}; }
+
   at::Tensor embedded;    // [B, D]
   at::Tensor modulation;  // [B, 6, D]
   Turns turns;            // of all the video's tokens

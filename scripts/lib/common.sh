@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by every script here: where the project is, and how to speak.
 set -euo pipefail
 
@@ -13,8 +14,53 @@ say() { printf '%s: %s\n' "$script_name" "$*"; }
 warn() { printf '%s: %s\n' "$script_name" "$*" >&2; }
 die() { warn "$*"; exit 1; }
 
-# usage TEXT_FILE: prints the comment block at the top of a script, without its shebang.
-usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$1"; }
+# Prints the comment block at the top of the script, without its shebang.
+usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; }
+# help_if_asked "$@": one of the arguments asks for it.
+help_if_asked() {
+  local word
+  for word in "$@"; do
+    case $word in
+      -h | --help) usage; exit 0 ;;
+      --) return 0 ;;
+    esac
+  done
+}
+
+# What is wrong with the command line ends the script before it has done anything.
+wrong() { warn "$* (see scripts/$script_name --help)"; exit 2; }
+# unknown WORD: the command line has no place for it.
+unknown() {
+  case $1 in
+    -*) wrong "unknown option $1" ;;
+    *) wrong "unexpected argument \"$1\"" ;;
+  esac
+}
+# needs_value "$@": the first is an option, its value comes next; -5 is one, -x is not.
+needs_value() { [[ $# -ge 2 && ! $2 =~ ^-[^0-9] ]] || wrong "$1 needs a value"; }
+# check_whole WHAT VALUE LEAST MOST
+check_whole() {
+  if ! [[ $2 =~ ^(0|[1-9][0-9]{0,17})$ ]] || (($2 < $3 || $2 > $4)); then
+    wrong "$1: \"$2\" is not a whole number from $3 to $4"
+  fi
+}
+# check_above_zero WHAT VALUE MOST: a number with or without a fraction.
+check_above_zero() {
+  if ! [[ $2 =~ ^[0-9]{1,9}(\.[0-9]{1,9})?$ ]] || ! awk -v n="$2" -v most="$3" 'BEGIN { exit !(n > 0 && n <= most) }'; then
+    wrong "$1: \"$2\" is not a number above 0, up to $3"
+  fi
+}
+# check_one_of WHAT VALUE WORD...
+check_one_of() {
+  local word
+  for word in "${@:3}"; do [ "$word" != "$2" ] || return 0; done
+  wrong "$1: \"$2\" is not known; known are ${*:3}"
+}
+
+# check_build_folder FOLDER
+check_build_folder() {
+  [ -f "$1/build.ninja" ] || die "$1 is no build folder; run scripts/setup and cmake --preset release first"
+}
 
 gpu_count() {
   if command -v nvidia-smi >/dev/null 2>&1; then

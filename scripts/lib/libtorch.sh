@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154  # $root and $deps are common.sh's
 # LibTorch from the PyPI wheel, laid down as $deps/libtorch/{torch,nvidia}: libtorch_cpu.so looks for its
 # runtime libraries in ../../nvidia/cu13/lib. Only what a C++ build reads is unpacked.
 libtorch_version=2.11.0

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154  # $root and $deps are common.sh's
 # Debian 12 and Ubuntu 24.04 package names, each with what shows that it is already there:
 # a command, or a header under one of the include folders. So a hand-installed library counts too.
 packages=(

@@ -64,7 +64,7 @@ class Echoing final : public cluster::Outside {
   }
   void drop_blob(control::BlobId id) override { live_.drop_blob(id); }
   std::uint32_t spawn(const cluster::Actor&, std::uint64_t) override { return 0; }
-  void kill(cluster::ActorId) override {}
+  void kill(cluster::ActorId, const std::string&) override {}
 
   std::vector<std::string> failures;  // that the second ones were answered with
   std::size_t repeated = 0;

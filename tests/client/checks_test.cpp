@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "client/cli/command_line.h"
+#include "client/cli/parse_errors.h"
 #include "client/cli/suggest.h"
 #include "models/spec/number_text.h"
 #include "tests/support/doctest.h"

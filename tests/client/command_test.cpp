@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
@@ -53,6 +55,23 @@ TEST_CASE("help and version") {
   }
   CHECK(troupe::testing::troupe("--version").out == "troupe 0.1.0\n");
   CHECK(troupe::testing::troupe("").exit_code == 2);
+  CHECK(help.out.find("More: docs/commands.md") != std::string::npos);
+  for (const char* verb :
+       {"", "run", "start", "join", "status", "submit", "wait", "jobs", "cancel", "drain", "stop",
+        "repl", "logs", "timeline", "plan", "inspect", "keys"}) {
+    CAPTURE(verb);
+    const auto text = troupe::testing::troupe(std::string(verb) + " --help").out;
+    CHECK(text.find("\nExamples:\n  ") != std::string::npos);
+    const auto page = text.find("More: docs/");
+    REQUIRE(page != std::string::npos);
+    const auto file = text.substr(page + 6, text.find(".md", page) + 3 - page - 6);
+    CHECK(std::filesystem::exists(std::string(TROUPE_SOURCE_DIR "/") + file));
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      CAPTURE(line);
+      CHECK(std::ranges::count_if(line, [](char c) { return (c & 0xc0) != 0x80; }) <= 80);
+    }
+  }
   CHECK(troupe::testing::troupe("help").out == help.out);
   CHECK(troupe::testing::troupe("help submit").out == submit.out);
 }

@@ -72,8 +72,15 @@ TEST_CASE("keys that are not there: what makes them") {
   CHECK(status.err.find("`troupe keys add NAME`") != std::string::npos);
 }
 
-TEST_CASE("a GPU that is not there: nobody joins for it") {
+TEST_CASE("a GPU that is not there: nobody joins for it, nothing runs on it") {
   if (std::filesystem::exists("/dev/nvidia0") || std::filesystem::exists("/dev/dxg")) return;
+  const auto run = troupe::testing::troupe("run --device cuda --prompt x --model " TROUPE_SOURCE_DIR
+                                           "/tests/fixtures/tiny-pixart");
+  CHECK(run.exit_code == 1);
+  CHECK(run.out.empty());
+  // From the driver, which answers at once, not from LibTorch's other half.
+  CHECK(run.err.find("device cuda:0 is not there: this machine has ") != std::string::npos);
+  CHECK(run.err.find("LibTorch") == std::string::npos);
   const auto result =
       troupe::testing::troupe("join --device cuda --connect 127.0.0.1:9 --actors 2 --wait 0");
   CHECK(result.exit_code == 1);

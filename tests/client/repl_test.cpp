@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -9,34 +10,43 @@
 #include "client/repl/options.h"
 #include "client/repl/slice_text.h"
 #include "client/repl/words.h"
+#include "tests/client/run_command.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::repl {
 namespace {
 
+using testing::Scratch;
 using List = std::vector<std::string>;
 using Commands = std::vector<Words>;
 
-List complete_line(const std::string& before) {
+Completion completion_of(const std::string& before) {
   const auto words_for = [](Argument argument, const Words& before) {
     if (argument == Argument::job) return List{"1", "12", "3"};
     if (argument == Argument::actor) return List{"0", "1"};
-    if (argument == Argument::user_actor) return List{"\"two words\"", "visits"};
+    if (argument == Argument::user_actor) return List{"7", "two words", "visits"};
     if (argument == Argument::method && before == Words{"call", "two words"}) return List{"add"};
     if (argument == Argument::method && before == Words{"call", "visits"}) return List{"value"};
+    if (argument == Argument::tensor && before == Words{"slice", "0", "3"}) return List{"kv 0"};
+    if (argument == Argument::command) return List{"jobs", "queue"};
+    if (argument == Argument::fault) return List{"kill", "stop"};
+    if (argument == Argument::speaker) return List{"0", "controller"};
     return List{};
   };
-  return complete(before, all_commands(), words_for, option_names).choices;
+  return complete(before, all_commands(), words_for);
+}
+
+List complete_line(const std::string& before) {
+  return completion_of(before).choices;
 }
 
 std::string inserted(const std::string& before) {
-  return complete(
-             before, all_commands(),
-             [](Argument, const Words&) {
-               return List{"3", "31"};
-             },
-             option_names)
-      .to_insert();
+  return completion_of(before).to_insert();
+}
+
+/// The line with what Tab adds.
+std::string tab(const std::string& before) {
+  return before + inserted(before);
 }
 
 std::vector<SliceRange> slice_of(const std::string& text) {
@@ -64,9 +74,12 @@ TEST_CASE("lines become commands and words") {
   CHECK_FALSE(is_open("say it's' fine # \" here"));
 }
 
-TEST_CASE("a quoted word comes back as it was") {
-  for (const std::string word : {"plain", "", "two words", "a\"b\\c", "it's", "#x", "[0, 1]", ";"})
-    CHECK(split_commands(quoted(word)) == Commands{{word}});
+TEST_CASE("a word as it is typed comes back as it was") {
+  for (const std::string word : {"plain", "two words", "a\"b\\c", "it's", "#x", "[0, 1]", ";"}) {
+    CHECK(split_commands(escaped(word, 0)) == Commands{{word}});
+    CHECK(split_commands("\"" + escaped(word, '"') + "\"") == Commands{{word}});
+  }
+  CHECK(split_commands("'" + escaped("a\"b\\c d", '\'') + "'") == Commands{{"a\"b\\c d"}});
 }
 
 TEST_CASE("arguments of a call") {
@@ -113,20 +126,84 @@ TEST_CASE("completion of commands, ids and options") {
   CHECK(complete_line("graph ") == List{"1", "12", "3"});
   CHECK(complete_line("tensors 1 ") == List{"1", "12", "3"});
   CHECK(complete_line("tensors ") == List{"0", "1"});
-  CHECK(complete_line("graph 1 ").empty());
+  CHECK(complete_line("graph 1 ") == List{"all"});
   CHECK(complete_line("nonsense ").empty());
   CHECK(complete_line("submit --prompt \"gr").empty());
   CHECK(complete_line("submit --warm") == List{"--warmup"});
   CHECK(complete_line("follow --sav") == List{"--save-latents"});
   // A method is one of the actor's that is called.
-  CHECK(complete_line("call ") == List{"\"two words\"", "visits"});
+  CHECK(complete_line("call ") == List{"7", "two words", "visits"});
   CHECK(complete_line("call visits ") == List{"value"});
   CHECK(complete_line("jobs; call \"two words\" a") == List{"add"});
   CHECK(complete_line("call nobody ").empty());
   CHECK(inserted("grap") == "h ");
   CHECK(inserted("gr") == "");
   CHECK(inserted("p") == "");
-  CHECK(inserted("graph ") == "3");
+  CHECK(inserted("graph 1") == "");
+  CHECK(inserted("graph 3") == " ");
+  CHECK(tab("slice 0 3 ") == "slice 0 3 kv\\ 0 ");
+  CHECK(tab("call two") == "call two\\ words ");
+  CHECK(tab("call two\\ w") == "call two\\ words ");
+  CHECK(tab("call \"tw") == "call \"two words\" ");
+  CHECK(tab("call 'two w") == "call 'two words' ");
+  CHECK(complete_line("timeline ") == List{"1", "12", "3", "all"});
+  CHECK(tab("timeline 3 ") == "timeline 3 -o ");
+  CHECK(complete_line("logs ") == List{"0", "controller"});
+  CHECK(complete_line("help q") == List{"queue"});
+  CHECK(complete_line("inject ") == List{"kill", "stop"});
+}
+
+TEST_CASE("completion of options' values") {
+  CHECK(complete_line("submit --kv ") == List{"predict", "stale"});
+  CHECK(tab("submit --prompt \"a b\" --method dis") ==
+        "submit --prompt \"a b\" --method distrifusion ");
+  CHECK(complete_line("submit --dtype ") == List{"bfloat16", "float16", "float32"});
+  CHECK(complete_line("submit --sampler eul") == List{"euler", "euler-ancestral"});
+  CHECK(complete_line("submit --steps ").empty());
+  CHECK(complete_line("submit --prompt ").empty());
+  CHECK(complete_line("submit --elastic --se") == List{"--seed"});  // no value belongs to a flag
+  CHECK(complete_line("submit -").size() > 30);
+  CHECK(complete_line("follow ") == List{"1", "12", "3"});
+}
+
+TEST_CASE("completion of files") {
+  const Scratch scratch;
+  for (const char* name : {"now.png", "x-\u00e4.png", "x-\u00f6.png", "l.safetensors", "trace.json",
+                           "with space.png", ".hidden.png"})
+    scratch.file(name, "");
+  std::filesystem::create_directory(scratch / "pictures");
+  const std::string folder = scratch / "";
+  CHECK(complete_line("preview 3 " + folder) ==
+        List{folder + "now.png", folder + "pictures/", folder + "with space.png",
+             folder + "x-\u00e4.png", folder + "x-\u00f6.png"});
+  CHECK(complete_line("preview 3 " + folder + ".") == List{folder + ".hidden.png"});
+  CHECK(tab("dump 3 " + folder + "l") == "dump 3 " + folder + "l.safetensors ");
+  // No half of a letter.
+  CHECK(tab("preview 3 " + folder + "x") == "preview 3 " + folder + "x-");
+  CHECK(tab("preview 3 " + folder + "w") == "preview 3 " + folder + "with\\ space.png ");
+  CHECK(tab("preview 3 '" + folder + "w") == "preview 3 '" + folder + "with space.png' ");
+  CHECK(tab("preview 3 " + folder + "p") == "preview 3 " + folder + "pictures/");
+  CHECK(tab("timeline 3 -o " + folder + "t") == "timeline 3 -o " + folder + "trace.json ");
+  CHECK(tab("submit --model " + folder) == "submit --model " + folder + "pictures/");
+  CHECK(tab("submit --init-latents " + folder + "l") ==
+        "submit --init-latents " + folder + "l.safetensors ");
+  CHECK(complete_line("follow 3 --output " + folder + "no") == List{folder + "now.png"});
+  CHECK(complete_line("preview 3 /nonexistent/").empty());
+}
+
+TEST_CASE("every argument that the help lists is completed") {
+  for (const Command& command : all_commands()) {
+    CAPTURE(command.name);
+    const auto words = static_cast<std::size_t>(
+        command.arguments.empty()
+            ? 0
+            : 1 + std::count(command.arguments.begin(), command.arguments.end(), ' '));
+    // Not SECONDS, LINES, SLICE and what a method takes.
+    const bool free =
+        command.arguments.ends_with("SECONDS]") || command.arguments.ends_with("LINES]") ||
+        command.arguments.ends_with("SLICE]") || command.arguments.ends_with("ARGUMENT…]");
+    if (!command.has_options) CHECK(command.completes.size() == words - (free ? 1 : 0));
+  }
 }
 
 TEST_CASE("every command says what it is for, and names are told apart") {

@@ -20,15 +20,20 @@ struct CommandResult {
   std::string err;
 };
 
-/// Runs the built `troupe` by a shell, for four minutes at most; `before` goes in front
-/// (assignments, ulimit).
-inline CommandResult troupe(const std::string& arguments, const std::string& before = "") {
+/// Runs a command by a shell, for four minutes at most; `before` goes in front (assignments,
+/// ulimit).
+inline CommandResult run_command(const std::string& command, const std::string& before = "") {
   const Scratch scratch;
-  const std::string line = before + " timeout 240 " TROUPE_BINARY_DIR "/bin/troupe " + arguments +
-                           " > " + scratch / "out" + " 2> " + scratch / "err" + " < /dev/null";
+  const std::string line = before + " timeout 240 " + command + " > " + scratch / "out" + " 2> " +
+                           scratch / "err" + " < /dev/null";
   const int status = std::system(line.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
           read_all(scratch / "out"), read_all(scratch / "err")};
+}
+
+/// The built `troupe`.
+inline CommandResult troupe(const std::string& arguments, const std::string& before = "") {
+  return run_command(TROUPE_BINARY_DIR "/bin/troupe " + arguments, before);
 }
 
 /// What the built `troupe` writes to a terminal of so many columns.

@@ -3,6 +3,7 @@
 #include "controller/gateway/model_reader.h"
 #include "controller/plan/around.h"
 #include "controller/plan/plan.h"
+#include "controller/plan/shape.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -62,6 +63,7 @@ TEST_CASE("a plan computes the steps that are left, and its patches follow them"
   CHECK(plan.skipped_steps == 2);
   CHECK(plan.request.steps == 4);
   CHECK(plan.synchronous_steps == 4);
+  CHECK(plan::shape_of(plan).encodes);
   request.warmup_steps = 5;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }), "only 4 steps"));
   CHECK(plan::make_plan(model, request_of(0.1, 6), {}).request.steps == 1);

@@ -241,6 +241,31 @@ TEST_CASE("more work is never quicker") {
   }));
 }
 
+TEST_CASE("a picture to begin with costs its encoding, beside the text where another has that") {
+  const auto cost = [](const wire::Parallelism& degrees, double text_flops, bool encodes = true) {
+    const auto plan = test::planned(test::square_request(), degrees);
+    auto shape = plan::shape_of(test::sample_model(), plan.request);
+    shape.text_flops = text_flops;
+    auto job = plan::shape_of(plan);
+    job.encodes = encodes;
+    return estimate_cost(shape, job, plan.degrees, degrees.vae, plan::this_cpu(4));
+  };
+  const auto alone = cost({}, 0);
+  // Half of the decoder's layers at the same sizes, and its attention.
+  CHECK(alone.encode > 0.3 * alone.decode);
+  CHECK(alone.encode < 0.9 * alone.decode);
+  CHECK(alone.total() ==
+        doctest::Approx(alone.text + alone.encode + alone.denoise() + alone.decode));
+  CHECK(cost({.pp = 2, .vae = 2}, 0).encode < 0.7 * alone.encode);
+  // The last stage encodes it while the first has the text; one actor has both.
+  CHECK(cost({.pp = 2}, 1e12).encode == 0);
+  CHECK(cost({.pp = 2}, 0).encode == doctest::Approx(alone.encode).epsilon(0.1));
+  for (const wire::Parallelism& both :
+       {wire::Parallelism{}, wire::Parallelism{.ulysses = 2}, wire::Parallelism{.pp = 2, .vae = 2}})
+    CHECK(cost(both, 1e12).encode > 0);
+  CHECK(cost({}, 0, /*encodes=*/false).encode == 0);
+}
+
 TEST_CASE("the demo model on this kind of CPU takes about what was measured") {
   // benchmarks/pipeline.py: 1.03 s on one actor, 0.65 s with pp 2, 4 patches and one warm-up step,
   // 0.60 s with cfg 2; denoising alone.

@@ -13,26 +13,30 @@
 using namespace troupe;
 using troupe::test::Hall;
 
-TEST_CASE("after a restart: who does not come back loses its job, who comes back keeps it") {
-  journal::MemoryStore store;
-  {
-    Hall before(/*journaled=*/true);
-    before.gate.open();
-    std::vector<std::string> said;
-    for (const std::uint64_t key : {1, 2})
-      before.submit(*before.client, "a", said, key);
-    REQUIRE(before.until([&] { return before.writes.size() == 2; }));
-    for (auto& write : before.writes)
-      write();
-    REQUIRE(before.until([&] { return said.size() == 2; }));
-    store = before.store;
-  }
-  Hall hall(/*journaled=*/true);
-  hall.gate.open();
-  const auto revival = journal::revive(
+namespace {
+
+/// What a controller leaves that has taken in jobs under these keys.
+journal::MemoryStore left_with(const std::vector<std::uint64_t>& keys) {
+  Hall before(/*journaled=*/true);
+  before.gate.open();
+  for (const auto key : keys)
+    before.take_in(*before.client, key);
+  return before.store;
+}
+
+journal::Revival revived(Hall& hall, journal::MemoryStore& store) {
+  return journal::revive(
       store.load(), store.past(), {0},
       [&](control::BlobBytes bytes) { return hall.blobs.add(std::move(bytes)); }, hall.table);
-  hall.gateway.take_up(revival, "killed");
+}
+
+}  // namespace
+
+TEST_CASE("after a restart: who does not come back loses its job, who comes back keeps it") {
+  auto store = left_with({1, 2});
+  Hall hall(/*journaled=*/true);
+  hall.gate.open();
+  hall.gateway.take_up(revived(hall, store), "killed");
   bool back = false;
   hall.client->request(wire::WaitJob{2}, std::chrono::seconds(60),
                        [&](const auto&) { back = true; });
@@ -45,24 +49,12 @@ TEST_CASE("after a restart: who does not come back loses its job, who comes back
 }
 
 TEST_CASE("after a restart a job waits for a host with memory enough to join again") {
-  journal::MemoryStore store;
-  {
-    Hall before(/*journaled=*/true);
-    before.gate.open();
-    std::vector<std::string> said;
-    before.submit(*before.client, "a", said, 1);
-    REQUIRE(before.until([&] { return before.writes.size() == 1; }));
-    before.writes[0]();
-    REQUIRE(before.until([&] { return said.size() == 1; }));
-    store = before.store;
-  }
+  auto store = left_with({1});
   for (const bool joins : {true, false}) {
     CAPTURE(joins);
     Hall hall(/*journaled=*/true);
     hall.gate.open();
-    auto revival = journal::revive(
-        store.load(), store.past(), {0},
-        [&](control::BlobBytes bytes) { return hall.blobs.add(std::move(bytes)); }, hall.table);
+    const auto revival = revived(hall, store);
     auto& job = *hall.table.find(1);
     job.detached = true;
     hall.gateway.take_up(revival, "killed");
@@ -83,7 +75,6 @@ TEST_CASE("after a restart a job waits for a host with memory enough to join aga
 }
 
 TEST_CASE("a job whose model is gone after a restart fails, and says why") {
-  journal::MemoryStore store;
   Hall hall(/*journaled=*/true);
   hall.gate.open();
   jobs::JobEntry job;
@@ -123,13 +114,7 @@ TEST_CASE("with a journal a job goes on when its client is back before its old l
     Hall hall(journaled);
     hall.gate.open();
     auto first = hall.connect();
-    std::vector<std::string> said;
-    hall.submit(*first, "a", said);
-    if (journaled) {
-      REQUIRE(hall.until([&] { return hall.writes.size() == 1; }));
-      hall.writes[0]();
-    }
-    REQUIRE(hall.until([&] { return said.size() == 1; }));
+    hall.take_in(*first);
     auto second = hall.connect();
     bool back = false;
     second->request(wire::WaitJob{1}, std::chrono::seconds(60), [&](const auto&) { back = true; });
@@ -156,13 +141,7 @@ TEST_CASE("a link that was given up costs a job only if its client is not back i
       Hall hall(journaled);
       hall.gate.open();
       auto first = hall.connect();
-      std::vector<std::string> said;
-      hall.submit(*first, "a", said);
-      if (journaled) {
-        REQUIRE(hall.until([&] { return hall.writes.size() == 1; }));
-        hall.writes[0]();
-      }
-      REQUIRE(hall.until([&] { return said.size() == 1; }));
+      hall.take_in(*first);
       const auto& job = *hall.table.find(1);
       const auto owner = job.owner;
       const auto cancelled = [&] { return job.state == wire::JobState::cancelled; };

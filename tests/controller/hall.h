@@ -135,6 +135,17 @@ struct Hall : Doors {
                            : reply.failure().what);
     });
   }
+  /// A job comes in and its client is told so; the model's reader must be open.
+  void take_in(control::Connection& from, std::uint64_t key = 0) {
+    std::vector<std::string> said;
+    const auto written = writes.size();
+    submit(from, "a", said, key);
+    if (with_journal) {
+      REQUIRE(until([&] { return writes.size() > written; }));
+      writes[written]();
+    }
+    REQUIRE(until([&] { return said.size() == 1; }));
+  }
 };
 
 }  // namespace troupe::test

@@ -118,19 +118,6 @@ TEST_CASE("progress that cannot be sent fails the job with that cause") {
   CHECK(stage.idle_again());
 }
 
-TEST_CASE("a cancel while the model loads does not wait for it") {
-  Stage stage;
-  stage.loads = false;
-  const auto job = stage.submit();
-  REQUIRE(stage.until([&] { return !stage.got.empty(); }));
-  stage.runner.cancel(job, "not wanted any more");
-  CHECK(stage.table.find(job)->state == JobState::cancelled);
-  CHECK(stage.table.find(job)->failure.what == "not wanted any more");
-  REQUIRE(stage.idle_again());
-  stage.loads = true;
-  CHECK(stage.reaches(stage.submit(), JobState::running));
-}
-
 TEST_CASE("what a failed job left does not stay, and of previews only the last few do") {
   Stage stage;
   const auto job = stage.submit();

@@ -96,24 +96,28 @@ TEST_CASE("a cluster's machine has the hosts that there are and the slowest figu
   CHECK(machine.measured);
   CHECK(machine.devices == 9);
   CHECK(machine.hosts == std::vector<int>{4, 3, 2});
-  CHECK(machine.host_of(3) == 0);
-  CHECK(machine.host_of(4) == 1);
-  CHECK(machine.host_of(6) == 1);
-  CHECK(machine.host_of(7) == 2);
-  CHECK(machine.host_of(40) == 2);
+  using Hosts = std::vector<int>;
+  CHECK(plan::hosts_of_ranks({.pp = 9}, machine) == Hosts{0, 0, 0, 0, 1, 1, 1, 2, 2});
+  CHECK(plan::hosts_of_ranks({.pp = 2}, machine) == Hosts{2, 2});
+  CHECK(plan::hosts_of_ranks({.pp = 3, .tp = 2}, machine) == Hosts{0, 0, 0, 0, 2, 2});
+  CHECK(plan::hosts_of_ranks({.pp = 11}, machine).size() == 11);
   CHECK(machine.device.float_flops == 40e9);
   CHECK(machine.device.half_flops == 40e9);
   CHECK(machine.device.attention_share == doctest::Approx(0.5));
   CHECK(machine.device.bandwidth == 4e9);
-  CHECK(machine.link(0, 3).bandwidth == 5e9);
-  CHECK(machine.link(3, 4).bandwidth == 1e9);
-  CHECK(machine.link(3, 4).latency == doctest::Approx(80e-6));
+  CHECK(machine.inside.bandwidth == 5e9);
+  CHECK(machine.between.bandwidth == 1e9);
+  CHECK(machine.between.latency == doctest::Approx(80e-6));
   CHECK(notes(machine, "measured on far: 40 GFLOP/s"));
   CHECK(notes(machine, "measured from the controller to farther, over the control plane: 50 µs"));
   // What goes over the wire is priced as that: a pipeline over two hosts, not one in a host.
   const auto inside = plan::ways_of({.pp = 4}, machine);
   const auto over = plan::ways_of({.pp = 5}, machine);
   CHECK(over.edge.seconds(1e6) > 2 * inside.edge.seconds(1e6));
+  // Three pairs on hosts of 4, 3 and 2: none goes over the wire, the stages do.
+  const auto pairs = plan::ways_of({.pp = 3, .tp = 2}, machine);
+  CHECK(pairs.tp.latency == machine.inside.latency);
+  CHECK(pairs.edge.latency == machine.between.latency);
 }
 
 TEST_CASE("where nothing was measured the constants stand, and the notes say why") {

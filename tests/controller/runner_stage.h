@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -62,6 +63,7 @@ struct RunnerStage : Doors {
   control::BlobStore at_actor;
   std::unique_ptr<control::BlobConnection> actor_blobs;
   bool loads = true;
+  bool ends = true;  // it answers when a job has ended
   std::vector<wire::Kind> got;
 
   RunnerStage() {
@@ -87,7 +89,7 @@ struct RunnerStage : Doors {
     if (header.kind == wire::Kind::load_stage && loads) actor->reply(header, wire::StageLoaded{});
     if (header.kind == wire::Kind::connect_groups) actor->reply(header, wire::GroupsConnected{});
     if (header.kind == wire::Kind::abort_epoch) actor->reply(header, wire::Done{});
-    if (header.kind == wire::Kind::end_job) actor->reply(header, wire::ActorJobStats{});
+    if (header.kind == wire::Kind::end_job && ends) actor->reply(header, wire::ActorJobStats{});
   }
 
   /// Waits for others that are handed in like this.
@@ -119,6 +121,10 @@ struct RunnerStage : Doors {
     runner.task_done(0, done);
   }
 
+  /// Messages of this kind that the actor has got.
+  std::size_t count(wire::Kind kind) const {
+    return static_cast<std::size_t>(std::count(got.begin(), got.end(), kind));
+  }
   bool reaches(jobs::JobId id, JobState state) {
     return until([&] { return table.find(id)->state == state; });
   }

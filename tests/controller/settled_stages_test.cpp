@@ -180,7 +180,10 @@ TEST_CASE("who ends before it could tell how fast its device is leaves that to t
     const auto lines = log.lines(0, 100);
     return std::accumulate(lines.begin(), lines.end(), std::string());
   };
-  cluster::NodeAgent agent(io, "/bin/echo", "", [&](auto, auto, const auto&) { ++ended; });
+  cluster::HostOptions options;
+  options.actor_program = "/bin/echo";
+  options.pin = "none";
+  cluster::NodeAgent agent(io, options, [&](auto, auto, const auto&) { ++ended; });
   CHECK(contains(run(agent, 1), "--measure"));
   CHECK(contains(run(agent, 2), "--measure"));
   // While one that was told so lives, nobody else is.

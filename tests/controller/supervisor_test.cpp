@@ -19,11 +19,11 @@ class PlayedAgent final : public cluster::Agent {
  public:
   std::uint32_t spawn(const cluster::ActorLaunch&) override { return 4242; }
   bool signal(std::uint32_t, int) override { return true; }
-  void kill(std::uint32_t) override { ++kills; }
+  void kill(std::uint32_t, const std::string& why) override { reasons.push_back(why); }
   const cluster::LineLog& lines(std::uint32_t) override { return lines_; }
   std::size_t running() const override { return 1; }
 
-  int kills = 0;
+  std::vector<std::string> reasons;
 
  private:
   cluster::LineLog lines_;
@@ -49,7 +49,7 @@ struct Watched : test::RunnerStage {
   /// What is said of an actor whose lost link has it killed, and that is found to have ended so.
   std::string told(const cluster::ExitCause& cause) {
     supervisor.kill(0, "lost: the link was closed");
-    CHECK(agent.kills == 1);
+    CHECK(agent.reasons == std::vector<std::string>{"lost: the link was closed"});
     supervisor.exited(0, 77, cause);
     REQUIRE(notes.size() == 1);
     return notes.front();

@@ -16,7 +16,7 @@ class IdleAgent final : public cluster::Agent {
  public:
   std::uint32_t spawn(const cluster::ActorLaunch&) override { return ++spawned; }
   bool signal(std::uint32_t, int) override { return true; }
-  void kill(std::uint32_t) override {}
+  void kill(std::uint32_t, const std::string&) override {}
   const cluster::LineLog& lines(std::uint32_t) override { return lines_; }
   std::size_t running() const override { return 1; }
 
@@ -42,9 +42,6 @@ struct Stage : test::RunnerStage {
 
   Stage() {
     outside.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
-  }
-  std::size_t count(wire::Kind kind) const {
-    return static_cast<std::size_t>(std::count(got.begin(), got.end(), kind));
   }
   void turn() {
     while (io.poll_one() > 0) {

@@ -88,7 +88,7 @@ std::uint32_t UserWorld::spawn(const HostLaunch& launch) {
   return 7;
 }
 
-void UserWorld::kill(const std::string&, std::uint64_t id) {
+void UserWorld::kill(const std::string&, std::uint64_t id, const std::string&) {
   const auto* actor = users_.table().find(id);
   after(chance() * 0.05, [this, id, incarnation = actor->incarnation] { die(id, incarnation, 9); });
 }

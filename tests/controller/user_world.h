@@ -52,7 +52,7 @@ class UserWorld final : public testing::NoStages, public HostLauncher {
 
   // HostLauncher, of the own host:
   std::uint32_t spawn(const HostLaunch& launch) override;
-  void kill(const std::string&, std::uint64_t id) override;
+  void kill(const std::string&, std::uint64_t id, const std::string&) override;
 
  private:
   struct Event {

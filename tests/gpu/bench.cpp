@@ -8,8 +8,12 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "actors/block_graphs.h"
 #include "kernels/attention.h"
 #include "kernels/cuda_library.h"
 #include "kernels/elementwise.h"
@@ -159,6 +163,47 @@ void kernel_table(const Bench& bench) {
               bench.microseconds(10, [&] { kernels::attention(heads, predicted, 0.118); }));
 }
 
+/// A whole step as a job computes it, and how much of it the host takes to launch.
+class Step {
+ public:
+  Step(const models::PixArt& model, const models::CaptionCache& caption, models::PictureSize size,
+       at::Tensor latents)
+      : model_(model), caption_(caption), size_(size), latents_(std::move(latents)) {}
+
+  void run(actors::BlockGraphs* graphs) {
+    const auto start = std::chrono::steady_clock::now();
+    const models::TokenRows rows{0, size_.latent_height / model_.patch_size()};
+    auto fresh = model_.condition({500, 1, size_}, caption_);
+    if (condition_) {
+      condition_->take(*fresh);
+    } else {
+      condition_ = std::move(fresh);
+    }
+    const auto compute = [&](at::Tensor hidden, actors::LayerWatch&) {
+      models::LocalAttention attention;
+      models::WholeWeights sums;
+      return model_.run_blocks(std::move(hidden), {size_, {rows}}, *condition_, caption_, attention,
+                               sums);
+    };
+    actors::LayerWatch layers;
+    at::Tensor hidden = model_.embed(latents_, size_, rows);
+    hidden = graphs ? graphs->run({"", 0, {}}, hidden, layers, compute)
+                    : compute(std::move(hidden), layers);
+    model_.project(hidden, *condition_, size_, rows);
+    launching_ =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  }
+  double launching() const { return launching_; }
+
+ private:
+  const models::PixArt& model_;
+  const models::CaptionCache& caption_;
+  models::PictureSize size_;
+  at::Tensor latents_;
+  std::unique_ptr<models::StepCondition> condition_;
+  double launching_ = 0;
+};
+
 void model_table(const Bench& bench) {
   spec::PixArtSpec spec;
   models::WeightLoader weights;
@@ -168,36 +213,39 @@ void model_table(const Bench& bench) {
   const models::StagePart all{{0, static_cast<int>(spec.num_layers)}, true, true};
   const models::PixArt model(spec, 8, all, weights, at::kBFloat16, bench.device());
   std::printf("\nPixArt-XL, 28 blocks, random weights, bfloat16, batch 2 (guidance)\n\n");
-  std::printf("| picture | ms a step | of it launching |\n|---|---|---|\n");
+  std::printf("| picture | ms a step | of it launching | with graphs | of it launching |\n");
+  std::printf("|---|---|---|---|---|\n");
   const at::Tensor text = bench.random({2, 120, spec.caption_channels});
   const auto caption =
       model.cache_caption(model.project_caption({{.states = text, .lengths = {}, .pooled = {}}}),
                           at::ones({2, 120}, text.options().dtype(at::kBool)));
-  for (const int64_t side : {64, 128}) {
-    const models::PictureSize size{side, side};
-    const models::TokenRows rows{0, side / spec.patch_size};
-    const at::Tensor latents = bench.random({2, spec.in_channels, side, side});
-    double launching = 0;
-    const double whole = bench.microseconds(1, [&] {
-      const auto start = std::chrono::steady_clock::now();
-      models::LocalAttention attention;
-      models::WholeWeights sums;
-      const auto step = model.condition({500, 1, size}, *caption);
-      const at::Tensor hidden = model.run_blocks(model.embed(latents, size, rows), {size, {rows}},
-                                                 *step, *caption, attention, sums);
-      model.project(hidden, *step, size, rows);
-      launching =
-          std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-              .count();
-    });
-    std::printf("| %lld px | %.2f | %.2f |\n", static_cast<long long>(side * 8), whole * 1e-3,
-                launching * 1e-3);
+  std::string why;
+  for (const int64_t side : {32, 64, 128}) {
+    Step step(model, *caption, {side, side}, bench.random({2, spec.in_channels, side, side}));
+    actors::BlockGraphs graphs(nullptr);
+    const double plain = bench.microseconds(1, [&] { step.run(nullptr); });
+    const double launching = step.launching();
+    const double recorded = bench.microseconds(1, [&] { step.run(&graphs); });
+    std::printf("| %lld px | %.2f | %.2f | %.2f | %.2f |\n", static_cast<long long>(side * 8),
+                plain * 1e-3, launching * 1e-3, recorded * 1e-3, step.launching() * 1e-3);
+    if (graphs.counts().replayed == 0)
+      why = graphs.failure().empty() ? kernels::GraphCache::why_plain(bench.device())
+                                     : graphs.failure();
   }
+  if (!why.empty()) std::printf("\nNothing was recorded: %s\n", why.c_str());
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    if (std::string_view(argv[1]) == "--help") {
+      std::printf("usage: gpu_bench; prints tables of kernels and models on the first GPU\n");
+      return 0;
+    }
+    std::fprintf(stderr, "gpu_bench: unexpected argument \"%s\" (see gpu_bench --help)\n", argv[1]);
+    return 2;
+  }
   const auto device = testing::gpu();
   if (!device) {
     std::fprintf(stderr, "no GPU here: %s\n", testing::why_no_gpu().c_str());

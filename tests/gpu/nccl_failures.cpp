@@ -53,7 +53,7 @@ void aborted(Rank& me) {
   }
   const auto fresh = me.among("fresh", {0, 1});
   if (!fresh) return;
-  const at::Tensor one = at::ones({5}, at::TensorOptions().device(me.gpu));
+  const at::Tensor one = at::ones({5}, at::TensorOptions().device(me.where));
   fresh->all_reduce(one, ReduceOp::sum).wait(within(20s));
   require(one[4].item<float>() == 2, "a new group works");
 }

@@ -4,6 +4,7 @@
 
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/nccl_peers.h"
+#include "tests/tensor/conformance.h"
 
 #include "tests/support/doctest.h"
 
@@ -25,35 +26,36 @@ NcclPeers& peers() {
   return *shared_peers();
 }
 
-void expect_all_well(const std::string& scenario, int smallest = 2) {
-  for (int size = smallest; size <= kPeers; ++size) {
-    CAPTURE(size);
-    bool all = true;
-    for (const std::string& line : peers().run(scenario, size)) {
-      CHECK_MESSAGE(line.starts_with("ok"), line);
-      all = all && line.starts_with("ok");
-      if (all) MESSAGE(scenario << ", " << size << " ranks: " << line.substr(3));
-    }
-    // After a failure nobody knows what state the processes are in.
-    if (!all) shared_peers().reset();
+void expect_all_well_of(const std::string& scenario, int size) {
+  CAPTURE(scenario);
+  CAPTURE(size);
+  bool all = true;
+  for (const std::string& line : peers().run(scenario, size)) {
+    CHECK_MESSAGE(line.starts_with("ok"), line);
+    all = all && line.starts_with("ok");
+    if (all) MESSAGE(scenario << ", " << size << " ranks: " << line.substr(3));
   }
+  // After a failure nobody knows what state the processes are in.
+  if (!all) shared_peers().reset();
+}
+
+void expect_all_well(const std::string& scenario) {
+  for (int size = 2; size <= kPeers; ++size)
+    expect_all_well_of(scenario, size);
 }
 
 }  // namespace
 
-TEST_CASE("transfers of every size and type, strided, empty") {
+TEST_CASE("what the conformance suite says of every backend") {
   TROUPE_NEEDS_GPU();
-  expect_all_well("transfers");
-}
-
-TEST_CASE("collectives of uneven sizes, in groups of 1 to 3") {
-  TROUPE_NEEDS_GPU();
-  expect_all_well("collectives", 1);
-}
-
-TEST_CASE("all-reduce: the bits of every other backend") {
-  TROUPE_NEEDS_GPU();
-  expect_all_well("reductions", 1);
+  for (const auto& of : troupe::tensor::testing::conformance_cases()) {
+    if (of.cpu_alone) {
+      MESSAGE("skipped: " << of.name << ": " << of.cpu_alone);
+      continue;
+    }
+    for (const int size : of.sizes)
+      if (size <= kPeers) expect_all_well_of(of.name, size);
+  }
 }
 
 TEST_CASE("receives posted ahead, nobody waits for a send") {
@@ -81,9 +83,9 @@ TEST_CASE("cyclic shifts on one communicator, waited for later") {
   expect_all_well("shifts");
 }
 
-TEST_CASE("counters tell what was moved") {
+TEST_CASE("an all-reduce moves what the owners of shares send each other") {
   TROUPE_NEEDS_GPU();
-  expect_all_well("counting");
+  expect_all_well("reduction traffic");
 }
 
 TEST_CASE("a deadline passes, the operation goes on") {

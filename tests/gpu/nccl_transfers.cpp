@@ -12,39 +12,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-void transfers(Rank& me) {
-  int message = 0;
-  for (const std::int64_t count : {0, 1, 3, 1023, 4097, 100'001, 3'000'003}) {
-    ++message;
-    if (me.rank == 0) me.group.send(pattern(me, count, message), 1).wait(within(20s));
-    if (me.rank != 1) continue;
-    const at::Tensor got = room(me, count);
-    me.group.receive(got, 0).wait(within(20s));
-    require(same_bits(got, pattern(me, count, message)), "message of " + std::to_string(count));
-  }
-  for (const at::ScalarType type : {at::kByte, at::kBFloat16, at::kHalf, at::kLong, at::kBool}) {
-    const at::Tensor sent = at::arange(777, at::TensorOptions().device(me.gpu)).to(type);
-    const at::Tensor got = room(me, 777, type);
-    if (me.rank == 0) me.group.send(sent, 1).wait(within(20s));
-    if (me.rank != 1) continue;
-    me.group.receive(got, 0).wait(within(20s));
-    require(same_bits(got, sent), "every type");
-  }
-  const at::Tensor base = pattern(me, 60, 1).reshape({6, 10});
-  if (me.rank == 0) me.group.send(base.t(), 1).wait(within(20s));
-  if (me.rank != 1) return;
-  bool refused = false;
-  try {
-    me.group.receive(at::empty({6, 10}, base.options()).t(), 0);
-  } catch (const std::invalid_argument&) {
-    refused = true;
-  }
-  require(refused, "a strided output is refused");
-  const at::Tensor got = at::empty({10, 6}, base.options());
-  me.group.receive(got, 0).wait(within(20s));
-  require(at::equal(got, base.t()), "a strided tensor is sent as it looks");
-}
-
 void receives_ahead(Rank& me) {
   constexpr int kMessages = 24;
   if (me.rank == 1) {
@@ -80,9 +47,9 @@ void stream_order(Rank& me) {
         const at::Tensor value = pattern(me, kCount, round) + long_work(me, 8).mul(0);
         me.group.send(value, 1);
       }
-      const at::Tensor other = at::full({kCount}, -1.0f, at::TensorOptions().device(me.gpu));
+      const at::Tensor other = at::full({kCount}, -1.0f, at::TensorOptions().device(me.where));
     } else if (me.rank == 1) {
-      const at::Tensor got = at::full({kCount}, -2.0f, at::TensorOptions().device(me.gpu));
+      const at::Tensor got = at::full({kCount}, -2.0f, at::TensorOptions().device(me.where));
       me.group.receive(got, 0).join_stream(within(20s));
       require(same_bits(got + 1, pattern(me, kCount, round) + 1), "round " + std::to_string(round));
     }
@@ -181,7 +148,6 @@ void pipeline(Rank& me) {
 
 Scenarios transfer_scenarios() {
   return {
-      {"transfers", transfers},
       {"receives ahead", receives_ahead},
       {"stream order", stream_order},
       {"no host wait", no_host_wait},

@@ -75,6 +75,52 @@ TEST_CASE("items of a batch may have histories of their own") {
   }
 }
 
+TEST_CASE("histories are told relative to a step, and can be taken over") {
+  const KvStore::Shape shape{{3, 5}, 2, 6, 2, 4, Freshness::newest, true};
+  KvStore early(shape, at::kFloat, at::kCPU), late(shape, at::kFloat, at::kCPU),
+      other(shape, at::kFloat, at::kCPU);
+  const models::BlockRange blocks{3, 5};
+  CHECK(early.history(blocks, 0) == late.history(blocks, 7));
+  const auto put = [](KvStore& store, int block, int step, TokenRun run, bool fits) {
+    store.put(block, step, {run}, at::randn({run.size(), 2, 2, 2, 4}), fits);
+  };
+  const auto play = [&](KvStore& store, int first) {
+    for (const int block : {3, 4}) {
+      put(store, block, first, {0, 6}, false);
+      put(store, block, first + 1, {0, 3}, true);
+    }
+  };
+  play(early, 0);
+  play(late, 7);
+  const auto told = early.history(blocks, 1);
+  CHECK(told == late.history(blocks, 8));
+  CHECK(told != late.history(blocks, 9));
+  // One token, one item's version or the sums alone make another history.
+  late.put(4, 8, {{5, 6}}, at::randn({1, 1, 2, 2, 4}), false, 1);
+  CHECK(told != late.history(blocks, 8));
+  CHECK(told.substr(0, told.size() / 2) == late.history({3, 4}, 8));
+  put(late, 3, 8, {0, 0}, true);
+  CHECK(told.substr(0, told.size() / 2) == late.history({3, 4}, 8));
+  put(late, 3, 9, {0, 0}, true);
+  CHECK(told.substr(0, told.size() / 2) != late.history({3, 4}, 8));
+
+  other.set_history(blocks, 21, told);
+  CHECK(other.history(blocks, 21) == told);
+  for (const TokenRuns& fresh : {TokenRuns{{3, 6}}, TokenRuns{{0, 1}}, TokenRuns{}}) {
+    const auto want = early.choose(4, 1, fresh, 1), got = other.choose(4, 21, fresh, 1);
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      CHECK(got[i].run == want[i].run);
+      CHECK(got[i].version == want[i].version);
+      CHECK(got[i].extrapolated == want[i].extrapolated);
+    }
+  }
+  CHECK_THROWS_AS(other.set_history({3, 4}, 21, told), std::invalid_argument);
+  CHECK_THROWS_AS(other.set_history(blocks, 21, told.substr(8)), std::invalid_argument);
+  KvStore small({{3, 5}, 2, 5, 2, 4, Freshness::newest, true}, at::kFloat, at::kCPU);
+  CHECK_THROWS_AS(small.set_history(blocks, 21, told), std::invalid_argument);
+}
+
 TEST_CASE("a rank without heads keeps no bytes but knows which rows there are") {
   KvStore store({{0, 2}, 1, 6, 0, 4, Freshness::newest, true}, at::kFloat, at::kCPU);
   CHECK(store.bytes() == 0);

@@ -202,6 +202,7 @@ TEST_CASE("a batch that fails is told of, with a record, and its jobs begin anew
   CHECK(has(told, "its jobs begin anew, each alone"));
   const std::string file = scratch / ("logs/flight-batch-" + std::to_string(two + 1) + ".json");
   CHECK(has(told, file));
+  REQUIRE(eventually(kPatience, [&] { return std::filesystem::exists(file); }));
   const auto record = nlohmann::json::parse(read_all(file));
   CHECK(record["batch"] == name);
   CHECK(record["epochs"].size() == 1);

@@ -69,6 +69,43 @@ TEST_CASE("hosts that join are used at once, and the picture does not change wit
   CHECK(has(twin.command().err(), "alpha is in the cluster already"));
 }
 
+TEST_CASE("on hosts of unequal size status shows tp and sequence groups inside, stages across") {
+  Theatre theatre(open_house(1));
+  const auto alone = theatre.run(job_on({}));
+  Guest alpha(theatre, "alpha", 3), beta(theatre, "beta", 2);
+  REQUIRE(alpha.all("ready", 3));
+  REQUIRE(beta.all("ready", 2));
+  const std::string here = theatre.status().host;
+  const auto shown = [&](const Parallelism& degrees) {
+    CHECK(range_error(*theatre.run(job_on(degrees)).latents, *alone.latents) < 1e-4);
+    Scratch folder;
+    Command status({"status", "--json", "--connect", theatre.cluster().endpoint()},
+                   folder.path.string());
+    REQUIRE(status.wait(kPatience) == 0);
+    std::vector<std::string> host_of(degrees.world());
+    const auto told = nlohmann::json::parse(status.out());
+    for (const auto& actor : told["actors"]) {
+      std::size_t world = actor["groups"].empty() ? 0 : 1;
+      for (const auto& group : actor["groups"])
+        world *= group["ranks"].size();
+      if (world != host_of.size()) continue;  // of another mesh, earlier
+      const auto& own = actor["groups"][0];
+      host_of.at(own["ranks"][own["rank"].get<std::size_t>()].get<std::size_t>()) =
+          actor["host"].get<std::string>();
+    }
+    std::string text;
+    for (const auto& host : host_of)
+      text += (text.empty() ? "" : " ") + host;
+    return text;
+  };
+  // Two pairs on 1, 3 and 2 places: one of alpha's stays idle rather than that a pair is torn.
+  CHECK(shown({.pp = 2, .tp = 2}) == "alpha alpha beta beta");
+  CHECK(shown({.cfg = 2, .ulysses = 3}) == "alpha alpha alpha beta beta " + here);
+  CHECK(shown({.pp = 3}) == "alpha alpha alpha");
+  CHECK(shown({.ring = 5}) == "alpha alpha alpha beta beta");
+  CHECK(shown({.ulysses = 2}) == "beta beta");
+}
+
 TEST_CASE("a cluster that stops when all its actors have left takes its hosts along") {
   for (int round = 0; round < 3; ++round) {
     Theatre theatre(open_house(1));
@@ -110,6 +147,22 @@ TEST_CASE("a host that dies takes its actors along, and jobs go on without it") 
   REQUIRE(again.all("ready", 2));
   CHECK(theatre.status().actors.size() == 4);
   CHECK(range_error(*theatre.run(job_on({.cfg = 2, .pp = 2})).latents, *undisturbed.latents) == 0);
+}
+
+TEST_CASE("why an actor of another host is killed stands in its log there") {
+  const Scratch scratch;
+  Theatre theatre(open_house(1));
+  Guest beta(theatre, "beta", 1, {"--keep-logs", scratch.path.string()});
+  REQUIRE(beta.all("ready", 1));
+  const auto stopped = beta.rows().at(0);
+  kill(static_cast<pid_t>(stopped.pid), SIGSTOP);
+  REQUIRE(eventually(kPatience, [&] { return beta.rows().at(0).restarts == 1; }));
+  const auto log = read_all(scratch / ("actor-" + std::to_string(stopped.id) + ".log"));
+  INFO(log);
+  CHECK(has(log, "-- process " + std::to_string(stopped.pid) + " began"));
+  const auto killed = log.find("-- killed by the controller: lost: no sign of life");
+  REQUIRE(killed != std::string::npos);
+  CHECK(has(log.substr(killed), "\n-- the process ended: killed by signal 9 (SIGKILL)\n"));
 }
 
 TEST_CASE("draining empties a host without losing a job") {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,20 @@ namespace troupe::testing {
 
 using nlohmann::json;
 using namespace std::chrono_literals;
+
+namespace {
+
+/// The newest flight record of a job that failed or whose actor hung; on a disk that takes its time
+/// it comes after the failure.
+json record_of(Inspector& inspector, std::uint64_t job, const std::string& file) {
+  REQUIRE(eventually(kPatience, [&] {
+    const auto failures = json::parse(inspector.failures(job).value())["failures"];
+    return !failures.empty() && failures.back().contains("file") && failures.back()["file"] == file;
+  }));
+  return json::parse(read_all(file));
+}
+
+}  // namespace
 
 TEST_CASE("injected faults happen, are told with their cause, and leave a flight record") {
   const Scratch scratch;
@@ -28,12 +43,11 @@ TEST_CASE("injected faults happen, are told with their cause, and leave a flight
     CHECK(has(result.error().what, words));
     const std::string file = scratch / "logs/flight-job-" + std::to_string(job) + ".json";
     CHECK(has(result.error().what, file));
-    const auto record = json::parse(read_all(file));
+    auto inspector = stage.inspector();
+    const auto record = record_of(inspector, job, file);
     CHECK(record["job"] == job);
     CHECK_FALSE(record["events"].empty());
-    const auto failures = json::parse(stage.inspector().failures(job).value());
-    REQUIRE(failures["failures"].size() == 1);
-    CHECK(failures["failures"][0]["file"] == file);
+    CHECK(json::parse(inspector.failures(job).value())["failures"].size() == 1);
     REQUIRE(stage.theatre.whole());
   };
   fails_with(Fault::exception, "this fault was injected");
@@ -111,12 +125,24 @@ TEST_CASE("a work loop that stands still while its heartbeats go on is found by 
     const auto begin = cause.find("/");
     const auto file = cause.substr(begin, cause.find(".json") + 5 - begin);
     CHECK(file.starts_with(scratch / "logs/flight-actor-1-pid-"));
-    const auto record = json::parse(read_all(file));
+    const auto record = record_of(inspector, job.value(), file);
     CHECK(record["job"] == job.value());
     CHECK(has(record["failure"], "made no progress"));
     CHECK_FALSE(record["unfinished"].empty());
-    const auto failures = json::parse(inspector.failures(job.value()).value());
-    CHECK(failures["failures"][0]["file"] == file);
+    // And in its own log: what hung, and for how long.
+    const auto words =
+        "-- killed by the controller: its work loop made no progress for 4 s, during job " +
+        std::to_string(job.value()) + " step ";
+    const auto said = inspector.logs(1, 0, 1000);
+    REQUIRE(said);
+    const auto& lines = said.value().lines;
+    const auto killed = std::ranges::find_if(
+        lines, [&](const std::string& line) { return line.starts_with(words); });
+    REQUIRE(killed != lines.end());
+    REQUIRE(killed + 1 != lines.end());
+    CHECK(*(killed + 1) == "-- the process ended: killed by signal 9 (SIGKILL)");
+    CHECK(
+        has(read_all(scratch / "logs/actor-1.log"), "\n" + *killed + "\n" + *(killed + 1) + "\n"));
     break;
   }
 }

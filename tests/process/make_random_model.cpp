@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "benchmarks/command_line.h"
 #include "models/spec/config.h"
 #include "models/spec/expected_tensors.h"
 #include "models/spec/t5_spec.h"
@@ -93,15 +94,14 @@ void make(const fs::path& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: troupe_make_random_model FOLDER\n");
-    return 2;
-  }
-  try {
-    make(argv[1]);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "make-random-model: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  std::string folder;
+  CLI::App app{"Writes a model folder of PixArt-XL's size with random weights (11 GB)",
+               "troupe_make_random_model"};
+  app.add_option("FOLDER", folder, "Made if need be")
+      ->required()
+      ->check(troupe::bench::not_empty());
+  return troupe::bench::run_program(app, argc, argv, [&] {
+    make(folder);
+    return 0;
+  });
 }

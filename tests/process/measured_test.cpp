@@ -1,5 +1,7 @@
 // What a cluster says of its own speed: measured on each host as it starts, and over its link.
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/process/support/connect.h"
 #include "tests/process/support/guest_host.h"
@@ -46,4 +48,40 @@ TEST_CASE("a cluster plans with what it measured of its hosts and their links") 
   CHECK(has(plan.out(), "predicted for this cluster, 3 actors"));
   CHECK(has(plan.out(), "measured on far"));
   CHECK(has(plan.out(), "measured from the controller to far, over the control plane"));
+}
+
+TEST_CASE("run has the actors that there may be measure, and as many compute as are picked") {
+  Scratch folder;
+  const auto logs = folder.path / "logs";
+  // More than most of them are worth: degrees that were picked beforehand would start fewer.
+  const int actors = 2 + static_cast<int>(std::thread::hardware_concurrency());
+  Command run({"run",
+               "--model",
+               std::string(TROUPE_SOURCE_DIR) + "/examples/demo/model",
+               "--prompt",
+               "a red circle",
+               "--height",
+               "128",
+               "--width",
+               "128",
+               "--steps",
+               "2",
+               "--parallel",
+               "auto",
+               "--actors",
+               std::to_string(actors),
+               "--keep-logs",
+               logs.string(),
+               "--output",
+               folder.path / "out.png",
+               "--json"},
+              folder.path.string());
+  CHECK(run.wait(kPatience) == 0);
+  CAPTURE(run.err());
+  const auto report = nlohmann::json::parse(run.out());
+  const auto computed = report["actors"].size();
+  CHECK(computed >= 1);
+  CHECK(computed < static_cast<std::size_t>(actors));
+  const auto started = std::distance(std::filesystem::directory_iterator(logs), {});
+  CHECK(started == actors);
 }

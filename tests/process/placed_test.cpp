@@ -1,5 +1,4 @@
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "models/spec/t5_spec.h"
@@ -84,24 +83,6 @@ Submission job(const std::string& model, const Parallelism& degrees) {
   request.height = request.width = 64;
   request.steps = 2;
   return submission;
-}
-
-/// A process' own memory, without what it maps of files or shares.
-double private_bytes(std::uint32_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("RssAnon:")) return std::stod(line.substr(8)) * 1024;
-  }
-  return 0;
-}
-
-std::map<std::uint32_t, double> private_memory(Company& company) {
-  std::map<std::uint32_t, double> bytes;
-  const auto status = company.client().status();
-  REQUIRE(status.ok());
-  for (const auto& actor : status.value().actors)
-    bytes[actor.id] = private_bytes(actor.pid);
-  return bytes;
 }
 
 struct Held {

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "models/spec/model_spec.h"
 #include "tests/process/support/company.h"
 #include "tests/process/support/pictures.h"
+#include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -20,15 +20,6 @@ using nlohmann::json;
 namespace {
 
 constexpr double kGigabyte = 1e9;
-
-/// Bytes of a field of /proc/PID/status, such as VmRSS; 0 when the process is gone.
-double status_field(std::uint32_t pid, const std::string& field) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(field + ":")) return std::stod(line.substr(field.size() + 1)) * 1024;
-  }
-  return 0;
-}
 
 /// What an actor holds in a phase of the job.
 struct Held {
@@ -61,8 +52,8 @@ class MemoryWatch {
   void watch() {
     while (!stopping_) {
       for (std::size_t i = 0; i < pids_.size(); ++i) {
-        const double resident = status_field(pids_[i], "VmRSS");
-        const double own = status_field(pids_[i], "RssAnon") + status_field(pids_[i], "RssShmem");
+        const double resident = status_bytes(pids_[i], "VmRSS");
+        const double own = status_bytes(pids_[i], "RssAnon") + status_bytes(pids_[i], "RssShmem");
         const std::lock_guard lock(mutex_);
         auto& held = seen_[phase_][i];
         if (held.first < 0) held.first = resident;

@@ -1,5 +1,3 @@
-#include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/process/support/company.h"
@@ -35,25 +33,6 @@ Submission job(const std::string& model, const Parallelism& mix) {
 
 json actors_of(const JobResult& result) {
   return json::parse(result.report).at("actors");
-}
-
-/// A process' own memory, without the program's files and what it shares with its peers.
-double private_bytes(std::uint32_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("RssAnon:")) return std::stod(line.substr(8)) * 1024;
-  }
-  return 0;
-}
-
-/// By the actors' numbers.
-std::map<std::uint32_t, double> private_memory(Company& company) {
-  std::map<std::uint32_t, double> bytes;
-  const auto status = company.client().status();
-  REQUIRE(status.ok());
-  for (const auto& actor : status.value().actors)
-    bytes[actor.id] = private_bytes(actor.pid);
-  return bytes;
 }
 
 /// Bytes that every actor of a stage holds, whatever its shard.

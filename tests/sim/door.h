@@ -46,7 +46,7 @@ class Door final : public cluster::Outside {
   std::uint32_t spawn(const cluster::Actor& place, std::uint64_t incarnation) override {
     return world_.spawn(place, incarnation);
   }
-  void kill(cluster::ActorId id) override { world_.kill(id); }
+  void kill(cluster::ActorId id, const std::string& why) override { world_.kill(id, why); }
 
  private:
   cluster::Outside& world_;

@@ -1,15 +1,26 @@
 // troupe_sim: as many seeds as one asks for, of all plays in turn. See README.md.
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <map>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "benchmarks/command_line.h"
 #include "tests/controller/user_world.h"
 #include "tests/sim/plays.h"
+#include "tests/sim/shared_array.h"
 
 namespace {
 
@@ -25,39 +36,17 @@ struct Options {
   std::uint64_t seeds = 10'000;
   std::uint64_t first = 1;
   double minutes = 0;  // 0 = no limit
-  std::string play;    // empty = all
-  std::uint64_t seed = 0;
+  std::uint64_t workers = std::max(1U, std::thread::hardware_concurrency());
+  std::string play;  // empty = all
+  std::optional<std::uint64_t> seed;
 };
 
-std::uint64_t whole_number(const std::string& text) {
-  std::size_t used = 0;
-  const auto number = text.empty() || text[0] == '-' ? 0 : std::stoull(text, &used);
-  if (used == 0 || used != text.size()) throw std::invalid_argument(text + " is no number");
-  return number;
-}
-
-Options read_options(int count, char** words) {
-  Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string word = words[i];
-    const auto value = [&]() -> std::string {
-      if (++i == count) throw std::invalid_argument(word + " needs a value");
-      return words[i];
-    };
-    if (word == "--play")
-      options.play = value();
-    else if (word == "--seed")
-      options.seed = whole_number(value());
-    else if (word == "--first")
-      options.first = whole_number(value());
-    else if (word == "--minutes")
-      options.minutes = static_cast<double>(whole_number(value()));
-    else
-      options.seeds = whole_number(word);
-  }
-  if (options.seed != 0 && options.play.empty())
-    throw std::invalid_argument("--seed needs the --play that it is of");
-  return options;
+std::vector<std::string> play_names() {
+  std::vector<std::string> names;
+  for (const auto& play : troupe::sim::plays())
+    names.push_back(play.name);
+  names.push_back(kUsers);
+  return names;
 }
 
 void play_users(std::uint64_t seed, Totals& totals) {
@@ -81,6 +70,7 @@ void play_users(std::uint64_t seed, Totals& totals) {
   totals.ghosts += world->ghosts;
 }
 
+/// Seeds shared out over processes, for the rooms know no threads.
 class Sweep {
  public:
   explicit Sweep(Options options) : options_(std::move(options)) {
@@ -89,21 +79,42 @@ class Sweep {
     }
     if (options_.play.empty() || options_.play == kUsers) names_.push_back(kUsers);
     if (names_.empty()) throw std::invalid_argument("there is no play " + options_.play);
+    workers_ = std::make_unique<SharedArray<Worker>>(options_.workers);
+    totals_ = std::make_unique<SharedArray<Totals>>(options_.workers * names_.size());
   }
 
-  void run() {
-    for (; done_ < options_.seeds && !interrupted && !out_of_time(); ++done_) {
-      play(names_[done_ % names_.size()], options_.first + done_ / names_.size());
-      if (since(told_) < kTellEvery) continue;
-      told_ = Clock::now();
-      std::printf("%llu of %llu seeds, %.0f a second\n", static_cast<unsigned long long>(done_ + 1),
-                  static_cast<unsigned long long>(options_.seeds),
-                  static_cast<double>(done_ + 1) / since(began_));
-      std::fflush(stdout);
+  /// False when an invariant was broken: the worker that found it has said so.
+  bool run() {
+    std::vector<pid_t> pids;
+    for (std::uint64_t worker = 0; worker < options_.workers; ++worker) {
+      const pid_t pid = fork();
+      if (pid < 0) throw std::runtime_error("fork failed");
+      if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        _exit(work(worker));
+      }
+      pids.push_back(pid);
     }
+    bool sound = true;
+    for (auto told = began_; std::ranges::any_of(pids, [](pid_t pid) { return pid != 0; });) {
+      for (std::uint64_t worker = 0; worker < pids.size(); ++worker) {
+        int status = 0;
+        if (pids[worker] == 0 || waitpid(pids[worker], &status, WNOHANG) == 0) continue;
+        pids[worker] = 0;
+        if (WIFSIGNALED(status)) tell_crash(worker, WTERMSIG(status));
+        sound = sound && status == 0;
+      }
+      if (!sound || interrupted) (*workers_)[0].stop = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      if (since(told) < kTellEvery) continue;
+      told = Clock::now();
+      tell_pace();
+    }
+    return sound;
   }
-  void play(const std::string& name, std::uint64_t seed) {
-    auto& totals = totals_[name];
+  void play(const std::string& name, std::uint64_t seed, std::uint64_t worker = 0) {
+    const auto place = std::ranges::find(names_, name) - names_.begin();
+    auto& totals = (*totals_)[worker * names_.size() + place];
     name == kUsers ? play_users(seed, totals)
                    : troupe::sim::play_seed(troupe::sim::play_of(name), seed, totals);
   }
@@ -111,13 +122,19 @@ class Sweep {
     std::printf("%-18s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "play", "seeds", "jobs", "succeeded",
                 "deaths", "resumed", "doubled", "gaps", "echoes", "ghosts");
     std::uint64_t seeds = 0;
-    for (const auto& [name, totals] : totals_) {
-      seeds += totals.seeds;
-      std::printf("%-18s", name.c_str());
+    for (std::size_t place = 0; place < names_.size(); ++place) {
+      const auto sum = [&](std::uint64_t Totals::*count) {
+        std::uint64_t all = 0;
+        for (std::size_t worker = 0; worker < options_.workers; ++worker)
+          all += (*totals_)[worker * names_.size() + place].*count;
+        return all;
+      };
+      seeds += sum(&Totals::seeds);
+      std::printf("%-18s", names_[place].c_str());
       for (const auto count :
-           {totals.seeds, totals.jobs, totals.succeeded, totals.deaths, totals.recoveries,
-            totals.duplicates, totals.gaps, totals.echoes, totals.ghosts})
-        std::printf(" %9llu", static_cast<unsigned long long>(count));
+           {&Totals::seeds, &Totals::jobs, &Totals::succeeded, &Totals::deaths, &Totals::recoveries,
+            &Totals::duplicates, &Totals::gaps, &Totals::echoes, &Totals::ghosts})
+        std::printf(" %9llu", static_cast<unsigned long long>(sum(count)));
       std::printf("\n");
     }
     std::printf("%llu seeds in %.0f s, no invariant broken\n",
@@ -125,6 +142,51 @@ class Sweep {
   }
 
  private:
+  struct Worker {
+    std::atomic<bool> stop;           // of the first one: for all
+    std::atomic<std::uint64_t> next;  // of the first one: the number that nobody has taken yet
+    std::atomic<std::uint64_t> now;   // which number it plays
+    std::atomic<std::uint64_t> done;  // how many it has played
+  };
+
+  const std::string& name_of(std::uint64_t number) const { return names_[number % names_.size()]; }
+  std::uint64_t seed_of(std::uint64_t number) const {
+    return options_.first + number / names_.size();
+  }
+  /// A worker's life; its exit code.
+  int work(std::uint64_t worker) {
+    auto& all = (*workers_)[0];
+    auto& own = (*workers_)[worker];
+    try {
+      while (!all.stop && !interrupted && !out_of_time()) {
+        own.now = all.next++;
+        if (own.now >= options_.seeds) break;
+        play(name_of(own.now), seed_of(own.now), worker);
+        ++own.done;
+      }
+      return 0;
+    } catch (const std::exception& error) {
+      if (!all.stop.exchange(true)) std::fprintf(stderr, "%s\n", error.what());
+      return 1;
+    }
+  }
+  void tell_crash(std::uint64_t worker, int signal) const {
+    const auto number = (*workers_)[worker].now.load();
+    std::fprintf(
+        stderr,
+        "play %s, seed %llu: ended by signal %d\nonce more: scripts/sim --play %s --seed %llu\n",
+        name_of(number).c_str(), static_cast<unsigned long long>(seed_of(number)), signal,
+        name_of(number).c_str(), static_cast<unsigned long long>(seed_of(number)));
+  }
+  void tell_pace() const {
+    std::uint64_t done = 0;
+    for (std::size_t worker = 0; worker < options_.workers; ++worker)
+      done += (*workers_)[worker].done;
+    std::printf("%llu of %llu seeds, %.0f a second\n", static_cast<unsigned long long>(done),
+                static_cast<unsigned long long>(options_.seeds),
+                static_cast<double>(done) / since(began_));
+    std::fflush(stdout);
+  }
   static double since(Clock::time_point when) {
     return std::chrono::duration<double>(Clock::now() - when).count();
   }
@@ -132,27 +194,46 @@ class Sweep {
 
   Options options_;
   std::vector<std::string> names_;
-  std::map<std::string, Totals> totals_;
-  std::uint64_t done_ = 0;
-  Clock::time_point began_ = Clock::now(), told_ = began_;
+  std::unique_ptr<SharedArray<Worker>> workers_;
+  std::unique_ptr<SharedArray<Totals>> totals_;  // by worker, then by play
+  Clock::time_point began_ = Clock::now();
 };
 
 }  // namespace
 
 int main(int count, char** words) {
+  using namespace troupe::bench;
   std::signal(SIGINT, [](int) { interrupted = 1; });
   std::signal(SIGTERM, [](int) { interrupted = 1; });
-  try {
-    const auto options = read_options(count, words);
+  Options options;
+  constexpr std::int64_t kMany = std::numeric_limits<std::int64_t>::max();
+  CLI::App app{"The deterministic simulation: seeds of all plays in turn, on all cores",
+               "troupe_sim"};
+  app.add_option("SEEDS", options.seeds, "How many")->check(whole(1, kMany))->capture_default_str();
+  app.add_option("--first", options.first, "The first of them")
+      ->check(whole(0, kMany))
+      ->capture_default_str();
+  app.add_option("--jobs", options.workers, "Processes that play; default: one a core")
+      ->check(whole(1, 1024));
+  app.add_option("--minutes", options.minutes, "That it takes at most; default: as it needs")
+      ->check(number_above(0, 100'000));
+  const auto play =
+      app.add_option("--play", options.play, "Of this play only")->check(one_of(play_names()));
+  app.add_option("--seed", options.seed, "Only this one, with its trace if it fails")
+      ->check(whole(0, kMany))
+      ->needs(play);
+  return run_program(app, count, words, [&] {
     Sweep sweep(options);
-    options.seed != 0 ? sweep.play(options.play, options.seed) : sweep.run();
+    try {
+      if (options.seed)
+        sweep.play(options.play, *options.seed);
+      else if (!sweep.run())
+        return 1;
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s\n", error.what());  // with the trace, on many lines
+      return 1;
+    }
     sweep.tell();
     return 0;
-  } catch (const std::invalid_argument& error) {
-    std::fprintf(stderr, "troupe_sim: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  });
 }

@@ -175,7 +175,7 @@ std::uint32_t World::spawn(const cluster::Actor& place, std::uint64_t incarnatio
   return static_cast<std::uint32_t>(incarnation % 100'000);
 }
 
-void World::kill(cluster::ActorId id) {
+void World::kill(cluster::ActorId id, const std::string&) {
   for (const auto& [incarnation, process] : processes_) {
     if (process->id() == id) {
       after(some(0.002), [this, incarnation = incarnation] { end_process(incarnation, 9); });

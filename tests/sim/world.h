@@ -77,7 +77,7 @@ class World final : public cluster::Outside {
   control::BlobId keep_blob(control::BlobBytes bytes) override;
   void drop_blob(control::BlobId id) override;
   std::uint32_t spawn(const cluster::Actor& place, std::uint64_t incarnation) override;
-  void kill(cluster::ActorId id) override;
+  void kill(cluster::ActorId id, const std::string& why) override;
 
   // For the actors:
   /// Told to leave.

@@ -15,7 +15,7 @@ class NoStages : public cluster::Outside {
   control::BlobId keep_blob(control::BlobBytes) override { return 0; }
   void drop_blob(control::BlobId) override {}
   std::uint32_t spawn(const cluster::Actor&, std::uint64_t) override { return 0; }
-  void kill(cluster::ActorId) override {}
+  void kill(cluster::ActorId, const std::string&) override {}
 };
 
 }  // namespace troupe::testing

@@ -16,7 +16,10 @@ using namespace troupe::tensor;
 using namespace std::chrono_literals;
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 5) {
+    std::cerr << "usage: " << argv[0] << " BACKEND GROUP RANK TOKEN\n";
+    return 2;
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     DeviceOptions options;

@@ -5,6 +5,8 @@
 
 #include "tests/support/doctest.h"
 #include "tests/support/patience.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
 #include "tests/user_actors/classes.h"
 #include "tests/user_actors/small_cluster.h"
 
@@ -237,7 +239,8 @@ TEST_CASE("when the controller is gone, calls fail and actors end") {
 
 TEST_CASE(
     "hang_after: a method that does not get on is ended, by name; waiting for calls is none") {
-  SmallCluster cluster;
+  const Scratch scratch;
+  SmallCluster cluster({.log_folder = scratch.path.string()});
   auto client = cluster.connect();
   auto actors = client.actors();
   // It dies twice, the second time perhaps after this case.
@@ -275,6 +278,10 @@ TEST_CASE(
   CHECK(how.restarting);
   CHECK(take(probe.call<&Probe::restarts>().wait(kPatience)) == 1);
   CHECK(info(actors, probe.id()).cause.starts_with("hung in sleep for "));
+  const auto log = read_all(scratch / ("user-actor-" + std::to_string(probe.id()) + ".log"));
+  INFO(log);
+  CHECK(has(log, "-- killed by the controller: hung for "));
+  CHECK(has(log, " s, in sleep\n"));
 
   CHECK(probe.call<&Probe::sleep>(600'000).wait(kPatience).error().code == "died");
   CHECK(actors.spawn<Probe>({.hang_after = -1ms}, "p").error().code == "bad_request");

@@ -36,6 +36,7 @@ SmallCluster::SmallCluster(Options options) {
   room.processes.actor_program = TROUPE_BINARY_DIR "/bin/troupe-actor";
   room.processes.control_endpoint = endpoint_;
   room.processes.access.token = "test";
+  room.processes.log_folder = options.log_folder;
   room_ = std::make_unique<user::UserRoom>(io_, *outside_, room);
   auto& actors = room_->actors();
   server_->on_connect([&](const control::PeerInfo& peer) -> std::optional<std::string> {

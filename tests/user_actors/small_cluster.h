@@ -22,7 +22,8 @@ class SmallCluster {
     std::vector<std::string> plugins = {TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so"};
     double cores = 4;
     std::vector<std::int32_t> gpus = {0, 1};
-    std::string listen = {};  // "" = ipc
+    std::string listen = {};      // "" = ipc
+    std::string log_folder = {};  // "" = none
   };
   SmallCluster() : SmallCluster(Options{}) {}
   explicit SmallCluster(Options options);

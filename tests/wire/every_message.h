@@ -3,16 +3,18 @@
 
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/blob_messages.h"
+#include "transport/wire/call_messages.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
 #include "transport/wire/host_messages.h"
 #include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
+#include "transport/wire/tensor_messages.h"
 #include "transport/wire/user_host_messages.h"
 #include "transport/wire/user_messages.h"
 
-/// Every message that goes over the wire, for tests that must not forget one. `messages_test`
+/// Every message that goes over the wire, for tests that must not forget one. `every_message_test`
 /// counts them in the headers.
 namespace troupe::wire {
 

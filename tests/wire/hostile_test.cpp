@@ -7,9 +7,11 @@
 #include "tests/wire/sample.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/blob_messages.h"
+#include "transport/wire/call_messages.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
+#include "transport/wire/tensor_messages.h"
 #include "transport/wire/user_messages.h"
 
 namespace {

@@ -1,36 +1,9 @@
 #include "tests/support/doctest.h"
-#include "transport/wire/actor_messages.h"
-#include "transport/wire/blob_messages.h"
-#include "transport/wire/client_messages.h"
 #include "transport/wire/codec.h"
-#include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
+#include "transport/wire/task_messages.h"
 
 namespace troupe::wire {
-namespace {
-
-/// A default message survives the way there and back, and says something.
-template <class M>
-void check_round_trip(const M& message) {
-  const std::string bytes = encode(message);
-  CHECK(encode(decode<M>(as_bytes(bytes))) == bytes);
-  const std::string frame = encode_frame({}, message);
-  CHECK(decode_header(as_bytes(frame)).kind == M::kKind);
-}
-
-}  // namespace
-
-TEST_CASE_TEMPLATE("messages go there and back", M, Hello, Welcome, Refuse, Heartbeat, Goodbye,
-                   Failure, Ping, Pong, BlobRequest, BlobChunk, SubmitJob, JobAccepted, JobProgress,
-                   JobFinished, WaitJob, CancelJob, Done, ListJobs, JobList, GetStatus,
-                   ClusterStatus, StopCluster, LoadStage, StageLoaded, ConnectGroups,
-                   GroupsConnected, BeginJob, RunTasks, TaskDone, TaskFailed, EndJob, ActorJobStats,
-                   AbortEpoch, Unload, Shutdown, GetMailbox, MailboxReport, GetTensors,
-                   TensorReport, GetSlice, TensorSlice, GetLatents, JobLatents, GetLatentRows,
-                   LatentRows, RenderLatents, Rendered, ControlJob, InjectFault, GetDocument,
-                   Document, GetLogs, LogLines, ReadClock, ClockReading) {
-  check_round_trip(M{});
-}
 
 TEST_CASE("a hello keeps every field") {
   const Hello hello{"actor", "actor 3",      "host",

@@ -7,6 +7,7 @@
 
 #include "transport/calls/held_value.h"
 #include "transport/control/connection.h"
+#include "transport/wire/call_messages.h"
 #include "transport/wire/user_messages.h"
 #include "troupe/actor.h"
 

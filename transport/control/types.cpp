@@ -4,10 +4,37 @@
 #include <unistd.h>
 
 #include <array>
+#include <latch>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <vector>
 #include <zmq.hpp>
 
 namespace troupe::control {
+namespace {
+
+constexpr int kThreads = 8;  // a context's own, and some for whoever wants it
+
+void require_room_for_threads() {
+  std::latch done(1);
+  std::vector<std::thread> threads;
+  std::string why;
+  try {
+    for (int i = 0; i < kThreads; ++i)
+      threads.emplace_back([&done] { done.wait(); });
+  } catch (const std::system_error& error) {
+    why = error.code().message();
+  }
+  done.count_down();
+  for (auto& thread : threads)
+    thread.join();
+  if (!why.empty())
+    throw std::runtime_error("[control] no more threads can be started: " + why +
+                             " (the limit of processes and threads: ulimit -u)");
+}
+
+}  // namespace
 
 std::uint64_t random_incarnation() {
   std::uint64_t number = 0;
@@ -32,6 +59,7 @@ void Reply::throw_wrong_kind(unsigned wanted) const {
 }
 
 std::shared_ptr<zmq::context_t> make_context() {
+  require_room_for_threads();
   return std::make_shared<zmq::context_t>(1);
 }
 

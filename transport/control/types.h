@@ -89,7 +89,8 @@ struct SocketOptions {
       context;  // shared by several endpoints of a process; null = an own one
 };
 
-/// A context for SocketOptions::context: one I/O thread for all endpoints of a process.
+/// A context for SocketOptions::context: one I/O thread for all endpoints of a process. Throws
+/// std::runtime_error where no more threads can be started: ZeroMQ itself would end the process.
 std::shared_ptr<zmq::context_t> make_context();
 
 }  // namespace troupe::control

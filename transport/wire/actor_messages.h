@@ -189,7 +189,8 @@ struct BeginJob {
   JobGroups groups;
   std::int32_t caption_rank = 0;
   std::int32_t caption_root = 0;  // who encodes the text, rank in that group
-  std::int32_t image_root = 0;    // who encodes the picture to start from, likewise
+  std::int32_t image_root = 0;    // the first decoder, rank in that group: it tells the others the
+                                  // encoded picture to start from
   std::int32_t row_rank = -1;     // in the rows group, the decoders first; -1 = not a member
   std::int32_t row_decoders = 1;  // how many of that group's first ranks decode
   std::vector<std::int32_t> row_holders;  // ranks in the rows group, by sp rank
@@ -218,6 +219,19 @@ struct EndJob {
   }
 };
 
+/// What became of a job's calls where an actor was to record them (docs/gpu.md).
+struct GraphStats {
+  bool asked = false;
+  std::uint64_t recorded = 0;
+  std::uint64_t replayed = 0;
+  std::string why_plain;  // why calls were not recorded; empty where all were
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(asked, recorded, replayed, why_plain);
+  }
+};
+
 /// What a job cost at one actor. Seconds from the first command to the last one.
 struct ActorJobStats {
   static constexpr Kind kKind = Kind::actor_job_stats;
@@ -240,13 +254,14 @@ struct ActorJobStats {
   std::uint64_t weight_bytes = 0;
   std::uint64_t kv_bytes = 0;
   std::uint64_t peak_memory_bytes = 0;  // highest resident set of the process while the job ran
+  GraphStats graphs;
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(busy_seconds, peer_wait_seconds, controller_wait_seconds, text_seconds, denoise_seconds,
        decode_seconds, tensor_bytes_sent, tensor_bytes_received, sent_by_group, sent_by_layer,
        cache_calls, cache_skips, control_bytes_sent, control_bytes_received, weight_bytes, kv_bytes,
-       peak_memory_bytes);
+       peak_memory_bytes, graphs);
   }
 };
 

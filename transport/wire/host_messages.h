@@ -40,10 +40,11 @@ struct SignalProcess {
   std::uint32_t actor = 0;
   std::uint64_t incarnation = 0;  // 0 = whichever there is
   std::int32_t signal = 0;
+  std::string why;  // of SIGKILL: for its log; "" = nothing is said there
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(actor, incarnation, signal);
+    ar(actor, incarnation, signal, why);
   }
 };
 

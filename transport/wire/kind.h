@@ -44,7 +44,7 @@ enum class Kind : std::uint16_t {
   abort_epoch = 50,
   unload = 51,
   shutdown = 52,
-  // Actors of users: 60-74 (user_messages.h)
+  // Actors of users: 60-74 (user_messages.h, call_messages.h)
   spawn_actor = 60,
   actor_address = 61,
   find_actor = 62,
@@ -66,7 +66,7 @@ enum class Kind : std::uint16_t {
   start_user_process = 77,
   end_user_process = 78,
   user_process_ended = 79,
-  // Seeing inside: 80-99 (inspect_messages.h)
+  // Seeing inside: 80-99 (inspect_messages.h, tensor_messages.h)
   get_mailbox = 80,
   mailbox_report = 81,
   get_tensors = 82,

@@ -68,10 +68,11 @@ struct EndUserProcess {
   static constexpr Kind kKind = Kind::end_user_process;
   std::uint64_t id = 0;
   std::uint64_t incarnation = 0;
+  std::string why = {};  // for its log; "" = nothing is said there
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(id, incarnation);
+    ar(id, incarnation, why);
   }
 };
 

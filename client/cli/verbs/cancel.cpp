@@ -13,7 +13,8 @@ class CancelVerb : public Verb {
       : Verb(parent, "cancel", "End a job at its next micro-step") {
     app_->add_option("ID", id_, "The job, as `troupe jobs` names it");
     add_connect_option(*app_, target_);
-    app_->footer("What was issued before still runs to its end: some micro-steps at most.");
+    set_footer("What was issued before still runs to its end: some micro-steps at most.",
+               {"troupe cancel 3"}, "commands.md#cancel");
   }
 
   int run() override {

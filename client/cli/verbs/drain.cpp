@@ -3,9 +3,9 @@
 #include <iostream>
 #include <thread>
 
-#include "client/cli/command_line.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
+#include "client/cli/parse_errors.h"
 #include "client/cli/verb.h"
 #include "troupe/actor.h"
 
@@ -27,11 +27,8 @@ class DrainVerb : public Verb {
         ->check(whole(0, 86'400))
         ->type_name("S");
     add_connect_option(*app_, target_);
-    app_->footer(
-        "No new job goes there; running jobs end there, then the actors leave for good.\n\n"
-        "Examples:\n"
-        "  troupe drain node7 --wait 600\n"
-        "  troupe drain 2 3 --now");
+    set_footer("No new job goes there; running jobs end there, then the actors leave for good.",
+               {"troupe drain node7 --wait 600", "troupe drain 2 3 --now"}, "hosts.md#drain");
   }
 
   int run() override {

@@ -19,6 +19,8 @@ class InspectVerb : public Verb {
       : Verb(parent, "inspect",
              "Print the parameters in a picture, or the tensors in a safetensors file") {
     app_->add_option("FILE", file_, "A .png or .safetensors file");
+    set_footer("", {"troupe inspect out.png", "troupe inspect latents.safetensors --json"},
+               "commands.md#inspect");
   }
 
   int run() override {

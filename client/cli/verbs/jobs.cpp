@@ -17,12 +17,13 @@ class JobsVerb : public Verb {
         ->default_str("all")
         ->type_name("");
     add_connect_option(*app_, target_);
-    app_->footer(
+    set_footer(
         "Ended jobs are remembered, the last 256 of them: `troupe wait ID` still writes their "
-        "pictures.\nCAUSE says why a job failed, and of a queued one what it waits for; jobs of "
-        "one BATCH compute\nas one. On a terminal lines are cut to fit; a file, a pipe and "
-        "--json have as much as the controller\ntells: 200 bytes of a prompt, 1000 of a cause. "
-        "`troupe wait ID` has the whole cause.");
+        "pictures. CAUSE says why a job failed, and of a queued one what it waits for; jobs of one "
+        "BATCH compute as one. On a terminal lines are cut to fit; a file, a pipe and --json have "
+        "as much as the controller tells: 200 bytes of a prompt, 1000 of a cause. `troupe wait ID` "
+        "has the whole cause.",
+        {"troupe jobs", "troupe jobs 3 --json"}, "commands.md#jobs");
   }
 
   int run() override {

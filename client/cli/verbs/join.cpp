@@ -10,17 +10,16 @@
 #include <utility>
 
 #include "client/cli/actor_options.h"
-#include "client/cli/command_line.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
+#include "client/cli/parse_errors.h"
 #include "client/cli/signals.h"
 #include "client/cli/slurm.h"
 #include "client/cli/verb.h"
 #include "client/cli/verbs/starting.h"
 #include "controller/cluster/device_check.h"
 #include "controller/cluster/joined_host.h"
-#include "transport/control/thread_room.h"
 
 namespace troupe::cli {
 namespace {
@@ -62,6 +61,7 @@ class JoinVerb : public Verb {
         ->capture_default_str();
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
+    add_cuda_graphs_option(*app_, options_.cuda_graphs);
     add_memory_limit_option(*app_, options_.memory_limit);
     app_->add_option("--name", options_.name,
                      "What the host is called in the cluster (default: under srun the node's name, "
@@ -88,18 +88,17 @@ class JoinVerb : public Verb {
         ->check(whole(0, 86'400))
         ->type_name("S")
         ->capture_default_str();
-    app_->footer(
+    set_footer(
         "Models must lie at the same path on every host. Ctrl-C drains the host, a second one "
-        "leaves at once.\n"
-        "Under srun without --connect the controller is looked for on the job's first node, whose "
-        "own task\n"
-        "ends at once; hosts join in the order of their ranks.\n\n"
-        "Examples:\n"
-        "  troupe join --connect tcp://10.0.0.1:7400 --keys ~/troupe-keys --actors 4\n"
-        "  srun troupe join --actors 8 --device cuda");
+        "leaves at once. Under srun without --connect the controller is looked for on the job's "
+        "first node, whose own task ends at once; hosts join in the order of their ranks.",
+        {"troupe join --connect tcp://10.0.0.1:7400 --keys ~/troupe-keys --actors 4",
+         "srun troupe join --actors 8 --device cuda"},
+        "hosts.md");
   }
 
   int run() override {
+    check_cuda_graphs(options_.cuda_graphs, options_.device);
     const auto task = slurm_task();
     const bool first_node = target_.endpoint.empty() && task && !task->first.empty();
     if (app_->count("--port") > 0 && !first_node)
@@ -156,7 +155,6 @@ class JoinVerb : public Verb {
       return std::chrono::duration_cast<std::chrono::milliseconds>(
           deadline - std::chrono::steady_clock::now());
     };
-    control::check_thread_room();
     std::optional<Client> client;
     while (!signals.caught() && left().count() > 0) {
       if (!client) {

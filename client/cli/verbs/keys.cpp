@@ -26,16 +26,15 @@ class KeysVerb : public Verb {
                      "With add: the public key of a pair that the client made itself")
         ->type_name("KEY");
     app_->add_flag("--force", force_, "Overwrite keys that are there already");
-    app_->footer(
-        "`troupe keys` makes a server's pair and a client's, which is allowed in as \"default\".\n"
-        "`add` makes a folder for one client more, to be carried to where it runs; nobody else "
-        "may\n"
-        "see it. `remove` shuts a client out from its next connection on.\n\n"
-        "Examples:\n"
-        "  troupe keys --keys ~/troupe-keys\n"
-        "  troupe start --listen tcp://0.0.0.0:7400 --keys ~/troupe-keys --model DIR\n"
-        "  troupe keys add laptop --keys ~/troupe-keys --output laptop-keys\n"
-        "  troupe status --connect tcp://HOST:7400 --keys laptop-keys");
+    set_footer(
+        "`troupe keys` makes a server's pair and a client's, which is allowed in as \"default\". "
+        "`add` makes a folder for one client more, to be carried to where it runs; nobody else may "
+        "see it. `remove` shuts a client out from its next connection on.",
+        {"troupe keys --keys ~/troupe-keys",
+         "troupe start --listen tcp://0.0.0.0:7400 --keys ~/troupe-keys --model DIR",
+         "troupe keys add laptop --keys ~/troupe-keys --output laptop-keys",
+         "troupe status --connect tcp://HOST:7400 --keys laptop-keys"},
+        "security.md#keys");
   }
 
   int run() override {
@@ -65,7 +64,7 @@ class KeysVerb : public Verb {
   int make() {
     refuse({"NAME", "--output", "--public"});
     const control::KeyFolder keys(folder_);
-    keys.make(force_);
+    naming("--keys", [&] { return keys.make(force_); });
     tell({{"keys", folder_}, {"server", keys.server().public_key}},
          "keys      " + folder_ + "\nserver    " + keys.server().public_key +
              "\nallowed   default (client.key there)\n");
@@ -81,7 +80,7 @@ class KeysVerb : public Verb {
       tell({{"name", name_}, {"public", public_}}, "allowed   " + name_ + "\n");
       return kOk;
     }
-    for (const auto& client : keys.clients()) {
+    for (const auto& client : naming("--keys", [&] { return keys.clients(); })) {
       if (client.name == name_)
         throw CommandError({"failed", folder_ + "/clients: " + name_ +
                                           " is there already; "
@@ -89,7 +88,7 @@ class KeysVerb : public Verb {
                                           name_ + "` takes it away"});
     }
     if (output_.empty()) output_ = (std::filesystem::path(folder_) / ("for-" + name_)).string();
-    const std::string key = keys.make_client(output_, force_);
+    const std::string key = naming("--output", [&] { return keys.make_client(output_, force_); });
     keys.add({name_, key});
     tell({{"name", name_}, {"public", key}, {"keys", output_}},
          "allowed   " + name_ + "\nkeys      " + output_ + "\n");
@@ -98,7 +97,7 @@ class KeysVerb : public Verb {
 
   int list() {
     refuse({"NAME", "--output", "--public", "--force"});
-    const auto clients = control::KeyFolder(folder_).clients();
+    const auto clients = naming("--keys", [&] { return control::KeyFolder(folder_).clients(); });
     if (json()) {
       nlohmann::json all = nlohmann::json::array();
       for (const auto& client : clients)
@@ -117,7 +116,7 @@ class KeysVerb : public Verb {
   int remove() {
     refuse({"--output", "--public", "--force"});
     need_name();
-    control::KeyFolder(folder_).remove(name_);
+    naming("--keys", [&] { return control::KeyFolder(folder_).remove(name_); });
     tell({{"removed", name_}}, "removed   " + name_ + " (links that are up stay until they end)\n");
     return kOk;
   }

@@ -26,9 +26,10 @@ class LogsVerb : public Verb {
         ->type_name("N")
         ->capture_default_str();
     add_connect_option(*app_, target_);
-    app_->footer(
+    set_footer(
         "The cluster remembers the last lines of every actor, those of its earlier processes too. "
-        "What is\nolder is in the folder of `troupe start --keep-logs`.");
+        "What is older is in the folder of `troupe start --keep-logs`.",
+        {"troupe logs 2", "troupe logs controller --follow"}, "observability.md#logs");
   }
 
   int run() override {

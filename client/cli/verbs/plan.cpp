@@ -18,7 +18,6 @@
 #include "controller/cluster/memory_room.h"
 #include "controller/plan/explain.h"
 #include "controller/plan/machine_json.h"
-#include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
@@ -81,22 +80,22 @@ class PlanVerb : public Verb {
         ->check(number(1e-6, 1e6))
         ->type_name("GB")
         ->group(group);
-    app_->footer(
+    set_footer(
         "Needs no cluster and loads no weights. Where it is connected to one, it plans with what "
-        "was "
-        "measured there.\n\n"
-        "Examples:\n"
-        "  troupe plan --model DIR --cfg 2 --pp 2 --patches 4 --height 512 --width 768\n"
-        "  troupe plan --model DIR --parallel auto --actors 4 --explain\n"
-        "  troupe plan --model DIR --parallel auto --dtype bfloat16 --simulate l40x8\n"
-        "  troupe plan --model DIR --parallel auto --connect tcp://127.0.0.1:7400");
+        "was measured there.",
+        {"troupe plan --model DIR --cfg 2 --pp 2 --patches 4 --height 512 --width 768",
+         "troupe plan --model DIR --parallel auto --actors 4 --explain",
+         "troupe plan --model DIR --parallel auto --dtype bfloat16 --simulate l40x8",
+         "troupe plan --model DIR --parallel auto --connect tcp://127.0.0.1:7400"},
+        "commands.md#plan");
   }
 
   int run() override {
     if (request_.model.empty()) throw UsageError("plan needs --model");
     if (request_.request.prompts.empty()) request_.request.prompts = {""};
     settle(request_);
-    const wire::JobSpec job = client::to_wire(make_submission(request_));
+    const Submission submission = make_submission(request_);
+    const wire::JobSpec job = client::to_wire(submission);
     const bool connects = !target_.endpoint.empty();
     const bool explained = explain_ || !simulate_.empty() || connects;
     if (connects && !simulate_.empty())
@@ -109,10 +108,7 @@ class PlanVerb : public Verb {
       cluster_ = plan::machine_from_json(nlohmann::json::parse(told));
     }
     try {
-      const auto model = spec::read_model_spec(job.model);
-      for (const auto& lora : job.request.loras)
-        spec::read_lora_spec(lora.path, model);
-      print(model, job, explained);
+      print(read_model(submission), job, explained);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const UsageError&) {

@@ -18,15 +18,13 @@ class ReplVerb : public Verb {
     add_connect_option(*app_, target_);
     app_->add_option("-c", commands_, "Run these commands, parted by ;, and leave")
         ->type_name("COMMANDS");
-    app_->footer(
+    set_footer(
         "Commands come from the terminal, from -c, or from standard input when that is no "
-        "terminal. "
-        "Then the\nexit code is 1 when one failed, and with --json each prints one document on one "
-        "line.\n`help` lists them.\n\n"
-        "Examples:\n"
-        "  troupe repl\n"
-        "  troupe repl -c \"actors; jobs\"\n"
-        "  troupe repl -c \"pause 3; step 3; tensors 0 3; resume 3\"");
+        "terminal. Then the exit code is 1 when one failed, and with --json each prints one "
+        "document on one line. `help` lists them.",
+        {"troupe repl", "troupe repl -c \"actors; jobs\"",
+         "troupe repl -c \"pause 3; step 3; tensors 0 3; resume 3\""},
+        "repl.md");
   }
 
   int run() override {

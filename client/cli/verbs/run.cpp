@@ -9,12 +9,11 @@
 #include "client/cli/verb.h"
 #include "client/cli/verbs/starting.h"
 #include "client/convert.h"
+#include "controller/actors/host_processes.h"
 #include "controller/cluster/cluster.h"
 #include "controller/cluster/device_fit.h"
-#include "controller/plan/planner.h"
-#include "models/spec/lora_spec.h"
+#include "controller/plan/plan.h"
 #include "models/spec/model_spec.h"
-#include "transport/control/thread_room.h"
 
 namespace troupe::cli {
 namespace {
@@ -32,23 +31,24 @@ class RunVerb : public Verb {
         ->capture_default_str();
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
-    app_->add_option("--actors", actors_,
-                     "With --parallel auto: actors at most; default: as many as cores allow")
+    add_cuda_graphs_option(*app_, options_.cuda_graphs);
+    app_->add_option(
+            "--actors", actors_,
+            "With --parallel auto: actors to start, of which it picks; default: as many as "
+            "there are GPUs, or as cores allow")
         ->check(whole(1, 1024))
         ->type_name("N");
     add_task_deadline_option(*app_, options_.task_deadline);
     add_keep_logs_option(*app_, options_.log_folder);
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
-    app_->footer(
-        "dp x cfg x pp x ulysses x ring x tp actors are started and ended with the job. Ctrl-C "
-        "cancels it and leaves "
-        "nothing behind.\n\n"
-        "Examples:\n"
-        "  troupe run --model DIR --prompt \"a red circle above a blue square\" --output out.png\n"
-        "  troupe run --model DIR --prompt \"a cat\" --cfg 2 --pp 2 --patches 4 --warmup 1\n"
-        "  troupe run --model DIR --prompt \"a cat\" --prompt \"a dog\" --dp 2 --json > "
-        "report.json");
+    set_footer(
+        "dp x cfg x pp x ulysses x ring x tp actors are started and ended with the job, with "
+        "--parallel auto --actors. Ctrl-C cancels it and leaves nothing behind.",
+        {"troupe run --model DIR --prompt \"a red circle above a blue square\"",
+         "troupe run --model DIR --prompt \"a cat\" --cfg 2 --pp 2 --patches 4 --warmup 1",
+         "troupe run --model DIR --prompt \"cat\" --prompt \"dog\" --dp 2 --output {}.png"},
+        "commands.md#run");
   }
 
   int run() override {
@@ -57,6 +57,7 @@ class RunVerb : public Verb {
     settle(request_);
     if (actors_ > 0 && !request_.parallelism.automatic)
       throw UsageError("--actors goes with --parallel auto: else the degrees say how many");
+    check_cuda_graphs(options_.cuda_graphs, options_.device);
     check_preview_options(*app_);
     check_outputs(results_, picture_count(request_));
     Submission submission = make_submission(request_);
@@ -67,8 +68,15 @@ class RunVerb : public Verb {
   }
 
  private:
+  /// As many as this host has GPUs, or threads of its cores, for.
+  int actors_here() const {
+    if (options_.device == "cuda") return std::max(1, static_cast<int>(user::local_gpus(0).size()));
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    return std::max(1, cores / options_.threads_per_actor);
+  }
+
   /// Before anything is started or loaded.
-  void check_plan(Submission& submission) {
+  void check_plan(const Submission& submission) const {
     if (const auto error = client::check_init_latents(submission.request))
       throw CommandError(*error);
     const wire::JobSpec job = client::to_wire(submission);
@@ -77,19 +85,11 @@ class RunVerb : public Verb {
       throw CommandError(
           Error{"bad_request", cluster::no_products_text(weights, "--device " + options_.device)});
     try {
-      const auto model = spec::read_model_spec(job.model);
-      for (const auto& lora : job.request.loras)
-        spec::read_lora_spec(lora.path, model);
-      if (!job.parallelism.automatic) {
-        plan::make_plan(model, job.request, job.parallelism);
-        return;
-      }
-      const int cores = static_cast<int>(std::thread::hardware_concurrency());
-      const int actors = actors_ > 0 ? actors_ : std::max(1, cores / options_.threads_per_actor);
-      const auto picked = plan::automatic_parallelism(
-          model, job.request, actors, plan::machine_here(options_.device, actors, cores));
-      submission.parallelism = {picked.dp, picked.cfg, picked.pp, picked.ulysses, picked.ring,
-                                picked.tp, picked.vae, {},        false};
+      const auto model = read_model(submission);
+      // Degrees that are picked are so by what the actors have measured; what is wrong with the
+      // request shows on one actor.
+      const bool picked = job.parallelism.automatic;
+      plan::make_plan(model, job.request, picked ? wire::Parallelism{} : job.parallelism);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {
@@ -100,6 +100,7 @@ class RunVerb : public Verb {
   int run_on_own_cluster(const Submission& submission) {
     const Parallelism& degrees = submission.parallelism;
     options_.actors = degrees.world();
+    if (degrees.automatic) options_.actors = actors_ > 0 ? actors_ : actors_here();
     options_.model = submission.model;
     make_log_folder(options_.log_folder);
     check_crowding(options_.actors, options_.threads_per_actor, options_.device);
@@ -114,7 +115,6 @@ class RunVerb : public Verb {
     if (signals.caught())
       throw CommandError(Error{"interrupted", "interrupted while actors were starting"},
                          signals.exit_code());
-    control::check_thread_room();
     Client client = take(Client::connect(cluster.endpoint()));
     return follow_job(
         client,

@@ -15,6 +15,7 @@
 #include "controller/cluster/cluster.h"
 #include "models/spec/counted.h"
 #include "models/spec/model_spec.h"
+#include "transport/control/endpoint.h"
 #include "transport/control/log_line.h"
 
 namespace troupe::cli {
@@ -40,6 +41,7 @@ class StartVerb : public Verb {
         ->capture_default_str();
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
+    add_cuda_graphs_option(*app_, options_.cuda_graphs);
     app_->add_option("--plugin", options_.plugins,
                      "Shared library with actors of your own (repeatable; docs/actors.md)")
         ->check(not_empty())
@@ -98,17 +100,17 @@ class StartVerb : public Verb {
                          "/controller.log)")
         ->check(not_empty())
         ->type_name("FILE");
-    app_->footer(
+    set_footer(
         "In the foreground Ctrl-C ends the cluster. The other commands find it by themselves when "
-        "--listen\n"
-        "is left out; otherwise give them --connect ENDPOINT or set TROUPE_ADDRESS.\n\n"
-        "Examples:\n"
-        "  troupe start --actors 4 --model DIR\n"
-        "  troupe start --actors 2 --listen tcp://127.0.0.1:7400 --detach");
+        "--listen is left out; otherwise give them --connect ENDPOINT or set TROUPE_ADDRESS.",
+        {"troupe start --actors 4 --model DIR",
+         "troupe start --actors 2 --listen tcp://127.0.0.1:7400 --detach"},
+        "commands.md#start");
   }
 
   int run() override {
     if (app_->count("--log") > 0 && !detach_) throw UsageError("--log goes with --detach only");
+    check_cuda_graphs(options_.cuda_graphs, options_.device);
     settle_options();
     options_.logs = detach_;
     check_crowding(options_.actors, options_.threads_per_actor, options_.device);
@@ -137,18 +139,33 @@ class StartVerb : public Verb {
       options_.listen = default_endpoint();
     }
     options_.listen = checked_endpoint(options_.listen);
+    check_metrics_port();
     const auto absolute = [](std::string& path) {
       if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
     };
     absolute(options_.model);
-    for (auto& plugin : options_.plugins)
+    for (auto& plugin : options_.plugins) {
       absolute(plugin);
+      if (!std::filesystem::exists(plugin))
+        throw std::runtime_error("--plugin " + plugin + ": no such file");
+    }
     absolute(options_.journal);
     absolute(log_);
     absolute(options_.keys);
     settle_security();
     make_log_folder(options_.log_folder);
-    if (!options_.model.empty()) spec::read_model_spec(options_.model);
+    if (!options_.model.empty())
+      naming("--model", [&] { return spec::read_model_spec(options_.model); });
+  }
+
+  /// A tcp controller listens on its port and the next.
+  void check_metrics_port() const {
+    const auto own = control::parse_endpoint(options_.listen);
+    if (own.ipc || own.port == 0) return;
+    if (options_.metrics_port != own.port && options_.metrics_port != own.port + 1) return;
+    throw UsageError("--metrics-port " + std::to_string(options_.metrics_port) +
+                     " is the cluster's own: with --listen " + options_.listen + " it takes " +
+                     std::to_string(own.port) + " and, for blobs, " + std::to_string(own.port + 1));
   }
 
   void settle_security() {

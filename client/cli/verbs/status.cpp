@@ -98,9 +98,10 @@ class StatusVerb : public Verb {
   explicit StatusVerb(CLI::App& parent)
       : Verb(parent, "status", "Say who lives where, in which groups with which rank, doing what") {
     add_connect_option(*app_, target_);
-    app_->footer(
+    set_footer(
         "GROUPS is, for each axis that the actor shares with others, its rank and all ranks: \"pp "
-        "1/2\n[0 2]\" is the second of two stages. Jobs themselves are in `troupe jobs`.");
+        "1/2 [0 2]\" is the second of two stages. Jobs themselves are in `troupe jobs`.",
+        {"troupe status", "troupe status --json"}, "commands.md#status");
   }
 
   int run() override {

@@ -16,9 +16,10 @@ class StopVerb : public Verb {
   explicit StopVerb(CLI::App& parent)
       : Verb(parent, "stop", "End the cluster; running jobs fail, those in a journal are kept") {
     add_connect_option(*app_, target_);
-    app_->footer(
-        "A cluster that was started with --journal goes on with its jobs when it is started "
-        "again.\nReturns when the controller is gone; `troupe drain` lets jobs end first.");
+    set_footer(
+        "A cluster that was started with --journal goes on with its jobs when it is started again. "
+        "Returns when the controller is gone; `troupe drain` lets jobs end first.",
+        {"troupe stop"}, "commands.md#stop");
   }
 
   int run() override {

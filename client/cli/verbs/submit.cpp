@@ -21,13 +21,11 @@ class SubmitVerb : public Verb {
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
     app_->add_flag("--detach", detach_, "Print the job's ID and go; fetch with `troupe wait ID`");
-    app_->footer(
-        "Without --model the cluster's own model is taken.\n"
-        "Ctrl-C cancels the job.\n\n"
-        "Examples:\n"
-        "  troupe submit --prompt \"a green star\" --cfg 2 --pp 2 --patches 4 --output star.png\n"
-        "  troupe submit --prompt \"a cat\" --n 8 --dp 2 --output \"cat-{}.png\" --json\n"
-        "  id=$(troupe submit --prompt \"a dog\" --detach) && troupe wait $id --output dog.png");
+    set_footer("Without --model the cluster's own model is taken. Ctrl-C cancels the job.",
+               {"troupe submit --prompt \"a green star\" --cfg 2 --pp 2 --output star.png",
+                "troupe submit --prompt \"a cat\" --n 8 --dp 2 --output \"cat-{}.png\" --json",
+                "id=$(troupe submit --prompt \"a dog\" --detach) && troupe wait $id"},
+               "commands.md#submit");
   }
 
   int run() override {

@@ -19,10 +19,10 @@ class TimelineVerb : public Verb {
         ->type_name("FILE.json")
         ->capture_default_str();
     add_connect_option(*app_, target_);
-    app_->footer(
+    set_footer(
         "A row an actor, a slice a micro-step with its waits inside, arrows for tensors. Open it "
-        "at\n"
-        "https://ui.perfetto.dev or chrome://tracing. A job that runs is shown as far as it is.");
+        "at https://ui.perfetto.dev or chrome://tracing. A job that runs is shown as far as it is.",
+        {"troupe timeline 3 -o trace.json"}, "observability.md#time-lines");
   }
 
   int run() override {

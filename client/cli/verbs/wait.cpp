@@ -16,9 +16,10 @@ class WaitVerb : public Verb {
     app_->add_option("ID", id_, "The job, as `troupe submit --detach` and `troupe jobs` name it");
     add_connect_option(*app_, target_);
     add_result_options(*app_, results_);
-    app_->footer(
-        "--save-latents needs a job that was handed in with it.\nCtrl-C and --timeout leave the "
-        "job alone.");
+    set_footer(
+        "--save-latents needs a job that was handed in with it. Ctrl-C and --timeout leave the job "
+        "alone.",
+        {"troupe wait 3 --output dog.png"}, "commands.md#wait");
   }
 
   int run() override {

@@ -1,6 +1,7 @@
 #include "tests/process/support/company.h"
 
 #include "tests/process/support/connect.h"
+#include "tests/process/support/processes.h"
 
 namespace troupe::testing {
 namespace {
@@ -39,6 +40,13 @@ Error Company::refusal(const Submission& submission) {
 Company& company() {
   static Company shared(8);
   return shared;
+}
+
+std::map<std::uint32_t, double> private_memory(Company& company) {
+  std::map<std::uint32_t, double> bytes;
+  for (const auto& actor : take(company.client().status(), "status").actors)
+    bytes[actor.id] = status_bytes(actor.pid, "RssAnon");
+  return bytes;
 }
 
 std::string name_of(const Parallelism& degrees) {

@@ -1,5 +1,7 @@
 #pragma once
 #include <chrono>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -30,6 +32,10 @@ class Company {
 
 /// The eight actors that the test cases of a runner share, started with the first use.
 Company& company();
+
+/// Bytes of each actor's own memory, by its number: without files that it maps and what it shares
+/// with its peers.
+std::map<std::uint32_t, double> private_memory(Company& company);
 
 /// The degrees above 1, as in "cfg 2 pp 3", with the stages that are listed, or "one actor".
 std::string name_of(const Parallelism& degrees);

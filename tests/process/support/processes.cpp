@@ -91,6 +91,14 @@ bool is_alive(pid_t pid) {
   return lives(facts_of(pid));
 }
 
+double status_bytes(std::uint32_t pid, const std::string& field) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(field + ":")) return std::stod(line.substr(field.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
 bool gone(const std::vector<pid_t>& pids) {
   return eventually(kPatience, [&] { return std::none_of(pids.begin(), pids.end(), is_alive); });
 }

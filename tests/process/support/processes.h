@@ -2,6 +2,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>&
 std::vector<pid_t> actors_of(pid_t parent);
 /// False once a process has ended, reaped or not.
 bool is_alive(pid_t pid);
+/// Bytes of a field of /proc/PID/status, such as VmRSS; 0 when the process is gone.
+double status_bytes(std::uint32_t pid, const std::string& field);
 /// Waits until none of them lives any more; false when some do not end.
 bool gone(const std::vector<pid_t>& pids);
 

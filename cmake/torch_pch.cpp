@@ -1,1 +1,0 @@
-// Exists so that the precompiled torch header has a target to be built by.

@@ -1,0 +1,87 @@
+#include "controller/gateway/side_thread.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+
+namespace troupe::gateway {
+namespace {
+
+constexpr std::chrono::seconds kEndDeadline{2};
+
+}  // namespace
+
+struct SideThread::Shared {
+  std::function<void(OnLoop)> to_loop;  // by the thread only while not `closed`
+  std::size_t most = 0;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Work> waiting;
+  bool busy = false;
+  bool closed = false;
+  bool ended = false;
+};
+
+SideThread::SideThread(std::function<void(OnLoop)> to_loop, std::size_t most)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->to_loop = std::move(to_loop);
+  shared_->most = most;
+  thread_ = std::thread([shared = shared_] { run(shared); });
+}
+
+SideThread::~SideThread() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->closed = true;
+  shared_->changed.notify_all();
+  const bool ended =
+      shared_->changed.wait_for(lock, kEndDeadline, [this] { return shared_->ended; });
+  shared_->waiting.clear();
+  lock.unlock();
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+bool SideThread::post(Work work) {
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->waiting.size() >= shared_->most) return false;
+  shared_->waiting.push_back(std::move(work));
+  shared_->changed.notify_all();
+  return true;
+}
+
+bool SideThread::idle() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->waiting.empty() && !shared_->busy;
+}
+
+void SideThread::run(const std::shared_ptr<Shared>& shared) {
+  std::unique_lock lock(shared->mutex);
+  for (;;) {
+    shared->changed.wait(lock, [&] { return shared->closed || !shared->waiting.empty(); });
+    if (shared->waiting.empty()) break;
+    auto work = std::move(shared->waiting.front());
+    shared->waiting.pop_front();
+    shared->busy = true;
+    lock.unlock();
+    auto answer = work();
+    work = nullptr;
+    lock.lock();
+    shared->busy = false;
+    if (!answer || shared->closed) continue;
+    shared->to_loop([shared, answer = std::move(answer)] {
+      {
+        const std::lock_guard on_loop(shared->mutex);
+        if (shared->closed) return;
+      }
+      answer();
+    });
+  }
+  shared->ended = true;
+  shared->changed.notify_all();
+}
+
+}  // namespace troupe::gateway

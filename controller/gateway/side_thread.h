@@ -1,0 +1,40 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <thread>
+
+namespace troupe::gateway {
+
+/// A thread beside the loop for what may take long, so that a slow disk or a long text does not
+/// keep the loop from its heartbeats. Belongs to the thread that runs the loop.
+class SideThread {
+ public:
+  using OnLoop = std::function<void()>;
+  /// Runs on the thread and throws nothing; what it answers, if anything, runs on the loop. It
+  /// holds what it needs: it may outlive whoever posted it.
+  using Work = std::function<OnLoop()>;
+
+  /// `to_loop` brings something to the loop; it is called on the thread.
+  explicit SideThread(std::function<void(OnLoop)> to_loop, std::size_t most = 64);
+  /// Nothing comes to the loop any more. What was posted is done first, for a moment; work that
+  /// hangs in the file system is left to itself.
+  ~SideThread();
+  SideThread(const SideThread&) = delete;
+  SideThread& operator=(const SideThread&) = delete;
+
+  /// In the order of these calls. False, and nothing will be done, where `most` are waiting
+  /// already.
+  bool post(Work work);
+  /// Nothing waits or is being done.
+  bool idle() const;
+
+ private:
+  struct Shared;
+  static void run(const std::shared_ptr<Shared>& shared);
+
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace troupe::gateway

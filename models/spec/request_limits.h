@@ -1,0 +1,25 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace troupe::spec {
+
+// What a request may have at most, whatever the model: the controller refuses more, and commands
+// say so before they ask it.
+
+/// A request travels in one message to every actor, and its text comes back in the report and in
+/// each PNG.
+inline constexpr std::size_t kMaxPromptBytes = 16 << 10;
+inline constexpr std::size_t kMaxTextBytes = 256
+                                             << 10;  // of all prompts, the negative one included
+/// The time that cleaning takes may grow with the square of a prompt's length: seconds beyond this.
+inline constexpr std::size_t kMaxCleanedBytes = 4096;
+inline constexpr std::int64_t kMaxPictures = 4096;
+inline constexpr std::int64_t kMaxFrames = 4097;
+inline constexpr std::int64_t kMaxPixels = 16384;  // of a side
+inline constexpr std::int32_t kMaxTextTokens = 4096;
+inline constexpr std::size_t kMaxLoras = 64;
+inline constexpr double kMaxLoraScale = 1000;
+inline constexpr int kMaxActors = 1024;  // of a cluster
+
+}  // namespace troupe::spec

@@ -1,0 +1,142 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "controller/gateway/inspect.h"
+#include "tests/controller/hall.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+#include "transport/control/file_handle.h"
+
+// Flight records on disks that are slow, full or not there.
+
+using namespace troupe;
+using nlohmann::json;
+using troupe::test::Hall;
+using troupe::testing::has;
+using troupe::testing::Scratch;
+
+namespace {
+
+/// A hall with one job, and a desk that keeps its records in a folder. The first of them stands
+/// still until `flow`: in the place of its file there is a pipe that nobody reads.
+struct SlowDisk : Hall {
+  Scratch scratch;
+  const std::filesystem::path file = scratch.path / "flight-job-1.json";
+  std::vector<std::string> notes;
+  std::unique_ptr<gateway::InspectDesk> records;
+
+  explicit SlowDisk(bool stands_still = true) {
+    gate.open();
+    take_in(*client);
+    if (stands_still) REQUIRE(mkfifo(temporary().c_str(), 0600) == 0);
+    open_desk(scratch.path);
+  }
+  void open_desk(const std::filesystem::path& folder) {
+    records = std::make_unique<gateway::InspectDesk>(
+        gateway::InspectDesk::Tools{.server = server,
+                                    .outside = outside,
+                                    .members = members,
+                                    .table = table,
+                                    .runner = runner,
+                                    .recorder = recorder,
+                                    .signal = [](auto, int) { return false; },
+                                    .lines = [](auto, auto, auto) { return wire::LogLines{}; },
+                                    .host = {},
+                                    .log_folder = folder.string(),
+                                    .note = [this](const auto& text) { notes.push_back(text); }});
+    gateway.use(*records, recorder);
+  }
+  std::filesystem::path temporary() const { return file.string() + "." + std::to_string(getpid()); }
+  /// What stood still goes on, and is read.
+  std::string flow() const {
+    const control::FileHandle pipe(open(temporary().c_str(), O_RDONLY | O_CLOEXEC));
+    REQUIRE(pipe);
+    std::string text;
+    char buffer[4096];
+    for (ssize_t bytes = 0; (bytes = read(pipe.get(), buffer, sizeof buffer)) > 0;)
+      text.append(buffer, static_cast<std::size_t>(bytes));
+    return text;
+  }
+  /// The records of job 1, as clients are told of them.
+  json told() {
+    json failures;
+    client->request(wire::GetDocument{wire::DocumentKind::failures, 1}, std::chrono::seconds(60),
+                    [&](const control::Reply& reply) {
+                      const auto document = reply.as<wire::Document>();
+                      failures = json::parse(*blobs.bytes(document.blob.id));
+                    });
+    REQUIRE(until([&] { return !failures.is_null(); }));
+    return failures["failures"];
+  }
+};
+
+double seconds_since(control::Clock::time_point begin) {
+  return std::chrono::duration<double>(control::Clock::now() - begin).count();
+}
+
+}  // namespace
+
+TEST_CASE("a flight record on a disk that stands still does not hold up the loop") {
+  SlowDisk hall;
+  const auto begin = control::Clock::now();
+  CHECK(hall.records->record_failure(1, "it broke") == hall.file.string());
+  CHECK(seconds_since(begin) < 10);  // a tenth of one, and what the machine takes
+  // From then on nothing is waited for, and only so much waits.
+  std::size_t taken = 0;
+  const auto again = control::Clock::now();
+  while (taken < 1000 && !hall.records->record_failure(1, "again").empty())
+    ++taken;
+  CHECK(taken > 0);
+  CHECK(taken < 1000);
+  CHECK(seconds_since(again) < 10);
+  const auto before = hall.told();  // the loop goes on
+  REQUIRE(before.size() == 16);
+  for (const auto& failure : before)
+    CHECK_FALSE(failure.contains("file"));
+  CHECK(json::parse(hall.flow())["failure"] == "it broke");
+  REQUIRE(hall.until([&] { return hall.told()[0].contains("file"); }));
+  CHECK(hall.told()[0]["file"] == hall.file.string());
+  CHECK(hall.notes.empty());
+}
+
+TEST_CASE("a controller that ends does not wait for a disk that stands still") {
+  SlowDisk hall;
+  hall.records->record_failure(1, "it broke");
+  const auto begin = control::Clock::now();
+  hall.gateway.use(hall.desk, hall.recorder);
+  hall.records.reset();
+  CHECK(seconds_since(begin) < 30);
+  // Whoever was left behind takes no harm.
+  CHECK(json::parse(hall.flow())["failure"] == "it broke");
+  CHECK(hall.until([&] { return std::filesystem::exists(hall.file); }));
+}
+
+TEST_CASE("what is written when the controller ends is there afterwards") {
+  SlowDisk hall(/*stands_still=*/false);
+  for (const char* failure : {"one", "two", "three"})
+    hall.records->record_failure(1, failure);
+  hall.gateway.use(hall.desk, hall.recorder);
+  hall.records.reset();
+  CHECK(json::parse(std::ifstream(hall.file))["failure"] == "three");
+}
+
+TEST_CASE("a record that cannot be written is not named, or a note says so") {
+  SlowDisk hall;
+  hall.records->record_failure(1, "it broke");
+  std::filesystem::create_directories(hall.file);  // a file cannot take its place
+  hall.flow();
+  REQUIRE(hall.until([&] { return !hall.notes.empty(); }));
+  CHECK(hall.notes ==
+        std::vector{"flight record " + hall.file.string() + " cannot be written: Is a directory"});
+  hall.open_desk(hall.scratch.path / "missing");
+  CHECK(hall.records->record_failure(1, "it broke") == "");
+  CHECK_FALSE(hall.told()[0].contains("file"));
+  CHECK(hall.notes.size() == 1);
+}

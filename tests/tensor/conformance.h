@@ -1,0 +1,45 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/tensor/backend.h"
+
+namespace troupe::tensor::testing {
+
+/// One rank of a group that a test has made, whatever the backend, thread or process.
+struct Rank {
+  Device& door;
+  std::vector<std::string> addresses;
+  std::string name;  ///< of this run: prefix of any further group's
+  int rank;
+  int size;
+  at::Device where;  ///< what tensors lie on
+  Group& group;
+
+  /// A further group of some of the ranks, in that order, which all of them call; null at the
+  /// others.
+  std::unique_ptr<Group> among(const std::string& suffix, const std::vector<int>& members);
+};
+
+/// [count] float32 there, whose elements tell message and place.
+at::Tensor pattern(const Rank& me, std::int64_t count, int seed);
+/// [count] there, to be received into.
+at::Tensor room(const Rank& me, std::int64_t count, at::ScalarType type = at::kFloat);
+/// Wherever they lie.
+bool same_bits(const at::Tensor& a, const at::Tensor& b);
+
+/// What every backend does: one body, run at all ranks of a group of each size. Throws where it is
+/// not so.
+struct ConformanceCase {
+  const char* name;
+  std::vector<int> sizes;
+  void (*body)(Rank& me);
+  const char* cpu_alone = nullptr;  ///< why only backends of CPUs promise it; null: all do
+};
+const std::vector<ConformanceCase>& conformance_cases();
+
+}  // namespace troupe::tensor::testing
