@@ -16,15 +16,18 @@ TaskResult Job::micro_step(Place place) {
   at::Tensor hidden =
       first_stage() ? network_->embed(step, network_input(place, rows)) : take_hidden(step);
   hidden = network_->run(step, std::move(hidden));
-  if (std::exchange(poisoned_, false)) hidden.flatten().slice(0, 0, 1).fill_(NAN);
+  const bool injected = std::exchange(poisoned_, false);
+  if (injected) hidden.flatten().slice(0, 0, 1).fill_(NAN);
   if (!last_stage()) {
-    require_finite_step(hidden, "hidden state", place);
+    require_finite_step(hidden, injected ? "hidden state (a NaN was injected)" : "hidden state",
+                        place);
     send_hidden(step, hidden);
     return {};
   }
   layers_.see("the projection", hidden);
   auto prediction = network_->project(step, hidden);
-  require_finite_step(prediction, "prediction", place);
+  require_finite_step(prediction, injected ? "prediction (a NaN was injected)" : "prediction",
+                      place);
   prediction = join_parts(std::move(prediction), place);
   if (!prediction.defined()) return {};
   sample(place.step, place.patch, guide(std::move(prediction), place));

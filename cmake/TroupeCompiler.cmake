@@ -14,7 +14,7 @@ target_compile_options(troupe_flags INTERFACE
 target_include_directories(troupe_flags INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
 
 # Tests are compiled once and run for seconds: half of their compile time went into -O3.
-set(troupe_test_options "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:-O1>")
+set(troupe_once_options "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:-O1>")
 
 if(TROUPE_SANITIZE)
   if(TROUPE_SANITIZE MATCHES "thread" AND TROUPE_SANITIZE MATCHES "address")

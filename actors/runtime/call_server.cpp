@@ -176,7 +176,8 @@ void CallServer::answer(std::vector<std::pair<control::PeerId, wire::CallResult>
     if (result.bytes.size() > kInlineResult) {
       if (result.end == wire::CallEnd::value) {
         result.blob_bytes = result.bytes.size();
-        result.blob = blobs_.add(std::exchange(result.bytes, {}));
+        result.blob = blobs_.add(std::make_shared<const std::string>(std::move(result.bytes)));
+        result.bytes.clear();
         result.end = wire::CallEnd::held;
         caller->second.held.insert(result.blob);
       } else {

@@ -27,7 +27,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTE
 
 `troupe COMMAND --help` tells a command's options. More: docs/commands.md)";
 
-constexpr const char* kStartOne = "; start one with `troupe start`";
+constexpr const char* kStartOne =
+    "; start one with `troupe start`, or name another with --connect or TROUPE_ADDRESS";
 constexpr const char* kStopThatOne =
     ": if that is a cluster, `troupe stop` ends it; another --listen goes beside it";
 

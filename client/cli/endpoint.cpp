@@ -89,7 +89,8 @@ std::string checked_endpoint(const std::string& text) {
       text[0] != '/') {
     return well_formed("tcp://" + text);
   }
-  throw UsageError("endpoint \"" + text + "\": neither ipc://PATH nor tcp://HOST:PORT");
+  throw UsageError("endpoint \"" + text + "\": neither ipc://PATH nor tcp://HOST:PORT" +
+                   (text.find_first_of(":/") == std::string::npos ? " (a port is missing)" : ""));
 }
 
 }  // namespace troupe::cli

@@ -150,11 +150,14 @@ std::vector<std::string> picture_paths(const std::string& pattern, int count) {
     throw UsageError("--output \"" + pattern + "\": it is a folder");
   if (path.extension().empty()) path += ".png";
   if (path.extension() != ".png" && path.extension() != ".PNG" && path.extension() != ".apng") {
-    throw UsageError("--output \"" + pattern + "\": only .png is written, not " +
+    throw UsageError("--output \"" + pattern +
+                     "\": only .png is written, and .apng or a folder (DIR/) of a video, not " +
                      path.extension().string());
   }
   std::string text = path.string();
   std::size_t slot = text.find("{}");
+  if (slot != std::string::npos && text.find("{}", slot + 2) != std::string::npos)
+    throw UsageError("--output \"" + pattern + "\": {} stands for the picture's number, once");
   if (slot == std::string::npos) {
     if (count == 1) return {text};
     slot = text.size() - path.extension().string().size();

@@ -173,7 +173,10 @@ void check_outputs(const ResultOptions& options, int pictures) {
       check_writable("--output", path);
   }
   if (!options.save_latents.empty()) check_writable("--save-latents", options.save_latents);
-  if (!options.preview.empty()) check_writable("--preview", options.preview);
+  if (options.preview.empty()) return;
+  if (options.preview == options.output)
+    throw UsageError("--preview and --output are both " + options.output);
+  check_writable("--preview", options.preview);
 }
 
 void check_speed(ResultOptions& options, const std::string& model) {

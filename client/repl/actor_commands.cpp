@@ -85,6 +85,10 @@ void tensors(Session& session, const Words& words) {
   const auto actor = actor_of(words[0]);
   const auto job = job_of(words[1]);
   const TensorsInfo info = take(session.inspector().tensors(actor, job));
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : info.tensors)
+    names.push_back(tensor.name);
+  session.keep_tensor_names(words[0], words[1], std::move(names));
   if (session.json()) {
     auto document = to_json(info);
     document["actor"] = actor;

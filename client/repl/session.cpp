@@ -124,17 +124,11 @@ std::vector<std::string> Session::user_actors() {
   return words;
 }
 
-std::vector<std::string> Session::tensor_names(const std::string& actor, const std::string& job) {
-  const auto at = spec::parse_number<std::uint32_t>(actor);
-  const auto of = spec::parse_number<std::uint64_t>(job);
-  std::vector<std::string> names;
-  if (at && of) {
-    if (const auto found = inspector_->tensors(*at, *of)) {
-      for (const auto& tensor : found.value().tensors)
-        names.push_back(tensor.name);
-    }
-  }
-  return names.empty() ? std::vector<std::string>{"latents", "caption"} : names;
+std::vector<std::string> Session::tensor_names(const std::string& actor,
+                                               const std::string& job) const {
+  const auto seen = tensor_names_.find({actor, job});
+  return seen == tensor_names_.end() ? std::vector<std::string>{"latents", "caption"}
+                                     : seen->second;
 }
 
 std::vector<std::string> Session::methods(const std::string& actor) {

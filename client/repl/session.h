@@ -1,9 +1,11 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/cli/endpoint.h"
@@ -45,8 +47,13 @@ class Session {
   std::vector<std::string> job_ids();
   std::vector<std::string> actor_ids();
   std::vector<std::string> user_actors();
-  /// What the job has at the actor, both as typed; what every job has where that is not to be had.
-  std::vector<std::string> tensor_names(const std::string& actor, const std::string& job);
+  /// What the last `tensors` told of the job at the actor, both as typed; what every job has where
+  /// nobody asked: asking costs the actor a look at every value.
+  std::vector<std::string> tensor_names(const std::string& actor, const std::string& job) const;
+  void keep_tensor_names(const std::string& actor, const std::string& job,
+                         std::vector<std::string> names) {
+    tensor_names_[{actor, job}] = std::move(names);
+  }
   /// Of the class of that actor, which goes by its number or name; none where there is none.
   std::vector<std::string> methods(const std::string& actor);
 
@@ -61,6 +68,7 @@ class Session {
   std::unique_ptr<cli::SignalWatch> signals_;
   int caught_ = 0;
   bool quits_ = false;
+  std::map<std::pair<std::string, std::string>, std::vector<std::string>> tensor_names_;
 };
 
 /// Numbers as typed. Throw cli::UsageError naming what they should be.

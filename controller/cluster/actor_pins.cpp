@@ -34,6 +34,15 @@ Pins read_pins(const PinOptions& options) {
 
 }  // namespace
 
+int visible_gpus() {
+  const auto all = read_gpus("/");
+  try {
+    return static_cast<int>(in_cuda_order(all, cuda_view()).size());
+  } catch (const std::invalid_argument&) {
+    return static_cast<int>(all.size());
+  }
+}
+
 ActorPins::ActorPins(const PinOptions& options) {
   if (options.how == "none") return;
   if (options.how != "numa")

@@ -7,6 +7,10 @@
 
 namespace troupe::cluster {
 
+/// GPUs of this host that CUDA shows to a process of this environment. Where their order cannot be
+/// told, all that the driver knows.
+int visible_gpus();
+
 struct PinOptions {
   std::string how = "numa";  // none | numa
   int actors = 1;            // of this host

@@ -112,7 +112,8 @@ class InspectDesk {
   Tools tools_;
   std::deque<Failed> failed_;
   std::deque<control::BlobId> kept_;
-  SideThread thread_;  // last: it ends before the rest goes
+  std::chrono::steady_clock::time_point waited_{};  // for a disk that took its time
+  SideThread thread_;                               // last: it ends before the rest goes
 };
 
 }  // namespace troupe::gateway

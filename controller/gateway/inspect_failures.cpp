@@ -80,16 +80,18 @@ std::string InspectDesk::record(jobs::JobId job, jobs::JobId run, const std::str
 }
 
 std::string InspectDesk::write(const Failed& failed, const std::filesystem::path& path) {
-  const bool prompt = thread_.idle();  // else the disk is slow, as is known
+  // One wait for all failures of a moment; and where the thread is busy the disk is slow, as is
+  // known.
+  const auto begun = std::chrono::steady_clock::now();
+  const bool prompt = thread_.idle() && begun - waited_ > std::chrono::seconds(1);
   const auto outcome = std::make_shared<std::promise<std::string>>();
   auto error = outcome->get_future();
-  const auto named = std::make_shared<bool>(true);  // the loop's own
-  const auto work = [this, outcome, named, path, record = failed.record]() -> SideThread::OnLoop {
+  const auto work = [this, outcome, path, record = failed.record]() -> SideThread::OnLoop {
     const auto why_not = write_whole(path, *record);
     outcome->set_value(why_not);
-    return [this, named, path, record, why_not] {
+    return [this, path, record, why_not] {
       if (!why_not.empty()) {
-        if (*named && tools_.note)
+        if (tools_.note)
           tools_.note("flight record " + path.string() + " cannot be written: " + why_not);
         return;
       }
@@ -98,8 +100,11 @@ std::string InspectDesk::write(const Failed& failed, const std::filesystem::path
     };
   };
   if (!thread_.post(work)) return "";
-  if (prompt && error.wait_for(kAtOnce) == std::future_status::ready) *named = error.get().empty();
-  return *named ? path.string() : "";
+  if (!prompt) return path.string();
+  const bool known = error.wait_for(kAtOnce) == std::future_status::ready;
+  if (std::chrono::steady_clock::now() - begun > kAtOnce / 10)
+    waited_ = std::chrono::steady_clock::now();
+  return known && !error.get().empty() ? "" : path.string();
 }
 
 std::string InspectDesk::failures(jobs::JobId job) const {

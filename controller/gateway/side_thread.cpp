@@ -58,6 +58,15 @@ bool SideThread::idle() const {
   return shared_->waiting.empty() && !shared_->busy;
 }
 
+/// What a work throws, memory that is not there for one, is thrown on the loop, which survives it.
+SideThread::OnLoop SideThread::done(const Work& work) {
+  try {
+    return work();
+  } catch (...) {
+    return [error = std::current_exception()] { std::rethrow_exception(error); };
+  }
+}
+
 void SideThread::run(const std::shared_ptr<Shared>& shared) {
   std::unique_lock lock(shared->mutex);
   for (;;) {
@@ -67,7 +76,7 @@ void SideThread::run(const std::shared_ptr<Shared>& shared) {
     shared->waiting.pop_front();
     shared->busy = true;
     lock.unlock();
-    auto answer = work();
+    auto answer = done(work);
     work = nullptr;
     lock.lock();
     shared->busy = false;

@@ -32,6 +32,7 @@ class SideThread {
  private:
   struct Shared;
   static void run(const std::shared_ptr<Shared>& shared);
+  static OnLoop done(const Work& work);
 
   std::shared_ptr<Shared> shared_;
   std::thread thread_;

@@ -50,7 +50,7 @@ void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
 }
 
 void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done) {
-  if (done.blobs.empty() || !dispatcher_.has(run.job)) return;
+  if (done.blobs.empty() || !dispatcher_.has(run.job) || entry(run).cancel_asked) return;
   if (done.task >= dispatcher_.graph(run.job).tasks.size()) return;
   const auto& member = tools_.members.at(actor);
   const auto& task = dispatcher_.task(run.job, done.task);

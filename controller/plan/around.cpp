@@ -56,7 +56,7 @@ void check_rescale(Plan& plan, const spec::ModelSpec& model) {
            model.pipeline_class + " has none");
   }
   if (!model.has_branches(plan.request.guidance_scale))
-    plan.warnings.push_back("without guidance there is nothing to rescale");
+    plan.warnings.emplace_back("without guidance there is nothing to rescale");
 }
 
 }  // namespace troupe::plan

@@ -5,11 +5,17 @@
 namespace troupe::plan {
 namespace {
 
+/// Of many ranks the first, the last and how many: groups of a kind differ in their first, and a
+/// name on the tensor plane has 255 bytes at most.
 std::string ranks_text(const std::vector<int>& ranks, const char* between) {
+  constexpr std::size_t kMost = 32;
+  const bool many = ranks.size() > kMost;
   std::string text;
-  for (const int rank : ranks)
-    text += (text.empty() ? "" : between) + std::to_string(rank);
-  return text;
+  for (std::size_t i = 0; i < (many ? 3 : ranks.size()); ++i)
+    text.append(text.empty() ? "" : between).append(std::to_string(ranks[i]));
+  if (!many) return text;
+  text.append(between).append("…").append(between).append(std::to_string(ranks.back()));
+  return text.append(" (").append(std::to_string(ranks.size())).append(")");
 }
 
 }  // namespace

@@ -37,10 +37,11 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
   if (request.clean_caption && !model.pixart_customs)
     refuse("clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
   if (model.transformer.guidance == spec::GuidanceKind::none && request.guidance_scale > 1)
-    plan.warnings.push_back("this model was distilled without guidance: the scale changes nothing");
+    plan.warnings.emplace_back(
+        "this model was distilled without guidance: the scale changes nothing");
   if (model.transformer.guidance != spec::GuidanceKind::branches &&
       !request.negative_prompt.empty())
-    plan.warnings.push_back(
+    plan.warnings.emplace_back(
         "this model computes no negative branch: the negative prompt is unused");
 }
 

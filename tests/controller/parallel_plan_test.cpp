@@ -288,3 +288,18 @@ TEST_CASE("parallel decoding and predicted K,V are refused where there is no suc
   }
   CHECK(why(square_request(), {.ring = 0}) == "[mesh] ring is 0: a degree is at least 1");
 }
+
+TEST_CASE("names of groups differ and fit the tensor plane, whatever the number of ranks") {
+  auto request = square_request("exact", 1, 0);
+  request.images_per_prompt = 2;
+  for (const int ulysses : {1, 32, 33, 128}) {
+    const auto plan =
+        make_plan(sample_model(), request, {.dp = 2, .cfg = 2, .pp = 2, .ulysses = ulysses});
+    std::set<std::string> names;
+    for (const auto& group : plan.groups) {
+      INFO(group.name);
+      CHECK(names.insert(group.name).second);
+      CHECK(group.name.size() < 200);  // of 255, the epoch's number comes behind it
+    }
+  }
+}

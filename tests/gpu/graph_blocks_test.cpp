@@ -1,5 +1,6 @@
 // A stage's blocks as a job calls them, recorded and replayed, beside the same called plainly.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
 #include <memory>
@@ -24,7 +25,7 @@ namespace {
 
 /// How K,V are kept; nothing is with one patch.
 struct Way {
-  const char* name;
+  std::string name;
   int patches;
   Freshness freshness = Freshness::newest;
   bool predicts = false;
@@ -36,6 +37,7 @@ struct Cast {
       : fixture(of),
         spec(models::testing::family_of(of.checkpoint)),
         device(*testing::recording_device()) {
+    at::set_num_threads(1);  // on a busy machine threads wait for each other
     const models::StagePart all{{0, static_cast<int>(spec.transformer.num_layers)}};
     model = models::load_transformer(spec, all, at::kFloat, device);
     auto text = of.text;

@@ -49,7 +49,7 @@ void expect_all_well(const std::string& scenario) {
 TEST_CASE("what the conformance suite says of every backend") {
   TROUPE_NEEDS_GPU();
   for (const auto& of : troupe::tensor::testing::conformance_cases()) {
-    if (of.cpu_alone) {
+    if (!of.cpu_alone.empty()) {
       MESSAGE("skipped: " << of.name << ": " << of.cpu_alone);
       continue;
     }

@@ -35,10 +35,10 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b);
 /// What every backend does: one body, run at all ranks of a group of each size. Throws where it is
 /// not so.
 struct ConformanceCase {
-  const char* name;
+  std::string name;
   std::vector<int> sizes;
   void (*body)(Rank& me);
-  const char* cpu_alone = nullptr;  ///< why only backends of CPUs promise it; null: all do
+  std::string cpu_alone = {};  ///< why only backends of CPUs promise it; empty: all do
 };
 const std::vector<ConformanceCase>& conformance_cases();
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <filesystem>
-#include <thread>
 
 #include "client/cli/actor_options.h"
 #include "client/cli/files.h"
@@ -9,7 +8,8 @@
 #include "client/cli/verb.h"
 #include "client/cli/verbs/starting.h"
 #include "client/convert.h"
-#include "controller/actors/host_processes.h"
+#include "controller/cluster/actor_pins.h"
+#include "controller/cluster/affinity.h"
 #include "controller/cluster/cluster.h"
 #include "controller/cluster/device_fit.h"
 #include "controller/plan/plan.h"
@@ -35,7 +35,7 @@ class RunVerb : public Verb {
     app_->add_option(
             "--actors", actors_,
             "With --parallel auto: actors to start, of which it picks; default: as many as "
-            "there are GPUs, or as cores allow")
+            "there are GPUs, or as cores allow, 16 at most")
         ->check(whole(1, 1024))
         ->type_name("N");
     add_task_deadline_option(*app_, options_.task_deadline);
@@ -68,11 +68,13 @@ class RunVerb : public Verb {
   }
 
  private:
-  /// As many as this host has GPUs, or threads of its cores, for.
+  /// As many as CUDA shows GPUs, or as this process may use cores for, at most kMostHere: actors
+  /// share a host's memory, and each has its part of it whether the planner takes it or not.
   int actors_here() const {
-    if (options_.device == "cuda") return std::max(1, static_cast<int>(user::local_gpus(0).size()));
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    return std::max(1, cores / options_.threads_per_actor);
+    constexpr int kMostHere = 16;
+    int count = static_cast<int>(cluster::allowed_cpus().size()) / options_.threads_per_actor;
+    if (options_.device == "cuda") count = cluster::visible_gpus();
+    return std::clamp(count, 1, kMostHere);
   }
 
   /// Before anything is started or loaded.
