@@ -253,12 +253,12 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   }
   take_bar_away();
 
+  const auto paths = write_pictures(result, options);
   if (!options.save_latents.empty() && !result.latents) {
     give_up("failed", "job " + std::to_string(job) +
                           " came without latents: it was handed in without --save-latents. Its "
-                          "pictures can be had without that option");
+                          "pictures are written");
   }
-  const auto paths = write_pictures(result, options);
   if (!options.save_latents.empty())
     write_file(options.save_latents, latents_file_bytes(*result.latents));
   if (wanted != Report::text) {

@@ -177,7 +177,7 @@ void set_patches(Plan& plan, const spec::ModelSpec& model) {
 }
 
 /// Everything a sampler's configuration can be refused for, before any actor loads anything.
-void check_sampler(const Plan& plan, const spec::ModelSpec& model) {
+void check_sampler(Plan& plan, const spec::ModelSpec& model) {
   spec::check_sampler_fits(model.scheduler, plan.request.sampler);
   const auto config = spec::scheduler_config_for(model.scheduler, plan.request.sampler);
   if (config.thresholding && plan.patches.size() > 1) {
@@ -188,6 +188,17 @@ void check_sampler(const Plan& plan, const spec::ModelSpec& model) {
   if (steps > config.num_train_timesteps) {
     refuse("steps is " + std::to_string(steps) + ": the model was trained with " +
            std::to_string(config.num_train_timesteps) + " timesteps");
+  }
+  const bool clips =
+      config.kind == spec::SamplerKind::kDdim || config.kind == spec::SamplerKind::kDdpm;
+  if (clips && config.clip_sample && !plan.request.sampler.empty()) {
+    std::string text = plan.request.sampler;
+    text += " clips latents to ±" + spec::number_text(config.clip_sample_range) +
+            ", as diffusers' does";
+    text +=
+        " unless clip_sample in scheduler_config.json is false: that spoils most latent models' "
+        "pictures";
+    plan.warnings.push_back(std::move(text));
   }
 }
 

@@ -194,3 +194,20 @@ TEST_CASE("a plan prints as text and as JSON") {
   CHECK(json["stages"][1] == nlohmann::json::array({4, 8}));
   CHECK(json["memory"].size() == 2);
 }
+
+TEST_CASE(
+    "a sampler that clips latents by its own default is told of, the checkpoint's own is not") {
+  auto request = request_for(256, 256);
+  CHECK(make_plan(test::sample_model(), request, {}).warnings.empty());
+  for (const std::string sampler : {"ddim", "ddpm"}) {
+    request.sampler = sampler;
+    const auto warnings = make_plan(test::sample_model(), request, {}).warnings;
+    REQUIRE(warnings.size() == 1);
+    CHECK(warnings[0].find(sampler + " clips latents to ±1,") == 0);
+  }
+  auto model = test::sample_model();
+  auto config = nlohmann::json::parse(model.scheduler.config);
+  config["clip_sample"] = false;
+  model.scheduler.config = config.dump();
+  CHECK(make_plan(model, request, {}).warnings.empty());
+}

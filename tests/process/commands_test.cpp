@@ -108,7 +108,7 @@ TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
                  user.made("again.png"), "--save-latents", user.made("l.safetensors")});
   CHECK(none.code == 1);
   CHECK(has(none.err, "came without latents"));
-  CHECK_FALSE(fs::exists(user.made("again.png")));
+  CHECK(fs::exists(user.made("again.png")));
 
   const auto placed = user.does({"status", "--json"}).json()["actors"];
   CHECK(placed[3]["groups"].size() == 3);
