@@ -47,6 +47,10 @@ def folder(text):
     return pathlib.Path(text)
 
 
+def add_out(parser):
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for what comes of it")
+
+
 def add_troupe(parser):
     parser.add_argument("--troupe", metavar="FILE", default=str(ROOT / "build" / "bin" / "troupe"), help="the command (build/bin/troupe)")
 

@@ -20,12 +20,12 @@ import subprocess
 import sys
 import tempfile
 
-from command_line import ROOT, Parser, add_captions, add_model, add_number, add_troupe, whole
+from command_line import ROOT, Parser, add_captions, add_model, add_number, add_out, add_troupe, whole
 
 
 def options():
     parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
-    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for what comes of it")
+    add_out(parser)
     add_troupe(parser)
     add_model(parser)
     add_captions(parser, captions=200, size=128)

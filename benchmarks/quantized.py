@@ -16,7 +16,7 @@ import pathlib
 import subprocess
 import tempfile
 
-from command_line import ROOT, Parser, add_captions, add_model, add_number, add_troupe, numbers
+from command_line import ROOT, Parser, add_captions, add_model, add_number, add_out, add_troupe, numbers
 
 WAYS = {"float32": [], "bfloat16": ["--dtype", "bfloat16"], "int8": ["--weight-dtype", "int8"],
         "int8 in bfloat16": ["--weight-dtype", "int8", "--dtype", "bfloat16"]}
@@ -25,7 +25,7 @@ HEADER = "| weights | PSNR, dB | worst, dB | attributes, % | CPU s a step | fast
 
 def options():
     parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
-    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for what comes of it")
+    add_out(parser)
     add_troupe(parser)
     add_model(parser)
     parser.add_argument("--random", type=numbers("HEADS,BLOCKS", 2), metavar="HEADS,BLOCKS", help="random weights, heads of 72, instead of --model")

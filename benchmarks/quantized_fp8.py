@@ -9,15 +9,14 @@ figure should be that of benchmarks/quantized.py, which measures our own. Captio
   fp8.md     the table: PSNR of the final latents against float32's, mean and worst, in decibels of their range, and the share of the
              captions' attributes found"""
 import json
-import pathlib
 import sys
 
-from command_line import ROOT, Parser, add_captions, add_model
+from command_line import ROOT, Parser, add_captions, add_model, add_out
 
 
 def options():
     parser = Parser(__doc__, ["numpy", "torch", "diffusers", "PIL", "safetensors"])
-    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for what comes of it")
+    add_out(parser)
     add_model(parser)
     add_captions(parser, captions=20)
     return parser.parse_args()

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-from command_line import Parser, add_captions, add_model, add_number, add_troupe
+from command_line import Parser, add_captions, add_model, add_number, add_out, add_troupe
 
 METHODS = {"exact": ["--method", "exact"],
            "pipefusion": ["--method", "pipefusion", "--patches", "4", "--warmup", "1"],
@@ -29,7 +29,7 @@ HEADER = ("| method | cache | threshold | skipped, % | CPU s a picture | faster 
 
 def options():
     parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
-    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for what comes of it")
+    add_out(parser)
     add_troupe(parser)
     add_model(parser)
     add_captions(parser, captions=40, least_steps=2)

@@ -35,8 +35,7 @@ std::uint32_t AllHosts::spawn(const HostLaunch& launch) {
           return tools_.on_started(id, incarnation, reply.as<wire::ProcessStarted>().pid);
         if (reply.failure().code == wire::FailureCode::lost) return;  // so is its host
         // Perhaps it starts all the same, later.
-        tools_.outside.send(peer,
-                            wire::EndUserProcess{id, incarnation, reply.failure().what});
+        tools_.outside.send(peer, wire::EndUserProcess{id, incarnation, reply.failure().what});
         HostExit how;
         how.code = 1;
         how.how = "not started on " + host + ": " + reply.failure().what;

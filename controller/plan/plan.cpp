@@ -192,13 +192,10 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
   const bool clips =
       config.kind == spec::SamplerKind::kDdim || config.kind == spec::SamplerKind::kDdpm;
   if (clips && config.clip_sample && !plan.request.sampler.empty()) {
-    std::string text = plan.request.sampler;
-    text += " clips latents to ±" + spec::number_text(config.clip_sample_range) +
-            ", as diffusers' does";
-    text +=
-        " unless clip_sample in scheduler_config.json is false: that spoils most latent models' "
-        "pictures";
-    plan.warnings.push_back(std::move(text));
+    plan.warnings.push_back(
+        plan.request.sampler + " clips latents to ±" + spec::number_text(config.clip_sample_range) +
+        ", as diffusers' does unless clip_sample in scheduler_config.json is false: that spoils "
+        "most latent models' pictures");
   }
 }
 

@@ -39,18 +39,9 @@ struct SlowDisk : Hall {
     open_desk(scratch.path);
   }
   void open_desk(const std::filesystem::path& folder) {
-    records = std::make_unique<gateway::InspectDesk>(
-        gateway::InspectDesk::Tools{.server = server,
-                                    .outside = outside,
-                                    .members = members,
-                                    .table = table,
-                                    .runner = runner,
-                                    .recorder = recorder,
-                                    .signal = [](auto, int) { return false; },
-                                    .lines = [](auto, auto, auto) { return wire::LogLines{}; },
-                                    .host = {},
-                                    .log_folder = folder.string(),
-                                    .note = [this](const auto& text) { notes.push_back(text); }});
+    auto tools = desk_tools(folder.string());
+    tools.note = [this](const auto& text) { notes.push_back(text); };
+    records = std::make_unique<gateway::InspectDesk>(std::move(tools));
     gateway.use(*records, recorder);
   }
   std::filesystem::path temporary() const { return file.string() + "." + std::to_string(getpid()); }

@@ -89,17 +89,21 @@ struct Hall : Doors {
                             .journal = with_journal ? &journal : nullptr,
                             .grace = std::chrono::seconds(3),
                             .accept_within = accept_within}};
-  gateway::InspectDesk desk{{.server = server,
-                             .outside = outside,
-                             .members = members,
-                             .table = table,
-                             .runner = runner,
-                             .recorder = recorder,
-                             .signal = [](auto, int) { return false; },
-                             .lines = [](auto, auto, auto) { return wire::LogLines{}; },
-                             .host = {},
-                             .log_folder = {}}};
+  gateway::InspectDesk desk{desk_tools("")};
   std::unique_ptr<control::Connection> client = connect();
+
+  gateway::InspectDesk::Tools desk_tools(const std::string& log_folder) {
+    return {.server = server,
+            .outside = outside,
+            .members = members,
+            .table = table,
+            .runner = runner,
+            .recorder = recorder,
+            .signal = [](auto, int) { return false; },
+            .lines = [](auto, auto, auto) { return wire::LogLines{}; },
+            .host = {},
+            .log_folder = log_folder};
+  }
 
   explicit Hall(bool journaled = false, std::chrono::milliseconds within = std::chrono::seconds(25))
       : with_journal(journaled), accept_within(within) {
