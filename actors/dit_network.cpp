@@ -176,7 +176,9 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
   auto call = call_tokens(place.patch);
   if (!columns[column_of(sequence_rank())]) {
     call = {job_.size, {}, 0, 0};
-    hidden = at::empty({items.end - items.begin, 0, facts_.edge_width(blocks.begin)},
+    const auto& part = transformer_.part().blocks;
+    const auto width = facts_.edge_width(part.begin, part.end, blocks.begin);
+    hidden = at::empty({items.end - items.begin, 0, width},
                        at::TensorOptions().dtype(transformer_.dtype()).device(device_));
   }
   call.blocks = blocks;

@@ -146,52 +146,6 @@ wire::RowRange Job::items_of(Place place) const {
   return {0, static_cast<std::int32_t>(images() * branches())};
 }
 
-void Job::post_receive(Place place) {
-  const auto options = at::TensorOptions().device(tools_.stage.device());
-  Transfer transfer;
-  if (first_stage()) {
-    const auto rows = count_rows(own_rows(place.patch));
-    transfer.tensor = at::empty({images(), channels_, rows * patch_size_, size_.latent_width},
-                                options.dtype(at::kFloat));
-  } else {
-    if (const auto size = network_->note_size(network_step(place)); size > 0) {
-      transfer.note = at::empty({size}, options.dtype(at::kByte));
-      transfer.note_work = group(begin_.groups.previous)->receive(transfer.note, 0);
-    }
-    transfer.tensor =
-        at::empty(network_->input_shape(network_step(place)), options.dtype(tools_.stage.dtype()));
-  }
-  if (transfer.tensor.numel() > 0)
-    transfer.work = group(begin_.groups.previous)->receive(transfer.tensor, 0);
-  inbox_.emplace(place, std::move(transfer));
-}
-
-at::Tensor Job::take_transfer(Place place) {
-  const auto entry = inbox_.find(place);
-  if (entry == inbox_.end()) {
-    throw std::logic_error("[actor] no receive was posted for " + place_text(place));
-  }
-  wait(entry->second.work);
-  auto tensor = std::move(entry->second.tensor);
-  inbox_.erase(entry);
-  return tensor;
-}
-
-at::Tensor Job::take_hidden(const NetworkStep& step) {
-  if (const auto entry = inbox_.find(step.place);
-      entry != inbox_.end() && entry->second.note.defined()) {
-    wait(entry->second.note_work);
-    network_->take_note(step, entry->second.note);
-  }
-  return take_transfer(step.place);
-}
-
-void Job::send_hidden(const NetworkStep& step, const at::Tensor& hidden) {
-  if (network_->note_size(step) > 0)
-    sends_.push_back(group(begin_.groups.next)->send(network_->note(step), 1));
-  send_on(hidden, true);
-}
-
 CacheUse Job::cache_use() const {
   const bool counts = first_stage() && sequence_rank() == 0 && begin_.tp.rank == 0;
   return counts ? network_->cache_use() : CacheUse{};
@@ -199,55 +153,6 @@ CacheUse Job::cache_use() const {
 
 std::optional<GraphUse> Job::graph_use() const {
   return tools_.cuda_graphs ? std::optional(network_->graph_use()) : std::nullopt;
-}
-
-void Job::prune_sends() {
-  std::erase_if(sends_, [](const tensor::Work& work) {
-    if (!work.done()) return false;
-    work.wait({});  // throws what ended it
-    return true;
-  });
-}
-
-void Job::send_on(const at::Tensor& out, bool needed) {
-  prune_sends();
-  if (!needed || out.numel() == 0) return;
-  sends_.push_back(group(begin_.groups.next)->send(out, 1));
-}
-
-void Job::collect_latents(int decoders) {
-  const auto rows_group = group(begin_.groups.rows);
-  if (!rows_group) return;
-  const int own = begin_.row_rank;
-  const auto& holders = begin_.row_holders;
-  std::vector<tensor::PeerTensor> sends;
-  std::vector<tensor::PeerTensor> receives;
-  std::vector<std::pair<RowRuns, at::Tensor>> arrivals;
-  for (int holder = 0; holder < static_cast<int>(holders.size()); ++holder) {
-    const auto rows = rows_of(begin_.micro_steps, -1, holder);
-    if (rows.empty()) continue;
-    if (holders[holder] == own) {
-      const auto out = gather_rows(latents_, rows).contiguous();
-      for (int decoder = 0; decoder < decoders; ++decoder) {
-        if (decoder != own) sends.push_back({out, decoder});
-      }
-    } else if (own < decoders) {
-      const auto in =
-          at::empty({images(), channels_, count_rows(rows) * patch_size_, size_.latent_width},
-                    latents_.options());
-      receives.push_back({in, holders[holder]});
-      arrivals.emplace_back(rows, in);
-    }
-  }
-  if (sends.empty() && receives.empty()) return;
-  const auto work = rows_group->grouped(sends, receives);
-  if (arrivals.empty()) {
-    sends_.push_back(work);
-    return;
-  }
-  wait(work);
-  for (const auto& [rows, in] : arrivals)
-    scatter_rows(latents_, rows, in);
 }
 
 }  // namespace troupe::actors

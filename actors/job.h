@@ -60,8 +60,8 @@ class Job {
 
   const wire::BeginJob& begin() const { return begin_; }
 
-  /// Posts the receive of a transfer that a micro-step will consume here.
-  void post_receive(Place place);
+  /// Posts the receive of what a stage sends for a micro-step here.
+  void post_receive(Place place, int stage);
   TaskResult encode_text();
   TaskResult micro_step(Place place);
   TaskResult decode();
@@ -135,9 +135,14 @@ class Job {
   void note_wait(std::chrono::steady_clock::time_point start);
   /// Waits a second at most; false when the operation is still under way then.
   static bool wait_slice(const tensor::Work& work, tensor::Deadline last);
-  at::Tensor take_transfer(Place place);
-  /// Receives the network's hidden states, and what the stage before tells ahead of them.
+  int stage_before() const {
+    return (begin_.stage.rank + begin_.stage.degree - 1) % begin_.stage.degree;
+  }
+  at::Tensor take_transfer(Place place, int stage);
+  /// Receives the network's hidden states, what the stage before tells ahead of them, and what
+  /// earlier stages left.
   at::Tensor take_hidden(const NetworkStep& step);
+  /// To the next stage, and to later ones what they take up.
   void send_hidden(const NetworkStep& step, const at::Tensor& hidden);
   void prune_sends();
   void keep_caption(const models::Caption& caption, const at::Tensor& lengths);
@@ -203,8 +208,8 @@ class Job {
   FiniteCheck finite_;
   std::unique_ptr<JobNetwork> network_;
   std::vector<at::Tensor> predicted_parts_;
-  std::vector<std::int64_t> skipped_calls_;  // by picture; empty without a step cache
-  std::map<Place, Transfer> inbox_;
+  std::vector<std::int64_t> skipped_calls_;          // by picture; empty without a step cache
+  std::map<std::pair<Place, int>, Transfer> inbox_;  // by the stage that sends it
   std::vector<tensor::Work> sends_;
   std::vector<control::BlobId> published_;  // nobody needs them after the job
   std::deque<control::BlobId> interim_;     // previews and latents of steps

@@ -17,11 +17,13 @@ std::vector<std::pair<std::string, at::Tensor>> Job::tensors() const {
   }
   for (auto& [name, tensor] : network_->tensors())
     named.emplace_back(std::move(name), std::move(tensor));
-  for (const auto& [place, transfer] : inbox_) {
+  for (const auto& [from, transfer] : inbox_) {
     if (!transfer.work.done()) continue;  // it is being written to
+    const auto& [place, stage] = from;
     std::string name = "received step " + std::to_string(place.step);
     if (place.patch >= 0) name += " patch " + std::to_string(place.patch);
     if (place.part > 0) name += " part " + std::to_string(place.part);
+    if (stage != stage_before()) name += " of stage " + std::to_string(stage);
     named.emplace_back(std::move(name), transfer.tensor);
   }
   return named;

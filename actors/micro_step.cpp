@@ -70,12 +70,14 @@ void Job::take_latents(Place place) {
   if (begin_.stage.degree == 1 || step == begin_.first_step) return;
   if (is_whole(step - 1)) {
     // The whole picture comes at once, before the first part or patch.
-    if (part == 0 && patch <= 0) scatter_rows(latents_, own_rows(-1), take_transfer({step, -1, 0}));
+    if (part == 0 && patch <= 0)
+      scatter_rows(latents_, own_rows(-1), take_transfer({step, -1, 0}, stage_before()));
     return;
   }
   for (int micro = 0; micro < static_cast<int>(begin_.micro_steps.size()); ++micro) {
     const bool needed = patch < 0 ? part == 0 : micro == patch;
-    if (needed) scatter_rows(latents_, own_rows(micro), take_transfer({step, micro, 0}));
+    if (needed)
+      scatter_rows(latents_, own_rows(micro), take_transfer({step, micro, 0}, stage_before()));
   }
 }
 

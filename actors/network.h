@@ -74,7 +74,8 @@ class JobNetwork {
   /// The text of this actor's batch items, once, before the first micro-step. mask [B, L], true:
   /// attend to it.
   virtual void keep_text(const models::Caption& text, const at::Tensor& mask) = 0;
-  /// Shape of what the stage before sends for a micro-step.
+  /// Shape of what earlier stages send for a micro-step: the hidden states of the one before, then
+  /// what each leaves for this one, the nearest first.
   virtual std::vector<std::int64_t> input_shape(const NetworkStep& step) const = 0;
   /// Bytes that each stage tells the next one ahead of a micro-step's hidden states; 0: nothing.
   virtual std::int64_t note_size(const NetworkStep&) const { return 0; }

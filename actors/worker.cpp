@@ -219,7 +219,7 @@ void Worker::post_receive(const TaskEntry& entry) {
                              ", which has not begun here");
     }
     if (!running->second.receives.insert(command.task).second) return;
-    running->second.job->post_receive({command.step, command.patch, command.part});
+    running->second.job->post_receive({command.step, command.patch, command.part}, command.stage);
   } catch (const std::exception& error) {
     report_failure(entry.epoch, command.job, command.task, error);
   }

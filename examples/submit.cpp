@@ -3,13 +3,15 @@
 //   troupe_example_submit ipc:///tmp/my-cluster/control.sock "a red circle" out.png
 #include <fstream>
 #include <iostream>
+#include <string_view>
 
 #include "troupe/client.h"
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "usage: " << argv[0] << " ENDPOINT PROMPT FILE.png\n";
-    return 2;
+  const bool help = argc > 1 && std::string_view(argv[1]) == "--help";
+  if (help || argc != 4 || argv[1][0] == '-') {
+    (help ? std::cout : std::cerr) << "usage: " << argv[0] << " ENDPOINT PROMPT FILE.png\n";
+    return help ? 0 : 2;
   }
   const auto fail = [](const troupe::Error& error) {
     std::cerr << error.code << ": " << error.message() << "\n";

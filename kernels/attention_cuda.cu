@@ -80,7 +80,7 @@ __global__ void merge_rows(T* out, float* sums, const Other* other, const float*
   if (row >= rows) return;
   const float own = sums[row], theirs = other_sums[row];
   const float top = fmaxf(own, theirs);
-  const bool empty = top == -INFINITY;
+  const bool empty = own == -INFINITY && theirs == -INFINITY;  // fmaxf drops a NaN
   const float own_weight = empty ? 0.0f : expf(own - top);
   const float their_weight = empty ? 0.0f : expf(theirs - top);
   const float total = own_weight + their_weight;

@@ -56,7 +56,8 @@ __global__ void join_moments(Picture<T> picture, const double* partial, std::int
   const double count = static_cast<double>(picture.width * picture.pixels);
   const double apart = sum / count;
   moments[group] = static_cast<double>(picture.value(group, 0)) + apart;
-  moments[groups + group] = fmax(square / count - apart * apart, 0.0);
+  const double variance = square / count - apart * apart;
+  moments[groups + group] = variance < 0 ? 0 : variance;  // fmax drops a NaN
 }
 
 }  // namespace

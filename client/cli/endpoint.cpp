@@ -14,13 +14,21 @@ namespace troupe::cli {
 
 namespace {
 
-std::string well_formed(const std::string& endpoint) {
+std::string well_formed(const std::string& endpoint, const std::string& option) {
   try {
     control::parse_endpoint(endpoint);
   } catch (const std::runtime_error& error) {
-    throw UsageError(error.what());
+    throw UsageError(option + " " + one_line(error.what()));
   }
   return endpoint;
+}
+
+/// What opened, or a CommandError; keys that cannot be used stand under --keys.
+template <class T>
+T let_in(Result<T> opened) {
+  if (opened) return std::move(opened.value());
+  const Error& error = opened.error();
+  throw CommandError(Error{error.code, by_option(error.what, {{"keys", "--keys"}})});
 }
 
 }  // namespace
@@ -70,26 +78,27 @@ void add_keys_option(CLI::App& app, std::string& keys, const std::string& help) 
 }
 
 Client connect(const Target& target) {
-  return take(
+  return let_in(
       Client::connect(checked_endpoint(target.endpoint), std::chrono::seconds(5), target.keys));
 }
 
 Inspector connect_inspector(const Target& target) {
-  return take(
+  return let_in(
       Inspector::connect(checked_endpoint(target.endpoint), std::chrono::seconds(5), target.keys));
 }
 
-std::string checked_endpoint(const std::string& text) {
+std::string checked_endpoint(const std::string& text, const std::string& option) {
   if (text.empty()) return default_endpoint();
+  const std::string wrong = option + " \"" + text + "\": ";
   if (text.rfind("ipc://", 0) == 0 || text.rfind("tcp://", 0) == 0) {
-    if (text.size() == 6) throw UsageError("endpoint \"" + text + "\": nothing after ://");
-    return well_formed(text);
+    if (text.size() == 6) throw UsageError(wrong + "nothing after ://");
+    return well_formed(text, option);
   }
   if (text.find("://") == std::string::npos && text.find(':') != std::string::npos &&
       text[0] != '/') {
-    return well_formed("tcp://" + text);
+    return well_formed("tcp://" + text, option);
   }
-  throw UsageError("endpoint \"" + text + "\": neither ipc://PATH nor tcp://HOST:PORT" +
+  throw UsageError(wrong + "neither ipc://PATH nor tcp://HOST:PORT" +
                    (text.find_first_of(":/") == std::string::npos ? " (a port is missing)" : ""));
 }
 

@@ -36,8 +36,8 @@ void add_keys_option(CLI::App& app, std::string& keys, const std::string& help);
 Client connect(const Target& target);
 Inspector connect_inspector(const Target& target);
 
-/// `host:port` becomes `tcp://host:port`; the rest stays. Throws UsageError unless ipc:// or
-/// tcp://.
-std::string checked_endpoint(const std::string& text);
+/// `host:port` becomes `tcp://host:port`; the rest stays. Throws UsageError, which names `option`,
+/// unless ipc:// or tcp://.
+std::string checked_endpoint(const std::string& text, const std::string& option = "--connect");
 
 }  // namespace troupe::cli

@@ -11,6 +11,7 @@
 #include "client/cli/json.h"
 #include "client/cli/latents_file.h"
 #include "client/cli/progress.h"
+#include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "models/image/frames.h"
 #include "models/spec/model_spec.h"
@@ -113,7 +114,8 @@ nlohmann::json report_of(const JobResult& result) {
 void add_result_options(CLI::App& app, ResultOptions& options) {
   const std::string group = "Result";
   app.add_option("--output", options.output,
-                 "Picture file; a video becomes an animated PNG. Several pictures become "
+                 "Picture file, replaced if it is there; a video becomes an animated PNG. Several "
+                 "pictures become "
                  "NAME-0.png, NAME-1.png, …, or the number stands where the name has {}. With "
                  "DIR/ a folder, made if need be: 0000.png of a picture, of a video a PNG a frame")
       ->type_name("FILE.png")
@@ -204,7 +206,7 @@ std::uint64_t hand_in(Client& client, const Submission& submission) {
   const auto job = client.submit(submission, say);
   std::lock_guard lock(told->mutex);
   told->over = true;
-  return take(job);
+  return accepted(job, submission);
 }
 
 void ask_for_results(const ResultOptions& options, ImageRequest& request) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "client/cli/verb.h"
+#include "models/spec/number_text.h"
 #include "models/spec/parse_number.h"
 #include "models/spec/request_limits.h"
 
@@ -33,7 +34,9 @@ Lora parse_lora(const std::string& text) {
   const std::string option = "--lora \"" + text + "\": ";
   if (const auto scale = spec::parse_number<double>(after)) {
     if (!(*scale >= -kMaxLoraScale && *scale <= kMaxLoraScale))
-      throw UsageError(option + "the scale is not a number from -1000 to 1000");
+      throw UsageError(option + "the scale is not a number from " +
+                       spec::number_text(-kMaxLoraScale) + " to " +
+                       spec::number_text(kMaxLoraScale));
     return whole_path({file, *scale});
   }
   if (!is_file(file)) return whole_path({text});

@@ -16,6 +16,14 @@ std::string one_line(std::string text) {
   return text;
 }
 
+std::string by_option(const std::string& what, const RoomOptions& options) {
+  for (const auto& [room, option] : options) {
+    const std::string tag = "[" + room + "] ";
+    if (what.starts_with(tag)) return option + " " + what.substr(tag.size());
+  }
+  return what;
+}
+
 std::string parse_error_text(const std::string& what) {
   static const std::regex kTwice("(\\S+): At Most 1 required but received \\d+");
   static const std::regex kMissing("(\\S+): 1 required (\\S+) missing");

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace CLI {
@@ -10,6 +11,12 @@ namespace troupe::cli {
 
 /// For people: on one line, and without the tags of the rooms that an error comes from.
 std::string one_line(std::string text);
+
+/// By the tag of a room, the option that says what the room works with.
+using RoomOptions = std::vector<std::pair<std::string, std::string>>;
+/// What a room could not do, under its option: "[keys] x: is no folder" becomes "--keys x: is no
+/// folder". The words of other rooms stay as they are.
+std::string by_option(const std::string& what, const RoomOptions& options);
 
 /// The option parser's complaint in words that say what is wrong with the command line.
 std::string parse_error_text(const std::string& what);

@@ -50,6 +50,10 @@ Submission make_submission(const RequestOptions& options);
 /// --lora.
 spec::ModelSpec read_model(const Submission& submission);
 
+/// The number of a job that was handed in. Throws CommandError; what a cluster finds wrong with a
+/// folder or a file that the submission names stands under its option.
+std::uint64_t accepted(const Result<std::uint64_t>& job, const Submission& submission);
+
 int picture_count(const RequestOptions& options);
 
 }  // namespace troupe::cli

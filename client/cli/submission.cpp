@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <filesystem>
 
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
 #include "client/cli/lora_option.h"
+#include "client/cli/model_option.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/init_image.h"
@@ -168,10 +170,26 @@ Submission make_submission(const RequestOptions& options) {
 }
 
 spec::ModelSpec read_model(const Submission& submission) {
-  auto model = naming("--model", [&] { return spec::read_model_spec(submission.model); });
+  auto model = read_model_folder(submission.model);
   for (const auto& lora : submission.request.loras)
     naming("--lora", [&] { return spec::read_lora_spec(lora.path, model); });
   return model;
+}
+
+std::uint64_t accepted(const Result<std::uint64_t>& job, const Submission& submission) {
+  if (job) return job.value();
+  Error error = job.error();
+  const std::string what = one_line(error.what);
+  const auto about = [&](const std::string& path) {
+    return !path.empty() && what.starts_with(path) &&
+           (what.size() == path.size() || what[path.size()] == ':' || what[path.size()] == '/');
+  };
+  if (about(submission.model))
+    error.what = "--model " + what + model_hint(submission.model);
+  else if (std::ranges::any_of(submission.request.loras,
+                               [&](const auto& lora) { return about(lora.path); }))
+    error.what = "--lora " + what;
+  throw CommandError(error);
 }
 
 int picture_count(const RequestOptions& options) {

@@ -1,6 +1,7 @@
 #include "client/cli/suggest.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 namespace troupe::cli {
@@ -11,6 +12,10 @@ std::string lower(std::string text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   return text;
+}
+
+std::string without_dashes(const std::string& word) {
+  return word.substr(std::min(word.find_first_not_of('-'), word.size()));
 }
 
 }  // namespace
@@ -36,13 +41,16 @@ int edit_distance(const std::string& a, const std::string& b) {
 std::string nearest(const std::string& typed, const std::vector<std::string>& known) {
   if (typed.size() > 64) return "";
   const std::string word = lower(typed);
+  const std::string letters = without_dashes(word);
   std::string best;
-  // Of a word of two letters nearly every other is near.
-  int best_distance = word.size() < 3 ? 2 : std::max<int>(2, static_cast<int>(word.size()) / 3) + 1;
+  int best_distance = std::numeric_limits<int>::max();
   for (const std::string& one : known) {
     const std::string candidate = lower(one);
+    const std::string meant = without_dashes(candidate);
     const bool prefix = word.size() >= 4 && candidate.starts_with(word);
-    const int distance = prefix ? 0 : edit_distance(word, candidate);
+    const int distance = prefix ? 0 : edit_distance(letters, meant);
+    // One slip in four letters: of a short word nearly every other is near.
+    if (distance > static_cast<int>(std::max(letters.size(), meant.size()) / 4)) continue;
     const bool shorter = distance == best_distance && prefix && candidate.size() < best.size();
     if (distance < best_distance || shorter) {
       best = one;
@@ -74,6 +82,8 @@ std::string name_here(std::string option) {
       {"--cfg-scale", "--guidance"},
       {"--num-images-per-prompt", "--n"},
       {"--num-images", "--n"},
+      {"--negprompt", "--negative-prompt"},
+      {"--neg-prompt", "--negative-prompt"},
       {"--scheduler", "--sampler"},
       {"--num-frames", "--frames"},
       {"--lora-path", "--lora"},

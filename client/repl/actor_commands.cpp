@@ -197,7 +197,8 @@ std::vector<Command> actor_commands() {
                   "  inject stop ACTOR SECONDS   SIGSTOP, then SIGCONT\n"
                   "  inject exception ACTOR      its next task throws\n"
                   "  inject nan ACTOR            its next micro-step meets a NaN\n"
-                  "  inject delay ACTOR SECONDS  its next task begins later",
+                  "  inject delay ACTOR SECONDS  its next task begins later\n"
+                  "An actor without a job meets the last three in its next job.",
        .completes = {Argument::fault, Argument::actor},
        .least = 2,
        .most = 3,

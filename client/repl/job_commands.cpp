@@ -81,7 +81,7 @@ void submit(Session& session, const Words& words) {
   if (writes) {
     line.results.cancels = false;
     const auto begin = [&](Client::OnProgress on_progress) {
-      return take(session.client().submit(submission, std::move(on_progress)));
+      return cli::accepted(session.client().submit(submission, std::move(on_progress)), submission);
     };
     cli::follow_job(session.client(), begin, line.results, session.report(), session.signals());
     return;

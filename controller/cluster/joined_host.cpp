@@ -15,6 +15,7 @@
 #include "transport/control/endpoint.h"
 #include "transport/control/file_handle.h"
 #include "transport/wire/actor_messages.h"
+#include "transport/wire/client_messages.h"
 #include "transport/wire/done.h"
 
 namespace troupe::cluster {
@@ -220,6 +221,18 @@ void JoinedHost::Impl::wait_until_empty(control::Clock::time_point until,
   drain_timer_.expires_after(kLook);
   drain_timer_.async_wait([this, until, too_late](const boost::system::error_code& error) {
     if (!error) wait_until_empty(until, too_late);
+  });
+}
+
+void JoinedHost::Impl::ask_if_drained() {
+  if (!options_.on_drained || !joined_ || stopping_ || ended_) return;
+  connection_->request(wire::GetStatus{}, kAnswerDeadline, [this](const control::Reply& reply) {
+    if (!reply || !joined_ || stopping_ || ended_ || agent_->running() > 0) return;
+    const auto status = reply.as<wire::ClusterStatus>();
+    const bool drained = std::ranges::all_of(status.actors, [this](const auto& actor) {
+      return actor.host != options_.name || actor.state == "drained";
+    });
+    if (drained) options_.on_drained();
   });
 }
 

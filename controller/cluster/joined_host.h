@@ -19,6 +19,8 @@ struct JoinOptions : HostOptions {
   std::chrono::seconds drain_deadline{60};  // for jobs to leave, once `stop` was called
   /// Told what is waited for when it takes longer than a moment. May be empty.
   std::function<void(const std::string&)> on_waiting;
+  /// Told when the cluster has drained this host and its last actor has left. May be empty.
+  std::function<void()> on_drained;
 };
 
 /// This host's node agent in a process of its own: joins a controller, starts and reaps actors when

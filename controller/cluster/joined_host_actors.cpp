@@ -76,6 +76,7 @@ void JoinedHost::Impl::exited(std::uint32_t id, std::uint64_t incarnation, const
                           .number = cause.number,
                           .core = cause.core,
                           .log = cause.log});
+  if (agent_ && agent_->running() == 0) ask_if_drained();
 }
 
 std::string JoinedHost::Impl::gpus_for_users() const {

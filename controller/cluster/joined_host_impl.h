@@ -38,6 +38,8 @@ class JoinedHost::Impl {
   }
   void begin_to_drain();
   void wait_until_empty(control::Clock::time_point until, std::optional<std::string> too_late);
+  /// No actor runs here: tells `on_drained` where the controller says that they were drained.
+  void ask_if_drained();
   void end(std::optional<std::string> failure);
 
   /// One before it ends with all its processes.

@@ -216,6 +216,7 @@ void InspectDesk::inject(const Asker& asker, const wire::InjectFault& fault) {
   if (fault.fault == wire::FaultKind::not_finite) what = "meets a NaN in its next micro-step";
   if (fault.fault == wire::FaultKind::delay)
     what = std::string("begins its next task ") + seconds + " later";
+  if (actor->jobs.empty()) what += "; it has no job now: this waits for its next one";
   tools_.outside.request(
       actor->peer, fault, kActorDeadline, [this, asker, name, what](const control::Reply& answer) {
         if (answer) return reply(asker, wire::Done{name + " " + what});

@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <limits>
+#include <stdexcept>
 
 #include "models/spec/fingerprint.h"
 #include "models/spec/lora_spec.h"
@@ -29,8 +30,17 @@ class ModelReader::Memory {
   bool given_up() const { return given_up_; }
 
   ModelReading look(const std::string& name, const std::vector<wire::Lora>& loras) {
-    ModelReading reading = look(name);
-    if (reading.model) add_loras(reading, loras);
+    ModelReading reading;
+    try {
+      reading = look(name);
+      if (reading.model) add_loras(reading, loras);
+      return reading;
+    } catch (const std::exception& error) {
+      reading.error = error.what();
+    } catch (...) {
+      reading.error = "[read_model] " + name + ": an exception without text";
+    }
+    reading.model = nullptr;
     return reading;
   }
 
@@ -38,43 +48,28 @@ class ModelReader::Memory {
   ModelReading look(const std::string& name) {
     ModelReading reading;
     const auto found = allowed_.resolve(name);
-    if (!found) {
-      reading.error = AllowedFolders::refusal(name);
+    if (!found) throw std::runtime_error(AllowedFolders::refusal(name));
+    const std::string& folder = reading.folder = *found;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      reading.fingerprint = spec::fingerprint(folder);
+      if ((reading.model = find(reading.fingerprint))) return reading;
+      reading.model = std::make_shared<const spec::ModelSpec>(read_(folder));
+      if (spec::fingerprint(folder) != reading.fingerprint) continue;  // it changed meanwhile
+      remember(reading);
       return reading;
     }
-    const std::string& folder = reading.folder = *found;
-    try {
-      for (int attempt = 0; attempt < kAttempts; ++attempt) {
-        reading.fingerprint = spec::fingerprint(folder);
-        if ((reading.model = find(reading.fingerprint))) return reading;
-        reading.model = std::make_shared<const spec::ModelSpec>(read_(folder));
-        if (spec::fingerprint(folder) != reading.fingerprint) continue;  // it changed meanwhile
-        remember(reading);
-        return reading;
-      }
-      reading.error = "[read_model] " + folder + ": it is being written to: try again later";
-    } catch (const std::exception& error) {
-      reading.error = error.what();
-    } catch (...) {
-      reading.error = "[read_model] " + folder + ": an exception without text";
-    }
-    reading.model = nullptr;
-    return reading;
+    throw std::runtime_error("[read_model] " + folder +
+                             ": it is being written to: try again later");
   }
 
   /// Paths that clients may not name are refused before they are looked at.
   void add_loras(ModelReading& reading, const std::vector<wire::Lora>& loras) const {
-    try {
-      for (const auto& lora : loras) {
-        const auto found = allowed_.resolve(lora.path);
-        if (!found) throw std::runtime_error(AllowedFolders::refusal(lora.path));
-        reading.lora_fingerprints.push_back(spec::file_fingerprint(*found));
-        spec::read_lora_spec(*found, *reading.model);
-        reading.loras.push_back({*found, lora.scale});
-      }
-    } catch (const std::exception& error) {
-      reading.error = error.what();
-      reading.model = nullptr;
+    for (const auto& lora : loras) {
+      const auto found = allowed_.resolve(lora.path);
+      if (!found) throw std::runtime_error(AllowedFolders::refusal(lora.path));
+      reading.lora_fingerprints.push_back(spec::file_fingerprint(*found));
+      spec::read_lora_spec(*found, *reading.model);
+      reading.loras.push_back({*found, lora.scale});
     }
   }
 
@@ -108,14 +103,13 @@ ModelReader::~ModelReader() {
 }
 
 void ModelReader::read(std::string folder, std::vector<wire::Lora> loras, Handler handler) {
-  handlers_.push_back(std::move(handler));
-  thread_.post([this, memory = memory_, folder = std::move(folder),
+  const auto number = ++last_;
+  handlers_[number] = std::move(handler);
+  thread_.post([this, number, memory = memory_, folder = std::move(folder),
                 loras = std::move(loras)]() -> SideThread::OnLoop {
     if (memory->given_up()) return nullptr;
-    return [this, reading = memory->look(folder, loras)] {
-      const Handler next = std::move(handlers_.front());
-      handlers_.pop_front();
-      next(reading);
+    return [this, number, reading = memory->look(folder, loras)] {
+      handlers_.extract(number).mapped()(reading);
     };
   });
 }

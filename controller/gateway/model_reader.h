@@ -1,8 +1,8 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,7 +53,8 @@ class ModelReader {
   class Memory;
 
   std::shared_ptr<Memory> memory_;
-  std::deque<Handler> handlers_;
+  std::map<std::uint64_t, Handler> handlers_;  // by the number of their call
+  std::uint64_t last_ = 0;
   SideThread thread_;
 };
 

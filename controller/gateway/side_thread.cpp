@@ -58,7 +58,6 @@ bool SideThread::idle() const {
   return shared_->waiting.empty() && !shared_->busy;
 }
 
-/// What a work throws, memory that is not there for one, is thrown on the loop, which survives it.
 SideThread::OnLoop SideThread::done(const Work& work) {
   try {
     return work();

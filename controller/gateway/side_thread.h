@@ -11,8 +11,8 @@ namespace troupe::gateway {
 class SideThread {
  public:
   using OnLoop = std::function<void()>;
-  /// Runs on the thread and throws nothing; what it answers, if anything, runs on the loop. It
-  /// holds what it needs: it may outlive whoever posted it.
+  /// Runs on the thread; what it answers, if anything, runs on the loop, and what it throws is
+  /// thrown there. It holds what it needs: it may outlive whoever posted it.
   using Work = std::function<OnLoop()>;
 
   /// `to_loop` brings something to the loop; it is called on the thread.

@@ -61,7 +61,19 @@ wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& dep
                   .heads = id_of(Role::heads),
                   .stage = id_of(Role::stage),
                   .rows = id_of(Role::rows),
-                  .vae = id_of(Role::vae)};
+                  .vae = id_of(Role::vae),
+                  .skips_from = {},
+                  .skips_to = {}};
+  for (const auto& group : plan.groups) {
+    if (group.role != Role::skip) continue;
+    // A plan has them by sender, then by receiver.
+    const int sender = group.ranks[0], receiver = group.ranks[1];
+    auto& from = begin.groups.skips_from;
+    if (receiver == rank)
+      from.insert(from.begin(), {group.id, mesh.coordinates(sender).pp, group.channels});
+    if (sender == rank)
+      begin.groups.skips_to.push_back({group.id, mesh.coordinates(receiver).pp, group.channels});
+  }
   if (job.boundary) {
     begin.first_step = job.boundary->next_step;
     for (const auto& piece : job.boundary->pieces) {

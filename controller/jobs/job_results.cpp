@@ -28,14 +28,16 @@ void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
       if (run.text_done == 0) run.text_done = now;
       // Taken up after its last step.
       if (run.denoised == 0 && job.step == job.plan.request.steps) run.denoised = now;
-      run.clock.completed(job.step, now);
       job.phase = "denoising";
       progress(job);
       return;
     case wire::TaskKind::micro_step:
       if (!task.ends_step || ++run.replicas_past[task.step] < replicas) return;
       job.step = task.step + 1;
-      run.clock.completed(job.step, now);
+      // A warm-up says nothing of the steps by patches after it.
+      if (job.step > job.plan.synchronous_steps ||
+          job.plan.synchronous_steps == job.plan.request.steps)
+        run.clock.completed(job.step, now);
       progress(job);
       if (job.step == job.plan.request.steps) {
         run.denoised = now;

@@ -201,6 +201,7 @@ bool JobRunner::step(JobId id) {
 
 bool JobRunner::resume(JobId id) {
   if (paused_.erase(id) == 0) return false;
+  if (Run* run = find(id)) run->clock.restart();
   dispatcher_.resume(id);
   pump();
   return true;

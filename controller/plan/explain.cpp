@@ -152,6 +152,8 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
   const auto& request = explanation.plan.request;
   std::string text =
       "predicted for " + machine.name + ", " + spec::counted(explanation.actors, "actor");
+  if (explanation.actors < machine.devices)
+    text += " on " + std::to_string(machine.devices) + " devices";
   text += line(": %.4g TFLOP/s in ", machine.flops(request.dtype) / 1e12) + request.dtype +
           line(", %.3g GB/s and %.3g µs between actors\n", machine.inside.bandwidth / 1e9,
                machine.inside.latency * 1e6);

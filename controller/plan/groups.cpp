@@ -23,9 +23,10 @@ std::string ranks_text(const std::vector<int>& ranks, const char* between) {
 void set_groups(Plan& plan, const spec::ModelSpec& model) {
   const mesh::Mesh mesh(plan.degrees);
   const auto add = [&](GroupPlan::Role role, const std::string& kind, std::vector<int> ranks,
-                       const char* between) {
+                       const char* between, std::int64_t channels = 0) {
     const auto id = static_cast<std::uint32_t>(plan.groups.size() + 1);
-    plan.groups.push_back({id, role, kind + " " + ranks_text(ranks, between), std::move(ranks)});
+    plan.groups.push_back(
+        {id, role, kind + " " + ranks_text(ranks, between), std::move(ranks), channels});
   };
   const auto add_axis = [&](GroupPlan::Role role, mesh::Axis axis) {
     for (auto& ranks : mesh.groups(axis)) {
@@ -46,6 +47,15 @@ void set_groups(Plan& plan, const spec::ModelSpec& model) {
       const auto stages = mesh.group_of(mesh::Axis::pp, first + branch + place % line);
       for (std::size_t i = 0; i + 1 < stages.size(); ++i)
         add(GroupPlan::Role::edge, "edge", {stages[i], stages[i + 1]}, "→");
+      for (std::size_t i = 0; i < stages.size(); ++i) {
+        for (std::size_t j = i + 2; j < stages.size(); ++j) {
+          const auto channels =
+              model.transformer.skip_width(plan.stages[i].first_block, plan.stages[i].last_block,
+                                           plan.stages[j].first_block, plan.stages[j].last_block);
+          if (channels > 0)
+            add(GroupPlan::Role::skip, "skip edge", {stages[i], stages[j]}, "→", channels);
+        }
+      }
       if (stages.size() > 1) {
         add(GroupPlan::Role::feedback, "feedback edge", {stages.back(), stages.front()}, "→");
       }
@@ -94,7 +104,7 @@ std::vector<int> Plan::decoders(int dp) const {
 
 const char* to_string(GroupPlan::Role role) {
   constexpr const char* kNames[] = {"caption", "edge",  "feedback", "cfg",  "ulysses", "ring",
-                                    "tp",      "heads", "stage",    "rows", "vae"};
+                                    "tp",      "heads", "stage",    "rows", "vae",     "skip"};
   return kNames[static_cast<int>(role)];
 }
 

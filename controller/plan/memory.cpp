@@ -168,12 +168,18 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     // What the blocks added last, and at the first stage what steps are compared by.
     if (!plan.request.step_cache.empty())
       own.kv += (at.pp == 0 ? 2 : 1) * batch * (own_tokens - own_text) * width * size;
-    // Hidden states, the feed-forward's four-fold ones, q,k,v, and transfers under way with what
-    // later blocks take up again.
-    const std::uint64_t edge = std::max(transformer.edge_width(stage.first_block),
-                                        transformer.edge_width(stage.last_block));
+    // Hidden states, the feed-forward's four-fold ones, q,k,v, what blocks have left for later
+    // ones, and transfers under way.
+    const auto edge_before = [&](int block) {
+      return static_cast<std::uint64_t>(
+          transformer.edge_width(stage.first_block, stage.last_block, block));
+    };
+    std::uint64_t widest = 0;
+    for (int block = stage.first_block; block <= stage.last_block; ++block)
+      widest = std::max(widest, edge_before(block));
+    const auto edge = std::max(edge_before(stage.first_block), edge_before(stage.last_block));
     own.activations =
-        batch * own_tokens * size * (8 * width + 2 * edge) +
+        batch * own_tokens * size * (7 * width + widest + 2 * edge) +
         4 * images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
     // DistriFusion's blocks of other ring ranks lie beside the kept ones until the next step.
     if (plan.request.method == "distrifusion" && plan.degrees.ring > 1) {

@@ -7,6 +7,13 @@
 namespace troupe::plan {
 namespace {
 
+/// So many times the area of the native size is far beyond it, less than such a part far below.
+constexpr std::int64_t kFarFromNative = 4;
+
+std::string size_text(std::int64_t width, std::int64_t height) {
+  return std::to_string(width) + " x " + std::to_string(height);
+}
+
 /// Sizes of any number of pixels are taken: what is computed is the bin's size.
 void bin_size(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
@@ -34,8 +41,7 @@ void bin_size(Plan& plan, const spec::ModelSpec& model) {
   if (by_ratio || bin == wanted) return;
   request.output_height = request.height;
   request.output_width = request.width;
-  plan.warnings.push_back("the picture comes out at " + std::to_string(bin.width) + " x " +
-                          std::to_string(bin.height) +
+  plan.warnings.push_back("the picture comes out at " + size_text(bin.width, bin.height) +
                           ": this model's pipeline does not bring it back to the size asked for");
 }
 
@@ -96,6 +102,21 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
              ": this model has positions for up to " + std::to_string(most * unit));
     }
   }
+}
+
+void warn_of_size(Plan& plan, const spec::ModelSpec& model) {
+  const auto& request = plan.request;
+  if (request.resolution_binning) return;  // a size of the training's own
+  const std::int64_t area = std::int64_t{request.width} * request.height;
+  const std::int64_t native = model.default_width() * model.default_size();
+  const bool beyond = area >= kFarFromNative * native;
+  if (!beyond && area * kFarFromNative >= native) return;
+  // The composition stands already.
+  if (beyond && 2 * plan.skipped_steps >= plan.sampler_steps) return;
+  plan.warnings.push_back(
+      size_text(request.width, request.height) + " is far " + (beyond ? "beyond " : "below ") +
+      size_text(model.default_width(), model.default_size()) + ", this model's native size: " +
+      (beyond ? "things may repeat or lose their shape" : "there may be little to be seen"));
 }
 
 }  // namespace troupe::plan

@@ -207,6 +207,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   set_text(plan, model);
   set_size(plan, model);
   set_calls(plan, model);
+  warn_of_size(plan, model);
   check_rescale(plan, model);
   set_mesh(plan, model, parallelism);
   check_network(plan, model);

@@ -30,12 +30,27 @@ struct ActorMemory {
 struct GroupPlan {
   /// `caption`: a replica. `edge`: to the next stage. `feedback`: from the last stage to the first,
   /// for stepped latents. `heads`: ulysses × tp. `stage`: ring × ulysses × tp. `rows`: who decodes,
-  /// then who else holds latents. `vae`: who decodes, in the order of their rows.
-  enum class Role { caption, edge, feedback, cfg, ulysses, ring, tp, heads, stage, rows, vae };
+  /// then who else holds latents. `vae`: who decodes, in the order of their rows. `skip`: from a
+  /// stage to one behind the next, for what its blocks leave for those there.
+  enum class Role {
+    caption,
+    edge,
+    feedback,
+    cfg,
+    ulysses,
+    ring,
+    tp,
+    heads,
+    stage,
+    rows,
+    vae,
+    skip
+  };
   std::uint32_t id = 0;
   Role role = Role::edge;
   std::string name;
-  std::vector<int> ranks;  // edges: {sender, receiver}
+  std::vector<int> ranks;     // edges: {sender, receiver}
+  std::int64_t channels = 0;  // of a skip edge: what a token has there
   bool operator==(const GroupPlan&) const = default;
 };
 const char* to_string(GroupPlan::Role role);

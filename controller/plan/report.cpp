@@ -62,10 +62,10 @@ std::string to_text(const Plan& plan) {
         ", computed at " + std::to_string(request.width) + " × " + std::to_string(request.height);
   }
   if (request.num_frames > 1) text += ", frames " + std::to_string(request.num_frames);
-  text += ", latents " + std::to_string(plan.latent_channels) + " × " +
-          std::to_string(plan.latent_height) + " × " + std::to_string(plan.latent_width) +
-          ", tokens " + std::to_string(plan.token_rows) + " × " +
-          std::to_string(plan.token_columns) + "\n";
+  text += ", latents [" + std::to_string(plan.latent_channels) + ", " +
+          std::to_string(plan.latent_height) + ", " + std::to_string(plan.latent_width) +
+          "], tokens " + std::to_string(plan.token_columns) + " × " +
+          std::to_string(plan.token_rows) + "\n";
   text += "pictures  " + std::to_string(plan.picture_count()) + ", steps " +
           std::to_string(plan.sampler_steps) + calls_text(plan) + " (" +
           std::to_string(plan.synchronous_steps) + " synchronous), method " + request.method +

@@ -73,7 +73,8 @@ void check_around(const wire::ImageRequest& request) {
     if (lora.path.empty()) refuse("lora names no file");
     if (!(lora.scale >= -kMaxLoraScale && lora.scale <= kMaxLoraScale)) {
       refuse("lora " + lora.path + " has scale " + spec::number_text(lora.scale) +
-             ": a number from -1000 to 1000 is needed");
+             ": a number from " + spec::number_text(-kMaxLoraScale) + " to " +
+             spec::number_text(kMaxLoraScale) + " is needed");
     }
   }
 }

@@ -1,7 +1,6 @@
 #include "controller/plan/traffic.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "controller/plan/layout.h"
 #include "controller/plan/unet_traffic.h"
@@ -107,8 +106,10 @@ class Rank {
     }
     const bool last = at_.pp == degrees_.pp - 1;
     if (!last) {
-      sent_edge_ += times * batch_ * (own_picture + own_text) *
-                    facts_.edge_width(stage_.last_block) * element_;
+      const Bytes each = times * batch_ * (own_picture + own_text) * element_;
+      sent_edge_ += each * (width_ + skips_to(at_.pp + 1));
+      for (int later = at_.pp + 2; later < degrees_.pp; ++later)
+        sent_skip_ += each * skips_to(later);
       return;
     }
     const Bytes latents = images_ * plan_.latent_channels * rows_of(micro, sequence_) *
@@ -117,6 +118,13 @@ class Rank {
       sent_stage_ += times * rescale_bytes(plan_, at_, patches_of_rescale());
     if (degrees_.pp > 1) sent_feedback_ += fed_back * latents;
     sent_cfg_ += times * (degrees_.cfg - 1) * latents;
+  }
+
+  /// Channels of a token that this stage's blocks leave for those of a later one.
+  Bytes skips_to(int later) const {
+    const auto& stage = plan_.stages[later];
+    return facts_.skip_width(stage_.first_block, stage_.last_block, stage.first_block,
+                             stage.last_block);
   }
 
   int patches_of_rescale() const {
@@ -231,6 +239,7 @@ class Rank {
   Bytes& sent_feedback_ = traffic_.sent["feedback"];
   Bytes& sent_heads_ = traffic_.sent["heads"];
   Bytes& sent_ring_ = traffic_.sent["ring"];
+  Bytes& sent_skip_ = traffic_.sent["skip"];
   Bytes& sent_stage_ = traffic_.sent["stage"];
   Bytes& sent_tp_ = traffic_.sent["tp"];
   Bytes& sent_ulysses_ = traffic_.sent["ulysses"];
@@ -248,51 +257,11 @@ std::vector<RankTraffic> transformer_traffic(const Plan& plan, const spec::Model
 
 }  // namespace
 
-std::uint64_t RankTraffic::of(const std::string& role) const {
-  const auto found = sent.find(role);
-  return found == sent.end() ? 0 : found->second;
-}
-
-std::uint64_t RankTraffic::total() const {
-  return std::accumulate(sent.begin(), sent.end(), std::uint64_t{0},
-                         [](std::uint64_t sum, const auto& entry) { return sum + entry.second; });
-}
-
-std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_size, int size,
-                               int rank) {
-  const auto begin = [&](int owner) { return elements * owner / size; };
-  const std::uint64_t own = begin(rank + 1) - begin(rank);
-  return (elements - own + (size - 1) * own) * element_size;
-}
-
-std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int patches) {
-  const auto& degrees = plan.degrees;
-  const Bytes images = plan.images[at.dp].end - plan.images[at.dp].begin;
-  const int heads_size = degrees.ulysses * degrees.tp;
-  return all_reduce_bytes(patches * images * 5, 8, degrees.ring * heads_size,
-                          at.ring * heads_size + at.ulysses * degrees.tp + at.tp);
-}
-
-std::uint64_t encoded_picture_bytes(const Plan& plan) {
-  return static_cast<Bytes>(plan.latent_channels * plan.latent_height * plan.latent_width) *
-         sizeof(float);
-}
-
 std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec& model) {
   auto all =
       model.transformer.unet() ? unet_traffic(plan, model) : transformer_traffic(plan, model);
   add_vae_traffic(plan, model, all);
   return all;
-}
-
-std::vector<PaperOrder> paper_orders(double tokens, double width, int layers, int devices,
-                                     double element_size) {
-  const double hidden = tokens * width * element_size;
-  return {{"tensor parallel", "4·p·h·L", false, 4 * hidden * layers},
-          {"DistriFusion", "2·p·h·L", true, 2 * hidden * layers},
-          {"ring", "2·p·h·L", true, 2 * hidden * layers},
-          {"Ulysses", "4/N·p·h·L", false, 4 * hidden * layers / devices},
-          {"PipeFusion", "2·p·h", true, 2 * hidden}};
 }
 
 }  // namespace troupe::plan

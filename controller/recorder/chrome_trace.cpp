@@ -159,9 +159,9 @@ class TraceWriter {
     };
     for (std::uint32_t id = 0; id < tasks.size(); ++id) {
       const auto& task = tasks[id];
-      for (std::size_t i = 0; i < task.receivers.size() && i < task.ranks.size(); ++i) {
+      for (std::size_t i = 0; i < task.receivers.size(); ++i) {
         const auto taker = taker_of(task, task.receivers[i]);
-        const TaskNote* from = note_of(id, task.ranks[i]);
+        const TaskNote* from = note_of(id, task.ranks[i % task.ranks.size()]);
         const TaskNote* to =
             taker == takers.end() ? nullptr : note_of(taker->second, task.receivers[i]);
         if (from && to) arrow(*from, *to);

@@ -208,7 +208,8 @@ void Dispatcher::issue_task(const Candidate& chosen, std::vector<Issue>& out) {
                     .kind = task.kind,
                     .step = task.step,
                     .patch = task.patch,
-                    .part = task.part};
+                    .part = task.part,
+                    .stage = task.stage};
   for (const auto rank : task.ranks) {
     Actor& actor = *job.actor_of_rank[rank];
     progress.waiting_for.push_back(&actor);

@@ -101,6 +101,17 @@ class ReplicaBuilder {
     return ranks;
   }
 
+  /// Stages behind the next one that take up what this one's blocks leave.
+  std::set<int> skips_to(int stage) const {
+    std::set<int> later;
+    for (const auto& group : plan_.groups) {
+      if (group.role == plan::GroupPlan::Role::skip &&
+          mesh_.coordinates(group.ranks[0]).pp == stage)
+        later.insert(mesh_.coordinates(group.ranks[1]).pp);
+    }
+    return later;
+  }
+
   /// `completes`: after it, the last stage has latents to send back.
   std::uint32_t add_micro_step(Task task, bool completes, std::vector<std::uint32_t> before) {
     const int stage = task.stage;
@@ -113,6 +124,10 @@ class ReplicaBuilder {
     task.predecessors = std::move(before);
     if (stage + 1 < plan_.degrees.pp) {
       task.receivers = stage_ranks(stage + 1);
+      for (const int later : skips_to(stage)) {
+        const auto ranks = stage_ranks(later);
+        task.receivers.insert(task.receivers.end(), ranks.begin(), ranks.end());
+      }
       task.consumer_step = task.step;
       task.consumer_part = task.part;
     } else if (plan_.degrees.pp > 1 && completes && task.step + 1 < plan_.request.steps) {

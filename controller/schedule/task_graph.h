@@ -19,8 +19,9 @@ struct Task {
   std::int32_t part = 0;                         // of the whole picture: which part of the batch
   std::vector<std::int32_t> ranks = {};          // world ranks that run it
   std::vector<std::uint32_t> predecessors = {};  // tasks that must be issued before it
-  std::vector<std::int32_t> receivers =
-      {};  // ranks that get what it sends on; their receives are posted when it is issued
+  /// Ranks that get what it sends on, in the order of `ranks`: of the next stage, then of later
+  /// ones that take up what its blocks leave. Their receives are posted when it is issued.
+  std::vector<std::int32_t> receivers = {};
   std::int32_t consumer_step = 0;  // which micro-step there will use it
   std::int32_t consumer_part = 0;
   bool ends_step = false;  // when it is done in every replica, `step` has left the last stage

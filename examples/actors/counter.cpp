@@ -4,15 +4,17 @@
 #include "counter.h"
 
 #include <iostream>
+#include <string_view>
 
 #include "troupe/actor.h"
 #include "troupe/client.h"
 
 int main(int argc, char** argv) {
   using namespace std::chrono_literals;
-  if (argc != 2) {
-    std::cerr << "usage: " << argv[0] << " ENDPOINT\n";
-    return 2;
+  const bool help = argc > 1 && std::string_view(argv[1]) == "--help";
+  if (help || argc != 2 || argv[1][0] == '-') {
+    (help ? std::cout : std::cerr) << "usage: " << argv[0] << " ENDPOINT\n";
+    return help ? 0 : 2;
   }
   const auto fail = [](const troupe::Error& error) {
     std::cerr << error.code << ": " << error.message() << "\n";

@@ -5,14 +5,16 @@
 
 #include <chrono>
 #include <iostream>
+#include <string_view>
 
 #include "troupe/client.h"
 
 int main(int argc, char** argv) {
   using namespace std::chrono_literals;
-  if (argc != 3 || std::atoi(argv[2]) < 1) {
-    std::cerr << "usage: " << argv[0] << " ENDPOINT MEMBERS\n";
-    return 2;
+  const bool help = argc > 1 && std::string_view(argv[1]) == "--help";
+  if (help || argc != 3 || argv[1][0] == '-' || std::atoi(argv[2]) < 1) {
+    (help ? std::cout : std::cerr) << "usage: " << argv[0] << " ENDPOINT MEMBERS\n";
+    return help ? 0 : 2;
   }
   const auto fail = [](const troupe::Error& error) {
     std::cerr << error.code << ": " << error.message() << "\n";

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fstream>
 #include <iostream>
+#include <string_view>
 
 int fail(const troupe::Error& error) {
   std::cerr << "paint: " << error.message() << '\n';
@@ -11,9 +12,10 @@ int fail(const troupe::Error& error) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "usage: paint ENDPOINT CAPTION OUTPUT.png\n";
-    return 2;
+  const bool help = argc > 1 && std::string_view(argv[1]) == "--help";
+  if (help || argc != 4 || argv[1][0] == '-') {
+    (help ? std::cout : std::cerr) << "usage: paint ENDPOINT CAPTION OUTPUT.png\n";
+    return help ? 0 : 2;
   }
   auto client = troupe::Client::connect(argv[1]);
   if (!client) return fail(client.error());

@@ -127,7 +127,8 @@ class DiffusionTransformer {
   /// Latent rows, and columns, of a token.
   virtual int64_t patch_size() const = 0;
   virtual int64_t hidden_width() const = 0;
-  /// Width of what a token brings from the stage before, and takes to the next one.
+  /// Width of what a token brings from earlier stages, and takes to later ones: its hidden states
+  /// first, then what the nearest of these stages leaves or takes up.
   virtual int64_t input_width() const { return hidden_width(); }
   virtual int64_t output_width() const { return hidden_width(); }
   /// Slots that this stage's blocks name to the AttentionPort.

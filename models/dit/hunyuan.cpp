@@ -1,5 +1,6 @@
 #include "models/dit/hunyuan.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -61,7 +62,7 @@ Hunyuan::Hunyuan(const spec::HunyuanSpec& spec, int64_t pixels_per_latent, const
   const int64_t width = spec.inner_dim(), patch = spec.patch_size;
   const auto facts = spec::facts_of(spec);
   for (int block = part.blocks.begin; block <= part.blocks.end; ++block)
-    edge_widths_.push_back(facts.edge_width(block));
+    edge_widths_.push_back(facts.edge_width(part.blocks.begin, part.blocks.end, block));
   const std::string condition = "time_extra_emb.";
   timestep_ = SiluMlp(weights, condition + "timestep_embedder", kSineFeatures, width, width);
   extra_ = SiluMlp(weights, condition + "extra_embedder", spec.extra_dim(), 4 * width, width);
@@ -186,7 +187,7 @@ at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
   }
   const int64_t width = hidden_width();
   std::vector<at::Tensor> left;
-  for (int64_t at = width; at < given; at += width)
+  for (int64_t at = given - width; at > 0; at -= width)
     left.push_back(hidden.slice(2, at, at + width));
   hidden = hidden.slice(2, 0, width).contiguous();
   const Turns turns =
@@ -201,7 +202,8 @@ at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
     if (blocks_[i].leaves_skip()) left.push_back(hidden.clone());
   }
   if (left.empty()) return hidden;
-  left.insert(left.begin(), hidden);
+  left.push_back(hidden);
+  std::reverse(left.begin(), left.end());
   return at::cat(left, 2);
 }
 

@@ -9,9 +9,9 @@
 
 namespace troupe::models {
 
-/// HunyuanDiT. What blocks of the first half leave for those of the second travels beside the
-/// hidden states from stage to stage: [current, left first, …, left last], each D wide. Source:
-/// HunyuanDiT2DModel of diffusers.
+/// HunyuanDiT. Beside the hidden states a stage is given what earlier ones left for its blocks, and
+/// hands on what its own leave for later ones: [current, left last, …, left first], each D wide.
+/// Source: HunyuanDiT2DModel of diffusers.
 class Hunyuan : public DiffusionTransformer {
  public:
   Hunyuan(const spec::HunyuanSpec& spec, int64_t pixels_per_latent, const StagePart& part,

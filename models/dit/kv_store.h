@@ -99,8 +99,8 @@ class KvStore {
   int64_t bytes() const { return static_cast<int64_t>(values_.nbytes()); }
 
  private:
-  /// Of a token: the step of its newest value, and how many versions hold values.
   static constexpr int kNever = std::numeric_limits<int>::min();
+  /// Of a token: the step of its newest value, and how many versions hold values.
   struct Age {
     int step = kNever;
     int known = 0;

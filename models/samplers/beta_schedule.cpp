@@ -7,6 +7,8 @@
 #include <numbers>
 #include <vector>
 
+#include "models/samplers/table_math.h"
+
 namespace troupe::models {
 namespace {
 
@@ -28,9 +30,9 @@ at::Tensor betas_of(const spec::SchedulerConfig& c) {
   const int n = c.num_train_timesteps;
   if (!c.trained_betas.empty()) return at::tensor(c.trained_betas);
   if (c.beta_schedule == spec::BetaSchedule::kLinear)
-    return at::linspace(c.beta_start, c.beta_end, n, at::kFloat);
+    return table::linspace(c.beta_start, c.beta_end, n);
   if (c.beta_schedule == spec::BetaSchedule::kScaledLinear) {
-    return at::linspace(std::sqrt(c.beta_start), std::sqrt(c.beta_end), n, at::kFloat).pow(2);
+    return table::linspace(std::sqrt(c.beta_start), std::sqrt(c.beta_end), n).pow(2);
   }
   return cosine_betas(n);
 }
@@ -38,7 +40,7 @@ at::Tensor betas_of(const spec::SchedulerConfig& c) {
 // Shifts and scales sqrt(alpha bar) so that it ends at 0 and keeps its first value
 // ("Common diffusion noise schedules and sample steps are flawed", arXiv 2305.08891).
 at::Tensor zero_terminal_snr(const at::Tensor& betas) {
-  at::Tensor root = at::cumprod(1.0 - betas, 0).sqrt();
+  at::Tensor root = table::sqrt(at::cumprod(1.0 - betas, 0));
   const at::Tensor first = root[0].clone();
   const at::Tensor last = root[-1].clone();
   root = (root - last) * (first / (first - last));
@@ -58,7 +60,7 @@ at::Tensor alphas_cumprod(const spec::SchedulerConfig& config, bool keep_last_po
 }
 
 at::Tensor training_sigmas(const at::Tensor& alphas_cumprod) {
-  return ((1 - alphas_cumprod) / alphas_cumprod).pow(0.5);
+  return table::sqrt((1 - alphas_cumprod) / alphas_cumprod);
 }
 
 }  // namespace troupe::models

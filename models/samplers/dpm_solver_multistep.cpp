@@ -9,6 +9,7 @@
 
 #include "models/samplers/beta_schedule.h"
 #include "models/samplers/noise_level.h"
+#include "models/samplers/table_math.h"
 #include "models/samplers/thresholding.h"
 #include "models/samplers/timestep_spacing.h"
 #include "models/spec/number_text.h"
@@ -22,7 +23,7 @@ std::vector<float> to_vector(const at::Tensor& t) {
 
 // How many training steps are used: those whose log signal-to-noise is not below the clip.
 int last_timestep(const spec::SchedulerConfig& config, const at::Tensor& alphas) {
-  const at::Tensor lambda = at::log(at::sqrt(alphas)) - at::log(at::sqrt(1 - alphas));
+  const at::Tensor lambda = table::log(table::sqrt(alphas)) - table::log(table::sqrt(1 - alphas));
   const std::vector<float> ascending = to_vector(lambda.flip(0).contiguous());
   const auto clipped = std::lower_bound(ascending.begin(), ascending.end(),
                                         static_cast<float>(config.lambda_min_clipped));
@@ -109,7 +110,7 @@ DPMSolverMultistepScheduler::Step DPMSolverMultistepScheduler::make_step(
   const at::Tensor scale = plus ? t.alpha : t.sigma;
   // The SDE's step is twice as long, and noise makes up for it.
   const at::Tensor length = config_.stochastic ? 2.0 * h : h;
-  const at::Tensor gain = at::exp(plus ? -length : length) - 1.0;
+  const at::Tensor gain = table::exp(plus ? -length : length) - 1.0;
 
   Step s;
   s.order = order_of(i);
@@ -117,8 +118,8 @@ DPMSolverMultistepScheduler::Step DPMSolverMultistepScheduler::make_step(
   s.sigma = s0.sigma.item<float>();
   s.sample_scale = (plus ? t.sigma / s0.sigma : t.alpha / s0.alpha).item<float>();
   if (config_.stochastic) {
-    s.sample_scale = (t.sigma / s0.sigma * at::exp(-h)).item<float>();
-    s.noise = (t.sigma * at::sqrt(1.0 - at::exp(-2 * h))).item<float>();
+    s.sample_scale = (t.sigma / s0.sigma * table::exp(-h)).item<float>();
+    s.noise = (t.sigma * table::sqrt(1.0 - table::exp(-2 * h))).item<float>();
   }
   s.d0 = -(scale * gain).item<float>();
   const float second_term = plus ? (scale * (gain / length + 1.0)).item<float>()

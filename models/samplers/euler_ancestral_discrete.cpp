@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/samplers/beta_schedule.h"
+#include "models/samplers/table_math.h"
 #include "models/samplers/thresholding.h"
 #include "models/samplers/timestep_spacing.h"
 
@@ -24,12 +25,12 @@ EulerAncestralDiscreteScheduler::EulerAncestralDiscreteScheduler(spec::Scheduler
   for (double sigma : interpolate(timesteps_, training))
     sigmas_.push_back(static_cast<float>(sigma));
   sigmas_.push_back(0.0f);
-  // In ATen's float32: what is left is the difference of two close squares.
+  // In float32: what is left is the difference of two close squares.
   const at::Tensor levels = at::tensor(sigmas_);
   const at::Tensor from = levels.slice(0, 0, -1).pow(2);
   const at::Tensor to = levels.slice(0, 1).pow(2);
-  const at::Tensor up = (to * (from - to) / from).pow(0.5);
-  const at::Tensor down = (to - up.pow(2)).pow(0.5);
+  const at::Tensor up = table::sqrt(to * (from - to) / from);
+  const at::Tensor down = table::sqrt(to - up.pow(2));
   up_.assign(up.const_data_ptr<float>(), up.const_data_ptr<float>() + up.numel());
   down_.assign(down.const_data_ptr<float>(), down.const_data_ptr<float>() + down.numel());
   const float max = *std::max_element(sigmas_.begin(), sigmas_.end());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/samplers/beta_schedule.h"
+#include "models/samplers/table_math.h"
 #include "models/samplers/thresholding.h"
 #include "models/samplers/timestep_spacing.h"
 
@@ -26,7 +27,7 @@ EulerDiscreteScheduler::EulerDiscreteScheduler(spec::SchedulerConfig config, int
   std::vector<double> sigmas;
   if (config_.log_linear) {
     const at::Tensor spaced =
-        at::linspace(log_training.back(), log_training.front(), num_steps + 1, at::kFloat).exp();
+        table::exp(table::linspace(log_training.back(), log_training.front(), num_steps + 1));
     sigmas.assign(spaced.const_data_ptr<float>(), spaced.const_data_ptr<float>() + spaced.numel());
   } else {
     sigmas = interpolate(timesteps_, training);
@@ -46,7 +47,7 @@ EulerDiscreteScheduler::EulerDiscreteScheduler(spec::SchedulerConfig config, int
       config_.prediction_type == spec::PredictionType::kVPrediction) {
     timesteps_.clear();
     for (size_t i = 0; i + 1 < sigmas_.size(); ++i) {
-      timesteps_.push_back((0.25 * at::scalar_tensor(sigmas_[i], at::kFloat).log()).item<float>());
+      timesteps_.push_back(0.25f * static_cast<float>(std::log(static_cast<double>(sigmas_[i]))));
     }
   }
   const float max = *std::max_element(sigmas_.begin(), sigmas_.end());

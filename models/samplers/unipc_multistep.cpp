@@ -10,6 +10,7 @@
 #include "models/samplers/beta_schedule.h"
 #include "models/samplers/flow_match_euler_discrete.h"
 #include "models/samplers/noise_level.h"
+#include "models/samplers/table_math.h"
 #include "models/samplers/thresholding.h"
 #include "models/samplers/timestep_spacing.h"
 #include "models/spec/number_text.h"
@@ -95,7 +96,7 @@ UniPCMultistepScheduler::Update UniPCMultistepScheduler::make_update(
 
   const bool clean = config_.plus_plus;
   const at::Tensor length = clean ? -h : h;
-  const at::Tensor growth = at::expm1(length);
+  const at::Tensor growth = table::expm1(length);
   const at::Tensor base = config_.bh1 ? length : growth;
   at::Tensor phi = growth / length - 1;
   double factorial = 1;

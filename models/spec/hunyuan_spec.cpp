@@ -143,15 +143,13 @@ TransformerFacts facts_of(const HunyuanSpec& spec) {
   facts.pooled_width = spec.pooled_projection_dim;
   facts.more_text_tokens = spec.text_len;
   facts.fixed_text_tokens = spec.text_len_t5;
-  int skips = 0;
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
-    facts.skips_before.push_back(skips);
     const bool takes = spec.takes_skip(block);
+    facts.takes_up.push_back(takes ? static_cast<int>(spec.num_layers - 1 - block) : -1);
     facts.blocks.push_back(
         {.weights = (6 + (takes ? 2 : 0)) * width * width + 2 * wide * width,
          .caption_weights = 2 * static_cast<double>(spec.cross_attention_dim) * width,
          .picture_sums = 3});
-    skips += (spec.leaves_skip(block) ? 1 : 0) - (takes ? 1 : 0);
   }
   return facts;
 }

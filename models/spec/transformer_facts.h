@@ -66,9 +66,9 @@ struct TransformerFacts {
   bool joint = false;
   GuidanceKind guidance = GuidanceKind::branches;
   std::vector<BlockFacts> blocks;
-  /// Blocks of the first half whose hidden states later ones take up again: at the edge before
-  /// block b so many travel beside the current ones.
-  std::vector<int> skips_before;
+  /// By block, the earlier block whose hidden states it takes up again; -1: none. The last that was
+  /// left is taken up first. Empty where no block does.
+  std::vector<int> takes_up;
 
   std::int64_t caption_tokens(std::int64_t max_sequence_length) const {
     return max_sequence_length + more_text_tokens;
@@ -80,8 +80,12 @@ struct TransformerFacts {
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
   /// Attentions over stored K,V in blocks [0, block): where a block's own begin in the whole model.
   std::int64_t attentions_before(std::int64_t block) const;
-  /// Hidden states of one token at the edge before a block.
-  std::int64_t edge_width(std::int64_t block) const;
+  /// Channels of one token before `block` in a stage of blocks [first, last): its hidden states,
+  /// and what blocks have left that this stage takes up again or sends to a later one.
+  std::int64_t edge_width(std::int64_t first, std::int64_t last, std::int64_t block) const;
+  /// Channels of one token that blocks [first, last) leave and [later_first, later_last) take up.
+  std::int64_t skip_width(std::int64_t first, std::int64_t last, std::int64_t later_first,
+                          std::int64_t later_last) const;
 
   bool operator==(const TransformerFacts&) const = default;
 };

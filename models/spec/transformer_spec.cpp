@@ -1,5 +1,7 @@
 #include "models/spec/transformer_spec.h"
 
+#include <algorithm>
+
 namespace troupe::spec {
 
 std::int64_t TransformerFacts::attentions_before(std::int64_t block) const {
@@ -9,9 +11,19 @@ std::int64_t TransformerFacts::attentions_before(std::int64_t block) const {
   return count;
 }
 
-std::int64_t TransformerFacts::edge_width(std::int64_t block) const {
-  const bool carries = block < static_cast<std::int64_t>(skips_before.size());
-  return inner_dim() * (carries ? 1 + skips_before[block] : 1);
+std::int64_t TransformerFacts::skip_width(std::int64_t first, std::int64_t last,
+                                          std::int64_t later_first, std::int64_t later_last) const {
+  const auto blocks = static_cast<std::int64_t>(takes_up.size());
+  std::int64_t states = 0;
+  for (std::int64_t block = later_first; block < std::min(later_last, blocks); ++block)
+    states += first <= takes_up[block] && takes_up[block] < last ? 1 : 0;
+  return states * inner_dim();
+}
+
+std::int64_t TransformerFacts::edge_width(std::int64_t first, std::int64_t last,
+                                          std::int64_t block) const {
+  return inner_dim() + skip_width(0, first, block, last) +
+         skip_width(first, block, block, num_layers);
 }
 
 TransformerSpec::TransformerSpec(TransformerFamily of)

@@ -92,6 +92,27 @@ TEST_CASE("a failed job: exit code 1, its cause in one line, no file") {
   CHECK(std::filesystem::is_empty(scratch.path));
 }
 
+TEST_CASE("what a cluster finds wrong with a model's folder stands under --model") {
+  FakeController controller;
+  controller.on(wire::Kind::submit_job,
+                [](FakeController& c, control::PeerId peer, const wire::Header& header,
+                   std::span<const std::byte> bytes) {
+                  const auto model = wire::decode<wire::SubmitJob>(bytes).job.model;
+                  c.server().reply(peer, header,
+                                   wire::Failure{wire::FailureCode::bad_request,
+                                                 "[read_model] " + model + ": no such folder"});
+                });
+  for (const std::string how : {" --output o.png", " --detach"}) {
+    const auto none = run(controller, "submit --prompt a --model /nothere" + how);
+    CHECK(none.exit_code == 1);
+    CHECK(none.err == "troupe: --model /nothere: no such folder\n");
+    const auto hub = run(controller, "submit --prompt a --model some-org/a-model" + how);
+    CHECK(hub.err.starts_with("troupe: --model /"));
+    CHECK(hub.err.find("`huggingface-cli download some-org/a-model --local-dir DIR`") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("--timeout cancels the job") {
   FakeController controller;
   std::atomic<int> cancelled = 0;
@@ -181,6 +202,7 @@ TEST_CASE("submit --detach prints the number, wait fetches the pictures and leav
     c.server().reply(peer, header, wire::Done{});
     c.succeed(peer, 1, {c.hold("picture", "png")});
   });
+  cli::write_file(scratch / "o.png", "an older picture");  // is replaced, as by run
   const auto result = run(controller, "wait 1 --output " + scratch / "o.png");
   CHECK(result.exit_code == 0);
   CHECK(cli::read_file(scratch / "o.png", 100) == "png");

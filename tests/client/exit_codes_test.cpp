@@ -155,25 +155,28 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
          {"--connect ipc://relative", "ipc needs an absolute path"},
          {"--connect ''", "--connect: is empty"},
          {"--share ''", "--share: is empty"},
-         {"--connect http://x", "neither ipc://PATH nor tcp://HOST:PORT"}},
+         {"--connect http://x", "--connect \"http://x\": neither ipc://PATH nor tcp://HOST"}},
         2);
-  check("plan --model " + kTiny,
-        {{"--parallel auto", "needs --actors here, or --simulate"},
-         {"--simulate foo", "--simulate: "},
-         {"--simulate ''", "--simulate: is empty"},
-         {"--simulate L40x8", "; did you mean l40x8?"},
-         {"--simulate h100", "; did you mean h100-nvlink?"},
-         {"--simulate l40x0", "a number of devices outside 1 to 1024"},
-         {"--simulate l40x2 --actors 4", "too few for 4 actors"},
-         {"--actors 1 --pp 2", "the degrees need 2 actors, --actors is 1"},
-         {"--actors 0", "--actors: 0"},
-         {"--memory-limit 0", "--memory-limit: 0"},
-         {"--memory-limit nan", "--memory-limit: \"nan\" is not a number"}},
-        2);
+  check(
+      "plan --model " + kTiny,
+      {{"--parallel auto", "needs --actors here, or --simulate"},
+       {"--simulate foo", "--simulate: "},
+       {"--simulate ''", "--simulate: is empty"},
+       {"--simulate L40x8", "; did you mean l40x8?"},
+       {"--simulate h100", "; did you mean h100-nvlink?"},
+       {"--simulate l40x0", "a number of devices outside 1 to 1024"},
+       {"--simulate l40x2 --actors 4", "--simulate l40x2 has 2 devices: too few for 4 actors"},
+       {"--simulate t4 --cfg 2 --pp 3", "t4 has 4 devices: too few for 6 actors; --simulate t4x6"},
+       {"--actors 1 --pp 2", "the degrees need 2 actors, --actors is 1"},
+       {"--actors 0", "--actors: 0"},
+       {"--memory-limit 0", "--memory-limit: 0"},
+       {"--memory-limit nan", "--memory-limit: \"nan\" is not a number"}},
+      2);
   check("start",
         {{"--actors 0", "--actors: 0"},
          {"--actors 2000", "2000 is out of bounds: a whole number from 1 to 1024"},
-         {"--listen 127.0.0.1:x", "port \"x\" is not a number"},
+         {"--listen 127.0.0.1:x", "--listen tcp://127.0.0.1:x: port \"x\" is not a number"},
+         {"--listen nowhere", "--listen \"nowhere\": neither ipc://PATH"},
          {"--tensor-host nowhere", "\"nowhere\" is not an address in numbers"},
          {"--metrics-port 70000", "from 0 to 65535"},
          {"--listen tcp://127.0.0.1:7400 --metrics-port 7400",
@@ -208,11 +211,13 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
          {"drain", "drain needs a HOST or an ACTOR"},
          {"drain 0 --wait -1", "--wait: -1"},
          {"keys frob --keys k", "make, add, list or remove"},
+         {"keys add bob --keys k --public abc", "--public is no key: one has 40 characters"},
          {"jobs 1.5", "ID is a number from 1"},
          {"stat", "did you mean status?"},
          {"version", "did you mean --version?"},
          {"help nothing", "unknown command nothing"},
-         {"repl --connect nowhere", "neither ipc://PATH"}},
+         {"repl --connect nowhere", "--connect \"nowhere\": neither ipc://PATH"},
+         {"repl nowhere", "ENDPOINT \"nowhere\": neither ipc://PATH"}},
         2);
 }
 
@@ -253,8 +258,26 @@ TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster 
        {"--weight-dtype int8 --simulate l40x2", "int8 is for actors on the CPU, and l40"}},
       1);
   for (const char* verb : {"run --prompt x", "plan", "start"})
-    check(verb, {{"--model /nothere", "troupe: --model /nothere"}}, 1);
-  check("start", {{"--plugin nothere.so", "troupe: --plugin /"}}, 1);
+    check(verb,
+          {{"--model /nothere", "troupe: --model /nothere"},
+           {"--model some-org/a-model", "huggingface-cli download some-org/a-model --local-dir"}},
+          1);
+  const std::string tcp = "start --listen tcp://127.0.0.1:";
+  check("start",
+        {{"--plugin nothere.so", "troupe: --plugin /"},
+         {"--listen tcp://127.0.0.1:0 --plugin /dev/null", "troupe: --plugin /dev/null: there is"},
+         {"--journal /dev/null/x", "troupe: --journal /dev/null/x: cannot be made"},
+         {"--journal /dev/null", "troupe: --journal /dev/null: cannot be written"}},
+        1);
+  check(tcp + "65535", {{"", "troupe: --listen tcp://127.0.0.1:65535: the port after it"}}, 1);
+  check(tcp + "0",
+        {{"--keys /nothere", "troupe: --keys /nothere/clients: is not there"},
+         {"--allow-models /nothere", "troupe: --allow-models /nothere: cannot be allowed"}},
+        1);
+  for (const char* verb : {"status", "join --wait 0", "repl"})
+    check(verb,
+          {{"--connect 127.0.0.1:9 --keys /nothere", "troupe: --keys /nothere/server.pub: is not"}},
+          1);
   check("keys", {{"--keys /proc/nothere", "troupe: --keys /proc/nothere: cannot be made"}}, 1);
   check("submit --prompt x --connect ipc:///tmp/troupe-none/control.sock",
         {{"--fps 8", "no controller"}}, 1);

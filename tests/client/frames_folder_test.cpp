@@ -18,7 +18,11 @@ namespace {
 /// Begins as a PNG does, with the text that an actor puts into its pictures.
 std::string frame(const std::string& what) {
   using namespace std::string_literals;
-  return "\x89PNG\r\n\x1a\n"s + "....IHDR.............." + "....tEXttroupe\0{}...."s + what;
+  const auto head =
+      "\x89PNG\r\n\x1a\n"
+      "....IHDR.............."
+      "....tEXttroupe\0{}...."s;
+  return head + what;
 }
 
 List names_in(const std::string& folder) {

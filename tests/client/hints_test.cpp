@@ -1,3 +1,4 @@
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -70,6 +71,25 @@ TEST_CASE("keys that are not there: what makes them") {
   const auto status = troupe::testing::troupe("status --connect 127.0.0.1:9" + keys);
   CHECK(status.exit_code == 1);
   CHECK(status.err.find("`troupe keys add NAME`") != std::string::npos);
+}
+
+TEST_CASE("a port of --metrics-port that somebody has") {
+  const int taken = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* plain = reinterpret_cast<sockaddr*>(&address);
+  REQUIRE(bind(taken, plain, length) == 0);
+  REQUIRE(listen(taken, 1) == 0);
+  REQUIRE(getsockname(taken, plain, &length) == 0);
+  const auto port = std::to_string(ntohs(address.sin_port));
+  const auto start =
+      troupe::testing::troupe("start --listen tcp://127.0.0.1:0 --metrics-port " + port);
+  close(taken);
+  CHECK(start.exit_code == 1);
+  CHECK(start.err == "troupe: --metrics-port: 127.0.0.1:" + port +
+                         " cannot be listened on: Address already in use\n");
 }
 
 TEST_CASE("a GPU that is not there: nobody joins for it, nothing runs on it") {

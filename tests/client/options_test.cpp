@@ -1,8 +1,11 @@
 #include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
 
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
+#include "client/cli/model_option.h"
 #include "client/cli/request_options.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
@@ -190,4 +193,23 @@ TEST_CASE("a U-Net's choices go from the options to the wire, and no further tha
   CHECK(request.exchange == "stale");
   CHECK_THROWS(parse({"--model", "/m", "--prompt", "a", "--group-norm", "none"}));
   CHECK_THROWS(parse({"--model", "/m", "--prompt", "a", "--exchange", "some"}));
+}
+
+TEST_CASE("a --model that is no folder: a file, or a name of the hub's") {
+  const testing::Scratch scratch;
+  const auto here = std::filesystem::current_path();
+  const auto hint = [&](const std::string& typed) { return model_hint((here / typed).string()); };
+  CHECK(hint("some-org/a_model-1.5").find("`huggingface-cli download some-org/a_model-1.5 --l") !=
+        std::string::npos);
+  for (const char* typed : {"model", "a/b/c", "../some-org/model", ".hidden/model", "an org/model"})
+    CHECK(hint(typed) == "");
+  // Who has the first part as a folder has mistyped the second.
+  std::filesystem::create_directory(scratch.path / "models");
+  std::filesystem::current_path(scratch.path);
+  CHECK(model_hint(scratch / "models/pixart") == "");
+  CHECK(model_hint(scratch / "organisation/pixart") != "");
+  std::filesystem::current_path(here);
+  std::ofstream(scratch / "model.safetensors") << "x";
+  CHECK(model_hint(scratch / "model.safetensors") == ": it is a file, and a model is a folder");
+  CHECK(model_hint(scratch.path.string()) == "");
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,21 @@ void check_wrong(const std::string& command, const std::string& words) {
   CHECK(result.err.find("--help)") != std::string::npos);
 }
 
+/// The names between two pieces of a line, whether "a b" or "a, b or c".
+std::vector<std::string> names_in(const std::string& line, const std::string& from,
+                                  const std::string& to) {
+  const auto begin = line.find(from);
+  const auto end = line.find(to, begin);
+  if (begin == std::string::npos || end == std::string::npos) return {};
+  std::string text = line.substr(begin + from.size(), end - begin - from.size());
+  std::erase(text, ',');
+  std::istringstream words(text);
+  std::vector<std::string> names;
+  for (std::string word; words >> word;)
+    if (word != "or") names.push_back(word);
+  return names;
+}
+
 }  // namespace
 
 TEST_CASE("benchmarks and the tests' programs: help, and what is no option") {
@@ -44,6 +60,29 @@ TEST_CASE("benchmarks and the tests' programs: help, and what is no option") {
                 std::string(name) + ": unknown option --bogus");
   }
 }
+
+#ifdef TROUPE_WITH_EXAMPLES
+TEST_CASE("examples: help, and what is wrong, by their usage") {
+  struct Example {
+    std::string name, wrong;
+  };
+  for (const auto& [name, wrong] : {Example{"submit", "ipc:///nobody/c prompt"},
+                                    {"counter", "ipc:///nobody/c more"},
+                                    {"counter", ""},
+                                    {"ring", "ipc:///nobody/c 0"},
+                                    {"ring", "--bogus 3"}}) {
+    const std::string program = kBuilt + "troupe_example_" + name;
+    CAPTURE(program + " " + wrong);
+    check_help(program);
+    const auto refused = run_command(program + " " + wrong);
+    CHECK(refused.exit_code == 2);
+    CHECK(refused.out.empty());
+    CHECK(refused.err.starts_with("usage: "));
+    CHECK(refused.err == run_command(program + " --help").out);
+  }
+  CHECK(run_command(kBuilt + "troupe_example_counter ipc:///nobody/c").exit_code == 1);
+}
+#endif
 
 TEST_CASE("benchmarks and the tests' programs: values") {
   check_wrong(kBuilt + "control_plane --calls 0", "--calls: 0 is out of bounds");
@@ -95,6 +134,13 @@ TEST_CASE("scripts: help, and what is wrong is said before anything is done") {
   check_wrong(kScripts + "fuzz -t nothing", "-t: \"nothing\" is not known; known are wire");
   check_wrong(kScripts + "sim x", "SEEDS: \"x\" is not a whole number");
   check_wrong(kScripts + "sim --seed 3", "--seed needs the --play");
+  // As the program has them, which is not built for this.
+  check_wrong(kScripts + "sim --play nonsense", "--play: \"nonsense\" is not known; known are ");
+  const auto script = run_command(kScripts + "sim --play nonsense").err;
+  const auto program = run_command(kBuilt + "troupe_sim --play nonsense").err;
+  const auto known = names_in(script, "known are ", " (see");
+  CHECK(known.size() > 20);
+  CHECK(known == names_in(program, " is not ", " (see"));
   check_wrong(kScripts + "soak 0", "MINUTES: \"0\" is not a number above 0");
   check_wrong(kScripts + "soak --actors 65", "--actors: \"65\" is not a whole number from 1 to 64");
   check_wrong(kScripts + "slurm --port x -- true", "--port: \"x\" is not a whole number");

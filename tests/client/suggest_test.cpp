@@ -20,3 +20,22 @@ TEST_CASE("the nearest word is suggested, a far one is not") {
   CHECK(nearest("--frobnicate", known) == "");
   CHECK(nearest(std::string(1000, 'x'), known) == "");
 }
+
+TEST_CASE("nothing is suggested that shares little with what was typed") {
+  const std::vector<std::string> options = {"--dp",     "--cfg", "--n",     "--fps",
+                                            "--prompt", "--pp",  "--steps", "--vae-tiling"};
+  for (const char* word : {"--cpu", "--gpu", "--num", "--fast", "--size", "--xyz", "--tp", "-x",
+                           "--negprompt", "--stop"})
+    CHECK(nearest(word, options) == "");
+  CHECK(nearest("--setps", options) == "--steps");
+  CHECK(nearest("-prompt", options) == "--prompt");
+  CHECK(nearest("--vae", options) == "--vae-tiling");
+  const std::vector<std::string> verbs = {"wait", "stop", "join", "run", "keys", "status"};
+  for (const char* word : {"exit", "quit", "show", "down", "paint", "ls", "up"})
+    CHECK(nearest(word, verbs) == "");
+  CHECK(nearest("wiat", verbs) == "wait");
+  CHECK(nearest("key", verbs) == "keys");
+  CHECK(nearest("gpu", {"cpu", "cuda"}) == "");
+  CHECK(nearest("", verbs) == "");
+  CHECK(nearest("--", options) == "");
+}

@@ -55,6 +55,22 @@ TEST_CASE("a folder of keys is private, complete and not overwritten") {
   CHECK(keys.server().secret_key != server.secret_key);
 }
 
+TEST_CASE("where keys cannot be made, no folder that was made for them stays") {
+  const IpcFolder scratch;
+  const fs::path impossible = scratch.path() / "on" / "the way" / std::string(300, 'x');
+  CHECK(contains(error_of([&] { KeyFolder(impossible).make(false); }), "cannot be made"));
+  CHECK_FALSE(fs::exists(scratch.path() / "on"));
+  const KeyFolder keys(scratch.path() / "a" / "keys/");
+  keys.make(false);
+  CHECK(mode_of(keys.path()) == 0700);
+  CHECK(contains(error_of([&] { keys.make_client(impossible, false); }), "cannot be made"));
+  CHECK_FALSE(fs::exists(scratch.path() / "on"));
+  // Nor goes one that was there before, empty or not.
+  fs::create_directory(scratch.path() / "on");
+  CHECK(contains(error_of([&] { keys.make_client(impossible, false); }), "cannot be made"));
+  CHECK(fs::is_empty(scratch.path() / "on"));
+}
+
 TEST_CASE("what is there in part is not overwritten either") {
   const IpcFolder scratch;
   const KeyFolder keys(scratch.path() / "keys");

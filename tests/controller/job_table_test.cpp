@@ -1,6 +1,5 @@
 #include "controller/jobs/job_table.h"
 
-#include "controller/jobs/step_clock.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
 
@@ -181,17 +180,6 @@ TEST_CASE("priorities and names of shares have bounds") {
   spec.priority = -100;
   spec.share += "s";
   CHECK_THROWS_AS(jobs::check_terms(spec), std::invalid_argument);
-}
-
-TEST_CASE("seconds per step are the mean of the last steps") {
-  jobs::StepClock clock;
-  CHECK(clock.seconds_per_step() == 0);
-  clock.completed(0, 10);
-  CHECK(clock.seconds_per_step() == 0);
-  clock.completed(1, 12);
-  clock.completed(2, 14);
-  CHECK(clock.seconds_per_step() == doctest::Approx(2));
-  CHECK(clock.steps_done() == 2);
 }
 
 TEST_CASE("a job that begins anew is charged for both times") {

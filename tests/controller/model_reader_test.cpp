@@ -140,6 +140,21 @@ TEST_CASE("what is wrong with a folder comes as its one line, and the reader goe
   CHECK(said == std::vector<std::string>{why, "PixArtAlphaPipeline"});
 }
 
+TEST_CASE("a reading that throws what is no exception is answered, and so is the next one") {
+  boost::asio::io_context io{1};
+  ModelReader reader(io, [](const std::string& folder) -> spec::ModelSpec {
+    if (folder == "bad") throw 7;
+    return spec_of(folder);
+  });
+  std::vector<std::string> said;
+  for (const char* name : {"bad", "good"})
+    reader.read(name, [&](const ModelReading& reading) {
+      said.push_back(reading.model ? reading.model->folder.string() : reading.error);
+    });
+  REQUIRE(run_until(io, [&] { return said.size() == 2; }));
+  CHECK(said == std::vector<std::string>{"[read_model] bad: an exception without text", "good"});
+}
+
 TEST_CASE("a reader that goes drops its handlers, also when a reading is in hand") {
   boost::asio::io_context io{1};
   std::atomic<bool> begun = false;

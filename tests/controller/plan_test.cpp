@@ -186,8 +186,9 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
 }
 
 TEST_CASE("a plan prints as text and as JSON") {
-  const auto plan = make_plan(test::sample_model(), request_for(256, 256), {.pp = 2});
+  const auto plan = make_plan(test::sample_model(), request_for(256, 384), {.pp = 2});
   const auto text = to_text(plan);
+  CHECK(text.starts_with("picture   384 × 256, latents [4, 32, 48], tokens 24 × 16\n"));
   CHECK(text.find("stage 1   blocks 4–7") != std::string::npos);
   CHECK(text.find("pp      [0, 1]") != std::string::npos);
   const auto json = to_json(plan);
@@ -210,4 +211,46 @@ TEST_CASE(
   config["clip_sample"] = false;
   model.scheduler.config = config.dump();
   CHECK(make_plan(model, request, {}).warnings.empty());
+}
+
+TEST_CASE("a size far from the model's native one is a warning that names it, others are none") {
+  const auto warnings_of = [](wire::ImageRequest request) {
+    return make_plan(test::sample_model(), request, {}).warnings;
+  };
+  const auto of_size = [&](int height, int width) {
+    return warnings_of(request_for(height, width));
+  };
+  using Texts = std::vector<std::string>;
+  CHECK(of_size(2048, 1024) ==
+        Texts{"1024 x 2048 is far beyond 256 x 256, this model's native size: things may repeat or "
+              "lose their shape"});
+  CHECK(of_size(512, 512).size() == 1);
+  CHECK(of_size(64, 128) ==
+        Texts{"128 x 64 is far below 256 x 256, this model's native size: there may be little to "
+              "be seen"});
+  // The next size to these, shapes of the native area, a quarter of it.
+  for (const auto& [height, width] :
+       {std::pair{512, 496}, {1024, 64}, {128, 512}, {384, 384}, {128, 128}, {64, 256}}) {
+    CAPTURE(height);
+    CHECK(of_size(height, width).empty());
+  }
+  auto request = request_for(2560, 2560);
+  request.resolution_binning = true;
+  CHECK(warnings_of(request).empty());
+  // A larger picture's details, where the whole was settled before.
+  request = request_for(512, 512);
+  request.init_image_bytes = 100;
+  for (const auto& [strength, count] : {std::pair{0.5, 0}, {0.9, 1}}) {
+    request.strength = strength;
+    CHECK(std::ssize(warnings_of(request)) == count);
+  }
+  const auto video = spec::read_model_spec(TROUPE_SOURCE_DIR "/tests/fixtures/tiny-wan");
+  request = request_for(0, 0);
+  request.max_sequence_length = 0;
+  CHECK(make_plan(video, request, {}).warnings.empty());
+  request.height = request.width = 64;
+  const auto small = make_plan(video, request, {}).warnings;
+  REQUIRE(small.size() == 1);
+  CHECK(small[0].starts_with("64 x 64 is far below " + std::to_string(video.default_width()) +
+                             " x " + std::to_string(video.default_size()) + ", "));
 }

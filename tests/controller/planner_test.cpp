@@ -233,7 +233,10 @@ TEST_CASE("an explanation says what was picked and why, as text and as JSON") {
   job.parallelism.automatic = true;
   const auto explanation = plan::explain(sample_model(), job, 4, machine_of("l40x4"));
   const auto text = plan::to_text(explanation, sample_model());
-  CHECK(text.find("predicted for l40, 4 actors") == 0);
+  CHECK(text.find("predicted for l40, 4 actors: ") == 0);
+  const auto of_more = plan::explain(sample_model(), job, 4, machine_of("l40"));
+  CHECK(plan::to_text(of_more, sample_model()).find("predicted for l40, 4 actors on 8 devices: ") ==
+        0);
   CHECK(text.find("* " + plan::to_text(explanation.candidates[0].parallelism)) !=
         std::string::npos);
   CHECK(text.find("4/N·p·h·L") != std::string::npos);

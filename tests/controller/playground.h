@@ -23,7 +23,7 @@ inline plan::Plan some_plan(int steps, int patches, int warmup, wire::Parallelis
   request.method = method;
   request.num_pipeline_patch = method == "exact" ? 1 : patches;
   request.warmup_steps = std::min(warmup, steps);
-  return plan::make_plan(test::sample_model(), request, parallelism);
+  return plan::make_plan(test::skipping_model(), request, parallelism);
 }
 
 /// Actors that run their mailboxes in order as the real ones do: a task starts when its transfers'
@@ -47,7 +47,7 @@ class Playground {
       const auto key = std::pair{issue.command.job, issue.command.task};
       if (issue.command.receive) {
         posted_[issue.actor].push_back(key);
-        most_posted = std::max(most_posted, ++open_[{issue.actor, issue.command.job}]);
+        most_posted = std::max(most_posted, ++open_[{issue.actor, key.first, issue.command.stage}]);
       } else {
         if (total_order_.empty() || total_order_.back() != key) total_order_.push_back(key);
         mailbox_[issue.actor].push_back(key);
@@ -85,7 +85,7 @@ class Playground {
   }
 
   Dispatcher dispatcher;
-  int most_posted = 0;
+  int most_posted = 0;  // of one edge and job at one actor
   int finished = 0;
 
   /// All members of any two groups have the tasks they share in the same order.
@@ -122,7 +122,8 @@ class Playground {
         const auto& what = graphs_.at(job).tasks[task];
         const auto own =
             std::find(what.receivers.begin(), what.receivers.end(), rank_of(job, receiver));
-        const auto sender = actors_of_[job][what.ranks[own - what.receivers.begin()]];
+        const auto place = static_cast<std::size_t>(own - what.receivers.begin());
+        const auto sender = actors_of_[job][what.ranks[place % what.ranks.size()]];
         by_sender[sender].push_back({job, task});
       }
       for (const auto& [sender, expected] : by_sender) {
@@ -157,11 +158,15 @@ class Playground {
   void consume(ActorId actor, JobId job, const schedule::Task& what) {
     if (what.kind != wire::TaskKind::micro_step) return;
     const auto& plan = plans_[job];
-    auto& open = open_[{actor, job}];
     if (what.stage > 0) {
-      --open;
+      --open_[{actor, job, what.stage - 1}];
+      for (const auto& group : plan.groups) {
+        if (group.role == plan::GroupPlan::Role::skip && group.ranks[1] == rank_of(job, actor))
+          --open_[{actor, job, mesh::Mesh(plan.degrees).coordinates(group.ranks[0]).pp}];
+      }
       return;
     }
+    auto& open = open_[{actor, job, plan.degrees.pp - 1}];
     // Latents come back once for all parts of the batch, and nothing for the first step.
     if (plan.degrees.pp == 1 || what.step == first_step_[job] || what.part > 0) return;
     const bool came_whole = plan.is_whole(what.step - 1);
@@ -181,7 +186,7 @@ class Playground {
   std::map<ActorId, std::deque<std::pair<JobId, std::uint32_t>>> mailbox_;
   std::map<ActorId, std::vector<std::pair<JobId, std::uint32_t>>> posted_;
   std::map<ActorId, std::vector<std::pair<JobId, std::uint32_t>>> sent_order_;
-  std::map<std::pair<ActorId, JobId>, int> open_;
+  std::map<std::tuple<ActorId, JobId, int>, int> open_;  // posted, by the stage that sends
 };
 
 }  // namespace troupe::test

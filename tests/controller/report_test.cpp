@@ -1,11 +1,30 @@
 #include "controller/jobs/report.h"
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
+
+namespace {
+
+/// Every key, at whatever depth, stands in the page's words for users.
+void check_documented(const nlohmann::json& part, const std::string& page) {
+  for (const auto& [key, value] : part.items()) {
+    if (part.is_object()) {
+      CAPTURE(key);
+      const bool named =
+          testing::has(page, "`" + key + "`") || testing::has(page, "`" + key + "[]`");
+      CHECK(named);
+    }
+    if (value.is_structured()) check_documented(value, page);
+  }
+}
+
+}  // namespace
 
 TEST_CASE("a prompt that is no UTF-8 costs its letters, not the report") {
   jobs::JobEntry job;
@@ -38,4 +57,25 @@ TEST_CASE("a report has every setting of its request, seed and K,V mode included
   CHECK(said["images_per_prompt"] == 3);
   CHECK(said["init_latents"] == false);
   CHECK(said["height"] == 256);
+}
+
+TEST_CASE("docs/commands.md names every field of a report") {
+  jobs::JobEntry job;
+  wire::ImageRequest request;
+  request.prompts = {"x", "y"};
+  request.step_cache = "first-block";
+  request.loras = {{"/a", 0.5}};
+  job.plan = plan::make_plan(test::sample_model(), request, {.dp = 2});
+  job.id = 2;
+  job.members = {{.job = 2, .pictures = {0, 1}}, {.job = 3, .pictures = {1, 2}}};
+  job.not_batched = "alone";
+  job.recoveries.push_back({.cause = "lost", .step = 1, .began = 1});
+  job.parts.push_back({0, job.plan.degrees});
+  cluster::Deployment deployment;
+  deployment.actor_of_rank = {0, 1};
+  std::vector<wire::ActorJobStats> stats(2);
+  stats[0].graphs.asked = true;
+  auto report = nlohmann::json::parse(jobs::make_report(job, deployment, {}, stats, 0, {}));
+  CHECK(report["actors"].size() == 2);
+  check_documented(report, testing::read_all(TROUPE_SOURCE_DIR "/docs/commands.md"));
 }

@@ -9,4 +9,14 @@ inline const spec::ModelSpec& sample_model() {
   return model;
 }
 
+/// The same, if blocks of its second half took up what those of the first half left.
+inline const spec::ModelSpec& skipping_model() {
+  static const auto model = [] {
+    auto skipping = sample_model();
+    skipping.transformer.takes_up = {-1, -1, -1, -1, -1, 2, 1, 0};
+    return skipping;
+  }();
+  return model;
+}
+
 }  // namespace troupe::test

@@ -4,40 +4,24 @@
 #include <random>
 
 #include "kernels/attention.h"
-#include "kernels/cuda_library.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_moments.h"
 #include "kernels/kv_history.h"
 #include "kernels/norm_rotate.h"
-#include "tests/gpu/gpu.h"
+#include "tests/gpu/gpu_kernels.h"
+#include "tests/gpu/nearness.h"
 
 #include "tests/support/doctest.h"
 
 using namespace troupe;
-using kernels::KeyValueRun;
+using namespace troupe::testing;
 using kernels::PartialAttention;
 
 namespace {
 
-const std::vector<at::ScalarType> kTypes = {at::kFloat, at::kBFloat16, at::kHalf};
-
-/// Distance in parts of the largest value, NaN where there is one.
-double apart(const at::Tensor& got, const at::Tensor& want) {
-  const at::Tensor wide = want.to(at::kDouble), difference = got.cpu().to(at::kDouble) - wide;
-  return (difference.abs().max() / wide.abs().max().clamp_min(1e-30)).item<double>();
-}
-
-double bound(at::ScalarType type) {
-  return type == at::kFloat ? 1e-5 : type == at::kHalf ? 2e-3 : 1.6e-2;
-}
-
-/// Values that `type` can hold, in float32 on the CPU.
-at::Tensor exact(at::IntArrayRef shape, at::ScalarType type) {
-  return at::randn(shape).to(type).to(at::kFloat);
-}
-
-at::Tensor on_gpu(const at::Tensor& x, at::ScalarType type) {
-  return x.to(*troupe::testing::gpu(), type);
+/// The same values one element behind where packed loads may begin.
+at::Tensor off_pack(const at::Tensor& x, at::ScalarType type) {
+  return on_gpu(at::cat({at::zeros({1}), x.flatten()}), type).slice(0, 1).view(x.sizes());
 }
 
 struct Sizes {
@@ -72,15 +56,16 @@ TEST_CASE("the CPU's q/k norm, rotary and group moments agree with float64") {
 }
 
 TEST_CASE("the library of CUDA kernels is found, in this version") {
-  TROUPE_NEEDS_GPU();
-  REQUIRE(kernels::cuda_kernels() != nullptr);
+  TROUPE_NEEDS_GPU_KERNELS();
+  REQUIRE(gpu_kernels::cuda_kernels() != nullptr);
+  CHECK(gpu_kernels::cuda_kernels()->version == kernels::kCudaKernelsVersion);
 }
 
 TEST_CASE("norm + modulate") {
-  TROUPE_NEEDS_GPU();
+  TROUPE_NEEDS_GPU_KERNELS();
   at::manual_seed(1);
   Sizes sizes;
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const int64_t width : {int64_t{1152}, int64_t{64}, int64_t{2}, sizes.upto(400) + 1}) {
       CAPTURE(width);
       const int64_t batch = sizes.upto(3), rows = sizes.upto(90);
@@ -90,31 +75,32 @@ TEST_CASE("norm + modulate") {
       const at::Tensor want =
           kernels::norm_modulate(stored, table.select(1, 1), table.select(1, 4), 1e-6);
       const at::Tensor device_table = on_gpu(table, type);
-      const at::Tensor got = kernels::norm_modulate(on_gpu(stored, type), device_table.select(1, 1),
-                                                    device_table.select(1, 4), 1e-6);
-      CHECK(apart(got, want) < bound(type));
+      for (const at::Tensor& there : {on_gpu(stored, type), off_pack(stored, type)})
+        CHECK(apart(gpu_kernels::norm_modulate(there, device_table.select(1, 1),
+                                               device_table.select(1, 4), 1e-6),
+                    want) < bound(type));
     }
   }
 }
 
 TEST_CASE("gate + residual, with and without gate and bias") {
-  TROUPE_NEEDS_GPU();
+  TROUPE_NEEDS_GPU_KERNELS();
   at::manual_seed(2);
   Sizes sizes;
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const int64_t width : {int64_t{1152}, int64_t{7}, sizes.upto(300)}) {
       for (const bool with_bias : {false, true}) {
         const int64_t batch = sizes.upto(3), rows = sizes.upto(50);
         const at::Tensor y = exact({batch, rows, width}, type), gate = exact({batch, width}, type);
         const at::Tensor bias = with_bias ? exact({width}, type) : at::Tensor();
-        at::Tensor want = exact({batch, rows, width}, type), got = on_gpu(want, type);
-        at::Tensor plain = want.clone(), plain_got = got.clone();
+        at::Tensor want = exact({batch, rows, width}, type), plain = want.clone();
+        at::Tensor got = on_gpu(want, type), plain_got = off_pack(want, type);
         const at::Tensor device_bias = with_bias ? on_gpu(bias, type) : bias;
         kernels::add_gated(want, y, gate, bias);
-        kernels::add_gated(got, on_gpu(y, type), on_gpu(gate, type), device_bias);
+        gpu_kernels::add_gated(got, on_gpu(y, type), on_gpu(gate, type), device_bias);
         CHECK(apart(got, want) < bound(type));
         kernels::add(plain, y, bias);
-        kernels::add(plain_got, on_gpu(y, type), device_bias);
+        gpu_kernels::add(plain_got, on_gpu(y, type), device_bias);
         CHECK(apart(plain_got, plain) < bound(type));
       }
     }
@@ -122,9 +108,9 @@ TEST_CASE("gate + residual, with and without gate and bias") {
 }
 
 TEST_CASE("q/k norm and rotary, each alone and both") {
-  TROUPE_NEEDS_GPU();
+  TROUPE_NEEDS_GPU_KERNELS();
   at::manual_seed(3);
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const int64_t width : {64, 72, 128, 6}) {
       for (const int kind : {1, 2, 3}) {
         CAPTURE(width);
@@ -140,8 +126,8 @@ TEST_CASE("q/k norm and rotary, each alone and both") {
         const auto there = [](const at::Tensor& t, at::ScalarType as) {
           return t.defined() ? on_gpu(t, as) : t;
         };
-        kernels::norm_rotate(got, there(weight, type), there(cosine, at::kFloat),
-                             there(sine, at::kFloat), 1e-6);
+        gpu_kernels::norm_rotate(got, there(weight, type), there(cosine, at::kFloat),
+                                 there(sine, at::kFloat), 1e-6);
         CHECK(apart(got, want) < bound(type));
         CHECK(at::equal(device_all.select(2, 0).cpu().to(at::kFloat), joint.select(2, 0)));
         CHECK(at::equal(device_all.select(2, 2).cpu().to(at::kFloat), joint.select(2, 2)));
@@ -151,10 +137,10 @@ TEST_CASE("q/k norm and rotary, each alone and both") {
 }
 
 TEST_CASE("K,V push: versions move, fresh rows come in, sums add up") {
-  TROUPE_NEEDS_GPU();
+  TROUPE_NEEDS_GPU_KERNELS();
   at::manual_seed(4);
   Sizes sizes;
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const int count : {1, 2, 3}) {
       for (int known = 0; known <= count; ++known) {
         for (const int64_t width : {72, 64, 5}) {
@@ -178,10 +164,11 @@ TEST_CASE("K,V push: versions move, fresh rows come in, sums add up") {
           std::optional<at::Tensor> sums, device_sums;
           if (count > 1) {
             sums = at::rand({batch, 2, 2}, at::kDouble);
-            device_sums = sums->to(*troupe::testing::gpu());
+            device_sums = on_gpu(*sums, at::kDouble);
           }
           kernels::kv_push(versions, fresh_of(joint), known, sums);
-          kernels::kv_push(device_versions, fresh_of(on_gpu(joint, type)), known, device_sums);
+          const at::Tensor there = known == 1 ? off_pack(joint, type) : on_gpu(joint, type);
+          gpu_kernels::kv_push(device_versions, fresh_of(there), known, device_sums);
           for (int i = 0; i < std::min(count, known + 1); ++i)
             CHECK(at::equal(device_versions[i].cpu().to(at::kFloat), versions[i]));
           if (sums) {
@@ -196,61 +183,24 @@ TEST_CASE("K,V push: versions move, fresh rows come in, sums add up") {
 }
 
 TEST_CASE("K,V push gives the same bits every time") {
-  TROUPE_NEEDS_GPU();
+  TROUPE_NEEDS_GPU_KERNELS();
   at::manual_seed(5);
-  const at::Tensor fresh = on_gpu(at::randn({1000, 2, 2, 6, 64}), at::kFloat);
-  const at::Tensor first = at::randn_like(fresh), second = at::randn_like(fresh);
+  const at::Tensor fresh = at::randn({400, 2, 2, 6, 64}), first = at::randn_like(fresh),
+                   second = at::randn_like(fresh);
   at::Tensor before;
-  for (int round = 0; round < 5; ++round) {
-    const at::Tensor sums = at::zeros({2, 2, 2}, fresh.options().dtype(at::kDouble));
-    kernels::kv_push({first.clone(), second.clone()}, fresh, 2, sums);
+  for (int round = 0; round < 3; ++round) {
+    const at::Tensor sums = on_gpu(at::zeros({2, 2, 2}), at::kDouble);
+    gpu_kernels::kv_push({on_gpu(first, at::kFloat), on_gpu(second, at::kFloat)},
+                         on_gpu(fresh, at::kFloat), 2, sums);
     if (before.defined()) CHECK(at::equal(sums, before));
     before = sums;
   }
 }
 
-TEST_CASE("attention over runs, some of them extrapolated") {
-  TROUPE_NEEDS_GPU();
-  at::manual_seed(6);
-  for (const auto type : kTypes) {
-    for (const int64_t width : {64, 72}) {
-      const at::Tensor q = exact({2, 37, 4, width}, type);
-      std::vector<KeyValueRun> runs, device_runs;
-      for (const int64_t rows : {19, 0, 45}) {
-        const at::Tensor store = exact({rows, 2, 2, 4, width}, type),
-                         older = exact({rows, 2, 2, 4, width}, type), alpha = at::rand({2, 2});
-        const auto side = [](const at::Tensor& t, int i) { return t.select(2, i).transpose(0, 1); };
-        KeyValueRun run{side(store, 0), side(store, 1), {}, {}, {}};
-        const at::Tensor device_store = on_gpu(store, type), device_older = on_gpu(older, type);
-        KeyValueRun device_run{side(device_store, 0), side(device_store, 1), {}, {}, {}};
-        if (rows != 19) {
-          run.older_k = side(older, 0);
-          run.older_v = side(older, 1);
-          run.alpha = alpha;
-          device_run.older_k = side(device_older, 0);
-          device_run.older_v = side(device_older, 1);
-          device_run.alpha = alpha.to(*troupe::testing::gpu());
-        }
-        runs.push_back(run);
-        device_runs.push_back(device_run);
-      }
-      const double scale = 1 / std::sqrt(static_cast<double>(width));
-      const at::Tensor device_q = on_gpu(q, type);
-      const double allowed = type == at::kFloat ? 1e-4 : 3e-2;
-      CHECK(apart(kernels::attention(device_q, device_runs, scale),
-                  kernels::attention(q, runs, scale)) < allowed);
-      const PartialAttention want = kernels::attention_part(q, runs, scale);
-      const PartialAttention got = kernels::attention_part(device_q, device_runs, scale);
-      CHECK(apart(got.out, want.out) < allowed);
-      CHECK(apart(got.log_sum_exp, want.log_sum_exp) < allowed);
-    }
-  }
-}
-
 TEST_CASE("log-sum-exp merge, also with sides that have no keys") {
-  TROUPE_NEEDS_GPU();
+  TROUPE_NEEDS_GPU_KERNELS();
   at::manual_seed(7);
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const auto into_type : {at::kFloat, type}) {
       for (const int64_t width : {72, 128, 3}) {
         const auto part = [&](at::ScalarType as) {
@@ -272,7 +222,7 @@ TEST_CASE("log-sum-exp merge, also with sides that have no keys") {
           return PartialAttention{on_gpu(side.out, as), on_gpu(side.log_sum_exp, at::kFloat)};
         };
         PartialAttention got = there(want, into_type);
-        kernels::merge_attention(got, there(filled, type));
+        gpu_kernels::merge_attention(got, there(filled, type));
         kernels::merge_attention(want, filled);
         CHECK(apart(got.out, want.out) < bound(into_type));
         const at::Tensor sums = got.log_sum_exp.cpu();
@@ -285,16 +235,34 @@ TEST_CASE("log-sum-exp merge, also with sides that have no keys") {
 }
 
 TEST_CASE("group moments, contiguous and channels last, of values far from zero") {
-  TROUPE_NEEDS_GPU();
+  TROUPE_NEEDS_GPU_KERNELS();
   at::manual_seed(8);
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const double mean : {0.0, 30.0}) {
       const at::Tensor x = (at::randn({1, 96, 37, 53}) + mean).to(type).to(at::kFloat);
-      const at::Tensor want = kernels::group_moments(x, 32);
-      const at::Tensor device_x = on_gpu(x, type);
-      CHECK(apart(kernels::group_moments(device_x, 32)[1], want[1]) < 1e-6);
-      CHECK(apart(kernels::group_moments(device_x.contiguous(at::MemoryFormat::ChannelsLast), 32),
-                  want) < 1e-6);
+      const at::Tensor want = kernels::group_moments(x, 8);
+      CHECK(apart(gpu_kernels::group_moments(on_gpu(x, type), 8), want) < 1e-6);
+      const at::Tensor last = x.contiguous(at::MemoryFormat::ChannelsLast);
+      CHECK(apart(gpu_kernels::group_moments(on_gpu(last, type), 8), want) < 1e-6);
     }
   }
+}
+
+TEST_CASE("a NaN is not lost where there is nothing beside it") {
+  TROUPE_NEEDS_GPU_KERNELS();
+  const auto part = [](double sum) {
+    return PartialAttention{on_gpu(at::zeros({1, 2, 3, 8}), at::kFloat),
+                            on_gpu(at::full({1, 2, 3}, sum), at::kFloat)};
+  };
+  for (const auto& [own, theirs] : {std::pair{NAN, -INFINITY}, {-INFINITY, NAN}, {NAN, 1.0f}}) {
+    PartialAttention into = part(own);
+    gpu_kernels::merge_attention(into, part(theirs));
+    CHECK(into.out.isnan().all().item<bool>());
+    CHECK(into.log_sum_exp.isnan().all().item<bool>());
+  }
+  at::Tensor picture = at::randn({1, 4, 6, 7});
+  picture[0][1][2][3] = NAN;
+  const at::Tensor moments = gpu_kernels::group_moments(on_gpu(picture, at::kFloat), 2).cpu();
+  CHECK(moments.isnan().select(1, 0).all().item<bool>());
+  CHECK(moments.isfinite().select(1, 1).all().item<bool>());
 }

@@ -80,10 +80,12 @@ struct Cast {
   std::vector<std::unique_ptr<DiffusionTransformer>> stages;
   std::vector<std::unique_ptr<CaptionCache>> captions;
   std::vector<std::unique_ptr<StepCondition>> steps;
+  spec::TransformerSpec facts;
   int64_t text = 0;  // tokens of the sequence
 
   Cast(const spec::ModelSpec& spec, const Fixture& of, int count, WeightShard shard = {},
-       at::ScalarType dtype = at::kFloat) {
+       at::ScalarType dtype = at::kFloat)
+      : facts(spec.transformer) {
     const int blocks = static_cast<int>(spec.transformer.num_layers);
     Caption caption;
     for (int i = 0; i < count; ++i) {
@@ -98,6 +100,13 @@ struct Cast {
     if (spec.transformer.joint) text = caption.states.size(1);
   }
 
+  /// Channels that one stage leaves for another.
+  int64_t skip_width(std::size_t from, std::size_t to) const {
+    const auto& own = stages[from]->part().blocks;
+    const auto& later = stages[to]->part().blocks;
+    return facts.skip_width(own.begin, own.end, later.begin, later.end);
+  }
+
   /// The prediction for token rows, with the text's tokens or without.
   at::Tensor run(const Fixture& of, TokenRows rows, bool with_text, AttentionPort& attention,
                  TensorParallelPort& sums) const {
@@ -106,10 +115,22 @@ struct Cast {
     at::Tensor hidden = stages[0]->embed(latents, of.input.size, rows);
     if (tokens.text() > 0)
       hidden = at::cat({stages[0]->embed_text(*captions[0], 0, text), hidden}, 1);
+    std::vector<at::Tensor> skips(stages.size());  // by stage that takes them up
     for (std::size_t i = 0; i < stages.size(); ++i) {
+      if (skips[i].defined()) hidden = at::cat({hidden, skips[i]}, 2);
       CHECK(hidden.size(2) == stages[i]->input_width());
       hidden = stages[i]->run_blocks(hidden, tokens, *steps[i], *captions[i], attention, sums);
       CHECK(hidden.size(2) == stages[i]->output_width());
+      const auto next =
+          stages[i]->hidden_width() + (i + 1 < stages.size() ? skip_width(i, i + 1) : 0);
+      int64_t sent = next;
+      for (std::size_t later = i + 2; later < stages.size(); ++later) {
+        const auto part = hidden.slice(2, sent, sent + skip_width(i, later));
+        skips[later] = skips[later].defined() ? at::cat({part, skips[later]}, 2) : part;
+        sent += part.size(2);
+      }
+      CHECK(sent == hidden.size(2));
+      hidden = hidden.slice(2, 0, next);
     }
     return stages.back()->project(hidden.slice(1, tokens.text()), *steps.back(), of.input.size,
                                   rows);

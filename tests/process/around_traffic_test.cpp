@@ -38,6 +38,38 @@ TEST_CASE("what a picture to begin with and guidance rescale send is what the pl
   }
 }
 
+TEST_CASE("what blocks leave for later ones goes straight to the stages that take it up") {
+  Reference reference("families");
+  auto submission = submission_of(reference, reference.find("hunyuan_two"));
+  auto& request = submission.request;
+  struct Way {
+    const char* method;
+    int patches;
+    Parallelism degrees;
+    int senders;
+  };
+  // Six blocks: the first leaves for the last, the second for the last but one. Counted are
+  // senders.
+  for (const Way& way : {Way{"exact", 1, {.pp = 2}, 0}, Way{"exact", 1, {.pp = 6}, 2},
+                         Way{"exact", 1, {.cfg = 2, .pp = 3, .stages = {1, 3, 2}}, 2},
+                         Way{"exact", 1, {.pp = 4, .tp = 2, .stages = {2, 1, 1, 2}}, 2},
+                         Way{"pipefusion", 3, {.pp = 4, .ulysses = 2}, 2},
+                         Way{"pipefusion", 2, {.dp = 2, .pp = 3}, 2},
+                         Way{"distrifusion", 3, {.pp = 3, .ring = 2}, 2}}) {
+    request.method = way.method;
+    request.num_pipeline_patch = way.patches;
+    submission.parallelism = way.degrees;
+    CAPTURE(way.method);
+    CAPTURE(name_of(way.degrees));
+    const Foreseen foreseen(submission);
+    int senders = 0;
+    for (const auto& rank : foreseen.traffic)
+      senders += rank.of("skip") > 0 ? 1 : 0;
+    CHECK(senders == way.senders);
+    check_sent(nlohmann::json::parse(company().run(submission).report), foreseen);
+  }
+}
+
 TEST_CASE("so it is for a U-Net, in bytes and by layer") {
   Reference reference("guidance_rescale");
   auto submission = submission_of(reference, reference.find("sdxl"));

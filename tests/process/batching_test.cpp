@@ -70,8 +70,8 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
     }
     for (const auto id : ids)
       CHECK(theatre.job(id)->state == "queued");
+    if (const auto gone = theatre.client().cancel(first); !gone) FAIL(gone.error().what);
     theatre.thaw();
-    CHECK(theatre.client().cancel(first));
     REQUIRE(eventually(2 * kPatience, [&] { return there->load(); }));
     theatre.freeze();  // what comes now comes in the midst of it
     CHECK(theatre.job(ids[0])->state == "running");
@@ -156,8 +156,8 @@ TEST_CASE("a batch over replicas: a job's pictures come together again, latents 
       if (progress.latents) seen->latents.at(i) = *progress.latents;
     }));
   }
-  theatre.thaw();
   CHECK(theatre.client().cancel(first));
+  theatre.thaw();
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     CAPTURE(i);
     const auto result = theatre.client().wait(ids[i], 600s);
@@ -189,8 +189,8 @@ TEST_CASE("a batch that fails is told of, with a record, and its jobs begin anew
   job.may_batch = true;
   const auto one = theatre.submit(job);
   const auto two = theatre.submit(job);
-  theatre.thaw();
   CHECK(theatre.client().cancel(first));
+  theatre.thaw();
   REQUIRE(eventually(2 * kPatience, [&] { return theatre.job(two)->state == "running"; }));
   auto inspector = std::move(Inspector::connect(theatre.cluster().endpoint(), kPatience).value());
   REQUIRE(inspector.inject(0, Fault::exception));
@@ -227,8 +227,8 @@ TEST_CASE("where nothing may compute as one, nothing does") {
   job.may_batch = true;
   const auto one = theatre.submit(job);
   const auto two = theatre.submit(job);
-  theatre.thaw();
   CHECK(theatre.client().cancel(first));
+  theatre.thaw();
   for (const auto id : {one, two}) {
     const auto result = theatre.client().wait(id, 600s);
     REQUIRE(result);

@@ -180,7 +180,10 @@ TEST_CASE("draining empties a host without losing a job") {
   CHECK(beta.all("drained", 2));
   CHECK(!theatre.client().submit(job_on({.cfg = 2, .pp = 2})));
   theatre.run(job_on({.pp = 2}));
-  CHECK(beta.command().wait(0ms) == -1);  // the agent stays, with nothing to do
+  CHECK(beta.command().wait(0ms) == -1);  // the agent stays, with nothing to do, and says so
+  CHECK(eventually(kPatience, [&] {
+    return has(beta.command().err(), "troupe: this host is drained: its actors have left");
+  }));
   beta.command().signal(SIGTERM);
   CHECK(beta.command().wait(kPatience) == 0);
   // Who leaves in order has not failed.

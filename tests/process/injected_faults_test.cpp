@@ -33,10 +33,17 @@ TEST_CASE("injected faults happen, are told with their cause, and leave a flight
   auto submission = demo_job(40);
   submission.parallelism = {.pp = 2};
   submission.detached = true;
+  // An actor without a job is armed all the same, and that is said.
+  const std::string waits = "; it has no job now: this waits for its next one";
+  const auto idle = stage.inspector().inject(1, Fault::delay, 0.1);
+  REQUIRE(idle);
+  CHECK(idle.value() == "actor 1 begins its next task 0.1 s later" + waits);
   const auto fails_with = [&](Fault fault, const std::string& words) {
     CAPTURE(words);
     const auto job = stage.paused_job(submission);
-    REQUIRE(stage.inspector().inject(1, fault));
+    const auto armed = stage.inspector().inject(1, fault);
+    REQUIRE(armed);
+    CHECK_FALSE(has(armed.value(), waits));
     REQUIRE(stage.inspector().control(job, JobAction::resume));
     const auto result = stage.theatre.client().wait(job, 600s);
     REQUIRE_FALSE(result);

@@ -43,7 +43,7 @@ void World::hand_in(wire::JobSpec spec, std::uint64_t key) {
     return;
   }
   const auto living = cluster::most_alike(members_, spec.request.weight_dtype);
-  auto plan = plan::make_plan(test::sample_model(), spec.request, spec.parallelism);
+  auto plan = plan::make_plan(test::skipping_model(), spec.request, spec.parallelism);
   if (living < plan.degrees.world()) {
     ++refused_;
     turned_away_.insert(key);
@@ -119,7 +119,7 @@ void World::go_on(jobs::JobId id) {
   auto* job = table_.find(id);
   if (!job || job->state != wire::JobState::queued) return;
   const auto failure = journal::take_up(
-      *job, plan::make_plan(test::sample_model(), job->spec.request, job->spec.parallelism),
+      *job, plan::make_plan(test::skipping_model(), job->spec.request, job->spec.parallelism),
       "its controller ended", now_, 3);
   journal_->changed(*job);
   if (failure) return runner_->give_up(id, *failure);

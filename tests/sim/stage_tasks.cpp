@@ -25,6 +25,11 @@ std::string edge(const wire::BeginJob& begin, int stage) {
          std::to_string(begin.ulysses.rank) + "." + std::to_string(begin.tp.rank);
 }
 
+/// A group belongs to one epoch, and to one pair of actors.
+std::string edge(const wire::SkipEdge& skip) {
+  return "skip edge, group " + std::to_string(skip.group);
+}
+
 bool is_whole(const wire::ImageRequest& request, int step) {
   const auto& refills = request.refill_steps;
   return request.method == "exact" || step < request.warmup_steps ||
@@ -71,7 +76,11 @@ void StageActor::on(std::uint64_t, const Task& task) {
   const auto& begin = found->second.begin;
   if (!command.receive) return wait_for_task(task, 0.001);
   const int behind = (begin.stage.rank + begin.stage.degree - 1) % begin.stage.degree;
-  world_.crossing().posted(task.epoch, edge(begin, behind),
+  const auto& skips = begin.groups.skips_from;
+  const auto skip = std::ranges::find(skips, command.stage, &wire::SkipEdge::stage);
+  if (command.stage != behind && skip == skips.end())
+    throw Violation("a receive came from a stage that sends nothing here");
+  world_.crossing().posted(task.epoch, command.stage == behind ? edge(begin, behind) : edge(*skip),
                            label(command, command.step, command.patch, command.part));
   done();
 }
@@ -83,7 +92,13 @@ bool StageActor::inputs_here(const wire::BeginJob& begin, const wire::Command& c
     return world_.crossing().arrived(begin.epoch, edge(begin, behind),
                                      label(command, command.step, patch, part));
   };
-  if (begin.stage.rank > 0) return here(command.patch, command.part);
+  if (begin.stage.rank > 0) {
+    const auto what = label(command, command.step, command.patch, command.part);
+    return here(command.patch, command.part) &&
+           std::ranges::all_of(begin.groups.skips_from, [&](const wire::SkipEdge& skip) {
+             return world_.crossing().arrived(begin.epoch, edge(skip), what);
+           });
+  }
   if (command.step == begin.first_step) return true;
   if (is_whole(begin.request, command.step - 1))
     return command.part != 0 || command.patch > 0 || here(-1, 0);
@@ -125,8 +140,10 @@ void StageActor::send_on(const wire::BeginJob& begin, const Task& task) {
   if (begin.stage.degree == 1) return;
   const auto out = edge(begin, begin.stage.rank);
   if (begin.stage.rank + 1 < begin.stage.degree) {
-    world_.crossing().sent(task.epoch, out,
-                           label(command, command.step, command.patch, command.part));
+    const auto what = label(command, command.step, command.patch, command.part);
+    world_.crossing().sent(task.epoch, out, what);
+    for (const auto& skip : begin.groups.skips_to)
+      world_.crossing().sent(task.epoch, edge(skip), what);
   } else if (command.step + 1 < begin.request.steps &&
              (command.patch >= 0 || ends_step(begin, command))) {
     world_.crossing().sent(task.epoch, out, label(command, command.step + 1, command.patch, 0));

@@ -98,11 +98,23 @@ TEST_CASE("stages and shards of the weights have together what the whole has") {
       CHECK(most * static_cast<std::uint64_t>(shards) >= all);
     }
     CHECK(spec.blocks.size() == static_cast<std::size_t>(layers));
-    CHECK(spec.edge_width(0) == spec.inner_dim());
-    CHECK(spec.edge_width(layers) == spec.inner_dim());
+    CHECK(spec.edge_width(0, layers, 0) == spec.inner_dim());
+    CHECK(spec.edge_width(0, layers, layers) == spec.inner_dim());
   }
   const auto hunyuan = spec_of(kHunyuanV12Config);
-  CHECK(hunyuan.edge_width(20) == 20 * 1408);  // 19 states for the second half, and the current one
+  // 19 states for the second half, and the current one
+  CHECK(hunyuan.edge_width(0, 40, 20) == 20 * 1408);
+  CHECK(hunyuan.edge_width(0, 20, 20) == 20 * 1408);
+  CHECK(hunyuan.edge_width(20, 40, 20) == 20 * 1408);
+  // Of four stages the first has ten for the last, and the second nine for the third.
+  CHECK(hunyuan.skip_width(0, 10, 30, 40) == 10 * 1408);
+  CHECK(hunyuan.skip_width(10, 20, 20, 30) == 9 * 1408);
+  CHECK(hunyuan.skip_width(0, 10, 10, 30) == 0);
+  CHECK(hunyuan.skip_width(0, 20, 20, 40) == 19 * 1408);
+  CHECK(hunyuan.edge_width(10, 20, 10) == 1408);
+  CHECK(hunyuan.edge_width(10, 20, 20) == 10 * 1408);
+  CHECK(hunyuan.edge_width(20, 30, 25) == (1 + 5) * 1408);
+  CHECK(hunyuan.edge_width(20, 30, 30) == 1408);
   const auto sd35 = spec_of(kSd35MediumConfig);
   CHECK(sd35.attentions_before(13) == 26);
   CHECK(sd35.attentions_before(24) == 37);

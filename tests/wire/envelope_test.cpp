@@ -34,7 +34,7 @@ WireError error_of(const std::string& frame) {
 
 TEST_CASE("golden bytes of a frame") {
   static const unsigned char kGolden[] = {
-      'T',  'R',  'U',  'P',  8,    0,    4,    0,    1,    0,    0,    0,    8,    0,
+      'T',  'R',  'U',  'P',  9,    0,    4,    0,    1,    0,    0,    0,    8,    0,
       0,    0,    0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, 0x18, 0x17, 0x16, 0x15,
       0x14, 0x13, 0x12, 0x11, 0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21, 0x38, 0x37,
       0x36, 0x35, 0x34, 0x33, 0x32, 0x31, 5,    0,    0,    0,    0,    0,    0,    0};
@@ -79,16 +79,17 @@ TEST_CASE("what is no frame of ours is told apart") {
     CHECK(error_of(frame).code() == WireErrc::bad_magic);
   }
   SUBCASE("version, named on both sides") {
-    frame[4] = 9;
+    frame[4] = static_cast<char>(kProtocolVersion + 1);
     const WireError error = error_of(frame);
     CHECK(error.code() == WireErrc::version_skew);
-    CHECK(std::string(error.what()).find("version 9") != std::string::npos);
+    CHECK(std::string(error.what()).find("version " + std::to_string(kProtocolVersion + 1)) !=
+          std::string::npos);
     CHECK(std::string(error.what()).find("version " + std::to_string(kProtocolVersion)) !=
           std::string::npos);
   }
   SUBCASE("version, of a shorter head") {
     frame.resize(8);
-    frame[4] = 9;
+    frame[4] = static_cast<char>(kProtocolVersion + 1);
     CHECK(error_of(frame).code() == WireErrc::version_skew);
   }
   SUBCASE("flags") {

@@ -24,17 +24,51 @@ std::string error_text(int error) {
   return std::generic_category().message(error);
 }
 
-void make_private_folder(const fs::path& path) {
-  std::error_code error;
-  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    fail(path, "cannot be made: " + error_text(errno));
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) fail(path, error_text(errno));
-  if (!S_ISDIR(info.st_mode)) fail(path, "is not a folder");
-  if (info.st_uid != geteuid()) fail(path, "belongs to another user");
-  if (info.st_mode & 077) fail(path, "is open to other users; give it mode 0700");
-}
+/// A folder of this user alone, made where it is not there, with those on the way to it. Of what
+/// was made, empty folders go again unless it is kept.
+class PrivateFolder {
+ public:
+  explicit PrivateFolder(const fs::path& path) {
+    try {
+      make(path.has_filename() ? path : path.parent_path());  // "keys/"
+    } catch (...) {
+      undo();
+      throw;
+    }
+  }
+  ~PrivateFolder() { undo(); }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+
+  void keep() { made_.clear(); }
+
+ private:
+  void make(const fs::path& path) {
+    std::vector<fs::path> missing;
+    std::error_code ignored;
+    for (auto folder = path.parent_path(); !folder.empty() && !fs::exists(folder, ignored);
+         folder = folder.parent_path())
+      missing.push_back(folder);
+    for (; !missing.empty(); missing.pop_back()) {
+      if (mkdir(missing.back().c_str(), 0777) == 0) made_.push_back(missing.back());
+    }
+    if (mkdir(path.c_str(), 0700) == 0)
+      made_.push_back(path);
+    else if (errno != EEXIST)
+      fail(path, "cannot be made: " + error_text(errno));
+    struct stat info {};
+    if (stat(path.c_str(), &info) != 0) fail(path, error_text(errno));
+    if (!S_ISDIR(info.st_mode)) fail(path, "is not a folder");
+    if (info.st_uid != geteuid()) fail(path, "belongs to another user");
+    if (info.st_mode & 077) fail(path, "is open to other users; give it mode 0700");
+  }
+  void undo() {
+    for (; !made_.empty(); made_.pop_back())
+      ::rmdir(made_.back().c_str());
+  }
+
+  std::vector<fs::path> made_;  // the outermost first
+};
 
 /// What makes this file.
 std::string missing_text(const fs::path& path) {
@@ -124,7 +158,7 @@ FileHandle lock_folder(const fs::path& path) {
 void KeyFolder::make(bool force) const {
   const KeyPair server = make_key_pair();
   const KeyPair client = make_key_pair();
-  make_private_folder(path_);
+  PrivateFolder folder(path_);
   const FileHandle lock = lock_folder(path_);
   if (!force) {
     for (const char* name : {"server.key", "server.pub", "client.key", "clients"})
@@ -134,6 +168,7 @@ void KeyFolder::make(bool force) const {
   write_file(path_ / "server.pub", public_file_text(server.public_key), force);
   write_file(path_ / "client.key", key_file_text(client), force);
   write_file(clients_file(), allow_list_text({{"default", client.public_key}}), force);
+  folder.keep();
 }
 
 KeyPair KeyFolder::server() const {
@@ -181,13 +216,14 @@ void KeyFolder::remove(const std::string& name) const {
 std::string KeyFolder::make_client(const fs::path& folder, bool force) const {
   const KeyPair pair = make_key_pair();
   const std::string server_key = server().public_key;
-  make_private_folder(folder);
+  PrivateFolder made(folder);
   if (!force) {
     refuse_existing(folder / "client.key");
     refuse_existing(folder / "server.pub");
   }
   write_file(folder / "client.key", key_file_text(pair), force);
   write_file(folder / "server.pub", public_file_text(server_key), force);
+  made.keep();
   return pair.public_key;
 }
 

@@ -23,15 +23,17 @@ inline std::string utc_text(std::chrono::system_clock::time_point time) {
   return text;
 }
 
-/// One line on standard error, "troupe: TEXT". Where that is a file, a log that is read later, the
-/// time stands in front.
+/// One line on standard error, "troupe: TEXT". Where that is a file, a log that is read later and
+/// perhaps not of one process alone, it is "TIME troupe[PID]: TEXT".
 inline void log_line(std::string text) {
   for (char& c : text)
     c = c == '\n' ? ' ' : c;
   struct stat info {};
   const bool file = fstat(STDERR_FILENO, &info) == 0 && S_ISREG(info.st_mode);
-  const std::string time = file ? utc_text(std::chrono::system_clock::now()) + " " : "";
-  std::fprintf(stderr, "%stroupe: %s\n", time.c_str(), text.c_str());
+  const std::string who = file ? utc_text(std::chrono::system_clock::now()) + " troupe[" +
+                                     std::to_string(getpid()) + "]"
+                               : "troupe";
+  std::fprintf(stderr, "%s: %s\n", who.c_str(), text.c_str());
 }
 
 }  // namespace troupe::control

@@ -25,11 +25,12 @@ struct Command {
   std::int32_t step = 0;  // of a receive: of the micro-step that will consume it
   std::int32_t patch =
       -1;  // -1 = the whole picture; of a receive: what is sent, so -1 also between the modes
-  std::int32_t part = 0;  // of a whole picture: which part of the batch
+  std::int32_t part = 0;   // of a whole picture: which part of the batch
+  std::int32_t stage = 0;  // of a receive: the producer's
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, task, receive, kind, step, patch, part);
+    ar(job, task, receive, kind, step, patch, part, stage);
   }
 };
 

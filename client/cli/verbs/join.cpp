@@ -115,6 +115,11 @@ class JoinVerb : public Verb {
     options_.on_waiting = [](const std::string& what) {
       std::cerr << "troupe: " << one_line(what) << std::endl;
     };
+    options_.on_drained = [] {
+      std::cerr << "troupe: this host is drained: its actors have left, and no job comes here; "
+                   "Ctrl-C and `troupe join` bring them back"
+                << std::endl;
+    };
     for (auto& plugin : options_.plugins)
       plugin = std::filesystem::absolute(plugin).lexically_normal().string();
     make_log_folder(options_.log_folder);
@@ -122,7 +127,7 @@ class JoinVerb : public Verb {
     check_crowding(options_.actors, options_.threads_per_actor, options_.device);
     SignalWatch signals;
     if (task) await_ranks_before(*task, first_node, signals);
-    cluster::JoinedHost host(options_);
+    cluster::JoinedHost host = begin();
     ActOnSignal stop(signals, [&] { host.stop(); });
     host.run([&] { print_joined(host.name()); });
     if (signals.caught() == SIGINT && isatty(STDERR_FILENO)) std::cerr << std::endl;
@@ -130,6 +135,14 @@ class JoinVerb : public Verb {
   }
 
  private:
+  cluster::JoinedHost begin() const {
+    try {
+      return cluster::JoinedHost(options_);
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(by_option(error.what(), {{"keys", "--keys"}}));
+    }
+  }
+
   /// The cluster's own actors are on that node: GPUs would be taken twice.
   int leave_to_controller(const std::string& node) const {
     if (json()) {

@@ -76,7 +76,9 @@ class KeysVerb : public Verb {
     const control::KeyFolder keys(folder_);
     if (!public_.empty()) {
       refuse({"--output", "--force"});
-      keys.add({name_, public_});
+      if (!control::is_key(public_))
+        throw UsageError("--public is no key: one has 40 characters of Z85");
+      naming("--keys", [&] { keys.add({name_, public_}); });
       tell({{"name", name_}, {"public", public_}}, "allowed   " + name_ + "\n");
       return kOk;
     }
@@ -89,7 +91,7 @@ class KeysVerb : public Verb {
     }
     if (output_.empty()) output_ = (std::filesystem::path(folder_) / ("for-" + name_)).string();
     const std::string key = naming("--output", [&] { return keys.make_client(output_, force_); });
-    keys.add({name_, key});
+    naming("--keys", [&] { keys.add({name_, key}); });
     tell({{"name", name_}, {"public", key}, {"keys", output_}},
          "allowed   " + name_ + "\nkeys      " + output_ + "\n");
     return kOk;

@@ -18,6 +18,7 @@
 #include "controller/cluster/memory_room.h"
 #include "controller/plan/explain.h"
 #include "controller/plan/machine_json.h"
+#include "models/spec/counted.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
@@ -223,8 +224,11 @@ class PlanVerb : public Verb {
           weights, here ? "this host (--simulate plans for others)" : machine.name));
     if (actors > machine.devices) {
       throw UsageError((cluster_ ? machine.name : "--simulate " + simulate_) + " has " +
-                       std::to_string(machine.devices) + " devices: too few for " +
-                       std::to_string(actors) + " actors");
+                       spec::counted(machine.devices, "device") + ": too few for " +
+                       spec::counted(actors, "actor") +
+                       (cluster_ ? ""
+                                 : "; --simulate " + machine.name + "x" + std::to_string(actors) +
+                                       " has as many"));
     }
     plan::Limits limits;
     limits.memory = static_cast<std::uint64_t>(gigabytes_ * 1e9);

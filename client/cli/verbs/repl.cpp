@@ -28,8 +28,8 @@ class ReplVerb : public Verb {
   }
 
   int run() override {
-    if (!place_.empty()) target_.endpoint = place_;
-    target_.endpoint = checked_endpoint(target_.endpoint);
+    target_.endpoint =
+        place_.empty() ? checked_endpoint(target_.endpoint) : checked_endpoint(place_, "ENDPOINT");
     if (app_->count("-c") > 0) return repl::run_commands(target_, commands_, json());
     if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)
       return repl::run_script(target_, std::cin, json());

@@ -8,6 +8,7 @@
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
+#include "client/cli/model_option.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
 #include "client/cli/verbs/daemon.h"
@@ -138,7 +139,7 @@ class StartVerb : public Verb {
       make_runtime_folder();
       options_.listen = default_endpoint();
     }
-    options_.listen = checked_endpoint(options_.listen);
+    options_.listen = checked_endpoint(options_.listen, "--listen");
     check_metrics_port();
     const auto absolute = [](std::string& path) {
       if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
@@ -154,8 +155,7 @@ class StartVerb : public Verb {
     absolute(options_.keys);
     settle_security();
     make_log_folder(options_.log_folder);
-    if (!options_.model.empty())
-      naming("--model", [&] { return spec::read_model_spec(options_.model); });
+    if (!options_.model.empty()) read_model_folder(options_.model);
   }
 
   /// A tcp controller listens on its port and the next.
@@ -199,26 +199,54 @@ class StartVerb : public Verb {
     return text;
   }
 
+  /// What keeps the cluster from beginning, under the option that asks for it.
+  std::string refusal(std::string what) const {
+    constexpr std::string_view kCluster = "[cluster] ";
+    if (what.starts_with(kCluster)) what.erase(0, kCluster.size());
+    RoomOptions options{{"journal", "--journal"},
+                        {"keys", "--keys"},
+                        {"metrics", "--metrics-port:"},
+                        {"model", "--allow-models"},
+                        {"plugin", "--plugin"}};
+    // Others of that room's words are not about an endpoint.
+    const std::string scheme = options_.listen.substr(0, 6);
+    if (app_->count("--listen") > 0 && what.starts_with("[control] " + scheme))
+      options.emplace_back("control", "--listen");
+    return by_option(what, options);
+  }
+
+  cluster::Cluster begin() const {
+    try {
+      return cluster::Cluster(options_);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw std::runtime_error(refusal(error.what()));
+    }
+  }
+
   void log(const std::string& what) const {
     if (options_.logs) control::log_line(what);
   }
 
   int serve(const ReportOnce& tell) {
     SignalWatch signals;
-    cluster::Cluster cluster(options_);
+    cluster::Cluster cluster = begin();
     ActOnSignal stop(signals, [&] { cluster.stop(); });
+    const std::string name = "the cluster at " + cluster.endpoint();
+    log(name + " begins with " + spec::counted(options_.actors, "actor"));
     try {
       cluster.wait_ready(ready_deadline(options_.actors));
-    } catch (const std::exception&) {
-      if (!signals.caught()) throw;
+    } catch (const std::exception& error) {
+      if (!signals.caught()) throw std::runtime_error(refusal(error.what()));
     }
     if (!signals.caught()) {
       tell({true, ready_text(cluster)});
-      log("pid " + std::to_string(getpid()) + " listens at " + cluster.endpoint() + " with " +
-          spec::counted(options_.actors, "actor"));
+      log(name + " is ready");
       cluster.run_until_stopped();
     }
-    log(signals.caught() ? "ends by signal " + std::to_string(signals.caught()) : "ends");
+    log(name +
+        (signals.caught() ? " ends by signal " + std::to_string(signals.caught()) : " ends"));
     if (signals.caught() == SIGINT && isatty(STDERR_FILENO)) std::cerr << std::endl;
     return kOk;
   }

@@ -58,7 +58,7 @@ class SubmitVerb : public Verb {
     return follow_job(
         client,
         [&](Client::OnProgress on_progress) {
-          return take(client.submit(submission, std::move(on_progress)));
+          return accepted(client.submit(submission, std::move(on_progress)), submission);
         },
         results_, json() ? Report::json : Report::text, signals);
   }

@@ -14,7 +14,8 @@ class TimelineVerb : public Verb {
   explicit TimelineVerb(CLI::App& parent)
       : Verb(parent, "timeline", "Write what ran when, for Perfetto") {
     app_->add_option("ID", id_, "The job, as `troupe jobs` names it, or all");
-    app_->add_option("-o,--output", output_, "Trace file; - = standard output")
+    app_->add_option("-o,--output", output_,
+                     "Trace file, replaced if it is there; - = standard output")
         ->check(not_empty())
         ->type_name("FILE.json")
         ->capture_default_str();

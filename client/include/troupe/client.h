@@ -113,7 +113,7 @@ struct Progress {
   std::string phase;  // queued | loading | text | denoising | decoding
   int step = 0;
   int steps = 0;
-  double seconds_per_step = 0;
+  double seconds_per_step = 0;     // of the last ones; 0 while unknown: see docs/commands.md
   std::optional<Latents> latents;  // when asked for
   std::string preview_png;         // when asked for: the first picture, rough and small, PNG bytes
   std::vector<std::string> warnings;
