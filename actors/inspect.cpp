@@ -23,7 +23,8 @@ wire::MailboxRow row_of(const Letter& letter) {
   if (const auto* entry = std::get_if<TaskEntry>(&letter.content)) {
     const auto& command = entry->command;
     static constexpr const char* kKinds[] = {"text", "micro-step", "decode"};
-    row.what = command.receive ? "receive" : kKinds[static_cast<int>(command.kind)];
+    row.what = command.receive ? "receive from stage " + std::to_string(command.stage)
+                               : kKinds[static_cast<int>(command.kind)];
     row.job = command.job;
     if (!command.receive && command.kind != wire::TaskKind::micro_step) return row;
     row.step = command.step;

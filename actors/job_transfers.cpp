@@ -36,6 +36,12 @@ void Job::post_receive(Place place, int stage) {
       from = edge->group;
       shape.back() = edge->channels;
     }
+    if (shape.back() <= 0) {
+      throw std::logic_error(
+          "[actor] the edges of earlier stages bring more channels than this one "
+          "takes, at " +
+          place_text(place));
+    }
     transfer.tensor = at::empty(shape, on_device.dtype(tools_.stage.dtype()));
   }
   if (transfer.tensor.numel() > 0) transfer.work = group(from)->receive(transfer.tensor, 0);
@@ -76,9 +82,9 @@ void Job::send_hidden(const NetworkStep& step, const at::Tensor& hidden) {
   std::int64_t channels = hidden.size(2);
   for (const auto& edge : skips)
     channels -= edge.channels;
-  send_on(hidden.slice(2, 0, channels).contiguous(), true);
+  send_on(hidden.slice(2, 0, channels), true);
   for (const auto& edge : skips) {
-    const auto skip = hidden.slice(2, channels, channels + edge.channels).contiguous();
+    const auto skip = hidden.slice(2, channels, channels + edge.channels);
     if (skip.numel() > 0) sends_.push_back(group(edge.group)->send(skip, 1));
     channels += edge.channels;
   }

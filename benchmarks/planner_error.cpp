@@ -67,6 +67,8 @@ plan::ModelShape shape_of(const std::string& name) {
              .text_tokens = 333,
              .operations_per_block = 45};
     shape.weights_per_block = 15.7 * shape.width * shape.width;
+    for (int block = 0; block < shape.layers; ++block)
+      shape.takes_up.push_back(block > shape.layers / 2 ? shape.layers - 1 - block : -1);
   } else {
     throw std::invalid_argument("[planner_error] no shape of " + name);
   }

@@ -229,10 +229,11 @@ void JoinedHost::Impl::ask_if_drained() {
   connection_->request(wire::GetStatus{}, kAnswerDeadline, [this](const control::Reply& reply) {
     if (!reply || !joined_ || stopping_ || ended_ || agent_->running() > 0) return;
     const auto status = reply.as<wire::ClusterStatus>();
-    const bool drained = std::ranges::all_of(status.actors, [this](const auto& actor) {
-      return actor.host != options_.name || actor.state == "drained";
-    });
-    if (drained) options_.on_drained();
+    int drained = 0, others = 0;
+    for (const auto& actor : status.actors) {
+      if (actor.host == options_.name) ++(actor.state == "drained" ? drained : others);
+    }
+    if (drained > 0 && others == 0) options_.on_drained();
   });
 }
 

@@ -105,12 +105,20 @@ ModelReader::~ModelReader() {
 void ModelReader::read(std::string folder, std::vector<wire::Lora> loras, Handler handler) {
   const auto number = ++last_;
   handlers_[number] = std::move(handler);
-  thread_.post([this, number, memory = memory_, folder = std::move(folder),
-                loras = std::move(loras)]() -> SideThread::OnLoop {
+  // Made here, so that the handler is called even if there is no memory left there.
+  const auto reading = std::make_shared<ModelReading>();
+  thread_.post([reading, memory = memory_, folder = std::move(folder), loras = std::move(loras),
+                answer = SideThread::OnLoop([this, number, reading] {
+                  handlers_.extract(number).mapped()(*reading);
+                })]() mutable -> SideThread::OnLoop {
     if (memory->given_up()) return nullptr;
-    return [this, number, reading = memory->look(folder, loras)] {
-      handlers_.extract(number).mapped()(reading);
-    };
+    try {
+      *reading = memory->look(folder, loras);
+    } catch (...) {
+      reading->model = nullptr;
+      reading->error = "out of memory";
+    }
+    return std::move(answer);
   });
 }
 

@@ -195,6 +195,7 @@ bool JobRunner::pause(JobId id) {
 
 bool JobRunner::step(JobId id) {
   if (!paused(id) || !dispatcher_.step(id)) return false;
+  if (Run* run = find(id)) run->clock.restart();
   pump();
   return true;
 }

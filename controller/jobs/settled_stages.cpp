@@ -1,10 +1,12 @@
 #include "controller/jobs/settled_stages.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "controller/plan/degrees.h"
+#include "controller/plan/groups.h"
 #include "controller/plan/memory.h"
 #include "controller/plan/planner.h"
 
@@ -14,7 +16,11 @@ namespace {
 /// Beyond this the model is rather loaded anew than computed with by such stages.
 constexpr double kWorthLoading = 1.25;
 
-using Split = std::vector<plan::Stage>;
+/// Stages that stand somewhere, with the groups between them.
+struct Split {
+  std::vector<plan::Stage> stages;
+  std::vector<plan::GroupPlan> groups;
+};
 
 cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
                         const plan::Plan& plan) {
@@ -29,12 +35,13 @@ cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
 std::vector<Split> loaded_splits(const plan::Plan& plan, const cluster::Model& model,
                                  const Settled& settled) {
   std::vector<Split> splits;
+  std::set<std::uint64_t> seen;
   for (const auto& [id, actor] : settled.members.all()) {
     for (const auto& one : settled.deployments.at(id)) {
       if (one->model == model && one->dtype == plan.request.dtype &&
           one->weight_dtype == plan.request.weight_dtype && one->degrees == plan.degrees &&
-          one->groups == plan.groups && !settled.deployments.is_drained(*one))
-        splits.push_back(one->stages);
+          !settled.deployments.is_drained(*one) && seen.insert(one->id).second)
+        splits.push_back({one->stages, one->groups});
     }
   }
   return splits;
@@ -47,9 +54,9 @@ std::vector<Split> planned_splits(const plan::Plan& plan, const cluster::Model& 
     const auto& other = job.plan;
     if (!wire::is_terminal(job.state) && !other.stages.empty() && other.degrees == plan.degrees &&
         other.request.dtype == plan.request.dtype &&
-        other.request.weight_dtype == plan.request.weight_dtype && other.groups == plan.groups &&
+        other.request.weight_dtype == plan.request.weight_dtype &&
         model_of(job.spec.model, job.fingerprint, other) == model)
-      splits.push_back(other.stages);
+      splits.push_back({other.stages, other.groups});
   }
   return splits;
 }
@@ -61,17 +68,27 @@ void settle_stages(plan::Plan& plan, const std::string& folder, std::uint64_t fi
                    const Settled& settled) {
   if (plan.degrees.pp == 1) return;
   const auto own = model_of(folder, fingerprint, plan);
-  auto splits = loaded_splits(plan, own, settled);
-  if (splits.empty()) splits = planned_splits(plan, own, settled);
-  if (splits.empty() || std::ranges::find(splits, plan.stages) != splits.end()) return;
+  // Stages say which groups a plan has: who decodes must agree, too.
+  const auto fitting = [&](const std::vector<Split>& splits) {
+    std::vector<plan::Plan> plans;
+    for (const auto& split : splits) {
+      auto same = plan;
+      same.stages = split.stages;
+      same.groups.clear();
+      plan::set_groups(same, model);
+      if (same.groups == split.groups) plans.push_back(std::move(same));
+    }
+    return plans;
+  };
+  auto others = fitting(loaded_splits(plan, own, settled));
+  if (others.empty()) others = fitting(planned_splits(plan, own, settled));
+  if (std::ranges::find(others, plan.stages, &plan::Plan::stages) != others.end()) return;
   const auto seconds = [&](const plan::Plan& other) {
     const auto mix = plan::parallelism_of(other.degrees, other.vae_degree);
     return plan::judge(mix, other, model, machine).cost.total();
   };
   const double most = seconds(plan) * kWorthLoading;
-  for (auto& split : splits) {
-    auto same = plan;
-    same.stages = std::move(split);
+  for (auto& same : others) {
     same.memory = plan::estimate_memory(same, model);
     if (settled.deployments.shortage(same) || seconds(same) > most) continue;
     plan = std::move(same);

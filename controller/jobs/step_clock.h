@@ -14,7 +14,6 @@ class StepClock {
   void restart() { times_.clear(); }
   /// 0 while fewer than two steps are done: the first one's time has beginnings in it.
   double seconds_per_step() const;
-  std::int32_t steps_done() const { return times_.empty() ? 0 : times_.back().step; }
 
  private:
   struct Mark {

@@ -41,7 +41,8 @@ double busy_in_patches(const mesh::Degrees& degrees, int patches) {
 class Phase {
  public:
   Phase(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees, Machine machine,
-        const Engine& engine, const Ways& ways, const std::vector<double>& stages)
+        const Engine& engine, const Ways& ways, const std::vector<double>& stages,
+        double edge_states)
       : model_(model),
         job_(job),
         degrees_(degrees),
@@ -49,6 +50,7 @@ class Phase {
         engine_(engine),
         ways_(ways),
         stages_(stages),
+        edge_states_(edge_states),
         block_(model, job, degrees, machine_, engine, ways) {}
 
   /// `steps_latents`: the last stage has a prediction of `images` pictures then.
@@ -88,7 +90,8 @@ class Phase {
     if (stages_.size() > 1) {
       const bool text = rows.with_text && model_.joint;
       const double hidden = tokens + (text ? rows.batch * model_.text_tokens : 0);
-      micro.times.edge = ways_.edge.seconds(hidden * model_.width * block_.element());
+      micro.times.edge =
+          ways_.edge.seconds(hidden * edge_states_ * model_.width * block_.element());
       micro.times.feedback = ways_.feedback.seconds(latents);
     }
     return micro;
@@ -107,6 +110,7 @@ class Phase {
   const Engine& engine_;
   const Ways& ways_;
   const std::vector<double>& stages_;
+  const double edge_states_;  // hidden states that cross the widest edge, in widths of a token
   const BlockCost block_;
 };
 
@@ -123,7 +127,8 @@ class Estimate {
         images_(images_of(job, degrees)),
         batch_(images_ * (job.guidance && degrees.cfg == 1 ? 2 : 1)),
         parts_(batch_parts(batch_, engine.parts_of_batch ? degrees.pp : 1)),
-        stages_(weights_of_stages(stages)),
+        sizes_(sizes_of_stages(stages)),
+        stages_(stage_weights(model_, job_.tokens(), sizes_, rates_of(machine_, job_.dtype))),
         ways_(ways_of(degrees, machine)) {}
 
   JobCost add_up() {
@@ -139,15 +144,29 @@ class Estimate {
 
  private:
   /// In mean blocks.
-  std::vector<double> weights_of_stages(const std::vector<int>& listed) const {
-    const auto rates = rates_of(machine_, job_.dtype);
-    const auto sizes =
-        listed.empty() ? stage_sizes(model_, job_, degrees_.pp, engine_, rates) : listed;
-    return stage_weights(model_, job_.tokens(), sizes, rates);
+  std::vector<int> sizes_of_stages(const std::vector<int>& listed) const {
+    if (!listed.empty()) return listed;
+    return stage_sizes(model_, job_, degrees_.pp, engine_, rates_of(machine_, job_.dtype));
+  }
+
+  /// With the hidden states go those that the next stage takes up of this one's blocks. What later
+  /// stages take up goes by edges of its own, and is there in time.
+  double states_of_widest_edge() const {
+    int most = 0, first = 0;
+    for (std::size_t stage = 0; stage + 1 < sizes_.size(); ++stage) {
+      const int last = first + sizes_[stage], end = last + sizes_[stage + 1];
+      int states = 0;
+      for (int block = last; block < std::min<int>(end, std::ssize(model_.takes_up)); ++block)
+        states += model_.takes_up[block] >= first && model_.takes_up[block] < last ? 1 : 0;
+      most = std::max(most, states);
+      first = last;
+    }
+    return 1 + most;
   }
 
   Phase phase(double busy) const {
-    return {model_, job_, degrees_, shared_by(machine_, busy), engine_, ways_, stages_};
+    return {model_,  job_,  degrees_, shared_by(machine_, busy),
+            engine_, ways_, stages_,  states_of_widest_edge()};
   }
 
   void whole_steps(PipelineClock& clock) {
@@ -214,6 +233,7 @@ class Estimate {
   const int images_;
   const int batch_;
   const std::vector<wire::RowRange> parts_;
+  const std::vector<int> sizes_;  // of the stages, in blocks
   const std::vector<double> stages_;
   const Ways ways_;
   JobCost cost_;

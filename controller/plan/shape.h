@@ -22,6 +22,8 @@ struct ModelShape {
   std::vector<double> weights_of_blocks = {};
   /// Blocks that attend to the picture's tokens alone as well (SD3.5 medium); may be empty.
   std::vector<bool> picture_attentions = {};
+  /// Of each block, the earlier one whose hidden states it takes up again; -1: none. May be empty.
+  std::vector<int> takes_up = {};
   /// Sums over shards of the weights that a block waits for.
   double sums_per_block = 3;
   /// Of these the ones that a caption's tokens meet once a job (K,V of cross-attention).

@@ -47,7 +47,7 @@ struct JobTerms {
 /// it is expected to be out of the way in time.
 /// Slots: patch m of a job is in one place at a time, and a producer is issued at most a window
 /// ahead. So an actor holds at most max(patches, batch parts) + window + 1 posted receives of a
-/// job, whatever happens, and issuing never waits for a slot.
+/// job on an edge, whatever happens, and issuing never waits for a slot.
 class Dispatcher {
  public:
   explicit Dispatcher(int window) : Dispatcher(Limits{.window = window}) {}

@@ -12,7 +12,12 @@ namespace {
 class ReplicaBuilder {
  public:
   ReplicaBuilder(const plan::Plan& plan, int dp, std::vector<Task>& tasks)
-      : plan_(plan), mesh_(plan.degrees), dp_(dp), tasks_(tasks) {}
+      : plan_(plan), mesh_(plan.degrees), dp_(dp), tasks_(tasks), skips_to_(plan.stages.size()) {
+    for (const auto& group : plan.groups) {
+      if (group.role != plan::GroupPlan::Role::skip) continue;
+      skips_to_[mesh_.coordinates(group.ranks[0]).pp].insert(mesh_.coordinates(group.ranks[1]).pp);
+    }
+  }
 
   void build(int first_step) {
     text_ = add_text();
@@ -101,17 +106,6 @@ class ReplicaBuilder {
     return ranks;
   }
 
-  /// Stages behind the next one that take up what this one's blocks leave.
-  std::set<int> skips_to(int stage) const {
-    std::set<int> later;
-    for (const auto& group : plan_.groups) {
-      if (group.role == plan::GroupPlan::Role::skip &&
-          mesh_.coordinates(group.ranks[0]).pp == stage)
-        later.insert(mesh_.coordinates(group.ranks[1]).pp);
-    }
-    return later;
-  }
-
   /// `completes`: after it, the last stage has latents to send back.
   std::uint32_t add_micro_step(Task task, bool completes, std::vector<std::uint32_t> before) {
     const int stage = task.stage;
@@ -124,7 +118,7 @@ class ReplicaBuilder {
     task.predecessors = std::move(before);
     if (stage + 1 < plan_.degrees.pp) {
       task.receivers = stage_ranks(stage + 1);
-      for (const int later : skips_to(stage)) {
+      for (const int later : skips_to_[stage]) {
         const auto ranks = stage_ranks(later);
         task.receivers.insert(task.receivers.end(), ranks.begin(), ranks.end());
       }
@@ -160,6 +154,8 @@ class ReplicaBuilder {
   mesh::Mesh mesh_;
   int dp_;
   std::vector<Task>& tasks_;
+  /// By stage, those behind the next one that take up what its blocks leave.
+  std::vector<std::set<int>> skips_to_;
   std::uint32_t text_ = 0;
   std::map<int, std::uint32_t> last_of_stage_;  // a stage runs its micro-steps in one order
 };

@@ -15,7 +15,7 @@ inline int up_to(int most) {
 inline wire::Parallelism any_degrees() {
   wire::Parallelism degrees{.dp = up_to(2),
                             .cfg = up_to(2),
-                            .pp = up_to(3),
+                            .pp = up_to(5),
                             .ulysses = up_to(3),
                             .ring = up_to(3),
                             .tp = up_to(3)};

@@ -108,6 +108,41 @@ TEST_CASE("a trace has a slice a task, nested waits, and arrows with both ends i
   CHECK_FALSE(nests({{0, 10}, {5, 15}}));
 }
 
+TEST_CASE("an arrow for each stage that a task sends to") {
+  schedule::TaskGraph graph;
+  graph.world = 3;
+  graph.steps = 1;
+  for (int stage = 0; stage < 3; ++stage) {
+    graph.tasks.push_back({.stage = stage, .patch = 0, .ranks = {stage}});
+    if (stage > 0) graph.tasks.back().predecessors = {static_cast<std::uint32_t>(stage - 1)};
+  }
+  graph.tasks[0].receivers = {1, 2};
+  graph.tasks[1].receivers = {2};
+  Recorder recorder;
+  recorder.submitted(3, "a red circle", 100 * kMs);
+  recorder.began(3, 7, graph, {4, 5, 6}, 120 * kMs);
+  for (std::uint32_t id = 0; id < 3; ++id) {
+    const auto actor = static_cast<ActorId>(4 + id);
+    const Nanoseconds now = (130 + 10 * id) * kMs;
+    recorder.issued(3, id, actor, now);
+    recorder.done(actor, done(3, id, now, now + 9 * kMs), now + 9 * kMs);
+  }
+  recorder.ended(3, "succeeded", "", 170 * kMs);
+  auto three = facts();
+  three.actors[6] = {"sal", "cpu", 12};
+  const auto trace = json::parse(chrome_trace({recorder.find(3)}, three));
+  std::map<int, std::pair<int, int>> ends;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] == "s") ends[event["id"]].first = event["tid"];
+    if (event["ph"] == "f") ends[event["id"]].second = event["tid"];
+  }
+  std::set<std::pair<int, int>> drawn;
+  for (const auto& [id, both] : ends)
+    drawn.insert(both);
+  CHECK(ends.size() == 3);
+  CHECK(drawn == std::set<std::pair<int, int>>{{5, 6}, {5, 7}, {6, 7}});
+}
+
 TEST_CASE("a process row a host, a thread row an actor") {
   const Recorder recorder = finished_job();
   const auto trace = json::parse(chrome_trace({recorder.find(3)}, facts()));

@@ -192,6 +192,21 @@ TEST_CASE("exposed transfers are waited for, others only beyond what hides them"
   CHECK(extra(bare_job("distrifusion", 40, 2, 0), {.ring = 2}) < extra(job, {.ring = 2}));
 }
 
+TEST_CASE("what the next stage takes up crosses the edge, too") {
+  auto machine = bare_machine();
+  machine.inside.bandwidth = 1e6;
+  const auto at = [&](std::vector<int> takes_up) {
+    auto model = bare_model(8);
+    model.takes_up = std::move(takes_up);
+    return seconds(model, bare_job("exact", 12, 1, 0), {.pp = 2}, machine);
+  };
+  const double none = at({}), one = at({-1, -1, -1, -1, -1, -1, -1, 0}),
+               three = at({-1, -1, -1, -1, -1, 2, 1, 0});
+  CHECK(at({-1, -1, -1, 0, -1, -1, -1, -1}) == none);  // within a stage
+  CHECK(one > none * 1.01);
+  CHECK(three - none == doctest::Approx(3 * (one - none)));
+}
+
 TEST_CASE("a better machine is never slower") {
   CHECK(rc::check([] {
     const auto model = plan::shape_of(test::sample_model(), test::square_request());

@@ -13,7 +13,7 @@
 #include "controller/plan/measured.h"
 #include "controller/plan/planner.h"
 #include "tests/controller/doors.h"
-#include "tests/spec/published_folder.h"
+#include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -90,6 +90,27 @@ TEST_CASE("figures that change do not divide what is loaded anew") {
   const wire::Parallelism odd{.pp = 4, .stages = {1, 1, 1, 21}};
   house.deployments.load({"model", 7}, plan::make_plan(model, request, odd), {0, 1, 2, 3});
   CHECK(planned(after).stages == other.stages);
+}
+
+TEST_CASE("so it is where edges follow the stages, since blocks leave for later ones") {
+  const auto folder = published_hunyuan(kHunyuanV12Config);
+  const auto model = spec::read_model_spec(folder.path());
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  request.guidance_scale = 5;
+  request.max_sequence_length = 0;
+  const auto machine = machine_with(1e15, 1e6);
+  House house;
+  const auto listed =
+      plan::make_plan(model, request, {.pp = 4, .stages = {9, 11, 10, 10}}, machine);
+  house.deployments.load({"model", 7}, listed, {0, 1, 2, 3});
+  auto next = plan::make_plan(model, request, {.pp = 4}, machine);
+  REQUIRE(next.stages != listed.stages);
+  REQUIRE(next.groups != listed.groups);
+  jobs::settle_stages(next, "model", 7, model, machine,
+                      {house.members, house.deployments, house.table});
+  CHECK(next.stages == listed.stages);
+  CHECK(next.groups == listed.groups);
 }
 
 TEST_CASE("a job that waits settles how the next ones and its batch are divided") {

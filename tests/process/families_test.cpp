@@ -41,6 +41,11 @@ std::vector<Parallelism> mixes_of(const std::string& family) {
                                     {.dp = 2, .ulysses = 2, .ring = 2},
                                     {.dp = 2, .pp = 2, .ulysses = 2},
                                     {.pp = 2, .ring = 2, .tp = 2}};
+  if (family == "hunyuan") {
+    // Six blocks: two stages that leave for several behind the next, and one that takes of several.
+    for (const auto& stages : {std::vector{2, 1, 2, 1}, {2, 2, 1, 1}, {1, 1, 2, 2}})
+      mixes.push_back({.pp = 4, .stages = stages});
+  }
   if (has_branches(family)) {
     mixes.push_back({.cfg = 2});
     mixes.push_back({.cfg = 2, .pp = 2, .ulysses = 2});

@@ -96,6 +96,8 @@ TEST_CASE("jobs whose blocks are replayed have the bits of jobs whose blocks are
       if (next % 4 == 2) jobs.emplace_back(name + " pp 2", reference->submission(of, {.pp = 2}));
     }
   }
+  add("families", "hunyuan_two", {.pp = 3});
+  add("families", "hunyuan_wide", {.pp = 4, .stages = {2, 1, 2, 1}});
   auto exact = demo_job();
   exact.request.method = "exact";
   exact.request.num_pipeline_patch = 1;

@@ -196,6 +196,7 @@ TEST_CASE("a journal that cannot be used: one line, exit code 1") {
   CHECK(second.wait(kPatience) == 1);
   const auto err = second.err();
   INFO(err);
-  CHECK(err.starts_with("troupe: " + house.journal() + ": is in use by another controller (pid "));
+  CHECK(err.starts_with("troupe: --journal " + house.journal() +
+                        ": is in use by another controller (pid "));
   CHECK(std::count(err.begin(), err.end(), '\n') == 1);
 }

@@ -125,7 +125,7 @@ TEST_CASE("a disk that is full when the picture is written") {
   CHECK(has(picture.err, "No space left on device"));
   CHECK(has(picture.err, "cat.png"));
   const auto latents =
-      troupe::testing::troupe(kRun + "--height 256 --width 256 --output " + scratch / "cat.png" +
+      troupe::testing::troupe(kRun + "--height 240 --width 240 --output " + scratch / "cat.png" +
                                   " --save-latents " + disk + "/l.safetensors",
                               with_small_disk(disk));
   check_one_line(latents);

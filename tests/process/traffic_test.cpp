@@ -98,6 +98,7 @@ TEST_CASE("every rank sends what the formulas say, to the byte, by kind of group
       }
     }
   }
+  // `skip` is HunyuanDiT's, in around_traffic_test.cpp.
   for (const std::string role : {"caption", "edge", "feedback", "cfg", "ulysses", "ring", "tp",
                                  "heads", "stage", "rows", "vae"}) {
     CAPTURE(role);

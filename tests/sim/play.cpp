@@ -25,7 +25,7 @@ plan::Plan random_plan(std::mt19937_64& random, int actors) {
     }
     const wire::Parallelism degrees{.dp = pick(1, static_cast<int>(request.prompts.size())),
                                     .cfg = request.guidance_scale > 1 ? pick(1, 2) : 1,
-                                    .pp = pick(1, 3),
+                                    .pp = pick(1, 4),
                                     .ulysses = pick(1, 2),
                                     .ring = pick(1, 2),
                                     .tp = pick(1, 2)};
