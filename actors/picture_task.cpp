@@ -38,8 +38,14 @@ at::Tensor Job::encode_picture() {
   if (!starts_from_picture() || begin_.vae.degree == 0) return {};
   if (!init_image_) throw std::logic_error("[actor] the picture to start from is not here");
   const auto png = std::exchange(init_image_, nullptr);
-  const auto picture =
-      models::decode_png({reinterpret_cast<const char*>(png->data()), png->size()});
+  const auto picture = [&] {
+    try {
+      return models::decode_png({reinterpret_cast<const char*>(png->data()), png->size()});
+    } catch (const std::exception& error) {
+      throw std::runtime_error("[actor] the picture to begin with cannot be decoded: " +
+                               std::string(error.what()));
+    }
+  }();
   const auto sized =
       models::resize_lanczos(picture.rgb, begin_.request.height, begin_.request.width);
   const auto encoded = encode_together(models::to_model_range(sized), make_noise().draw(1));

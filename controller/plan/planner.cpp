@@ -195,6 +195,16 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
     const auto plan = accepted(model, request, candidate.parallelism, machine);
     if (!plan) continue;
     candidate = judge(candidate.parallelism, *plan, model, machine, limits);
+    if (!candidate.refused.empty() && candidate.parallelism.vae == 1) {
+      // A picture that is decoded sooner by one may not fit there.
+      auto mix = candidate.parallelism;
+      mix.vae = decoders_of(mix, alone);
+      const auto shared = accepted(model, request, mix, machine);
+      if (shared && mix.vae > 1) {
+        auto other = judge(mix, *shared, model, machine, limits);
+        if (other.memory < candidate.memory) candidate = std::move(other);
+      }
+    }
     if (candidate.refused.empty()) ++fitting;
     chosen.push_back(std::move(candidate));
   }

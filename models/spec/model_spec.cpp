@@ -20,6 +20,22 @@ constexpr std::uint64_t kMaxSchedulerBytes = 16U << 20U;
   throw std::runtime_error("[read_model] " + where.string() + ": " + why);
 }
 
+/// Refuses what cannot be looked at, for want of a permission on the way to it.
+fs::file_type type_of(const fs::path& path) {
+  std::error_code error;
+  const auto type = fs::status(path, error).type();
+  if (type == fs::file_type::none) fail(path, "cannot be read: " + error.message());
+  return type;
+}
+
+bool is_file(const fs::path& path) {
+  return type_of(path) == fs::file_type::regular;
+}
+
+bool is_folder(const fs::path& path) {
+  return type_of(path) == fs::file_type::directory;
+}
+
 std::string class_of(const ConfigReader& index, const std::string& key) {
   if (!index.has_value(key)) fail(index.file(), "component \"" + key + "\" is missing");
   const auto& value = index.raw(key);
@@ -57,13 +73,12 @@ TokenizerSpec find_tokenizer(const fs::path& folder) {
   spec.folder = folder;
   const auto if_there = [&folder](const char* name) -> std::optional<fs::path> {
     const fs::path file = folder / name;
-    return fs::is_regular_file(file) ? std::optional(file) : std::nullopt;
+    return is_file(file) ? std::optional(file) : std::nullopt;
   };
   spec.spiece_model = if_there("spiece.model");
   spec.tokenizer_json = if_there("tokenizer.json");
   spec.tokenizer_config = if_there("tokenizer_config.json");
-  const bool listed =
-      fs::is_regular_file(folder / "vocab.json") || fs::is_regular_file(folder / "vocab.txt");
+  const bool listed = is_file(folder / "vocab.json") || is_file(folder / "vocab.txt");
   if (!spec.spiece_model && !spec.tokenizer_json && !listed) {
     fail(folder, "has neither spiece.model nor tokenizer.json nor a vocabulary");
   }
@@ -79,7 +94,7 @@ std::string component_class(const ConfigReader& index, const std::string& key,
                            "\" is not supported (supported: " + joined(allowed) + ")");
   }
   const fs::path folder = index.file().parent_path() / key;
-  if (!fs::is_directory(folder)) fail(folder, "component folder is missing");
+  if (!is_folder(folder)) fail(folder, "component folder is missing");
   return name;
 }
 
@@ -131,9 +146,9 @@ void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
 }  // namespace
 
 ModelSpec read_model_spec(const fs::path& folder) {
-  if (!fs::is_directory(folder)) fail(folder, "no such folder");
+  if (!is_folder(folder)) fail(folder, "no such folder");
   const fs::path index_file = folder / "model_index.json";
-  if (!fs::is_regular_file(index_file)) fail(folder, "has no model_index.json");
+  if (!is_file(index_file)) fail(folder, "has no model_index.json");
   const ConfigReader index = ConfigReader::read(index_file);
 
   ModelSpec spec;

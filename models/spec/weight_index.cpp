@@ -34,7 +34,11 @@ struct Header {
 
 Header read_header(const std::filesystem::path& file) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) fail(file, "no such file");
+  const auto type = std::filesystem::status(file, error).type();
+  using Type = std::filesystem::file_type;
+  if (type == Type::none) fail(file, "cannot be read: " + error.message());
+  if (type == Type::directory) fail(file, "is a folder");
+  if (type != Type::regular) fail(file, "no such file");
   Header header;
   header.file_size = std::filesystem::file_size(file, error);
   if (error) fail(file, error.message());

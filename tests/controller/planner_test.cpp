@@ -117,6 +117,24 @@ TEST_CASE("without guidance no branch is split, and pictures bound dp") {
   }
 }
 
+TEST_CASE("a picture that one decodes sooner is shared where one has no room for it") {
+  const auto request = square_request();
+  const auto machine = machine_of("l40x8");
+  const auto peak = [&](const wire::Parallelism& mix) {
+    std::uint64_t most = 0;
+    for (const auto& actor : plan::make_plan(sample_model(), request, mix).memory)
+      most = std::max(most, actor.peak());
+    return most;
+  };
+  const auto shared = peak({.pp = 2, .vae = 2});
+  REQUIRE(shared < peak({.pp = 2}));
+  REQUIRE(plan::automatic_parallelism(sample_model(), request, 2, machine, {}).vae == 1);
+  const auto picked =
+      plan::automatic_parallelism(sample_model(), request, 2, machine, {.memory = shared});
+  CHECK(picked.vae == 2);
+  CHECK(peak(picked) <= shared);
+}
+
 TEST_CASE("mixes beyond the memory limit are marked and not picked") {
   const auto request = square_request("pipefusion", 4, 1);
   const auto machine = machine_of("l40x8");

@@ -190,6 +190,11 @@ TEST_CASE("unsupported and unfit settings are refused by key and value") {
 
 TEST_CASE("missing parts are named") {
   CHECK(contains(error_of([] { spec::read_model_spec("/nowhere"); }), "/nowhere: no such folder"));
+  // As a folder without the right to look into, which root always has.
+  const Scratch scratch;
+  std::filesystem::create_symlink("loop", scratch.path / "loop");
+  CHECK(error_of([&] { spec::read_model_spec(scratch.path / "loop"); }) ==
+        "[read_model] " + scratch / "loop" + ": cannot be read: Too many levels of symbolic links");
   PublishedFolder folder(kPixArtXl512Config);
   const auto error_without = [&](const char* name) {
     const auto aside = folder.path() / "aside";

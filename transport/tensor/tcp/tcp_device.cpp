@@ -118,8 +118,9 @@ TcpDevice::TcpDevice(const DeviceOptions& options) : PairDevice(options) {
                                 ": name one interface, so that peers can be told its address");
   UniqueFd listener = make_socket(wanted);
   set(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  const std::string name = print(wanted);
   if (::bind(listener.get(), wanted.data(), static_cast<socklen_t>(wanted.size())) != 0)
-    throw_errno("binding " + print(wanted));
+    throw_errno("binding " + name);
   if (::listen(listener.get(), 1024) != 0) throw_errno("listen");
   Endpoint bound;
   socklen_t length = static_cast<socklen_t>(bound.capacity());
