@@ -7,6 +7,7 @@
 #include "controller/plan/block_cost.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/pipeline_clock.h"
+#include "models/spec/taken_up.h"
 
 namespace troupe::plan {
 namespace {
@@ -152,16 +153,14 @@ class Estimate {
   /// With the hidden states go those that the next stage takes up of this one's blocks. What later
   /// stages take up goes by edges of its own, and is there in time.
   double states_of_widest_edge() const {
-    int most = 0, first = 0;
+    std::int64_t most = 0;
+    int first = 0;
     for (std::size_t stage = 0; stage + 1 < sizes_.size(); ++stage) {
       const int last = first + sizes_[stage], end = last + sizes_[stage + 1];
-      int states = 0;
-      for (int block = last; block < std::min<int>(end, std::ssize(model_.takes_up)); ++block)
-        states += model_.takes_up[block] >= first && model_.takes_up[block] < last ? 1 : 0;
-      most = std::max(most, states);
+      most = std::max(most, spec::states_taken_up(model_.takes_up, first, last, last, end));
       first = last;
     }
-    return 1 + most;
+    return static_cast<double>(1 + most);
   }
 
   Phase phase(double busy) const {

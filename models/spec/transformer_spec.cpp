@@ -1,6 +1,6 @@
 #include "models/spec/transformer_spec.h"
 
-#include <algorithm>
+#include "models/spec/taken_up.h"
 
 namespace troupe::spec {
 
@@ -13,11 +13,7 @@ std::int64_t TransformerFacts::attentions_before(std::int64_t block) const {
 
 std::int64_t TransformerFacts::skip_width(std::int64_t first, std::int64_t last,
                                           std::int64_t later_first, std::int64_t later_last) const {
-  const auto blocks = static_cast<std::int64_t>(takes_up.size());
-  std::int64_t states = 0;
-  for (std::int64_t block = later_first; block < std::min(later_last, blocks); ++block)
-    states += first <= takes_up[block] && takes_up[block] < last ? 1 : 0;
-  return states * inner_dim();
+  return states_taken_up(takes_up, first, last, later_first, later_last) * inner_dim();
 }
 
 std::int64_t TransformerFacts::edge_width(std::int64_t first, std::int64_t last,
