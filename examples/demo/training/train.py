@@ -4,6 +4,7 @@
     python train.py dit OUT --steps 3000 3000            transformer (5 M) and T5 encoder (0.2 M): 128 px, then 256 px
     python train.py decoder OUT --minutes 20             finishes the decoder with the encoder fixed
     python train.py score OUT --size 256 --count 100     attribute accuracy of pictures drawn from captions
+    python train.py store OUT                            rounds the weights to bfloat16: half the bytes
 
 Needs torch, diffusers, transformers, sentencepiece, scipy. Runs on CPU; `--device cuda` for far longer training."""
 import argparse, os, random, re, shutil, time
@@ -13,6 +14,7 @@ import sentencepiece as spm
 import torch
 from diffusers import AutoencoderKL, DPMSolverMultistepScheduler, PixArtAlphaPipeline, PixArtTransformer2DModel
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import T5Config, T5EncoderModel, T5Tokenizer
 
@@ -318,9 +320,16 @@ def score(args):
     print(f"{right}/{total} attributes right = {100 * right / total:.1f} %")
 
 
+def store(args):
+    """The weights' files in bfloat16; the configs go on saying float32, in which the weights are used."""
+    for part in ("transformer/diffusion_pytorch_model", "vae/diffusion_pytorch_model", "text_encoder/model"):
+        file = f"{args.out}/{part}.safetensors"
+        save_file({name: tensor.to(torch.bfloat16) for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["vae", "dit", "decoder", "score"]); parser.add_argument("out")
+    parser.add_argument("what", choices=["vae", "dit", "decoder", "score", "store"]); parser.add_argument("out")
     parser.add_argument("--minutes", type=float, nargs="+", default=[17]); parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, nargs=2, default=[3000, 3000], help="dit: on small pictures, then mostly at 256 px while the rate falls")
     parser.add_argument("--small", type=int, default=128, choices=[64, 128], help="dit: pixels of the small pictures")
@@ -329,4 +338,4 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=float, default=1e-3); parser.add_argument("--save-every", type=float, default=10, help="minutes")
     parser.add_argument("--batch", type=int); parser.add_argument("--size", type=int, default=256); parser.add_argument("--count", type=int, default=100)
     args = parser.parse_args()
-    {"vae": train_vae, "dit": train_dit, "decoder": lambda a: train_vae(a, True), "score": score}[args.what](args)
+    {"vae": train_vae, "dit": train_dit, "decoder": lambda a: train_vae(a, True), "score": score, "store": store}[args.what](args)
