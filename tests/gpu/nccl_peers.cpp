@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <filesystem>
 #include <stdexcept>
 #include <thread>
 
@@ -20,7 +21,8 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 NcclPeers::NcclPeers(int count) {
-  const std::string program = std::string(TROUPE_BINARY_DIR) + "/bin/gpu_nccl_peer";
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gpu_nccl_peer";
   for (int rank = 0; rank < count; ++rank) {
     std::array<int, 2> in{}, out{};
     if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0)
