@@ -8,6 +8,7 @@
 
 #include "client/conversation.h"
 #include "client/convert.h"
+#include "client/deadlines.h"
 #include "client/init_image.h"
 #include "client/link.h"
 #include "transport/control/loss.h"
@@ -20,7 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kAnswerDeadline = std::chrono::seconds(30);
 constexpr milliseconds kUploadDeadline = std::chrono::minutes(10);
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 365);
 /// How long a controller that is gone may take to come back, and how often one looks for it.

@@ -1,13 +1,12 @@
 #include "client/conversation.h"
 
+#include "client/deadlines.h"
 #include "models/spec/number_text.h"
 
 namespace troupe::client {
 namespace {
 
 using std::chrono::milliseconds;
-
-constexpr milliseconds kAnswerDeadline = std::chrono::seconds(30);
 
 std::string seconds_text(milliseconds time) {
   return spec::number_text(static_cast<double>(time.count()) / 1000) + " s";

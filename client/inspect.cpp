@@ -4,6 +4,7 @@
 #include <future>
 
 #include "client/convert.h"
+#include "client/deadlines.h"
 #include "client/link.h"
 #include "transport/wire/done.h"
 #include "transport/wire/inspect_messages.h"
@@ -11,9 +12,6 @@
 
 namespace troupe {
 namespace {
-
-constexpr std::chrono::milliseconds kAnswerDeadline = std::chrono::seconds(30);
-constexpr std::chrono::milliseconds kBlobDeadline = std::chrono::minutes(10);
 
 wire::FaultKind to_wire(Fault fault) {
   return static_cast<wire::FaultKind>(fault);

@@ -1,5 +1,6 @@
 #include "client/link.h"
 
+#include "client/deadlines.h"
 #include "client/listener.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
@@ -8,8 +9,6 @@
 
 namespace troupe::client {
 namespace {
-
-constexpr control::Milliseconds kBlobDeadline = std::chrono::minutes(10);
 
 Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
   std::string code = failure.code == wire::FailureCode::refused ? "refused" : "unreachable";

@@ -3,6 +3,7 @@
 if(NOT TROUPE_GPU_CHECK AND NOT TROUPE_FUZZ)
   foreach(pch troupe_plain_pch troupe_plain_test_pch)
     add_library(${pch} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/empty.cpp)
+    set_target_properties(${pch} PROPERTIES UNITY_BUILD OFF)
     target_link_libraries(${pch} PUBLIC troupe_flags troupe_asio nlohmann_json::nlohmann_json)
     target_precompile_headers(${pch} PRIVATE <algorithm> <chrono> <filesystem> <fstream> <functional> <iostream> <map>
       <memory> <mutex> <optional> <set> <stdexcept> <string> <thread> <vector> <boost/asio/io_context.hpp>
@@ -11,6 +12,23 @@ if(NOT TROUPE_GPU_CHECK AND NOT TROUPE_FUZZ)
   endforeach()
   target_compile_options(troupe_plain_test_pch PRIVATE ${troupe_once_options})
 endif()
+
+# troupe_batch_by_folder(TARGET): batches (TROUPE_UNITY) of one folder's sources each; their objects are called
+# Unity/unity_FOLDER_N_cxx.cxx.o.
+function(troupe_batch_by_folder target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    get_filename_component(folder ${source} DIRECTORY)
+    get_filename_component(folder ${folder} NAME)
+    if(NOT DEFINED count_${folder})
+      set(count_${folder} 0)
+    endif()
+    math(EXPR batch "${count_${folder}} / ${CMAKE_UNITY_BUILD_BATCH_SIZE}")
+    math(EXPR count_${folder} "${count_${folder}} + 1")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder}_${batch})
+  endforeach()
+endfunction()
 
 # troupe_library(NAME SOURCES ... [DEPS ...] [TORCH | OWN_PCH]): a static library troupe_NAME, alias troupe::NAME.
 function(troupe_library name)
@@ -69,6 +87,7 @@ function(troupe_test_library name)
 endfunction()
 
 # troupe_test(NAME sources... LIBS libs... [TORCH] [LABELS ...] [TIMEOUT s]): a doctest runner registered with ctest.
+# What is not labelled `unit` runs alone.
 function(troupe_test name)
   cmake_parse_arguments(arg "TORCH" "TIMEOUT" "LIBS;LABELS" ${ARGN})
   if(NOT TARGET troupe_test_main)
@@ -92,4 +111,7 @@ function(troupe_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
     ENVIRONMENT "${troupe_sanitizer_environment}")
+  if(NOT "unit" IN_LIST arg_LABELS)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)  # they watch the clock, or take every core
+  endif()
 endfunction()

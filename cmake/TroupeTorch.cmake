@@ -70,6 +70,7 @@ mark_as_advanced(TROUPE_TORCH_CPU_LIBRARY TROUPE_TORCH_INCLUDE_DIR)
 # One precompiled header for everything that sees torch, and one for tests, which are compiled at -O1.
 foreach(pch troupe_torch_pch troupe_torch_test_pch)
   add_library(${pch} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/empty.cpp)
+  set_target_properties(${pch} PROPERTIES UNITY_BUILD OFF)
   target_link_libraries(${pch} PUBLIC troupe_torch troupe_flags)
   target_precompile_headers(${pch} PRIVATE <ATen/ATen.h> <memory> <string> <vector> <stdexcept> <filesystem>
     <functional> <unordered_map> <optional>)

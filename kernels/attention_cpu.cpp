@@ -11,6 +11,7 @@
 #include "kernels/own_code.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
+#include "kernels/tensor_layout.h"
 
 namespace troupe::kernels {
 
@@ -62,16 +63,12 @@ bool own_code_for(const at::Tensor& q) {
          own_cpu_code();
 }
 
-at::Tensor with_contiguous_rows(const at::Tensor& x) {
-  return x.stride(3) == 1 || x.size(3) == 1 ? x : x.contiguous();
-}
-
 /// Positions of the heads' data, so that threads need no tensors.
-struct Heads {
+struct HeadRows {
   const float* data;
   int64_t batch_stride, row_stride, head_stride, heads;
 
-  explicit Heads(const at::Tensor& x)
+  explicit HeadRows(const at::Tensor& x)
       : data(x.const_data_ptr<float>()),
         batch_stride(x.stride(0)),
         row_stride(x.stride(1)),
@@ -130,10 +127,10 @@ class HeadRuns {
  private:
   static simd::RowRun row_run(const at::Tensor& now, const at::Tensor& older, float alpha,
                               int64_t head) {
-    const Heads rows(now);
+    const HeadRows rows(now);
     simd::RowRun run{rows.head(head), nullptr, rows.row_stride, 0, now.size(1), alpha};
     if (older.defined()) {
-      const Heads before(older);
+      const HeadRows before(older);
       run.older = before.head(head);
       run.older_stride = before.row_stride;
     }
@@ -157,7 +154,7 @@ void own_attention(const at::Tensor& q_in, const std::vector<KeyValueRun>& runs,
   const int64_t keys = head_runs.count();
 
   const simd::Table& simd = simd::table();
-  const Heads q_heads(q);
+  const HeadRows q_heads(q);
   const float* bias_data = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
   float* out_data = out.mutable_data_ptr<float>();
   float* sum_data = log_sum_exp.defined() ? log_sum_exp.mutable_data_ptr<float>() : nullptr;

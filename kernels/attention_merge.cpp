@@ -12,7 +12,7 @@ namespace troupe::kernels {
 
 namespace {
 
-constexpr int64_t kRowGrain = 64;
+constexpr int64_t kMergeGrain = 64;
 
 void check_parts(const PartialAttention& into, const PartialAttention& other) {
   const auto fits = [](const PartialAttention& part) {
@@ -67,7 +67,7 @@ void merge_attention(PartialAttention& into, const PartialAttention& other) {
   const float *from = other_out.const_data_ptr<float>(),
               *from_sums = other_sums.const_data_ptr<float>();
   const simd::Table& simd = simd::table();
-  parallel_for(0, rows, kRowGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, kMergeGrain, [&](int64_t begin, int64_t end) {
     simd.merge_attention(to + begin * width, to_sums + begin, from + begin * width,
                          from_sums + begin, end - begin, width);
   });

@@ -8,6 +8,8 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "kernels/tensor_layout.h"
+
 namespace troupe::kernels {
 
 namespace {
@@ -37,16 +39,8 @@ void check(int error, const char* who) {
     throw std::runtime_error(std::string("[") + who + "] CUDA error " + std::to_string(error));
 }
 
-at::Tensor contiguous_as(const at::Tensor& x, const at::Tensor& like) {
-  return x.defined() ? x.to(like.scalar_type()).contiguous() : x;
-}
-
 const void* data_or_null(const at::Tensor& x) {
   return x.defined() ? x.const_data_ptr() : nullptr;
-}
-
-at::Tensor with_contiguous_rows(const at::Tensor& x) {
-  return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
 }
 
 CudaHeads heads_of(const at::Tensor& x) {

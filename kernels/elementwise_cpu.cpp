@@ -10,6 +10,7 @@
 #include "kernels/own_code.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
+#include "kernels/tensor_layout.h"
 
 namespace troupe::kernels {
 
@@ -29,10 +30,6 @@ void check_modulation(const char* who, const at::Tensor& x, const at::Tensor& fa
 
 bool on_cpu_float(const at::Tensor& x) {
   return x.device().is_cpu() && x.scalar_type() == at::kFloat && own_cpu_code();
-}
-
-at::Tensor contiguous_as(const at::Tensor& x, const at::Tensor& like) {
-  return x.to(like.scalar_type()).contiguous();
 }
 
 const CudaKernels* kernels_for(const at::Tensor& x) {

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kHeaderAlignment = 8;
 constexpr std::size_t kMaxWrite = std::size_t{1} << 30U;
 
-[[noreturn]] void fail(const std::filesystem::path& path, const std::string& why) {
+[[noreturn]] void fail_to_save(const std::filesystem::path& path, const std::string& why) {
   throw std::runtime_error("[save_safetensors] " + path.string() + ": " + why);
 }
 
@@ -58,7 +58,7 @@ class PendingFile {
  private:
   [[noreturn]] void fail_with_errno() {
     const int error = errno;
-    fail(target_, std::generic_category().message(error));
+    fail_to_save(target_, std::generic_category().message(error));
   }
 
   std::filesystem::path target_;
@@ -82,7 +82,7 @@ void save_safetensors(const std::filesystem::path& path,
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::size_t offset = 0;
   for (const auto& [name, tensor] : ordered) {
-    if (name == "__metadata__") fail(path, "a tensor cannot be named __metadata__");
+    if (name == "__metadata__") fail_to_save(path, "a tensor cannot be named __metadata__");
     const std::size_t end = offset + tensor.nbytes();
     header[name] = {{"dtype", spec::safetensors_dtype_name(dtype_of(tensor.scalar_type()))},
                     {"shape", tensor.sizes().vec()},

@@ -5,7 +5,7 @@
 namespace troupe::cli {
 namespace {
 
-constexpr int kMany = 1 << 20;
+constexpr int kMostDegree = 1 << 20;
 using spec::kMaxActors;
 
 }  // namespace
@@ -21,13 +21,13 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
   app.add_option("--patches", options.request.num_pipeline_patch,
                  "Runs of token rows that pipefusion and distrifusion split a picture into")
-      ->check(whole(1, kMany))
+      ->check(whole(1, kMostDegree))
       ->type_name("M")
       ->capture_default_str()
       ->group(group);
   app.add_option("--warmup", options.request.warmup_steps,
                  "Synchronous steps at the start of pipefusion and distrifusion")
-      ->check(whole(0, kMany))
+      ->check(whole(0, kMostDegree))
       ->type_name("K")
       ->capture_default_str()
       ->group(group);
@@ -63,7 +63,7 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
   app.add_option("--refill-steps", options.request.refill_steps,
                  "Steps after the warm-up computed whole, as a report names them after a loss")
       ->delimiter(',')
-      ->check(whole(0, kMany))
+      ->check(whole(0, kMostDegree))
       ->type_name("LIST")
       ->group(group);
   app.add_option("--dp", options.parallelism.dp, "Replicas that pictures are split over")
@@ -102,7 +102,7 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
   app.add_option("--stages", options.parallelism.stages,
                  "Blocks of each pipeline stage, as 7,7,7,7; default: split by cost")
       ->delimiter(',')
-      ->check(whole(1, kMany))
+      ->check(whole(1, kMostDegree))
       ->type_name("LIST")
       ->group(group);
   app.add_option("--parallel", options.parallel, "auto = pick the degrees for the actors at hand")

@@ -10,12 +10,12 @@ namespace troupe::cli {
 namespace {
 
 constexpr std::size_t kWidth = 80;
-constexpr std::size_t kNarrowest = 60;
+constexpr std::size_t kNarrowestHelp = 60;
 constexpr std::array kNeeded = {"ID", "FILE", "PLACE", "JOB"};
 
 std::size_t help_width() {
   const std::size_t width = output_width();
-  return width == 0 ? kWidth : std::clamp(width, kNarrowest, kWidth);
+  return width == 0 ? kWidth : std::clamp(width, kNarrowestHelp, kWidth);
 }
 
 /// On lines that leave room for what stands to their left.

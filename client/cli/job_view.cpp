@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kUncut = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t kLabel = 10;  // characters of a field's name, at most
-constexpr std::size_t kNarrowest = 20;
+constexpr std::size_t kNarrowestView = 20;
 constexpr std::size_t kNarrowestText = 6;  // of a column
 
 /// Takes out the columns that say nothing of any job, so that the others have their place.
@@ -106,7 +106,8 @@ std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
 
 std::string job_text(const JobInfo& job, std::size_t width) {
   auto text = std::string("job ").append(std::to_string(job.id)).append("\n");
-  const std::size_t room = width == 0 ? kUncut : std::max(width, kLabel + kNarrowest) - kLabel - 4;
+  const std::size_t room =
+      width == 0 ? kUncut : std::max(width, kLabel + kNarrowestView) - kLabel - 4;
   for (const auto& [label, value] :
        std::vector<std::pair<std::string, std::string>>{{"state", job.state},
                                                         {"step", steps_text(job)},

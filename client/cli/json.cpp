@@ -7,7 +7,7 @@
 namespace troupe::cli {
 namespace {
 
-nlohmann::json to_json(const ActorInfo& actor) {
+nlohmann::json actor_json(const ActorInfo& actor) {
   nlohmann::json groups = nlohmann::json::array();
   for (const GroupInfo& group : actor.groups) {
     groups.push_back({{"axis", group.axis}, {"ranks", group.ranks}, {"rank", group.rank_in_group}});
@@ -55,7 +55,7 @@ nlohmann::json to_json(const JobInfo& job) {
 nlohmann::json to_json(const ClusterInfo& cluster) {
   nlohmann::json actors = nlohmann::json::array();
   for (const ActorInfo& actor : cluster.actors)
-    actors.push_back(to_json(actor));
+    actors.push_back(actor_json(actor));
   return {{"version", cluster.version},
           {"endpoint", cluster.endpoint},
           {"host", cluster.host},

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMostHosts = 65'536;
 
-[[noreturn]] void refuse(const std::string& text, const std::string& why) {
+[[noreturn]] void refuse_slurm(const std::string& text, const std::string& why) {
   throw std::runtime_error("[slurm] \"" + text + "\": " + why);
 }
 
@@ -24,7 +24,7 @@ std::vector<std::string> pieces(const std::string& list) {
   for (const char c : list) {
     if (c == '[') ++depth;
     if (c == ']') --depth;
-    if (depth < 0 || depth > 1) refuse(list, "its brackets make no sense");
+    if (depth < 0 || depth > 1) refuse_slurm(list, "its brackets make no sense");
     if (c == ',' && depth == 0) {
       all.push_back(std::move(piece));
       piece.clear();
@@ -32,9 +32,9 @@ std::vector<std::string> pieces(const std::string& list) {
       piece += c;
     }
   }
-  if (depth != 0) refuse(list, "a bracket is not closed");
+  if (depth != 0) refuse_slurm(list, "a bracket is not closed");
   all.push_back(std::move(piece));
-  if (std::ranges::any_of(all, &std::string::empty)) refuse(list, "a name is missing");
+  if (std::ranges::any_of(all, &std::string::empty)) refuse_slurm(list, "a name is missing");
   return all;
 }
 
@@ -47,8 +47,8 @@ std::vector<std::string> numbers(const std::string& ranges, const std::string& l
     const std::string high = dash == std::string::npos ? low : range.substr(dash + 1);
     const auto from = spec::parse_number<std::uint32_t>(low);
     const auto to = spec::parse_number<std::uint32_t>(high);
-    if (!from || !to || *to < *from) refuse(list, "\"" + range + "\" is no range of numbers");
-    if (*to - *from >= kMostHosts) refuse(list, "more than 65536 hosts");
+    if (!from || !to || *to < *from) refuse_slurm(list, "\"" + range + "\" is no range of numbers");
+    if (*to - *from >= kMostHosts) refuse_slurm(list, "more than 65536 hosts");
     for (std::uint64_t number = *from; number <= *to; ++number) {
       const std::string digits = std::to_string(number);
       all.push_back(std::string(low.size() - std::min(low.size(), digits.size()), '0') + digits);
@@ -67,7 +67,7 @@ std::vector<std::string> expanded(const std::string& piece, const std::string& l
     if (open == std::string_view::npos) break;
     const auto close = rest.find(']', open);
     const auto parts = numbers(std::string(rest.substr(open + 1, close - open - 1)), list);
-    if (all.size() * parts.size() > kMostHosts) refuse(list, "more than 65536 hosts");
+    if (all.size() * parts.size() > kMostHosts) refuse_slurm(list, "more than 65536 hosts");
     std::vector<std::string> more;
     for (const auto& name : all) {
       for (const auto& part : parts)
@@ -94,7 +94,7 @@ std::vector<std::uint32_t> task_counts(const std::string& text) {
       times = spec::parse_number<std::uint32_t>(
           std::string_view(piece).substr(times_at + 2, piece.size() - times_at - 3));
     if (!count || !times || *count > kMostHosts || counts.size() + *times > kMostHosts)
-      refuse(text, "not so many tasks a node, as SLURM_STEP_TASKS_PER_NODE has them");
+      refuse_slurm(text, "not so many tasks a node, as SLURM_STEP_TASKS_PER_NODE has them");
     counts.insert(counts.end(), *times, *count);
   }
   return counts;
@@ -116,7 +116,7 @@ std::vector<SlurmTask::Place> block_ranks(const std::string& nodes,
 
 std::uint32_t number_in(const std::string& name, const std::string& value) {
   const auto number = spec::parse_number<std::uint32_t>(value);
-  if (!number) refuse(value, name + " is no number");
+  if (!number) refuse_slurm(value, name + " is no number");
   return *number;
 }
 
@@ -126,7 +126,7 @@ std::vector<std::string> slurm_hosts(const std::string& list) {
   std::vector<std::string> hosts;
   for (const auto& piece : pieces(list)) {
     const auto some = expanded(piece, list);
-    if (hosts.size() + some.size() > kMostHosts) refuse(list, "more than 65536 hosts");
+    if (hosts.size() + some.size() > kMostHosts) refuse_slurm(list, "more than 65536 hosts");
     hosts.insert(hosts.end(), some.begin(), some.end());
   }
   return hosts;

@@ -22,7 +22,7 @@ std::size_t width_of(const std::string& text) {
 using Widths = std::vector<std::size_t>;
 
 constexpr std::size_t kBetween = 2;
-constexpr std::size_t kNarrowest = 6;
+constexpr std::size_t kNarrowestColumn = 6;
 
 Widths natural_widths(const Row& heads, const std::vector<Row>& rows) {
   Widths widths;
@@ -58,7 +58,7 @@ Widths fitted_widths(const Row& heads, const std::vector<Row>& rows, std::size_t
   if (limit == 0) return widths;
   Widths floors;
   for (const std::string& head : heads)
-    floors.push_back(std::max(width_of(head), kNarrowest));
+    floors.push_back(std::max(width_of(head), kNarrowestColumn));
   narrow(widths, floors, limit);
   narrow(widths, Widths(widths.size(), 1), limit);
   return widths;

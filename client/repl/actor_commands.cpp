@@ -18,7 +18,7 @@ using cli::Row;
 using cli::take;
 using cli::UsageError;
 
-std::string number_text(double value) {
+std::string short_number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.5g", value);
   return text;
@@ -99,8 +99,8 @@ void tensors(Session& session, const Words& words) {
             << (info.at.empty() ? "nothing yet" : info.at) << "\n";
   std::vector<Row> rows;
   for (const TensorInfo& tensor : info.tensors) {
-    rows.push_back({tensor.name, shape_text(tensor.shape), tensor.dtype, number_text(tensor.mean),
-                    number_text(tensor.min), number_text(tensor.max),
+    rows.push_back({tensor.name, shape_text(tensor.shape), tensor.dtype, short_number(tensor.mean),
+                    short_number(tensor.min), short_number(tensor.max),
                     tensor.not_finite == 0 ? "-" : std::to_string(tensor.not_finite)});
   }
   std::cout << cli::table({"NAME", "SHAPE", "DTYPE", "MEAN", "MIN", "MAX", "NOT FINITE"}, rows,

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -8,6 +9,11 @@
 namespace troupe::repl {
 
 class Session;
+
+/// How a job is called in what is printed.
+inline std::string name_of(std::uint64_t job) {
+  return "job " + std::to_string(job);
+}
 
 /// What an argument of a command is: for completion.
 enum class Argument {

@@ -18,10 +18,6 @@ using cli::Row;
 using cli::take;
 using cli::UsageError;
 
-std::string name_of(std::uint64_t job) {
-  return "job " + std::to_string(job);
-}
-
 std::string joined(const nlohmann::json& numbers) {
   std::string text;
   for (const auto& number : numbers)
@@ -97,7 +93,7 @@ void graph(Session& session, const Words& words) {
                           cli::output_width(), cli::Overflow::shorten);
 }
 
-std::string steps_text(int first, int last) {
+std::string after_steps_text(int first, int last) {
   const auto one = [](int step) {
     return step < 0 ? std::string("the noise before step 0") : "step " + std::to_string(step);
   };
@@ -111,7 +107,7 @@ void tell(const Session& session, const std::string& file, std::uint64_t job, co
   if (session.json())
     return cli::print_json_line(
         {{"job", job}, {"output", file}, {"first_step", first}, {"last_step", last}});
-  std::cout << file << ": " << of << name_of(job) << steps_text(first, last) << "\n";
+  std::cout << file << ": " << of << name_of(job) << after_steps_text(first, last) << "\n";
 }
 
 void dump(Session& session, const Words& words) {

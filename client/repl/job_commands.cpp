@@ -17,10 +17,6 @@ using cli::take;
 using cli::UsageError;
 using std::chrono::milliseconds;
 
-std::string name_of(std::uint64_t job) {
-  return "job " + std::to_string(job);
-}
-
 /// Shows progress until the job ends; its pictures stay with the controller.
 void show_progress(Session& session, std::uint64_t job, const cli::ResultOptions& options) {
   struct Shown {

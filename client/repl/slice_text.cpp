@@ -40,7 +40,7 @@ SliceRange range_of(const std::string& word, const std::string& text) {
   return range;
 }
 
-std::string number_text(double value) {
+std::string value_text(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.6g", value);
   return text;
@@ -49,7 +49,7 @@ std::string number_text(double value) {
 void add_values(std::string& out, const TensorValues& values, std::size_t dimension,
                 std::size_t& at, std::size_t indent) {
   if (dimension == values.shape.size()) {
-    out += at < values.values.size() ? number_text(values.values[at++]) : "?";
+    out += at < values.values.size() ? value_text(values.values[at++]) : "?";
     return;
   }
   const bool innermost = dimension + 1 == values.shape.size();

@@ -9,7 +9,7 @@
 namespace troupe::cluster {
 namespace {
 
-constexpr double kLookInterval = 0.1;
+constexpr double kEmptyCheckInterval = 0.1;
 /// How long an actor may take to leave before it is killed, in seconds.
 constexpr double kLeaveDeadline = 5;
 
@@ -99,7 +99,7 @@ void Drainer::look() {
   if (stopped_) return;
   std::erase_if(draining_, [this](ActorId id) { return empty(id); });
   watching_ = !draining_.empty();
-  if (watching_) tools_.outside.after(kLookInterval, [this] { look(); });
+  if (watching_) tools_.outside.after(kEmptyCheckInterval, [this] { look(); });
 }
 
 bool Drainer::empty(ActorId id) {

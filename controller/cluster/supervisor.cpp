@@ -7,7 +7,7 @@ namespace troupe::cluster {
 namespace {
 
 constexpr std::uint32_t kMaxFailedStarts = 3;
-constexpr double kLookInterval = 0.5;
+constexpr double kHangCheckInterval = 0.5;
 /// A process that dies closes its sockets first: how long a lost link waits for the exit that
 /// explains it.
 constexpr double kExitGrace = 0.5;
@@ -130,7 +130,7 @@ void Supervisor::give_up(ActorId id, const std::string& why) {
 }
 
 void Supervisor::watch() {
-  tools_.outside.after(kLookInterval, [this] {
+  tools_.outside.after(kHangCheckInterval, [this] {
     if (stopped_) return;
     look_for_hangs();
     watch();

@@ -6,7 +6,7 @@
 namespace troupe::gateway {
 namespace {
 
-constexpr std::size_t kKeptFailures = 10;
+constexpr std::size_t kReportedFailures = 10;
 
 }  // namespace
 
@@ -142,7 +142,7 @@ void Gateway::note_failure(const std::string& text) {
   if (recorder_)
     recorder_->note(recorder::Event::Kind::failure, 0, std::nullopt, text, monotonic());
   recent_failures_.push_back(text);
-  if (recent_failures_.size() > kKeptFailures) recent_failures_.erase(recent_failures_.begin());
+  if (recent_failures_.size() > kReportedFailures) recent_failures_.erase(recent_failures_.begin());
 }
 
 }  // namespace troupe::gateway

@@ -15,8 +15,6 @@ namespace {
 
 using wire::FailureCode;
 
-/// Longer than an actor makes its asker wait.
-constexpr control::Milliseconds kActorDeadline{10'000};
 constexpr control::Milliseconds kClockDeadline{2'000};
 constexpr double kClockInterval = 10;
 constexpr int kFirstReadings = 4;

@@ -61,6 +61,8 @@ class InspectDesk {
   std::string record_hang(cluster::ActorId actor, const std::string& why);
 
  private:
+  /// Longer than an actor makes its asker wait.
+  static constexpr control::Milliseconds kActorDeadline{10'000};
   struct Asker {
     control::PeerId peer = 0;
     wire::Header header;

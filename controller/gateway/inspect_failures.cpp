@@ -17,7 +17,7 @@
 namespace troupe::gateway {
 namespace {
 
-constexpr std::size_t kKeptFailures = 16;
+constexpr std::size_t kKeptRecords = 16;
 
 /// What the disk may take until the loop goes on without knowing.
 constexpr std::chrono::milliseconds kAtOnce{100};
@@ -74,7 +74,7 @@ std::string InspectDesk::record(jobs::JobId job, jobs::JobId run, const std::str
                     recorder::flight_record(tools_.recorder, job, run, failure, now()))};
   if (job != 0 && failed.jobs != std::vector{job}) failed.name = tools_.runner.name_of(job);
   failed_.push_back(std::move(failed));
-  if (failed_.size() > kKeptFailures) failed_.pop_front();
+  if (failed_.size() > kKeptRecords) failed_.pop_front();
   if (tools_.log_folder.empty()) return "";
   return write(failed_.back(), std::filesystem::path(tools_.log_folder) / file);
 }

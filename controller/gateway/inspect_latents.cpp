@@ -11,7 +11,6 @@ namespace {
 
 using wire::FailureCode;
 
-constexpr control::Milliseconds kActorDeadline{10'000};
 constexpr control::Milliseconds kRenderDeadline{25'000};
 constexpr control::Milliseconds kFetchDeadline{20'000};
 /// Of the float32 latents of one job; what a controller puts up with.

@@ -1,23 +1,16 @@
 #include "controller/plan/explain.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "controller/plan/machine_json.h"
 #include "controller/plan/shape.h"
+#include "controller/plan/text_line.h"
 #include "controller/plan/unet_traffic.h"
 #include "models/spec/counted.h"
 
 namespace troupe::plan {
 namespace {
-
-template <class... Values>
-std::string line(const char* format, Values... values) {
-  char text[240];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
 
 std::string bytes_text(std::uint64_t bytes) {
   return bytes < 10'000 ? line("%llu B", static_cast<unsigned long long>(bytes))

@@ -15,32 +15,34 @@ json to_json(const Link& link) {
   return {{"latency", link.latency}, {"bandwidth", link.bandwidth}};
 }
 
-[[noreturn]] void refuse(const std::string& key, const std::string& why) {
+[[noreturn]] void refuse_machine(const std::string& key, const std::string& why) {
   throw std::invalid_argument("[machine] " + key + " " + why);
 }
 
 const json& at(const json& object, const std::string& key) {
-  if (!object.is_object() || !object.contains(key)) refuse(key, "is missing");
+  if (!object.is_object() || !object.contains(key)) refuse_machine(key, "is missing");
   return object.at(key);
 }
 
 double number(const json& object, const std::string& key, bool above_zero) {
   const auto& value = at(object, key);
-  if (!value.is_number()) refuse(key, "is no number");
+  if (!value.is_number()) refuse_machine(key, "is no number");
   const auto read = value.get<double>();
-  if (!std::isfinite(read) || read < 0 || (above_zero && read == 0)) refuse(key, "is out of range");
+  if (!std::isfinite(read) || read < 0 || (above_zero && read == 0))
+    refuse_machine(key, "is out of range");
   return read;
 }
 
 int whole(const json& object, const std::string& key, int least) {
   const auto read = number(object, key, false);
-  if (read < least || read > kMost || read != std::floor(read)) refuse(key, "is out of range");
+  if (read < least || read > kMost || read != std::floor(read))
+    refuse_machine(key, "is out of range");
   return static_cast<int>(read);
 }
 
 bool flag(const json& object, const std::string& key) {
   const auto& value = at(object, key);
-  if (!value.is_boolean()) refuse(key, "is neither true nor false");
+  if (!value.is_boolean()) refuse_machine(key, "is neither true nor false");
   return value.get<bool>();
 }
 
@@ -78,7 +80,7 @@ json to_json(const Machine& machine) {
 Machine machine_from_json(const json& from) {
   Machine machine;
   const auto& name = at(from, "name");
-  if (!name.is_string()) refuse("name", "is no text");
+  if (!name.is_string()) refuse_machine("name", "is no text");
   machine.name = name.get<std::string>();
   const auto& device = at(from, "device");
   auto& own = machine.device;
@@ -100,12 +102,12 @@ Machine machine_from_json(const json& from) {
   machine.measured = flag(from, "measured");
   const auto& hosts = at(from, "hosts");
   const auto& notes = at(from, "notes");
-  if (!hosts.is_array()) refuse("hosts", "is no list");
-  if (!notes.is_array()) refuse("notes", "is no list");
+  if (!hosts.is_array()) refuse_machine("hosts", "is no list");
+  if (!notes.is_array()) refuse_machine("notes", "is no list");
   for (const auto& size : hosts)
     machine.hosts.push_back(whole(json{{"hosts", size}}, "hosts", 1));
   for (const auto& note : notes) {
-    if (!note.is_string()) refuse("notes", "has one that is no text");
+    if (!note.is_string()) refuse_machine("notes", "has one that is no text");
     machine.notes.push_back(note.get<std::string>());
   }
   return machine;

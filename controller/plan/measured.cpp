@@ -2,20 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
+#include "controller/plan/text_line.h"
 #include "models/spec/parse_number.h"
 
 namespace troupe::plan {
 namespace {
-
-template <class... Values>
-std::string line(const char* format, Values... values) {
-  char text[200];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
 
 std::string link_text(const Link& link) {
   return line("%.3g µs, %.3g GB/s", link.latency * 1e6, link.bandwidth / 1e9);

@@ -95,7 +95,7 @@ std::optional<Plan> accepted(const spec::ModelSpec& model, const wire::ImageRequ
   }
 }
 
-std::string bytes_text(std::uint64_t bytes) {
+std::string memory_text(std::uint64_t bytes) {
   char text[32];
   const bool large = bytes >= 10'000'000'000;
   std::snprintf(text, sizeof text, large ? "%.2f GB" : "%.2f MB",
@@ -168,7 +168,7 @@ Candidate judge(const wire::Parallelism& parallelism, const Plan& plan,
   const auto limit = memory_limit(machine, limits);
   if (limit > 0 && candidate.memory > limit) {
     candidate.refused =
-        "memory: " + bytes_text(candidate.memory) + " an actor, limit " + bytes_text(limit);
+        "memory: " + memory_text(candidate.memory) + " an actor, limit " + memory_text(limit);
   }
   return candidate;
 }
@@ -243,8 +243,8 @@ wire::Parallelism automatic_parallelism(const spec::ModelSpec& model,
   throw std::invalid_argument(
       "[planner] no mix of degrees on up to " + spec::counted(actors, "actor") +
       (all ? "" : ", of those looked at,") + " fits in memory: " + to_text(nearest->parallelism) +
-      " comes nearest and needs " + bytes_text(nearest->memory) + " an actor, limit " +
-      bytes_text(memory_limit(machine, limits)));
+      " comes nearest and needs " + memory_text(nearest->memory) + " an actor, limit " +
+      memory_text(memory_limit(machine, limits)));
 }
 
 }  // namespace troupe::plan

@@ -7,10 +7,6 @@ namespace {
 
 using nlohmann::json;
 
-double seconds(Nanoseconds time) {
-  return static_cast<double>(time) * 1e-9;
-}
-
 json unfinished_tasks(const JobNotes& job, Nanoseconds now) {
   json rows = json::array();
   if (job.attempts.empty()) return rows;

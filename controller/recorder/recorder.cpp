@@ -3,14 +3,6 @@
 #include <algorithm>
 
 namespace troupe::recorder {
-namespace {
-
-double seconds(Nanoseconds time) {
-  return static_cast<double>(time) * 1e-9;
-}
-
-}  // namespace
-
 const char* to_string(Event::Kind kind) {
   switch (kind) {
     case Event::Kind::job:

@@ -17,6 +17,10 @@ using ActorId = std::uint32_t;
 /// Of the controller's monotonic clock.
 using Nanoseconds = std::int64_t;
 
+inline double seconds(Nanoseconds time) {
+  return static_cast<double>(time) * 1e-9;
+}
+
 /// What one actor's part of one task took.
 struct TaskNote {
   std::uint32_t task = 0;

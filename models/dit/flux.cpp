@@ -10,8 +10,6 @@ namespace troupe::models {
 
 namespace {
 
-constexpr const char* kFamily = "flux";
-
 struct FluxStep final : StepCondition {
   std::vector<at::Tensor> tensors() const override {
     auto all = JointBlock::tensors_of(blocks);

@@ -41,6 +41,7 @@ class Flux : public DiffusionTransformer {
                      TokenRows rows) const override;
 
  private:
+  static constexpr const char* kFamily = "flux";
   static constexpr int64_t kPatch = 2;
   /// Held by the first stage.
   struct Embedding {

@@ -8,13 +8,6 @@
 
 namespace troupe::models {
 
-namespace {
-
-constexpr double kEps = 1e-6;
-enum { kShift, kScale, kGate };
-
-}  // namespace
-
 FluxSingleBlock::FluxSingleBlock(const spec::FluxSpec& spec, int index, WeightShard shard,
                                  const WeightLoader& weights)
     : slot_(index),

@@ -11,7 +11,6 @@ namespace troupe::models {
 
 namespace {
 
-constexpr const char* kFamily = "hunyuan";
 /// Side in pixels of the pictures that positions are counted for, and that sizes are told of.
 /// Source: HunyuanDiTPipeline.
 constexpr int64_t kBasePixels = 512;

@@ -42,6 +42,7 @@ class Hunyuan : public DiffusionTransformer {
                      TokenRows rows) const override;
 
  private:
+  static constexpr const char* kFamily = "hunyuan";
   Turns turns_of(PictureSize size) const;
 
   spec::HunyuanSpec spec_;

@@ -12,11 +12,7 @@
 
 namespace troupe::models {
 
-namespace {
-
-constexpr double kEps = 1e-6;
-
-}  // namespace
+namespace {}  // namespace
 
 AffineNorm::AffineNorm(const WeightLoader& weights, const std::string& name, int64_t width)
     : weight_(weights.copy(name + ".weight", {width})),

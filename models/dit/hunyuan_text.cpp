@@ -11,7 +11,6 @@ namespace troupe::models {
 
 namespace {
 
-constexpr const char* kFamily = "hunyuan";
 constexpr int64_t kPoolerHeads = 8;
 
 at::Tensor is_token(const EncoderOutput& of) {

@@ -22,6 +22,7 @@ class HunyuanText {
   int64_t bytes() const;
 
  private:
+  static constexpr const char* kFamily = "hunyuan";
   at::Tensor pooled(const at::Tensor& states) const;
 
   spec::HunyuanSpec spec_;

@@ -12,10 +12,8 @@ namespace troupe::models {
 
 namespace {
 
-constexpr double kEps = 1e-6;
 constexpr const char* kPictureNames[] = {"to_q", "to_k", "to_v"};
 constexpr const char* kTextNames[] = {"add_q_proj", "add_k_proj", "add_v_proj"};
-enum { kShift, kScale, kGate, kShiftForward, kScaleForward, kGateForward, kSecond };
 
 }  // namespace
 

@@ -10,9 +10,6 @@ namespace troupe::models {
 
 namespace {
 
-constexpr const char* kFamily = "pixart";
-constexpr double kLastEps = 1e-6;
-
 class PixArtStep : public StepCondition {
  public:
   explicit PixArtStep(PixArtCondition::Values given) : values(std::move(given)) {}
@@ -152,7 +149,7 @@ at::Tensor PixArt::project(const at::Tensor& hidden, const StepCondition& condit
   }
   const at::Tensor factors = last_table_.unsqueeze(0) + step.values.embedded.unsqueeze(1);
   const at::Tensor normal =
-      kernels::norm_modulate(hidden, factors.select(1, 1), factors.select(1, 0), kLastEps);
+      kernels::norm_modulate(hidden, factors.select(1, 1), factors.select(1, 0), kEps);
   return latents_of_tokens(last_(normal), columns, patch, TokenOrder::pixels_first);
 }
 

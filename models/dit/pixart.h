@@ -42,6 +42,7 @@ class PixArt : public DiffusionTransformer {
                      TokenRows rows) const override;
 
  private:
+  static constexpr const char* kFamily = "pixart";
   spec::PixArtSpec spec_;
   int64_t pixels_per_latent_;
   StagePart part_;

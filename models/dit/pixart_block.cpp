@@ -16,8 +16,6 @@ namespace {
 /// What diffusers adds to the scores of a token that is masked out.
 constexpr double kMaskedBias = -10000.0;
 
-enum { kShiftSelf, kScaleSelf, kGateSelf, kShiftForward, kScaleForward, kGateForward };
-
 }  // namespace
 
 CaptionTokens::CaptionTokens(const at::Tensor& projected, const at::Tensor& mask) {
@@ -125,8 +123,8 @@ void PixArtBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const Ca
   const at::Tensor factors = table_.unsqueeze(0) + modulation;
   const auto factor = [&factors](int64_t index) { return factors.select(1, index); };
 
-  at::Tensor normal = kernels::norm_modulate(hidden, factor(kScaleSelf), factor(kShiftSelf), eps_);
-  add_product(hidden, self_out_, self(normal, attention), factor(kGateSelf), sharded_, sums);
+  at::Tensor normal = kernels::norm_modulate(hidden, factor(kScale), factor(kShift), eps_);
+  add_product(hidden, self_out_, self(normal, attention), factor(kGate), sharded_, sums);
   add_product(hidden, cross_out_, cross(hidden, caption), std::nullopt, sharded_, sums);
   normal = kernels::norm_modulate(hidden, factor(kScaleForward), factor(kShiftForward), eps_);
   add_product(hidden, narrow_, widen_.gelu(normal), factor(kGateForward), sharded_, sums);
@@ -134,8 +132,7 @@ void PixArtBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const Ca
 
 at::Tensor PixArtBlock::modulated(const at::Tensor& hidden, const at::Tensor& modulation) const {
   const at::Tensor factors = table_.unsqueeze(0) + modulation;
-  return kernels::norm_modulate(hidden, factors.select(1, kScaleSelf),
-                                factors.select(1, kShiftSelf), eps_);
+  return kernels::norm_modulate(hidden, factors.select(1, kScale), factors.select(1, kShift), eps_);
 }
 
 int64_t PixArtBlock::bytes() const {

@@ -8,8 +8,6 @@ namespace troupe::models {
 
 namespace {
 
-constexpr const char* kFamily = "sd3";
-
 struct Sd3Step final : StepCondition {
   std::vector<at::Tensor> tensors() const override {
     auto all = JointBlock::tensors_of(blocks);

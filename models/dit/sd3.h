@@ -40,6 +40,7 @@ class Sd3 : public DiffusionTransformer {
                      TokenRows rows) const override;
 
  private:
+  static constexpr const char* kFamily = "sd3";
   /// Held by the first stage.
   struct Embedding {
     kernels::Linear patch, text;

@@ -8,11 +8,7 @@
 
 namespace troupe::models {
 
-namespace {
-
-constexpr double kLastEps = 1e-6;
-
-}  // namespace
+namespace {}  // namespace
 
 at::Tensor sine_features(const at::Tensor& values) {
   constexpr int64_t half = kSineFeatures / 2;
@@ -99,7 +95,7 @@ at::Tensor LastLayer::modulation(const at::Tensor& embedded) const {
 at::Tensor LastLayer::operator()(const at::Tensor& hidden, const at::Tensor& modulation,
                                  int64_t columns) const {
   const at::Tensor normal = kernels::norm_modulate(hidden.contiguous(), modulation.select(1, 0),
-                                                   modulation.select(1, 1), kLastEps);
+                                                   modulation.select(1, 1), kEps);
   return latents_of_tokens(project_(normal), columns, patch_, order_);
 }
 

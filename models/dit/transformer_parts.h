@@ -16,6 +16,13 @@ namespace troupe::models {
 at::Tensor sine_features(const at::Tensor& values);
 inline constexpr int64_t kSineFeatures = 256;
 
+/// Where the values that modulate a block lie: those of its attention, then those of its
+/// feed-forward half, then what a second attention has of its own.
+enum { kShift, kScale, kGate, kShiftForward, kScaleForward, kGateForward, kSecond };
+
+/// Of the norms in diffusers' transformers.
+inline constexpr double kEps = 1e-6;
+
 /// Latents [B, C, rows · patch, w] as tokens [B, tokens, C · patch²], channels first in a token.
 at::Tensor tokens_of_latents(const at::Tensor& latents, int64_t patch);
 

@@ -11,8 +11,6 @@ namespace troupe::models {
 
 namespace {
 
-constexpr const char* kFamily = "wan";
-
 struct WanStep final : StepCondition {
   std::vector<at::Tensor> tensors() const override { return {embedded, modulation}; }
 

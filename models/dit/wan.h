@@ -40,6 +40,7 @@ class Wan : public DiffusionTransformer {
                      TokenRows rows) const override;
 
  private:
+  static constexpr const char* kFamily = "wan";
   /// Held by the first stage.
   struct Embedding {
     kernels::Linear patch, text_first, text_second;

@@ -16,7 +16,7 @@ constexpr std::size_t kControl = 26;  // of fcTL
 constexpr std::size_t kDelayAt = 20;  // in it: two numbers of two bytes
 constexpr std::size_t kMostHeads = std::size_t{1} << 28;
 
-[[noreturn]] void fail(const std::string& why) {
+[[noreturn]] void refuse_animation(const std::string& why) {
   throw std::runtime_error("[frames] " + why);
 }
 
@@ -38,8 +38,8 @@ void append_chunk(std::string& out, std::string_view type, std::string_view data
 
 /// The chunks in order, the end chunk not among them.
 void each_chunk(std::string_view png, const std::function<void(const PngChunk&)>& visit) {
-  if (!png.starts_with(kPngSignature)) fail("not a PNG file");
-  if (!each_png_chunk(png, visit)) fail("a PNG file is cut off before its end chunk");
+  if (!png.starts_with(kPngSignature)) refuse_animation("not a PNG file");
+  if (!each_png_chunk(png, visit)) refuse_animation("a PNG file is cut off before its end chunk");
 }
 
 std::string control(std::uint32_t sequence, const PngSize& size, int frames_per_second) {
@@ -97,12 +97,13 @@ std::vector<std::string> split_frames(std::string_view png) {
     } else if (chunk.type == "fcTL") {
       if (chunk.data.size() != kControl || png_number(chunk.data, 4) != size.width ||
           png_number(chunk.data, 8) != size.height) {
-        fail("frame " + std::to_string(frames.size()) + " is not a whole picture");
+        refuse_animation("frame " + std::to_string(frames.size()) + " is not a whole picture");
       }
-      if ((frames.size() + 1) * head.size() > kMostHeads) fail("too many frames");
+      if ((frames.size() + 1) * head.size() > kMostHeads) refuse_animation("too many frames");
       frames.push_back(head);
     } else if (chunk.type == "fdAT") {
-      if (frames.empty() || chunk.data.size() < 4) fail("a frame without its beginning");
+      if (frames.empty() || chunk.data.size() < 4)
+        refuse_animation("a frame without its beginning");
       append_chunk(frames.back(), "IDAT", chunk.data.substr(4));
     } else if (chunk.type == "IDAT") {
       if (animated && !frames.empty()) append_chunk(frames.back(), "IDAT", chunk.data);

@@ -17,14 +17,10 @@
 namespace troupe::models {
 namespace {
 
-std::vector<float> to_vector(const at::Tensor& t) {
-  return {t.const_data_ptr<float>(), t.const_data_ptr<float>() + t.numel()};
-}
-
 // How many training steps are used: those whose log signal-to-noise is not below the clip.
 int last_timestep(const spec::SchedulerConfig& config, const at::Tensor& alphas) {
   const at::Tensor lambda = table::log(table::sqrt(alphas)) - table::log(table::sqrt(1 - alphas));
-  const std::vector<float> ascending = to_vector(lambda.flip(0).contiguous());
+  const std::vector<float> ascending = table::to_vector(lambda.flip(0).contiguous());
   const auto clipped = std::lower_bound(ascending.begin(), ascending.end(),
                                         static_cast<float>(config.lambda_min_clipped));
   return config.num_train_timesteps - static_cast<int>(clipped - ascending.begin());
@@ -36,7 +32,7 @@ DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(spec::SchedulerConfig c
                                                          int num_steps, int first)
     : config_(std::move(config)), first_(first) {
   const at::Tensor alphas = alphas_cumprod(config_, true);
-  const std::vector<float> training = to_vector(training_sigmas(alphas));
+  const std::vector<float> training = table::to_vector(training_sigmas(alphas));
   const std::vector<float> log_training = logs(training);
   const bool cosine = config_.beta_schedule == spec::BetaSchedule::kCosine;
 

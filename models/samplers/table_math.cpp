@@ -46,4 +46,9 @@ at::Tensor linspace(double from, double to, int64_t n) {
   return out;
 }
 
+std::vector<float> to_vector(const at::Tensor& x) {
+  const at::Tensor flat = x.contiguous();
+  return {flat.const_data_ptr<float>(), flat.const_data_ptr<float>() + flat.numel()};
+}
+
 }  // namespace troupe::models::table

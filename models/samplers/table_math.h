@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 /// Functions of a schedule's small tables: float32 on the CPU, any shape, rounded once from double.
 /// ATen's come from a vendor's library, whose last bit depends on the processor; a schedule that
 /// ends near zero signal makes a hundred times as much of it.
@@ -13,5 +15,7 @@ at::Tensor exp(const at::Tensor& x);
 at::Tensor expm1(const at::Tensor& x);
 /// As ATen's vector code has it: from either end to the middle, product and sum rounded together.
 at::Tensor linspace(double from, double to, int64_t n);
+/// The values one after the other.
+std::vector<float> to_vector(const at::Tensor& x);
 
 }  // namespace troupe::models::table

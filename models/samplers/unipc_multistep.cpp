@@ -16,19 +16,11 @@
 #include "models/spec/number_text.h"
 
 namespace troupe::models {
-namespace {
-
-std::vector<float> to_vector(const at::Tensor& t) {
-  const at::Tensor flat = t.contiguous();
-  return {flat.const_data_ptr<float>(), flat.const_data_ptr<float>() + flat.numel()};
-}
-
-}  // namespace
-
 UniPCMultistepScheduler::UniPCMultistepScheduler(spec::SchedulerConfig config, int num_steps,
                                                  int first)
     : config_(std::move(config)), first_(first) {
-  const std::vector<float> training = to_vector(training_sigmas(alphas_cumprod(config_, true)));
+  const std::vector<float> training =
+      table::to_vector(training_sigmas(alphas_cumprod(config_, true)));
   std::vector<double> sigmas;
   double last = training.front();
   if (config_.sigma_spacing == spec::SigmaSpacing::kSchedule) {
@@ -112,13 +104,13 @@ UniPCMultistepScheduler::Update UniPCMultistepScheduler::make_update(
   // The last ratio is the end of the step, which only a corrector knows.
   if (corrector) {
     update.shares =
-        order == 1 ? std::vector<float>{0.5f} : to_vector(at::linalg_solve(matrix, side));
+        order == 1 ? std::vector<float>{0.5f} : table::to_vector(at::linalg_solve(matrix, side));
     update.ratios.push_back(1.0f);
   } else if (order == 2) {
     update.shares = {0.5f};
   } else if (order > 2) {
     const int known = order - 1;
-    update.shares = to_vector(at::linalg_solve(
+    update.shares = table::to_vector(at::linalg_solve(
         matrix.narrow(0, 0, known).narrow(1, 0, known).contiguous(), side.narrow(0, 0, known)));
   }
   const at::Tensor scale = clean ? t.alpha : t.sigma;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kRoot = "text_model.";
 
-void accept_harmless(const ConfigReader& config) {
+void accept_unused_clip_keys(const ConfigReader& config) {
   config.harmless({"architectures", "model_type", "torch_dtype", "dtype", "transformers_version",
                    "attention_dropout", "dropout", "initializer_factor", "initializer_range",
                    "bos_token_id", "pad_token_id", "name_or_path", "projection_dim",
@@ -33,7 +33,7 @@ ClipSpec read_clip_spec(const ConfigReader& config, bool with_projection) {
       config.integer_or("eos_token_id", spec.eos_token_id, 0, kMaxEncoderVocabulary);
   if (with_projection)
     spec.projection_dim = config.integer_or("projection_dim", 512, 1, kMaxEncoderWidth);
-  accept_harmless(config);
+  accept_unused_clip_keys(config);
   config.finish();
   check_encoder_sizes(config, spec);
   return spec;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/spec/config.h"
+#include "models/spec/config_limits.h"
 
 namespace troupe::spec {
 
@@ -15,7 +16,6 @@ inline constexpr std::int64_t kMaxEncoderVocabulary = 1 << 22;
 /// `Spec` brings the defaults.
 template <class Spec>
 void read_encoder_sizes(const ConfigReader& config, Spec& spec) {
-  constexpr std::int64_t kMaxBlocks = 1024;
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxEncoderWidth);
   };

@@ -2,14 +2,12 @@
 
 #include <numeric>
 
+#include "models/spec/config_limits.h"
 #include "models/spec/sd3_spec.h"
 
 namespace troupe::spec {
 namespace {
 
-constexpr std::int64_t kTimeFrequencies = 256;
-constexpr std::int64_t kMaxBlocks = 1024;
-constexpr std::int64_t kMaxWidth = 1 << 16;
 /// What a token has along a side. Source: FluxPipeline packs latents two by two.
 constexpr std::int64_t kPatch = 2;
 /// Source: FluxPipeline's default_sample_size.

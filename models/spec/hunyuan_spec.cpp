@@ -1,13 +1,12 @@
 #include "models/spec/hunyuan_spec.h"
 
+#include "models/spec/config_limits.h"
+
 namespace troupe::spec {
 namespace {
 
-constexpr std::int64_t kTimeFrequencies = 256;
 /// Numbers that say how a picture was cut, of 256 features each.
 constexpr std::int64_t kSizes = 6;
-constexpr std::int64_t kMaxBlocks = 1024;
-constexpr std::int64_t kMaxWidth = 1 << 16;
 
 void add_norm(TensorTable& table, const std::string& name, std::int64_t width) {
   table.add(name + ".weight", {width});

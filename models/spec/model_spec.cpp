@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxSchedulerBytes = 16U << 20U;
 
-[[noreturn]] void fail(const fs::path& where, const std::string& why) {
+[[noreturn]] void refuse_model(const fs::path& where, const std::string& why) {
   throw std::runtime_error("[read_model] " + where.string() + ": " + why);
 }
 
@@ -24,7 +24,7 @@ constexpr std::uint64_t kMaxSchedulerBytes = 16U << 20U;
 fs::file_type type_of(const fs::path& path) {
   std::error_code error;
   const auto type = fs::status(path, error).type();
-  if (type == fs::file_type::none) fail(path, "cannot be read: " + error.message());
+  if (type == fs::file_type::none) refuse_model(path, "cannot be read: " + error.message());
   return type;
 }
 
@@ -37,7 +37,7 @@ bool is_folder(const fs::path& path) {
 }
 
 std::string class_of(const ConfigReader& index, const std::string& key) {
-  if (!index.has_value(key)) fail(index.file(), "component \"" + key + "\" is missing");
+  if (!index.has_value(key)) refuse_model(index.file(), "component \"" + key + "\" is missing");
   const auto& value = index.raw(key);
   if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_string()) {
     index.refuse(key, "must be a pair of library and class");
@@ -80,7 +80,7 @@ TokenizerSpec find_tokenizer(const fs::path& folder) {
   spec.tokenizer_config = if_there("tokenizer_config.json");
   const bool listed = is_file(folder / "vocab.json") || is_file(folder / "vocab.txt");
   if (!spec.spiece_model && !spec.tokenizer_json && !listed) {
-    fail(folder, "has neither spiece.model nor tokenizer.json nor a vocabulary");
+    refuse_model(folder, "has neither spiece.model nor tokenizer.json nor a vocabulary");
   }
   return spec;
 }
@@ -90,11 +90,11 @@ std::string component_class(const ConfigReader& index, const std::string& key,
                             const std::vector<std::string>& allowed) {
   const std::string name = class_of(index, key);
   if (std::ranges::find(allowed, name) == allowed.end()) {
-    fail(index.file(), "class \"" + name + "\" of component \"" + key +
-                           "\" is not supported (supported: " + joined(allowed) + ")");
+    refuse_model(index.file(), "class \"" + name + "\" of component \"" + key +
+                                   "\" is not supported (supported: " + joined(allowed) + ")");
   }
   const fs::path folder = index.file().parent_path() / key;
-  if (!is_folder(folder)) fail(folder, "component folder is missing");
+  if (!is_folder(folder)) refuse_model(folder, "component folder is missing");
   return name;
 }
 
@@ -146,9 +146,9 @@ void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
 }  // namespace
 
 ModelSpec read_model_spec(const fs::path& folder) {
-  if (!is_folder(folder)) fail(folder, "no such folder");
+  if (!is_folder(folder)) refuse_model(folder, "no such folder");
   const fs::path index_file = folder / "model_index.json";
-  if (!is_file(index_file)) fail(folder, "has no model_index.json");
+  if (!is_file(index_file)) refuse_model(folder, "has no model_index.json");
   const ConfigReader index = ConfigReader::read(index_file);
 
   ModelSpec spec;
@@ -183,7 +183,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.scheduler.file = folder / "scheduler" / "scheduler_config.json";
   spec.scheduler.config = standard_json(read_text_file(spec.scheduler.file, kMaxSchedulerBytes));
   if (!parse_json(spec.scheduler.config, spec.scheduler.file).is_object()) {
-    fail(spec.scheduler.file, "is not a JSON object");
+    refuse_model(spec.scheduler.file, "is not a JSON object");
   }
 
   const auto transformer = ConfigReader::read(folder / pipeline.network / "config.json");

@@ -2,15 +2,9 @@
 
 #include <algorithm>
 
+#include "models/spec/config_limits.h"
+
 namespace troupe::spec {
-namespace {
-
-constexpr std::int64_t kTimeFrequencies = 256;
-constexpr std::int64_t kMaxBlocks = 1024;
-constexpr std::int64_t kMaxWidth = 1 << 16;
-
-}  // namespace
-
 PixArtSpec read_pixart_spec(const ConfigReader& config) {
   PixArtSpec spec;
   const auto size = [&config](const char* key, std::int64_t fallback) {

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
+#include "models/spec/config_limits.h"
+
 namespace troupe::spec {
 namespace {
-
-constexpr std::int64_t kTimeFrequencies = 256;
-constexpr std::int64_t kMaxBlocks = 1024;
-constexpr std::int64_t kMaxWidth = 1 << 16;
 
 std::string block_prefix(std::int64_t block) {
   return "transformer_blocks." + std::to_string(block) + ".";

@@ -1,13 +1,14 @@
 #include "models/spec/t5_spec.h"
 
+#include "models/spec/config_limits.h"
+
 namespace troupe::spec {
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 17;
+constexpr std::int64_t kMaxT5Width = 1 << 17;
 constexpr std::int64_t kMaxVocabulary = 1 << 22;
-constexpr std::int64_t kMaxBlocks = 1024;
 
-void accept_harmless(const ConfigReader& config) {
+void accept_unused_t5_keys(const ConfigReader& config) {
   config.harmless({"architectures",
                    "model_type",
                    "torch_dtype",
@@ -46,7 +47,7 @@ void accept_harmless(const ConfigReader& config) {
 T5Spec read_t5_spec(const ConfigReader& config) {
   T5Spec spec;
   const auto size = [&config](const char* key, std::int64_t fallback) {
-    return config.integer_or(key, fallback, 1, kMaxWidth);
+    return config.integer_or(key, fallback, 1, kMaxT5Width);
   };
   const auto type = config.choice_or("model_type", "t5", {"t5", "mt5", "umt5"});
   spec.bias_in_every_block = type == "umt5";
@@ -68,7 +69,7 @@ T5Spec read_t5_spec(const ConfigReader& config) {
   config.only("dense_act_fn", spec.gated_gelu ? "gelu_new" : "relu");
   config.only("is_gated_act", spec.gated_gelu);
   config.only("is_decoder", false);
-  accept_harmless(config);
+  accept_unused_t5_keys(config);
   config.finish();
 
   if (!(spec.layer_norm_epsilon > 0 && spec.layer_norm_epsilon < 1)) {

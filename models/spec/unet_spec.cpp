@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "models/spec/config_limits.h"
+
 namespace troupe::spec {
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 16;
 constexpr std::int64_t kMaxLayers = 64;
-constexpr std::size_t kMaxLevels = 8;
 
 /// One number for all levels, or one for each.
 std::vector<std::int64_t> per_level(const ConfigReader& config, const char* key,

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
+#include "models/spec/config_limits.h"
+
 namespace troupe::spec {
 namespace {
-
-constexpr std::int64_t kMaxWidth = 1 << 16;
-constexpr std::size_t kMaxLevels = 8;
 
 void check_blocks(const ConfigReader& config, const char* key, std::string_view type,
                   std::size_t levels) {

@@ -1,11 +1,10 @@
 #include "models/spec/wan_spec.h"
 
+#include "models/spec/config_limits.h"
+
 namespace troupe::spec {
 namespace {
 
-constexpr std::int64_t kTimeFrequencies = 256;
-constexpr std::int64_t kMaxBlocks = 1024;
-constexpr std::int64_t kMaxWidth = 1 << 16;
 /// What WanPipeline makes where it is not told: 480 × 832 pixels, 81 frames.
 constexpr std::int64_t kSampleRows = 60;
 constexpr std::int64_t kSampleColumns = 104;

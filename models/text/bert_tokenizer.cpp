@@ -14,10 +14,6 @@ namespace {
 /// A longer word is unknown as a whole.
 constexpr std::size_t kLongestWord = 100;
 
-[[noreturn]] void fail(const std::filesystem::path& file, const std::string& why) {
-  throw std::runtime_error("[bert_tokenizer] " + file.string() + ": " + why);
-}
-
 bool is_chinese(char32_t c) {
   return (0x4E00 <= c && c <= 0x9FFF) || (0x3400 <= c && c <= 0x4DBF) ||
          (0x20000 <= c && c <= 0x2A6DF) || (0x2A700 <= c && c <= 0x2B73F) ||
@@ -55,7 +51,9 @@ std::string without_accents(const std::string& text) {
 std::int64_t BertTokenizer::need(const std::string& piece,
                                  const std::filesystem::path& file) const {
   const auto found = ids_.find(piece);
-  if (found == ids_.end()) fail(file, "the vocabulary has no " + piece);
+  if (found == ids_.end())
+    throw std::runtime_error("[bert_tokenizer] " + file.string() + ": the vocabulary has no " +
+                             piece);
   return found->second;
 }
 

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxBytes = 64U << 20U;
 
-[[noreturn]] void fail(const std::filesystem::path& file, const std::string& why) {
+[[noreturn]] void refuse_bert(const std::filesystem::path& file, const std::string& why) {
   throw std::runtime_error("[bert_tokenizer] " + file.string() + ": " + why);
 }
 
@@ -38,7 +38,7 @@ std::vector<std::string> lines_of(const std::filesystem::path& file) {
 void add_token(const std::filesystem::path& file, const std::string& id, const Json& token,
                BertVocabulary& into) {
   const auto refuse = [&](const std::string& why) {
-    fail(file, "added token " + id + " = " + token.dump() + " " + why);
+    refuse_bert(file, "added token " + id + " = " + token.dump() + " " + why);
   };
   if (!token.is_object() || !token.contains("content") || !token["content"].is_string())
     refuse("has no content");
@@ -60,18 +60,19 @@ class WordPieceFile {
  public:
   explicit WordPieceFile(const std::filesystem::path& file)
       : file_(file), root_(spec::parse_json(spec::read_text_file(file, kMaxBytes), file)) {
-    if (!root_.is_object()) fail(file_, "is not a JSON object");
+    if (!root_.is_object()) refuse_bert(file_, "is not a JSON object");
   }
 
   std::vector<std::string> pieces() const {
     const Json& model = part("model", "WordPiece");
     std::vector<std::string> pieces;
     const auto vocab = model.find("vocab");
-    if (vocab == model.end() || !vocab->is_object()) fail(file_, "has no WordPiece vocabulary");
+    if (vocab == model.end() || !vocab->is_object())
+      refuse_bert(file_, "has no WordPiece vocabulary");
     pieces.resize(vocab->size());
     for (const auto& [piece, id] : vocab->items()) {
       if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= pieces.size())
-        fail(file_, "piece \"" + piece + "\" has an id beyond the vocabulary");
+        refuse_bert(file_, "piece \"" + piece + "\" has an id beyond the vocabulary");
       pieces[id.get<std::size_t>()] = piece;
     }
     return pieces;
@@ -95,10 +96,10 @@ class WordPieceFile {
     finish(part("pre_tokenizer", "BertPreTokenizer"), "pre_tokenizer", {"type"});
     check_ends(into);
     if (const auto list = root_.find("added_tokens"); list != root_.end()) {
-      if (!list->is_array()) fail(file_, "added_tokens is not a list");
+      if (!list->is_array()) refuse_bert(file_, "added_tokens is not a list");
       for (const Json& token : *list) {
         if (!token.is_object() || !token.contains("id"))
-          fail(file_, "added token " + token.dump() + " has no id");
+          refuse_bert(file_, "added token " + token.dump() + " has no id");
         add_token(file_, token["id"].dump(), token, into);
       }
     }
@@ -113,22 +114,22 @@ class WordPieceFile {
     const auto found = root_.find(name);
     const Json& object = found == root_.end() ? kNull : *found;
     if (!object.is_object() || !object.contains("type") || object["type"] != type)
-      fail(file_, std::string(name) + " is no " + type + ", which is not supported");
+      refuse_bert(file_, std::string(name) + " is no " + type + ", which is not supported");
     return object;
   }
   void only(const Json& object, const std::string& where, const char* key,
             const Json& value) const {
     const auto found = object.find(key);
     if (found == object.end() || *found == value) return;
-    fail(file_, where + " key \"" + key + "\" = " + found->dump() + " is not supported (here " +
-                    value.dump() + ")");
+    refuse_bert(file_, where + " key \"" + key + "\" = " + found->dump() +
+                           " is not supported (here " + value.dump() + ")");
   }
   void finish(const Json& object, const std::string& where,
               const std::set<std::string>& known) const {
     for (const auto& [key, value] : object.items()) {
       if (!known.contains(key))
-        fail(file_,
-             where + " key \"" + key + "\" = " + value.dump().substr(0, 80) + " is not supported");
+        refuse_bert(file_, where + " key \"" + key + "\" = " + value.dump().substr(0, 80) +
+                               " is not supported");
     }
   }
   /// Begin token, text, end token.
@@ -152,7 +153,8 @@ class WordPieceFile {
       known = single.is_array() && single.size() == 3 && token(0) == into.begin &&
               !at(at(single, 1), "Sequence").is_null() && token(2) == into.end;
     }
-    if (!known) fail(file_, "post_processor " + ends.dump().substr(0, 200) + " is not supported");
+    if (!known)
+      refuse_bert(file_, "post_processor " + ends.dump().substr(0, 200) + " is not supported");
   }
 
   std::filesystem::path file_;

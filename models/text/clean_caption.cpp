@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/text/ascii.h"
 #include "models/text/html_entities.h"
 #include "models/text/html_text.h"
 #include "models/text/text_repair.h"
@@ -24,7 +25,7 @@ constexpr Rule kAddresses[] = {
     {R"(\b(?:www:(?:/{1,3}|[a-z0-9%])|)" TROUPE_DOMAIN ")", ""},
 };
 
-constexpr Rule kMarks[] = {
+constexpr Rule kMarkRules[] = {
     {R"(@\w+\b)", ""},
     // CJK strokes, phonetic extensions, enclosed and compatibility forms, ideographs, hexagrams
     {R"([\x{31c0}-\x{31ff}\x{3200}-\x{9fff}]+)", ""},
@@ -87,12 +88,6 @@ void apply(const std::vector<Pattern>& patterns, std::string& text) {
     text = pattern.replace_all(text);
 }
 
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char lower = static_cast<char>(c | 0x20);
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
 /// "a+b%20c" to "a b c": what a browser's address line does to a text.
 std::string without_percent_escapes(std::string_view text) {
   std::string out;
@@ -117,7 +112,7 @@ bool joins_words(char c) {
 }  // namespace
 
 CaptionCleaner::CaptionCleaner()
-    : addresses_(compile(kAddresses)), marks_(compile(kMarks)), phrases_(compile(kPhrases)) {}
+    : addresses_(compile(kAddresses)), marks_(compile(kMarkRules)), phrases_(compile(kPhrases)) {}
 
 std::string CaptionCleaner::clean_once(std::string_view caption) const {
   const auto plain = without_percent_escapes(caption);

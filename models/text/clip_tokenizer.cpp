@@ -13,12 +13,12 @@ namespace troupe::models {
 namespace {
 
 /// Unicode's White_Space, inside brackets.
-constexpr std::string_view kSpace =
+constexpr std::string_view kWhiteSpace =
     "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"
     "\\x{205f}\\x{3000}";
 
 std::string other_than_space() {
-  return "[^" + std::string(kSpace) + "\\p{L}\\p{N}]++";
+  return "[^" + std::string(kWhiteSpace) + "\\p{L}\\p{N}]++";
 }
 
 const Pattern& clip_words() {
@@ -56,24 +56,29 @@ std::string prepared(std::string_view text) {
   return lower_case_by_letter(single_spaces(nfc(text)));
 }
 
-struct Marker {
+}  // namespace
+
+/// A special token, found in the text.
+struct ClipMarker {
   std::string content;
   std::int64_t id = 0;
   bool lstrip = false;
   bool rstrip = false;
 };
 
+namespace {
+
 /// Calls `text` for what lies between markers and `marker` for each of them, from left to right;
 /// of several that match at a place, the first of the list.
-void cut_out(std::string_view all, const std::vector<Marker>& markers,
+void cut_out(std::string_view all, const std::vector<ClipMarker>& markers,
              const std::function<void(std::string_view)>& text,
              const std::function<void(std::int64_t)>& marker) {
   std::size_t begin = 0;
   std::size_t space = 0;  // where the white space that ends at `at` begins
   for (std::size_t at = 0; at < all.size();) {
     const auto rest = all.substr(at);
-    const auto found =
-        std::ranges::find_if(markers, [&](const Marker& m) { return rest.starts_with(m.content); });
+    const auto found = std::ranges::find_if(
+        markers, [&](const ClipMarker& m) { return rest.starts_with(m.content); });
     if (found == markers.end()) {
       const CodePoint point = code_point_at(all, at);
       at += point.bytes;
@@ -102,7 +107,7 @@ struct ClipTokenizer::Impl {
         source(from.source),
         model_max_length(from.model_max_length) {
     for (const ClipAddedToken& token : from.added_tokens) {
-      const Marker marker{token.content, bpe.id(token.content), token.lstrip, token.rstrip};
+      const ClipMarker marker{token.content, bpe.id(token.content), token.lstrip, token.rstrip};
       if (!token.normalized) {
         as_given.push_back(marker);
         continue;
@@ -113,7 +118,7 @@ struct ClipTokenizer::Impl {
     }
     for (auto* markers : {&as_given, &in_prepared}) {
       std::ranges::stable_sort(*markers, std::ranges::greater{},
-                               [](const Marker& marker) { return marker.content.size(); });
+                               [](const ClipMarker& marker) { return marker.content.size(); });
     }
     bos = bpe.id(from.bos);
     eos = bpe.id(from.eos);
@@ -138,7 +143,7 @@ struct ClipTokenizer::Impl {
   std::filesystem::path source;
   std::int64_t model_max_length;
   /// Longest first.
-  std::vector<Marker> as_given, in_prepared;
+  std::vector<ClipMarker> as_given, in_prepared;
   std::int64_t bos = -1, eos = -1, pad = -1;
 };
 

@@ -16,13 +16,13 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kMaxFileBytes = 64U << 20U;
+constexpr std::uint64_t kMaxVocabularyBytes = 64U << 20U;
 constexpr std::int64_t kMaxId = 1 << 24;
 constexpr std::string_view kWords =
     "<\\|startoftext\\|>|<\\|endoftext\\|>|'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|"
     "[^\\s\\p{L}\\p{N}]+";
 
-[[noreturn]] void fail(const fs::path& file, const std::string& why) {
+[[noreturn]] void refuse_clip(const fs::path& file, const std::string& why) {
   throw std::runtime_error("[load_tokenizer] " + file.string() + ": " + why);
 }
 
@@ -32,27 +32,27 @@ ClipAddedToken read_token(const fs::path& file, const std::string& key, const Js
   const auto flag = [&](const char* name) {
     const auto found = value.find(name);
     if (found == value.end()) return false;
-    if (!found->is_boolean()) fail(file, key + ": \"" + name + "\" must be true or false");
+    if (!found->is_boolean()) refuse_clip(file, key + ": \"" + name + "\" must be true or false");
     return found->get<bool>();
   };
   if (!value.is_object() || !value.contains("content") || !value["content"].is_string() ||
       value["content"].get_ref<const std::string&>().empty()) {
-    fail(file, key + " is not a token");
+    refuse_clip(file, key + " is not a token");
   }
-  if (flag("single_word")) fail(file, key + ": single_word = true is not supported");
+  if (flag("single_word")) refuse_clip(file, key + ": single_word = true is not supported");
   return {value["content"].get<std::string>(), flag("lstrip"), flag("rstrip"), flag("normalized")};
 }
 
 void read_vocabulary(const fs::path& file, const Json& tokens, ClipVocabulary& into) {
-  if (!tokens.is_object() || tokens.empty()) fail(file, "has no vocabulary");
+  if (!tokens.is_object() || tokens.empty()) refuse_clip(file, "has no vocabulary");
   std::vector<bool> taken;
   for (const auto& [token, id] : tokens.items()) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() > kMaxId) {
-      fail(file, "token \"" + token + "\" has no id from 0 to " + std::to_string(kMaxId));
+      refuse_clip(file, "token \"" + token + "\" has no id from 0 to " + std::to_string(kMaxId));
     }
     const auto value = id.get<std::size_t>();
     if (value >= taken.size()) taken.resize(value + 1);
-    if (taken[value]) fail(file, "id " + std::to_string(value) + " is given twice");
+    if (taken[value]) refuse_clip(file, "id " + std::to_string(value) + " is given twice");
     taken[value] = true;
     into.vocabulary.emplace(token, static_cast<std::int64_t>(value));
   }
@@ -62,13 +62,13 @@ void add_merge(const fs::path& file, std::string_view line, ClipVocabulary& into
   const auto space = line.find(' ');
   if (space == std::string_view::npos || space == 0 || space + 1 == line.size() ||
       line.find(' ', space + 1) != std::string_view::npos) {
-    fail(file, "merge " + std::to_string(into.merges.size()) + " is not a pair of tokens");
+    refuse_clip(file, "merge " + std::to_string(into.merges.size()) + " is not a pair of tokens");
   }
   into.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
 }
 
 void read_merges(const fs::path& file, ClipVocabulary& into) {
-  const std::string text = spec::read_text_file(file, kMaxFileBytes);
+  const std::string text = spec::read_text_file(file, kMaxVocabularyBytes);
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = std::string_view(text).substr(at, end - at);
@@ -83,8 +83,8 @@ void read_merges(const fs::path& file, ClipVocabulary& into) {
 class TokenizerFile {
  public:
   explicit TokenizerFile(const fs::path& file) : file_(file) {
-    root_ = spec::parse_json(spec::read_text_file(file, kMaxFileBytes), file);
-    if (!root_.is_object()) fail(file, "is not a JSON object");
+    root_ = spec::parse_json(spec::read_text_file(file, kMaxVocabularyBytes), file);
+    if (!root_.is_object()) refuse_clip(file, "is not a JSON object");
   }
 
   void read(ClipVocabulary& into) const {
@@ -95,18 +95,18 @@ class TokenizerFile {
     only(model, "end_of_word_suffix", std::string(kEndOfWord));
     for (const char* key : {"dropout", "byte_fallback", "ignore_merges", "fuse_unk"}) {
       if (const Json& value = member(model, key); !value.is_null() && value != false) {
-        fail(file_,
-             std::string("model key \"") + key + "\" = " + value.dump() + " is not supported");
+        refuse_clip(file_, std::string("model key \"") + key + "\" = " + value.dump() +
+                               " is not supported");
       }
     }
     if (const Json& prefix = member(model, "continuing_subword_prefix");
         !prefix.is_null() && prefix != "") {
-      fail(file_,
-           "model key \"continuing_subword_prefix\" = " + prefix.dump() + " is not supported");
+      refuse_clip(file_, "model key \"continuing_subword_prefix\" = " + prefix.dump() +
+                             " is not supported");
     }
     read_vocabulary(file_, member(model, "vocab"), into);
     const Json& merges = member(model, "merges");
-    if (!merges.is_array()) fail(file_, "model has no list of merges");
+    if (!merges.is_array()) refuse_clip(file_, "model has no list of merges");
     for (const Json& merge : merges) {
       if (merge.is_string()) {
         add_merge(file_, merge.get_ref<const std::string&>(), into);
@@ -114,7 +114,8 @@ class TokenizerFile {
                  merge[1].is_string()) {
         into.merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
       } else {
-        fail(file_, "merge " + std::to_string(into.merges.size()) + " is not a pair of tokens");
+        refuse_clip(file_,
+                    "merge " + std::to_string(into.merges.size()) + " is not a pair of tokens");
       }
     }
   }
@@ -123,7 +124,7 @@ class TokenizerFile {
     std::vector<ClipAddedToken> tokens;
     const Json& list = member(root_, "added_tokens");
     if (list.is_null()) return tokens;
-    if (!list.is_array()) fail(file_, "added_tokens is not a list");
+    if (!list.is_array()) refuse_clip(file_, "added_tokens is not a list");
     for (const Json& item : list)
       tokens.push_back(read_token(file_, "added token " + std::to_string(tokens.size()), item));
     return tokens;
@@ -139,15 +140,15 @@ class TokenizerFile {
   void only(const Json& object, const char* key, const std::string& value) const {
     const Json& found = member(object, key);
     if (found != value) {
-      fail(file_, "model key \"" + std::string(key) + "\" = " + found.dump() +
-                      " is not supported (CLIP has \"" + value + "\")");
+      refuse_clip(file_, "model key \"" + std::string(key) + "\" = " + found.dump() +
+                             " is not supported (CLIP has \"" + value + "\")");
     }
   }
   void check_steps(const char* key, const char* list_key,
                    const std::vector<std::string>& types) const {
     const Json& steps = member(member(root_, key), list_key);
     const auto refuse = [&](const std::string& what) {
-      fail(file_, std::string(key) + " " + what + " is not supported");
+      refuse_clip(file_, std::string(key) + " " + what + " is not supported");
     };
     if (!steps.is_array() || steps.size() != types.size()) {
       refuse(member(root_, key).dump().substr(0, 200));
@@ -204,11 +205,11 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
     result.source = folder / "vocab.json";
     read_vocabulary(
         result.source,
-        spec::parse_json(spec::read_text_file(result.source, kMaxFileBytes), result.source),
+        spec::parse_json(spec::read_text_file(result.source, kMaxVocabularyBytes), result.source),
         result);
     read_merges(folder / "merges.txt", result);
   } else {
-    fail(folder, "has neither tokenizer.json nor vocab.json and merges.txt");
+    refuse_clip(folder, "has neither tokenizer.json nor vocab.json and merges.txt");
   }
 
   const std::array<std::pair<const char*, std::string*>, 4> names = {{{"bos_token", &result.bos},
@@ -275,7 +276,7 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
   }
   for (const ClipAddedToken& token : added) {
     if (!result.vocabulary.contains(token.content)) {
-      fail(result.source, "has no token \"" + token.content + "\"");
+      refuse_clip(result.source, "has no token \"" + token.content + "\"");
     }
   }
   return result;

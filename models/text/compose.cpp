@@ -4,29 +4,11 @@
 #include <cstdint>
 #include <iterator>
 
+#include "models/text/composition_table.h"
 #include "models/text/unicode.h"
 
 namespace troupe::models {
 namespace {
-
-struct Composition {
-  std::uint16_t first;
-  std::uint16_t second;
-  std::uint16_t whole;
-};
-
-// clang-format off
-constexpr Composition kCompositions[] = {
-#include "models/text/compositions.inc"
-};
-// clang-format on
-
-constexpr char32_t kHangul = 0xAC00;
-constexpr char32_t kLead = 0x1100;
-constexpr char32_t kVowel = 0x1161;
-constexpr char32_t kTail = 0x11A7;
-constexpr char32_t kVowels = 21;
-constexpr char32_t kTails = 28;
 
 /// Parts of a Hangul syllable as a syllable, or 0.
 char32_t hangul_of(char32_t first, char32_t second) {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "models/text/ascii.h"
 #include "models/text/unicode.h"
 
 namespace troupe::models {
@@ -21,16 +22,6 @@ struct Entity {
   std::string text;
   bool bare = false;  // may end without a semicolon
 };
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
-int hex_value(char c) {
-  if (is_digit(c)) return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
 
 std::uint64_t hex_number(std::string_view digits) {
   std::uint64_t value = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "models/text/ascii.h"
 #include "models/text/html_entities.h"
 #include "models/text/unicode.h"
 
@@ -13,9 +14,6 @@ constexpr auto npos = std::string_view::npos;
 
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
 }
 bool is_hex(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
@@ -39,9 +37,9 @@ bool is_quiet_element(std::string_view name) {
 
 /// Reads one text from front to back. Where nothing more can be made out, reading goes on once with
 /// unclosed markup taken for text; the second time the rest is text.
-class Reader {
+class HtmlReader {
  public:
-  explicit Reader(std::string_view text) : text_(text) {}
+  explicit HtmlReader(std::string_view text) : text_(text) {}
 
   std::string read() {
     while (at_ < text_.size()) {
@@ -294,7 +292,7 @@ class Reader {
 }  // namespace
 
 std::string html_text(std::string_view text) {
-  return Reader(text).read();
+  return HtmlReader(text).read();
 }
 
 }  // namespace troupe::models

@@ -5,14 +5,11 @@
 #include <iterator>
 #include <vector>
 
+#include "models/text/composition_table.h"
 #include "models/text/unicode.h"
 
 namespace troupe::models {
 namespace {
-
-struct Composition {
-  char32_t first, second, whole;
-};
 
 struct Decomposition {
   char32_t whole, first, second;
@@ -25,9 +22,6 @@ struct MarkRun {
 };
 
 // clang-format off
-constexpr Composition kCompositions[] = {
-#include "models/text/compositions.inc"
-};
 constexpr Decomposition kDecompositions[] = {
 #include "models/text/decompositions.inc"
 };
@@ -36,13 +30,6 @@ constexpr MarkRun kMarks[] = {
 };
 // clang-format on
 
-constexpr char32_t kHangul = 0xAC00;
-constexpr char32_t kLead = 0x1100;
-constexpr char32_t kVowel = 0x1161;
-constexpr char32_t kTail = 0x11A7;
-constexpr char32_t kLeads = 19;
-constexpr char32_t kVowels = 21;
-constexpr char32_t kTails = 28;
 constexpr char32_t kSyllables = kLeads * kVowels * kTails;
 constexpr char32_t kFirstThatChanges = 0xC0;
 constexpr char32_t kFirstThatComposes = 0x300;

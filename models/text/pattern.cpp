@@ -9,7 +9,7 @@ namespace troupe::models {
 namespace {
 
 constexpr const char* kWord = "\\p{L}\\p{N}_";
-constexpr const char* kSpace =
+constexpr const char* kPythonSpace =
     "\\x{09}-\\x{0d}\\x{1c}-\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
     "\\x{202f}\\x{205f}\\x{3000}";
 
@@ -17,7 +17,7 @@ constexpr const char* kSpace =
 /// PCRE2's own.
 std::string class_of(char escape, bool bracketed) {
   const std::string word = kWord;
-  const std::string space = kSpace;
+  const std::string space = kPythonSpace;
   switch (escape) {
     case 'd':
       return "\\p{Nd}";

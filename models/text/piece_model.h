@@ -9,6 +9,9 @@
 
 namespace troupe::models {
 
+/// How sentencepiece writes a space.
+inline constexpr std::string_view kSpaceMark = "\u2581";
+
 /// Splits plain text, free of added tokens, into pieces.
 class PieceModel {
  public:

@@ -9,7 +9,6 @@ namespace troupe::models {
 namespace {
 
 constexpr std::uint64_t kMaxModelBytes = 256U << 20U;
-constexpr std::string_view kSpaceMark = "\u2581";
 
 /// A space mark in the text itself counts as a space, as it does in transformers.
 std::string without_marks(std::string_view text) {

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::int64_t kDefaultExtraIds = 100;
 constexpr std::int64_t kMaxExtraIds = 100'000;
-constexpr std::string_view kSpaceMark = "\u2581";
 
 /// What tokenizer_config.json settles.
 struct Settings {

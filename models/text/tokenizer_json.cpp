@@ -4,6 +4,7 @@
 
 #include "models/spec/json_text.h"
 #include "models/text/charsmap.h"
+#include "models/text/piece_model.h"
 #include "models/text/unicode.h"
 #include "models/text/unigram.h"
 
@@ -12,8 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kMaxFileBytes = 256U << 20U;
-constexpr std::string_view kSpaceMark = "\u2581";
+constexpr std::uint64_t kMaxTokenizerBytes = 256U << 20U;
 
 /// Splits at white space, marks the beginning of every word, then runs the unigram model on each.
 class UnigramModel final : public PieceModel {
@@ -60,10 +60,10 @@ class UnigramModel final : public PieceModel {
   std::optional<Charsmap> charsmap_;
 };
 
-class Reader {
+class TokenizerJsonReader {
  public:
-  explicit Reader(const std::filesystem::path& file) : file_(file.string()) {
-    root_ = spec::parse_json(spec::read_text_file(file, kMaxFileBytes), file);
+  explicit TokenizerJsonReader(const std::filesystem::path& file) : file_(file.string()) {
+    root_ = spec::parse_json(spec::read_text_file(file, kMaxTokenizerBytes), file);
     if (!root_.is_object()) damaged("is not a JSON object");
   }
 
@@ -225,7 +225,7 @@ class Reader {
 }  // namespace
 
 TokenizerJson read_tokenizer_json(const std::filesystem::path& file) {
-  return Reader(file).read();
+  return TokenizerJsonReader(file).read();
 }
 
 }  // namespace troupe::models

@@ -19,12 +19,6 @@ at::Tensor window(const at::Tensor& x, RowRun own, const Halo& halo, std::int64_
   return parts.size() == 1 ? parts.front() : at::cat(parts, 2);
 }
 
-kernels::Linear linear_of(const Builder& build, const std::string& name, std::int64_t in,
-                          std::int64_t out) {
-  return kernels::Linear(build.load.get(name + ".weight", {out, in}),
-                         build.load.get(name + ".bias", {out}));
-}
-
 // Mean and mean square of each group, [2, B, groups] in float64.
 Moments moments_of(const at::Tensor& x, std::int64_t groups) {
   if (x.size(2) == 0) {
@@ -38,6 +32,12 @@ Moments moments_of(const at::Tensor& x, std::int64_t groups) {
 }
 
 }  // namespace
+
+kernels::Linear linear_of(const Builder& build, const std::string& name, std::int64_t in,
+                          std::int64_t out, bool bias) {
+  return kernels::Linear(build.load.get(name + ".weight", {out, in}),
+                         bias ? build.load.get(name + ".bias", {out}) : at::Tensor());
+}
 
 at::Tensor tokens_of(const at::Tensor& x) {
   return x.permute({0, 2, 3, 1}).reshape({x.size(0), x.size(2) * x.size(3), x.size(1)});

@@ -27,6 +27,10 @@ struct Builder {
   double norm_eps;
 };
 
+/// The linear layer `name`, [out, in].
+kernels::Linear linear_of(const Builder& build, const std::string& name, std::int64_t in,
+                          std::int64_t out, bool bias = true);
+
 /// One call of the model.
 struct Call {
   UNetPort& port;

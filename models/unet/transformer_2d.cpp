@@ -12,12 +12,6 @@ namespace {
 constexpr double kProjectionNormEps = 1e-6;
 constexpr double kLayerNormEps = 1e-5;
 
-kernels::Linear linear_of(const Builder& build, const std::string& name, std::int64_t in,
-                          std::int64_t out, bool bias = true) {
-  return kernels::Linear(build.load.get(name + ".weight", {out, in}),
-                         bias ? build.load.get(name + ".bias", {out}) : at::Tensor());
-}
-
 kernels::Linear joined(const Builder& build, const std::string& name, std::int64_t width) {
   std::vector<at::Tensor> weights;
   for (const char* part : {"to_q", "to_k", "to_v"})

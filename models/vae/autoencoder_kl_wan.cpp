@@ -12,10 +12,6 @@
 namespace troupe::models {
 namespace {
 
-/// As AutoencoderKL's.
-constexpr std::int64_t kCpuChunk = std::int64_t{8} << 20;
-constexpr std::int64_t kGpuChunk = std::int64_t{512} << 20;
-
 at::Tensor by_channel(const std::vector<double>& values, at::Device device) {
   return at::tensor(values, at::kDouble).to(at::kFloat).view({1, -1, 1, 1}).to(device);
 }

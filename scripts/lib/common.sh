@@ -93,7 +93,8 @@ configure_and_build() {
   local -a targets=()
   [ $# -eq 0 ] || targets=(--target "$@")
   say "configuring (preset $preset)"
-  (cd "$root" && logged "$deps/configure-$preset.log" cmake --preset "$preset") ||
+  # TROUPE_UNITY=OFF in the environment: file by file, for whoever changes much.
+  (cd "$root" && logged "$deps/configure-$preset.log" cmake --preset "$preset" ${TROUPE_UNITY:+"-DTROUPE_UNITY=$TROUPE_UNITY"}) ||
     die "configuring failed; the whole log is $deps/configure-$preset.log"
   say "building on $(nproc) cores"
   (cd "$root" && NINJA_STATUS='[%f/%t, %es] ' cmake --build --preset "$preset" -j "$(nproc)" "${targets[@]}")

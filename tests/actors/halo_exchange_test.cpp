@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/actors/mesh_groups.h"
 #include "tests/models/vae_support.h"
 #include "tests/support/doctest.h"
 #include "tests/tensor/ranks.h"
@@ -14,16 +15,13 @@
 using namespace std::chrono_literals;
 using namespace troupe;
 using actors::HaloExchange;
+using actors::testing::wait_long;
 using models::AutoencoderKL;
 using tensor::testing::Member;
 using tensor::testing::on_ranks;
 using tensor::testing::require;
 
 namespace {
-
-void wait_long(const tensor::Work& work) {
-  work.wait(tensor::within(60s));
-}
 
 // What rank 0 of `size` has after `body` on every rank; the others have nothing.
 at::Tensor at_rank_zero(tensor::Backend backend, int size,

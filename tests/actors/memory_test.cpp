@@ -10,7 +10,7 @@ using namespace troupe;
 namespace {
 
 /// What an actor on the CPU says of a host whose /proc and /sys are there.
-std::map<std::string, std::string> told(const testing::Scratch& host) {
+std::map<std::string, std::string> told(const troupe::testing::Scratch& host) {
   std::map<std::string, std::string> attributes;
   actors::tell_memory(actors::available_memory_bytes(c10::Device("cpu"), host.path), attributes);
   return attributes;
@@ -19,7 +19,7 @@ std::map<std::string, std::string> told(const testing::Scratch& host) {
 }  // namespace
 
 TEST_CASE("an actor in a full control group says 0 bytes, one that cannot tell says nothing") {
-  const testing::Scratch host;
+  const troupe::testing::Scratch host;
   CHECK(told(host).empty());
   std::filesystem::create_directories(host.path / "proc/self");
   std::filesystem::create_directories(host.path / "sys/fs/cgroup");

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "tests/actors/mesh_groups.h"
 #include "tests/models/unet_run.h"
 #include "tests/models/vae_support.h"
 #include "tests/support/doctest.h"
@@ -11,6 +12,7 @@
 using namespace std::chrono_literals;
 using namespace troupe;
 using actors::PatchGroup;
+using actors::testing::wait_long;
 using models::testing::kNormModes;
 using models::testing::kSteps;
 using models::testing::UNetBook;
@@ -23,14 +25,6 @@ using models::unet::StepMode;
 using tensor::testing::Member;
 using tensor::testing::on_ranks;
 using tensor::testing::require;
-
-namespace {
-
-void wait_long(const tensor::Work& work) {
-  work.wait(tensor::within(60s));
-}
-
-}  // namespace
 
 TEST_CASE("a U-Net's patches over a group give what they give in one process") {
   const at::NoGradGuard no_grad;

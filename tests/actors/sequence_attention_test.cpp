@@ -36,7 +36,7 @@ namespace {
 
 using Shares = std::vector<TokenRuns>;  // by sequence rank
 
-struct Job {
+struct AttentionJob {
   int64_t batch = 1, tokens = 12, heads = 2, dim = 4;
   int blocks = 2, steps = 5, warmup = 1;
   std::vector<TokenRun> patches;
@@ -66,7 +66,8 @@ std::vector<TokenRun> cut(TokenRun run, int parts, std::mt19937& random) {
 }
 
 /// A patch over all ranks; under distrifusion a patch for each ring rank, over its ulysses ranks.
-std::vector<Shares> shares_of(const Job& job, const mesh::Degrees& degrees, std::mt19937& random) {
+std::vector<Shares> shares_of(const AttentionJob& job, const mesh::Degrees& degrees,
+                              std::mt19937& random) {
   std::vector<Shares> micro_steps;
   const bool waves = job.freshness == Freshness::step_before;
   const size_t side_by_side = waves ? degrees.ring : 1;
@@ -98,7 +99,7 @@ at::Tensor rows_at(const at::Tensor& all, const TokenRuns& runs) {
   return at::cat(parts, 1);
 }
 
-Script script_of(const Job& job) {
+Script script_of(const AttentionJob& job) {
   Script script;
   std::vector<DriftingTokens> states;
   std::vector<KvRule> rules;
@@ -124,7 +125,7 @@ Script script_of(const Job& job) {
 }
 
 /// Plays a job at one rank of a mesh; the largest difference from the script.
-double play(const Job& job, const Script& script, const std::vector<Shares>& micro_steps,
+double play(const AttentionJob& job, const Script& script, const std::vector<Shares>& micro_steps,
             const mesh::Mesh& mesh, Member* member) {
   const auto at = mesh.coordinates(member ? member->rank : 0);
   const auto& degrees = mesh.degrees();
@@ -183,7 +184,7 @@ double play(const Job& job, const Script& script, const std::vector<Shares>& mic
   return worst;
 }
 
-double play_on_ranks(const Job& job, const Script& script, const mesh::Degrees& degrees,
+double play_on_ranks(const AttentionJob& job, const Script& script, const mesh::Degrees& degrees,
                      std::mt19937& random) {
   const auto micro_steps = shares_of(job, degrees, random);
   const mesh::Mesh mesh(degrees);
@@ -197,8 +198,8 @@ double play_on_ranks(const Job& job, const Script& script, const mesh::Degrees& 
   return worst;
 }
 
-Job random_job(std::mt19937& random, Freshness freshness, bool predicts) {
-  Job job;
+AttentionJob random_job(std::mt19937& random, Freshness freshness, bool predicts) {
+  AttentionJob job;
   job.batch = 1 + random() % 3;
   job.parts = 1 + random() % job.batch;
   job.tokens = 4 + random() % 20;
@@ -225,7 +226,7 @@ TEST_CASE("any ring × ulysses × tp gives what one rank gives, and one rank the
       for (int mix = 0; mix < 12; ++mix) {
         mesh::Degrees degrees{.ring = 1 + mix / 3 % 3, .ulysses = 1 + mix % 3};
         if (mix >= 9 || degrees.sp() <= 3) degrees.tp = 1 + random() % 3;
-        const Job job = random_job(random, freshness, predicts);
+        const AttentionJob job = random_job(random, freshness, predicts);
         CAPTURE(degrees.ring);
         CAPTURE(degrees.ulysses);
         CAPTURE(degrees.tp);
@@ -244,7 +245,7 @@ TEST_CASE("whole pictures need no store") {
   std::mt19937 random(42);
   for (const mesh::Degrees degrees :
        {mesh::Degrees{}, {.ring = 3}, {.ulysses = 3}, {.ring = 2, .ulysses = 2, .tp = 2}}) {
-    Job job = random_job(random, Freshness::newest, false);
+    AttentionJob job = random_job(random, Freshness::newest, false);
     job.steps = job.warmup = 2;
     job.keeps = false;
     CHECK(play_on_ranks(job, script_of(job), degrees, random) < 1e-5);
@@ -258,7 +259,7 @@ TEST_CASE("ranks without heads or rows keep up with predicted K,V") {
     for (const mesh::Degrees degrees : {mesh::Degrees{.ring = 2, .ulysses = 2},
                                         {.ring = 3, .ulysses = 2},
                                         {.ring = 2, .ulysses = 2, .tp = 2}}) {
-      Job job;
+      AttentionJob job;
       job.tokens = 3;
       job.heads = 1;
       job.patches = {{0, 1}, {1, 2}, {2, 3}};
@@ -272,7 +273,7 @@ TEST_CASE("ranks without heads or rows keep up with predicted K,V") {
 TEST_CASE("under distrifusion nothing goes round the ring that no step will use") {
   const models::testing::OneThread one_thread;
   std::mt19937 random(44);
-  Job job;
+  AttentionJob job;
   job.tokens = 10;
   job.steps = 4;
   job.patches = {{0, 4}, {4, 10}};

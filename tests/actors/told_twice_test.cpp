@@ -20,7 +20,7 @@ using wire::JobState;
 
 namespace {
 
-const std::string kTiny = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart";
+const std::string kTinyPixArt = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart";
 
 /// Says all that it says `copies` times.
 class Echoing final : public cluster::Outside {
@@ -84,8 +84,8 @@ class Echoing final : public cluster::Outside {
 };
 
 /// The rooms of a controller with two real actors, which run on threads of this process.
-struct Stage : test::Doors {
-  explicit Stage(int copies) : outside(live, copies) {
+struct ToldStage : test::Doors {
+  explicit ToldStage(int copies) : outside(live, copies) {
     server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
     server.on_ready([this](control::PeerId peer) {
       deployments.actor_ready(members.by_peer(peer)->id);
@@ -116,7 +116,7 @@ struct Stage : test::Doors {
     }
     REQUIRE(until([this] { return members.ready_count() == 2; }));
   }
-  ~Stage() {
+  ~ToldStage() {
     for (const auto& [id, actor] : members.all())
       server.send(actor.peer, wire::Shutdown{});
     until([this] { return server.peers() == 0; });
@@ -126,7 +126,7 @@ struct Stage : test::Doors {
 
   jobs::JobId submit(std::uint64_t seed) {
     wire::JobSpec spec;
-    spec.model = kTiny;
+    spec.model = kTinyPixArt;
     spec.request.prompts = {"a red circle"};
     spec.request.steps = 4;
     spec.request.seed = seed;
@@ -135,7 +135,7 @@ struct Stage : test::Doors {
     spec.request.num_pipeline_patch = 2;
     spec.request.warmup_steps = 1;
     spec.parallelism.pp = 2;
-    auto plan = plan::make_plan(spec::read_model_spec(kTiny), spec.request, spec.parallelism);
+    auto plan = plan::make_plan(spec::read_model_spec(kTinyPixArt), spec.request, spec.parallelism);
     const auto id = table.add(spec, std::move(plan), 0, true, 0).value();
     runner.start_queued();
     return id;
@@ -180,7 +180,7 @@ TEST_CASE(
   std::vector<std::string> once;
   for (const int copies : {1, 3}) {
     CAPTURE(copies);
-    Stage stage(copies);
+    ToldStage stage(copies);
     // Two jobs side by side, then one on what is loaded, then one whose epoch ends in its midst.
     const auto first = stage.submit(1), second = stage.submit(2);
     std::vector<std::string> results{stage.result(first), stage.result(second)};

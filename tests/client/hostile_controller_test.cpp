@@ -11,7 +11,7 @@ using testing::FakeController;
 
 namespace {
 
-Submission simple() {
+Submission simple_submission() {
   Submission submission;
   submission.request.prompts = {"a red circle"};
   return submission;
@@ -163,7 +163,7 @@ TEST_CASE("a controller that vanishes: the job is lost, so is all that is asked 
   FakeController controller;
   auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
-  const auto job = client.value().submit(simple());
+  const auto job = client.value().submit(simple_submission());
   REQUIRE(job.ok());
   std::thread killer([&] {
     std::this_thread::sleep_for(100ms);
@@ -196,7 +196,7 @@ TEST_CASE(
   auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   for (const char* name : {"picture", "latents"}) {
-    const auto job = client.value().submit(simple());
+    const auto job = client.value().submit(simple_submission());
     REQUIRE(job.ok());
     const auto result = client.value().wait(job.value(), 60s);
     REQUIRE_FALSE(result.ok());
@@ -228,7 +228,7 @@ TEST_CASE("a request over the size of a message is refused here") {
   FakeController controller;
   auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
-  Submission submission = simple();
+  Submission submission = simple_submission();
   submission.request.prompts = {std::string(2u << 20, 'a')};
   const auto job = client.value().submit(submission);
   REQUIRE_FALSE(job.ok());
@@ -241,7 +241,7 @@ TEST_CASE("a client that goes leaves at once, and the controller learns of it") 
   {
     auto client = Client::connect(controller.endpoint(), 60s);
     REQUIRE(client.ok());
-    REQUIRE(client.value().submit(simple()).ok());
+    REQUIRE(client.value().submit(simple_submission()).ok());
   }
   for (int i = 0; i < 6000 && controller.clients_lost == 0; ++i)
     std::this_thread::sleep_for(10ms);

@@ -7,23 +7,20 @@
 #include "transport/control/key_folder.h"
 
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;
 namespace {
 
 template <class F>
-std::string error_of(F&& action) {
+std::string error_from(F&& action) {
   try {
     action();
   } catch (const std::runtime_error& error) {
     return error.what();
   }
   return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 int mode_of(const fs::path& path) {
@@ -49,7 +46,7 @@ TEST_CASE("a folder of keys is private, complete and not overwritten") {
   CHECK(client.own.public_key != server.public_key);
   CHECK(keys.clients() == std::vector<AllowedClient>{{"default", client.own.public_key}});
 
-  CHECK(contains(error_of([&] { keys.make(false); }), "--force"));
+  CHECK(troupe::testing::has(error_from([&] { keys.make(false); }), "--force"));
   CHECK(keys.server().secret_key == server.secret_key);
   keys.make(true);
   CHECK(keys.server().secret_key != server.secret_key);
@@ -58,16 +55,19 @@ TEST_CASE("a folder of keys is private, complete and not overwritten") {
 TEST_CASE("where keys cannot be made, no folder that was made for them stays") {
   const IpcFolder scratch;
   const fs::path impossible = scratch.path() / "on" / "the way" / std::string(300, 'x');
-  CHECK(contains(error_of([&] { KeyFolder(impossible).make(false); }), "cannot be made"));
+  CHECK(troupe::testing::has(error_from([&] { KeyFolder(impossible).make(false); }),
+                             "cannot be made"));
   CHECK_FALSE(fs::exists(scratch.path() / "on"));
   const KeyFolder keys(scratch.path() / "a" / "keys/");
   keys.make(false);
   CHECK(mode_of(keys.path()) == 0700);
-  CHECK(contains(error_of([&] { keys.make_client(impossible, false); }), "cannot be made"));
+  CHECK(troupe::testing::has(error_from([&] { keys.make_client(impossible, false); }),
+                             "cannot be made"));
   CHECK_FALSE(fs::exists(scratch.path() / "on"));
   // Nor goes one that was there before, empty or not.
   fs::create_directory(scratch.path() / "on");
-  CHECK(contains(error_of([&] { keys.make_client(impossible, false); }), "cannot be made"));
+  CHECK(troupe::testing::has(error_from([&] { keys.make_client(impossible, false); }),
+                             "cannot be made"));
   CHECK(fs::is_empty(scratch.path() / "on"));
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("what is there in part is not overwritten either") {
   keys.make(false);
   const std::string before = keys.server().secret_key;
   fs::remove(keys.path() / "client.key");
-  CHECK(contains(error_of([&] { keys.make(false); }), "server.key"));
+  CHECK(troupe::testing::has(error_from([&] { keys.make(false); }), "server.key"));
   CHECK(keys.server().secret_key == before);
 }
 
@@ -91,13 +91,19 @@ TEST_CASE("clients are added and taken away by name") {
   CHECK(alice.client().server_key == keys.server().public_key);
   CHECK(alice.client().own.public_key == key);
   CHECK(keys.clients().size() == 2);
-  CHECK(contains(error_of([&] { keys.add({"alice", make_key_pair().public_key}); }), "alice"));
-  CHECK(contains(error_of([&] { keys.add({"bob", key}); }), "as alice"));
-  CHECK(contains(error_of([&] { keys.add({"../bob", make_key_pair().public_key}); }), "name"));
-  CHECK(contains(error_of([&] { keys.add({"bob", "short"}); }), "40 characters"));
+  CHECK(troupe::testing::has(error_from([&] {
+                               keys.add({"alice", make_key_pair().public_key});
+                             }),
+                             "alice"));
+  CHECK(troupe::testing::has(error_from([&] { keys.add({"bob", key}); }), "as alice"));
+  CHECK(troupe::testing::has(error_from([&] {
+                               keys.add({"../bob", make_key_pair().public_key});
+                             }),
+                             "name"));
+  CHECK(troupe::testing::has(error_from([&] { keys.add({"bob", "short"}); }), "40 characters"));
   keys.remove("alice");
   CHECK(keys.clients().size() == 1);
-  CHECK(contains(error_of([&] { keys.remove("alice"); }), "no client \"alice\""));
+  CHECK(troupe::testing::has(error_from([&] { keys.remove("alice"); }), "no client \"alice\""));
 }
 
 TEST_CASE("secrets that others may read, and files that are none, are refused by name") {
@@ -106,20 +112,21 @@ TEST_CASE("secrets that others may read, and files that are none, are refused by
   keys.make(false);
   const fs::path secret = keys.path() / "server.key";
   fs::permissions(secret, fs::perms::group_read, fs::perm_options::add);
-  CHECK(contains(error_of([&] { keys.server(); }), "server.key: is open to other users"));
+  CHECK(troupe::testing::has(error_from([&] { keys.server(); }),
+                             "server.key: is open to other users"));
   fs::permissions(secret, fs::perms::owner_read | fs::perms::owner_write);
   CHECK_NOTHROW(keys.server());
   std::ofstream(keys.path() / "server.pub") << "troupe-key 1\npublic abc\n";
-  CHECK(contains(error_of([&] { keys.client(); }), "server.pub: line 2"));
+  CHECK(troupe::testing::has(error_from([&] { keys.client(); }), "server.pub: line 2"));
   std::ofstream(secret) << std::string(kMaxKeyFile + 1, 'x');
-  CHECK(contains(error_of([&] { keys.server(); }), "too long"));
+  CHECK(troupe::testing::has(error_from([&] { keys.server(); }), "too long"));
   const KeyFolder nowhere(scratch.path() / "nowhere");
-  CHECK(contains(error_of([&] { nowhere.client(); }), "`troupe keys add NAME`"));
-  CHECK(contains(
-      error_of([&] { nowhere.clients(); }),
+  CHECK(troupe::testing::has(error_from([&] { nowhere.client(); }), "`troupe keys add NAME`"));
+  CHECK(troupe::testing::has(
+      error_from([&] { nowhere.clients(); }),
       "clients: is not there: `troupe keys --keys " + nowhere.path().string() + "` makes"));
   fs::permissions(keys.clients_file(), fs::perms::others_write, fs::perm_options::add);
-  CHECK(contains(error_of([&] { keys.clients(); }), "other users can write it"));
+  CHECK(troupe::testing::has(error_from([&] { keys.clients(); }), "other users can write it"));
 }
 
 TEST_CASE("no error shows a secret") {
@@ -128,11 +135,13 @@ TEST_CASE("no error shows a secret") {
        {"troupe-key 1\npublic " + pair.public_key + "\nsecret " + pair.secret_key + "x\n",
         "troupe-key 2\nsecret " + pair.secret_key + "\n",
         "troupe-key 1\nsecret " + pair.secret_key + "\n"})
-    CHECK_FALSE(contains(error_of([&] { parse_key_file(text); }), pair.secret_key.substr(0, 8)));
+    CHECK_FALSE(troupe::testing::has(error_from([&] { parse_key_file(text); }),
+                                     pair.secret_key.substr(0, 8)));
   const ClientKeys keys{make_key_pair().public_key, pair, "here"};
   CHECK(client_keys_from(to_text(keys), "there").own.secret_key == pair.secret_key);
-  CHECK_FALSE(contains(error_of([&] { client_keys_from(to_text(keys) + " ", "there"); }),
-                       pair.secret_key.substr(0, 8)));
+  CHECK_FALSE(
+      troupe::testing::has(error_from([&] { client_keys_from(to_text(keys) + " ", "there"); }),
+                           pair.secret_key.substr(0, 8)));
 }
 
 TEST_CASE("the allow-list follows its file; unreadable it allows nobody") {

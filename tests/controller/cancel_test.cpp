@@ -8,7 +8,7 @@ using wire::JobState;
 
 namespace {
 
-struct Stage : test::RunnerStage {
+struct WorkingStage : test::RunnerStage {
   /// The actor does all that it was given, and leaves nothing.
   void work() {
     for (const auto& [job, task] : runner.dispatcher().queue(0)) {
@@ -29,7 +29,7 @@ struct Stage : test::RunnerStage {
 }  // namespace
 
 TEST_CASE("a cancel while the model loads does not wait for it") {
-  Stage stage;
+  WorkingStage stage;
   stage.loads = false;
   const auto job = stage.submit();
   REQUIRE(stage.until([&] { return !stage.got.empty(); }));
@@ -42,7 +42,7 @@ TEST_CASE("a cancel while the model loads does not wait for it") {
 }
 
 TEST_CASE("a cancelled job does not keep its actors for blobs that are on their way") {
-  Stage stage;
+  WorkingStage stage;
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));
   // From now on no blob comes, and none is known not to: until its deadline, two minutes later.
@@ -67,7 +67,7 @@ TEST_CASE("a cancelled job does not keep its actors for blobs that are on their 
 
 TEST_CASE(
     "a cancelled job's blobs are let go of, whether they come or its actor has dropped them") {
-  Stage stage;
+  WorkingStage stage;
   stage.ends = false;
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));

@@ -16,8 +16,8 @@ using wire::TaskKind;
 
 namespace {
 
-plan::Plan some_plan(int steps, int patches, int warmup, wire::Parallelism parallelism,
-                     double guidance = 1) {
+plan::Plan guided_plan(int steps, int patches, int warmup, wire::Parallelism parallelism,
+                       double guidance = 1) {
   wire::ImageRequest request;
   request.prompts = {"x"};
   request.steps = steps;
@@ -157,17 +157,17 @@ double gain(const plan::Plan& plan, Truth truth = {}) {
 TEST_CASE("jobs fill each other's bubbles") {
   // A picture without guidance has one part, so alone it keeps one of two stages busy.
   const Truth denoising_only{.text = 1e-4, .unit = 1e-5, .decode = 1e-4};
-  CHECK(gain(some_plan(20, 1, 0, {.pp = 2}), denoising_only) > 1.85);
-  CHECK(gain(some_plan(20, 1, 0, {.pp = 4}), denoising_only) > 3.4);
+  CHECK(gain(guided_plan(20, 1, 0, {.pp = 2}), denoising_only) > 1.85);
+  CHECK(gain(guided_plan(20, 1, 0, {.pp = 4}), denoising_only) > 3.4);
   // With guidance the two branches follow one another: 2 of 3 slots are busy already.
-  CHECK(gain(some_plan(20, 1, 0, {.pp = 2}, 4.5), denoising_only) > 1.42);
-  CHECK(gain(some_plan(20, 4, 1, {.pp = 2}), denoising_only) > 1.02);
+  CHECK(gain(guided_plan(20, 1, 0, {.pp = 2}, 4.5), denoising_only) > 1.42);
+  CHECK(gain(guided_plan(20, 4, 1, {.pp = 2}), denoising_only) > 1.02);
 }
 
 TEST_CASE("an uneven stage is kept busy, however wrong the first guesses are") {
   Theatre theatre({}, {.text = 0.02, .unit = 1e-5, .decode = 0.3});
   for (JobId job = 1; job <= 8; ++job)
-    theatre.add(job, some_plan(20, 1, 0, {.pp = 2, .stages = {3, 5}}));
+    theatre.add(job, guided_plan(20, 1, 0, {.pp = 2, .stages = {3, 5}}));
   theatre.play();
   // The second stage decodes, too, so it decides; the text holds both.
   CHECK(theatre.busy[1] > 0.9 * theatre.now);
@@ -175,15 +175,15 @@ TEST_CASE("an uneven stage is kept busy, however wrong the first guesses are") {
 
 TEST_CASE("the job of higher priority goes first") {
   Dispatcher dispatcher(1);
-  dispatcher.add_job(1, schedule::make_task_graph(some_plan(1, 1, 0, {})), {0});
-  dispatcher.add_job(2, schedule::make_task_graph(some_plan(1, 1, 0, {})), {0}, {.priority = 5});
+  dispatcher.add_job(1, schedule::make_task_graph(guided_plan(1, 1, 0, {})), {0});
+  dispatcher.add_job(2, schedule::make_task_graph(guided_plan(1, 1, 0, {})), {0}, {.priority = 5});
   const auto issued = dispatcher.issue();
   REQUIRE(issued.size() == 1);
   CHECK(issued[0].command.job == 2);
 }
 
 TEST_CASE("a job of higher priority takes as long as alone, and lower ones what it leaves") {
-  const auto plan = some_plan(30, 1, 0, {.pp = 2});
+  const auto plan = guided_plan(30, 1, 0, {.pp = 2});
   Theatre alone;
   alone.add(1, plan, {.priority = 1});
   alone.play();
@@ -202,7 +202,7 @@ TEST_CASE("a job of higher priority takes as long as alone, and lower ones what 
 }
 
 TEST_CASE("who has had least goes first, and within a share the older job") {
-  const auto plan = some_plan(40, 1, 0, {});
+  const auto plan = guided_plan(40, 1, 0, {});
   Theatre theatre;
   for (JobId job = 1; job <= 3; ++job)
     theatre.add(job, plan, {.share = "many"});
@@ -216,7 +216,7 @@ TEST_CASE("who has had least goes first, and within a share the older job") {
 }
 
 TEST_CASE("a share that comes late has no claim on the past") {
-  const auto plan = some_plan(40, 1, 0, {});
+  const auto plan = guided_plan(40, 1, 0, {});
   Theatre theatre;
   theatre.add(1, plan, {.share = "early"});
   theatre.play_until(1);
@@ -232,16 +232,16 @@ TEST_CASE("a task of many members is not passed over for ever by tasks of few") 
   Theatre theatre;
   // Both stages are always in demand by the first share, and never free at the same time.
   for (JobId job = 1; job <= 4; ++job)
-    theatre.add(job, some_plan(60, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "stream"});
+    theatre.add(job, guided_plan(60, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "stream"});
   theatre.play_until(0.3);
-  theatre.add(9, some_plan(2, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "late"});
+  theatre.add(9, guided_plan(2, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "late"});
   theatre.play();
   CHECK(theatre.ended[9] < 0.5 * theatre.ended[1]);
 }
 
 TEST_CASE("what is cancelled has drained soon, however long its tasks are") {
   Theatre theatre({}, {.text = 0.1, .unit = 1e-4, .decode = 1});
-  const auto plan = some_plan(50, 1, 0, {.pp = 2});
+  const auto plan = guided_plan(50, 1, 0, {.pp = 2});
   theatre.add(1, plan);
   theatre.play_until(3);
   const double step = 1e-4 * 2 * theatre.dispatcher.task(1, 1).work;
@@ -256,7 +256,7 @@ TEST_CASE("the same events give the same order") {
   const auto play = [] {
     Theatre theatre;
     for (JobId job = 1; job <= 4; ++job) {
-      theatre.add(job, some_plan(6, job % 2 ? 3 : 1, 1, {.pp = 2}),
+      theatre.add(job, guided_plan(6, job % 2 ? 3 : 1, 1, {.pp = 2}),
                   {.priority = static_cast<int>(job % 3), .share = job > 2 ? "a" : "b"});
     }
     theatre.play();
@@ -269,7 +269,7 @@ TEST_CASE("many jobs of many patches are issued quickly") {
   Theatre theatre;
   const auto start = std::clock();  // processor time: the machine may have other things to do
   for (JobId job = 1; job <= 8; ++job)
-    theatre.add(job, some_plan(50, 8, 1, {.pp = 4}));
+    theatre.add(job, guided_plan(50, 8, 1, {.pp = 4}));
   theatre.play();
   const double took = 1e6 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   const auto tasks = static_cast<double>(theatre.order.size());

@@ -39,7 +39,7 @@ bool notes(const plan::Machine& machine, const std::string& text) {
                      [&](const auto& note) { return contains(note, text); });
 }
 
-wire::ImageRequest request_of() {
+wire::ImageRequest measured_request() {
   wire::ImageRequest request;
   request.prompts = {"a red circle"};
   request.guidance_scale = 5;
@@ -181,7 +181,7 @@ TEST_CASE("an explanation says what was measured, and where ranks leave a host")
   const auto folder = published_sd3(kSd35MediumConfig);
   const auto model = spec::read_model_spec(folder.path());
   wire::JobSpec job;
-  job.request = request_of();
+  job.request = measured_request();
   job.parallelism.automatic = true;
   auto far = host("far", 2, figures(40e9));
   far.remote = true;
@@ -203,7 +203,7 @@ TEST_CASE("stages are split by the seconds that were measured, not by FLOPs") {
   // Its first 13 of 24 blocks have a second attention, and weights for it.
   const auto folder = published_sd3(kSd35MediumConfig);
   const auto model = spec::read_model_spec(folder.path());
-  const auto request = request_of();
+  const auto request = measured_request();
   const auto sizes = [&](const plan::Plan& plan) {
     std::vector<int> blocks;
     for (const auto& stage : plan.stages)

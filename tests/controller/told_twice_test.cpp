@@ -26,7 +26,7 @@ class IdleAgent final : public cluster::Agent {
   cluster::LineLog lines_;
 };
 
-struct Stage : test::RunnerStage {
+struct SupervisedStage : test::RunnerStage {
   IdleAgent agent;
   std::vector<std::string> notes;
   int given_up = 0;
@@ -40,7 +40,7 @@ struct Stage : test::RunnerStage {
        .on_given_up = [this](const std::string&) { ++given_up; },
        .starting_up = [] { return false; }}};
 
-  Stage() {
+  SupervisedStage() {
     outside.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
   }
   void turn() {
@@ -49,7 +49,7 @@ struct Stage : test::RunnerStage {
   }
 };
 
-control::PeerInfo hello_of(std::uint64_t incarnation, control::PeerId peer) {
+control::PeerInfo hello_with_token(std::uint64_t incarnation, control::PeerId peer) {
   control::PeerInfo info;
   info.id = peer;
   info.incarnation = incarnation;
@@ -60,7 +60,7 @@ control::PeerInfo hello_of(std::uint64_t incarnation, control::PeerId peer) {
 }  // namespace
 
 TEST_CASE("the end of a process is told twice, and again when another one has its place") {
-  Stage stage;
+  SupervisedStage stage;
   const auto peer = stage.members.at(0).peer;
   stage.supervisor.exited(0, 77, kKilled);
   stage.supervisor.exited(0, 77, kKilled);
@@ -71,7 +71,7 @@ TEST_CASE("the end of a process is told twice, and again when another one has it
   stage.supervisor.kill(0, "it hangs");
   stage.supervisor.exited(0, 77, kKilled);
   CHECK_FALSE(stage.supervisor.lost(peer, "late"));
-  CHECK(stage.members.hello(hello_of(77, peer + 5)).has_value());
+  CHECK(stage.members.hello(hello_with_token(77, peer + 5)).has_value());
   CHECK(stage.members.at(0).state == cluster::ActorState::starting);
   CHECK(stage.members.at(0).incarnation == next);
   // What a dead one's end said did not take the reason of the living one's.
@@ -81,7 +81,7 @@ TEST_CASE("the end of a process is told twice, and again when another one has it
 }
 
 TEST_CASE("a place that is given up is so once") {
-  Stage stage;
+  SupervisedStage stage;
   stage.members.at(0).closed = true;
   for (int i = 0; i < 2; ++i)
     stage.supervisor.exited(0, 77, kKilled);
@@ -91,15 +91,15 @@ TEST_CASE("a place that is given up is so once") {
 }
 
 TEST_CASE("a hello by another link does not take the one that stands") {
-  Stage stage;
+  SupervisedStage stage;
   const auto peer = stage.members.at(0).peer;
-  CHECK(stage.members.hello(hello_of(77, peer + 5)) == "actor 0 has a link already");
-  CHECK_FALSE(stage.members.hello(hello_of(77, peer)).has_value());
+  CHECK(stage.members.hello(hello_with_token(77, peer + 5)) == "actor 0 has a link already");
+  CHECK_FALSE(stage.members.hello(hello_with_token(77, peer)).has_value());
   CHECK(stage.members.at(0).peer == peer);
 }
 
 TEST_CASE("a task is done once, whatever it left; a deployment's readiness begins a job once") {
-  Stage stage;
+  SupervisedStage stage;
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));
   stage.runner.deployment_ready(stage.deployments.in_use(0));
@@ -120,7 +120,7 @@ TEST_CASE("a task is done once, whatever it left; a deployment's readiness begin
 }
 
 TEST_CASE("a failure ends an epoch once") {
-  Stage stage;
+  SupervisedStage stage;
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));
   const auto epoch = stage.deployments.in_use(0)->epoch;
@@ -142,7 +142,7 @@ TEST_CASE("a failure ends an epoch once") {
 }
 
 TEST_CASE("a job is cancelled once, also when it has ended") {
-  Stage stage;
+  SupervisedStage stage;
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));
   stage.runner.cancel(job, "first");

@@ -11,7 +11,7 @@ using namespace troupe::testing;
 
 namespace {
 
-wire::ImageRequest request_of() {
+wire::ImageRequest video_request() {
   wire::ImageRequest request;
   request.prompts = {"a cat walks on the grass"};
   request.guidance_scale = 5;
@@ -20,7 +20,7 @@ wire::ImageRequest request_of() {
   return request;
 }
 
-std::uint64_t most_of(const plan::Plan& plan, std::uint64_t plan::ActorMemory::*part) {
+std::uint64_t most_for_video(const plan::Plan& plan, std::uint64_t plan::ActorMemory::*part) {
   std::uint64_t most = 0;
   for (const auto& actor : plan.memory)
     most = std::max(most, actor.*part);
@@ -30,7 +30,7 @@ std::uint64_t most_of(const plan::Plan& plan, std::uint64_t plan::ActorMemory::*
 void check_plans(const std::string& name, const PublishedTransformer& published) {
   const PublishedWanFolder folder(published);
   const auto model = spec::read_model_spec(folder.path());
-  const auto request = request_of();
+  const auto request = video_request();
   const auto single = plan::make_plan(model, request, {});
   CHECK(single.request.height == 480);
   CHECK(single.request.width == 832);
@@ -45,11 +45,11 @@ void check_plans(const std::string& name, const PublishedTransformer& published)
     const auto by_weights = plan::make_plan(model, request, {.tp = actors});
     const auto by_rows = plan::make_plan(
         model, request, {.ulysses = actors > 1 ? 2 : 1, .ring = std::max(actors / 2, 1)});
-    CHECK(most_of(by_stages, &plan::ActorMemory::weights) <
+    CHECK(most_for_video(by_stages, &plan::ActorMemory::weights) <
           single.memory[0].weights * 12 / (10 * actors) + 2 * published.elements / 20);
     if (actors > 1) {
-      CHECK(most_of(by_weights, &plan::ActorMemory::weights) < single.memory[0].weights);
-      CHECK(most_of(by_rows, &plan::ActorMemory::activations) <
+      CHECK(most_for_video(by_weights, &plan::ActorMemory::weights) < single.memory[0].weights);
+      CHECK(most_for_video(by_rows, &plan::ActorMemory::activations) <
             single.memory[0].activations * 12 / (10 * actors) + single.memory[0].activations / 5);
     }
     for (const auto& plan : {by_stages, by_weights, by_rows})
@@ -75,7 +75,7 @@ TEST_CASE("published video models are planned at one to sixteen actors") {
 TEST_CASE("frames decide what a plan of a video computes") {
   const PublishedWanFolder folder(kWan13bConfig);
   const auto model = spec::read_model_spec(folder.path());
-  auto request = request_of();
+  auto request = video_request();
   request.num_frames = 1;
   const auto picture = plan::make_plan(model, request, {});
   CHECK(picture.latent_height == 60);

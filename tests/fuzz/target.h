@@ -45,4 +45,12 @@ inline std::filesystem::path fixtures() {
   return std::filesystem::path(TROUPE_SOURCE_DIR) / "tests" / "fixtures";
 }
 
+/// A safetensors file of a header and so many bytes of data.
+inline std::string file_of(const std::string& header, std::size_t data) {
+  std::string bytes(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i)
+    bytes[i] = static_cast<char>(header.size() >> (8 * i));
+  return bytes + header + std::string(data, 'x');
+}
+
 }  // namespace troupe::fuzz

@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 
 #include "kernels/simd/isa.h"
+#include "tests/kernels/errors.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -20,9 +21,7 @@ at::Tensor exact(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
   return at::matmul(scores.softmax(-1), heads(v)).transpose(1, 2);
 }
 
-double error(const at::Tensor& got, const at::Tensor& want) {
-  return ((got.to(at::kDouble) - want).abs().max() / want.abs().max()).item<double>();
-}
+using troupe::kernels::testing::error;
 
 }  // namespace
 

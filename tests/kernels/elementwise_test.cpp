@@ -5,15 +5,14 @@
 #include <ATen/ATen.h>
 
 #include "kernels/simd/isa.h"
+#include "tests/kernels/errors.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
 
 namespace {
 
-double relative(const at::Tensor& got, const at::Tensor& want) {
-  return ((got.to(at::kDouble) - want).abs().max() / want.abs().max()).item<double>();
-}
+using troupe::kernels::testing::error;
 
 at::Tensor modulated(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift) {
   return at::layer_norm(x.to(at::kDouble), {x.size(-1)}, {}, {}, 1e-6) *
@@ -35,13 +34,13 @@ TEST_CASE("norm_modulate and add_gated agree with float64 at odd sizes") {
     const at::Tensor table = at::randn({batch, 6, width});
     const at::Tensor scale = table.select(1, 1), shift = table.select(1, 4);
     if (width > 1)
-      CHECK(relative(kernels::norm_modulate(x, scale, shift, 1e-6), modulated(x, scale, shift)) <
+      CHECK(error(kernels::norm_modulate(x, scale, shift, 1e-6), modulated(x, scale, shift)) <
             1e-5);
     at::Tensor residual = at::randn({batch, rows, width});
     const at::Tensor want =
         residual.to(at::kDouble) + x.to(at::kDouble) * scale.to(at::kDouble).unsqueeze(1);
     kernels::add_gated(residual, x, scale);
-    CHECK(relative(residual, want) < 1e-6);
+    CHECK(error(residual, want) < 1e-6);
   }
 }
 
@@ -62,7 +61,7 @@ TEST_CASE("summands with and without gate and bias agree with float64") {
     const auto wider = [](const at::Tensor& x) { return x.to(at::kDouble); };
     const auto check = [&](const at::Tensor& got, const at::Tensor& change) {
       REQUIRE((got.sizes() == before.sizes()));
-      if (rows > 0) CHECK(relative(got, wider(before) + change) < bound);
+      if (rows > 0) CHECK(error(got, wider(before) + change) < bound);
     };
     at::Tensor sum = before.clone();
     kernels::add(sum, y);
@@ -108,10 +107,10 @@ TEST_CASE("half precision goes through ATen") {
     const at::Tensor x = at::randn({2, 9, 40}).to(dtype), scale = at::randn({2, 40}).to(dtype);
     const at::Tensor y = kernels::norm_modulate(x, scale, scale, 1e-6);
     CHECK((y.scalar_type() == dtype));
-    CHECK(relative(y, modulated(x, scale, scale)) < 2e-2);
+    CHECK(error(y, modulated(x, scale, scale)) < 2e-2);
     at::Tensor residual = x.clone();
     kernels::add_gated(residual, x, scale);
-    CHECK(relative(residual, x.to(at::kDouble) * (1 + scale.to(at::kDouble).unsqueeze(1))) < 2e-2);
+    CHECK(error(residual, x.to(at::kDouble) * (1 + scale.to(at::kDouble).unsqueeze(1))) < 2e-2);
   }
 }
 
@@ -127,14 +126,14 @@ TEST_CASE("every instruction set of this CPU gives the same rows") {
     at::Tensor out = at::empty_like(x);
     tables[i]->norm_modulate(x.data_ptr<float>(), 7, 83, scale.data_ptr<float>(),
                              shift.data_ptr<float>(), 1e-6f, out.data_ptr<float>());
-    CHECK(relative(out, modulated(x, scale, shift)) < 1e-5);
+    CHECK(error(out, modulated(x, scale, shift)) < 1e-5);
     at::Tensor y = x.clone();
     tables[i]->gelu(y.data_ptr<float>(), y.numel());
-    CHECK(relative(y, at::gelu(x.to(at::kDouble), "tanh")) < 2e-6);
+    CHECK(error(y, at::gelu(x.to(at::kDouble), "tanh")) < 2e-6);
     y = x.clone();
     tables[i]->add_rows(y.data_ptr<float>(), x.data_ptr<float>(), shift.data_ptr<float>(),
                         scale.data_ptr<float>(), 7, 83);
-    CHECK(relative(y, x.to(at::kDouble) + (x.to(at::kDouble) + shift) * scale) < 1e-6);
+    CHECK(error(y, x.to(at::kDouble) + (x.to(at::kDouble) + shift) * scale) < 1e-6);
   }
 }
 

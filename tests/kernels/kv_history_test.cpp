@@ -12,7 +12,7 @@ using namespace troupe;
 
 namespace {
 
-double relative(const at::Tensor& got, const at::Tensor& want) {
+double largest_ratio(const at::Tensor& got, const at::Tensor& want) {
   return ((got - want).abs() / (want.abs() + 1e-12)).max().item<double>();
 }
 
@@ -63,7 +63,7 @@ TEST_CASE("a push shifts what is known, takes the fresh rows and sums difference
     for (int i = 1; i < count && i <= known; ++i)
       CHECK(versions[i].equal(before[i - 1]));
     if (summed && known >= 2) {
-      CHECK(relative(sums, start + exact_sums(fresh, before[0], before[1])) < 1e-4);
+      CHECK(largest_ratio(sums, start + exact_sums(fresh, before[0], before[1])) < 1e-4);
     } else {
       CHECK(sums.equal(start));
     }
@@ -92,8 +92,8 @@ TEST_CASE("sums are the same with any number of threads, and alike however heads
     at::set_num_threads(count);
     CHECK(sums_of(0, heads).equal(one));
   }
-  CHECK(relative(one, exact_sums(fresh, x1, x2)) < 1e-6);
-  CHECK(relative(sums_of(0, 1) + sums_of(1, 3) + sums_of(4, 2), one) < 1e-13);
+  CHECK(largest_ratio(one, exact_sums(fresh, x1, x2)) < 1e-6);
+  CHECK(largest_ratio(sums_of(0, 1) + sums_of(1, 3) + sums_of(4, 2), one) < 1e-13);
   at::set_num_threads(threads);
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("every value of the half types counts as what it is") {
       const at::Tensor positive = fresh.abs(), sums = at::zeros({1, 2, 2}, at::kDouble);
       const at::Tensor want = exact_sums(positive, newest, older);
       kernels::kv_push({newest, older}, positive, 2, sums);
-      CHECK(relative(sums, want) < 1e-6);
+      CHECK(largest_ratio(sums, want) < 1e-6);
     }
     const at::Tensor small = x.masked_select(x.abs() < 1e-4).abs();
     const int64_t rows = small.numel();
@@ -121,7 +121,7 @@ TEST_CASE("every value of the half types counts as what it is") {
                      rising = small.view({rows, 1, 1, 1, 1}).expand({rows, 1, 2, 1, 1});
     const at::Tensor want = exact_sums(rising, newest, older);
     kernels::kv_push({newest, older}, rising, 2, sums);
-    CHECK(relative(sums, want) < 1e-6);
+    CHECK(largest_ratio(sums, want) < 1e-6);
   }
   for (const float odd : {NAN, INFINITY, -INFINITY}) {
     const at::Tensor newest = at::zeros({1, 1, 2, 1, 1}, at::kHalf),
@@ -165,7 +165,7 @@ TEST_CASE("every instruction set sums alike") {
       at::Tensor sums = at::zeros({1, 1, 2}, at::kDouble);
       tables[i]->difference_sums(x.data_ptr<float>() + width, 3 * width, x1.data_ptr<float>(),
                                  x2.data_ptr<float>(), 5, width, sums.data_ptr<double>());
-      CHECK(relative(sums, want) < 1e-4);
+      CHECK(largest_ratio(sums, want) < 1e-4);
     }
   }
 }

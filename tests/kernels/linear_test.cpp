@@ -6,15 +6,14 @@
 #include <ATen/Parallel.h>
 
 #include "kernels/simd/isa.h"
+#include "tests/kernels/errors.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
 
 namespace {
 
-double error(const at::Tensor& got, const at::Tensor& want) {
-  return ((got.to(at::kDouble) - want).abs().max() / want.abs().max()).item<double>();
-}
+using troupe::kernels::testing::error;
 
 at::Tensor exact(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   at::Tensor y = at::matmul(x.to(at::kDouble), weight.to(at::kDouble).t());

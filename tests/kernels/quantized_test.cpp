@@ -10,6 +10,7 @@
 
 #include "kernels/linear.h"
 #include "kernels/simd/isa.h"
+#include "tests/kernels/errors.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -34,9 +35,7 @@ at::Tensor random_bytes(at::IntArrayRef shape) {
   return at::randint(-127, 128, shape, at::TensorOptions().dtype(at::kChar));
 }
 
-double error(const at::Tensor& got, const at::Tensor& want) {
-  return ((got.to(at::kDouble) - want).abs().max() / want.abs().max()).item<double>();
-}
+using troupe::kernels::testing::error;
 
 }  // namespace
 

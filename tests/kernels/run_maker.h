@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "tests/kernels/errors.h"
 
 namespace troupe::kernels::testing {
 
@@ -34,12 +35,6 @@ inline Exact exact(const at::Tensor& q, const std::vector<KeyValueRun>& runs, do
       at::matmul(q.to(at::kDouble).transpose(1, 2), k.transpose(-1, -2)) * scale;
   return {at::matmul(scores.softmax(-1), v).transpose(1, 2),
           at::logsumexp(scores, -1).transpose(1, 2)};
-}
-
-/// Largest difference over the largest value.
-inline double error(const at::Tensor& got, const at::Tensor& want) {
-  if (want.numel() == 0) return got.sizes() == want.sizes() ? 0 : INFINITY;
-  return ((got.to(at::kDouble) - want).abs().max() / want.abs().max()).item<double>();
 }
 
 inline double distance(const at::Tensor& got, const at::Tensor& want) {

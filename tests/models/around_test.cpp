@@ -15,6 +15,7 @@
 #include "models/lora/lora_weights.h"
 #include "models/safetensors.h"
 #include "models/spec/lora_spec.h"
+#include "tests/models/fixtures.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -24,10 +25,10 @@ using namespace troupe::testing;
 
 namespace {
 
-const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
+using troupe::models::testing::kFixtures;
 
 const spec::ModelSpec& flux() {
-  static const auto model = spec::read_model_spec(kFixtures + "tiny-flux");
+  static const auto model = spec::read_model_spec(kFixtures / "tiny-flux");
   return model;
 }
 
@@ -51,8 +52,8 @@ void load_with(const spec::ModelSpec& model, const models::WeightLoader& loader)
 }  // namespace
 
 TEST_CASE("what is added to a part of a weight is that part of what is added to all of it") {
-  const models::LoraWeights loras({{kFixtures + "lora/flux.safetensors", 0.7},
-                                   {kFixtures + "lora/flux_kohya.safetensors", -0.5}},
+  const models::LoraWeights loras({{kFixtures / "lora/flux.safetensors", 0.7},
+                                   {kFixtures / "lora/flux_kohya.safetensors", -0.5}},
                                   flux());
   const models::WeightStore store(flux().transformer_weights);
   int touched = 0;
@@ -77,7 +78,7 @@ TEST_CASE("what is added to a part of a weight is that part of what is added to 
 }
 
 TEST_CASE("a store gives what is added from the moment it is adapted") {
-  const models::LoraWeights loras({{kFixtures + "lora/flux.safetensors", 1}}, flux());
+  const models::LoraWeights loras({{kFixtures / "lora/flux.safetensors", 1}}, flux());
   models::WeightStore store(flux().transformer_weights);
   const std::string name = "transformer_blocks.0.attn.to_q.weight";
   const auto shape = store.index().at(name).shape;
@@ -90,7 +91,7 @@ TEST_CASE("a store gives what is added from the moment it is adapted") {
 }
 
 TEST_CASE("what is stored in half precision is rounded once, with what is added to it") {
-  const models::LoraWeights loras({{kFixtures + "lora/flux.safetensors", 1}}, flux());
+  const models::LoraWeights loras({{kFixtures / "lora/flux.safetensors", 1}}, flux());
   const std::string name = "transformer_blocks.0.attn.to_q.weight";
   const auto full = models::WeightStore(flux().transformer_weights).get(name).clone();
   for (const auto type : {at::kHalf, at::kBFloat16}) {
@@ -108,7 +109,7 @@ TEST_CASE("what is stored in half precision is rounded once, with what is added 
 
 TEST_CASE("a sum that float16 cannot hold is refused by its tensor's name") {
   const auto model = flux();
-  const models::LoraWeights loras({{kFixtures + "lora/flux.safetensors", 1e6}}, model);
+  const models::LoraWeights loras({{kFixtures / "lora/flux.safetensors", 1e6}}, model);
   const std::string name = "transformer_blocks.0.attn.to_q.weight";
   models::WeightStore store(model.transformer_weights);
   loras.adapt(store, "transformer");
@@ -150,8 +151,8 @@ TEST_CASE("whatever product a LoRA may name meets its addition when a family is 
   for (const char* name : {"tiny-pixart", "tiny-pixart-1024", "tiny-sigma", "tiny-sd3", "tiny-sd35",
                            "tiny-flux", "tiny-hunyuan", "tiny-hunyuan-sizes", "tiny-wan"}) {
     CAPTURE(name);
-    if (!std::filesystem::exists(kFixtures + name + "/model_index.json")) continue;
-    const auto model = spec::read_model_spec(kFixtures + name);
+    if (!std::filesystem::exists(kFixtures / name / "model_index.json")) continue;
+    const auto model = spec::read_model_spec(kFixtures / name);
     const models::WeightStore store(model.transformer_weights);
     std::set<std::string> adapted;
     models::WeightLoader loader;
@@ -185,10 +186,10 @@ TEST_CASE("whatever product a LoRA may name meets its addition when a family is 
 }
 
 TEST_CASE("a picture is resized to the bit as Pillow does it") {
-  const auto picture = models::decode_png(read_all(kFixtures + "init/picture.png")).rgb;
+  const auto picture = models::decode_png(read_all(kFixtures / "init/picture.png")).rgb;
   int sizes = 0;
   for (const auto& [name, wanted] :
-       models::load_safetensors(kFixtures + "expected/init_image.safetensors")) {
+       models::load_safetensors(kFixtures / "expected/init_image.safetensors")) {
     if (!name.starts_with("resized_")) continue;
     CAPTURE(name);
     CHECK(at::equal(models::resize_lanczos(picture, wanted.size(0), wanted.size(1)), wanted));

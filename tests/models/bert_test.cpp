@@ -9,6 +9,7 @@
 #include "models/spec/model_spec.h"
 #include "models/text/bert_tokenizer.h"
 #include "models/text/t5_encoder.h"
+#include "tests/models/fixtures.h"
 #include "tests/spec/model_folder.h"
 #include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"
@@ -18,18 +19,18 @@ using namespace troupe::testing;
 
 namespace {
 
-const std::filesystem::path kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures";
-const std::filesystem::path kFolder = kFixtures / "tiny-hunyuan";
+using troupe::models::testing::kFixtures;
+const std::filesystem::path kHunyuan = kFixtures / "tiny-hunyuan";
 
 }  // namespace
 
 TEST_CASE("BERT's ids and states equal those of transformers") {
   const at::NoGradGuard no_grad;
-  const auto model = spec::read_model_spec(kFolder);
+  const auto model = spec::read_model_spec(kHunyuan);
   const auto& encoder = model.text_encoders.at(0);
-  const auto tokenizer = models::BertTokenizer::load(kFolder / "tokenizer");
+  const auto tokenizer = models::BertTokenizer::load(kHunyuan / "tokenizer");
   Scratch lines_only;
-  std::filesystem::copy(kFolder / "tokenizer", lines_only.path / "tokenizer");
+  std::filesystem::copy(kHunyuan / "tokenizer", lines_only.path / "tokenizer");
   std::filesystem::remove(lines_only.path / "tokenizer/tokenizer.json");
   const auto from_lines = models::BertTokenizer::load(lines_only.path / "tokenizer");
   const models::BertModel bert(std::get<spec::BertSpec>(encoder.config),
@@ -73,7 +74,7 @@ namespace {
 /// The tiny checkpoint's tokenizer with one value of one file changed; its refusal, if any.
 std::string refusal(const char* file, const char* pointer, const nlohmann::json& value) {
   Scratch folder;
-  std::filesystem::copy(kFolder / "tokenizer", folder.path / "tokenizer");
+  std::filesystem::copy(kHunyuan / "tokenizer", folder.path / "tokenizer");
   const auto path = folder.path / "tokenizer" / file;
   auto json = std::filesystem::exists(path) ? nlohmann::json::parse(read_bytes(path))
                                             : nlohmann::json::object();
@@ -171,7 +172,7 @@ TEST_CASE("damaged files of BERT's tokenizer are refused without a crash") {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
     Scratch folder;
     const auto copy = folder.path / "tokenizer";
-    std::filesystem::copy(kFolder / "tokenizer", copy);
+    std::filesystem::copy(kHunyuan / "tokenizer", copy);
     const std::string good = read_bytes(copy / name);
     for (int round = 0; round < 100; ++round) {
       std::string bytes = good;

@@ -18,8 +18,7 @@ using models::WeightStore;
 
 namespace {
 
-const std::filesystem::path kFixtures =
-    std::filesystem::path(TROUPE_SOURCE_DIR) / "tests" / "fixtures";
+using troupe::models::testing::kFixtures;
 const std::filesystem::path kClip = kFixtures / "tiny-clip";
 
 spec::ClipSpec spec_of(const std::string& name) {

@@ -5,6 +5,7 @@
 
 #include "models/spec/json_text.h"
 #include "models/text/nfc.h"
+#include "tests/models/fixtures.h"
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"
 
@@ -17,15 +18,15 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
-const std::filesystem::path kFixtures =
-    std::filesystem::path(TROUPE_SOURCE_DIR) / "tests" / "fixtures";
-const std::filesystem::path kClip = kFixtures / "tiny-clip";
+using troupe::models::testing::kFixtures;
+const std::filesystem::path kClipTokenizers = kFixtures / "tiny-clip";
 
 /// A tokenizer's folder of the tiny checkpoint, to be changed.
 class CopiedFolder {
  public:
   explicit CopiedFolder(const std::string& name) {
-    std::filesystem::copy(kClip / name, folder_.path, std::filesystem::copy_options::recursive);
+    std::filesystem::copy(kClipTokenizers / name, folder_.path,
+                          std::filesystem::copy_options::recursive);
   }
   std::filesystem::path path() const { return folder_.path; }
   template <typename Edit>
@@ -45,9 +46,9 @@ class CopiedFolder {
 }  // namespace
 
 TEST_CASE("CLIP's ids equal those of transformers, from every form of files") {
-  const auto first = ClipTokenizer::load(kClip / "tokenizer");
-  const auto second = ClipTokenizer::load(kClip / "tokenizer_2");
-  const auto from_json = ClipTokenizer::load(kClip / "tokenizer_json");
+  const auto first = ClipTokenizer::load(kClipTokenizers / "tokenizer");
+  const auto second = ClipTokenizer::load(kClipTokenizers / "tokenizer_2");
+  const auto from_json = ClipTokenizer::load(kClipTokenizers / "tokenizer_json");
   CHECK(first.pad_id() == first.eos_id());
   CHECK(second.pad_id() == 0);
   CHECK(second.model_max_length() == 77);
@@ -77,7 +78,7 @@ TEST_CASE("CLIP's ids equal those of transformers, from every form of files") {
 }
 
 TEST_CASE("what CLIP's limit cuts off is said in words") {
-  const auto tokenizer = ClipTokenizer::load(kClip / "tokenizer");
+  const auto tokenizer = ClipTokenizer::load(kClipTokenizers / "tokenizer");
   const auto result = tokenizer.tokenize({"A red CIRCLE above a blue square", "a dog"}, 5);
   CHECK(result.cut[0] == "above a blue square");
   CHECK(result.lengths == std::vector<std::int64_t>{5, 4});
@@ -99,7 +100,7 @@ TEST_CASE("normal form C is Unicode's") {
 }
 
 TEST_CASE("files that are not CLIP's are refused by name") {
-  CHECK(contains(error_of([&] { ClipTokenizer::load(kClip / "text_encoder"); }),
+  CHECK(contains(error_of([&] { ClipTokenizer::load(kClipTokenizers / "text_encoder"); }),
                  "has neither tokenizer.json nor vocab.json and merges.txt"));
   const auto json_error = [](const char* path, const json& value) {
     CopiedFolder folder("tokenizer_json");
@@ -136,7 +137,7 @@ TEST_CASE("files that are not CLIP's are refused by name") {
 
 TEST_CASE("random bytes are tokens or errors, never crashes") {
   std::mt19937 random(5);
-  const auto tokenizer = ClipTokenizer::load(kClip / "tokenizer_2");
+  const auto tokenizer = ClipTokenizer::load(kClipTokenizers / "tokenizer_2");
   for (int round = 0; round < 400; ++round) {
     std::string text(random() % 60, '\0');
     for (char& c : text)

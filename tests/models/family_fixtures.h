@@ -10,15 +10,14 @@
 #include "models/dit/local_attention.h"
 #include "models/safetensors.h"
 #include "models/spec/model_spec.h"
+#include "tests/models/fixtures.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::models::testing {
 
-inline const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
-
 /// A transformer alone, with nothing around it.
 inline spec::ModelSpec family_of(const std::string& checkpoint) {
-  const std::string folder = kFixtures + checkpoint + "/transformer";
+  const std::string folder = kFixtures / checkpoint / "transformer";
   spec::ModelSpec spec;
   spec.vae.block_out_channels = {1, 1, 1, 1};
   spec.transformer =
@@ -40,8 +39,9 @@ struct Fixture {
 };
 
 inline void add_fixtures(const std::string& name, std::vector<Fixture>& all) {
-  const auto tensors = load_safetensors(kFixtures + "expected/" + name + ".safetensors");
-  const auto book = nlohmann::json::parse(std::ifstream(kFixtures + "expected/" + name + ".json"));
+  const auto tensors = load_safetensors(kFixtures / ("expected/" + name + ".safetensors"));
+  const auto book =
+      nlohmann::json::parse(std::ifstream(kFixtures / ("expected/" + name + ".json")));
   for (const auto& item : book.at("cases")) {
     Fixture one;
     one.name = item.at("name");

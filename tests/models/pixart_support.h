@@ -10,10 +10,10 @@
 #include "models/dit/pixart.h"
 #include "models/safetensors.h"
 #include "models/spec/model_spec.h"
+#include "tests/models/fixtures.h"
 
 namespace troupe::models::testing {
 
-inline const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
 using Tensors = std::map<std::string, at::Tensor>;
 
 struct Call {
@@ -24,12 +24,12 @@ struct Call {
 };
 
 inline const Tensors& expected() {
-  static const Tensors tensors = load_safetensors(kFixtures + "expected/transformer.safetensors");
+  static const Tensors tensors = load_safetensors(kFixtures / "expected/transformer.safetensors");
   return tensors;
 }
 
 inline spec::ModelSpec spec_of(const std::string& checkpoint, bool transformer_only) {
-  const std::string folder = kFixtures + checkpoint;
+  const std::string folder = kFixtures / checkpoint;
   if (!transformer_only) return spec::read_model_spec(folder);
   spec::ModelSpec spec;
   spec.vae.block_out_channels = {1, 1, 1, 1};

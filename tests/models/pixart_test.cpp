@@ -44,7 +44,7 @@ class KeptRows : public AttentionPort {
 }  // namespace
 
 TEST_CASE("one call equals diffusers within 1e-5 of its range") {
-  std::ifstream file(kFixtures + "expected/transformer.json");
+  std::ifstream file(kFixtures / "expected/transformer.json");
   const auto cases = nlohmann::json::parse(file).at("cases");
   REQUIRE(cases.size() >= 9);
   for (const auto& item : cases) {

@@ -9,7 +9,7 @@ using namespace troupe;
 
 namespace {
 
-spec::SchedulerSpec scheduler(const std::string& name, const std::string& config) {
+spec::SchedulerSpec scheduler_of(const std::string& name, const std::string& config) {
   return {name, config, "scheduler_config.json"};
 }
 
@@ -18,18 +18,18 @@ spec::SchedulerSpec scheduler(const std::string& name, const std::string& config
 TEST_CASE("whoever writes a step's result over its sample gets what the others get") {
   const std::string flow = R"({"prediction_type": "flow_prediction", "use_flow_sigmas": true})";
   const std::vector<spec::SchedulerSpec> all = {
-      scheduler("DDIMScheduler", "{}"),
-      scheduler("DDPMScheduler", "{}"),
-      scheduler("EulerDiscreteScheduler", "{}"),
-      scheduler("EulerAncestralDiscreteScheduler", "{}"),
-      scheduler("DPMSolverMultistepScheduler", R"({"solver_order": 3})"),
-      scheduler("DPMSolverMultistepScheduler", flow),
-      scheduler("UniPCMultistepScheduler", "{}"),
-      scheduler("UniPCMultistepScheduler", flow),
-      scheduler("FlowMatchEulerDiscreteScheduler", "{}"),
-      scheduler("LCMScheduler", "{}"),
-      scheduler("PNDMScheduler", R"({"skip_prk_steps": true})"),
-      scheduler("PNDMScheduler", "{}")};
+      scheduler_of("DDIMScheduler", "{}"),
+      scheduler_of("DDPMScheduler", "{}"),
+      scheduler_of("EulerDiscreteScheduler", "{}"),
+      scheduler_of("EulerAncestralDiscreteScheduler", "{}"),
+      scheduler_of("DPMSolverMultistepScheduler", R"({"solver_order": 3})"),
+      scheduler_of("DPMSolverMultistepScheduler", flow),
+      scheduler_of("UniPCMultistepScheduler", "{}"),
+      scheduler_of("UniPCMultistepScheduler", flow),
+      scheduler_of("FlowMatchEulerDiscreteScheduler", "{}"),
+      scheduler_of("LCMScheduler", "{}"),
+      scheduler_of("PNDMScheduler", R"({"skip_prk_steps": true})"),
+      scheduler_of("PNDMScheduler", "{}")};
   for (const auto& spec : all) {
     CAPTURE(spec.class_name + " " + spec.config);
     const auto sampler = models::make_sampler(spec, "", {.num_steps = 5, .image_tokens = 16});

@@ -3,6 +3,7 @@
 #include "models/spec/json_text.h"
 #include "models/text/t5_encoder.h"
 #include "models/text/unicode.h"
+#include "tests/models/vae_support.h"
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"
 
@@ -13,18 +14,12 @@ using models::WeightStore;
 
 namespace {
 
-const std::filesystem::path kFixtures =
-    std::filesystem::path(TROUPE_SOURCE_DIR) / "tests" / "fixtures";
+using troupe::models::testing::kFixtures;
+using troupe::models::testing::relative_error;
 
 T5Encoder encoder_of(const spec::ModelSpec& model, at::ScalarType dtype = at::kFloat) {
   const auto& encoder = model.text_encoders.at(0);
   return {std::get<spec::T5Spec>(encoder.config), WeightStore(encoder.weights), dtype};
-}
-
-/// Largest difference as a part of the expected values' range.
-double relative_error(const at::Tensor& found, const at::Tensor& expected) {
-  const double range = (expected.max() - expected.min()).item<double>();
-  return (found.to(at::kFloat) - expected).abs().max().item<double>() / range;
 }
 
 /// A random encoder of one block with the given feed-forward.

@@ -4,6 +4,7 @@
 
 #include "models/spec/json_text.h"
 #include "models/text/unicode.h"
+#include "tests/models/fixtures.h"
 #include "tests/spec/model_folder.h"
 #include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"
@@ -15,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-const std::filesystem::path kRoot = TROUPE_SOURCE_DIR;
+using troupe::models::testing::kRoot;
 
 std::filesystem::path tokenizer_folder(const std::string& name) {
   return name == "demo" ? kRoot / "examples/demo/model/tokenizer"

@@ -9,10 +9,10 @@
 #include "models/safetensors.h"
 #include "models/spec/vae_spec.h"
 #include "models/vae/autoencoder_kl.h"
+#include "tests/models/fixtures.h"
 
 namespace troupe::models::testing {
 
-inline const std::filesystem::path kRoot = TROUPE_SOURCE_DIR;
 inline const std::filesystem::path kTinyVae = kRoot / "tests/fixtures/tiny-pixart/vae";
 inline const std::filesystem::path kDemoVae = kRoot / "examples/demo/model/vae";
 

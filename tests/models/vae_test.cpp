@@ -12,17 +12,19 @@
 #include "models/spec/vae_spec.h"
 #include "models/vae/autoencoder_kl.h"
 #include "models/vae/group_norm.h"
+#include "tests/models/vae_support.h"
 #include "tests/support/doctest.h"
 
 namespace {
 
 using troupe::models::AutoencoderKL;
 using troupe::models::WeightStore;
+using troupe::models::testing::kFixtures;
+using troupe::models::testing::relative_error;
 using troupe::spec::ConfigReader;
 using troupe::spec::VaeSpec;
 using troupe::spec::WeightIndex;
 
-const std::filesystem::path kFixtures = std::filesystem::path(TROUPE_SOURCE_DIR) / "tests/fixtures";
 const std::filesystem::path kVae = kFixtures / "tiny-pixart/vae";
 const std::filesystem::path kWeights = kVae / "diffusion_pytorch_model.safetensors";
 
@@ -33,14 +35,6 @@ VaeSpec tiny_spec() {
 AutoencoderKL tiny_vae(at::ScalarType dtype = at::kFloat) {
   const WeightStore weights(WeightIndex::read_file(kWeights));
   return AutoencoderKL(tiny_spec(), weights, dtype, at::kCPU);
-}
-
-double range(const at::Tensor& t) {
-  return (t.max() - t.min()).item<double>();
-}
-
-double relative_error(const at::Tensor& found, const at::Tensor& expected) {
-  return (found.to(at::kFloat) - expected).abs().max().item<double>() / range(expected);
 }
 
 at::Tensor group_norm(const at::Tensor& x, std::int64_t groups, const at::Tensor& weight,

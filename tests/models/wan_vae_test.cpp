@@ -14,15 +14,15 @@ using namespace troupe::models::testing;
 
 namespace {
 
-const std::filesystem::path kFolder = kRoot / "tests/fixtures/tiny-wan/vae";
+const std::filesystem::path kWanVae = kRoot / "tests/fixtures/tiny-wan/vae";
 
 spec::WanVaeSpec wan_spec() {
-  return spec::read_wan_vae_spec(spec::ConfigReader::read(kFolder / "config.json"));
+  return spec::read_wan_vae_spec(spec::ConfigReader::read(kWanVae / "config.json"));
 }
 
 AutoencoderKLWan load_wan() {
   const WeightStore weights(
-      spec::WeightIndex::read_file(kFolder / "diffusion_pytorch_model.safetensors"));
+      spec::WeightIndex::read_file(kWanVae / "diffusion_pytorch_model.safetensors"));
   return {wan_spec(), weights, at::kCPU};
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("latents that are no whole frames are refused") {
 
 TEST_CASE("configs of video decoders: what is not supported is refused by key") {
   const auto read = [](const std::string& key, const nlohmann::json& value) {
-    nlohmann::json config = nlohmann::json::parse(std::ifstream(kFolder / "config.json"));
+    nlohmann::json config = nlohmann::json::parse(std::ifstream(kWanVae / "config.json"));
     config[key] = value;
     return spec::read_wan_vae_spec(spec::ConfigReader(config.dump(), "config.json"));
   };

@@ -25,8 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-constexpr auto kLong = 600s;
-const std::string kTiny = checkpoint("tiny-pixart");
+constexpr auto kCommandPatience = 600s;
+const std::string kTinyModel = checkpoint("tiny-pixart");
 
 struct Ended {
   int code = -1;
@@ -46,7 +46,7 @@ struct User {
     Words environment = more;
     environment.push_back("XDG_RUNTIME_DIR=" + scratch / "run");
     Command command(arguments, scratch / "log", environment);
-    const int code = command.wait(kLong);
+    const int code = command.wait(kCommandPatience);
     INFO(arguments[0] << ": " << command.err());
     CHECK(code >= 0);
     return {code, command.out(), command.err()};
@@ -56,8 +56,8 @@ struct User {
 };
 
 /// A cluster in the background, stopped with the object.
-struct Background {
-  Background(const User& user_, Words arguments) : user(user_) {
+struct BackgroundCommand {
+  BackgroundCommand(const User& user_, Words arguments) : user(user_) {
     arguments.insert(arguments.begin(), {"start", "--detach", "--json"});
     const auto started = user.does(arguments);
     INFO(started.err);
@@ -65,7 +65,7 @@ struct Background {
     facts = started.json();
     actors = actors_of(facts["pid"].get<pid_t>());
   }
-  ~Background() {
+  ~BackgroundCommand() {
     kill(facts["pid"].get<pid_t>(), SIGTERM);
     gone({facts["pid"].get<pid_t>()});
   }
@@ -78,7 +78,7 @@ struct Background {
 
 TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
   const User user;
-  Background cluster(user, {"--actors", "4", "--model", kTiny});
+  BackgroundCommand cluster(user, {"--actors", "4", "--model", kTinyModel});
   CHECK(cluster.facts["actors"] == 4);
   CHECK(cluster.actors.size() == 4);
   CHECK(fs::exists(cluster.facts["log"].get<std::string>()));
@@ -126,9 +126,11 @@ TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
                                  TROUPE_SOURCE_DIR "/examples/demo/model", "--detach", "--json"});
   REQUIRE(handed.code == 0);
   const auto id = std::to_string(handed.json()["job"].get<int>());
-  REQUIRE(eventually(kLong, [&] { return has(user.does({"jobs", "--json"}).out, "\"running\""); }));
+  REQUIRE(eventually(kCommandPatience, [&] {
+    return has(user.does({"jobs", "--json"}).out, "\"running\"");
+  }));
   CHECK(user.does({"cancel", id}).code == 0);
-  REQUIRE(eventually(kLong, [&] {
+  REQUIRE(eventually(kCommandPatience, [&] {
     return has(user.does({"jobs", "--json"}).out, "\"state\": \"cancelled\"");
   }));
   const auto again = user.does({"cancel", id});
@@ -167,7 +169,8 @@ TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
 
 TEST_CASE("tcp: any free port, and one that is in use") {
   const User user;
-  Background cluster(user, {"--actors", "1", "--model", kTiny, "--listen", "tcp://127.0.0.1:0"});
+  BackgroundCommand cluster(
+      user, {"--actors", "1", "--model", kTinyModel, "--listen", "tcp://127.0.0.1:0"});
   const auto endpoint = cluster.facts["endpoint"].get<std::string>();
   CHECK(endpoint.starts_with("tcp://127.0.0.1:"));
   CHECK(!endpoint.ends_with(":0"));
@@ -175,13 +178,13 @@ TEST_CASE("tcp: any free port, and one that is in use") {
                    "--connect", endpoint})
             .code == 0);
   CHECK(user.does({"status"}, {"TROUPE_ADDRESS=" + endpoint}).code == 0);
-  const auto second = user.does({"start", "--model", kTiny, "--listen", endpoint});
+  const auto second = user.does({"start", "--model", kTinyModel, "--listen", endpoint});
   CHECK(second.code == 1);
   CHECK(second.err == "troupe: --listen " + endpoint + ": port in use\n");
   const auto colon = endpoint.rfind(':') + 1;
   const auto before =
       endpoint.substr(0, colon) + std::to_string(std::stoi(endpoint.substr(colon)) - 1);
-  const auto beside = user.does({"start", "--model", kTiny, "--listen", before});
+  const auto beside = user.does({"start", "--model", kTinyModel, "--listen", before});
   CHECK(beside.code == 1);
   // Unless somebody else has that one, too.
   if (!has(beside.err, before + ": port in use"))
@@ -195,8 +198,8 @@ TEST_CASE("tcp: any free port, and one that is in use") {
 
 TEST_CASE("one cluster a user: the second start at the same address is refused") {
   const User user;
-  Background cluster(user, {"--actors", "1", "--model", kTiny});
-  const auto second = user.does({"start", "--model", kTiny});
+  BackgroundCommand cluster(user, {"--actors", "1", "--model", kTinyModel});
+  const auto second = user.does({"start", "--model", kTinyModel});
   CHECK(second.code == 1);
   CHECK(
       has(second.err, "in use by a running process: if that is a cluster, `troupe stop` ends it"));
@@ -206,8 +209,8 @@ TEST_CASE("one cluster a user: the second start at the same address is refused")
 TEST_CASE("run: one document on standard output, pictures that tell their parameters") {
   const User user;
   const auto run_star = [&](const Words& more) {
-    Words words{"run",    "--model",    kTiny, "--prompt", "a blue star", "--negative-prompt",
-                "blurry", "--seed",     "42",  "--steps",  "3",           "--n",
+    Words words{"run",    "--model",    kTinyModel, "--prompt", "a blue star", "--negative-prompt",
+                "blurry", "--seed",     "42",       "--steps",  "3",           "--n",
                 "2",      "--guidance", "3.5"};
     words.insert(words.end(), more.begin(), more.end());
     return user.does(words);
@@ -251,7 +254,7 @@ TEST_CASE("run: one document on standard output, pictures that tell their parame
 
 TEST_CASE("plan: what would go where, and what cannot be") {
   const User user;
-  const Words plan{"plan", "--model", kTiny, "--prompt", "x"};
+  const Words plan{"plan", "--model", kTinyModel, "--prompt", "x"};
   const auto with = [&](const Words& more) {
     Words all = plan;
     all.insert(all.end(), more.begin(), more.end());
@@ -288,11 +291,13 @@ TEST_CASE("plan: what would go where, and what cannot be") {
 
 TEST_CASE("drain --wait names the job that it waits for") {
   const User user;
-  const Background cluster(user, {"--actors", "1"});
+  const BackgroundCommand cluster(user, {"--actors", "1"});
   const auto handed = user.does({"submit", "--prompt", "a dog", "--steps", "900", "--model",
                                  TROUPE_SOURCE_DIR "/examples/demo/model", "--detach"});
   REQUIRE(handed.code == 0);
-  REQUIRE(eventually(kLong, [&] { return has(user.does({"jobs", "--json"}).out, "\"running\""); }));
+  REQUIRE(eventually(kCommandPatience, [&] {
+    return has(user.does({"jobs", "--json"}).out, "\"running\"");
+  }));
   const auto drained = user.does({"drain", "0", "--wait", "1"});
   CHECK(drained.code == 1);
   CHECK(has(drained.err, "1 actor is being drained; job 1 will end there first\n"));

@@ -63,7 +63,7 @@ JobResult bereaved(Theatre& theatre, const Submission& submission, int micro_ste
   return take(theatre.client().wait(id, 600s), "wait");
 }
 
-nlohmann::json report_of(const JobResult& result) {
+nlohmann::json elastic_report(const JobResult& result) {
   return nlohmann::json::parse(result.report);
 }
 
@@ -83,7 +83,7 @@ TEST_CASE("an elastic exact job ends on the survivors, whoever they are") {
     const auto job = elastic_job("exact", {.cfg = 2, .pp = 2});
     const auto undisturbed = theatre.run(job);
     const auto result = bereaved(theatre, job, 10, {victim});
-    const auto report = report_of(result);
+    const auto report = elastic_report(result);
     const auto parts = report["parts"];
     REQUIRE(parts.size() == 2);
     CHECK(world(parts[0]) == 4);
@@ -97,7 +97,7 @@ TEST_CASE("an elastic exact job ends on the survivors, whoever they are") {
                          << " actors: " << error << " of range from an undisturbed run");
     // The same mesh; where it came from the same step on, the same bits.
     if (first) {
-      const auto others = report_of(*first)["parts"];
+      const auto others = elastic_report(*first)["parts"];
       CHECK(others[1]["degrees"] == parts[1]["degrees"]);
       if (others == parts) CHECK(first->latents->data == result.latents->data);
     } else {
@@ -110,7 +110,7 @@ TEST_CASE("an elastic stale job says what it filled anew, and can be made again 
   Theatre theatre(mortals(4));
   const auto job = elastic_job("pipefusion", {.pp = 4});
   const auto result = bereaved(theatre, job, 60, {1, 2});
-  const auto report = report_of(result);
+  const auto report = elastic_report(result);
   REQUIRE(report["parts"].size() >= 2);
   CHECK(world(report["parts"].back()) <= 2);
   const auto refills = report["request"]["refill_steps"];
@@ -127,7 +127,7 @@ TEST_CASE("down to the last actor; without --elastic the job fails with the caus
   const auto undisturbed = theatre.run(job);
   const auto result = bereaved(theatre, job, 9, {0, 1});
   CHECK(range_error(*result.latents, *undisturbed.latents) < 1e-4);
-  CHECK(world(report_of(result)["parts"].back()) == 1);
+  CHECK(world(elastic_report(result)["parts"].back()) == 1);
 
   Theatre rigid(mortals(2));
   auto other = elastic_job("exact", {.pp = 2});

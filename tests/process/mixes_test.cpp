@@ -14,7 +14,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr double kLatentBound = 1e-4;  // of the single actor's range
+constexpr double kMixBound = 1e-4;  // of the single actor's range
 constexpr int kActors = 8;
 
 std::vector<Parallelism> mixes() {
@@ -105,7 +105,7 @@ TEST_CASE("every exact mix makes the single actor's pictures, in the order of th
     submission.parallelism = degrees;
     const auto result = company().run(submission);
     const double error = range_error(result.latents.value(), single.latents.value());
-    CHECK(error <= kLatentBound);
+    CHECK(error <= kMixBound);
     latents.see(error, name);
     REQUIRE(result.pictures.size() == 5);
     for (std::size_t i = 0; i < 5; ++i) {
@@ -132,7 +132,7 @@ TEST_CASE("several pictures of each prompt are prompt-major whatever the degree"
         Parallelism{.dp = 2, .cfg = 2, .pp = 2}}) {
     CAPTURE(name_of(degrees));
     const auto result = company().run(reference.submission(of, degrees));
-    CHECK(range_error(result.latents.value(), expected) <= kLatentBound);
+    CHECK(range_error(result.latents.value(), expected) <= kMixBound);
     REQUIRE(result.pictures.size() == 4);
     for (std::size_t i = 0; i < 4; ++i) {
       const auto picture = picture_of(reference.bytes(of, "image"), static_cast<std::int64_t>(i));
@@ -152,7 +152,7 @@ TEST_CASE("without guidance, and with micro-conditions, in stages too") {
     const int cfg = of.at("guidance").get<double>() > 1 ? 2 : 1;
     // The fixture with micro-conditions may have fewer blocks, but no less than two.
     const auto result = company().run(reference.submission(of, {.dp = 1, .cfg = cfg, .pp = 2}));
-    CHECK(range_error(result.latents.value(), expected) <= kLatentBound);
+    CHECK(range_error(result.latents.value(), expected) <= kMixBound);
   }
 }
 
@@ -181,6 +181,6 @@ TEST_CASE("jobs of different degrees run side by side and one after another") {
   for (const auto job : jobs) {
     const auto result = company().client().wait(job, std::chrono::seconds(600));
     REQUIRE_MESSAGE(result.ok(), result.error().what);
-    CHECK(range_error(result.value().latents.value(), expected) <= kLatentBound);
+    CHECK(range_error(result.value().latents.value(), expected) <= kMixBound);
   }
 }

@@ -15,7 +15,7 @@ using namespace troupe::testing;
 
 namespace {
 
-struct Way {
+struct NoisyWay {
   const char* method;
   const char* kv;
   int patches;
@@ -50,7 +50,7 @@ void check_that_noise_is_added(Submission submission, const Latents& start) {
 }  // namespace
 
 TEST_CASE("samplers that add noise make a transformer's picture the same at any degrees") {
-  const Way ways[] = {
+  const NoisyWay ways[] = {
       {"exact", "stale", 1, {{.pp = 3}, {.dp = 2, .ulysses = 3}, {.ring = 2}, {.cfg = 2, .tp = 2}}},
       {"pipefusion", "stale", 4, {{.pp = 3}, {.dp = 2, .pp = 2, .ring = 2}}},
       {"pipefusion", "predict", 3, {{.cfg = 2, .pp = 2, .tp = 2}}},

@@ -11,8 +11,8 @@ using namespace troupe::testing;
 
 namespace {
 
-constexpr double kLatentBound = 1e-4;  // of the reference's range
-constexpr int kLevelBound = 1;         // of 255
+constexpr double kPixArtLatentBound = 1e-4;  // of the reference's range
+constexpr int kPixArtLevelBound = 1;         // of 255
 
 Latents random_latents(std::vector<std::int64_t> shape, unsigned seed) {
   std::mt19937 generator(seed);
@@ -43,7 +43,7 @@ TEST_CASE("one actor makes diffusers' pictures") {
     const auto result = company().run(reference.submission(of));
     REQUIRE(result.latents);
     const double error = range_error(*result.latents, reference.floats(of, "latents"));
-    CHECK(error <= kLatentBound);
+    CHECK(error <= kPixArtLatentBound);
     latents.see(error, name);
     const auto pictures = of.at("prompts").size() * of.at("n").get<std::size_t>();
     REQUIRE(result.pictures.size() == pictures);
@@ -52,7 +52,7 @@ TEST_CASE("one actor makes diffusers' pictures") {
       CHECK(picture.shape == std::vector<std::int64_t>{of.at("height"), of.at("width"), 3});
       if (!of.at("image").get<bool>()) continue;
       const int level = level_error(picture, picture_of(reference.bytes(of, "image"), i));
-      CHECK(level <= kLevelBound);
+      CHECK(level <= kPixArtLevelBound);
       levels.see(level, name);
     }
   }
@@ -70,11 +70,11 @@ TEST_CASE("the demo checkpoint makes diffusers' pictures") {
     CAPTURE(name);
     const auto result = company().run(reference.submission(of));
     const double error = range_error(result.latents.value(), reference.floats(of, "latents"));
-    CHECK(error <= kLatentBound);
+    CHECK(error <= kPixArtLatentBound);
     const auto expected = read_png(std::string(TROUPE_SOURCE_DIR "/tests/fixtures/expected/") +
                                    of.at("png").get<std::string>());
     const int level = level_error(decode_png(result.pictures.at(0).png), expected);
-    CHECK(level <= kLevelBound);
+    CHECK(level <= kPixArtLevelBound);
     MESSAGE("demo " << name << ": latents within " << error << " of range, picture within " << level
                     << " levels");
   }
@@ -91,14 +91,15 @@ TEST_CASE("a sampler asked for by name replaces the checkpoint's own") {
     submission.model = checkpoint("tiny-pixart");
     submission.request.sampler = sampler;
     const auto result = company().run(submission);
-    CHECK(range_error(result.latents.value(), reference.floats(of, "latents")) <= kLatentBound);
+    CHECK(range_error(result.latents.value(), reference.floats(of, "latents")) <=
+          kPixArtLatentBound);
   }
   // The DDIM case's folder is DDIM's already: by name it is the same, by another name it is not.
   const auto& of = reference.find("ddim");
   const auto expected = reference.floats(of, "latents");
   auto submission = reference.submission(of);
   submission.request.sampler = "ddim";
-  CHECK(range_error(company().run(submission).latents.value(), expected) <= kLatentBound);
+  CHECK(range_error(company().run(submission).latents.value(), expected) <= kPixArtLatentBound);
   submission.request.sampler = "euler";
   CHECK(range_error(company().run(submission).latents.value(), expected) > 1e-3);
   submission.request.sampler = "plms";

@@ -20,10 +20,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr double kMegabyte = 1e6;
 /// What processes differ by that hold the same, and that allocators keep of an encoder's work.
-constexpr double kNothing = 4 * kMegabyte;
-constexpr double kSlack = 16 * kMegabyte;
+constexpr double kNothing = 4 * 1e6;
+constexpr double kSlack = 16 * 1e6;
 
 json config_of(const fs::path& file) {
   return json::parse(std::ifstream(file));
@@ -73,7 +72,7 @@ class TopHeavyModel {
   RandomValues values_;
 };
 
-Submission job(const std::string& model, const Parallelism& degrees) {
+Submission placed_job(const std::string& model, const Parallelism& degrees) {
   Submission submission;
   submission.model = model;
   submission.parallelism = degrees;
@@ -106,14 +105,14 @@ std::vector<Held> held_by_rank(Company& company, const Submission& submission) {
 
 TEST_CASE("who neither encodes nor decodes holds nothing of the encoders and the decoder") {
   const TopHeavyModel model;
-  REQUIRE(model.text > 30 * kMegabyte);
-  REQUIRE(model.decoder > 40 * kMegabyte);
-  REQUIRE(model.encoder > 20 * kMegabyte);
+  REQUIRE(model.text > 30 * 1e6);
+  REQUIRE(model.decoder > 40 * 1e6);
+  REQUIRE(model.encoder > 20 * 1e6);
   for (const int decoders : {1, 2}) {
     CAPTURE(decoders);
     Company fresh(4);
-    fresh.run(job(checkpoint("tiny-pixart"), {.pp = 4, .vae = 4}));  // what any job costs
-    auto submission = job(model.folder(), {.pp = 4, .vae = decoders});
+    fresh.run(placed_job(checkpoint("tiny-pixart"), {.pp = 4, .vae = 4}));  // what any job costs
+    auto submission = placed_job(model.folder(), {.pp = 4, .vae = decoders});
     submission.request.init_image = read_all(kFixtures + "init/picture.png");
     submission.request.strength = 1;
     const auto held = held_by_rank(fresh, submission);
@@ -121,8 +120,8 @@ TEST_CASE("who neither encodes nor decodes holds nothing of the encoders and the
     const Held& idle = held[1];
     for (int rank = 0; rank < 4; ++rank) {
       CAPTURE(rank);
-      MESSAGE("rank " << rank << " keeps " << held[rank].kept / kMegabyte << " MB, peak "
-                      << held[rank].peak / kMegabyte << " MB");
+      MESSAGE("rank " << rank << " keeps " << held[rank].kept / 1e6 << " MB, peak "
+                      << held[rank].peak / 1e6 << " MB");
       const bool decodes = rank >= 4 - decoders;
       // The decoder stays, where one decodes; encoders are gone.
       CHECK(held[rank].kept < (decodes ? 1.1 * model.decoder : 0) + kSlack);

@@ -15,9 +15,9 @@ using namespace troupe::testing;
 
 namespace {
 
-constexpr double kDegreesBound = 1e-5;  // of the range of the single actor's latents
+constexpr double kPndmBound = 1e-5;  // of the range of the single actor's latents
 
-struct Way {
+struct SamplerWay {
   const char* name;
   std::function<void(ImageRequest&)> change;
   std::vector<Parallelism> mixes;
@@ -35,7 +35,7 @@ TEST_CASE("PNDM's calls are the same at any degrees, by every method of a transf
       request.kv = kv;
     };
   };
-  const std::vector<Way> ways = {
+  const std::vector<SamplerWay> ways = {
       {"exact", [](ImageRequest&) {}, {{.cfg = 2, .ulysses = 2}, {.pp = 2, .tp = 2}}},
       {"pipefusion", by_patches("pipefusion", "stale"), {{.pp = 2}, {.pp = 3, .ring = 2}}},
       {"pipefusion, predicted", by_patches("pipefusion", "predict"), {{.cfg = 2, .pp = 3}}},
@@ -53,7 +53,7 @@ TEST_CASE("PNDM's calls are the same at any degrees, by every method of a transf
        },
        {{.pp = 2}}}};
   Worst worst;
-  for (const Way& way : ways) {
+  for (const SamplerWay& way : ways) {
     auto submission = reference.submission(reference.find("plain"));
     submission.request.sampler = "pndm";
     submission.request.steps = 6;
@@ -68,7 +68,7 @@ TEST_CASE("PNDM's calls are the same at any degrees, by every method of a transf
       submission.parallelism = mix;
       const auto many = company().run(submission);
       const double error = range_error(many.latents.value(), one.latents.value());
-      CHECK(error <= kDegreesBound);
+      CHECK(error <= kPndmBound);
       worst.see(error, std::string(way.name) + " at " + name_of(mix));
     }
   }

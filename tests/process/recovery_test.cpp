@@ -23,7 +23,7 @@ nlohmann::json report_of(const JobResult& result) {
   return nlohmann::json::parse(result.report);
 }
 
-void check_same(const JobResult& one, const JobResult& other) {
+void check_recovered_same(const JobResult& one, const JobResult& other) {
   REQUIRE(one.pictures.size() == other.pictures.size());
   for (std::size_t i = 0; i < one.pictures.size(); ++i)
     CHECK(one.latents->data == other.latents->data);
@@ -53,7 +53,7 @@ TEST_CASE("kill -9: an exact job ends bit-identical to an undisturbed one, on th
         ++blows;
         kill(theatre.pids().at(victim), SIGKILL);
       });
-      check_same(result, undisturbed);
+      check_recovered_same(result, undisturbed);
       const auto recoveries = report_of(result)["recoveries"];
       REQUIRE(recoveries.size() == 1);
       CHECK(has(recoveries[0]["cause"], "signal 9"));
@@ -78,7 +78,7 @@ TEST_CASE("kill -9: samplers that draw noise go on where their generator was") {
     CHECK(theatre.run(other).latents->data != undisturbed.latents->data);  // it does draw
     const auto result = theatre.struck(
         job, 6, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); }, 2);
-    check_same(result, undisturbed);
+    check_recovered_same(result, undisturbed);
   }
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("kill -9: a stale job says which step it filled anew, and can be made 
       CHECK(refills[0] == report_of(result)["recoveries"][0]["step"]);
       auto again = job;
       again.request.refill_steps = refills.get<std::vector<int>>();
-      check_same(theatre.run(again), result);
+      check_recovered_same(theatre.run(again), result);
       // On other degrees, too.
       again.parallelism = {.cfg = 2};
       const auto elsewhere = theatre.run(again);
@@ -133,7 +133,7 @@ TEST_CASE("kill -9 again and again, at random: the job comes to its end all the 
   }
   const auto result = theatre.client().wait(id, 600s);
   if (!result) FAIL(result.error().what);
-  check_same(result.value(), undisturbed);
+  check_recovered_same(result.value(), undisturbed);
   CHECK(blows >= 1);
   CHECK(shared_memory().empty());
 }
@@ -160,7 +160,7 @@ TEST_CASE("jobs that share a deployment all outlive a loss") {
   for (int seed = 0; seed < 3; ++seed) {
     const auto result = theatre.client().wait(ids[seed], 600s);
     if (!result) FAIL(result.error().what);
-    check_same(result.value(), undisturbed[seed]);
+    check_recovered_same(result.value(), undisturbed[seed]);
   }
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("a spare actor takes a lost one's place at once") {
         job, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); }, 0);
   }
   REQUIRE(result);
-  check_same(*result, *undisturbed);
+  check_recovered_same(*result, *undisturbed);
   CHECK(report_of(*result)["actors"][1]["actor"] == 2);
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("a stopped actor is replaced once it is known to hang") {
   const auto undisturbed = theatre.run(job);
   const auto result = theatre.struck(
       job, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGSTOP); }, 0);
-  check_same(result, undisturbed);
+  check_recovered_same(result, undisturbed);
   CHECK(has(report_of(result)["recoveries"][0]["cause"], "no sign of life"));
 }
 

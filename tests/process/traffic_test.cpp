@@ -11,7 +11,7 @@ using namespace troupe::testing;
 
 namespace {
 
-struct Way {
+struct TrafficWay {
   const char* method;
   const char* kv;
   int patches;
@@ -19,7 +19,7 @@ struct Way {
 };
 
 /// Seven rows of three tokens and five heads: nothing divides anything.
-Submission job(const Way& way, const Parallelism& mix) {
+Submission job(const TrafficWay& way, const Parallelism& mix) {
   Submission submission;
   submission.model = odd_model().folder();
   submission.parallelism = mix;
@@ -64,11 +64,11 @@ std::string text_of(const BytesByRole& bytes) {
 }  // namespace
 
 TEST_CASE("every rank sends what the formulas say, to the byte, by kind of group") {
-  const Way ways[] = {{"exact", "stale", 1, 0},          {"pipefusion", "stale", 3, 1},
-                      {"pipefusion", "predict", 3, 0},   {"pipefusion", "predict", 7, 3},
-                      {"distrifusion", "stale", 3, 1},   {"distrifusion", "predict", 4, 0},
-                      {"distrifusion", "predict", 3, 3}, {"pipefusion", "stale", 2, 5},
-                      {"distrifusion", "stale", 1, 1}};
+  const TrafficWay ways[] = {{"exact", "stale", 1, 0},          {"pipefusion", "stale", 3, 1},
+                             {"pipefusion", "predict", 3, 0},   {"pipefusion", "predict", 7, 3},
+                             {"distrifusion", "stale", 3, 1},   {"distrifusion", "predict", 4, 0},
+                             {"distrifusion", "predict", 3, 3}, {"pipefusion", "stale", 2, 5},
+                             {"distrifusion", "stale", 1, 1}};
   auto mixes = axes_and_pairs();
   mixes.insert(mixes.end(), {{.dp = 2, .cfg = 2, .pp = 2},
                              {.dp = 3, .ulysses = 2},

@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "tests/process/support/cast.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
@@ -20,14 +21,7 @@ cluster::ClusterOptions with_plugins(std::vector<std::string> plugins) {
   return options;
 }
 
-const std::string kPlugin = TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so";
 const std::string kTorchPlugin = TROUPE_BINARY_DIR "/lib/libtroupe_test_torch_plugin.so";
-
-template <class T>
-T value_of(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().code + ": " + result.error().what);
-  return std::move(result.value());
-}
 
 }  // namespace
 

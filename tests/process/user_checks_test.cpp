@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "tests/process/support/cast.h"
 #include "tests/process/support/connect.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
@@ -19,7 +20,6 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
-const std::string kPlugin = TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so";
 const std::string kHangs = TROUPE_BINARY_DIR "/lib/libtroupe_test_hanging_plugin.so";
 
 /// A child of that process with the words in its command line; 0 = there is none.

@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 namespace {
 
 /// A cluster of two actors here and two of the host "beta" behind a wire.
-struct Company {
-  explicit Company(std::chrono::milliseconds delay = 0ms, const std::string& wait = "60")
+struct WiredCompany {
+  explicit WiredCompany(std::chrono::milliseconds delay = 0ms, const std::string& wait = "60")
       : theatre(open_house(2)),
         wire(control::parse_endpoint(theatre.cluster().endpoint()).port, 2) {
     wire.delay(delay);
@@ -50,7 +50,7 @@ nlohmann::json recoveries_of(const JobResult& result) {
 }  // namespace
 
 TEST_CASE("a wire that is slow or thin costs time, and no actor") {
-  Company company(200ms);
+  WiredCompany company(200ms);
   auto& theatre = company.theatre;
   const auto slow = theatre.run(wide_job(8));
   company.wire.delay(0ms);
@@ -67,7 +67,7 @@ TEST_CASE("a wire that is slow or thin costs time, and no actor") {
 }
 
 TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
-  Company company;
+  WiredCompany company;
   auto& theatre = company.theatre;
   auto& wire = company.wire;
   constexpr int kSteps = 30;
@@ -101,7 +101,7 @@ TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
 }
 
 TEST_CASE("a wire that is cut for good: the job fails with the host's name, the host gives up") {
-  Company company(0ms, "1");
+  WiredCompany company(0ms, "1");
   const auto job = company.theatre.submit(wide_job(900));
   REQUIRE(eventually(kPatience, [&] { return company.theatre.job(job)->step >= 4; }));
   const auto blow = std::chrono::steady_clock::now();

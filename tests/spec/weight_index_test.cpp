@@ -16,18 +16,18 @@ const std::string kTwo =
     R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
     R"("a":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}})";
 
-struct File {
+struct WeightFile {
   Scratch folder;
   std::filesystem::path path = folder.path / "x.safetensors";
 
-  explicit File(const std::string& bytes) { write_bytes(path, bytes); }
+  explicit WeightFile(const std::string& bytes) { write_bytes(path, bytes); }
   std::string error() const {
     return error_of([&] { WeightIndex::read_file(path); });
   }
 };
 
 std::string error_of_header(const std::string& header, std::size_t data_bytes) {
-  return File(with_prefix(header) + std::string(data_bytes, '\0')).error();
+  return WeightFile(with_prefix(header) + std::string(data_bytes, '\0')).error();
 }
 
 std::string entry(const std::string& body) {
@@ -37,7 +37,7 @@ std::string entry(const std::string& body) {
 }  // namespace
 
 TEST_CASE("a weight index holds names, types, shapes and absolute byte ranges") {
-  const File file(with_prefix(kTwo) + std::string(32, '\0'));
+  const WeightFile file(with_prefix(kTwo) + std::string(32, '\0'));
   const auto index = WeightIndex::read_file(file.path);
   REQUIRE(index.tensors().size() == 2);
   const auto& a = index.at("a");
@@ -53,22 +53,22 @@ TEST_CASE("a weight index holds names, types, shapes and absolute byte ranges") 
 }
 
 TEST_CASE("scalars and empty tensors are tensors") {
-  const File file(with_prefix(R"({"s":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
-                              R"("e":{"dtype":"F16","shape":[0,9],"data_offsets":[8,8]}})") +
-                  std::string(8, '\0'));
+  const WeightFile file(with_prefix(R"({"s":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
+                                    R"("e":{"dtype":"F16","shape":[0,9],"data_offsets":[8,8]}})") +
+                        std::string(8, '\0'));
   const auto index = WeightIndex::read_file(file.path);
   CHECK(index.at("s").bytes() == 8);
   CHECK(index.at("e").bytes() == 0);
 }
 
 TEST_CASE("damaged files are refused with file, tensor and numbers") {
-  CHECK(contains(File("").error(), "has 0 bytes, a header needs at least 8"));
-  CHECK(contains(File(with_prefix(kTwo).substr(0, 60)).error(), "file has 60 bytes"));
-  CHECK(contains(File(with_prefix(kTwo) + std::string(31, '\0')).error(),
+  CHECK(contains(WeightFile("").error(), "has 0 bytes, a header needs at least 8"));
+  CHECK(contains(WeightFile(with_prefix(kTwo).substr(0, 60)).error(), "file has 60 bytes"));
+  CHECK(contains(WeightFile(with_prefix(kTwo) + std::string(31, '\0')).error(),
                  "tensor \"a\" ends at " + std::to_string(8 + kTwo.size() + 32) + ", file has " +
                      std::to_string(8 + kTwo.size() + 31) + " bytes"));
-  CHECK(contains(File(with_prefix(kTwo) + std::string(33, '\0')).error(), "tensors end at"));
-  CHECK(contains(File(std::string(8, '\xff') + "{}").error(), "is not a safetensors file: "));
+  CHECK(contains(WeightFile(with_prefix(kTwo) + std::string(33, '\0')).error(), "tensors end at"));
+  CHECK(contains(WeightFile(std::string(8, '\xff') + "{}").error(), "is not a safetensors file: "));
   CHECK(contains(error_of_header("[]", 0), "header is not a JSON object"));
   CHECK(contains(error_of_header("{\"t\":", 0), "is not JSON"));
   CHECK(contains(error_of_header(std::string(5000, '['), 0), "nested deeper"));

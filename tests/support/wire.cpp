@@ -32,11 +32,13 @@ tcp::endpoint here(int port) {
   return {asio::ip::make_address("127.0.0.1"), static_cast<unsigned short>(port)};
 }
 
-enum class Trouble { none, replay, truncate };
+}  // namespace
+
+enum class WireTrouble { none, replay, truncate };
 
 /// One way of one connection.
-struct Lane {
-  Lane(asio::io_context& io, tcp::socket& from, tcp::socket& to, bool to_server)
+struct WireLane {
+  WireLane(asio::io_context& io, tcp::socket& from, tcp::socket& to, bool to_server)
       : from(from), to(to), to_server(to_server), timer(io) {}
   struct Piece {
     std::string bytes;
@@ -48,12 +50,12 @@ struct Lane {
   std::array<char, kPiece> in;
   std::deque<Piece> pieces;
   bool reading = false, writing = false, last = false;  // last: ends with what is under way
-  Trouble trouble = Trouble::none;
+  WireTrouble trouble = WireTrouble::none;
   asio::steady_timer timer;
 };
 
-struct Pair {
-  explicit Pair(asio::io_context& io)
+struct WirePair {
+  explicit WirePair(asio::io_context& io)
       : outer(io), inner(io), out(io, outer, inner, true), back(io, inner, outer, false) {}
   void close() {
     boost::system::error_code ignored;
@@ -63,10 +65,8 @@ struct Pair {
     back.timer.cancel();
   }
   tcp::socket outer, inner;
-  Lane out, back;
+  WireLane out, back;
 };
-
-}  // namespace
 
 class Wire::Impl {
  public:
@@ -87,7 +87,7 @@ class Wire::Impl {
     asio::post(io_, [&] { task(); });
     done.get();
   }
-  void strike(Trouble trouble) {
+  void strike(WireTrouble trouble) {
     for (const auto& pair : pairs_)
       pair->out.trouble = pair->back.trouble = trouble;
   }
@@ -126,7 +126,7 @@ class Wire::Impl {
   }
 
   void accept(int door) {
-    auto pair = std::make_shared<Pair>(io_);
+    auto pair = std::make_shared<WirePair>(io_);
     acceptors_[static_cast<std::size_t>(door)].async_accept(
         pair->outer, [this, pair, door](const boost::system::error_code& error) {
           if (error) return;
@@ -145,7 +145,7 @@ class Wire::Impl {
         });
   }
 
-  void read(const std::shared_ptr<Pair>& pair, Lane& lane) {
+  void read(const std::shared_ptr<WirePair>& pair, WireLane& lane) {
     if (lane.reading || lane.last || lane.pieces.size() >= kUnderWay) return;
     lane.reading = true;
     lane.from.async_read_some(
@@ -163,16 +163,16 @@ class Wire::Impl {
         });
   }
 
-  void take(Lane& lane, std::string bytes) {
+  void take(WireLane& lane, std::string bytes) {
     if (lane.to_server && swallowing_) {
       swallowed_ += bytes.size();
       return;
     }
-    const Trouble trouble = std::exchange(lane.trouble, Trouble::none);
-    if (trouble != Trouble::none) ++struck_;
-    if (trouble == Trouble::replay)
+    const WireTrouble trouble = std::exchange(lane.trouble, WireTrouble::none);
+    if (trouble != WireTrouble::none) ++struck_;
+    if (trouble == WireTrouble::replay)
       bytes += bytes.substr(bytes.size() - std::min(bytes.size(), replayed_));
-    if (trouble == Trouble::truncate) {
+    if (trouble == WireTrouble::truncate) {
       bytes.resize(bytes.size() / 2);
       lane.last = true;
     }
@@ -182,7 +182,7 @@ class Wire::Impl {
     lane.pieces.push_back({std::move(bytes), free_at + delay_});
   }
 
-  void write(const std::shared_ptr<Pair>& pair, Lane& lane) {
+  void write(const std::shared_ptr<WirePair>& pair, WireLane& lane) {
     if (lane.writing) return;
     if (lane.pieces.empty()) {
       if (lane.last) pair->close();
@@ -207,7 +207,7 @@ class Wire::Impl {
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> guard_ = asio::make_work_guard(io_);
   std::deque<tcp::acceptor> acceptors_;
-  std::vector<std::shared_ptr<Pair>> pairs_;
+  std::vector<std::shared_ptr<WirePair>> pairs_;
   std::array<Clock::time_point, 2> free_at_{};  // of each way
   std::thread thread_;
 };
@@ -234,11 +234,11 @@ std::size_t Wire::swallowed() const {
 void Wire::replay(std::size_t count) {
   impl_->run([&] {
     impl_->replayed_ = count;
-    impl_->strike(Trouble::replay);
+    impl_->strike(WireTrouble::replay);
   });
 }
 void Wire::truncate() {
-  impl_->run([&] { impl_->strike(Trouble::truncate); });
+  impl_->run([&] { impl_->strike(WireTrouble::truncate); });
 }
 std::size_t Wire::struck() const {
   return impl_->struck_;

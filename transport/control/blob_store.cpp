@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "transport/control/error_text.h"
 #include "transport/control/file_handle.h"
 #include "transport/control/types.h"
 #include "transport/control/xxh64.h"
@@ -64,8 +65,7 @@ BlobId BlobStore::add_file(const std::filesystem::path& file, std::uint64_t offs
   auto entry = std::make_shared<Entry>();
   entry->file = FileHandle(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!entry->file) {
-    throw std::runtime_error("[blob] " + file.string() + ": " +
-                             std::generic_category().message(errno));
+    throw std::runtime_error("[blob] " + file.string() + ": " + error_text(errno));
   }
   entry->file_offset = offset;
   Xxh64 hash;

@@ -18,6 +18,7 @@
 #include <system_error>
 #include <thread>
 
+#include "transport/control/error_text.h"
 #include "transport/control/file_handle.h"
 
 namespace troupe::control {
@@ -26,10 +27,6 @@ namespace {
 
 [[noreturn]] void fail(const std::string& endpoint, const std::string& why) {
   throw std::runtime_error("[control] " + endpoint + ": " + why);
-}
-
-std::string error_text(int error) {
-  return std::generic_category().message(error);
 }
 
 void check_folder(const std::string& endpoint, const fs::path& folder) {

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "transport/control/error_text.h"
 #include "transport/control/file_handle.h"
 
 namespace troupe::control {
@@ -18,10 +19,6 @@ namespace {
 
 [[noreturn]] void fail(const fs::path& path, const std::string& why) {
   throw std::runtime_error("[keys] " + path.string() + ": " + why);
-}
-
-std::string error_text(int error) {
-  return std::generic_category().message(error);
 }
 
 /// A folder of this user alone, made where it is not there, with those on the way to it. Of what

@@ -13,7 +13,7 @@ namespace troupe::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kAskAgain{500};
-constexpr std::uint32_t kMany = 10'000;
+constexpr std::uint32_t kMostLines = 10'000;
 
 class LogsVerb : public Verb {
  public:
@@ -22,7 +22,7 @@ class LogsVerb : public Verb {
     app_->add_option("WHO", who_, "An actor's ID, or controller (the default)");
     app_->add_flag("--follow,-f", follow_, "Go on as more comes, until Ctrl-C");
     app_->add_option("--lines", lines_, "The last lines only")
-        ->check(whole(1, kMany))
+        ->check(whole(1, kMostLines))
         ->type_name("N")
         ->capture_default_str();
     add_connect_option(*app_, target_);
@@ -46,7 +46,7 @@ class LogsVerb : public Verb {
     print(info);
     while (follow_ && signals.caught() == 0) {
       std::this_thread::sleep_for(kAskAgain);
-      info = take(inspector.logs(who, info.last, kMany));
+      info = take(inspector.logs(who, info.last, kMostLines));
       print(info);
     }
     return signals.caught() == 0 || signals.caught() == SIGINT ? kOk : signals.exit_code();

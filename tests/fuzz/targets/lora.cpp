@@ -10,13 +10,6 @@ const spec::ModelSpec& model() {
   return read;
 }
 
-std::string file_of(const std::string& header, std::size_t data) {
-  std::string bytes(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i)
-    bytes[i] = static_cast<char>(header.size() >> (8 * i));
-  return bytes + header + std::string(data, 'x');
-}
-
 /// A pair of rank 2 on a 24 × 24 product.
 std::string pair(const std::string& base, const std::string& down, const std::string& up,
                  const std::string& more = "") {

@@ -5,13 +5,6 @@
 namespace troupe::fuzz {
 namespace {
 
-std::string file_of(const std::string& header, std::size_t data) {
-  std::string bytes(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i)
-    bytes[i] = static_cast<char>(header.size() >> (8 * i));
-  return bytes + header + std::string(data, 'x');
-}
-
 void check(const spec::WeightIndex& index) {
   for (const auto& tensor : index.tensors()) {
     require(tensor.begin <= tensor.end, "a tensor's bytes do not end before they begin");

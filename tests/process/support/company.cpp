@@ -8,7 +8,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kJobDeadline = 600s;
+constexpr auto kCompanyDeadline = 600s;
 
 cluster::ClusterOptions options_for(int actors) {
   cluster::ClusterOptions options;
@@ -32,7 +32,7 @@ JobResult Company::run(const Submission& submission, Client::OnProgress on_progr
 Error Company::refusal(const Submission& submission) {
   const auto job = client_.submit(submission);
   if (!job) return job.error();
-  const auto result = client_.wait(job.value(), kJobDeadline);
+  const auto result = client_.wait(job.value(), kCompanyDeadline);
   if (result) throw std::runtime_error("[tests] the job succeeded, though it could not");
   return result.error();
 }

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kMinRing = 4096;
 constexpr std::size_t kMaxRing = 1u << 30;
-const std::string kScheme = "shm:@";
+const std::string kShmScheme = "shm:@";
 
 std::string random_name() {
   std::array<unsigned char, 16> bytes{};
@@ -111,14 +111,14 @@ ShmDevice::ShmDevice(const DeviceOptions& options)
   if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0)
     throw_errno("bind");
   if (::listen(listener.get(), 1024) != 0) throw_errno("listen");
-  listen(std::move(listener), kScheme + name, /*same_user=*/true);
+  listen(std::move(listener), kShmScheme + name, /*same_user=*/true);
 }
 
 UniqueFd ShmDevice::dial(const std::string& address, Deadline deadline) {
-  if (!address.starts_with(kScheme))
+  if (!address.starts_with(kShmScheme))
     throw std::system_error(EINVAL, std::generic_category(), "not a shm address: " + address);
   sockaddr_un target;
-  const socklen_t length = abstract_address(address.substr(kScheme.size()), target);
+  const socklen_t length = abstract_address(address.substr(kShmScheme.size()), target);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) throw_errno("socket");
   while (::connect(socket.get(), reinterpret_cast<sockaddr*>(&target), length) != 0) {

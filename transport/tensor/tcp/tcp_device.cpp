@@ -18,7 +18,7 @@ namespace troupe::tensor::tcp {
 namespace {
 
 using Endpoint = boost::asio::ip::tcp::endpoint;
-const std::string kScheme = "tcp:";
+const std::string kTcpScheme = "tcp:";
 
 void set(int socket, int level, int option, int value) {
   if (::setsockopt(socket, level, option, &value, sizeof value) != 0) throw_errno("setsockopt");
@@ -43,21 +43,21 @@ boost::asio::ip::address numeric(const std::string& host) {
 
 Endpoint parse(const std::string& address) {
   const std::size_t colon = address.rfind(':');
-  if (!address.starts_with(kScheme) || colon < kScheme.size())
+  if (!address.starts_with(kTcpScheme) || colon < kTcpScheme.size())
     throw std::system_error(EINVAL, std::generic_category(), "not a tcp address: " + address);
   unsigned port = 0;
   const char* end = address.data() + address.size();
   const auto parsed = std::from_chars(address.data() + colon + 1, end, port);
   if (parsed.ec != std::errc{} || parsed.ptr != end || port == 0 || port > 65535)
     throw std::system_error(EINVAL, std::generic_category(), "not a tcp address: " + address);
-  std::string host = address.substr(kScheme.size(), colon - kScheme.size());
+  std::string host = address.substr(kTcpScheme.size(), colon - kTcpScheme.size());
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   return {numeric(host), static_cast<std::uint16_t>(port)};
 }
 
 std::string print(const Endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
-  return kScheme + (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" +
+  return kTcpScheme + (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" +
          std::to_string(endpoint.port());
 }
 
