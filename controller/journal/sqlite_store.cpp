@@ -22,7 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kApplication = 0x54727065;  // "Trpe"
+/// Then the log goes into the database.
 constexpr std::uintmax_t kLongestLog = 4 << 20;
+constexpr std::chrono::seconds kLongestWait{1};
 /// After a salvage that cannot know the last number that was given out, numbers go on so far above
 /// what can be read.
 constexpr jobs::JobId kSafeGap = 1000;
@@ -491,7 +493,9 @@ void SqliteStore::apply(const Change& change) {
       throw;
     }
   }
-  if (size_of(file("-wal")) > kLongestLog) cut_log();
+  // What lies in the log is what one damaged byte can cost.
+  if (size_of(file("-wal")) > kLongestLog || std::chrono::steady_clock::now() > cut_again_)
+    cut_log();
 }
 
 void SqliteStore::keep_bare_end(const Change& end) {
@@ -501,6 +505,7 @@ void SqliteStore::keep_bare_end(const Change& end) {
 
 /// Not where there is no room for it: then it is done later.
 void SqliteStore::cut_log() {
+  cut_again_ = std::chrono::steady_clock::now() + kLongestWait;
   try {
     auto checkpoint = open_->database.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
     checkpoint.run();

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -67,6 +68,7 @@ class SqliteStore final : public Store {
   std::optional<AckLog> acks_;
   std::unique_ptr<Open> open_;
   Past past_;
+  std::chrono::steady_clock::time_point cut_again_{};
   std::vector<std::string> notes_;
   // What the disk had no room for yet.
   std::optional<Acks> anew_;          // `acknowledged` is to be written anew
