@@ -161,8 +161,10 @@ bool House::restart_damaged(unsigned seed) {
     file.seekp(at).put(byte);
   }
   start_controller();
-  while (!controller_->ended(20ms)) {
+  for (const auto end = Clock::now() + kPatience; !controller_->ended(20ms);) {
     if (Client::connect(endpoint_, 1s)) return false;
+    if (Clock::now() > end)
+      throw std::runtime_error("[soak] no controller on a damaged journal, and no word of it");
   }
   start_controller(/*salvage=*/true);
   return true;

@@ -235,22 +235,32 @@ class SmallDisk {
     there_ = mount("small", folder_.c_str(), "tmpfs", 0, options) == 0;
   }
   ~SmallDisk() {
+    filling_ = {};
     if (there_) umount2(folder_.c_str(), MNT_DETACH);
   }
   SmallDisk(const SmallDisk&) = delete;
   SmallDisk& operator=(const SmallDisk&) = delete;
   bool there() const { return there_; }
-  void fill() const {
-    std::ofstream file(folder_ + "/filler", std::ios::binary);
-    file << std::unitbuf;
-    while (file.put('x'))
-      ;
+  /// And keeps it full: logs that are cut make room again.
+  void fill() {
+    filling_ = std::jthread([file = folder_ + "/filler"](const std::stop_token& end) {
+      for (const std::string page(4096, 'x'); !end.stop_requested();
+           std::this_thread::sleep_for(1ms)) {
+        std::ofstream out(file, std::ios::binary | std::ios::app);
+        while (!end.stop_requested() && out.write(page.data(), 4096).flush())
+          ;
+      }
+    });
   }
-  void empty() const { std::filesystem::remove(folder_ + "/filler"); }
+  void empty() {
+    filling_ = {};
+    std::filesystem::remove(folder_ + "/filler");
+  }
 
  private:
   std::string folder_;
   bool there_ = false;
+  std::jthread filling_;
 };
 
 }  // namespace
@@ -259,7 +269,7 @@ TEST_CASE("a full disk: an end is told with its truth and comes about once; a co
   House house;
   REQUIRE(house.ready());
   house.stop();
-  const SmallDisk disk(house.journal(), "size=3m,mode=0700");
+  SmallDisk disk(house.journal(), "size=3m,mode=0700");
   if (!disk.there()) {
     MESSAGE("left out: nothing can be mounted here");
     return;
@@ -285,7 +295,8 @@ TEST_CASE("a full disk: an end is told with its truth and comes about once; a co
   INFO(house.err());
   REQUIRE(house.ready());
   auto client = house.client();
-  for (const auto& row : client.jobs().value()) {
+  const auto jobs = client.jobs().value();
+  for (const auto& row : jobs) {
     CHECK(row.state == "failed");
     CHECK(row.cause == "[journal] job " + std::to_string(id) +
                            ": it had succeeded, and there was no room to keep what it ended with");
