@@ -13,12 +13,14 @@
 
 namespace {
 
-/// Whether a device is there, for `troupe join`: 0, or 1 and why not on standard error. It ends
-/// with the process that asks.
+/// Whether a device is there, for `troupe join`: 0 and a word on standard output, since a driver
+/// may end the process with 0 as well, or 1 and why not on standard error. It ends with the process
+/// that asks.
 int probe(const char* device, const char* parent) {
   troupe::runtime::begin_as_child(std::atoi(parent));
   try {
     troupe::actors::open_device(device);
+    std::puts("troupe-probed");
     return 0;
   } catch (const std::exception& error) {
     const std::string text = error.what();

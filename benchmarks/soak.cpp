@@ -1,9 +1,12 @@
 // A cluster under load and blows for minutes on end. Clients hand in jobs of many layouts and
-// cancel some, others vanish; a users' actor is called all the time. Actors, users' actors, a
-// joined host and, in the first half, the controller itself are killed, frozen or stopped for a
-// second, at random. Every job must end; exact ones that succeed must have the latents of an
-// undisturbed run, to the bit; traces must be well formed; and what the controller, actor 0 (spared
-// in the second half) and /dev/shm hold must not grow. Exits 1 where it is otherwise.
+// cancel some, others vanish; a users' actor is called all the time. A hostile client sends noise,
+// nonsense and floods, and starves the controller of descriptors. Actors, users' actors, a joined
+// host and, in the first half, the controller itself are killed, frozen or stopped for a second, at
+// random, and of every other controller a bit of its journal is flipped before the next one starts.
+// Every job must end, no number may be given twice, what a flipped bit has cost must be named;
+// exact ones that succeed must have the latents of an undisturbed run, to the bit; traces must be
+// well formed; and what the controller, actor 0 (spared in the second half) and /dev/shm hold must
+// not grow. Exits 1 where it is otherwise.
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -13,6 +16,7 @@
 
 #include "benchmarks/command_line.h"
 #include "benchmarks/demo_jobs.h"
+#include "benchmarks/soak/hostile.h"
 #include "benchmarks/soak/house.h"
 #include "benchmarks/soak/load.h"
 
@@ -67,6 +71,7 @@ void struggle(House& house, Load& load, Counts& counts, Faults& faults, const Op
   for (unsigned i = 0; i < static_cast<unsigned>(options.clients); ++i)
     begin([&, i] { load.hand_in(end, seed + i); });
   begin([&] { load.call_users(end); });
+  begin([&] { harass(house, counts, faults, end, seed + 2000); });
   begin([&] { strike(house, counts, faults, end, seed + 1000, controllers); });
   for (auto& thread : threads)
     thread.join();
@@ -84,6 +89,7 @@ nlohmann::json row_of(const Counts& counts, const Options& options, const Holdin
             {"cancelled", counts.cancelled.load()},
             {"failed", counts.failed.load()},
             {"failed_with_their_host", counts.host_gone.load()},
+            {"lost_by_a_flipped_bit_and_named", counts.lost_and_named.load()},
             {"losses_outlived", counts.recoveries.load()},
             {"latents_compared", counts.compared.load()},
             {"latents_different", counts.different.load()},
@@ -97,7 +103,12 @@ nlohmann::json row_of(const Counts& counts, const Options& options, const Holdin
             {"clients_killed", counts.clients_vanished.load()},
             {"hosts_killed", counts.guests_killed.load()},
             {"hosts_drained", counts.guests_left.load()},
-            {"controllers_killed", counts.controllers_killed.load()}}},
+            {"controllers_killed", counts.controllers_killed.load()},
+            {"bits_flipped_in_its_journal", counts.bits_flipped.load()},
+            {"journals_salvaged", counts.salvages.load()},
+            {"hostile_acts", counts.hostile_acts.load()},
+            {"nonsense_refused", counts.refused.load()},
+            {"starvations", counts.starvations.load()}}},
           {"controller", pair(before.of_controller, after.of_controller)},
           {"actor", pair(before.of_actor, after.of_actor)},
           {"shared_memory_names", {before.shared_memory, after.shared_memory}},
@@ -155,6 +166,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   options.house.model = troupe::bench::kDemoModel;
+  options.house.descriptors = 1024;
   options.house.programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   options.house.plugin = std::filesystem::path(options.house.programs).parent_path() /
                          "lib/libtroupe_example_actors.so";
@@ -167,6 +179,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--actors", options.house.actors, "Of the cluster")
       ->check(whole(1, 64))
+      ->capture_default_str();
+  app.add_option("--descriptors", options.house.descriptors, "That the controller may have")
+      ->check(whole(128, 1'000'000))
       ->capture_default_str();
   app.add_option("--clients", options.clients, "That hand jobs in")
       ->check(whole(1, 64))

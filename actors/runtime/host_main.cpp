@@ -24,7 +24,8 @@ std::uint64_t contents_of(const std::string& file) {
   return hash.digest();
 }
 
-/// One line a class or method, fields between tabs: the controller reads them.
+/// One line a class or method, fields between tabs, and one that says that it is all: the
+/// controller reads them.
 int describe(const std::string& file) {
   const Plugin plugin(file);
   std::printf("troupe-file\t%llu\n", static_cast<unsigned long long>(contents_of(file)));
@@ -36,6 +37,7 @@ int describe(const std::string& file) {
                   method.result.c_str());
     }
   }
+  std::printf("troupe-end\n");
   std::fflush(stdout);
   return 0;
 }

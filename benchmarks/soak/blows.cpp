@@ -31,7 +31,12 @@ class Striker {
     if (dice < 86) return strike_guest();
     if (dice < 95 || !controllers_) return vanish();
     ++counts_.controllers_killed;
-    house_.restart_controller();
+    if (random_() % 2 == 0) {
+      house_.restart_controller();
+    } else {
+      ++counts_.bits_flipped;
+      counts_.salvages += house_.restart_damaged(static_cast<unsigned>(random_())) ? 1 : 0;
+    }
     client_ = house_.connect();
   }
 

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
+#include <random>
 #include <stdexcept>
 #include <thread>
 
@@ -115,13 +117,18 @@ House::~House() {
   fs::remove_all(folder_, ignored);
 }
 
-void House::start_controller() {
-  controller_ = std::make_unique<Child>(
-      std::vector<std::string>{program(), "start", "--actors", std::to_string(options_.actors),
-                               "--listen", endpoint_, "--model", options_.model, "--journal",
-                               folder_ / "journal", "--recoveries", "20", "--plugin",
-                               options_.plugin},
-      folder_ / "controller.log");
+void House::start_controller(bool salvage) {
+  std::vector<std::string> words;
+  if (options_.descriptors > 0)
+    words = {"/bin/sh", "-c",
+             "ulimit -n " + std::to_string(options_.descriptors) + "; exec \"$0\" \"$@\""};
+  words.insert(words.end(),
+               {program(), "start", "--actors", std::to_string(options_.actors), "--listen",
+                endpoint_, "--model", options_.model, "--journal", folder_ / "journal",
+                "--recoveries", "20", "--plugin", options_.plugin});
+  if (salvage) words.push_back("--journal-salvage");
+  controller_ = std::make_unique<Child>(words, folder_ / "controller.log");
+  controller_pid_ = controller_->pid();
 }
 
 void House::start_guest() {
@@ -131,10 +138,36 @@ void House::start_guest() {
       folder_ / "guest.log");
 }
 
-void House::restart_controller() {
+void House::kill_controller() {
   controller_->signal(SIGKILL);
   controller_->ended(kPatience);
+}
+
+void House::restart_controller() {
+  kill_controller();
   start_controller();
+}
+
+bool House::restart_damaged(unsigned seed) {
+  kill_controller();
+  std::mt19937 random(seed);
+  constexpr std::array kFiles{"journal.db-wal", "journal.db-wal", "journal.db", "acknowledged"};
+  const auto path = folder_ / "journal" / kFiles[random() % kFiles.size()];
+  if (const auto size = fs::file_size(path); size > 0) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(random() % size);
+    file.seekg(at);
+    const auto byte = static_cast<char>(file.get() ^ (1 << random() % 8));
+    file.seekp(at).put(byte);
+  }
+  start_controller();
+  for (const auto end = Clock::now() + kPatience; !controller_->ended(20ms);) {
+    if (Client::connect(endpoint_, 1s)) return false;
+    if (Clock::now() > end)
+      throw std::runtime_error("[soak] no controller on a damaged journal, and no word of it");
+  }
+  start_controller(/*salvage=*/true);
+  return true;
 }
 
 void House::restart_guest(bool orderly) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -43,6 +44,7 @@ struct HouseOptions {
   std::string plugin;    // with the class Counter of examples/actors
   std::string model;
   int actors = 4;
+  int descriptors = 0;  // that the controller may have; 0 = as many as this process
 };
 
 /// A controller with a journal, and a guest host with one actor, as processes of this machine. One
@@ -54,13 +56,17 @@ class House {
 
   const std::string& endpoint() const { return endpoint_; }
   std::string folder() const { return folder_.string(); }
-  pid_t controller() const { return controller_->pid(); }
+  pid_t controller() const { return controller_pid_; }
+  int descriptors() const { return options_.descriptors; }
   pid_t guest() const { return guest_->pid(); }
   int places() const { return options_.actors + 1; }
   std::string program() const { return options_.programs + "/troupe"; }
 
   /// kill -9, and another one on the same journal.
   void restart_controller();
+  /// The same, with a bit flipped in one of the journal's files meanwhile. True where the next one
+  /// refused such a journal and had to be told to salvage it.
+  bool restart_damaged(unsigned seed);
   /// The guest is killed, or leaves in order, and comes again.
   void restart_guest(bool orderly);
   /// Looks for a minute, also for one that is being started again.
@@ -69,13 +75,15 @@ class House {
   bool whole() const;
 
  private:
-  void start_controller();
+  void start_controller(bool salvage = false);
+  void kill_controller();
   void start_guest();
 
   HouseOptions options_;
   std::filesystem::path folder_;
   std::string endpoint_;
   std::unique_ptr<Child> controller_;
+  std::atomic<pid_t> controller_pid_ = -1;
   std::unique_ptr<Child> guest_;
 };
 

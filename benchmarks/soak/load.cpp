@@ -29,6 +29,21 @@ Submission submission(const Kind& kind) {
 
 }  // namespace
 
+std::uint64_t Load::hand_in(Client& client, const Kind& kind) {
+  auto taken = client.submit(submission(kind));
+  // A hostile one may have filled the queue.
+  for (const auto end = Clock::now() + kUserPatience;
+       !taken && taken.error().code == "overloaded" && Clock::now() < end;) {
+    std::this_thread::sleep_for(200ms);
+    taken = client.submit(submission(kind));
+  }
+  const auto job = take(std::move(taken));
+  const std::lock_guard lock(mutex_);
+  if (!numbers_.insert(job).second)
+    faults_.note("the number " + std::to_string(job) + " was given twice");
+  return job;
+}
+
 void Load::every_kind() {
   auto client = house_.connect();
   const bool first = kinds_.empty();
@@ -43,7 +58,7 @@ void Load::every_kind() {
     std::erase_if(kinds_, [&](const Kind& kind) { return kind.degrees.world() > house_.places(); });
   }
   for (Kind& kind : kinds_) {
-    const auto job = take(client.submit(submission(kind)));
+    const auto job = hand_in(client, kind);
     const auto result = client.wait(job, kJobDeadline);
     if (first) {
       kind.undisturbed = take(result).latents->data;
@@ -60,7 +75,7 @@ void Load::hand_in(Clock::time_point end, unsigned seed) {
   while (Clock::now() < end) {
     if (random() % 10 == 0) client = house_.connect();
     const Kind& kind = kinds_[random() % kinds_.size()];
-    const auto job = take(client.submit(submission(kind)));
+    const auto job = hand_in(client, kind);
     if (random() % 8 == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(random() % 1500));
       (void)client.cancel(job);
@@ -75,6 +90,8 @@ void Load::judge(const Kind& kind, const Result<JobResult>& result, bool look_at
       ++counts_.cancelled;
     } else if (result.error().what.find("was lost with its host") != std::string::npos) {
       ++counts_.host_gone;  // by contract: a host's places stay empty until it is back
+    } else if (counts_.bits_flipped > 0 && result.error().what.starts_with("[journal] job ")) {
+      ++counts_.lost_and_named;
     } else {
       ++counts_.failed;
       faults_.note(result.error().code + ": " + result.error().what);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,11 @@ struct Counts {
   std::atomic<int> succeeded = 0, cancelled = 0, failed = 0, different = 0, compared = 0;
   std::atomic<int> host_gone =
       0;  // jobs that failed because no idle actor took a gone host's place
+  std::atomic<int> lost_and_named = 0;  // with a flipped bit: told as such, not lost in silence
   std::atomic<int> recoveries = 0, traces = 0, user_calls = 0;
   std::atomic<int> actors_killed = 0, actors_frozen = 0, actors_stopped = 0, users_killed = 0;
   std::atomic<int> clients_vanished = 0, guests_killed = 0, guests_left = 0, controllers_killed = 0;
+  std::atomic<int> bits_flipped = 0, salvages = 0, hostile_acts = 0, refused = 0, starvations = 0;
 };
 
 /// What went wrong, a line each.
@@ -70,6 +73,7 @@ class Load {
   void call_users(Clock::time_point end);
 
  private:
+  std::uint64_t hand_in(Client& client, const Kind& kind);
   void judge(const Kind& kind, const Result<JobResult>& result, bool look_at_trace);
   void check_trace(std::uint64_t job);
 
@@ -77,6 +81,8 @@ class Load {
   Counts& counts_;
   Faults& faults_;
   std::vector<Kind> kinds_;
+  std::mutex mutex_;
+  std::set<std::uint64_t> numbers_;  // that were given out
 };
 
 /// Strikes at random until then; controllers only where `controllers`. Without, actor 0 is left

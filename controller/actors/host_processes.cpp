@@ -28,10 +28,12 @@ std::vector<std::string> split(const std::string& line) {
   }
 }
 
-/// Of the lines that `troupe-host --describe` writes; a plugin may have written between them.
-void read_line(const std::string& line, wire::PluginReport& report) {
+/// Of the lines that `troupe-host --describe` writes; a plugin may have written between them. True
+/// for the last one, without which a plugin has ended the process, in order or not.
+bool read_line(const std::string& line, wire::PluginReport& report) {
   const auto fields = split(line);
   auto& list = report.classes;
+  if (line == "troupe-end") return true;
   if (fields.size() == 5 && fields[0] == "troupe-class") {
     if (const auto types = spec::parse_number<std::uint64_t>(fields[3]))
       list.classes.push_back({fields[1], fields[2], *types, fields[4] == "1", {}, report.file, {}});
@@ -40,6 +42,7 @@ void read_line(const std::string& line, wire::PluginReport& report) {
   } else if (fields.size() == 4 && fields[0] == "troupe-method" && !list.classes.empty()) {
     list.classes.back().methods.push_back({fields[1], fields[2], fields[3]});
   }
+  return false;
 }
 
 /// What the process wrote last into the memory it was given.
@@ -161,7 +164,7 @@ void HostProcesses::describe(const std::string& plugin, OnDescribed handler) {
   process.arguments = {"--describe", plugin, "--parent", std::to_string(getpid())};
   process.on_line = [this, number](const std::string& line) {
     if (const auto found = describing_.find(number); found != describing_.end())
-      read_line(line, found->second->report);
+      found->second->whole |= read_line(line, found->second->report);
   };
   described->process = std::make_unique<cluster::Process>(
       io_, process, [this, number, handler](const cluster::ExitCause& cause) {
@@ -170,6 +173,9 @@ void HostProcesses::describe(const std::string& plugin, OnDescribed handler) {
         boost::asio::post(io_, [gone = node.mapped()] {});
         auto report = std::move(node.mapped()->report);
         auto& failure = report.failure;
+        if (failure.empty() && !cause.by_signal && cause.number == 0 && !node.mapped()->whole)
+          failure = "[plugin] " + report.file +
+                    ": it ended its process, with exit code 0, while it was opened";
         if (failure.empty() && (cause.by_signal || cause.number != 0)) {
           failure = cause.log.empty()
                         ? "[plugin] " + report.file + ": its check ended with " + cause.text()
@@ -198,7 +204,7 @@ void HostProcesses::end_checks() {
 
 std::string find_host_program(const std::string& actor_program) {
   const auto beside = std::filesystem::path(actor_program).parent_path() / "troupe-host";
-  if (access(beside.c_str(), X_OK) != 0)
+  if (faccessat(AT_FDCWD, beside.c_str(), X_OK, AT_EACCESS) != 0)
     throw std::runtime_error("[plugin] troupe-host is not beside " + actor_program);
   return beside.string();
 }

@@ -73,6 +73,7 @@ class HostProcesses final : public HostLauncher {
 
     std::unique_ptr<cluster::Process> process;
     wire::PluginReport report;
+    bool whole = false;  // it has said all
     boost::asio::steady_timer deadline;
   };
   std::string endpoint_for(const HostLaunch& launch, const char* suffix) const;

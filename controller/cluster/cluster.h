@@ -27,6 +27,7 @@ struct ClusterOptions : HostOptions {
   int max_respawns = -1;             // new processes for a place whose process ended; -1 = no limit
   bool logs = false;                 // what goes wrong goes to standard error, too
   std::string journal;               // folder that jobs are kept in; "" = in memory alone
+  bool journal_salvage = false;      // of a damaged journal.db goes on with what can be read
   std::vector<std::string> plugins;  // shared libraries with users' actors (docs/actors.md)
   int metrics_port = -1;  // answers GET /metrics on 127.0.0.1; 0 = any free port, -1 = none
   std::chrono::seconds task_deadline{600};   // without any progress of a busy actor's work loop

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cmath>
 #include <stdexcept>
 
 #include "controller/cluster/crowding.h"
@@ -19,7 +20,8 @@ journal::Calendar calendar_now() {
   const auto seconds = [](auto when) {
     return std::chrono::duration<double>(when.time_since_epoch()).count();
   };
-  return {seconds(std::chrono::system_clock::now()) - seconds(control::Clock::now())};
+  const auto now = seconds(control::Clock::now());
+  return {seconds(std::chrono::system_clock::now()) - now, now};
 }
 
 }  // namespace
@@ -110,7 +112,8 @@ void Controller::fill_places() {
 
 void Controller::open_journal() {
   if (options_.journal.empty()) return;
-  store_ = std::make_unique<journal::SqliteStore>(options_.journal);
+  store_ = std::make_unique<journal::SqliteStore>(
+      options_.journal, journal::SqliteStore::Options{.salvage = options_.journal_salvage});
   past_ = store_->past();
   journal_ = std::make_unique<journal::Journal>(
       [this](journal::Change change, journal::Journal::Done done) {
@@ -121,14 +124,20 @@ void Controller::open_journal() {
 
 void Controller::take_up_jobs() {
   if (!store_) return;
+  const auto note = [this](const std::string& what) {
+    if (!options_.logs) control::log_line(what);
+    gateway_->note_failure(what);
+  };
+  const auto records = store_->load();
   const auto revival = journal::revive(
-      store_->load(), past_, calendar_now(),
+      records, store_->past(), calendar_now(),
       [this](control::BlobBytes bytes) { return blobs_.add(std::move(bytes)); }, table_);
-  writer_ =
-      std::make_unique<journal::Writer>(io_, std::move(store_), [this](const std::string& what) {
-        if (!options_.logs) control::log_line(what);
-        gateway_->note_failure(what);
-      });
+  for (const auto& what : store_->notes())
+    note(what);
+  if (revival.clock_back > 1)
+    note("[journal] this machine's clock is " + std::to_string(std::llround(revival.clock_back)) +
+         " s behind the journal's newest entry; what lies later than now counts as now");
+  writer_ = std::make_unique<journal::Writer>(io_, std::move(store_), note);
   gateway_->take_up(revival, journal::cause_of(past_));
   runner_->expire();
 }

@@ -23,6 +23,8 @@ void check_device(const HostOptions& host) {
   ProcessOptions options;
   options.program = find_actor_program();
   options.arguments = {"--probe", last, std::to_string(getpid())};
+  bool probed = false;
+  options.on_line = [&](const std::string& line) { probed |= line == "troupe-probed"; };
   boost::asio::io_context io{1};
   std::optional<ExitCause> end;
   const Process process(io, options, [&](const ExitCause& cause) {
@@ -33,7 +35,7 @@ void check_device(const HostOptions& host) {
   if (!end)
     throw std::runtime_error("[device] " + last + ": no answer within " +
                              std::to_string(kDeadline.count()) + " s");
-  if (end->by_signal || end->number != 0)
+  if (end->by_signal || end->number != 0 || !probed)
     throw std::runtime_error("[device] " +
                              (end->log.empty() ? last + ": " + end->text() : end->log.back()));
 }

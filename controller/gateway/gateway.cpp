@@ -120,13 +120,29 @@ void Gateway::tell_finished(jobs::JobEntry& job) {
   // Of a cluster that stops: it is not its end.
   if (closed_ && job.state != wire::JobState::succeeded) return;
   job.unsaid = true;
-  tools_.journal->ended(job, [this, id = job.id](const std::optional<std::string>&) {
+  tools_.journal->ended(job, [this, id = job.id](const std::optional<std::string>& error) {
     auto* ended = tools_.table.find(id);
     if (!ended) return;
     ended->unsaid = false;
+    if (error) say_not_kept(*ended, *error);
     say_finished(*ended);
     tools_.runner.expire();
   });
+}
+
+void Gateway::say_not_kept(jobs::JobEntry& job, const std::string& error) {
+  if (job.state != wire::JobState::succeeded) {
+    job.failure.what += " (" + error + ")";
+    return;
+  }
+  jobs::add_warning(job, error);
+  wire::JobProgress progress;
+  progress.job = job.id;
+  progress.phase = job.phase;
+  progress.step = progress.steps = job.plan.request.steps;
+  progress.warnings = {error};
+  for (const auto watcher : job.watchers)
+    tools_.server.send(watcher, progress);
 }
 
 void Gateway::say_finished(const jobs::JobEntry& job) {

@@ -110,6 +110,8 @@ class Gateway {
   /// The job is nobody's now. It is cancelled with that cause when it is still so after the grace.
   void await_client(jobs::JobId job, const std::string& cause);
   void say_finished(const jobs::JobEntry& job);
+  /// Its end is told all the same, with what became of it in the journal.
+  void say_not_kept(jobs::JobEntry& job, const std::string& error);
   void refuse(control::PeerId peer, const wire::Header& header, const wire::SubmitJob& submission,
               wire::FailureCode code, const std::string& why);
   void watch(control::PeerId peer, const wire::Header& header, jobs::JobId job);

@@ -133,6 +133,13 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   return wire::json_text(report);
 }
 
+void add_warning(JobEntry& job, const std::string& warning) {
+  auto report = nlohmann::json::parse(job.report, nullptr, /*allow_exceptions=*/false);
+  if (!report.is_object()) return;
+  report["warnings"].push_back(warning);
+  job.report = wire::json_text(report);
+}
+
 wire::JobFinished finished_message(const JobEntry& job) {
   return {.job = job.id,
           .state = job.state,

@@ -30,6 +30,9 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                         std::uint64_t blob_bytes, const std::vector<std::string>& warnings);
 
 /// What its watchers are told of a job that has ended.
+/// Adds a warning to the report of a job that has one.
+void add_warning(JobEntry& job, const std::string& warning);
+
 wire::JobFinished finished_message(const JobEntry& job);
 
 }  // namespace troupe::jobs

@@ -10,6 +10,9 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "models/spec/parse_number.h"
+#include "transport/control/private_folder.h"
+
 namespace troupe::journal {
 
 control::FileHandle lock_folder(const std::string& folder) {
@@ -24,18 +27,21 @@ control::FileHandle lock_folder(const std::string& folder) {
     if (error || (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST))
       fail("cannot be made: " + (error ? error.message() : std::strerror(errno)));
   }
+  if (const auto why = control::why_not_private(folder)) fail(*why);
   const std::string file = folder + "/lock";
   control::FileHandle lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) fail(std::string("cannot be written: ") + std::strerror(errno));
   char text[32] = {};
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     const auto got = ::read(lock.get(), text, sizeof text - 1);
+    const auto pid = got > 0 ? spec::parse_number<pid_t>(text) : std::nullopt;
     fail("is in use by another controller" +
-         (got > 0 ? " (pid " + std::string(text) + ")" : std::string()));
+         (pid ? " (pid " + std::to_string(*pid) + ")" : std::string()));
   }
+  // Whose it is, is said to others only: on a full disk there may be no room for that.
   const std::string own = std::to_string(::getpid());
-  if (::ftruncate(lock.get(), 0) != 0 ||
-      ::pwrite(lock.get(), own.data(), own.size(), 0) != static_cast<ssize_t>(own.size()))
+  const auto put = ::pwrite(lock.get(), own.data(), own.size(), 0);
+  if (::ftruncate(lock.get(), put < 0 ? 0 : put) != 0)
     fail(std::string("cannot be written: ") + std::strerror(errno));
   return lock;
 }

@@ -7,7 +7,7 @@ namespace troupe::journal {
 
 /// Makes the folder, if there is none, for its owner alone, and holds its file `lock`, in which its
 /// process is named, until the handle goes. Throws std::runtime_error "[journal] FOLDER: why": in
-/// use by another controller, or not writable.
+/// use by another controller, not writable, another user's, or open to others.
 control::FileHandle lock_folder(const std::string& folder);
 
 }  // namespace troupe::journal

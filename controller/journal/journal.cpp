@@ -38,6 +38,7 @@ void Journal::boundary(const jobs::JobEntry& job) {
 void Journal::ended(const jobs::JobEntry& job, Done done) {
   auto ended = change(Change::Kind::ended, job);
   ended.report = job.report;
+  ended.state = job.state;
   ended.parts = results_of(job, bytes_of_);
   seen_.erase(job.id);
   write_(std::move(ended), std::move(done));

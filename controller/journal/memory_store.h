@@ -44,6 +44,7 @@ class MemoryStore final : public Store {
         break;
     }
   }
+  void keep_bare_end(const Change&) override { throw std::runtime_error("[journal] no room"); }
   void close() override { past_.stopped = true; }
 
  private:

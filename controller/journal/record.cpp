@@ -122,11 +122,25 @@ std::vector<Part> results_of(const jobs::JobEntry& job, const BytesOf& bytes_of)
   return parts;
 }
 
+double newest_time(const Record& record) {
+  try {
+    const auto facts = wire::decode<Facts>(wire::as_bytes(record.facts));
+    double newest = std::max({facts.submitted, facts.started, facts.ended});
+    for (const auto& recovery : facts.recoveries)
+      newest = std::max({newest, recovery.began, recovery.resumed});
+    return newest;
+  } catch (const wire::WireError&) {
+    return 0;  // its damage is said elsewhere
+  }
+}
+
 jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const KeepBytes& keep) {
   jobs::JobEntry job;
   job.id = record.id;
   job.key = record.key;
   try {
+    if (!record.lost.empty() && record.spec.empty())
+      throw wire::WireError(wire::WireErrc::truncated, "");
     job.spec = wire::decode<wire::JobSpec>(wire::as_bytes(record.spec));
     const auto facts = wire::decode<Facts>(wire::as_bytes(record.facts));
     job.state = facts.state;
@@ -166,6 +180,13 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     job.plan.images = {{0, facts.pictures}};
   } catch (const wire::WireError& error) {
     fail(job, std::string("what is kept of it is damaged: ") + error.what());
+  }
+  if (!record.lost.empty()) {
+    fail(job, record.lost);
+    if (record.cancelled) job.state = JobState::cancelled;
+    job.phase = wire::to_string(job.state);
+    job.blobs.clear();
+    job.boundary.reset();
   }
   if (job.spec.request.prompts.empty()) job.spec.request.prompts = {"(lost)"};
   if (job.plan.request.prompts.empty()) job.plan.request.prompts = job.spec.request.prompts;

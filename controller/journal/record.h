@@ -1,6 +1,10 @@
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +16,7 @@ namespace troupe::journal {
 
 /// Of everything that is stored: of the structs here, and of the wire's that are in them. A journal
 /// of another format is refused.
-inline constexpr int kFormat = 100 * 1 + wire::kProtocolVersion;
+inline constexpr int kFormat = 100 * 2 + wire::kProtocolVersion;
 
 /// What blobs a job has.
 enum class Role : int { input = 0, boundary = 1, result = 2 };
@@ -33,7 +37,10 @@ struct Record {
   std::vector<Part> inputs;
   std::vector<Part> boundary;
   std::vector<Part> results;
-  std::string damage;  // what cannot be read, for people; empty = nothing
+  std::string damage;      // what cannot be read, for people; empty = nothing
+  std::string lost;        // why it can neither go on nor show how it ended; empty = it can
+  bool cancelled = false;  // of one that is lost: it had been cancelled
+  std::array<std::int64_t, 3> sums = {};  // by role, of the list of its parts
 };
 
 struct RecoveryFacts {
@@ -103,8 +110,12 @@ struct Facts {
 /// Between the controller's clock, which starts anew, and the calendar's.
 struct Calendar {
   double offset = 0;  // Unix seconds at 0 of the controller's clock
+  /// The controller's clock now: nothing of the past is later, whatever became of the calendar's.
+  double now = std::numeric_limits<double>::infinity();
   double to_unix(double seconds) const { return seconds == 0 ? 0 : seconds + offset; }
-  double from_unix(double seconds) const { return seconds == 0 ? 0 : seconds - offset; }
+  double from_unix(double seconds) const {
+    return seconds == 0 ? 0 : std::min(seconds - offset, now);
+  }
 };
 
 using BytesOf = std::function<control::BlobBytes(control::BlobId)>;
@@ -114,6 +125,9 @@ Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar);
 std::vector<Part> inputs_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
 std::vector<Part> boundary_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
 std::vector<Part> results_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
+
+/// The newest time in it, Unix seconds; 0 where there is none.
+double newest_time(const Record& record);
 
 /// The job of a record, its blobs held by `keep`. An ended one has no plan but what lists show. One
 /// that has not ended has none at all yet: see revive.h. What cannot be read is not passed over: a

@@ -14,14 +14,18 @@ std::string cause_of(const Past& past) {
 Revival revive(const std::vector<Record>& records, const Past& past, const Calendar& calendar,
                const KeepBytes& keep, jobs::JobTable& table) {
   std::vector<jobs::JobEntry> jobs;
-  for (const auto& record : records)
+  double newest = 0;
+  for (const auto& record : records) {
     jobs.push_back(job_of(record, calendar, keep));
+    newest = std::max(newest, newest_time(record));
+  }
   std::stable_sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
     const bool ended = wire::is_terminal(a.state);
     if (ended != wire::is_terminal(b.state)) return ended;
     return ended ? a.ended < b.ended : a.id < b.id;
   });
   Revival revival;
+  revival.clock_back = std::max(0.0, newest - calendar.offset - calendar.now);
   for (auto& job : jobs) {
     if (!wire::is_terminal(job.state))
       (job.cancel_asked ? revival.cancelled : revival.to_plan).push_back(job.id);

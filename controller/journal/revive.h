@@ -11,6 +11,7 @@ namespace troupe::journal {
 struct Revival {
   std::vector<jobs::JobId> to_plan;    // held until they have a plan: see take_up
   std::vector<jobs::JobId> cancelled;  // somebody had asked for that
+  double clock_back = 0;  // seconds that the calendar's clock is behind the newest entry
 };
 
 /// "its controller (pid 7) ended without a word", or that it was stopped.

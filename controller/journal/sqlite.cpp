@@ -19,8 +19,17 @@ void check(sqlite3* database, int code) {
 }  // namespace
 
 bool SqliteError::damaged() const {
-  const int primary = code_ & 0xff;
-  return primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB || primary == SQLITE_FORMAT;
+  switch (code_ & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_FORMAT:
+    case SQLITE_ERROR:  // its schema is another one
+    case SQLITE_MISMATCH:
+    case SQLITE_TOOBIG:
+      return true;
+    default:
+      return false;
+  }
 }
 
 bool SqliteError::too_large() const {
@@ -46,6 +55,12 @@ Statement& Statement::bind(int at, std::int64_t value) {
 Statement& Statement::bind(int at, std::string_view bytes) {
   check(database_, sqlite3_bind_blob64(statement_.get(), at, bytes.data() ? bytes.data() : "",
                                        bytes.size(), SQLITE_STATIC));
+  return *this;
+}
+
+Statement& Statement::bind_text(int at, std::string_view text) {
+  check(database_, sqlite3_bind_text64(statement_.get(), at, text.data(), text.size(),
+                                       SQLITE_STATIC, SQLITE_UTF8));
   return *this;
 }
 

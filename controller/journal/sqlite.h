@@ -16,6 +16,7 @@ class SqliteError : public std::runtime_error {
   SqliteError(int code, const std::string& what) : std::runtime_error(what), code_(code) {}
   /// SQLite's extended result code.
   int code() const { return code_; }
+  /// What it holds is at fault, not the disk or who may write to it.
   bool damaged() const;
   /// A value or row is longer than SQLite takes.
   bool too_large() const;
@@ -31,6 +32,7 @@ class Statement {
   Statement() = default;
   Statement& bind(int at, std::int64_t value);
   Statement& bind(int at, std::string_view bytes);
+  Statement& bind_text(int at, std::string_view text);
   /// Runs it to its next row; false at its end, from where it can be bound and run anew.
   bool step();
   /// Runs it where it has no rows.

@@ -3,43 +3,104 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <set>
 
 #include "controller/journal/folder_lock.h"
 #include "controller/journal/sqlite.h"
+#include "controller/journal/tables.h"
+#include "models/spec/parse_number.h"
 #include "transport/control/types.h"
+#include "transport/wire/codec.h"
 
 namespace troupe::journal {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::int64_t kApplication = 0x54727065;  // "Trpe"
+/// Then the log goes into the database.
+constexpr std::uintmax_t kLongestLog = 4 << 20;
+constexpr std::chrono::seconds kLongestWait{1};
+/// After a salvage that cannot know the last number that was given out, numbers go on so far above
+/// what can be read.
+constexpr jobs::JobId kSafeGap = 1000;
 const std::string kRunning = "running";
 const std::string kStopped = "stopped";
+const std::string kAcknowledged = "acknowledged";  // the newest that is in the database
+const std::string kForgotten = "forgotten";        // the newest forgetting that is
+const std::string kLastJob = "last job";
 
-std::int64_t sum_of(const std::string& bytes) {
-  return static_cast<std::int64_t>(control::blob_checksum(bytes.data(), bytes.size()));
+std::uintmax_t size_of(const std::string& file) {
+  std::error_code error;
+  const auto size = fs::file_size(file, error);
+  return error ? 0 : size;
+}
+
+/// "3-5, 9", the beginning of long lists.
+std::string list_text(const std::vector<jobs::JobId>& ids) {
+  std::string text;
+  int runs = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto first = i;
+    while (i + 1 < ids.size() && ids[i + 1] == ids[i] + 1)
+      ++i;
+    if (++runs > 20) return text + ", and others";
+    text += (text.empty() ? "" : ", ") + std::to_string(ids[first]);
+    if (i > first) text += "-" + std::to_string(ids[i]);
+  }
+  return text;
+}
+
+std::optional<Facts> facts_in(const Record& record) {
+  try {
+    return wire::decode<Facts>(wire::as_bytes(record.facts));
+  } catch (const wire::WireError&) {
+    return std::nullopt;
+  }
+}
+
+std::string what_was_said(const Acked& acked) {
+  if (!acked.end) return "been accepted";
+  return acked.end == wire::JobState::cancelled ? "been cancelled" : wire::to_string(*acked.end);
+}
+
+bool all_here(const std::vector<Part>& parts) {
+  return std::ranges::all_of(parts, [](const auto& part) { return part.bytes != nullptr; });
 }
 
 }  // namespace
 
-/// The database with its statements, which go before it.
+/// The database with its tables, whose statements go before it.
 struct SqliteStore::Open {
   explicit Open(const std::string& file) : database(file) {}
 
   Database database;
-  Statement add, facts, end, forget, put, drop, drop_all, name;
+  std::optional<Tables> tables;
 };
 
-SqliteStore::SqliteStore(std::string folder, Limits limits)
-    : folder_(std::move(folder)), limits_(limits), lock_(lock_folder(folder_)) {
+SqliteStore::SqliteStore(std::string folder, Options options)
+    : folder_(std::move(folder)), options_(options), lock_(lock_folder(folder_)) {
+  acks_.emplace(folder_);
   try {
-    open();
+    if (const auto why = open(); !why.empty()) {
+      if (!options_.salvage)
+        fail("journal.db is damaged or no journal (" + why +
+             "): --journal-salvage goes on with what can be read of it, or move the folder away to "
+             "begin without it");
+      salvage(why);
+    }
+    read_past();
   } catch (const SqliteError& error) {
-    if (error.damaged())
-      fail("journal.db is damaged or no journal (" + std::string(error.what()) +
-           "): move it away to begin without it");
     fail(std::string("journal.db cannot be used: ") + error.what());
+  }
+  try {
+    catch_up();
+  } catch (const std::runtime_error&) {
+    // The writer tries again, and says why.
   }
 }
 
@@ -49,144 +110,364 @@ void SqliteStore::fail(const std::string& why) const {
   throw std::runtime_error("[journal] " + folder_ + ": " + why);
 }
 
-void SqliteStore::open() {
+std::string SqliteStore::open() {
+  const auto& acks = acks_->acks();
+  const bool blank = size_of(file()) == 0 && size_of(file("-wal")) == 0;
+  const bool unread = acks_->there() && acks.slots == 0 && acks.torn;
+  if (blank && (acks.last_job > 0 || unread)) return "it is missing or empty";
+  try {
+    const auto log_bytes = size_of(file("-wal"));
+    if (auto why = open_file(); !why.empty()) return why;
+    check_torn(log_bytes);
+    return compare_acks();
+  } catch (const SqliteError& error) {
+    if (error.damaged()) return error.what();
+    throw;
+  }
+}
+
+std::string SqliteStore::open_file() {
   // SQLite gives its other files the mode of this one.
-  const control::FileHandle made(
-      ::open((folder_ + "/journal.db").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const control::FileHandle made(::open(file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!made) fail(std::string("journal.db cannot be written: ") + std::strerror(errno));
-  open_ = std::make_unique<Open>(folder_ + "/journal.db");
+  open_ = std::make_unique<Open>(file());
   auto& database = open_->database;
-  if (limits_.value > 0) database.limit_length(limits_.value);
+  if (options_.value > 0) database.limit_length(options_.value);
   if (database.read_only()) fail("journal.db cannot be written: it is read-only");
   // Nobody else comes in, so the log needs no shared memory.
   database.run("PRAGMA locking_mode = EXCLUSIVE");
+  database.run("PRAGMA cell_size_check = ON");
+  database.run("PRAGMA trusted_schema = OFF");
   const auto tables = database.number("SELECT count(*) FROM sqlite_master");
   const auto application = database.number("PRAGMA application_id");
   const auto format = database.number("PRAGMA user_version");
-  if (tables > 0 && application != kApplication)
-    fail("journal.db is another program's database: name another folder");
-  if (tables > 0 && format != kFormat) {
+  const auto known_format = acks_->acks().format;
+  if (tables > 0 && (application != kApplication || format != kFormat)) {
+    if (known_format == kFormat) return "its header is not that of a journal";
+    if (application != kApplication)
+      fail("journal.db is another program's database: name another folder");
     fail("journal.db has format " + std::to_string(format) + ", this Troupe reads and writes " +
          std::to_string(kFormat) + ": name another folder, or go on with the Troupe that made it");
   }
+  if (tables == 0 && acks_->acks().last_job > 0) return "it holds no tables";
   if (tables == 0) database.run("PRAGMA auto_vacuum = INCREMENTAL");
   database.run("PRAGMA journal_mode = WAL");
-  database.run("PRAGMA journal_size_limit = 16777216");
+  // It is cut whole: a log whose pages lie in the database already, read up to a damaged one, would
+  // put older pages in the place of newer ones.
+  database.run("PRAGMA wal_autocheckpoint = 0");
   database.run("PRAGMA synchronous = FULL");
-  if (tables == 0) make_tables();
-  open_->add = database.prepare(
-      "INSERT OR REPLACE INTO jobs (id, key, spec, spec_sum, facts, facts_sum, report, report_sum) "
-      "VALUES (?, ?, ?, ?, ?, ?, '', ?)");
-  open_->facts = database.prepare("UPDATE jobs SET facts = ?2, facts_sum = ?3 WHERE id = ?1");
-  open_->end = database.prepare("UPDATE jobs SET report = ?2, report_sum = ?3 WHERE id = ?1");
-  open_->forget = database.prepare("DELETE FROM jobs WHERE id = ?");
-  open_->put = database.prepare(
-      "INSERT OR REPLACE INTO parts (job, role, number, head, bytes, sum) "
-      "VALUES (?, ?, ?, ?, ?, ?)");
-  open_->drop = database.prepare("DELETE FROM parts WHERE job = ? AND role = ?");
-  open_->drop_all = database.prepare("DELETE FROM parts WHERE job = ?");
-  open_->name = database.prepare("INSERT OR REPLACE INTO names (name, value) VALUES (?, ?)");
-  read_past();
+  if (tables == 0) make(std::to_string(control::random_incarnation()));
+  if (auto flaw = Tables::flaw(database); !flaw.empty()) return flaw;
+  open_->tables.emplace(database, options_.row);
+  return "";
 }
 
-void SqliteStore::make_tables() {
+void SqliteStore::make(const std::string& id) {
   auto& database = open_->database;
   database.run("BEGIN IMMEDIATE");
-  database.run(
-      "CREATE TABLE names (name TEXT PRIMARY KEY, value BLOB NOT NULL);"
-      "CREATE TABLE jobs (id INTEGER PRIMARY KEY, key INTEGER NOT NULL, spec BLOB NOT NULL,"
-      " spec_sum INTEGER NOT NULL, facts BLOB NOT NULL, facts_sum INTEGER NOT NULL,"
-      " report BLOB NOT NULL, report_sum INTEGER NOT NULL);"
-      "CREATE TABLE parts (job INTEGER NOT NULL, role INTEGER NOT NULL, number INTEGER NOT NULL,"
-      " head BLOB NOT NULL, bytes BLOB NOT NULL, sum INTEGER NOT NULL,"
-      " PRIMARY KEY (job, role, number))");
+  Tables::make(database);
   database.run("PRAGMA application_id = " + std::to_string(kApplication));
   database.run("PRAGMA user_version = " + std::to_string(kFormat));
-  auto name = database.prepare("INSERT INTO names (name, value) VALUES (?, ?)");
-  const auto id = std::to_string(control::random_incarnation());
-  name.bind(1, std::string_view("id")).bind(2, std::string_view(id)).run();
+  Tables tables(database, options_.row);
+  tables.set("id", id);
+  tables.set(kLastJob, "0");
+  tables.set(kAcknowledged, "0");
+  tables.set(kForgotten, "0");
   database.run("COMMIT");
+  cut_log();
 }
 
-std::string SqliteStore::get(const std::string& name) {
-  auto statement = open_->database.prepare("SELECT value FROM names WHERE name = ?");
-  statement.bind(1, std::string_view(name));
-  return statement.step() ? statement.bytes(0) : std::string();
+/// What was not whole when its controller ended, SQLite leaves out.
+void SqliteStore::check_torn(std::uintmax_t log_bytes) {
+  auto& database = open_->database;
+  std::uintmax_t used = 0;
+  try {
+    auto checkpoint = database.prepare("PRAGMA wal_checkpoint(PASSIVE)");
+    if (!checkpoint.step() || checkpoint.number(1) < 0) return;
+    const auto frames = static_cast<std::uintmax_t>(checkpoint.number(1));
+    if (frames > 0)
+      used = 32 + frames * (24 + static_cast<std::uintmax_t>(database.number("PRAGMA page_size")));
+  } catch (const SqliteError& error) {
+    if (error.damaged()) throw;
+    return;  // there is no room for it
+  }
+  if (log_bytes > used)
+    note("the last " + std::to_string(log_bytes - used) +
+         " bytes of journal.db-wal are no whole change and were cut off");
+  cut_log();
 }
 
-void SqliteStore::set(const std::string& name, const std::string& value) {
-  open_->name.bind(1, std::string_view(name)).bind(2, std::string_view(value)).run();
+std::optional<std::uint64_t> SqliteStore::number(const std::string& name) {
+  if (!open_ || !open_->tables) return std::nullopt;
+  const auto text = open_->tables->get(name);
+  return text ? spec::parse_number<std::uint64_t>(*text) : std::nullopt;
+}
+
+std::string SqliteStore::compare_acks() {
+  const auto& acks = acks_->acks();
+  const auto id = number("id");
+  const auto newest = number(kAcknowledged);
+  const auto forgotten = number(kForgotten);
+  const auto last = number(kLastJob);
+  const bool names = id && newest && forgotten && last;
+  const bool same = acks.journal != 0 && (!id || acks.journal == *id);
+  const bool whole = acks_->there() && acks.damaged == 0 && acks.slots > 0 && same &&
+                     acks.format == kFormat && (!newest || *newest <= acks.newest + 1) &&
+                     (!forgotten || *forgotten <= acks.newest);
+  if (!names && !whole) return "neither it nor acknowledged says which journal it is";
+  if (!names) {
+    open_->tables->set("id", std::to_string(acks.journal));
+    open_->tables->set(kLastJob, std::to_string(acks.last_job));
+    open_->tables->set(kAcknowledged, std::to_string(acks.newest));
+    open_->tables->set(kForgotten, "0");
+    note("journal.db had lost its name; acknowledged has it");
+  }
+  if (whole) {
+    if (acks.torn) {
+      note("what came after the newest record of acknowledged is none and was cut off");
+      anew_ = acks;
+    }
+    return "";
+  }
+  if (same && acks_->there() && *newest + 1 < acks.newest)
+    return "it is older than what was acknowledged, and acknowledged is damaged, too";
+  anew_ = acks_of_database();
+  if (*last == 0) return "";  // there was nothing to be acknowledged
+  note(!acks_->there() ? std::string("acknowledged is missing: it is made anew from journal.db")
+                       : "acknowledged is damaged (" + std::to_string(acks.slots - acks.damaged) +
+                             " of its records can be read): it is made anew from journal.db, "
+                             "which is whole");
+  return "";
+}
+
+Acks SqliteStore::acks_of_database() {
+  Acks acks;
+  acks.format = kFormat;
+  acks.journal = number("id").value_or(0);
+  acks.newest = number(kAcknowledged).value_or(0);
+  acks.last_job = std::max(number(kLastJob).value_or(0), acks_->acks().last_job);
+  for (const auto id : open_->tables->ids()) {
+    const auto row = open_->tables->read_row(id);
+    if (!row || (!row->damage.empty() && id > acks.last_job)) continue;  // a number that is none
+    auto& acked = acks.jobs[id];
+    const auto facts = facts_in(*row);
+    if (row->damage.empty() && facts && wire::is_terminal(facts->state)) acked.end = facts->state;
+    acks.last_job = std::max(acks.last_job, id);
+  }
+  return acks;
+}
+
+std::vector<Record> SqliteStore::readable_records() {
+  std::set<jobs::JobId> ids;
+  for (const auto& [id, acked] : acks_->acks().jobs)
+    ids.insert(id);
+  std::vector<Record> records;
+  try {
+    if (!open_) return records;
+    if (!open_->tables) open_->tables.emplace(open_->database, options_.row);
+    for (const auto id : open_->tables->ids())
+      ids.insert(id);
+  } catch (const SqliteError&) {
+    if (!open_->tables) return records;
+  }
+  for (const auto id : ids) {
+    try {
+      auto record = open_->tables->read(id);
+      if (!record || !record->damage.empty()) continue;
+      const auto facts = facts_in(*record);
+      if (!facts || !all_here(record->inputs) || !all_here(record->results)) continue;
+      if (!all_here(record->boundary)) record->boundary.clear();
+      records.push_back(std::move(*record));
+    } catch (const SqliteError&) {
+      // `acknowledged` names it.
+    }
+  }
+  return records;
+}
+
+void SqliteStore::salvage(const std::string& why) {
+  const auto records = readable_records();
+  const auto acks = acks_->acks();
+  const bool whole = acks_->there() && acks.damaged == 0 && acks.slots > 0;
+  if (records.empty() && acks.slots == 0)
+    fail("nothing of it can be read (" + why + "): move the folder away to begin without it");
+  jobs::JobId last = acks.last_job;
+  std::uint64_t id = acks.journal, newest = acks.newest;
+  try {
+    last = std::max(last, number(kLastJob).value_or(0));
+    newest = std::max(newest, number(kAcknowledged).value_or(0));
+    if (id == 0) id = number("id").value_or(0);
+  } catch (const std::exception&) {
+    // Then they are what `acknowledged` says.
+  }
+  if (!records.empty()) last = std::max(last, records.back().id);
+  if (!whole) last += kSafeGap;
+  if (id == 0) id = control::random_incarnation();
+  open_.reset();
+  std::string kept = ".damaged";
+  for (int i = 2; fs::exists(file(kept.c_str())) || fs::exists(file((kept + "-wal").c_str())); ++i)
+    kept = ".damaged-" + std::to_string(i);
+  for (const std::string suffix : {"", "-wal"}) {
+    if (fs::exists(file(suffix.c_str())) &&
+        ::rename(file(suffix.c_str()).c_str(), file((kept + suffix).c_str()).c_str()) != 0)
+      fail("journal.db" + suffix + " cannot be renamed: " + std::strerror(errno));
+  }
+  const control::FileHandle made(::open(file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  open_ = std::make_unique<Open>(file());
+  auto& database = open_->database;
+  if (options_.value > 0) database.limit_length(options_.value);
+  database.run("PRAGMA locking_mode = EXCLUSIVE");
+  database.run("PRAGMA auto_vacuum = INCREMENTAL");
+  database.run("PRAGMA journal_mode = WAL");
+  database.run("PRAGMA wal_autocheckpoint = 0");
+  database.run("PRAGMA synchronous = FULL");
+  make(std::to_string(id));
+  auto& tables = open_->tables.emplace(database, options_.row);
+  database.run("BEGIN IMMEDIATE");
+  for (const auto& record : records)
+    tables.write(record);
+  tables.set(kLastJob, std::to_string(last));
+  tables.set(kAcknowledged, std::to_string(newest));
+  database.run("COMMIT");
+  cut_log();
+  note("journal.db was damaged (" + why + ") and is kept as journal.db" + kept + "; " +
+       std::to_string(records.size()) + " jobs of it could be read");
+  if (whole) return;
+  anew_ = acks_of_database();
+  // Those that only `acknowledged` knows are named, too.
+  for (const auto& [job, acked] : acks.jobs)
+    anew_->jobs.try_emplace(job, acked);
+  note("acknowledged is damaged, too: there may be lost jobs that nobody can name");
 }
 
 void SqliteStore::read_past() {
-  const auto number = [this](const std::string& name) -> std::uint64_t {
-    const auto text = get(name);
-    return text.empty() ? 0 : std::strtoull(text.c_str(), nullptr, 10);
-  };
-  past_.id = get("id");
-  past_.last_job = number("last job");
-  past_.pid = static_cast<std::uint32_t>(number("pid"));
-  past_.stopped = get("end") == kStopped;
-  open_->database.run("BEGIN IMMEDIATE");
-  set("pid", std::to_string(::getpid()));
-  set("end", kRunning);
-  open_->database.run("COMMIT");
+  auto& tables = *open_->tables;
+  const auto& acks = anew_ ? *anew_ : acks_->acks();
+  past_.id = tables.get("id").value_or("");
+  past_.last_job = std::max(number(kLastJob).value_or(0), acks.last_job);
+  past_.pid = static_cast<std::uint32_t>(number("pid").value_or(0));
+  past_.stopped = tables.get("end").value_or("") == kStopped;
+  unmarked_ = true;
+  if (!acks_->there() && past_.last_job == 0) {
+    // A new journal: without room for it there is none.
+    acks_->rewrite(*std::exchange(anew_, std::nullopt));
+    mark_running();
+  }
+}
+
+void SqliteStore::mark_running() {
+  auto& database = open_->database;
+  try {
+    database.run("PRAGMA synchronous = FULL");
+    database.run("BEGIN IMMEDIATE");
+    open_->tables->set("pid", std::to_string(getpid()));
+    open_->tables->set("end", kRunning);
+    open_->tables->set(kLastJob, std::to_string(past_.last_job));
+    database.run("COMMIT");
+    unmarked_ = false;
+  } catch (const SqliteError& error) {
+    const std::string why = error.what();
+    if (database.in_transaction()) database.run("ROLLBACK");
+    fail("journal.db cannot be written: " + why);
+  }
+}
+
+void SqliteStore::catch_up() {
+  if (unmarked_) mark_running();
+  if (anew_) {
+    acks_->rewrite(*anew_);
+    anew_.reset();
+  }
+  for (; !unacked_.empty(); unacked_.pop_back()) {
+    acks_->reserve();
+    acks_->accepted(unacked_.back());
+  }
+  for (; !unnamed_.empty(); unnamed_.pop_back()) {
+    acks_->reserve();
+    acks_->named(unnamed_.back());
+  }
 }
 
 std::vector<Record> SqliteStore::load() {
   try {
     std::vector<Record> records;
-    auto jobs = open_->database.prepare(
-        "SELECT id, key, spec, spec_sum, facts, facts_sum, report, report_sum FROM jobs "
-        "ORDER BY id");
-    auto parts = open_->database.prepare(
-        "SELECT role, head, bytes, sum FROM parts WHERE job = ? ORDER BY role, number");
-    while (jobs.step()) {
-      auto& record = records.emplace_back();
-      record.id = static_cast<jobs::JobId>(jobs.number(0));
-      record.key = static_cast<std::uint64_t>(jobs.number(1));
-      const auto read = [&](int column, const char* name) {
-        auto bytes = jobs.bytes(column);
-        if (sum_of(bytes) != jobs.number(column + 1)) record.damage = name;
-        return bytes;
-      };
-      record.spec = read(2, "its request");
-      record.facts = read(4, "its state");
-      record.report = read(6, "its report");
-      parts.bind(1, jobs.number(0));
-      while (parts.step()) {
-        auto head = parts.bytes(1);
-        auto bytes = parts.bytes(2);
-        const bool intact = sum_of(head + bytes) == parts.number(3);
-        switch (static_cast<Role>(parts.number(0))) {
-          case Role::input:
-            add_row(record.inputs, std::move(head), std::move(bytes), intact);
-            break;
-          case Role::boundary:
-            add_row(record.boundary, std::move(head), std::move(bytes), intact);
-            break;
-          case Role::result:
-            add_row(record.results, std::move(head), std::move(bytes), intact);
-            break;
-        }
-      }
+    const auto& acks = anew_ ? *anew_ : acks_->acks();
+    for (const auto id : open_->tables->ids()) {
+      const bool known = acks.jobs.contains(id);
+      if (!known && id <= acks.last_job) continue;  // it was forgotten
+      auto record = open_->tables->read(id);
+      if (!record || (!known && !record->damage.empty())) continue;  // a number that is none
+      if (!known && !std::ranges::count(unacked_, id)) unacked_.push_back(id);
+      past_.last_job = std::max(past_.last_job, id);
+      records.push_back(std::move(*record));
     }
+    find_lost(records);
     return records;
   } catch (const SqliteError& error) {
     fail("journal.db is damaged (" + std::string(error.what()) +
-         "): move it away to begin without it");
+         "): --journal-salvage goes on with what can be read of it");
   }
 }
 
+void SqliteStore::find_lost(std::vector<Record>& records) {
+  std::vector<jobs::JobId> gone, endless;
+  const auto& acks = anew_ ? *anew_ : acks_->acks();
+  std::map<jobs::JobId, Record*> by_id;
+  for (auto& record : records)
+    by_id[record.id] = &record;
+  std::vector<Record> missing;
+  for (const auto& [id, acked] : acks.jobs) {
+    const auto found = by_id.find(id);
+    const auto how = what_was_said(acked);
+    if (found == by_id.end()) {
+      auto& record = missing.emplace_back();
+      record.id = id;
+      record.lost = "it had " + how + ", and the journal has lost it";
+      record.cancelled = acked.end == wire::JobState::cancelled;
+      if (!acked.named) gone.push_back(id);
+      continue;
+    }
+    Record& record = *found->second;
+    const auto facts = facts_in(record);
+    if (!acked.end || (facts && wire::is_terminal(facts->state))) continue;
+    record.cancelled = acked.end == wire::JobState::cancelled;
+    record.lost = acked.result_kept
+                      ? "it had " + how + ", and the journal has lost what it ended with"
+                      : "it had " + how + ", and there was no room to keep what it ended with";
+    if (!acked.named && acked.result_kept) endless.push_back(id);
+  }
+  for (auto& record : missing)
+    records.push_back(std::move(record));
+  std::ranges::sort(records, {}, &Record::id);
+  if (!gone.empty())
+    note("jobs that were acknowledged are not in journal.db any more, and are listed as failed: " +
+         list_text(gone));
+  if (!endless.empty())
+    note("what these jobs ended with is not in journal.db any more; they are listed as failed: " +
+         list_text(endless));
+  unnamed_.insert(unnamed_.end(), gone.begin(), gone.end());
+  unnamed_.insert(unnamed_.end(), endless.begin(), endless.end());
+}
+
 void SqliteStore::apply(const Change& change) {
+  catch_up();
+  using Kind = Change::Kind;
   auto& database = open_->database;
+  const bool acked = change.must_last() || change.kind == Kind::forgotten;
+  if (acked) acks_->reserve();
+  // First, so that nothing is missed that is gone on purpose.
+  if (change.kind == Kind::forgotten) acks_->forgotten(change.job);
   try {
     // What only moves a job on may be lost with the machine's power, not with the process.
     database.run(change.must_last() ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL");
     database.run("BEGIN IMMEDIATE");
-    apply_in_transaction(change);
+    open_->tables->write(change);
+    if (change.kind == Kind::accepted) open_->tables->set(kLastJob, std::to_string(change.job));
+    if (change.must_last()) open_->tables->set(kAcknowledged, std::to_string(acks_->next()));
+    if (change.kind == Kind::forgotten)
+      open_->tables->set(kForgotten, std::to_string(acks_->acks().newest));
     database.run("COMMIT");
-    if (change.kind == Change::Kind::forgotten) database.run("PRAGMA incremental_vacuum");
+    if (change.kind == Kind::forgotten) database.run("PRAGMA incremental_vacuum");
   } catch (const SqliteError& error) {
     const std::string why = error.what();
     try {
@@ -198,83 +479,51 @@ void SqliteStore::apply(const Change& change) {
     if (error.too_large()) throw TooLarge("[journal] " + folder_ + ": " + what);
     fail(what);
   }
+  if (change.kind == Kind::ended) acks_->ended(change.job, change.state, true);
+  if (change.kind == Kind::accepted) {
+    try {
+      acks_->accepted(change.job);
+    } catch (const std::runtime_error&) {
+      // Nobody is told of it, so the next controller must not know it either.
+      Change undone;
+      undone.kind = Kind::forgotten;
+      undone.job = change.job;
+      database.run("PRAGMA synchronous = FULL");
+      open_->tables->write(undone);
+      throw;
+    }
+  }
+  // What lies in the log is what one damaged byte can cost.
+  if (size_of(file("-wal")) > kLongestLog || std::chrono::steady_clock::now() > cut_again_)
+    cut_log();
 }
 
-/// A row without a head goes on where the one before it ends.
-void SqliteStore::add_row(std::vector<Part>& parts, std::string head, std::string bytes,
-                          bool intact) {
-  if (!head.empty() || parts.empty()) {
-    parts.push_back({std::move(head), std::make_shared<const std::string>(std::move(bytes))});
-  } else if (parts.back().bytes) {
-    parts.back().bytes = std::make_shared<const std::string>(*parts.back().bytes + bytes);
-  }
-  if (!intact) parts.back().bytes = nullptr;
+void SqliteStore::keep_bare_end(const Change& end) {
+  if (!anew_) return acks_->ended(end.job, end.state, false);
+  fail("acknowledged cannot be written yet");
 }
 
-void SqliteStore::put_parts(jobs::JobId job, Role role, const std::vector<Part>& parts) {
-  const auto id = static_cast<std::int64_t>(job);
-  open_->drop.bind(1, id).bind(2, static_cast<std::int64_t>(role)).run();
-  std::int64_t number = 0;
-  for (const auto& part : parts) {
-    if (!part.bytes) continue;
-    const std::string_view all = *part.bytes;
-    std::string head = part.head;
-    std::size_t at = 0;
-    do {
-      const auto row = all.substr(at, limits_.row);
-      open_->put.bind(1, id)
-          .bind(2, static_cast<std::int64_t>(role))
-          .bind(3, number++)
-          .bind(4, std::string_view(head))
-          .bind(5, row)
-          .bind(6, sum_of(head + std::string(row)))
-          .run();
-      head.clear();
-      at += row.size();
-    } while (at < all.size());
+/// Not where there is no room for it: then it is done later.
+void SqliteStore::cut_log() {
+  cut_again_ = std::chrono::steady_clock::now() + kLongestWait;
+  try {
+    auto checkpoint = open_->database.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
+    checkpoint.run();
+  } catch (const SqliteError&) {
+    // What is wrong is said when the next change cannot be written.
   }
 }
 
-void SqliteStore::apply_in_transaction(const Change& change) {
-  const auto id = static_cast<std::int64_t>(change.job);
-  if (change.kind == Change::Kind::forgotten) {
-    open_->forget.bind(1, id).run();
-    open_->drop_all.bind(1, id).run();
-    return;
-  }
-  if (change.kind == Change::Kind::accepted) {
-    open_->add.bind(1, id)
-        .bind(2, static_cast<std::int64_t>(change.key))
-        .bind(3, std::string_view(change.spec))
-        .bind(4, sum_of(change.spec))
-        .bind(5, std::string_view(change.facts))
-        .bind(6, sum_of(change.facts))
-        .bind(7, sum_of({}))
-        .run();
-    put_parts(change.job, Role::input, change.parts);
-    set("last job", std::to_string(change.job));
-    return;
-  }
-  open_->facts.bind(1, id)
-      .bind(2, std::string_view(change.facts))
-      .bind(3, sum_of(change.facts))
-      .run();
-  if (change.kind == Change::Kind::boundary) put_parts(change.job, Role::boundary, change.parts);
-  if (change.kind != Change::Kind::ended) return;
-  open_->end.bind(1, id)
-      .bind(2, std::string_view(change.report))
-      .bind(3, sum_of(change.report))
-      .run();
-  put_parts(change.job, Role::input, {});
-  put_parts(change.job, Role::boundary, {});
-  put_parts(change.job, Role::result, change.parts);
+void SqliteStore::rest() {
+  if (size_of(file("-wal")) > 0) cut_log();
 }
 
 void SqliteStore::close() {
   try {
+    catch_up();
     open_->database.run("PRAGMA synchronous = FULL");
-    set("end", kStopped);
-    open_->database.run("PRAGMA wal_checkpoint(TRUNCATE)");
+    open_->tables->set("end", kStopped);
+    cut_log();
   } catch (const SqliteError& error) {
     fail(std::string("its end cannot be written: ") + error.what());
   }

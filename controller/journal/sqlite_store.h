@@ -1,53 +1,80 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "controller/journal/ack_log.h"
 #include "controller/journal/store.h"
 #include "transport/control/file_handle.h"
 
 namespace troupe::journal {
 
-/// A journal in a folder: `journal.db`, SQLite with a write-ahead log, and `lock`, which its
-/// controller holds. Pictures and prompts lie in it unencrypted; a folder and files that it makes
-/// are its owner's alone.
+/// A journal in a folder: `journal.db`, SQLite with a write-ahead log; `acknowledged`, which names
+/// what the database must hold; and `lock`, which its controller holds. Pictures and prompts lie in
+/// it unencrypted; the folder must be its owner's alone.
 class SqliteStore final : public Store {
  public:
-  struct Limits {
+  struct Options {
     std::size_t row = std::size_t{256} << 20;  // bytes of a blob in one row; what is over, follows
     int value = 0;  // bytes that a value or row may have; 0 = as many as SQLite takes
+    /// Of a damaged database what can be read is taken over into a new one; the old files stay
+    /// beside it.
+    bool salvage = false;
   };
 
   /// Opens the folder's journal, or makes both. Throws std::runtime_error, one line that begins
-  /// "[journal] FOLDER: ": in use (by which process), not writable, damaged, not a journal, of
-  /// another format.
-  explicit SqliteStore(std::string folder) : SqliteStore(std::move(folder), Limits()) {}
-  SqliteStore(std::string folder, Limits limits);
+  /// "[journal] FOLDER: ": in use (by which process), open to others, not writable, damaged, not a
+  /// journal, of another format. On a full disk a journal that is there is opened all the same.
+  explicit SqliteStore(std::string folder) : SqliteStore(std::move(folder), Options()) {}
+  SqliteStore(std::string folder, Options options);
   ~SqliteStore() override;
 
   std::vector<Record> load() override;
   Past past() override { return past_; }
   void apply(const Change& change) override;
+  void keep_bare_end(const Change& end) override;
+  void catch_up() override;
+  void rest() override;
+  std::vector<std::string> notes() const override { return notes_; }
   void close() override;
 
  private:
   struct Open;
-  void open();
-  void make_tables();
+  std::string file(const char* suffix = "") const { return folder_ + "/journal.db" + suffix; }
+  /// Why the database cannot be gone on with; "" = it can.
+  std::string open();
+  std::string open_file();
+  void make(const std::string& id);
+  void check_torn(std::uintmax_t log_bytes);
+  void salvage(const std::string& why);
+  std::vector<Record> readable_records();
+  /// Of two copies of what was acknowledged the whole one is believed.
+  std::string compare_acks();
+  Acks acks_of_database();
   void read_past();
-  void set(const std::string& name, const std::string& value);
-  std::string get(const std::string& name);
-  void apply_in_transaction(const Change& change);
-  static void add_row(std::vector<Part>& parts, std::string head, std::string bytes, bool intact);
-  void put_parts(jobs::JobId job, Role role, const std::vector<Part>& parts);
+  void mark_running();
+  std::optional<std::uint64_t> number(const std::string& name);
+  void cut_log();
+  void find_lost(std::vector<Record>& records);
+  void note(const std::string& what) { notes_.push_back("[journal] " + folder_ + ": " + what); }
   [[noreturn]] void fail(const std::string& why) const;
 
   std::string folder_;
-  Limits limits_;
+  Options options_;
   control::FileHandle lock_;
+  std::optional<AckLog> acks_;
   std::unique_ptr<Open> open_;
   Past past_;
+  std::chrono::steady_clock::time_point cut_again_{};
+  std::vector<std::string> notes_;
+  // What the disk had no room for yet.
+  std::optional<Acks> anew_;          // `acknowledged` is to be written anew
+  std::vector<jobs::JobId> unacked_;  // in the database, not yet in `acknowledged`
+  std::vector<jobs::JobId> unnamed_;  // lost
+  bool unmarked_ = false;             // that this controller runs
 };
 
 }  // namespace troupe::journal

@@ -12,11 +12,12 @@ struct Change {
   enum class Kind { accepted, facts, boundary, ended, forgotten };
   Kind kind = Kind::facts;
   jobs::JobId job = 0;
-  std::uint64_t key = 0;    // accepted
-  std::string spec;         // accepted
-  std::string facts;        // all but forgotten
-  std::string report;       // ended
-  std::vector<Part> parts;  // accepted: inputs; boundary: it; ended: results
+  std::uint64_t key = 0;                          // accepted
+  std::string spec;                               // accepted
+  std::string facts;                              // all but forgotten
+  std::string report;                             // ended
+  std::vector<Part> parts;                        // accepted: inputs; boundary: it; ended: results
+  wire::JobState state = wire::JobState::queued;  // ended: how
 
   /// It is not confirmed before it would outlive the loss of power, too.
   bool must_last() const { return kind == Kind::accepted || kind == Kind::ended; }
@@ -46,6 +47,15 @@ class Store {
   /// Applies a change. Throws std::runtime_error, one line; then nothing of it is kept. TooLarge
   /// when it is for the change's own sake.
   virtual void apply(const Change& change) = 0;
+  /// Of an end that cannot be applied yet: keeps that it has come, so that the job is not run
+  /// again. Throws as `apply`.
+  virtual void keep_bare_end(const Change& end) = 0;
+  /// What could not be written when the store was opened is written. Throws as `apply`.
+  virtual void catch_up() {}
+  /// There is nothing to do for a while.
+  virtual void rest() {}
+  /// What was found to be missing or damaged when it was loaded, a line each.
+  virtual std::vector<std::string> notes() const { return {}; }
   /// The last word of a controller that ends in order.
   virtual void close() = 0;
 };

@@ -19,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTryAgain = std::chrono::seconds(1);
 constexpr auto kFlushDeadline = std::chrono::seconds(10);
+constexpr auto kQuiet = std::chrono::milliseconds(500);  // after which a store may rest
 
 /// It is not given up: a controller that comes after this one must know.
 bool must_come(const Change& change) {
@@ -64,6 +65,8 @@ struct Writer::Shared {
 
   // Of the thread alone: what is tried again, oldest first.
   std::deque<Change> late;
+  bool behind = false;    // what the store could not write when it was opened is not written yet
+  bool restless = false;  // something was written since it rested
   bool said_trouble = false;
   std::optional<Clock::time_point> good_since;  // after a trouble that was said
 
@@ -73,8 +76,12 @@ struct Writer::Shared {
   };
   Outcome apply(const Change& change);
   Outcome apply_end_bare(const Change& change, const std::string& why);
+  std::string kept_of(const Change& end);
   void post(std::function<void()> action);
   void settle(Entry entry);
+  std::optional<Clock::time_point> next_look() const;
+  void look_after();
+  void catch_up();
   void try_late();
   void report(const std::optional<std::string>& error);
   void say_mended();
@@ -138,8 +145,29 @@ void Writer::Shared::say_mended() {
   post([note = note] { note("[journal] it can be written again"); });
 }
 
+/// What becomes of a job whose end cannot be written now.
+std::string Writer::Shared::kept_of(const Change& end) {
+  try {
+    store->keep_bare_end(end);
+    return "; that it has ended is kept, what it ended with is not before there is room";
+  } catch (const std::exception&) {
+    return "; if this controller ends before it can be written, the job runs again";
+  }
+}
+
+void Writer::Shared::catch_up() {
+  try {
+    store->catch_up();
+    if (std::exchange(behind, false)) report(std::nullopt);
+  } catch (const std::exception& error) {
+    behind = true;
+    report(error.what());
+  }
+}
+
 void Writer::Shared::try_late() {
-  while (!late.empty()) {
+  if (behind) catch_up();
+  while (!late.empty() && !behind) {
     const auto outcome = apply(late.front());
     if (outcome.later) return report(outcome.error);
     late.pop_front();
@@ -165,6 +193,8 @@ void Writer::Shared::settle(Entry entry) {
       report(std::nullopt);
     }
   }
+  restless = true;
+  if (error && later && kind == Change::Kind::ended) *error += kept_of(entry.change);
   if (error && later && must_come(entry.change)) late.push_back(std::move(entry.change));
   const double seconds = std::chrono::duration<double>(Clock::now() - entry.since).count();
   {
@@ -232,22 +262,35 @@ std::string Writer::trouble() const {
   return shared_->trouble;
 }
 
+/// When there is something to do without a new change.
+std::optional<Clock::time_point> Writer::Shared::next_look() const {
+  if (!late.empty() || behind) return Clock::now() + kTryAgain;
+  std::optional<Clock::time_point> next;
+  if (good_since) next = *good_since + lasting;
+  if (restless) next = std::min(next.value_or(Clock::time_point::max()), Clock::now() + kQuiet);
+  return next;
+}
+
+void Writer::Shared::look_after() {
+  try_late();
+  say_mended();
+  if (late.empty() && !behind && std::exchange(restless, false)) store->rest();
+}
+
 void Writer::work(const std::shared_ptr<Shared>& shared) {
+  shared->catch_up();
   for (;;) {
     std::unique_lock lock(shared->mutex);
     const auto wanted = [&] { return !shared->queue.empty() || shared->closing; };
-    if (!shared->late.empty()) {
-      shared->changed.wait_for(lock, kTryAgain, wanted);
-    } else if (shared->good_since) {
-      shared->changed.wait_until(lock, *shared->good_since + shared->lasting, wanted);
+    if (const auto next = shared->next_look()) {
+      shared->changed.wait_until(lock, *next, wanted);
     } else {
       shared->changed.wait(lock, wanted);
     }
     if (shared->queue.empty() && shared->closing) break;
     if (shared->queue.empty()) {
       lock.unlock();
-      shared->try_late();
-      shared->say_mended();
+      shared->look_after();
       continue;
     }
     auto entry = std::move(shared->queue.front());

@@ -17,8 +17,9 @@ struct Taken {
 
 /// Writes changes to a store on a thread of its own, in order, so that a slow disk does not hold up
 /// the controller. What cannot be written: an accepted job is given back at once with the cause;
-/// the end of a job and that it is forgotten are tried again until they are kept, but for an end
-/// that is too large, which is kept as a failure without its result; of the rest the next
+/// the end of a job and that it is forgotten are tried again until they are kept, of an end at
+/// once that it has come, but for one that is too large, which is kept as a failure without its
+/// result; of the rest the next
 /// change of the same job says it all. Belongs to the thread that runs `io`.
 class Writer {
  public:

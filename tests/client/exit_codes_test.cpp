@@ -188,6 +188,7 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
          {"--task-deadline 0", "--task-deadline: 0"},
          {"--jobs-together 65", "from 1 to 64"},
          {"--journal ''", "--journal: is empty"},
+         {"--journal-salvage", "--journal-salvage goes with --journal only"},
          {"--plugin ''", "--plugin: is empty"},
          {"--cuda-graphs on", "--cuda-graphs on goes with --device cuda"},
          {"--actors-per-gpu 2", "--actors-per-gpu goes with --device cuda"},
@@ -273,7 +274,7 @@ TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster 
         {{"--plugin nothere.so", "troupe: --plugin /"},
          {"--listen tcp://127.0.0.1:0 --plugin /dev/null", "troupe: --plugin /dev/null: there is"},
          {"--journal /dev/null/x", "troupe: --journal /dev/null/x: cannot be made"},
-         {"--journal /dev/null", "troupe: --journal /dev/null: cannot be written"}},
+         {"--journal /dev/null", "troupe: --journal /dev/null: is not a folder"}},
         1);
   check(tcp + "65535", {{"", "troupe: --listen tcp://127.0.0.1:65535: the port after it"}}, 1);
   check(tcp + "0",

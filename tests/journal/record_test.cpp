@@ -53,6 +53,33 @@ TEST_CASE("a job that has ended comes back with its result, its report and its t
   CHECK(after.table.find_key(3) == &back);
 }
 
+TEST_CASE(
+    "a clock that was set back between two controllers makes no duration negative, and is said") {
+  MemoryStore store;
+  Desk before;
+  Book book{store, before};
+  auto& job = before.add();
+  book.journal.accepted(job, {});
+  before.table.start(job.id, 12);
+  before.table.run(job.id);
+  job.recoveries.push_back({.cause = "actor 1 was killed", .step = 4, .began = 13, .resumed = 14});
+  before.table.finish(job.id, JobState::failed, {wire::FailureCode::lost, "x"}, 20);
+  book.journal.ended(job, {});
+  Desk after;
+  // The next controller begins at 50 of its own clock, an hour earlier by the calendar's.
+  const auto revival = journal::revive(store.load(), store.past(), {1000 - 30 - 3600, 50},
+                                       after.keeper(), after.table);
+  CHECK(revival.clock_back == doctest::Approx(3600));
+  const auto& back = *after.table.find(job.id);
+  for (const double time : {back.submitted, back.started, back.ended, back.recoveries[0].began,
+                            back.recoveries[0].resumed})
+    CHECK(time == 50);
+  Desk later;
+  CHECK(journal::revive(store.load(), store.past(), {1000 - 30, 50}, later.keeper(), later.table)
+            .clock_back == 0);
+  CHECK(later.table.find(job.id)->ended == doctest::Approx(50));
+}
+
 TEST_CASE("a job that was running is queued again, held, and goes on from its boundary") {
   MemoryStore store;
   Desk before;

@@ -1,4 +1,5 @@
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -27,38 +28,29 @@ std::string why_not(const std::string& folder) {
   return "";
 }
 
-/// Some jobs with big results, as a controller writes them. What its store knew after each change.
-std::vector<std::string> write_jobs(SqliteStore& store, int jobs) {
+/// What a controller writes of some jobs with big results.
+std::vector<journal::Change> changes_of(int jobs) {
   Desk desk;
-  Book book{store, desk};
-  std::vector<std::string> states;
-  const auto remember = [&] {
-    std::string state;
-    for (const auto& [id, job] : desk.table.all())
-      state += std::to_string(id) + wire::to_string(job.state) +
-               (job.boundary ? std::to_string(job.boundary->next_step) : "") + " ";
-    states.push_back(state);
-  };
+  std::vector<journal::Change> changes;
+  journal::Journal journal(
+      [&](const journal::Change& change, const auto&) { changes.push_back(change); },
+      desk.bytes_of(), journal::Calendar{1000});
   for (int i = 0; i < jobs; ++i) {
     auto& job = desk.add();
-    book.journal.accepted(job, {});
-    remember();
+    journal.accepted(job, {});
     desk.table.start(job.id, 11);
     desk.table.run(job.id);
-    book.journal.changed(job);
-    remember();
+    journal.changed(job);
     for (int step = 1; step < 4; ++step) {
       desk.set_boundary(job, step, std::string(30'000, static_cast<char>('a' + step)));
-      book.journal.boundary(job);
-      remember();
+      journal.boundary(job);
     }
     job.boundary.reset();
     job.blobs = {{"picture", desk.keep(std::string(50'000, 'p')), 50'000, {}}};
     desk.table.finish(job.id, JobState::succeeded, {}, 20);
-    book.journal.ended(job, {});
-    remember();
+    journal.ended(job, {});
   }
-  return states;
+  return changes;
 }
 
 std::string state_of(SqliteStore& store) {
@@ -82,7 +74,8 @@ TEST_CASE("a journal is found again by the next one that opens its folder") {
     SqliteStore store(folder);
     id = store.past().id;
     CHECK(store.past().pid == 0);
-    write_jobs(store, 3);
+    for (const auto& change : changes_of(3))
+      store.apply(change);
   }
   SqliteStore store(folder);
   CHECK(store.past().id == id);
@@ -110,39 +103,42 @@ TEST_CASE("a controller that ended in order says so to the next") {
   CHECK_FALSE(SqliteStore(scratch / "j").past().stopped);
 }
 
-TEST_CASE("a write that was torn leaves the changes before it, whole") {
+TEST_CASE("a write that was torn leaves the changes before it, whole, and is said to be cut") {
   const testing::Scratch scratch;
   const std::string folder = scratch / "j";
-  std::vector<std::string> states;
-  const std::string copy = scratch / "copy";
-  {
-    SqliteStore store(folder);
-    states = write_jobs(store, 3);
-    // As the files lie when the process is killed: the log has not gone into the database yet.
-    fs::copy(folder, copy, fs::copy_options::recursive);
-  }
-  states.insert(states.begin(), "");
-  const auto log = fs::file_size(copy + "/journal.db-wal");
-  REQUIRE(log > 100'000);
-  std::size_t last = 0;
-  std::set<std::size_t> seen;
-  for (std::uintmax_t size = 0; size <= log; size += log / 61 + 1) {
-    const std::string torn = scratch / ("torn-" + std::to_string(size));
-    fs::copy(copy, torn, fs::copy_options::recursive);
-    fs::resize_file(torn + "/journal.db-wal", size);
-    const auto why = why_not(torn);
-    INFO(why);
-    if (why.empty()) {
-      SqliteStore store(torn);
-      const auto found =
-          std::find(states.begin() + static_cast<long>(last), states.end(), state_of(store));
-      REQUIRE(found != states.end());
-      last = static_cast<std::size_t>(found - states.begin());
-      seen.insert(last);
+  const std::string log = folder + "/journal.db-wal";
+  SqliteStore store(folder);
+  int cut = 0, tried = 0;
+  for (const auto& change : changes_of(3)) {
+    // As the files lie when the process is killed in the midst of a change.
+    const auto before = state_of(store);
+    const auto log_before = fs::file_size(log);
+    fs::copy(folder, scratch / "before", fs::copy_options::recursive);
+    store.apply(change);
+    const auto after = state_of(store);
+    const auto log_after = fs::file_size(log);
+    for (auto size = log_before; size <= log_after; size += (log_after - log_before) / 5 + 1) {
+      const std::string torn = scratch / "torn";
+      fs::copy(scratch / "before", torn, fs::copy_options::recursive);
+      fs::copy_file(log, torn + "/journal.db-wal", fs::copy_options::overwrite_existing);
+      fs::resize_file(torn + "/journal.db-wal", size);
+      {
+        SqliteStore found(torn);
+        const auto state = state_of(found);
+        CHECK((state == before || state == after));
+        const bool whole = size == log_before || size == log_after;
+        for (const auto& note : found.notes())
+          CHECK(note.ends_with(" bytes of journal.db-wal are no whole change and were cut off"));
+        if (!whole && state == before) CHECK(found.notes().size() == 1);
+        cut += found.notes().empty() ? 0 : 1;
+        ++tried;
+      }
+      fs::remove_all(torn);
     }
-    fs::remove_all(torn);
+    fs::remove_all(scratch / "before");
   }
-  CHECK(seen.size() > 8);
+  CHECK(tried > 50);
+  CHECK(cut > 20);
 }
 
 TEST_CASE("bytes that have rotted fail their job and no other") {
@@ -196,6 +192,15 @@ TEST_CASE("a folder that cannot be used is refused in one line") {
   fs::remove(folder + "/journal.db");
   fs::create_directory(folder + "/journal.db");
   CHECK(why_not(folder).starts_with(begins + "journal.db cannot be written: "));
+  for (const auto mode : {0777, 0750, 0702}) {
+    fs::permissions(folder, static_cast<fs::perms>(mode));
+    CHECK(why_not(folder) == begins + "is open to other users; give it mode 0700");
+  }
+  fs::permissions(folder, fs::perms::owner_all);
+  if (geteuid() == 0) {
+    CHECK(chown(folder.c_str(), 65534, 65534) == 0);
+    CHECK(why_not(folder) == begins + "belongs to another user");
+  }
 
   std::ofstream(scratch / "file") << "x";
   const auto under = why_not(scratch / "file/j");

@@ -16,7 +16,7 @@ TEST_CASE("an end that is too large is kept without its result, and holds up not
   const testing::Scratch scratch;
   {
     WritingRoom room(std::make_unique<journal::SqliteStore>(
-        scratch / "j", journal::SqliteStore::Limits{.row = 50'000, .value = 100'000}));
+        scratch / "j", journal::SqliteStore::Options{.row = 50'000, .value = 100'000}));
     std::vector<std::string> said;
     const auto hear = [&](const std::optional<std::string>& error) {
       said.push_back(error.value_or("kept"));
@@ -73,6 +73,7 @@ TEST_CASE("while ends wait for the disk, one that is too large does not stop the
       if (*full_) throw std::runtime_error("[journal] the disk is full");
       inner_->apply(change);
     }
+    void keep_bare_end(const Change& end) override { inner_->keep_bare_end(end); }
     void close() override { inner_->close(); }
 
    private:
@@ -83,7 +84,7 @@ TEST_CASE("while ends wait for the disk, one that is too large does not stop the
   {
     WritingRoom room(std::make_unique<Choosy>(
         std::make_unique<journal::SqliteStore>(
-            scratch / "j", journal::SqliteStore::Limits{.row = 50'000, .value = 100'000}),
+            scratch / "j", journal::SqliteStore::Options{.row = 50'000, .value = 100'000}),
         full));
     int accepted = 0;
     for (int i = 0; i < 2; ++i)

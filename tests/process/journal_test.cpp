@@ -1,10 +1,12 @@
 #include <signal.h>
+#include <sys/mount.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +18,7 @@
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -85,9 +88,12 @@ TEST_CASE(
     REQUIRE(id);
     REQUIRE(watch.reached());
     std::this_thread::sleep_for(30ms);  // the phase itself is written
-    const auto before = std::filesystem::last_write_time(log);
-    // The next thing to be written is its end.
-    REQUIRE(eventually(kPatience, [&] { return std::filesystem::last_write_time(log) != before; }));
+    // The next thing to be written is its end. Meanwhile the log may be cut.
+    auto size = std::filesystem::file_size(log);
+    REQUIRE(eventually(kPatience, [&] {
+      const auto before = std::exchange(size, std::filesystem::file_size(log));
+      return size > before;
+    }));
     house.blow();
     const auto ended = client.wait(id.value(), 600s);
     if (!ended) FAIL(ended.error().what);
@@ -186,6 +192,128 @@ TEST_CASE("a stale job that outlives its controller says which step it filled an
   auto again = job;
   again.request.refill_steps = refills.get<std::vector<int>>();
   check_same(run(client, again), result);
+}
+
+TEST_CASE(
+    "one flipped bit in the journal's log: each accepted job is known, what is lost is named") {
+  House house({"--jobs-together", "1"});
+  auto client = house.client();
+  std::vector<std::uint64_t> ids;
+  for (int i = 0; i < 22; ++i)
+    ids.push_back(client.submit(job_of(i == 0 ? 900 : 4)).value());
+  house.kill();
+  const std::string log = house.journal() + "/journal.db-wal";
+  REQUIRE(std::filesystem::file_size(log) > 200);
+  std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(150);
+  const auto byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(150).put(byte);
+  file.close();
+  house.start();
+  auto other = house.client();
+  int lost = 0;
+  const auto jobs = other.jobs().value();
+  for (const auto id : ids) {
+    const auto row = std::ranges::find(jobs, id, &JobInfo::id);
+    CAPTURE(id);
+    REQUIRE(row != jobs.end());
+    if (row->state != "failed") continue;
+    ++lost;
+    CHECK(row->cause.starts_with("[journal] job " + std::to_string(id) + ": "));
+  }
+  MESSAGE(lost << " of 22 were lost");
+  CHECK((lost > 0) == has(house.err(), " and are listed as failed: "));
+  CHECK(other.submit(job_of(2)).value() == ids.back() + 1);
+}
+
+namespace {
+
+/// A small disk over a folder, gone at the end.
+class SmallDisk {
+ public:
+  SmallDisk(std::string folder, const char* options) : folder_(std::move(folder)) {
+    there_ = mount("small", folder_.c_str(), "tmpfs", 0, options) == 0;
+  }
+  ~SmallDisk() {
+    filling_ = {};
+    if (there_) umount2(folder_.c_str(), MNT_DETACH);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  bool there() const { return there_; }
+  /// And keeps it full: logs that are cut make room again.
+  void fill() {
+    filling_ = std::jthread([file = folder_ + "/filler"](const std::stop_token& end) {
+      for (const std::string page(4096, 'x'); !end.stop_requested();
+           std::this_thread::sleep_for(1ms)) {
+        std::ofstream out(file, std::ios::binary | std::ios::app);
+        while (!end.stop_requested() && out.write(page.data(), 4096).flush())
+          ;
+      }
+    });
+  }
+  void empty() {
+    filling_ = {};
+    std::filesystem::remove(folder_ + "/filler");
+  }
+
+ private:
+  std::string folder_;
+  bool there_ = false;
+  std::jthread filling_;
+};
+
+}  // namespace
+
+TEST_CASE("a full disk: an end is told with its truth and comes about once; a controller starts") {
+  House house;
+  REQUIRE(house.ready());
+  house.stop();
+  SmallDisk disk(house.journal(), "size=3m,mode=0700");
+  if (!disk.there()) {
+    MESSAGE("left out: nothing can be mounted here");
+    return;
+  }
+  house.start();
+  std::uint64_t id = 0;
+  {
+    auto client = house.client();
+    Watch watch{"denoising", 2};
+    auto job = job_of(30);
+    job.request.want_latents = true;
+    id = client.submit(job, watch.on_progress()).value();
+    REQUIRE(watch.reached());
+    disk.fill();
+    const auto result = result_of(client, id);
+    CHECK(result.pictures.size() == 1);
+    const auto warnings = report_of(result)["warnings"].dump();
+    INFO(warnings);
+    CHECK(has(warnings, "that it has ended is kept, what it ended with is not"));
+  }
+  house.kill();
+  house.start();
+  INFO(house.err());
+  REQUIRE(house.ready());
+  auto client = house.client();
+  const auto jobs = client.jobs().value();
+  for (const auto& row : jobs) {
+    CHECK(row.state == "failed");
+    CHECK(row.cause == "[journal] job " + std::to_string(id) +
+                           ": it had succeeded, and there was no room to keep what it ended with");
+  }
+  const auto refused = client.submit(job_of(2));
+  REQUIRE_FALSE(refused);
+  CHECK(has(refused.error().what, "cannot be written: "));
+  CHECK(has(house.err(), "until that is mended no job is taken in"));
+  disk.empty();
+  std::optional<std::uint64_t> next;
+  REQUIRE(eventually(kPatience, [&] {
+    if (const auto taken = client.submit(job_of(2))) next = taken.value();
+    return next.has_value();
+  }));
+  CHECK(*next > id);
+  CHECK(result_of(client, *next).pictures.size() == 1);
+  house.kill();
 }
 
 TEST_CASE("a journal that cannot be used: one line, exit code 1") {

@@ -4,7 +4,7 @@ import shutil
 import torch
 from diffusers import DDIMScheduler, UNet2DConditionModel
 
-from common import FIXTURES, SCHEDULER, Book, generator, randomise
+from common import FIXTURES, SCHEDULER, Book, generator, halve, randomise
 from unet_patches import PatchedUNet
 
 FOLDER = FIXTURES / "tiny-unet"
@@ -24,6 +24,7 @@ def make_checkpoints():
     for seed, (name, config) in enumerate(MODELS.items(), 31):
         model = randomise(UNet2DConditionModel(**config), seed, {"conv_out": 0.7, "to_q": 1.5, "time_emb_proj": 0.7})
         model.save_pretrained(FOLDER / name)
+    halve(FOLDER)
 
 
 def inputs(name, model, seed, height, width, batch):

@@ -22,7 +22,7 @@ using control::PeerId;
 
 const std::string kHangs = "exec sleep 600";
 /// A plugin of one class, as --describe tells of it.
-const std::string kGood = R"(printf 'troupe-file\t7\ntroupe-class\tC\t\t1\t0\n')";
+const std::string kGood = R"(printf 'troupe-file\t7\ntroupe-class\tC\t\t1\t0\ntroupe-end\n')";
 
 struct Request {
   PeerId peer;
@@ -149,6 +149,19 @@ TEST_CASE("a plugin that hangs while it is opened is refused by name, and its ch
   REQUIRE(ground.eventually([&] { return why.has_value(); }));
   CHECK(*why == "[plugin] lib.so: was not opened within 300 ms");
   CHECK(ground.eventually([&] { return room.running() == 0; }));
+}
+
+TEST_CASE("a plugin that ends its process with 0 while it is looked at is refused by name") {
+  // Before it has said anything, and in the midst of it.
+  for (const std::string said : {"", R"(printf 'troupe-file\t7\ntroupe-class\tC\t\t1\t0\n'; )"}) {
+    Ground ground;
+    user::UserRoom room(ground.io, ground.wings, ground.room(said + "exit 0"));
+    std::optional<std::optional<std::string>> told;
+    room.check_plugins([&](std::optional<std::string> refusal) { told = std::move(refusal); });
+    REQUIRE(ground.eventually([&] { return told.has_value(); }));
+    CHECK(told->value_or("it was let in") ==
+          "[plugin] lib.so: it ended its process, with exit code 0, while it was opened");
+  }
 }
 
 TEST_CASE("a stop does not wait for a plugin that hangs") {

@@ -20,6 +20,7 @@
 
 #include "transport/control/error_text.h"
 #include "transport/control/file_handle.h"
+#include "transport/control/private_folder.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;
@@ -33,15 +34,8 @@ void check_folder(const std::string& endpoint, const fs::path& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     fail(endpoint, "cannot make folder " + folder.string() + ": " + error_text(errno));
   }
-  struct stat info {};
-  if (stat(folder.c_str(), &info) != 0) fail(endpoint, folder.string() + ": " + error_text(errno));
-  if (!S_ISDIR(info.st_mode)) fail(endpoint, folder.string() + " is not a folder");
-  if (info.st_uid != geteuid())
-    fail(endpoint, "folder " + folder.string() + " belongs to another user");
-  if (info.st_mode & 077) {
-    fail(endpoint, "folder " + folder.string() +
-                       " is open to other users; give it mode 0700 or choose another");
-  }
+  if (const auto why = why_not_private(folder))
+    fail(endpoint, "folder " + folder.string() + " " + *why);
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
     fail(endpoint, "folder " + folder.string() + " is not writable: " + error_text(errno));
   }

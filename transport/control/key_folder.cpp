@@ -12,6 +12,7 @@
 
 #include "transport/control/error_text.h"
 #include "transport/control/file_handle.h"
+#include "transport/control/private_folder.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;
@@ -53,11 +54,7 @@ class PrivateFolder {
       made_.push_back(path);
     else if (errno != EEXIST)
       fail(path, "cannot be made: " + error_text(errno));
-    struct stat info {};
-    if (stat(path.c_str(), &info) != 0) fail(path, error_text(errno));
-    if (!S_ISDIR(info.st_mode)) fail(path, "is not a folder");
-    if (info.st_uid != geteuid()) fail(path, "belongs to another user");
-    if (info.st_mode & 077) fail(path, "is open to other users; give it mode 0700");
+    if (const auto why = why_not_private(path)) fail(path, *why);
   }
   void undo() {
     for (; !made_.empty(); made_.pop_back())

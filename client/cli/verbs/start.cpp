@@ -55,6 +55,9 @@ class StartVerb : public Verb {
         ->envname("TROUPE_JOURNAL")
         ->check(not_empty())
         ->type_name("DIR");
+    app_->add_flag("--journal-salvage", options_.journal_salvage,
+                   "With --journal: where its journal.db is damaged, go on with what can be read; "
+                   "the damaged files stay beside it, and what is lost is named");
     app_->add_option("--metrics-port", options_.metrics_port,
                      "Answer GET /metrics (Prometheus) on this port of 127.0.0.1; 0 = any free one")
         ->check(whole(0, 65535))
@@ -111,6 +114,8 @@ class StartVerb : public Verb {
   }
 
   int run() override {
+    if (options_.journal_salvage && options_.journal.empty())
+      throw UsageError("--journal-salvage goes with --journal only");
     if (app_->count("--log") > 0 && !detach_) throw UsageError("--log goes with --detach only");
     check_cuda_graphs(options_.cuda_graphs, options_.device);
     check_actors_per_gpu(options_.actors_per_gpu, options_.device);
