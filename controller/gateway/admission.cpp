@@ -106,18 +106,19 @@ void Gateway::read_model(control::PeerId peer, const wire::Header& header,
   }
   const std::string folder = submission.job.model;
   const auto loras = submission.job.request.loras;
-  reader_.read(folder, loras,
+  reader_.read(folder, loras, tools_.accept_within,
                [this, peer, header, asked = control::Clock::now(),
                 submission = std::move(submission)](const ModelReading& reading) {
                  const auto took = control::Clock::now() - asked;
                  if (!tools_.server.info(peer)) {  // it went meanwhile
                    drop_inputs(submission.job.request);
-                 } else if (took > tools_.accept_within) {
+                 } else if (reading.late || took > tools_.accept_within) {
                    refuse(peer, header, submission, wire::FailureCode::timeout,
-                          "[read_model] " + submission.job.model + ": it took " +
-                              std::to_string(
-                                  std::chrono::duration_cast<std::chrono::seconds>(took).count()) +
-                              " s to be read, longer than a client waits");
+                          "[read_model] " + submission.job.model + ": was not read within " +
+                              std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
+                                                 tools_.accept_within)
+                                                 .count()) +
+                              " s, and no client waits for longer");
                  } else {
                    accept(peer, header, submission, reading, asked);
                  }

@@ -31,7 +31,7 @@ gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lo
   gateway::ModelReader reader(io, {}, std::move(allowed));
   const auto work = boost::asio::make_work_guard(io);
   gateway::ModelReading found;
-  reader.read(folder, loras, [&](const gateway::ModelReading& reading) {
+  reader.read(folder, loras, std::chrono::seconds(60), [&](const gateway::ModelReading& reading) {
     found = reading;
     io.stop();
   });
