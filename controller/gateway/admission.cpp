@@ -13,6 +13,7 @@
 #include "controller/jobs/report.h"
 #include "controller/jobs/settled_stages.h"
 #include "models/image/limits.h"
+#include "models/image/png_bytes.h"
 
 // How a job comes in: its model read, the request checked, planned and kept, the client answered.
 
@@ -75,6 +76,11 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
           return;
         }
         auto& own = submission.job.request;
+        if (image) {
+          const auto size = models::png_size(*blob.bytes);
+          own.init_image_height = static_cast<std::int32_t>(size.height);
+          own.init_image_width = static_cast<std::int32_t>(size.width);
+        }
         (image ? own.init_image_blob : own.init_latents_blob) = tools_.blobs.add(blob.bytes);
         read_model(peer, header, std::move(submission));
       });
