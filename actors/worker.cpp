@@ -143,7 +143,7 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
       phase = &running.stats.denoise_seconds;
       break;
     case wire::TaskKind::decode:
-      result = running.job->decode();
+      result = running.job->decode(command.part);
       phase = &running.stats.decode_seconds;
       break;
   }
@@ -158,8 +158,10 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
   const bool last_step =
       command.kind == wire::TaskKind::micro_step && command.step + 1 == begin.request.steps &&
       (command.patch < 0 ? command.part + 1 == parts : command.patch + 1 == micro_steps);
-  if (command.kind == wire::TaskKind::decode ||
-      (last_step && begin.vae.degree == 0 && begin.row_rank < 0))
+  const bool last_decode =
+      command.kind == wire::TaskKind::decode &&
+      (begin.vae.degree == 0 || command.part + 1 == std::ssize(begin.decode_parts));
+  if (last_decode || (last_step && begin.vae.degree == 0 && begin.row_rank < 0))
     running.tasks_to_come = false;
   return result;
 }

@@ -72,8 +72,10 @@ struct Plan {
   std::vector<std::string> warnings;
   int synchronous_steps = 0;  // steps that take the whole picture at once
   /// By dp rank: batch items (branches × pictures) of an actor that such a step takes one after
-  /// another, to fill the pipeline.
+  /// another, to fill the pipeline and to let others, or a cancel, come between.
   std::vector<std::vector<wire::RowRange>> batch_parts;
+  /// By dp rank: pictures of its slice that are decoded one part after another, likewise.
+  std::vector<std::vector<wire::RowRange>> decode_parts;
   std::int64_t latent_channels = 0;
   std::int64_t latent_height = 0;
   std::int64_t latent_width = 0;
