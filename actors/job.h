@@ -77,7 +77,8 @@ class Job {
   /// Steps of one kind do the same work on the same shapes.
   std::string kind_of(int step) const;
   TaskResult micro_step(Place place);
-  TaskResult decode();
+  /// A part of the pictures; with the first part, all latents come to those who decode.
+  TaskResult decode(int part);
 
   /// What the network keeps from step to step.
   std::uint64_t kv_bytes() const { return static_cast<std::uint64_t>(network_->bytes()); }
@@ -184,10 +185,10 @@ class Job {
   /// Brings the latents of all rows to the first `decoders` members of the rows group. Every member
   /// that holds latents or is one of them calls it.
   void collect_latents(int decoders);
-  /// Pictures [n, 3, H, W] at the first decoder, undefined at the others.
-  at::Tensor decode_together();
+  /// Pictures [n, 3, H, W] of [n, C, h, w] at the first decoder, undefined at the others.
+  at::Tensor decode_together(const at::Tensor& latents);
   /// Videos, one by one and frame by frame (video_task.cpp).
-  TaskResult decode_videos();
+  TaskResult decode_videos(wire::RowRange videos);
   void send_on(const at::Tensor& out, bool needed);
   std::string place_text(Place place) const;
   /// What the micro-step at hand has made for the next stage or the sampler.

@@ -170,7 +170,7 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
       result = running.job->micro_step({command.step, command.patch, command.part});
       break;
     case wire::TaskKind::decode:
-      result = running.job->decode();
+      result = running.job->decode(command.part);
       break;
   }
   const auto& begin = running.job->begin();
@@ -179,8 +179,10 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
   const bool last_step =
       command.kind == wire::TaskKind::micro_step && command.step + 1 == begin.request.steps &&
       (command.patch < 0 ? command.part + 1 == parts : command.patch + 1 == micro_steps);
-  if (command.kind == wire::TaskKind::decode ||
-      (last_step && begin.vae.degree == 0 && begin.row_rank < 0))
+  const bool last_decode =
+      command.kind == wire::TaskKind::decode &&
+      (begin.vae.degree == 0 || command.part + 1 == std::ssize(begin.decode_parts));
+  if (last_decode || (last_step && begin.vae.degree == 0 && begin.row_rank < 0))
     running.tasks_to_come = false;
   return result;
 }

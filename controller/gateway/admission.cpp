@@ -13,6 +13,7 @@
 #include "controller/jobs/report.h"
 #include "controller/jobs/settled_stages.h"
 #include "models/image/limits.h"
+#include "models/image/png_bytes.h"
 
 // How a job comes in: its model read, the request checked, planned and kept, the client answered.
 
@@ -75,6 +76,11 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
           return;
         }
         auto& own = submission.job.request;
+        if (image) {
+          const auto size = models::png_size(*blob.bytes);
+          own.init_image_height = static_cast<std::int32_t>(size.height);
+          own.init_image_width = static_cast<std::int32_t>(size.width);
+        }
         (image ? own.init_image_blob : own.init_latents_blob) = tools_.blobs.add(blob.bytes);
         read_model(peer, header, std::move(submission));
       });
@@ -106,18 +112,19 @@ void Gateway::read_model(control::PeerId peer, const wire::Header& header,
   }
   const std::string folder = submission.job.model;
   const auto loras = submission.job.request.loras;
-  reader_.read(folder, loras,
+  reader_.read(folder, loras, tools_.accept_within,
                [this, peer, header, asked = control::Clock::now(),
                 submission = std::move(submission)](const ModelReading& reading) {
                  const auto took = control::Clock::now() - asked;
                  if (!tools_.server.info(peer)) {  // it went meanwhile
                    drop_inputs(submission.job.request);
-                 } else if (took > tools_.accept_within) {
+                 } else if (reading.late || took > tools_.accept_within) {
                    refuse(peer, header, submission, wire::FailureCode::timeout,
-                          "[read_model] " + submission.job.model + ": it took " +
-                              std::to_string(
-                                  std::chrono::duration_cast<std::chrono::seconds>(took).count()) +
-                              " s to be read, longer than a client waits");
+                          "[read_model] " + submission.job.model + ": was not read within " +
+                              std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
+                                                 tools_.accept_within)
+                                                 .count()) +
+                              " s, and no client waits for longer");
                  } else {
                    accept(peer, header, submission, reading, asked);
                  }

@@ -91,10 +91,31 @@ std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
   return bytes + 3 * largest;
 }
 
+/// A picture to begin with is decoded (the file, and four bytes for each of its pixels), resized
+/// one side after the other in bytes, made floats of, and encoded when all but these are gone.
+std::uint64_t begun_picture(const Plan& plan, const spec::VaeSpec& vae) {
+  const auto& request = plan.request;
+  const auto area = [](std::int64_t height, std::int64_t width) {
+    return static_cast<std::uint64_t>(height) * static_cast<std::uint64_t>(width);
+  };
+  const std::uint64_t own = area(request.init_image_height, request.init_image_width);
+  // As models/image/resize_lanczos.h chooses the side to begin with.
+  const std::int64_t lower = request.init_image_height - request.height;
+  const std::int64_t narrower = request.init_image_width - request.width;
+  const std::uint64_t between = lower > 0 && lower > 2 * narrower
+                                    ? area(request.height, request.init_image_width)
+                                    : area(request.init_image_height, request.width);
+  const std::uint64_t sized = area(request.height, request.width);
+  const std::uint64_t floats = 3 * sizeof(float) * sized;
+  return std::max({request.init_image_bytes + 4 * own + 3 * (between + sized),
+                   request.init_image_bytes + 3 * sized + 3 * floats,
+                   floats + picture_encoder(plan, vae)});
+}
+
 }  // namespace
 
 std::uint64_t ActorMemory::peak() const {
-  return weights + std::max({kv + activations, text, vae + activations});
+  return weights + std::max({kv + activations, text, picture, vae + activations});
 }
 
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model) {
@@ -113,8 +134,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     const auto decoders = plan.decoders(dp);
     if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
     // One after the other, and gone before the first step.
-    if (plan.request.init_image_bytes > 0)
-      memory[rank].text = std::max(memory[rank].text, picture_encoder(plan, model.vae));
+    if (plan.request.init_image_bytes > 0) memory[rank].picture = begun_picture(plan, model.vae);
     memory[rank].decoder = parts.vae_decoder;
     memory[rank].vae = parts.vae_decoder + decoder_activations(plan, model);
   };

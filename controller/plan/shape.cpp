@@ -176,6 +176,7 @@ JobShape shape_of(const Plan& plan) {
   shape.guidance = plan.guidance;
   shape.steps = plan.request.steps;
   shape.synchronous_steps = plan.synchronous_steps;
+  if (!plan.batch_parts.empty()) shape.most_items = plan.batch_parts.front().front().end;
   shape.encodes = plan.request.init_image_bytes > 0;
   return shape;
 }

@@ -109,6 +109,24 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
         "init image has 1048576 x 1048576 pixels: from 1 to 268435456 are taken");
   CHECK(hall.blobs.size() == 0);
   CHECK(hall.table.all().empty());
+
+  // What it takes to decode is known from its header, not from what a client says.
+  wire::SubmitJob submission;
+  submission.job.model = "a";
+  submission.job.request.prompts = {"x"};
+  submission.job.request.init_image_blob = own.add(png(1 << 14, 1 << 14));
+  submission.job.request.init_image_bytes = 33;
+  submission.job.request.init_image_height = submission.job.request.init_image_width = 1;
+  std::string said = "nothing";
+  hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+    said = reply ? "" : reply.failure().what;
+  });
+  REQUIRE(hall.until([&] { return said != "nothing"; }));
+  REQUIRE(said == "");
+  const auto& plan = hall.table.all().begin()->second.plan;
+  CHECK(plan.request.init_image_height == 1 << 14);
+  CHECK(plan.request.init_image_width == 1 << 14);
+  CHECK(plan.memory.front().picture > std::uint64_t{1} << 30);
 }
 
 TEST_CASE("a job for more actors than any kind has is refused, with what there is of each") {

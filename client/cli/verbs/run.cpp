@@ -45,7 +45,8 @@ class RunVerb : public Verb {
     add_preview_options(*app_, results_);
     set_footer(
         "dp x cfg x pp x ulysses x ring x tp actors are started and ended with the job, with "
-        "--parallel auto --actors. Ctrl-C cancels it and leaves nothing behind.",
+        "--parallel auto --actors. Ctrl-C cancels it and leaves nothing behind, a second "
+        "one does so at once.",
         {"troupe run --model DIR --prompt \"a red circle above a blue square\"",
          "troupe run --model DIR --prompt \"a cat\" --cfg 2 --pp 2 --patches 4 --warmup 1",
          "troupe run --model DIR --prompt \"cat\" --prompt \"dog\" --dp 2 --output {}.png"},
@@ -62,6 +63,7 @@ class RunVerb : public Verb {
     check_actors_per_gpu(options_.actors_per_gpu, options_.device);
     check_preview_options(*app_);
     check_outputs(results_, picture_count(request_));
+    results_.owns_actors = true;
     Submission submission = make_submission(request_);
     ask_for_results(results_, submission.request);
     check_plan(submission);
