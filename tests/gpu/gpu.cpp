@@ -46,4 +46,8 @@ bool gpu_required() {
   return std::getenv("TROUPE_REQUIRE_GPU") != nullptr;
 }
 
+bool gpu_is_pretended() {
+  return std::getenv("TROUPE_PRETEND_SEED") != nullptr;
+}
+
 }  // namespace troupe::testing

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
 #include <thread>
@@ -35,6 +36,8 @@ NcclPeers::NcclPeers(int count) {
                                          "NCCL_DEBUG=WARN",
                                          "NCCL_DEBUG_FILE=/dev/stderr",
                                          "CUDA_DEVICE_MAX_CONNECTIONS=32"};
+    // A kernel that is loaded behind a posted receive would wait for it (tests/gpu/pretend).
+    if (!std::getenv("CUDA_MODULE_LOADING")) settings.push_back("CUDA_MODULE_LOADING=EAGER");
     std::vector<char*> environment;
     for (std::string& setting : settings)
       environment.push_back(setting.data());
