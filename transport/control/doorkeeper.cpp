@@ -176,13 +176,13 @@ void Doorkeeper::expire() {
     end(link);
 }
 
-Door::Door(const std::string& text) {
+WatchedEndpoint::WatchedEndpoint(const std::string& text) {
   const auto endpoint = parse_endpoint(text);
   name_ = endpoint.ipc ? "ipc:" + endpoint.path.string() : "tcp:" + std::to_string(endpoint.port);
   Doorkeeper::of_process().open(name_);
 }
 
-Door::~Door() {
+WatchedEndpoint::~WatchedEndpoint() {
   if (!name_.empty()) Doorkeeper::of_process().close(name_);
 }
 

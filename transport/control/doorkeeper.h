@@ -38,7 +38,7 @@ class Doorkeeper {
   std::uint64_t turned_away() const { return turned_away_; }
 
  private:
-  friend class Door;
+  friend class WatchedEndpoint;
   Doorkeeper();
   void open(const std::string& name);
   void close(const std::string& name);
@@ -58,13 +58,13 @@ class Doorkeeper {
 };
 
 /// A bound endpoint (`ipc://…`, `tcp://…:PORT`) whose connections the doorkeeper looks at.
-class Door {
+class WatchedEndpoint {
  public:
-  Door() = default;
-  explicit Door(const std::string& endpoint);
-  ~Door();
-  Door(Door&& other) noexcept : name_(std::exchange(other.name_, {})) {}
-  Door& operator=(Door&& other) noexcept {
+  WatchedEndpoint() = default;
+  explicit WatchedEndpoint(const std::string& endpoint);
+  ~WatchedEndpoint();
+  WatchedEndpoint(WatchedEndpoint&& other) noexcept : name_(std::exchange(other.name_, {})) {}
+  WatchedEndpoint& operator=(WatchedEndpoint&& other) noexcept {
     std::swap(name_, other.name_);
     return *this;
   }

@@ -37,7 +37,7 @@ Server::Impl::Impl(boost::asio::io_context& io, ServerOptions options_)
     options.guard->protect(socket_);
   }
   bound = bind_endpoint(socket_, options.endpoint, keys || options.insecure);
-  door_ = Door(bound);
+  endpoint_ = WatchedEndpoint(bound);
 }
 
 void Server::Impl::open() {

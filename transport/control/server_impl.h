@@ -80,7 +80,7 @@ class Server::Impl final : public Core {
   void lose(PeerId id, const std::string& why);
   std::unique_ptr<Peer> forget(PeerId id);
 
-  Door door_;
+  WatchedEndpoint endpoint_;
   const zmq::message_t* arriving_ = nullptr;  // while it is handled
   OpenRequests::Sum open_;  // of all peers
   std::size_t queued_bytes_ = 0;
