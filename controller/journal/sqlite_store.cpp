@@ -68,10 +68,6 @@ std::string what_was_said(const Acked& acked) {
   return acked.end == wire::JobState::cancelled ? "been cancelled" : wire::to_string(*acked.end);
 }
 
-bool all_here(const std::vector<Part>& parts) {
-  return std::ranges::all_of(parts, [](const auto& part) { return part.bytes != nullptr; });
-}
-
 }  // namespace
 
 /// The database with its tables, whose statements go before it.
