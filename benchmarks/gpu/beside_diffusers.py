@@ -7,7 +7,7 @@ import statistics
 import time
 
 import rows
-from shapes import SHAPES, size_of
+from shapes import SHAPES, size_of, steps_of
 
 PROMPT = "a red circle above a blue square on a white background"
 
@@ -85,7 +85,7 @@ def arguments(args):
     import torch
     height, width, frames = size_of(args.name, args.tiny)
     shape = SHAPES[args.name]
-    asked = dict(prompt=PROMPT, height=height, width=width, num_inference_steps=args.steps or shape.steps, guidance_scale=shape.guidance,
+    asked = dict(prompt=PROMPT, height=height, width=width, num_inference_steps=args.steps or steps_of(args.name, args.tiny), guidance_scale=shape.guidance,
                  generator=torch.Generator().manual_seed(0))
     if args.name == "pixart":
         asked.update(use_resolution_binning=False, clean_caption=False)

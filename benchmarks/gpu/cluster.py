@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from shapes import SHAPES, size_of
+from shapes import SHAPES, size_of, steps_of
 
 PROMPT = "a red circle above a blue square on a white background"
 STARTS_WITHIN, ENDS_WITHIN, JOB_WITHIN = 120, 20, 240
@@ -29,7 +29,7 @@ def request(name, tiny, steps=None):
     """The options of a job as beside_diffusers.py asks for it."""
     height, width, frames = size_of(name, tiny)
     shape = SHAPES[name]
-    words = ["--prompt", PROMPT, "--height", height, "--width", width, "--steps", steps or shape.steps, "--guidance", shape.guidance, "--seed", 0]
+    words = ["--prompt", PROMPT, "--height", height, "--width", width, "--steps", steps or steps_of(name, tiny), "--guidance", shape.guidance, "--seed", 0]
     if shape.frames > 1:
         words += ["--frames", frames]
     words += ["--dtype", "float32"] if tiny else ["--dtype", "bfloat16", "--noise-dtype", "model"]

@@ -8,10 +8,10 @@ import argparse
 import json
 import pathlib
 import subprocess
-import sys
 import tempfile
 
 import attention
+import random_models
 import rows
 from cluster import request
 from record import PREDICTIONS, replace
@@ -64,8 +64,7 @@ def attentions():
 
 
 def holes(name, folder, layers):
-    command = [sys.executable, pathlib.Path(__file__).with_name("random_models.py"), name, folder, "--holes"]
-    subprocess.run([str(word) for word in [*command, *(["--text-layers", layers] if layers else [])]], check=True, stdout=subprocess.DEVNULL)
+    random_models.make(argparse.Namespace(name=name, folder=folder, device="meta", dtype="bfloat16", text_layers=layers, tiny=False, holes=True))
 
 
 def planned(build, name, folder, more):

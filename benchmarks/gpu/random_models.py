@@ -33,21 +33,17 @@ def options():
     return parser.parse_args()
 
 
-def kind_of(component, config):
-    import diffusers
-    import transformers
-    if "_class_name" in config:
-        name = config["_class_name"]
-        # What PixArt's was called when it was published
-        return getattr(diffusers, "PixArtTransformer2DModel" if name == "Transformer2DModel" else name)
-    if "text_encoder" not in component:
-        raise SystemExit(f"random_models: {component} names no class")
-    return getattr(transformers, config["architectures"][0])
+def kind_of(name, component):
+    """The class that the fixture's index names."""
+    import importlib
+    index = json.loads((FIXTURES / SHAPES[name].tiny / "model_index.json").read_text(encoding="utf-8"))
+    library, kind = index[component]
+    return getattr(importlib.import_module(library), kind)
 
 
-def build(component, config, device):
+def build(name, component, config, device):
     import torch
-    kind = kind_of(component, config)
+    kind = kind_of(name, component)
     with torch.device(device):
         if hasattr(kind, "config_class") and kind.config_class is not None:
             known = {key: value for key, value in config.items() if key not in ("torch_dtype", "dtype", "architectures", "transformers_version")}
@@ -84,7 +80,7 @@ def write_holes(model, file, dtype):
 
 def write(args, component, config, seed):
     import torch
-    model = build(component, config, "meta" if args.holes else args.device)
+    model = build(args.name, component, config, "meta" if args.holes else args.device)
     folder, dtype = args.folder / component, getattr(torch, args.dtype)
     if not args.holes:
         fill(args.name, component, model, seed).to(dtype).save_pretrained(folder)

@@ -54,6 +54,10 @@ def configs(shape, tiny=False, text_layers=None):
     return found
 
 
+def steps_of(name, tiny):
+    return 4 if tiny else SHAPES[name].steps
+
+
 def size_of(name, tiny):
     """Height, width and frames."""
     shape = SHAPES[name]

@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import statistics
+import subprocess
 import sys
 import time
 
@@ -74,7 +75,7 @@ def pictures_apart(a, b):
 class Jobs:
     def __init__(self, args):
         self.args, self.count = args, 0
-        self.words = request(args.name, args.tiny, 4 if args.tiny else None)
+        self.words = request(args.name, args.tiny)
         self.same = SAME["float32" if args.tiny else "bfloat16"]
 
     def files(self, name):
@@ -114,6 +115,7 @@ class Jobs:
                 seconds = self.tell_seconds(name, report)
                 if name == ONE:
                     self.tell_one(report, seconds, loading)
+                    self.tell_gpu_memory(name)
         if self.args.graphs:
             self.graphs()
 
@@ -126,6 +128,14 @@ class Jobs:
         if self.args.diffusers and self.args.diffusers.is_file():
             apart = difference(self.files(ONE)[1], self.args.diffusers)
             rows.say(f"{self.args.name}, one actor: latents beside diffusers'", apart, "of their size", ok=apart <= 2 * self.same)
+
+    def tell_gpu_memory(self, name):
+        """All that the GPU holds: with one process on it, that process's, what its allocator keeps for later included."""
+        if self.args.device == "cpu":
+            return
+        done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True)
+        if done.returncode == 0:
+            rows.say(f"{self.args.name}, {name}: GPU memory in use", float(done.stdout.split()[0]) * 1.048576e-3, "GB")
 
     def graphs(self):
         with self.cluster(1, ["--cuda-graphs", "on"]) as cluster:
