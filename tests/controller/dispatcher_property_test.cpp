@@ -1,6 +1,7 @@
 #include <rapidcheck.h>
 #include <set>
 
+#include "controller/plan/patches.h"
 #include "tests/controller/playground.h"
 #include "tests/support/doctest.h"
 
