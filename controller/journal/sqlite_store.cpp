@@ -68,7 +68,7 @@ std::string what_was_said(const Acked& acked) {
   return acked.end == wire::JobState::cancelled ? "been cancelled" : wire::to_string(*acked.end);
 }
 
-bool all_here(const std::vector<Part>& parts) {
+bool undamaged(const std::vector<Part>& parts) {
   return std::ranges::all_of(parts, [](const auto& part) { return part.bytes != nullptr; });
 }
 
@@ -275,8 +275,8 @@ std::vector<Record> SqliteStore::readable_records() {
       auto record = open_->tables->read(id);
       if (!record || !record->damage.empty()) continue;
       const auto facts = facts_in(*record);
-      if (!facts || !all_here(record->inputs) || !all_here(record->results)) continue;
-      if (!all_here(record->boundary)) record->boundary.clear();
+      if (!facts || !undamaged(record->inputs) || !undamaged(record->results)) continue;
+      if (!undamaged(record->boundary)) record->boundary.clear();
       records.push_back(std::move(*record));
     } catch (const SqliteError&) {
       // `acknowledged` names it.
