@@ -45,10 +45,12 @@ http::response<http::string_body> answer_to(const http::request<http::empty_body
   return answer;
 }
 
+}  // namespace
+
 /// One connection, one request.
-class Visit : public std::enable_shared_from_this<Visit> {
+class MetricsVisit : public std::enable_shared_from_this<MetricsVisit> {
  public:
-  Visit(tcp::socket socket, std::shared_ptr<std::function<std::string()>> text)
+  MetricsVisit(tcp::socket socket, std::shared_ptr<std::function<std::string()>> text)
       : stream_(std::move(socket)), text_(std::move(text)) {
     parser_.header_limit(kLongestHeader);
     parser_.body_limit(0);
@@ -79,8 +81,6 @@ class Visit : public std::enable_shared_from_this<Visit> {
   http::request_parser<http::empty_body> parser_;
   http::response<http::string_body> answer_;
 };
-
-}  // namespace
 
 class MetricsServer::Impl : public std::enable_shared_from_this<MetricsServer::Impl> {
  public:
@@ -122,7 +122,7 @@ class MetricsServer::Impl : public std::enable_shared_from_this<MetricsServer::I
       if (const auto oldest = visits_.front().lock()) oldest->end();
       visits_.pop_front();
     }
-    const auto visit = std::make_shared<Visit>(std::move(socket), text_);
+    const auto visit = std::make_shared<MetricsVisit>(std::move(socket), text_);
     visits_.push_back(visit);
     visit->begin();
   }
@@ -140,7 +140,7 @@ class MetricsServer::Impl : public std::enable_shared_from_this<MetricsServer::I
   tcp::acceptor acceptor_;
   asio::steady_timer pause_{acceptor_.get_executor()};
   std::shared_ptr<std::function<std::string()>> text_;
-  std::deque<std::weak_ptr<Visit>> visits_;  // in the order in which they came
+  std::deque<std::weak_ptr<MetricsVisit>> visits_;  // in the order in which they came
 };
 
 MetricsServer::MetricsServer(asio::io_context& io, std::uint16_t port,
