@@ -12,13 +12,13 @@ namespace troupe::cluster {
 struct ActorLaunch {
   std::uint32_t id = 0;
   std::uint64_t incarnation = 0;
-  std::string control_endpoint;
-  std::string blob_endpoint;
+  std::string control_endpoint = {};
+  std::string blob_endpoint = {};
   std::string device = "cpu";
   int threads = 1;
-  std::string token;
-  std::string keys;         // CURVE, for the controller; "" = it asks for none
-  std::string tensor_host;  // where its tensor plane listens for other hosts; "" = 127.0.0.1
+  std::string token = {};
+  std::string keys = {};         // CURVE, for the controller; "" = it asks for none
+  std::string tensor_host = {};  // where its tensor plane listens for other hosts; "" = 127.0.0.1
 };
 
 /// Starts and ends the actors of one host: in this process (NodeAgent) or over a link to one

@@ -7,14 +7,14 @@
 namespace troupe::control::testing {
 namespace {
 
-struct Scene {
+struct RequestScene {
   std::vector<std::pair<PeerId, wire::Header>> asked;
   std::vector<std::string> lost;
   IpcFolder folder;
   Loop here, there;
   On<Server> server;
 
-  explicit Scene(ServerOptions options)
+  explicit RequestScene(ServerOptions options)
       : server(here, (options.endpoint = folder.endpoint("control"), options)) {
     server.run([this](Server& s) {
       s.on_message([this](PeerId peer, const wire::Header& header, std::span<const std::byte>) {
@@ -50,7 +50,7 @@ void ask(On<Connection>& from, std::vector<std::string>& said, std::size_t bytes
 }  // namespace
 
 TEST_CASE("requests that are not answered are bounded in number, of a peer and in all") {
-  Scene scene(Scene::bounded({.most = 3}, {.most = 5}));
+  RequestScene scene(RequestScene::bounded({.most = 3}, {.most = 5}));
   On<Connection> one(scene.there, peer_at(scene.folder.endpoint("control"), "one"));
   On<Connection> other(scene.there, peer_at(scene.folder.endpoint("control"), "other"));
   welcome(one);
@@ -83,7 +83,7 @@ TEST_CASE("requests that are not answered are bounded in number, of a peer and i
 }
 
 TEST_CASE("850 requests of 0.9 MB that are never answered are kept within 16 MiB") {
-  Scene scene(server_at(""));
+  RequestScene scene(server_at(""));
   On<Connection> one(scene.there, peer_at(scene.folder.endpoint("control"), "one"));
   welcome(one);
   std::vector<std::string> said;
@@ -99,7 +99,7 @@ TEST_CASE("850 requests of 0.9 MB that are never answered are kept within 16 MiB
 }
 
 TEST_CASE("a request that comes again under its number costs the link") {
-  Scene scene(server_at(""));
+  RequestScene scene(server_at(""));
   RawPeer raw(scene.folder.endpoint("control"));
   const auto id = raw.greet();
   raw.send(wire::Refuse{"?"}, 2, id, 7);
@@ -114,7 +114,7 @@ TEST_CASE("of all that is not read the peer goes that is owed most") {
   auto options = server_at("");
   options.socket.high_water_mark = 4;
   options.max_queued_bytes_of_all = 8u << 20;
-  Scene scene(options);
+  RequestScene scene(options);
   RawPeer slow(scene.folder.endpoint("control"), "slow");
   RawPeer slower(scene.folder.endpoint("control"), "slower");
   for (auto* each : {&slow, &slower})

@@ -106,7 +106,7 @@ TEST_CASE("a cancelled job that is alone does not wait for the task in hand: its
 }
 
 TEST_CASE("a cancelled job that shares its actors drains, and does not cost others their step") {
-  Stage stage;
+  WorkingStage stage;
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));
   const auto other = stage.submit();

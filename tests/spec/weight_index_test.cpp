@@ -207,15 +207,15 @@ std::string many_empty(std::size_t tensors) {
 
 TEST_CASE("the time that a header takes grows with its length, not with its square") {
   const auto cost = [](std::size_t tensors) {
-    const File file(many_empty(tensors));
+    const WeightFile file(many_empty(tensors));
     return testing::cpu_seconds([&] { CHECK(file.error().empty()); });
   };
   CHECK(cost(32'000) < 8 * cost(8'000));  // 16 times as long, were it the square
 }
 
 TEST_CASE("tensors and headers of a component are bounded, over all of its shards") {
-  CHECK(contains(File(many_empty(65'537)).error(), "x.safetensors: has more than 65536 tensors"));
-  CHECK(File(many_empty(65'536)).error().empty());
+  CHECK(contains(WeightFile(many_empty(65'537)).error(), "x.safetensors: has more than 65536 tensors"));
+  CHECK(WeightFile(many_empty(65'536)).error().empty());
   const Scratch folder;
   nlohmann::json map;
   const std::string blank = "{\"__metadata__\":{}" + std::string(60'000'000, ' ');
