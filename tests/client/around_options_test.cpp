@@ -14,7 +14,7 @@ using namespace troupe::testing;
 
 namespace {
 
-Submission parse(std::vector<std::string> words) {
+Submission parse_submission(std::vector<std::string> words) {
   cli::RequestOptions options;
   CLI::App app;
   cli::add_request_options(app, options);
@@ -36,9 +36,10 @@ const std::string kPng(
 }  // namespace
 
 TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
-  const auto loras = parse({"--lora", "/a/b.safetensors", "--lora", "/a:b/c.safetensors:-0.5",
-                            "--lora", "x.safetensors:2", "--lora", "/a/d:e"})
-                         .request.loras;
+  const auto loras =
+      parse_submission({"--lora", "/a/b.safetensors", "--lora", "/a:b/c.safetensors:-0.5", "--lora",
+                        "x.safetensors:2", "--lora", "/a/d:e"})
+          .request.loras;
   REQUIRE(loras.size() == 4);
   CHECK(loras[0].path == "/a/b.safetensors");
   CHECK(loras[0].scale == 1);
@@ -50,12 +51,18 @@ TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
   // What follows the colon was meant to be a scale where only what precedes it is a file.
   const Scratch folder;
   const auto file = folder.file("a", "").string();
-  CHECK(has(message_of([&] { parse({"--lora", file + ":abc"}); }), "the scale is no number"));
-  CHECK(has(message_of([&] { parse({"--lora", file + ":"}); }), "there is no scale"));
-  CHECK(has(message_of([&] { parse({"--lora", file + ":1e9"}); }), "from -1000 to 1000"));
+  CHECK(has(message_of([&] {
+              parse_submission({"--lora", file + ":abc"});
+            }),
+            "the scale is no number"));
+  CHECK(has(message_of([&] { parse_submission({"--lora", file + ":"}); }), "there is no scale"));
+  CHECK(has(message_of([&] {
+              parse_submission({"--lora", file + ":1e9"});
+            }),
+            "from -1000 to 1000"));
   const auto odd = folder.file("a:b", "").string();
-  CHECK(parse({"--lora", odd}).request.loras[0].path == odd);
-  CHECK(parse({"--lora", odd + ":2"}).request.loras[0].scale == 2);
+  CHECK(parse_submission({"--lora", odd}).request.loras[0].path == odd);
+  CHECK(parse_submission({"--lora", odd + ":2"}).request.loras[0].scale == 2);
   Submission submission;
   submission.request.loras = loras;
   const auto wire = client::to_wire(submission).request.loras;
@@ -67,7 +74,8 @@ TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
 TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
   const Scratch folder;
   const auto file = folder.file("a.png", kPng).string();
-  auto submission = parse({"--init-image", file, "--strength", "0.3", "--guidance-rescale", "0.7"});
+  auto submission =
+      parse_submission({"--init-image", file, "--strength", "0.3", "--guidance-rescale", "0.7"});
   CHECK(submission.request.init_image == kPng);
   CHECK(!client::check_init_image(submission.request));
   const auto wire = client::to_wire(submission).request;
@@ -105,24 +113,25 @@ TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
   submission.request.init_image = kPng + "whatever follows";
   CHECK(!client::check_init_image(submission.request));
   const auto cut = folder.file("cut.png", kPng.substr(0, kPng.size() - 6)).string();
-  const auto message = message_of([&] { parse({"--init-image", cut}); });
+  const auto message = message_of([&] { parse_submission({"--init-image", cut}); });
   CHECK(has(message, "cut.png: init_image is cut off"));
   submission.request.init_image = kPng;
   submission.request.init_latents = Latents{{1, 4, 1, 1}, {1, 2, 3, 4}};
   CHECK(has(client::check_init_image(submission.request)->what, "do not go together"));
-  CHECK_THROWS_AS(parse({"--init-image", file, "--init-latents", "x.safetensors"}),
+  CHECK_THROWS_AS(parse_submission({"--init-image", file, "--init-latents", "x.safetensors"}),
                   cli::UsageError);
-  CHECK_THROWS_AS(parse({"--strength", "1.5"}), CLI::ParseError);
-  CHECK_THROWS_AS(parse({"--strength", "0.3"}), cli::UsageError);
-  CHECK_THROWS_AS(parse({"--strength", "0.8"}), cli::UsageError);  // the default, and yet ignored
+  CHECK_THROWS_AS(parse_submission({"--strength", "1.5"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse_submission({"--strength", "0.3"}), cli::UsageError);
+  CHECK_THROWS_AS(parse_submission({"--strength", "0.8"}),
+                  cli::UsageError);  // the default, and yet ignored
   CHECK(has(message_of([&] {
-              parse({"--init-image", folder.file("empty.png", "").string()});
+              parse_submission({"--init-image", folder.file("empty.png", "").string()});
             }),
             "is empty"));
-  CHECK_THROWS_AS(parse({"--init-image", ""}), CLI::ParseError);
-  CHECK_THROWS_AS(parse({"--lora", ""}), CLI::ParseError);
-  CHECK_THROWS_AS(parse({"--step-cache", "teacache", "--step-cache-threshold", "0"}),
+  CHECK_THROWS_AS(parse_submission({"--init-image", ""}), CLI::ParseError);
+  CHECK_THROWS_AS(parse_submission({"--lora", ""}), CLI::ParseError);
+  CHECK_THROWS_AS(parse_submission({"--step-cache", "teacache", "--step-cache-threshold", "0"}),
                   CLI::ParseError);
-  CHECK_THROWS_AS(parse({"--guidance-rescale", "-1"}), CLI::ParseError);
-  CHECK_THROWS_AS(parse({"--init-image", folder / "none.png"}), std::runtime_error);
+  CHECK_THROWS_AS(parse_submission({"--guidance-rescale", "-1"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse_submission({"--init-image", folder / "none.png"}), std::runtime_error);
 }
