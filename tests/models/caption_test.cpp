@@ -6,6 +6,7 @@
 #include "models/text/html_text.h"
 #include "models/text/pattern.h"
 #include "models/text/text_repair.h"
+#include "models/text/unicode.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe::models;
