@@ -1,4 +1,5 @@
 """Paths, weights and files that every fixture shares."""
+import hashlib
 import json
 import os
 import pathlib
@@ -7,7 +8,7 @@ import struct
 import diffusers
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -47,6 +48,22 @@ def randomise(module, seed, gains=None):
         else:
             p.copy_(gain * noise / p[0].numel() ** 0.5)
     return module.eval()
+
+
+def halve(folder):
+    """Stores the weights under `folder` in bfloat16: half the bytes. from_pretrained widens them again, to the same float32 numbers everywhere."""
+    for file in folder.rglob("*.safetensors"):
+        save_file({name: tensor.bfloat16() for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+
+
+def share():
+    """Of equal files of checkpoints, from 1 KiB, only the first stays one; the others become links to it."""
+    first = {}
+    for file in sorted(p for p in FIXTURES.glob("tiny-*/**/*") if p.is_file() and not p.is_symlink() and p.stat().st_size >= 1024):
+        original = first.setdefault(hashlib.sha256(file.read_bytes()).digest(), file)
+        if original != file:
+            file.unlink()
+            file.symlink_to(os.path.relpath(original, file.parent))
 
 
 class Book:

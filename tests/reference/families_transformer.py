@@ -7,7 +7,7 @@ from diffusers.models.embeddings import get_2d_rotary_pos_embed
 from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_region_for_grid
 from diffusers.pipelines.flux.pipeline_flux import FluxPipeline
 
-from common import FIXTURES, Book, generator, randomise
+from common import FIXTURES, Book, generator, halve, randomise
 
 # name, checkpoint, batch, latent height and width, timestep
 CASES = [("sd3_square", "tiny-sd3", 1, 8, 8, 981.0), ("sd3_wide", "tiny-sd3", 2, 6, 14, 333.25), ("sd35_tall", "tiny-sd35", 2, 14, 6, 999.0), ("sd35_large", "tiny-sd35", 1, 24, 20, 40.5),
@@ -25,6 +25,7 @@ def make_hunyuan():
         model.text_embedding_padding.copy_(torch.randn(model.text_embedding_padding.shape, generator=generator(32)))
         shutil.rmtree(FIXTURES / name, ignore_errors=True)
         model.save_pretrained(FIXTURES / name / "transformer")
+        halve(FIXTURES / name)
 
 
 def draw(r, *shape):

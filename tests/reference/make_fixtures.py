@@ -17,3 +17,4 @@ if __name__ == "__main__":
     common.settle()
     for part in wanted:
         importlib.import_module(part).make()
+    common.share()

@@ -8,7 +8,7 @@ from diffusers import (AutoencoderKLWan, DPMSolverMultistepScheduler, FlowMatchE
 from transformers import UMT5Config, UMT5EncoderModel
 
 from checkpoints import make_tokenizer
-from common import FIXTURES, PROMPT, Book, generator, randomise
+from common import FIXTURES, PROMPT, Book, generator, halve, randomise
 
 NAME = "tiny-wan"
 # Cross-attention without a norm, heads of 12, a decoder of other widths that doubles in time at once.
@@ -47,6 +47,7 @@ def make_checkpoint(name, transformer, vae, scheduler):
     shutil.rmtree(FIXTURES / name, ignore_errors=True)
     tokenizer = make_tokenizer(FIXTURES / name / "tokenizer")
     WanPipeline(tokenizer=tokenizer, text_encoder=make_text_encoder(len(tokenizer)), vae=vae, transformer=transformer, scheduler=scheduler).save_pretrained(FIXTURES / name)
+    halve(FIXTURES / name)
 
 
 def make_checkpoints():
