@@ -198,7 +198,7 @@ void HostProcesses::end_checks() {
 
 std::string find_host_program(const std::string& actor_program) {
   const auto beside = std::filesystem::path(actor_program).parent_path() / "troupe-host";
-  if (access(beside.c_str(), X_OK) != 0)
+  if (faccessat(AT_FDCWD, beside.c_str(), X_OK, AT_EACCESS) != 0)
     throw std::runtime_error("[plugin] troupe-host is not beside " + actor_program);
   return beside.string();
 }

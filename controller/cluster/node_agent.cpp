@@ -1,5 +1,6 @@
 #include "controller/cluster/node_agent.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -123,7 +124,7 @@ std::string find_actor_program() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const auto beside = self.parent_path() / "troupe-actor";
-  if (error || access(beside.c_str(), X_OK) != 0) {
+  if (error || faccessat(AT_FDCWD, beside.c_str(), X_OK, AT_EACCESS) != 0) {
     throw std::runtime_error("[cluster] troupe-actor is not beside " + self.string() +
                              ": build it, or install both");
   }
