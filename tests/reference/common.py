@@ -34,13 +34,11 @@ def generator(seed):
 
 
 def randomise(module, seed, gains=None):
-    """Weights that leave nothing degenerate: matrices 1/sqrt(fan in), norms near 1, biases and tables not zero. Drawn where the
-    module lies."""
-    device = next(module.parameters()).device
-    g = torch.Generator(device).manual_seed(seed)
+    """Weights that leave nothing degenerate: matrices 1/sqrt(fan in), norms near 1, biases and tables not zero."""
+    g = generator(seed)
     for name, p in sorted(module.named_parameters()):
         gain = next((v for key, v in (gains or {}).items() if key in name), 1.0)
-        noise = torch.randn(p.shape, generator=g, device=device)
+        noise = torch.randn(p.shape, generator=g)
         if "scale_shift_table" in name:
             p.copy_(0.3 * noise)
         elif "relative_attention_bias" in name or name.startswith(("shared", "encoder.embed_tokens")):
@@ -59,9 +57,9 @@ def halve(folder):
 
 
 def share():
-    """Of equal files of checkpoints only the first stays one; the others become links to it."""
+    """Of equal files of checkpoints, from 1 KiB, only the first stays one; the others become links to it."""
     first = {}
-    for file in sorted(p for p in FIXTURES.glob("tiny-*/**/*") if p.is_file() and not p.is_symlink() and p.stat().st_size >= 16384):
+    for file in sorted(p for p in FIXTURES.glob("tiny-*/**/*") if p.is_file() and not p.is_symlink() and p.stat().st_size >= 1024):
         original = first.setdefault(hashlib.sha256(file.read_bytes()).digest(), file)
         if original != file:
             file.unlink()
