@@ -61,6 +61,8 @@ Told run(int ranks, const std::function<void(int rank, const Ids& ids)>& body,
     if (child == 0) {
       ::setenv("TROUPE_PRETEND_REPORT", path, 1);
       ::setenv("TROUPE_PRETEND_PATIENCE_MS", "1000", 1);
+      ::setenv("CUDA_MODULE_LOADING", "EAGER",
+               1);  // a load waits, and so orders what it stands between
       for (const auto& [name, value] : environment)
         ::setenv(name, value, 1);
       ::alarm(40);
