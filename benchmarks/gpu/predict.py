@@ -81,11 +81,11 @@ def seconds(value):
     return dict(value=value, unit="s", floor=value * PLANNED / PRODUCTS)
 
 
-def model(build, part, name, layers, scratch):
+def model(build, part, name, layers, scratch, ways):
     folder = scratch / name
     holes(name, folder, layers)
     denoising, found = {}, {}
-    needed = {ONE, *(way.like for way in WAYS[name])}
+    needed = {ONE, *(way.like for way in ways)}
     for single in (ONE, PIPEFUSION_ONE, DISTRIFUSION_ONE):
         if single in needed:
             times = planned(build, name, folder, SINGLE[single])
@@ -96,8 +96,9 @@ def model(build, part, name, layers, scratch):
                 found[f"{part}/{name}, one actor: text"] = seconds(times["text"])
                 found[f"{part}/{name}, one actor: decoding"] = seconds(times["decode"])
                 found[f"{part}/{name}, diffusers: denoising"] = seconds(1.3 * denoising[ONE])
-                found[f"{part}/{name}, diffusers + compile: denoising"] = seconds(denoising[ONE])
-    for way in WAYS[name]:
+                if not ways:
+                    found[f"{part}/{name}, diffusers + compile: denoising"] = seconds(denoising[ONE])
+    for way in ways:
         found[f"{part}/{name}, {way.name}: denoising"] = {**seconds(denoising[way.like]), "note": "they take turns on one GPU"}
     return found
 
@@ -108,9 +109,9 @@ def main(args):
     found["job/waits of the host a step"] = dict(value=3, unit="waits", note="none is wanted")
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        found.update(model(args.build, "beside-pixart", "pixart", None, scratch))
+        found.update(model(args.build, "beside-pixart", "pixart", None, scratch, []))
         for name in SHAPES:
-            found.update(model(args.build, f"jobs-{name}", name, 2, scratch))
+            found.update(model(args.build, f"jobs-{name}", name, 2, scratch, WAYS[name]))
     for row in found.values():
         row.update({key: float(f"{row[key]:.4g}") for key in ("value", "floor") if key in row})
     document = dict(machine=MACHINE, made_by="scripts/gpu-check --predict", rows=found)

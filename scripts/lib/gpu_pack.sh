@@ -10,7 +10,7 @@ headers_into() {
   # shellcheck disable=SC2064
   trap "rm -f '$list'" RETURN
   (
-    cd "$root"
+    cd "$root" || exit
     grep -rhoE '^#include <(boost|nlohmann|doctest)/[^>]+>' transport/tensor models/spec models/*.cpp \
       models/dit models/lora models/vae models/samplers tests/support tests/gpu || true
   ) | sort -u >"$list"
