@@ -83,7 +83,14 @@ void ActorProcess::make_worker() {
             process_->post(std::move(action));
           },
       .transfer_deadline = options_.transfer_deadline,
-      .cuda_graphs = options_.cuda_graphs});
+      .cuda_graphs = options_.cuda_graphs,
+      .clock = options_.clock ? options_.clock : make_device_clock(device_),
+      .rehearses = options_.rehearses.value_or(device_.is_cuda()),
+      .retire =
+          [this](const std::string& why) {
+            process_->post([this, why](control::Connection&) { process_->stop(kDeviceLost, why); });
+          },
+      .on_event = options_.on_event});
 }
 
 void ActorProcess::on_message(const wire::Header& header, std::span<const std::byte> payload) {

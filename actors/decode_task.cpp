@@ -102,39 +102,40 @@ std::vector<std::pair<std::string, std::string>> Job::picture_text(std::int64_t 
           {"troupe", wire::json_text(own)}};
 }
 
-at::Tensor Job::decode_together() {
+at::Tensor Job::decode_together(const at::Tensor& latents) {
   const auto tick = [this](int, int) { tools_.progress.tick_in(begin_.epoch); };
   const WaitForWork wait_for = [this](const tensor::Work& work) { wait(work); };
   const auto& vae = tools_.stage.vae();
   const bool tiled = begin_.request.vae_tiling;
   if (begin_.groups.vae == 0)
-    return tiled ? vae.decode_tiled(latents_, tick) : vae.decode(latents_, tick);
+    return tiled ? vae.decode_tiled(latents, tick) : vae.decode(latents, tick);
   const auto decoders = group(begin_.groups.vae);
-  if (tiled) return decode_tiles_together(vae, latents_, *decoders, wait_for, tick);
+  if (tiled) return decode_tiles_together(vae, latents, *decoders, wait_for, tick);
   HaloExchange port(*decoders, size_.latent_height, wait_for);
-  return port.collect_rows(vae.decode_rows(latents_, port, tick));
+  return port.collect_rows(vae.decode_rows(latents, port, tick));
 }
 
-TaskResult Job::decode() {
+TaskResult Job::decode(int part) {
   TaskResult result;
   const auto tick = [this] { tools_.progress.tick_in(begin_.epoch); };
   const auto& request = begin_.request;
-  collect_latents(begin_.row_decoders);
+  if (part == 0) collect_latents(begin_.row_decoders);
   if (begin_.vae.degree == 0) return result;
-  if (tools_.stage.spec().makes_videos()) return decode_videos();
-  const auto decoded = decode_together();
+  const auto run = begin_.decode_parts.at(part);
+  if (tools_.stage.spec().makes_videos()) return decode_videos(run);
+  const auto decoded = decode_together(latents_.slice(0, run.begin, run.end));
   if (begin_.vae.rank != 0) return result;
   require_finite(decoded, "decoded picture");
   const auto sized = models::resize_and_crop(decoded, request.output_height, request.output_width);
   const auto pictures = models::to_uint8(sized).to(at::kCPU);
-  for (std::int64_t i = 0; i < images(); ++i) {
+  for (std::int64_t i = 0; i < pictures.size(0); ++i) {
     const auto picture = pictures[i].contiguous();
-    auto png = models::encode_png(picture, picture_text(begin_.first_image + i));
+    auto png = models::encode_png(picture, picture_text(begin_.first_image + run.begin + i));
     result.blobs.push_back(
         publish("picture", std::move(png), {picture.size(0), picture.size(1), picture.size(2)}));
     tick();
   }
-  if (request.want_latents) result.blobs.push_back(publish_latents());
+  if (request.want_latents && run.end == images()) result.blobs.push_back(publish_latents());
   return result;
 }
 

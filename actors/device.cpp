@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include <stdexcept>
+#include <typeinfo>
 
 #include "models/spec/counted.h"
 
@@ -29,20 +30,32 @@ std::string driver_trouble() {
 
 }  // namespace
 
+void open_cuda_half(const std::string& device) {
+  // Asked first: the other half of LibTorch has a gigabyte, which takes many seconds from a disk.
+  if (const auto trouble = driver_trouble(); !trouble.empty())
+    throw std::runtime_error("[actor] device " + device + " is not there: this machine has " +
+                             trouble);
+  // Its static initialisers register CUDA with ATen; the handle stays open as long as the process.
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    throw std::runtime_error("[actor] device " + device +
+                             " needs LibTorch's CUDA half: " + dlerror());
+  }
+  // ATen makes its hooks at the first question, and keeps an empty set where it knew of no others.
+  const auto& hooks = at::detail::getCUDAHooks();
+  if (typeid(hooks) == typeid(at::CUDAHooksInterface)) {
+    throw std::runtime_error(
+        "[actor] device " + device +
+        " came too late: LibTorch was asked for CUDA before its CUDA half was opened (a seed that "
+        "is set is such a question), and has settled on having none; open the device first");
+  }
+}
+
 at::Device open_device(const std::string& name) {
   if (name == "cpu") return at::kCPU;
   if (!name.starts_with("cuda")) {
     throw std::runtime_error("[actor] device is \"" + name + "\": cpu, cuda or cuda:N");
   }
-  // Asked first: the other half of LibTorch has a gigabyte, which takes many seconds from a disk.
-  if (const auto trouble = driver_trouble(); !trouble.empty())
-    throw std::runtime_error("[actor] device " + name + " is not there: this machine has " +
-                             trouble);
-  // Its static initialisers register CUDA with ATen; the handle stays open as long as the process.
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    throw std::runtime_error(std::string("[actor] device ") + name +
-                             " needs LibTorch's CUDA half: " + dlerror());
-  }
+  open_cuda_half(name);
   const at::Device device(name);
   const int count = at::detail::getCUDAHooks().deviceCount();
   const int index = device.has_index() ? device.index() : 0;

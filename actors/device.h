@@ -5,9 +5,15 @@
 
 namespace troupe::actors {
 
+/// Loads LibTorch's CUDA half, for `device`, as errors name it. It must come before anything that
+/// asks LibTorch about CUDA, a seed that is set included: the first question settles for the life
+/// of the process whether there is any. Throws std::runtime_error saying what is missing (a driver,
+/// a GPU, the library), or that it came too late.
+void open_cuda_half(const std::string& device);
+
 /// The device that `name` means: "cpu", "cuda" or "cuda:N". LibTorch's CUDA half is loaded here and
 /// only for a CUDA device, so that one troupe-actor serves machines with and without GPUs. Throws
-/// std::runtime_error saying what is missing: the library, a driver, or that GPU.
+/// std::runtime_error as `open_cuda_half` does, or saying that there is no such GPU.
 at::Device open_device(const std::string& name);
 
 /// Makes `device` the calling thread's current one; on a CPU nothing. Every thread of an actor that

@@ -50,6 +50,11 @@ std::string DitJob::why_plain() const {
   return kernels::GraphCache::why_plain(device_);
 }
 
+std::string DitJob::state(int step) const {
+  const auto* store = attention_->store();
+  return store ? store->history(store->shape().blocks, step) : std::string();
+}
+
 GraphUse DitJob::graph_use() const {
   if (!graphs_) return {0, 0, why_plain()};
   const auto counts = graphs_->counts();

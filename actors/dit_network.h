@@ -46,6 +46,7 @@ class DitJob final : public JobNetwork {
   void take_note(const NetworkStep& step, const at::Tensor& note) override;
   at::Tensor note(const NetworkStep& step) const override;
   CacheUse cache_use() const override;
+  std::string state(int step) const override;
   GraphUse graph_use() const override;
   bool hears_a_step_later() const override { return job_.begin.request.method == "distrifusion"; }
   std::int64_t bytes() const override;

@@ -67,7 +67,7 @@ void FiniteCheck::require(const at::Tensor& values, const std::string& what,
   if (read_ == Read::later) {
     answers_.push_back(ask(values, what, type, layers));
   } else if (!all_finite(values)) {
-    ask(values, what, type, layers).check();
+    check(ask(values, what, type, layers));
   }
 }
 
@@ -75,8 +75,16 @@ void FiniteCheck::read() {
   while (!answers_.empty() && answers_.front().is_here()) {
     const auto answer = std::move(answers_.front());
     answers_.pop_front();
-    answer.check();
+    check(answer);
   }
+}
+
+void FiniteCheck::reserve(std::size_t answers) const {
+  if (answers_.empty() || !answers_.back().behind) return;
+  std::vector<at::Tensor> room;
+  for (std::size_t i = 0; i < answers; ++i)
+    room.push_back(at::empty(answers_.back().numbers.sizes(),
+                             at::TensorOptions(at::kFloat).pinned_memory(true)));
 }
 
 void FiniteCheck::settle(const std::function<void()>& pause) {

@@ -47,9 +47,11 @@ class LayerWatch {
 class FiniteCheck {
  public:
   enum class Read { at_once, later };
-  explicit FiniteCheck(at::Device device)
-      : FiniteCheck(device.is_cpu() ? Read::at_once : Read::later) {}
-  explicit FiniteCheck(Read read) : read_(read) {}
+  enum class Answers { heeded, dropped };  // dropped: it asks, and whatever comes is well
+  explicit FiniteCheck(at::Device device, Answers answers = Answers::heeded)
+      : FiniteCheck(device.is_cpu() ? Read::at_once : Read::later, answers) {}
+  explicit FiniteCheck(Read read, Answers answers = Answers::heeded)
+      : read_(read), drops_(answers == Answers::dropped) {}
 
   /// Throws std::runtime_error "[actor] <what> is not finite after block 3, in <type>" for these
   /// values, or for earlier ones whose answer is here by now. `layers` are those that made them.
@@ -59,6 +61,9 @@ class FiniteCheck {
   void read();
   /// As `read`, for all of them: calls `pause` while an answer is outstanding, until that throws.
   void settle(const std::function<void()>& pause);
+  /// Pinned memory for as many answers as may be outstanding is there from now on, in the
+  /// allocator's cache. Without effect where answers are read at once.
+  void reserve(std::size_t answers) const;
 
  private:
   struct Answer {
@@ -71,10 +76,14 @@ class FiniteCheck {
     bool is_here() const { return !behind || behind->query(); }
     void check() const;
   };
+  void check(const Answer& answer) const {
+    if (!drops_) answer.check();
+  }
   Answer ask(const at::Tensor& values, const std::string& what, const std::string& type,
              const LayerWatch& layers) const;
 
   Read read_;
+  bool drops_;
   std::deque<Answer> answers_;
 };
 

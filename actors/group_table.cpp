@@ -21,6 +21,13 @@ std::shared_ptr<tensor::Group> GroupTable::get(std::uint64_t epoch, std::uint32_
                            std::to_string(epoch) + " is not connected here");
 }
 
+std::map<std::uint32_t, std::shared_ptr<tensor::Group>> GroupTable::of(std::uint64_t epoch) const {
+  std::lock_guard lock(mutex_);
+  const auto of_epoch = groups_.find(epoch);
+  if (of_epoch == groups_.end()) return {};
+  return of_epoch->second;
+}
+
 void GroupTable::abort(std::uint64_t epoch, const std::string& why) {
   std::vector<std::shared_ptr<tensor::Group>> groups;
   {

@@ -59,7 +59,9 @@ std::int64_t monotonic_ns() {
 std::string describe(const wire::Command& command) {
   std::string text = "job " + std::to_string(command.job);
   if (command.kind == wire::TaskKind::encode_text) return text + " text";
-  if (command.kind == wire::TaskKind::decode) return text + " decode";
+  if (command.kind == wire::TaskKind::decode)
+    return text + " decode" +
+           (command.part > 0 ? " part " + std::to_string(command.part) : std::string());
   text += " step " + std::to_string(command.step);
   if (command.patch >= 0) text += " patch " + std::to_string(command.patch);
   if (command.part > 0) text += " part " + std::to_string(command.part);

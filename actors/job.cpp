@@ -10,6 +10,9 @@
 namespace troupe::actors {
 namespace {
 
+/// That a task tells of one by one.
+constexpr std::size_t kMostWaits = 64;
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -20,7 +23,8 @@ Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
     : begin_(std::move(begin)),
       tools_(tools),
       init_image_(beginning.init_image),
-      finite_(tools_.stage.device()) {
+      finite_(tools_.stage.device(),
+              tools_.rehearses ? FiniteCheck::Answers::dropped : FiniteCheck::Answers::heeded) {
   const auto& spec = tools_.stage.spec();
   const auto& request = begin_.request;
   patch_size_ = spec.transformer.patch_size;
@@ -105,25 +109,32 @@ void Job::wait(const tensor::Work& work) {
     work.wait(deadline());
     return;
   }
+  if (tools_.clock) return wait_on_device(work);
   const auto start = std::chrono::steady_clock::now();
   const auto last = deadline();
-  if (tools_.stage.device().is_cuda()) {
-    work.join_stream(last);  // the device waits, the work loop goes on
-  } else {
-    while (!wait_slice(work, last))
-      tools_.progress.tick_in(begin_.epoch);  // waiting is no hanging
-  }
+  while (!wait_slice(work, last))
+    tools_.progress.tick_in(begin_.epoch);  // waiting is no hanging
   peer_wait_seconds_ += seconds_since(start);
   note_wait(start);
 }
 
+void Job::wait_on_device(const tensor::Work& work) {
+  if (device_waits_.size() >= kMostWaits) {
+    work.join_stream(deadline());
+    device_waits_.back().end = tools_.clock->mark();
+    return;
+  }
+  auto before = tools_.clock->mark();
+  work.join_stream(deadline());
+  device_waits_.push_back({std::move(before), tools_.clock->mark()});
+}
+
 void Job::note_wait(std::chrono::steady_clock::time_point start) {
-  constexpr std::size_t kMost = 64;
   const auto ns = [](std::chrono::steady_clock::time_point time) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
   };
   const auto end = ns(std::chrono::steady_clock::now());
-  if (waits_.size() < kMost) {
+  if (waits_.size() < kMostWaits) {
     waits_.push_back({ns(start), end});
   } else {
     waits_.back().end_ns = end;

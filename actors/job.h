@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/device_clock.h"
 #include "actors/finite_check.h"
 #include "actors/group_table.h"
 #include "actors/guidance_rescale.h"
@@ -19,6 +20,7 @@
 #include "actors/progress.h"
 #include "actors/rows.h"
 #include "actors/stage.h"
+#include "actors/task_ends.h"
 #include "models/samplers/sampler.h"
 #include "transport/control/blob_store.h"
 #include "transport/wire/actor_messages.h"
@@ -44,6 +46,9 @@ class Job {
     control::BlobStore& blobs;
     std::chrono::milliseconds transfer_deadline;
     bool cuda_graphs = false;
+    std::shared_ptr<DeviceClock> clock = nullptr;  // null on a CPU
+    bool rehearses =
+        false;  // with groups that exchange nothing: what its numbers are is all the same
   };
 
   using Place = StepPlace;
@@ -63,8 +68,17 @@ class Job {
   /// Posts the receive of what a stage sends for a micro-step here.
   void post_receive(Place place, int stage);
   TaskResult encode_text();
+  /// As `encode_text` for a text without words, of the length that texts are padded or cut to.
+  void keep_blank_text();
+  /// Leaves behind what the job's previews and checks will need.
+  void warm_up_checks();
+  /// The step takes the whole picture at once, not patch by patch.
+  bool is_whole(int step) const;
+  /// Steps of one kind do the same work on the same shapes.
+  std::string kind_of(int step) const;
   TaskResult micro_step(Place place);
-  TaskResult decode();
+  /// A part of the pictures; with the first part, all latents come to those who decode.
+  TaskResult decode(int part);
 
   /// What the network keeps from step to step.
   std::uint64_t kv_bytes() const { return static_cast<std::uint64_t>(network_->bytes()); }
@@ -76,8 +90,9 @@ class Job {
   std::optional<GraphUse> graph_use() const;
   double peer_wait_seconds() const { return peer_wait_seconds_; }
   /// When the tasks since the last call waited for peers; past a bound the last wait stands for the
-  /// rest.
+  /// rest. Where the device waits, it is by its marks.
   std::vector<wire::ClockSpan> take_waits() { return std::exchange(waits_, {}); }
+  std::vector<DeviceSpan> take_device_waits() { return std::exchange(device_waits_, {}); }
 
   /// What it keeps, by name, for those who look (job_tensors.cpp).
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
@@ -132,6 +147,8 @@ class Job {
   tensor::Deadline deadline() const { return tensor::within(tools_.transfer_deadline); }
 
   void wait(const tensor::Work& work);
+  /// The device waits, the work loop goes on.
+  void wait_on_device(const tensor::Work& work);
   void note_wait(std::chrono::steady_clock::time_point start);
   /// Waits a second at most; false when the operation is still under way then.
   static bool wait_slice(const tensor::Work& work, tensor::Deadline last);
@@ -145,13 +162,13 @@ class Job {
   /// To the next stage, and to later ones what they take up.
   void send_hidden(const NetworkStep& step, const at::Tensor& hidden);
   void prune_sends();
+  /// Text of this job's shape, not filled.
+  EncodedText room_for_text() const;
   void keep_caption(const models::Caption& caption, const at::Tensor& lengths);
   /// Batch items (branches × pictures) that a micro-step computes.
   wire::RowRange items_of(Place place) const;
   NetworkStep network_step(Place place) const;
-  /// The step takes the whole picture at once, not patch by patch.
-  bool is_whole(int step) const;
-  /// It does so after the warm-up, from an empty K,V store.
+  /// A step after the warm-up takes the whole picture at once, from an empty K,V store.
   bool is_refill(int step) const;
   /// Takes what the last stage sent of the step before.
   void take_latents(Place place);
@@ -168,10 +185,10 @@ class Job {
   /// Brings the latents of all rows to the first `decoders` members of the rows group. Every member
   /// that holds latents or is one of them calls it.
   void collect_latents(int decoders);
-  /// Pictures [n, 3, H, W] at the first decoder, undefined at the others.
-  at::Tensor decode_together();
+  /// Pictures [n, 3, H, W] of [n, C, h, w] at the first decoder, undefined at the others.
+  at::Tensor decode_together(const at::Tensor& latents);
   /// Videos, one by one and frame by frame (video_task.cpp).
-  TaskResult decode_videos();
+  TaskResult decode_videos(wire::RowRange videos);
   void send_on(const at::Tensor& out, bool needed);
   std::string place_text(Place place) const;
   /// What the micro-step at hand has made for the next stage or the sampler.
@@ -216,6 +233,7 @@ class Job {
   std::deque<control::BlobId> boundaries_;
   double peer_wait_seconds_ = 0;
   std::vector<wire::ClockSpan> waits_;
+  std::vector<DeviceSpan> device_waits_;
   bool poisoned_ = false;
 };
 

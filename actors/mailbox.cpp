@@ -28,12 +28,14 @@ void Mailbox::put_end(const wire::Header& header, const wire::EndJob& end) {
   runtime::Mailbox<Letter>::put_between({header, end}, std::numeric_limits<std::size_t>::max());
 }
 
-std::vector<TaskEntry> Mailbox::take_receives(std::uint64_t epoch) {
+std::vector<TaskEntry> Mailbox::take_receives(std::uint64_t epoch, Past past) {
   return with([&](auto& letters) {
     std::vector<TaskEntry> receives;
     for (auto letter = letters.begin(); letter != letters.end();) {
       const auto* entry = std::get_if<TaskEntry>(&letter->content);
       if (!entry) break;
+      const bool micro_step = entry->command.kind == wire::TaskKind::micro_step;
+      if (past == Past::micro_steps && !entry->command.receive && !micro_step) break;
       if (!entry->command.receive || entry->epoch != epoch) {
         ++letter;
         continue;

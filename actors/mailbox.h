@@ -36,11 +36,17 @@ class Mailbox : public runtime::Mailbox<Letter> {
   /// but behind whatever of that job still lies here, its beginning or a receive of a task that was
   /// never sent. Called by the thread that puts all other letters.
   void put_end(const wire::Header& header, const wire::EndJob& end);
-  /// Takes out the receives that lie ahead, in their order, up to the next letter that is no task:
-  /// so that their tensors may arrive while what stands before them is computed. Those of all jobs
-  /// of the epoch, since they share its edges and the order on an edge is one over all jobs. Never
-  /// waits.
-  std::vector<TaskEntry> take_receives(std::uint64_t epoch);
+  /// Which tasks receives may be taken past.
+  enum class Past {
+    tasks,        // all
+    micro_steps,  // these alone: the others may need what a device has to come to rest for, and a
+                  // receive that waits there keeps it from that
+  };
+  /// Takes out the receives that lie ahead, in their order, up to the next letter that they may not
+  /// be taken past; one that is no task always is such: so that their tensors may arrive while what
+  /// stands before them is computed. Those of all jobs of the epoch, since they share its edges and
+  /// the order on an edge is one over all jobs. Never waits.
+  std::vector<TaskEntry> take_receives(std::uint64_t epoch, Past past = Past::tasks);
   /// Shows the first `most` letters in order; answers how many there are in all.
   std::size_t look(std::size_t most, const std::function<void(const Letter&)>& show) const;
 };

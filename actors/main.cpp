@@ -29,13 +29,27 @@ int probe(const char* device, const char* parent) {
   }
 }
 
+/// A user's actor with GPUs finds LibTorch's CUDA half loaded, whatever its plugin asks first. It
+/// may do without: then the reason is in its log.
+void open_given_gpus() {
+  const char* given = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (given == nullptr || *given == '\0') return;
+  try {
+    troupe::actors::open_cuda_half("cuda");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc == 4 && std::string_view(argv[1]) == "--probe") return probe(argv[2], argv[3]);
   // A user's actor whose class needs LibTorch.
-  if (argc > 1 && std::string_view(argv[1]) == "--host")
+  if (argc > 1 && std::string_view(argv[1]) == "--host") {
+    open_given_gpus();
     return troupe::runtime::host_main(argc, argv);
+  }
   CLI::App app{
       "troupe-actor: one actor of a troupe cluster. Node agents start it; use `troupe start` or "
       "`troupe run`."};
@@ -56,6 +70,9 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   troupe::runtime::begin_as_child(parent);
   if (const char* token = std::getenv("TROUPE_TOKEN")) options.token = token;
+  // For tests: whether jobs are rehearsed (docs/gpu.md), whatever the device is.
+  if (const char* rehearse = std::getenv("TROUPE_REHEARSE"))
+    options.rehearses = std::string_view(rehearse) == "on";
   try {
     if (const char* keys = std::getenv("TROUPE_CONTROL_KEYS"))
       options.keys = troupe::control::client_keys_from(keys, "the node agent");

@@ -65,6 +65,19 @@ bool Job::is_whole(int step) const {
   return request.method == "exact" || step < request.warmup_steps || is_refill(step);
 }
 
+std::string Job::kind_of(int step) const {
+  const char* rows = is_refill(step) ? "anew " : is_whole(step) ? "whole " : "patches ";
+  return rows + network_->state(step);
+}
+
+void Job::warm_up_checks() {
+  const auto& request = begin_.request;
+  if (last_stage() && request.progress_interval > 0) progress_blobs(request.progress_interval - 1);
+  // Of each task that is under way at an actor one answer may be outstanding, and one more.
+  constexpr std::size_t kOutstanding = 8;
+  finite_.reserve(kOutstanding);
+}
+
 void Job::take_latents(Place place) {
   const auto [step, patch, part] = place;
   if (begin_.stage.degree == 1 || step == begin_.first_step) return;

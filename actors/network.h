@@ -91,6 +91,10 @@ class JobNetwork {
   /// Last stage: float32 predictions of own rows, [items, C, rows, w].
   virtual at::Tensor project(const NetworkStep& step, const at::Tensor& hidden) = 0;
 
+  /// What the work of this step depends on beside its place: steps of one state that take the same
+  /// rows do the same on the same shapes.
+  virtual std::string state(int) const { return {}; }
+
   /// Ranks with patches of their own go side by side and hear of each other's a step later; else
   /// all rows of a micro-step meet in it.
   virtual bool hears_a_step_later() const { return false; }

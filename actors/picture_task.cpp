@@ -37,18 +37,19 @@ at::Tensor Job::encode_together(const at::Tensor& pixels, const at::Tensor& nois
 at::Tensor Job::encode_picture() {
   if (!starts_from_picture() || begin_.vae.degree == 0) return {};
   if (!init_image_) throw std::logic_error("[actor] the picture to start from is not here");
-  const auto png = std::exchange(init_image_, nullptr);
-  const auto picture = [&] {
+  // The file and its own pixels are gone before the encoder begins: the plan counts on it.
+  const auto pixels = [&] {
+    const auto png = std::exchange(init_image_, nullptr);
     try {
-      return models::decode_png({reinterpret_cast<const char*>(png->data()), png->size()});
+      return models::to_model_range(models::resize_lanczos(
+          models::decode_png({reinterpret_cast<const char*>(png->data()), png->size()}),
+          begin_.request.height, begin_.request.width));
     } catch (const std::exception& error) {
       throw std::runtime_error("[actor] the picture to begin with cannot be decoded: " +
                                std::string(error.what()));
     }
   }();
-  const auto sized =
-      models::resize_lanczos(picture.rgb, begin_.request.height, begin_.request.width);
-  const auto encoded = encode_together(models::to_model_range(sized), make_noise().draw(1));
+  const auto encoded = encode_together(pixels, make_noise().draw(1));
   if (encoded.defined()) require_finite(encoded, "encoded picture");
   return encoded;
 }

@@ -73,6 +73,12 @@ void Stage::check_unchanged() const {
                            ": its files have changed since the job was accepted: submit it again");
 }
 
+void Stage::note_rehearsed(const std::string& key) {
+  constexpr std::size_t kMost = 256;
+  if (rehearsed_.size() >= kMost) rehearsed_.clear();
+  rehearsed_.insert(key);
+}
+
 models::EncoderOutput Stage::encode(const spec::TextEncoderSpec& encoder,
                                     const std::vector<std::string>& prompts, int max_length,
                                     std::vector<std::string>& cut, const Tick& tick) const {

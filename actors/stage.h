@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "actors/network.h"
 #include "models/spec/model_spec.h"
@@ -40,6 +43,10 @@ class Stage {
   const wire::LoadStage& load() const { return load_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
 
+  /// Jobs of that key (rehearsal.h) have been rehearsed here.
+  bool rehearsed(const std::string& key) const { return rehearsed_.contains(key); }
+  void note_rehearsed(const std::string& key);
+
   /// Tokenizes and encodes with all of the folder's text encoders, one after the other; their
   /// weights are gone from memory when it returns. States are padded to the caption's tokens and
   /// already projected. With PixArt's customs prompts are stripped and in lower case first, or with
@@ -72,6 +79,7 @@ class Stage {
   std::unique_ptr<models::AutoencoderKL> vae_;
   std::unique_ptr<models::AutoencoderKLWan> video_vae_;
   std::uint64_t weight_bytes_ = 0;
+  std::set<std::string> rehearsed_;
 };
 
 /// "float32" | "bfloat16" | "float16".

@@ -89,11 +89,30 @@ std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
 
 }  // namespace
 
+EncodedText Job::room_for_text() const {
+  const auto& facts = tools_.stage.spec().transformer;
+  const auto batch = images() * (guided() ? 2 : 1);
+  const auto tokens = facts.caption_tokens(begin_.request.max_sequence_length);
+  const auto options =
+      at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device());
+  EncodedText text;
+  text.caption.states = at::empty({batch, tokens, facts.caption_width}, options);
+  if (facts.pooled_width > 0) text.caption.pooled = at::empty({batch, facts.pooled_width}, options);
+  text.lengths = at::empty({batch}, at::kLong);
+  return text;
+}
+
+void Job::keep_blank_text() {
+  auto text = room_for_text();
+  text.caption.states.zero_();
+  if (text.caption.pooled.defined()) text.caption.pooled.zero_();
+  text.lengths.fill_(text.caption.states.size(1));
+  keep_caption(text.caption, text.lengths);
+}
+
 TaskResult Job::encode_text() {
   const auto& request = begin_.request;
   const auto prompts = branch_prompts(begin_, guided());
-  const auto batch = static_cast<std::int64_t>(prompts.size());
-  const auto& facts = tools_.stage.spec().transformer;
   EncodedText text;
   std::vector<wire::Warning> warnings;
   const auto picture = encode_picture();  // while another encodes the text, most often
@@ -107,13 +126,7 @@ TaskResult Job::encode_text() {
     require_finite(text.caption.states, "encoded text");
     warnings = cut_warnings(begin_, text.cut, guided());
   } else {
-    const auto options =
-        at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device());
-    text.caption.states = at::empty(
-        {batch, facts.caption_tokens(request.max_sequence_length), facts.caption_width}, options);
-    if (facts.pooled_width > 0)
-      text.caption.pooled = at::empty({batch, facts.pooled_width}, options);
-    text.lengths = at::empty({batch}, at::kLong);
+    text = room_for_text();
   }
   if (begin_.groups.caption != 0) {
     const auto replica = group(begin_.groups.caption);

@@ -10,7 +10,7 @@
 
 namespace troupe::actors {
 
-TaskResult Job::decode_videos() {
+TaskResult Job::decode_videos(wire::RowRange videos) {
   TaskResult result;
   const auto tick = [this] { tools_.progress.tick_in(begin_.epoch); };
   const WaitForWork wait_for = [this](const tensor::Work& work) { wait(work); };
@@ -30,14 +30,15 @@ TaskResult Job::decode_videos() {
     frames.push_back(models::encode_png(models::to_uint8(frame)[0], {}));
     tick();
     if (static_cast<int>(frames.size()) < request.num_frames) return;
-    auto clip = models::join_frames(frames, picture_text(begin_.first_image + video),
+    auto clip = models::join_frames(frames, picture_text(begin_.first_image + videos.begin + video),
                                     models::kFramesPerSecond);
     frames.clear();
     result.blobs.push_back(
         publish("picture", std::move(clip), {request.output_height, request.output_width, 3}));
   };
-  vae.decode_rows(latents_, size_.frames, port, tick, sink);
-  if (begin_.vae.rank == 0 && request.want_latents) result.blobs.push_back(publish_latents());
+  vae.decode_rows(latents_.slice(0, videos.begin, videos.end), size_.frames, port, tick, sink);
+  if (begin_.vae.rank == 0 && request.want_latents && videos.end == images())
+    result.blobs.push_back(publish_latents());
   return result;
 }
 

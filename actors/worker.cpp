@@ -6,6 +6,7 @@
 #include <new>
 
 #include "actors/device.h"
+#include "actors/device_error.h"
 #include "actors/memory.h"
 #include "transport/wire/done.h"
 
@@ -16,6 +17,10 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+double seconds_of(const wire::ClockSpan& span) {
+  return static_cast<double>(span.end_ns - span.begin_ns) / 1e9;
 }
 
 /// The first line of an exception's text: c10's carry a stack trace behind it.
@@ -42,9 +47,28 @@ bool is_collateral(const std::exception& error) {
          dynamic_cast<const EpochEnded*>(&error) != nullptr;
 }
 
+/// Of a task, or of the job's beginning.
+wire::TaskFailed failed(std::uint64_t epoch, std::uint64_t job, std::optional<std::uint32_t> task,
+                        const std::exception& error) {
+  return {.epoch = epoch,
+          .job = job,
+          .task = task.value_or(0),
+          .failure = to_failure(error),
+          .collateral = is_collateral(error),
+          .begin = !task};
+}
+
 }  // namespace
 
-Worker::Worker(WorkerTools tools) : tools_(std::move(tools)), thread_([this] { loop(); }) {}
+Worker::Worker(WorkerTools tools) : tools_(std::move(tools)) {
+  if (tools_.clock) {
+    ends_ = std::make_unique<TaskEnds>(
+        TaskEnds::Tools{.begin = [this] { make_current(tools_.device); },
+                        .ended = [this](auto epoch) { return tools_.progress.ended(epoch); },
+                        .now_ns = monotonic_ns});
+  }
+  thread_ = std::thread([this] { loop(); });
+}
 
 Worker::~Worker() {
   thread_.join();
@@ -85,8 +109,16 @@ void Worker::handle(const Letter& letter) {
         },
         letter.content);
   } catch (const std::exception& error) {
+    if (retire_after(error)) return;
     if (header.is_request()) reply(header, to_failure(error));
   }
+}
+
+bool Worker::retire_after(const std::exception& error) {
+  const auto why = lost_device(error, tools_.device);
+  if (!why) return false;
+  tools_.retire("its device cannot be used any more: " + *why);
+  return true;
 }
 
 void Worker::load(const wire::Header& header, const wire::LoadStage& load) {
@@ -122,8 +154,6 @@ void Worker::connect(const wire::Header& header, const wire::ConnectGroups& conn
 }
 
 TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
-  const auto start = Clock::now();
-  const double waited_before = running.job->peer_wait_seconds();
   // A delay shows no progress, as what hangs shows none; the end of its epoch ends it.
   const auto epoch = running.job->begin().epoch;
   const bool poisons = tools_.view.meet_faults(command.kind == wire::TaskKind::micro_step, [&] {
@@ -132,36 +162,66 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
   });
   if (poisons) running.job->poison();
   TaskResult result;
-  double* phase = nullptr;
   switch (command.kind) {
     case wire::TaskKind::encode_text:
       result = running.job->encode_text();
-      phase = &running.stats.text_seconds;
       break;
     case wire::TaskKind::micro_step:
       result = running.job->micro_step({command.step, command.patch, command.part});
-      phase = &running.stats.denoise_seconds;
       break;
     case wire::TaskKind::decode:
-      result = running.job->decode();
-      phase = &running.stats.decode_seconds;
+      result = running.job->decode(command.part);
       break;
   }
-  const double took = seconds_between(start, Clock::now());
-  const double waited = running.job->peer_wait_seconds() - waited_before;
-  running.stats.peer_wait_seconds += waited;
-  running.stats.busy_seconds += took - waited;
-  *phase += took;
   const auto& begin = running.job->begin();
   const auto micro_steps = static_cast<int>(begin.micro_steps.size());
   const auto parts = static_cast<int>(begin.batch_parts.size());
   const bool last_step =
       command.kind == wire::TaskKind::micro_step && command.step + 1 == begin.request.steps &&
       (command.patch < 0 ? command.part + 1 == parts : command.patch + 1 == micro_steps);
-  if (command.kind == wire::TaskKind::decode ||
-      (last_step && begin.vae.degree == 0 && begin.row_rank < 0))
+  const bool last_decode =
+      command.kind == wire::TaskKind::decode &&
+      (begin.vae.degree == 0 || command.part + 1 == std::ssize(begin.decode_parts));
+  if (last_decode || (last_step && begin.vae.degree == 0 && begin.row_rank < 0))
     running.tasks_to_come = false;
   return result;
+}
+
+void Worker::JobTimes::add(wire::TaskKind kind, double took, double waited) {
+  std::lock_guard lock(mutex);
+  waits += waited;
+  busy += took - waited;
+  switch (kind) {
+    case wire::TaskKind::encode_text:
+      text += took;
+      break;
+    case wire::TaskKind::micro_step:
+      denoise += took;
+      break;
+    case wire::TaskKind::decode:
+      decode += took;
+      break;
+  }
+}
+
+void Worker::JobTimes::tell(wire::ActorJobStats& stats) {
+  std::lock_guard lock(mutex);
+  stats.busy_seconds = busy;
+  stats.peer_wait_seconds = waits;
+  stats.text_seconds = text;
+  stats.denoise_seconds = denoise;
+  stats.decode_seconds = decode;
+}
+
+void Worker::post_receives_ahead(const TaskEntry& task) {
+  // Where jobs are rehearsed micro-steps need nothing new. Other tasks may have to wait for the
+  // device to come to rest, which a receive that waits there for a later task's tensor would
+  // prevent.
+  if (tools_.rehearses && task.command.kind != wire::TaskKind::micro_step) return;
+  const auto past = tools_.rehearses ? Mailbox::Past::micro_steps : Mailbox::Past::tasks;
+  // A receive's group carries nothing else to this end, so it may go ahead of tasks.
+  for (const auto& receive : tools_.mailbox.take_receives(task.epoch, past))
+    post_receive(receive);
 }
 
 void Worker::run(const TaskEntry& entry) {
@@ -170,9 +230,7 @@ void Worker::run(const TaskEntry& entry) {
   if (command.receive) return post_receive(entry);
   const auto running = jobs_.find(command.job);
   try {
-    // A receive's group carries nothing else to this end, so it may go ahead of tasks.
-    for (const auto& receive : tools_.mailbox.take_receives(entry.epoch))
-      post_receive(receive);
+    post_receives_ahead(entry);
     if (broken_epochs_.contains(entry.epoch)) return;
     if (running == jobs_.end()) {
       if (is_over(entry.epoch, command.job)) return;
@@ -180,20 +238,53 @@ void Worker::run(const TaskEntry& entry) {
                              ", which has not begun here");
     }
     if (!running->second.tasks.insert(command.task).second) return;
+    const double waited_before = running->second.job->peer_wait_seconds();
+    auto mark = tools_.clock ? tools_.clock->mark() : nullptr;
     const auto began = monotonic_ns();
     auto result = run_task(running->second, command);
     const auto ended = monotonic_ns();
     note_task(running->second, command);
-    send(wire::TaskDone{.epoch = entry.epoch,
-                        .job = command.job,
-                        .task = command.task,
-                        .blobs = std::move(result.blobs),
-                        .warnings = std::move(result.warnings),
-                        .ran = {began, ended},
-                        .waits = running->second.job->take_waits()});
+    note_end(running->second, entry, std::move(result), {began, ended},
+             running->second.job->peer_wait_seconds() - waited_before, std::move(mark));
   } catch (const std::exception& error) {
     report_failure(entry.epoch, command.job, command.task, error);
   }
+}
+
+void Worker::note_end(RunningJob& running, const TaskEntry& entry, TaskResult result,
+                      wire::ClockSpan called, double waited, std::unique_ptr<DeviceMark> began) {
+  wire::TaskDone done{.epoch = entry.epoch,
+                      .job = entry.command.job,
+                      .task = entry.command.task,
+                      .blobs = std::move(result.blobs),
+                      .warnings = std::move(result.warnings),
+                      .ran = called,
+                      .waits = running.job->take_waits()};
+  const auto kind = entry.command.kind;
+  if (!ends_) {
+    running.times->add(kind, seconds_of(called), waited);
+    return send(std::move(done));
+  }
+  ends_->add(
+      {.epoch = entry.epoch,
+       .ran = {std::move(began), tools_.clock->mark()},
+       .waits = running.job->take_device_waits(),
+       .tell =
+           [this, kind, done = std::move(done), times = running.times](const RanAt& at) mutable {
+             double waited = 0;
+             for (const auto& wait : at.waits)
+               waited += seconds_of(wait);
+             times->add(kind, seconds_of(at.ran), waited);
+             done.ran = at.ran;
+             done.waits = at.waits;
+             tools_.progress.tick();
+             send(std::move(done));
+           },
+       .fail =
+           [this, entry](const std::exception& error) {
+             if (retire_after(error)) return;
+             send(failed(entry.epoch, entry.command.job, entry.command.task, error));
+           }});
 }
 
 void Worker::note_task(RunningJob& running, const wire::Command& command) {
@@ -219,6 +310,7 @@ void Worker::post_receive(const TaskEntry& entry) {
                              ", which has not begun here");
     }
     if (!running->second.receives.insert(command.task).second) return;
+    note_event(WorkEvent::posts_receive, command.job);
     running->second.job->post_receive({command.step, command.patch, command.part}, command.stage);
   } catch (const std::exception& error) {
     report_failure(entry.epoch, command.job, command.task, error);
@@ -227,13 +319,9 @@ void Worker::post_receive(const TaskEntry& entry) {
 
 void Worker::report_failure(std::uint64_t epoch, std::uint64_t job,
                             std::optional<std::uint32_t> task, const std::exception& error) {
+  if (retire_after(error)) return;
   broken_epochs_.insert(epoch);
-  send(wire::TaskFailed{.epoch = epoch,
-                        .job = job,
-                        .task = task.value_or(0),
-                        .failure = to_failure(error),
-                        .collateral = is_collateral(error),
-                        .begin = !task});
+  send(failed(epoch, job, task, error));
 }
 
 void Worker::end_epoch(const wire::Header& header, const wire::AbortEpoch& abort) {

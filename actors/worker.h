@@ -5,6 +5,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "actors/mailbox.h"
 #include "actors/progress.h"
 #include "actors/stage.h"
+#include "actors/task_ends.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
 #include "transport/tensor/backend.h"
@@ -27,6 +29,8 @@ using FetchBlob = std::function<control::BlobResult(std::uint64_t id, std::uint6
 /// Runs something on the control thread, with its connection.
 using PostToControl = std::function<void(std::function<void(control::Connection&)>)>;
 
+enum class WorkEvent { rehearses, rehearsed, posts_receive };
+
 struct WorkerTools {
   at::Device device;
   std::map<tensor::Backend, std::unique_ptr<tensor::Device>>& doors;
@@ -39,6 +43,12 @@ struct WorkerTools {
   PostToControl post;
   std::chrono::milliseconds transfer_deadline;
   bool cuda_graphs = false;
+  std::shared_ptr<DeviceClock> clock = nullptr;  // null on a CPU
+  bool rehearses = false;                        // jobs, before their receives are posted
+  /// The process is to leave: it can compute on its device no more.
+  std::function<void(const std::string& why)> retire;
+  /// Told of a job's rehearsal and of the receives that are posted for it, for tests. May be empty.
+  std::function<void(WorkEvent, std::uint64_t job)> on_event;
 };
 
 /// The work loop: one thread that takes the mailbox's letters in order and issues all
@@ -50,8 +60,17 @@ class Worker {
   ~Worker();
 
  private:
+  /// Seconds of a job's tasks; what the device has done comes in on another thread.
+  struct JobTimes {
+    std::mutex mutex;
+    double busy = 0, waits = 0, text = 0, denoise = 0, decode = 0;
+
+    void add(wire::TaskKind kind, double took, double waited);
+    void tell(wire::ActorJobStats& stats);
+  };
   struct RunningJob {
     std::unique_ptr<Job> job;
+    std::shared_ptr<JobTimes> times = std::make_shared<JobTimes>();
     wire::ActorJobStats stats;
     tensor::Counters counters_before;
     std::map<std::uint32_t, std::uint64_t> sent_before;  // by group
@@ -73,6 +92,17 @@ class Worker {
   bool is_over(std::uint64_t epoch, std::uint64_t job) const;
   void run(const TaskEntry& entry);
   void post_receive(const TaskEntry& entry);
+  /// Those that lie ahead of a task and may go before it.
+  void post_receives_ahead(const TaskEntry& task);
+  /// The task was issued; on a CPU it has been done.
+  void note_end(RunningJob& running, const TaskEntry& entry, TaskResult result,
+                wire::ClockSpan called, double waited, std::unique_ptr<DeviceMark> began);
+  void rehearse_once(const wire::BeginJob& begin, const Job::Tools& tools);
+  /// True where an error leaves nothing that could be computed here: the process leaves.
+  bool retire_after(const std::exception& error);
+  void note_event(WorkEvent event, std::uint64_t job) const {
+    if (tools_.on_event) tools_.on_event(event, job);
+  }
   TaskResult run_task(RunningJob& running, const wire::Command& command);
   void end(const wire::Header& header, const wire::EndJob& end);
   void end_epoch(const wire::Header& header, const wire::AbortEpoch& abort);
@@ -120,6 +150,7 @@ class Worker {
   /// Epochs in which something failed here. Nothing more of them is done: a receive left out would
   /// shift the tensors of all that follow on its edge, so no job may take another one there.
   std::set<std::uint64_t> broken_epochs_;
+  std::unique_ptr<TaskEnds> ends_;  // null on a CPU
   std::thread thread_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "actors/boundary.h"
 #include "actors/memory.h"
+#include "actors/rehearsal.h"
 #include "actors/worker.h"
 
 // How jobs begin and end at an actor.
@@ -89,8 +90,10 @@ void Worker::begin(const wire::BeginJob& begin) {
     tools_.post([before = running.control_before](control::Connection& connection) {
       *before = connection.counters();
     });
-    Job::Tools tools{*stage->second,           tools_.groups,     tools_.progress, tools_.blobs,
-                     tools_.transfer_deadline, tools_.cuda_graphs};
+    const Job::Tools tools{
+        *stage->second,           tools_.groups,      tools_.progress, tools_.blobs,
+        tools_.transfer_deadline, tools_.cuda_graphs, tools_.clock};
+    rehearse_once(begin, tools);
     const Job::Beginning beginning{fetch_init_latents(begin), fetch_boundary(begin),
                                    fetch_init_image(begin)};
     running.job = std::make_unique<Job>(begin, tools, beginning);
@@ -99,6 +102,16 @@ void Worker::begin(const wire::BeginJob& begin) {
   } catch (const std::exception& error) {
     report_failure(begin.epoch, begin.job, std::nullopt, error);
   }
+}
+
+void Worker::rehearse_once(const wire::BeginJob& begin, const Job::Tools& tools) {
+  if (!tools_.rehearses) return;
+  const auto key = rehearsal_key(begin, tools.stage.spec());
+  if (tools.stage.rehearsed(key)) return;
+  note_event(WorkEvent::rehearses, begin.job);
+  rehearse(begin, tools);
+  tools.stage.note_rehearsed(key);
+  note_event(WorkEvent::rehearsed, begin.job);
 }
 
 bool Worker::is_over(std::uint64_t epoch, std::uint64_t job) const {
@@ -116,6 +129,7 @@ void Worker::end(const wire::Header& header, const wire::EndJob& end) {
   auto control_before = std::make_shared<control::Counters>();
   if (const auto running = jobs_.find(end.job); running != jobs_.end()) {
     stats = running->second.stats;
+    running->second.times->tell(stats);
     control_before = running->second.control_before;
     const auto& job = *running->second.job;
     const auto now = tools_.groups.counters(job.begin().epoch);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "models/image/png_bytes.h"
 #include "models/spec/counted.h"
 #include "transport/calls/errors.h"
 
@@ -74,6 +75,9 @@ wire::JobSpec to_wire(const Submission& submission) {
   to.vae_tiling = from.vae_tiling;
   to.want_latents = from.want_latents;
   to.init_image_bytes = from.init_image.size();
+  const auto pixels = models::png_size(from.init_image);
+  to.init_image_height = static_cast<std::int32_t>(pixels.height);
+  to.init_image_width = static_cast<std::int32_t>(pixels.width);
   to.strength = from.strength;
   to.guidance_rescale = from.guidance_rescale;
   for (const Lora& lora : from.loras)

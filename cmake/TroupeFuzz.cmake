@@ -8,6 +8,7 @@ include(TroupeDependencies)
 include(TroupeTargets)
 include(TroupeSentencePiece)
 pkg_check_modules(Pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(Utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 find_package(ZLIB REQUIRED)
 
 add_subdirectory(models/spec)
@@ -31,6 +32,6 @@ add_library(troupe_fuzzed STATIC ${fuzzed_text} models/image/frames.cpp models/i
   transport/tensor/fd.cpp transport/tensor/handshake.cpp transport/tensor/rendezvous.cpp)
 target_include_directories(troupe_fuzzed PUBLIC client/include)
 target_link_libraries(troupe_fuzzed PUBLIC troupe::spec troupe::wire troupe::request_json troupe::control troupe_asio
-  troupe_sodium troupe_sentencepiece PkgConfig::Pcre2 ZLIB::ZLIB PNG::PNG CLI11::CLI11 nlohmann_json::nlohmann_json
+  troupe_sodium troupe_sentencepiece PkgConfig::Pcre2 PkgConfig::Utf8proc ZLIB::ZLIB PNG::PNG CLI11::CLI11 nlohmann_json::nlohmann_json
   PRIVATE troupe_flags)
 add_subdirectory(tests/fuzz)

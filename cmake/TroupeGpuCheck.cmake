@@ -1,12 +1,13 @@
 # The build of scripts/gpu-check: kernels, the models' part that computes on a GPU, the tensor plane with NCCL, their
 # tests and benchmarks. No control plane. It needs a LibTorch, nvcc, NCCL, and the header-only libraries that are
-# installed or that `scripts/gpu-check --pack` gathered in carry/.
+# installed or that `scripts/gpu-check --pack` gathered, unpacked in TROUPE_CARRIED.
 find_package(Threads REQUIRED)
-if(EXISTS ${PROJECT_SOURCE_DIR}/carry/include)
-  include_directories(SYSTEM ${PROJECT_SOURCE_DIR}/carry/include)
+set(TROUPE_CARRIED "" CACHE PATH "Folder of include/ and lib/ with what this system lacks")
+if(TROUPE_CARRIED)
+  include_directories(SYSTEM ${TROUPE_CARRIED}/include)
 endif()
 foreach(header nlohmann/json.hpp doctest/doctest.h boost/asio/io_context.hpp)
-  find_path(found_header ${header} HINTS ${PROJECT_SOURCE_DIR}/carry/include NO_CACHE)
+  find_path(found_header ${header} HINTS ${TROUPE_CARRIED}/include NO_CACHE)
   if(NOT found_header)
     message(FATAL_ERROR "${header} is neither installed nor in carry/: run scripts/gpu-check --pack where it is")
   endif()
@@ -19,8 +20,8 @@ add_library(troupe_asio INTERFACE)
 target_link_libraries(troupe_asio INTERFACE Threads::Threads)
 target_compile_definitions(troupe_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
 
-find_path(SODIUM_INCLUDE_DIR sodium.h HINTS ${PROJECT_SOURCE_DIR}/carry/include)
-find_library(SODIUM_LIBRARY NAMES sodium libsodium.so.23 HINTS ${PROJECT_SOURCE_DIR}/carry/lib)
+find_path(SODIUM_INCLUDE_DIR sodium.h HINTS ${TROUPE_CARRIED}/include)
+find_library(SODIUM_LIBRARY NAMES sodium libsodium.so.23 HINTS ${TROUPE_CARRIED}/lib)
 if(NOT SODIUM_INCLUDE_DIR OR NOT SODIUM_LIBRARY)
   message(FATAL_ERROR "libsodium is neither installed nor in carry/: run scripts/gpu-check --pack where it is")
 endif()

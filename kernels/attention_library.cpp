@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 
 #include "kernels/cuda_calls.h"
 
@@ -93,11 +94,29 @@ std::tuple<at::Tensor, at::Tensor> fused(const Heads& heads, double scale) {
   return explicit_softmax(heads, scale);
 }
 
+/// cuDNN makes a plan, code included, for every number of keys that it meets, and texts differ in
+/// theirs from prompt to prompt. The other fused kernels take any number as they are, and with few
+/// keys they cost no more.
+class PlansOfCudnn {
+ public:
+  explicit PlansOfCudnn(int64_t keys) {
+    constexpr int64_t kFewKeys = 512;
+    if (keys <= kFewKeys) at::globalContext().setSDPUseCuDNN(false);
+  }
+  ~PlansOfCudnn() { at::globalContext().setSDPUseCuDNN(before_); }
+  PlansOfCudnn(const PlansOfCudnn&) = delete;
+  PlansOfCudnn& operator=(const PlansOfCudnn&) = delete;
+
+ private:
+  bool before_ = at::globalContext().userEnabledCuDNNSDP();
+};
+
 }  // namespace
 
 at::Tensor library_attention(const at::Tensor& q, const std::vector<KeyValueRun>& runs,
                              double scale, const at::Tensor& key_bias) {
   const at::Tensor k = joined(runs, Side::kKeys), v = joined(runs, Side::kValues);
+  const PlansOfCudnn plans(k.size(1));
   std::optional<at::Tensor> mask;
   if (key_bias.defined())
     mask = key_bias.to(q.scalar_type())

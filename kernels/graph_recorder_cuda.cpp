@@ -1,10 +1,12 @@
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <map>
 #include <optional>
 
 #include "kernels/graph_recorder.h"
+#include "kernels/or_give_back.h"
 
 namespace troupe::kernels {
 namespace {
@@ -22,26 +24,19 @@ c10::cuda::CUDAStream recording_stream(int device) {
 class CudaGraphRecorder : public GraphRecorder {
  public:
   CudaGraphRecorder(int device, GraphPool pool) : device_(device), pool_{pool.first, pool.second} {}
+  ~CudaGraphRecorder() override {
+    if (scope_) cancel();
+  }
 
   void begin() override {
     scope_.emplace(recording_stream(device_));
     // Other threads may poll events and allocate meanwhile: only this one is watched.
-    try {
-      graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
-    } catch (...) {
-      scope_.reset();
-      throw;
-    }
+    or_give_back([&] { graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal); },
+                 [&] { leave(); });
   }
 
   void end() override {
-    try {
-      graph_.capture_end();
-    } catch (...) {
-      scope_.reset();
-      (void)cudaGetLastError();
-      throw;
-    }
+    or_give_back([&] { graph_.capture_end(); }, [&] { leave(); });
     scope_.reset();
   }
 
@@ -57,6 +52,17 @@ class CudaGraphRecorder : public GraphRecorder {
   void replay() override { graph_.replay(); }
 
  private:
+  /// LibTorch's graph tells the allocator to serve the recording from its pool, by a filter that
+  /// lives as long as the graph, and takes that back only where the recording ends well. Here it is
+  /// taken back where not.
+  void leave() {
+    scope_.reset();
+    (void)cudaGetLastError();
+    const auto device = static_cast<c10::DeviceIndex>(device_);
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_);
+    c10::cuda::CUDACachingAllocator::releasePool(device, pool_);
+  }
+
   int device_;
   at::cuda::MempoolId_t pool_;
   at::cuda::CUDAGraph graph_;

@@ -9,6 +9,7 @@ namespace {
 constexpr std::size_t kInlineResult = 16u << 10;  // bytes; more is held as a blob
 constexpr std::size_t kBatchBytes = 256u << 10;
 constexpr std::size_t kQueuedBytes = 256u << 20;
+constexpr std::size_t kCallBytes = 256;  // what a call takes beside its arguments
 /// A caller's parts may be as large as a blob; a second must do for the smallest link's megabyte.
 constexpr control::Milliseconds kSilence{15'000};
 
@@ -37,7 +38,12 @@ void check_parts(const wire::ActorCall& call) {
 CallServer::CallServer(boost::asio::io_context& io, CallServerOptions options,
                        control::BlobStore& blobs, std::shared_ptr<calls::Exchange> exchange,
                        Deliver deliver)
-    : io_(io), blobs_(blobs), exchange_(std::move(exchange)), deliver_(std::move(deliver)) {
+    : io_(io),
+      blobs_(blobs),
+      exchange_(std::move(exchange)),
+      deliver_(std::move(deliver)),
+      waiting_bytes_(options.waiting_bytes),
+      waiting_bytes_of_all_(options.waiting_bytes_of_all) {
   control::ServerOptions server;
   server.endpoint = options.endpoint;
   server.insecure = options.insecure;
@@ -93,10 +99,20 @@ void CallServer::on_message(control::PeerId peer, const wire::Header& header,
   auto message = wire::decode<wire::ActorCalls>(payload);
   const auto now = control::Clock::now();
   std::vector<ReadyCall> ready;
+  std::vector<std::pair<control::PeerId, wire::CallResult>> refused;
   ready.reserve(message.calls.size());
   for (auto& call : message.calls) {
     if (call.id <= caller.newest) continue;
     caller.newest = call.id;
+    if (!has_room(caller, call)) {
+      refused.emplace_back(peer, wire::CallResult{call.id, wire::CallEnd::failed,
+                                                  "too much waits for the actor already: " +
+                                                      std::to_string(caller.waiting.own().bytes) +
+                                                      " bytes of this caller's calls, " +
+                                                      std::to_string(waiting_.bytes) + " in all",
+                                                  0, 0});
+      continue;
+    }
     const auto until = now + control::Milliseconds(call.deadline_ms);
     if (call.parts.empty() && caller.arriving.empty()) {
       ready.push_back({peer, call.id, std::move(call.method), call.types, call.text,
@@ -111,6 +127,21 @@ void CallServer::on_message(control::PeerId peer, const wire::Header& header,
     fetch_parts(peer, arriving);
   }
   if (!ready.empty()) deliver_(std::move(ready));
+  if (!refused.empty()) answer(std::move(refused));
+}
+
+bool CallServer::has_room(Caller& caller, const wire::ActorCall& call) {
+  std::uint64_t bytes = kCallBytes + call.method.size() + call.arguments.size();
+  for (const auto& part : call.parts)
+    bytes += std::min(part.bytes, waiting_bytes_of_all_);
+  const auto fits = [bytes](std::uint64_t waits, std::uint64_t most) {
+    return waits == 0 || waits + bytes <= most;
+  };
+  if (!fits(caller.waiting.own().bytes, waiting_bytes_) ||
+      !fits(waiting_.bytes, waiting_bytes_of_all_))
+    return false;
+  caller.waiting.take(call.id, bytes, waiting_);
+  return true;
 }
 
 void CallServer::fetch_parts(control::PeerId peer, const std::shared_ptr<Arriving>& arriving) {
@@ -173,6 +204,7 @@ void CallServer::answer(std::vector<std::pair<control::PeerId, wire::CallResult>
   for (auto& [peer, result] : results) {
     const auto caller = callers_.find(peer);
     if (caller == callers_.end()) continue;
+    caller->second.waiting.answered(result.id, waiting_);
     if (result.bytes.size() > kInlineResult) {
       if (result.end == wire::CallEnd::value) {
         result.blob_bytes = result.bytes.size();
@@ -203,6 +235,7 @@ void CallServer::forget(control::PeerId peer) {
   if (found == callers_.end()) return;
   for (const auto blob : found->second.held)
     blobs_.remove(blob);
+  found->second.waiting.forget(waiting_);
   callers_.erase(found);
 }
 

@@ -9,6 +9,7 @@
 
 #include "transport/calls/exchange.h"
 #include "transport/control/blob_channel.h"
+#include "transport/control/open_requests.h"
 #include "transport/control/server.h"
 #include "transport/control/zap.h"
 #include "transport/wire/call_messages.h"
@@ -33,6 +34,10 @@ struct CallServerOptions {
   bool insecure = false;
   std::shared_ptr<zmq::context_t> context;
   std::shared_ptr<control::Guard> guard;  // of the door's keys, on that context; null = none
+  /// Calls that have come and are not answered, with their arguments: of a caller, and of all. One
+  /// that comes alone may have as much as all.
+  std::uint64_t waiting_bytes = 1ull << 30;
+  std::uint64_t waiting_bytes_of_all = 4ull << 30;
 };
 
 /// The door of an actor's process for its callers: calls come in, results go out, and neither
@@ -67,10 +72,13 @@ class CallServer {
     std::uint64_t newest = 0;  // call: their numbers rise, and one that comes again never runs
     std::deque<std::shared_ptr<Arriving>> arriving;  // in order; the first waits for its parts
     std::unordered_set<control::BlobId> held;        // results that it may still ask for
+    control::OpenRequests waiting;                   // its calls that are not answered
   };
 
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
+  /// Counts the call; false where it is too much for what waits already.
+  bool has_room(Caller& caller, const wire::ActorCall& call);
   void fetch_parts(control::PeerId peer, const std::shared_ptr<Arriving>& arriving);
   void deliver_arrived(control::PeerId peer, std::vector<ReadyCall>& ready);
   void forget(control::PeerId peer);
@@ -79,6 +87,9 @@ class CallServer {
   control::BlobStore& blobs_;
   std::shared_ptr<calls::Exchange> exchange_;
   Deliver deliver_;
+  std::uint64_t waiting_bytes_;
+  std::uint64_t waiting_bytes_of_all_;
+  control::OpenRequests::Sum waiting_;  // of all callers
   std::unique_ptr<control::Server> server_;
   std::unique_ptr<control::BlobServer> blob_server_;
   std::unordered_map<control::PeerId, Caller> callers_;

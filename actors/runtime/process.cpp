@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <future>
 
+#include "transport/control/descriptors.h"
+
 namespace troupe::runtime {
 namespace {
 
@@ -109,6 +111,7 @@ void begin_as_child(int parent_pid) {
   if (parent_pid > 0 && getppid() != parent_pid) std::_Exit(3);
   signal(SIGINT, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
+  control::meet_limits();
 }
 
 void leave(int code) {

@@ -35,6 +35,20 @@ void check_cuda_graphs(bool on, const std::string& device) {
     throw UsageError("--cuda-graphs on goes with --device cuda: a CPU has no such graphs");
 }
 
+void add_actors_per_gpu_option(CLI::App& app, int& actors) {
+  app.add_option("--actors-per-gpu", actors,
+                 "With --device cuda: actors that share a GPU and its memory; more than 1 is for "
+                 "tests, since they only take turns (docs/gpu.md)")
+      ->check(whole(1, 64))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+void check_actors_per_gpu(int actors, const std::string& device) {
+  if (actors > 1 && device != "cuda")
+    throw UsageError("--actors-per-gpu goes with --device cuda: a CPU is shared anyway");
+}
+
 void add_keep_logs_option(CLI::App& app, std::string& folder) {
   app.add_option("--keep-logs", folder, "Keep the actors' log files in this folder")
       ->check(not_empty())

@@ -16,6 +16,10 @@ void add_pin_option(CLI::App& app, std::string& how);
 void add_cuda_graphs_option(CLI::App& app, bool& on);
 /// Throws UsageError where the actors have no GPU to record on.
 void check_cuda_graphs(bool on, const std::string& device);
+/// `--actors-per-gpu N`.
+void add_actors_per_gpu_option(CLI::App& app, int& actors);
+/// Throws UsageError where the actors have no GPU to share.
+void check_actors_per_gpu(int actors, const std::string& device);
 /// `--keep-logs DIR`.
 void add_keep_logs_option(CLI::App& app, std::string& folder);
 /// `--task-deadline SECONDS`; untouched where it is not given.

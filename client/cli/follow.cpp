@@ -4,6 +4,7 @@
 #include <chrono>
 #include <iostream>
 #include <mutex>
+#include <optional>
 
 #include "client/cli/checks.h"
 #include "client/cli/files.h"
@@ -24,51 +25,74 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kSlice{200};
 constexpr auto kCancelGrace = std::chrono::seconds(15);
+/// Where the actors end with the command anyway.
+constexpr auto kOwnGrace = std::chrono::seconds(3);
 
 [[noreturn]] void give_up(const std::string& code, const std::string& what,
                           int exit_code = kFailed) {
   throw CommandError(Error{code, what}, exit_code);
 }
 
-/// The job's end; a signal or the deadline cancels it first.
+/// Why a job is to stop, and what is said of it.
+struct Stopping {
+  bool timed_out = false;
+  Clock::time_point give_up_at;
+  int signals = 0;  // that had come by then
+};
+
+/// What a command ends with whose job was to stop and may not have.
+[[noreturn]] void leave(const Stopping& stopping, const std::string& name, const std::string& how,
+                        const ResultOptions& options, const SignalWatch& signals) {
+  if (stopping.timed_out)
+    give_up("timeout", name + " " + how + ": not done within the --timeout of " +
+                           seconds_text(options.timeout_seconds));
+  give_up("interrupted", "interrupted: " + name + " " + how, signals.exit_code());
+}
+
+/// The job's end; a signal or the deadline cancels it first, which `say` tells of.
 JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
-                Client::OnProgress on_progress, const SignalWatch& signals) {
+                Client::OnProgress on_progress, const SignalWatch& signals,
+                const std::function<void(const std::string&)>& say) {
   const std::string name = "job " + std::to_string(job);
   const auto deadline = Clock::now() + std::chrono::duration_cast<milliseconds>(
                                            std::chrono::duration<double>(options.timeout_seconds));
-  bool timed_out = false;
-  auto give_up_at = Clock::time_point::max();
+  std::optional<Stopping> stopping;
   for (;;) {
     auto result = client.wait(job, kSlice, std::exchange(on_progress, nullptr));
     if (result) return std::move(result.value());
-    const int exit_code = signals.caught() ? signals.exit_code() : kFailed;
     const Error& error = result.error();
     if (error.code != "timeout") {
-      const bool asked = give_up_at != Clock::time_point::max();
-      if (asked && signals.caught() && error.code == "cancelled")
-        give_up("interrupted", "interrupted: " + name + " was cancelled", exit_code);
-      if (timed_out && error.code == "cancelled") {
-        give_up("timeout", name + " was cancelled: not done within the --timeout of " +
-                               seconds_text(options.timeout_seconds));
-      }
-      throw CommandError(error, exit_code);
+      if (stopping && error.code == "cancelled")
+        leave(*stopping, name, "was cancelled", options, signals);
+      throw CommandError(error, signals.caught() ? signals.exit_code() : kFailed);
     }
     const auto now = Clock::now();
-    if (now >= give_up_at)
-      give_up(signals.caught() ? "interrupted" : "timeout",
-              name + " was told to stop and has not said that it did", exit_code);
-    if (give_up_at != Clock::time_point::max()) continue;
-    timed_out = now >= deadline;
+    if (stopping) {
+      const bool at_once = signals.count() > stopping->signals;
+      if (at_once || now >= stopping->give_up_at) {
+        leave(*stopping, name,
+              options.owns_actors ? "was left, and its actors are ended"
+              : at_once           ? "was told to stop, and nobody waited for it"
+                                  : "was told to stop and has not said that it did",
+              options, signals);
+      }
+      continue;
+    }
+    const bool timed_out = now >= deadline && !signals.caught();
+    if (!timed_out && !signals.caught()) continue;
     if (!options.cancels) {
       if (signals.caught())
-        give_up("interrupted", "stopped waiting for " + name + ", which goes on", exit_code);
-      if (timed_out)
-        give_up("timeout", name + " is not done within the --timeout of " +
-                               seconds_text(options.timeout_seconds) + "; it goes on");
-    } else if (timed_out || signals.caught()) {
-      if (auto asked = client.cancel(job); !asked) throw CommandError(asked.error(), exit_code);
-      give_up_at = now + kCancelGrace;
+        give_up("interrupted", "stopped waiting for " + name + ", which goes on",
+                signals.exit_code());
+      give_up("timeout", name + " is not done within the --timeout of " +
+                             seconds_text(options.timeout_seconds) + "; it goes on");
     }
+    if (auto asked = client.cancel(job); !asked)
+      throw CommandError(asked.error(), signals.caught() ? signals.exit_code() : kFailed);
+    stopping = {timed_out, now + (options.owns_actors ? kOwnGrace : kCancelGrace), signals.count()};
+    say(timed_out ? "not done within the --timeout of " + seconds_text(options.timeout_seconds) +
+                        ": cancelling… (Ctrl-C: at once)"
+                  : "cancelling… (Ctrl-C again: at once)");
   }
 }
 
@@ -248,7 +272,11 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   };
   JobResult result;
   try {
-    result = await(client, job, options, on_progress, signals);
+    const auto say = [&](const std::string& what) {
+      take_bar_away();
+      if (!options.quiet) std::cerr << what << std::endl;
+    };
+    result = await(client, job, options, on_progress, signals, say);
   } catch (...) {
     take_bar_away();
     throw;

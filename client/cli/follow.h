@@ -23,7 +23,8 @@ struct ResultOptions {
   int preview_every = 1;
   double timeout_seconds = 24 * 3600;
   bool quiet = false;
-  bool cancels = true;  // the job at the deadline or a signal; else it is left alone
+  bool cancels = true;       // the job at the deadline or a signal; else it is left alone
+  bool owns_actors = false;  // they end with the command, whatever they are doing
 };
 
 void add_result_options(CLI::App& app, ResultOptions& options);

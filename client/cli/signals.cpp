@@ -25,6 +25,7 @@ void SignalWatch::listen() {
     if (error) return;
     int none = 0;
     caught_.compare_exchange_strong(none, signal);
+    ++count_;
     {
       std::lock_guard lock(mutex_);
       if (action_) action_();

@@ -18,6 +18,8 @@ class SignalWatch {
 
   /// The first signal that came, 0 if none has.
   int caught() const { return caught_; }
+  /// How many have come.
+  int count() const { return count_; }
   /// What a shell expects of a process that ended by that signal.
   int exit_code() const { return 128 + caught_; }
   /// What to do when a signal comes, or at once if one has. Returns when no earlier action is
@@ -30,6 +32,7 @@ class SignalWatch {
   std::mutex mutex_;
   std::function<void()> action_;
   std::atomic<int> caught_ = 0;
+  std::atomic<int> count_ = 0;
   boost::asio::io_context io_;
   boost::asio::signal_set signals_;
   std::thread thread_;

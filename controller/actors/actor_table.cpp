@@ -76,6 +76,8 @@ std::variant<UserActorId, wire::Failure> ActorTable::add(const wire::SpawnActor&
       return wire::Failure{FailureCode::refused, "[spawn] the name \"" + request.name +
                                                      "\" is taken by " + other->label()};
   }
+  if (request.detached) owner = {};
+  if (const auto failure = too_much(request, owner)) return *failure;
   auto chosen = choose(request, plugin);
   if (const auto* failure = std::get_if<wire::Failure>(&chosen)) return *failure;
   const Host& host = *std::get<const Host*>(chosen);
@@ -83,13 +85,47 @@ std::variant<UserActorId, wire::Failure> ActorTable::add(const wire::SpawnActor&
   UserActor actor;
   actor.id = ++last_id_;
   actor.request = request;
-  actor.owner = request.detached ? Owner{} : owner;
+  actor.owner = owner;
   actor.plugin = plugin;
   actor.host = host.name;
   actor.gpus = free_gpus(host.name);
   actor.gpus.resize(static_cast<std::size_t>(request.gpus));
   actors_.emplace(actor.id, std::move(actor));
   return last_id_;
+}
+
+std::optional<wire::Failure> ActorTable::too_much(const wire::SpawnActor& request,
+                                                  const Owner& owner) const {
+  const auto failure = [](FailureCode code, const std::string& why) {
+    return wire::Failure{code, "[spawn] " + why};
+  };
+  for (const auto* text : {&request.name, &request.group}) {
+    if (text->size() > bounds_.name_bytes)
+      return failure(FailureCode::bad_request,
+                     std::string(text == &request.name ? "the name" : "the group's name") +
+                         " has " + std::to_string(text->size()) + " bytes, at most " +
+                         std::to_string(bounds_.name_bytes) + " are taken");
+  }
+  std::size_t living = 0;
+  std::size_t bytes = request.arguments.size();
+  std::size_t own_bytes = bytes;
+  for (const auto& [id, actor] : actors_) {
+    if (!actor.living()) continue;
+    ++living;
+    bytes += actor.request.arguments.size();
+    if (actor.owner == owner) own_bytes += actor.request.arguments.size();
+  }
+  if (living >= bounds_.living)
+    return failure(FailureCode::overloaded,
+                   std::to_string(living) + " users' actors live already, no more are taken");
+  if (own_bytes > bounds_.argument_bytes_of_one || bytes > bounds_.argument_bytes)
+    return failure(FailureCode::overloaded,
+                   "constructors' arguments of " + std::to_string(own_bytes) +
+                       " bytes for one owner and " + std::to_string(bytes) +
+                       " in all would be kept, at most " +
+                       std::to_string(bounds_.argument_bytes_of_one) + " and " +
+                       std::to_string(bounds_.argument_bytes) + " are");
+  return std::nullopt;
 }
 
 std::optional<wire::Failure> ActorTable::place_again(UserActorId id) {
@@ -237,6 +273,7 @@ std::optional<bool> ActorTable::exited(UserActorId id, std::uint64_t incarnation
     return true;
   }
   actor->state = UserActorState::dead;
+  actor->request.arguments = {};
   dead_.push_back(id);
   return false;
 }

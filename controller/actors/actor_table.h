@@ -60,12 +60,21 @@ struct UserActor {
   std::string label() const;  // Counter "hits" (actor 3)
 };
 
+/// What a table takes before it refuses (overloaded).
+struct ActorBounds {
+  std::size_t living = 4096;
+  std::size_t name_bytes = 256;                   // of a name, and of a group's
+  std::size_t argument_bytes_of_one = 64u << 20;  // of an owner's living actors; of nobody's
+  std::size_t argument_bytes = 256u << 20;        // of all
+};
+
 /// The users' actors of a cluster: names, places, resources, restarts, owners. A pure table: what
 /// happens comes in as calls; nothing is sent, spawned or timed here.
 class ActorTable {
  public:
   /// Dead ones are remembered for their causes: when another is added, the latest `kept` to die.
-  explicit ActorTable(std::size_t kept = 256) : kept_(kept) {}
+  explicit ActorTable(std::size_t kept = 256, ActorBounds bounds = {})
+      : kept_(kept), bounds_(bounds) {}
 
   /// In the place of one of that name.
   void add_host(Host host);
@@ -111,8 +120,10 @@ class ActorTable {
   bool fits(const Host& host, const wire::SpawnActor& request) const;
   std::size_t count_on(const std::string& host, const std::string& group) const;
   void forget_oldest();
+  std::optional<wire::Failure> too_much(const wire::SpawnActor& request, const Owner& owner) const;
 
   std::size_t kept_;
+  ActorBounds bounds_;
   UserActorId last_id_ = 0;
   std::vector<Host> hosts_;
   std::map<UserActorId, UserActor> actors_;

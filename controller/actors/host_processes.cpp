@@ -1,6 +1,5 @@
 #include "controller/actors/host_processes.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@ namespace troupe::user {
 namespace {
 
 constexpr std::size_t kDoingBytes = 256;
+constexpr std::size_t kKeptLogs = 256;
 
 std::vector<std::string> split(const std::string& line) {
   std::vector<std::string> fields;
@@ -105,13 +105,12 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
   for (const auto gpu : launch.gpus)
     gpus.append(gpus.empty() ? "" : ",").append(std::to_string(gpu));
   process.environment.push_back("CUDA_VISIBLE_DEVICES=" + gpus);
-  if (!options_.log_folder.empty())
-    process.log = options_.log_folder / ("user-actor-" + std::to_string(launch.id) + ".log");
-  // Open to the child for the moment of its spawn only.
-  running.doing = control::FileHandle(memfd_create("troupe-doing", 0));
+  if (!options_.log_folder.empty()) process.log = log_of(launch.id);
+  running.doing = control::FileHandle(memfd_create("troupe-doing", MFD_CLOEXEC));
   if (running.doing && ftruncate(running.doing.get(), kDoingBytes) == 0) {
+    process.inherited = running.doing.get();
     process.arguments.push_back("--doing");
-    process.arguments.push_back(std::to_string(running.doing.get()));
+    process.arguments.push_back(std::to_string(cluster::kInherited));
   }
   running.process = std::make_unique<cluster::Process>(
       io_, process,
@@ -125,12 +124,12 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
         how.log = cause.log;
         for (const auto& socket : node.mapped().sockets)
           unlink(socket.c_str());
+        forget_old_logs(id);
         // The process object goes after its own handler has returned.
         boost::asio::post(
             io_, [gone = std::shared_ptr<cluster::Process>(std::move(node.mapped().process))] {});
         on_exit_(id, incarnation, how);
       });
-  if (running.doing) fcntl(running.doing.get(), F_SETFD, FD_CLOEXEC);
   for (const auto& each : {endpoint, blobs}) {
     if (const auto parsed = control::parse_endpoint(each); parsed.ipc)
       running.sockets.push_back(parsed.path);
@@ -138,6 +137,22 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
   const auto pid = static_cast<std::uint32_t>(running.process->pid());
   processes_[launch.incarnation] = std::move(running);
   return pid;
+}
+
+void HostProcesses::forget_old_logs(std::uint64_t ended) {
+  if (options_.log_folder.empty()) return;
+  std::erase(ended_, ended);
+  ended_.push_back(ended);
+  if (ended_.size() <= kKeptLogs) return;
+  const auto oldest = ended_.front();
+  ended_.pop_front();
+  for (const auto& [incarnation, running] : processes_)
+    if (running.id == oldest) return;  // it has begun anew
+  unlink(log_of(oldest).c_str());
+}
+
+std::filesystem::path HostProcesses::log_of(std::uint64_t actor) const {
+  return options_.log_folder / ("user-actor-" + std::to_string(actor) + ".log");
 }
 
 void HostProcesses::kill(const std::string&, std::uint64_t id, const std::string& why) {

@@ -2,6 +2,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -76,6 +77,9 @@ class HostProcesses final : public HostLauncher {
     bool whole = false;  // it has said all
     boost::asio::steady_timer deadline;
   };
+  /// Of actors that have ended the newest logs stay.
+  void forget_old_logs(std::uint64_t ended);
+  std::filesystem::path log_of(std::uint64_t actor) const;
   std::string endpoint_for(const HostLaunch& launch, const char* suffix) const;
 
   boost::asio::io_context& io_;
@@ -84,6 +88,7 @@ class HostProcesses final : public HostLauncher {
   std::map<std::uint64_t, Running> processes_;  // by incarnation: an old one may still be ending
   std::map<std::uint64_t, std::shared_ptr<Described>> describing_;
   std::uint64_t last_described_ = 0;
+  std::deque<std::uint64_t> ended_;  // actors whose processes have, and who may have a log
   bool checks_ended_ = false;
 };
 

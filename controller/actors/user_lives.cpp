@@ -18,7 +18,8 @@ constexpr double kSlowRestart = 5;
 constexpr std::uint32_t kLongestStart = 86'400'000;  // ms
 constexpr double kShortestLook = 0.05;               // seconds
 constexpr double kLongestLook = 1;
-constexpr double kSecondLook = 0.3;  // longer than a heartbeat
+constexpr std::size_t kLongestFailure = 16u << 10;  // bytes of what a constructor has thrown
+constexpr double kSecondLook = 0.3;                 // longer than a heartbeat
 
 std::string seconds_text(double seconds) {
   std::array<char, 32> text{};
@@ -75,6 +76,7 @@ void UserActors::created(UserActorId id, std::uint64_t incarnation, const contro
     const auto& failure = answer.failure();
     if (failure.code == FailureCode::lost) return;  // its end says more
     actor->construction = failure;
+    actor->construction.what.resize(std::min(failure.what.size(), kLongestFailure));
     return end(id, failure.what, actor->restarts == 0);
   }
   const auto where = answer.as<wire::ActorCreated>();

@@ -13,9 +13,9 @@ int visible_gpus();
 
 struct PinOptions {
   std::string how = "numa";  // none | numa
-  int actors = 1;            // of this host
+  int actors = 1;            // of this host; on GPUs, the GPUs that they are on
   std::string device = "cpu";
-  int threads = 1;        // an actor computes with
+  int threads = 1;        // an actor computes with, or all actors of a GPU
   std::string root = {};  // where sys and proc are looked for; "" = /
 };
 

@@ -41,6 +41,9 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
   if (options_.device != "cpu" && options_.device != "cuda") {
     throw std::runtime_error("[cluster] device is \"" + options_.device + "\": cpu or cuda");
   }
+  if (options_.actors_per_gpu < 1)
+    throw std::runtime_error("[cluster] actors_per_gpu is " +
+                             std::to_string(options_.actors_per_gpu) + ": at least 1 is needed");
   if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
   open_journal();
   open_endpoints();
@@ -64,8 +67,8 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
   outside_->use([this](ActorId id) -> Agent& { return hosts_->agent_of(id); });
   make_user_room();
   for (int i = 0; i < options_.actors; ++i) {
-    const std::string device = options_.device == "cpu" ? "cpu" : "cuda:" + std::to_string(i);
-    auto& place = members_.add(control::host_name(), device);
+    auto& place =
+        members_.add(control::host_name(), device_of(options_.device, i, options_.actors_per_gpu));
     if (options_.memory_limit > 0) place.memory_limit = options_.memory_limit;
     unfilled_.push_back(place.id);
   }

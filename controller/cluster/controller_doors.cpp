@@ -12,6 +12,9 @@
 namespace troupe::cluster {
 namespace {
 
+/// Messages of up to a MiB that lie in ZeroMQ for a peer, and of it, each bounded in no other way.
+constexpr int kUnread = 64;
+
 /// Who starts a controller gives one port; the other is named as what it is.
 std::runtime_error no_port_for_blobs(const std::string& endpoint, std::string why) {
   constexpr std::string_view kTag = "[control] ";
@@ -30,6 +33,7 @@ void Controller::open_endpoints() {
   server.insecure = options_.insecure;
   if (store_) server.attributes["journal"] = past_.id;
   server.socket.context = control::make_context();
+  server.socket.high_water_mark = kUnread;
   if (!options_.keys.empty() && !control::parse_endpoint(server.endpoint).ipc) {
     const control::KeyFolder keys(options_.keys);
     keys.clients();  // throws where nobody could come in

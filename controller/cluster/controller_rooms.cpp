@@ -176,7 +176,7 @@ void Controller::make_user_room() {
   room.plugins = options_.plugins;
   room.host = control::host_name();
   room.cores = std::thread::hardware_concurrency();
-  room.gpus = user::local_gpus(options_.device == "cuda" ? options_.actors : 0);
+  room.gpus = user::local_gpus(options_.gpus());
   if (!options_.plugins.empty())
     room.processes.host_program = user::find_host_program(options_.actor_program);
   room.processes.actor_program = options_.actor_program;

@@ -17,9 +17,9 @@ constexpr std::chrono::seconds kDeadline{60};
 
 }  // namespace
 
-void check_device(const std::string& device, int actors) {
-  if (device == "cpu") return;
-  const std::string last = device + ":" + std::to_string(actors - 1);
+void check_device(const HostOptions& host) {
+  if (host.device == "cpu") return;
+  const std::string last = device_of(host.device, host.actors - 1, host.actors_per_gpu);
   ProcessOptions options;
   options.program = find_actor_program();
   options.arguments = {"--probe", last, std::to_string(getpid())};

@@ -4,10 +4,17 @@
 
 namespace troupe::cluster {
 
+/// The device of the actor that is number `rank` of its kind on a host: "cpu", or "cuda:N" where
+/// GPU N has so many actors.
+inline std::string device_of(const std::string& kind, int rank, int actors_per_gpu) {
+  return kind == "cuda" ? "cuda:" + std::to_string(rank / actors_per_gpu) : kind;
+}
+
 /// What a host is told of its own actors, whether its controller runs on it or it joins one.
 struct HostOptions {
   int actors = 1;
-  std::string device = "cpu";  // cpu | cuda: actor i gets GPU i
+  std::string device = "cpu";  // cpu | cuda
+  int actors_per_gpu = 1;      // with cuda: so many share a GPU, for tests (docs/gpu.md)
   int threads_per_actor = 1;
   bool cuda_graphs = false;  // actors record what a stage computes again and again (docs/gpu.md)
   std::string pin = "numa";  // none | numa: actors keep to the CPUs of a NUMA node (docs/hosts.md)
@@ -17,6 +24,9 @@ struct HostOptions {
   std::string actor_program;       // path of troupe-actor; "" = beside this executable
   std::string log_folder;          // where actors' output goes; "" = only its last lines are kept,
                                    // for causes of failure
+
+  /// That its actors are on.
+  int gpus() const { return device == "cuda" ? (actors + actors_per_gpu - 1) / actors_per_gpu : 0; }
 };
 
 }  // namespace troupe::cluster

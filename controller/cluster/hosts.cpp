@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "controller/cluster/host_options.h"
 #include "models/spec/parse_number.h"
 #include "transport/wire/actor_messages.h"
 
@@ -14,6 +15,14 @@ constexpr std::size_t kLongestName = 64;
 std::string attribute(const wire::Hello& hello, const std::string& name) {
   const auto found = hello.attributes.find(name);
   return found == hello.attributes.end() ? "" : found->second;
+}
+
+/// How many of its actors share a GPU; nothing where that is no sensible number.
+std::optional<int> sharing(const wire::Hello& hello) {
+  const auto said = attribute(hello, "actors_per_gpu");
+  if (said.empty()) return 1;
+  const auto number = spec::parse_number<int>(said);
+  return number && *number >= 1 && *number <= kMostActors ? number : std::nullopt;
 }
 
 }  // namespace
@@ -29,6 +38,9 @@ std::optional<std::string> Hosts::hello(const control::PeerInfo& peer) const {
     return "host " + name + ": actors is not a number from 1 to " + std::to_string(kMostActors);
   if (device != "cpu" && device != "cuda")
     return "host " + name + ": device is \"" + device + "\": cpu or cuda";
+  if (!sharing(peer.hello))
+    return "host " + name + ": actors_per_gpu is not a number from 1 to " +
+           std::to_string(kMostActors);
   const auto known = others_.find(name);
   const bool here = known != others_.end() && known->second->peer() != 0;
   if (here || name == tools_.own_host)
@@ -70,13 +82,13 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
     actor.failed_starts = 0;
   }
   while (static_cast<int>(places.size()) < actors) {
-    Actor& actor = tools_.members.add(host, kind, /*remote=*/true);
-    if (kind == "cuda") actor.device.append(":").append(std::to_string(actor.local_rank));
-    places.push_back(actor.id);
+    places.push_back(tools_.members.add(host, kind, /*remote=*/true).id);
   }
   const auto limit = spec::parse_number<std::uint64_t>(attribute(hello, "memory_limit"));
   for (const ActorId id : places) {
-    tools_.members.at(id).memory_limit = limit;
+    Actor& actor = tools_.members.at(id);
+    actor.device = device_of(kind, actor.local_rank, *sharing(hello));
+    actor.memory_limit = limit;
     tools_.spawn(id);
   }
 }

@@ -71,6 +71,9 @@ JoinedHost::Impl::Impl(JoinOptions options)
   if (options_.actors < 1)
     throw std::runtime_error("[join] actors is " + std::to_string(options_.actors) +
                              ": at least 1 is needed");
+  if (options_.actors_per_gpu < 1)
+    throw std::runtime_error("[join] actors_per_gpu is " + std::to_string(options_.actors_per_gpu) +
+                             ": at least 1 is needed");
   const auto endpoint = control::parse_endpoint(options_.endpoint);
   if (options_.name.empty()) options_.name = control::host_name();
   if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
@@ -111,6 +114,8 @@ void JoinedHost::Impl::connect() {
                            {"gpus", gpus_for_users()}};
   if (options_.memory_limit > 0)
     link.hello.attributes["memory_limit"] = std::to_string(options_.memory_limit);
+  if (options_.actors_per_gpu > 1)
+    link.hello.attributes["actors_per_gpu"] = std::to_string(options_.actors_per_gpu);
   link.keys = keys_;
   link.socket.context = context_;
   const auto left =

@@ -81,7 +81,7 @@ void JoinedHost::Impl::exited(std::uint32_t id, std::uint64_t incarnation, const
 
 std::string JoinedHost::Impl::gpus_for_users() const {
   std::string text;
-  for (const auto gpu : user::local_gpus(options_.device == "cuda" ? options_.actors : 0))
+  for (const auto gpu : user::local_gpus(options_.gpus()))
     text.append(text.empty() ? "" : ",").append(std::to_string(gpu));
   return text;
 }

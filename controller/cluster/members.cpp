@@ -71,18 +71,18 @@ std::optional<std::uint64_t> Members::share_of_memory(const Actor& actor,
   if (said == hello.attributes.end()) return std::nullopt;
   const auto bytes = spec::parse_number<std::uint64_t>(said->second);
   if (!bytes) return std::nullopt;
-  const auto beside = std::count_if(actors_.begin(), actors_.end(), [&](const auto& entry) {
-    return entry.second.host == actor.host && !entry.second.closed;
-  });
-  // Actors of a host have its memory together, but a GPU each.
-  if (actor.device_kind() != "cpu") return *bytes / 10 * 9;
-  auto share = *bytes / static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(beside, 1)) / 10 * 9;
-  // Who comes late finds only what its neighbours, loaded by then, have left.
+  // Actors of a host have its memory together, and those on a GPU that GPU's.
+  const bool on_cpu = actor.device_kind() == "cpu";
+  std::uint64_t beside = 0, neighbours_have = 0;
   for (const auto& [id, other] : actors_) {
-    if (other.host == actor.host && !other.closed && other.device_kind() == "cpu")
-      share = std::max(share, other.memory_limit.value_or(0));
+    if (other.host != actor.host || other.closed) continue;
+    const bool same = other.device == actor.device;
+    beside += on_cpu || same ? 1 : 0;
+    // Who comes late finds only what its neighbours, loaded by then, have left.
+    if (same) neighbours_have = std::max(neighbours_have, other.memory_limit.value_or(0));
   }
-  return share;
+  const auto share = *bytes / std::max<std::uint64_t>(beside, 1) / 10 * 9;
+  return std::max(share, neighbours_have);
 }
 
 std::optional<std::string> Members::hello(const control::PeerInfo& peer) {

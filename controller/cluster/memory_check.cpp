@@ -51,7 +51,7 @@ std::string too_large(const plan::Plan& plan, const Shortage& lack, const std::s
   for (const auto& [name, bytes] :
        {std::pair{"weights", own.weights}, std::pair{"K,V", own.kv},
         std::pair{"activations", own.activations}, std::pair{"text encoder", own.text},
-        std::pair{"decoder", own.vae}}) {
+        std::pair{"picture to begin with", own.picture}, std::pair{"decoder", own.vae}}) {
     if (bytes > 0)
       parts += (parts.empty() ? "" : ", ") + std::string(name) + " " + bytes_text(bytes);
   }
@@ -82,6 +82,17 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
     if (!plan || plan->degrees.world() > actors || !fits(*plan)) return std::nullopt;
     return option + " needs " + fullest(*plan);
   };
+  // Its pixels cost what they cost at whatever degrees.
+  if (auto request = job.request;
+      request.init_image_height > request.height || request.init_image_width > request.width) {
+    request.init_image_height = request.height;
+    request.init_image_width = request.width;
+    const auto option = "an --init-image of " + std::to_string(request.width) + " x " +
+                        std::to_string(request.height) + " in place of " +
+                        std::to_string(job.request.init_image_width) + " x " +
+                        std::to_string(job.request.init_image_height);
+    if (auto found = attempt(option, request, job.parallelism)) return *found;
+  }
   using Degree = std::int32_t wire::Parallelism::*;
   for (const auto& [degree, name] : {std::pair<Degree, std::string>{&wire::Parallelism::pp, "pp"},
                                      {&wire::Parallelism::tp, "tp"},

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "transport/control/types.h"
+
 namespace troupe::cluster {
 namespace {
 
@@ -16,12 +18,32 @@ namespace {
 constexpr std::chrono::minutes kBeforeHello{2};
 
 /// What CUDA and NCCL read when they start in an actor (docs/gpu.md tells why); what the user has
-/// set himself stands.
-void add_gpu_settings(std::vector<std::string>& environment) {
+/// set himself stands. NCCL lets ranks share a GPU that take each other for other hosts: then each
+/// actor has a name of its own, whatever the user has set.
+std::vector<std::string> gpu_settings(std::uint32_t actor, bool shares_gpu) {
+  std::vector<std::string> settings;
   for (const auto& [key, value] :
-       {std::pair{"CUDA_DEVICE_MAX_CONNECTIONS", "32"}, std::pair{"NCCL_RUNTIME_CONNECT", "0"}}) {
-    if (std::getenv(key) == nullptr) environment.push_back(std::string(key) + "=" + value);
+       {std::pair{"CUDA_DEVICE_MAX_CONNECTIONS", "32"}, std::pair{"CUDA_MODULE_LOADING", "EAGER"},
+        std::pair{"NCCL_RUNTIME_CONNECT", "0"}}) {
+    if (std::getenv(key) == nullptr) settings.push_back(std::string(key) + "=" + value);
   }
+  if (shares_gpu)
+    settings.push_back("NCCL_HOSTID=" + control::host_name() + "-troupe-actor-" +
+                       std::to_string(actor));
+  return settings;
+}
+
+PinOptions pin_options(const HostOptions& options) {
+  PinOptions pins{.how = options.pin,
+                  .actors = options.actors,
+                  .device = options.device,
+                  .threads = options.threads_per_actor,
+                  .root = options.machine_root};
+  if (options.device == "cuda") {  // a pin is a GPU's
+    pins.actors = options.gpus();
+    pins.threads *= options.actors_per_gpu;
+  }
+  return pins;
 }
 
 }  // namespace
@@ -31,12 +53,9 @@ NodeAgent::NodeAgent(boost::asio::io_context& io, const HostOptions& options, On
       program_(options.actor_program),
       log_folder_(options.log_folder),
       cuda_graphs_(options.cuda_graphs),
+      shares_gpus_(options.actors_per_gpu > 1),
       on_exit_(std::move(on_exit)),
-      pins_(PinOptions{.how = options.pin,
-                       .actors = options.actors,
-                       .device = options.device,
-                       .threads = options.threads_per_actor,
-                       .root = options.machine_root}) {}
+      pins_(pin_options(options)) {}
 
 NodeAgent::~NodeAgent() = default;
 
@@ -62,7 +81,10 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   // In the environment, which other users cannot read, and never on the command line, which they
   // can.
   if (!launch.keys.empty()) options.environment.push_back("TROUPE_CONTROL_KEYS=" + launch.keys);
-  if (launch.device.starts_with("cuda")) add_gpu_settings(options.environment);
+  if (launch.device.starts_with("cuda")) {
+    const auto settings = gpu_settings(launch.id, shares_gpus_);
+    options.environment.insert(options.environment.end(), settings.begin(), settings.end());
+  }
   if (!log_folder_.empty())
     options.log = log_folder_ / ("actor-" + std::to_string(launch.id) + ".log");
   options.on_line = [this, id = launch.id](const std::string& line) { note(id, line); };

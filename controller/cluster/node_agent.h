@@ -47,6 +47,7 @@ class NodeAgent final : public Agent {
   std::string program_;
   std::filesystem::path log_folder_;
   bool cuda_graphs_;
+  bool shares_gpus_;
   OnExit on_exit_;
   OnLine on_line_;
   ActorPins pins_;

@@ -17,6 +17,7 @@
 
 #include "controller/cluster/affinity.h"
 #include "controller/cluster/numa.h"
+#include "transport/control/descriptors.h"
 #include "transport/control/file_handle.h"
 
 namespace troupe::cluster {
@@ -25,6 +26,8 @@ namespace {
 
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kLongestLine = 2000;
+constexpr std::size_t kDescriptors = 4;      // a pipe's two ends, a log, a pidfd
+constexpr std::size_t kDescriptorsSoon = 2;  // its links, when it says hello
 
 [[noreturn]] void fail(const std::string& program, const std::string& what, int error) {
   throw std::runtime_error("[process] " + program + ": " + what + ": " + strerror(error));
@@ -62,6 +65,10 @@ Spawned spawn(const ProcessOptions& options, int output) {
   posix_spawn_file_actions_addopen(&files.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files.actions, output, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files.actions, output, STDERR_FILENO);
+  if (options.inherited >= 0)
+    posix_spawn_file_actions_adddup2(&files.actions, options.inherited, kInherited);
+  posix_spawn_file_actions_addclosefrom_np(&files.actions,
+                                           options.inherited >= 0 ? kInherited + 1 : kInherited);
   SpawnAttributes how;
   sigset_t none;
   sigset_t all;
@@ -96,11 +103,16 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   Impl(asio::io_context& io, const ProcessOptions& options,
        std::function<void(const ExitCause&)> on_exit)
       : end_(io), output_(io), on_exit_(std::move(on_exit)), on_line_(options.on_line) {
+    control::claim_descriptors("[process] " + options.program + ": cannot be started", kDescriptors,
+                               kDescriptorsSoon);
     if (!options.log.empty()) {
       log_ = control::FileHandle(
           open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
       if (!log_)
         fail(options.program, options.log.string() + " cannot be opened for its output", errno);
+      log_bytes_ = options.log_bytes;
+      // Of processes before it in the same place.
+      logged_ = static_cast<std::uint64_t>(std::max<off_t>(0, lseek(log_.get(), 0, SEEK_END)));
     }
     std::array<int, 2> pipe{};
     if (pipe2(pipe.data(), O_CLOEXEC) != 0) fail(options.program, "no pipe for its output", errno);
@@ -188,8 +200,14 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     }
   }
 
-  /// A full disk costs the log, not the actor.
+  /// A full disk costs the log, not the actor; nor does an actor that says much cost the disk.
   void append_to_log(std::string_view text) {
+    if (log_ && logged_ + text.size() > log_bytes_) {
+      const std::string end =
+          "\n-- nothing more is written here: the log has " + std::to_string(logged_) + " bytes\n";
+      if (write(log_.get(), end.data(), end.size()) >= 0) log_ = control::FileHandle();
+    }
+    logged_ += text.size();
     while (log_ && !text.empty()) {
       const auto written = write(log_.get(), text.data(), text.size());
       if (written < 0 && errno == EINTR) continue;
@@ -225,6 +243,8 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   std::deque<std::string> lines_;
   std::string line_;
   control::FileHandle log_;
+  std::uint64_t log_bytes_ = 0;
+  std::uint64_t logged_ = 0;
   pid_t pid_ = -1;
   bool pinned_ = false;
   bool reaped_ = false;

@@ -18,16 +18,23 @@ struct ProcessOptions {
   std::vector<std::string> environment;  // "KEY=value", added to this process's own
   std::filesystem::path
       log;  // standard output and error are appended to it; empty = kept in memory only
+  std::uint64_t log_bytes = 64u << 20;  // at most, of a log; what comes after is not written
   std::function<void(const std::string&)> on_line = {};  // told of each line it writes
   std::vector<int> cpus = {};  // it runs on these alone; none = on those of this process
+  int inherited = -1;          // a descriptor of this process that it has as kInherited; -1 = none
 };
+
+/// The number under which a child finds ProcessOptions::inherited. Of all other descriptors it has
+/// standard input, output and error alone, however they were opened here.
+inline constexpr int kInherited = 3;
 
 /// A child process on an io_context: its end is noticed at once (pidfd) and told with its cause and
 /// its last log lines. In a process group of its own, so that a terminal's Ctrl-C does not reach
 /// it. Killed and reaped when destroyed.
 class Process {
  public:
-  /// Throws std::runtime_error naming program and cause when it cannot be started.
+  /// Throws std::runtime_error naming program and cause when it cannot be started; also where this
+  /// process would have no descriptors to spare then.
   Process(boost::asio::io_context& io, const ProcessOptions& options,
           std::function<void(const ExitCause&)> on_exit);
   ~Process();

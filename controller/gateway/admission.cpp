@@ -13,6 +13,7 @@
 #include "controller/jobs/report.h"
 #include "controller/jobs/settled_stages.h"
 #include "models/image/limits.h"
+#include "models/image/png_bytes.h"
 
 // How a job comes in: its model read, the request checked, planned and kept, the client answered.
 
@@ -27,57 +28,18 @@ constexpr std::size_t kMaxReadings = 64;
 void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission) {
   if (auto* known = tools_.table.find_key(submission.key))
     return accept_again(peer, header, *known);
+  const auto bad = [&](const std::string& why) {
+    refuse(peer, header, wire::FailureCode::bad_request, why);
+  };
   const auto& request = submission.job.request;
-  if (request.init_image_bytes != 0 && request.init_image_blob == 0) {
-    tools_.server.reply(peer, header,
-                        wire::Failure{wire::FailureCode::bad_request,
-                                      "init image has a size, but was not sent along"});
-    return;
-  }
-  if (request.init_latents_blob == 0 && request.init_image_blob == 0) {
-    read_model(peer, header, std::move(submission));
-    return;
-  }
-  const auto client = tools_.server.info(peer);
-  if (!client) return;
-  if (request.init_latents_blob != 0 && request.init_image_blob != 0) {
-    tools_.server.reply(peer, header,
-                        wire::Failure{wire::FailureCode::bad_request,
-                                      "init image and init latents do not go together"});
-    return;
-  }
-  const bool image = request.init_image_blob != 0;
-  if (image && request.init_image_bytes > models::kMaxPngBytes) {
-    tools_.server.reply(
-        peer, header,
-        wire::Failure{wire::FailureCode::bad_request,
-                      "init image has " + std::to_string(request.init_image_bytes) +
-                          " bytes: at most " + std::to_string(models::kMaxPngBytes)});
-    return;
-  }
-  const auto sent = image ? request.init_image_blob : request.init_latents_blob;
-  const auto bytes = image ? request.init_image_bytes : request.init_latents_bytes;
-  tools_.blob_server.fetch(
-      client->incarnation, sent, bytes, kUploadDeadline,
-      [this, peer, header, image,
-       submission = std::move(submission)](control::BlobResult blob) mutable {
-        if (!tools_.server.info(peer)) return;  // it went while it sent
-        if (!blob) {
-          tools_.server.reply(
-              peer, header,
-              wire::Failure{blob.failure.code, std::string(image ? "init image" : "init latents") +
-                                                   " did not arrive: " + blob.failure.what});
-          return;
-        }
-        if (const auto wrong = image ? wrong_with_init_image(*blob.bytes) : std::string();
-            !wrong.empty()) {
-          tools_.server.reply(peer, header, wire::Failure{wire::FailureCode::bad_request, wrong});
-          return;
-        }
-        auto& own = submission.job.request;
-        (image ? own.init_image_blob : own.init_latents_blob) = tools_.blobs.add(blob.bytes);
-        read_model(peer, header, std::move(submission));
-      });
+  if (request.init_image_bytes != 0 && request.init_image_blob == 0)
+    return bad("init image has a size, but was not sent along");
+  if (request.init_latents_blob != 0 && request.init_image_blob != 0)
+    return bad("init image and init latents do not go together");
+  if (request.init_image_bytes > models::kMaxPngBytes)
+    return bad("init image has " + std::to_string(request.init_image_bytes) + " bytes: at most " +
+               std::to_string(models::kMaxPngBytes));
+  read_model(peer, header, std::move(submission));
 }
 
 void Gateway::drop_inputs(wire::ImageRequest request) {
@@ -85,10 +47,8 @@ void Gateway::drop_inputs(wire::ImageRequest request) {
     if (*input.id != 0) tools_.blobs.remove(*input.id);
 }
 
-void Gateway::refuse(control::PeerId peer, const wire::Header& header,
-                     const wire::SubmitJob& submission, wire::FailureCode code,
+void Gateway::refuse(control::PeerId peer, const wire::Header& header, wire::FailureCode code,
                      const std::string& why) {
-  drop_inputs(submission.job.request);
   tools_.server.reply(peer, header, wire::Failure{code, why});
 }
 
@@ -96,32 +56,105 @@ void Gateway::read_model(control::PeerId peer, const wire::Header& header,
                          wire::SubmitJob submission) {
   if (submission.job.model.empty()) submission.job.model = facts_.model;
   if (submission.job.model.empty()) {
-    return refuse(peer, header, submission, wire::FailureCode::bad_request,
+    return refuse(peer, header, wire::FailureCode::bad_request,
                   "model is missing: the cluster was started without one");
   }
   if (reader_.waiting() >= kMaxReadings) {
-    return refuse(peer, header, submission, wire::FailureCode::overloaded,
+    return refuse(peer, header, wire::FailureCode::overloaded,
                   std::to_string(reader_.waiting()) +
                       " jobs wait for their models' folders to be read: try again later");
   }
   const std::string folder = submission.job.model;
   const auto loras = submission.job.request.loras;
-  reader_.read(folder, loras,
+  reader_.read(folder, loras, tools_.accept_within,
                [this, peer, header, asked = control::Clock::now(),
                 submission = std::move(submission)](const ModelReading& reading) {
                  const auto took = control::Clock::now() - asked;
-                 if (!tools_.server.info(peer)) {  // it went meanwhile
-                   drop_inputs(submission.job.request);
-                 } else if (took > tools_.accept_within) {
-                   refuse(peer, header, submission, wire::FailureCode::timeout,
-                          "[read_model] " + submission.job.model + ": it took " +
-                              std::to_string(
-                                  std::chrono::duration_cast<std::chrono::seconds>(took).count()) +
-                              " s to be read, longer than a client waits");
-                 } else {
-                   accept(peer, header, submission, reading, asked);
+                 if (!tools_.server.info(peer)) return;  // it went meanwhile
+                 if (reading.late || took > tools_.accept_within) {
+                   return refuse(
+                       peer, header, wire::FailureCode::timeout,
+                       "[read_model] " + submission.job.model + ": was not read within " +
+                           std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
+                                              tools_.accept_within)
+                                              .count()) +
+                           " s, and no client waits for longer");
                  }
+                 const auto& request = submission.job.request;
+                 if (request.init_latents_blob != 0 || request.init_image_blob != 0)
+                   return fetch_input(peer, header, submission, reading);
+                 accept(peer, header, submission, reading, asked);
                });
+}
+
+std::optional<std::string> Gateway::no_room_for_input(control::PeerId client,
+                                                      std::uint64_t bytes) const {
+  std::uint64_t all = 0;
+  std::uint64_t own = 0;
+  const auto count = [&](control::PeerId of, std::uint64_t more) {
+    all += more;
+    if (of == client) own += more;
+  };
+  for (const auto& [number, upload] : uploads_)
+    count(upload.client, upload.bytes);
+  for (const auto& [id, job] : tools_.table.all()) {
+    if (wire::is_terminal(job.state)) continue;
+    const auto& request = job.spec.request;
+    if (request.init_latents_blob != 0) count(job.client, request.init_latents_bytes);
+    if (request.init_image_blob != 0) count(job.client, request.init_image_bytes);
+  }
+  const auto full = [bytes](std::uint64_t held, std::uint64_t most) {
+    return bytes > most || held > most - bytes;
+  };
+  const auto text = [bytes](const std::string& whose, std::uint64_t held, std::uint64_t most) {
+    return "the job begins with " + std::to_string(bytes) + " bytes; " + whose + " " +
+           std::to_string(held) + " are held already, at most " + std::to_string(most) +
+           " are: try again when some have ended";
+  };
+  if (full(own, tools_.max_input_bytes_of_client))
+    return text("of this client's jobs", own, tools_.max_input_bytes_of_client);
+  if (full(all, tools_.max_input_bytes)) return text("of all jobs'", all, tools_.max_input_bytes);
+  return std::nullopt;
+}
+
+void Gateway::fetch_input(control::PeerId peer, const wire::Header& header,
+                          wire::SubmitJob submission, const ModelReading& reading) {
+  const Refused refused = [&](wire::FailureCode code, const std::string& why) {
+    refuse(peer, header, code, why);
+  };
+  auto job = submission.job;
+  if (!planned(job, reading, refused)) return;
+  const auto& request = submission.job.request;
+  const bool image = request.init_image_blob != 0;
+  const auto sent = image ? request.init_image_blob : request.init_latents_blob;
+  const auto bytes = image ? request.init_image_bytes : request.init_latents_bytes;
+  if (const auto why = no_room_for_input(peer, bytes))
+    return refused(wire::FailureCode::overloaded, *why);
+  const auto upload = ++last_upload_;
+  uploads_[upload] = {peer, bytes};
+  tools_.blob_server.fetch(
+      tools_.server.info(peer)->incarnation, sent, bytes, kUploadDeadline,
+      [this, peer, header, image, upload, reading,
+       submission = std::move(submission)](control::BlobResult blob) mutable {
+        uploads_.erase(upload);
+        if (!tools_.server.info(peer)) return;  // it went while it sent
+        if (!blob) {
+          return refuse(peer, header, blob.failure.code,
+                        std::string(image ? "init image" : "init latents") +
+                            " did not arrive: " + blob.failure.what);
+        }
+        if (const auto wrong = image ? wrong_with_init_image(*blob.bytes) : std::string();
+            !wrong.empty())
+          return refuse(peer, header, wire::FailureCode::bad_request, wrong);
+        auto& own = submission.job.request;
+        if (image) {
+          const auto size = models::png_size(*blob.bytes);
+          own.init_image_height = static_cast<std::int32_t>(size.height);
+          own.init_image_width = static_cast<std::int32_t>(size.width);
+        }
+        (image ? own.init_image_blob : own.init_latents_blob) = tools_.blobs.add(blob.bytes);
+        accept(peer, header, std::move(submission), reading, control::Clock::now());
+      });
 }
 
 plan::Machine Gateway::machine_for(const wire::ImageRequest& request) const {
@@ -131,18 +164,14 @@ plan::Machine Gateway::machine_for(const wire::ImageRequest& request) const {
   return plan::machine_here(facts_.device, actors, cores);
 }
 
-void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
-                     const ModelReading& reading, control::Clock::time_point asked) {
+std::optional<plan::Plan> Gateway::planned(wire::JobSpec& job, const ModelReading& reading,
+                                           const Refused& refuse) const {
   const auto refused = [&](wire::FailureCode code, const std::string& why) {
-    refuse(peer, header, submission, code, why);
+    refuse(code, why);
+    return std::nullopt;
   };
   if (closed_) return refused(wire::FailureCode::refused, *closed_);
-  if (auto* known = tools_.table.find_key(submission.key)) {
-    drop_inputs(submission.job.request);
-    return accept_again(peer, header, *known);
-  }
   if (!reading.model) return refused(wire::FailureCode::bad_request, reading.error);
-  auto& job = submission.job;
   job.model = reading.folder;
   job.request.loras = reading.loras;
   job.request.seeds.clear();
@@ -183,8 +212,24 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   }
   if (const auto bar = tools_.runner.bar_to_batching(plan.request); job.may_batch && !bar.empty())
     plan.warnings.push_back("--may-batch has no effect: " + bar);
-  const auto added = tools_.table.add(job, std::move(plan), peer, submission.detached, tools_.now(),
-                                      reading.fingerprint);
+  return plan;
+}
+
+void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
+                     const ModelReading& reading, control::Clock::time_point asked) {
+  const Refused refused = [&](wire::FailureCode code, const std::string& why) {
+    drop_inputs(submission.job.request);
+    refuse(peer, header, code, why);
+  };
+  if (auto* known = tools_.table.find_key(submission.key); known && !closed_) {
+    drop_inputs(submission.job.request);
+    return accept_again(peer, header, *known);
+  }
+  auto& job = submission.job;
+  auto plan = planned(job, reading, refused);
+  if (!plan) return;
+  const auto added = tools_.table.add(job, std::move(*plan), peer, submission.detached,
+                                      tools_.now(), reading.fingerprint);
   if (!added) {
     return refused(wire::FailureCode::overloaded, std::to_string(tools_.table.queue().size()) +
                                                       " jobs are waiting already: try again later");

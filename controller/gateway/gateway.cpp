@@ -87,12 +87,13 @@ void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::Job
 
 void Gateway::client_lost(control::PeerId peer, const std::string& why) {
   std::vector<jobs::JobId> orphans;
-  for (const auto& [id, job] : tools_.table.all()) {
+  for (const auto& [id, listed] : tools_.table.all()) {
+    auto& job = *tools_.table.find(id);
+    job.watchers.erase(peer);
     if (job.owner == peer && !job.detached && !wire::is_terminal(job.state)) orphans.push_back(id);
   }
   for (const auto id : orphans) {
     auto& job = *tools_.table.find(id);
-    job.watchers.erase(peer);
     if (tools_.journal) {
       for (const auto watcher : job.watchers) {
         if (tools_.server.info(watcher)) job.owner = watcher;

@@ -56,6 +56,9 @@ class Gateway {
     /// From when its inputs are here until a job is accepted. A client gives up after 30 s
     /// (client/client.cpp), and must not find its job running then.
     std::chrono::milliseconds accept_within = std::chrono::seconds(25);
+    /// What jobs begin with, latents and pictures: on its way here and of jobs that have not ended.
+    std::uint64_t max_input_bytes = 4ull << 30;
+    std::uint64_t max_input_bytes_of_client = 2ull << 30;
     /// Hears of every failure. May be empty.
     std::function<void(const std::string&)> log = {};
     /// What jobs with weights of this type are planned for. Null = a host of this process's cores
@@ -94,8 +97,18 @@ class Gateway {
   recorder::Nanoseconds monotonic() const { return std::llround(tools_.now() * 1e9); }
   void submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
+  /// What was announced is held against what the request needs, and against what is kept already,
+  /// before a byte of it comes.
+  void fetch_input(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
+                   const ModelReading& reading);
+  std::optional<std::string> no_room_for_input(control::PeerId client, std::uint64_t bytes) const;
+  /// With the inputs of its request held here.
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
               const ModelReading& reading, control::Clock::time_point asked);
+  using Refused = std::function<void(wire::FailureCode, const std::string&)>;
+  /// Completes the job by its model and plans it; nothing when it was `refused`.
+  std::optional<plan::Plan> planned(wire::JobSpec& job, const ModelReading& reading,
+                                    const Refused& refused) const;
   plan::Machine machine_for(const wire::ImageRequest& request) const;
   void drop_inputs(wire::ImageRequest request);
   /// It is in the journal, or there is none: it may begin, and its client is told.
@@ -112,8 +125,8 @@ class Gateway {
   void say_finished(const jobs::JobEntry& job);
   /// Its end is told all the same, with what became of it in the journal.
   void say_not_kept(jobs::JobEntry& job, const std::string& error);
-  void refuse(control::PeerId peer, const wire::Header& header, const wire::SubmitJob& submission,
-              wire::FailureCode code, const std::string& why);
+  void refuse(control::PeerId peer, const wire::Header& header, wire::FailureCode code,
+              const std::string& why);
   void watch(control::PeerId peer, const wire::Header& header, jobs::JobId job);
   void cancel(control::PeerId peer, const wire::Header& header, jobs::JobId job);
   wire::JobList list() const;
@@ -132,6 +145,12 @@ class Gateway {
   std::map<jobs::JobId, std::vector<Asker>> askers_;  // of jobs that are being journaled
   std::map<jobs::JobId, std::uint64_t> away_;         // whose client is awaited, by which absence
   std::uint64_t absences_ = 0;
+  struct Upload {
+    control::PeerId client = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<std::uint64_t, Upload> uploads_;  // on their way
+  std::uint64_t last_upload_ = 0;
   ModelReader reader_;
 };
 

@@ -113,9 +113,11 @@ class InspectDesk {
 
   Tools tools_;
   std::deque<Failed> failed_;
-  std::deque<control::BlobId> kept_;
-  std::chrono::steady_clock::time_point waited_{};  // for a disk that took its time
-  SideThread thread_;                               // last: it ends before the rest goes
+  std::deque<wire::BlobRef> kept_;
+  std::shared_ptr<int> collecting_ = std::make_shared<int>(0);  // one use for each collection
+  std::deque<std::filesystem::path> written_;                   // files of flight records
+  std::chrono::steady_clock::time_point waited_{};              // for a disk that took its time
+  SideThread thread_;  // last: it ends before the rest goes
 };
 
 }  // namespace troupe::gateway

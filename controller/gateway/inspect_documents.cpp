@@ -108,11 +108,16 @@ void InspectDesk::get_logs(const Asker& asker, const wire::GetLogs& question) {
 wire::BlobRef InspectDesk::keep(const std::string& name, std::string bytes,
                                 std::vector<std::int64_t> shape) {
   constexpr std::size_t kKept = 8;
+  constexpr std::uint64_t kKeptBytes = 1u << 30;  // the newest aside
   wire::BlobRef ref{.name = name, .id = 0, .bytes = bytes.size(), .shape = std::move(shape)};
   ref.id = tools_.outside.keep_blob(std::make_shared<const std::string>(std::move(bytes)));
-  kept_.push_back(ref.id);
-  if (kept_.size() > kKept) {
-    tools_.outside.drop_blob(kept_.front());
+  kept_.push_back(ref);
+  std::uint64_t sum = 0;
+  for (const auto& each : kept_)
+    sum += each.bytes;
+  while (kept_.size() > kKept || (kept_.size() > 1 && sum > kKeptBytes)) {
+    tools_.outside.drop_blob(kept_.front().id);
+    sum -= kept_.front().bytes;
     kept_.pop_front();
   }
   return ref;

@@ -18,6 +18,7 @@ namespace troupe::gateway {
 namespace {
 
 constexpr std::size_t kKeptRecords = 16;
+constexpr std::size_t kKeptFiles = 256;
 
 /// What the disk may take until the loop goes on without knowing.
 constexpr std::chrono::milliseconds kAtOnce{100};
@@ -94,6 +95,12 @@ std::string InspectDesk::write(const Failed& failed, const std::filesystem::path
         if (tools_.note)
           tools_.note("flight record " + path.string() + " cannot be written: " + why_not);
         return;
+      }
+      written_.push_back(path);
+      if (written_.size() > kKeptFiles) {
+        std::error_code gone;
+        std::filesystem::remove(written_.front(), gone);
+        written_.pop_front();
       }
       const auto found = std::ranges::find(failed_, record, &Failed::record);
       if (found != failed_.end()) found->file = path.string();

@@ -15,6 +15,7 @@ constexpr control::Milliseconds kRenderDeadline{25'000};
 constexpr control::Milliseconds kFetchDeadline{20'000};
 /// Of the float32 latents of one job; what a controller puts up with.
 constexpr std::uint64_t kMostBytes = 1u << 30;
+constexpr long kMostAtOnce = 4;
 
 std::uint64_t product(const std::vector<std::int64_t>& shape) {
   std::uint64_t count = 1;
@@ -29,6 +30,7 @@ std::uint64_t product(const std::vector<std::int64_t>& shape) {
 }  // namespace
 
 struct InspectDesk::Collection {
+  std::shared_ptr<int> counted;
   Asker asker;
   jobs::JobId job = 0;
   bool renders = false;
@@ -57,8 +59,14 @@ void InspectDesk::get_latents(const Asker& asker, const wire::GetLatents& questi
                   name + (wire::is_terminal(job->state) ? " has ended (" : " is not under way (") +
                       wire::to_string(job->state) + "): only a running job has latents");
   }
+  if (collecting_.use_count() > kMostAtOnce) {
+    return refuse(
+        asker, FailureCode::overloaded,
+        std::to_string(kMostAtOnce) + " jobs' latents are being collected: try again later");
+  }
   const auto& actors = notes->attempts.back().actor_of_rank;
   auto collection = std::make_shared<Collection>();
+  collection->counted = collecting_;
   collection->asker = asker;
   const auto& plan = computes->plan;
   collection->job = run;

@@ -1,8 +1,11 @@
 #include "controller/gateway/metrics_server.h"
 
+#include <fcntl.h>
+
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <deque>
 #include <stdexcept>
 
 namespace troupe::gateway {
@@ -42,19 +45,16 @@ http::response<http::string_body> answer_to(const http::request<http::empty_body
   return answer;
 }
 
+}  // namespace
+
 /// One connection, one request.
-class Visit : public std::enable_shared_from_this<Visit> {
+class MetricsVisit : public std::enable_shared_from_this<MetricsVisit> {
  public:
-  Visit(tcp::socket socket, std::shared_ptr<std::function<std::string()>> text,
-        std::shared_ptr<std::size_t> count)
-      : stream_(std::move(socket)), text_(std::move(text)), count_(std::move(count)) {
-    ++*count_;
+  MetricsVisit(tcp::socket socket, std::shared_ptr<std::function<std::string()>> text)
+      : stream_(std::move(socket)), text_(std::move(text)) {
     parser_.header_limit(kLongestHeader);
     parser_.body_limit(0);
   }
-  ~Visit() { --*count_; }
-  Visit(const Visit&) = delete;
-  Visit& operator=(const Visit&) = delete;
 
   void begin() {
     stream_.expires_after(kPatience);
@@ -63,11 +63,11 @@ class Visit : public std::enable_shared_from_this<Visit> {
                        if (!error) self->answer();
                      });
   }
+  void end() { stream_.close(); }
 
  private:
   void answer() {
     answer_ = answer_to(parser_.get(), *text_);
-    stream_.expires_after(kPatience);
     http::async_write(stream_, answer_,
                       [self = shared_from_this()](const beast::error_code&, std::size_t) {
                         beast::error_code ignored;
@@ -77,13 +77,10 @@ class Visit : public std::enable_shared_from_this<Visit> {
 
   beast::tcp_stream stream_;
   std::shared_ptr<std::function<std::string()>> text_;  // the server's, which may be gone
-  std::shared_ptr<std::size_t> count_;
   beast::flat_buffer buffer_{kLongestHeader};
   http::request_parser<http::empty_body> parser_;
   http::response<http::string_body> answer_;
 };
-
-}  // namespace
 
 class MetricsServer::Impl : public std::enable_shared_from_this<MetricsServer::Impl> {
  public:
@@ -92,6 +89,8 @@ class MetricsServer::Impl : public std::enable_shared_from_this<MetricsServer::I
     const tcp::endpoint here(asio::ip::address_v4::loopback(), port);
     beast::error_code error;
     acceptor_.open(here.protocol(), error);
+    // Asio does not say it itself.
+    if (!error) fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
     if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
     if (!error) acceptor_.bind(here, error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
@@ -105,15 +104,27 @@ class MetricsServer::Impl : public std::enable_shared_from_this<MetricsServer::I
     acceptor_.async_accept(
         [self = shared_from_this()](const beast::error_code& error, tcp::socket socket) {
           if (!self->acceptor_.is_open()) return;
-          if (!error && *self->visits_ < kMostAtOnce)
-            std::make_shared<Visit>(std::move(socket), self->text_, self->visits_)->begin();
-          if (!error) return self->accept();
+          if (!error) {
+            self->begin(std::move(socket));
+            return self->accept();
+          }
           // Out of file descriptors, say: not at once again.
           self->pause_.expires_after(std::chrono::milliseconds(200));
           self->pause_.async_wait([self](const beast::error_code& cancelled) {
             if (!cancelled && self->acceptor_.is_open()) self->accept();
           });
         });
+  }
+
+  void begin(tcp::socket socket) {
+    std::erase_if(visits_, [](const auto& visit) { return visit.expired(); });
+    while (visits_.size() >= kMostAtOnce) {
+      if (const auto oldest = visits_.front().lock()) oldest->end();
+      visits_.pop_front();
+    }
+    const auto visit = std::make_shared<MetricsVisit>(std::move(socket), text_);
+    visits_.push_back(visit);
+    visit->begin();
   }
 
   void close() {
@@ -129,7 +140,7 @@ class MetricsServer::Impl : public std::enable_shared_from_this<MetricsServer::I
   tcp::acceptor acceptor_;
   asio::steady_timer pause_{acceptor_.get_executor()};
   std::shared_ptr<std::function<std::string()>> text_;
-  std::shared_ptr<std::size_t> visits_ = std::make_shared<std::size_t>(0);
+  std::deque<std::weak_ptr<MetricsVisit>> visits_;  // in the order in which they came
 };
 
 MetricsServer::MetricsServer(asio::io_context& io, std::uint16_t port,

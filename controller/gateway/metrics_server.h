@@ -8,7 +8,8 @@
 namespace troupe::gateway {
 
 /// Answers GET /metrics on a loopback port, on the controller's loop. Requests are small, few at
-/// once, and end within seconds; whoever sends more is cut off.
+/// once, and end within seconds; whoever sends more is cut off, and where there are too many the
+/// one goes that has taken longest.
 class MetricsServer {
  public:
   /// Listens on 127.0.0.1:`port`; 0 = any free one. `text` is asked for each answer. Throws

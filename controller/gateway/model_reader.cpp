@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <limits>
+#include <mutex>
 #include <stdexcept>
 
 #include "models/spec/fingerprint.h"
@@ -16,10 +17,12 @@ namespace {
 
 constexpr std::size_t kRemembered = 8;
 constexpr int kAttempts = 3;
+constexpr std::size_t kReaders = 4;
+constexpr std::size_t kMaxError = 4096;
 
 }  // namespace
 
-/// Of the reading thread alone, but for `give_up`.
+/// Of the reading threads alone, but for `give_up`.
 class ModelReader::Memory {
  public:
   Memory(Read read, AllowedFolders allowed)
@@ -41,6 +44,7 @@ class ModelReader::Memory {
       reading.error = "[read_model] " + name + ": an exception without text";
     }
     reading.model = nullptr;
+    if (reading.error.size() > kMaxError) reading.error = reading.error.substr(0, kMaxError) + "…";
     return reading;
   }
 
@@ -74,43 +78,87 @@ class ModelReader::Memory {
   }
 
   std::shared_ptr<const spec::ModelSpec> find(std::uint64_t fingerprint) {
+    const std::lock_guard lock(mutex_);
     const auto known = std::ranges::find(models_, fingerprint, &ModelReading::fingerprint);
     if (known == models_.end()) return nullptr;
     std::rotate(models_.begin(), known, known + 1);
     return models_.front().model;
   }
   void remember(const ModelReading& reading) {
+    const std::lock_guard lock(mutex_);
     models_.push_front(reading);
     if (models_.size() > kRemembered) models_.pop_back();
   }
 
   Read read_;
   AllowedFolders allowed_;
-  std::deque<ModelReading> models_;  // the last used first
+  std::mutex mutex_;
+  std::deque<ModelReading> models_;  // the last used first; behind `mutex_`
   std::atomic<bool> given_up_ = false;
 };
 
 ModelReader::ModelReader(boost::asio::io_context& io, Read read, AllowedFolders allowed)
-    : memory_(std::make_shared<Memory>(
+    : io_(io),
+      memory_(std::make_shared<Memory>(
           read ? std::move(read)
                : [](const std::string& folder) { return spec::read_model_spec(folder); },
           std::move(allowed))),
-      thread_([&io](SideThread::OnLoop action) { boost::asio::post(io, std::move(action)); },
-              std::numeric_limits<std::size_t>::max()) {}
+      threads_([&io](SideThread::OnLoop action) { boost::asio::post(io, std::move(action)); },
+               std::numeric_limits<std::size_t>::max(), kReaders) {}
 
 ModelReader::~ModelReader() {
   memory_->give_up();
 }
 
-void ModelReader::read(std::string folder, std::vector<wire::Lora> loras, Handler handler) {
+void ModelReader::read(std::string folder, std::vector<wire::Lora> loras,
+                       std::chrono::milliseconds within, Handler handler) {
   const auto number = ++last_;
-  handlers_[number] = std::move(handler);
+  Files files{std::move(folder), {}};
+  for (const auto& lora : loras)
+    files.loras.push_back(lora.path);
+  auto& asked = asked_
+                    .emplace(number, Asked{std::move(files), std::move(loras), std::move(handler),
+                                           boost::asio::steady_timer(io_, within)})
+                    .first->second;
+  waiting_.insert(number);
+  asked.deadline.async_wait([this, number](const boost::system::error_code& error) {
+    if (!error) expire(number);
+  });
+  begin_next();
+}
+
+void ModelReader::expire(std::uint64_t number) {
+  auto asked = asked_.extract(number);
+  if (asked.empty()) return;
+  waiting_.erase(number);
+  ModelReading reading;
+  reading.late = true;
+  reading.error = "[read_model] " + asked.mapped().files.folder + ": was not read in time";
+  asked.mapped().handler(reading);
+}
+
+void ModelReader::begin_next() {
+  for (auto next = waiting_.begin(); next != waiting_.end() && in_hand_.size() < kReaders;) {
+    const auto& asked = asked_.at(*next);
+    if (in_hand_.insert(asked.files).second) {
+      begin(*next, asked);
+      next = waiting_.erase(next);
+    } else {
+      ++next;
+    }
+  }
+}
+
+void ModelReader::begin(std::uint64_t number, const Asked& asked) {
   // Made here, so that the handler is called even if there is no memory left there.
   const auto reading = std::make_shared<ModelReading>();
-  thread_.post([reading, memory = memory_, folder = std::move(folder), loras = std::move(loras),
-                answer = SideThread::OnLoop([this, number, reading] {
-                  handlers_.extract(number).mapped()(*reading);
-                })]() mutable -> SideThread::OnLoop {
+  threads_.post([reading, memory = memory_, folder = asked.files.folder, loras = asked.loras,
+                 answer = SideThread::OnLoop([this, number, reading, files = asked.files] {
+                   in_hand_.erase(files);
+                   auto known = asked_.extract(number);
+                   begin_next();
+                   if (!known.empty()) known.mapped().handler(*reading);
+                 })]() mutable -> SideThread::OnLoop {
     if (memory->given_up()) return nullptr;
     try {
       *reading = memory->look(folder, loras);

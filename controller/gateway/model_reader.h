@@ -1,9 +1,13 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,39 +27,59 @@ struct ModelReading {
   std::vector<wire::Lora> loras;  // likewise; their layers are in the model, their values unseen
   std::vector<std::uint64_t> lora_fingerprints;
   std::string error;  // one line
+  bool late = false;  // nobody knows yet: it was not read in time
 };
 
-/// Reads model folders on a thread of its own: headers of many shards on a slow disk must not keep
-/// the controller's loop from its heartbeats. A folder that was read before and has not changed
-/// since is known by its fingerprint. Belongs to the thread that runs `io`.
+/// Reads model folders on a few threads of its own: headers of many shards on a slow disk must not
+/// keep the controller's loop from its heartbeats, nor those who ask for other folders. A folder
+/// that was read before and has not changed since is known by its fingerprint. Belongs to the
+/// thread that runs `io`.
 class ModelReader {
  public:
   using Handler = std::function<void(const ModelReading&)>;
   using Read = std::function<spec::ModelSpec(const std::string& folder)>;
 
   explicit ModelReader(boost::asio::io_context& io, Read read = {}, AllowedFolders allowed = {});
-  /// Handlers that have not been called are dropped. Waits a moment for a reading in hand; one that
+  /// Handlers that have not been called are dropped. Waits a moment for readings in hand; one that
   /// hangs in the file system is left to itself.
   ~ModelReader();
   ModelReader(const ModelReader&) = delete;
   ModelReader& operator=(const ModelReader&) = delete;
 
-  /// The handler is called on the loop, in the order of these calls, never inside one. LoRAs are
-  /// read after the folder and held against its layers; they, too, must lie in allowed folders.
-  void read(std::string folder, Handler handler) {
-    read(std::move(folder), {}, std::move(handler));
-  }
-  void read(std::string folder, std::vector<wire::Lora> loras, Handler handler);
+  /// The handler is called once, on the loop, never inside this call: with what was read, or after
+  /// `within` with a reading that is late (where it was begun it goes on, and keeps its thread). In
+  /// the order of these calls for the same folder and LoRAs, which are read one at a time. LoRAs
+  /// are read after the folder and held against its layers; they, too, must lie in allowed folders.
+  void read(std::string folder, std::vector<wire::Lora> loras, std::chrono::milliseconds within,
+            Handler handler);
   /// Readings asked for and not yet handed over.
-  std::size_t waiting() const { return handlers_.size(); }
+  std::size_t waiting() const { return asked_.size(); }
 
  private:
   class Memory;
+  struct Files {
+    std::string folder;
+    std::vector<std::string> loras;
+    auto operator<=>(const Files&) const = default;
+  };
+  struct Asked {
+    Files files;
+    std::vector<wire::Lora> loras;
+    Handler handler;
+    boost::asio::steady_timer deadline;
+  };
 
+  void expire(std::uint64_t number);
+  void begin_next();
+  void begin(std::uint64_t number, const Asked& asked);
+
+  boost::asio::io_context& io_;
   std::shared_ptr<Memory> memory_;
-  std::map<std::uint64_t, Handler> handlers_;  // by the number of their call
+  std::map<std::uint64_t, Asked> asked_;  // by the number of their call
+  std::set<std::uint64_t> waiting_;       // of those, the ones that have not been begun
+  std::set<Files> in_hand_;               // also of readings that came too late
   std::uint64_t last_ = 0;
-  SideThread thread_;
+  SideThread threads_;
 };
 
 }  // namespace troupe::gateway

@@ -18,16 +18,18 @@ struct SideThread::Shared {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Work> waiting;
-  bool busy = false;
+  int threads = 0;  // that have not ended
+  int busy = 0;
   bool closed = false;
-  bool ended = false;
 };
 
-SideThread::SideThread(std::function<void(OnLoop)> to_loop, std::size_t most)
+SideThread::SideThread(std::function<void(OnLoop)> to_loop, std::size_t most, int threads)
     : shared_(std::make_shared<Shared>()) {
   shared_->to_loop = std::move(to_loop);
   shared_->most = most;
-  thread_ = std::thread([shared = shared_] { run(shared); });
+  shared_->threads = threads;
+  for (int i = 0; i < threads; ++i)
+    threads_.emplace_back([shared = shared_] { run(shared); });
 }
 
 SideThread::~SideThread() {
@@ -35,13 +37,15 @@ SideThread::~SideThread() {
   shared_->closed = true;
   shared_->changed.notify_all();
   const bool ended =
-      shared_->changed.wait_for(lock, kEndDeadline, [this] { return shared_->ended; });
+      shared_->changed.wait_for(lock, kEndDeadline, [this] { return shared_->threads == 0; });
   shared_->waiting.clear();
   lock.unlock();
-  if (ended) {
-    thread_.join();
-  } else {
-    thread_.detach();
+  for (auto& thread : threads_) {
+    if (ended) {
+      thread.join();
+    } else {
+      thread.detach();
+    }
   }
 }
 
@@ -55,7 +59,7 @@ bool SideThread::post(Work work) {
 
 bool SideThread::idle() const {
   const std::lock_guard lock(shared_->mutex);
-  return shared_->waiting.empty() && !shared_->busy;
+  return shared_->waiting.empty() && shared_->busy == 0;
 }
 
 SideThread::OnLoop SideThread::done(const Work& work) {
@@ -73,12 +77,12 @@ void SideThread::run(const std::shared_ptr<Shared>& shared) {
     if (shared->waiting.empty()) break;
     auto work = std::move(shared->waiting.front());
     shared->waiting.pop_front();
-    shared->busy = true;
+    ++shared->busy;
     lock.unlock();
     auto answer = done(work);
     work = nullptr;
     lock.lock();
-    shared->busy = false;
+    --shared->busy;
     if (!answer || shared->closed) continue;
     shared->to_loop([shared, answer = std::move(answer)] {
       {
@@ -88,7 +92,7 @@ void SideThread::run(const std::shared_ptr<Shared>& shared) {
       answer();
     });
   }
-  shared->ended = true;
+  --shared->threads;
   shared->changed.notify_all();
 }
 

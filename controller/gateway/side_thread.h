@@ -3,11 +3,12 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 namespace troupe::gateway {
 
-/// A thread beside the loop for what may take long, so that a slow disk or a long text does not
-/// keep the loop from its heartbeats. Belongs to the thread that runs the loop.
+/// A thread (or a few) beside the loop for what may take long, so that a slow disk or a long text
+/// does not keep the loop from its heartbeats. Belongs to the thread that runs the loop.
 class SideThread {
  public:
   using OnLoop = std::function<void()>;
@@ -15,15 +16,16 @@ class SideThread {
   /// thrown there. It holds what it needs: it may outlive whoever posted it.
   using Work = std::function<OnLoop()>;
 
-  /// `to_loop` brings something to the loop; it is called on the thread.
-  explicit SideThread(std::function<void(OnLoop)> to_loop, std::size_t most = 64);
+  /// `to_loop` brings something to the loop; it is called on the thread. Of several `threads` each
+  /// takes what was posted first.
+  explicit SideThread(std::function<void(OnLoop)> to_loop, std::size_t most = 64, int threads = 1);
   /// Nothing comes to the loop any more. What was posted is done first, for a moment; work that
   /// hangs in the file system is left to itself.
   ~SideThread();
   SideThread(const SideThread&) = delete;
   SideThread& operator=(const SideThread&) = delete;
 
-  /// In the order of these calls. False, and nothing will be done, where `most` are waiting
+  /// Begun in the order of these calls. False, and nothing will be done, where `most` are waiting
   /// already.
   bool post(Work work);
   /// Nothing waits or is being done.
@@ -35,7 +37,7 @@ class SideThread {
   static OnLoop done(const Work& work);
 
   std::shared_ptr<Shared> shared_;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace troupe::gateway

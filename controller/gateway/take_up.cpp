@@ -11,6 +11,7 @@ namespace troupe::gateway {
 namespace {
 
 constexpr std::chrono::milliseconds kLookAgain{200};
+constexpr std::chrono::minutes kReadWithin{10};  // nobody waits for an answer
 
 }  // namespace
 
@@ -27,7 +28,7 @@ void Gateway::take_up(const journal::Revival& revival, const std::string& cause)
     if (!job->detached)
       await_client(id, "its client has not come back after its controller's restart");
     remember(*job);
-    reader_.read(job->spec.model, job->spec.request.loras,
+    reader_.read(job->spec.model, job->spec.request.loras, kReadWithin,
                  [this, id, cause](const ModelReading& reading) { take_up(id, cause, reading); });
   }
 }

@@ -24,6 +24,7 @@ wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& dep
   begin.tp = {at.tp, degrees.tp};
   begin.micro_steps = plan.micro_steps;
   begin.batch_parts = plan.batch_parts[at.dp];
+  begin.decode_parts = plan.decode_parts[at.dp];
   begin.sampler_steps = plan.sampler_steps;
   begin.skipped_steps = plan.skipped_steps;
   begin.vae = {0, 0};

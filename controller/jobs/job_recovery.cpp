@@ -4,6 +4,12 @@
 #include "controller/jobs/run.h"
 
 namespace troupe::jobs {
+namespace {
+
+/// Tasks of a cancelled job that take longer, in seconds, are left in their midst.
+constexpr double kDrainWithin = 0.4;
+
+}  // namespace
 
 void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& failed) {
   Run* run = find(failed.job);
@@ -158,12 +164,25 @@ void JobRunner::cancel_run(JobEntry& job, const std::string& why) {
   Run* run = find(id);
   if (run && run->begun) {
     dispatcher_.cancel(id);
-    return maybe_end(*run);
+    maybe_end(*run);
+    return leave_if_long(id, run->life);
   }
   // While it is loaded for the first time there is nothing to keep.
   const auto deployment = run && run->began == 0 ? run->deployment : nullptr;
   finish(id, wire::JobState::cancelled, job.failure);
   if (deployment && jobs_on(*deployment).empty()) tools_.deployments.take_down(deployment, why);
+}
+
+void JobRunner::leave_if_long(JobId id, std::uint64_t life) {
+  tools_.outside.after(kDrainWithin, [this, id, life] {
+    const Run* run = find(id, life);
+    if (!run || !run->begun || run->ending) return;
+    const auto deployment = run->deployment;
+    // Others would lose their step: they wait for a part, which takes about a second.
+    if (jobs_on(*deployment).size() > 1 || tools_.deployments.shares_actors(*deployment))
+      return leave_if_long(id, life);
+    end_epoch(deployment, wire::Failure(entry(*run).failure), id);
+  });
 }
 
 void JobRunner::fail(JobId id, const wire::Failure& failure) {

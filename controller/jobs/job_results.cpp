@@ -58,20 +58,22 @@ void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDon
   const auto& task = dispatcher_.task(run.job, done.task);
   const auto rank = member.parts.at(run.deployment->id);
   const bool result = task.kind == wire::TaskKind::decode;
+  const auto& parts = entry(run).plan.decode_parts.at(static_cast<std::size_t>(task.dp));
+  const auto first = result ? parts.at(static_cast<std::size_t>(task.part)).begin : 0;
   if (result) run.results[done.task].resize(done.blobs.size());
   for (std::size_t index = 0; index < done.blobs.size(); ++index) {
     const auto& ref = done.blobs[index];
     ++run.blobs_to_come;
     const auto arrived = [this, id = run.job, life = run.life, rank, ref, result,
-                          task_id = done.task, step = task.step, replica = task.dp,
-                          index](control::BlobResult blob) {
+                          task_id = done.task, step = task.step, replica = task.dp, index,
+                          first](control::BlobResult blob) {
       Run* waiting = find(id, life);
       if (!waiting) return;
       const auto own = blob_arrived(*waiting, ref, result, blob);
       waiting = find(id, life);  // not if it has failed by this
       if (!waiting) return;
       JobEntry& job = entry(*waiting);
-      const Origin from{step, replica, index, result};
+      const Origin from{step, replica, index + static_cast<std::size_t>(first), result};
       if (own && !job.members.empty() && ref.name != kBoundary) {
         hand_out(*waiting, from, *own, *blob.bytes);
       } else if (own && result) {

@@ -161,6 +161,9 @@ class JobRunner {
   void drop_portion(Portion& portion);
   /// Ends a run early, as `cancel` does a job.
   void cancel_run(JobEntry& job, const std::string& why);
+  /// Of a cancelled run whose tasks have not drained in a moment the epoch is ended, so that they
+  /// are left in their midst; as soon as no other job is on its actors, which would lose its step.
+  void leave_if_long(JobId id, std::uint64_t life);
   /// Actors and blobs of a run that is over.
   void release(JobId id, JobEntry& job, bool succeeded);
   /// Some actors are large enough for it, whatever else they keep now. If not, an elastic job is

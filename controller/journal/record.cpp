@@ -1,5 +1,7 @@
 #include "controller/journal/record.h"
 
+#include <algorithm>
+
 #include "controller/jobs/inputs.h"
 #include "transport/wire/codec.h"
 
@@ -18,13 +20,6 @@ void fail(jobs::JobEntry& job, const std::string& why) {
   job.failure = {wire::FailureCode::internal,
                  "[journal] job " + std::to_string(job.id) + ": " + why};
   job.report.clear();
-}
-
-/// Blobs of a whole list, or none of it where one is damaged.
-bool all_here(const std::vector<Part>& parts) {
-  for (const auto& part : parts)
-    if (!part.bytes) return false;
-  return true;
 }
 
 void read_inputs(jobs::JobEntry& job, const std::vector<Part>& parts, const KeepBytes& keep) {
@@ -62,6 +57,10 @@ void read_results(jobs::JobEntry& job, const std::vector<Part>& parts, const Kee
 }
 
 }  // namespace
+
+bool all_here(const std::vector<Part>& parts) {
+  return std::ranges::all_of(parts, [](const auto& part) { return part.bytes != nullptr; });
+}
 
 Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
   Facts facts;

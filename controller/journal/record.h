@@ -26,6 +26,8 @@ struct Part {
   std::string head;
   control::BlobBytes bytes;  // null: it was damaged
 };
+/// None of them was damaged.
+bool all_here(const std::vector<Part>& parts);
 
 /// A job as it is stored.
 struct Record {

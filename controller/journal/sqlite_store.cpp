@@ -68,10 +68,6 @@ std::string what_was_said(const Acked& acked) {
   return acked.end == wire::JobState::cancelled ? "been cancelled" : wire::to_string(*acked.end);
 }
 
-bool undamaged(const std::vector<Part>& parts) {
-  return std::ranges::all_of(parts, [](const auto& part) { return part.bytes != nullptr; });
-}
-
 }  // namespace
 
 /// The database with its tables, whose statements go before it.
@@ -275,8 +271,8 @@ std::vector<Record> SqliteStore::readable_records() {
       auto record = open_->tables->read(id);
       if (!record || !record->damage.empty()) continue;
       const auto facts = facts_in(*record);
-      if (!facts || !undamaged(record->inputs) || !undamaged(record->results)) continue;
-      if (!undamaged(record->boundary)) record->boundary.clear();
+      if (!facts || !all_here(record->inputs) || !all_here(record->results)) continue;
+      if (!all_here(record->boundary)) record->boundary.clear();
       records.push_back(std::move(*record));
     } catch (const SqliteError&) {
       // `acknowledged` names it.

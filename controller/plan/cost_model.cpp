@@ -127,7 +127,8 @@ class Estimate {
         rows_(lead_rows(job.method, job.patches, degrees.ring, degrees.ulysses)),
         images_(images_of(job, degrees)),
         batch_(images_ * (job.guidance && degrees.cfg == 1 ? 2 : 1)),
-        parts_(batch_parts(batch_, engine.parts_of_batch ? degrees.pp : 1)),
+        parts_(batch_parts(batch_, engine.parts_of_batch ? degrees.pp : 1,
+                           engine.parts_of_batch && job.most_items > 0 ? job.most_items : batch_)),
         sizes_(sizes_of_stages(stages)),
         stages_(stage_weights(model_, job_.tokens(), sizes_, rates_of(machine_, job_.dtype))),
         ways_(ways_of(degrees, machine)) {}

@@ -75,10 +75,11 @@ std::vector<Machine> table() {
       gpus("a100-pcie", 312, 19.5, 1935, 80, 108, pcie(31.5)),
       gpus("a100-nvlink", 312, 19.5, 2039, 80, 108, nvlink(300)),
       gpus("h100-nvlink", 989, 67, 3350, 80, 132, nvlink(450)),
+      gpus("h200-nvlink", 989, 67, 4800, 141, 132, nvlink(450)),
   };
   all[2].devices = 4;
   all[3].devices = 4;
-  for (const std::size_t newer : {0, 1, 5})
+  for (const std::size_t newer : {0, 1, 5, 6})
     all[newer].fp8 = true;
   all.push_back(this_cpu(4));
   return all;

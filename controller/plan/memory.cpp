@@ -20,53 +20,60 @@ std::uint64_t kept_versions(const Plan& plan) {
   return (plan.request.method == "distrifusion" ? 2 : 1) + (plan.request.kv == "predict" ? 1 : 0);
 }
 
-/// Largest activations of one decoder: three feature maps of its widest full-resolution level, in
-/// float32, of its rows or of a tile.
-std::uint64_t decoder_activations(const Plan& plan, const spec::VaeSpec& vae) {
-  std::int64_t rows = (plan.latent_height + plan.vae_degree - 1) / plan.vae_degree;
-  std::int64_t columns = plan.latent_width;
+/// Rows and columns that one actor codes at a time, in latents.
+struct CodedShare {
+  CodedShare(const Plan& plan, std::int64_t height)
+      : rows((height + plan.vae_degree - 1) / plan.vae_degree), columns(plan.latent_width) {}
+  /// Of a feature map in float32, `scale` times as large along a side.
+  std::uint64_t map(std::int64_t channels, std::int64_t scale) const {
+    return static_cast<std::uint64_t>(rows * columns * scale * scale * channels * 4);
+  }
+  /// Of the larger of the maps that a layer reads and writes. What is doubled is read doubled.
+  std::uint64_t map(const spec::VaeLayer& layer) const {
+    const bool doubled = layer.kind == spec::VaeLayer::Kind::upsample;
+    return std::max(map(layer.in, doubled ? layer.scale_out : layer.scale_in),
+                    map(layer.out, layer.scale_out));
+  }
+
+  std::int64_t rows, columns;
+};
+
+/// Largest activations of one half: three feature maps of its widest level.
+std::uint64_t coder_activations(const Plan& plan, const spec::VaeSpec& vae, spec::VaeHalf half) {
+  CodedShare share(plan, plan.latent_height);
   if (plan.request.vae_tiling) {
     const std::int64_t tile = vae.sample_size / vae.scale_factor();
-    rows = std::min(plan.latent_height, tile);
-    columns = std::min(columns, tile);
+    share.rows = std::min(plan.latent_height, tile);
+    share.columns = std::min(share.columns, tile);
   }
   std::uint64_t largest = 0;
-  const auto levels = static_cast<std::int64_t>(vae.block_out_channels.size());
-  for (std::int64_t level = 0; level < levels; ++level) {
-    const std::int64_t scale = std::int64_t{1} << (levels - 1 - level);
-    const std::int64_t wide = vae.block_out_channels[std::min(level + 1, levels - 1)];
-    largest = std::max<std::uint64_t>(largest, rows * columns * scale * scale * wide * 4);
-  }
+  for (const auto& layer : spec::layers_of(vae, half))
+    largest = std::max(largest, share.map(layer));
   return 3 * largest;
 }
 
-/// A video is decoded frame by frame: three feature maps of its widest full-resolution level, and
-/// at each convolution over time the two frames before.
+/// A video is decoded frame by frame: three feature maps of its widest level, and at each
+/// convolution over time the two frames before.
 std::uint64_t decoder_activations(const Plan& plan, const spec::WanVaeSpec& vae) {
-  const std::int64_t height = plan.latent_height / vae.latent_frames(plan.request.num_frames);
-  const std::int64_t rows = (height + plan.vae_degree - 1) / plan.vae_degree;
-  const auto map = [&](std::int64_t channels, std::int64_t scale) {
-    return static_cast<std::uint64_t>(rows * plan.latent_width * scale * scale * channels * 4);
-  };
-  std::uint64_t kept = 2 * (map(vae.z_dim, 1) + 4 * map(vae.inner_channels(), 1)), largest = 0;
-  std::int64_t scale = 1;
-  for (const auto& block : vae.up_blocks()) {
-    kept += 2 * (map(block.in, scale) + (2 * vae.num_res_blocks + 1) * map(block.out, scale));
-    if (block.doubles_frames) kept += 2 * map(block.out, scale);
-    largest = std::max(largest, map(std::max(block.in, block.out), scale));
-    if (block.upsamples) scale *= 2;
-    if (block.upsamples) largest = std::max(largest, map(block.out, scale));
+  using Kind = spec::VaeLayer::Kind;
+  const CodedShare share(plan, plan.latent_height / vae.latent_frames(plan.request.num_frames));
+  std::uint64_t kept = 0, largest = 0;
+  for (const auto& layer : spec::layers_of(vae)) {
+    largest = std::max(largest, share.map(layer));
+    const bool over_time = layer.kind == Kind::convolution && layer.side > 1;
+    if (over_time || layer.kind == Kind::residual || layer.kind == Kind::doubled_frames)
+      kept += 2 * share.map(layer.in, layer.scale_in);
+    if (layer.kind == Kind::residual) kept += 2 * share.map(layer.out, layer.scale_out);
   }
-  return kept + 2 * map(vae.up_blocks().back().out, scale) + 3 * largest;
+  return kept + 3 * largest;
 }
 
 std::uint64_t decoder_activations(const Plan& plan, const spec::ModelSpec& model) {
   return model.video_vae ? decoder_activations(plan, *model.video_vae)
-                         : decoder_activations(plan, model.vae);
+                         : coder_activations(plan, model.vae, spec::VaeHalf::decoder);
 }
 
-/// Weights of the VAE's encoder and three feature maps of its widest level, in float32, of its rows
-/// or of a tile.
+/// Weights of the VAE's encoder in float32, and its activations.
 std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
   std::uint64_t bytes = 0;
   for (const auto& tensor : spec::expected_tensors(vae, spec::VaeHalf::encoder)) {
@@ -75,26 +82,34 @@ std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
       own *= static_cast<std::uint64_t>(extent);
     bytes += own;
   }
-  std::int64_t rows =
-      (plan.latent_height + plan.vae_degree - 1) / plan.vae_degree * vae.scale_factor();
-  std::int64_t columns = plan.request.width;
-  if (plan.request.vae_tiling) {
-    rows = std::min<std::int64_t>(plan.request.height, vae.sample_size);
-    columns = std::min(columns, vae.sample_size);
-  }
-  std::uint64_t largest = 0;
-  for (const auto channels : vae.block_out_channels) {
-    largest = std::max<std::uint64_t>(largest, rows * columns * channels * 4);
-    rows = (rows + 1) / 2;
-    columns = (columns + 1) / 2;
-  }
-  return bytes + 3 * largest;
+  return bytes + coder_activations(plan, vae, spec::VaeHalf::encoder);
+}
+
+/// A picture to begin with is decoded (the file, and four bytes for each of its pixels), resized
+/// one side after the other in bytes, made floats of, and encoded when all but these are gone.
+std::uint64_t begun_picture(const Plan& plan, const spec::VaeSpec& vae) {
+  const auto& request = plan.request;
+  const auto area = [](std::int64_t height, std::int64_t width) {
+    return static_cast<std::uint64_t>(height) * static_cast<std::uint64_t>(width);
+  };
+  const std::uint64_t own = area(request.init_image_height, request.init_image_width);
+  // As models/image/resize_lanczos.h chooses the side to begin with.
+  const std::int64_t lower = request.init_image_height - request.height;
+  const std::int64_t narrower = request.init_image_width - request.width;
+  const std::uint64_t between = lower > 0 && lower > 2 * narrower
+                                    ? area(request.height, request.init_image_width)
+                                    : area(request.init_image_height, request.width);
+  const std::uint64_t sized = area(request.height, request.width);
+  const std::uint64_t floats = 3 * sizeof(float) * sized;
+  return std::max({request.init_image_bytes + 4 * own + 3 * (between + sized),
+                   request.init_image_bytes + 3 * sized + 3 * floats,
+                   floats + picture_encoder(plan, vae)});
 }
 
 }  // namespace
 
 std::uint64_t ActorMemory::peak() const {
-  return weights + std::max({kv + activations, text, vae + activations});
+  return weights + std::max({kv + activations, text, picture, vae + activations});
 }
 
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model) {
@@ -113,8 +128,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     const auto decoders = plan.decoders(dp);
     if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
     // One after the other, and gone before the first step.
-    if (plan.request.init_image_bytes > 0)
-      memory[rank].text = std::max(memory[rank].text, picture_encoder(plan, model.vae));
+    if (plan.request.init_image_bytes > 0) memory[rank].picture = begun_picture(plan, model.vae);
     memory[rank].decoder = parts.vae_decoder;
     memory[rank].vae = parts.vae_decoder + decoder_activations(plan, model);
   };

@@ -19,8 +19,9 @@ std::vector<wire::RowRange> split_evenly(int count, int parts) {
   return runs;
 }
 
-std::vector<wire::RowRange> batch_parts(int batch, int pp) {
-  return split_evenly(batch, pp == 1 ? 1 : std::min(batch, 2 * pp));
+std::vector<wire::RowRange> batch_parts(int batch, int pp, int most) {
+  const int filling = pp == 1 ? 1 : std::min(batch, 2 * pp);
+  return split_evenly(batch, std::max(filling, (batch + most - 1) / most));
 }
 
 std::vector<wire::RowRange> split_rows(int rows, int patches) {

@@ -7,6 +7,7 @@
 #include "controller/plan/groups.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
+#include "controller/plan/part_sizes.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/picture_size.h"
 #include "controller/plan/planner.h"
@@ -83,9 +84,16 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
            " to split (prompts × n)");
   }
   plan.images = split_evenly(pictures, plan.degrees.dp);
+}
+
+void set_parts(Plan& plan, const spec::ModelSpec& model, const Machine& machine) {
+  const auto most = part_sizes(plan, model, machine);
   for (const auto& images : plan.images) {
-    const int batch = (images.end - images.begin) * plan.branches_per_actor();
-    plan.batch_parts.push_back(batch_parts(batch, plan.degrees.pp));
+    const int pictures = images.end - images.begin;
+    plan.batch_parts.push_back(
+        batch_parts(pictures * plan.branches_per_actor(), plan.degrees.pp, most.items));
+    plan.decode_parts.push_back(
+        split_evenly(pictures, (pictures + most.pictures - 1) / most.pictures));
   }
 }
 
@@ -200,7 +208,7 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
 }
 
 Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
-             const wire::Parallelism& parallelism, const WorkRates& rates) {
+             const wire::Parallelism& parallelism, const Machine& machine) {
   check_request(request);
   Plan plan;
   plan.request = request;
@@ -211,9 +219,10 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   check_rescale(plan, model);
   set_mesh(plan, model, parallelism);
   check_network(plan, model);
-  set_stages(plan, model, parallelism, rates);
+  set_stages(plan, model, parallelism, rates_of(machine, request.dtype));
   set_step_cache(plan.request, model);
   set_patches(plan, model);
+  set_parts(plan, model, machine);
   check_sampler(plan, model);
   set_groups(plan, model);
   plan.warnings.insert(plan.warnings.end(), model.notes.begin(), model.notes.end());
@@ -235,12 +244,12 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
 
 Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
                const wire::Parallelism& parallelism) {
-  return planned(model, request, parallelism, {});
+  return planned(model, request, parallelism, Machine{});
 }
 
 Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
                const wire::Parallelism& parallelism, const Machine& machine) {
-  return planned(model, request, parallelism, rates_of(machine, request.dtype));
+  return planned(model, request, parallelism, machine);
 }
 
 std::vector<wire::RowRange> rows_of_rank(const Plan& plan, int sequence_rank) {

@@ -13,14 +13,14 @@
 
 namespace troupe::plan {
 
-/// Bytes that one actor of the plan needs; `text` and `vae` are transient and never at their peak
-/// together.
+/// Bytes that one actor of the plan needs; `text`, `picture` and `vae` are transient and never at
+/// their peak together.
 struct ActorMemory {
   std::uint64_t weights = 0;      // its stage's shard, in the compute type
   std::uint64_t kv = 0;           // of its blocks and heads: kept from step to step, and caption
   std::uint64_t activations = 0;  // hidden states, transfers, latents: an upper estimate
-  std::uint64_t text = 0;         // encoders while they run: the text's largest block, or the
-                                  // picture's to begin with
+  std::uint64_t text = 0;         // text encoders while they run: the largest block
+  std::uint64_t picture = 0;      // one to begin with, while it is decoded, resized and encoded
   std::uint64_t vae = 0;          // decoder weights and its largest activations
   std::uint64_t decoder = 0;      // of these the weights, which stay when they have been read
   std::uint64_t peak() const;
@@ -72,8 +72,10 @@ struct Plan {
   std::vector<std::string> warnings;
   int synchronous_steps = 0;  // steps that take the whole picture at once
   /// By dp rank: batch items (branches × pictures) of an actor that such a step takes one after
-  /// another, to fill the pipeline.
+  /// another, to fill the pipeline and to let others, or a cancel, come between.
   std::vector<std::vector<wire::RowRange>> batch_parts;
+  /// By dp rank: pictures of its slice that are decoded one part after another, likewise.
+  std::vector<std::vector<wire::RowRange>> decode_parts;
   std::int64_t latent_channels = 0;
   std::int64_t latent_height = 0;
   std::int64_t latent_width = 0;

@@ -30,7 +30,8 @@ struct Candidate {
 std::string to_text(const wire::Parallelism& parallelism);
 
 /// As make_plan, for a machine: where its speeds were measured, stages are split by the seconds
-/// that their blocks take on it, not by FLOPs.
+/// that their blocks take on it, not by FLOPs; and what many pictures take long for is cut into
+/// parts (part_sizes.h).
 Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
                const wire::Parallelism& parallelism, const Machine& machine);
 

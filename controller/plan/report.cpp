@@ -118,6 +118,12 @@ std::string to_text(const Plan& plan) {
                   megabytes(own.vae).c_str(), megabytes(own.peak()).c_str());
     text += line;
   }
+  std::uint64_t picture = 0;
+  for (const auto& own : plan.memory)
+    picture = std::max(picture, own.picture);
+  if (picture > 0)
+    text += "picture to begin with: " + megabytes(picture) +
+            " while it is decoded, resized and encoded\n";
   for (const auto& warning : plan.warnings)
     text += "warning: " + warning + "\n";
   return text;
@@ -170,6 +176,7 @@ nlohmann::json to_json(const Plan& plan) {
                              {"kv", own.kv},
                              {"activations", own.activations},
                              {"text", own.text},
+                             {"picture", own.picture},
                              {"vae", own.vae},
                              {"peak", own.peak()}});
   }

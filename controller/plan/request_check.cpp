@@ -60,6 +60,12 @@ void check_around(const wire::ImageRequest& request) {
     refuse("init image has " + std::to_string(request.init_image_bytes) + " bytes: at most " +
            std::to_string(models::kMaxPngBytes));
   }
+  const auto height = static_cast<std::uint32_t>(request.init_image_height);
+  const auto width = static_cast<std::uint32_t>(request.init_image_width);
+  if (std::uint64_t{height} * width > models::kMaxPngPixels) {
+    refuse("init image has " + std::to_string(width) + " x " + std::to_string(height) +
+           " pixels: at most " + std::to_string(models::kMaxPngPixels));
+  }
   if (!(request.guidance_rescale >= 0 && request.guidance_rescale <= 1)) {
     refuse("guidance rescale is " + spec::number_text(request.guidance_rescale) +
            ": a number from 0 to 1 is needed");

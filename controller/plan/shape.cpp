@@ -1,7 +1,6 @@
 #include "controller/plan/shape.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace troupe::plan {
@@ -12,65 +11,43 @@ constexpr double kSamplerFlops = 20;
 
 /// One half of the autoencoder.
 struct VaeCost {
-  double flops = 0;  // a latent pixel
+  double flops = 0;  // a latent pixel; 1×1 convolutions of latents and moments are left out
   int convolutions = 0;
 
-  void convolve(double from, double to, double pixels, int side = 3) {
-    flops += 2 * from * to * side * side * pixels;
+  void convolve(std::int64_t from, std::int64_t to, std::int64_t scale, int side = 3) {
+    flops +=
+        2.0 * static_cast<double>(from * to) * side * side * static_cast<double>(scale * scale);
     ++convolutions;
   }
-  void resnet(double from, double to, double pixels) {
-    convolve(from, to, pixels);
-    convolve(to, to, pixels);
-    if (from != to) convolve(from, to, pixels, 1);
-  }
-  void middle(const spec::VaeSpec& vae) {
-    const auto top = static_cast<double>(vae.block_out_channels.back());
-    resnet(top, top, 1);
-    if (vae.mid_block_add_attention) flops += 2 * 4 * top * top;
-    resnet(top, top, 1);
+  void add(const spec::VaeLayer& layer) {
+    using Kind = spec::VaeLayer::Kind;
+    switch (layer.kind) {
+      case Kind::norm:
+        return;
+      case Kind::attention:
+        flops +=
+            2.0 * 4 * static_cast<double>(layer.in * layer.in * layer.scale_in * layer.scale_in);
+        return;
+      case Kind::residual:
+        convolve(layer.in, layer.out, layer.scale_in);
+        convolve(layer.out, layer.out, layer.scale_in);
+        if (layer.in != layer.out) convolve(layer.in, layer.out, layer.scale_in, 1);
+        return;
+      case Kind::convolution:
+        if (layer.side == 1) return;
+        [[fallthrough]];
+      case Kind::upsample:
+      case Kind::downsample:
+      case Kind::doubled_frames:
+        return convolve(layer.in, layer.out, layer.scale_out);
+    }
   }
 };
 
-VaeCost decoder_cost(const spec::VaeSpec& vae) {
+VaeCost cost_of(const spec::VaeSpec& vae, spec::VaeHalf half) {
   VaeCost cost;
-  const auto& widths = vae.block_out_channels;
-  auto from = static_cast<double>(widths.back());
-  cost.convolve(static_cast<double>(vae.latent_channels), from, 1);
-  cost.middle(vae);
-  double pixels = 1;
-  for (std::size_t level = widths.size(); level-- > 0;) {
-    const auto to = static_cast<double>(widths[level]);
-    for (std::int64_t layer = 0; layer <= vae.layers_per_block; ++layer) {
-      cost.resnet(from, to, pixels);
-      from = to;
-    }
-    if (level == 0) break;
-    pixels *= 4;
-    cost.convolve(to, to, pixels);
-  }
-  cost.convolve(from, static_cast<double>(vae.out_channels), pixels);
-  return cost;
-}
-
-VaeCost encoder_cost(const spec::VaeSpec& vae) {
-  VaeCost cost;
-  const auto& widths = vae.block_out_channels;
-  auto from = static_cast<double>(widths.front());
-  double pixels = std::pow(4.0, static_cast<double>(widths.size() - 1));
-  cost.convolve(static_cast<double>(vae.in_channels), from, pixels);
-  for (std::size_t level = 0; level < widths.size(); ++level) {
-    const auto to = static_cast<double>(widths[level]);
-    for (std::int64_t layer = 0; layer < vae.layers_per_block; ++layer) {
-      cost.resnet(from, to, pixels);
-      from = to;
-    }
-    if (level + 1 == widths.size()) break;
-    pixels /= 4;
-    cost.convolve(to, to, pixels);
-  }
-  cost.middle(vae);
-  cost.convolve(from, 2 * static_cast<double>(vae.latent_channels), 1);
+  for (const auto& layer : spec::layers_of(vae, half))
+    cost.add(layer);
   return cost;
 }
 
@@ -146,12 +123,12 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.text_tokens = static_cast<int>(transformer.caption_tokens(request.max_sequence_length));
   // Seven products, two attentions, two modulated norms, one sum: the rest is fused into these.
   shape.operations_per_block = 12;
-  const auto decoder = decoder_cost(model.vae);
+  const auto decoder = cost_of(model.vae, spec::VaeHalf::decoder);
   shape.decoder_flops = decoder.flops;
   if (model.video_vae)  // three frames of weights; most of it at the full number of frames
     shape.decoder_flops *= 3.0 * static_cast<double>(model.video_vae->frame_factor());
   shape.decoder_convolutions = decoder.convolutions;
-  const auto encoder = encoder_cost(model.vae);
+  const auto encoder = cost_of(model.vae, spec::VaeHalf::encoder);
   shape.encoder_flops = encoder.flops;
   shape.encoder_convolutions = encoder.convolutions;
   shape.vae_attention_width = model.vae.mid_block_add_attention
@@ -176,6 +153,7 @@ JobShape shape_of(const Plan& plan) {
   shape.guidance = plan.guidance;
   shape.steps = plan.request.steps;
   shape.synchronous_steps = plan.synchronous_steps;
+  if (!plan.batch_parts.empty()) shape.most_items = plan.batch_parts.front().front().end;
   shape.encodes = plan.request.init_image_bytes > 0;
   return shape;
 }

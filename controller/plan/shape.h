@@ -78,6 +78,7 @@ struct JobShape {
   bool guidance = true;
   int steps = 20;
   int synchronous_steps = 20;
+  int most_items = 0;    // in a part of a whole step; 0 = no bound
   bool decodes = true;   // text encoder and decoder count
   bool encodes = false;  // it begins with a picture
 

@@ -48,14 +48,56 @@ Bytes element_of(const Plan& plan, const spec::VaeSpec& vae) {
   return dtype == "float32" || (dtype == "float16" && vae.force_upcast) ? 4 : 2;
 }
 
-/// What a network's layers tell, layer by layer as models/vae calls its HaloPort.
+/// Frames that a causal convolution over three reads the rows of, where so many come: its own, and
+/// of each of the two before it anew.
+Bytes frames_read(Bytes frames) {
+  return frames + (frames > 0 ? frames - 1 : 0) + (frames > 1 ? frames - 2 : 0);
+}
+
+/// What layers tell the other shards, as models/vae calls its HaloPort: of a picture, or of a video
+/// of `frames` latent frames.
 class Rows {
  public:
-  Rows(const Place& place, Bytes element, Bytes groups)
-      : place_(place), element_(element), groups_(groups) {}
+  Rows(const Place& place, Bytes element, Bytes groups, Bytes latent_width, Bytes frames)
+      : place_(place), element_(element), groups_(groups), width_(latent_width), frames_(frames) {}
 
-  /// A convolution's input; one of stride 2 reads no row above its own.
-  void halo(Bytes channels, Bytes width, bool reads_above = true, Bytes times = 1) {
+  void add(const spec::VaeLayer& layer) {
+    using Kind = spec::VaeLayer::Kind;
+    const Bytes width = width_ * static_cast<Bytes>(layer.scale_in);
+    const auto in = static_cast<Bytes>(layer.in), out = static_cast<Bytes>(layer.out);
+    switch (layer.kind) {
+      case Kind::norm:
+        return norm();
+      case Kind::convolution:
+        if (layer.side > 1) halo(in, width, frames_read(frames_));
+        return;
+      case Kind::residual:
+        norm();
+        halo(in, width, frames_read(frames_));
+        norm();
+        return halo(out, width, frames_read(frames_));
+      case Kind::attention:
+        norm();
+        told_.attention += frames_ * (place_.size - 1) * 2 * place_.rows * width * in * element_;
+        return;
+      case Kind::upsample:  // before they are doubled
+        return halo(in, width, frames_);
+      case Kind::downsample:  // of stride 2: reads no row above its own
+        return halo(in, width, frames_, /*reads_above=*/false);
+      case Kind::doubled_frames:
+        frames_ = 2 * frames_ - 1;
+        return;
+    }
+  }
+  void collect(Bytes bytes) {
+    if (place_.rank > 0) told_.collected += bytes;
+  }
+
+  Bytes frames() const { return frames_; }
+  const VaeTraffic& told() const { return told_; }
+
+ private:
+  void halo(Bytes channels, Bytes width, Bytes times, bool reads_above = true) {
     const Bytes to_next = reads_above && place_.rank + 1 < place_.size ? 1 : 0;
     const Bytes to_previous = place_.rank > 0 ? 1 : 0;
     told_.halos += times * (to_next + to_previous) * channels * width * element_;
@@ -64,115 +106,39 @@ class Rows {
   void norm() {
     told_.moments += all_reduce_bytes(3 * groups_, sizeof(double), place_.size, place_.rank);
   }
-  void keys_and_values(Bytes channels, Bytes width, Bytes times = 1) {
-    told_.attention += times * (place_.size - 1) * 2 * place_.rows * width * channels * element_;
-  }
-  void residual(Bytes in, Bytes out, Bytes width) {
-    norm();
-    halo(in, width);
-    norm();
-    halo(out, width);
-  }
-  void middle(const spec::VaeSpec& vae, Bytes width) {
-    const Bytes channels = vae.block_out_channels.back();
-    residual(channels, channels, width);
-    if (vae.mid_block_add_attention) {
-      norm();
-      keys_and_values(channels, width);
-    }
-    residual(channels, channels, width);
-  }
-  void way_out(Bytes channels, Bytes width) {
-    norm();
-    halo(channels, width);
-  }
-  void collect(Bytes bytes) {
-    if (place_.rank > 0) told_.collected += bytes;
-  }
 
-  const VaeTraffic& told() const { return told_; }
-
- private:
   const Place place_;
-  const Bytes element_, groups_;
+  const Bytes element_, groups_, width_;
+  Bytes frames_;
   VaeTraffic told_;
 };
 
 VaeTraffic decoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place& place) {
   const Bytes element = element_of(plan, vae);
-  Rows rows(place, element, vae.norm_num_groups);
-  const auto& widths = vae.block_out_channels;
-  Bytes width = plan.latent_width;
-  rows.halo(vae.latent_channels, width);
-  rows.middle(vae, width);
-  Bytes channels = widths.back();
-  for (std::size_t block = 0; block < widths.size(); ++block) {
-    const Bytes out = widths[widths.size() - 1 - block];
-    for (std::int64_t layer = 0; layer <= vae.layers_per_block; ++layer) {
-      rows.residual(channels, out, width);
-      channels = out;
-    }
-    if (block + 1 == widths.size()) break;
-    rows.halo(out, width);  // before it is doubled
-    width *= 2;
-  }
-  rows.way_out(channels, width);
-  rows.collect(vae.out_channels * place.rows * vae.scale_factor() * width * element);
+  Rows rows(place, element, vae.norm_num_groups, plan.latent_width, 1);
+  for (const auto& layer : spec::layers_of(vae, spec::VaeHalf::decoder))
+    rows.add(layer);
+  const Bytes scale = vae.scale_factor();
+  rows.collect(vae.out_channels * place.rows * scale * plan.latent_width * scale * element);
   return rows.told();
 }
 
 VaeTraffic encoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place& place) {
-  Rows rows(place, element_of(plan, vae), vae.norm_num_groups);
-  const auto& widths = vae.block_out_channels;
-  Bytes width = plan.request.width;
-  rows.halo(vae.in_channels, width);
-  Bytes channels = widths.front();
-  for (std::size_t block = 0; block < widths.size(); ++block) {
-    const Bytes out = widths[block];
-    for (std::int64_t layer = 0; layer < vae.layers_per_block; ++layer) {
-      rows.residual(channels, out, width);
-      channels = out;
-    }
-    if (block + 1 == widths.size()) break;
-    rows.halo(out, width, /*reads_above=*/false);
-    width /= 2;
-  }
-  rows.middle(vae, width);
-  rows.way_out(channels, width);
-  rows.collect(vae.latent_channels * place.rows * width * kPixel);
+  Rows rows(place, element_of(plan, vae), vae.norm_num_groups, plan.latent_width, 1);
+  for (const auto& layer : spec::layers_of(vae, spec::VaeHalf::encoder))
+    rows.add(layer);
+  rows.collect(vae.latent_channels * place.rows * plan.latent_width * kPixel);
   return rows.told();
 }
 
-/// Frames that a causal convolution over three reads the rows of, where so many come: its own, and
-/// of each of the two before it anew.
-Bytes frames_read(Bytes frames) {
-  return frames + (frames > 0 ? frames - 1 : 0) + (frames > 1 ? frames - 2 : 0);
-}
-
+/// A video's decoder has no groups.
 VaeTraffic decoded_frames(const Plan& plan, const spec::WanVaeSpec& vae, const Place& place) {
-  Rows rows(place, kPixel, 0);
-  Bytes frames = vae.latent_frames(plan.request.num_frames);
-  Bytes width = plan.latent_width;
-  const auto convolution = [&](Bytes channels) {
-    rows.halo(channels, width, true, frames_read(frames));
-  };
-  const Bytes inner = vae.inner_channels();
-  convolution(vae.z_dim);
-  for (int of_the_middle = 0; of_the_middle < 4; ++of_the_middle)
-    convolution(inner);
-  rows.keys_and_values(inner, width, frames);
-  for (const auto& block : vae.up_blocks()) {
-    for (std::int64_t layer = 0; layer <= vae.num_res_blocks; ++layer) {
-      convolution(layer == 0 ? block.in : block.out);
-      convolution(block.out);
-    }
-    if (block.doubles_frames) frames = 2 * frames - 1;
-    if (!block.upsamples) continue;
-    rows.halo(block.out, width, true, frames);
-    width *= 2;
-  }
-  convolution(vae.up_blocks().back().out);
-  rows.collect(frames * vae.out_channels * place.rows * vae.scale_factor() * width * kPixel);
+  Rows rows(place, kPixel, 0, plan.latent_width, vae.latent_frames(plan.request.num_frames));
+  for (const auto& layer : spec::layers_of(vae))
+    rows.add(layer);
+  const Bytes scale = vae.scale_factor();
+  rows.collect(rows.frames() * vae.out_channels * place.rows * scale * plan.latent_width * scale *
+               kPixel);
   return rows.told();
 }
 

@@ -134,20 +134,27 @@ class ReplicaBuilder {
   }
 
   void add_decode(const std::vector<std::uint32_t>& leaving) {
-    Task task;
-    task.kind = wire::TaskKind::decode;
-    task.step = plan_.request.steps;
-    task.stage = plan_.degrees.pp - 1;
     const auto decoders = plan_.decoders(dp_);
     const auto holders = plan_.latent_holders(dp_);
     std::set<std::int32_t> ranks(decoders.begin(), decoders.end());
+    const std::vector<std::int32_t> alone(ranks.begin(), ranks.end());
     ranks.insert(holders.begin(), holders.end());
-    task.ranks.assign(ranks.begin(), ranks.end());
-    task.predecessors = leaving;
-    const auto images = plan_.images[dp_].end - plan_.images[dp_].begin;
-    task.work = static_cast<double>(plan_.latent_height * plan_.latent_width) * images *
-                plan_.stages.back().last_block / static_cast<double>(decoders.size());
-    add(std::move(task));
+    const auto& parts = plan_.decode_parts[dp_];
+    auto before = leaving;
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      Task task;
+      task.kind = wire::TaskKind::decode;
+      task.step = plan_.request.steps;
+      task.stage = plan_.degrees.pp - 1;
+      task.part = static_cast<std::int32_t>(part);
+      // With the first one all latents come to the decoders.
+      task.ranks = part == 0 ? std::vector<std::int32_t>(ranks.begin(), ranks.end()) : alone;
+      task.predecessors = std::move(before);
+      task.work = static_cast<double>(plan_.latent_height * plan_.latent_width) *
+                  (parts[part].end - parts[part].begin) * plan_.stages.back().last_block /
+                  static_cast<double>(decoders.size());
+      before = {add(std::move(task))};
+    }
   }
 
   const plan::Plan& plan_;
@@ -180,7 +187,7 @@ std::string describe(const Task& task) {
     case wire::TaskKind::encode_text:
       return "text";
     case wire::TaskKind::decode:
-      return "decode";
+      return task.part > 0 ? "decode part " + std::to_string(task.part) : "decode";
     case wire::TaskKind::micro_step:
       break;
   }

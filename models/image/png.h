@@ -12,13 +12,9 @@ namespace troupe::models {
 /// down. Throws std::invalid_argument for another tensor and as add_png_text does.
 std::string encode_png(const at::Tensor& rgb, const PngText& text);
 
-struct DecodedPng {
-  at::Tensor rgb;  ///< uint8 [H, W, 3]
-  PngText text;
-};
-
-/// Any PNG, converted to 8-bit sRGB; alpha is dropped, not blended. Throws std::runtime_error for
-/// whatever libpng or read_png_text cannot read and for more than 2^28 pixels.
-DecodedPng decode_png(std::string_view png);
+/// The pixels of any PNG, uint8 [H, W, 3], converted to 8-bit sRGB; alpha is dropped, not blended.
+/// Takes four bytes a pixel, also as long as the tensor lives. Throws std::runtime_error for
+/// whatever libpng cannot read and for more than 2^28 pixels.
+at::Tensor decode_png(std::string_view png);
 
 }  // namespace troupe::models

@@ -25,6 +25,17 @@ inline bool begins_as_png(std::string_view png) {
          png.substr(kPngSignature.size(), 8) == std::string_view("\0\0\0\x0dIHDR", 8);
 }
 
+struct PngSize {
+  std::uint32_t width = 0;
+  std::uint32_t height = 0;
+};
+
+/// Of a file that begins as a PNG, by its header; of another one nothing.
+inline PngSize png_size(std::string_view png) {
+  if (!begins_as_png(png)) return {};
+  return {png_number(png, 16), png_number(png, 20)};
+}
+
 struct PngChunk {
   std::string_view type;
   std::string_view data;

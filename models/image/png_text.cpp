@@ -18,6 +18,10 @@ constexpr size_t kMaxInflated = size_t{16} << 20;
   throw std::runtime_error("[read_png_text] " + why);
 }
 
+[[noreturn]] void too_long() {
+  fail("texts of more than " + std::to_string(kMaxInflated >> 20U) + " MiB");
+}
+
 std::string big_endian(std::uint32_t value) {
   std::string out;
   for (int shift = 24; shift >= 0; shift -= 8) {
@@ -41,14 +45,14 @@ std::string latin1_to_utf8(std::string_view text) {
   return out;
 }
 
-std::string inflated(std::string_view bytes) {
+std::string inflated(std::string_view bytes, size_t most) {
   z_stream stream{};
   if (inflateInit(&stream) != Z_OK) fail("zlib does not start");
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
   stream.avail_in = static_cast<uInt>(bytes.size());
   std::string out;
   int status = Z_OK;
-  while (status == Z_OK && out.size() < kMaxInflated) {
+  while (status == Z_OK && out.size() <= most) {
     char buffer[16384];
     stream.next_out = reinterpret_cast<Bytef*>(buffer);
     stream.avail_out = sizeof buffer;
@@ -56,7 +60,8 @@ std::string inflated(std::string_view bytes) {
     out.append(buffer, sizeof buffer - stream.avail_out);
   }
   inflateEnd(&stream);
-  if (status != Z_STREAM_END) fail("a compressed text is damaged or too long");
+  if (out.size() > most) too_long();
+  if (status != Z_STREAM_END) fail("a compressed text is damaged");
   return out;
 }
 
@@ -69,12 +74,15 @@ std::string_view take_field(std::string_view& rest, std::string_view type) {
   return field;
 }
 
-std::pair<std::string, std::string> parse_text(std::string_view type, std::string_view data) {
+/// `most`: how many bytes text may have when it is inflated.
+std::pair<std::string, std::string> parse_text(std::string_view type, std::string_view data,
+                                               size_t most) {
+  if (data.size() > most) too_long();
   std::string keyword = latin1_to_utf8(take_field(data, type));
   if (type == "tEXt") return {std::move(keyword), latin1_to_utf8(data)};
   if (type == "zTXt") {
     if (data.empty() || data[0] != 0) fail("zTXt chunk with an unknown compression");
-    return {std::move(keyword), latin1_to_utf8(inflated(data.substr(1)))};
+    return {std::move(keyword), latin1_to_utf8(inflated(data.substr(1), most))};
   }
   if (data.size() < 2 || (data[0] != 0 && (data[0] != 1 || data[1] != 0))) {
     fail("iTXt chunk with an unknown compression");
@@ -83,7 +91,7 @@ std::pair<std::string, std::string> parse_text(std::string_view type, std::strin
   data.remove_prefix(2);
   take_field(data, type);  // language
   take_field(data, type);  // keyword in that language
-  std::string text = compressed ? inflated(data) : std::string(data);
+  std::string text = compressed ? inflated(data, most) : std::string(data);
   if (!spec::is_utf8(text)) fail("iTXt chunk \"" + keyword + "\" is not UTF-8");
   return {std::move(keyword), std::move(text)};
 }
@@ -115,21 +123,22 @@ std::string text_chunk(const std::string& keyword, const std::string& text) {
 PngText read_png_text(std::string_view png) {
   if (!png.starts_with(kPngSignature)) fail("not a PNG file");
   PngText out;
+  size_t left = kMaxInflated;
   const bool whole = each_png_chunk(png, [&](const PngChunk& chunk) {
     if (chunk.type != "tEXt" && chunk.type != "zTXt" && chunk.type != "iTXt") return;
     if (checksum(chunk.summed) != chunk.checksum)
       fail(std::string(chunk.type) + " chunk with a wrong checksum");
-    out.push_back(parse_text(chunk.type, chunk.data));
+    out.push_back(parse_text(chunk.type, chunk.data, left));
+    const size_t own = out.back().first.size() + out.back().second.size() + chunk.type.size();
+    left -= std::min(left, own);
   });
   if (!whole) fail("cut off before its end chunk");
   return out;
 }
 
 PngSize read_png_size(std::string_view png) {
-  constexpr std::size_t kHeaderEnd = 24;  // signature, length and name of the chunk, width, height
-  if (png.size() < kHeaderEnd || png.substr(1, 3) != "PNG" || png.substr(12, 4) != "IHDR")
-    fail("no PNG header");
-  return {png_number(png, 16), png_number(png, 20)};
+  if (!begins_as_png(png)) fail("no PNG header");
+  return png_size(png);
 }
 
 std::string add_png_text(std::string_view png, const PngText& text) {

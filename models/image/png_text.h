@@ -1,25 +1,21 @@
 #pragma once
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "models/image/png_bytes.h"
 
 namespace troupe::models {
 
 /// Keyword and text, both UTF-8.
 using PngText = std::vector<std::pair<std::string, std::string>>;
 
-/// The tEXt, zTXt and iTXt chunks of a PNG in the order of the file; pixels are not looked at. zTXt
-/// and compressed iTXt are inflated up to 16 MiB each. Throws std::runtime_error if `png` is no
-/// PNG, is cut off before its end chunk, or has a text chunk that is malformed or fails its
-/// checksum.
+/// The tEXt, zTXt and iTXt chunks of a PNG in the order of the file; pixels are not looked at. All
+/// of them together may have 16 MiB, inflated. Throws std::runtime_error if `png` is no
+/// PNG, is cut off before its end chunk, has more text, or has a text chunk that is malformed or
+/// fails its checksum.
 PngText read_png_text(std::string_view png);
-
-struct PngSize {
-  std::uint32_t width = 0;
-  std::uint32_t height = 0;
-};
 
 /// From the header chunk. Throws std::runtime_error if `png` does not begin as a PNG does.
 PngSize read_png_size(std::string_view png);

@@ -2,14 +2,15 @@
 
 #include <cctype>
 #include <fstream>
-#include <set>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace troupe::spec {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxShownKey = 200;
 
 bool is_word_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
@@ -20,6 +21,81 @@ bool has_bare_word(std::string_view text, std::size_t at, std::string_view word)
   const std::size_t end = at + word.size();
   return end == text.size() || !is_word_character(text[end]);
 }
+
+std::string shown_key(const std::string& key) {
+  return key.size() <= kMaxShownKey ? "\"" + key + "\""
+                                    : "\"" + key.substr(0, kMaxShownKey) + "…\"";
+}
+
+/// Makes the document of what the parser finds. The library's own callback looks at all members of
+/// an object again whenever one of them ends, so its time grows with their square.
+class Builder final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  using Json = nlohmann::json;
+
+  Builder(const std::filesystem::path& file, std::size_t max_values)
+      : file_(file), max_values_(max_values) {}
+
+  [[noreturn]] void fail(const std::string& why) const {
+    throw std::runtime_error("[parse_json] " + file_.string() + ": " + why);
+  }
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr) != nullptr; }
+  bool boolean(bool value) override { return add(value) != nullptr; }
+  bool number_integer(number_integer_t value) override { return add(value) != nullptr; }
+  bool number_unsigned(number_unsigned_t value) override { return add(value) != nullptr; }
+  bool number_float(number_float_t value, const string_t& /*text*/) override {
+    return add(value) != nullptr;
+  }
+  bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
+  bool binary(binary_t& value) override { return add(std::move(value)) != nullptr; }
+  bool start_object(std::size_t /*members*/) override { return open(Json::object()); }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t /*members*/) override { return open(Json::array()); }
+  bool end_array() override { return close(); }
+  bool key(string_t& key) override {
+    const auto [member, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(key, nullptr);
+    if (!is_new) fail("key " + shown_key(key) + " occurs twice");
+    member_ = &member->second;
+    return true;
+  }
+  bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& error) override {
+    fail(std::string("is not JSON: ") + error.what());
+  }
+
+ private:
+  Json* add(Json value) {
+    if (++values_ > max_values_)
+      fail("has more than " + std::to_string(max_values_) + " values, the most that are read");
+    Json* place = &root_;
+    if (!open_.empty() && open_.back()->is_array()) {
+      place = &open_.back()->get_ref<Json::array_t&>().emplace_back();
+    } else if (!open_.empty()) {
+      place = member_;
+    }
+    *place = std::move(value);
+    return place;
+  }
+  bool open(Json empty) {
+    open_.push_back(add(std::move(empty)));
+    if (open_.size() > kMaxDepth)
+      fail("is nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const std::filesystem::path& file_;
+  std::size_t max_values_;
+  std::size_t values_ = 0;
+  Json root_;
+  std::vector<Json*> open_;  // what has begun and not ended, the innermost last
+  Json* member_ = nullptr;   // of the innermost object: whose value comes next
+};
 
 }  // namespace
 
@@ -72,29 +148,15 @@ std::string standard_json(std::string_view text) {
   return result;
 }
 
-nlohmann::json parse_json(std::string_view text, const std::filesystem::path& file) {
-  using Json = nlohmann::json;
-  const auto fail = [&file](const std::string& why) -> void {
-    throw std::runtime_error("[parse_json] " + file.string() + ": " + why);
-  };
-  std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) fail("is nested deeper than " + std::to_string(kMaxDepth) + " levels");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) fail("key \"" + key + "\" occurs twice");
-    }
-    return true;
-  };
+nlohmann::json parse_json(std::string_view text, const std::filesystem::path& file,
+                          std::size_t max_values) {
+  Builder builder(file, max_values);
   try {
-    const std::string standard = standard_json(text);
-    return Json::parse(standard, watch);
-  } catch (const Json::exception& error) {
-    fail(std::string("is not JSON: ") + error.what());
+    nlohmann::json::sax_parse(standard_json(text), &builder);
+  } catch (const nlohmann::json::exception& error) {
+    builder.fail(std::string("is not JSON: ") + error.what());
   }
-  return {};
+  return builder.take();
 }
 
 }  // namespace troupe::spec

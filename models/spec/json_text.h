@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -16,8 +17,13 @@ std::string read_text_file(const std::filesystem::path& file, std::uint64_t max_
 /// -Infinity become strings of the same spelling, which ConfigReader::number reads back.
 std::string standard_json(std::string_view text);
 
-/// Parses one JSON document. Refuses syntax errors, nesting beyond 64 levels and keys that occur
-/// twice in one object; every error names `file`.
-nlohmann::json parse_json(std::string_view text, const std::filesystem::path& file);
+/// How many values a document may have: what a model's description has is far below.
+inline constexpr std::size_t kMaxJsonValues = 1'000'000;
+
+/// Parses one JSON document, in time that grows with its length. Refuses syntax errors, nesting
+/// beyond 64 levels, keys that occur twice in one object and more than `max_values` values; every
+/// error names `file`.
+nlohmann::json parse_json(std::string_view text, const std::filesystem::path& file,
+                          std::size_t max_values = kMaxJsonValues);
 
 }  // namespace troupe::spec

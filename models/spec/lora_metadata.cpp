@@ -17,6 +17,7 @@ LoraMetadata::LoraMetadata(const WeightIndex& weights) : file_(weights.label()) 
       if (key.ends_with(unsupported) && value == true)
         refuse_lora(file_, "metadata " + in_quotes(key) + " = true is not supported");
     }
+    if (key.ends_with(".alpha_pattern")) check_patterns(key, value);
   }
 }
 
@@ -34,17 +35,30 @@ std::optional<double> LoraMetadata::alpha(const LoraOwner& owner) const {
 }
 
 /// PEFT's patterns are the ends of names; regular expressions are refused.
-std::optional<double> LoraMetadata::by_pattern(const std::string& key,
-                                               const std::string& name) const {
-  if (!json_.contains(key) || !json_[key].is_object()) return std::nullopt;
-  for (const auto& [pattern, value] : json_[key].items()) {
+void LoraMetadata::check_patterns(const std::string& key, const nlohmann::json& patterns) const {
+  if (!patterns.is_object()) return;
+  for (const auto& [pattern, value] : patterns.items()) {
     if (pattern.find_first_of("*+?()[]{}|^$\\") != std::string::npos || !value.is_number() ||
         !std::isfinite(value.get<double>()))
       refuse_lora(
           file_, "metadata " + key + " has a pattern that is not supported: " + in_quotes(pattern));
-    if (name == pattern || name.ends_with("." + pattern)) return value.get<double>();
   }
-  return std::nullopt;
+}
+
+/// Of several patterns that fit the first by the alphabet, as the file is read.
+std::optional<double> LoraMetadata::by_pattern(const std::string& key,
+                                               const std::string& name) const {
+  const auto patterns = json_.find(key);
+  if (patterns == json_.end() || !patterns->is_object()) return std::nullopt;
+  auto first = patterns->end();
+  for (std::size_t at = 0; at != std::string::npos;) {
+    const auto found = patterns->find(name.substr(at));
+    if (found != patterns->end() && (first == patterns->end() || found.key() < first.key()))
+      first = found;
+    at = name.find('.', at);
+    if (at != std::string::npos) ++at;
+  }
+  return first == patterns->end() ? std::nullopt : std::optional(first->get<double>());
 }
 
 }  // namespace troupe::spec

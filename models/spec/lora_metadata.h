@@ -20,6 +20,7 @@ class LoraMetadata {
   std::optional<double> alpha(const LoraOwner& owner) const;
 
  private:
+  void check_patterns(const std::string& key, const nlohmann::json& patterns) const;
   std::optional<double> by_pattern(const std::string& key, const std::string& name) const;
 
   std::filesystem::path file_;

@@ -64,6 +64,8 @@ Sd3Spec read_sd3_spec(const ConfigReader& config) {
   spec.pos_embed_max_size = size("pos_embed_max_size", spec.pos_embed_max_size);
   if (config.has_value("dual_attention_layers"))
     spec.dual_attention_layers = config.integers("dual_attention_layers");
+  if (spec.dual_attention_layers.size() > kMaxBlocks)
+    config.refuse("dual_attention_layers", "has more entries than a model may have blocks");
   if (config.has_value("qk_norm")) {
     config.only("qk_norm", "rms_norm");
     spec.qk_norm = true;

@@ -37,48 +37,26 @@ std::int64_t sample_size_of(const ConfigReader& config, std::int64_t fallback) {
   return sizes.front();
 }
 
+/// The tensors of an AutoencoderKL's layers.
 class VaeTensors {
  public:
-  explicit VaeTensors(const VaeSpec& spec) : spec_(spec) {}
-
-  std::vector<ExpectedTensor> decoder() {
-    const auto& widths = spec_.block_out_channels;
-    if (spec_.use_post_quant_conv) {
-      convolution("post_quant_conv", spec_.latent_channels, spec_.latent_channels, 1);
+  void add(const VaeLayer& layer) {
+    using Kind = VaeLayer::Kind;
+    switch (layer.kind) {
+      case Kind::norm:
+        return affine(layer.name, layer.in);
+      case Kind::residual:
+        return residual(layer.name, layer.in, layer.out);
+      case Kind::attention:
+        return attention(layer.name, layer.in);
+      case Kind::convolution:
+      case Kind::upsample:
+      case Kind::downsample:
+      case Kind::doubled_frames:
+        return convolution(layer.name, layer.in, layer.out, layer.side);
     }
-    convolution("decoder.conv_in", spec_.latent_channels, widths.back(), 3);
-    mid_block("decoder.mid_block.");
-    std::int64_t in = widths.back();
-    for (std::size_t level = 0; level < widths.size(); ++level) {
-      const std::int64_t out = widths[widths.size() - 1 - level];
-      const std::string prefix = "decoder.up_blocks." + std::to_string(level) + ".";
-      resnets(prefix, in, out, spec_.layers_per_block + 1);
-      if (level + 1 < widths.size()) convolution(prefix + "upsamplers.0.conv", out, out, 3);
-      in = out;
-    }
-    affine("decoder.conv_norm_out", in);
-    convolution("decoder.conv_out", in, spec_.out_channels, 3);
-    return std::move(tensors_);
   }
-
-  std::vector<ExpectedTensor> encoder() {
-    const auto& widths = spec_.block_out_channels;
-    std::int64_t in = widths.front();
-    convolution("encoder.conv_in", spec_.in_channels, in, 3);
-    for (std::size_t level = 0; level < widths.size(); ++level) {
-      const std::int64_t out = widths[level];
-      const std::string prefix = "encoder.down_blocks." + std::to_string(level) + ".";
-      resnets(prefix, in, out, spec_.layers_per_block);
-      if (level + 1 < widths.size()) convolution(prefix + "downsamplers.0.conv", out, out, 3);
-      in = out;
-    }
-    mid_block("encoder.mid_block.");
-    affine("encoder.conv_norm_out", in);
-    const std::int64_t moments = 2 * spec_.latent_channels;
-    convolution("encoder.conv_out", in, moments, 3);
-    if (spec_.use_quant_conv) convolution("quant_conv", moments, moments, 1);
-    return std::move(tensors_);
-  }
+  std::vector<ExpectedTensor> take() { return std::move(tensors_); }
 
  private:
   void convolution(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t side) {
@@ -89,36 +67,23 @@ class VaeTensors {
     tensors_.push_back({name + ".weight", {width}});
     tensors_.push_back({name + ".bias", {width}});
   }
-  void resnet(const std::string& prefix, std::int64_t in, std::int64_t out) {
-    affine(prefix + "norm1", in);
-    convolution(prefix + "conv1", in, out, 3);
-    affine(prefix + "norm2", out);
-    convolution(prefix + "conv2", out, out, 3);
-    if (in != out) convolution(prefix + "conv_shortcut", in, out, 1);
+  void residual(const std::string& name, std::int64_t in, std::int64_t out) {
+    affine(name + ".norm1", in);
+    convolution(name + ".conv1", in, out, 3);
+    affine(name + ".norm2", out);
+    convolution(name + ".conv2", out, out, 3);
+    if (in != out) convolution(name + ".conv_shortcut", in, out, 1);
   }
-  void resnets(const std::string& prefix, std::int64_t in, std::int64_t out, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      resnet(prefix + "resnets." + std::to_string(i) + ".", i == 0 ? in : out, out);
-    }
-  }
-  void mid_block(const std::string& prefix) {
-    const std::int64_t width = spec_.block_out_channels.back();
-    resnet(prefix + "resnets.0.", width, width);
-    if (spec_.mid_block_add_attention) attention(prefix + "attentions.0.", width);
-    resnet(prefix + "resnets.1.", width, width);
-  }
-  void attention(const std::string& prefix, std::int64_t width) {
-    affine(prefix + "group_norm", width);
+  void attention(const std::string& name, std::int64_t width) {
+    affine(name + ".group_norm", width);
     const std::pair<const char*, const char*> names[] = {
-        {"to_q", "query"}, {"to_k", "key"}, {"to_v", "value"}, {"to_out.0", "proj_attn"}};
-    for (const auto& [name, old_name] : names) {
-      tensors_.push_back(
-          {prefix + name + ".weight", {width, width}, {prefix + old_name + ".weight"}});
-      tensors_.push_back({prefix + name + ".bias", {width}, {prefix + old_name + ".bias"}});
+        {".to_q", ".query"}, {".to_k", ".key"}, {".to_v", ".value"}, {".to_out.0", ".proj_attn"}};
+    for (const auto& [now, before] : names) {
+      tensors_.push_back({name + now + ".weight", {width, width}, {name + before + ".weight"}});
+      tensors_.push_back({name + now + ".bias", {width}, {name + before + ".bias"}});
     }
   }
 
-  const VaeSpec& spec_;
   std::vector<ExpectedTensor> tensors_;
 };
 
@@ -173,8 +138,10 @@ bool is_ignorable_vae_tensor(std::string_view name) {
 }
 
 std::vector<ExpectedTensor> expected_tensors(const VaeSpec& spec, VaeHalf half) {
-  VaeTensors tensors(spec);
-  return half == VaeHalf::decoder ? tensors.decoder() : tensors.encoder();
+  VaeTensors tensors;
+  for (const auto& layer : layers_of(spec, half))
+    tensors.add(layer);
+  return tensors.take();
 }
 
 }  // namespace troupe::spec

@@ -6,6 +6,7 @@
 
 #include "models/spec/config.h"
 #include "models/spec/expected_tensors.h"
+#include "models/spec/vae_layers.h"
 
 namespace troupe::spec {
 
@@ -35,9 +36,6 @@ struct VaeSpec {
 
 /// Refuses what is not supported by key and value.
 VaeSpec read_vae_spec(const ConfigReader& config);
-
-/// The halves of an AutoencoderKL, each with its 1×1 convolution at the latents' side.
-enum class VaeHalf { decoder, encoder };
 
 /// Every tensor of a half, in diffusers' names; the attention's names before diffusers 0.18 (query,
 /// key, value, proj_attn) are given as other names.

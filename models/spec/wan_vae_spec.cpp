@@ -7,17 +7,39 @@ namespace {
 
 constexpr std::int64_t kMaxChannels = 1 << 14;
 
-class Table {
+/// The tensors of an AutoencoderKLWan's layers.
+class WanTensors {
  public:
+  void add(const VaeLayer& layer) {
+    using Kind = VaeLayer::Kind;
+    switch (layer.kind) {
+      case Kind::norm:
+        return norm(layer.name, layer.in);
+      case Kind::residual:
+        return residual(layer.name, layer.in, layer.out);
+      case Kind::attention:
+        return attention(layer.name, layer.in);
+      case Kind::convolution:
+        return convolution(layer.name, layer.in, layer.out, {layer.side, layer.side, layer.side});
+      case Kind::upsample:
+      case Kind::downsample:
+        return convolution(layer.name, layer.in, layer.out, {3, 3});
+      case Kind::doubled_frames:
+        return convolution(layer.name, layer.in, 2 * layer.out, {3, 1, 1});
+    }
+  }
+  std::vector<ExpectedTensor> take() { return std::move(tensors_); }
+
+ private:
   void convolution(const std::string& name, std::int64_t in, std::int64_t out,
                    std::vector<std::int64_t> kernel) {
     std::vector<std::int64_t> shape = {out, in};
     shape.insert(shape.end(), kernel.begin(), kernel.end());
-    list_.push_back({name + ".weight", std::move(shape)});
-    list_.push_back({name + ".bias", {out}});
+    tensors_.push_back({name + ".weight", std::move(shape)});
+    tensors_.push_back({name + ".bias", {out}});
   }
   void norm(const std::string& name, std::int64_t channels) {
-    list_.push_back({name + ".gamma", {channels, 1, 1, 1}});
+    tensors_.push_back({name + ".gamma", {channels, 1, 1, 1}});
   }
   void residual(const std::string& name, std::int64_t in, std::int64_t out) {
     norm(name + ".norm1", in);
@@ -27,14 +49,12 @@ class Table {
     if (in != out) convolution(name + ".conv_shortcut", in, out, {1, 1, 1});
   }
   void attention(const std::string& name, std::int64_t channels) {
-    list_.push_back({name + ".norm.gamma", {channels, 1, 1}});
+    tensors_.push_back({name + ".norm.gamma", {channels, 1, 1}});
     convolution(name + ".to_qkv", channels, 3 * channels, {1, 1});
     convolution(name + ".proj", channels, channels, {1, 1});
   }
-  std::vector<ExpectedTensor> take() { return std::move(list_); }
 
- private:
-  std::vector<ExpectedTensor> list_;
+  std::vector<ExpectedTensor> tensors_;
 };
 
 std::vector<bool> booleans(const ConfigReader& config, const char* key) {
@@ -52,20 +72,6 @@ std::vector<bool> booleans(const ConfigReader& config, const char* key) {
 
 std::int64_t WanVaeSpec::frame_factor() const {
   return std::int64_t{1} << std::ranges::count(temporal_downsample, true);
-}
-
-std::vector<WanVaeSpec::UpBlock> WanVaeSpec::up_blocks() const {
-  std::vector<UpBlock> blocks;
-  std::int64_t in = inner_channels();
-  const auto levels = static_cast<int>(dim_mult.size());
-  for (int i = 0; i < levels; ++i) {
-    const int level = levels - 1 - i;
-    UpBlock block{in, base_dim * dim_mult[level], level > 0, false};
-    if (level > 0) block.doubles_frames = temporal_downsample[level - 1];
-    in = block.out / 2;
-    blocks.push_back(block);
-  }
-  return blocks;
 }
 
 VaeSpec WanVaeSpec::like_pictures() const {
@@ -127,30 +133,10 @@ WanVaeSpec read_wan_vae_spec(const ConfigReader& config) {
 }
 
 std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec) {
-  Table table;
-  const std::int64_t inner = spec.inner_channels();
-  table.convolution("post_quant_conv", spec.z_dim, spec.z_dim, {1, 1, 1});
-  table.convolution("decoder.conv_in", spec.z_dim, inner, {3, 3, 3});
-  table.residual("decoder.mid_block.resnets.0", inner, inner);
-  table.attention("decoder.mid_block.attentions.0", inner);
-  table.residual("decoder.mid_block.resnets.1", inner, inner);
-  int number = 0;
-  for (const auto& block : spec.up_blocks()) {
-    const std::string prefix = "decoder.up_blocks." + std::to_string(number++) + ".";
-    for (std::int64_t i = 0; i <= spec.num_res_blocks; ++i) {
-      table.residual(prefix + "resnets." + std::to_string(i), i == 0 ? block.in : block.out,
-                     block.out);
-    }
-    if (!block.upsamples) continue;
-    const std::string up = prefix + "upsamplers.0.";
-    table.convolution(up + "resample.1", block.out, block.out / 2, {3, 3});
-    if (block.doubles_frames)
-      table.convolution(up + "time_conv", block.out, 2 * block.out, {3, 1, 1});
-  }
-  table.norm("decoder.norm_out", spec.base_dim * spec.dim_mult.front());
-  table.convolution("decoder.conv_out", spec.base_dim * spec.dim_mult.front(), spec.out_channels,
-                    {3, 3, 3});
-  return table.take();
+  WanTensors tensors;
+  for (const auto& layer : layers_of(spec))
+    tensors.add(layer);
+  return tensors.take();
 }
 
 }  // namespace troupe::spec

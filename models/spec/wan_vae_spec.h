@@ -30,15 +30,6 @@ struct WanVaeSpec {
     return (frames - 1) / frame_factor() + 1;
   }
 
-  /// A block of the decoder's way up.
-  struct UpBlock {
-    std::int64_t in = 0, out = 0;
-    bool upsamples = false;  ///< twice the rows and columns, half the channels
-    bool doubles_frames = false;
-  };
-  std::vector<UpBlock> up_blocks() const;
-  /// The widest level's channels: what the latents' side of the decoder has.
-  std::int64_t inner_channels() const { return base_dim * dim_mult.back(); }
   /// A decoder of pictures of the same widths, for whoever asks for sizes only.
   VaeSpec like_pictures() const;
 

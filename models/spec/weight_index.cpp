@@ -14,6 +14,8 @@ namespace {
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::uint64_t kMaxIndexBytes = 100'000'000;
 constexpr std::size_t kMaxDimensions = 16;
+constexpr std::size_t kMaxTensors = 65'536;
+constexpr std::size_t kMaxShownName = 200;
 
 [[noreturn]] void fail(const std::filesystem::path& file, const std::string& why) {
   throw std::runtime_error("[load_safetensors] " + file.string() + ": " + why);
@@ -21,7 +23,8 @@ constexpr std::size_t kMaxDimensions = 16;
 
 [[noreturn]] void fail(const std::filesystem::path& file, const std::string& tensor,
                        const std::string& why) {
-  const nlohmann::json name = tensor;
+  const bool whole = tensor.size() <= kMaxShownName;
+  const nlohmann::json name = whole ? tensor : tensor.substr(0, kMaxShownName) + "...";
   fail(file,
        "tensor " + name.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + " " + why);
 }
@@ -32,7 +35,13 @@ struct Header {
   std::uint64_t file_size = 0;
 };
 
-Header read_header(const std::filesystem::path& file) {
+[[noreturn]] void too_many_tensors(const std::filesystem::path& file) {
+  fail(file, "has more than " + std::to_string(kMaxTensors) +
+                 " tensors, the most that a component may have");
+}
+
+/// `budget`: how long the header may be; less what it has is left.
+Header read_header(const std::filesystem::path& file, std::uint64_t& budget) {
   std::error_code error;
   const auto type = std::filesystem::status(file, error).type();
   using Type = std::filesystem::file_type;
@@ -61,6 +70,12 @@ Header read_header(const std::filesystem::path& file) {
     fail(file, "header ends at " + std::to_string(size + prefix.size()) + ", file has " +
                    std::to_string(header.file_size) + " bytes");
   }
+  if (size > budget) {
+    fail(file, "has a header of " + std::to_string(size) + " bytes: with those of the shards " +
+                   "before it that is more than " + std::to_string(kMaxHeaderBytes) +
+                   ", the most " + "that a component may have");
+  }
+  budget -= size;
   header.json.resize(size);
   stream.read(header.json.data(), static_cast<std::streamsize>(size));
   if (!stream) fail(file, "cannot be read");
@@ -164,10 +179,12 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
-void WeightIndex::add_file(const std::filesystem::path& file) {
-  const Header header = read_header(file);
+void WeightIndex::add_file(const std::filesystem::path& file, std::uint64_t& header_budget) {
+  const Header header = read_header(file, header_budget);
   const auto json = parse_json(header.json, file);
   if (!json.is_object()) fail(file, "header is not a JSON object");
+  if (json.size() > kMaxTensors + json.count("__metadata__") - tensors_.size())
+    too_many_tensors(file);
   std::vector<TensorEntry> entries;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") {
@@ -197,7 +214,8 @@ void WeightIndex::sort_and_check() {
 WeightIndex WeightIndex::read_file(const std::filesystem::path& file) {
   WeightIndex index;
   index.label_ = file;
-  index.add_file(file);
+  std::uint64_t header_budget = kMaxHeaderBytes;
+  index.add_file(file, header_budget);
   index.sort_and_check();
   return index;
 }
@@ -210,6 +228,7 @@ WeightIndex WeightIndex::read_sharded(const std::filesystem::path& index_file) {
     fail(index_file, "has no weight_map");
   }
   const auto& map = json["weight_map"];
+  if (map.size() > kMaxTensors) too_many_tensors(index_file);
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : map.items()) {
     if (!shard.is_string()) fail(index_file, tensor, "has a shard that is not a string");
@@ -220,8 +239,9 @@ WeightIndex WeightIndex::read_sharded(const std::filesystem::path& index_file) {
     }
     shards.insert(name);
   }
+  std::uint64_t header_budget = kMaxHeaderBytes;
   for (const std::string& shard : shards)
-    index.add_file(index_file.parent_path() / shard);
+    index.add_file(index_file.parent_path() / shard, header_budget);
   index.sort_and_check();
   for (const auto& [tensor, shard] : map.items()) {
     const auto* entry = index.find(tensor);
@@ -268,9 +288,9 @@ const TensorEntry& WeightIndex::at(std::string_view name) const {
 
 std::uint64_t WeightIndex::bytes(std::string_view prefix) const {
   std::uint64_t total = 0;
-  for (const TensorEntry& entry : tensors_) {
-    if (entry.name.starts_with(prefix)) total += entry.bytes();
-  }
+  auto entry = std::ranges::lower_bound(tensors_, prefix, {}, &TensorEntry::name);
+  for (; entry != tensors_.end() && entry->name.starts_with(prefix); ++entry)
+    total += entry->bytes();
   return total;
 }
 

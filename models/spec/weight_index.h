@@ -31,10 +31,10 @@ std::string shape_text(std::span<const std::int64_t> shape);
 /// The table of contents of a component's safetensors file or shards, read from headers alone.
 /// Source: the safetensors format (8 bytes little-endian header size, JSON header, data).
 /// Reading throws std::runtime_error naming file, tensor and numbers for: a truncated or oversized
-/// header (100 MB at most), bad JSON, an unknown dtype, a byte range that is out of order,
-/// overlaps, leaves a hole, leaves the file or does not match shape × dtype, a tensor named twice,
-/// a shard that is missing or outside the folder, a tensor that the shard index names and its shard
-/// lacks.
+/// header (100 MB at most, of all shards together), bad JSON, more than 65,536 tensors, an unknown
+/// dtype, a byte range that is out of order, overlaps, leaves a hole, leaves the file or does not
+/// match shape × dtype, a tensor named twice, a shard that is missing or outside the folder, a
+/// tensor that the shard index names and its shard lacks.
 class WeightIndex {
  public:
   /// One `*.safetensors` file.
@@ -65,7 +65,7 @@ class WeightIndex {
   bool operator==(const WeightIndex&) const = default;
 
  private:
-  void add_file(const std::filesystem::path& file);
+  void add_file(const std::filesystem::path& file, std::uint64_t& header_budget);
   void sort_and_check();
 
   std::filesystem::path label_;

@@ -4,7 +4,6 @@
 #include <stdexcept>
 
 #include "models/text/bert_vocabulary.h"
-#include "models/text/nfc.h"
 #include "models/text/pattern.h"
 #include "models/text/unicode.h"
 

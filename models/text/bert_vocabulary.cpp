@@ -59,7 +59,8 @@ void add_token(const std::filesystem::path& file, const std::string& id, const J
 class WordPieceFile {
  public:
   explicit WordPieceFile(const std::filesystem::path& file)
-      : file_(file), root_(spec::parse_json(spec::read_text_file(file, kMaxBytes), file)) {
+      : file_(file),
+        root_(spec::parse_json(spec::read_text_file(file, kMaxBytes), file, kMaxVocabularyValues)) {
     if (!root_.is_object()) refuse_bert(file_, "is not a JSON object");
   }
 
@@ -96,7 +97,9 @@ class WordPieceFile {
     finish(part("pre_tokenizer", "BertPreTokenizer"), "pre_tokenizer", {"type"});
     check_ends(into);
     if (const auto list = root_.find("added_tokens"); list != root_.end()) {
-      if (!list->is_array()) refuse_bert(file_, "added_tokens is not a list");
+      if (!list->is_array() || list->size() > kMaxAddedTokens)
+        refuse_bert(file_,
+                    "added_tokens is not a list of at most " + std::to_string(kMaxAddedTokens));
       for (const Json& token : *list) {
         if (!token.is_object() || !token.contains("id"))
           refuse_bert(file_, "added token " + token.dump() + " has no id");
@@ -202,6 +205,7 @@ BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder) {
     if (listed) {
       const Json& list = config.raw("added_tokens_decoder");
       if (!list.is_object()) config.refuse("added_tokens_decoder", "must be an object");
+      require_few(config, "added_tokens_decoder", list);
       for (const auto& [id, token] : list.items())
         add_token(config.file(), id, token, made);
     }

@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "models/text/clip_vocabulary.h"
-#include "models/text/nfc.h"
 #include "models/text/pattern.h"
 #include "models/text/unicode.h"
 

@@ -83,7 +83,8 @@ void read_merges(const fs::path& file, ClipVocabulary& into) {
 class TokenizerFile {
  public:
   explicit TokenizerFile(const fs::path& file) : file_(file) {
-    root_ = spec::parse_json(spec::read_text_file(file, kMaxVocabularyBytes), file);
+    root_ = spec::parse_json(spec::read_text_file(file, kMaxVocabularyBytes), file,
+                             kMaxVocabularyValues);
     if (!root_.is_object()) refuse_clip(file, "is not a JSON object");
   }
 
@@ -124,7 +125,9 @@ class TokenizerFile {
     std::vector<ClipAddedToken> tokens;
     const Json& list = member(root_, "added_tokens");
     if (list.is_null()) return tokens;
-    if (!list.is_array()) refuse_clip(file_, "added_tokens is not a list");
+    if (!list.is_array() || list.size() > kMaxAddedTokens)
+      refuse_clip(file_,
+                  "added_tokens is not a list of at most " + std::to_string(kMaxAddedTokens));
     for (const Json& item : list)
       tokens.push_back(read_token(file_, "added token " + std::to_string(tokens.size()), item));
     return tokens;
@@ -177,6 +180,7 @@ std::vector<ClipAddedToken> added_in_config(const spec::ConfigReader& config) {
   std::vector<ClipAddedToken> tokens;
   const Json& list = config.raw("added_tokens_decoder");
   if (!list.is_object()) config.refuse("added_tokens_decoder", "must be an object");
+  require_few(config, "added_tokens_decoder", list);
   for (const auto& [id, item] : list.items())
     tokens.push_back(read_token(config.file(), "added token " + id, item));
   return tokens;
@@ -203,10 +207,10 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
     json->read(result);
   } else if (there("vocab.json") && there("merges.txt")) {
     result.source = folder / "vocab.json";
-    read_vocabulary(
-        result.source,
-        spec::parse_json(spec::read_text_file(result.source, kMaxVocabularyBytes), result.source),
-        result);
+    read_vocabulary(result.source,
+                    spec::parse_json(spec::read_text_file(result.source, kMaxVocabularyBytes),
+                                     result.source, kMaxVocabularyValues),
+                    result);
     read_merges(folder / "merges.txt", result);
   } else {
     refuse_clip(folder, "has neither tokenizer.json nor vocab.json and merges.txt");

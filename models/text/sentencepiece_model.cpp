@@ -12,12 +12,12 @@ constexpr std::uint64_t kMaxModelBytes = 256U << 20U;
 
 /// A space mark in the text itself counts as a space, as it does in transformers.
 std::string without_marks(std::string_view text) {
-  std::string result(text);
-  for (auto at = result.find(kSpaceMark); at != std::string::npos;
-       at = result.find(kSpaceMark, at)) {
-    result = result.substr(0, at) + " " + result.substr(at + kSpaceMark.size());
+  std::string result;
+  for (auto at = text.find(kSpaceMark); at != std::string_view::npos; at = text.find(kSpaceMark)) {
+    result.append(text.substr(0, at)).append(" ");
+    text.remove_prefix(at + kSpaceMark.size());
   }
-  return result;
+  return result.append(text);
 }
 
 /// The next field of a protocol buffer: its number, and its bytes if it has any of its own. False

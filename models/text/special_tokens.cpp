@@ -34,12 +34,19 @@ std::string token_text(const spec::ConfigReader& config, const char* key,
   return fallback;
 }
 
+void require_few(const spec::ConfigReader& config, const char* key, const nlohmann::json& tokens) {
+  if (tokens.size() > kMaxAddedTokens)
+    config.refuse(key, "has " + std::to_string(tokens.size()) + " tokens, at most " +
+                           std::to_string(kMaxAddedTokens) + " are read");
+}
+
 std::vector<std::string> token_texts(const spec::ConfigReader& config, const char* key) {
   std::vector<std::string> texts;
   config.harmless({key});
   if (!config.has_value(key)) return texts;
   const auto& value = config.raw(key);
   if (!value.is_array() && !value.is_object()) config.refuse(key, "must be a list of tokens");
+  require_few(config, key, value);
   for (const auto& item : value)
     texts.push_back(read_token(config, key, item));
   return texts;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,18 @@ namespace troupe::models {
 std::string token_text(const spec::ConfigReader& config, const char* key,
                        const std::string& fallback);
 
+/// How many tokens one file may add to a vocabulary: each is looked for at each place of a prompt.
+inline constexpr std::size_t kMaxAddedTokens = 10'000;
+
+/// How many values a vocabulary's JSON may have: of the largest, scores and merges included.
+inline constexpr std::size_t kMaxVocabularyValues = 4'000'000;
+
 /// The tokens under `key`: a list of them, or an object with names for them. None where it is
 /// missing or null.
 std::vector<std::string> token_texts(const spec::ConfigReader& config, const char* key);
+
+/// Refuses a list or an object of more than `kMaxAddedTokens`.
+void require_few(const spec::ConfigReader& config, const char* key, const nlohmann::json& tokens);
 
 /// The key may be missing, null, or have this value.
 void only_or_null(const spec::ConfigReader& config, const char* key, const nlohmann::json& value);

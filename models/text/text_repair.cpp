@@ -1,10 +1,8 @@
 #include "models/text/text_repair.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <iterator>
 
-#include "models/text/compose.h"
 #include "models/text/html_entities.h"
 #include "models/text/unicode.h"
 
@@ -22,35 +20,6 @@ constexpr Ligature kLigatures[] = {{0x0132, "IJ"}, {0x0133, "ij"}, {0x0149, "ʼn
                                    {0x01F1, "DZ"}, {0x01F2, "Dz"}, {0x01F3, "dz"},  {0xFB00, "ff"},
                                    {0xFB01, "fi"}, {0xFB02, "fl"}, {0xFB03, "ffi"}, {0xFB04, "ffl"},
                                    {0xFB05, "ſt"}, {0xFB06, "st"}};
-
-/// What U+FF5F to U+FFEE are in their usual width, 0 where nothing. Source: Unicode's NFKC.
-// clang-format off
-constexpr std::uint16_t kWide[] = {
-    0x2985, 0x2986, 0x3002, 0x300c, 0x300d, 0x3001, 0x30fb, 0x30f2, 0x30a1, 0x30a3, 0x30a5,
-    0x30a7, 0x30a9, 0x30e3, 0x30e5, 0x30e7, 0x30c3, 0x30fc, 0x30a2, 0x30a4, 0x30a6, 0x30a8,
-    0x30aa, 0x30ab, 0x30ad, 0x30af, 0x30b1, 0x30b3, 0x30b5, 0x30b7, 0x30b9, 0x30bb, 0x30bd,
-    0x30bf, 0x30c1, 0x30c4, 0x30c6, 0x30c8, 0x30ca, 0x30cb, 0x30cc, 0x30cd, 0x30ce, 0x30cf,
-    0x30d2, 0x30d5, 0x30d8, 0x30db, 0x30de, 0x30df, 0x30e0, 0x30e1, 0x30e2, 0x30e4, 0x30e6,
-    0x30e8, 0x30e9, 0x30ea, 0x30eb, 0x30ec, 0x30ed, 0x30ef, 0x30f3, 0x3099, 0x309a, 0x1160,
-    0x1100, 0x1101, 0x11aa, 0x1102, 0x11ac, 0x11ad, 0x1103, 0x1104, 0x1105, 0x11b0, 0x11b1,
-    0x11b2, 0x11b3, 0x11b4, 0x11b5, 0x111a, 0x1106, 0x1107, 0x1108, 0x1121, 0x1109, 0x110a,
-    0x110b, 0x110c, 0x110d, 0x110e, 0x110f, 0x1110, 0x1111, 0x1112, 0, 0, 0, 0x1161, 0x1162,
-    0x1163, 0x1164, 0x1165, 0x1166, 0, 0, 0x1167, 0x1168, 0x1169, 0x116a, 0x116b, 0x116c, 0, 0,
-    0x116d, 0x116e, 0x116f, 0x1170, 0x1171, 0x1172, 0, 0, 0x1173, 0x1174, 0x1175, 0, 0, 0, 0x00a2,
-    0x00a3, 0x00ac, 0, 0x00a6, 0x00a5, 0x20a9, 0, 0x2502, 0x2190, 0x2191, 0x2192, 0x2193, 0x25a0,
-    0x25cb,
-};
-// clang-format on
-constexpr char32_t kFirstWide = 0xFF5F;
-constexpr char32_t kWideMacron = 0xFFE3;  // the one that takes two code points
-
-char32_t usual_width(char32_t value) {
-  if (value == 0x3000) return ' ';
-  if (value >= 0xFF01 && value <= 0xFF5E) return value - 0xFEE0;
-  if (value < kFirstWide || value >= kFirstWide + std::size(kWide)) return value;
-  const char32_t usual = kWide[value - kFirstWide];
-  return usual != 0 ? usual : value;
-}
 
 char32_t straight_quote(char32_t value) {
   if (value == 0x02BC || (value >= 0x2018 && value <= 0x201B)) return '\'';
@@ -77,10 +46,8 @@ void append_usual(std::string& out, char32_t value) {
   const auto* ligature = std::ranges::find(kLigatures, value, &Ligature::value);
   if (ligature != std::end(kLigatures)) {
     out += ligature->text;
-  } else if (value == kWideMacron) {
-    out += " \u0304";
   } else {
-    append_utf8(out, straight_quote(usual_width(value)));
+    out += usual_width(straight_quote(value));
   }
 }
 
@@ -102,7 +69,7 @@ std::string repair_once(std::string_view line, bool unescape) {
     if (value == '\r' && at < text.size() && text[at] == '\n') continue;
     append_usual(out, breaks ? U'\n' : value);
   }
-  return compose(out);
+  return nfc(out);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace troupe::models {
 namespace {
 
 constexpr std::int64_t kDefaultExtraIds = 100;
-constexpr std::int64_t kMaxExtraIds = 100'000;
+constexpr std::int64_t kMaxExtraIds = kMaxAddedTokens;
 
 /// What tokenizer_config.json settles.
 struct Settings {
@@ -32,6 +32,7 @@ std::vector<AddedToken> read_added_tokens(const spec::ConfigReader& config) {
   const char* key = "added_tokens_decoder";
   const auto& list = config.raw(key);
   if (!list.is_object()) config.refuse(key, "must be an object");
+  require_few(config, key, list);
   for (const auto& entry : list.items()) {
     const std::string& id = entry.key();
     const auto& item = entry.value();

@@ -5,6 +5,7 @@
 #include "models/spec/json_text.h"
 #include "models/text/charsmap.h"
 #include "models/text/piece_model.h"
+#include "models/text/special_tokens.h"
 #include "models/text/unicode.h"
 #include "models/text/unigram.h"
 
@@ -14,6 +15,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxTokenizerBytes = 256U << 20U;
+/// At each place of a text all lengths up to the longest piece's are tried.
+constexpr std::size_t kMaxPieceBytes = 512;
 
 /// Splits at white space, marks the beginning of every word, then runs the unigram model on each.
 class UnigramModel final : public PieceModel {
@@ -63,7 +66,8 @@ class UnigramModel final : public PieceModel {
 class TokenizerJsonReader {
  public:
   explicit TokenizerJsonReader(const std::filesystem::path& file) : file_(file.string()) {
-    root_ = spec::parse_json(spec::read_text_file(file, kMaxTokenizerBytes), file);
+    root_ = spec::parse_json(spec::read_text_file(file, kMaxTokenizerBytes), file,
+                             kMaxVocabularyValues);
     if (!root_.is_object()) damaged("is not a JSON object");
   }
 
@@ -167,6 +171,10 @@ class TokenizerJsonReader {
         damaged("vocab entry " + std::to_string(pieces.size()) +
                 " is not a pair of piece and score");
       }
+      if (item[0].get_ref<const std::string&>().size() > kMaxPieceBytes) {
+        damaged("vocab entry " + std::to_string(pieces.size()) + " is longer than " +
+                std::to_string(kMaxPieceBytes) + " bytes");
+      }
       pieces.push_back({item[0].get<std::string>(), item[1].get<double>()});
     }
     const Json& unk = member(model, "unk_id");
@@ -182,7 +190,8 @@ class TokenizerJsonReader {
     std::vector<AddedToken> tokens;
     const Json& list = member(root_, "added_tokens");
     if (list.is_null()) return tokens;
-    if (!list.is_array()) damaged("added_tokens is not a list");
+    if (!list.is_array() || list.size() > kMaxAddedTokens)
+      damaged("added_tokens is not a list of at most " + std::to_string(kMaxAddedTokens));
     for (const Json& item : list) {
       const Json& id = member(item, "id");
       AddedToken token{text(item, "content"), 0, flag(item, "lstrip", false),

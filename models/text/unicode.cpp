@@ -1,9 +1,12 @@
 #include "models/text/unicode.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
-#include <array>
-#include <cstdint>
+#include <cstdlib>
 #include <iterator>
+#include <memory>
+#include <stdexcept>
 #include <vector>
 
 namespace troupe::models {
@@ -15,55 +18,37 @@ constexpr char32_t kSmallSigma = 0x03C3;
 constexpr char32_t kFinalSigma = 0x03C2;
 constexpr char32_t kCapitalIWithDot = 0x0130;
 constexpr char32_t kDotAbove = 0x0307;
+constexpr char32_t kInsideWords[] = {'\'',   '.',    ':',    0x00B7, 0x0387, 0x055F,
+                                     0x05F4, 0x2018, 0x2019, 0x2024, 0x2027, 0xFE13,
+                                     0xFE52, 0xFE55, 0xFF07, 0xFF0E, 0xFF1A};
 
-struct CaseRange {
-  char32_t first;
-  char32_t last;
-  std::uint32_t stride;
-  std::int32_t delta;
-};
-
-/// Simple lower-case mappings beyond ASCII of Unicode 14, as runs of equal distance.
-constexpr CaseRange kLowerCase[] = {
-#include "models/text/lower_case_table.inc"
-};
-
-char32_t simple_lower_case(char32_t value) {
-  if (value < 0x80) return value >= 'A' && value <= 'Z' ? value + 32 : value;
-  const auto* range = std::ranges::lower_bound(kLowerCase, value, {}, &CaseRange::last);
-  if (range == std::end(kLowerCase) || value < range->first) return value;
-  if ((value - range->first) % range->stride != 0) return value;
-  return static_cast<char32_t>(static_cast<std::int64_t>(value) + range->delta);
-}
-
-bool is_lower_case(char32_t value) {
-  if (value < 0x80) return value >= 'a' && value <= 'z';
-  return std::ranges::any_of(kLowerCase, [value](const CaseRange& range) {
-    const auto upper = static_cast<std::int64_t>(value) - range.delta;
-    return upper >= range.first && upper <= range.last && (upper - range.first) % range.stride == 0;
-  });
-}
-
-/// Letters with a case that no simple mapping reaches: ligatures, phonetic letters and the like.
-bool is_cased_without_mapping(char32_t value) {
-  return value == 0xAA || value == 0xBA || value == 0xDF || value == kCapitalIWithDot ||
-         value == 0x0138 || value == 0x0149 || value == 0x01F0 || value == 0x0390 ||
-         value == 0x03B0 || value == 0x0587 || (value >= 0x0234 && value <= 0x0239) ||
-         (value >= 0x0250 && value <= 0x02B8) || (value >= 0x1D00 && value <= 0x1DBF) ||
-         (value >= 0xFB00 && value <= 0xFB06) || (value >= 0xFB13 && value <= 0xFB17);
-}
-
+/// Letters that have a case or are one of a pair.
 bool is_cased(char32_t value) {
-  return simple_lower_case(value) != value || is_lower_case(value) ||
-         is_cased_without_mapping(value);
+  const auto point = static_cast<utf8proc_int32_t>(value);
+  switch (utf8proc_category(point)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+      return true;
+    default:
+      return value == 0xAA || value == 0xBA || utf8proc_tolower(point) != point ||
+             utf8proc_toupper(point) != point;
+  }
 }
 
+/// What may stand between letters of a word: marks, and the punctuation that Unicode's word
+/// breaks keep inside one.
 bool is_case_ignorable(char32_t value) {
-  return (value >= 0x0300 && value <= 0x036F) || value == '\'' || value == '.' || value == ':' ||
-         value == 0x00B7 || value == 0x2018 || value == 0x2019 ||
-         (value >= 0x200B && value <= 0x200F) || (value >= 0x2060 && value <= 0x2064) ||
-         (value >= 0xFE00 && value <= 0xFE0F) || value == 0xFEFF || value == 0x00AD ||
-         value == '^' || value == '`';
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(value))) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK:
+      return true;
+    default:
+      return std::ranges::find(kInsideWords, value) != std::end(kInsideWords);
+  }
 }
 
 bool is_final_sigma(const std::vector<char32_t>& text, std::size_t at) {
@@ -77,6 +62,21 @@ bool is_final_sigma(const std::vector<char32_t>& text, std::size_t at) {
   return after == text.size() || !is_cased(text[after]);
 }
 
+const utf8proc_uint8_t* bytes_of(std::string_view text) {
+  return reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+}
+
+std::string normal_form(std::string_view text, utf8proc_option_t form) {
+  const std::string valid = valid_utf8(text);
+  utf8proc_uint8_t* made = nullptr;
+  const utf8proc_ssize_t bytes =
+      utf8proc_map(bytes_of(valid), static_cast<utf8proc_ssize_t>(valid.size()), &made,
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | form));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(made, &std::free);
+  if (bytes < 0) throw std::runtime_error("[normal_form] " + std::string(utf8proc_errmsg(bytes)));
+  return {reinterpret_cast<const char*>(made), static_cast<std::size_t>(bytes)};
+}
+
 bool is_stripped(char32_t value) {
   return is_white_space(value) || (value >= 0x1C && value <= 0x1F);
 }
@@ -84,49 +84,17 @@ bool is_stripped(char32_t value) {
 }  // namespace
 
 CodePoint code_point_at(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(at);
-  if (lead < 0x80) return {lead, 1};
-  std::size_t bytes = 0;
-  char32_t value = 0;
-  char32_t least = 0;
-  if (lead >= 0xC2 && lead <= 0xDF) {
-    bytes = 2, value = lead & 0x1FU, least = 0x80;
-  } else if (lead >= 0xE0 && lead <= 0xEF) {
-    bytes = 3, value = lead & 0x0FU, least = 0x800;
-  } else if (lead >= 0xF0 && lead <= 0xF4) {
-    bytes = 4, value = lead & 0x07U, least = 0x10000;
-  } else {
-    return {kReplacement, 1};
-  }
-  if (text.size() - at < bytes) return {kReplacement, 1};
-  for (std::size_t i = 1; i < bytes; ++i) {
-    const unsigned char next = byte(at + i);
-    if ((next & 0xC0U) != 0x80U) return {kReplacement, 1};
-    value = value << 6U | (next & 0x3FU);
-  }
-  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-  if (value < least || value > 0x10FFFF || surrogate) return {kReplacement, 1};
-  return {value, bytes};
+  utf8proc_int32_t value = 0;
+  const utf8proc_ssize_t bytes = utf8proc_iterate(
+      bytes_of(text.substr(at)), static_cast<utf8proc_ssize_t>(text.size() - at), &value);
+  if (bytes <= 0) return {kReplacement, 1};
+  return {static_cast<char32_t>(value), static_cast<std::size_t>(bytes)};
 }
 
 void append_utf8(std::string& text, char32_t value) {
-  const auto add = [&text](char32_t byte) { text += static_cast<char>(byte); };
-  if (value < 0x80) {
-    add(value);
-  } else if (value < 0x800) {
-    add(0xC0U | value >> 6U);
-    add(0x80U | (value & 0x3FU));
-  } else if (value < 0x10000) {
-    add(0xE0U | value >> 12U);
-    add(0x80U | (value >> 6U & 0x3FU));
-    add(0x80U | (value & 0x3FU));
-  } else {
-    add(0xF0U | value >> 18U);
-    add(0x80U | (value >> 12U & 0x3FU));
-    add(0x80U | (value >> 6U & 0x3FU));
-    add(0x80U | (value & 0x3FU));
-  }
+  utf8proc_uint8_t bytes[4];
+  const auto count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(value), bytes);
+  text.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(count));
 }
 
 std::string valid_utf8(std::string_view text) {
@@ -164,7 +132,8 @@ std::string lower_case(std::string_view text, bool by_letter) {
     } else if (points[i] == kCapitalSigma && !by_letter) {
       append_utf8(result, is_final_sigma(points, i) ? kFinalSigma : kSmallSigma);
     } else {
-      append_utf8(result, simple_lower_case(points[i]));
+      append_utf8(result, static_cast<char32_t>(
+                              utf8proc_tolower(static_cast<utf8proc_int32_t>(points[i]))));
     }
   }
   return result;
@@ -178,6 +147,29 @@ std::string lower_case(std::string_view text) {
 
 std::string lower_case_by_letter(std::string_view text) {
   return lower_case(text, true);
+}
+
+std::string nfc(std::string_view text) {
+  return normal_form(text, UTF8PROC_COMPOSE);
+}
+
+std::string nfd(std::string_view text) {
+  return normal_form(text, UTF8PROC_DECOMPOSE);
+}
+
+std::string usual_width(char32_t value) {
+  const bool has_width = value == 0x3000 || (value >= 0xFF01 && value <= 0xFFEE);
+  utf8proc_int32_t parts[4] = {static_cast<utf8proc_int32_t>(value)};
+  utf8proc_ssize_t count = 1;
+  if (has_width) {
+    constexpr auto kForm = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+    int boundary = 0;
+    count = utf8proc_decompose_char(parts[0], parts, std::ssize(parts), kForm, &boundary);
+  }
+  std::string text;
+  for (utf8proc_ssize_t i = 0; i < count; ++i)
+    append_utf8(text, static_cast<char32_t>(parts[i]));
+  return text;
 }
 
 std::string_view strip(std::string_view text) {

@@ -29,6 +29,14 @@ std::string lower_case(std::string_view text);
 /// Lower case letter by letter, without regard to what stands beside one: sigma is always σ.
 std::string lower_case_by_letter(std::string_view text);
 
+/// Unicode's normal forms C and D (UAX #15); bytes that are not UTF-8 become U+FFFD.
+std::string nfc(std::string_view text);
+std::string nfd(std::string_view text);
+
+/// A full-width or half-width letter or sign in its usual width, as its compatibility
+/// decomposition has it; any other code point as it is.
+std::string usual_width(char32_t value);
+
 /// Without the white space at both ends, as Python's str.strip sees it (it counts U+001C to
 /// U+001F).
 std::string_view strip(std::string_view text);

@@ -50,20 +50,20 @@ AutoencoderKL::AutoencoderKL(const spec::VaeSpec& spec, const WeightStore& weigh
       chunk_bytes_(device.is_cpu() ? kCpuChunk : kGpuChunk) {
   const vae::Loader load(weights, dtype, device);
   memory_format_ = load.memory_format();
-  if (has(halves, spec::VaeHalf::decoder)) decoder_.emplace(spec, load);
-  if (has(halves, spec::VaeHalf::encoder)) encoder_.emplace(spec, load);
+  if (has(halves, spec::VaeHalf::decoder)) decoder_.emplace(spec, spec::VaeHalf::decoder, load);
+  if (has(halves, spec::VaeHalf::encoder)) encoder_.emplace(spec, spec::VaeHalf::encoder, load);
 }
 
 at::ScalarType AutoencoderKL::decode_dtype(const spec::VaeSpec& spec, at::ScalarType model) {
   return model == at::kHalf && spec.force_upcast ? at::kFloat : model;
 }
 
-const vae::Decoder& AutoencoderKL::decoder() const {
+const vae::Coder& AutoencoderKL::decoder() const {
   if (!decoder_) throw std::logic_error("[AutoencoderKL] the decoder was not loaded");
   return *decoder_;
 }
 
-const vae::Encoder& AutoencoderKL::encoder() const {
+const vae::Coder& AutoencoderKL::encoder() const {
   if (!encoder_) throw std::logic_error("[AutoencoderKL] the encoder was not loaded");
   return *encoder_;
 }

@@ -6,8 +6,7 @@
 #include <optional>
 
 #include "models/spec/vae_spec.h"
-#include "models/vae/decoder.h"
-#include "models/vae/encoder.h"
+#include "models/vae/coder.h"
 #include "models/vae/halo_port.h"
 #include "models/vae/tiling.h"
 
@@ -86,8 +85,8 @@ class AutoencoderKL {
   void set_chunk_bytes(std::int64_t bytes) { chunk_bytes_ = bytes; }
 
  private:
-  const vae::Decoder& decoder() const;
-  const vae::Encoder& encoder() const;
+  const vae::Coder& decoder() const;
+  const vae::Coder& encoder() const;
   void check(const char* what, const at::Tensor& input, std::int64_t channels,
              std::int64_t least) const;
   at::Tensor unscaled(const at::Tensor& latents) const;
@@ -97,8 +96,7 @@ class AutoencoderKL {
   at::Device device_;
   at::MemoryFormat memory_format_;
   std::int64_t chunk_bytes_;
-  std::optional<vae::Decoder> decoder_;
-  std::optional<vae::Encoder> encoder_;
+  std::optional<vae::Coder> decoder_, encoder_;
 };
 
 }  // namespace troupe::models

@@ -90,19 +90,4 @@ at::Tensor Attention::operator()(at::Tensor x, const Pass& pass) const {
   return x.add_(at::linear(seen, out, out_bias).transpose(1, 2).reshape(x.sizes()));
 }
 
-MidBlock::MidBlock(const Loader& load, const std::string& name, std::int64_t channels,
-                   std::int64_t num_groups, bool with_attention) {
-  for (int i = 0; i < 2; ++i) {
-    resnets.emplace_back(load, name + ".resnets." + std::to_string(i), channels, channels,
-                         num_groups);
-  }
-  if (with_attention) attention.emplace(load, name + ".attentions.0", channels, num_groups);
-}
-
-at::Tensor MidBlock::operator()(at::Tensor x, const Pass& pass) const {
-  x = resnets[0](std::move(x), pass);
-  if (attention) x = (*attention)(std::move(x), pass);
-  return resnets[1](std::move(x), pass);
-}
-
 }  // namespace troupe::models::vae

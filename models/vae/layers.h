@@ -57,14 +57,4 @@ struct Attention {
   at::Tensor q_bias, k_bias, v_bias, out_bias;
 };
 
-/// Residual block, attention where the checkpoint has it, residual block.
-struct MidBlock {
-  MidBlock(const Loader& load, const std::string& name, std::int64_t channels,
-           std::int64_t num_groups, bool with_attention);
-  at::Tensor operator()(at::Tensor x, const Pass& pass) const;
-
-  std::vector<ResnetBlock2D> resnets;
-  std::optional<Attention> attention;
-};
-
 }  // namespace troupe::models::vae

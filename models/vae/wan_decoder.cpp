@@ -68,64 +68,72 @@ at::Tensor WanAttention::operator()(const at::Tensor& x, const Pass& pass) const
   return x + at::linear(seen, out, out_bias).transpose(1, 2).reshape(x.sizes());
 }
 
-WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load)
-    : post_quant_conv_(pointwise(load, "post_quant_conv", spec.z_dim, spec.z_dim)),
-      conv_in_(load, "decoder.conv_in", spec.z_dim, spec.inner_channels(), 3, memories_) {
-  const std::int64_t inner = spec.inner_channels();
-  for (const char* number : {"0", "1"}) {
-    mid_.emplace_back(load, std::string("decoder.mid_block.resnets.") + number, inner, inner,
-                      memories_);
-  }
-  attention_.emplace(load, "decoder.mid_block.attentions.0", inner);
-  for (const auto& of : spec.up_blocks()) {
-    const std::string name = "decoder.up_blocks." + std::to_string(up_blocks_.size());
-    UpBlock& block = up_blocks_.emplace_back();
-    for (std::int64_t i = 0; i <= spec.num_res_blocks; ++i) {
-      block.resnets.emplace_back(load, name + ".resnets." + std::to_string(i),
-                                 i == 0 ? of.in : of.out, of.out, memories_);
+WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load) {
+  using Kind = spec::VaeLayer::Kind;
+  ChannelNorm norm;
+  for (const auto& layer : spec::layers_of(spec)) {
+    switch (layer.kind) {
+      case Kind::norm:
+        norm = ChannelNorm(load, layer.name, {layer.in, 1, 1, 1});
+        break;
+      case Kind::residual:
+        layers_.emplace_back(std::in_place_type<WanResidual>, load, layer.name, layer.in, layer.out,
+                             memories_);
+        break;
+      case Kind::attention:
+        layers_.emplace_back(std::in_place_type<WanAttention>, load, layer.name, layer.in);
+        break;
+      case Kind::upsample:
+      case Kind::downsample:
+        layers_.emplace_back(
+            FrameConvolution{Conv2d(load, layer.name, layer.in, layer.out, layer.side), 2});
+        break;
+      case Kind::doubled_frames:
+        layers_.emplace_back(
+            DoubledFrames{CausalConv3d(load, layer.name, layer.in, 2 * layer.out, 1, memories_)});
+        break;
+      case Kind::convolution:
+        if (layer.side == 1) {
+          layers_.emplace_back(FrameConvolution{pointwise(load, layer.name, layer.in, layer.out)});
+        } else {
+          layers_.emplace_back(
+              TimeConvolution{std::exchange(norm, {}),
+                              CausalConv3d(load, layer.name, layer.in, layer.out, 3, memories_)});
+        }
+        break;
     }
-    const std::string up = name + ".upsamplers.0.";
-    if (of.doubles_frames)
-      block.time_conv.emplace(load, up + "time_conv", of.out, 2 * of.out, 1, memories_);
-    if (of.upsamples) block.resample.emplace(load, up + "resample.1", of.out, of.out / 2, 3);
   }
-  const std::int64_t width = spec.up_blocks().back().out;
-  norm_out_ = ChannelNorm(load, "decoder.norm_out", {width, 1, 1, 1});
-  conv_out_ = CausalConv3d(load, "decoder.conv_out", width, spec.out_channels, 3, memories_);
 }
 
 void WanDecoder::push(at::Tensor x, State& state, const Pass& pass, const Tick& tick,
                       const FrameSink& sink) const {
-  x = conv_in_(post_quant_conv_({x}, pass), state.memories, pass);
-  x = mid_[0](x, state.memories, pass);
-  x = (*attention_)(x, pass);
-  x = mid_[1](x, state.memories, pass);
-  tick();
-  rise(0, std::move(x), state, pass, tick, sink);
+  run(0, std::move(x), state, pass, tick, sink);
   state.first = false;
 }
 
-void WanDecoder::rise(std::size_t number, at::Tensor x, State& state, const Pass& pass,
-                      const Tick& tick, const FrameSink& sink) const {
-  if (number == up_blocks_.size()) {
-    sink(conv_out_(norm_out_.with_silu(x), state.memories, pass).clamp_(-1, 1));
+void WanDecoder::run(std::size_t first, at::Tensor x, State& state, const Pass& pass,
+                     const Tick& tick, const FrameSink& sink) const {
+  for (std::size_t i = first; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    if (const auto* frame = std::get_if<FrameConvolution>(&layer)) {
+      x = frame->conv({.x = x, .repeat = frame->repeat}, pass);
+    } else if (const auto* convolution = std::get_if<TimeConvolution>(&layer)) {
+      if (convolution->norm.weight.defined()) x = convolution->norm.with_silu(x);
+      x = convolution->conv(x, state.memories, pass);
+    } else if (const auto* residual = std::get_if<WanResidual>(&layer)) {
+      x = (*residual)(x, state.memories, pass);
+    } else if (const auto* attention = std::get_if<WanAttention>(&layer)) {
+      x = (*attention)(x, pass);
+    } else if (!state.first) {
+      // The first latent frame stays one frame, and later ones do not see it here.
+      const auto& doubled = std::get<DoubledFrames>(layer);
+      for (const at::Tensor& one : doubled.conv(x, state.memories, pass).chunk(2, 1))
+        run(i + 1, one.contiguous(x.suggest_memory_format()), state, pass, tick, sink);
+      return;
+    }
     tick();
-    return;
   }
-  const UpBlock& block = up_blocks_[number];
-  for (const WanResidual& resnet : block.resnets) {
-    x = resnet(x, state.memories, pass);
-    tick();
-  }
-  const auto go_on = [&](const at::Tensor& frame) {
-    at::Tensor risen = block.resample ? (*block.resample)({.x = frame, .repeat = 2}, pass) : frame;
-    rise(number + 1, std::move(risen), state, pass, tick, sink);
-  };
-  // The first latent frame stays one frame, and later ones do not see it here.
-  if (!block.time_conv || state.first) return go_on(x);
-  const auto frames = (*block.time_conv)(x, state.memories, pass).chunk(2, 1);
-  for (const at::Tensor& frame : frames)
-    go_on(frame.contiguous(x.suggest_memory_format()));
+  sink(x.clamp_(-1, 1));
 }
 
 }  // namespace troupe::models::vae

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "models/spec/wan_vae_spec.h"
@@ -62,22 +63,28 @@ class WanDecoder {
             const FrameSink& sink) const;
 
  private:
-  struct UpBlock {
-    std::vector<WanResidual> resnets;
-    std::optional<CausalConv3d> time_conv;  // to two frames side by side in the channels
-    std::optional<Conv2d> resample;         // of the feature map doubled by repetition
+  /// A convolution of one frame, of the feature map repeated so many times.
+  struct FrameConvolution {
+    Conv2d conv;
+    std::int64_t repeat = 1;
   };
-  void rise(std::size_t block, at::Tensor x, State& state, const Pass& pass, const Tick& tick,
-            const FrameSink& sink) const;
+  /// To two frames side by side in the channels.
+  struct DoubledFrames {
+    CausalConv3d conv;
+  };
+  /// With its norm and SiLU before it, where that has weights.
+  struct TimeConvolution {
+    ChannelNorm norm;
+    CausalConv3d conv;
+  };
+  using Layer =
+      std::variant<FrameConvolution, TimeConvolution, WanResidual, WanAttention, DoubledFrames>;
+  /// From layer `first` on.
+  void run(std::size_t first, at::Tensor x, State& state, const Pass& pass, const Tick& tick,
+           const FrameSink& sink) const;
 
   int memories_ = 0;
-  Conv2d post_quant_conv_;
-  CausalConv3d conv_in_;
-  std::vector<WanResidual> mid_;
-  std::optional<WanAttention> attention_;
-  std::vector<UpBlock> up_blocks_;
-  ChannelNorm norm_out_;
-  CausalConv3d conv_out_;
+  std::vector<Layer> layers_;
 };
 
 }  // namespace troupe::models::vae

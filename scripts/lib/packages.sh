@@ -6,9 +6,8 @@ packages=(
   python3:python3
   libzmq3-dev:zmq.h libsodium-dev:sodium.h cppzmq-dev:zmq.hpp libcereal-dev:cereal/cereal.hpp
   libboost-dev:boost/beast.hpp nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp
-  libsentencepiece-dev:sentencepiece_processor.h libpcre2-dev:pcre2.h libpng-dev:png.h libedit-dev:histedit.h
+  libsentencepiece-dev:sentencepiece_processor.h libpcre2-dev:pcre2.h libutf8proc-dev:utf8proc.h libxxhash-dev:xxhash.h libpng-dev:png.h libedit-dev:histedit.h
   libsqlite3-dev:sqlite3.h doctest-dev:doctest/doctest.h librapidcheck-dev:rapidcheck.h
-  libbenchmark-dev:benchmark/benchmark.h
 )
 
 is_header_found() {

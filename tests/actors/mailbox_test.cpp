@@ -49,6 +49,27 @@ TEST_CASE("receives of all jobs of an epoch go ahead, in their order, not past w
   CHECK(number_of(*mailbox.take()) == 7);
 }
 
+TEST_CASE("where other tasks need a device at rest, receives go past micro-steps alone") {
+  const auto of_kind = [](std::uint32_t number, wire::TaskKind kind) {
+    auto letter = task(7, number, false);
+    std::get<TaskEntry>(letter.content).command.kind = kind;
+    return letter;
+  };
+  for (const auto other : {wire::TaskKind::encode_text, wire::TaskKind::decode}) {
+    Mailbox mailbox;
+    mailbox.put(of_kind(0, wire::TaskKind::micro_step));
+    mailbox.put(task(7, 1, true));
+    mailbox.put(of_kind(2, other));
+    mailbox.put(task(8, 3, true));
+    const auto taken = mailbox.take_receives(1, Mailbox::Past::micro_steps);
+    REQUIRE(taken.size() == 1);
+    CHECK(taken[0].command.task == 1);
+    CHECK(number_of(*mailbox.take()) == 0);
+    CHECK(mailbox.take_receives(1, Mailbox::Past::micro_steps).empty());
+    CHECK(mailbox.take_receives(1).size() == 1);
+  }
+}
+
 TEST_CASE("receives of another epoch stay where they are") {
   Mailbox mailbox;
   mailbox.put(task(7, 0, true, 1));

@@ -73,6 +73,8 @@ TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
   const auto wire = client::to_wire(submission).request;
   CHECK(wire.init_image_bytes == kPng.size());
   CHECK(wire.init_image_blob == 0);
+  CHECK(wire.init_image_width > 0);
+  CHECK(wire.init_image_height > 0);
   CHECK(wire.strength == 0.3);
   CHECK(wire.guidance_rescale == 0.7);
   for (const auto& [bytes, name] :

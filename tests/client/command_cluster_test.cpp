@@ -127,7 +127,9 @@ TEST_CASE("--timeout cancels the job") {
   const auto result =
       run(controller, "submit --prompt a --timeout 0.3 --output " + scratch / "o.png");
   CHECK(result.exit_code == 1);
-  CHECK(result.err == "troupe: job 1 was cancelled: not done within the --timeout of 0.30 s\n");
+  CHECK(result.err ==
+        "not done within the --timeout of 0.30 s: cancelling… (Ctrl-C: at once)\n"
+        "troupe: job 1 was cancelled: not done within the --timeout of 0.30 s\n");
   CHECK(cancelled == 1);
 }
 
@@ -173,6 +175,54 @@ TEST_CASE("Ctrl-C cancels the job: 130; SIGTERM: 143") {
           std::string::npos);
     CHECK(std::filesystem::is_empty(scratch.path));
   }
+}
+
+TEST_CASE("a second Ctrl-C does not wait for the job's end, and says what it did") {
+  FakeController controller;
+  std::atomic<int> submitted = 0, told = 0;
+  controller.on(wire::Kind::submit_job,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte>) {
+                  c.accept(peer, header);
+                  ++submitted;
+                });
+  controller.on(
+      wire::Kind::cancel_job, [&](FakeController& c, control::PeerId peer,
+                                  const wire::Header& header, std::span<const std::byte>) {
+        c.server().reply(peer, header, wire::Done{});  // and its actors do not come to an end
+        ++told;
+      });
+  const Scratch scratch;
+  const Scratch errors;
+  const std::string error_path = errors / "err";
+  const std::string output = scratch / "o.png";
+  const std::string endpoint = controller.endpoint();
+  const pid_t child = fork();
+  if (child == 0) {
+    ::freopen(error_path.c_str(), "w", stderr);
+    execl(TROUPE_BINARY_DIR "/bin/troupe", "troupe", "submit", "--prompt", "a", "--output",
+          output.c_str(), "--connect", endpoint.c_str(), nullptr);
+    _exit(99);
+  }
+  const auto until = [](const auto& holds) {
+    for (int i = 0; i < 6000 && !holds(); ++i)
+      std::this_thread::sleep_for(10ms);
+    return holds();
+  };
+  const auto said = [&](const std::string& what) {
+    return cli::read_file(error_path, 1 << 16).find(what) != std::string::npos;
+  };
+  REQUIRE(until([&] { return submitted == 1; }));
+  kill(child, SIGINT);
+  CHECK(until([&] { return said("cancelling… (Ctrl-C again: at once)\n"); }));
+  CHECK(told == 1);
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 130);
+  CHECK(said("troupe: interrupted: job 1 was told to stop, and nobody waited for it\n"));
+  CHECK(told == 1);
 }
 
 TEST_CASE("submit --detach prints the number, wait fetches the pictures and leaves the job alone") {

@@ -108,6 +108,8 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
        {"--pin NUMA", "\"NUMA\" is not none or numa; did you mean numa?"},
        {"--cuda-graphs 1", "\"1\" is not on or off"},
        {"--cuda-graphs on", "--cuda-graphs on goes with --device cuda"},
+       {"--actors-per-gpu 2", "--actors-per-gpu goes with --device cuda"},
+       {"--device cuda --actors-per-gpu 0", "--actors-per-gpu: 0"},
        {"--warmup 30 --patches 2", "--warmup is 30, but --steps is 20"},
        {"--patches 2 --warmup 5 --steps 2", "--warmup is 5, but --steps is 2"},
        {"--refill-steps 3", "--refill-steps needs --method pipefusion or distrifusion"},
@@ -189,6 +191,8 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
          {"--journal-salvage", "--journal-salvage goes with --journal only"},
          {"--plugin ''", "--plugin: is empty"},
          {"--cuda-graphs on", "--cuda-graphs on goes with --device cuda"},
+         {"--actors-per-gpu 2", "--actors-per-gpu goes with --device cuda"},
+         {"--device cuda --actors-per-gpu 65", "from 1 to 64"},
          {"--log x", "--log goes with --detach only"}},
         2);
   check("join",
@@ -200,6 +204,8 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
          {"--wait 0.5", "0.5 is not a whole number"},
          {"--drain-deadline x", "\"x\" is not a number"},
          {"--cuda-graphs on --device cpu", "--cuda-graphs on goes with --device cuda"},
+         {"--actors-per-gpu 2", "--actors-per-gpu goes with --device cuda"},
+         {"--actors-per-gpu x", "\"x\" is not a number"},
          {"--connect 127.0.0.1:abc", "port \"abc\""}},
         2);
   check("",

@@ -1,5 +1,6 @@
 #include <filesystem>
 
+#include "controller/cluster/memory_check.h"
 #include "controller/gateway/model_reader.h"
 #include "controller/plan/around.h"
 #include "controller/plan/plan.h"
@@ -31,7 +32,7 @@ gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lo
   gateway::ModelReader reader(io, {}, std::move(allowed));
   const auto work = boost::asio::make_work_guard(io);
   gateway::ModelReading found;
-  reader.read(folder, loras, [&](const gateway::ModelReading& reading) {
+  reader.read(folder, loras, std::chrono::seconds(60), [&](const gateway::ModelReading& reading) {
     found = reading;
     io.stop();
   });
@@ -117,15 +118,42 @@ TEST_CASE("a picture to begin with is in the memory of the actor that encodes it
   request.init_image_bytes = 0;
   const auto without = plan::make_plan(model, request, {.pp = 2}).memory;
   CHECK(with[0].text == without[0].text);
-  CHECK(without[1].text == 0);
+  CHECK(with[0].picture == 0);
+  CHECK(without[1].picture == 0);
   // Three maps of its first level, and its weights.
   const std::uint64_t map = 192 * 192 * 4 * model.vae.block_out_channels.front();
-  CHECK(with[1].text > 3 * map);
-  CHECK(with[1].peak() >= with[1].weights + with[1].text);
+  const std::uint64_t floats = 192 * 192 * 3 * 4;
+  CHECK(with[1].picture > 3 * map + floats);
+  CHECK(with[1].peak() >= with[1].weights + with[1].picture);
   request = request_of(0.5, 4);
   request.height = request.width = 96;
   const auto smaller = plan::make_plan(model, request, {.pp = 2}).memory;
-  CHECK(with[1].text - smaller[1].text == 3 * (map - map / 4));
+  CHECK(with[1].picture - smaller[1].picture == (3 * map + floats) * 3 / 4);
+}
+
+TEST_CASE(
+    "a picture to begin with counts as it is when it is decoded, and what is too large is named") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
+  auto request = request_of(0.5, 4);
+  request.height = request.width = 192;
+  request.init_image_bytes = 780'000;
+  request.init_image_height = request.init_image_width = 16384;
+  const auto plan = plan::make_plan(model, request, {});
+  const auto& own = plan.memory[0];
+  const std::uint64_t pixels = 16384 * 16384;
+  CHECK(own.picture == 780'000 + 4 * pixels + 3 * 192 * (16384 + 192));
+  CHECK(own.peak() == own.weights + own.picture);
+  CHECK(has(plan::to_text(plan), "picture to begin with: 1084.1 MB"));
+  const cluster::Shortage lack{.rank = 0, .needs = own.peak(), .limit = 300'000'000};
+  CHECK(has(cluster::too_large(plan, lack, "actor 0"), "picture to begin with 1.084 GB"));
+  wire::JobSpec job;
+  job.request = request;
+  const auto fits = [&](const plan::Plan& other) { return other.memory[0].peak() < 300'000'000; };
+  CHECK(cluster::memory_remedy(model, job, 4, fits, {}, {}, {})
+            .starts_with("an --init-image of 192 x 192 in place of 16384 x 16384 needs "));
+  request.init_image_height = 16385;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
+            "init image has 16384 x 16385 pixels: at most 268435456"));
 }
 
 TEST_CASE("those who encode a picture together have their rows of it, and the encoder, each") {
@@ -135,15 +163,17 @@ TEST_CASE("those who encode a picture together have their rows of it, and the en
   const auto one = plan::make_plan(model, request, {.pp = 4}).memory;
   const auto three = plan::make_plan(model, request, {.pp = 4, .vae = 3}).memory;
   const std::uint64_t map = 192 * 192 * 4 * model.vae.block_out_channels.front();
-  CHECK(one[3].text - three[3].text == 3 * (map - map / 3));
-  CHECK(three[1].text == three[3].text);
-  CHECK(three[2].text == three[3].text);
-  CHECK(one[1].text == 0);
-  CHECK(one[2].text == 0);
+  CHECK(one[3].picture - three[3].picture == 3 * (map - map / 3));
+  CHECK(three[1].picture == three[3].picture);
+  CHECK(three[2].picture == three[3].picture);
+  CHECK(one[1].picture == 0);
+  CHECK(one[2].picture == 0);
   request.vae_tiling = true;
   const auto tiled = plan::make_plan(model, request, {.pp = 4, .vae = 3}).memory;
-  const std::uint64_t tile = 64 * 64 * 4 * model.vae.block_out_channels.front();
-  CHECK(three[3].text - tiled[3].text == 3 * (map / 3 - tile));
+  // Of a tile the encoder takes less than the resizing did.
+  const std::uint64_t pixels = 192 * 192 * 3;
+  CHECK(tiled[3].picture == 100 + pixels + 3 * pixels * sizeof(float));
+  CHECK(three[3].picture > tiled[3].picture);
 }
 
 TEST_CASE("LoRAs are held against the model, in allowed folders alone, and have fingerprints") {

@@ -1,5 +1,6 @@
 #include "controller/jobs/job_runner.h"
 #include "tests/controller/runner_stage.h"
+#include "transport/control/after.h"
 
 // A job that is cancelled, and what its actors still have of it.
 
@@ -87,5 +88,37 @@ TEST_CASE(
   CHECK(stage.table.find(job)->state == JobState::running);
   CHECK(told == 0);
   CHECK(stage.blobs.size() == 0);
+  CHECK(stage.count(wire::Kind::abort_epoch) == 0);
+}
+
+TEST_CASE("a cancelled job that is alone does not wait for the task in hand: its epoch ends") {
+  Stage stage;
+  const auto job = stage.submit();
+  REQUIRE(stage.reaches(job, JobState::running));
+  stage.runner.cancel(job, "not wanted any more");
+  CHECK(stage.table.find(job)->state == JobState::running);
+  REQUIRE(stage.reaches(job, JobState::cancelled));
+  CHECK(stage.table.find(job)->failure.what == "not wanted any more");
+  REQUIRE(stage.until([&] { return stage.count(wire::Kind::abort_epoch) == 1; }));
+  CHECK(stage.count(wire::Kind::end_job) == 0);
+  CHECK(stage.reaches(stage.submit(), JobState::running));
+  CHECK(stage.count(wire::Kind::load_stage) == 1);  // the weights have stayed
+}
+
+TEST_CASE("a cancelled job that shares its actors drains, and does not cost others their step") {
+  Stage stage;
+  const auto job = stage.submit();
+  REQUIRE(stage.reaches(job, JobState::running));
+  const auto other = stage.submit();
+  REQUIRE(stage.reaches(other, JobState::running));
+  stage.runner.cancel(job, "not wanted any more");
+  bool later = false;
+  control::after(stage.io, std::chrono::milliseconds(1500), [&] { later = true; });
+  REQUIRE(stage.until([&] { return later; }));
+  CHECK(stage.table.find(job)->state == JobState::running);
+  CHECK(stage.count(wire::Kind::abort_epoch) == 0);
+  stage.work();
+  REQUIRE(stage.reaches(job, JobState::cancelled));
+  CHECK(stage.table.find(other)->state == JobState::running);
   CHECK(stage.count(wire::Kind::abort_epoch) == 0);
 }

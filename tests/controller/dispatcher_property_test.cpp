@@ -1,6 +1,7 @@
 #include <rapidcheck.h>
 #include <set>
 
+#include "controller/plan/patches.h"
 #include "tests/controller/playground.h"
 #include "tests/support/doctest.h"
 
@@ -34,6 +35,13 @@ TEST_CASE(
         if (*rc::gen::inRange(0, 3) == 0) plan.request.refill_steps.push_back(step);
       }
       most_rounds = std::max(most_rounds, static_cast<int>(plan.micro_steps.size()));
+      for (auto* parts : {&plan.batch_parts, &plan.decode_parts}) {
+        for (auto& of_replica : *parts) {
+          const int count = of_replica.back().end;
+          if (*rc::gen::inRange(0, 3) == 0)
+            of_replica = plan::split_evenly(count, *rc::gen::inRange(1, count + 1));
+        }
+      }
       for (const auto& parts : plan.batch_parts)
         most_rounds = std::max(most_rounds, static_cast<int>(parts.size()));
       play.add(job, plan, actors,

@@ -109,6 +109,86 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
         "init image has 1048576 x 1048576 pixels: from 1 to 268435456 are taken");
   CHECK(hall.blobs.size() == 0);
   CHECK(hall.table.all().empty());
+
+  // What it takes to decode is known from its header, not from what a client says.
+  wire::SubmitJob submission;
+  submission.job.model = "a";
+  submission.job.request.prompts = {"x"};
+  submission.job.request.init_image_blob = own.add(png(1 << 14, 1 << 14));
+  submission.job.request.init_image_bytes = 33;
+  submission.job.request.init_image_height = submission.job.request.init_image_width = 1;
+  std::string said = "nothing";
+  hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+    said = reply ? "" : reply.failure().what;
+  });
+  REQUIRE(hall.until([&] { return said != "nothing"; }));
+  REQUIRE(said == "");
+  const auto& plan = hall.table.all().begin()->second.plan;
+  CHECK(plan.request.init_image_height == 1 << 14);
+  CHECK(plan.request.init_image_width == 1 << 14);
+  CHECK(plan.memory.front().picture > std::uint64_t{1} << 30);
+}
+
+TEST_CASE("what a job begins with is held against its request and a budget before it comes") {
+  Hall hall;
+  hall.gate.open();
+  std::vector<std::string> said;
+  const auto submit = [&](wire::ImageRequest request) {
+    wire::SubmitJob submission;
+    submission.job.model = "a";
+    submission.job.request = std::move(request);
+    submission.job.request.prompts = {"x"};
+    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+      said.push_back(reply ? "taken" : reply.failure().what);
+    });
+  };
+  // The client has no blob channel: nothing of these will ever come.
+  wire::ImageRequest latents;
+  latents.height = latents.width = 64;
+  latents.init_latents_blob = 7;
+  latents.init_latents_bytes = 4ull << 30;
+  submit(latents);
+  REQUIRE(hall.until([&] { return said.size() == 1; }));
+  CHECK(said.back().starts_with("[plan] init latents have 4294967296 bytes, but [1, "));
+  wire::ImageRequest picture;
+  picture.init_image_blob = 7;
+  picture.init_image_bytes = 900'000'000;
+  for (int i = 0; i < 5; ++i)
+    submit(picture);
+  REQUIRE(hall.until([&] { return said.size() == 4; }));
+  CHECK(said.back() ==
+        "the job begins with 900000000 bytes; of this client's jobs 1800000000 are held already, "
+        "at most 2147483648 are: try again when some have ended");
+  // Others have theirs, up to what all have together.
+  auto other = hall.connect();
+  auto third = hall.connect();
+  std::swap(hall.client, other);
+  for (int i = 0; i < 2; ++i)
+    submit(picture);
+  std::swap(hall.client, third);
+  submit(picture);
+  REQUIRE(hall.until([&] { return said.size() == 5; }));
+  CHECK(said.back().starts_with("the job begins with 900000000 bytes; of all jobs' 3600000000"));
+  CHECK(hall.blobs.size() == 0);
+}
+
+TEST_CASE("a client that goes is no watcher any more of what it has looked at") {
+  Hall hall;
+  hall.gate.open();
+  std::vector<std::string> said;
+  hall.submit(*hall.client, "a", said);
+  REQUIRE(hall.until([&] { return said.size() == 1; }));
+  for (int i = 0; i < 3; ++i) {
+    auto other = hall.connect();
+    bool watches = false;
+    other->request(wire::WaitJob{1}, std::chrono::seconds(60),
+                   [&](const control::Reply& reply) { watches = bool(reply); });
+    REQUIRE(hall.until([&] { return watches; }));
+    CHECK(hall.table.find(1)->watchers.size() == 2);
+    other->close();
+    REQUIRE(hall.until([&] { return hall.server.peers() == 1; }));
+  }
+  CHECK(hall.until([&] { return hall.table.find(1)->watchers.size() == 1; }));
 }
 
 TEST_CASE("a job for more actors than any kind has is refused, with what there is of each") {

@@ -1,5 +1,6 @@
 #include "controller/gateway/gateway.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -11,7 +12,7 @@
 using namespace troupe;
 using troupe::test::Hall;
 
-TEST_CASE("while a model is read the controller answers others, and jobs keep their order") {
+TEST_CASE("while a model is read the controller answers others, also those with other models") {
   Hall hall;
   std::vector<std::string> said;
   for (const char* model : {"a", "bad", "b", ""})
@@ -26,8 +27,8 @@ TEST_CASE("while a model is read the controller answers others, and jobs keep th
   said.clear();
   hall.gate.open();
   REQUIRE(hall.until([&] { return said.size() == 3; }));
-  CHECK(said == std::vector<std::string>{"1", "[read_model] bad: no such folder", "2"});
-  CHECK(hall.table.find(1)->spec.model == "a");
+  std::ranges::sort(said);
+  CHECK(said == std::vector<std::string>{"1", "2", "[read_model] bad: no such folder"});
   CHECK(hall.table.find(1)->fingerprint != 0);
   CHECK(hall.table.find(1)->fingerprint != hall.table.find(2)->fingerprint);
 }

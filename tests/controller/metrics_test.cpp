@@ -1,11 +1,15 @@
 #include "controller/gateway/metrics.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
+
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
@@ -158,6 +162,37 @@ TEST_CASE("the server answers GET /metrics on loopback and nothing else") {
   io.stop();
   thread.join();
   server.reset();
+}
+
+TEST_CASE("32 slow scrapes keep nobody out, and the listening socket is not for children") {
+  boost::asio::io_context io;
+  MetricsServer server(io, 0, [] { return std::string("a_total 7\n"); });
+  const auto port = server.port();
+  std::thread thread([&] { io.run_for(std::chrono::seconds(120)); });
+  boost::asio::io_context own;
+  std::vector<boost::asio::ip::tcp::socket> slow;
+  for (int i = 0; i < 32; ++i) {
+    slow.emplace_back(own);
+    slow.back().connect({boost::asio::ip::address_v4::loopback(), port});
+    boost::asio::write(slow.back(), boost::asio::buffer("GET /metr", 9));
+  }
+  const auto begun = std::chrono::steady_clock::now();
+  CHECK(ask(port, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").starts_with("HTTP/1.1 200 "));
+  // Not when the slow ones had had their time.
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(4));
+  int listening = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::stoi(entry.path().filename());
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0)
+      continue;
+    ++listening;
+    CHECK((fcntl(descriptor, F_GETFD) & FD_CLOEXEC) != 0);
+  }
+  CHECK(listening == 1);
+  io.stop();
+  thread.join();
 }
 
 }  // namespace troupe::gateway

@@ -99,9 +99,10 @@ TEST_CASE("machines are found by name and number") {
   CHECK(plan::machine_of("h100-nvlink").devices == 8);
   CHECK(plan::machine_of("t4").devices == 4);
   CHECK(plan::machine_of("cpux3").devices == 3);
-  CHECK_THROWS_WITH(plan::machine_of("abacus"),
-                    "[machine] \"abacus\" is not in the table: one of l40, l20, t4, a100-pcie, "
-                    "a100-nvlink, h100-nvlink, cpu, with xN for N devices, such as l40x8");
+  CHECK_THROWS_WITH(
+      plan::machine_of("abacus"),
+      "[machine] \"abacus\" is not in the table: one of l40, l20, t4, a100-pcie, "
+      "a100-nvlink, h100-nvlink, h200-nvlink, cpu, with xN for N devices, such as l40x8");
   CHECK_THROWS_AS(plan::machine_of("l40x0"), std::invalid_argument);
   CHECK_THROWS_AS(plan::machine_of("l40x99999999999999999999"), std::invalid_argument);
   CHECK_THROWS_AS(plan::machine_of(""), std::invalid_argument);

@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "controller/plan/planner.h"
 #include "controller/schedule/dispatcher.h"
 #include "tests/controller/planning.h"
 #include "tests/support/doctest.h"
@@ -133,6 +134,64 @@ TEST_CASE("distrifusion goes wave by wave") {
   CHECK(waves[4].patch == 2);
   CHECK(waves[4].ends_step);
   CHECK(waves[5].step == 2);
+}
+
+TEST_CASE("what many pictures take long for is cut into parts of about a second at most") {
+  wire::ImageRequest request = test::square_request();
+  request.steps = 2;
+  request.images_per_prompt = 160;
+  plan::Machine machine;
+  const auto sizes = [&](double flops, const wire::Parallelism& degrees = {}) {
+    machine.device.float_flops = flops;
+    const auto plan = plan::make_plan(test::sample_model(), request, degrees, machine);
+    const auto largest = [](const auto& parts) {
+      int most = 0, end = 0;
+      for (const auto& part : parts) {
+        CHECK(part.begin == end);
+        end = part.end;
+        most = std::max(most, part.end - part.begin);
+      }
+      return std::pair(end, most);
+    };
+    const auto [items, in_part] = largest(plan.batch_parts[0]);
+    const auto [pictures, decoded] = largest(plan.decode_parts[0]);
+    CHECK(items == (degrees.cfg == 2 ? 160 : 320));
+    CHECK(pictures == 160);
+    return std::pair(in_part, decoded);
+  };
+  // Where the machine is not known, or quick, nothing is cut.
+  CHECK(sizes(0) == std::pair(320, 160));
+  CHECK(sizes(1e18) == std::pair(320, 160));
+  // So slow that one item takes more than a second: its branches stay together.
+  CHECK(sizes(1e3) == std::pair(2, 1));
+  int before = 320;
+  for (double flops = 1e13; flops > 1e3; flops /= 3) {
+    const auto [items, decoded] = sizes(flops);
+    CHECK(items <= before);
+    CHECK(items >= 2);
+    CHECK(decoded >= 1);
+    before = items;
+  }
+  // A little quicker or slower is the same.
+  CHECK(sizes(1.01e10) == sizes(1e10));
+  // A stage of some blocks takes more items at once than all of them.
+  CHECK(sizes(3e10, {.pp = 4}).first > sizes(3e10).first);
+
+  machine.device.float_flops = 1e3;
+  const auto plan = plan::make_plan(test::sample_model(), request, {.pp = 2, .vae = 2}, machine);
+  const auto graph = make_task_graph(plan);
+  std::vector<const schedule::Task*> decodes;
+  for (const auto& task : graph.tasks) {
+    if (task.kind != TaskKind::decode) continue;
+    CHECK(task.part == static_cast<int>(decodes.size()));
+    decodes.push_back(&task);
+  }
+  REQUIRE(decodes.size() == 160);
+  CHECK(graph.tasks.size() == 1 + 2 * 160 * 2 + 160);
+  CHECK(decodes[0]->predecessors.size() == 1);
+  for (std::size_t part = 1; part < decodes.size(); ++part)
+    CHECK(&graph.tasks[decodes[part]->predecessors.at(0)] == decodes[part - 1]);
+  CHECK(schedule::describe(*decodes[3]) == "decode part 3");
 }
 
 TEST_CASE("a whole picture goes part by part of its batch, and comes back once") {

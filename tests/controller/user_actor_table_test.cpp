@@ -182,6 +182,38 @@ TEST_CASE("user actors: requests that make no sense are refused by name") {
   CHECK(refused(table, wanted).code == wire::FailureCode::bad_request);
 }
 
+TEST_CASE("user actors: their number, names and constructors' arguments have bounds") {
+  ActorTable table(
+      2, {.living = 3, .name_bytes = 8, .argument_bytes_of_one = 100, .argument_bytes = 150});
+  table.add_host({"a", 2, {}});
+  const auto why = [&](const wire::SpawnActor& wanted, Owner owner) {
+    const auto result = table.add(wanted, owner);
+    const auto* failure = std::get_if<wire::Failure>(&result);
+    return failure ? failure->what : "";
+  };
+  const Owner one{Owner::Kind::client, 1};
+  const Owner other{Owner::Kind::client, 2};
+  CHECK(why(request("ninebytes"), one) == "[spawn] the name has 9 bytes, at most 8 are taken");
+  auto grouped = request();
+  grouped.group = "ninebytes";
+  CHECK(why(grouped, one) == "[spawn] the group's name has 9 bytes, at most 8 are taken");
+  auto large = request();
+  large.arguments = std::string(90, 'x');
+  const auto first = added(table, large, one);
+  CHECK(why(large, one) ==
+        "[spawn] constructors' arguments of 180 bytes for one owner and 180 in all would be kept, "
+        "at most 100 and 150 are");
+  CHECK(why(large, other).starts_with("[spawn] constructors' arguments of 90 bytes for one owner"));
+  added(table, request(), one);
+  added(table, request(), other);
+  CHECK(why(request(), other) == "[spawn] 3 users' actors live already, no more are taken");
+  // The dead keep nothing that only a process needs.
+  table.spawned(first, 11, 100, "t");
+  table.exited(first, 11, "gone");
+  CHECK(table.find(first)->request.arguments.empty());
+  added(table, large, other);
+}
+
 TEST_CASE("user actors: hosts that lack a plugin or are drained take none, and say so") {
   auto table = two_hosts();
   Host beta{.name = "b", .cores = 4, .gpus = {0, 1}};

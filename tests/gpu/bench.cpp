@@ -1,6 +1,8 @@
-// Times on one GPU, as Markdown tables: each fused kernel beside the same in ATen's passes, and a
-// PixArt of published size. Medians of rounds; a round is many launches and one wait.
+// Times on one GPU by its events: each fused kernel at the shapes of published models, over
+// operands that the cache cannot hold, and steps of a PixArt-XL. Prints a JSON document a line
+// (benchmarks/gpu).
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -28,139 +30,176 @@ using namespace troupe;
 
 namespace {
 
-constexpr int kRounds = 9;
+/// Operands of a kernel's calls in a row have so many bytes together.
+constexpr double kRotatedBytes = 220e6;
+
+struct Options {
+  bool list = false;    // names and bytes only; needs no device
+  bool on_cpu = false;  // a rehearsal: small sizes, by the clock
+  bool once = false;    // one launch of each kernel, for a profiler
+  std::string only;     // what names contain
+};
 
 class Bench {
  public:
-  explicit Bench(at::Device device) : device_(device) {}
+  Bench(at::Device device, bool once) : device_(device), once_(once) {}
 
-  double microseconds(int launches, const std::function<void()>& work) const {
-    std::vector<double> times;
-    work();
-    for (int round = 0; round < kRounds; ++round) {
-      wait();
+  /// Microseconds of one call of `work`, the median of rounds of many calls.
+  double microseconds(int launches, const std::function<void(int)>& work) const {
+    if (device_.is_cpu() || once_) {
       const auto start = std::chrono::steady_clock::now();
+      work(0);
+      return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+          .count();
+    }
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    std::vector<double> times;
+    for (int round = 0; round <= kRounds; ++round) {
+      c10::Event first(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+      c10::Event last(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+      first.record(guard.getStream(device_));
       for (int i = 0; i < launches; ++i)
-        work();
-      wait();
-      const std::chrono::duration<double, std::micro> passed =
-          std::chrono::steady_clock::now() - start;
-      times.push_back(passed.count() / launches);
+        work(i);
+      last.record(guard.getStream(device_));
+      last.synchronize();
+      if (round > 0) times.push_back(first.elapsedTime(last) * 1e3 / launches);
     }
     std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
     return times[kRounds / 2];
   }
 
-  at::Tensor random(at::IntArrayRef shape) const {
-    return at::randn(shape, at::TensorOptions().device(device_)).to(at::kBFloat16);
+  at::Tensor random(at::IntArrayRef shape, at::ScalarType type = at::kBFloat16) const {
+    return at::randn(shape, at::TensorOptions().device(device_)).to(type);
   }
   at::Device device() const { return device_; }
+  /// How many sets of operands of so many bytes calls go through in turns.
+  int sets(double bytes) const {
+    return device_.is_cpu() ? 1 : std::clamp(static_cast<int>(kRotatedBytes / bytes) + 1, 2, 64);
+  }
 
  private:
-  void wait() const { c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeDevice(device_.index()); }
+  static constexpr int kRounds = 9;
   at::Device device_;
+  bool once_;
 };
 
-/// `bytes`: what must move at the least.
-void row(const Bench& bench, const char* name, double bytes, const std::function<void()>& own,
-         const std::function<void()>& library) {
-  const double ours = bench.microseconds(50, own), theirs = bench.microseconds(50, library);
-  std::printf("| %s | %.1f | %.1f | %.2f | %.0f |\n", name, ours, theirs, theirs / ours,
-              bytes / ours * 1e-3);
-  std::fflush(stdout);
+/// Tokens of one call of a model: guidance makes two batch items of PixArt's and SD3's.
+struct Shape {
+  const char* name;
+  int64_t batch, rows, heads, width;
+
+  int64_t all() const { return heads * width; }
+  double bytes() const { return 2.0 * static_cast<double>(batch * rows * all()); }
+};
+
+constexpr Shape kShapes[] = {{"PixArt 1024 px", 2, 4096, 16, 72},
+                             {"SD3 1024 px", 2, 4096 + 333, 24, 64},
+                             {"FLUX 1024 px", 1, 4096 + 512, 24, 128},
+                             {"Wan 480p", 1, 32760, 12, 128}};
+
+using Work = std::function<void(int)>;
+
+/// A kernel at one shape: what it must move at the least, and how its operands are made.
+struct Case {
+  std::string name;
+  double bytes;
+  std::function<Work(const Bench&)> prepare;
+};
+
+std::vector<at::Tensor> sets_of(const Bench& bench, double bytes, at::IntArrayRef shape) {
+  std::vector<at::Tensor> made;
+  for (int i = bench.sets(bytes); i > 0; --i)
+    made.push_back(bench.random(shape));
+  return made;
 }
 
-void kernel_table(const Bench& bench) {
-  constexpr int64_t kBatch = 2, kRows = 4096, kHeads = 16, kWidth = 72, kAll = kHeads * kWidth;
-  const double size = 2.0 * kBatch * kRows * kAll;
-  const at::Tensor x = bench.random({kBatch, kRows, kAll}), y = bench.random({kBatch, kRows, kAll}),
-                   factor = bench.random({kBatch, kAll}), bias = bench.random({kAll});
-  at::Tensor residual = bench.random({kBatch, kRows, kAll});
-  std::printf("bfloat16, [2, 4096, 16 x 72] as PixArt-XL has at 1024 px\n\n");
-  std::printf("| kernel | own, us | ATen's passes, us | times | GB/s |\n|---|---|---|---|---|\n");
-  row(
-      bench, "copy (the ceiling)", 2 * size, [&] { residual.copy_(x); },
-      [&] { residual.copy_(x); });
-  row(
-      bench, "norm + modulate", 2 * size, [&] { kernels::norm_modulate(x, factor, factor, 1e-6); },
-      [&] {
-        at::layer_norm(x, {kAll}, {}, {}, 1e-6)
-            .mul_(1 + factor.unsqueeze(1))
-            .add_(factor.unsqueeze(1));
-      });
-  row(
-      bench, "gate + residual", 3 * size, [&] { kernels::add_gated(residual, y, factor, bias); },
-      [&] { residual.addcmul_(y + bias, factor.unsqueeze(1)); });
-  const at::Tensor heads = x.view({kBatch, kRows, kHeads, kWidth}), weight = bench.random({kWidth}),
-                   angle = at::randn({kRows, kWidth / 2}, x.options().dtype(at::kFloat));
-  const at::Tensor cosine = angle.cos(), sine = angle.sin();
-  at::Tensor turned = heads.clone();
-  row(
-      bench, "q norm + rotary", 2 * size,
-      [&] { kernels::norm_rotate(turned, weight, cosine, sine, 1e-6); },
-      [&] {
-        const at::Tensor normal = at::rms_norm(turned, {kWidth}, weight, 1e-6).to(at::kFloat);
-        const auto half = [&](int64_t first) { return normal.slice(3, first, kWidth, 2); };
-        const at::Tensor c = cosine.unsqueeze(1), s = sine.unsqueeze(1);
-        turned.slice(3, 0, kWidth, 2).copy_(half(0) * c - half(1) * s);
-        turned.slice(3, 1, kWidth, 2).copy_(half(1) * c + half(0) * s);
-      });
+Work norm_modulate(const Bench& bench, const Shape& s) {
+  const auto x = sets_of(bench, s.bytes(), {s.batch, s.rows, s.all()});
+  const at::Tensor factor = bench.random({s.batch, s.all()});
+  return [x, factor](int i) { kernels::norm_modulate(x[i % x.size()], factor, factor, 1e-6); };
+}
 
-  const at::Tensor fresh = bench.random({kRows, kBatch, 2, kHeads, kWidth});
-  std::vector<at::Tensor> versions(3);
-  for (at::Tensor& version : versions)
-    version = bench.random(fresh.sizes());
-  const at::Tensor sums = at::zeros({kBatch, 2, 2}, fresh.options().dtype(at::kDouble));
-  row(
-      bench, "K,V push of 3 versions with sums", 6 * 2 * size,
-      [&] { kernels::kv_push(versions, fresh, 3, sums); },
-      [&] {
-        const at::Tensor newest = versions[0].to(at::kFloat), step = newest - versions[1];
-        sums.select(2, 0).add_(((fresh - newest) * step).sum({0, 3, 4}, false, at::kDouble));
-        sums.select(2, 1).add_((step * step).sum({0, 3, 4}, false, at::kDouble));
-        versions[2].copy_(versions[1]);
-        versions[1].copy_(versions[0]);
-        versions[0].copy_(fresh);
-      });
+Work add_gated(const Bench& bench, const Shape& s) {
+  auto residual = sets_of(bench, 2 * s.bytes(), {s.batch, s.rows, s.all()});
+  const auto y = sets_of(bench, 2 * s.bytes(), {s.batch, s.rows, s.all()});
+  const at::Tensor gate = bench.random({s.batch, s.all()}), bias = bench.random({s.all()});
+  return [residual, y, gate, bias](int i) mutable {
+    kernels::add_gated(residual[i % y.size()], y[i % y.size()], gate, bias);
+  };
+}
+
+Work norm_rotate(const Bench& bench, const Shape& s) {
+  auto x = sets_of(bench, s.bytes(), {s.batch, s.rows, s.heads, s.width});
+  const at::Tensor weight = bench.random({s.width}),
+                   angle = bench.random({s.rows, s.width / 2}, at::kFloat);
+  return [x, weight, cosine = angle.cos(), sine = angle.sin()](int i) mutable {
+    kernels::norm_rotate(x[i % x.size()], weight, cosine, sine, 1e-6);
+  };
+}
+
+Work kv_push(const Bench& bench, const Shape& s) {
+  const auto fresh = sets_of(bench, 6 * s.bytes(), {s.rows, s.batch, 2, s.heads, s.width});
+  std::vector<std::vector<at::Tensor>> versions(fresh.size());
+  for (auto& version : versions)
+    version = {bench.random(fresh[0].sizes()), bench.random(fresh[0].sizes())};
+  const at::Tensor sums = at::zeros({s.batch, 2, 2}, fresh[0].options().dtype(at::kDouble));
+  return [fresh, versions, sums](int i) {
+    kernels::kv_push(versions[i % fresh.size()], fresh[i % fresh.size()], 2, sums);
+  };
+}
+
+Work merge(const Bench& bench, const Shape& s) {
   const auto part = [&] {
-    return kernels::PartialAttention{heads.clone(),
-                                     at::randn({kBatch, kRows, kHeads}, angle.options())};
+    return kernels::PartialAttention{bench.random({s.batch, s.rows, s.heads, s.width}),
+                                     bench.random({s.batch, s.rows, s.heads}, at::kFloat)};
   };
-  kernels::PartialAttention into = part();
-  const kernels::PartialAttention other = part();
-  row(
-      bench, "log-sum-exp merge", 3 * size, [&] { kernels::merge_attention(into, other); },
-      [&] {
-        const at::Tensor top = at::maximum(into.log_sum_exp, other.log_sum_exp);
-        const at::Tensor a = (into.log_sum_exp - top).exp(), b = (other.log_sum_exp - top).exp();
-        const at::Tensor total = a + b;
-        into.out.copy_(into.out * (a / total).unsqueeze(3) + other.out * (b / total).unsqueeze(3));
-        into.log_sum_exp.copy_(top + total.log());
-      });
-  const at::Tensor picture = bench.random({1, 256, 512, 512});
-  row(
-      bench, "group moments [1, 256, 512, 512]", 2.0 * 256 * 512 * 512,
-      [&] { kernels::group_moments(picture, 32); },
-      [&] {
-        at::var_mean(picture.view({32, -1}).to(at::kFloat), at::IntArrayRef{1}, 0);
-      });
+  std::vector<kernels::PartialAttention> into, other;
+  for (int i = bench.sets(2 * s.bytes()); i > 0; --i) {
+    into.push_back(part());
+    other.push_back(part());
+  }
+  return [into, other](int i) mutable {
+    kernels::merge_attention(into[i % into.size()], other[i % other.size()]);
+  };
+}
 
-  const auto run = [&](bool older) {
-    const auto side = [&](int version, int i) {
-      return versions[version].select(2, i).transpose(0, 1);
+Work moments(const Bench& bench, int64_t channels, int64_t side, bool channels_last) {
+  auto x =
+      sets_of(bench, 2.0 * static_cast<double>(channels * side * side), {1, channels, side, side});
+  if (channels_last)
+    for (at::Tensor& picture : x)
+      picture = picture.contiguous(at::MemoryFormat::ChannelsLast);
+  return [x](int i) { kernels::group_moments(x[i % x.size()], 32); };
+}
+
+void add_moments(std::vector<Case>& cases, int64_t channels, int64_t side) {
+  for (const bool last : {false, true})
+    cases.push_back({"group moments [" + std::to_string(channels) + ", " + std::to_string(side) +
+                         ", " + std::to_string(side) + "]" + (last ? ", channels last" : ""),
+                     2.0 * static_cast<double>(channels * side * side),
+                     [=](const Bench& bench) { return moments(bench, channels, side, last); }});
+}
+
+std::vector<Case> all_cases(bool small) {
+  std::vector<Case> cases;
+  for (Shape s : kShapes) {
+    if (small) s.rows /= 64;
+    const double size = s.bytes(), sums = 4.0 * static_cast<double>(s.batch * s.rows * s.heads),
+                 angles = 4.0 * static_cast<double>(s.rows * s.width);
+    const auto add = [&](const char* kernel, double bytes,
+                         Work (*make)(const Bench&, const Shape&)) {
+      cases.push_back({std::string(kernel) + ", " + s.name, bytes,
+                       [s, make](const Bench& bench) { return make(bench, s); }});
     };
-    kernels::KeyValueRun made{side(0, 0), side(0, 1), {}, {}, {}};
-    if (older) {
-      made.older_k = side(1, 0);
-      made.older_v = side(1, 1);
-      made.alpha = at::rand({kBatch, 2}, angle.options());
-    }
-    return std::vector<kernels::KeyValueRun>{made};
-  };
-  const auto plain = run(false), predicted = run(true);
-  std::printf("\nSelf attention, 4096 queries and keys: %.0f us; with extrapolated K,V %.0f us\n",
-              bench.microseconds(10, [&] { kernels::attention(heads, plain, 0.118); }),
-              bench.microseconds(10, [&] { kernels::attention(heads, predicted, 0.118); }));
+    add("norm + modulate", 2 * size, norm_modulate);
+    add("gate + residual", 3 * size, add_gated);
+    add("q/k norm + rotary", 2 * size + angles, norm_rotate);
+    add("K,V push of 2 versions", 5 * 2 * size, kv_push);
+    add("log-sum-exp merge", 3 * size + 3 * sums, merge);
+  }
+  add_moments(cases, 512, small ? 16 : 256);
+  add_moments(cases, 128, small ? 32 : 1024);
+  return cases;
 }
 
 /// A whole step as a job computes it, and how much of it the host takes to launch.
@@ -204,48 +243,113 @@ class Step {
   double launching_ = 0;
 };
 
-void model_table(const Bench& bench) {
+void say(const std::string& name, double value, const char* unit, double bytes,
+         const std::string& note) {
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"bytes\": %.0f, \"note\": \"%s\"}\n",
+      name.c_str(), value, unit, bytes, note.c_str());
+  std::fflush(stdout);
+}
+
+void kernel_rows(const Bench& bench, const Options& options) {
+  for (const Case& kernel : all_cases(options.on_cpu)) {
+    if (kernel.name.find(options.only) == std::string::npos) continue;
+    const Work work = kernel.prepare(bench);
+    const double time = bench.microseconds(50, work);
+    say(kernel.name, time, "us", kernel.bytes,
+        std::to_string(static_cast<int>(kernel.bytes / time * 1e-3)) + " GB/s");
+  }
+}
+
+void step_rows(const Bench& bench, const Options& options) {
   spec::PixArtSpec spec;
+  if (options.on_cpu) spec.num_layers = 2;
   models::WeightLoader weights;
   weights.get = [&](const std::string&, at::IntArrayRef shape) {
     return bench.random(shape) * 0.02;
   };
   const models::StagePart all{{0, static_cast<int>(spec.num_layers)}, true, true};
   const models::PixArt model(spec, 8, all, weights, at::kBFloat16, bench.device());
-  std::printf("\nPixArt-XL, 28 blocks, random weights, bfloat16, batch 2 (guidance)\n\n");
-  std::printf("| picture | ms a step | of it launching | with graphs | of it launching |\n");
-  std::printf("|---|---|---|---|---|\n");
   const at::Tensor text = bench.random({2, 120, spec.caption_channels});
   const auto caption =
       model.cache_caption(model.project_caption({{.states = text, .lengths = {}, .pooled = {}}}),
                           at::ones({2, 120}, text.options().dtype(at::kBool)));
-  std::string why;
-  for (const int64_t side : {32, 64, 128}) {
+  for (const int64_t side :
+       options.on_cpu ? std::vector<int64_t>{8} : std::vector<int64_t>{32, 64, 128}) {
     Step step(model, *caption, {side, side}, bench.random({2, spec.in_channels, side, side}));
     actors::BlockGraphs graphs(nullptr);
-    const double plain = bench.microseconds(1, [&] { step.run(nullptr); });
-    const double launching = step.launching();
-    const double recorded = bench.microseconds(1, [&] { step.run(&graphs); });
-    std::printf("| %lld px | %.2f | %.2f | %.2f | %.2f |\n", static_cast<long long>(side * 8),
-                plain * 1e-3, launching * 1e-3, recorded * 1e-3, step.launching() * 1e-3);
+    const std::string name = "a step of PixArt-XL at " + std::to_string(side * 8) + " px";
+    const double plain = bench.microseconds(4, [&](int) { step.run(nullptr); });
+    say(name, plain * 1e-3, "ms", 0,
+        "of it launching " + std::to_string(step.launching() * 1e-3) + " ms");
+    const double recorded = bench.microseconds(4, [&](int) { step.run(&graphs); });
+    std::string why = "launching " + std::to_string(step.launching() * 1e-3) + " ms";
     if (graphs.counts().replayed == 0)
-      why = graphs.failure().empty() ? kernels::GraphCache::why_plain(bench.device())
-                                     : graphs.failure();
+      why = "nothing was recorded: " + (graphs.failure().empty()
+                                            ? kernels::GraphCache::why_plain(bench.device())
+                                            : graphs.failure());
+    std::replace(why.begin(), why.end(), '"', '\'');
+    std::replace(why.begin(), why.end(), '\n', ' ');
+    say(name + ", its blocks as a graph", recorded * 1e-3, "ms", 0, why);
   }
-  if (!why.empty()) std::printf("\nNothing was recorded: %s\n", why.c_str());
+}
+
+int measure(at::Device device, const Options& options) {
+  const c10::InferenceMode inference;
+  at::manual_seed(0);
+  try {
+    const Bench bench(device, options.once);
+    kernel_rows(bench, options);
+    if (options.only.empty()) step_rows(bench, options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+/// False where the command line makes no sense.
+bool read(int argc, char** argv, Options& options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--list") {
+      options.list = true;
+    } else if (word == "--cpu") {
+      options.on_cpu = true;
+    } else if (word == "--once") {
+      options.once = true;
+    } else if (word == "--only" && i + 1 < argc) {
+      options.only = argv[++i];
+    } else {
+      std::fprintf(stderr, "gpu_bench: unexpected argument \"%s\" (see gpu_bench --help)\n",
+                   argv[i]);
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1) {
-    if (std::string_view(argv[1]) == "--help") {
-      std::printf("usage: gpu_bench; prints tables of kernels and models on the first GPU\n");
-      return 0;
-    }
-    std::fprintf(stderr, "gpu_bench: unexpected argument \"%s\" (see gpu_bench --help)\n", argv[1]);
-    return 2;
+  if (argc > 1 && std::string_view(argv[1]) == "--help") {
+    std::printf(
+        "usage: gpu_bench [--list | --cpu] [--once] [--only TEXT]\n"
+        "Times of kernels and steps on the first GPU, a JSON document a line.\n"
+        "  --list  names and bytes only; needs no device\n"
+        "  --cpu   a rehearsal on the CPU, small sizes\n"
+        "  --once  one launch of each kernel, for a profiler\n"
+        "  --only  kernels whose name contains TEXT, and no steps\n");
+    return 0;
   }
+  Options options;
+  if (!read(argc, argv, options)) return 2;
+  if (options.list) {
+    for (const Case& kernel : all_cases(false))
+      std::printf("{\"name\": \"%s\", \"bytes\": %.0f}\n", kernel.name.c_str(), kernel.bytes);
+    return 0;
+  }
+  if (options.on_cpu) return measure(at::kCPU, options);
   const auto device = testing::gpu();
   if (!device) {
     std::fprintf(stderr, "no GPU here: %s\n", testing::why_no_gpu().c_str());
@@ -255,15 +359,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "libtroupe_kernels_cuda.so is not found\n");
     return 1;
   }
-  const c10::InferenceMode inference;
-  at::manual_seed(0);
-  try {
-    const Bench bench(*device);
-    kernel_table(bench);
-    model_table(bench);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return measure(*device, options);
 }

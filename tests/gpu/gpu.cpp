@@ -28,6 +28,10 @@ const Found& found() {
   return result;
 }
 
+// Before any test case: cases run in the order of files, and one that sets a seed would be the
+// first to ask LibTorch about CUDA.
+[[maybe_unused]] const Found& opened_first = found();
+
 }  // namespace
 
 std::optional<at::Device> gpu() {
@@ -40,6 +44,10 @@ const std::string& why_no_gpu() {
 
 bool gpu_required() {
   return std::getenv("TROUPE_REQUIRE_GPU") != nullptr;
+}
+
+bool gpu_is_pretended() {
+  return std::getenv("TROUPE_PRETEND_SEED") != nullptr;
 }
 
 }  // namespace troupe::testing

@@ -13,6 +13,8 @@ std::optional<at::Device> gpu();
 const std::string& why_no_gpu();
 /// Whether a missing GPU is a failure: scripts/gpu-check sets TROUPE_REQUIRE_GPU.
 bool gpu_required();
+/// Whether it is the one of tests/gpu/pretend, whose arithmetic is the CPU's.
+bool gpu_is_pretended();
 
 }  // namespace troupe::testing
 

@@ -1,6 +1,9 @@
 // The tiny model of the fixtures on the GPU against the same on the CPU.
 #include <ATen/ATen.h>
 
+#include <cstdlib>
+#include <string>
+
 #include "models/dit/diffusion_transformer.h"
 #include "models/dit/local_attention.h"
 #include "models/safetensors.h"
@@ -21,8 +24,11 @@ double apart(const at::Tensor& got, const at::Tensor& want) {
   return ((got.cpu().to(at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
 }
 
+/// TROUPE_SOURCE: the project's folder, where this was built elsewhere.
 spec::ModelSpec tiny() {
-  return spec::read_model_spec(TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart");
+  const char* moved = std::getenv("TROUPE_SOURCE");
+  return spec::read_model_spec(std::string(moved ? moved : TROUPE_SOURCE_DIR) +
+                               "/tests/fixtures/tiny-pixart");
 }
 
 at::Tensor prediction(const spec::ModelSpec& spec, at::ScalarType type, at::Device device,

@@ -1,6 +1,7 @@
 // One rank of the NCCL tests, in a process of its own: NCCL allows one rank a process on a GPU.
 // Prints "at ADDRESS"; then for every line "SIZE<tab>RANK<tab>NAME<tab>SCENARIO<tab>ADDRESS..."
 // runs that scenario and prints "ok" or "failed WHY". Ends with its input.
+#include <ATen/ATen.h>
 #include <sys/prctl.h>
 
 #include <chrono>
@@ -18,6 +19,16 @@ using namespace std::chrono_literals;
 
 namespace {
 
+/// Nobody leaves while others are at work: a second after its goodbye they would miss it.
+void meet(testing::Rank& me) {
+  try {
+    me.group.all_reduce(at::zeros({1}, at::TensorOptions().device(me.where)), tensor::ReduceOp::sum)
+        .wait(tensor::within(30s));
+  } catch (const tensor::TransferError&) {
+    // A scenario may have ended the group.
+  }
+}
+
 std::string run(tensor::Device& door, at::Device gpu, const std::string& line) {
   std::vector<std::string> words;
   std::istringstream text(line);
@@ -33,6 +44,7 @@ std::string run(tensor::Device& door, at::Device gpu, const std::string& line) {
     testing::Rank me{door, addresses, words[2], rank, size, gpu, *group};
     testing::scenarios().at(words[3])(me);
     const auto done = std::chrono::steady_clock::now();
+    meet(me);
     return "ok joined in " + std::to_string((joined - start) / 1ms) + " ms, ran " +
            std::to_string((done - joined) / 1ms) + " ms";
   } catch (const std::exception& error) {

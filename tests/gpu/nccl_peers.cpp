@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 #include <thread>
 
@@ -20,7 +22,8 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 NcclPeers::NcclPeers(int count) {
-  const std::string program = std::string(TROUPE_BINARY_DIR) + "/bin/gpu_nccl_peer";
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gpu_nccl_peer";
   for (int rank = 0; rank < count; ++rank) {
     std::array<int, 2> in{}, out{};
     if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0)
@@ -33,6 +36,8 @@ NcclPeers::NcclPeers(int count) {
                                          "NCCL_DEBUG=WARN",
                                          "NCCL_DEBUG_FILE=/dev/stderr",
                                          "CUDA_DEVICE_MAX_CONNECTIONS=32"};
+    // A kernel that is loaded behind a posted receive would wait for it (tests/gpu/pretend).
+    if (!std::getenv("CUDA_MODULE_LOADING")) settings.push_back("CUDA_MODULE_LOADING=EAGER");
     std::vector<char*> environment;
     for (std::string& setting : settings)
       environment.push_back(setting.data());

@@ -128,15 +128,17 @@ void pipeline(Rank& me) {
   }
   at::Tensor value = pattern(me, kCount, 1);
   for (int i = 0; i < kSteps; ++i) {
+    // Before this step's receive: the stage before sends that only after the same collective.
+    at::Tensor one;
+    if (i % 8 == 7) {
+      one = at::ones({1000}, value.options());
+      me.group.all_reduce(one, ReduceOp::sum).join_stream(within(30s));
+    }
     if (me.rank != 0 || i > 0) {
       posted[me.rank == 0 ? i - 1 : i].join_stream(within(30s));
       value = slots[i] + 1;
     }
-    if (i % 8 == 7) {
-      const at::Tensor one = at::ones({1000}, value.options());
-      me.group.all_reduce(one, ReduceOp::sum).join_stream(within(30s));
-      value = value + one[0] - static_cast<double>(me.size);
-    }
+    if (one.defined()) value = value + one[0] - static_cast<double>(me.size);
     // What comes in is one round behind: the last value of the last stage is nobody's.
     if (me.rank != me.size - 1 || i + 1 < kSteps) out->send(value, 1 - out->rank());
   }

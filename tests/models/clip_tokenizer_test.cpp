@@ -4,7 +4,7 @@
 #include <random>
 
 #include "models/spec/json_text.h"
-#include "models/text/nfc.h"
+#include "models/text/unicode.h"
 #include "tests/models/fixtures.h"
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"

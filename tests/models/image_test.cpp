@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <zlib.h>
 
 #include <string>
 
@@ -23,12 +24,12 @@ TEST_CASE("a picture and its texts come back from PNG") {
     CAPTURE(height);
     CAPTURE(width);
     const at::Tensor rgb = at::randint(0, 256, {height, width, 3}, at::kByte);
-    const auto back = decode_png(encode_png(rgb, text));
-    CHECK(at::equal(back.rgb, rgb));
-    CHECK(back.text == text);
+    const auto png = encode_png(rgb, text);
+    CHECK(at::equal(decode_png(png), rgb));
+    CHECK(read_png_text(png) == text);
   }
   const at::Tensor strided = at::randint(0, 256, {3, 9, 8}, at::kByte).permute({1, 2, 0});
-  CHECK(at::equal(decode_png(encode_png(strided, {})).rgb, strided));
+  CHECK(at::equal(decode_png(encode_png(strided, {})), strided));
 }
 
 TEST_CASE("ASCII goes to tEXt, the rest to iTXt") {
@@ -44,6 +45,35 @@ TEST_CASE("the size of a PNG is read without its pixels") {
       troupe::models::read_png_size(encode_png(at::zeros({5, 300, 3}, at::kByte), {}));
   CHECK(size.width == 300);
   CHECK(size.height == 5);
+}
+
+TEST_CASE(
+    "texts that are small as they lie in a file and large when inflated are bounded together") {
+  const std::string megabyte(1 << 20, 'a');
+  std::string packed(2048, '\0');
+  uLongf size = packed.size();
+  REQUIRE(compress(reinterpret_cast<Bytef*>(packed.data()), &size,
+                   reinterpret_cast<const Bytef*>(megabyte.data()), megabyte.size()) == Z_OK);
+  packed.resize(size);
+  const auto big_endian = [](std::uint32_t value) {
+    std::string out;
+    for (int shift = 24; shift >= 0; shift -= 8)
+      out += static_cast<char>(value >> shift & 0xff);
+    return out;
+  };
+  const std::string body = std::string("zTXtk\0\0", 7) + packed;
+  const auto sum = crc32(0, reinterpret_cast<const Bytef*>(body.data()), body.size());
+  const std::string chunk = big_endian(static_cast<std::uint32_t>(body.size() - 4)) + body +
+                            big_endian(static_cast<std::uint32_t>(sum));
+  const auto with = [&](int chunks) {
+    std::string png = encode_png(at::zeros({2, 2, 3}, at::kByte), {});
+    for (int i = 0; i < chunks; ++i)
+      png.insert(troupe::models::kPngHeaderEnd, chunk);
+    return png;
+  };
+  CHECK(read_png_text(with(15)).size() == 15);
+  CHECK_THROWS_WITH(read_png_text(with(100)), "[read_png_text] texts of more than 16 MiB");
+  CHECK(at::equal(decode_png(with(100)), at::zeros({2, 2, 3}, at::kByte)));
 }
 
 TEST_CASE("what a PNG cannot hold is refused") {

@@ -10,6 +10,7 @@
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/flood.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
 
@@ -105,6 +106,13 @@ TEST_CASE(
   limit_address_space(pid, std::nullopt);
   CHECK(theatre.run(small).latents->data == before.latents->data);
   CHECK(theatre.pids().at(0) == pid);
+}
+
+TEST_CASE("a file that may not be as long is a failed write, and said") {
+  // Of a block of 512 bytes; before, the signal ended the command without a word.
+  const auto result = troupe::testing::troupe("--help", "ulimit -f 1;");
+  check_one_line(result);
+  CHECK(has(result.err, "standard output cannot be written"));
 }
 
 TEST_CASE("few file descriptors: one line that says so, nothing stays behind") {
@@ -224,4 +232,26 @@ TEST_CASE("a controller without descriptors refuses what needs them, and goes on
   CHECK(run() == "well");
   controller.signal(SIGTERM);
   CHECK(controller.wait(kPatience) == 0);
+}
+
+TEST_CASE("a controller that may have few descriptors outlives a flood of silent connections") {
+  for (const rlim_t most : {256, 1024}) {
+    CAPTURE(most);
+    const Scratch scratch;
+    const std::string endpoint = "ipc://" + (scratch / "control.sock");
+    Command controller({"start", "--actors", "1", "--listen", endpoint}, scratch.path.string());
+    // Hard and soft: it raises its soft limit to its hard one.
+    const rlimit few{most, most};
+    REQUIRE(prlimit(controller.pid(), RLIMIT_NOFILE, &few, nullptr) == 0);
+    REQUIRE(eventually(2 * kPatience, [&] { return has(controller.out(), "ready"); }));
+    auto client = take(Client::connect(endpoint, kPatience), "connect");
+    const Flood control(endpoint, 1100);
+    const Flood blobs(endpoint + ".blobs", 1100, true);
+    const auto job = take(client.submit(tiny_job(1)), "submit");
+    CHECK(client.wait(job, 600s));
+    auto fresh = take(Client::connect(endpoint, kPatience), "connect");
+    CHECK(fresh.status());
+    controller.signal(SIGTERM);
+    CHECK(controller.wait(kPatience) == 0);
+  }
 }

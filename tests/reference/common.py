@@ -34,11 +34,13 @@ def generator(seed):
 
 
 def randomise(module, seed, gains=None):
-    """Weights that leave nothing degenerate: matrices 1/sqrt(fan in), norms near 1, biases and tables not zero."""
-    g = generator(seed)
+    """Weights that leave nothing degenerate: matrices 1/sqrt(fan in), norms near 1, biases and tables not zero. Drawn where the
+    module lies."""
+    device = next(module.parameters()).device
+    g = torch.Generator(device).manual_seed(seed)
     for name, p in sorted(module.named_parameters()):
         gain = next((v for key, v in (gains or {}).items() if key in name), 1.0)
-        noise = torch.randn(p.shape, generator=g)
+        noise = torch.randn(p.shape, generator=g, device=device)
         if "scale_shift_table" in name:
             p.copy_(0.3 * noise)
         elif "relative_attention_bias" in name or name.startswith(("shared", "encoder.embed_tokens")):

@@ -3,6 +3,7 @@
 #include "controller/cluster/kinds.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/plan.h"
+#include "controller/plan/planner.h"
 #include "tests/controller/sample_model.h"
 #include "tests/sim/world.h"
 
@@ -32,8 +33,10 @@ plan::Plan random_plan(std::mt19937_64& random, int actors) {
     if (degrees.dp * degrees.cfg * degrees.pp * degrees.ulysses * degrees.ring * degrees.tp >
         actors)
       continue;
+    plan::Machine machine;  // of some jobs so slow a one that all goes in parts
+    machine.device.float_flops = pick(0, 2) == 0 ? 1 : 0;
     try {
-      return plan::make_plan(test::skipping_model(), request, degrees);
+      return plan::make_plan(test::skipping_model(), request, degrees, machine);
     } catch (const std::invalid_argument&) {
       // Degrees that do not fit this request: draw again.
     }

@@ -41,12 +41,14 @@ bool ends_step(const wire::BeginJob& begin, const wire::Command& command) {
                            : command.patch + 1 == static_cast<int>(begin.micro_steps.size());
 }
 
-std::size_t members_of(const wire::BeginJob& begin, wire::TaskKind kind) {
+std::size_t members_of(const wire::BeginJob& begin, const wire::Command& command) {
+  const auto kind = command.kind;
   const auto stage = static_cast<std::size_t>(begin.cfg.degree * begin.ring.degree *
                                               begin.ulysses.degree * begin.tp.degree);
   if (kind == wire::TaskKind::micro_step) return stage;
   if (kind == wire::TaskKind::encode_text) return stage * begin.stage.degree;
   if (begin.row_rank < 0) return 1;
+  if (command.part > 0) return static_cast<std::size_t>(begin.row_decoders);
   std::set<int> members(begin.row_holders.begin(), begin.row_holders.end());
   for (int decoder = 0; decoder < begin.row_decoders; ++decoder)
     members.insert(decoder);
@@ -117,7 +119,7 @@ void StageActor::wait_for_task(const Task& task, double pause) {
   const auto meeting = replica_of(begin) + " task " + std::to_string(task.command.task);
   const bool all =
       world_.crossing().meet(task.epoch, "job " + std::to_string(begin.job) + " " + meeting,
-                             incarnation_, members_of(begin, task.command.kind));
+                             incarnation_, members_of(begin, task.command));
   if (all && inputs_here(begin, task.command)) {
     later(world_.some(0.01), [this, task] { finish_task(task); });
     return;
@@ -184,14 +186,17 @@ void StageActor::finish_task(const Task& task) {
     if (job.next_step != begin.request.steps) throw Violation("a picture was decoded too early");
     if (begin.vae.rank == 0) {
       std::string latents;
+      const auto& part = begin.decode_parts.at(command.part);
       for (int image = begin.first_image; image < begin.last_image; ++image) {
         const auto [seed, own] = seed_of(begin.request, image);
         const auto picture = picture_text(seed, own);
         latents += latent_text(seed, own);
+        const int of_replica = image - begin.first_image;
+        if (of_replica < part.begin || of_replica >= part.end) continue;
         done_message.blobs.push_back({"picture", keep(job, picture), picture.size(), {}});
       }
       const auto bytes = latents.size();
-      if (begin.request.want_latents) {
+      if (begin.request.want_latents && part.end == begin.last_image - begin.first_image) {
         done_message.blobs.push_back({"latents",
                                       keep(job, std::move(latents)),
                                       bytes,

@@ -151,6 +151,21 @@ TEST_CASE("metadata's alphas go by component and by pattern") {
       "pattern that is not supported: \".*to_q\""));
 }
 
+TEST_CASE(
+    "patterns are looked up, however many there are: the longest list costs no more a layer") {
+  nlohmann::json patterns;
+  for (int i = 0; i < 100'000; ++i)
+    patterns["layer" + std::to_string(i)] = 5;
+  patterns["to_q"] = 3;
+  patterns["transformer_blocks.0.attn.to_q"] = 4;
+  const auto lora =
+      File()
+          .pair("transformer." + kQ)
+          .metadata({{"transformer.lora_alpha", 8}, {"transformer.alpha_pattern", patterns}})
+          .read();
+  CHECK(lora.layers[0].known_alpha == 3.0);  // the first by the alphabet
+}
+
 TEST_CASE("what has no place is refused with file and tensor, on one line") {
   const auto refused = [](const File& file, const std::string& tensor, const std::string& why) {
     const auto error = file.error();

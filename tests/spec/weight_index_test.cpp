@@ -3,7 +3,9 @@
 #include <array>
 #include <random>
 
+#include "models/spec/json_text.h"
 #include "tests/spec/model_folder.h"
+#include "tests/support/cpu_seconds.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -189,4 +191,68 @@ TEST_CASE("mutated headers give an index that stays within the file, or one-line
     }
   }
   CHECK(refused > 300);
+}
+
+namespace {
+
+std::string many_empty(std::size_t tensors) {
+  std::string header;
+  for (std::size_t i = 0; i < tensors; ++i)
+    header += (i == 0 ? "{\"" : ",\"") + std::to_string(i) +
+              R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
+  return with_prefix(header + "}");
+}
+
+}  // namespace
+
+TEST_CASE("the time that a header takes grows with its length, not with its square") {
+  const auto cost = [](std::size_t tensors) {
+    const File file(many_empty(tensors));
+    return testing::cpu_seconds([&] { CHECK(file.error().empty()); });
+  };
+  CHECK(cost(32'000) < 8 * cost(8'000));  // 16 times as long, were it the square
+}
+
+TEST_CASE("tensors and headers of a component are bounded, over all of its shards") {
+  CHECK(contains(File(many_empty(65'537)).error(), "x.safetensors: has more than 65536 tensors"));
+  CHECK(File(many_empty(65'536)).error().empty());
+  const Scratch folder;
+  nlohmann::json map;
+  const std::string blank = "{\"__metadata__\":{}" + std::string(60'000'000, ' ');
+  for (const char* name : {"a", "b"}) {
+    map[name] = std::string(name) + ".safetensors";
+    write_bytes(folder.path / (std::string(name) + ".safetensors"),
+                with_prefix(blank + ",\"" + name +
+                            R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})"));
+  }
+  const auto index =
+      folder.file("x.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
+  CHECK(contains(error_of([&] { WeightIndex::read_sharded(index); }),
+                 "b.safetensors: has a header of 60000072 bytes: with those of the shards before"));
+}
+
+TEST_CASE("a document is read in time that grows with its length, and not without end") {
+  const auto parse = [](const std::string& text) {
+    return error_of([&] { spec::parse_json(text, "x.json"); });
+  };
+  const auto deep = [](std::size_t count) {
+    std::string text = "[0";
+    for (std::size_t i = 0; i < count; ++i)
+      text += R"(,{"a":[{"b":{}},[]]})";
+    return text + "]";
+  };
+  const auto cost = [&](std::size_t count) {
+    const auto text = deep(count);
+    return testing::cpu_seconds([&] { CHECK(parse(text).empty()); });
+  };
+  CHECK(cost(64'000) < 8 * cost(16'000));
+  CHECK(contains(parse("[" + std::string(2'000'000, '[')), "nested deeper than 64"));
+  std::string zeros = "[0";
+  for (int i = 0; i < 1'000'000; ++i)
+    zeros += ",0";
+  CHECK(contains(parse(zeros + "]"), "x.json: has more than 1000000 values"));
+  CHECK(contains(parse(R"({"a":{"b":1},"a":2})"), "key \"a\" occurs twice"));
+  CHECK(contains(parse(R"([1,{"a":[1,2}])"), "x.json: is not JSON: "));
+  CHECK(spec::parse_json(R"({"a":[1,-2,3.5,null,true,"x",{}],"b":{"c":[[]]}})", "x")["a"][5] ==
+        "x");
 }

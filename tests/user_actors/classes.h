@@ -51,6 +51,8 @@ class Probe {
   ActorHandle<Counter> spawn_counter(std::int64_t start, bool detached);
   ActorHandle<Counter> find_counter(std::string name);
   std::map<std::string, Point> points(std::optional<Point> point, std::vector<Point> more);
+  /// What a child of this process would have beyond standard input, output and error.
+  std::vector<std::string> open_to_children() const;
 
  private:
   ActorContext& context_;
@@ -76,6 +78,6 @@ class Stranger {
 TROUPE_ACTOR(troupe::testing::Counter, (std::int64_t), add, value, reset)
 TROUPE_ACTOR(troupe::testing::Probe, (std::string), name, append, seen, fail, sleep, labour, crash,
              leave, restarts, array, sum, twice, blob, call_other, spawn_counter, find_counter,
-             points)
+             points, open_to_children)
 TROUPE_ACTOR(troupe::testing::Fussy, (bool), one)
 TROUPE_ACTOR(troupe::testing::Stranger, (), nothing)

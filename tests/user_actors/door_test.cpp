@@ -13,6 +13,11 @@ using namespace std::chrono_literals;
 namespace {
 
 struct Door {
+  explicit Door(std::uint64_t waiting = 1u << 30, std::uint64_t waiting_of_all = 1u << 30)
+      : most(waiting), most_of_all(waiting_of_all) {}
+
+  std::uint64_t most;
+  std::uint64_t most_of_all;
   boost::asio::io_context io{1};
   control::IpcFolder folder;
   control::BlobStore blobs;
@@ -22,7 +27,9 @@ struct Door {
                               .blob_endpoint = folder.endpoint("blobs"),
                               .ticket = "ticket",
                               .context = nullptr,
-                              .guard = nullptr},
+                              .guard = nullptr,
+                              .waiting_bytes = most,
+                              .waiting_bytes_of_all = most_of_all},
                              blobs,
                              nullptr,
                              [this](std::vector<runtime::ReadyCall> calls) {
@@ -76,4 +83,44 @@ TEST_CASE("a call that comes twice on a link runs once; another caller's of the 
   REQUIRE(
       door.until([&] { return std::count(door.delivered.begin(), door.delivered.end(), 9) > 0; }));
   CHECK(door.delivered == std::vector<std::uint64_t>{1, 2, 3, 1, 9});
+}
+
+TEST_CASE("calls that wait are bounded: of a caller, and of all together") {
+  Door door(1000, 1400);  // a call of no arguments counts as 259 bytes
+  std::vector<std::string> said;
+  const auto listens = [&](control::Connection& caller) {
+    caller.on_message([&](const wire::Header&, std::span<const std::byte> payload) {
+      for (const auto& result : wire::decode<wire::CallResults>(payload).results)
+        said.push_back(std::to_string(result.id) + " " + result.bytes);
+    });
+  };
+  const auto first = door.caller(5);
+  const auto second = door.caller(6);
+  listens(*first);
+  listens(*second);
+  first->send(calls_of({1, 2, 3, 4}));
+  REQUIRE(door.until([&] { return said.size() == 1; }));
+  CHECK(said.back() ==
+        "4 too much waits for the actor already: 777 bytes of this caller's calls, 777 in all");
+  second->send(calls_of({1, 2, 3}));
+  REQUIRE(door.until([&] { return said.size() == 2; }));
+  CHECK(said.back() ==
+        "3 too much waits for the actor already: 518 bytes of this caller's calls, 1295 in all");
+  // An answer makes room, and so does a caller's end.
+  door.server.answer({{2, {1, wire::CallEnd::value, "", 0, 0}}});
+  first->send(calls_of({5}));
+  REQUIRE(door.until([&] { return door.delivered.size() == 6; }));
+  second->close();
+  REQUIRE(door.until([&] { return door.server.callers() == 1; }));
+  first->send(calls_of({6}));
+  REQUIRE(door.until([&] { return said.size() == 4; }));
+  CHECK(said.back().starts_with("6 too much waits for the actor already: 777 bytes of this"));
+  auto alone = calls_of({1});
+  alone.calls[0].arguments = std::string(5000, 'x');
+  const auto third = door.caller(7);
+  listens(*third);
+  first->close();
+  REQUIRE(door.until([&] { return door.server.callers() == 1; }));
+  third->send(alone);
+  CHECK(door.until([&] { return door.delivered.size() == 7; }));
 }

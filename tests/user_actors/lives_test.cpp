@@ -1,9 +1,13 @@
+#include <fcntl.h>
 #include <signal.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "tests/support/doctest.h"
+#include "tests/support/flood.h"
 #include "tests/support/patience.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -285,6 +289,45 @@ TEST_CASE(
 
   CHECK(probe.call<&Probe::sleep>(600'000).wait(kPatience).error().code == "died");
   CHECK(actors.spawn<Probe>({.hang_after = -1ms}, "p").error().code == "bad_request");
+}
+
+TEST_CASE("an actor's process has no descriptor that is not meant for it, nor gives it on") {
+  const int careless = open("/dev/zero", O_RDONLY);
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  auto probe = take(client.actors().spawn<Probe>({}, "p"));
+  CHECK(take(probe.call<&Probe::open_to_children>().wait(kPatience)) == std::vector<std::string>{});
+  const auto pid = std::to_string(info(client.actors(), probe.id()).pid);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + pid + "/fd")) {
+    std::error_code gone;
+    CHECK(std::filesystem::read_symlink(entry, gone) != "/dev/zero");
+  }
+  close(careless);
+}
+
+TEST_CASE(
+    "251 actors of one client where there are few descriptors: the rest are refused, and why") {
+  const FewDescriptors few(256);
+  SmallCluster cluster;
+  auto client = cluster.connect();
+  std::vector<ActorHandle<Counter>> living;
+  std::set<std::string> causes;
+  for (int i = 0; i < 251; ++i) {
+    auto spawned = client.actors().spawn<Counter>({}, 0);
+    if (spawned)
+      living.push_back(spawned.value());
+    else
+      causes.insert(spawned.error().what.substr(spawned.error().what.find("no descriptors")));
+  }
+  CHECK(living.size() >= 10);
+  CHECK(living.size() < 60);
+  REQUIRE_FALSE(causes.empty());
+  CHECK(
+      causes.begin()->starts_with("no descriptors to spare: of the 256 descriptors that this "
+                                  "process may have (ulimit -n) 64 are kept in reserve"));
+  CHECK(take(living.back().call<&Counter::add>(3).wait(kPatience)) == 3);
+  // Another client is let in, and gets an answer.
+  CHECK(take(cluster.connect().actors().list()).size() >= living.size());
 }
 
 TEST_CASE("without hang_after a method may take its time") {

@@ -12,6 +12,7 @@ class Outbox {
       : max_messages_(max_messages), max_bytes_(max_bytes) {}
 
   bool empty() const { return frames_.empty(); }
+  std::size_t bytes() const { return bytes_; }
   /// False if it is full.
   bool push(zmq::message_t&& frame) {
     if (frames_.size() >= max_messages_ || bytes_ + frame.size() > max_bytes_) return false;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/control/open_requests.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {
@@ -20,7 +21,10 @@ struct ServerOptions {
   Milliseconds heartbeat_interval{250};
   Milliseconds heartbeat_timeout{5000};  // silence after which a peer is lost
   std::size_t max_peers = 4096;
-  bool insecure = false;  // allows tcp beyond loopback without keys
+  OpenRequests::Bounds open_requests = {};  // of one peer; more are refused
+  OpenRequests::Bounds open_requests_of_all{.most = 8192, .most_bytes = 256u << 20};
+  std::size_t max_queued_bytes_of_all = 512u << 20;  // more loses the peer that reads least
+  bool insecure = false;                             // allows tcp beyond loopback without keys
   /// Asks for keys where the endpoint is tcp; `socket.context` must be the guard's.
   std::shared_ptr<Guard> guard;
   SocketOptions socket;
@@ -44,7 +48,9 @@ struct PeerVitals {
 /// Not thread-safe: construct it and call it on the thread that runs the io_context (others post).
 /// Handlers run there, one at a time; they may call anything here, `close` included. Set handlers
 /// before the loop runs. Peers are lost when they fall silent, say goodbye, break the protocol,
-/// vanish from the socket, or do not read.
+/// vanish from the socket, or do not read. Connections of whom nobody knows yet are bounded by the
+/// Doorkeeper; a client whose link would leave no descriptor is refused; a request beyond what a
+/// peer may have open is answered with a failure (overloaded) and not handed on.
 class Server {
  public:
   /// Binds. Throws std::runtime_error, one line naming endpoint and cause: in use, folder open to

@@ -37,6 +37,7 @@ Server::Impl::Impl(boost::asio::io_context& io, ServerOptions options_)
     options.guard->protect(socket_);
   }
   bound = bind_endpoint(socket_, options.endpoint, keys || options.insecure);
+  endpoint_ = WatchedEndpoint(bound);
 }
 
 void Server::Impl::open() {
@@ -77,15 +78,37 @@ bool Server::Impl::send_frame(PeerId id, std::string frame) {
   Peer& peer = *found->second;
   if (peer.hung_up) return false;
   stamp(frame, options.id, options.incarnation, peer.link.take_outgoing());
+  settle(peer, frame);
+  const std::size_t bytes = frame.size();
   zmq::message_t out = to_message(std::move(frame));
   reactor_.touch();
   const int sent = peer.outbox.empty() ? transmit(peer.routing, out) : 0;
-  if (sent == 0 && !peer.outbox.push(std::move(out))) {
+  if (sent < 0) hang_up(id);
+  if (sent != 0) return sent > 0;
+  if (!peer.outbox.push(std::move(out))) {
     lose(id, "does not read: its outgoing queue is full");
     return false;
   }
-  if (sent < 0) hang_up(id);
-  return sent >= 0;
+  queued_bytes_ += bytes;
+  bound_queues();
+  return peers.contains(id);
+}
+
+void Server::Impl::bound_queues() {
+  while (queued_bytes_ > options.max_queued_bytes_of_all) {
+    const auto worst = std::ranges::max_element(
+        peers, {}, [](const auto& each) { return each.second->outbox.bytes(); });
+    if (worst == peers.end()) return;
+    lose(worst->first, "does not read: of " + std::to_string(queued_bytes_) +
+                           " bytes in all outgoing queues its own holds " +
+                           std::to_string(worst->second->outbox.bytes()));
+  }
+}
+
+void Server::Impl::settle(Peer& peer, std::string_view frame) {
+  const auto* head = reinterpret_cast<const std::byte*>(frame.data());
+  if ((wire::load_le<std::uint32_t>(head + 8) & wire::kFlagReply) == 0) return;
+  peer.requests.answered(wire::load_le<std::uint64_t>(head + 40), open_);
 }
 
 void Server::Impl::request_frame(PeerId id, std::string frame, Milliseconds deadline,
@@ -110,6 +133,7 @@ bool Server::Impl::flush_peer(Peer& peer) {
     if (sent < 0) return false;
     if (sent == 0) break;
     peer.outbox.pop(bytes);
+    queued_bytes_ -= bytes;
   }
   return true;
 }
@@ -125,6 +149,7 @@ void Server::Impl::flush() {
 
 void Server::Impl::tick(bool stalled) {
   const auto now = Clock::now();
+  if (!stalled) Doorkeeper::of_process().expire();
   std::vector<std::pair<PeerId, std::string>> silent;
   std::vector<PeerId> due;
   for (const auto& [id, peer] : peers) {
@@ -149,6 +174,9 @@ std::unique_ptr<Server::Impl::Peer> Server::Impl::forget(PeerId id) {
   auto peer = std::move(found->second);
   peers.erase(found);
   by_routing_.erase(peer->routing);
+  peer->requests.forget(open_);
+  queued_bytes_ -= peer->outbox.bytes();
+  Doorkeeper::of_process().parted(peer->at);
   return peer;
 }
 
@@ -176,9 +204,9 @@ void Server::Impl::lose(PeerId id, const std::string& why) {
 
 void Server::Impl::drop(PeerId id, const std::string& reason) {
   const std::string name = name_of(id);
+  if (const auto found = peers.find(id); found != peers.end()) flush_peer(*found->second);
   const auto peer = forget(id);
   if (!peer) return;
-  flush_peer(*peer);
   send_stranger(peer->routing, wire::Goodbye{reason}, peer->link.take_outgoing());
   fail_calls(calls_.take_peer(id), {wire::FailureCode::lost, "dropped " + name + ": " + reason});
 }

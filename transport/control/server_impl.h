@@ -3,7 +3,9 @@
 #include <unordered_map>
 
 #include "transport/control/core.h"
+#include "transport/control/doorkeeper.h"
 #include "transport/control/link.h"
+#include "transport/control/open_requests.h"
 #include "transport/control/outbox.h"
 #include "transport/control/server.h"
 
@@ -32,6 +34,8 @@ class Server::Impl final : public Core {
     Link link;
     Outbox outbox;
     PeerVitals vitals;
+    OpenRequests requests;
+    AcceptedLink at;       // its connection, as of its last sign of life
     bool hung_up = false;  // what it sent before is still to be read
   };
   struct RoutingHash {
@@ -56,6 +60,14 @@ class Server::Impl final : public Core {
   void greet(std::string_view routing, const wire::Header& header,
              std::span<const std::byte> payload);
   Peer* find(std::string_view routing);
+  /// Tells the doorkeeper who is known by the connection that what arrives has come over.
+  void is_here(Peer& peer);
+  /// Answers what is too much for it itself: true.
+  bool refused(Peer& peer, const wire::Header& header, std::size_t bytes);
+  /// Of an answer that goes out.
+  void settle(Peer& peer, std::string_view frame);
+  /// Loses who reads least while all together are owed too much.
+  void bound_queues();
 
   /// 1 sent, 0 the pipe is full, -1 there is nobody.
   int transmit(std::string_view routing, zmq::message_t& frame);
@@ -68,6 +80,10 @@ class Server::Impl final : public Core {
   void lose(PeerId id, const std::string& why);
   std::unique_ptr<Peer> forget(PeerId id);
 
+  WatchedEndpoint endpoint_;
+  const zmq::message_t* arriving_ = nullptr;  // while it is handled
+  OpenRequests::Sum open_;  // of all peers
+  std::size_t queued_bytes_ = 0;
   std::unordered_map<std::string, PeerId, RoutingHash, std::equal_to<>> by_routing_;
   PeerId last_id_ = 0;
 };

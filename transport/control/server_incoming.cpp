@@ -1,3 +1,4 @@
+#include "transport/control/descriptors.h"
 #include "transport/control/server_impl.h"
 
 // What peers send: hello, signs of life, requests, replies.
@@ -10,6 +11,7 @@ bool Server::Impl::receive_one() {
   if (!routing.more() || !socket_.recv(frame, zmq::recv_flags::dontwait)) return true;
   ++counters_.messages_received;
   counters_.bytes_received += frame.size();
+  arriving_ = &frame;
   const std::string_view from = routing.to_string_view();
   if (frame.more()) {
     ++counters_.malformed;
@@ -68,6 +70,7 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
   }
   switch (header.kind) {
     case wire::Kind::heartbeat: {
+      is_here(peer);  // ZeroMQ may have connected anew beneath the link
       const auto beat = wire::decode<wire::Heartbeat>(payload);
       if (beat.progress != peer.vitals.progress) {
         peer.vitals.progress = beat.progress;
@@ -91,7 +94,40 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
       break;
   }
   if (header.is_reply()) return answer(id, header, payload);
+  if (header.is_request() && refused(peer, header, payload.size())) return;
   if (on_message) on_message(id, header, payload);
+}
+
+void Server::Impl::is_here(Peer& peer) {
+  // The same number may be that of a new connection.
+  const int descriptor = zmq_msg_get(arriving_->handle(), ZMQ_SRCFD);
+  if (const auto link = Doorkeeper::of_process().greeted(descriptor)) peer.at = *link;
+}
+
+bool Server::Impl::refused(Peer& peer, const wire::Header& header, std::size_t bytes) {
+  if (peer.requests.has(header.correlation))
+    throw wire::WireError(wire::WireErrc::bad_value, "[request] number " +
+                                                         std::to_string(header.correlation) +
+                                                         " comes again before it was answered");
+  const auto& own = peer.requests.own();
+  const bool room = own.room(bytes, options.open_requests);
+  if (room && open_.room(bytes, options.open_requests_of_all)) {
+    peer.requests.take(header.correlation, bytes, open_);
+    return false;
+  }
+  const auto& full = room ? open_ : own;
+  wire::Header answer_head;
+  answer_head.flags = wire::kFlagReply;
+  answer_head.correlation = header.correlation;
+  send_frame(peer.info.id,
+             wire::encode_frame(answer_head,
+                                wire::Failure{wire::FailureCode::overloaded,
+                                              "[request] " + std::to_string(full.count) +
+                                                  (room ? " requests of all peers with "
+                                                        : " requests of this peer with ") +
+                                                  std::to_string(full.bytes) +
+                                                  " bytes are not answered yet: try again later"}));
+  return true;
 }
 
 void Server::Impl::greet(std::string_view routing, const wire::Header& header,
@@ -110,6 +146,11 @@ void Server::Impl::greet(std::string_view routing, const wire::Header& header,
       return send_stranger(routing,
                            wire::Refuse{"full: " + std::to_string(peers.size()) + " peers"});
     }
+    const auto& role = info.hello.role;
+    if ((role == "client" || role == "caller") && short_of_descriptors()) {
+      return send_stranger(routing, wire::Refuse{"full: " + std::to_string(peers.size()) +
+                                                 " peers; " + no_descriptors_text()});
+    }
     if (on_connect) {
       if (const auto reason = on_connect(info))
         return send_stranger(routing, wire::Refuse{*reason});
@@ -123,6 +164,7 @@ void Server::Impl::greet(std::string_view routing, const wire::Header& header,
     known->link.begin_incoming(header.sequence);
   }
   const PeerId id = known->info.id;
+  is_here(*known);
   wire::Welcome welcome;
   welcome.peer = id;
   welcome.heartbeat_interval_ms = static_cast<std::uint32_t>(options.heartbeat_interval.count());

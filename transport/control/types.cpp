@@ -11,10 +11,13 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "transport/control/descriptors.h"
+
 namespace troupe::control {
 namespace {
 
-constexpr int kThreads = 8;  // a context's own, and some for whoever wants it
+constexpr int kThreads = 8;               // a context's own, and some for whoever wants it
+constexpr std::size_t kDescriptors = 16;  // likewise
 
 void require_room_for_threads() {
   std::latch done(1);
@@ -32,6 +35,15 @@ void require_room_for_threads() {
   if (!why.empty())
     throw std::runtime_error("[control] no more threads can be started: " + why +
                              " (the limit of processes and threads: ulimit -u)");
+}
+
+/// ZeroMQ ends the process where it cannot have an epoll descriptor.
+void require_room_for_descriptors() {
+  const auto used = descriptors_in_use();
+  if (used + kDescriptors > descriptor_limit())
+    throw std::runtime_error("[control] too many open files: " + std::to_string(used) + " of " +
+                             std::to_string(descriptor_limit()) + " are in use, and " +
+                             std::to_string(kDescriptors) + " more are needed (ulimit -n)");
 }
 
 }  // namespace
@@ -59,6 +71,7 @@ void Reply::throw_wrong_kind(unsigned wanted) const {
 }
 
 std::shared_ptr<zmq::context_t> make_context() {
+  require_room_for_descriptors();
   require_room_for_threads();
   return std::make_shared<zmq::context_t>(1);
 }

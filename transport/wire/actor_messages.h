@@ -124,8 +124,10 @@ struct BeginJob {
   AxisPlace tp;
   std::vector<RowShares> micro_steps;  // of a step that goes patch by patch, in order
   /// Batch items (branches × pictures) that a step of the whole picture computes one after another,
-  /// so that the stages of a pipeline have something to do at once.
+  /// so that the stages of a pipeline have something to do at once, and no part takes long.
   std::vector<RowRange> batch_parts;
+  /// Pictures of the slice, from its first, that are decoded one part after another.
+  std::vector<RowRange> decode_parts;
   JobGroups groups;
   std::int32_t caption_rank = 0;
   std::int32_t caption_root = 0;  // who encodes the text, rank in that group
@@ -143,7 +145,7 @@ struct BeginJob {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
-       micro_steps, batch_parts, groups, caption_rank, caption_root, image_root, row_rank,
+       micro_steps, batch_parts, decode_parts, groups, caption_rank, caption_root, image_root, row_rank,
        row_decoders, row_holders, vae, first_step, boundary, sampler_steps, skipped_steps);
   }
 };

@@ -65,6 +65,9 @@ struct ImageRequest {
   std::uint64_t init_latents_bytes = 0;
   std::uint64_t init_image_blob = 0;  // 0 = from noise; else a PNG to start from
   std::uint64_t init_image_bytes = 0;
+  // Pixels of that picture, by its header. The controller reads them, whatever a client says.
+  std::int32_t init_image_height = 0;
+  std::int32_t init_image_width = 0;
   double strength = 0.8;  // with an image: the part of the steps that are done, 0 to 1
   double guidance_rescale =
       0;  // 0 to 1: guided noise is brought to the deviation of the text's own
@@ -92,7 +95,7 @@ struct ImageRequest {
        guidance_scale, seed, sampler, method, num_pipeline_patch, warmup_steps, refill_steps, kv,
        dtype, weight_dtype, noise_dtype, max_sequence_length, resolution_binning, clean_caption,
        vae_tiling, want_latents, init_latents_blob, init_latents_bytes, init_image_blob,
-       init_image_bytes, strength, guidance_rescale, loras, step_cache, step_cache_threshold,
+       init_image_bytes, init_image_height, init_image_width, strength, guidance_rescale, loras, step_cache, step_cache_threshold,
        group_norm, exchange, progress_interval, progress_content, output_height, output_width,
        seeds);
   }

@@ -62,6 +62,7 @@ class JoinVerb : public Verb {
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
     add_cuda_graphs_option(*app_, options_.cuda_graphs);
+    add_actors_per_gpu_option(*app_, options_.actors_per_gpu);
     add_memory_limit_option(*app_, options_.memory_limit);
     app_->add_option("--name", options_.name,
                      "What the host is called in the cluster (default: under srun the node's name, "
@@ -99,6 +100,7 @@ class JoinVerb : public Verb {
 
   int run() override {
     check_cuda_graphs(options_.cuda_graphs, options_.device);
+    check_actors_per_gpu(options_.actors_per_gpu, options_.device);
     const auto task = slurm_task();
     const bool first_node = target_.endpoint.empty() && task && !task->first.empty();
     if (app_->count("--port") > 0 && !first_node)
@@ -123,7 +125,7 @@ class JoinVerb : public Verb {
     for (auto& plugin : options_.plugins)
       plugin = std::filesystem::absolute(plugin).lexically_normal().string();
     make_log_folder(options_.log_folder);
-    cluster::check_device(options_.device, options_.actors);
+    cluster::check_device(options_);
     check_crowding(options_.actors, options_.threads_per_actor, options_.device);
     SignalWatch signals;
     if (task) await_ranks_before(*task, first_node, signals);

@@ -65,7 +65,7 @@ class PlanVerb : public Verb {
         ->group(group);
     app_->add_option("--simulate", simulate_,
                      "Explain for devices that are not here: l40, l20, t4, a100-pcie, a100-nvlink, "
-                     "h100-nvlink or cpu, with xN for N of them")
+                     "h100-nvlink, h200-nvlink or cpu, with xN for N of them")
         ->check(not_empty())
         ->type_name("DEVICE[xN]")
         ->group(group);

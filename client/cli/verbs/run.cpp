@@ -32,6 +32,7 @@ class RunVerb : public Verb {
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
     add_cuda_graphs_option(*app_, options_.cuda_graphs);
+    add_actors_per_gpu_option(*app_, options_.actors_per_gpu);
     app_->add_option(
             "--actors", actors_,
             "With --parallel auto: actors to start, of which it picks; default: as many as "
@@ -44,7 +45,8 @@ class RunVerb : public Verb {
     add_preview_options(*app_, results_);
     set_footer(
         "dp x cfg x pp x ulysses x ring x tp actors are started and ended with the job, with "
-        "--parallel auto --actors. Ctrl-C cancels it and leaves nothing behind.",
+        "--parallel auto --actors. Ctrl-C cancels it and leaves nothing behind, a second "
+        "one does so at once.",
         {"troupe run --model DIR --prompt \"a red circle above a blue square\"",
          "troupe run --model DIR --prompt \"a cat\" --cfg 2 --pp 2 --patches 4 --warmup 1",
          "troupe run --model DIR --prompt \"cat\" --prompt \"dog\" --dp 2 --output {}.png"},
@@ -58,8 +60,10 @@ class RunVerb : public Verb {
     if (actors_ > 0 && !request_.parallelism.automatic)
       throw UsageError("--actors goes with --parallel auto: else the degrees say how many");
     check_cuda_graphs(options_.cuda_graphs, options_.device);
+    check_actors_per_gpu(options_.actors_per_gpu, options_.device);
     check_preview_options(*app_);
     check_outputs(results_, picture_count(request_));
+    results_.owns_actors = true;
     Submission submission = make_submission(request_);
     ask_for_results(results_, submission.request);
     check_plan(submission);
@@ -73,7 +77,7 @@ class RunVerb : public Verb {
   int actors_here() const {
     constexpr int kMostHere = 16;
     int count = static_cast<int>(cluster::allowed_cpus().size()) / options_.threads_per_actor;
-    if (options_.device == "cuda") count = cluster::visible_gpus();
+    if (options_.device == "cuda") count = cluster::visible_gpus() * options_.actors_per_gpu;
     return std::clamp(count, 1, kMostHere);
   }
 

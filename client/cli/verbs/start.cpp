@@ -43,6 +43,7 @@ class StartVerb : public Verb {
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
     add_cuda_graphs_option(*app_, options_.cuda_graphs);
+    add_actors_per_gpu_option(*app_, options_.actors_per_gpu);
     app_->add_option("--plugin", options_.plugins,
                      "Shared library with actors of your own (repeatable; docs/actors.md)")
         ->check(not_empty())
@@ -117,6 +118,7 @@ class StartVerb : public Verb {
       throw UsageError("--journal-salvage goes with --journal only");
     if (app_->count("--log") > 0 && !detach_) throw UsageError("--log goes with --detach only");
     check_cuda_graphs(options_.cuda_graphs, options_.device);
+    check_actors_per_gpu(options_.actors_per_gpu, options_.device);
     settle_options();
     options_.logs = detach_;
     check_crowding(options_.actors, options_.threads_per_actor, options_.device);

@@ -31,6 +31,14 @@ std::shared_ptr<Communicator> Communicator::join(Settings settings, Group& watch
                                                  Deadline deadline) {
   const c10::cuda::CUDAGuard current(static_cast<c10::DeviceIndex>(settings.device));
   std::shared_ptr<Communicator> made(new Communicator(std::move(settings)));
+  made->aborter_ = std::make_unique<Aborter>(
+      Aborter::Calls{
+          .begin = [device = made->device()] { check(cudaSetDevice(device), "cudaSetDevice"); },
+          .end =
+              [weak = std::weak_ptr(made)] {
+                if (const auto communicator = weak.lock()) communicator->tear_down();
+              }},
+      deadline);
   try {
     made->connect(watch, deadline);
   } catch (const std::exception& error) {
@@ -51,7 +59,11 @@ void Communicator::connect(Group& watch, Deadline deadline) {
     std::lock_guard lock(mutex_);
     watch_ = std::make_unique<PeerWatch>(watch);
     issue_deadline_ = deadline;
-    call(ncclCommInitRankConfig(&comm_, watch.size(), id, watch.rank(), &config), "joining");
+    ncclComm_t comm = nullptr;
+    const ncclResult_t begun =
+        ncclCommInitRankConfig(&comm, watch.size(), id, watch.rank(), &config);
+    comm_ = comm;
+    call(begun, "joining");
     settle("joining", deadline);
   }
 
@@ -141,19 +153,19 @@ Counters Communicator::counters() const {
 }
 
 void Communicator::check_alive(const std::string& what) {
-  if (failure_.empty() && watch_) {
+  if (!ended() && watch_) {
     if (const auto error = watch_->failure())
       collapse(error->failure(), error->peer(), error->what());
     else if (const int rank = watch_->left(kGrace); rank >= 0)
       collapse(Failure::peer_left, rank, "rank " + std::to_string(rank) + " has left the group");
   }
-  if (!failure_.empty())
-    throw TransferError(failure_kind_, culprit_, settings_.prefix + what + ": " + failure_);
+  if (const auto cause = verdict_.cause())
+    throw TransferError(cause->kind, cause->culprit, settings_.prefix + what + ": " + cause->text);
 }
 
 void Communicator::call(ncclResult_t result, const std::string& what) {
   if (!is_failure(result)) return;
-  const char* detail = ncclGetLastError(comm_);
+  const char* detail = ncclGetLastError(nullptr);
   hear_peers();
   collapse(result == ncclRemoteError ? Failure::peer_lost : Failure::aborted, -1,
            std::string(ncclGetErrorString(result)) +
@@ -164,7 +176,7 @@ void Communicator::call(ncclResult_t result, const std::string& what) {
 /// NCCL only sees that a connection broke; the members know who went, and why.
 void Communicator::hear_peers() {
   const Deadline end = within(kHearsayLimit);
-  for (int turn = 0; failure_.empty() && watch_ && Clock::now() < end; ++turn) {
+  for (int turn = 0; !ended() && watch_ && Clock::now() < end; ++turn) {
     if (const auto error = watch_->failure())
       collapse(error->failure(), error->peer(), error->what());
     pause(turn);
@@ -199,7 +211,7 @@ bool Communicator::finished(Operation& operation) {
 }
 
 void Communicator::reap() {
-  while (failure_.empty() && !in_flight_.empty() && finished(*in_flight_.front())) {
+  while (!ended() && !in_flight_.empty() && finished(*in_flight_.front())) {
     in_flight_.front()->release();
     // A `Work` elsewhere only asks whether it succeeded; the event serves the next operation.
     spare_events_.push_back(in_flight_.front()->take_event());

@@ -2,16 +2,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "transport/tensor/group.h"
+#include "transport/tensor/nccl/aborter.h"
 #include "transport/tensor/nccl/cuda_handles.h"
 #include "transport/tensor/nccl/peer_watch.h"
 
@@ -63,7 +64,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Counters counters() const;
 
   /// Ends everything with `why`. Kernels under way notice within microseconds; those that still
-  /// stand behind other work on the device keep their tensors until they have come and gone.
+  /// stand behind other work on the device keep their tensors until they have come and gone. Takes
+  /// no lock that another thread may hold while it waits for the device.
   void abort(Failure kind, int culprit, const std::string& why);
   /// The same without waiting for the device; `abort` waits for what is left of half a second.
   void begin_abort(Failure kind, int culprit, const std::string& why);
@@ -73,7 +75,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
  private:
   class Operation;
-  struct Remains;
 
   explicit Communicator(Settings settings);
   void connect(Group& watch, Deadline deadline);
@@ -83,6 +84,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool finished(Operation& operation);
   void reap();
   void collapse(Failure kind, int culprit, const std::string& cause);
+  bool ended() const { return verdict_.given(); }
+  /// On the aborter's thread.
+  void tear_down();
+  void release_when_idle();
   bool await_idle(Deadline deadline);
   void flush(Deadline deadline);
   void leave(Group& watch);
@@ -91,18 +96,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Settings settings_;
   std::shared_ptr<Stream> stream_;
   Event ready_;
-  mutable std::mutex mutex_;   // everything below
-  ncclComm_t comm_ = nullptr;  // null before joining and after a failure
+  Verdict verdict_;  // what ended it
+  std::unique_ptr<Aborter> aborter_;
+  std::atomic<ncclComm_t> comm_ = nullptr;  // null before joining and after the end
+  std::atomic<bool> flushed_ = false;
+  mutable std::timed_mutex mutex_;  // everything below; held while CUDA and NCCL are called
   std::unique_ptr<PeerWatch> watch_;
   Deadline issue_deadline_{};
   std::deque<std::shared_ptr<Operation>> in_flight_;
   std::vector<Event> spare_events_;
-  std::string failure_;
-  Failure failure_kind_ = Failure::aborted;
-  int culprit_ = -1;
-  std::shared_future<void> torn_down_;
-  Deadline torn_down_by_{};  // when nobody waits for that any more
-  bool flushed_ = false;
   Counters counters_;
 };
 

@@ -10,8 +10,8 @@ using Clock = std::chrono::steady_clock;
 
 bool Communicator::Operation::done() {
   std::lock_guard lock(owner_->mutex_);
-  if (succeeded_ || !owner_->failure_.empty() || owner_->watch_->failure()) return true;
-  return owner_->finished(*this) || !owner_->failure_.empty();
+  if (succeeded_ || owner_->ended() || owner_->watch_->failure()) return true;
+  return owner_->finished(*this) || owner_->ended();
 }
 
 void Communicator::Operation::wait(Deadline deadline) {
@@ -20,7 +20,7 @@ void Communicator::Operation::wait(Deadline deadline) {
   for (int turn = 0;; ++turn) {
     {
       std::lock_guard lock(owner_->mutex_);
-      if (succeeded_ || (owner_->failure_.empty() && owner_->finished(*this))) {
+      if (succeeded_ || (!owner_->ended() && owner_->finished(*this))) {
         owner_->reap();
         owner_->counters_.waiting_seconds += waited();
         return;

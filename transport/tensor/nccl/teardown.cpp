@@ -13,66 +13,52 @@ using Clock = std::chrono::steady_clock;
 /// How long `abort` waits for the device to let go, and a leaving member for the others.
 constexpr auto kAbortLimit = 500ms;
 constexpr auto kCloseLimit = 2s;
+/// How long an abort waits for a thread that is inside NCCL with this communicator.
+constexpr auto kOthersLeave = 50ms;
 /// After this long behind other work, the tensors of an aborted operation are never freed.
 constexpr auto kDrainLimit = 120s;
 
 }  // namespace
 
-/// What a failed communicator leaves behind, until the device has let go of it.
-struct Communicator::Remains {
-  int device;
-  ncclComm_t comm;
-  bool flushed;
-  std::shared_ptr<Stream> stream;
-  std::deque<std::shared_ptr<Operation>> operations;
-};
-
 void Communicator::collapse(Failure kind, int culprit, const std::string& cause) {
-  if (!failure_.empty()) return;
-  failure_ = cause.empty() ? "aborted" : cause;
-  failure_kind_ = kind;
-  culprit_ = culprit;
-  if (!comm_) return;
+  if (verdict_.give({kind, culprit, cause})) aborter_->ask();
+}
+
+void Communicator::tear_down() {
+  verdict_.give({Failure::aborted, -1, "the group was destroyed"});
+  // A thread that is inside NCCL comes out of it first, so that nothing goes under its feet. One
+  // that does not is stuck behind the device, and this abort is what frees it.
+  const bool alone = mutex_.try_lock_for(kOthersLeave);
+  const ncclComm_t comm = comm_.exchange(nullptr);
+  if (alone) mutex_.unlock();
   // NCCL sets its kernels' abort flag first, then frees memory, for which the device must come to
-  // rest. That may take another communicator's abort, so nobody may wait here: a thread does.
-  auto remains =
-      std::make_shared<Remains>(Remains{settings_.device, std::exchange(comm_, nullptr), flushed_,
-                                        stream_, std::exchange(in_flight_, {})});
-  auto over = std::make_shared<std::promise<void>>();
-  torn_down_ = over->get_future().share();
-  torn_down_by_ = within(kAbortLimit);
-  std::thread([remains, over] {
-    (void)cudaSetDevice(remains->device);
-    (void)(remains->flushed ? ncclCommDestroy(remains->comm) : ncclCommAbort(remains->comm));
-    const Deadline end = within(kDrainLimit);
-    for (int turn = 0; remains->stream->query() == cudaErrorNotReady; ++turn) {
-      if (Clock::now() >= end) {
-        new std::shared_ptr<Remains>(remains);  // a kernel may still write: memory is lost instead
-        break;
-      }
-      pause(turn);
+  // rest. That may take another communicator's abort: each has a thread of its own.
+  if (comm) (void)(flushed_ ? ncclCommDestroy(comm) : ncclCommAbort(comm));
+  release_when_idle();
+}
+
+void Communicator::release_when_idle() {
+  const Deadline end = within(kDrainLimit);
+  for (int turn = 0; stream_->query() == cudaErrorNotReady; ++turn) {
+    if (Clock::now() >= end) {
+      // A kernel may still write: memory is lost instead.
+      new std::shared_ptr<Communicator>(shared_from_this());
+      return;
     }
-    for (const auto& operation : remains->operations)
-      operation->release();
-    over->set_value();
-  }).detach();
+    pause(turn);
+  }
+  std::lock_guard lock(mutex_);
+  for (const auto& operation : std::exchange(in_flight_, {}))
+    operation->release();
 }
 
 void Communicator::begin_abort(Failure kind, int culprit, const std::string& why) {
-  std::lock_guard lock(mutex_);
   collapse(kind, culprit, why);
 }
 
 void Communicator::abort(Failure kind, int culprit, const std::string& why) {
-  std::shared_future<void> torn_down;
-  Deadline limit;
-  {
-    std::lock_guard lock(mutex_);
-    collapse(kind, culprit, why);
-    torn_down = torn_down_;
-    limit = torn_down_by_;
-  }
-  if (torn_down.valid()) torn_down.wait_until(limit);
+  collapse(kind, culprit, why);
+  aborter_->await_end(kAbortLimit);
 }
 
 bool Communicator::await_idle(Deadline deadline) {
@@ -80,7 +66,7 @@ bool Communicator::await_idle(Deadline deadline) {
     {
       std::lock_guard lock(mutex_);
       reap();
-      if (!failure_.empty() || watch_->failure()) return false;
+      if (ended() || watch_->failure()) return false;
       if (in_flight_.empty()) return true;
     }
     if (Clock::now() >= deadline) return false;
@@ -93,12 +79,12 @@ void Communicator::flush(Deadline deadline) {
   {
     std::lock_guard turn(settings_.turns->issuing);
     std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return;
+    if (ended()) return;
     state = ncclCommFinalize(comm_);
   }
   for (int turn = 0; state == ncclInProgress && Clock::now() < deadline; ++turn) {
     std::lock_guard lock(mutex_);
-    if (!failure_.empty() || ncclCommGetAsyncError(comm_, &state) != ncclSuccess) return;
+    if (ended() || ncclCommGetAsyncError(comm_, &state) != ncclSuccess) return;
     if (state == ncclInProgress) pause(turn);
   }
   std::lock_guard lock(mutex_);
@@ -120,6 +106,7 @@ void Communicator::leave(Group& watch) {
 }
 
 void Communicator::close(std::unique_ptr<Group> watch) {
+  aborter_->ask_by(within(kCloseLimit + kAbortLimit));  // also where leaving is stuck
   const auto turns = settings_.turns;
   {
     std::lock_guard lock(turns->mutex);

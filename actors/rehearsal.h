@@ -1,0 +1,18 @@
+#pragma once
+#include <string>
+
+#include "actors/job.h"
+
+namespace troupe::actors {
+
+/// Does once what a job will do, before any receive of it is posted: on a device everything that it
+/// needs is then loaded, planned and allocated while nothing waits there for a peer (docs/gpu.md).
+/// It is another job of the same shape, with a text without words and groups that exchange nothing;
+/// when this returns it is gone, and its memory is the allocator's. Throws what the job would: no
+/// memory, the end of its epoch.
+void rehearse(const wire::BeginJob& begin, const Job::Tools& tools);
+
+/// Jobs of one key use the same things of a deployment: one rehearsal serves all.
+std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& spec);
+
+}  // namespace troupe::actors

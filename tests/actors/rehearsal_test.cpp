@@ -1,0 +1,286 @@
+// Jobs at two real actors on threads of this process, which rehearse each job before it begins, as
+// on a GPU; and whose tasks end when a device of the test's says so. The rooms of the controller
+// are real.
+#include "actors/rehearsal.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "actors/actor_process.h"
+#include "controller/cluster/live_outside.h"
+#include "controller/jobs/job_runner.h"
+#include "tests/controller/doors.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using actors::WorkEvent;
+using wire::JobState;
+
+namespace {
+
+const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
+
+/// Marks are passed so long after they were set, or not at all while it hangs.
+class LateClock final : public actors::DeviceClock {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  std::unique_ptr<actors::DeviceMark> mark() override {
+    ++marks;
+    return std::make_unique<Mark>(*this);
+  }
+  std::atomic<bool> hangs = false;
+  std::atomic<int> marks = 0;
+
+ private:
+  struct Mark final : actors::DeviceMark {
+    explicit Mark(LateClock& clock) : clock(clock) {}
+    bool passed() const override { return !clock.hangs && std::chrono::steady_clock::now() >= at; }
+    double seconds_since(const actors::DeviceMark& earlier) const override {
+      return std::chrono::duration<double>(at - static_cast<const Mark&>(earlier).at).count();
+    }
+    LateClock& clock;
+    Time at = std::chrono::steady_clock::now() + std::chrono::milliseconds(3);
+  };
+};
+
+struct Event {
+  int actor;
+  WorkEvent what;
+  std::uint64_t job;
+};
+
+struct Setting {
+  bool rehearses = false;
+  bool late = false;  // with a LateClock
+};
+
+/// The rooms of a controller with two real actors.
+struct Stage : test::Doors {
+  explicit Stage(const Setting& setting) {
+    server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
+    server.on_ready([this](control::PeerId peer) {
+      deployments.actor_ready(members.by_peer(peer)->id);
+      runner.start_queued();
+    });
+    server.on_message([this](control::PeerId peer, const wire::Header& header,
+                             std::span<const std::byte> payload) {
+      const auto id = members.by_peer(peer)->id;
+      if (header.kind == wire::Kind::task_done) {
+        const auto done = wire::decode<wire::TaskDone>(payload);
+        ran.push_back(done.ran);
+        runner.task_done(id, done);
+      }
+      if (header.kind == wire::Kind::task_failed)
+        runner.task_failed(id, wire::decode<wire::TaskFailed>(payload));
+    });
+    for (int i = 0; i < 2; ++i) {
+      const std::uint64_t incarnation = 77 + i;
+      members.spawned(members.add("here", "cpu").id, incarnation, 1);
+      if (setting.late) clocks.push_back(std::make_shared<LateClock>());
+      actors::ActorOptions options{.control_endpoint = server.endpoint(),
+                                   .blob_endpoint = blob_server.endpoint(),
+                                   .id = static_cast<std::uint32_t>(i),
+                                   .incarnation = incarnation,
+                                   .rehearses = setting.rehearses,
+                                   .clock = setting.late ? clocks.back() : nullptr,
+                                   .on_event =
+                                       [this, i](WorkEvent what, std::uint64_t job) {
+                                         std::lock_guard lock(mutex);
+                                         events.push_back({i, what, job});
+                                       },
+                                   .token = "secret"};
+      actors.emplace_back([options] {
+        actors::ActorProcess actor(options);
+        actor.run();
+      });
+    }
+    REQUIRE(until([this] { return members.ready_count() == 2; }));
+  }
+  ~Stage() {
+    for (const auto& [id, actor] : members.all())
+      server.send(actor.peer, wire::Shutdown{});
+    until([this] { return server.peers() == 0; });
+    for (auto& actor : actors)
+      actor.join();
+  }
+
+  static wire::JobSpec spec(std::uint64_t seed, const std::string& model = "tiny-pixart") {
+    wire::JobSpec spec;
+    spec.model = kFixtures + model;
+    spec.request.prompts = {"a red circle"};
+    spec.request.steps = 6;
+    spec.request.seed = seed;
+    spec.request.want_latents = true;
+    spec.request.method = "pipefusion";
+    spec.request.num_pipeline_patch = 2;
+    spec.request.warmup_steps = 1;
+    spec.parallelism.pp = 2;
+    return spec;
+  }
+  jobs::JobId submit(const wire::JobSpec& spec) {
+    auto plan = plan::make_plan(spec::read_model_spec(spec.model), spec.request, spec.parallelism);
+    const auto id = table.add(spec, std::move(plan), 0, true, 0).value();
+    runner.start_queued();
+    return id;
+  }
+  /// What the job left, byte for byte; or why it left nothing.
+  std::string result(jobs::JobId id) {
+    until([&] { return wire::is_terminal(table.find(id)->state); });
+    const auto& job = *table.find(id);
+    if (job.state != JobState::succeeded) return job.failure.what + " (" + job.phase + ")";
+    std::string bytes;
+    for (const auto& blob : job.blobs)
+      bytes += *blobs.bytes(blob.id);
+    return bytes;
+  }
+  std::vector<Event> seen() {
+    std::lock_guard lock(mutex);
+    return events;
+  }
+  int count(WorkEvent what) {
+    int count = 0;
+    for (const auto& event : seen())
+      count += event.what == what ? 1 : 0;
+    return count;
+  }
+
+  std::mutex mutex;
+  std::vector<Event> events;
+  std::vector<wire::ClockSpan> ran;
+  std::vector<std::shared_ptr<LateClock>> clocks;
+  cluster::Members members{"secret"};
+  jobs::JobTable table{8, 8};
+  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
+  cluster::Deployments deployments{
+      outside,
+      members,
+      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
+       .on_failed = [this](const auto& deployment,
+                           const auto& failure) { runner.deployment_failed(deployment, failure); },
+       .on_free = [this] { runner.start_queued(); },
+       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
+  jobs::JobRunner runner{{.outside = outside,
+                          .members = members,
+                          .deployments = deployments,
+                          .table = table,
+                          .on_progress = [](const auto&, const auto&) {},
+                          .on_finished = [](const auto&) {}}};
+  std::vector<std::thread> actors;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a job is rehearsed once a shape, before any of its receives is posted, and keeps its bits") {
+  Stage plain({.rehearses = false}), rehearsing({.rehearses = true});
+  auto other = Stage::spec(1);
+  other.request.num_pipeline_patch = 3;
+  std::vector<std::string> without, with;
+  for (const auto& spec : {Stage::spec(1), Stage::spec(2), other}) {
+    without.push_back(plain.result(plain.submit(spec)));
+    with.push_back(rehearsing.result(rehearsing.submit(spec)));
+  }
+  CHECK(with == without);
+  for (const auto& result : with)
+    CHECK(result.size() > 1000);
+  CHECK(plain.count(WorkEvent::rehearses) == 0);
+  CHECK(plain.count(WorkEvent::posts_receive) > 0);
+  CHECK(rehearsing.count(WorkEvent::posts_receive) == plain.count(WorkEvent::posts_receive));
+  CHECK(rehearsing.count(WorkEvent::rehearses) == 4);  // two shapes at two actors
+  CHECK(rehearsing.count(WorkEvent::rehearsed) == 4);
+  for (int actor = 0; actor < 2; ++actor) {
+    std::set<std::uint64_t> received;
+    bool under_way = false;
+    for (const auto& [at, what, job] : rehearsing.seen()) {
+      if (at != actor) continue;
+      if (what == WorkEvent::rehearses) CHECK_FALSE(received.contains(job));
+      if (what == WorkEvent::posts_receive) {
+        CHECK_FALSE(under_way);
+        received.insert(job);
+      }
+      under_way = what == WorkEvent::rehearses;
+    }
+    CHECK(received.size() == 3);
+  }
+}
+
+TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and no bit changes") {
+  Stage plain({.rehearses = false}), rehearsing({.rehearses = true});
+  const auto all = [](Stage& stage) {
+    std::vector<jobs::JobId> ids;
+    for (const int patches : {2, 3, 4}) {
+      auto spec = Stage::spec(static_cast<std::uint64_t>(patches));
+      spec.request.num_pipeline_patch = patches;
+      spec.request.kv = patches == 3 ? "predict" : "stale";
+      ids.push_back(stage.submit(spec));
+    }
+    std::vector<std::string> results;
+    for (const auto id : ids)
+      results.push_back(stage.result(id));
+    return results;
+  };
+  const auto results = all(rehearsing);
+  CHECK(results == all(plain));
+  for (const auto& result : results)
+    CHECK(result.size() > 1000);
+  CHECK(rehearsing.count(WorkEvent::rehearsed) == 6);
+}
+
+TEST_CASE("jobs of one shape have one key, whatever their words, seeds and numbers of steps") {
+  wire::BeginJob begin;
+  begin.request = Stage::spec(1).request;
+  const auto model = spec::read_model_spec(kFixtures + "tiny-pixart");
+  const auto key = [&] { return actors::rehearsal_key(begin, model); };
+  const auto first = key();
+  begin.job = 7;
+  begin.epoch = 3;
+  begin.request.seed = 9;
+  begin.request.prompts = {"a blue square"};
+  begin.request.negative_prompt = "blurred";
+  begin.request.guidance_scale = 7;
+  begin.request.steps = 50;
+  begin.first_step = 4;
+  CHECK(key() == first);
+  const auto differs = [&](const std::function<void(wire::ImageRequest&)>& change) {
+    const auto kept = begin.request;
+    change(begin.request);
+    CHECK(key() != first);
+    begin.request = kept;
+  };
+  differs([](auto& request) { request.width += 8; });
+  differs([](auto& request) { request.prompts.push_back("another"); });
+  differs([](auto& request) { request.guidance_scale = 1; });
+  differs([](auto& request) { request.num_pipeline_patch = 3; });
+  differs([](auto& request) { request.kv = "predict"; });
+  differs([](auto& request) { request.refill_steps = {5}; });
+  differs([](auto& request) { request.steps = 2; });
+}
+
+TEST_CASE("tasks end when their device has done them, and a device that hangs ends none") {
+  Stage plain({}), late({.late = true});
+  const auto want = plain.result(plain.submit(Stage::spec(5)));
+  CHECK(late.result(late.submit(Stage::spec(5))) == want);
+  CHECK(late.ran.size() == plain.ran.size());
+  for (const auto& span : late.ran)
+    CHECK(span.end_ns >= span.begin_ns);
+  CHECK(late.clocks[0]->marks > 10);
+
+  for (const auto& clock : late.clocks)
+    clock->hangs = true;
+  const auto ended = late.ran.size();
+  const auto hanging = late.submit(Stage::spec(5));
+  const auto soon = control::Clock::now() + std::chrono::milliseconds(500);
+  late.until([&] { return control::Clock::now() > soon; });
+  CHECK(late.ran.size() == ended);  // its tasks lie on the device
+  CHECK_FALSE(wire::is_terminal(late.table.find(hanging)->state));
+  for (const auto& clock : late.clocks)
+    clock->hangs = false;
+  CHECK(late.result(hanging) == want);
+}

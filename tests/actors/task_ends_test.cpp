@@ -1,0 +1,146 @@
+// When ends of tasks are told, on a device whose progress the test makes.
+#include "actors/task_ends.h"
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <stdexcept>
+
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::actors;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A device that has done what was issued up to a mark, and knows when: nanoseconds of its own.
+class Device {
+ public:
+  struct Mark final : DeviceMark {
+    Mark(Device& device, std::int64_t at) : device(device), at(at) {}
+    bool passed() const override {
+      if (device.fails) throw std::runtime_error("the device is gone");
+      return device.now >= at;
+    }
+    double seconds_since(const DeviceMark& earlier) const override {
+      return static_cast<double>(at - static_cast<const Mark&>(earlier).at) / 1e9;
+    }
+    Device& device;
+    std::int64_t at;
+  };
+  std::unique_ptr<DeviceMark> at(std::int64_t ns) { return std::make_unique<Mark>(*this, ns); }
+  DeviceSpan span(std::int64_t begin, std::int64_t end) { return {at(begin), at(end)}; }
+
+  std::atomic<std::int64_t> now = 0;
+  std::atomic<bool> fails = false;
+};
+
+struct Told {
+  int task;
+  RanAt at;
+};
+
+struct Room {
+  Device device;
+  std::atomic<std::int64_t> clock = 0;  // the process's; it is read a little late
+  std::atomic<bool> epoch_ended = false;
+  std::mutex mutex;
+  std::vector<Told> told;
+  std::vector<std::string> troubles;
+  bool begun = false;
+  TaskEnds ends{{.begin = [this] { begun = true; },
+                 .ended = [this](std::uint64_t epoch) { return epoch == 1 && epoch_ended; },
+                 .now_ns = [this] { return clock.load(); }}};
+
+  TaskEnds::Task task(int number, DeviceSpan ran, std::vector<DeviceSpan> waits = {},
+                      std::uint64_t epoch = 1) {
+    return {.epoch = epoch,
+            .ran = std::move(ran),
+            .waits = std::move(waits),
+            .tell =
+                [this, number](const RanAt& at) {
+                  std::lock_guard lock(mutex);
+                  told.push_back({number, at});
+                },
+            .fail =
+                [this](const std::exception& error) {
+                  std::lock_guard lock(mutex);
+                  troubles.emplace_back(error.what());
+                }};
+  }
+  std::size_t count() {
+    std::lock_guard lock(mutex);
+    return told.size() + troubles.size();
+  }
+  /// Waits until so many ends were told.
+  bool reaches(std::size_t want) {
+    for (int look = 0; look < 5000 && count() < want; ++look)
+      std::this_thread::sleep_for(1ms);
+    return count() == want;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("ends are told when the device has come to them, in order, with the device's times") {
+  Room room;
+  room.ends.add(room.task(0, room.device.span(100, 500)));
+  std::vector<DeviceSpan> waits;
+  waits.push_back(room.device.span(600, 700));
+  room.ends.add(room.task(1, room.device.span(500, 900), std::move(waits)));
+  std::this_thread::sleep_for(20ms);
+  CHECK(room.count() == 0);  // issued, not done
+  room.device.now = 499;
+  std::this_thread::sleep_for(20ms);
+  CHECK(room.count() == 0);
+  room.clock = 10'000'550;
+  room.device.now = 500;
+  REQUIRE(room.reaches(1));
+  CHECK(room.told[0].at.ran == wire::ClockSpan{10'000'150, 10'000'550});
+  CHECK(room.told[0].at.waits.empty());
+  // A look that comes much later changes nothing about when it was.
+  room.clock = 20'000'000;
+  room.device.now = 900;
+  REQUIRE(room.reaches(2));
+  CHECK(room.told[1].task == 1);
+  CHECK(room.told[1].at.ran == wire::ClockSpan{10'000'550, 10'000'950});
+  REQUIRE(room.told[1].at.waits.size() == 1);
+  CHECK(room.told[1].at.waits[0] == wire::ClockSpan{10'000'650, 10'000'750});
+  // One that comes sooner is nearer to the truth.
+  room.clock = 10'001'960;
+  room.ends.add(room.task(2, room.device.span(1000, 2000)));
+  room.device.now = 5000;
+  REQUIRE(room.reaches(3));
+  CHECK(room.told[2].at.ran == wire::ClockSpan{10'000'960, 10'001'960});
+  CHECK(room.begun);
+}
+
+TEST_CASE("a device that hangs tells of no end, and the end of its epoch drops what waits") {
+  Room room;
+  for (int task = 0; task < 3; ++task)
+    room.ends.add(room.task(task, room.device.span(0, 1000)));
+  room.ends.add(room.task(3, room.device.span(0, 0), {}, /*epoch=*/2));
+  std::this_thread::sleep_for(30ms);
+  CHECK(room.count() == 0);  // in order: behind the first
+  room.epoch_ended = true;
+  REQUIRE(room.reaches(1));
+  CHECK(room.told[0].task == 3);
+}
+
+TEST_CASE("what the device runs into is told for each task, and leaving waits for nobody") {
+  Room room;
+  room.ends.add(room.task(0, room.device.span(0, 1000)));
+  room.device.fails = true;
+  REQUIRE(room.reaches(1));
+  CHECK(room.troubles == std::vector<std::string>{"the device is gone"});
+  room.device.fails = false;
+  room.ends.add(room.task(1, room.device.span(0, 1000)));
+  const auto start = std::chrono::steady_clock::now();
+  {
+    Room leaving;
+    leaving.ends.add(leaving.task(0, leaving.device.span(0, 1000)));
+  }
+  CHECK(std::chrono::steady_clock::now() - start < 5s);
+}

@@ -1,0 +1,147 @@
+#include <fcntl.h>
+
+#include "tests/control/harness.h"
+#include "tests/support/doctest.h"
+#include "tests/support/flood.h"
+#include "transport/control/descriptors.h"
+#include "transport/control/doorkeeper.h"
+
+// In a program whose accept is ours (troupe_doors), as in all that have doors.
+namespace troupe::control::testing {
+namespace {
+
+using troupe::testing::FewDescriptors;
+using troupe::testing::Flood;
+
+ConnectionOptions client_at(const std::string& endpoint) {
+  auto options = peer_at(endpoint, "client");
+  options.hello.role = "client";
+  return options;
+}
+
+bool answers(On<Connection>& connection) {
+  Event<bool> answered;
+  connection.run([&](Connection& c) {
+    c.request(wire::Ping{"?"}, 60s, [&](const Reply& reply) { answered.set(reply.ok()); });
+  });
+  return answered.wait();
+}
+
+/// Whom a server of few descriptors knows stays, and who comes is let in.
+void check_flooded(const std::string& endpoint, int connections, bool shakes_hands) {
+  Loop here, there;
+  On<Server> server(here, server_at(endpoint));
+  const auto bound = server.run([](Server& s) { return s.endpoint(); });
+  On<Connection> known(there, client_at(bound));
+  welcome(known);
+  const auto before = descriptors_in_use();
+  const Flood flood(bound, connections, shakes_hands);
+  for (int i = 0; i < 3; ++i) {
+    On<Connection> fresh(there, client_at(bound));
+    welcome(fresh);
+    CHECK(answers(fresh));
+    std::this_thread::sleep_for(100ms);
+  }
+  CHECK(answers(known));
+  CHECK(known.run([](Connection& c) { return c.connected(); }));
+  CHECK(descriptors_in_use() <= before + descriptor_reserve() + 8);
+}
+
+}  // namespace
+
+TEST_CASE("1,100 silent connections over ipc: nothing ends, who is in stays, who comes is let in") {
+  for (const int limit : {256, 1024}) {
+    CAPTURE(limit);
+    const FewDescriptors few(static_cast<rlim_t>(limit));
+    const IpcFolder folder;
+    check_flooded(folder.endpoint("control"), 1100, false);
+    const IpcFolder other;
+    check_flooded(other.endpoint("control"), 1100, true);
+  }
+}
+
+TEST_CASE("1,500 connections over tcp that say no hello, or nothing, keep nobody out") {
+  const FewDescriptors few(1024);
+  check_flooded("tcp://127.0.0.1:0", 1500, false);
+  check_flooded("tcp://127.0.0.1:0", 1500, true);
+}
+
+TEST_CASE("a connection without a hello has its time, one with a hello stays") {
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  On<Connection> known(there, client_at(folder.endpoint("control")));
+  welcome(known);
+  const auto before = descriptors_in_use();
+  zmq::context_t context;
+  zmq::socket_t mute(context, zmq::socket_type::dealer);
+  mute.set(zmq::sockopt::linger, 0);
+  mute.set(zmq::sockopt::reconnect_ivl, -1);
+  mute.connect(folder.endpoint("control"));
+  const auto turned_away = Doorkeeper::of_process().turned_away();
+  CHECK(eventually([&] { return Doorkeeper::of_process().turned_away() > turned_away; }, 20s));
+  CHECK(answers(known));
+  CHECK(descriptors_in_use() >= before);
+}
+
+TEST_CASE("a link that ZeroMQ connects anew, over the same number, stays") {
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  On<Connection> known(there, client_at(folder.endpoint("control")));
+  welcome(known);
+  // As a broken network would: the server's ends of the connections, one after another.
+  for (int descriptor = 3; descriptor < 256; ++descriptor) {
+    sockaddr_un address{};
+    socklen_t size = sizeof address;
+    int listens = 0;
+    socklen_t flag = sizeof listens;
+    getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &flag);
+    if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+        address.sun_family == AF_UNIX && address.sun_path[0] == '/' && listens == 0)
+      shutdown(descriptor, SHUT_RDWR);
+  }
+  std::this_thread::sleep_for(1s);
+  const auto turned_away = Doorkeeper::of_process().turned_away();
+  std::this_thread::sleep_for(7s);
+  CHECK(answers(known));
+  CHECK(Doorkeeper::of_process().turned_away() == turned_away);
+}
+
+TEST_CASE("clients beyond the descriptors that there are are refused, and told why") {
+  const FewDescriptors few(256);
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  // As the many links of others would.
+  std::vector<FileHandle> taken;
+  while (!short_of_descriptors())
+    taken.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Event<wire::Failure> failed;
+  On<Connection> late(there, client_at(folder.endpoint("control")));
+  late.run([&](Connection& c) {
+    c.start([](const wire::Welcome&) {}, [&](const wire::Failure& f) { failed.set(f); });
+  });
+  const auto failure = failed.wait();
+  CHECK(failure.code == wire::FailureCode::refused);
+  CHECK(failure.what.find("of the 256 descriptors that this process may have (ulimit -n) 64 are "
+                          "kept in reserve") != std::string::npos);
+  CHECK_THROWS_WITH_AS(claim_descriptors("a process", 4, 2),
+                       doctest::Contains("a process: no descriptors to spare: of the 256"),
+                       std::runtime_error);
+  taken.clear();
+  On<Connection> later(there, client_at(folder.endpoint("control")));
+  welcome(later);
+  CHECK_NOTHROW(claim_descriptors("a process", 4, 2));
+}
+
+TEST_CASE("a context is refused, not aborted, where there are no descriptors for it") {
+  std::vector<FileHandle> taken;
+  const FewDescriptors few(64);
+  while (descriptors_in_use() < 60)
+    taken.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  CHECK_THROWS_WITH_AS(make_context(), doctest::Contains("too many open files: 60 of 64"),
+                       std::runtime_error);
+}
+
+}  // namespace troupe::control::testing

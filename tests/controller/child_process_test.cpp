@@ -1,0 +1,71 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <boost/asio/io_context.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "controller/cluster/process.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "transport/control/file_handle.h"
+
+using namespace troupe;
+using control::FileHandle;
+
+namespace {
+
+/// What a child writes until its end.
+std::vector<std::string> lines_of(cluster::ProcessOptions options) {
+  std::vector<std::string> lines;
+  boost::asio::io_context io;
+  options.on_line = [&](const std::string& line) { lines.push_back(line); };
+  bool ended = false;
+  cluster::Process process(io, options, [&](const cluster::ExitCause&) { ended = true; });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!ended && std::chrono::steady_clock::now() < until)
+    io.run_one_for(std::chrono::seconds(1));
+  CHECK(ended);
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("a child has none of our descriptors but the one that is meant for it") {
+  // As libraries open them that do not think of children.
+  std::vector<FileHandle> careless;
+  careless.emplace_back(open("/dev/null", O_RDONLY));
+  careless.emplace_back(socket(AF_INET, SOCK_STREAM, 0));
+  careless.emplace_back(memfd_create("careless", 0));
+  const FileHandle meant(memfd_create("meant", MFD_CLOEXEC));
+  REQUIRE(write(meant.get(), "for you\n", 8) == 8);
+  // The shell's own `for` opens nothing but the folder, while it reads it.
+  const std::string list =
+      "for each in 0 1 2 3 4 5 6 7 8 9 1? 2? 3? 4? 5?; do "
+      "test -e /proc/$$/fd/$each && echo -n \"$each \"; done; echo";
+  const std::string all = "cd /proc/$$/fd; " + list;
+  cluster::ProcessOptions options;
+  options.program = "/bin/sh";
+  options.arguments = {"-c", all};
+  CHECK(lines_of(options) == std::vector<std::string>{"0 1 2 "});
+  options.inherited = meant.get();
+  options.arguments = {"-c", "cat /proc/$$/fd/3; " + all};
+  CHECK(lines_of(options) == std::vector<std::string>{"for you", "0 1 2 3 "});
+}
+
+TEST_CASE("a log has a bound, which it says, and its process goes on") {
+  const testing::Scratch scratch;
+  cluster::ProcessOptions options;
+  options.program = "/bin/sh";
+  options.arguments = {"-c", "i=0; while test $i -lt 500; do echo 0123456789; i=$((i+1)); done"};
+  options.log = scratch / "log";
+  options.log_bytes = 1000;
+  CHECK(lines_of(options).size() == 500);
+  const auto size = std::filesystem::file_size(options.log);
+  CHECK(size < 1200);
+  // A process that comes into its place writes no more either.
+  CHECK(lines_of(options).size() == 500);
+  CHECK(std::filesystem::file_size(options.log) < size + 200);
+}

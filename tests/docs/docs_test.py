@@ -1,0 +1,124 @@
+"""Runs the command blocks of README.md as a reader would paste them, and looks at the links of every page.
+
+usage: docs_test.py links | blocks BIN
+
+links   every relative link of a tracked Markdown page leads to a file, and to a heading where it names one
+blocks  every block of commands in README.md works by itself, in an empty folder, and leaves no cluster running
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MOST_WORDS = 900
+SECONDS_PER_BLOCK = 300
+# Blocks that a test cannot run, by what they begin with.
+NOT_RUN = {
+    "scripts/demo": "builds the project",
+    "export PATH": "for the reader's shell",
+    "hf download": "needs a network and 20 GB",
+}
+
+
+def blocks_of(text):
+    """The fenced blocks without a language, in order."""
+    return re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def run_block(block, bin_folder):
+    """What is wrong with BLOCK, or None."""
+    with tempfile.TemporaryDirectory(prefix="troupe-readme-") as name:
+        folder = pathlib.Path(name)
+        (folder / "run").mkdir(mode=0o700)
+        (folder / "examples").symlink_to(ROOT / "examples")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("TROUPE_")}
+        environment["PATH"] = f"{bin_folder}:{environment['PATH']}"
+        environment["XDG_RUNTIME_DIR"] = str(folder / "run")
+        arguments = dict(cwd=folder, env=environment, text=True, capture_output=True)
+        try:
+            done = subprocess.run(["bash", "-euc", block], timeout=SECONDS_PER_BLOCK, **arguments)
+        except subprocess.TimeoutExpired:
+            return f"has not ended after {SECONDS_PER_BLOCK} s"
+        finally:
+            left = subprocess.run(["troupe", "stop"], timeout=60, executable=str(bin_folder / "troupe"), **arguments)
+        if done.returncode != 0:
+            return f"ended with {done.returncode}: {done.stderr[-2000:]}"
+        if left.returncode == 0:
+            return "left a cluster running"
+        for output in re.findall(r"(?:--output|-o) (\S+)", block):
+            if not (folder / output).is_file() or (folder / output).stat().st_size == 0:
+                return f"did not write {output}"
+    return None
+
+
+def check_blocks(bin_folder):
+    text = (ROOT / "README.md").read_text()
+    wrong = []
+    words = len(text.split())
+    if words > MOST_WORDS:
+        wrong.append(f"README.md has {words} words, above {MOST_WORDS}")
+    skipped = set()
+    for number, block in enumerate(blocks_of(text), 1):
+        beginning = next((word for word in NOT_RUN if block.startswith(word)), None)
+        if beginning:
+            skipped.add(beginning)
+            print(f"block {number}: not run, {NOT_RUN[beginning]}")
+            continue
+        problem = run_block(block, bin_folder)
+        print(f"block {number}: {problem or 'works'}", flush=True)
+        if problem:
+            wrong.append(f"block {number} {problem}\n{block}")
+    wrong += [f'no block begins with "{word}" any more' for word in NOT_RUN if word not in skipped]
+    return wrong
+
+
+def anchor_of(heading):
+    """The anchor that GitHub makes of a heading."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+
+
+def anchors_of(page):
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {anchor_of(heading) for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)}
+
+
+def check_links():
+    pages = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
+    wrong, links = [], 0
+    for page in pages:
+        prose = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+        for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose)):
+            if re.match(r"[a-z]+:", link):
+                continue
+            links += 1
+            name, _, anchor = link.partition("#")
+            target = (ROOT / page).parent / name if name else ROOT / page
+            if not target.exists():
+                wrong.append(f"{page}: {link} leads nowhere")
+            elif anchor and target.suffix == ".md" and anchor not in anchors_of(target):
+                wrong.append(f"{page}: {name or page} has no heading for #{anchor}")
+    if links < 100:
+        wrong.append(f"found only {links} links, the pattern must be wrong")
+    print(f"{links} links in {len(pages)} pages")
+    return wrong
+
+
+def main(arguments):
+    if arguments == ["links"]:
+        wrong = check_links()
+    elif len(arguments) == 2 and arguments[0] == "blocks" and shutil.which(f"{arguments[1]}/troupe"):
+        wrong = check_blocks(pathlib.Path(arguments[1]).resolve())
+    else:
+        sys.exit(__doc__)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,123 @@
+// Loaded by the CUDA driver into a process where CUDA_INJECTION64_PATH names it. Counts that
+// process's calls of the driver by name, and breaks its context on request: for scripts/gpu-check,
+// which wants to know launches and waits of a job, and what becomes of a job whose device fails for
+// good.
+//
+// TROUPE_DEVICE_PROBE=STEM: the counts are in STEM.PID.calls, a mapped file, so that they outlive a
+// kill; once STEM.PID.break is there, a kernel that traps is launched.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+namespace {
+
+/// One kind of call. Zeros behind the last.
+struct Entry {
+  char name[56];
+  std::atomic<std::uint64_t> count;
+};
+constexpr std::size_t kEntries = 4096;  // by CUPTI's number of a call
+
+Entry* entries = nullptr;
+std::string stem;
+
+/// CUPTI's, as cupti_callbacks.h has it; only what is read here.
+struct CallbackData {
+  int site;  // 0: the call begins
+  const char* function;
+};
+using Callback = void (*)(void* self, int domain, std::uint32_t call, const CallbackData* data);
+constexpr int kDriverDomain = 1;
+
+void count(void*, int domain, std::uint32_t call, const CallbackData* data) {
+  if (domain != kDriverDomain || data->site != 0 || call >= kEntries) return;
+  Entry& entry = entries[call];
+  if (entry.count.fetch_add(1, std::memory_order_relaxed) == 0)
+    std::strncpy(entry.name, data->function, sizeof entry.name - 1);
+}
+
+template <class Function>
+Function find(void* library, const char* name) {
+  return reinterpret_cast<Function>(dlsym(library, name));
+}
+
+bool map_entries() {
+  const int file = open((stem + ".calls").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0 || ftruncate(file, kEntries * sizeof(Entry)) != 0) return false;
+  void* place =
+      mmap(nullptr, kEntries * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (place == MAP_FAILED) return false;
+  entries = static_cast<Entry*>(place);
+  return true;
+}
+
+void begin_counting() {
+  void* cupti = dlopen("libcupti.so.13", RTLD_NOW | RTLD_LOCAL);
+  if (!cupti || !map_entries()) {
+    std::fprintf(stderr, "device probe: calls are not counted: %s\n",
+                 cupti ? "no file" : dlerror());
+    return;
+  }
+  const auto subscribe = find<int (*)(void**, Callback, void*)>(cupti, "cuptiSubscribe");
+  const auto enable = find<int (*)(std::uint32_t, void*, int)>(cupti, "cuptiEnableDomain");
+  void* subscriber = nullptr;
+  if (!subscribe || !enable || subscribe(&subscriber, count, nullptr) != 0 ||
+      enable(1, subscriber, kDriverDomain) != 0)
+    std::fprintf(stderr, "device probe: calls are not counted: CUPTI refuses\n");
+}
+
+constexpr const char* kTrap =
+    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry "
+    "troupe_trap()\n{\ntrap;\nret;\n}\n";
+
+/// Launches a kernel that traps in the first device's primary context: from then on every call in
+/// it fails.
+void break_context() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!driver) return;
+  const auto retain = find<int (*)(void**, int)>(driver, "cuDevicePrimaryCtxRetain");
+  const auto take = find<int (*)(void*)>(driver, "cuCtxSetCurrent");
+  const auto load = find<int (*)(void**, const void*)>(driver, "cuModuleLoadData");
+  const auto get = find<int (*)(void**, void*, const char*)>(driver, "cuModuleGetFunction");
+  const auto launch =
+      find<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                   void*, void**, void**)>(driver, "cuLaunchKernel");
+  if (!retain || !take || !load || !get || !launch) return;
+  void *context = nullptr, *module = nullptr, *function = nullptr;
+  int error = retain(&context, 0);
+  if (error == 0) error = take(context);
+  if (error == 0) error = load(&module, kTrap);
+  if (error == 0) error = get(&function, module, "troupe_trap");
+  if (error == 0) error = launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  std::fprintf(stderr, "device probe: broke the context (launching gave %d)\n", error);
+}
+
+void wait_for_request() {
+  const std::string request = stem + ".break";
+  while (access(request.c_str(), F_OK) != 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  break_context();
+}
+
+}  // namespace
+
+/// What the driver calls as it starts; not 0 is success.
+extern "C" int InitializeInjection() {
+  const char* chosen = std::getenv("TROUPE_DEVICE_PROBE");
+  if (!chosen) return 1;
+  stem = std::string(chosen) + "." + std::to_string(getpid());
+  begin_counting();
+  std::thread(wait_for_request).detach();
+  return 1;
+}

@@ -1,0 +1,112 @@
+#include "transport/control/descriptors.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+
+#include "transport/control/file_handle.h"
+
+namespace troupe::control {
+namespace {
+
+constexpr rlim_t kMostEver = 1u << 20;
+constexpr std::size_t kReserveOf = 8;  // one in so many
+constexpr std::size_t kSmallestReserve = 16;
+constexpr std::size_t kLargestReserve = 1024;
+constexpr std::chrono::seconds kClaimHolds{30};
+
+using Clock = std::chrono::steady_clock;
+
+struct Claims {
+  struct Claim {
+    Clock::time_point until;
+    std::size_t count;
+  };
+  std::mutex mutex;
+  std::deque<Claim> open;
+
+  std::size_t count(Clock::time_point now) {
+    while (!open.empty() && open.front().until <= now)
+      open.pop_front();
+    std::size_t sum = 0;
+    for (const auto& claim : open)
+      sum += claim.count;
+    return sum;
+  }
+};
+
+Claims& claims() {
+  static Claims all;
+  return all;
+}
+
+}  // namespace
+
+void meet_limits() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    const rlim_t wanted = std::min(limit.rlim_max, kMostEver);
+    if (limit.rlim_cur < wanted) {
+      limit.rlim_cur = wanted;
+      setrlimit(RLIMIT_NOFILE, &limit);
+    }
+  }
+  signal(SIGXFSZ, SIG_IGN);
+}
+
+std::size_t descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLargestReserve;
+  return static_cast<std::size_t>(std::min(limit.rlim_cur, kMostEver));
+}
+
+std::size_t descriptors_in_use() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
+  if (!folder) return descriptor_limit();  // none is left to look with
+  std::size_t count = 0;
+  while (const dirent* entry = readdir(folder.get()))
+    count += entry->d_name[0] != '.';
+  return count - 1;  // the one that looks
+}
+
+std::size_t descriptor_reserve() {
+  return std::clamp(descriptor_limit() / kReserveOf, kSmallestReserve, kLargestReserve);
+}
+
+std::size_t descriptors_for_members() {
+  return descriptor_limit() - std::min(descriptor_limit(), 2 * descriptor_reserve());
+}
+
+bool short_of_descriptors() {
+  // A new descriptor has the lowest number that is free: all below it are taken.
+  const FileHandle next(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return !next || static_cast<std::size_t>(next.get()) >= descriptors_for_members();
+}
+
+std::string no_descriptors_text() {
+  return "of the " + std::to_string(descriptor_limit()) +
+         " descriptors that this process may have (ulimit -n) " +
+         std::to_string(2 * descriptor_reserve()) + " are kept in reserve, and " +
+         std::to_string(descriptors_in_use()) + " are in use";
+}
+
+void claim_descriptors(const std::string& what, std::size_t now, std::size_t soon) {
+  auto& all = claims();
+  const std::lock_guard lock(all.mutex);
+  const auto time = Clock::now();
+  const std::size_t taken = descriptors_in_use() + all.count(time);
+  if (taken + now + soon > descriptors_for_members())
+    throw std::runtime_error(what + ": no descriptors to spare: " + no_descriptors_text());
+  if (soon > 0) all.open.push_back({time + kClaimHolds, soon});
+}
+
+}  // namespace troupe::control

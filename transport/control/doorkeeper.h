@@ -1,0 +1,76 @@
+#pragma once
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "transport/control/file_handle.h"
+#include "transport/control/strangers.h"
+
+namespace troupe::control {
+
+/// Stands at every door of this process that a Server opens: bounds the connections that have been
+/// accepted and have said no hello, in all and of one address, and how long they may take; and
+/// never lets connections take the last descriptors.
+///
+/// ZeroMQ accepts on its I/O thread without any bound and, over ipc, ends the process when there is
+/// no descriptor left (ipc_listener.cpp). So a program that has doors gives it an `accept4` of its
+/// own (accept.cpp), as malloc is replaced, which asks here. Thread-safe.
+class Doorkeeper {
+ public:
+  static Doorkeeper& of_process();
+
+  /// As ::accept4, which ZeroMQ believes it calls. At a door of ours a connection that may not stay
+  /// is closed, and the call fails with ECONNABORTED, which every listener lives with.
+  int accept(int listener, sockaddr* address, socklen_t* length, int flags);
+
+  /// The peer at that connection is known from now on. Answers what `parted` takes, where it was
+  /// not known before.
+  std::optional<AcceptedLink> greeted(int descriptor);
+  /// Not any more: it has the time of a stranger to read what it was told.
+  void parted(const AcceptedLink& link);
+  /// Strangers that have had their time go.
+  void expire();
+  /// Connections that were ended here.
+  std::uint64_t turned_away() const { return turned_away_; }
+
+ private:
+  friend class WatchedEndpoint;
+  Doorkeeper();
+  void open(const std::string& name);
+  void close(const std::string& name);
+
+  bool is_door(int listener);
+  /// Takes what waits at the door and closes it, although there is no descriptor left for it.
+  void send_one_away(int listener);
+  void admit(int descriptor);
+  void prune();
+  void end(const AcceptedLink& link);
+
+  std::mutex mutex_;
+  std::map<std::string, int> doors_;
+  Strangers strangers_;
+  FileHandle spare_;
+  std::atomic<std::uint64_t> turned_away_ = 0;
+};
+
+/// A bound endpoint (`ipc://…`, `tcp://…:PORT`) whose connections the doorkeeper looks at.
+class WatchedEndpoint {
+ public:
+  WatchedEndpoint() = default;
+  explicit WatchedEndpoint(const std::string& endpoint);
+  ~WatchedEndpoint();
+  WatchedEndpoint(WatchedEndpoint&& other) noexcept : name_(std::exchange(other.name_, {})) {}
+  WatchedEndpoint& operator=(WatchedEndpoint&& other) noexcept {
+    std::swap(name_, other.name_);
+    return *this;
+  }
+
+ private:
+  std::string name_;
+};
+
+}  // namespace troupe::control
