@@ -16,7 +16,7 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
 
-constexpr std::size_t kMostAtOnce = 16;
+constexpr std::size_t kMostVisits = 16;
 constexpr std::chrono::seconds kPatience{5};
 constexpr std::size_t kLongestHeader = 8192;
 
@@ -118,7 +118,7 @@ class MetricsServer::Impl : public std::enable_shared_from_this<MetricsServer::I
 
   void begin(tcp::socket socket) {
     std::erase_if(visits_, [](const auto& visit) { return visit.expired(); });
-    while (visits_.size() >= kMostAtOnce) {
+    while (visits_.size() >= kMostVisits) {
       if (const auto oldest = visits_.front().lock()) oldest->end();
       visits_.pop_front();
     }
