@@ -197,12 +197,17 @@ TEST_CASE("a stale job that outlives its controller says which step it filled an
 TEST_CASE(
     "one flipped bit in the journal's log: each accepted job is known, what is lost is named") {
   House house({"--jobs-together", "1"});
-  auto client = house.client();
-  std::vector<std::uint64_t> ids;
-  for (int i = 0; i < 22; ++i)
-    ids.push_back(client.submit(job_of(i == 0 ? 900 : 4)).value());
-  house.kill();
   const std::string log = house.journal() + "/journal.db-wal";
+  std::vector<std::uint64_t> ids;
+  // Again, where the log had just gone into the database.
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    auto client = house.client();
+    for (int i = 0; i < (attempt == 0 ? 22 : 3); ++i)
+      ids.push_back(client.submit(job_of(ids.empty() ? 900 : 4)).value());
+    house.kill();
+    if (std::filesystem::file_size(log) > 200) break;
+    house.start();
+  }
   REQUIRE(std::filesystem::file_size(log) > 200);
   std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(150);
@@ -221,7 +226,7 @@ TEST_CASE(
     ++lost;
     CHECK(row->cause.starts_with("[journal] job " + std::to_string(id) + ": "));
   }
-  MESSAGE(lost << " of 22 were lost");
+  MESSAGE(lost << " of " << ids.size() << " were lost");
   CHECK((lost > 0) == has(house.err(), " and are listed as failed: "));
   CHECK(other.submit(job_of(2)).value() == ids.back() + 1);
 }
