@@ -3,8 +3,8 @@
 #include "client/listener.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/key_folder.h"
 #include "transport/control/loss.h"
+#include "transport/control/own_keys.h"
 
 namespace troupe::client {
 namespace {
@@ -60,8 +60,8 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
         error = {"unreachable", "no controller at " + endpoint + ": " + why};
         return nullptr;
       }
-    } else if (!keys.empty()) {
-      own = control::KeyFolder(keys).client();
+    } else {
+      own = control::keys_for(parsed, keys);
     }
   } catch (const std::exception& bad) {
     error = {"bad_request", bad.what()};
@@ -113,7 +113,6 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
                                      .controller = [this] { return control_.get(); },
                                      .blobs = store_,
                                      .name = "client",
-                                     .incarnation = incarnation_,
                                      .socket = socket_});
   control_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);

@@ -57,6 +57,8 @@ class Controller {
   void open_journal();
   void open_endpoints();
   void make_rooms();
+  /// Of the keys that clients must have; null where none are asked for.
+  std::shared_ptr<control::Guard> make_guard(const control::ServerOptions& server);
   /// Starts processes for places that never had one, a few at a time: the loop goes on meanwhile.
   void fill_places();
   void take_up_jobs();

@@ -6,6 +6,7 @@
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/loss.h"
 #include "transport/wire/actor_messages.h"
+#include "transport/control/own_keys.h"
 
 // Where the world comes in: endpoints, who may speak, and which room each message is for.
 
@@ -23,6 +24,22 @@ std::runtime_error no_port_for_blobs(const std::string& endpoint, std::string wh
 }  // namespace
 
 void Controller::open_endpoints() {
+std::shared_ptr<control::Guard> Controller::make_guard(const control::ServerOptions& server) {
+  const auto endpoint = control::parse_endpoint(server.endpoint);
+  const bool own = options_.keys.empty();
+  // Beyond this machine without keys is refused when it binds, unless that is what is wanted.
+  if (endpoint.ipc || (own && (options_.insecure || !endpoint.loopback()))) return nullptr;
+  const control::KeyFolder keys = own ? control::own_keys() : control::KeyFolder(options_.keys);
+  if (!own) keys.clients();  // throws where nobody could come in
+  // Of this user's own keys the file may go with his session, and the cluster goes on.
+  control::AllowList allowed(own ? "" : keys.clients_file());
+  if (own) allowed.add(keys.client().own.public_key, "default");
+  auto guard = control::Guard::open(io_, server.socket.context, keys.server(), allowed);
+  guard->on_refused(
+      [this](const std::string& who, const std::string& why) { refusals_.add(who, why); });
+  return guard;
+}
+
   if (options_.listen.empty()) folder_.emplace();
   control::ServerOptions server;
   server.endpoint = options_.listen.empty() ? folder_->endpoint("control.sock") : options_.listen;
@@ -30,15 +47,7 @@ void Controller::open_endpoints() {
   server.insecure = options_.insecure;
   if (store_) server.attributes["journal"] = past_.id;
   server.socket.context = control::make_context();
-  if (!options_.keys.empty() && !control::parse_endpoint(server.endpoint).ipc) {
-    const control::KeyFolder keys(options_.keys);
-    keys.clients();  // throws where nobody could come in
-    guard_ = control::Guard::open(io_, server.socket.context, keys.server(),
-                                  control::AllowList(keys.clients_file()));
-    guard_->on_refused(
-        [this](const std::string& who, const std::string& why) { refusals_.add(who, why); });
-    server.guard = guard_;
-  }
+  server.guard = guard_ = make_guard(server);
   // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for
   // a free pair.
   for (int attempt = 0;; ++attempt) {

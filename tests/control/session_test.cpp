@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <vector>
 
 #include "tests/control/harness.h"

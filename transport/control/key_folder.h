@@ -48,7 +48,7 @@ class KeyFolder {
 class AllowList {
  public:
   explicit AllowList(std::filesystem::path file);
-  /// Lets a key in that is in no file: that of the cluster's own actors.
+  /// Lets a key in that is in no file, for everything: that of the cluster's own actors.
   void add(std::string public_key, std::string name);
   /// The client's name, or nothing.
   std::optional<std::string> name_of(const std::string& public_key);

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,7 +17,8 @@ struct KeyPair {
 struct ClientKeys {
   std::string server_key;  // the server's public half
   KeyPair own;
-  std::string origin;  // where they come from, for errors: a folder, or "the node agent"
+  std::string origin;      // where they come from, for errors: a folder, or "the node agent"
+  bool own_users = false;  // nobody named them: those of this user's clusters on this machine
 };
 
 /// Empty where ZeroMQ can do CURVE, else what is missing.
