@@ -151,6 +151,8 @@ void Link::on_message(const wire::Header& header, std::span<const std::byte> pay
     handlers_.on_progress(wire::decode<wire::JobProgress>(payload));
   } else if (header.kind == wire::Kind::job_finished) {
     handlers_.on_finished(wire::decode<wire::JobFinished>(payload));
+  } else if (header.kind == wire::Kind::notice) {
+    if (handlers_.on_notice) handlers_.on_notice(wire::decode<wire::Notice>(payload).text);
   } else if (exchange_ && exchange_->on_message(header, payload)) {
     return;
   } else if (header.is_request()) {
@@ -176,6 +178,7 @@ void Link::open_blobs() {
   options.endpoint = control::blob_endpoint_of(endpoint_);
   options.socket = socket_;
   options.hello = hello();
+  options.hello.secret = control_->secret();
   options.incarnation = incarnation_;
   options.keys = keys_;
   blobs_ = std::make_unique<control::BlobConnection>(loop_->io(), std::move(options), store_);

@@ -134,6 +134,7 @@ void Connection::Impl::handle_greeting(const wire::Header& header,
     throw wire::WireError(wire::WireErrc::bad_value, "[decode] welcome without heartbeat times");
   }
   id = welcome.peer;
+  secret = welcome.secret;
   server_incarnation_ = header.incarnation;
   link_.take_outgoing();  // the hello
   link_.begin_incoming(header.sequence);
@@ -254,12 +255,12 @@ void Connection::Impl::tick(bool stalled) {
                                           "program")
                       : "[control] no controller at " + options.endpoint + waited);
     }
-    return say_hello();
     try {
       if (parse_endpoint(options.endpoint).ipc && !folder_ && !reach_out()) return;
     } catch (const std::exception& error) {
       return fail(wire::FailureCode::refused, error.what());
     }
+    return say_hello();
   }
   const auto silence = now - heard_;
   if (!stalled && silence > timeout_) {

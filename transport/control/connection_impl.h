@@ -28,6 +28,7 @@ class Connection::Impl final : public Core {
   ConnectionOptions options;
   State state = State::fresh;
   PeerId id = 0;
+  std::string secret;
 
  private:
   bool receive_one() override;
@@ -35,9 +36,9 @@ class Connection::Impl final : public Core {
   void tick(bool stalled) override;
   std::string name_of(PeerId peer) const override;
 
-  void say_hello();
   /// False while a local socket's folder is not there. Throws std::runtime_error.
   bool reach_out();
+  void say_hello();
   void handle(std::span<const std::byte> frame);
   void handle_greeting(const wire::Header& header, std::span<const std::byte> payload);
   void handle_up(const wire::Header& header, std::span<const std::byte> payload);
@@ -47,8 +48,8 @@ class Connection::Impl final : public Core {
 
   Link link_;
   Outbox outbox_;
-  std::optional<HandshakeWatch> handshake_;  // while greeting
   std::optional<SocketFolder> folder_;       // of an ipc endpoint, once it is there
+  std::optional<HandshakeWatch> handshake_;  // while greeting
   std::uint64_t server_incarnation_ = 0;
   Clock::time_point heard_{};
   Clock::time_point greeting_until_{};

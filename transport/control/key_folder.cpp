@@ -91,7 +91,8 @@ std::string missing_text(const fs::path& path) {
          "` makes a cluster's keys";
 }
 
-/// Other users must not be able to read it where it holds a secret, nor to write it anyway.
+/// Other users must not be able to read it where it holds a secret, nor to write it or to put
+/// another in its place anyway.
 std::string read_file(const fs::path& path, std::size_t limit, bool secret) {
   const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
   std::error_code ignored;
@@ -103,7 +104,7 @@ std::string read_file(const fs::path& path, std::size_t limit, bool secret) {
   struct stat info {};
   if (fstat(file.get(), &info) != 0) fail(path, error_text(errno));
   if (!S_ISREG(info.st_mode)) fail(path, "is not a file");
-  if (secret && info.st_uid != geteuid() && info.st_uid != 0) fail(path, "belongs to another user");
+  if (info.st_uid != geteuid() && info.st_uid != 0) fail(path, "belongs to another user");
   if (secret && (info.st_mode & 077)) fail(path, "is open to other users; give it mode 0600");
   if (!secret && (info.st_mode & 022)) fail(path, "other users can write it; take that away");
   if (static_cast<std::size_t>(info.st_size) > limit) fail(path, "too long to be a file of keys");
@@ -221,6 +222,15 @@ void KeyFolder::add(const AllowedClient& client) const {
   write_file(clients_file(), text, true);
 }
 
+void KeyFolder::set_role(const std::string& name, ClientRole role) const {
+  const FileHandle lock = lock_folder(path_);
+  auto list = clients();
+  const auto client = std::ranges::find(list, name, &AllowedClient::name);
+  if (client == list.end()) fail(clients_file(), "there is no client \"" + name + "\"");
+  client->role = role;
+  write_file(clients_file(), allow_list_text(list), true);
+}
+
 void KeyFolder::remove(const std::string& name) const {
   const FileHandle lock = lock_folder(path_);
   auto list = clients();
@@ -269,8 +279,8 @@ void AllowList::refresh() {
   }
 }
 
-std::optional<std::string> AllowList::name_of(const std::string& public_key) {
-  const auto find = [&](const auto& list) -> std::optional<std::string> {
+std::optional<AllowedClient> AllowList::client_of(const std::string& public_key) {
+  const auto find = [&](const auto& list) -> std::optional<AllowedClient> {
     for (const auto& client : list) {
       if (client.public_key == public_key) return client;
     }

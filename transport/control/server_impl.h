@@ -18,8 +18,10 @@ class Server::Impl final : public Core {
   void request_frame(PeerId id, std::string frame, Milliseconds deadline, ReplyHandler handler);
   void drop(PeerId id, const std::string& reason);
   void close();
+  bool reaches(PeerId id);
 
   std::function<std::optional<std::string>(const PeerInfo&)> on_connect;
+  std::function<void(PeerId, const PeerInfo&)> on_rival;
   std::function<void(PeerId)> on_ready;
   std::function<void(PeerId, const wire::Header&, std::span<const std::byte>)> on_message;
   std::function<void(PeerId, const std::string&)> on_lost;
@@ -32,6 +34,7 @@ class Server::Impl final : public Core {
     Link link;
     Outbox outbox;
     PeerVitals vitals;
+    std::string user_id;   // that a guard let it in as
     bool hung_up = false;  // what it sent before is still to be read
   };
   struct RoutingHash {
@@ -44,6 +47,7 @@ class Server::Impl final : public Core {
   ServerOptions options;
   std::string bound;
   std::unordered_map<PeerId, std::unique_ptr<Peer>> peers;
+  std::unordered_map<std::uint64_t, PeerId> by_incarnation;  // where each has one link
 
  private:
   bool receive_one() override;
@@ -51,9 +55,9 @@ class Server::Impl final : public Core {
   void tick(bool stalled) override;
   std::string name_of(PeerId id) const override;
 
-  void handle(std::string_view routing, std::span<const std::byte> frame);
+  void handle(std::string_view routing, std::string_view user_id, std::span<const std::byte> frame);
   void handle_from(Peer& peer, const wire::Header& header, std::span<const std::byte> payload);
-  void greet(std::string_view routing, const wire::Header& header,
+  void greet(std::string_view routing, std::string_view user_id, const wire::Header& header,
              std::span<const std::byte> payload);
   Peer* find(std::string_view routing);
 
@@ -69,6 +73,7 @@ class Server::Impl final : public Core {
   std::unique_ptr<Peer> forget(PeerId id);
 
   std::unordered_map<std::string, PeerId, RoutingHash, std::equal_to<>> by_routing_;
+  bool guarded_ = false;
   PeerId last_id_ = 0;
 };
 
