@@ -59,7 +59,6 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--blobs", options.blob_endpoint, "blob channel of the controller")->required();
   app.add_option("--id", options.id)->required();
-  app.add_option("--incarnation", options.incarnation)->required();
   app.add_option("--device", options.device);
   app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
   app.add_option("--tensor-host", options.tensor_host, "address to listen on for other hosts");
@@ -74,6 +73,7 @@ int main(int argc, char** argv) {
   if (const char* rehearse = std::getenv("TROUPE_REHEARSE"))
     options.rehearses = std::string_view(rehearse) == "on";
   try {
+    options.incarnation = troupe::runtime::take_incarnation();
     if (const char* keys = std::getenv("TROUPE_CONTROL_KEYS"))
       options.keys = troupe::control::client_keys_from(keys, "the node agent");
     unsetenv("TROUPE_TOKEN");

@@ -27,6 +27,14 @@ std::shared_ptr<Conversation> Conversation::open(const std::string& endpoint, mi
   };
   handlers.on_progress = pass_on;
   handlers.on_finished = pass_on;
+  handlers.on_notice = [self](const std::string& text) {
+    for (const auto& [job, follower] : std::map(self->followers_)) {
+      wire::JobProgress progress;
+      progress.job = job;
+      progress.warnings = {text};
+      follower->add(std::move(progress));
+    }
+  };
   handlers.on_lost = [self](const Error& why) { self->lose(why); };
   made->link_ = Link::open(endpoint, timeout, std::move(handlers), error, keys);
   return made->link_ ? made : nullptr;

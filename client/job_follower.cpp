@@ -57,6 +57,9 @@ void JobFollower::hand_on(wire::JobProgress& from) {
   if (!on_progress_) return;
   Progress progress;
   progress.job = job_;
+  // A word about the job's client, not about the job: that is where it was.
+  if (from.phase.empty()) std::tie(from.phase, from.step, from.steps) = last_;
+  last_ = {from.phase, from.step, from.steps};
   progress.phase = std::move(from.phase);
   progress.step = from.step;
   progress.steps = from.steps;

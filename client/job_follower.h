@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <variant>
 
 #include "transport/control/blob_channel.h"
@@ -48,6 +49,7 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
   OnEnd on_end_;
   Client::OnProgress on_progress_;
   std::shared_ptr<void> own_thread_;
+  std::tuple<std::string, std::int32_t, std::int32_t> last_{"queued", 0, 0};  // phase, step, steps
   std::deque<Event> events_;
   bool fetching_ = false;
   bool ended_ = false;

@@ -4,8 +4,8 @@
 #include "client/listener.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/key_folder.h"
 #include "transport/control/loss.h"
+#include "transport/control/own_keys.h"
 
 namespace troupe::client {
 namespace {
@@ -59,8 +59,8 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
         error = {"unreachable", "no controller at " + endpoint + ": " + why};
         return nullptr;
       }
-    } else if (!keys.empty()) {
-      own = control::KeyFolder(keys).client();
+    } else {
+      own = control::keys_for(parsed, keys);
     }
   } catch (const std::exception& bad) {
     error = {"bad_request", bad.what()};
@@ -112,7 +112,6 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
                                      .controller = [this] { return control_.get(); },
                                      .blobs = store_,
                                      .name = "client",
-                                     .incarnation = incarnation_,
                                      .socket = socket_});
   control_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);
@@ -151,6 +150,8 @@ void Link::on_message(const wire::Header& header, std::span<const std::byte> pay
     handlers_.on_progress(wire::decode<wire::JobProgress>(payload));
   } else if (header.kind == wire::Kind::job_finished) {
     handlers_.on_finished(wire::decode<wire::JobFinished>(payload));
+  } else if (header.kind == wire::Kind::notice) {
+    if (handlers_.on_notice) handlers_.on_notice(wire::decode<wire::Notice>(payload).text);
   } else if (exchange_ && exchange_->on_message(header, payload)) {
     return;
   } else if (header.is_request()) {
@@ -176,6 +177,7 @@ void Link::open_blobs() {
   options.endpoint = control::blob_endpoint_of(endpoint_);
   options.socket = socket_;
   options.hello = hello();
+  options.hello.secret = control_->secret();
   options.incarnation = incarnation_;
   options.keys = keys_;
   blobs_ = std::make_unique<control::BlobConnection>(loop_->io(), std::move(options), store_);

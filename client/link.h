@@ -25,6 +25,7 @@ class Link {
     std::function<void(wire::JobProgress)> on_progress;
     std::function<void(wire::JobFinished)> on_finished;
     std::function<void(const Error&)> on_lost;
+    std::function<void(const std::string&)> on_notice = {};
   };
 
   /// Connects. Null with `error` set when that does not work within `timeout`. `keys`: a folder of

@@ -55,16 +55,23 @@ CallServer::CallServer(boost::asio::io_context& io, CallServerOptions options,
   server_ = std::make_unique<control::Server>(io, server);
   server.endpoint = options.blob_endpoint;
   blob_server_ = std::make_unique<control::BlobServer>(io, server, blobs_);
-  const auto admit =
+  const auto stranger =
       [ticket = options.ticket](const control::PeerInfo& peer) -> std::optional<std::string> {
     const auto shown = peer.hello.attributes.find("ticket");
     if (peer.hello.role != "caller" || shown == peer.hello.attributes.end() ||
-        shown->second != ticket)
+        !control::same_secret(shown->second, ticket))
       return "without the ticket that the controller gives out for this actor";
     return std::nullopt;
   };
-  server_->on_connect(admit);
-  blob_server_->admit(admit);
+  server_->on_connect(stranger);
+  // Who calls may be fetched from; all who have the ticket may fetch.
+  blob_server_->admit([this, stranger](const control::PeerInfo& peer) -> control::BlobPass {
+    if (auto why = stranger(peer)) return {.refusal = std::move(*why)};
+    const auto& secret = peer.hello.secret;
+    if (secret.empty()) return {.fetches_only = true};
+    if (server_->holder_of(peer.incarnation, secret)) return {};
+    return {.refusal = "without the secret of a caller's link"};
+  });
   server_->on_ready([this](control::PeerId peer) {
     callers_[peer].incarnation = server_->info(peer)->incarnation;
   });

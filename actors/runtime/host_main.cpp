@@ -56,7 +56,6 @@ int host_main(int argc, char** argv) {
   auto* only_describe = app.add_option("--describe", file, "print what a plugin offers");
   app.add_option("--control", options.control_endpoint)->excludes(only_describe);
   app.add_option("--id", options.id);
-  app.add_option("--incarnation", options.incarnation);
   app.add_option("--plugin", options.plugin);
   app.add_option("--listen", options.endpoint);
   app.add_option("--listen-blobs", options.blob_endpoint);
@@ -75,6 +74,7 @@ int host_main(int argc, char** argv) {
       file.empty() ? "actor " + std::to_string(options.id) : std::string("troupe-host");
   try {
     if (!file.empty()) return describe(file);
+    options.incarnation = take_incarnation();
     if (const auto keys = from_environment("TROUPE_CONTROL_KEYS"); !keys.empty())
       options.keys = control::client_keys_from(keys, "the node agent");
     if (const auto keys = from_environment("TROUPE_DOOR_KEYS"); !keys.empty())

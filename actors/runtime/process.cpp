@@ -7,6 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <stdexcept>
+
+#include "models/spec/parse_number.h"
 
 #include "transport/control/descriptors.h"
 
@@ -25,36 +28,51 @@ Process::Process(ProcessOptions options)
 Process::~Process() = default;
 
 void Process::connect() {
+  if (!options_.context) options_.context = control::make_context();
   control::ConnectionOptions options;
   options.endpoint = options_.control_endpoint;
   options.incarnation = options_.incarnation;
   options.hello = options_.hello;
   options.keys = options_.keys;
-  options.socket.context = options_.context ? options_.context : control::make_context();
+  options.socket.context = options_.context;
   connection_ = std::make_unique<control::Connection>(io(), options);
   connection_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     if (header.kind == wire::Kind::shutdown) return stop(0, "shutdown");
+    if (header.kind == wire::Kind::notice) {
+      const auto text = wire::decode<wire::Notice>(payload).text;
+      std::fprintf(stderr, "%s: %s\n", options_.program.c_str(), text.c_str());
+      return;
+    }
     handlers_.on_message(header, payload);
   });
   connection_->on_gap([this](std::uint64_t missing) {
     stop(3, std::to_string(missing) + " messages of the controller never came");
   });
   connection_->on_lost([this](const std::string& why) { stop(3, "controller lost: " + why); });
+}
+
+void Process::open_blobs(const std::string& secret) {
   if (options_.blob_endpoint.empty()) return;
+  control::ConnectionOptions options;
   options.endpoint = options_.blob_endpoint;
+  options.incarnation = options_.incarnation;
+  options.hello = options_.hello;
+  options.hello.attributes.clear();
+  options.hello.secret = secret;
+  options.keys = options_.keys;
+  options.socket.context = options_.context;
   blob_connection_ = std::make_unique<control::BlobConnection>(io(), options, blobs_);
   blob_connection_->on_lost(
       [this](const std::string& why) { stop(3, "blob channel lost: " + why); });
+  blob_connection_->start(
+      {}, [this](const wire::Failure& failure) { stop(2, "no blob channel: " + failure.what); });
 }
 
 int Process::run(Handlers handlers) {
   handlers_ = std::move(handlers);
-  if (blob_connection_) {
-    blob_connection_->start(
-        {}, [this](const wire::Failure& failure) { stop(2, "no blob channel: " + failure.what); });
-  }
   connection_->start(
-      [this](const wire::Welcome&) {
+      [this](const wire::Welcome& welcome) {
+        open_blobs(welcome.secret);
         if (handlers_.on_ready) handlers_.on_ready();
         tick();
       },
@@ -112,6 +130,15 @@ void begin_as_child(int parent_pid) {
   signal(SIGINT, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
   control::meet_limits();
+}
+
+std::uint64_t take_incarnation() {
+  const char* text = std::getenv("TROUPE_INCARNATION");
+  const auto number = text ? spec::parse_number<std::uint64_t>(text) : std::nullopt;
+  unsetenv("TROUPE_INCARNATION");
+  if (!number || *number == 0)
+    throw std::runtime_error("TROUPE_INCARNATION is missing: node agents start this program");
+  return *number;
 }
 
 void leave(int code) {

@@ -58,6 +58,7 @@ class Process {
 
  private:
   void connect();
+  void open_blobs(const std::string& secret);
   void tick();
 
   ProcessOptions options_;
@@ -74,6 +75,9 @@ class Process {
 /// The process ends with the one that spawned it, whatever happens to that one; Ctrl-C is for the
 /// controller. Call first in main.
 void begin_as_child(int parent_pid);
+/// Which life of its actor this process is: TROUPE_INCARNATION, which goes from the environment.
+/// Throws std::runtime_error where the node agent has given none.
+std::uint64_t take_incarnation();
 /// Leaves without waiting for a work loop that may be deep in something: the kernel takes
 /// everything back.
 [[noreturn]] void leave(int code);

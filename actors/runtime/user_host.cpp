@@ -74,7 +74,6 @@ int UserHost::run() {
                                      },
                                      .blobs = process_->blobs(),
                                      .name = "actor " + std::to_string(options_.id),
-                                     .incarnation = options_.incarnation,
                                      .socket = socket});
   std::shared_ptr<control::Guard> guard;
   if (options_.door) {

@@ -1,14 +1,8 @@
 #include "client/cli/endpoint.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-
 #include "client/cli/verb.h"
 #include "transport/control/endpoint.h"
+#include "transport/control/own_keys.h"
 
 namespace troupe::cli {
 
@@ -33,31 +27,8 @@ T let_in(Result<T> opened) {
 
 }  // namespace
 
-std::string runtime_folder() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && runtime[0] == '/') return std::string(runtime) + "/troupe";
-  return "/tmp/troupe-" + std::to_string(getuid());
-}
-
-std::string make_runtime_folder() {
-  const std::string folder = runtime_folder();
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    throw std::runtime_error(folder + ": cannot be made: " + std::strerror(errno));
-  }
-  struct stat info {};
-  if (lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    throw std::runtime_error(folder + ": is not a folder");
-  }
-  if (info.st_uid != getuid()) throw std::runtime_error(folder + ": belongs to another user");
-  if ((info.st_mode & 077) != 0 && chmod(folder.c_str(), 0700) != 0) {
-    throw std::runtime_error(folder +
-                             ": is open to others and cannot be closed: " + std::strerror(errno));
-  }
-  return folder;
-}
-
 std::string default_endpoint() {
-  return "ipc://" + runtime_folder() + "/control.sock";
+  return "ipc://" + control::runtime_folder() + "/control.sock";
 }
 
 void add_connect_option(CLI::App& app, Target& target) {
@@ -70,7 +41,8 @@ void add_connect_option(CLI::App& app, Target& target) {
       ->type_name("ENDPOINT");
   add_keys_option(app, target.keys,
                   "Folder with server.pub and client.key, for a tcp:// controller that asks for "
-                  "keys (`troupe keys`)");
+                  "keys (`troupe keys`; default: on a loopback address this user's own). none: "
+                  "trust whoever listens there, as a cluster started with --insecure needs it");
 }
 
 void add_keys_option(CLI::App& app, std::string& keys, const std::string& help) {

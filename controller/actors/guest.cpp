@@ -102,8 +102,9 @@ void Guest::check_plugins(const wire::Header& header, const std::vector<std::str
 void Guest::check_next(const std::shared_ptr<Checking>& checking) {
   auto& reports = checking->checked.reports;
   if (reports.size() == checking->files.size()) return reply(checking->header, checking->checked);
-  const auto file = plugin_here(checking->files[reports.size()]);
+  std::string file = checking->files[reports.size()];
   try {
+    file = plugin_here(file);
     processes_.describe(file, [this, checking](wire::PluginReport report) {
       checking->checked.reports.push_back(std::move(report));
       check_next(checking);
@@ -118,7 +119,11 @@ void Guest::check_next(const std::shared_ptr<Checking>& checking) {
 
 std::string Guest::plugin_here(const std::string& path) const {
   const auto own = own_plugins_.find(file_name(path));
-  return own == own_plugins_.end() ? path : own->second;
+  if (own != own_plugins_.end()) return own->second;
+  if (options_.any_plugin) return path;
+  throw std::runtime_error("[plugin] " + path +
+                           ": `troupe join` was started on this host without " + "--plugin " +
+                           file_name(path) + " (or --any-plugin)");
 }
 
 }  // namespace troupe::user

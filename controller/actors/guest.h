@@ -20,6 +20,7 @@ class Guest {
   struct Options {
     std::string host;                  // its name in the cluster
     std::vector<std::string> plugins;  // files, each in the place of the controller's of that name
+    bool any_plugin = false;  // others are loaded, too, from the paths that the controller names
     HostProcesses::Options processes;
   };
   struct Tools {
@@ -44,6 +45,8 @@ class Guest {
   void start(const wire::Header& header, const wire::StartUserProcess& order, bool leaving);
   void check_plugins(const wire::Header& header, const std::vector<std::string>& files);
   void check_next(const std::shared_ptr<Checking>& checking);
+  /// The file to load in the place of the controller's. Throws std::runtime_error where whoever
+  /// started this host has not named it: what runs here is for him to say.
   std::string plugin_here(const std::string& path) const;
   template <class M>
   void reply(const wire::Header& header, const M& message);

@@ -86,8 +86,6 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
                        options_.control_endpoint,
                        "--id",
                        std::to_string(launch.id),
-                       "--incarnation",
-                       std::to_string(launch.incarnation),
                        "--plugin",
                        launch.plugin,
                        "--listen",
@@ -97,7 +95,8 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
                        "--parent",
                        std::to_string(getpid())};
   if (options_.access.insecure) process.arguments.push_back("--insecure");
-  process.environment = {"TROUPE_TOKEN=" + options_.access.token, "TROUPE_TICKET=" + launch.ticket};
+  process.environment = {"TROUPE_TOKEN=" + options_.access.token, "TROUPE_TICKET=" + launch.ticket,
+                         "TROUPE_INCARNATION=" + std::to_string(launch.incarnation)};
   if (!options_.access.keys.empty())
     process.environment.push_back("TROUPE_CONTROL_KEYS=" + options_.access.keys);
   if (!launch.door.empty()) process.environment.push_back("TROUPE_DOOR_KEYS=" + launch.door);

@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kDescribeDeadline{30'000};
 
 /// What processes come in to the controller with.
 struct Access {
-  std::string token;  // of the cluster
+  std::string token;  // that users' actors show to the controller
   std::string keys;   // CURVE, as text; "" = the controller asks for none
   bool insecure = false;
 };

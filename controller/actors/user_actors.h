@@ -21,7 +21,7 @@ class UserActors {
   struct Tools {
     cluster::Outside& outside;
     HostLauncher& launcher;
-    std::string token;                             // of the cluster
+    std::string token;                             // that they show in their hello
     std::function<void(const std::string&)> note;  // of failures, for status
     bool keyed = false;                            // actors' doors ask for CURVE keys
     std::size_t kept_dead = 256;                   // as ActorTable's
@@ -41,6 +41,8 @@ class UserActors {
   /// A hello of role "user-actor": nothing when it is the process that fills its place, else why it
   /// is refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
+  /// Whether some actor's newest process has this incarnation.
+  bool has_process(std::uint64_t incarnation) const;
   /// The peer's link stands. False when it is no user's actor.
   bool ready(control::PeerId peer);
   /// False when the message is none for this room.

@@ -38,7 +38,7 @@ std::optional<std::string> UserActors::hello(const control::PeerInfo& peer) {
     const auto found = peer.hello.attributes.find(key);
     return found == peer.hello.attributes.end() ? std::string() : found->second;
   };
-  if (attribute("token") != tools_.token) return "not of this cluster";
+  if (!control::same_secret(attribute("token"), tools_.token)) return "not of this cluster";
   for (const auto& [id, actor] : table_.all()) {
     if (std::to_string(id) != attribute("id")) continue;
     if (!actor.has_process() || actor.incarnation != peer.incarnation || actor.peer != 0)
@@ -47,6 +47,12 @@ std::optional<std::string> UserActors::hello(const control::PeerInfo& peer) {
     return std::nullopt;
   }
   return "there is no such actor";
+}
+
+bool UserActors::has_process(std::uint64_t incarnation) const {
+  return std::ranges::any_of(table_.all(), [&](const auto& entry) {
+    return entry.second.has_process() && entry.second.incarnation == incarnation;
+  });
 }
 
 bool UserActors::ready(control::PeerId peer) {

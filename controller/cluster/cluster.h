@@ -13,11 +13,13 @@ namespace troupe::cluster {
 struct ClusterOptions : HostOptions {
   std::string listen;     // "" = ipc in a private folder
   std::string model;      // default model folder; may be empty
-  bool insecure = false;  // allow a bind beyond loopback without keys
+  bool insecure = false;  // tcp: ask nobody for keys, also beyond loopback
   /// Where the actors' tensor plane listens for other hosts, a numeric address; "" = that of
   /// `listen` where it is numeric, else 127.0.0.1.
   std::string tensor_host;
-  std::string keys;  // tcp: folder of keys (`troupe keys`); "" = nobody is asked for any
+  /// tcp: folder of keys (`troupe keys`); "" = on loopback this user's own (own_keys.h), unless
+  /// `insecure`.
+  std::string keys;
   /// Folders whose models clients may name, with what is below; nothing = any folder.
   std::optional<std::vector<std::string>> allow_models;
   int max_queued_jobs = 64;

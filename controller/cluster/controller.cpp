@@ -29,8 +29,7 @@ journal::Calendar calendar_now() {
 Controller::Controller(boost::asio::io_context& io, const ClusterOptions& options)
     : io_(io),
       options_(options),
-      token_(std::to_string(control::random_incarnation()) +
-             std::to_string(control::random_incarnation())),
+      token_(control::random_secret()),
       refusals_(options.logs ? control::log_line : control::Refusals::Tell()),
       members_(token_),
       table_(options.max_queued_jobs, kKeptJobs),

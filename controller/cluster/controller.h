@@ -3,6 +3,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,6 +57,8 @@ class Controller {
  private:
   void open_journal();
   void open_endpoints();
+  /// Of the keys that clients must have; null where none are asked for.
+  std::shared_ptr<control::Guard> make_guard(const control::ServerOptions& server);
   void make_rooms();
   /// Starts processes for places that never had one, a few at a time: the loop goes on meanwhile.
   void fill_places();
@@ -69,13 +72,18 @@ class Controller {
   std::string metrics() const;
   void actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
   std::optional<std::string> on_connect(const control::PeerInfo& peer);
+  std::string name_of(control::PeerId peer) const;
   /// Why a peer is not let in.
   std::optional<std::string> stranger(const control::PeerInfo& peer);
   /// `why`, which is told if it is a reason.
   std::optional<std::string> turned_away(const control::PeerInfo& peer,
                                          std::optional<std::string> why);
-  /// Of the blob channel: its own actors, and clients that have a control link.
-  std::optional<std::string> on_blob_connect(const control::PeerInfo& peer) const;
+  /// Of the blob channel: who shows the secret of his control link.
+  control::BlobPass on_blob_connect(const control::PeerInfo& peer);
+  /// Somebody says that he is a process which has a link of its own: its holder and the log are
+  /// told.
+  void tell_of_rival(control::PeerId holder, const control::PeerInfo& rival,
+                     const std::string& what);
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
   void on_lost(control::PeerId peer, const std::string& why);
@@ -90,6 +98,7 @@ class Controller {
   std::optional<control::IpcFolder> folder_;
   std::string token_;
   control::Refusals refusals_;
+  std::map<control::PeerId, control::Clock::time_point> told_of_rivals_;
   std::shared_ptr<control::Guard> guard_;  // of the keys; null where none are asked for
   control::BlobStore blobs_;
   std::unique_ptr<control::Server> server_;

@@ -3,8 +3,10 @@
 #include <boost/asio/ip/address.hpp>
 #include <stdexcept>
 
+#include "controller/gateway/permissions.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/loss.h"
+#include "transport/control/own_keys.h"
 #include "transport/wire/actor_messages.h"
 
 // Where the world comes in: endpoints, who may speak, and which room each message is for.
@@ -25,6 +27,22 @@ std::runtime_error no_port_for_blobs(const std::string& endpoint, std::string wh
 
 }  // namespace
 
+std::shared_ptr<control::Guard> Controller::make_guard(const control::ServerOptions& server) {
+  const auto endpoint = control::parse_endpoint(server.endpoint);
+  const bool own = options_.keys.empty();
+  // Beyond this machine without keys is refused when it binds, unless that is what is wanted.
+  if (endpoint.ipc || (own && (options_.insecure || !endpoint.loopback()))) return nullptr;
+  const control::KeyFolder keys = own ? control::own_keys() : control::KeyFolder(options_.keys);
+  if (!own) keys.clients();  // throws where nobody could come in
+  // Of this user's own keys the file may go with his session, and the cluster goes on.
+  control::AllowList allowed(own ? "" : keys.clients_file());
+  if (own) allowed.add(keys.client().own.public_key, "default");
+  auto guard = control::Guard::open(io_, server.socket.context, keys.server(), allowed);
+  guard->on_refused(
+      [this](const std::string& who, const std::string& why) { refusals_.add(who, why); });
+  return guard;
+}
+
 void Controller::open_endpoints() {
   if (options_.listen.empty()) folder_.emplace();
   control::ServerOptions server;
@@ -34,15 +52,7 @@ void Controller::open_endpoints() {
   if (store_) server.attributes["journal"] = past_.id;
   server.socket.context = control::make_context();
   server.socket.high_water_mark = kUnread;
-  if (!options_.keys.empty() && !control::parse_endpoint(server.endpoint).ipc) {
-    const control::KeyFolder keys(options_.keys);
-    keys.clients();  // throws where nobody could come in
-    guard_ = control::Guard::open(io_, server.socket.context, keys.server(),
-                                  control::AllowList(keys.clients_file()));
-    guard_->on_refused(
-        [this](const std::string& who, const std::string& why) { refusals_.add(who, why); });
-    server.guard = guard_;
-  }
+  server.guard = guard_ = make_guard(server);
   // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for
   // a free pair.
   for (int attempt = 0;; ++attempt) {
@@ -62,8 +72,14 @@ void Controller::open_endpoints() {
     }
   }
   server_->on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
-  blob_server_->admit(
-      [this](const control::PeerInfo& peer) { return turned_away(peer, on_blob_connect(peer)); });
+  server_->on_rival([this](control::PeerId holder, const control::PeerInfo& rival) {
+    tell_of_rival(holder, rival, "a second control link for " + name_of(holder));
+  });
+  blob_server_->admit([this](const control::PeerInfo& peer) { return on_blob_connect(peer); });
+  blob_server_->on_rival([this](const control::PeerInfo& rival) {
+    if (const auto holder = server_->peer_of(rival.incarnation))
+      tell_of_rival(*holder, rival, "a second blob link for " + name_of(*holder));
+  });
   server_->on_ready([this](control::PeerId peer) {
     if (users_->actors().ready(peer)) return;
     if (hosts_->ready(peer)) {
@@ -103,6 +119,7 @@ std::string Controller::tensor_host() const {
 }
 
 void Controller::on_lost(control::PeerId peer, const std::string& why) {
+  told_of_rivals_.erase(peer);
   if (const auto host = hosts_->name_of(peer)) users_->host_lost(*host, why);
   if (users_->actors().lost(peer, why)) return;
   figures_->host_left(peer);
@@ -126,21 +143,54 @@ std::optional<std::string> Controller::turned_away(const control::PeerInfo& peer
 }
 
 std::optional<std::string> Controller::stranger(const control::PeerInfo& peer) {
-  if (peer.hello.role == "client") return std::nullopt;
+  if (peer.hello.role == "client" || peer.hello.role == "node") {
+    // Of an actor that has not come yet: it would find its place taken.
+    if (members_.has_process(peer.incarnation) || users_->actors().has_process(peer.incarnation))
+      return "it says that it is an actor's process, and not with an actor's role";
+    if (peer.hello.role == "client") return std::nullopt;
+  }
   if (peer.hello.role == "user-actor") return users_->actors().hello(peer);
-  if (peer.hello.role == "node") return hosts_->hello(peer);
+  if (peer.hello.role == "node") {
+    // It is given the cluster's secrets.
+    if (peer.user.role < control::ClientRole::operate)
+      return "the key \"" + peer.user.name + "\" has the role " + to_string(peer.user.role) +
+             ", and a host that joins needs operate";
+    return hosts_->hello(peer);
+  }
   if (peer.hello.role != "actor")
     return "role \"" + peer.hello.role + "\" is not known here: client, node or actor";
   return members_.hello(peer);
 }
 
-std::optional<std::string> Controller::on_blob_connect(const control::PeerInfo& peer) const {
-  if (stopping_) return "the cluster is stopping";
-  // An actor's control link may come a moment later.
-  if (peer.hello.role == "actor") return members_.stranger(peer);
-  if (!server_->knows(peer.incarnation))
-    return "no client of this controller: blobs are for those who have a control link";
-  return std::nullopt;
+control::BlobPass Controller::on_blob_connect(const control::PeerInfo& peer) {
+  if (stopping_) return {.refusal = "the cluster is stopping"};
+  const auto holder = server_->peer_of(peer.incarnation);
+  if (!holder) {
+    const auto why = "no client of this controller: blobs are for those who have a control link";
+    return {.refusal = *turned_away(peer, why)};
+  }
+  if (server_->holder_of(peer.incarnation, peer.hello.secret)) return {};
+  tell_of_rival(*holder, peer,
+                "a blob link for " + name_of(*holder) + " without the secret of its control link");
+  return {.refusal = "without the secret that the control link's welcome gives"};
+}
+
+std::string Controller::name_of(control::PeerId peer) const {
+  const auto info = server_->info(peer);
+  if (!info) return "a peer that is gone";
+  return info->hello.name + " of " + info->hello.host + ", pid " + std::to_string(info->hello.pid);
+}
+
+void Controller::tell_of_rival(control::PeerId holder, const control::PeerInfo& rival,
+                               const std::string& what) {
+  turned_away(rival, what);
+  constexpr std::chrono::seconds kPause{10};
+  const auto now = control::Clock::now();
+  const auto [told, first] = told_of_rivals_.try_emplace(holder, now);
+  if (!first && now - told->second < kPause) return;
+  told->second = now;
+  server_->send(holder, wire::Notice{"the controller has turned away " + what +
+                                     ": somebody poses as this process"});
 }
 
 void Controller::on_message(control::PeerId peer, const wire::Header& header,
@@ -150,6 +200,11 @@ void Controller::on_message(control::PeerId peer, const wire::Header& header,
     if (stopping_ && header.kind == wire::Kind::submit_job) {
       server_->reply(peer, header,
                      wire::Failure{wire::FailureCode::refused, "the cluster is stopping"});
+      return;
+    }
+    if (const auto why = gateway::refusal(server_->user(peer), header.kind)) {
+      if (header.is_request())
+        server_->reply(peer, header, wire::Failure{wire::FailureCode::refused, *why});
       return;
     }
     if (users_->actors().on_message(peer, header, payload)) return;

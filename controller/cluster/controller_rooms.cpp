@@ -182,7 +182,10 @@ void Controller::make_user_room() {
   room.processes.actor_program = options_.actor_program;
   room.processes.control_endpoint = server_->endpoint();
   room.processes.listen_host = tensor_host();
-  room.processes.access = {token_, guard_ ? control::to_text(guard_->issue("user actors")) : "",
+  // A secret of their own: that of the actors is also the tensor plane's, and plugins are others'
+  // code.
+  room.processes.access = {control::random_secret(),
+                           guard_ ? control::to_text(guard_->issue("user actors")) : "",
                            options_.insecure};
   room.keyed = guard_ != nullptr;
   room.processes.log_folder = options_.log_folder;

@@ -14,6 +14,7 @@
 #include "controller/cluster/joined_host_impl.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/file_handle.h"
+#include "transport/control/own_keys.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/done.h"
@@ -78,7 +79,7 @@ JoinedHost::Impl::Impl(JoinOptions options)
   if (options_.name.empty()) options_.name = control::host_name();
   if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
   if (options_.tensor_host.empty()) options_.tensor_host = own_address(endpoint);
-  if (!options_.keys.empty() && !endpoint.ipc) keys_ = control::KeyFolder(options_.keys).client();
+  keys_ = control::keys_for(endpoint, options_.keys);
   context_ = control::make_context();
   make_agent();
 }

@@ -10,12 +10,13 @@
 namespace troupe::cluster {
 
 struct JoinOptions : HostOptions {
-  std::string endpoint;  // of the controller
-  std::string keys;      // folder, for a controller on tcp that asks for them; "" = none
-  std::string name;      // of this host in the cluster; "" = its own
+  std::string endpoint;              // of the controller
+  std::string keys;                  // as control::keys_for takes them
+  std::string name;                  // of this host in the cluster; "" = its own
   std::vector<std::string> plugins;  // files, each in the place of the controller's of that name
-  std::string tensor_host;           // "" = the address by which this host reaches the controller
-  std::chrono::seconds wait{60};     // for a controller that is not there, or not any more
+  bool any_plugin = false;  // others are loaded, too, from the paths that the controller names
+  std::string tensor_host;  // "" = the address by which this host reaches the controller
+  std::chrono::seconds wait{60};            // for a controller that is not there, or not any more
   std::chrono::seconds drain_deadline{60};  // for jobs to leave, once `stop` was called
   /// Told what is waited for when it takes longer than a moment. May be empty.
   std::function<void(const std::string&)> on_waiting;

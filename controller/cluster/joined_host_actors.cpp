@@ -22,7 +22,10 @@ void JoinedHost::Impl::make_agent() {
 }
 
 void JoinedHost::Impl::make_users() {
-  user::Guest::Options guest{.host = options_.name, .plugins = options_.plugins, .processes = {}};
+  user::Guest::Options guest{.host = options_.name,
+                             .plugins = options_.plugins,
+                             .any_plugin = options_.any_plugin,
+                             .processes = {}};
   auto& processes = guest.processes;
   processes.host_program =
       std::filesystem::path(options_.actor_program).replace_filename("troupe-host").string();

@@ -54,14 +54,17 @@ void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) 
   actor.leaving_epochs.clear();
 }
 
+bool Members::has_process(std::uint64_t incarnation) const {
+  return std::any_of(actors_.begin(), actors_.end(),
+                     [&](const auto& entry) { return entry.second.incarnation == incarnation; });
+}
+
 std::optional<std::string> Members::stranger(const control::PeerInfo& peer) const {
   const auto shown = peer.hello.attributes.find("token");
   if (shown == peer.hello.attributes.end() || !control::same_secret(shown->second, token_))
     return "no actor of this cluster: wrong token";
-  const bool known = std::any_of(actors_.begin(), actors_.end(), [&](const auto& entry) {
-    return entry.second.incarnation == peer.incarnation;
-  });
-  if (!known) return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
+  if (!has_process(peer.incarnation))
+    return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
   return std::nullopt;
 }
 

@@ -78,6 +78,8 @@ class Members {
   std::optional<std::string> hello(const control::PeerInfo& peer);
   /// Why this is none of the processes that fill the places now; nothing when it is one.
   std::optional<std::string> stranger(const control::PeerInfo& peer) const;
+  /// Whether some actor's newest process has this incarnation.
+  bool has_process(std::uint64_t incarnation) const;
   /// Its link is gone: it gets nothing more to do. Null when the peer is no actor.
   const Actor* lost(control::PeerId peer);
   /// That process fills the place, and its end was not told yet.

@@ -62,13 +62,10 @@ NodeAgent::~NodeAgent() = default;
 std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   ProcessOptions options;
   options.program = program_;
-  options.arguments = {"--control",     launch.control_endpoint,
-                       "--blobs",       launch.blob_endpoint,
-                       "--id",          std::to_string(launch.id),
-                       "--incarnation", std::to_string(launch.incarnation),
-                       "--device",      launch.device,
-                       "--threads",     std::to_string(launch.threads),
-                       "--parent",      std::to_string(getpid())};
+  options.arguments = {
+      "--control", launch.control_endpoint,        "--blobs",  launch.blob_endpoint,
+      "--id",      std::to_string(launch.id),      "--device", launch.device,
+      "--threads", std::to_string(launch.threads), "--parent", std::to_string(getpid())};
   if (!launch.tensor_host.empty())
     options.arguments.insert(options.arguments.end(), {"--tensor-host", launch.tensor_host});
   if (cuda_graphs_) options.arguments.push_back("--cuda-graphs");
@@ -76,10 +73,11 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   const bool measures = !measuring_;
   if (measures) options.arguments.push_back("--measure");
   const auto threads = std::to_string(launch.threads);
-  options.environment = {"TROUPE_TOKEN=" + launch.token, "OMP_NUM_THREADS=" + threads,
-                         "MKL_NUM_THREADS=" + threads};
   // In the environment, which other users cannot read, and never on the command line, which they
   // can.
+  options.environment = {"TROUPE_TOKEN=" + launch.token,
+                         "TROUPE_INCARNATION=" + std::to_string(launch.incarnation),
+                         "OMP_NUM_THREADS=" + threads, "MKL_NUM_THREADS=" + threads};
   if (!launch.keys.empty()) options.environment.push_back("TROUPE_CONTROL_KEYS=" + launch.keys);
   if (launch.device.starts_with("cuda")) {
     const auto settings = gpu_settings(launch.id, shares_gpus_);

@@ -237,6 +237,7 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   const auto id = *added;
   auto& entry = *tools_.table.find(id);
   entry.key = submission.key;
+  entry.user = tools_.server.user(peer).name;
   entry.model = reading.model;
   askers_[id].push_back({peer, header});
   // Now: it may end before it is in the journal.
@@ -262,6 +263,7 @@ void Gateway::answer_accepted(control::PeerId peer, const wire::Header& header,
 }
 
 void Gateway::accept_again(control::PeerId peer, const wire::Header& header, jobs::JobEntry& job) {
+  if (!job_for(peer, header, job.id)) return;
   if (!job.detached) job.owner = peer;
   job.watchers.insert(peer);
   if (const auto asking = askers_.find(job.id); asking != askers_.end()) {

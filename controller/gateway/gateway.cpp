@@ -1,5 +1,6 @@
 #include "controller/gateway/gateway.h"
 
+#include "controller/gateway/permissions.h"
 #include "controller/jobs/report.h"
 #include "transport/control/loss.h"
 
@@ -17,6 +18,11 @@ Gateway::Gateway(ClusterFacts facts, Tools tools)
 
 void Gateway::on_message(control::PeerId peer, const wire::Header& header,
                          std::span<const std::byte> payload) {
+  if (const auto why = refusal(tools_.server.user(peer), header.kind)) {
+    if (header.is_request())
+      tools_.server.reply(peer, header, wire::Failure{wire::FailureCode::refused, *why});
+    return;
+  }
   switch (header.kind) {
     case wire::Kind::submit_job:
       return submit(peer, header, wire::decode<wire::SubmitJob>(payload));
@@ -25,10 +31,10 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
     case wire::Kind::cancel_job:
       return cancel(peer, header, wire::decode<wire::CancelJob>(payload).job);
     case wire::Kind::list_jobs:
-      tools_.server.reply(peer, header, list());
+      tools_.server.reply(peer, header, list(tools_.server.user(peer)));
       return;
     case wire::Kind::get_status:
-      tools_.server.reply(peer, header, status());
+      tools_.server.reply(peer, header, status(tools_.server.user(peer)));
       return;
     case wire::Kind::stop_cluster:
       tools_.server.reply(peer, header, wire::Done{"the cluster is stopping"});
@@ -46,14 +52,20 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
   }
 }
 
-void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
+jobs::JobEntry* Gateway::job_for(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
   auto* job = tools_.table.find(id);
-  if (!job) {
-    tools_.server.reply(peer, header,
-                        wire::Failure{wire::FailureCode::not_found,
-                                      "job " + std::to_string(id) + " is not known here"});
-    return;
-  }
+  const auto user = tools_.server.user(peer);
+  if (job && may_see(user, *job)) return job;
+  tools_.server.reply(peer, header,
+                      job ? wire::Failure{wire::FailureCode::refused, job_refusal(user, id)}
+                          : wire::Failure{wire::FailureCode::not_found,
+                                          "job " + std::to_string(id) + " is not known here"});
+  return nullptr;
+}
+
+void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
+  auto* job = job_for(peer, header, id);
+  if (!job) return;
   job->watchers.insert(peer);
   // Its client has come back, after a restart or after its link was given up.
   if (job->owner == 0 && !job->detached) job->owner = peer;
@@ -63,13 +75,8 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
 }
 
 void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
-  const auto* job = tools_.table.find(id);
-  if (!job) {
-    tools_.server.reply(peer, header,
-                        wire::Failure{wire::FailureCode::not_found,
-                                      "job " + std::to_string(id) + " is not known here"});
-    return;
-  }
+  const auto* job = job_for(peer, header, id);
+  if (!job) return;
   if (wire::is_terminal(job->state)) {
     tools_.server.reply(peer, header,
                         wire::Failure{wire::FailureCode::bad_request,

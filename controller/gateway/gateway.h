@@ -129,8 +129,10 @@ class Gateway {
               const std::string& why);
   void watch(control::PeerId peer, const wire::Header& header, jobs::JobId job);
   void cancel(control::PeerId peer, const wire::Header& header, jobs::JobId job);
-  wire::JobList list() const;
-  wire::ClusterStatus status() const;
+  wire::JobList list(const control::ClientUser& user) const;
+  wire::ClusterStatus status(const control::ClientUser& user) const;
+  /// The job, if it is there and the peer may see it; else the peer is refused.
+  jobs::JobEntry* job_for(control::PeerId peer, const wire::Header& header, jobs::JobId job);
 
   ClusterFacts facts_;
   Tools tools_;

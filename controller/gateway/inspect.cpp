@@ -1,5 +1,7 @@
 #include "controller/gateway/inspect.h"
 
+#include "controller/gateway/permissions.h"
+
 #include <signal.h>
 
 #include <algorithm>
@@ -54,6 +56,17 @@ recorder::Nanoseconds InspectDesk::now() const {
 
 void InspectDesk::refuse(const Asker& asker, FailureCode code, const std::string& why) {
   reply(asker, wire::Failure{code, why});
+}
+
+const jobs::JobEntry* InspectDesk::job_for(const Asker& asker, jobs::JobId id) {
+  const auto* job = tools_.table.find(id);
+  const auto user = tools_.server.user(asker.peer);
+  if (job && may_see(user, *job)) return job;
+  if (job)
+    refuse(asker, FailureCode::refused, job_refusal(user, id));
+  else
+    refuse(asker, FailureCode::not_found, "job " + std::to_string(id) + " is not known here");
+  return nullptr;
 }
 
 const cluster::Actor* InspectDesk::ready_actor(const Asker& asker, std::uint32_t id) {
@@ -134,8 +147,8 @@ bool InspectDesk::on_message(control::PeerId peer, const wire::Header& header,
 }
 
 void InspectDesk::control_job(const Asker& asker, const wire::ControlJob& order) {
-  const auto* job = tools_.table.find(order.job);
-  if (!job) return refuse(asker, FailureCode::not_found, name_of(order.job) + " is not known here");
+  const auto* job = job_for(asker, order.job);
+  if (!job) return;
   auto& runner = tools_.runner;
   const auto name = name_of(order.job);
   if (wire::is_terminal(job->state)) {

@@ -86,6 +86,8 @@ class InspectDesk {
     tools_.server.reply(asker.peer, asker.header, message);
   }
   void refuse(const Asker& asker, wire::FailureCode code, const std::string& why);
+  /// The job, if it is there and the asker may see it; else the asker is refused.
+  const jobs::JobEntry* job_for(const Asker& asker, jobs::JobId job);
   /// The actor, if it is there and ready; else the asker is refused.
   const cluster::Actor* ready_actor(const Asker& asker, std::uint32_t actor);
   template <class Answer, class M>

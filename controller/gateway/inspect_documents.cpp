@@ -30,6 +30,14 @@ std::string time_text(std::int64_t wall_ns) {
 }  // namespace
 
 void InspectDesk::get_document(const Asker& asker, const wire::GetDocument& question) {
+  const auto user = tools_.server.user(asker.peer);
+  if (user.role < control::ClientRole::all_jobs && question.kind != wire::DocumentKind::machine) {
+    if (question.job == 0)
+      return refuse(
+          asker, FailureCode::refused,
+          "of which job? The key \"" + user.name + "\" has the role " + to_string(user.role));
+    if (!job_for(asker, question.job)) return;
+  }
   const auto run = tools_.runner.run_of(question.job);
   const auto* notes = question.job == 0 ? nullptr : tools_.recorder.find(run);
   const bool failures_only = question.kind == wire::DocumentKind::failures;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "controller/gateway/metrics.h"
+#include "controller/gateway/permissions.h"
 
 namespace troupe::gateway {
 namespace {
@@ -34,9 +35,10 @@ std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
 
 }  // namespace
 
-wire::JobList Gateway::list() const {
+wire::JobList Gateway::list(const control::ClientUser& user) const {
   wire::JobList list;
   for (const auto& [id, job] : tools_.table.all()) {
+    if (!may_see(user, job)) continue;
     const double until = wire::is_terminal(job.state) ? job.ended : tools_.now();
     list.jobs.push_back(
         {.id = id,
@@ -56,7 +58,7 @@ wire::JobList Gateway::list() const {
   return list;
 }
 
-wire::ClusterStatus Gateway::status() const {
+wire::ClusterStatus Gateway::status(const control::ClientUser& user) const {
   wire::ClusterStatus status;
   status.version = facts_.version;
   status.host = facts_.host;
@@ -92,7 +94,8 @@ wire::ClusterStatus Gateway::status() const {
   status.jobs_running = static_cast<std::uint32_t>(tools_.table.count(wire::JobState::running) +
                                                    tools_.table.count(wire::JobState::loading));
   status.jobs_ended = static_cast<std::uint32_t>(tools_.table.ended_count());
-  status.recent_failures = recent_failures_;
+  // They tell of everybody's jobs.
+  if (user.role >= control::ClientRole::all_jobs) status.recent_failures = recent_failures_;
   return status;
 }
 

@@ -61,6 +61,7 @@ struct JobEntry {
   bool detached = false;
   bool cancel_asked = false;
   std::uint64_t owner = 0;  // peer that submitted it; 0 = it has not come back yet
+  std::string user;         // whose key it came in with; "" = nobody was asked for one
   std::uint64_t client =
       0;  // that it counts for; stays when the owner has come back as another peer
   std::set<std::uint64_t> watchers;  // peers that are told of its progress and end

@@ -92,6 +92,7 @@ Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
   facts.lora_fingerprints = job.plan.lora_fingerprints;
   facts.actor_seconds = job.actor_seconds;
   facts.restarts = job.restarts;
+  facts.user = job.user;
   facts.restart_step = job.restart_step;
   return facts;
 }
@@ -166,6 +167,7 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     job.fingerprint = facts.fingerprint;
     job.actor_seconds = facts.actor_seconds;
     job.restarts = facts.restarts;
+    job.user = facts.user;
     job.restart_step = facts.restart_step;
     if (!record.damage.empty()) fail(job, record.damage + " is damaged");
     read_inputs(job, record.inputs, keep);

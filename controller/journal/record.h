@@ -100,12 +100,13 @@ struct Facts {
   double actor_seconds = 0;
   std::int32_t restarts = 0;
   std::int32_t restart_step = 0;
+  std::string user;  // whose key it came in with
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(state, phase, step, detached, cancel_asked, submitted, started, ended, failure, refill_steps,
        recoveries, parts, pictures, steps, fingerprint, lora_fingerprints, actor_seconds, restarts,
-       restart_step);
+       restart_step, user);
   }
 };
 

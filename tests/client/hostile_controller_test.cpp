@@ -35,7 +35,7 @@ Error silence_at(const std::string& endpoint) {
   Error error;
   for (const auto deadline : {300ms, 3000ms, 30000ms}) {
     const Stopwatch watch;
-    const auto client = Client::connect(endpoint, deadline);
+    const auto client = Client::connect(endpoint, deadline, "none");
     REQUIRE_FALSE(client.ok());
     CHECK(watch.elapsed() >= deadline);
     error = client.error();
@@ -86,7 +86,7 @@ TEST_CASE("over tcp, by number or name, a controller that is there is reached") 
   const auto guard = boost::asio::make_work_guard(io);
   std::thread loop([&] { io.run(); });
   for (const char* host : {"127.0.0.1", "localhost"}) {
-    const auto client = Client::connect("tcp://" + std::string(host) + port, 60s);
+    const auto client = Client::connect("tcp://" + std::string(host) + port, 60s, "none");
     CHECK(client.ok());
   }
   boost::asio::post(io, [&] {

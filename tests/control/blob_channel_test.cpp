@@ -234,9 +234,9 @@ TEST_CASE("who is not admitted gets no blobs") {
   Scene scene;
   const BlobId id = scene.held_here.add("secret");
   scene.server.run([&](BlobServer& s) {
-    s.admit([allowed = scene.incarnation](const PeerInfo& peer) -> std::optional<std::string> {
-      if (peer.incarnation == allowed) return std::nullopt;
-      return "no control link";
+    s.admit([allowed = scene.incarnation](const PeerInfo& peer) -> BlobPass {
+      if (peer.incarnation == allowed) return {};
+      return {.refusal = "no control link"};
     });
   });
   RawPeer raw(scene.endpoint);
@@ -260,6 +260,57 @@ TEST_CASE("a silent holder ends at the deadline") {
   const auto outcome = result.wait();
   CHECK(outcome.failure.code == wire::FailureCode::timeout);
   CHECK(outcome.failure.what.find("not here within 200 ms") != std::string::npos);
+}
+
+TEST_CASE("nothing is fetched from who shows no secret, and a link that stands is not taken over") {
+  Scene scene;
+  Event<std::string> rival;
+  scene.server.run([&](BlobServer& s) {
+    s.admit([](const PeerInfo& peer) -> BlobPass {
+      if (peer.hello.secret == "wrong") return {.refusal = "a wrong secret"};
+      return {.fetches_only = peer.hello.secret.empty()};
+    });
+    s.on_rival([&](const PeerInfo& who) { rival.set(who.hello.name); });
+  });
+  const auto comes = [&](On<BlobConnection>& connection) {
+    Event<std::string> said;
+    connection.run([&](BlobConnection& c) {
+      c.start([&] { said.set("welcome"); },
+              [&](const wire::Failure& failure) { said.set(failure.what); });
+    });
+    return said.wait();
+  };
+  const auto as = [&](const std::string& secret) {
+    auto options = scene.options();  // the same process, by what it says
+    options.hello.secret = secret;
+    options.hello.name = "with \"" + secret + "\"";
+    return options;
+  };
+  BlobStore forged, held;
+  const BlobId here = scene.held_here.add("here"), there = held.add(std::string("true"));
+  On<BlobConnection> wrong(scene.there, as("wrong"), forged);
+  CHECK(comes(wrong).find("a wrong secret") != std::string::npos);
+  // Before the holder has come, and after.
+  On<BlobConnection> fetcher(scene.there, as(""), forged);
+  CHECK(comes(fetcher) == "welcome");
+  Event<BlobResult> fetched, pulled;
+  fetcher.run([&](BlobConnection& c) {
+    c.fetch(here, 4, 60s, [&](BlobResult r) { fetched.set(std::move(r)); });
+  });
+  CHECK(*fetched.wait().bytes == "here");
+  CHECK_FALSE(scene.server.run([&](BlobServer& s) { return s.connected(scene.incarnation); }));
+  scene.pull_here(pulled, there, 4);
+  On<BlobConnection> holder(scene.there, as("right"), held);
+  CHECK(comes(holder) == "welcome");
+  CHECK(*pulled.wait().bytes == "true");
+  On<BlobConnection> second(scene.there, as("right"), forged);
+  CHECK(comes(second).find("this process has a blob link already") != std::string::npos);
+  CHECK(rival.wait() == "with \"right\"");
+  On<BlobConnection> other_fetcher(scene.there, as(""), forged);
+  CHECK(comes(other_fetcher) == "welcome");
+  Event<BlobResult> again;
+  scene.pull_here(again, there, 4);
+  CHECK(*again.wait().bytes == "true");
 }
 
 }  // namespace troupe::control::testing

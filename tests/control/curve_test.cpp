@@ -275,4 +275,60 @@ TEST_CASE("beyond loopback with keys, not without, however the address is writte
   loop.run([&] { guard.reset(); });
 }
 
+TEST_CASE("with a user's own keys: who shows none, or others, is told as whose it may be") {
+  Guarded there;
+  auto own = there.keys.client();
+  own.own_users = true;
+  CHECK(there.knock(own) == "welcome");
+  const IpcFolder elsewhere;
+  const KeyFolder others(elsewhere.path() / "keys");
+  others.make(false);
+  own = others.client();
+  own.own_users = true;
+  CHECK(contains(there.knock(own), "asks for keys: give --keys DIR or set TROUPE_KEYS"));
+  CHECK(contains(there.knock(own), "else it is another user's"));
+
+  Loop loop;
+  On<Server> bare(loop, server_at("tcp://127.0.0.1:0"));
+  auto options = peer_at(bare.run([](Server& s) { return s.endpoint(); }));
+  options.keys = own;
+  Loop mine;
+  On<Connection> connection(mine, options);
+  Event<std::string> said;
+  connection.run([&](Connection& c) {
+    c.start([&](const auto&) { said.set("welcome"); },
+            [&](const wire::Failure& failure) { said.set(failure.what); });
+  });
+  CHECK(contains(said.wait(), "does not know this user's own keys"));
+  CHECK(bare.run([](Server& s) { return s.counters().messages_received; }) == 0);
+}
+
+TEST_CASE("a server knows each peer's name and role by its key") {
+  Guarded there;
+  const auto alice = make_key_pair();
+  there.keys.add({"alice", alice.public_key, ClientRole::own_jobs});
+  ConnectionOptions options = peer_at(there.endpoint);
+  options.keys = there.keys.client();
+  Loop mine;
+  On<Connection> first(mine, options);
+  const auto operating = welcome(first);
+  options.keys->own = alice;
+  On<Connection> second(mine, options);
+  const auto own_jobs = welcome(second);
+  there.server->run([&](Server& s) {
+    CHECK(s.user(operating).name == "default");
+    CHECK(s.user(operating).role == ClientRole::operate);
+    CHECK(s.user(own_jobs).name == "alice");
+    CHECK(s.user(own_jobs).role == ClientRole::own_jobs);
+    CHECK(s.user(999).role == ClientRole::own_jobs);
+  });
+  for (const auto role : {ClientRole::own_jobs, ClientRole::all_jobs, ClientRole::operate}) {
+    const auto user = user_of(user_id({"the cluster's actors", role}));
+    CHECK(user.name == "the cluster's actors");
+    CHECK(user.role == role);
+  }
+  CHECK(user_of("").role == ClientRole::own_jobs);
+  CHECK(user_of("king alice").role == ClientRole::own_jobs);
+}
+
 }  // namespace troupe::control::testing

@@ -1,7 +1,9 @@
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
@@ -129,6 +131,67 @@ TEST_CASE("secrets that others may read, and files that are none, are refused by
   CHECK(troupe::testing::has(error_from([&] { keys.clients(); }), "other users can write it"));
 }
 
+TEST_CASE("a folder that others may write in, and what is another user's, is refused") {
+  const IpcFolder scratch;
+  const KeyFolder keys(scratch.path() / "keys");
+  keys.make(false);
+  const std::string public_key = make_key_pair().public_key;
+  const auto all = [&] {
+    return std::vector<std::string>{error_of([&] { keys.server(); }),
+                                    error_of([&] { keys.client(); }),
+                                    error_of([&] { keys.clients(); }), error_of([&] {
+                                      keys.add({"new", public_key});
+                                    }),
+                                    error_of([&] { keys.remove("default"); })};
+  };
+  for (const auto mode : {0777, 01777, 0720, 0702}) {
+    REQUIRE(chmod(keys.path().c_str(), static_cast<mode_t>(mode)) == 0);
+    for (const auto& error : all())
+      CHECK(contains(error, keys.path().string() + ": other users can write in it"));
+  }
+  REQUIRE(chmod(keys.path().c_str(), 0700) == 0);
+  const auto allowed = keys.client().own.public_key;
+  AllowList list(keys.clients_file());
+  CHECK(list.client_of(allowed)->name == "default");
+  REQUIRE(chmod(keys.path().c_str(), 0777) == 0);
+  AllowList open(keys.clients_file());
+  CHECK_FALSE(open.client_of(allowed));
+  REQUIRE(chmod(keys.path().c_str(), 0700) == 0);
+  if (geteuid() != 0) return;
+  REQUIRE(chown((keys.path() / "server.pub").c_str(), 65534, 65534) == 0);
+  CHECK(contains(error_of([&] { keys.client(); }), "server.pub: belongs to another user"));
+  REQUIRE(chown(keys.clients_file().c_str(), 65534, 65534) == 0);
+  CHECK(contains(error_of([&] { keys.clients(); }), "clients: belongs to another user"));
+  REQUIRE(chown(keys.path().c_str(), 65534, 65534) == 0);
+  CHECK(contains(error_of([&] { keys.server(); }), "keys: belongs to another user"));
+}
+
+TEST_CASE("roles stand in the list, are changed by name, and without one everything is allowed") {
+  const IpcFolder scratch;
+  const KeyFolder keys(scratch.path() / "keys");
+  keys.make(false);
+  const auto alice = make_key_pair().public_key;
+  keys.add({"alice", alice, ClientRole::own_jobs});
+  CHECK(keys.clients().front().role == ClientRole::operate);
+  CHECK(keys.clients().back() == AllowedClient{"alice", alice, ClientRole::own_jobs});
+  keys.set_role("alice", ClientRole::all_jobs);
+  AllowList list(keys.clients_file());
+  CHECK(list.client_of(alice)->role == ClientRole::all_jobs);
+  CHECK(
+      contains(error_of([&] { keys.set_role("bob", ClientRole::operate); }), "no client \"bob\""));
+  // As written before there were roles.
+  const auto old = parse_allow_list("troupe-clients 1\nalice " + alice + "\n");
+  CHECK(old == std::vector<AllowedClient>{{"alice", alice, ClientRole::operate}});
+  for (const char* wrong : {" king", " ", " operate ", " operate own-jobs", " Operate"}) {
+    CAPTURE(wrong);
+    CHECK(contains(
+        error_of([&] { parse_allow_list("troupe-clients 1\nalice " + alice + wrong + "\n"); }),
+        "line 2 is not \"NAME KEY ROLE\""));
+  }
+  for (const auto role : {ClientRole::own_jobs, ClientRole::all_jobs, ClientRole::operate})
+    CHECK(role_from(to_string(role)) == role);
+}
+
 TEST_CASE("no error shows a secret") {
   const KeyPair pair = make_key_pair();
   for (const std::string& text :
@@ -151,18 +214,18 @@ TEST_CASE("the allow-list follows its file; unreadable it allows nobody") {
   const std::string key = keys.client().own.public_key;
   AllowList list(keys.clients_file());
   list.add("own key", "actors");
-  CHECK(list.name_of(key) == "default");
-  CHECK_FALSE(list.name_of(""));
-  CHECK_FALSE(list.name_of(make_key_pair().public_key));
+  CHECK(list.client_of(key)->name == "default");
+  CHECK_FALSE(list.client_of(""));
+  CHECK_FALSE(list.client_of(make_key_pair().public_key));
   keys.remove("default");
-  CHECK_FALSE(list.name_of(key));
+  CHECK_FALSE(list.client_of(key));
   keys.add({"again", key});
-  CHECK(list.name_of(key) == "again");
+  CHECK(list.client_of(key)->name == "again");
   std::ofstream(keys.clients_file()) << "nonsense";
-  CHECK_FALSE(list.name_of(key));
+  CHECK_FALSE(list.client_of(key));
   fs::remove(keys.clients_file());
-  CHECK_FALSE(list.name_of(key));
-  CHECK(list.name_of("own key") == "actors");
+  CHECK_FALSE(list.client_of(key));
+  CHECK(list.client_of("own key")->name == "actors");
 }
 
 }  // namespace troupe::control

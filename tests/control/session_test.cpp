@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <vector>
 
 #include "tests/control/harness.h"
@@ -250,6 +251,77 @@ TEST_CASE("one thousand messages from each of four peers come in order") {
         REQUIRE(texts[i] == std::to_string(i));
     }
   });
+}
+
+TEST_CASE("a process that has a link gets no second one, and its holder is named") {
+  const IpcFolder folder;
+  Loop here, there;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  Event<std::pair<PeerId, std::string>> rival;
+  server.run([&](Server& s) {
+    s.on_rival([&](PeerId holder, const PeerInfo& who) { rival.set({holder, who.hello.name}); });
+  });
+  auto options = peer_at(folder.endpoint("control"), "holder");
+  options.incarnation = 4711;
+  On<Connection> holder(there, options);
+  const PeerId id = welcome(holder);
+  options.incarnation = 4712;
+  On<Connection> another(there, options);
+  welcome(another);
+  const auto secret = holder.run([](Connection& c) { return c.secret(); });
+  const auto others = another.run([](Connection& c) { return c.secret(); });
+  CHECK(secret.size() == 32);
+  CHECK(secret != others);
+  server.run([&](Server& s) {
+    CHECK(s.holder_of(4711, secret) == id);
+    CHECK_FALSE(s.holder_of(4711, others));
+    CHECK_FALSE(s.holder_of(4711, ""));
+    CHECK_FALSE(s.holder_of(4713, secret));
+  });
+  options.incarnation = 4711;
+  options.hello.name = "rival";
+  On<Connection> second(there, options);
+  Event<std::string> refused;
+  second.run([&](Connection& c) {
+    c.start([&](const auto&) { refused.set("welcome"); },
+            [&](const wire::Failure& failure) { refused.set(failure.what); });
+  });
+  CHECK(refused.wait().ends_with("refuses: this process has a link already"));
+  CHECK(rival.wait() == std::pair<PeerId, std::string>{id, "rival"});
+  holder.reset();
+  REQUIRE(eventually([&] { return !server.run([](Server& s) { return s.peer_of(4711); }); }));
+  On<Connection> later(there, options);
+  CHECK(welcome(later) > id);
+}
+
+TEST_CASE("nothing is said in a folder that others may write in; one that comes late is found") {
+  const IpcFolder scratch;
+  const auto folder = scratch.path() / "run";
+  const std::string endpoint = "ipc://" + (folder / "control").string();
+  Loop here, there;
+  On<Connection> early(there, peer_at(endpoint));  // before there is a folder
+  Event<wire::Welcome> welcomed;
+  early.run([&](Connection& c) {
+    c.start([&](const wire::Welcome& w) { welcomed.set(w); }, [](const wire::Failure&) {});
+  });
+  std::this_thread::sleep_for(150ms);
+  On<Server> server(here, server_at(endpoint));
+  CHECK(welcomed.wait().peer > 0);
+  const auto received = [&] {
+    return server.run([](Server& s) { return s.counters().strangers + s.peers(); });
+  };
+  const auto before = received();
+  std::filesystem::permissions(folder, std::filesystem::perms::all);
+  On<Connection> late(there, peer_at(endpoint));
+  Event<wire::Failure> failed;
+  late.run([&](Connection& c) {
+    c.start([](const wire::Welcome&) {}, [&](const wire::Failure& f) { failed.set(f); });
+  });
+  const auto failure = failed.wait();
+  CHECK(failure.code == wire::FailureCode::refused);
+  CHECK(failure.what.find("other users can write in folder " + folder.string()) !=
+        std::string::npos);
+  CHECK(received() == before);
 }
 
 }  // namespace troupe::control::testing

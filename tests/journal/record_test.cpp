@@ -25,6 +25,7 @@ TEST_CASE("a job that has ended comes back with its result, its report and its t
   Desk before;
   Book book{store, before};
   auto& job = before.add(3);
+  job.user = "alice";
   book.journal.accepted(job, {});
   before.table.start(job.id, 11);
   before.table.run(job.id);
@@ -41,6 +42,7 @@ TEST_CASE("a job that has ended comes back with its result, its report and its t
   const auto& back = *after.table.find(job.id);
   CHECK(back.state == JobState::succeeded);
   CHECK(back.key == 3);
+  CHECK(back.user == "alice");
   CHECK(back.submitted == doctest::Approx(110));
   CHECK(back.ended == doctest::Approx(120));
   CHECK(back.report == job.report);

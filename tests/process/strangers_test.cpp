@@ -1,58 +1,151 @@
 #include <boost/asio/io_context.hpp>
 
+#include "tests/process/support/connect.h"
+#include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/connection.h"
+#include "transport/wire/session.h"
+#include "troupe/inspect.h"
 
 using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
 
-/// What the cluster's blob channel says to such a hello: "welcome", or why not.
-std::string ask_for_blobs(const std::string& endpoint, const std::string& role,
-                          std::uint64_t incarnation) {
-  boost::asio::io_context io{1};
-  control::BlobStore nothing;
-  control::ConnectionOptions options;
-  options.endpoint = control::blob_endpoint_of(endpoint);
-  options.hello.role = role;
-  options.hello.attributes["token"] = "guess";
-  options.incarnation = incarnation;
-  control::BlobConnection connection(io, options, nothing);
-  std::string said;
-  connection.start([&] { said = "welcome"; },
-                   [&](const wire::Failure& failure) { said = failure.what; });
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (said.empty() && std::chrono::steady_clock::now() < end)
-    io.run_one_for(std::chrono::milliseconds(50));
-  return said;
+using namespace std::chrono_literals;
+
+/// A hello in the name of another process, on the control plane or the blob channel.
+struct Hello {
+  std::string role;
+  std::uint64_t incarnation = 0;
+  std::string secret = {};
+};
+
+/// A loop with links on it that say what they like.
+class Stranger {
+ public:
+  explicit Stranger(std::string endpoint) : endpoint_(std::move(endpoint)) {}
+
+  /// A control link: "welcome", or why not. It stays until this goes.
+  std::string control(const Hello& hello) {
+    auto& link = links_.emplace_back(std::make_unique<control::Connection>(io_, as(hello)));
+    link->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
+      if (header.kind == wire::Kind::notice)
+        notices.push_back(wire::decode<wire::Notice>(payload).text);
+    });
+    std::string said;
+    link->start([&](const auto&) { said = "welcome"; },
+                [&](const wire::Failure& failure) { said = failure.what; });
+    until([&] { return !said.empty(); });
+    return said;
+  }
+  /// A blob link, likewise.
+  std::string blobs(const Hello& hello) {
+    auto options = as(hello);
+    options.endpoint = control::blob_endpoint_of(endpoint_);
+    auto& link =
+        blob_links_.emplace_back(std::make_unique<control::BlobConnection>(io_, options, nothing_));
+    std::string said;
+    link->start([&] { said = "welcome"; },
+                [&](const wire::Failure& failure) { said = failure.what; });
+    until([&] { return !said.empty(); });
+    return said;
+  }
+  const std::string& secret() const { return links_.back()->secret(); }
+  bool until(const std::function<bool()>& holds) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!holds() && std::chrono::steady_clock::now() < end)
+      io_.run_one_for(20ms);
+    return holds();
+  }
+
+  std::vector<std::string> notices;
+
+ private:
+  control::ConnectionOptions as(const Hello& hello) const {
+    control::ConnectionOptions options;
+    options.endpoint = endpoint_;
+    options.hello.role = hello.role;
+    options.hello.name = "stranger";
+    options.hello.attributes["token"] = "guess";
+    options.hello.secret = hello.secret;
+    options.incarnation = hello.incarnation;
+    options.welcome_deadline = kPatience;
+    return options;
+  }
+
+  std::string endpoint_;
+  boost::asio::io_context io_{1};
+  control::BlobStore nothing_;
+  std::vector<std::unique_ptr<control::Connection>> links_;
+  std::vector<std::unique_ptr<control::BlobConnection>> blob_links_;
+};
+
+/// Which life of its actor a process is, as its starting environment still shows its own user.
+std::uint64_t incarnation_of(pid_t pid) {
+  const auto environment = read_all("/proc/" + std::to_string(pid) + "/environ");
+  const std::string name = "TROUPE_INCARNATION=";
+  const auto at = environment.find(name);
+  return at == std::string::npos ? 0 : std::stoull(environment.substr(at + name.size()));
 }
 
 }  // namespace
 
-TEST_CASE("the blob channel is for the cluster's actors and for clients with a control link") {
+TEST_CASE("a blob link is for who has a control link, and for who shows that it is his") {
   Theatre theatre(actors(1));
-  const auto endpoint = theatre.cluster().endpoint();
-  const auto has = [](const std::string& text, const char* word) {
-    return text.find(word) != std::string::npos;
-  };
-  CHECK(has(ask_for_blobs(endpoint, "client", 4711), "no client of this controller"));
-  CHECK(has(ask_for_blobs(endpoint, "actor", 4711), "wrong token"));
-  boost::asio::io_context io{1};
-  control::ConnectionOptions options;
-  options.endpoint = endpoint;
-  options.hello.role = "client";
-  options.incarnation = 4711;
-  control::Connection control(io, options);
-  bool welcome = false;
-  control.start([&](const auto&) { welcome = true; }, [](const auto&) {});
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!welcome && std::chrono::steady_clock::now() < end)
-    io.run_one_for(std::chrono::milliseconds(50));
-  REQUIRE(welcome);
-  CHECK(ask_for_blobs(endpoint, "client", 4711) == "welcome");
+  Stranger first(theatre.cluster().endpoint()), second(theatre.cluster().endpoint());
+  CHECK(has(first.blobs({"client", 4711}), "no client of this controller"));
+  CHECK(has(first.blobs({"actor", 4711}), "no client of this controller"));
+  REQUIRE(first.control({"client", 4711}) == "welcome");
+  const auto secret = first.secret();
+  CHECK(has(second.blobs({"client", 4711}), "without the secret"));
+  // The one whose link it would have been is told.
+  REQUIRE(first.until([&] { return !first.notices.empty(); }));
+  CHECK(has(first.notices.front(), "without the secret of its control link"));
+  REQUIRE(second.control({"client", 4712}) == "welcome");
+  CHECK(has(second.blobs({"client", 4711, second.secret()}), "without the secret"));
+  CHECK(has(second.blobs({"client", 4712, secret}), "without the secret"));
+  CHECK(first.blobs({"client", 4711, secret}) == "welcome");
+  CHECK(has(second.blobs({"client", 4711, secret}), "this process has a blob link already"));
+  CHECK(has(second.control({"client", 4711}), "this process has a link already"));
   CHECK_NOTHROW(theatre.run(tiny_job(1)));
+}
+
+TEST_CASE("whoever is let in does not come between an actor and its controller") {
+  auto options = actors(2);
+  Theatre theatre(options);
+  auto job = tiny_job(2);
+  job.parallelism = {.dp = 1, .cfg = 2};
+  const auto before = theatre.run(job);
+  Stranger stranger(theatre.cluster().endpoint());
+  REQUIRE(stranger.control({"client", 4711}) == "welcome");
+  const auto own = stranger.secret();
+  for (const auto pid : theatre.pids()) {
+    const auto incarnation = incarnation_of(pid);
+    REQUIRE(incarnation != 0);
+    // It is on no command line, which every user may read.
+    const auto line = read_all("/proc/" + std::to_string(pid) + "/cmdline");
+    CHECK(has(line, "troupe-actor"));
+    CHECK(!has(line, std::to_string(incarnation)));
+    for (const char* role : {"client", "actor", "node", "caller"}) {
+      for (const auto& secret : {std::string(), own, std::string("guess")})
+        CHECK(has(stranger.blobs({role, incarnation, secret}), "without the secret"));
+      const auto answer = stranger.control({role, incarnation});
+      CAPTURE(answer);
+      CHECK(has(answer, " refuses: "));
+    }
+  }
+  const auto after = theatre.run(job);
+  CHECK(after.latents->data == before.latents->data);
+  CHECK(theatre.restarts() == 0);
+  auto logs = take(Inspector::connect(theatre.cluster().endpoint(), kPatience), "connect").logs(0);
+  REQUIRE(logs);
+  std::string said;
+  for (const auto& text : logs.value().lines)
+    said += text + "\n";
+  CHECK(has(said, "somebody poses as this process"));
 }

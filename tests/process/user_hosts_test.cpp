@@ -199,6 +199,12 @@ TEST_CASE("plugins are looked at on every host: missing, another version, in ano
   CHECK(has(none.error().what, "gamma cannot have it ([plugin] "));
   CHECK(has(none.error().what, "delta has 0 of "));
 
+  // What nobody has named on this host is not loaded, wherever the controller says that it lies.
+  cast.join("zeta", {});
+  CHECK(has(cast.why_not("zeta"), "without --plugin libcast.so (or --any-plugin)"));
+  cast.join("eta", {"--any-plugin"});
+  CHECK(cast.why_not("eta") == "");
+
   const auto stranger = cast.start("epsilon", {"--plugin", kPlugin});
   CHECK(stranger->wait(kPatience) == 1);
   CHECK(has(stranger->err(), "the cluster was started without a plugin called"));

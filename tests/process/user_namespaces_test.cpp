@@ -31,7 +31,9 @@ TEST_CASE("users' actors on two hosts: tensors over the network, and a link that
                                  " --plugin " TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so >" +
                                  (scratch / "start.out") + " 2>&1"));
   Background guest(net.on_b(program + "join --actors 1 --name b --connect " + endpoint +
-                            " --keys " + keys + " >" + (scratch / "join.out") + " 2>&1"));
+                            " --keys " + keys +
+                            " --plugin " TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so >" +
+                            (scratch / "join.out") + " 2>&1"));
   REQUIRE(eventually(kPatience, [&] { return has(read_all(scratch / "join.out"), "joined"); }));
 
   net.be_on_a([&] {

@@ -181,8 +181,10 @@ TEST_CASE("a stop does not wait for a plugin that hangs") {
 
 TEST_CASE("a host on its way out does not wait for a plugin that hangs") {
   Ground ground;
-  user::Guest guest(ground.io, {.host = "b", .plugins = {}, .processes = ground.processes(kHangs)},
-                    {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
+  user::Guest guest(
+      ground.io,
+      {.host = "b", .plugins = {}, .any_plugin = true, .processes = ground.processes(kHangs)},
+      {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
   const auto order = wire::encode(wire::CheckPlugins{{"lib.so", "other.so"}});
   wire::Header header;
   header.kind = wire::Kind::check_plugins;
@@ -192,10 +194,39 @@ TEST_CASE("a host on its way out does not wait for a plugin that hangs") {
   CHECK(ground.eventually([&] { return guest.running() == 0; }));
 }
 
+TEST_CASE("a host loads what its own starter has named, and no path that the controller sends") {
+  Ground ground;
+  const auto ordered = [&](user::Guest& guest, const auto& order) {
+    const auto bytes = wire::encode(order);
+    wire::Header header;
+    header.kind = std::decay_t<decltype(order)>::kKind;
+    CHECK(guest.on_message(header, wire::as_bytes(bytes), false));
+    return guest.running();
+  };
+  wire::StartUserProcess start;
+  start.id = 3;
+  start.incarnation = 100;
+  start.plugin = "/of/the/controller/lib.so";
+  const wire::CheckPlugins check{{start.plugin}};
+  const user::Guest::Tools tools{.controller = [] { return nullptr; },
+                                 .refuse = [](const std::string&) {}};
+  user::Guest closed(ground.io, {.host = "b", .plugins = {}, .processes = ground.processes(kHangs)},
+                     tools);
+  CHECK(ordered(closed, check) == 0);
+  CHECK(ordered(closed, start) == 0);
+  user::Guest named(
+      ground.io, {.host = "b", .plugins = {"/own/lib.so"}, .processes = ground.processes(kHangs)},
+      tools);
+  CHECK(ordered(named, check) == 1);
+  CHECK(ordered(named, start) == 2);
+}
+
 TEST_CASE("an order to start that comes twice starts one process; an old end ends no other one") {
   Ground ground;
-  user::Guest guest(ground.io, {.host = "b", .plugins = {}, .processes = ground.processes(kHangs)},
-                    {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
+  user::Guest guest(
+      ground.io,
+      {.host = "b", .plugins = {}, .any_plugin = true, .processes = ground.processes(kHangs)},
+      {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
   const auto tell = [&](const auto& message) {
     const auto bytes = wire::encode(message);
     wire::Header header;

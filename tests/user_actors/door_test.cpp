@@ -4,6 +4,7 @@
 
 #include "actors/runtime/call_server.h"
 #include "tests/support/doctest.h"
+#include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
 
@@ -22,6 +23,7 @@ struct Door {
   control::IpcFolder folder;
   control::BlobStore blobs;
   std::vector<std::uint64_t> delivered;
+  std::vector<std::string> arguments;
   runtime::CallServer server{io,
                              {.endpoint = folder.endpoint("calls"),
                               .blob_endpoint = folder.endpoint("blobs"),
@@ -33,8 +35,10 @@ struct Door {
                              blobs,
                              nullptr,
                              [this](std::vector<runtime::ReadyCall> calls) {
-                               for (const auto& call : calls)
+                               for (const auto& call : calls) {
                                  delivered.push_back(call.id);
+                                 arguments.push_back(call.arguments);
+                               }
                              }};
 
   bool until(const std::function<bool()>& holds) {
@@ -123,4 +127,43 @@ TEST_CASE("calls that wait are bounded: of a caller, and of all together") {
   REQUIRE(door.until([&] { return door.server.callers() == 1; }));
   third->send(alone);
   CHECK(door.until([&] { return door.delivered.size() == 7; }));
+}
+
+TEST_CASE("arguments come from the caller alone, not from who takes its number") {
+  Door door;
+  const auto first = door.caller(5);
+  const auto blob_link = [&](control::BlobStore& store, std::uint64_t incarnation,
+                             const std::string& secret) {
+    control::ConnectionOptions options;
+    options.endpoint = door.server.blob_endpoint();
+    options.incarnation = incarnation;
+    options.hello.role = "caller";
+    options.hello.attributes["ticket"] = "ticket";
+    options.hello.secret = secret;
+    return std::make_unique<control::BlobConnection>(door.io, options, store);
+  };
+  const auto said = [&](control::BlobConnection& link) {
+    std::string said;
+    link.start([&] { said = "welcome"; },
+               [&](const wire::Failure& failure) { said = failure.what; });
+    door.until([&] { return !said.empty(); });
+    return said;
+  };
+  control::BlobStore forged, own;
+  // Who has the ticket may fetch, and as no caller is fetched from.
+  const auto fetcher = blob_link(forged, 5, "");
+  CHECK(said(*fetcher) == "welcome");
+  const auto second = door.caller(6);
+  CHECK(said(*blob_link(forged, 5, second->secret())).find("without the secret") !=
+        std::string::npos);
+  CHECK(said(*blob_link(forged, 5, "guess")).find("without the secret") != std::string::npos);
+  auto message = calls_of({1});
+  message.calls.front().parts.push_back({0, "", "", "", own.add(std::string("true")), 4});
+  first->send(message);
+  const auto link = blob_link(own, 5, first->secret());
+  CHECK(said(*link) == "welcome");
+  REQUIRE(door.until([&] { return !door.delivered.empty(); }));
+  CHECK(door.arguments == std::vector<std::string>{"true"});
+  CHECK(said(*blob_link(forged, 5, first->secret())).find("has a blob link already") !=
+        std::string::npos);
 }

@@ -70,7 +70,7 @@ SmallCluster::~SmallCluster() {
 }
 
 Client SmallCluster::connect() const {
-  return take(Client::connect(endpoint_, 60s));
+  return take(Client::connect(endpoint_, 60s, "none"));  // its doors ask for no keys
 }
 
 std::size_t SmallCluster::processes() {

@@ -35,10 +35,10 @@ using EveryMessage = MessageList<
     GetStatus, ClusterStatus, StopCluster, Done, GetMailbox, MailboxReport, GetTensors,
     TensorReport, GetSlice, TensorSlice, GetLatents, JobLatents, GetLatentRows, LatentRows,
     RenderLatents, Rendered, ControlJob, InjectFault, GetDocument, Document, GetLogs, LogLines,
-    ReadClock, ClockReading, Hello, Welcome, Refuse, Heartbeat, Goodbye, Failure, Ping, Pong,
-    SpawnActor, ActorAddress, FindActor, KillActor, ListActors, ActorList, ListClasses, ClassList,
-    WatchActor, ActorDied, CreateActor, ActorCreated, ActorCalls, CallResults, ReleaseValues,
-    StartProcess, ProcessStarted, SignalProcess, ProcessWrote, ProcessEnded, DrainPlaces,
-    CheckPlugins, PluginsChecked, StartUserProcess, EndUserProcess, UserProcessEnded>;
+    ReadClock, ClockReading, Hello, Welcome, Refuse, Heartbeat, Goodbye, Notice, Failure, Ping,
+    Pong, SpawnActor, ActorAddress, FindActor, KillActor, ListActors, ActorList, ListClasses,
+    ClassList, WatchActor, ActorDied, CreateActor, ActorCreated, ActorCalls, CallResults,
+    ReleaseValues, StartProcess, ProcessStarted, SignalProcess, ProcessWrote, ProcessEnded,
+    DrainPlaces, CheckPlugins, PluginsChecked, StartUserProcess, EndUserProcess, UserProcessEnded>;
 
 }  // namespace troupe::wire

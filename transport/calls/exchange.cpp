@@ -154,7 +154,6 @@ control::ConnectionOptions Exchange::connection_options(const std::string& endpo
                                                         const std::string& keys) const {
   control::ConnectionOptions options;
   options.endpoint = endpoint;
-  options.incarnation = tools_.incarnation;
   options.hello.role = "caller";
   options.hello.name = tools_.name;
   options.hello.attributes["ticket"] = ticket;
@@ -163,26 +162,42 @@ control::ConnectionOptions Exchange::connection_options(const std::string& endpo
   return options;
 }
 
-void Exchange::open_blob_link(const BlobDoor& door) {
-  const auto& endpoint = door.endpoint;
-  auto& link = blob_links_[endpoint];
-  if (link) return;
-  auto options = connection_options(endpoint, door.ticket, door.keys);
-  link = std::make_shared<control::BlobConnection>(io(), std::move(options), tools_.blobs);
-  const auto again = [this, endpoint] { post([this, endpoint] { blob_links_.erase(endpoint); }); };
+control::BlobConnection& Exchange::open_blob_link(const BlobDoor& door, const LinkProof& proof) {
+  const auto key = door.endpoint + " " + proof.secret;
+  if (const auto open = blob_links_.find(key); open != blob_links_.end()) return *open->second;
+  auto options = connection_options(door.endpoint, door.ticket, door.keys);
+  options.incarnation = proof.incarnation;
+  options.hello.secret = proof.secret;
+  const auto link =
+      std::make_shared<control::BlobConnection>(io(), std::move(options), tools_.blobs);
+  blob_links_[key] = link;
+  const auto again = [this, key] { post([this, key] { blob_links_.erase(key); }); };
   link->on_lost([again](const std::string&) { again(); });
   link->start({}, [again](const wire::Failure&) { again(); });
+  return *link;
+}
+
+void Exchange::link_stands(const std::string& blob_endpoint, LinkProof link) {
+  standing_[blob_endpoint] = std::move(link);
+}
+
+void Exchange::link_ended(const std::string& blob_endpoint) {
+  const auto known = standing_.find(blob_endpoint);
+  if (known == standing_.end()) return;
+  const auto link = blob_links_.extract(blob_endpoint + " " + known->second.secret);
+  standing_.erase(known);
+  if (!link.empty()) post([gone = link.mapped()] { gone->close(); });
 }
 
 void Exchange::fetch_blob(const BlobDoor& door, control::BlobId blob, std::uint64_t bytes,
                           control::Milliseconds deadline, control::BlobHandler handler) {
+  const auto known = standing_.find(door.endpoint);
   try {
-    open_blob_link(door);
+    open_blob_link(door, known == standing_.end() ? LinkProof{} : known->second)
+        .fetch(blob, bytes, deadline, std::move(handler));
   } catch (const std::exception& error) {
-    blob_links_.erase(door.endpoint);
-    return handler({nullptr, {wire::FailureCode::lost, error.what()}});
+    handler({nullptr, {wire::FailureCode::lost, error.what()}});
   }
-  blob_links_[door.endpoint]->fetch(blob, bytes, deadline, std::move(handler));
 }
 
 Result<std::shared_ptr<const std::string>> Exchange::fetch(const Holder& holder,

@@ -18,10 +18,15 @@ struct ExchangeTools {
   std::shared_ptr<control::SharedLoop> loop;
   /// The link to the controller; null while there is none. Called on the loop's thread.
   std::function<control::Connection*()> controller;
-  control::BlobStore& blobs;      // what this process holds for others
-  std::string name;               // told to actors: "client", "actor 3"
-  std::uint64_t incarnation = 0;  // of this process
+  control::BlobStore& blobs;  // what this process holds for others
+  std::string name;           // told to actors: "client", "actor 3"
   control::SocketOptions socket;
+};
+
+/// By what a blob link shows that it belongs to a link which stands.
+struct LinkProof {
+  std::uint64_t incarnation = 0;
+  std::string secret;
 };
 
 /// What a process calls actors with: requests to the controller, and a line to each actor. Made and
@@ -62,7 +67,13 @@ class Exchange final : public detail::Caller {
                                                 const std::string& keys) const;
   void expect(std::chrono::steady_clock::time_point until, std::uint64_t actor, std::uint64_t call);
   void pump_later(std::uint64_t actor);  // from any thread
-  void open_blob_link(const BlobDoor& door);
+  /// `link`: to the actor there, so that it may fetch from here; of an empty secret: there is none,
+  /// and this end fetches only.
+  control::BlobConnection& open_blob_link(const BlobDoor& door, const LinkProof& link);
+  /// A link to an actor stands, and so its blobs may go over one that belongs to it.
+  void link_stands(const std::string& blob_endpoint, LinkProof link);
+  /// It does no more.
+  void link_ended(const std::string& blob_endpoint);
   void fetch_blob(const BlobDoor& door, control::BlobId blob, std::uint64_t bytes,
                   control::Milliseconds deadline, control::BlobHandler handler);
   template <class Answer, class M>
@@ -98,7 +109,8 @@ class Exchange final : public detail::Caller {
   bool drain_posted_ = false;
   std::optional<Error> closed_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Line>> lines_;
-  std::map<std::string, std::shared_ptr<control::BlobConnection>> blob_links_;
+  std::map<std::string, std::shared_ptr<control::BlobConnection>> blob_links_;  // by end and secret
+  std::map<std::string, LinkProof> standing_;  // by the blobs' endpoint
   struct Watcher {
     std::function<void(const Death&)> told;
     std::shared_ptr<control::SharedLoop::Bystander> own_thread;  // that it is called on

@@ -64,8 +64,10 @@ void Line::connect() {
     });
   });
   connection_->start(
-      [this](const wire::Welcome&) {
+      [this](const wire::Welcome& welcome) {
         up_ = true;
+        exchange_.link_stands(address_->blob_endpoint,
+                              {connection_->incarnation(), welcome.secret});
         pump();
       },
       [this](const wire::Failure& failure) {
@@ -187,6 +189,7 @@ void Line::fail_waiting(const Error& why) {
 }
 
 void Line::hang_up() {
+  if (up_ && address_) exchange_.link_ended(address_->blob_endpoint);
   up_ = false;
   address_.reset();
   to_release_.clear();

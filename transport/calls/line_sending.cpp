@@ -96,7 +96,8 @@ void Line::add_segment(std::string segment, wire::ActorCall& call, Sent& sent) {
   const auto bytes = segment.size();
   const auto blob = exchange_.blobs().add(std::move(segment));
   sent.own.push_back(blob);
-  exchange_.open_blob_link({address_->blob_endpoint, address_->ticket, address_->keys});
+  exchange_.open_blob_link({address_->blob_endpoint, address_->ticket, address_->keys},
+                           {connection_->incarnation(), connection_->secret()});
   call.parts.push_back(
       {static_cast<std::uint32_t>(call.arguments.size()), "", "", "", blob, bytes});
 }

@@ -2,6 +2,7 @@
 
 #include <boost/asio/post.hpp>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "transport/control/blob_fetch.h"
@@ -21,6 +22,12 @@ T with_blob_socket(T options) {
   return options;
 }
 
+/// Those that only fetch may be any number of any process.
+ServerOptions for_server(ServerOptions options) {
+  options.one_link_per_process = false;
+  return with_blob_socket(std::move(options));
+}
+
 using Fetches = std::vector<std::shared_ptr<BlobFetch>>;
 
 void fail_all(Fetches& fetches, const wire::Failure& failure) {
@@ -33,8 +40,10 @@ void fail_all(Fetches& fetches, const wire::Failure& failure) {
 class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
  public:
   Impl(boost::asio::io_context& io, ServerOptions options, BlobStore& store_, BlobLimits limits_)
-      : io(io), server(io, with_blob_socket(std::move(options))), store(store_), limits(limits_) {
+      : io(io), server(io, for_server(std::move(options))), store(store_), limits(limits_) {
+    server.on_connect([this](const PeerInfo& peer) { return refusal(peer); });
     server.on_ready([this](PeerId id) {
+      if (fetchers.contains(id)) return;
       const std::uint64_t incarnation = server.info(id)->incarnation;
       const Link link{id, std::make_shared<BlobLink>(asker(id), limits.credits)};
       peers[incarnation] = link;
@@ -46,6 +55,7 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
       if (on_connect) on_connect(incarnation);
     });
     server.on_lost([this](PeerId id, const std::string&) {
+      fetchers.erase(id);
       std::erase_if(peers, [&](const auto& entry) { return entry.second.peer == id; });
     });
     server.on_message([this](PeerId id, const wire::Header& header,
@@ -58,6 +68,20 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
       serve_blob(store, wire::decode<wire::BlobRequest>(payload),
                  [&](const auto& response) { server.reply(id, header, response); });
     });
+  }
+
+  std::optional<std::string> refusal(const PeerInfo& peer) {
+    const BlobPass pass = admit ? admit(peer) : BlobPass{};
+    if (!pass.refusal.empty()) return pass.refusal;
+    if (pass.fetches_only) {
+      fetchers.insert(peer.id);
+      return std::nullopt;
+    }
+    const auto holder = peers.find(peer.incarnation);
+    // Of one that is gone it may not have been told yet.
+    if (holder == peers.end() || !server.reaches(holder->second.peer)) return std::nullopt;
+    if (on_rival) on_rival(peer);
+    return "this process has a blob link already";
   }
 
   BlobLink::Ask asker(PeerId id) {
@@ -78,8 +102,11 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
   BlobStore& store;
   BlobLimits limits;
   std::unordered_map<std::uint64_t, Link> peers;
+  std::unordered_set<PeerId> fetchers;  // that belong to no link of a process
   std::unordered_map<std::uint64_t, Fetches> waiting;
   std::function<void(std::uint64_t)> on_connect;
+  std::function<BlobPass(const PeerInfo&)> admit;
+  std::function<void(const PeerInfo&)> on_rival;
 };
 
 BlobServer::BlobServer(boost::asio::io_context& io, ServerOptions options, BlobStore& store,
@@ -93,8 +120,11 @@ std::string BlobServer::endpoint() const {
 bool BlobServer::connected(std::uint64_t incarnation) const {
   return impl_->peers.contains(incarnation);
 }
-void BlobServer::admit(std::function<std::optional<std::string>(const PeerInfo&)> handler) {
-  impl_->server.on_connect(std::move(handler));
+void BlobServer::admit(std::function<BlobPass(const PeerInfo&)> handler) {
+  impl_->admit = std::move(handler);
+}
+void BlobServer::on_rival(std::function<void(const PeerInfo&)> handler) {
+  impl_->on_rival = std::move(handler);
 }
 void BlobServer::on_connect(std::function<void(std::uint64_t)> handler) {
   impl_->on_connect = std::move(handler);

@@ -27,11 +27,18 @@ struct BlobResult {
 };
 using BlobHandler = std::function<void(BlobResult)>;
 
+/// How somebody is let in on a blob channel.
+struct BlobPass {
+  std::string refusal = {};   // why not; "" = he comes in
+  bool fetches_only = false;  // it is not known which process this is: nothing is fetched from it
+};
+
 /// The binding end of the blob channel: sockets of its own beside the control plane's, so that
 /// pictures never stand in the way of messages. Peers are named by the incarnation of their
-/// process, the same that their control Connection has; it is random, and nobody else is told of
-/// it. Both ends fetch by pulling chunks, at most `credits` at once over a link, so a slow fetcher
-/// costs the holder nothing, and many fetches no more than one. Threads as in Server.
+/// process, the same that their control Connection has. That is no secret: who a peer is shows the
+/// secret in its hello, which the welcome of its control link gave it. Both ends fetch by pulling
+/// chunks, at most `credits` at once over a link, so a slow fetcher costs the holder nothing, and
+/// many fetches no more than one. Threads as in Server.
 class BlobServer {
  public:
   /// As Server's constructor. `store` must outlive it.
@@ -41,8 +48,11 @@ class BlobServer {
 
   std::string endpoint() const;
   bool connected(std::uint64_t incarnation) const;
-  /// Who may come: return a reason to refuse. Without a handler everybody may.
-  void admit(std::function<std::optional<std::string>(const PeerInfo&)> handler);
+  /// Who may come, and as what. Without a handler everybody may, as who he says he is. A process
+  /// that has a link gets no second one.
+  void admit(std::function<BlobPass(const PeerInfo&)> handler);
+  /// Somebody came as a process that has a link already; he is refused.
+  void on_rival(std::function<void(const PeerInfo& rival)> handler);
   /// A peer has come and can be fetched from.
   void on_connect(std::function<void(std::uint64_t incarnation)> handler);
 
@@ -60,7 +70,8 @@ class BlobServer {
   std::shared_ptr<Impl> impl_;
 };
 
-/// The connecting end. `options.incarnation` must be that of the process's control Connection.
+/// The connecting end. `options.incarnation` must be that of the process's control Connection, and
+/// `options.hello.secret` what that was told.
 class BlobConnection {
  public:
   BlobConnection(boost::asio::io_context& io, ConnectionOptions options, BlobStore& store,

@@ -39,6 +39,9 @@ PeerId Connection::id() const {
 std::uint64_t Connection::incarnation() const {
   return impl_->options.incarnation;
 }
+const std::string& Connection::secret() const {
+  return impl_->secret;
+}
 const std::string& Connection::endpoint() const {
   return impl_->options.endpoint;
 }

@@ -73,6 +73,8 @@ class Connection {
   bool connected() const;
   PeerId id() const;  // given by the server; 0 before the welcome
   std::uint64_t incarnation() const;
+  /// For wire::Hello::secret of further links of this process; "" before the welcome.
+  const std::string& secret() const;
   const std::string& endpoint() const;
   const Counters& counters() const;
   /// What the work loop has done so far; counted into the heartbeats. May be called from any

@@ -57,17 +57,31 @@ std::string Connection::Impl::name_of(PeerId) const {
 void Connection::Impl::start() {
   if (state != State::fresh) throw std::logic_error("[control] a connection is started twice");
   state = State::greeting;
+  bool reached = false;
   try {
     handshake_.emplace(*context_, socket_, options.endpoint, options.keys);
-    socket_.connect(parse_endpoint(options.endpoint).text);
+    reached = reach_out();
   } catch (const zmq::error_t& error) {
     return fail(wire::FailureCode::refused,
                 "[control] cannot connect to " + options.endpoint + ": " + error.what());
+  } catch (const std::runtime_error& error) {
+    return fail(wire::FailureCode::refused, error.what());
   }
   greeting_until_ = Clock::now() + options.welcome_deadline;
   start_reactor();
-  say_hello();
+  if (reached) say_hello();
   start_ticking(std::min(kHelloAgain, options.welcome_deadline), options.welcome_deadline);
+}
+
+bool Connection::Impl::reach_out() {
+  const Endpoint endpoint = parse_endpoint(options.endpoint);
+  if (endpoint.ipc) {
+    folder_ = SocketFolder::open(endpoint);
+    if (!folder_) return false;
+    folder_->check_listener();
+  }
+  socket_.connect(endpoint.ipc ? folder_->address() : endpoint.text);
+  return true;
 }
 
 void Connection::Impl::say_hello() {
@@ -120,6 +134,7 @@ void Connection::Impl::handle_greeting(const wire::Header& header,
     throw wire::WireError(wire::WireErrc::bad_value, "[decode] welcome without heartbeat times");
   }
   id = welcome.peer;
+  secret = welcome.secret;
   server_incarnation_ = header.incarnation;
   link_.take_outgoing();  // the hello
   link_.begin_incoming(header.sequence);
@@ -239,6 +254,11 @@ void Connection::Impl::tick(bool stalled) {
                                           "a controller that is stopped or overloaded, or another "
                                           "program")
                       : "[control] no controller at " + options.endpoint + waited);
+    }
+    try {
+      if (parse_endpoint(options.endpoint).ipc && !folder_ && !reach_out()) return;
+    } catch (const std::exception& error) {
+      return fail(wire::FailureCode::refused, error.what());
     }
     return say_hello();
   }

@@ -4,6 +4,7 @@
 #include "transport/control/handshake_watch.h"
 #include "transport/control/link.h"
 #include "transport/control/outbox.h"
+#include "transport/control/socket_folder.h"
 
 namespace troupe::control {
 
@@ -27,6 +28,7 @@ class Connection::Impl final : public Core {
   ConnectionOptions options;
   State state = State::fresh;
   PeerId id = 0;
+  std::string secret;
 
  private:
   bool receive_one() override;
@@ -34,6 +36,8 @@ class Connection::Impl final : public Core {
   void tick(bool stalled) override;
   std::string name_of(PeerId peer) const override;
 
+  /// False while a local socket's folder is not there. Throws std::runtime_error.
+  bool reach_out();
   void say_hello();
   void handle(std::span<const std::byte> frame);
   void handle_greeting(const wire::Header& header, std::span<const std::byte> payload);
@@ -44,6 +48,7 @@ class Connection::Impl final : public Core {
 
   Link link_;
   Outbox outbox_;
+  std::optional<SocketFolder> folder_;       // of an ipc endpoint, once it is there
   std::optional<HandshakeWatch> handshake_;  // while greeting
   std::uint64_t server_incarnation_ = 0;
   Clock::time_point heard_{};

@@ -14,6 +14,13 @@ constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETA
 /// keys may do so before its greeting has been read.
 constexpr int kHangUps = 3;
 
+/// For who has named no keys, on a loopback address. Which of these it is cannot be told: a server
+/// hangs up on keys that it does not know or has no use for.
+constexpr const char* kNotOwn =
+    ". If it asks for keys: give --keys DIR or set TROUPE_KEYS (`troupe keys add` makes them where "
+    "the cluster runs); if it was started with --insecure, --keys none trusts whoever listens "
+    "there; else it is another user's";
+
 struct Event {
   std::uint16_t kind = 0;
   std::uint32_t value = 0;
@@ -39,6 +46,7 @@ HandshakeWatch::HandshakeWatch(zmq::context_t& context, zmq::socket_t& socket, s
     : socket_(socket),
       endpoint_(std::move(endpoint)),
       has_keys_(keys),
+      own_users_(keys && keys->own_users),
       origin_(keys ? keys->origin : ""),
       events_(context, zmq::socket_type::pair) {
   const std::string name = "inproc://troupe.handshake." + std::to_string(random_incarnation());
@@ -52,6 +60,10 @@ HandshakeWatch::~HandshakeWatch() {
   if (socket_.handle() != nullptr) zmq_socket_monitor(socket_.handle(), nullptr, 0);
 }
 
+std::string HandshakeWatch::not_own() const {
+  return endpoint_ + " does not know this user's own keys, in " + origin_ + kNotOwn;
+}
+
 std::optional<std::string> HandshakeWatch::obstacle() {
   while (const auto event = next_event(events_)) {
     switch (event->kind) {
@@ -62,10 +74,12 @@ std::optional<std::string> HandshakeWatch::obstacle() {
         hung_up_ = 0;
         break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+        if (own_users_) return not_own();
         return endpoint_ + " does not allow the key in " + origin_ +
                "/client.key: have it added there with `troupe keys add`";
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
         if (event->value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
+          if (own_users_) return not_own();
           return has_keys_
                      ? endpoint_ +
                            " works without keys: leave out --keys (and TROUPE_KEYS), or start "
@@ -77,6 +91,7 @@ std::optional<std::string> HandshakeWatch::obstacle() {
         [[fallthrough]];
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
         if (has_keys_ && ++hung_up_ >= kHangUps) {
+          if (own_users_) return not_own();
           return endpoint_ + " has another key than " + origin_ +
                  "/server.pub, or works without keys: fetch the right one from where the cluster "
                  "runs, or leave out --keys";

@@ -25,9 +25,12 @@ class HandshakeWatch {
   bool reached() const { return reached_; }
 
  private:
+  std::string not_own() const;
+
   zmq::socket_t& socket_;
   std::string endpoint_;
   bool has_keys_;
+  bool own_users_;
   std::string origin_;
   zmq::socket_t events_;
   int hung_up_ = 0;

@@ -22,6 +22,18 @@ namespace {
   throw std::runtime_error("[keys] " + path.string() + ": " + why);
 }
 
+/// Who may write in a folder decides what its files say. Held open, so that it stays the folder
+/// that was looked at; links were followed.
+FileHandle open_folder(const fs::path& path) {
+  FileHandle folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) fail(path, errno == ENOENT ? "is not there" : error_text(errno));
+  struct stat info {};
+  if (fstat(folder.get(), &info) != 0) fail(path, error_text(errno));
+  if (info.st_uid != geteuid() && info.st_uid != 0) fail(path, "belongs to another user");
+  if (info.st_mode & 022) fail(path, "other users can write in it; give it mode 0700");
+  return folder;
+}
+
 /// A folder of this user alone, made where it is not there, with those on the way to it. Of what
 /// was made, empty folders go again unless it is kept.
 class PrivateFolder {
@@ -73,14 +85,20 @@ std::string missing_text(const fs::path& path) {
          "` makes a cluster's keys";
 }
 
-/// Other users must not be able to read it where it holds a secret, nor to write it anyway.
+/// Other users must not be able to read it where it holds a secret, nor to write it or to put
+/// another in its place anyway.
 std::string read_file(const fs::path& path, std::size_t limit, bool secret) {
-  const FileHandle file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::error_code ignored;
+  if (!fs::exists(parent, ignored)) fail(path, missing_text(path));
+  const FileHandle folder = open_folder(parent);
+  const FileHandle file(
+      openat(folder.get(), path.filename().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file) fail(path, errno == ENOENT ? missing_text(path) : error_text(errno));
   struct stat info {};
   if (fstat(file.get(), &info) != 0) fail(path, error_text(errno));
   if (!S_ISREG(info.st_mode)) fail(path, "is not a file");
-  if (secret && info.st_uid != geteuid() && info.st_uid != 0) fail(path, "belongs to another user");
+  if (info.st_uid != geteuid() && info.st_uid != 0) fail(path, "belongs to another user");
   if (secret && (info.st_mode & 077)) fail(path, "is open to other users; give it mode 0600");
   if (!secret && (info.st_mode & 022)) fail(path, "other users can write it; take that away");
   if (static_cast<std::size_t>(info.st_size) > limit) fail(path, "too long to be a file of keys");
@@ -140,8 +158,7 @@ auto parsed(const fs::path& path, const std::string& text, Parse&& parse) {
 
 /// Of two that change the list at once, one waits.
 FileHandle lock_folder(const fs::path& path) {
-  FileHandle lock(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock) fail(path, error_text(errno));
+  FileHandle lock = open_folder(path);
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     fail(path, "another process is changing it; try again");
   return lock;
@@ -199,6 +216,15 @@ void KeyFolder::add(const AllowedClient& client) const {
   write_file(clients_file(), text, true);
 }
 
+void KeyFolder::set_role(const std::string& name, ClientRole role) const {
+  const FileHandle lock = lock_folder(path_);
+  auto list = clients();
+  const auto client = std::ranges::find(list, name, &AllowedClient::name);
+  if (client == list.end()) fail(clients_file(), "there is no client \"" + name + "\"");
+  client->role = role;
+  write_file(clients_file(), allow_list_text(list), true);
+}
+
 void KeyFolder::remove(const std::string& name) const {
   const FileHandle lock = lock_folder(path_);
   auto list = clients();
@@ -247,10 +273,10 @@ void AllowList::refresh() {
   }
 }
 
-std::optional<std::string> AllowList::name_of(const std::string& public_key) {
-  const auto find = [&](const auto& list) -> std::optional<std::string> {
+std::optional<AllowedClient> AllowList::client_of(const std::string& public_key) {
+  const auto find = [&](const auto& list) -> std::optional<AllowedClient> {
     for (const auto& client : list) {
-      if (client.public_key == public_key) return client.name;
+      if (client.public_key == public_key) return client;
     }
     return std::nullopt;
   };

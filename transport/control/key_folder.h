@@ -14,8 +14,9 @@ namespace troupe::control {
 ///   server.pub  the server's public key (where a client runs)
 ///   client.key  that client's pair      (there, too)
 ///
-/// A file with a secret in it that others may read, or that is another user's, is refused. Every
-/// member throws std::runtime_error, one line naming the file and the cause.
+/// A file with a secret in it that others may read is refused; so is every file that others may
+/// write or put another in the place of, and every file and folder of another user than this one
+/// and root. Every member throws std::runtime_error, one line naming the file and the cause.
 class KeyFolder {
  public:
   explicit KeyFolder(std::filesystem::path path) : path_(std::move(path)) {}
@@ -30,6 +31,8 @@ class KeyFolder {
 
   /// Lets a client in. Refused when the name or the key is there already.
   void add(const AllowedClient& client) const;
+  /// Counts from the client's next connection on.
+  void set_role(const std::string& name, ClientRole role) const;
   /// Links that are up stay; new ones are refused.
   void remove(const std::string& name) const;
   /// Makes a folder for a client elsewhere: the server's public key and a fresh pair. Returns the
@@ -48,10 +51,10 @@ class KeyFolder {
 class AllowList {
  public:
   explicit AllowList(std::filesystem::path file);
-  /// Lets a key in that is in no file: that of the cluster's own actors.
+  /// Lets a key in that is in no file, for everything: that of the cluster's own actors.
   void add(std::string public_key, std::string name);
-  /// The client's name, or nothing.
-  std::optional<std::string> name_of(const std::string& public_key);
+  /// Whose key it is; nothing where it is not allowed in.
+  std::optional<AllowedClient> client_of(const std::string& public_key);
 
  private:
   void refresh();

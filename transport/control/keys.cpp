@@ -104,6 +104,24 @@ ClientKeys client_keys_from(std::string_view text, const std::string& origin) {
   return {part(0), {part(1), part(2)}, origin};
 }
 
+const char* to_string(ClientRole role) {
+  switch (role) {
+    case ClientRole::own_jobs:
+      return "own-jobs";
+    case ClientRole::all_jobs:
+      return "all-jobs";
+    case ClientRole::operate:
+      return "operate";
+  }
+  return "unknown";
+}
+
+std::optional<ClientRole> role_from(std::string_view text) {
+  for (const auto role : {ClientRole::own_jobs, ClientRole::all_jobs, ClientRole::operate})
+    if (text == to_string(role)) return role;
+  return std::nullopt;
+}
+
 bool is_client_name(std::string_view name) {
   if (name.empty() || name.size() > 64 || name.front() == '.') return false;
   return std::ranges::all_of(name, [](char letter) {
@@ -124,7 +142,7 @@ std::string public_file_text(const std::string& public_key) {
 std::string allow_list_text(const std::vector<AllowedClient>& clients) {
   std::string text = std::string(kListHead) + "\n";
   for (const auto& client : clients)
-    text += client.name + " " + client.public_key + "\n";
+    text += client.name + " " + client.public_key + " " + to_string(client.role) + "\n";
   return text;
 }
 
@@ -156,12 +174,16 @@ std::vector<AllowedClient> parse_allow_list(std::string_view text) {
     if (line.empty()) continue;
     const std::size_t blank = std::min(line.find(' '), line.size());
     const std::string_view name = line.substr(0, blank);
-    const std::string_view key = line.substr(std::min(blank + 1, line.size()));
-    if (!is_client_name(name) || !is_key(key))
-      fail("line " + std::to_string(number) + " is not \"NAME KEY\"");
+    const std::string_view rest = line.substr(std::min(blank + 1, line.size()));
+    const std::string_view key = rest.substr(0, rest.find(' '));
+    // Lists from before there were roles have none; then everybody could do everything.
+    const auto role = key.size() == rest.size() ? std::optional(ClientRole::operate)
+                                                : role_from(rest.substr(key.size() + 1));
+    if (!is_client_name(name) || !is_key(key) || !role)
+      fail("line " + std::to_string(number) + " is not \"NAME KEY ROLE\"");
     if (!names.emplace(name).second)
       fail("line " + std::to_string(number) + ": a name comes twice");
-    clients.push_back({std::string(name), std::string(key)});
+    clients.push_back({std::string(name), std::string(key), *role});
   }
   return clients;
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,7 +17,8 @@ struct KeyPair {
 struct ClientKeys {
   std::string server_key;  // the server's public half
   KeyPair own;
-  std::string origin;  // where they come from, for errors: a folder, or "the node agent"
+  std::string origin;      // where they come from, for errors: a folder, or "the node agent"
+  bool own_users = false;  // nobody named them: those of this user's clusters on this machine
 };
 
 /// Empty where ZeroMQ can do CURVE, else what is missing.
@@ -39,11 +41,29 @@ std::string to_text(const ClientKeys& keys);
 /// Throws std::runtime_error, never with a key in its text.
 ClientKeys client_keys_from(std::string_view text, const std::string& origin);
 
+/// What a client may do, each role what those before it may, too.
+enum class ClientRole : std::uint8_t {
+  own_jobs,  // hand in jobs; see, wait for, pause and cancel what came in under the same name
+  all_jobs,  // those of everybody; actors of users' classes
+  operate,   // drain, stop, inject faults, look inside actors, join as a host
+};
+const char* to_string(ClientRole role);
+/// As to_string has it; nothing for other words.
+std::optional<ClientRole> role_from(std::string_view text);
+
 /// A client that may come in.
 struct AllowedClient {
   std::string name;  // 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with a dot
   std::string public_key;
+  ClientRole role = ClientRole::operate;
   bool operator==(const AllowedClient&) const = default;
+};
+
+/// Whom a key belongs to, as a server knows its peer: "" where nobody is asked for a key, and who
+/// is let in may do everything.
+struct ClientUser {
+  std::string name;
+  ClientRole role = ClientRole::operate;
 };
 
 bool is_client_name(std::string_view name);

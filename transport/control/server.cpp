@@ -22,6 +22,9 @@ std::uint64_t Server::incarnation() const {
 void Server::on_connect(std::function<std::optional<std::string>(const PeerInfo&)> handler) {
   impl_->on_connect = std::move(handler);
 }
+void Server::on_rival(std::function<void(PeerId, const PeerInfo&)> handler) {
+  impl_->on_rival = std::move(handler);
+}
 void Server::on_ready(std::function<void(PeerId)> handler) {
   impl_->on_ready = std::move(handler);
 }
@@ -62,11 +65,23 @@ std::optional<PeerVitals> Server::vitals(PeerId peer) const {
   if (found == impl_->peers.end()) return std::nullopt;
   return found->second->vitals;
 }
-bool Server::knows(std::uint64_t incarnation) const {
-  for (const auto& [id, peer] : impl_->peers) {
-    if (peer->info.incarnation == incarnation) return true;
-  }
-  return false;
+bool Server::reaches(PeerId peer) {
+  return impl_->reaches(peer);
+}
+ClientUser Server::user(PeerId peer) const {
+  const auto found = impl_->peers.find(peer);
+  if (found == impl_->peers.end()) return {"", ClientRole::own_jobs};
+  return found->second->info.user;
+}
+std::optional<PeerId> Server::peer_of(std::uint64_t incarnation) const {
+  const auto found = impl_->by_incarnation.find(incarnation);
+  if (found == impl_->by_incarnation.end()) return std::nullopt;
+  return found->second;
+}
+std::optional<PeerId> Server::holder_of(std::uint64_t incarnation, std::string_view secret) const {
+  const auto peer = peer_of(incarnation);
+  if (!peer || !same_secret(impl_->peers.at(*peer)->info.secret, secret)) return std::nullopt;
+  return peer;
 }
 const Counters& Server::counters() const {
   return impl_->counters();

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/control/keys.h"
 #include "transport/control/open_requests.h"
 #include "transport/control/types.h"
 
@@ -21,6 +22,8 @@ struct ServerOptions {
   Milliseconds heartbeat_interval{250};
   Milliseconds heartbeat_timeout{5000};  // silence after which a peer is lost
   std::size_t max_peers = 4096;
+  /// A process that has a link gets no second one: who says that he is it is somebody else.
+  bool one_link_per_process = true;
   OpenRequests::Bounds open_requests = {};  // of one peer; more are refused
   OpenRequests::Bounds open_requests_of_all{.most = 8192, .most_bytes = 256u << 20};
   std::size_t max_queued_bytes_of_all = 512u << 20;  // more loses the peer that reads least
@@ -34,6 +37,8 @@ struct PeerInfo {
   PeerId id = 0;
   std::uint64_t incarnation = 0;
   wire::Hello hello;
+  std::string secret = {};  // that its welcome gives it, and nobody else
+  ClientUser user = {};     // whose key it has shown
 };
 
 /// How alive a peer is. `progress` is what its work loop counted, not what its sockets do.
@@ -68,6 +73,8 @@ class Server {
 
   /// Somebody said hello. Return a reason to refuse. The peer can be sent to from `on_ready` on.
   void on_connect(std::function<std::optional<std::string>(const PeerInfo&)> handler);
+  /// Somebody said hello as a process that has a link already; he is refused.
+  void on_rival(std::function<void(PeerId holder, const PeerInfo& rival)> handler);
   /// The peer has been welcomed; messages sent now come after the welcome.
   void on_ready(std::function<void(PeerId)> handler);
   /// A message that is no answer. If header.is_request(), call `reply` sooner or later. A WireError
@@ -111,9 +118,15 @@ class Server {
   std::size_t peers() const;
   std::vector<PeerId> peer_ids() const;
   std::optional<PeerInfo> info(PeerId peer) const;
+  /// Whose key the peer has shown; the least of rights where there is no such peer.
+  ClientUser user(PeerId peer) const;
   std::optional<PeerVitals> vitals(PeerId peer) const;
-  /// Whether a process of that incarnation has a link now.
-  bool knows(std::uint64_t incarnation) const;
+  /// Whether the peer's connection stands, as far as the system knows by now.
+  bool reaches(PeerId peer);
+  /// The peer of that incarnation if this is its link's secret.
+  std::optional<PeerId> holder_of(std::uint64_t incarnation, std::string_view secret) const;
+  /// The peer of that incarnation.
+  std::optional<PeerId> peer_of(std::uint64_t incarnation) const;
   const Counters& counters() const;
   /// Counted into the heartbeats to peers. May be called from any thread.
   void set_progress(std::uint64_t progress);

@@ -31,6 +31,7 @@ Server::Impl::Impl(boost::asio::io_context& io, ServerOptions options_)
   // A peer that reconnects goes on under its id at once; who that is, its incarnation shows.
   socket_.set(zmq::sockopt::router_handover, true);
   const bool keys = options.guard && !parse_endpoint(options.endpoint).ipc;
+  guarded_ = keys;
   if (keys) {
     if (options.guard->context() != context_)
       throw std::logic_error("[control] the guard of keys belongs to another context");
@@ -177,6 +178,8 @@ std::unique_ptr<Server::Impl::Peer> Server::Impl::forget(PeerId id) {
   peer->requests.forget(open_);
   queued_bytes_ -= peer->outbox.bytes();
   Doorkeeper::of_process().parted(peer->at);
+  const auto process = by_incarnation.find(peer->info.incarnation);
+  if (process != by_incarnation.end() && process->second == id) by_incarnation.erase(process);
   return peer;
 }
 

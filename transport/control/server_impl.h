@@ -20,8 +20,10 @@ class Server::Impl final : public Core {
   void request_frame(PeerId id, std::string frame, Milliseconds deadline, ReplyHandler handler);
   void drop(PeerId id, const std::string& reason);
   void close();
+  bool reaches(PeerId id);
 
   std::function<std::optional<std::string>(const PeerInfo&)> on_connect;
+  std::function<void(PeerId, const PeerInfo&)> on_rival;
   std::function<void(PeerId)> on_ready;
   std::function<void(PeerId, const wire::Header&, std::span<const std::byte>)> on_message;
   std::function<void(PeerId, const std::string&)> on_lost;
@@ -36,6 +38,7 @@ class Server::Impl final : public Core {
     PeerVitals vitals;
     OpenRequests requests;
     AcceptedLink at;       // its connection, as of its last sign of life
+    std::string user_id;   // that a guard let it in as
     bool hung_up = false;  // what it sent before is still to be read
   };
   struct RoutingHash {
@@ -48,6 +51,7 @@ class Server::Impl final : public Core {
   ServerOptions options;
   std::string bound;
   std::unordered_map<PeerId, std::unique_ptr<Peer>> peers;
+  std::unordered_map<std::uint64_t, PeerId> by_incarnation;  // where each has one link
 
  private:
   bool receive_one() override;
@@ -55,9 +59,9 @@ class Server::Impl final : public Core {
   void tick(bool stalled) override;
   std::string name_of(PeerId id) const override;
 
-  void handle(std::string_view routing, std::span<const std::byte> frame);
+  void handle(std::string_view routing, std::string_view user_id, std::span<const std::byte> frame);
   void handle_from(Peer& peer, const wire::Header& header, std::span<const std::byte> payload);
-  void greet(std::string_view routing, const wire::Header& header,
+  void greet(std::string_view routing, std::string_view user_id, const wire::Header& header,
              std::span<const std::byte> payload);
   Peer* find(std::string_view routing);
   /// Tells the doorkeeper who is known by the connection that what arrives has come over.
@@ -82,9 +86,10 @@ class Server::Impl final : public Core {
 
   WatchedEndpoint endpoint_;
   const zmq::message_t* arriving_ = nullptr;  // while it is handled
-  OpenRequests::Sum open_;  // of all peers
+  OpenRequests::Sum open_;                    // of all peers
   std::size_t queued_bytes_ = 0;
   std::unordered_map<std::string, PeerId, RoutingHash, std::equal_to<>> by_routing_;
+  bool guarded_ = false;
   PeerId last_id_ = 0;
 };
 

@@ -1,6 +1,8 @@
 #include "transport/control/descriptors.h"
 #include "transport/control/server_impl.h"
 
+#include "transport/control/zap.h"
+
 // What peers send: hello, signs of life, requests, replies.
 namespace troupe::control {
 
@@ -20,22 +22,24 @@ bool Server::Impl::receive_one() {
     if (const Peer* peer = find(from)) lose(peer->info.id, "sent a message of several frames");
     return true;
   }
-  handle(from, {frame.data<std::byte>(), frame.size()});
+  handle(from, guarded_ ? user_id_of(frame) : "", {frame.data<std::byte>(), frame.size()});
   return true;
 }
 
-void Server::Impl::handle(std::string_view routing, std::span<const std::byte> frame) {
+void Server::Impl::handle(std::string_view routing, std::string_view user_id,
+                          std::span<const std::byte> frame) {
   Peer* peer = find(routing);
   const PeerId id = peer ? peer->info.id : 0;
   try {
     const wire::Header header = wire::decode_header(frame);
     const auto payload = wire::payload_of(frame);
-    if (header.kind == wire::Kind::hello) return greet(routing, header, payload);
+    if (header.kind == wire::Kind::hello) return greet(routing, user_id, header, payload);
     if (!peer) {
       ++counters_.strangers;
       if (header.kind != wire::Kind::goodbye)
         send_stranger(routing, wire::Goodbye{"say hello first"});
-    } else if (header.incarnation != peer->info.incarnation || header.sender != id) {
+    } else if (header.incarnation != peer->info.incarnation || header.sender != id ||
+               user_id != peer->user_id) {
       ++counters_.fenced;
     } else {
       handle_from(*peer, header, payload);
@@ -130,10 +134,19 @@ bool Server::Impl::refused(Peer& peer, const wire::Header& header, std::size_t b
   return true;
 }
 
-void Server::Impl::greet(std::string_view routing, const wire::Header& header,
-                         std::span<const std::byte> payload) {
+bool Server::Impl::reaches(PeerId id) {
+  return send_frame(
+      id, wire::encode_frame({}, wire::Heartbeat{progress_.load(std::memory_order_relaxed)}));
+}
+
+void Server::Impl::greet(std::string_view routing, std::string_view user_id,
+                         const wire::Header& header, std::span<const std::byte> payload) {
   Peer* known = find(routing);
   const bool fresh = !known || known->info.incarnation != header.incarnation;
+  if (known && known->user_id != user_id) {
+    ++counters_.fenced;
+    return;
+  }
   if (!fresh) {
     // It asks again because the welcome was lost or is late.
     ++counters_.duplicates;
@@ -141,7 +154,16 @@ void Server::Impl::greet(std::string_view routing, const wire::Header& header,
     if (known) lose(known->info.id, "replaced by a new incarnation");
     if (header.incarnation == 0)
       return send_stranger(routing, wire::Refuse{"hello without incarnation"});
-    PeerInfo info{last_id_ + 1, header.incarnation, wire::decode<wire::Hello>(payload)};
+    PeerInfo info{last_id_ + 1, header.incarnation, wire::decode<wire::Hello>(payload),
+                  random_secret(), guarded_ ? user_of(user_id) : ClientUser{}};
+    if (const auto holder = by_incarnation.find(header.incarnation);
+        options.one_link_per_process && holder != by_incarnation.end()) {
+      const PeerId there = holder->second;
+      if (reaches(there)) {
+        if (on_rival) on_rival(there, info);
+        return send_stranger(routing, wire::Refuse{"this process has a link already"});
+      }
+    }
     if (peers.size() >= options.max_peers) {
       return send_stranger(routing,
                            wire::Refuse{"full: " + std::to_string(peers.size()) + " peers"});
@@ -159,7 +181,9 @@ void Server::Impl::greet(std::string_view routing, const wire::Header& header,
     ++last_id_;
     auto peer = std::make_unique<Peer>(std::move(info), std::string(routing), socket_options_);
     known = peer.get();
+    known->user_id = user_id;
     by_routing_.emplace(peer->routing, last_id_);
+    by_incarnation[header.incarnation] = last_id_;
     peers.emplace(last_id_, std::move(peer));
     known->link.begin_incoming(header.sequence);
   }
@@ -171,6 +195,7 @@ void Server::Impl::greet(std::string_view routing, const wire::Header& header,
   welcome.heartbeat_timeout_ms = static_cast<std::uint32_t>(options.heartbeat_timeout.count());
   welcome.software = options.software;
   welcome.attributes = options.attributes;
+  welcome.secret = known->info.secret;
   if (send_frame(id, wire::encode_frame({}, welcome)) && fresh && on_ready) on_ready(id);
 }
 

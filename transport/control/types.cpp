@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <latch>
 #include <stdexcept>
 #include <system_error>
@@ -56,6 +57,14 @@ std::uint64_t random_incarnation() {
     }
   }
   return number;
+}
+
+std::string random_secret() {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%016llx%016llx",
+                static_cast<unsigned long long>(random_incarnation()),
+                static_cast<unsigned long long>(random_incarnation()));
+  return text.data();
 }
 
 std::string host_name() {

@@ -26,6 +26,9 @@ using PeerId = std::uint64_t;
 /// A fresh random number that names one life of a process. Never 0.
 std::uint64_t random_incarnation();
 
+/// 128 fresh random bits, as text.
+std::string random_secret();
+
 /// Of this machine; "unknown" when it has none.
 std::string host_name();
 

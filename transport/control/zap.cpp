@@ -1,5 +1,6 @@
 #include "transport/control/zap.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <vector>
 
@@ -80,20 +81,23 @@ void Guard::answer(const std::vector<zmq::message_t>& request) {
   const auto frame = [&](std::size_t index) {
     return index < request.size() ? request[index].to_string_view() : std::string_view();
   };
-  std::optional<std::string> name;
+  std::optional<AllowedClient> client;
   if (request.size() == 7 && frame(0) == kZapVersion && frame(2) == kDomain && frame(5) == "CURVE")
-    name = allowed_.name_of(key_text(frame(6)));
-  ++(name ? admitted_ : refused_);
-  if (!name && on_refused_) {
+    client = allowed_.client_of(key_text(frame(6)));
+  ++(client ? admitted_ : refused_);
+  if (!client && on_refused_) {
     const bool curve = request.size() == 7 && frame(5) == "CURVE";
     const std::string key = curve ? key_text(frame(6)) : "";
     on_refused_("a peer at " + std::string(frame(3)) + (curve ? " with the key " + key : ""),
                 curve ? "the list of clients does not have this key" : "it shows no key");
   }
   const std::string id(frame(1));
-  const std::array<std::string, 6> reply{
-      kZapVersion,       id, name ? "200" : "400", name ? "OK" : "this key is not allowed",
-      name.value_or(""), ""};
+  const std::array<std::string, 6> reply{kZapVersion,
+                                         id,
+                                         client ? "200" : "400",
+                                         client ? "OK" : "this key is not allowed",
+                                         client ? user_id({client->name, client->role}) : "",
+                                         ""};
   for (std::size_t i = 0; i < reply.size(); ++i) {
     const auto more = i + 1 < reply.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;
     try {
@@ -102,6 +106,22 @@ void Guard::answer(const std::vector<zmq::message_t>& request) {
       return;  // whoever asked has gone; the next request starts afresh
     }
   }
+}
+
+std::string user_id(const ClientUser& user) {
+  return std::string(to_string(user.role)) + " " + user.name;
+}
+
+ClientUser user_of(std::string_view id) {
+  const auto blank = std::min(id.find(' '), id.size());
+  // Whose role cannot be read has the least.
+  return {std::string(id.substr(std::min(blank + 1, id.size()))),
+          role_from(id.substr(0, blank)).value_or(ClientRole::own_jobs)};
+}
+
+std::string_view user_id_of(zmq::message_t& frame) {
+  const char* id = zmq_msg_gets(frame.handle(), "User-Id");
+  return id ? id : "";
 }
 
 void use_keys(zmq::socket_t& socket, const ClientKeys& keys) {

@@ -55,6 +55,12 @@ class Guard : public std::enable_shared_from_this<Guard> {
   std::uint64_t refused_ = 0;
 };
 
+/// A user as ZeroMQ carries him with every message of his connection (its "User-Id").
+std::string user_id(const ClientUser& user);
+ClientUser user_of(std::string_view id);
+/// "" where no guard has let the connection in.
+std::string_view user_id_of(zmq::message_t& frame);
+
 /// Gives a socket that is yet to connect its keys.
 void use_keys(zmq::socket_t& socket, const ClientKeys& keys);
 

@@ -14,6 +14,7 @@ enum class Kind : std::uint16_t {
   goodbye = 6,
   ping = 7,
   pong = 8,
+  notice = 9,
   // Blobs: 10-19 (transport/control/blob_channel)
   blob_request = 10,
   blob_chunk = 11,

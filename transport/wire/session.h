@@ -16,10 +16,12 @@ struct Hello {
   std::uint32_t pid = 0;
   std::string software;  // e.g. "troupe 0.1.0"
   std::map<std::string, std::string> attributes;
+  std::string secret =
+      {};  // of the link that this one belongs to, as its Welcome said; "" = of none
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(role, name, host, pid, software, attributes);
+    ar(role, name, host, pid, software, attributes, secret);
   }
 };
 
@@ -31,10 +33,11 @@ struct Welcome {
   std::uint32_t heartbeat_timeout_ms = 0;
   std::string software;
   std::map<std::string, std::string> attributes;  // "journal": the id of the server's, if any
+  std::string secret = {};  // random; by it another link of the same process shows that it is one
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(peer, heartbeat_interval_ms, heartbeat_timeout_ms, software, attributes);
+    ar(peer, heartbeat_interval_ms, heartbeat_timeout_ms, software, attributes, secret);
   }
 };
 
@@ -69,6 +72,17 @@ struct Goodbye {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(reason);
+  }
+};
+
+/// Server → peer: what whoever runs the peer should know.
+struct Notice {
+  static constexpr Kind kKind = Kind::notice;
+  std::string text;  // one line
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(text);
   }
 };
 

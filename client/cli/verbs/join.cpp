@@ -75,9 +75,11 @@ class JoinVerb : public Verb {
         ->check(numeric_address())
         ->type_name("ADDRESS");
     app_->add_option("--plugin", options_.plugins,
-                     "Where this host has a plugin of the cluster's, if not at the same path; by "
-                     "its file name (repeatable)")
+                     "A plugin of the cluster's, by its file name, as this host has it "
+                     "(repeatable). Without it users' actors of that plugin do not come here")
         ->type_name("FILE");
+    app_->add_flag("--any-plugin", options_.any_plugin,
+                   "Load every plugin of the cluster's, from the path that the controller names");
     add_keep_logs_option(*app_, options_.log_folder);
     app_->add_option("--wait", wait_,
                      "Seconds to wait for a controller that is not there, or not any more")

@@ -18,6 +18,7 @@
 #include "models/spec/model_spec.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/log_line.h"
+#include "transport/control/own_keys.h"
 
 namespace troupe::cli {
 namespace {
@@ -90,10 +91,13 @@ class StartVerb : public Verb {
         ->type_name("PICTURES")
         ->capture_default_str();
     add_memory_limit_option(*app_, options_.memory_limit);
-    add_keys_option(*app_, options_.keys,
-                    "With --listen tcp://: let only clients in that have keys (`troupe keys`)");
+    add_keys_option(
+        *app_, options_.keys,
+        "With --listen tcp://: let only clients in that have keys (`troupe keys`; default: on a "
+        "loopback address those of this user alone)");
     app_->add_flag("--insecure", options_.insecure,
-                   "Allow to listen beyond this machine without keys");
+                   "With --listen tcp://: ask nobody for keys; whoever reaches the port is a "
+                   "client");
     app_->add_option("--allow-models", allow_models_,
                      "Folder whose models clients may name (repeatable). Default: with --listen "
                      "tcp:// that of --model alone, else any")
@@ -101,7 +105,7 @@ class StartVerb : public Verb {
         ->type_name("DIR");
     app_->add_flag("--detach", detach_, "Go to the background once all actors are ready");
     app_->add_option("--log", log_,
-                     "With --detach: the controller's log (default: " + runtime_folder() +
+                     "With --detach: the controller's log (default: " + control::runtime_folder() +
                          "/controller.log)")
         ->check(not_empty())
         ->type_name("FILE");
@@ -127,7 +131,7 @@ class StartVerb : public Verb {
         if (report.ok) std::cout << report.text << std::flush;
       });
     }
-    if (log_.empty()) log_ = make_runtime_folder() + "/controller.log";
+    if (log_.empty()) log_ = control::make_runtime_folder() + "/controller.log";
     check_writable("--log", log_);
     const DaemonReport report =
         run_in_background(log_, static_cast<int>(ready_deadline(options_.actors).count()) + 10,
@@ -143,7 +147,7 @@ class StartVerb : public Verb {
  private:
   void settle_options() {
     if (options_.listen.empty()) {
-      make_runtime_folder();
+      control::make_runtime_folder();
       options_.listen = default_endpoint();
     }
     options_.listen = checked_endpoint(options_.listen, "--listen");
@@ -159,6 +163,7 @@ class StartVerb : public Verb {
     }
     absolute(options_.journal);
     absolute(log_);
+    if (options_.keys == control::kNoKeys) options_.keys.clear();  // of TROUPE_KEYS, for clients
     absolute(options_.keys);
     settle_security();
     make_log_folder(options_.log_folder);

@@ -27,7 +27,7 @@ T value_of(Result<T> result) {
 /// A controller with one actor and a plugin, on tcp with keys, and hosts that join it.
 class Cast {
  public:
-  explicit Cast(const std::string& plugin = kPlugin) {
+  explicit Cast(const std::string& plugin = kPlugin) : plugin_(plugin) {
     control::KeyFolder(keys()).make(false);
     auto options = actors(1);
     options.listen = "tcp://127.0.0.1:0";
@@ -47,7 +47,8 @@ class Cast {
   std::string here() { return value_of(client_->status()).host; }
 
   /// Joins and returns when users' actors may live there, or may not for want of the plugin.
-  Command& join(const std::string& name, const std::vector<std::string>& more = {}) {
+  Command& join(const std::string& name) { return join(name, {"--plugin", plugin_}); }
+  Command& join(const std::string& name, const std::vector<std::string>& more) {
     const auto command = start(name, more);
     REQUIRE(eventually(kPatience, [&] { return !why_not(name).empty() || may_live_on(name); }));
     return *command;
@@ -124,6 +125,7 @@ class Cast {
     return there;
   }
 
+  std::string plugin_;
   Scratch folder_;
   std::unique_ptr<cluster::Cluster> cluster_;
   std::unique_ptr<Client> client_;

@@ -1,0 +1,23 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "controller/jobs/job_table.h"
+#include "transport/control/keys.h"
+#include "transport/wire/kind.h"
+
+namespace troupe::gateway {
+
+/// The least role that may send a message of this kind to a controller. Whose job it is about is
+/// another question: `job_refusal`.
+control::ClientRole needed_role(wire::Kind kind);
+
+/// Why this user may not send it; nothing where he may.
+std::optional<std::string> refusal(const control::ClientUser& user, wire::Kind kind);
+
+/// Whether a job is one of those that this user may see and change.
+bool may_see(const control::ClientUser& user, const jobs::JobEntry& job);
+/// Why this user may not see or change a job that is not his.
+std::string job_refusal(const control::ClientUser& user, jobs::JobId job);
+
+}  // namespace troupe::gateway
