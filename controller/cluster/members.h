@@ -102,8 +102,8 @@ class Members {
   std::vector<std::pair<std::uint64_t, int>> memory_steps() const;
 
  private:
-  /// Nine tenths of what its process found free, on a CPU divided over the host's places, and no
-  /// less than these have: perhaps 0. Nothing where it does not say.
+  /// Nine tenths of what its process found free, divided over the host's places, or over those on
+  /// its GPU, and no less than these have: perhaps 0. Nothing where it does not say.
   std::optional<std::uint64_t> share_of_memory(const Actor& actor, const wire::Hello& hello) const;
 
   std::string token_;

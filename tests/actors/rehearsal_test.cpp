@@ -179,20 +179,30 @@ struct Stage : test::Doors {
 
 TEST_CASE(
     "a job is rehearsed once a shape, before any of its receives is posted, and keeps its bits") {
-  Stage plain({.rehearses = false}), rehearsing({.rehearses = true});
   auto other = Stage::spec(1);
   other.request.num_pipeline_patch = 3;
-  std::vector<std::string> without, with;
-  for (const auto& spec : {Stage::spec(1), Stage::spec(2), other}) {
-    without.push_back(plain.result(plain.submit(spec)));
-    with.push_back(rehearsing.result(rehearsing.submit(spec)));
+  const auto results_of = [&](Stage& stage) {
+    std::vector<std::string> results;
+    for (const auto& spec : {Stage::spec(1), Stage::spec(2), other})
+      results.push_back(stage.result(stage.submit(spec)));
+    return results;
+  };
+  // One after the other: a stage whose loop is not turned loses its actors.
+  std::vector<std::string> without;
+  int receives = 0;
+  {
+    Stage plain({.rehearses = false});
+    without = results_of(plain);
+    CHECK(plain.count(WorkEvent::rehearses) == 0);
+    receives = plain.count(WorkEvent::posts_receive);
+    CHECK(receives > 0);
   }
+  Stage rehearsing({.rehearses = true});
+  const auto with = results_of(rehearsing);
   CHECK(with == without);
   for (const auto& result : with)
     CHECK(result.size() > 1000);
-  CHECK(plain.count(WorkEvent::rehearses) == 0);
-  CHECK(plain.count(WorkEvent::posts_receive) > 0);
-  CHECK(rehearsing.count(WorkEvent::posts_receive) == plain.count(WorkEvent::posts_receive));
+  CHECK(rehearsing.count(WorkEvent::posts_receive) == receives);
   CHECK(rehearsing.count(WorkEvent::rehearses) == 4);  // two shapes at two actors
   CHECK(rehearsing.count(WorkEvent::rehearsed) == 4);
   for (int actor = 0; actor < 2; ++actor) {
@@ -212,8 +222,8 @@ TEST_CASE(
 }
 
 TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and no bit changes") {
-  Stage plain({.rehearses = false}), rehearsing({.rehearses = true});
-  const auto all = [](Stage& stage) {
+  const auto all = [](bool rehearses) {
+    Stage stage({.rehearses = rehearses});
     std::vector<jobs::JobId> ids;
     for (const int patches : {2, 3, 4}) {
       auto spec = Stage::spec(static_cast<std::uint64_t>(patches));
@@ -224,13 +234,13 @@ TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and 
     std::vector<std::string> results;
     for (const auto id : ids)
       results.push_back(stage.result(id));
+    CHECK(stage.count(WorkEvent::rehearsed) == (rehearses ? 6 : 0));
     return results;
   };
-  const auto results = all(rehearsing);
-  CHECK(results == all(plain));
+  const auto results = all(true);
+  CHECK(results == all(false));
   for (const auto& result : results)
     CHECK(result.size() > 1000);
-  CHECK(rehearsing.count(WorkEvent::rehearsed) == 6);
 }
 
 TEST_CASE("jobs of one shape have one key, whatever their words, seeds and numbers of steps") {
@@ -264,10 +274,16 @@ TEST_CASE("jobs of one shape have one key, whatever their words, seeds and numbe
 }
 
 TEST_CASE("tasks end when their device has done them, and a device that hangs ends none") {
-  Stage plain({}), late({.late = true});
-  const auto want = plain.result(plain.submit(Stage::spec(5)));
+  std::string want;
+  std::size_t ends = 0;
+  {
+    Stage plain({});
+    want = plain.result(plain.submit(Stage::spec(5)));
+    ends = plain.ran.size();
+  }
+  Stage late({.late = true});
   CHECK(late.result(late.submit(Stage::spec(5))) == want);
-  CHECK(late.ran.size() == plain.ran.size());
+  CHECK(late.ran.size() == ends);
   for (const auto& span : late.ran)
     CHECK(span.end_ns >= span.begin_ns);
   CHECK(late.clocks[0]->marks > 10);
