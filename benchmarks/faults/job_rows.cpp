@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 using bench::take;
 
 constexpr auto kJobDeadline = 120s;
-constexpr int kHang = 2;  // seconds of --task-deadline
+constexpr int kTaskDeadline = 2;  // seconds of --task-deadline
 const Parallelism kPipeline{.dp = 1, .cfg = 2, .pp = 2};
 const Parallelism kWhole{.dp = 1, .cfg = 2, .pp = 1, .ulysses = 2};  // all blocks at every actor
 const Parallelism kShards{.dp = 1, .cfg = 1, .pp = 1, .ulysses = 2, .tp = 2};
@@ -150,7 +150,7 @@ NamedRow signalled(const std::string& name, int number, const Parallelism& degre
 /// One of four work loops stands still while its process tells that it lives.
 Row hung_loop(const std::string& name, const Options& options) {
   auto wanted = cluster_options(options, 4);
-  wanted.task_deadline = std::chrono::seconds(kHang);
+  wanted.task_deadline = std::chrono::seconds(kTaskDeadline);
   cluster::Cluster cluster(wanted);
   auto client = take(Client::connect(cluster.endpoint()));
   auto inspector = take(Inspector::connect(cluster.endpoint()));
@@ -203,7 +203,7 @@ Row lost_host(const std::string& name, const Options& options) {
 
 std::vector<NamedRow> job_rows() {
   const std::string hung =
-      "work loop hangs (--task-deadline " + std::to_string(kHang) + "), cfg 2 × pp 2";
+      "work loop hangs (--task-deadline " + std::to_string(kTaskDeadline) + "), cfg 2 × pp 2";
   const std::string host = "kill -9 of a joined host's agent, cfg 2 × pp 2";
   return {signalled("kill -9 of one of cfg 2 × pp 2", SIGKILL, kPipeline, false),
           signalled("kill -9 of one of ulysses 2 × tp 2", SIGKILL, kShards, false),

@@ -140,7 +140,7 @@ TEST_CASE("an actor drops the loading of what was taken down, answers, and loads
 }
 
 TEST_CASE("a folder that is not as the plan saw it is not loaded, nor is its text encoder") {
-  const testing::Scratch scratch;
+  const troupe::testing::Scratch scratch;
   const fs::path model = scratch.path / "model";
   fs::copy(kTiny, model, fs::copy_options::recursive);
   auto load = whole(model.string());
@@ -153,8 +153,8 @@ TEST_CASE("a folder that is not as the plan saw it is not loaded, nor is its tex
   fs::copy_file(weights, model / "copy");
   fs::rename(model / "copy", weights);
   const std::string why = "its files have changed since the job was accepted";
-  CHECK(testing::message_of(encode).find(why) != std::string::npos);
-  CHECK(testing::message_of([&] { stage.vae(); }).find(why) != std::string::npos);
-  CHECK(testing::message_of([&] { const Stage again(load, at::kCPU); }).find(why) !=
+  CHECK(troupe::testing::message_of(encode).find(why) != std::string::npos);
+  CHECK(troupe::testing::message_of([&] { stage.vae(); }).find(why) != std::string::npos);
+  CHECK(troupe::testing::message_of([&] { const Stage again(load, at::kCPU); }).find(why) !=
         std::string::npos);
 }
