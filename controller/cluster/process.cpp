@@ -9,8 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
 #include <deque>
 #include <stdexcept>
@@ -182,7 +184,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
         [self = shared_from_this()](const boost::system::error_code& error, std::size_t bytes) {
           if (error) return;
           self->take({self->buffer_.data(), bytes});
-          self->read_output();
+          if (!self->reaped_) self->read_output();
         });
   }
 
@@ -202,16 +204,21 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
 
   /// A full disk costs the log, not the actor; nor does an actor that says much cost the disk.
   void append_to_log(std::string_view text) {
-    if (log_ && logged_ + text.size() > log_bytes_) {
-      const std::string end =
-          "\n-- nothing more is written here: the log has " + std::to_string(logged_) + " bytes\n";
-      if (write(log_.get(), end.data(), end.size()) >= 0) log_ = control::FileHandle();
-    }
-    logged_ += text.size();
+    if (!log_) return;
+    const std::uint64_t room = log_bytes_ - std::min(logged_, log_bytes_);
+    write_log(text.substr(0, room));
+    if (text.size() <= room) return;
+    write_log("\n-- nothing more is written here: the log has " + std::to_string(logged_) +
+              " bytes\n");
+    log_ = control::FileHandle();
+  }
+
+  void write_log(std::string_view text) {
     while (log_ && !text.empty()) {
       const auto written = write(log_.get(), text.data(), text.size());
       if (written < 0 && errno == EINTR) continue;
       if (written <= 0) return;
+      logged_ += static_cast<std::uint64_t>(written);
       text.remove_prefix(static_cast<std::size_t>(written));
     }
   }
@@ -220,7 +227,15 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     int status = 0;
     if (waitpid(pid_, &status, WNOHANG) != pid_) return;
     reaped_ = true;
-    // What it wrote last is still in the pipe.
+    // What was read before comes first: its handler may stand in the queue.
+    boost::system::error_code ignored;
+    output_.cancel(ignored);
+    asio::post(output_.get_executor(),
+               [self = shared_from_this(), status] { self->read_the_rest(status); });
+  }
+
+  /// What it wrote last is still in the pipe.
+  void read_the_rest(int status) {
     boost::system::error_code error;
     output_.non_blocking(true, error);
     while (!error) {
