@@ -62,8 +62,8 @@ struct Setting {
 };
 
 /// The rooms of a controller with two real actors.
-struct Stage : test::Doors {
-  explicit Stage(const Setting& setting) {
+struct RehearsedActors : test::Doors {
+  explicit RehearsedActors(const Setting& setting) {
     server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
     server.on_ready([this](control::PeerId peer) {
       deployments.actor_ready(members.by_peer(peer)->id);
@@ -103,7 +103,7 @@ struct Stage : test::Doors {
     }
     REQUIRE(until([this] { return members.ready_count() == 2; }));
   }
-  ~Stage() {
+  ~RehearsedActors() {
     for (const auto& [id, actor] : members.all())
       server.send(actor.peer, wire::Shutdown{});
     until([this] { return server.peers() == 0; });
@@ -179,11 +179,11 @@ struct Stage : test::Doors {
 
 TEST_CASE(
     "a job is rehearsed once a shape, before any of its receives is posted, and keeps its bits") {
-  auto other = Stage::spec(1);
+  auto other = RehearsedActors::spec(1);
   other.request.num_pipeline_patch = 3;
-  const auto results_of = [&](Stage& stage) {
+  const auto results_of = [&](RehearsedActors& stage) {
     std::vector<std::string> results;
-    for (const auto& spec : {Stage::spec(1), Stage::spec(2), other})
+    for (const auto& spec : {RehearsedActors::spec(1), RehearsedActors::spec(2), other})
       results.push_back(stage.result(stage.submit(spec)));
     return results;
   };
@@ -191,13 +191,13 @@ TEST_CASE(
   std::vector<std::string> without;
   int receives = 0;
   {
-    Stage plain({.rehearses = false});
+    RehearsedActors plain({.rehearses = false});
     without = results_of(plain);
     CHECK(plain.count(WorkEvent::rehearses) == 0);
     receives = plain.count(WorkEvent::posts_receive);
     CHECK(receives > 0);
   }
-  Stage rehearsing({.rehearses = true});
+  RehearsedActors rehearsing({.rehearses = true});
   const auto with = results_of(rehearsing);
   CHECK(with == without);
   for (const auto& result : with)
@@ -223,10 +223,10 @@ TEST_CASE(
 
 TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and no bit changes") {
   const auto all = [](bool rehearses) {
-    Stage stage({.rehearses = rehearses});
+    RehearsedActors stage({.rehearses = rehearses});
     std::vector<jobs::JobId> ids;
     for (const int patches : {2, 3, 4}) {
-      auto spec = Stage::spec(static_cast<std::uint64_t>(patches));
+      auto spec = RehearsedActors::spec(static_cast<std::uint64_t>(patches));
       spec.request.num_pipeline_patch = patches;
       spec.request.kv = patches == 3 ? "predict" : "stale";
       ids.push_back(stage.submit(spec));
@@ -245,7 +245,7 @@ TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and 
 
 TEST_CASE("jobs of one shape have one key, whatever their words, seeds and numbers of steps") {
   wire::BeginJob begin;
-  begin.request = Stage::spec(1).request;
+  begin.request = RehearsedActors::spec(1).request;
   const auto model = spec::read_model_spec(kFixtures + "tiny-pixart");
   const auto key = [&] { return actors::rehearsal_key(begin, model); };
   const auto first = key();
@@ -277,12 +277,12 @@ TEST_CASE("tasks end when their device has done them, and a device that hangs en
   std::string want;
   std::size_t ends = 0;
   {
-    Stage plain({});
-    want = plain.result(plain.submit(Stage::spec(5)));
+    RehearsedActors plain({});
+    want = plain.result(plain.submit(RehearsedActors::spec(5)));
     ends = plain.ran.size();
   }
-  Stage late({.late = true});
-  CHECK(late.result(late.submit(Stage::spec(5))) == want);
+  RehearsedActors late({.late = true});
+  CHECK(late.result(late.submit(RehearsedActors::spec(5))) == want);
   CHECK(late.ran.size() == ends);
   for (const auto& span : late.ran)
     CHECK(span.end_ns >= span.begin_ns);
@@ -291,7 +291,7 @@ TEST_CASE("tasks end when their device has done them, and a device that hangs en
   for (const auto& clock : late.clocks)
     clock->hangs = true;
   const auto ended = late.ran.size();
-  const auto hanging = late.submit(Stage::spec(5));
+  const auto hanging = late.submit(RehearsedActors::spec(5));
   const auto soon = control::Clock::now() + std::chrono::milliseconds(500);
   late.until([&] { return control::Clock::now() > soon; });
   CHECK(late.ran.size() == ended);  // its tasks lie on the device

@@ -6,15 +6,12 @@
 
 #include "tests/control/harness.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 #include "tests/support/wire.h"
 #include "transport/wire/client_messages.h"
 
 namespace troupe::control::testing {
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// A folder of keys and a server that asks for them.
 struct Guarded {
@@ -69,16 +66,17 @@ TEST_CASE("a client with the right keys is let in") {
 TEST_CASE("who has no keys or wrong ones is told at once, and what to do") {
   Guarded there;
   const auto begun = Clock::now();
-  CHECK(contains(there.knock(std::nullopt), "asks for keys: give --keys DIR or set TROUPE_KEYS"));
+  CHECK(troupe::testing::has(there.knock(std::nullopt),
+                             "asks for keys: give --keys DIR or set TROUPE_KEYS"));
 
   ClientKeys unknown = there.keys.client();
   unknown.own = make_key_pair();
-  CHECK(contains(there.knock(unknown), "does not allow the key"));
-  CHECK(contains(there.knock(unknown), "troupe keys add"));
+  CHECK(troupe::testing::has(there.knock(unknown), "does not allow the key"));
+  CHECK(troupe::testing::has(there.knock(unknown), "troupe keys add"));
 
   ClientKeys elsewhere = there.keys.client();
   elsewhere.server_key = make_key_pair().public_key;
-  CHECK(contains(there.knock(elsewhere), "has another key than"));
+  CHECK(troupe::testing::has(there.knock(elsewhere), "has another key than"));
   CHECK(Clock::now() - begun < 60s);  // nobody waited for a deadline
   CHECK(there.server->run([](Server& s) { return s.peers(); }) == 0);
   CHECK(there.knock(there.keys.client()) == "welcome");
@@ -96,7 +94,7 @@ TEST_CASE("keys at a server that has none") {
     c.start([&](const wire::Welcome&) { said.set("welcome"); },
             [&](const wire::Failure& failure) { said.set(failure.what); });
   });
-  CHECK(contains(said.wait(), "works without keys"));
+  CHECK(troupe::testing::has(said.wait(), "works without keys"));
 }
 
 TEST_CASE("taken off the list: links stay, new ones are refused") {
@@ -107,7 +105,7 @@ TEST_CASE("taken off the list: links stay, new ones are refused") {
   On<Connection> connection(mine, options);
   welcome(connection);
   there.keys.remove("default");
-  CHECK(contains(there.knock(there.keys.client()), "does not allow the key"));
+  CHECK(troupe::testing::has(there.knock(there.keys.client()), "does not allow the key"));
   Event<bool> answered;
   connection.run([&](Connection& c) {
     c.request(wire::Ping{}, 60s, [&](const Reply& reply) { answered.set(reply.ok()); });
@@ -148,7 +146,7 @@ TEST_CASE("the blob channel asks for the same keys") {
     return said.wait();
   };
   CHECK(fetch(there.keys.client()) == "1000000");
-  CHECK(contains(fetch(std::nullopt), "asks for keys"));
+  CHECK(troupe::testing::has(fetch(std::nullopt), "asks for keys"));
 }
 
 TEST_CASE("strangers' bytes on a guarded port") {
@@ -184,8 +182,8 @@ TEST_CASE("a stolen routing id: without a key on the list it is not heard, with 
   ClientKeys keys = there.keys.client();
   keys.own = make_key_pair();
   steal(keys, [&] { return on_loop([&] { return !told.empty(); }); });
-  CHECK(contains(told.at(0), "127.0.0.1 with the key " + keys.own.public_key));
-  CHECK(contains(told.at(0), "the list of clients does not have this key"));
+  CHECK(troupe::testing::has(told.at(0), "127.0.0.1 with the key " + keys.own.public_key));
+  CHECK(troupe::testing::has(told.at(0), "the list of clients does not have this key"));
   owner.send(wire::Refuse{"mine"}, 2, id);
   CHECK(eventually([&] { return on_loop([&] { return heard.size() == 1; }); }));
 
@@ -263,7 +261,8 @@ TEST_CASE("beyond loopback with keys, not without, however the address is writte
   for (const char* address : {"0.0.0.0", "*", "[::]", "lo", "127.0.0.1;0.0.0.0", "127.example",
                               "[::ffff:0.0.0.0]", "127.1", "0x7f000001"}) {
     CAPTURE(address);
-    CHECK(contains(error_of("tcp://" + std::string(address) + ":0", nullptr), "troupe keys"));
+    CHECK(troupe::testing::has(error_of("tcp://" + std::string(address) + ":0", nullptr),
+                               "troupe keys"));
   }
   const IpcFolder scratch;
   const KeyFolder keys(scratch.path() / "keys");
@@ -285,8 +284,9 @@ TEST_CASE("with a user's own keys: who shows none, or others, is told as whose i
   others.make(false);
   own = others.client();
   own.own_users = true;
-  CHECK(contains(there.knock(own), "asks for keys: give --keys DIR or set TROUPE_KEYS"));
-  CHECK(contains(there.knock(own), "else it is another user's"));
+  CHECK(
+      troupe::testing::has(there.knock(own), "asks for keys: give --keys DIR or set TROUPE_KEYS"));
+  CHECK(troupe::testing::has(there.knock(own), "else it is another user's"));
 
   Loop loop;
   On<Server> bare(loop, server_at("tcp://127.0.0.1:0"));
@@ -299,7 +299,7 @@ TEST_CASE("with a user's own keys: who shows none, or others, is told as whose i
     c.start([&](const auto&) { said.set("welcome"); },
             [&](const wire::Failure& failure) { said.set(failure.what); });
   });
-  CHECK(contains(said.wait(), "does not know this user's own keys"));
+  CHECK(troupe::testing::has(said.wait(), "does not know this user's own keys"));
   CHECK(bare.run([](Server& s) { return s.counters().messages_received; }) == 0);
 }
 

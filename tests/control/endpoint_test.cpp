@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 #include "transport/control/file_handle.h"
 #include "transport/control/listener_process.h"
 
@@ -30,19 +31,16 @@ std::string error_of(const std::string& endpoint, bool insecure = false) {
   return "no error";
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("endpoints that are none are refused with the reason") {
-  CHECK(contains(error_of("udp://1.2.3.4:5"), "not an endpoint"));
-  CHECK(contains(error_of("tcp://127.0.0.1"), "no port"));
-  CHECK(contains(error_of("tcp://127.0.0.1:x"), "port \"x\""));
-  CHECK(contains(error_of("tcp://127.0.0.1:70000"), "port \"70000\""));
-  CHECK(contains(error_of("ipc://here"), "absolute path"));
-  CHECK(contains(error_of("ipc:///tmp/" + std::string(200, 'x')), "longer than the 107 bytes"));
+  CHECK(troupe::testing::has(error_of("udp://1.2.3.4:5"), "not an endpoint"));
+  CHECK(troupe::testing::has(error_of("tcp://127.0.0.1"), "no port"));
+  CHECK(troupe::testing::has(error_of("tcp://127.0.0.1:x"), "port \"x\""));
+  CHECK(troupe::testing::has(error_of("tcp://127.0.0.1:70000"), "port \"70000\""));
+  CHECK(troupe::testing::has(error_of("ipc://here"), "absolute path"));
+  CHECK(troupe::testing::has(error_of("ipc:///tmp/" + std::string(200, 'x')),
+                             "longer than the 107 bytes"));
 }
 
 TEST_CASE("a port in use is named") {
@@ -70,11 +68,11 @@ TEST_CASE("who listens on an ipc socket is known, though nobody takes the connec
 }
 
 TEST_CASE("beyond loopback only on demand") {
-  CHECK(contains(error_of("tcp://0.0.0.0:0"), "--insecure"));
-  CHECK(contains(error_of("tcp://*:0"), "--insecure"));
+  CHECK(troupe::testing::has(error_of("tcp://0.0.0.0:0"), "--insecure"));
+  CHECK(troupe::testing::has(error_of("tcp://*:0"), "--insecure"));
   CHECK(error_of("tcp://0.0.0.0:0", true) == "no error");
   CHECK(error_of("tcp://localhost:0") == "no error");
-  CHECK(contains(error_of("tcp://192.0.2.1:0", true), "192.0.2.1"));
+  CHECK(troupe::testing::has(error_of("tcp://192.0.2.1:0", true), "192.0.2.1"));
 }
 
 TEST_CASE("ipc folders: made private, refused when open or not there") {
@@ -89,9 +87,11 @@ TEST_CASE("ipc folders: made private, refused when open or not there") {
   CHECK((info.st_mode & 0777) == 0700);
 
   fs::permissions(fresh, fs::perms::group_exec, fs::perm_options::add);
-  CHECK(contains(error_of("ipc://" + (fresh / "control").string()), "open to other users"));
-  CHECK(contains(error_of("ipc://" + (folder.path() / "no" / "where" / "control").string()),
-                 "cannot make folder"));
+  CHECK(troupe::testing::has(error_of("ipc://" + (fresh / "control").string()),
+                             "open to other users"));
+  CHECK(troupe::testing::has(
+      error_of("ipc://" + (folder.path() / "no" / "where" / "control").string()),
+      "cannot make folder"));
 }
 
 TEST_CASE("the socket file of a dead process is replaced, others are not") {
@@ -112,11 +112,11 @@ TEST_CASE("the socket file of a dead process is replaced, others are not") {
   {
     Socket second;
     CHECK(bind_endpoint(second.socket, endpoint, false) == endpoint);
-    CHECK(contains(error_of(endpoint), "in use by a running process"));
+    CHECK(troupe::testing::has(error_of(endpoint), "in use by a running process"));
   }
   fs::remove(path);
   std::ofstream(path) << "precious";
-  CHECK(contains(error_of(endpoint), "file of another type"));
+  CHECK(troupe::testing::has(error_of(endpoint), "file of another type"));
   CHECK(fs::file_size(path) == 8);
 }
 

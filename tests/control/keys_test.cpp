@@ -147,7 +147,7 @@ TEST_CASE("a folder that others may write in, and what is another user's, is ref
   for (const auto mode : {0777, 01777, 0720, 0702}) {
     REQUIRE(chmod(keys.path().c_str(), static_cast<mode_t>(mode)) == 0);
     for (const auto& error : all())
-      CHECK(contains(error, keys.path().string() + ": other users can write in it"));
+      CHECK(troupe::testing::has(error, keys.path().string() + ": other users can write in it"));
   }
   REQUIRE(chmod(keys.path().c_str(), 0700) == 0);
   const auto allowed = keys.client().own.public_key;
@@ -159,11 +159,13 @@ TEST_CASE("a folder that others may write in, and what is another user's, is ref
   REQUIRE(chmod(keys.path().c_str(), 0700) == 0);
   if (geteuid() != 0) return;
   REQUIRE(chown((keys.path() / "server.pub").c_str(), 65534, 65534) == 0);
-  CHECK(contains(error_of([&] { keys.client(); }), "server.pub: belongs to another user"));
+  CHECK(troupe::testing::has(error_of([&] { keys.client(); }),
+                             "server.pub: belongs to another user"));
   REQUIRE(chown(keys.clients_file().c_str(), 65534, 65534) == 0);
-  CHECK(contains(error_of([&] { keys.clients(); }), "clients: belongs to another user"));
+  CHECK(
+      troupe::testing::has(error_of([&] { keys.clients(); }), "clients: belongs to another user"));
   REQUIRE(chown(keys.path().c_str(), 65534, 65534) == 0);
-  CHECK(contains(error_of([&] { keys.server(); }), "keys: belongs to another user"));
+  CHECK(troupe::testing::has(error_of([&] { keys.server(); }), "keys: belongs to another user"));
 }
 
 TEST_CASE("roles stand in the list, are changed by name, and without one everything is allowed") {
@@ -177,14 +179,14 @@ TEST_CASE("roles stand in the list, are changed by name, and without one everyth
   keys.set_role("alice", ClientRole::all_jobs);
   AllowList list(keys.clients_file());
   CHECK(list.client_of(alice)->role == ClientRole::all_jobs);
-  CHECK(
-      contains(error_of([&] { keys.set_role("bob", ClientRole::operate); }), "no client \"bob\""));
+  CHECK(troupe::testing::has(error_of([&] { keys.set_role("bob", ClientRole::operate); }),
+                             "no client \"bob\""));
   // As written before there were roles.
   const auto old = parse_allow_list("troupe-clients 1\nalice " + alice + "\n");
   CHECK(old == std::vector<AllowedClient>{{"alice", alice, ClientRole::operate}});
   for (const char* wrong : {" king", " ", " operate ", " operate own-jobs", " Operate"}) {
     CAPTURE(wrong);
-    CHECK(contains(
+    CHECK(troupe::testing::has(
         error_of([&] { parse_allow_list("troupe-clients 1\nalice " + alice + wrong + "\n"); }),
         "line 2 is not \"NAME KEY ROLE\""));
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;
@@ -44,10 +45,6 @@ std::string error_of(F&& action) {
   return "no error";
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::optional<ClientKeys> shown_at(const std::string& endpoint, const std::string& folder = "") {
   return keys_for(parse_endpoint(endpoint), folder);
 }
@@ -81,7 +78,8 @@ TEST_CASE("what a client shows, by endpoint") {
     CHECK_FALSE(shown_at(loopback, kNoKeys));
   }
   for (const char* elsewhere : {"tcp://10.0.0.1:7", "tcp://host:7", "tcp://[::]:7"}) {
-    CHECK(contains(error_of([&] { shown_at(elsewhere); }), "anybody could listen there"));
+    CHECK(
+        troupe::testing::has(error_of([&] { shown_at(elsewhere); }), "anybody could listen there"));
     CHECK_FALSE(shown_at(elsewhere, kNoKeys));
   }
   const KeyFolder named(runtime.path() / "named");
@@ -103,13 +101,14 @@ TEST_CASE("a runtime folder that others may write in, or of another user, is ref
   CHECK((info.st_mode & 0777) == 0700);
   for (const auto mode : {0777, 0770, 0703, 01777}) {
     REQUIRE(chmod(folder.c_str(), static_cast<mode_t>(mode)) == 0);
-    CHECK(contains(error_of([] { make_runtime_folder(); }), "other users can write in it"));
-    CHECK(contains(error_of([] { own_keys(); }), "other users can write in it"));
+    CHECK(troupe::testing::has(error_of([] { make_runtime_folder(); }),
+                               "other users can write in it"));
+    CHECK(troupe::testing::has(error_of([] { own_keys(); }), "other users can write in it"));
   }
   REQUIRE(chmod(folder.c_str(), 0700) == 0);
   if (geteuid() == 0) {
     REQUIRE(chown(folder.c_str(), 65534, 65534) == 0);
-    CHECK(contains(error_of([] { make_runtime_folder(); }), "belongs to another user"));
+    CHECK(troupe::testing::has(error_of([] { make_runtime_folder(); }), "belongs to another user"));
   }
 }
 

@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;
@@ -43,10 +44,6 @@ std::string judged(const fs::path& socket) {
   } catch (const std::runtime_error& error) {
     return error.what();
   }
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// Another user who has bound in a folder while it was open, for as long as this lives.
@@ -96,13 +93,15 @@ TEST_CASE("a folder that others may write in is refused, by its name and by a li
   for (const auto mode : {0777, 01777, 0770, 0702}) {
     CAPTURE(mode);
     REQUIRE(chmod(folder.c_str(), static_cast<mode_t>(mode)) == 0);
-    CHECK(contains(judged(socket), "other users can write in folder " + folder.string()));
-    CHECK(contains(judged(scratch.path() / "link/control.sock"), "other users can write"));
+    CHECK(
+        troupe::testing::has(judged(socket), "other users can write in folder " + folder.string()));
+    CHECK(troupe::testing::has(judged(scratch.path() / "link/control.sock"),
+                               "other users can write"));
   }
   REQUIRE(chmod(folder.c_str(), 0700) == 0);
   fs::create_symlink(socket, folder / "other.sock");
-  CHECK(contains(judged(folder / "other.sock"), "a link is no socket"));
-  CHECK(contains(judged(socket / "x"), "Not a directory"));
+  CHECK(troupe::testing::has(judged(folder / "other.sock"), "a link is no socket"));
+  CHECK(troupe::testing::has(judged(socket / "x"), "Not a directory"));
 }
 
 TEST_CASE("a folder, a socket and a listener of another user are refused" *
@@ -115,15 +114,17 @@ TEST_CASE("a folder, a socket and a listener of another user are refused" *
   fs::create_directory(folder);
   REQUIRE(chmod(folder.c_str(), 0777) == 0);
   const Squatter squatter(socket);
-  CHECK(contains(judged(socket), "other users can write"));
+  CHECK(troupe::testing::has(judged(socket), "other users can write"));
   // What was put there stays when the folder is closed.
   REQUIRE(chmod(folder.c_str(), 0700) == 0);
-  CHECK(contains(judged(socket), "the socket belongs to another user (65534)"));
+  CHECK(troupe::testing::has(judged(socket), "the socket belongs to another user (65534)"));
   REQUIRE(chown(socket.c_str(), 0, 0) == 0);
-  CHECK(contains(judged(socket), "process " + std::to_string(squatter.pid()) +
-                                     ", which listens there, belongs to another user (65534)"));
+  CHECK(troupe::testing::has(judged(socket),
+                             "process " + std::to_string(squatter.pid()) +
+                                 ", which listens there, belongs to another user (65534)"));
   REQUIRE(chown(folder.c_str(), kNobody, kNobody) == 0);
-  CHECK(contains(judged(socket), "folder " + folder.string() + " belongs to another user (65534)"));
+  CHECK(troupe::testing::has(judged(socket),
+                             "folder " + folder.string() + " belongs to another user (65534)"));
 }
 
 TEST_CASE("the folder that was looked at is the one that is connected to") {
