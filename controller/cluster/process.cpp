@@ -140,6 +140,10 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
 
   void watch() {
     read_output();
+    await_end();
+  }
+
+  void await_end() {
     end_.async_wait(asio::posix::stream_descriptor::wait_read,
                     [self = shared_from_this()](const boost::system::error_code& error) {
                       if (!error) self->reap();
@@ -225,7 +229,10 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
 
   void reap() {
     int status = 0;
-    if (waitpid(pid_, &status, WNOHANG) != pid_) return;
+    const pid_t ended = waitpid(pid_, &status, WNOHANG);
+    // Readiness may be that of another process, whose descriptor had this number before.
+    if (ended == 0) return await_end();
+    if (ended != pid_) return;
     reaped_ = true;
     // What was read before comes first: its handler may stand in the queue.
     boost::system::error_code ignored;

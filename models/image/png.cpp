@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "models/image/limits.h"
+#include "models/image/png_bytes.h"
 
 namespace troupe::models {
 namespace {
@@ -72,6 +73,8 @@ at::Tensor decode_png(std::string_view png) {
   const at::Tensor rgba = at::empty({count * 4}, at::kByte);
   auto* bytes = rgba.mutable_data_ptr<std::uint8_t>();
   image.require(png_image_finish_read(image.get(), nullptr, bytes, 0, nullptr), "decode_png");
+  if (!each_png_chunk(png, [](const PngChunk&) {}))
+    throw std::runtime_error("[decode_png] cut off before its end chunk");
   // Moved together in place: a second copy would nearly double what a picture takes.
   for (std::int64_t i = 1; i < count; ++i) {
     for (int channel = 0; channel < 3; ++channel)

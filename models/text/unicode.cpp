@@ -67,6 +67,11 @@ const utf8proc_uint8_t* bytes_of(std::string_view text) {
 }
 
 std::string normal_form(std::string_view text, utf8proc_option_t form) {
+  // utf8proc up to 2.8 loses the vowel U+11A7 behind a syllable; nothing composes with it.
+  constexpr std::string_view kVowel = "\u11a7";
+  if (const auto at = text.find(kVowel); at != std::string_view::npos)
+    return normal_form(text.substr(0, at), form).append(kVowel) +
+           normal_form(text.substr(at + kVowel.size()), form);
   const std::string valid = valid_utf8(text);
   utf8proc_uint8_t* made = nullptr;
   const utf8proc_ssize_t bytes =

@@ -217,7 +217,7 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
          {"logs --follow --bogus", "unknown option --bogus"},
          {"drain", "drain needs a HOST or an ACTOR"},
          {"drain 0 --wait -1", "--wait: -1"},
-         {"keys frob --keys k", "make, add, list or remove"},
+         {"keys frob --keys k", "make, add, role, list or remove"},
          {"keys add bob --keys k --public abc", "--public is no key: one has 40 characters"},
          {"jobs 1.5", "ID is a number from 1"},
          {"stat", "did you mean status?"},

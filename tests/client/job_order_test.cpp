@@ -28,6 +28,7 @@ struct Shelf {
 
 wire::JobProgress step(int number, int blobs) {
   wire::JobProgress progress;
+  progress.phase = "denoising";
   progress.step = number;
   for (int i = 0; i < blobs; ++i)
     progress.blobs.push_back({"preview", static_cast<std::uint64_t>(number), 1, {}});

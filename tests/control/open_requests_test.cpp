@@ -117,6 +117,7 @@ TEST_CASE("of all that is not read the peer goes that is owed most") {
   RequestScene scene(options);
   RawPeer slow(scene.folder.endpoint("control"), "slow");
   RawPeer slower(scene.folder.endpoint("control"), "slower");
+  slower.incarnation = 78;
   for (auto* each : {&slow, &slower})
     each->socket.set(zmq::sockopt::rcvhwm, 1);
   const auto first = slow.greet();

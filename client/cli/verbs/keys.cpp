@@ -39,7 +39,7 @@ class KeysVerb : public Verb {
         "see it. `role` and `remove` count from the client's next connection on.",
         {"troupe keys --keys ~/troupe-keys",
          "troupe start --listen tcp://0.0.0.0:7400 --keys ~/troupe-keys --model DIR",
-         "troupe keys add laptop --role own-jobs --keys ~/troupe-keys --output laptop-keys",
+         "troupe keys add laptop --role own-jobs --keys ~/keys --output laptop-keys",
          "troupe status --connect tcp://HOST:7400 --keys laptop-keys"},
         "security.md#keys");
   }

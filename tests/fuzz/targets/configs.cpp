@@ -38,7 +38,7 @@ struct Places {
     }
     std::ranges::sort(files);
     for (const auto& from : files) {
-      const fs::path to = folder / fs::relative(from, model);
+      const fs::path to = folder / from.lexically_relative(model);
       fs::create_directories(to.parent_path());
       const bool config = from.extension() == ".json" && fs::file_size(from) < 20'000;
       if (!config) {
