@@ -104,9 +104,12 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
  public:
   Impl(asio::io_context& io, const ProcessOptions& options,
        std::function<void(const ExitCause&)> on_exit)
-      : end_(io), output_(io), on_exit_(std::move(on_exit)), on_line_(options.on_line) {
-    control::claim_descriptors("[process] " + options.program + ": cannot be started", kDescriptors,
-                               kDescriptorsSoon);
+      : claim_("[process] " + options.program + ": cannot be started", kDescriptors,
+               kDescriptorsSoon),
+        end_(io),
+        output_(io),
+        on_exit_(std::move(on_exit)),
+        on_line_(options.on_line) {
     if (!options.log.empty()) {
       log_ = control::FileHandle(
           open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
@@ -257,6 +260,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
       std::exchange(on_exit_, nullptr)(exit_cause(status, {lines_.begin(), lines_.end()}));
   }
 
+  const control::DescriptorClaim claim_;
   asio::posix::stream_descriptor end_;
   asio::posix::stream_descriptor output_;
   std::function<void(const ExitCause&)> on_exit_;

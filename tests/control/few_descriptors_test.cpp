@@ -126,13 +126,13 @@ TEST_CASE("clients beyond the descriptors that there are are refused, and told w
   CHECK(failure.code == wire::FailureCode::refused);
   CHECK(failure.what.find("of the 256 descriptors that this process may have (ulimit -n) 64 are "
                           "kept in reserve") != std::string::npos);
-  CHECK_THROWS_WITH_AS(claim_descriptors("a process", 4, 2),
+  CHECK_THROWS_WITH_AS(DescriptorClaim("a process", 4, 2),
                        doctest::Contains("a process: no descriptors to spare: of the 256"),
                        std::runtime_error);
   taken.clear();
   On<Connection> later(there, client_at(folder.endpoint("control")));
   welcome(later);
-  CHECK_NOTHROW(claim_descriptors("a process", 4, 2));
+  CHECK_NOTHROW(DescriptorClaim("a process", 4, 2));
 }
 
 TEST_CASE("a context is refused, not aborted, where there are no descriptors for it") {

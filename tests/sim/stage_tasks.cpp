@@ -41,6 +41,14 @@ bool ends_step(const wire::BeginJob& begin, const wire::Command& command) {
                            : command.patch + 1 == static_cast<int>(begin.micro_steps.size());
 }
 
+double parts_of(const wire::BeginJob& begin, const wire::Command& command) {
+  std::size_t parts = 1;
+  if (command.kind == wire::TaskKind::decode) parts = begin.decode_parts.size();
+  if (command.kind == wire::TaskKind::micro_step && command.patch < 0)
+    parts = begin.batch_parts.size();
+  return static_cast<double>(std::max<std::size_t>(parts, 1));
+}
+
 std::size_t members_of(const wire::BeginJob& begin, const wire::Command& command) {
   const auto kind = command.kind;
   const auto stage = static_cast<std::size_t>(begin.cfg.degree * begin.ring.degree *
@@ -121,7 +129,9 @@ void StageActor::wait_for_task(const Task& task, double pause) {
       world_.crossing().meet(task.epoch, "job " + std::to_string(begin.job) + " " + meeting,
                              incarnation_, members_of(begin, task.command));
   if (all && inputs_here(begin, task.command)) {
-    later(world_.some(0.01), [this, task] { finish_task(task); });
+    // Parts of one step, or of one decoding, take as long together as one that is not cut.
+    const auto seconds = world_.some(0.01) / parts_of(begin, task.command);
+    later(seconds, [this, task] { finish_task(task); });
     return;
   }
   later(pause, [this, task, pause] { wait_for_task(task, std::min(pause * 1.6, kLongestPause)); });

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -32,13 +32,13 @@ struct Claims {
     std::size_t count;
   };
   std::mutex mutex;
-  std::deque<Claim> open;
+  std::uint64_t last = 0;
+  std::map<std::uint64_t, Claim> open;
 
   std::size_t count(Clock::time_point now) {
-    while (!open.empty() && open.front().until <= now)
-      open.pop_front();
+    std::erase_if(open, [now](const auto& claim) { return claim.second.until <= now; });
     std::size_t sum = 0;
-    for (const auto& claim : open)
+    for (const auto& [number, claim] : open)
       sum += claim.count;
     return sum;
   }
@@ -99,14 +99,21 @@ std::string no_descriptors_text() {
          std::to_string(descriptors_in_use()) + " are in use";
 }
 
-void claim_descriptors(const std::string& what, std::size_t now, std::size_t soon) {
+DescriptorClaim::DescriptorClaim(const std::string& what, std::size_t now, std::size_t soon) {
   auto& all = claims();
   const std::lock_guard lock(all.mutex);
   const auto time = Clock::now();
   const std::size_t taken = descriptors_in_use() + all.count(time);
   if (taken + now + soon > descriptors_for_members())
     throw std::runtime_error(what + ": no descriptors to spare: " + no_descriptors_text());
-  if (soon > 0) all.open.push_back({time + kClaimHolds, soon});
+  number_ = ++all.last;
+  all.open[number_] = {time + kClaimHolds, soon};
+}
+
+DescriptorClaim::~DescriptorClaim() {
+  auto& all = claims();
+  const std::lock_guard lock(all.mutex);
+  all.open.erase(number_);
 }
 
 }  // namespace troupe::control

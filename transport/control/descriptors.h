@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace troupe::control {
@@ -25,8 +26,18 @@ bool short_of_descriptors();
 /// "of the 256 descriptors that this process may have (ulimit -n) 64 are kept in reserve, …"
 std::string no_descriptors_text();
 
-/// Makes sure that there are `now` descriptors, and `soon` more for what will come within half a
-/// minute (they are kept for it that long). Throws std::runtime_error: `what` and why.
-void claim_descriptors(const std::string& what, std::size_t now, std::size_t soon);
+/// Descriptors that are kept for what will come soon: for half a minute, if it lives that long.
+class DescriptorClaim {
+ public:
+  /// Makes sure that there are `now` descriptors, and `soon` more, which it keeps. Throws
+  /// std::runtime_error: `what` and why.
+  DescriptorClaim(const std::string& what, std::size_t now, std::size_t soon);
+  ~DescriptorClaim();
+  DescriptorClaim(const DescriptorClaim&) = delete;
+  DescriptorClaim& operator=(const DescriptorClaim&) = delete;
+
+ private:
+  std::uint64_t number_ = 0;
+};
 
 }  // namespace troupe::control
