@@ -62,6 +62,11 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
     } else {
       own = control::keys_for(parsed, keys);
     }
+  } catch (const control::NoOwnKeys& none) {
+    const auto why = listener_missing(control::parse_endpoint(endpoint));
+    error = why.empty() ? Error{"refused", none.what()}
+                        : Error{"unreachable", "no controller at " + endpoint + ": " + why};
+    return nullptr;
   } catch (const std::exception& bad) {
     error = {"bad_request", bad.what()};
     return nullptr;

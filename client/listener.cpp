@@ -8,6 +8,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
 
@@ -16,6 +17,8 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
+
+constexpr std::chrono::seconds kLoopbackAnswers{1};  // at once, but for a full backlog
 
 struct Probe : std::enable_shared_from_this<Probe> {
   Probe(asio::io_context& io, std::function<void(const std::string&)> missing_)
@@ -51,6 +54,13 @@ struct Probe : std::enable_shared_from_this<Probe> {
 }  // namespace
 
 std::string listener_missing(const control::Endpoint& endpoint) {
+  if (!endpoint.ipc) {
+    asio::io_context io;
+    std::string missing;
+    watch_for_missing_listener(io, endpoint, [&](const std::string& why) { missing = why; });
+    io.run_for(kLoopbackAnswers);
+    return missing;
+  }
   const std::string path = endpoint.path.string();
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -10,7 +10,8 @@ namespace troupe::client {
 // ZeroMQ tries again and again where nobody listens. These ask the system itself, once, so that a
 // client is told at once.
 
-/// Of an ipc endpoint: why nobody can be there ("Connection refused"), or nothing.
+/// Of an ipc endpoint, or one on a loopback address: why nobody can be there ("Connection
+/// refused"), or nothing.
 std::string listener_missing(const control::Endpoint& endpoint);
 
 /// Of a tcp endpoint: calls `missing` on the loop when its host, or nobody at its port, is there.

@@ -78,7 +78,7 @@ int UserHost::run() {
   std::shared_ptr<control::Guard> guard;
   if (options_.door) {
     control::AllowList callers{{}};
-    callers.add(options_.door->callers, "callers");
+    callers.add(options_.door->callers, "callers", control::ClientRole::own_jobs);
     guard = control::Guard::open(process_->io(), context_, options_.door->own, callers);
   }
   server_ = std::make_unique<CallServer>(

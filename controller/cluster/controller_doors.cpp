@@ -36,7 +36,7 @@ std::shared_ptr<control::Guard> Controller::make_guard(const control::ServerOpti
   if (!own) keys.clients();  // throws where nobody could come in
   // Of this user's own keys the file may go with his session, and the cluster goes on.
   control::AllowList allowed(own ? "" : keys.clients_file());
-  if (own) allowed.add(keys.client().own.public_key, "default");
+  if (own) allowed.add(keys.client().own.public_key, "default", control::ClientRole::operate);
   auto guard = control::Guard::open(io_, server.socket.context, keys.server(), allowed);
   guard->on_refused(
       [this](const std::string& who, const std::string& why) { refusals_.add(who, why); });
@@ -76,10 +76,6 @@ void Controller::open_endpoints() {
     tell_of_rival(holder, rival, "a second control link for " + name_of(holder));
   });
   blob_server_->admit([this](const control::PeerInfo& peer) { return on_blob_connect(peer); });
-  blob_server_->on_rival([this](const control::PeerInfo& rival) {
-    if (const auto holder = server_->peer_of(rival.incarnation))
-      tell_of_rival(*holder, rival, "a second blob link for " + name_of(*holder));
-  });
   server_->on_ready([this](control::PeerId peer) {
     if (users_->actors().ready(peer)) return;
     if (hosts_->ready(peer)) {
@@ -151,10 +147,7 @@ std::optional<std::string> Controller::stranger(const control::PeerInfo& peer) {
   }
   if (peer.hello.role == "user-actor") return users_->actors().hello(peer);
   if (peer.hello.role == "node") {
-    // It is given the cluster's secrets.
-    if (peer.user.role < control::ClientRole::operate)
-      return "the key \"" + peer.user.name + "\" has the role " + to_string(peer.user.role) +
-             ", and a host that joins needs operate";
+    if (const auto why = gateway::host_refusal(peer.user)) return why;
     return hosts_->hello(peer);
   }
   if (peer.hello.role != "actor")
@@ -186,9 +179,8 @@ void Controller::tell_of_rival(control::PeerId holder, const control::PeerInfo& 
   turned_away(rival, what);
   constexpr std::chrono::seconds kPause{10};
   const auto now = control::Clock::now();
-  const auto [told, first] = told_of_rivals_.try_emplace(holder, now);
-  if (!first && now - told->second < kPause) return;
-  told->second = now;
+  std::erase_if(told_of_rivals_, [&](const auto& told) { return now - told.second >= kPause; });
+  if (!told_of_rivals_.try_emplace(holder, now).second) return;
   server_->send(holder, wire::Notice{"the controller has turned away " + what +
                                      ": somebody poses as this process"});
 }

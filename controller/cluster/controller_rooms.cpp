@@ -21,11 +21,13 @@ void Controller::make_rooms() {
   figures_ = std::make_unique<HostFigures>(*server_, control::host_name(), this_ground().cores);
   outside_ = std::make_unique<LiveOutside>(
       io_, *server_, *blob_server_, blobs_,
-      LiveOutside::Launch{
-          .token = token_,
-          .keys = guard_ ? control::to_text(guard_->issue("the cluster's actors")) : "",
-          .threads = options_.threads_per_actor,
-          .tensor_host = tensor_host()});
+      LiveOutside::Launch{.token = token_,
+                          .keys = guard_
+                                      ? control::to_text(guard_->issue(
+                                            "the cluster's actors", control::ClientRole::operate))
+                                      : "",
+                          .threads = options_.threads_per_actor,
+                          .tensor_host = tensor_host()});
   deployments_ = std::make_unique<Deployments>(
       *outside_, members_,
       Deployments::Events{
@@ -183,10 +185,11 @@ void Controller::make_user_room() {
   room.processes.control_endpoint = server_->endpoint();
   room.processes.listen_host = tensor_host();
   // A secret of their own: that of the actors is also the tensor plane's, and plugins are others'
-  // code.
-  room.processes.access = {control::random_secret(),
-                           guard_ ? control::to_text(guard_->issue("user actors")) : "",
-                           options_.insecure};
+  // code. So their keys are not for everything, either.
+  room.processes.access = {
+      control::random_secret(),
+      guard_ ? control::to_text(guard_->issue("user actors", control::ClientRole::all_jobs)) : "",
+      options_.insecure};
   room.keyed = guard_ != nullptr;
   room.processes.log_folder = options_.log_folder;
   room.note = [this](const std::string& text) { gateway_->note_failure(text); };

@@ -14,6 +14,7 @@
 #include "controller/cluster/joined_host_impl.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/file_handle.h"
+#include "transport/control/log_line.h"
 #include "transport/control/own_keys.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/client_messages.h"
@@ -79,7 +80,11 @@ JoinedHost::Impl::Impl(JoinOptions options)
   if (options_.name.empty()) options_.name = control::host_name();
   if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
   if (options_.tensor_host.empty()) options_.tensor_host = own_address(endpoint);
-  keys_ = control::keys_for(endpoint, options_.keys);
+  try {
+    control::keys_for(endpoint, options_.keys);
+  } catch (const control::NoOwnKeys&) {
+    // The cluster makes them, and may not have begun.
+  }
   context_ = control::make_context();
   make_agent();
 }
@@ -117,12 +122,18 @@ void JoinedHost::Impl::connect() {
     link.hello.attributes["memory_limit"] = std::to_string(options_.memory_limit);
   if (options_.actors_per_gpu > 1)
     link.hello.attributes["actors_per_gpu"] = std::to_string(options_.actors_per_gpu);
-  link.keys = keys_;
   link.socket.context = context_;
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(give_up_ - control::Clock::now());
   link.welcome_deadline = std::clamp(left, kShortestLook, kLongestLook);
   say_if_waiting();
+  try {
+    link.keys = control::keys_for(control::parse_endpoint(options_.endpoint), options_.keys);
+  } catch (const control::NoOwnKeys& none) {
+    return not_joined({wire::FailureCode::timeout, none.what()});
+  } catch (const std::runtime_error& bad) {
+    return not_joined({wire::FailureCode::refused, bad.what()});
+  }
   connection_ = std::make_unique<control::Connection>(io_, link);
   connection_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);
@@ -198,6 +209,8 @@ void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const st
       stopping_ = true;
       users_->end_checks();
       return wait_until_empty(control::Clock::now() + kShutdownDeadline, std::nullopt);
+    case wire::Kind::notice:
+      return control::log_line(wire::decode<wire::Notice>(payload).text);
     default:
       if (header.is_request())
         connection_->reply(

@@ -56,7 +56,6 @@ class JoinedHost::Impl {
   boost::asio::steady_timer waiting_timer_;
   boost::asio::steady_timer drain_timer_;
   std::shared_ptr<zmq::context_t> context_;
-  std::optional<control::ClientKeys> keys_;
   std::unique_ptr<control::Connection> connection_;
   std::unique_ptr<NodeAgent> agent_;
   std::map<std::uint32_t, std::uint64_t> incarnations_;

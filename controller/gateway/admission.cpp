@@ -31,7 +31,8 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
   const auto bad = [&](const std::string& why) {
     refuse(peer, header, wire::FailureCode::bad_request, why);
   };
-  const auto& request = submission.job.request;
+  auto& request = submission.job.request;
+  if (request.init_image_blob == 0) request.init_image_height = request.init_image_width = 0;
   if (request.init_image_bytes != 0 && request.init_image_blob == 0)
     return bad("init image has a size, but was not sent along");
   if (request.init_latents_blob != 0 && request.init_image_blob != 0)

@@ -54,7 +54,7 @@ class Gateway {
     /// back.
     std::chrono::milliseconds grace = std::chrono::seconds(60);
     /// From when its inputs are here until a job is accepted. A client gives up after 30 s
-    /// (client/client.cpp), and must not find its job running then.
+    /// (client/deadlines.h), and must not find its job running then.
     std::chrono::milliseconds accept_within = std::chrono::seconds(25);
     /// What jobs begin with, latents and pictures: on its way here and of jobs that have not ended.
     std::uint64_t max_input_bytes = 4ull << 30;

@@ -43,6 +43,15 @@ std::optional<std::string> refusal(const control::ClientUser& user, wire::Kind k
          " (`troupe keys role NAME --role ROLE`, where the cluster runs)";
 }
 
+std::optional<std::string> host_refusal(const control::ClientUser& user) {
+  if (user.role < ClientRole::operate)
+    return has_role(user) + ", and a host that joins needs operate";
+  if (!user.name.empty() && !control::is_client_name(user.name))
+    return "the key of \"" + user.name + "\" was issued by the controller, and a host that joins " +
+           "needs a client's";
+  return std::nullopt;
+}
+
 bool may_see(const control::ClientUser& user, const jobs::JobEntry& job) {
   return user.role >= ClientRole::all_jobs || job.user == user.name;
 }

@@ -15,6 +15,10 @@ control::ClientRole needed_role(wire::Kind kind);
 /// Why this user may not send it; nothing where he may.
 std::optional<std::string> refusal(const control::ClientUser& user, wire::Kind kind);
 
+/// Why this user's process may not join as a host, which is given the cluster's secrets; nothing
+/// where it may. Keys that the controller has issued to its own processes are not for that.
+std::optional<std::string> host_refusal(const control::ClientUser& user);
+
 /// Whether a job is one of those that this user may see and change.
 bool may_see(const control::ClientUser& user, const jobs::JobEntry& job);
 /// Why this user may not see or change a job that is not his.

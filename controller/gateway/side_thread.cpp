@@ -28,8 +28,20 @@ SideThread::SideThread(std::function<void(OnLoop)> to_loop, std::size_t most, in
   shared_->to_loop = std::move(to_loop);
   shared_->most = most;
   shared_->threads = threads;
-  for (int i = 0; i < threads; ++i)
-    threads_.emplace_back([shared = shared_] { run(shared); });
+  try {
+    for (int i = 0; i < threads; ++i)
+      threads_.emplace_back([shared = shared_] { run(shared); });
+  } catch (...) {
+    // Those that run have nothing to do yet.
+    {
+      const std::lock_guard lock(shared_->mutex);
+      shared_->closed = true;
+    }
+    shared_->changed.notify_all();
+    for (auto& thread : threads_)
+      thread.join();
+    throw;
+  }
 }
 
 SideThread::~SideThread() {

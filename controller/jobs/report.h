@@ -29,10 +29,10 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                         const std::vector<wire::ActorJobStats>& stats_by_rank,
                         std::uint64_t blob_bytes, const std::vector<std::string>& warnings);
 
-/// What its watchers are told of a job that has ended.
 /// Adds a warning to the report of a job that has one.
 void add_warning(JobEntry& job, const std::string& warning);
 
+/// What its watchers are told of a job that has ended.
 wire::JobFinished finished_message(const JobEntry& job);
 
 }  // namespace troupe::jobs

@@ -94,8 +94,8 @@ std::uint64_t begun_picture(const Plan& plan, const spec::VaeSpec& vae) {
   };
   const std::uint64_t own = area(request.init_image_height, request.init_image_width);
   // As models/image/resize_lanczos.h chooses the side to begin with.
-  const std::int64_t lower = request.init_image_height - request.height;
-  const std::int64_t narrower = request.init_image_width - request.width;
+  const std::int64_t lower = std::int64_t{request.init_image_height} - request.height;
+  const std::int64_t narrower = std::int64_t{request.init_image_width} - request.width;
   const std::uint64_t between = lower > 0 && lower > 2 * narrower
                                     ? area(request.height, request.init_image_width)
                                     : area(request.init_image_height, request.width);

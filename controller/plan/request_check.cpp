@@ -60,9 +60,10 @@ void check_around(const wire::ImageRequest& request) {
     refuse("init image has " + std::to_string(request.init_image_bytes) + " bytes: at most " +
            std::to_string(models::kMaxPngBytes));
   }
-  const auto height = static_cast<std::uint32_t>(request.init_image_height);
-  const auto width = static_cast<std::uint32_t>(request.init_image_width);
-  if (std::uint64_t{height} * width > models::kMaxPngPixels) {
+  require_at_least("init image height", request.init_image_height, 0);
+  require_at_least("init image width", request.init_image_width, 0);
+  const std::int64_t height = request.init_image_height, width = request.init_image_width;
+  if (static_cast<std::uint64_t>(height * width) > models::kMaxPngPixels) {
     refuse("init image has " + std::to_string(width) + " x " + std::to_string(height) +
            " pixels: at most " + std::to_string(models::kMaxPngPixels));
   }

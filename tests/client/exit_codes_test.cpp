@@ -281,6 +281,7 @@ TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster 
         {{"--keys /nothere", "troupe: --keys /nothere/clients: is not there"},
          {"--allow-models /nothere", "troupe: --allow-models /nothere: cannot be allowed"}},
         1);
+  check(tcp + "0", {{"--keys none", "is started with --insecure"}}, 2);
   for (const char* verb : {"status", "join --wait 0", "repl"})
     check(verb,
           {{"--connect 127.0.0.1:9 --keys /nothere", "troupe: --keys /nothere/server.pub: is not"}},

@@ -262,15 +262,13 @@ TEST_CASE("a silent holder ends at the deadline") {
   CHECK(outcome.failure.what.find("not here within 200 ms") != std::string::npos);
 }
 
-TEST_CASE("nothing is fetched from who shows no secret, and a link that stands is not taken over") {
+TEST_CASE("nothing is fetched from who shows no secret, and who shows it takes over its old link") {
   Scene scene;
-  Event<std::string> rival;
   scene.server.run([&](BlobServer& s) {
     s.admit([](const PeerInfo& peer) -> BlobPass {
       if (peer.hello.secret == "wrong") return {.refusal = "a wrong secret"};
       return {.fetches_only = peer.hello.secret.empty()};
     });
-    s.on_rival([&](const PeerInfo& who) { rival.set(who.hello.name); });
   });
   const auto comes = [&](On<BlobConnection>& connection) {
     Event<std::string> said;
@@ -303,14 +301,26 @@ TEST_CASE("nothing is fetched from who shows no secret, and a link that stands i
   On<BlobConnection> holder(scene.there, as("right"), held);
   CHECK(comes(holder) == "welcome");
   CHECK(*pulled.wait().bytes == "true");
-  On<BlobConnection> second(scene.there, as("right"), forged);
-  CHECK(comes(second).find("this process has a blob link already") != std::string::npos);
-  CHECK(rival.wait() == "with \"right\"");
+  On<BlobConnection> other_wrong(scene.there, as("wrong"), forged);
+  CHECK(comes(other_wrong).find("a wrong secret") != std::string::npos);
   On<BlobConnection> other_fetcher(scene.there, as(""), forged);
   CHECK(comes(other_fetcher) == "welcome");
   Event<BlobResult> again;
   scene.pull_here(again, there, 4);
   CHECK(*again.wait().bytes == "true");
+  // The old link stands as far as the server knows.
+  BlobStore held_anew;
+  const BlobId later = held_anew.add(std::string("later"));
+  Event<std::string> replaced;
+  holder.run(
+      [&](BlobConnection& c) { c.on_lost([&](const std::string& why) { replaced.set(why); }); });
+  On<BlobConnection> second(scene.there, as("right"), held_anew);
+  CHECK(comes(second) == "welcome");
+  CHECK(replaced.wait().find("the process has come anew") != std::string::npos);
+  Event<BlobResult> of_second;
+  scene.pull_here(of_second, later, 5);
+  CHECK(*of_second.wait().bytes == "later");
+  CHECK(scene.server.run([&](BlobServer& s) { return s.connected(scene.incarnation); }));
 }
 
 }  // namespace troupe::control::testing

@@ -117,8 +117,21 @@ TEST_CASE("taken off the list: links stay, new ones are refused") {
 
 TEST_CASE("keys that the guard itself gives out, over an environment variable") {
   Guarded there;
-  const auto issued = there.loop.run([&] { return there.guard->issue("actors"); });
-  CHECK(there.knock(client_keys_from(to_text(issued), "the environment")) == "welcome");
+  const auto issued =
+      there.loop.run([&] { return there.guard->issue("user actors", ClientRole::all_jobs); });
+  const auto keys = client_keys_from(to_text(issued), "the environment");
+  CHECK(there.knock(keys) == "welcome");
+  ConnectionOptions options = peer_at(there.endpoint);
+  options.keys = keys;
+  Loop mine;
+  On<Connection> connection(mine, options);
+  const auto id = welcome(connection);
+  const auto user = there.server->run([&](Server& s) { return s.user(id); });
+  CHECK(user.name == "user actors");
+  CHECK(user.role == ClientRole::all_jobs);
+  CHECK_FALSE(is_client_name(user.name));
+  CHECK_THROWS_AS(there.loop.run([&] { there.guard->issue("laptop", ClientRole::operate); }),
+                  std::logic_error);
 }
 
 TEST_CASE("the blob channel asks for the same keys") {

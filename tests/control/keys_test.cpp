@@ -215,7 +215,7 @@ TEST_CASE("the allow-list follows its file; unreadable it allows nobody") {
   keys.make(false);
   const std::string key = keys.client().own.public_key;
   AllowList list(keys.clients_file());
-  list.add("own key", "actors");
+  list.add("own key", "actors", ClientRole::all_jobs);
   CHECK(list.client_of(key)->name == "default");
   CHECK_FALSE(list.client_of(""));
   CHECK_FALSE(list.client_of(make_key_pair().public_key));
@@ -228,6 +228,7 @@ TEST_CASE("the allow-list follows its file; unreadable it allows nobody") {
   fs::remove(keys.clients_file());
   CHECK_FALSE(list.client_of(key));
   CHECK(list.client_of("own key")->name == "actors");
+  CHECK(list.client_of("own key")->role == ClientRole::all_jobs);
 }
 
 }  // namespace troupe::control

@@ -69,6 +69,23 @@ TEST_CASE("many who make this user's keys at once have the same") {
 TEST_CASE("what a client shows, by endpoint") {
   const Runtime runtime;
   CHECK_FALSE(shown_at("ipc:///run/x/y"));
+  // A client makes none: it would show what no cluster knows.
+  const auto folder = runtime.path() / "troupe";
+  for (const bool there : {false, true}) {
+    CHECK_THROWS_AS(shown_at("tcp://127.0.0.1:7"), NoOwnKeys);
+    const auto none = error_of([] { shown_at("tcp://127.0.0.1:7"); });
+    CHECK(troupe::testing::has(
+        none, "there are none of this user's own keys in " + (folder / "keys").string()));
+    CHECK(troupe::testing::has(none, "else it is another user's"));
+    CHECK(fs::exists(folder) == there);
+    make_runtime_folder();
+  }
+  REQUIRE(chmod(folder.c_str(), 0777) == 0);
+  CHECK(troupe::testing::has(error_of([] { shown_at("tcp://127.0.0.1:7"); }),
+                             "other users can write in it"));
+  REQUIRE(chmod(folder.c_str(), 0700) == 0);
+  CHECK(fs::is_empty(folder));
+  own_keys();
   for (const char* loopback :
        {"tcp://127.0.0.1:7", "tcp://127.3.2.1:7", "tcp://localhost:7", "tcp://[::1]:7"}) {
     const auto keys = shown_at(loopback);

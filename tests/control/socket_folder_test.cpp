@@ -12,6 +12,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
@@ -39,8 +40,7 @@ std::string judged(const fs::path& socket) {
   try {
     const auto folder = SocketFolder::open(parse_endpoint("ipc://" + socket.string()));
     if (!folder) return "missing";
-    folder->check_listener();
-    return "trusted";
+    return folder->check_listener() ? "trusted" : "not to be told";
   } catch (const std::runtime_error& error) {
     return error.what();
   }
@@ -125,6 +125,31 @@ TEST_CASE("a folder, a socket and a listener of another user are refused" *
   REQUIRE(chown(folder.c_str(), kNobody, kNobody) == 0);
   CHECK(troupe::testing::has(judged(socket),
                              "folder " + folder.string() + " belongs to another user (65534)"));
+}
+
+TEST_CASE("who listens is looked at again where it could not be told") {
+  const IpcFolder scratch;
+  const fs::path path = scratch.path() / "s";
+  CHECK(judged(path) == "trusted");  // nobody can put anything there but this user
+  FileHandle listener = listen_at(path);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  std::vector<FileHandle> waiting;
+  const auto knock = [&] {
+    waiting.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    return ::connect(waiting.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof address) ==
+           0;
+  };
+  while (waiting.size() < 100 && knock()) {
+  }
+  REQUIRE(errno == EAGAIN);
+  CHECK(judged(path) == "not to be told");
+  const FileHandle taken(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  REQUIRE(taken);
+  CHECK(judged(path) == "trusted");
+  listener = FileHandle();
+  CHECK(judged(path) == "not to be told");  // nobody listens on it
 }
 
 TEST_CASE("the folder that was looked at is the one that is connected to") {

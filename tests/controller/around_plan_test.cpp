@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <limits>
 
 #include "controller/cluster/memory_check.h"
 #include "controller/gateway/model_reader.h"
@@ -154,6 +155,12 @@ TEST_CASE(
   request.init_image_height = 16385;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
             "init image has 16384 x 16385 pixels: at most 268435456"));
+  request.init_image_height = request.init_image_width = -1;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
+            "init image height is -1: at least 0 is needed"));
+  request.init_image_height = 0;
+  request.init_image_width = std::numeric_limits<std::int32_t>::min();
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }), "init image width is -"));
 }
 
 TEST_CASE("those who encode a picture together have their rows of it, and the encoder, each") {

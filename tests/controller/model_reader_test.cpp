@@ -1,5 +1,9 @@
 #include "controller/gateway/model_reader.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
@@ -7,8 +11,10 @@
 #include <chrono>
 #include <fstream>
 #include <future>
+#include <system_error>
 #include <thread>
 
+#include "controller/gateway/side_thread.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 
@@ -247,3 +253,28 @@ TEST_CASE("a reader that goes drops its handlers, also when a reading is in hand
   io.run_for(std::chrono::milliseconds(50));
   CHECK_FALSE(handled);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("a thread that cannot be started is an error, and those before it end") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    // Room for the stacks of some of them.
+    std::uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t room = pages * static_cast<std::uint64_t>(getpagesize()) + (100u << 20);
+    const rlimit limit{room, room};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
+    try {
+      gateway::SideThread many([](auto) {}, 64, 200);
+      _exit(3);
+    } catch (const std::system_error&) {
+      _exit(0);
+    }
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+#endif

@@ -182,14 +182,21 @@ TEST_CASE("another user's controller in this user's place is told nothing, by no
 
 TEST_CASE("on loopback, who cannot show that it is this user's cluster is told nothing") {
   const Scratch scratch;
+  const Words environment = {"XDG_RUNTIME_DIR=" + scratch.path.string()};
+  const std::string keys = scratch / "troupe/keys";
   Impostor impostor("tcp://127.0.0.1:*", geteuid() == 0 ? kNobody : geteuid());
-  for (auto verb : verbs(scratch.path.string())) {
-    verb.insert(verb.end(), {"--connect", impostor.at});
-    const auto ended = does(verb, scratch.path.string(), {});
-    CAPTURE(verb.front());
-    CAPTURE(ended.err);
-    CHECK(ended.code == 1);
-    CHECK(has(ended.err, "does not know this user's own keys"));
+  for (const bool made : {false, true}) {
+    if (made) REQUIRE(does({"keys", "--keys", keys}, scratch.path.string(), environment).code == 0);
+    for (auto verb : verbs(scratch.path.string())) {
+      verb.insert(verb.end(), {"--connect", impostor.at});
+      const auto ended = does(verb, scratch.path.string(), environment);
+      CAPTURE(verb.front());
+      CAPTURE(ended.err);
+      CHECK(ended.code == 1);
+      CHECK(has(ended.err, made ? "does not know this user's own keys"
+                                : "there are none of this user's own keys in " + keys));
+      CHECK(has(ended.err, "else it is another user's"));
+    }
   }
   const auto client = Client::connect(impostor.at, kPatience);
   REQUIRE_FALSE(client);

@@ -45,6 +45,9 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
     server.on_ready([this](PeerId id) {
       if (fetchers.contains(id)) return;
       const std::uint64_t incarnation = server.info(id)->incarnation;
+      // Its link has broken at its own end before it was noticed here.
+      if (const auto old = peers.find(incarnation); old != peers.end())
+        server.drop(old->second.peer, "the process has come anew");
       const Link link{id, std::make_shared<BlobLink>(asker(id), limits.credits)};
       peers[incarnation] = link;
       const auto found = waiting.find(incarnation);
@@ -77,11 +80,7 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
       fetchers.insert(peer.id);
       return std::nullopt;
     }
-    const auto holder = peers.find(peer.incarnation);
-    // Of one that is gone it may not have been told yet.
-    if (holder == peers.end() || !server.reaches(holder->second.peer)) return std::nullopt;
-    if (on_rival) on_rival(peer);
-    return "this process has a blob link already";
+    return std::nullopt;
   }
 
   BlobLink::Ask asker(PeerId id) {
@@ -106,7 +105,6 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
   std::unordered_map<std::uint64_t, Fetches> waiting;
   std::function<void(std::uint64_t)> on_connect;
   std::function<BlobPass(const PeerInfo&)> admit;
-  std::function<void(const PeerInfo&)> on_rival;
 };
 
 BlobServer::BlobServer(boost::asio::io_context& io, ServerOptions options, BlobStore& store,
@@ -122,9 +120,6 @@ bool BlobServer::connected(std::uint64_t incarnation) const {
 }
 void BlobServer::admit(std::function<BlobPass(const PeerInfo&)> handler) {
   impl_->admit = std::move(handler);
-}
-void BlobServer::on_rival(std::function<void(const PeerInfo&)> handler) {
-  impl_->on_rival = std::move(handler);
 }
 void BlobServer::on_connect(std::function<void(std::uint64_t)> handler) {
   impl_->on_connect = std::move(handler);

@@ -49,10 +49,8 @@ class BlobServer {
   std::string endpoint() const;
   bool connected(std::uint64_t incarnation) const;
   /// Who may come, and as what. Without a handler everybody may, as who he says he is. A process
-  /// that has a link gets no second one.
+  /// that has a link and comes again has lost it at its own end: the new one takes its place.
   void admit(std::function<BlobPass(const PeerInfo&)> handler);
-  /// Somebody came as a process that has a link already; he is refused.
-  void on_rival(std::function<void(const PeerInfo& rival)> handler);
   /// A peer has come and can be fetched from.
   void on_connect(std::function<void(std::uint64_t incarnation)> handler);
 

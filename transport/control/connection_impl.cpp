@@ -76,9 +76,9 @@ void Connection::Impl::start() {
 bool Connection::Impl::reach_out() {
   const Endpoint endpoint = parse_endpoint(options.endpoint);
   if (endpoint.ipc) {
-    folder_ = SocketFolder::open(endpoint);
-    if (!folder_) return false;
-    folder_->check_listener();
+    auto folder = SocketFolder::open(endpoint);
+    if (!folder || !folder->check_listener()) return false;
+    folder_ = std::move(folder);
   }
   socket_.connect(endpoint.ipc ? folder_->address() : endpoint.text);
   return true;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "transport/control/own_keys.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {
@@ -13,13 +14,6 @@ constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETA
 /// A server that cannot read what was sealed for another key hangs up without a word; one without
 /// keys may do so before its greeting has been read.
 constexpr int kHangUps = 3;
-
-/// For who has named no keys, on a loopback address. Which of these it is cannot be told: a server
-/// hangs up on keys that it does not know or has no use for.
-constexpr const char* kNotOwn =
-    ". If it asks for keys: give --keys DIR or set TROUPE_KEYS (`troupe keys add` makes them where "
-    "the cluster runs); if it was started with --insecure, --keys none trusts whoever listens "
-    "there; else it is another user's";
 
 struct Event {
   std::uint16_t kind = 0;
@@ -61,7 +55,7 @@ HandshakeWatch::~HandshakeWatch() {
 }
 
 std::string HandshakeWatch::not_own() const {
-  return endpoint_ + " does not know this user's own keys, in " + origin_ + kNotOwn;
+  return endpoint_ + " does not know this user's own keys, in " + origin_ + ". " + kWithoutOwnKeys;
 }
 
 std::optional<std::string> HandshakeWatch::obstacle() {
@@ -86,7 +80,8 @@ std::optional<std::string> HandshakeWatch::obstacle() {
                            "it with --keys"
                      : endpoint_ +
                            " asks for keys: give --keys DIR or set TROUPE_KEYS (`troupe keys "
-                           "add` makes them where the cluster runs)";
+                           "add` makes them where the cluster runs); where it is this user's own, "
+                           "leave out --keys none, or unset TROUPE_KEYS";
         }
         [[fallthrough]];
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:

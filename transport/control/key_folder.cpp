@@ -249,8 +249,8 @@ std::string KeyFolder::make_client(const fs::path& folder, bool force) const {
 
 AllowList::AllowList(fs::path file) : file_(std::move(file)) {}
 
-void AllowList::add(std::string public_key, std::string name) {
-  own_.push_back({std::move(name), std::move(public_key)});
+void AllowList::add(std::string public_key, std::string name, ClientRole role) {
+  own_.push_back({std::move(name), std::move(public_key), role});
 }
 
 void AllowList::refresh() {

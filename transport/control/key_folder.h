@@ -51,8 +51,8 @@ class KeyFolder {
 class AllowList {
  public:
   explicit AllowList(std::filesystem::path file);
-  /// Lets a key in that is in no file, for everything: that of the cluster's own actors.
-  void add(std::string public_key, std::string name);
+  /// Lets a key in that is in no file.
+  void add(std::string public_key, std::string name, ClientRole role);
   /// Whose key it is; nothing where it is not allowed in.
   std::optional<AllowedClient> client_of(const std::string& public_key);
 

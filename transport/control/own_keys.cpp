@@ -34,19 +34,8 @@ FileHandle lock_folder(const std::string& folder) {
   return lock;
 }
 
-}  // namespace
-
-std::string runtime_folder() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && runtime[0] == '/') return std::string(runtime) + "/troupe";
-  return "/tmp/troupe-" + std::to_string(getuid());
-}
-
-std::string make_runtime_folder() {
-  const std::string folder = runtime_folder();
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    throw std::runtime_error(folder + ": cannot be made: " + std::strerror(errno));
-  }
+/// Nobody else could have put there what lies in it.
+void check_runtime_folder(const std::string& folder) {
   struct stat info {};
   if (lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
     throw std::runtime_error(folder + ": is not a folder");
@@ -61,17 +50,37 @@ std::string make_runtime_folder() {
     throw std::runtime_error(folder +
                              ": is open to others and cannot be closed: " + std::strerror(errno));
   }
+}
+
+/// Whether all of them are there.
+bool made(const KeyFolder& keys) {
+  std::error_code ignored;
+  return fs::exists(keys.clients_file(), ignored);  // the last of all
+}
+
+}  // namespace
+
+std::string runtime_folder() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && runtime[0] == '/') return std::string(runtime) + "/troupe";
+  return "/tmp/troupe-" + std::to_string(getuid());
+}
+
+std::string make_runtime_folder() {
+  const std::string folder = runtime_folder();
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw std::runtime_error(folder + ": cannot be made: " + std::strerror(errno));
+  }
+  check_runtime_folder(folder);
   return folder;
 }
 
 KeyFolder own_keys() {
   const std::string runtime = make_runtime_folder();
   const KeyFolder keys(fs::path(runtime) / "keys");
-  std::error_code ignored;
-  const auto made = [&] { return fs::exists(keys.clients_file(), ignored); };  // the last of all
-  if (made()) return keys;
+  if (made(keys)) return keys;
   const FileHandle lock = lock_folder(runtime);
-  if (!made()) keys.make(true);
+  if (!made(keys)) keys.make(true);
   return keys;
 }
 
@@ -84,7 +93,16 @@ std::optional<ClientKeys> keys_for(const Endpoint& endpoint, const std::string& 
         ": without keys anybody could listen there: give --keys DIR or set TROUPE_KEYS (`troupe "
         "keys add` makes them where the cluster runs); --keys none trusts whoever it is");
   }
-  auto keys = own_keys().client();
+  const std::string runtime = runtime_folder();
+  const KeyFolder own(fs::path(runtime) / "keys");
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(runtime, ignored))) check_runtime_folder(runtime);
+  if (!made(own)) {
+    throw NoOwnKeys("[control] " + endpoint.text + ": there are none of this user's own keys in " +
+                    own.path().string() + ", which a cluster there makes as it starts. " +
+                    kWithoutOwnKeys);
+  }
+  auto keys = own.client();
   keys.own_users = true;
   return keys;
 }

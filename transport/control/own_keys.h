@@ -1,5 +1,6 @@
 #pragma once
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "transport/control/endpoint.h"
@@ -20,13 +21,26 @@ std::string make_runtime_folder();
 
 /// The keys by which a cluster on a loopback address and its clients know each other for the same
 /// user's where nobody names others: `keys` in the runtime folder, made where they are not there.
-/// Throws std::runtime_error.
+/// For a cluster; a client shows only what is there. Throws std::runtime_error.
 KeyFolder own_keys();
+
+/// What a client does about it that has no keys of this user's to show, or that shows them to who
+/// does not know them. Which of these it is cannot be told: a server hangs up on keys that it does
+/// not know or has no use for.
+inline constexpr const char* kWithoutOwnKeys =
+    "If it asks for keys: give --keys DIR or set TROUPE_KEYS (`troupe keys add` makes them where "
+    "the cluster runs); if it was started with --insecure, --keys none trusts whoever listens "
+    "there; else it is another user's";
+
+/// There are none of this user's own keys: no cluster has made them.
+struct NoOwnKeys : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 /// What a client shows at this endpoint, and what it expects there: nothing over ipc, whose folder
 /// guards itself, nor for kNoKeys; the keys in `folder`; where that is "" this user's own on a
-/// loopback address. Throws std::runtime_error for keys that cannot be used, and for tcp to other
-/// machines without any: anybody could listen there.
+/// loopback address. Throws NoOwnKeys where there are none of those, std::runtime_error for keys
+/// that cannot be used, and for tcp to other machines without any: anybody could listen there.
 std::optional<ClientKeys> keys_for(const Endpoint& endpoint, const std::string& folder);
 
 }  // namespace troupe::control

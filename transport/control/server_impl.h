@@ -64,6 +64,8 @@ class Server::Impl final : public Core {
   void greet(std::string_view routing, std::string_view user_id, const wire::Header& header,
              std::span<const std::byte> payload);
   Peer* find(std::string_view routing);
+  /// The descriptor of the connection that what arrives has come over.
+  int arriving_over() const;
   /// Tells the doorkeeper who is known by the connection that what arrives has come over.
   void is_here(Peer& peer);
   /// Answers what is too much for it itself: true.

@@ -59,6 +59,8 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
                                std::span<const std::byte> payload) {
   const PeerId id = peer.info.id;
   peer.vitals.heard = Clock::now();
+  // ZeroMQ may have connected anew beneath the link.
+  if (header.kind == wire::Kind::heartbeat || arriving_over() != peer.at.descriptor) is_here(peer);
   std::uint64_t missing = 0;
   switch (peer.link.arrive(header.sequence, missing)) {
     case Link::Arrival::duplicate:
@@ -74,7 +76,6 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
   }
   switch (header.kind) {
     case wire::Kind::heartbeat: {
-      is_here(peer);  // ZeroMQ may have connected anew beneath the link
       const auto beat = wire::decode<wire::Heartbeat>(payload);
       if (beat.progress != peer.vitals.progress) {
         peer.vitals.progress = beat.progress;
@@ -102,10 +103,13 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
   if (on_message) on_message(id, header, payload);
 }
 
+int Server::Impl::arriving_over() const {
+  return zmq_msg_get(arriving_->handle(), ZMQ_SRCFD);
+}
+
 void Server::Impl::is_here(Peer& peer) {
   // The same number may be that of a new connection.
-  const int descriptor = zmq_msg_get(arriving_->handle(), ZMQ_SRCFD);
-  if (const auto link = Doorkeeper::of_process().greeted(descriptor)) peer.at = *link;
+  if (const auto link = Doorkeeper::of_process().greeted(arriving_over())) peer.at = *link;
 }
 
 bool Server::Impl::refused(Peer& peer, const wire::Header& header, std::size_t bytes) {

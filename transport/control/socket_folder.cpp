@@ -58,9 +58,9 @@ SocketFolder::SocketFolder(const Endpoint& endpoint, FileHandle folder)
   if (access(held.c_str(), F_OK) == 0) address_ = "ipc://" + held + "/" + name_;
 }
 
-void SocketFolder::check_listener() const {
+bool SocketFolder::check_listener() const {
   struct stat info {};
-  if (fstatat(folder_.get(), name_.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return;
+  if (fstatat(folder_.get(), name_.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return true;
   if (!trusted(info.st_uid)) fail(endpoint_, "the socket " + another_user(info.st_uid));
   if (S_ISLNK(info.st_mode)) fail(endpoint_, "a link is no socket");
   sockaddr_un to{};
@@ -68,13 +68,14 @@ void SocketFolder::check_listener() const {
   std::strncpy(to.sun_path, address_.c_str() + std::strlen("ipc://"), sizeof to.sun_path - 1);
   const FileHandle probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!probe || ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
-    return;
+    return false;
   ucred listener{};
   socklen_t size = sizeof listener;
-  if (getsockopt(probe.get(), SOL_SOCKET, SO_PEERCRED, &listener, &size) == 0 &&
-      !trusted(listener.uid))
+  if (getsockopt(probe.get(), SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) return false;
+  if (!trusted(listener.uid))
     fail(endpoint_, "process " + std::to_string(listener.pid) + ", which listens there, " +
                         another_user(listener.uid));
+  return true;
 }
 
 }  // namespace troupe::control

@@ -19,8 +19,10 @@ class SocketFolder {
   /// when it cannot be trusted, links followed.
   static std::optional<SocketFolder> open(const Endpoint& endpoint);
 
-  /// Throws as `open` when the socket is there and somebody else's. Sends nothing.
-  void check_listener() const;
+  /// Throws as `open` when the socket is there and somebody else's. Sends nothing. False when it is
+  /// there and who listens on it cannot be told now, nobody perhaps or one whose backlog is full:
+  /// look again before you say a word.
+  bool check_listener() const;
   /// For ZeroMQ, as long as this lives.
   const std::string& address() const { return address_; }
 

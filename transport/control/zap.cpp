@@ -45,9 +45,11 @@ std::shared_ptr<Guard> Guard::open(boost::asio::io_context& io,
   return guard;
 }
 
-ClientKeys Guard::issue(const std::string& name) {
+ClientKeys Guard::issue(const std::string& name, ClientRole role) {
+  if (is_client_name(name))
+    throw std::logic_error("[control] keys are issued under the name of a client: " + name);
   ClientKeys keys{server_.public_key, make_key_pair(), "the controller"};
-  allowed_.add(keys.own.public_key, name);
+  allowed_.add(keys.own.public_key, name, role);
   return keys;
 }
 

@@ -25,8 +25,9 @@ class Guard : public std::enable_shared_from_this<Guard> {
 
   const KeyPair& server() const { return server_; }
   const std::shared_ptr<zmq::context_t>& context() const { return context_; }
-  /// Fresh keys for the cluster's own processes, allowed in as `name` while this guard lives.
-  ClientKeys issue(const std::string& name);
+  /// Fresh keys for the cluster's own processes, allowed in as `name` while this guard lives. The
+  /// name has a blank in it, which no client's on a list has (is_client_name).
+  ClientKeys issue(const std::string& name, ClientRole role);
 
   /// Makes a socket that is yet to bind ask for keys.
   void protect(zmq::socket_t& socket) const;

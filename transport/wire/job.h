@@ -65,7 +65,7 @@ struct ImageRequest {
   std::uint64_t init_latents_bytes = 0;
   std::uint64_t init_image_blob = 0;  // 0 = from noise; else a PNG to start from
   std::uint64_t init_image_bytes = 0;
-  // Pixels of that picture, by its header. The controller reads them, whatever a client says.
+  // Pixels of that picture: a client's word until it has come, then what its header says.
   std::int32_t init_image_height = 0;
   std::int32_t init_image_width = 0;
   double strength = 0.8;  // with an image: the part of the steps that are done, 0 to 1

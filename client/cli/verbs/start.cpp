@@ -163,7 +163,14 @@ class StartVerb : public Verb {
     }
     absolute(options_.journal);
     absolute(log_);
-    if (options_.keys == control::kNoKeys) options_.keys.clear();  // of TROUPE_KEYS, for clients
+    if (options_.keys == control::kNoKeys) {
+      // Clients say so, and trust whoever listens.
+      if (options_.listen.starts_with("tcp://") && !options_.insecure)
+        throw UsageError(
+            "--keys none, or TROUPE_KEYS=none, is for clients: a cluster that asks "
+            "nobody for keys is started with --insecure");
+      options_.keys.clear();
+    }
     absolute(options_.keys);
     settle_security();
     make_log_folder(options_.log_folder);
