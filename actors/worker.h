@@ -29,7 +29,13 @@ using FetchBlob = std::function<control::BlobResult(std::uint64_t id, std::uint6
 /// Runs something on the control thread, with its connection.
 using PostToControl = std::function<void(std::function<void(control::Connection&)>)>;
 
-enum class WorkEvent { rehearses, rehearsed, posts_receive };
+enum class WorkEvent {
+  rehearses,
+  rehearses_whole,    // a step that takes the whole picture
+  rehearses_patches,  // a step patch by patch
+  rehearsed,
+  posts_receive
+};
 
 struct WorkerTools {
   at::Device device;

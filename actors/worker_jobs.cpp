@@ -109,7 +109,9 @@ void Worker::rehearse_once(const wire::BeginJob& begin, const Job::Tools& tools)
   const auto key = rehearsal_key(begin, tools.stage.spec());
   if (tools.stage.rehearsed(key)) return;
   note_event(WorkEvent::rehearses, begin.job);
-  rehearse(begin, tools);
+  rehearse(begin, tools, [&](bool whole) {
+    note_event(whole ? WorkEvent::rehearses_whole : WorkEvent::rehearses_patches, begin.job);
+  });
   tools.stage.note_rehearsed(key);
   note_event(WorkEvent::rehearsed, begin.job);
 }

@@ -215,10 +215,43 @@ TEST_CASE(
         CHECK_FALSE(under_way);
         received.insert(job);
       }
-      under_way = what == WorkEvent::rehearses;
+      if (what == WorkEvent::rehearses) under_way = true;
+      if (what == WorkEvent::rehearsed) under_way = false;
     }
     CHECK(received.size() == 3);
   }
+}
+
+TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those behind the first") {
+  const auto rehearsed = [](const std::string& model, const std::string& method, int warmup) {
+    RehearsedActors stage({.rehearses = true});
+    auto spec = RehearsedActors::spec(1, model);
+    spec.request.method = method;
+    spec.request.warmup_steps = warmup;
+    if (method == "exact") spec.request.num_pipeline_patch = 1;
+    if (model == "tiny-sd15") spec.request.max_sequence_length = 77;
+    if (method == "distrifusion") {
+      spec.parallelism.pp = 1;
+      spec.parallelism.ring = 2;
+    }
+    CHECK(stage.result(stage.submit(spec)).size() > 1000);
+    // Both actors do the same.
+    CHECK(stage.count(WorkEvent::rehearsed) == 2);
+    return std::pair{stage.count(WorkEvent::rehearses_whole) / 2,
+                     stage.count(WorkEvent::rehearses_patches) / 2};
+  };
+  for (const auto& [model, method] :
+       {std::pair{"tiny-pixart", "pipefusion"}, {"tiny-sd15", "distrifusion"}}) {
+    CAPTURE(std::string(model));
+    for (const int warmup : {1, 2, 4}) {
+      CAPTURE(warmup);
+      const auto [whole, patches] = rehearsed(model, method, warmup);
+      CHECK(whole >= 1);
+      CHECK(whole <= 3);
+      CHECK(patches >= 2);  // one takes latents of the warm-up, the next one of patches
+    }
+  }
+  CHECK(rehearsed("tiny-pixart", "exact", 0) == std::pair{3, 0});
 }
 
 TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and no bit changes") {
