@@ -90,6 +90,8 @@ void ActorProcess::make_worker() {
           [this](const std::string& why) {
             process_->post([this, why](control::Connection&) { process_->stop(kDeviceLost, why); });
           },
+      .cache_flushes = options_.cache_flushes ? options_.cache_flushes
+                                              : [this] { return cache_flushes(device_); },
       .on_event = options_.on_event});
 }
 

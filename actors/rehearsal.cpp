@@ -1,7 +1,6 @@
 #include "actors/rehearsal.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
 #include <memory>
@@ -131,10 +130,6 @@ class Rehearsal {
 
 void rehearse(const wire::BeginJob& begin, const Job::Tools& tools,
               const OnRehearsedStep& on_step) {
-  // What is free goes back to the device now, when waiting for it to come to rest does no harm: so
-  // that no allocation of the job has to make room in the middle of it.
-  if (const auto device = tools.stage.device(); !device.is_cpu())
-    c10::getDeviceAllocator(device.type())->emptyCache();
   Rehearsal(begin, tools, on_step).run();
 }
 

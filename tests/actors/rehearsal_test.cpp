@@ -90,8 +90,11 @@ struct RehearsedActors : test::Doors {
                                    .incarnation = incarnation,
                                    .rehearses = setting.rehearses,
                                    .clock = setting.late ? clocks.back() : nullptr,
+                                   .cache_flushes = [this] { return flushes.load(); },
                                    .on_event =
                                        [this, i](WorkEvent what, std::uint64_t job) {
+                                         if (what == WorkEvent::rehearses && flush_in_midst)
+                                           ++flushes;
                                          std::lock_guard lock(mutex);
                                          events.push_back({i, what, job});
                                        },
@@ -151,6 +154,8 @@ struct RehearsedActors : test::Doors {
     return count;
   }
 
+  std::atomic<std::int64_t> flushes = 0;  // of the allocator's cache, at both actors
+  std::atomic<bool> flush_in_midst = false;
   std::mutex mutex;
   std::vector<Event> events;
   std::vector<wire::ClockSpan> ran;
@@ -252,6 +257,35 @@ TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those 
     }
   }
   CHECK(rehearsed("tiny-pixart", "exact", 0) == std::pair{3, 0});
+}
+
+TEST_CASE("when the allocator has handed back what it kept, jobs are rehearsed anew") {
+  RehearsedActors stage({.rehearses = true});
+  const auto rehearsals_of = [&](const std::string& model, std::uint64_t seed) {
+    const auto before = stage.count(WorkEvent::rehearsed);
+    CHECK(stage.result(stage.submit(RehearsedActors::spec(seed, model))).size() > 1000);
+    return stage.count(WorkEvent::rehearsed) - before;
+  };
+  CHECK(rehearsals_of("tiny-pixart", 1) == 2);
+  CHECK(rehearsals_of("tiny-sigma", 2) == 2);
+  CHECK(rehearsals_of("tiny-pixart", 3) == 0);
+  ++stage.flushes;
+  for (const auto* model : {"tiny-pixart", "tiny-sigma"}) {
+    CHECK(rehearsals_of(model, 4) == 2);
+    CHECK(rehearsals_of(model, 5) == 0);
+  }
+  // Where that comes in the midst of one it is done again, and others' are gone.
+  const auto steps = stage.count(WorkEvent::rehearses_whole);
+  auto other = RehearsedActors::spec(6);
+  other.request.num_pipeline_patch = 3;
+  CHECK(stage.result(stage.submit(other)).size() > 1000);
+  const auto plain = stage.count(WorkEvent::rehearses_whole) - steps;
+  stage.flush_in_midst = true;
+  other.request.num_pipeline_patch = 4;
+  CHECK(stage.result(stage.submit(other)).size() > 1000);
+  CHECK(stage.count(WorkEvent::rehearses_whole) - steps - plain >= 2 * plain);
+  stage.flush_in_midst = false;
+  CHECK(rehearsals_of("tiny-sigma", 7) == 2);
 }
 
 TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and no bit changes") {
