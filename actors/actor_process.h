@@ -60,6 +60,7 @@ class ActorProcess {
 
   ActorOptions options_;
   at::Device device_;
+  bool rehearses_;
   std::map<tensor::Backend, std::unique_ptr<tensor::Device>> doors_;
   GroupTable groups_;
   WorkProgress progress_;
