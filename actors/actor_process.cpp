@@ -9,7 +9,9 @@
 namespace troupe::actors {
 
 ActorProcess::ActorProcess(ActorOptions options)
-    : options_(std::move(options)), device_(open_device(options_.device)) {
+    : options_(std::move(options)),
+      device_(open_device(options_.device)),
+      rehearses_(options_.rehearses.value_or(device_.is_cuda())) {
   make_current(device_);
   open_doors();
   make_process();
@@ -51,7 +53,8 @@ void ActorProcess::make_process() {
     process.hello.attributes["address." + tensor::to_string(backend)] = door->address();
   }
   process_ = std::make_unique<runtime::Process>(std::move(process));
-  inspect_ = std::make_unique<InspectLane>(process_->io(), process_->connection(), mailbox_, view_);
+  inspect_ = std::make_unique<InspectLane>(process_->io(), process_->connection(), mailbox_, view_,
+                                           rehearses_);
 }
 
 int ActorProcess::run() {
@@ -85,11 +88,13 @@ void ActorProcess::make_worker() {
       .transfer_deadline = options_.transfer_deadline,
       .cuda_graphs = options_.cuda_graphs,
       .clock = options_.clock ? options_.clock : make_device_clock(device_),
-      .rehearses = options_.rehearses.value_or(device_.is_cuda()),
+      .rehearses = rehearses_,
       .retire =
           [this](const std::string& why) {
             process_->post([this, why](control::Connection&) { process_->stop(kDeviceLost, why); });
           },
+      .cache_flushes = options_.cache_flushes ? options_.cache_flushes
+                                              : [this] { return cache_flushes(device_); },
       .on_event = options_.on_event});
 }
 

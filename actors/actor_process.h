@@ -25,9 +25,10 @@ struct ActorOptions {
   std::uint64_t incarnation = 0;  // given by the node agent, so that it knows whom it spawned
   std::string device = "cpu";     // cpu | cuda | cuda:N
   int threads = 1;
-  bool cuda_graphs = false;                 // what comes again is recorded (docs/gpu.md)
-  std::optional<bool> rehearses = {};       // jobs, before they begin; nothing = on a GPU
-  std::shared_ptr<DeviceClock> clock = {};  // of tests, in the place of the device's own
+  bool cuda_graphs = false;                          // what comes again is recorded (docs/gpu.md)
+  std::optional<bool> rehearses = {};                // jobs, before they begin; nothing = on a GPU
+  std::shared_ptr<DeviceClock> clock = {};           // of tests, in the place of the device's own
+  std::function<std::int64_t()> cache_flushes = {};  // of tests, in the place of the device's own
   std::function<void(WorkEvent, std::uint64_t job)> on_event = {};  // for tests, see WorkerTools
   bool measures = false;                  // says in its hello how fast its device is (probe.h)
   std::string tensor_host = "127.0.0.1";  // where the tensor plane listens for other hosts
@@ -59,6 +60,7 @@ class ActorProcess {
 
   ActorOptions options_;
   at::Device device_;
+  bool rehearses_;
   std::map<tensor::Backend, std::unique_ptr<tensor::Device>> doors_;
   GroupTable groups_;
   WorkProgress progress_;

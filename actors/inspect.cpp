@@ -168,7 +168,7 @@ void InspectLane::hand_on(const wire::Header& header, Inspection::Question quest
   auto inspection = std::make_shared<Inspection>();
   inspection->header = header;
   inspection->question = std::move(question);
-  if (!mailbox_.put_between(inspection)) {
+  if (!mailbox_.put_inspection(inspection, rehearses_)) {
     connection_.reply(header,
                       wire::Failure{wire::FailureCode::overloaded,
                                     "[actor] too many look at it already: ask again later"});

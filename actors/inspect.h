@@ -69,8 +69,8 @@ class WorkView {
 class InspectLane {
  public:
   InspectLane(boost::asio::io_context& io, control::Connection& connection, Mailbox& mailbox,
-              WorkView& view)
-      : io_(io), connection_(connection), mailbox_(mailbox), view_(view) {}
+              WorkView& view, bool rehearses)
+      : io_(io), connection_(connection), mailbox_(mailbox), view_(view), rehearses_(rehearses) {}
 
   /// True when the message was for it.
   bool on_message(const wire::Header& header, std::span<const std::byte> payload);
@@ -83,6 +83,7 @@ class InspectLane {
   control::Connection& connection_;
   Mailbox& mailbox_;
   WorkView& view_;
+  bool rehearses_;
 };
 
 /// Nanoseconds of this process's monotonic clock.

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+
+#include "actors/inspect.h"
 
 namespace troupe::actors {
 namespace {
@@ -14,8 +17,18 @@ bool is_of(const Letter& letter, std::uint64_t job) {
 
 }  // namespace
 
-bool Mailbox::put_between(std::shared_ptr<Inspection> inspection) {
+bool Mailbox::put_inspection(std::shared_ptr<Inspection> inspection, bool rehearses) {
   constexpr std::size_t kMost = 16;
+  if (rehearses && std::holds_alternative<wire::RenderLatents>(inspection->question)) {
+    const auto waiting = with([](const auto& letters) {
+      return std::ranges::count_if(letters, [](const Letter& letter) {
+        return std::holds_alternative<std::shared_ptr<Inspection>>(letter.content);
+      });
+    });
+    if (std::cmp_greater_equal(waiting, kMost)) return false;
+    put({{}, std::move(inspection)});
+    return true;
+  }
   return runtime::Mailbox<Letter>::put_between({{}, std::move(inspection)}, kMost);
 }
 

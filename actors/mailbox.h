@@ -30,8 +30,10 @@ struct Letter {
 /// The stage actor's mailbox: the runtime's, and what stages ask of it. Thread-safe.
 class Mailbox : public runtime::Mailbox<Letter> {
  public:
-  /// To be taken before every other letter. False when too many wait already.
-  bool put_between(std::shared_ptr<Inspection> inspection);
+  /// To be taken before every other letter. But where jobs are rehearsed, a question that is
+  /// computed takes its place behind the others: the device may have to come to rest for it, and
+  /// no receive goes past it. False when too many wait already.
+  bool put_inspection(std::shared_ptr<Inspection> inspection, bool rehearses = false);
   /// A job's end: between two letters, since its figures need not wait behind the tasks of others;
   /// but behind whatever of that job still lies here, its beginning or a receive of a task that was
   /// never sent. Called by the thread that puts all other letters.

@@ -40,6 +40,11 @@ void reset_peak_memory() {
   std::ofstream("/proc/self/clear_refs") << "5\n";
 }
 
+std::int64_t cache_flushes(at::Device device) {
+  if (device.is_cpu()) return 0;
+  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index()).num_alloc_retries;
+}
+
 void return_free_memory() {
 #ifdef __GLIBC__
   malloc_trim(0);

@@ -22,6 +22,9 @@ std::optional<std::uint64_t> available_memory_bytes(at::Device device,
 /// Says so in a hello, as "memory". What cannot be told is left out: "0" is a full device.
 void tell_memory(std::optional<std::uint64_t> bytes,
                  std::map<std::string, std::string>& attributes);
+/// How often LibTorch had to hand what it kept back to the device, because an allocation had
+/// failed: since the process began. 0 of a CPU.
+std::int64_t cache_flushes(at::Device device);
 /// Hands freed memory that the allocator keeps back to the system; after weights came or went.
 void return_free_memory();
 

@@ -193,10 +193,11 @@ std::string Job::place_text(Place place) const {
 }
 
 void Job::require_finite_step(const at::Tensor& values, const char* what, Place place) {
-  const bool last_patch = place.patch < 0 || place.patch + 1 == std::ssize(begin_.micro_steps);
+  const bool last_of_step = place.patch < 0 ? place.part + 1 == std::ssize(begin_.batch_parts)
+                                            : place.patch + 1 == std::ssize(begin_.micro_steps);
   finite_.require(values, std::string(what) + " at " + place_text(place), begin_.request.dtype,
                   layers_);
-  if (place.step + 1 < begin_.request.steps || !last_patch) return;
+  if (place.step + 1 < begin_.request.steps || !last_of_step) return;
   // Nobody asks again: now the host waits. That is no progress: a device that hangs shows none.
   const auto last = deadline();
   finite_.settle([&] {

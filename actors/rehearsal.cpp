@@ -1,7 +1,6 @@
 #include "actors/rehearsal.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
 #include <memory>
@@ -27,27 +26,42 @@ wire::BeginJob from_the_start(wire::BeginJob begin) {
 
 class Rehearsal {
  public:
-  Rehearsal(const wire::BeginJob& begin, const Job::Tools& tools)
-      : silent_(silent(begin.epoch, tools.groups)),
+  Rehearsal(const wire::BeginJob& begin, const Job::Tools& tools, const OnRehearsedStep& on_step)
+      : on_step_(on_step),
+        silent_(silent(begin.epoch, tools.groups)),
         job_(from_the_start(begin), quiet(tools), {}),
         begin_(job_.begin()) {}
 
   void run() {
     job_.keep_blank_text();
-    std::set<std::string> kinds;
-    bool whole = false;
-    int step = 0;
-    for (; step < begin_.request.steps && kinds.insert(job_.kind_of(step)).second; ++step) {
-      run(step);
-      whole = whole || job_.is_whole(step);
-    }
-    const auto& refills = begin_.request.refill_steps;
+    const auto& request = begin_.request;
+    int step = run_until_alike(0);
+    // A long warm-up is like itself before its end.
+    if (!patches_) step = run_until_alike(std::max(step, request.warmup_steps));
+    const auto& refills = request.refill_steps;
     const auto refill = std::ranges::lower_bound(refills, step);
-    if (!whole && refill != refills.end()) run(*refill);
+    if (!whole_ && refill != refills.end()) run(*refill);
     job_.warm_up_checks();
   }
 
  private:
+  /// Steps from that one on, until one is like a step before; answers the first that was not run.
+  int run_until_alike(int step) {
+    // The second step takes latents from another stage and the sampler's history, and the third a
+    // longer one, whatever the network does.
+    constexpr int kLeast = 3;
+    for (; step < begin_.request.steps; ++step) {
+      if (!kinds_.insert(kind_of(step)).second && step >= kLeast) break;
+      run(step);
+    }
+    return step;
+  }
+  /// Latents come from the step before as that was: the whole picture, or patch by patch.
+  std::string kind_of(int step) const {
+    const char* before = step == 0 ? "first " : job_.is_whole(step - 1) ? "whole " : "patches ";
+    return before + job_.kind_of(step);
+  }
+
   static std::unique_ptr<GroupTable> silent(std::uint64_t epoch, const GroupTable& groups) {
     auto table = std::make_unique<GroupTable>();
     for (const auto& [id, group] : groups.of(epoch))
@@ -95,11 +109,18 @@ class Rehearsal {
   }
 
   void run(int step) {
+    const bool whole = job_.is_whole(step);
+    (whole ? whole_ : patches_) = true;
+    if (on_step_) on_step_(whole);
     post_receives(step);
     for (const auto& place : places(step))
       job_.micro_step(place);
   }
 
+  const OnRehearsedStep& on_step_;
+  std::set<std::string> kinds_;
+  bool whole_ = false;  // a step that takes the whole picture was run
+  bool patches_ = false;
   std::unique_ptr<GroupTable> silent_;
   Job job_;
   const wire::BeginJob& begin_;
@@ -107,12 +128,9 @@ class Rehearsal {
 
 }  // namespace
 
-void rehearse(const wire::BeginJob& begin, const Job::Tools& tools) {
-  // What is free goes back to the device now, when waiting for it to come to rest does no harm: so
-  // that no allocation of the job has to make room in the middle of it.
-  if (const auto device = tools.stage.device(); !device.is_cpu())
-    c10::getDeviceAllocator(device.type())->emptyCache();
-  Rehearsal(begin, tools).run();
+void rehearse(const wire::BeginJob& begin, const Job::Tools& tools,
+              const OnRehearsedStep& on_step) {
+  Rehearsal(begin, tools, on_step).run();
 }
 
 std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& spec) {

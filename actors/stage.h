@@ -46,6 +46,8 @@ class Stage {
   /// Jobs of that key (rehearsal.h) have been rehearsed here.
   bool rehearsed(const std::string& key) const { return rehearsed_.contains(key); }
   void note_rehearsed(const std::string& key);
+  /// What they left behind is gone.
+  void forget_rehearsed() { rehearsed_.clear(); }
 
   /// Tokenizes and encodes with all of the folder's text encoders, one after the other; their
   /// weights are gone from memory when it returns. States are padded to the caption's tokens and

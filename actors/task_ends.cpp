@@ -47,6 +47,8 @@ void TaskEnds::loop() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
+    wait_ = 0;
+    wait_since_ns_.reset();
     while (!settle(task)) {
       std::unique_lock lock(mutex_);
       if (changed_.wait_for(lock, kLook, [this] { return closing_; })) return;
@@ -58,7 +60,10 @@ bool TaskEnds::settle(Task& task) {
   if (tools_.ended(task.epoch)) return true;
   RanAt times;
   try {
-    if (!task.ran.end->passed()) return false;
+    if (!task.ran.end->passed()) {
+      note_wait(task);
+      return false;
+    }
     times = times_of(task);
   } catch (const std::exception& error) {
     task.fail(error);
@@ -68,6 +73,17 @@ bool TaskEnds::settle(Task& task) {
   last_end_ns_ = times.ran.end_ns;
   task.tell(times);
   return true;
+}
+
+void TaskEnds::note_wait(const Task& task) {
+  while (wait_ < task.waits.size() && task.waits[wait_].end->passed()) {
+    ++wait_;
+    wait_since_ns_.reset();
+  }
+  if (wait_ == task.waits.size() || !task.waits[wait_].begin->passed()) return;
+  const auto now = tools_.now_ns();
+  if (!wait_since_ns_) wait_since_ns_ = now;
+  if (now - *wait_since_ns_ <= tools_.patience.count()) tools_.waits();
 }
 
 RanAt TaskEnds::times_of(const Task& task) {

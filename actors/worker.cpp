@@ -65,7 +65,9 @@ Worker::Worker(WorkerTools tools) : tools_(std::move(tools)) {
     ends_ = std::make_unique<TaskEnds>(
         TaskEnds::Tools{.begin = [this] { make_current(tools_.device); },
                         .ended = [this](auto epoch) { return tools_.progress.ended(epoch); },
-                        .now_ns = monotonic_ns});
+                        .now_ns = monotonic_ns,
+                        .waits = [this] { tools_.progress.tick(); },
+                        .patience = tools_.transfer_deadline});
   }
   thread_ = std::thread([this] { loop(); });
 }

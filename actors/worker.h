@@ -29,7 +29,13 @@ using FetchBlob = std::function<control::BlobResult(std::uint64_t id, std::uint6
 /// Runs something on the control thread, with its connection.
 using PostToControl = std::function<void(std::function<void(control::Connection&)>)>;
 
-enum class WorkEvent { rehearses, rehearsed, posts_receive };
+enum class WorkEvent {
+  rehearses,
+  rehearses_whole,    // a step that takes the whole picture
+  rehearses_patches,  // a step patch by patch
+  rehearsed,
+  posts_receive
+};
 
 struct WorkerTools {
   at::Device device;
@@ -47,6 +53,8 @@ struct WorkerTools {
   bool rehearses = false;                        // jobs, before their receives are posted
   /// The process is to leave: it can compute on its device no more.
   std::function<void(const std::string& why)> retire;
+  /// As actors::cache_flushes of the device.
+  std::function<std::int64_t()> cache_flushes;
   /// Told of a job's rehearsal and of the receives that are posted for it, for tests. May be empty.
   std::function<void(WorkEvent, std::uint64_t job)> on_event;
 };
@@ -98,6 +106,8 @@ class Worker {
   void note_end(RunningJob& running, const TaskEntry& entry, TaskResult result,
                 wire::ClockSpan called, double waited, std::unique_ptr<DeviceMark> began);
   void rehearse_once(const wire::BeginJob& begin, const Job::Tools& tools);
+  /// Whether the allocator's cache was handed back since the last look; then nothing is rehearsed.
+  bool forget_after_flush();
   /// True where an error leaves nothing that could be computed here: the process leaves.
   bool retire_after(const std::exception& error);
   void note_event(WorkEvent event, std::uint64_t job) const {
@@ -150,6 +160,7 @@ class Worker {
   /// Epochs in which something failed here. Nothing more of them is done: a receive left out would
   /// shift the tensors of all that follow on its edge, so no job may take another one there.
   std::set<std::uint64_t> broken_epochs_;
+  std::int64_t cache_flushes_ = 0;  // at the last look
   std::unique_ptr<TaskEnds> ends_;  // null on a CPU
   std::thread thread_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "actors/boundary.h"
 #include "actors/memory.h"
@@ -107,11 +108,30 @@ void Worker::begin(const wire::BeginJob& begin) {
 void Worker::rehearse_once(const wire::BeginJob& begin, const Job::Tools& tools) {
   if (!tools_.rehearses) return;
   const auto key = rehearsal_key(begin, tools.stage.spec());
+  forget_after_flush();
   if (tools.stage.rehearsed(key)) return;
   note_event(WorkEvent::rehearses, begin.job);
-  rehearse(begin, tools);
+  const auto once = [&] {
+    rehearse(begin, tools, [&](bool whole) {
+      note_event(whole ? WorkEvent::rehearses_whole : WorkEvent::rehearses_patches, begin.job);
+    });
+  };
+  once();
+  // What its first steps had left went, too; where it does not fit even so, the job may.
+  if (forget_after_flush()) {
+    once();
+    forget_after_flush();
+  }
   tools.stage.note_rehearsed(key);
   note_event(WorkEvent::rehearsed, begin.job);
+}
+
+bool Worker::forget_after_flush() {
+  const auto flushes = tools_.cache_flushes();
+  if (std::exchange(cache_flushes_, flushes) == flushes) return false;
+  for (const auto& [id, stage] : stages_)
+    stage->forget_rehearsed();
+  return true;
 }
 
 bool Worker::is_over(std::uint64_t epoch, std::uint64_t job) const {

@@ -82,11 +82,11 @@ class Call:
         if not chosen:
             print(f"gpu-check: no part of call {self.args.call} matches {self.args.only}", file=sys.stderr)
             return 0 if self.args.rehearse else 1
-        outcomes = [self.run_part(part) for part in chosen]
+        outcomes = [self.run_part(part, chosen[at + 1:]) for at, part in enumerate(chosen)]
         return 0 if all(outcome in (PASSED, LEFT_OUT) for outcome in outcomes) else 1
 
-    def run_part(self, part):
-        left = self.deadline - time.monotonic()
+    def run_part(self, part, later):
+        left = self.deadline - time.monotonic() - sum(each.seconds * parts.patience(self.args) for each in later if each.kept)
         self.record.begin(part.name, part.call)
         begun = time.monotonic()
         command = part.command(self.args, self.record)
@@ -96,6 +96,8 @@ class Call:
             outcome, tail = LEFT_OUT, ["it needs a GPU"]
         elif part.troupe and not (self.args.bin / "troupe").is_file():
             outcome, tail = LEFT_OUT, ["there is no troupe here: what was packed does not start"]
+        elif part.needs and left < part.needs:
+            outcome, tail = LEFT_OUT, [f"it needs {part.needs} s, {max(left, 0):.0f} were left for it"]
         elif left < 5:
             outcome, tail = OUT_OF_TIME, [f"no time was left of the {self.args.limit:.0f} s of the call"]
         else:

@@ -12,8 +12,9 @@ from shapes import SHAPES
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 NOT_HERE = 77
-# quick: part of the rehearsal that every test run makes; troupe: it needs the command, which is not built from source there
-Part = collections.namedtuple("Part", "call name seconds command quick troupe", defaults=[False, False])
+# quick: part of the rehearsal that every test run makes; troupe: it needs the command, which is not built from source there;
+# needs: left out where fewer seconds are left; kept: its seconds are held back from the parts before it
+Part = collections.namedtuple("Part", "call name seconds command quick troupe needs kept", defaults=[False, False, 0, False])
 
 
 def environment(args):
@@ -97,20 +98,27 @@ def diffusers(args, name, folder, *words):
 
 
 def beside(name):
-    """Call 1: one model, its text encoder whole, by diffusers plain and compiled and by Troupe plain and with graphs."""
+    """Call 1: one model, its text encoder whole, by diffusers and by Troupe plain and with graphs."""
     def command(args, record):
         folder, made = model(args, name, whole_text=True)
         latents = args.work / f"{name}-diffusers.safetensors"
         graphs = [] if args.rehearse else ["--graphs"]
-        return steps(args, *made, (90, diffusers(args, name, folder, "--latents", latents)), (120, jobs(args, name, folder, "--single", "--diffusers", latents, *graphs)),
-                     (120, diffusers(args, name, folder, "--compile")))
+        return steps(args, *made, (90, diffusers(args, name, folder, "--latents", latents)), (120, jobs(args, name, folder, "--single", "--diffusers", latents, *graphs)))
+    return command
+
+
+def compiled(name):
+    """The same by diffusers compiled: a part of its own, which may find no time."""
+    def command(args, record):
+        folder, made = model(args, name, whole_text=True)
+        return steps(args, *made, (120, diffusers(args, name, folder, "--compile")))
     return command
 
 
 def job(args, record):
     folder, made = model(args, "pixart", whole_text=True)
     words = ["--tiny"] if args.rehearse else []
-    return steps(args, *made, (60, program("job.py", "pixart", folder, "--troupe", args.bin / "troupe", *device(args), *words, "--work", args.work / "job",
+    return steps(args, *made, (100, program("job.py", "pixart", folder, "--troupe", args.bin / "troupe", *device(args), *words, "--work", args.work / "job",
                                      "--probe", probe(args))))
 
 
@@ -161,16 +169,17 @@ PARTS = [
     Part(1, "kernels", 90, kernels, True),
     Part(1, "attention", 60, on_device("attention.py")),
     Part(1, "beside-pixart", 200, beside("pixart"), troupe=True),
-    Part(1, "job", 70, job, True, True),
-    Part(1, "nccl-test", 120, doctest("gpu_nccl_test"), True),
+    Part(1, "job", 110, job, True, True),
+    Part(1, "compiled-pixart", 120, compiled("pixart"), needs=80),
+    Part(1, "nccl-test", 120, doctest("gpu_nccl_test"), True, kept=True),
     Part(2, "jobs-pixart", 170, whole("pixart"), True, True),
-    Part(2, "kill", 60, fault("kill"), True, True),
-    Part(2, "sticky", 60, fault("sticky"), True, True),
+    Part(2, "kill", 90, fault("kill"), True, True),
+    Part(2, "sticky", 90, fault("sticky"), True, True),
     Part(2, "jobs-flux", 120, whole("flux"), troupe=True),
     Part(2, "jobs-sdxl", 110, whole("sdxl"), troupe=True),
     Part(2, "jobs-sd3", 110, whole("sd3"), troupe=True),
     Part(2, "jobs-wan", 120, whole("wan"), troupe=True),
-    Part(3, "memcheck", 240, sanitize("memcheck", "*norm*,*gate*"), True),
-    Part(3, "racecheck", 200, sanitize("racecheck", "*moments*,*merge*"), True),
+    Part(3, "memcheck", 220, sanitize("memcheck", "*norm*,*gate*"), True),
+    Part(3, "racecheck", 180, sanitize("racecheck", "*moments*,*merge*"), True),
     Part(3, "slowest", 150, slowest, True),
 ]

@@ -97,7 +97,7 @@ def model(build, part, name, layers, scratch, ways):
                 found[f"{part}/{name}, one actor: decoding"] = seconds(times["decode"])
                 found[f"{part}/{name}, diffusers: denoising"] = seconds(1.3 * denoising[ONE])
                 if not ways:
-                    found[f"{part}/{name}, diffusers + compile: denoising"] = seconds(denoising[ONE])
+                    found[f"compiled-{name}/{name}, diffusers + compile: denoising"] = seconds(denoising[ONE])
     for way in ways:
         found[f"{part}/{name}, {way.name}: denoising"] = {**seconds(denoising[way.like]), "note": "they take turns on one GPU"}
     return found

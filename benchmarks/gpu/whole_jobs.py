@@ -185,12 +185,13 @@ class Jobs:
         name = "a sticky error" if sticky else "kill -9"
         more = {"CUDA_INJECTION64_PATH": str(self.args.probe), "TROUPE_DEVICE_PROBE": str(self.args.work / "probe")} if sticky else {}
         words = [*self.words, *PP2.options]
-        words[words.index("--steps") + 1] = "40" if self.args.tiny else "30"
+        # It must still run when it is struck, some seconds after it began
+        words[words.index("--steps") + 1] = "40" if self.args.tiny else "150"
         picture, latents = self.files(f"after {name}")
         _, undisturbed = self.files(f"without {name}")
         with self.cluster(2, more=more) as cluster:
             # Its weights are loaded then
-            cluster.report(self.args.folder, words, picture)
+            cluster.report(self.args.folder, [*self.words, *PP2.options], picture)
             job = cluster.begin(self.args.folder, words, picture, latents)
             before = {actor["id"]: actor["pid"] for actor in cluster.actors()}
             struck = self.strike(cluster, sticky)

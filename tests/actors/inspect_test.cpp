@@ -80,7 +80,7 @@ TEST_CASE("what looks in between goes before every letter and is no part of the 
   Mailbox mailbox;
   mailbox.put({{}, TaskEntry{1, {.job = 3, .task = 1, .step = 5, .patch = 1}}});
   mailbox.put({{}, TaskEntry{1, {.job = 3, .task = 2, .receive = true}}});
-  mailbox.put_between(std::make_shared<Inspection>());
+  mailbox.put_inspection(std::make_shared<Inspection>());
   std::vector<std::string> seen;
   CHECK(mailbox.look(1, [&](const Letter& letter) { seen.push_back(describe(letter)); }) == 2);
   CHECK(seen == std::vector<std::string>{"job 3 step 5 patch 1"});
@@ -91,13 +91,13 @@ TEST_CASE("what looks in between goes before every letter and is no part of the 
   CHECK(inspection->claim());
   CHECK_FALSE(inspection->claim());
   CHECK(std::holds_alternative<TaskEntry>(mailbox.take()->content));
-  std::thread later([&] { mailbox.put_between(std::make_shared<Inspection>()); });
+  std::thread later([&] { mailbox.put_inspection(std::make_shared<Inspection>()); });
   mailbox.take();
   CHECK(mailbox.take());  // wakes an idle loop
   later.join();
   for (int i = 0; i < 16; ++i)
-    CHECK(mailbox.put_between(std::make_shared<Inspection>()));
-  CHECK_FALSE(mailbox.put_between(std::make_shared<Inspection>()));
+    CHECK(mailbox.put_inspection(std::make_shared<Inspection>()));
+  CHECK_FALSE(mailbox.put_inspection(std::make_shared<Inspection>()));
 }
 
 TEST_CASE("the view says what the loop is doing and since when") {

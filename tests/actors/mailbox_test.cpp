@@ -1,5 +1,6 @@
 #include "actors/mailbox.h"
 
+#include "actors/inspect.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -68,6 +69,39 @@ TEST_CASE("where other tasks need a device at rest, receives go past micro-steps
     CHECK(mailbox.take_receives(1, Mailbox::Past::micro_steps).empty());
     CHECK(mailbox.take_receives(1).size() == 1);
   }
+}
+
+TEST_CASE("where jobs are rehearsed a question that is computed stands in the order") {
+  const auto asks = [](Inspection::Question question) {
+    auto inspection = std::make_shared<Inspection>();
+    inspection->question = std::move(question);
+    return inspection;
+  };
+  const auto is_render = [](const Letter& letter) {
+    const auto* inspection = std::get_if<std::shared_ptr<Inspection>>(&letter.content);
+    return inspection && std::holds_alternative<wire::RenderLatents>((*inspection)->question);
+  };
+  for (const bool rehearses : {false, true}) {
+    CAPTURE(rehearses);
+    Mailbox mailbox;
+    mailbox.put(task(7, 0, true));
+    CHECK(mailbox.put_inspection(asks(wire::RenderLatents{}), rehearses));
+    CHECK(mailbox.put_inspection(asks(wire::GetTensors{}), rehearses));
+    mailbox.put(task(7, 1, true));
+    if (!rehearses) CHECK(is_render(*mailbox.take()));
+    const auto looks = mailbox.take();
+    CHECK(std::holds_alternative<std::shared_ptr<Inspection>>(looks->content));
+    CHECK_FALSE(is_render(*looks));
+    // Receives that were put behind it stay there.
+    CHECK(mailbox.take_receives(1, Mailbox::Past::micro_steps).size() == (rehearses ? 1 : 2));
+    if (!rehearses) continue;
+    CHECK(is_render(*mailbox.take()));
+    CHECK(number_of(*mailbox.take()) == 1);
+  }
+  Mailbox full;
+  for (int i = 0; i < 16; ++i)
+    CHECK(full.put_inspection(asks(wire::RenderLatents{}), true));
+  CHECK_FALSE(full.put_inspection(asks(wire::RenderLatents{}), true));
 }
 
 TEST_CASE("receives of another epoch stay where they are") {

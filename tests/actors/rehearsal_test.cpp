@@ -90,8 +90,11 @@ struct RehearsedActors : test::Doors {
                                    .incarnation = incarnation,
                                    .rehearses = setting.rehearses,
                                    .clock = setting.late ? clocks.back() : nullptr,
+                                   .cache_flushes = [this] { return flushes.load(); },
                                    .on_event =
                                        [this, i](WorkEvent what, std::uint64_t job) {
+                                         if (what == WorkEvent::rehearses && flush_in_midst)
+                                           ++flushes;
                                          std::lock_guard lock(mutex);
                                          events.push_back({i, what, job});
                                        },
@@ -151,6 +154,8 @@ struct RehearsedActors : test::Doors {
     return count;
   }
 
+  std::atomic<std::int64_t> flushes = 0;  // of the allocator's cache, at both actors
+  std::atomic<bool> flush_in_midst = false;
   std::mutex mutex;
   std::vector<Event> events;
   std::vector<wire::ClockSpan> ran;
@@ -215,10 +220,72 @@ TEST_CASE(
         CHECK_FALSE(under_way);
         received.insert(job);
       }
-      under_way = what == WorkEvent::rehearses;
+      if (what == WorkEvent::rehearses) under_way = true;
+      if (what == WorkEvent::rehearsed) under_way = false;
     }
     CHECK(received.size() == 3);
   }
+}
+
+TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those behind the first") {
+  const auto rehearsed = [](const std::string& model, const std::string& method, int warmup) {
+    RehearsedActors stage({.rehearses = true});
+    auto spec = RehearsedActors::spec(1, model);
+    spec.request.method = method;
+    spec.request.warmup_steps = warmup;
+    if (method == "exact") spec.request.num_pipeline_patch = 1;
+    if (model == "tiny-sd15") spec.request.max_sequence_length = 77;
+    if (method == "distrifusion") {
+      spec.parallelism.pp = 1;
+      spec.parallelism.ring = 2;
+    }
+    CHECK(stage.result(stage.submit(spec)).size() > 1000);
+    // Both actors do the same.
+    CHECK(stage.count(WorkEvent::rehearsed) == 2);
+    return std::pair{stage.count(WorkEvent::rehearses_whole) / 2,
+                     stage.count(WorkEvent::rehearses_patches) / 2};
+  };
+  for (const auto& [model, method] :
+       {std::pair{"tiny-pixart", "pipefusion"}, {"tiny-sd15", "distrifusion"}}) {
+    CAPTURE(std::string(model));
+    for (const int warmup : {1, 2, 4}) {
+      CAPTURE(warmup);
+      const auto [whole, patches] = rehearsed(model, method, warmup);
+      CHECK(whole >= 1);
+      CHECK(whole <= 3);
+      CHECK(patches >= 2);  // one takes latents of the warm-up, the next one of patches
+    }
+  }
+  CHECK(rehearsed("tiny-pixart", "exact", 0) == std::pair{3, 0});
+}
+
+TEST_CASE("when the allocator has handed back what it kept, jobs are rehearsed anew") {
+  RehearsedActors stage({.rehearses = true});
+  const auto rehearsals_of = [&](const std::string& model, std::uint64_t seed) {
+    const auto before = stage.count(WorkEvent::rehearsed);
+    CHECK(stage.result(stage.submit(RehearsedActors::spec(seed, model))).size() > 1000);
+    return stage.count(WorkEvent::rehearsed) - before;
+  };
+  CHECK(rehearsals_of("tiny-pixart", 1) == 2);
+  CHECK(rehearsals_of("tiny-sigma", 2) == 2);
+  CHECK(rehearsals_of("tiny-pixart", 3) == 0);
+  ++stage.flushes;
+  for (const auto* model : {"tiny-pixart", "tiny-sigma"}) {
+    CHECK(rehearsals_of(model, 4) == 2);
+    CHECK(rehearsals_of(model, 5) == 0);
+  }
+  // Where that comes in the midst of one it is done again, and others' are gone.
+  const auto steps = stage.count(WorkEvent::rehearses_whole);
+  auto other = RehearsedActors::spec(6);
+  other.request.num_pipeline_patch = 3;
+  CHECK(stage.result(stage.submit(other)).size() > 1000);
+  const auto plain = stage.count(WorkEvent::rehearses_whole) - steps;
+  stage.flush_in_midst = true;
+  other.request.num_pipeline_patch = 4;
+  CHECK(stage.result(stage.submit(other)).size() > 1000);
+  CHECK(stage.count(WorkEvent::rehearses_whole) - steps - plain >= 2 * plain);
+  stage.flush_in_midst = false;
+  CHECK(rehearsals_of("tiny-sigma", 7) == 2);
 }
 
 TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and no bit changes") {

@@ -46,13 +46,16 @@ struct Room {
   Device device;
   std::atomic<std::int64_t> clock = 0;  // the process's; it is read a little late
   std::atomic<bool> epoch_ended = false;
+  std::atomic<int> ticks = 0;  // of progress, while the device waits for a peer
   std::mutex mutex;
   std::vector<Told> told;
   std::vector<std::string> troubles;
   bool begun = false;
   TaskEnds ends{{.begin = [this] { begun = true; },
                  .ended = [this](std::uint64_t epoch) { return epoch == 1 && epoch_ended; },
-                 .now_ns = [this] { return clock.load(); }}};
+                 .now_ns = [this] { return clock.load(); },
+                 .waits = [this] { ++ticks; },
+                 .patience = 1s}};
 
   TaskEnds::Task task(int number, DeviceSpan ran, std::vector<DeviceSpan> waits = {},
                       std::uint64_t epoch = 1) {
@@ -115,6 +118,32 @@ TEST_CASE("ends are told when the device has come to them, in order, with the de
   REQUIRE(room.reaches(3));
   CHECK(room.told[2].at.ran == wire::ClockSpan{10'000'960, 10'001'960});
   CHECK(room.begun);
+}
+
+TEST_CASE("a device that waits for a peer shows progress, until the deadline of a transfer") {
+  Room room;
+  std::vector<DeviceSpan> waits;
+  waits.push_back(room.device.span(100, 200));
+  waits.push_back(room.device.span(300, 400));
+  room.ends.add(room.task(0, room.device.span(0, 500), std::move(waits)));
+  const auto ticks_at = [&](std::int64_t device, std::int64_t clock) {
+    room.device.now = device;
+    room.clock = clock;
+    std::this_thread::sleep_for(20ms);  // a look that was under way
+    const int before = room.ticks;
+    std::this_thread::sleep_for(30ms);
+    return room.ticks - before;
+  };
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  CHECK(ticks_at(50, 0) == 0);  // it computes
+  CHECK(ticks_at(150, kSecond) > 0);
+  CHECK(ticks_at(150, 2 * kSecond) > 0);
+  CHECK(ticks_at(150, 2 * kSecond + 1) == 0);  // the peer is past its deadline
+  CHECK(ticks_at(250, 2 * kSecond + 1) == 0);
+  CHECK(ticks_at(350, 9 * kSecond) > 0);  // each wait has its own
+  CHECK(ticks_at(450, 9 * kSecond) == 0);
+  room.device.now = 500;
+  CHECK(room.reaches(1));
 }
 
 TEST_CASE("a device that hangs tells of no end, and the end of its epoch drops what waits") {

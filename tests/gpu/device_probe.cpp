@@ -4,7 +4,8 @@
 // good.
 //
 // TROUPE_DEVICE_PROBE=STEM: the counts are in STEM.PID.calls, a mapped file, so that they outlive a
-// kill; once STEM.PID.break is there, a kernel that traps is launched.
+// kill; once STEM.PID.break is there, a kernel that traps, which was loaded when the process made
+// its context, is launched.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -27,6 +28,8 @@ struct Entry {
   std::atomic<std::uint64_t> count;
 };
 constexpr std::size_t kEntries = 4096;  // by CUPTI's number of a call
+
+constexpr std::chrono::milliseconds kLook{10};
 
 Entry* entries = nullptr;
 std::string stem;
@@ -78,36 +81,57 @@ void begin_counting() {
 }
 
 constexpr const char* kTrap =
-    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry "
+    ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry "
     "troupe_trap()\n{\ntrap;\nret;\n}\n";
 
-/// Launches a kernel that traps in the first device's primary context: from then on every call in
-/// it fails.
-void break_context() {
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!driver) return;
-  const auto retain = find<int (*)(void**, int)>(driver, "cuDevicePrimaryCtxRetain");
-  const auto take = find<int (*)(void*)>(driver, "cuCtxSetCurrent");
-  const auto load = find<int (*)(void**, const void*)>(driver, "cuModuleLoadData");
-  const auto get = find<int (*)(void**, void*, const char*)>(driver, "cuModuleGetFunction");
-  const auto launch =
-      find<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                   void*, void**, void**)>(driver, "cuLaunchKernel");
-  if (!retain || !take || !load || !get || !launch) return;
-  void *context = nullptr, *module = nullptr, *function = nullptr;
-  int error = retain(&context, 0);
-  if (error == 0) error = take(context);
-  if (error == 0) error = load(&module, kTrap);
-  if (error == 0) error = get(&function, module, "troupe_trap");
-  if (error == 0) error = launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
-  std::fprintf(stderr, "device probe: broke the context (launching gave %d)\n", error);
-}
+/// A kernel that traps, in the first device's primary context.
+class Trap {
+ public:
+  /// Waits until the process has made that context, and loads the kernel there at once: later, a
+  /// receive might wait on the device, and loading would wait for that. False where it cannot.
+  bool load() {
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!driver) return false;
+    const auto state = find<int (*)(int, unsigned*, int*)>(driver, "cuDevicePrimaryCtxGetState");
+    const auto retain = find<int (*)(void**, int)>(driver, "cuDevicePrimaryCtxRetain");
+    const auto take = find<int (*)(void*)>(driver, "cuCtxSetCurrent");
+    const auto load = find<int (*)(void**, const void*)>(driver, "cuModuleLoadData");
+    const auto get = find<int (*)(void**, void*, const char*)>(driver, "cuModuleGetFunction");
+    launch_ = find<Launch>(driver, "cuLaunchKernel");
+    if (!state || !retain || !take || !load || !get || !launch_) return false;
+    unsigned flags = 0;
+    int active = 0;
+    // Until the driver is ready it answers with an error.
+    while (state(0, &flags, &active) != 0 || active == 0)
+      std::this_thread::sleep_for(kLook);
+    void *context = nullptr, *module = nullptr;
+    int error = retain(&context, 0);
+    if (error == 0) error = take(context);
+    if (error == 0) error = load(&module, kTrap);
+    if (error == 0) error = get(&function_, module, "troupe_trap");
+    if (error != 0) std::fprintf(stderr, "device probe: no kernel to break with (%d)\n", error);
+    return error == 0;
+  }
+  /// From then on every call in the context fails. By the thread that has loaded it.
+  void spring() const {
+    const int error = launch_(function_, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+    std::fprintf(stderr, "device probe: broke the context (launching gave %d)\n", error);
+  }
+
+ private:
+  using Launch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                         unsigned, void*, void**, void**);
+  Launch launch_ = nullptr;
+  void* function_ = nullptr;
+};
 
 void wait_for_request() {
+  Trap trap;
+  if (!trap.load()) return;
   const std::string request = stem + ".break";
   while (access(request.c_str(), F_OK) != 0)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  break_context();
+    std::this_thread::sleep_for(kLook);
+  trap.spring();
 }
 
 }  // namespace

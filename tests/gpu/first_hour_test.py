@@ -27,8 +27,8 @@ ROW = 'import json; print(json.dumps({"name": "a kernel", "value": 50.0, "unit":
 CHILD = "import os, subprocess, sys, time; p = subprocess.Popen(['sleep', '300'], process_group=0); print(p.pid, flush=True)\n"
 
 
-def part(name, code, seconds=20, call=1):
-    return parts.Part(call, name, seconds, lambda args, found: [sys.executable, "-c", code])
+def part(name, code, seconds=20, call=1, **more):
+    return parts.Part(call, name, seconds, lambda args, found: [sys.executable, "-c", code], **more)
 
 
 def alive(process):
@@ -95,6 +95,13 @@ class Runner(Folder):
         self.assertEqual(status, 1)
         self.assertEqual([found["long"]["outcome"], found["late"]["outcome"]], ["out of time", "out of time"])
 
+    def test_time_is_held_back_for_a_part_that_is_kept(self):
+        status, found, _ = self.run_parts(
+            part("long", "import time; time.sleep(60)", 60), part("at leisure", ROW, needs=8), part("last", ROW, 8, kept=True), limit=14)
+        self.assertEqual(status, 1)
+        self.assertEqual([found[name]["outcome"] for name in ("long", "at leisure", "last")], ["out of time", "left out", "passed"])
+        self.assertIn("it needs 8 s", found["at leisure"]["tail"][0])
+
     def test_a_part_that_has_no_place_here_is_no_failure(self):
         status, found, _ = self.run_parts(part("elsewhere", "print('no profiler here'); raise SystemExit(77)"))
         self.assertEqual((status, found["elsewhere"]["outcome"], found["elsewhere"]["tail"]), (0, "left out", ["no profiler here"]))
@@ -113,6 +120,7 @@ class Parts(unittest.TestCase):
                 self.assertTrue(command is None or all(isinstance(word, (str, os.PathLike)) for word in command), each.name)
                 self.assertTrue(command or rehearse, each.name)
         self.assertEqual([each.name for each in parts.PARTS if each.call == 1][-1], "nccl-test")
+        self.assertTrue(all(each.kept == (each.name == "nccl-test") for each in parts.PARTS))
 
     def test_shapes_are_those_of_the_specs(self):
         self.assertEqual(shapes.configs(shapes.SHAPES["flux"])["transformer"]["num_single_layers"], 10)
