@@ -30,8 +30,8 @@ constexpr std::chrono::seconds kLongestWait{1};
 constexpr jobs::JobId kSafeGap = 1000;
 const std::string kRunning = "running";
 const std::string kStopped = "stopped";
-const std::string kAcknowledged = "acknowledged";  // the newest that is in the database
-const std::string kForgotten = "forgotten";        // the newest forgetting that is
+const std::string kKept = "kept";            // number of the newest change that must not get lost
+const std::string kForgotten = "forgotten";  // record in `acknowledged` of the newest forgetting
 const std::string kLastJob = "last job";
 
 std::uintmax_t size_of(const std::string& file) {
@@ -167,7 +167,7 @@ void SqliteStore::make(const std::string& id) {
   Tables tables(database, options_.row);
   tables.set("id", id);
   tables.set(kLastJob, "0");
-  tables.set(kAcknowledged, "0");
+  tables.set(kKept, "0");
   tables.set(kForgotten, "0");
   database.run("COMMIT");
   cut_log();
@@ -202,19 +202,19 @@ std::optional<std::uint64_t> SqliteStore::number(const std::string& name) {
 std::string SqliteStore::compare_acks() {
   const auto& acks = acks_->acks();
   const auto id = number("id");
-  const auto newest = number(kAcknowledged);
+  const auto kept = number(kKept);
   const auto forgotten = number(kForgotten);
   const auto last = number(kLastJob);
-  const bool names = id && newest && forgotten && last;
+  const bool names = id && kept && forgotten && last;
   const bool same = acks.journal != 0 && (!id || acks.journal == *id);
   const bool whole = acks_->there() && acks.damaged == 0 && acks.slots > 0 && same &&
-                     acks.format == kFormat && (!newest || *newest <= acks.newest + 1) &&
+                     acks.format == kFormat && (!kept || *kept <= acks.kept + 1) &&
                      (!forgotten || *forgotten <= acks.newest);
   if (!names && !whole) return "neither it nor acknowledged says which journal it is";
   if (!names) {
     open_->tables->set("id", std::to_string(acks.journal));
     open_->tables->set(kLastJob, std::to_string(acks.last_job));
-    open_->tables->set(kAcknowledged, std::to_string(acks.newest));
+    open_->tables->set(kKept, std::to_string(acks.kept));
     open_->tables->set(kForgotten, "0");
     note("journal.db had lost its name; acknowledged has it");
   }
@@ -225,7 +225,7 @@ std::string SqliteStore::compare_acks() {
     }
     return "";
   }
-  if (same && acks_->there() && *newest + 1 < acks.newest)
+  if (same && acks_->there() && *kept < acks.kept)
     return "it is older than what was acknowledged, and acknowledged is damaged, too";
   anew_ = acks_of_database();
   if (*last == 0) return "";  // there was nothing to be acknowledged
@@ -240,7 +240,8 @@ Acks SqliteStore::acks_of_database() {
   Acks acks;
   acks.format = kFormat;
   acks.journal = number("id").value_or(0);
-  acks.newest = number(kAcknowledged).value_or(0);
+  acks.newest = number(kForgotten).value_or(0);
+  acks.kept = number(kKept).value_or(0);
   acks.last_job = std::max(number(kLastJob).value_or(0), acks_->acks().last_job);
   for (const auto id : open_->tables->ids()) {
     const auto row = open_->tables->read_row(id);
@@ -249,6 +250,12 @@ Acks SqliteStore::acks_of_database() {
     const auto facts = facts_in(*row);
     if (row->damage.empty() && facts && wire::is_terminal(facts->state)) acked.end = facts->state;
     acks.last_job = std::max(acks.last_job, id);
+  }
+  // Of some ends only `acknowledged` knows.
+  for (const auto& [id, acked] : acks_->acks().jobs) {
+    const auto found = acks.jobs.find(id);
+    if (acks_->acks().journal == acks.journal && found != acks.jobs.end() && !found->second.end)
+      found->second = acked;
   }
   return acks;
 }
@@ -288,10 +295,10 @@ void SqliteStore::salvage(const std::string& why) {
   if (records.empty() && acks.slots == 0)
     fail("nothing of it can be read (" + why + "): move the folder away to begin without it");
   jobs::JobId last = acks.last_job;
-  std::uint64_t id = acks.journal, newest = acks.newest;
+  std::uint64_t id = acks.journal, kept = acks.kept;
   try {
     last = std::max(last, number(kLastJob).value_or(0));
-    newest = std::max(newest, number(kAcknowledged).value_or(0));
+    kept = std::max(kept, number(kKept).value_or(0));
     if (id == 0) id = number("id").value_or(0);
   } catch (const std::exception&) {
     // Then they are what `acknowledged` says.
@@ -300,12 +307,13 @@ void SqliteStore::salvage(const std::string& why) {
   if (!whole) last += kSafeGap;
   if (id == 0) id = control::random_incarnation();
   open_.reset();
-  std::string kept = ".damaged";
-  for (int i = 2; fs::exists(file(kept.c_str())) || fs::exists(file((kept + "-wal").c_str())); ++i)
-    kept = ".damaged-" + std::to_string(i);
+  std::string aside = ".damaged";
+  for (int i = 2; fs::exists(file(aside.c_str())) || fs::exists(file((aside + "-wal").c_str()));
+       ++i)
+    aside = ".damaged-" + std::to_string(i);
   for (const std::string suffix : {"", "-wal"}) {
     if (fs::exists(file(suffix.c_str())) &&
-        ::rename(file(suffix.c_str()).c_str(), file((kept + suffix).c_str()).c_str()) != 0)
+        ::rename(file(suffix.c_str()).c_str(), file((aside + suffix).c_str()).c_str()) != 0)
       fail("journal.db" + suffix + " cannot be renamed: " + std::strerror(errno));
   }
   const control::FileHandle made(::open(file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -323,10 +331,10 @@ void SqliteStore::salvage(const std::string& why) {
   for (const auto& record : records)
     tables.write(record);
   tables.set(kLastJob, std::to_string(last));
-  tables.set(kAcknowledged, std::to_string(newest));
+  tables.set(kKept, std::to_string(kept));
   database.run("COMMIT");
   cut_log();
-  note("journal.db was damaged (" + why + ") and is kept as journal.db" + kept + "; " +
+  note("journal.db was damaged (" + why + ") and is kept as journal.db" + aside + "; " +
        std::to_string(records.size()) + " jobs of it could be read");
   if (whole) return;
   anew_ = acks_of_database();
@@ -376,7 +384,7 @@ void SqliteStore::catch_up() {
   }
   for (; !unacked_.empty(); unacked_.pop_back()) {
     acks_->reserve();
-    acks_->accepted(unacked_.back());
+    acks_->accepted(unacked_.back(), number(kKept).value_or(0));
   }
   for (; !unnamed_.empty(); unnamed_.pop_back()) {
     acks_->reserve();
@@ -450,6 +458,7 @@ void SqliteStore::apply(const Change& change) {
   using Kind = Change::Kind;
   auto& database = open_->database;
   const bool acked = change.must_last() || change.kind == Kind::forgotten;
+  const auto kept = acks_->acks().kept + 1;
   if (acked) acks_->reserve();
   // First, so that nothing is missed that is gone on purpose.
   if (change.kind == Kind::forgotten) acks_->forgotten(change.job);
@@ -459,7 +468,7 @@ void SqliteStore::apply(const Change& change) {
     database.run("BEGIN IMMEDIATE");
     open_->tables->write(change);
     if (change.kind == Kind::accepted) open_->tables->set(kLastJob, std::to_string(change.job));
-    if (change.must_last()) open_->tables->set(kAcknowledged, std::to_string(acks_->next()));
+    if (change.must_last()) open_->tables->set(kKept, std::to_string(kept));
     if (change.kind == Kind::forgotten)
       open_->tables->set(kForgotten, std::to_string(acks_->acks().newest));
     database.run("COMMIT");
@@ -475,10 +484,10 @@ void SqliteStore::apply(const Change& change) {
     if (error.too_large()) throw TooLarge("[journal] " + folder_ + ": " + what);
     fail(what);
   }
-  if (change.kind == Kind::ended) acks_->ended(change.job, change.state, true);
+  if (change.kind == Kind::ended) acks_->ended(change.job, change.state, kept);
   if (change.kind == Kind::accepted) {
     try {
-      acks_->accepted(change.job);
+      acks_->accepted(change.job, kept);
     } catch (const std::runtime_error&) {
       // Nobody is told of it, so the next controller must not know it either.
       Change undone;
@@ -495,7 +504,7 @@ void SqliteStore::apply(const Change& change) {
 }
 
 void SqliteStore::keep_bare_end(const Change& end) {
-  if (!anew_) return acks_->ended(end.job, end.state, false);
+  if (!anew_) return acks_->ended_bare(end.job, end.state);
   fail("acknowledged cannot be written yet");
 }
 

@@ -1,5 +1,6 @@
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "controller/journal/sqlite.h"
 #include "controller/journal/sqlite_store.h"
 #include "tests/journal/jobs.h"
 #include "tests/support/doctest.h"
@@ -180,6 +182,12 @@ std::string read(const std::string& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+void flip(const std::string& file, std::size_t at) {
+  auto bytes = read(file);
+  bytes.at(at) ^= 1;
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+}
+
 }  // namespace
 
 TEST_CASE("damage anywhere in a journal's files: every acknowledged job is there or named") {
@@ -340,4 +348,75 @@ TEST_CASE("on a full disk a journal is opened, an end is kept bare, and all is w
   SqliteStore store(folder);
   CHECK(store.load().size() == 4);
   CHECK(store.past().last_job == 4);
+}
+
+TEST_CASE("one damaged record in acknowledged costs nothing, whatever was written there last") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  std::size_t jobs = 5;
+  bool lose = false;
+  {
+    SqliteStore store(folder);
+    Desk desk;
+    Book book{store, desk};
+    for (int i = 0; i < 9; ++i)
+      book.journal.accepted(desk.add(), {});
+    SUBCASE("that jobs were forgotten") {
+      for (jobs::JobId id = 1; id <= 4; ++id)
+        book.journal.forgotten(id);
+    }
+    SUBCASE("ends without what they ended with") {
+      for (jobs::JobId id = 1; id <= 4; ++id) {
+        journal::Change end;
+        end.kind = journal::Change::Kind::ended;
+        end.job = id;
+        end.state = JobState::failed;
+        store.keep_bare_end(end);
+      }
+      jobs = 9;
+    }
+    SUBCASE("all of it anew") {
+      for (jobs::JobId id = 1; id <= 4; ++id)
+        book.journal.forgotten(id);
+      store.close();
+      fs::remove(folder + "/acknowledged");
+    }
+    SUBCASE("that jobs are lost") {
+      lose = true;
+    }
+    store.close();
+  }
+  if (lose) journal::Database(folder + "/journal.db").run("DELETE FROM jobs WHERE id < 5");
+  {
+    SqliteStore store(folder);
+    store.load();
+    store.catch_up();
+  }
+  flip(folder + "/acknowledged", 60);
+  SqliteStore store(folder);
+  const auto records = store.load();
+  CHECK(records.size() == jobs);
+  CHECK(std::ranges::count_if(records, [](const auto& record) { return !record.lost.empty(); }) ==
+        static_cast<long>(jobs - 5));
+  std::string said;
+  for (const auto& note : store.notes())
+    said += note + "\n";
+  CHECK(testing::has(said, "it is made anew from journal.db, which is whole"));
+}
+
+TEST_CASE("a journal.db that is older than a damaged acknowledged is refused") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  Desk desk;
+  for (int start = 0; start < 2; ++start) {
+    SqliteStore store(folder);
+    Book book{store, desk};
+    book.journal.accepted(desk.add(), {});
+    store.close();
+    if (start == 0) fs::copy_file(folder + "/journal.db", scratch / "older");
+  }
+  fs::copy_file(scratch / "older", folder + "/journal.db", fs::copy_options::overwrite_existing);
+  flip(folder + "/acknowledged", 60);
+  CHECK_THROWS_WITH_AS(SqliteStore{folder}, doctest::Contains("older than what was acknowledged"),
+                       std::runtime_error);
 }
