@@ -17,7 +17,8 @@
 namespace troupe::journal {
 namespace {
 
-/// Number, what happened, job, journal, 0, checksum of these: little-endian words.
+/// Number, what happened, job, journal, the newest change that the database then held, checksum of
+/// these: little-endian words.
 using Words = std::array<std::uint64_t, 6>;
 constexpr std::size_t kRecordBytes = 48;
 /// The file grows by so many records at a time, and is written anew when it has more than these.
@@ -59,6 +60,7 @@ bool blank(std::string_view bytes) {
 void take(Acks& acks, const Words& words) {
   const auto detail = words[1] >> 8;
   const jobs::JobId job = words[2];
+  acks.kept = std::max(acks.kept, words[4]);
   switch (static_cast<What>(words[1] & 0xff)) {
     case What::begin:
       acks.format = static_cast<int>(detail);
@@ -156,7 +158,7 @@ void AckLog::rewrite(Acks acks) {
   acks.torn = false;
   std::string bytes;
   const auto add = [&](std::uint64_t what, jobs::JobId job) {
-    bytes += encode({++acks.newest, what, job, acks.journal, 0, 0});
+    bytes += encode({++acks.newest, what, job, acks.journal, acks.kept, 0});
     ++acks.slots;
   };
   add(word(What::begin, static_cast<std::uint64_t>(acks.format)), acks.last_job);
@@ -204,8 +206,8 @@ void AckLog::reserve() {
   room_ += kStride;
 }
 
-void AckLog::append(std::uint64_t what, jobs::JobId job) {
-  const Words words{next(), what, job, acks_.journal, 0, 0};
+void AckLog::append(std::uint64_t what, jobs::JobId job, std::uint64_t kept) {
+  const Words words{acks_.newest + 1, what, job, acks_.journal, kept, 0};
   write_at(file_.get(), acks_.slots * kRecordBytes, encode(words));
   ++acks_.newest;
   ++acks_.slots;
@@ -213,24 +215,33 @@ void AckLog::append(std::uint64_t what, jobs::JobId job) {
   take(acks_, words);
 }
 
-void AckLog::accepted(jobs::JobId job) {
-  append(word(What::accepted), job);
+void AckLog::accepted(jobs::JobId job, std::uint64_t kept) {
+  append(word(What::accepted), job, kept);
 }
 
-void AckLog::ended(jobs::JobId job, wire::JobState end, bool result_kept) {
+void AckLog::ended(jobs::JobId job, wire::JobState end, std::uint64_t kept) {
+  this->end(job, end, true, kept);
+}
+
+void AckLog::ended_bare(jobs::JobId job, wire::JobState end) {
+  this->end(job, end, false, acks_.kept);
+}
+
+void AckLog::end(jobs::JobId job, wire::JobState end, bool result_kept, std::uint64_t kept) {
   const auto known = acks_.jobs.find(job);
   if (known != acks_.jobs.end() && known->second.end == end &&
       known->second.result_kept == result_kept)
     return;
-  append(word(What::ended, static_cast<std::uint64_t>(end)) | (result_kept ? kResultKept : 0), job);
+  append(word(What::ended, static_cast<std::uint64_t>(end)) | (result_kept ? kResultKept : 0), job,
+         kept);
 }
 
 void AckLog::named(jobs::JobId job) {
-  append(word(What::named), job);
+  append(word(What::named), job, acks_.kept);
 }
 
 void AckLog::forgotten(jobs::JobId job) {
-  if (acks_.jobs.contains(job)) append(word(What::forgotten), job);
+  if (acks_.jobs.contains(job)) append(word(What::forgotten), job, acks_.kept);
 }
 
 }  // namespace troupe::journal

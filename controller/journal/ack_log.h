@@ -23,7 +23,8 @@ struct Acks {
   std::uint64_t journal = 0;  // whose it is; 0 = not to be read
   int format = 0;             // 0 = not to be read
   std::uint64_t newest = 0;   // number of its newest record; 0 = there is none
-  jobs::JobId last_job = 0;   // the highest number that it knows to be given out
+  std::uint64_t kept = 0;    // number of the newest change that the database holds, as far as known
+  jobs::JobId last_job = 0;  // the highest number that it knows to be given out
   std::map<jobs::JobId, Acked> jobs;
   std::size_t slots = 0;    // records up to the newest one, the damaged ones included
   std::size_t damaged = 0;  // records before the newest one that cannot be read
@@ -45,20 +46,22 @@ class AckLog {
 
   bool there() const { return static_cast<bool>(file_); }
   const Acks& acks() const { return acks_; }
-  /// The number that the next record will have.
-  std::uint64_t next() const { return acks_.newest + 1; }
   /// Replaces the file by one that says no more than this, undamaged.
   void rewrite(Acks acks);
   /// Sees to it that there is room for one record more than those that may have to come.
   void reserve();
 
-  void accepted(jobs::JobId job);
-  void ended(jobs::JobId job, wire::JobState end, bool result_kept);
+  /// `kept`: number of the newest change that the database holds.
+  void accepted(jobs::JobId job, std::uint64_t kept);
+  void ended(jobs::JobId job, wire::JobState end, std::uint64_t kept);
+  /// The database had no room for it.
+  void ended_bare(jobs::JobId job, wire::JobState end);
   void named(jobs::JobId job);
   void forgotten(jobs::JobId job);
 
  private:
-  void append(std::uint64_t what, jobs::JobId job);
+  void end(jobs::JobId job, wire::JobState end, bool result_kept, std::uint64_t kept);
+  void append(std::uint64_t what, jobs::JobId job, std::uint64_t kept);
   void write_at(int file, std::size_t offset, std::string_view bytes) const;
   std::string read_all() const;
   [[noreturn]] void fail(const std::string& what) const;

@@ -16,7 +16,7 @@ namespace troupe::journal {
 
 /// Of everything that is stored: of the structs here, and of the wire's that are in them. A journal
 /// of another format is refused.
-inline constexpr int kFormat = 100 * 2 + wire::kProtocolVersion;
+inline constexpr int kFormat = 100 * 3 + wire::kProtocolVersion;
 
 /// What blobs a job has.
 enum class Role : int { input = 0, boundary = 1, result = 2 };

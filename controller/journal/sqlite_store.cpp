@@ -30,8 +30,8 @@ constexpr std::chrono::seconds kLongestWait{1};
 constexpr jobs::JobId kSafeGap = 1000;
 const std::string kRunning = "running";
 const std::string kStopped = "stopped";
-const std::string kAcknowledged = "acknowledged";  // the newest that is in the database
-const std::string kForgotten = "forgotten";        // the newest forgetting that is
+const std::string kKept = "kept";            // number of the newest change that must not get lost
+const std::string kForgotten = "forgotten";  // record in `acknowledged` of the newest forgetting
 const std::string kLastJob = "last job";
 
 std::uintmax_t size_of(const std::string& file) {
@@ -81,7 +81,12 @@ struct SqliteStore::Open {
 SqliteStore::SqliteStore(std::string folder, Options options)
     : folder_(std::move(folder)), options_(options), lock_(lock_folder(folder_)) {
   acks_.emplace(folder_);
+  drop_unfinished();
   try {
+    if (fs::exists(file(".salvaged"))) {
+      put_salvaged_in_place();
+      note("the salvage of journal.db that an earlier start began is finished");
+    }
     if (const auto why = open(); !why.empty()) {
       if (!options_.salvage)
         fail("journal.db is damaged or no journal (" + why +
@@ -152,25 +157,29 @@ std::string SqliteStore::open_file() {
   // put older pages in the place of newer ones.
   database.run("PRAGMA wal_autocheckpoint = 0");
   database.run("PRAGMA synchronous = FULL");
-  if (tables == 0) make(std::to_string(control::random_incarnation()));
+  if (tables == 0) {
+    make(database, {.id = control::random_incarnation(), .records = {}});
+    cut_log();
+  }
   if (auto flaw = Tables::flaw(database); !flaw.empty()) return flaw;
   open_->tables.emplace(database, options_.row);
   return "";
 }
 
-void SqliteStore::make(const std::string& id) {
-  auto& database = open_->database;
+/// The tables of a new journal, in one transaction.
+void SqliteStore::make(Database& database, const New& content) {
   database.run("BEGIN IMMEDIATE");
   Tables::make(database);
   database.run("PRAGMA application_id = " + std::to_string(kApplication));
   database.run("PRAGMA user_version = " + std::to_string(kFormat));
   Tables tables(database, options_.row);
-  tables.set("id", id);
-  tables.set(kLastJob, "0");
-  tables.set(kAcknowledged, "0");
+  for (const auto& record : content.records)
+    tables.write(record);
+  tables.set("id", std::to_string(content.id));
+  tables.set(kLastJob, std::to_string(content.last_job));
+  tables.set(kKept, std::to_string(content.kept));
   tables.set(kForgotten, "0");
   database.run("COMMIT");
-  cut_log();
 }
 
 /// What was not whole when its controller ended, SQLite leaves out.
@@ -202,19 +211,19 @@ std::optional<std::uint64_t> SqliteStore::number(const std::string& name) {
 std::string SqliteStore::compare_acks() {
   const auto& acks = acks_->acks();
   const auto id = number("id");
-  const auto newest = number(kAcknowledged);
+  const auto kept = number(kKept);
   const auto forgotten = number(kForgotten);
   const auto last = number(kLastJob);
-  const bool names = id && newest && forgotten && last;
+  const bool names = id && kept && forgotten && last;
   const bool same = acks.journal != 0 && (!id || acks.journal == *id);
   const bool whole = acks_->there() && acks.damaged == 0 && acks.slots > 0 && same &&
-                     acks.format == kFormat && (!newest || *newest <= acks.newest + 1) &&
+                     acks.format == kFormat && (!kept || *kept <= acks.kept + 1) &&
                      (!forgotten || *forgotten <= acks.newest);
   if (!names && !whole) return "neither it nor acknowledged says which journal it is";
   if (!names) {
     open_->tables->set("id", std::to_string(acks.journal));
     open_->tables->set(kLastJob, std::to_string(acks.last_job));
-    open_->tables->set(kAcknowledged, std::to_string(acks.newest));
+    open_->tables->set(kKept, std::to_string(acks.kept));
     open_->tables->set(kForgotten, "0");
     note("journal.db had lost its name; acknowledged has it");
   }
@@ -225,7 +234,7 @@ std::string SqliteStore::compare_acks() {
     }
     return "";
   }
-  if (same && acks_->there() && *newest + 1 < acks.newest)
+  if (same && acks_->there() && *kept < acks.kept)
     return "it is older than what was acknowledged, and acknowledged is damaged, too";
   anew_ = acks_of_database();
   if (*last == 0) return "";  // there was nothing to be acknowledged
@@ -240,7 +249,8 @@ Acks SqliteStore::acks_of_database() {
   Acks acks;
   acks.format = kFormat;
   acks.journal = number("id").value_or(0);
-  acks.newest = number(kAcknowledged).value_or(0);
+  acks.newest = number(kForgotten).value_or(0);
+  acks.kept = number(kKept).value_or(0);
   acks.last_job = std::max(number(kLastJob).value_or(0), acks_->acks().last_job);
   for (const auto id : open_->tables->ids()) {
     const auto row = open_->tables->read_row(id);
@@ -249,6 +259,12 @@ Acks SqliteStore::acks_of_database() {
     const auto facts = facts_in(*row);
     if (row->damage.empty() && facts && wire::is_terminal(facts->state)) acked.end = facts->state;
     acks.last_job = std::max(acks.last_job, id);
+  }
+  // Of some ends only `acknowledged` knows.
+  for (const auto& [id, acked] : acks_->acks().jobs) {
+    const auto found = acks.jobs.find(id);
+    if (acks_->acks().journal == acks.journal && found != acks.jobs.end() && !found->second.end)
+      found->second = acked;
   }
   return acks;
 }
@@ -282,58 +298,100 @@ std::vector<Record> SqliteStore::readable_records() {
 }
 
 void SqliteStore::salvage(const std::string& why) {
-  const auto records = readable_records();
   const auto acks = acks_->acks();
   const bool whole = acks_->there() && acks.damaged == 0 && acks.slots > 0;
+  New content{acks.journal, acks.last_job, acks.kept, readable_records()};
+  const auto& records = content.records;
   if (records.empty() && acks.slots == 0)
     fail("nothing of it can be read (" + why + "): move the folder away to begin without it");
-  jobs::JobId last = acks.last_job;
-  std::uint64_t id = acks.journal, newest = acks.newest;
   try {
-    last = std::max(last, number(kLastJob).value_or(0));
-    newest = std::max(newest, number(kAcknowledged).value_or(0));
-    if (id == 0) id = number("id").value_or(0);
+    content.last_job = std::max(content.last_job, number(kLastJob).value_or(0));
+    content.kept = std::max(content.kept, number(kKept).value_or(0));
+    if (content.id == 0) content.id = number("id").value_or(0);
   } catch (const std::exception&) {
     // Then they are what `acknowledged` says.
   }
-  if (!records.empty()) last = std::max(last, records.back().id);
-  if (!whole) last += kSafeGap;
-  if (id == 0) id = control::random_incarnation();
+  if (!records.empty()) content.last_job = std::max(content.last_job, records.back().id);
+  if (!whole) content.last_job += kSafeGap;
+  if (content.id == 0) content.id = control::random_incarnation();
   open_.reset();
-  std::string kept = ".damaged";
-  for (int i = 2; fs::exists(file(kept.c_str())) || fs::exists(file((kept + "-wal").c_str())); ++i)
-    kept = ".damaged-" + std::to_string(i);
-  for (const std::string suffix : {"", "-wal"}) {
-    if (fs::exists(file(suffix.c_str())) &&
-        ::rename(file(suffix.c_str()).c_str(), file((kept + suffix).c_str()).c_str()) != 0)
-      fail("journal.db" + suffix + " cannot be renamed: " + std::strerror(errno));
+  auto known = build(content);
+  if (!whole) {
+    // Those that only `acknowledged` knows are named, too.
+    for (const auto& [job, acked] : acks.jobs)
+      known.jobs.try_emplace(job, acked);
+    acks_->rewrite(known);
   }
-  const control::FileHandle made(::open(file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  open_ = std::make_unique<Open>(file());
-  auto& database = open_->database;
-  if (options_.value > 0) database.limit_length(options_.value);
-  database.run("PRAGMA locking_mode = EXCLUSIVE");
-  database.run("PRAGMA auto_vacuum = INCREMENTAL");
-  database.run("PRAGMA journal_mode = WAL");
-  database.run("PRAGMA wal_autocheckpoint = 0");
-  database.run("PRAGMA synchronous = FULL");
-  make(std::to_string(id));
-  auto& tables = open_->tables.emplace(database, options_.row);
-  database.run("BEGIN IMMEDIATE");
-  for (const auto& record : records)
-    tables.write(record);
-  tables.set(kLastJob, std::to_string(last));
-  tables.set(kAcknowledged, std::to_string(newest));
-  database.run("COMMIT");
-  cut_log();
-  note("journal.db was damaged (" + why + ") and is kept as journal.db" + kept + "; " +
+  move(".new", ".salvaged");
+  const auto kept_as = put_salvaged_in_place();
+  if (const auto flaw = open_file(); !flaw.empty())
+    fail("journal.db is damaged as soon as it was made: " + flaw);
+  note("journal.db was damaged (" + why + ") and is kept as " + kept_as + "; " +
        std::to_string(records.size()) + " jobs of it could be read");
-  if (whole) return;
-  anew_ = acks_of_database();
-  // Those that only `acknowledged` knows are named, too.
-  for (const auto& [job, acked] : acks.jobs)
-    anew_->jobs.try_emplace(job, acked);
-  note("acknowledged is damaged, too: there may be lost jobs that nobody can name");
+  if (!whole) note("acknowledged is damaged, too: there may be lost jobs that nobody can name");
+}
+
+/// Makes journal.db.new, whole on the disk. Returns what it acknowledges.
+Acks SqliteStore::build(const New& content) {
+  const auto fresh = file(".new");
+  Acks acks;
+  try {
+    const control::FileHandle made(
+        ::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!made) fail(std::string("journal.db.new cannot be written: ") + std::strerror(errno));
+    open_ = std::make_unique<Open>(fresh);
+    auto& database = open_->database;
+    if (options_.value > 0) database.limit_length(options_.value);
+    database.run("PRAGMA locking_mode = EXCLUSIVE");
+    database.run("PRAGMA auto_vacuum = INCREMENTAL");
+    // It is thrown away when it is not finished.
+    database.run("PRAGMA journal_mode = MEMORY");
+    make(database, content);
+    open_->tables.emplace(database, options_.row);
+    acks = acks_of_database();
+    open_->tables.reset();
+    database.run("PRAGMA journal_mode = WAL");
+    open_.reset();
+    if (::fsync(made.get()) != 0)
+      fail(std::string("journal.db.new cannot be written: ") + std::strerror(errno));
+    ::unlink(file(".new-wal").c_str());
+    return acks;
+  } catch (const std::runtime_error& error) {
+    open_.reset();
+    drop_unfinished();
+    if (dynamic_cast<const SqliteError*>(&error))
+      fail(std::string("journal.db.new cannot be written: ") + error.what());
+    throw;
+  }
+}
+
+void SqliteStore::drop_unfinished() {
+  for (const char* suffix : {".new", ".new-wal", ".new-journal"})
+    ::unlink(file(suffix).c_str());
+}
+
+void SqliteStore::move(const std::string& from, const std::string& to) {
+  if (::rename(file(from.c_str()).c_str(), file(to.c_str()).c_str()) != 0)
+    fail("journal.db" + from + " cannot be renamed: " + std::strerror(errno));
+  const control::FileHandle folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder || ::fsync(folder.get()) != 0)
+    fail(std::string("cannot be written: ") + std::strerror(errno));
+}
+
+/// Once journal.db.salvaged is there, it is whole and everything else is done. Whoever comes next
+/// goes on here, wherever it ended. Returns the name of the old file.
+std::string SqliteStore::put_salvaged_in_place() {
+  const bool database = fs::exists(file()), log = fs::exists(file("-wal"));
+  std::string aside = ".damaged";
+  for (int i = 2; (database && fs::exists(file(aside.c_str()))) ||
+                  (log && fs::exists(file((aside + "-wal").c_str())));
+       ++i)
+    aside = ".damaged-" + std::to_string(i);
+  // First: SQLite would read it into the new file.
+  if (log) move("-wal", aside + "-wal");
+  if (database) move("", aside);
+  move(".salvaged", "");
+  return "journal.db" + aside;
 }
 
 void SqliteStore::read_past() {
@@ -376,7 +434,7 @@ void SqliteStore::catch_up() {
   }
   for (; !unacked_.empty(); unacked_.pop_back()) {
     acks_->reserve();
-    acks_->accepted(unacked_.back());
+    acks_->accepted(unacked_.back(), number(kKept).value_or(0));
   }
   for (; !unnamed_.empty(); unnamed_.pop_back()) {
     acks_->reserve();
@@ -450,6 +508,7 @@ void SqliteStore::apply(const Change& change) {
   using Kind = Change::Kind;
   auto& database = open_->database;
   const bool acked = change.must_last() || change.kind == Kind::forgotten;
+  const auto kept = acks_->acks().kept + 1;
   if (acked) acks_->reserve();
   // First, so that nothing is missed that is gone on purpose.
   if (change.kind == Kind::forgotten) acks_->forgotten(change.job);
@@ -459,7 +518,7 @@ void SqliteStore::apply(const Change& change) {
     database.run("BEGIN IMMEDIATE");
     open_->tables->write(change);
     if (change.kind == Kind::accepted) open_->tables->set(kLastJob, std::to_string(change.job));
-    if (change.must_last()) open_->tables->set(kAcknowledged, std::to_string(acks_->next()));
+    if (change.must_last()) open_->tables->set(kKept, std::to_string(kept));
     if (change.kind == Kind::forgotten)
       open_->tables->set(kForgotten, std::to_string(acks_->acks().newest));
     database.run("COMMIT");
@@ -475,10 +534,10 @@ void SqliteStore::apply(const Change& change) {
     if (error.too_large()) throw TooLarge("[journal] " + folder_ + ": " + what);
     fail(what);
   }
-  if (change.kind == Kind::ended) acks_->ended(change.job, change.state, true);
+  if (change.kind == Kind::ended) acks_->ended(change.job, change.state, kept);
   if (change.kind == Kind::accepted) {
     try {
-      acks_->accepted(change.job);
+      acks_->accepted(change.job, kept);
     } catch (const std::runtime_error&) {
       // Nobody is told of it, so the next controller must not know it either.
       Change undone;
@@ -495,7 +554,7 @@ void SqliteStore::apply(const Change& change) {
 }
 
 void SqliteStore::keep_bare_end(const Change& end) {
-  if (!anew_) return acks_->ended(end.job, end.state, false);
+  if (!anew_) return acks_->ended_bare(end.job, end.state);
   fail("acknowledged cannot be written yet");
 }
 

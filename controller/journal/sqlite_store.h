@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "controller/journal/ack_log.h"
+#include "controller/journal/sqlite.h"
 #include "controller/journal/store.h"
 #include "transport/control/file_handle.h"
 
@@ -43,13 +44,24 @@ class SqliteStore final : public Store {
 
  private:
   struct Open;
+  /// What a new database holds.
+  struct New {
+    std::uint64_t id = 0;
+    jobs::JobId last_job = 0;
+    std::uint64_t kept = 0;
+    std::vector<Record> records;
+  };
   std::string file(const char* suffix = "") const { return folder_ + "/journal.db" + suffix; }
   /// Why the database cannot be gone on with; "" = it can.
   std::string open();
   std::string open_file();
-  void make(const std::string& id);
+  void make(Database& database, const New& content);
   void check_torn(std::uintmax_t log_bytes);
   void salvage(const std::string& why);
+  Acks build(const New& content);
+  void drop_unfinished();
+  void move(const std::string& from, const std::string& to);
+  std::string put_salvaged_in_place();
   std::vector<Record> readable_records();
   /// Of two copies of what was acknowledged the whole one is believed.
   std::string compare_acks();

@@ -1,5 +1,8 @@
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -7,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "controller/journal/sqlite.h"
 #include "controller/journal/sqlite_store.h"
 #include "tests/journal/jobs.h"
 #include "tests/support/doctest.h"
@@ -180,6 +184,43 @@ std::string read(const std::string& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+void flip(const std::string& file, std::size_t at) {
+  auto bytes = read(file);
+  bytes.at(at) ^= 1;
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+void copy_folder(const std::string& from, const std::string& to) {
+  fs::remove_all(to);
+  fs::copy(from, to);
+  fs::permissions(to, fs::perms::owner_all);
+}
+
+/// A journal whose file SQLite finds damaged, and of whose jobs all can be read.
+Told make_damaged(const std::string& folder) {
+  const auto told = make_journal(folder);
+  fs::permissions(folder, fs::perms::owner_all);
+  SqliteStore(folder).close();
+  flip(folder + "/journal.db", 39);  // how many of its pages are free
+  return told;
+}
+
+/// How large files may become, as on a full disk; as before at its end.
+class Room {
+ public:
+  explicit Room(rlim_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  Room(const Room&) = delete;
+  ~Room() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
 }  // namespace
 
 TEST_CASE("damage anywhere in a journal's files: every acknowledged job is there or named") {
@@ -340,4 +381,153 @@ TEST_CASE("on a full disk a journal is opened, an end is kept bare, and all is w
   SqliteStore store(folder);
   CHECK(store.load().size() == 4);
   CHECK(store.past().last_job == 4);
+}
+
+TEST_CASE("a salvage that a full disk or a kill ends changes nothing, and the next saves all") {
+  const testing::Scratch scratch;
+  const auto told = make_damaged(scratch / "base");
+  const std::string folder = scratch / "j";
+  std::string refused;
+  bool lost = false;
+  int ends = 0;
+  for (const rlim_t room : {1, 5'000, 20'000, 40'000, 60'000, 90'000}) {
+    for (const bool killed : {false, true}) {
+      for (const bool acknowledged : {true, false}) {
+        CAPTURE(room);
+        CAPTURE(killed);
+        CAPTURE(acknowledged);
+        copy_folder(scratch / "base", folder);
+        if (!acknowledged) flip(folder + "/acknowledged", 60);
+        const pid_t child = fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+          std::signal(SIGXFSZ, killed ? SIG_DFL : SIG_IGN);
+          const Room full(room);
+          try {
+            SqliteStore(folder, {.salvage = true});
+          } catch (const std::runtime_error&) {
+            _exit(1);
+          }
+          _exit(0);
+        }
+        int status = 0;
+        REQUIRE(waitpid(child, &status, 0) == child);
+        ends += status != 0;
+        REQUIRE(go_on(folder, told, {.salvage = true}, refused, lost) == "");
+        CHECK(refused == "");
+        CHECK_FALSE(lost);
+        CHECK_FALSE(fs::exists(folder + "/journal.db.new"));
+        CHECK_FALSE(fs::exists(folder + "/journal.db.salvaged"));
+      }
+    }
+  }
+  CHECK(ends >= 12);
+}
+
+TEST_CASE("a salvage that ended between its renames is finished by the next start") {
+  const testing::Scratch scratch;
+  const auto told = make_damaged(scratch / "base");
+  copy_folder(scratch / "base", scratch / "done");
+  SqliteStore(scratch / "done", {.salvage = true}).close();
+  REQUIRE(fs::exists(scratch / "done/journal.db.damaged"));
+  const std::string folder = scratch / "j";
+  const auto begin = [&] {
+    copy_folder(scratch / "base", folder);
+    fs::copy(scratch / "done/journal.db", folder + "/journal.db.salvaged");
+  };
+  const auto finished = [&] {
+    std::string refused;
+    bool lost = false;
+    CHECK(go_on(folder, told, {}, refused, lost) == "");
+    CHECK(refused == "");
+    CHECK_FALSE(lost);
+    CHECK(fs::exists(folder + "/journal.db.damaged"));
+    CHECK_FALSE(fs::exists(folder + "/journal.db.salvaged"));
+  };
+  SUBCASE("nothing was renamed yet") {
+    begin();
+    finished();
+  }
+  SUBCASE("its old log is there, which is none of the new file") {
+    begin();
+    std::ofstream(folder + "/journal.db-wal") << "of the old one";
+    finished();
+    CHECK(read(folder + "/journal.db.damaged-wal") == "of the old one");
+  }
+  SUBCASE("the old file is away") {
+    begin();
+    fs::rename(folder + "/journal.db", folder + "/journal.db.damaged");
+    finished();
+  }
+}
+
+TEST_CASE("one damaged record in acknowledged costs nothing, whatever was written there last") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  std::size_t jobs = 5;
+  bool lose = false;
+  {
+    SqliteStore store(folder);
+    Desk desk;
+    Book book{store, desk};
+    for (int i = 0; i < 9; ++i)
+      book.journal.accepted(desk.add(), {});
+    SUBCASE("that jobs were forgotten") {
+      for (jobs::JobId id = 1; id <= 4; ++id)
+        book.journal.forgotten(id);
+    }
+    SUBCASE("ends without what they ended with") {
+      for (jobs::JobId id = 1; id <= 4; ++id) {
+        journal::Change end;
+        end.kind = journal::Change::Kind::ended;
+        end.job = id;
+        end.state = JobState::failed;
+        store.keep_bare_end(end);
+      }
+      jobs = 9;
+    }
+    SUBCASE("all of it anew") {
+      for (jobs::JobId id = 1; id <= 4; ++id)
+        book.journal.forgotten(id);
+      store.close();
+      fs::remove(folder + "/acknowledged");
+    }
+    SUBCASE("that jobs are lost") {
+      lose = true;
+    }
+    store.close();
+  }
+  if (lose) journal::Database(folder + "/journal.db").run("DELETE FROM jobs WHERE id < 5");
+  {
+    SqliteStore store(folder);
+    store.load();
+    store.catch_up();
+  }
+  flip(folder + "/acknowledged", 60);
+  SqliteStore store(folder);
+  const auto records = store.load();
+  CHECK(records.size() == jobs);
+  CHECK(std::ranges::count_if(records, [](const auto& record) { return !record.lost.empty(); }) ==
+        static_cast<long>(jobs - 5));
+  std::string said;
+  for (const auto& note : store.notes())
+    said += note + "\n";
+  CHECK(testing::has(said, "it is made anew from journal.db, which is whole"));
+}
+
+TEST_CASE("a journal.db that is older than a damaged acknowledged is refused") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  Desk desk;
+  for (int start = 0; start < 2; ++start) {
+    SqliteStore store(folder);
+    Book book{store, desk};
+    book.journal.accepted(desk.add(), {});
+    store.close();
+    if (start == 0) fs::copy_file(folder + "/journal.db", scratch / "older");
+  }
+  fs::copy_file(scratch / "older", folder + "/journal.db", fs::copy_options::overwrite_existing);
+  flip(folder + "/acknowledged", 60);
+  CHECK_THROWS_WITH_AS(SqliteStore{folder}, doctest::Contains("older than what was acknowledged"),
+                       std::runtime_error);
 }
