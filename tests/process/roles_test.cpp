@@ -56,7 +56,7 @@ TEST_CASE("own-jobs, all-jobs, operate: each may what its name says, and is told
   auto alice = someone("alice", ClientRole::own_jobs), bob = someone("bob", ClientRole::own_jobs),
        carol = someone("carol", ClientRole::all_jobs), dave = someone("dave", ClientRole::operate);
 
-  auto long_job = tiny_job(1000);
+  auto long_job = tiny_job(900);
   long_job.detached = true;
   const auto job = take(alice.client.submit(long_job), "submit");
   CHECK(said(alice.inspector.control(job, JobAction::pause)) == "");
@@ -136,7 +136,7 @@ TEST_CASE("own-jobs, all-jobs, operate: each may what its name says, and is told
   CHECK(listed == 0);
   std::map<std::string, std::string> roles;
   for (const auto& client : nlohmann::json::parse(list)["clients"])
-    roles[client["name"]] = client["role"];
+    roles[client["name"].get<std::string>()] = client["role"].get<std::string>();
   CHECK(roles == std::map<std::string, std::string>{{"default", "operate"},
                                                     {"alice", "operate"},
                                                     {"bob", "own-jobs"},

@@ -80,6 +80,9 @@ class Stranger {
 
   std::string endpoint_;
   boost::asio::io_context io_{1};
+  // Between one link's end and the next one's start the loop has nothing to do, and goes on.
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
+      io_.get_executor()};
   control::BlobStore nothing_;
   std::vector<std::unique_ptr<control::Connection>> links_;
   std::vector<std::unique_ptr<control::BlobConnection>> blob_links_;
@@ -110,7 +113,7 @@ TEST_CASE("a blob link is for who has a control link, and for who shows that it 
   CHECK(has(second.blobs({"client", 4711, second.secret()}), "without the secret"));
   CHECK(has(second.blobs({"client", 4712, secret}), "without the secret"));
   CHECK(first.blobs({"client", 4711, secret}) == "welcome");
-  CHECK(has(second.blobs({"client", 4711, secret}), "this process has a blob link already"));
+  CHECK(second.blobs({"client", 4711, secret}) == "welcome");
   CHECK(has(second.control({"client", 4711}), "this process has a link already"));
   CHECK_NOTHROW(theatre.run(tiny_job(1)));
 }
