@@ -135,8 +135,8 @@ TEST_CASE("own-jobs, all-jobs, operate: each may what its name says, and is told
   const auto [listed, list, none] = does({"keys", "list", "--json", "--keys", scratch / "keys"});
   CHECK(listed == 0);
   std::map<std::string, std::string> roles;
-  const auto keys = nlohmann::json::parse(list);
-  for (const auto& client : keys["clients"])
+  const auto listing = nlohmann::json::parse(list);
+  for (const auto& client : listing["clients"])
     roles[client["name"].get<std::string>()] = client["role"].get<std::string>();
   CHECK(roles == std::map<std::string, std::string>{{"default", "operate"},
                                                     {"alice", "operate"},
