@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -47,10 +48,11 @@ TEST_CASE(
     "jobs that are rehearsed have the bits of jobs that are not, whatever family and method") {
   Theatre plain(actors(4));
   Rehearsing rehearsing(4);
+  std::list<Reference> references;  // whose folders the jobs read
   std::vector<std::pair<std::string, Submission>> jobs;
   const auto some_of = [&](const char* part, std::size_t every,
                            const std::vector<Parallelism>& degrees) {
-    Reference reference(part);
+    Reference& reference = references.emplace_back(part);
     std::size_t next = 0;
     for (const auto& of : reference.cases()) {
       if (next++ % every != 0) continue;
