@@ -12,9 +12,9 @@ using OnRehearsedStep = std::function<void(bool whole)>;
 /// Does once what a job will do, before any receive of it is posted: on a device everything that it
 /// needs is then loaded, planned and allocated while nothing waits there for a peer (docs/gpu.md).
 /// It is another job of the same shape, with a text without words and groups that exchange nothing;
-/// when this returns it is gone, and its memory is the allocator's. Where the device has no more, the
-/// allocator hands back what it keeps of other jobs: now that does no harm. Throws what the job would: no
-/// memory, the end of its epoch.
+/// when this returns it is gone, and its memory is the allocator's. Where the device has no more,
+/// the allocator hands back what it keeps of other jobs: now that does no harm. Throws what the job
+/// would: no memory, the end of its epoch.
 void rehearse(const wire::BeginJob& begin, const Job::Tools& tools,
               const OnRehearsedStep& on_step = {});
 

@@ -15,8 +15,8 @@ struct Task {
   std::int32_t dp = 0;
   std::int32_t step = 0;
   std::int32_t stage = 0;
-  std::int32_t patch = -1;                       // -1 = the whole picture
-  std::int32_t part = 0;  // of the whole picture: which part of the batch; of a decode: which one
+  std::int32_t patch = -1;  // -1 = the whole picture
+  std::int32_t part = 0;    // of the whole picture: which part of the batch; of a decode: which one
   std::vector<std::int32_t> ranks = {};          // world ranks that run it
   std::vector<std::uint32_t> predecessors = {};  // tasks that must be issued before it
   /// Ranks that get what it sends on, in the order of `ranks`: of the next stage, then of later

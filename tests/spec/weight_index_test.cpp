@@ -214,7 +214,8 @@ TEST_CASE("the time that a header takes grows with its length, not with its squa
 }
 
 TEST_CASE("tensors and headers of a component are bounded, over all of its shards") {
-  CHECK(contains(WeightFile(many_empty(65'537)).error(), "x.safetensors: has more than 65536 tensors"));
+  CHECK(contains(WeightFile(many_empty(65'537)).error(),
+                 "x.safetensors: has more than 65536 tensors"));
   CHECK(WeightFile(many_empty(65'536)).error().empty());
   const Scratch folder;
   nlohmann::json map;

@@ -145,8 +145,9 @@ struct BeginJob {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
-       micro_steps, batch_parts, decode_parts, groups, caption_rank, caption_root, image_root, row_rank,
-       row_decoders, row_holders, vae, first_step, boundary, sampler_steps, skipped_steps);
+       micro_steps, batch_parts, decode_parts, groups, caption_rank, caption_root, image_root,
+       row_rank, row_decoders, row_holders, vae, first_step, boundary, sampler_steps,
+       skipped_steps);
   }
 };
 

@@ -95,9 +95,9 @@ struct ImageRequest {
        guidance_scale, seed, sampler, method, num_pipeline_patch, warmup_steps, refill_steps, kv,
        dtype, weight_dtype, noise_dtype, max_sequence_length, resolution_binning, clean_caption,
        vae_tiling, want_latents, init_latents_blob, init_latents_bytes, init_image_blob,
-       init_image_bytes, init_image_height, init_image_width, strength, guidance_rescale, loras, step_cache, step_cache_threshold,
-       group_norm, exchange, progress_interval, progress_content, output_height, output_width,
-       seeds);
+       init_image_bytes, init_image_height, init_image_width, strength, guidance_rescale, loras,
+       step_cache, step_cache_threshold, group_norm, exchange, progress_interval, progress_content,
+       output_height, output_width, seeds);
   }
 };
 
