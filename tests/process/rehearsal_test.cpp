@@ -77,9 +77,6 @@ TEST_CASE(
   preview.request.progress_interval = 5;
   preview.request.progress_content = "preview";
   jobs.emplace_back("previews", preview);
-  auto rescaled = exact({.ring = 2});
-  rescaled.request.guidance_rescale = 0.7;
-  jobs.emplace_back("rescaled guidance", rescaled);
   for (const char* cache : {"first-block", "teacache"}) {
     auto cached = exact({.pp = 2}, 12);
     cached.request.step_cache = cache;
