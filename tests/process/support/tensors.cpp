@@ -1,5 +1,7 @@
 #include "tests/process/support/tensors.h"
 
+#include <bit>
+#include <cstdint>
 #include <fstream>
 #include <stdexcept>
 
@@ -25,7 +27,13 @@ std::vector<T> read_entry(const spec::TensorEntry& entry, spec::Dtype dtype) {
 
 Latents TensorFile::floats(const std::string& name) const {
   const auto& entry = index_.at(name);
-  return {entry.shape, read_entry<float>(entry, spec::Dtype::float32)};
+  if (entry.dtype != spec::Dtype::bfloat16)
+    return {entry.shape, read_entry<float>(entry, spec::Dtype::float32)};
+  // The upper half of a float32 each.
+  Latents wide{entry.shape, {}};
+  for (const auto half : read_entry<std::uint16_t>(entry, spec::Dtype::bfloat16))
+    wide.data.push_back(std::bit_cast<float>(std::uint32_t{half} << 16U));
+  return wide;
 }
 
 Bytes TensorFile::bytes(const std::string& name) const {
