@@ -177,7 +177,7 @@ TEST_CASE("the same by command, which leaves nothing behind") {
     check_refused("run --prompt x --model " + model.string(), 1, spoilt.words);
   }
   CHECK(actors_of(getpid()).size() <= 2);
-  CHECK(shared_memory().empty());
+  CHECK(left_in_memory() == "");
 }
 
 TEST_CASE("requests that do not fit are refused with the field, before anything starts") {

@@ -146,7 +146,7 @@ TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
   CHECK(gone(cluster.actors));
   CHECK(gone({cluster.facts["pid"].get<pid_t>()}));
   CHECK(!fs::exists(user.scratch / "run/troupe/control.sock"));
-  CHECK(shared_memory().empty());
+  CHECK(left_in_memory() == "");
   // Whose each line is, and where that cluster was.
   const std::string who = "Z troupe[" + std::to_string(cluster.facts["pid"].get<pid_t>()) + "]: ";
   std::istringstream log(read_all(cluster.facts["log"].get<std::string>()));

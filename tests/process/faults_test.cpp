@@ -140,7 +140,7 @@ TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, th
     CHECK(theatre().job(job)->state == "failed");
     check_same(theatre().run(demo_job()));
     CHECK(theatre().restarts() == restarts + blows);
-    CHECK(shared_memory().empty());
+    CHECK(left_in_memory() == "");
     CHECK(has(theatre().status().recent_failures.back(), "signal 9"));
   }
 }
@@ -249,5 +249,5 @@ TEST_CASE("stopping while weights load, while a job runs and while an actor is d
     for (const auto pid : pids)
       CHECK(!is_alive(pid));
   }
-  CHECK(shared_memory().empty());
+  CHECK(left_in_memory() == "");
 }

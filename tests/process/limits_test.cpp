@@ -119,7 +119,7 @@ TEST_CASE("few file descriptors: one line that says so, nothing stays behind") {
   const auto result = troupe::testing::troupe(kRun, "ulimit -n 14;");
   check_one_line(result);
   CHECK(has(result.err, "open files"));
-  CHECK(shared_memory().empty());
+  CHECK(left_in_memory() == "");
 }
 
 TEST_CASE("a disk that is full when the picture is written") {

@@ -61,5 +61,5 @@ TEST_CASE("kill -9 within a sequence or tensor group: the job fails at once, the
     CHECK(again.latents->data == undisturbed.latents->data);
     CHECK(theatre.restarts() == restarts + 1);
   }
-  CHECK(shared_memory().empty());
+  CHECK(left_in_memory() == "");
 }

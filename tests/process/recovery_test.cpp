@@ -63,7 +63,7 @@ TEST_CASE("kill -9: an exact job ends bit-identical to an undisturbed one, on th
     }
     CHECK(theatre.restarts() == restarts + blows);
   }
-  CHECK(shared_memory().empty());
+  CHECK(left_in_memory() == "");
 }
 
 TEST_CASE("kill -9: samplers that draw noise go on where their generator was") {
@@ -135,7 +135,7 @@ TEST_CASE("kill -9 again and again, at random: the job comes to its end all the 
   if (!result) FAIL(result.error().what);
   check_recovered_same(result.value(), undisturbed);
   CHECK(blows >= 1);
-  CHECK(shared_memory().empty());
+  CHECK(left_in_memory() == "");
 }
 
 TEST_CASE("jobs that share a deployment all outlive a loss") {

@@ -182,7 +182,7 @@ TEST_CASE("kill -9: a U-Net's job goes on, exact to the bit, stale as its report
     MESSAGE(method << ": went on at step " << report["recoveries"][0]["step"] << " after "
                    << report["recoveries"][0]["seconds"] << " s");
   }
-  CHECK(shared_memory().empty());
+  CHECK(left_in_memory() == "");
 }
 
 TEST_CASE("kill -9: PNDM goes on from its kept predictions, to the bit") {

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -54,6 +55,24 @@ pid_t maker_of(const std::string& name) {
   const auto at = name.find("torch_");
   return at == std::string::npos ? 0 : static_cast<pid_t>(std::atoi(name.c_str() + at + 6));
 }
+
+std::vector<std::string> memory_names() {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename().string();
+    const bool torch = name.find("torch") != std::string::npos;
+    // What belongs to a living process is in use, here or in somebody else's program.
+    if (torch && is_alive(maker_of(name))) continue;
+    if (torch || name.find("troupe") != std::string::npos) found.push_back(name);
+  }
+  return found;
+}
+
+// What others left before this program began is no fault of what it tests.
+const auto kMemoryBefore = [] {
+  const auto names = memory_names();
+  return std::set<std::string>(names.begin(), names.end());
+}();
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> result;
@@ -104,15 +123,16 @@ bool gone(const std::vector<pid_t>& pids) {
 }
 
 std::vector<std::string> shared_memory() {
-  std::vector<std::string> found;
-  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
-    const std::string name = entry.path().filename().string();
-    const bool torch = name.find("torch") != std::string::npos;
-    // What belongs to a living process is in use, here or in somebody else's program.
-    if (torch && is_alive(maker_of(name))) continue;
-    if (torch || name.find("troupe") != std::string::npos) found.push_back(name);
-  }
+  auto found = memory_names();
+  std::erase_if(found, [](const std::string& name) { return kMemoryBefore.contains(name); });
   return found;
+}
+
+std::string left_in_memory() {
+  std::string names;
+  for (const auto& name : shared_memory())
+    names += (names.empty() ? "" : ", ") + name;
+  return names;
 }
 
 Command::Command(const std::vector<std::string>& arguments, const std::string& folder,

@@ -23,8 +23,11 @@ double status_bytes(std::uint32_t pid, const std::string& field);
 /// Waits until none of them lives any more; false when some do not end.
 bool gone(const std::vector<pid_t>& pids);
 
-/// Names in /dev/shm that could be ours, and whose makers have ended.
+/// Names in /dev/shm that could be ours, whose makers have ended, and that were not there when this
+/// program began.
 std::vector<std::string> shared_memory();
+/// These names in one line; "" where there are none.
+std::string left_in_memory();
 
 /// What a shell command line would start, without the shell: `troupe ARGUMENTS` as a child with its
 /// output in files of `folder`. Killed with SIGKILL when it goes out of scope before its end.
