@@ -1,8 +1,8 @@
 #include "actors/actor_process.h"
 
 #include "actors/device.h"
-#include "actors/memory.h"
 #include "actors/probe.h"
+#include "actors/stage/memory.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
 

@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "actors/group_table.h"
 #include "actors/inspect.h"
 #include "actors/mailbox.h"
-#include "actors/progress.h"
-#include "actors/runtime/process.h"
+#include "actors/stage/group_table.h"
+#include "actors/stage/progress.h"
+#include "actors/user/process.h"
 #include "actors/worker.h"
 #include "transport/control/keys.h"
 #include "transport/tensor/backend.h"

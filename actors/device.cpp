@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <typeinfo>
 
-#include "models/spec/counted.h"
+#include "base/counted.h"
 
 namespace troupe::actors {
 namespace {
@@ -60,9 +60,8 @@ at::Device open_device(const std::string& name) {
   const int count = at::detail::getCUDAHooks().deviceCount();
   const int index = device.has_index() ? device.index() : 0;
   if (index >= count) {
-    throw std::runtime_error(
-        "[actor] device " + name + " is not there: this machine has " +
-        (count == 0 ? "no GPU that LibTorch takes" : spec::counted(count, "GPU")));
+    throw std::runtime_error("[actor] device " + name + " is not there: this machine has " +
+                             (count == 0 ? "no GPU that LibTorch takes" : counted(count, "GPU")));
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }

@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/runtime/mailbox.h"
+#include "actors/user/mailbox.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/envelope.h"
 

@@ -8,8 +8,8 @@
 
 #include "actors/actor_process.h"
 #include "actors/device.h"
-#include "actors/runtime/host_main.h"
-#include "actors/runtime/process.h"
+#include "actors/user/host_main.h"
+#include "actors/user/process.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <limits>
 #include <thread>
 
-#include "models/spec/number_text.h"
+#include "base/number_text.h"
 #include "transport/tensor/backend.h"
 
 namespace troupe::actors {
@@ -209,7 +209,7 @@ std::string one_line(const std::exception& error) {
 
 void tell_speed(at::Device device, std::map<std::string, std::string>& attributes) {
   const auto tell = [&attributes](const char* name, double value) {
-    attributes[std::string("measured.") + name] = spec::number_text(value);
+    attributes[std::string("measured.") + name] = number_text(value);
   };
   try {
     const c10::InferenceMode no_gradients;

@@ -7,7 +7,7 @@
 
 #include "actors/device.h"
 #include "actors/device_error.h"
-#include "actors/memory.h"
+#include "actors/stage/memory.h"
 #include "transport/wire/done.h"
 
 namespace troupe::actors {

@@ -9,13 +9,13 @@
 #include <set>
 #include <thread>
 
-#include "actors/group_table.h"
 #include "actors/inspect.h"
-#include "actors/job.h"
 #include "actors/mailbox.h"
-#include "actors/progress.h"
-#include "actors/stage.h"
-#include "actors/task_ends.h"
+#include "actors/stage/group_table.h"
+#include "actors/stage/job.h"
+#include "actors/stage/progress.h"
+#include "actors/stage/stage.h"
+#include "actors/stage/task_ends.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
 #include "transport/tensor/backend.h"

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <utility>
 
-#include "actors/boundary.h"
-#include "actors/memory.h"
-#include "actors/rehearsal.h"
+#include "actors/stage/boundary.h"
+#include "actors/stage/memory.h"
+#include "actors/stage/rehearsal.h"
 #include "actors/worker.h"
 
 // How jobs begin and end at an actor.

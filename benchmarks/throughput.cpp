@@ -18,7 +18,7 @@
 
 #include "benchmarks/command_line.h"
 #include "benchmarks/demo_jobs.h"
-#include "controller/cluster/cluster.h"
+#include "controller/app/cluster.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 #include "client/conversation.h"
 
+#include "base/number_text.h"
 #include "client/deadlines.h"
-#include "models/spec/number_text.h"
 
 namespace troupe::client {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 using std::chrono::milliseconds;
 
 std::string seconds_text(milliseconds time) {
-  return spec::number_text(static_cast<double>(time.count()) / 1000) + " s";
+  return number_text(static_cast<double>(time.count()) / 1000) + " s";
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/counted.h"
 #include "models/image/png_bytes.h"
-#include "models/spec/counted.h"
 #include "transport/calls/errors.h"
 
 namespace troupe::client {
@@ -109,7 +109,7 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
   if (latents.shape[0] != pictures) {
-    return refuse("the request is for " + spec::counted(pictures, "picture"));
+    return refuse("the request is for " + counted(pictures, "picture"));
   }
   if (request.resolution_binning) return {};
   // A video's frames stand one below the other; how many they are the controller works out.

@@ -11,6 +11,7 @@ pkg_check_modules(Pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(Utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 find_package(ZLIB REQUIRED)
 
+add_subdirectory(base)
 add_subdirectory(models/spec)
 add_subdirectory(transport/wire)
 add_subdirectory(transport/json)

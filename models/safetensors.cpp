@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "models/spec/number_text.h"
+#include "base/number_text.h"
 
 namespace troupe::models {
 namespace {
@@ -115,7 +115,7 @@ void require_finite(const at::Tensor& tensor, const std::string& what) {
   if (first == count) return;
   const double value = tensor.view(-1)[first].item<double>();
   throw std::runtime_error("[require_finite] " + what + index_text(tensor, first) + " is " +
-                           spec::number_text(value) + ", which is not finite");
+                           number_text(value) + ", which is not finite");
 }
 
 class WeightStore::Mapping {

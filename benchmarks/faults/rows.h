@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "benchmarks/soak/house.h"
-#include "controller/cluster/cluster.h"
+#include "controller/app/cluster.h"
 #include "troupe/client.h"
 
 namespace troupe::faults {

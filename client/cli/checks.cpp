@@ -6,14 +6,12 @@
 #include <cmath>
 #include <optional>
 
+#include "base/number_text.h"
+#include "base/parse_number.h"
 #include "client/cli/suggest.h"
-#include "models/spec/number_text.h"
-#include "models/spec/parse_number.h"
 
 namespace troupe::cli {
 namespace {
-
-using spec::number_text;
 
 constexpr const char* kBetweenWords = "|";
 
@@ -26,7 +24,7 @@ std::optional<T> parsed(std::string_view text) {
   while (!text.empty() && text.front() == ' ')
     text.remove_prefix(1);
   if (text.starts_with('+')) text.remove_prefix(1);
-  return spec::parse_number<T>(text);
+  return parse_number<T>(text);
 }
 
 std::optional<double> finite(const std::string& text) {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/text.h"
 #include "client/cli/checks.h"
 #include "client/cli/files.h"
 #include "client/cli/frames_folder.h"

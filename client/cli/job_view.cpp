@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/text.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 

@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
+#include "base/number_text.h"
+#include "base/parse_number.h"
 #include "client/cli/verb.h"
-#include "models/spec/number_text.h"
-#include "models/spec/parse_number.h"
 #include "models/spec/request_limits.h"
 
 namespace troupe::cli {
@@ -32,11 +32,10 @@ Lora parse_lora(const std::string& text) {
   const std::string file = text.substr(0, colon);
   const std::string after = text.substr(colon + 1);
   const std::string option = "--lora \"" + text + "\": ";
-  if (const auto scale = spec::parse_number<double>(after)) {
+  if (const auto scale = parse_number<double>(after)) {
     if (!(*scale >= -kMaxLoraScale && *scale <= kMaxLoraScale))
-      throw UsageError(option + "the scale is not a number from " +
-                       spec::number_text(-kMaxLoraScale) + " to " +
-                       spec::number_text(kMaxLoraScale));
+      throw UsageError(option + "the scale is not a number from " + number_text(-kMaxLoraScale) +
+                       " to " + number_text(kMaxLoraScale));
     return whole_path({file, *scale});
   }
   if (!is_file(file)) return whole_path({text});

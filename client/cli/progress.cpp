@@ -9,6 +9,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "base/text.h"
 #include "client/cli/terminal.h"
 
 namespace troupe::cli {
@@ -34,23 +35,6 @@ std::string steps_text(const Progress& progress) {
 }
 
 }  // namespace
-
-std::string seconds_text(double seconds) {
-  char text[32];
-  if (!std::isfinite(seconds)) return "?";
-  if (seconds < 0.1) {
-    std::snprintf(text, sizeof text, "%.0f ms", seconds * 1000);
-  } else if (seconds < 10) {
-    std::snprintf(text, sizeof text, "%.2f s", seconds);
-  } else if (seconds < 120) {
-    std::snprintf(text, sizeof text, "%.0f s", seconds);
-  } else if (seconds < 7200) {
-    std::snprintf(text, sizeof text, "%.1f min", seconds / 60);
-  } else {
-    std::snprintf(text, sizeof text, "%.1f h", seconds / 3600);
-  }
-  return text;
-}
 
 ProgressStyle progress_style(bool quiet) {
   if (quiet) return ProgressStyle::quiet;

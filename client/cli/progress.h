@@ -42,7 +42,4 @@ class ProgressView {
   bool drawn_ = false;
 };
 
-/// "0.52 s/step", "1.3 min", … short and with a unit.
-std::string seconds_text(double seconds);
-
 }  // namespace troupe::cli

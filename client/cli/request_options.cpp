@@ -2,10 +2,10 @@
 
 #include <map>
 
+#include "base/number_text.h"
+#include "base/parse_number.h"
 #include "client/cli/checks.h"
 #include "client/cli/suggest.h"
-#include "models/spec/number_text.h"
-#include "models/spec/parse_number.h"
 #include "models/spec/request_limits.h"
 #include "models/spec/scheduler_config.h"
 
@@ -20,7 +20,7 @@ const std::map<std::string, std::string> kDtypes = {{"float32", "float32"},   {"
 CLI::Validator seed_check() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
-        if (spec::parse_number<std::uint64_t>(text)) return "";
+        if (parse_number<std::uint64_t>(text)) return "";
         return "\"" + text + "\" is not a whole number from 0 to 2^64 - 1";
       },
       "");
@@ -162,7 +162,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
                  "With --init-image: how much of it is made anew, above 0, up to 1 (all)")
       ->check(number_above(0, 1))
       ->type_name("S")
-      ->default_str(spec::number_text(request.strength))
+      ->default_str(number_text(request.strength))
       ->group(group);
   app.add_option("--guidance-rescale", request.guidance_rescale,
                  "How far guided predictions get the deviation of the text's own, 0 to 1")

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "models/spec/parse_number.h"
+#include "base/parse_number.h"
 
 namespace troupe::cli {
 namespace {
@@ -45,8 +45,8 @@ std::vector<std::string> numbers(const std::string& ranges, const std::string& l
     const auto dash = range.find('-');
     const std::string low = range.substr(0, dash);
     const std::string high = dash == std::string::npos ? low : range.substr(dash + 1);
-    const auto from = spec::parse_number<std::uint32_t>(low);
-    const auto to = spec::parse_number<std::uint32_t>(high);
+    const auto from = parse_number<std::uint32_t>(low);
+    const auto to = parse_number<std::uint32_t>(high);
     if (!from || !to || *to < *from) refuse_slurm(list, "\"" + range + "\" is no range of numbers");
     if (*to - *from >= kMostHosts) refuse_slurm(list, "more than 65536 hosts");
     for (std::uint64_t number = *from; number <= *to; ++number) {
@@ -88,10 +88,10 @@ std::vector<std::uint32_t> task_counts(const std::string& text) {
   std::vector<std::uint32_t> counts;
   for (const auto& piece : pieces(text)) {
     const auto times_at = piece.find("(x");
-    const auto count = spec::parse_number<std::uint32_t>(piece.substr(0, times_at));
+    const auto count = parse_number<std::uint32_t>(piece.substr(0, times_at));
     std::optional<std::uint32_t> times = 1;
     if (times_at != std::string::npos && piece.back() == ')')
-      times = spec::parse_number<std::uint32_t>(
+      times = parse_number<std::uint32_t>(
           std::string_view(piece).substr(times_at + 2, piece.size() - times_at - 3));
     if (!count || !times || *count > kMostHosts || counts.size() + *times > kMostHosts)
       refuse_slurm(text, "not so many tasks a node, as SLURM_STEP_TASKS_PER_NODE has them");
@@ -115,7 +115,7 @@ std::vector<SlurmTask::Place> block_ranks(const std::string& nodes,
 }
 
 std::uint32_t number_in(const std::string& name, const std::string& value) {
-  const auto number = spec::parse_number<std::uint32_t>(value);
+  const auto number = parse_number<std::uint32_t>(value);
   if (!number) refuse_slurm(value, name + " is no number");
   return *number;
 }

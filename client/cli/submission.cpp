@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/counted.h"
+#include "base/utf8.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
 #include "client/cli/lora_option.h"
@@ -9,11 +11,9 @@
 #include "client/cli/verb.h"
 #include "client/init_image.h"
 #include "models/image/limits.h"
-#include "models/spec/counted.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/request_limits.h"
-#include "models/spec/utf8.h"
 
 namespace troupe::cli {
 
@@ -28,7 +28,7 @@ void check_text(const std::string& option, const std::string& text, bool cleaned
   };
   check_size(spec::kMaxPromptBytes, "");
   if (cleaned) check_size(spec::kMaxCleanedBytes, "with --clean-caption ");
-  if (!spec::is_utf8(text)) throw UsageError(option + " is not UTF-8 text");
+  if (!is_utf8(text)) throw UsageError(option + " is not UTF-8 text");
   if (text.find('\0') != std::string::npos) throw UsageError(option + " has a zero byte in it");
 }
 
@@ -50,7 +50,7 @@ void check_texts(const ImageRequest& request) {
 /// Of steps and patches.
 void check_steps(const ImageRequest& request) {
   const bool exact = request.method == "exact";
-  const auto steps = spec::counted(request.steps, "step");
+  const auto steps = counted(request.steps, "step");
   if (!exact && request.warmup_steps > request.steps)
     throw UsageError("--warmup is " + std::to_string(request.warmup_steps) + ", but --steps is " +
                      std::to_string(request.steps));
@@ -87,11 +87,11 @@ void check_degrees(const RequestOptions& options) {
                      " actors: no cluster has more than " + std::to_string(spec::kMaxActors));
   if (pictures > 0 && degrees.dp > pictures)
     throw UsageError("--dp is " + std::to_string(degrees.dp) + ", but there " +
-                     (pictures == 1 ? "is only " : "are only ") +
-                     spec::counted(pictures, "picture") + " to split (prompts x --n)");
+                     (pictures == 1 ? "is only " : "are only ") + counted(pictures, "picture") +
+                     " to split (prompts x --n)");
   if (!degrees.automatic && degrees.vae > replica)
     throw UsageError("--vae-parallel is " + std::to_string(degrees.vae) +
-                     ", but the degrees give a picture " + spec::counted(replica, "actor"));
+                     ", but the degrees give a picture " + counted(replica, "actor"));
   if (options.loras.size() > spec::kMaxLoras)
     throw UsageError("--lora is given " + std::to_string(options.loras.size()) +
                      " times: at most " + std::to_string(spec::kMaxLoras) + " are added");
@@ -131,7 +131,7 @@ void settle(RequestOptions& options) {
   }
   const auto& stages = degrees.stages;
   if (!stages.empty() && static_cast<int>(stages.size()) != degrees.pp) {
-    throw UsageError("--stages lists " + spec::counted(stages.size(), "stage") + ", but --pp is " +
+    throw UsageError("--stages lists " + counted(stages.size(), "stage") + ", but --pp is " +
                      std::to_string(degrees.pp));
   }
   if (options.parallelism.cfg == 2 && !(request.guidance_scale > 1)) {

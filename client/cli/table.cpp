@@ -136,7 +136,7 @@ std::size_t output_width() {
   return terminal_columns(STDOUT_FILENO);
 }
 
-std::string bytes_text(std::uint64_t bytes) {
+std::string bytes_cell(std::uint64_t bytes) {
   if (bytes == 0) return "-";
   char text[32];
   if (bytes < 1000'000) {
@@ -145,21 +145,6 @@ std::string bytes_text(std::uint64_t bytes) {
     std::snprintf(text, sizeof text, "%.0f MB", static_cast<double>(bytes) / 1e6);
   } else {
     std::snprintf(text, sizeof text, "%.1f GB", static_cast<double>(bytes) / 1e9);
-  }
-  return text;
-}
-
-std::string duration_text(double seconds) {
-  const auto whole = static_cast<long long>(std::max(0.0, seconds));
-  char text[64];
-  if (seconds < 10) {
-    std::snprintf(text, sizeof text, "%.1f s", std::max(0.0, seconds));
-  } else if (whole < 60) {
-    std::snprintf(text, sizeof text, "%lld s", whole);
-  } else if (whole < 3600) {
-    std::snprintf(text, sizeof text, "%lld min %lld s", whole / 60, whole % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%lld h %lld min", whole / 3600, whole % 3600 / 60);
   }
   return text;
 }

@@ -26,10 +26,8 @@ std::vector<std::string> wrapped(std::string text, std::size_t width);
 /// Characters a line of standard output may have: the terminal's columns, 0 (no limit) elsewhere.
 std::size_t output_width();
 
-/// "812 MB", "1.4 GB"; "-" for 0.
-std::string bytes_text(std::uint64_t bytes);
-/// "3 s", "2 min 5 s", "1 h 2 min".
-std::string duration_text(double seconds);
+/// For a column: "812 MB", "1.4 GB"; "-" for 0.
+std::string bytes_cell(std::uint64_t bytes);
 /// At most `length` characters, on one line, with … where something was left out.
 std::string shorten(const std::string& text, std::size_t length);
 

@@ -1,6 +1,6 @@
 #include "client/cli/verb.h"
 
-#include "models/spec/parse_number.h"
+#include "base/parse_number.h"
 
 namespace troupe::cli {
 
@@ -19,7 +19,7 @@ void Verb::set_footer(const std::string& text, const std::vector<std::string>& e
 
 std::uint64_t checked_job_id(const std::string& verb, const std::string& text) {
   if (text.empty()) throw UsageError(verb + " needs a job's ID");
-  const auto job = spec::parse_number<std::uint64_t>(text).value_or(0);
+  const auto job = parse_number<std::uint64_t>(text).value_or(0);
   if (job == 0)
     throw UsageError(verb + " \"" + text +
                      "\": ID is a number from 1 on, as `troupe jobs` shows it");

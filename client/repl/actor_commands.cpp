@@ -3,6 +3,7 @@
 #include <iostream>
 #include <map>
 
+#include "base/text.h"
 #include "client/cli/suggest.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
@@ -65,7 +66,7 @@ void mailbox(Session& session, const Words& words) {
   if (info.doing.empty()) {
     std::cout << "idle";
   } else {
-    std::cout << info.doing << " since " << cli::duration_text(info.doing_seconds);
+    std::cout << info.doing << " since " << duration_text(info.doing_seconds);
   }
   std::cout << "; " << info.total << " waiting, " << info.handled << " handled\n";
   std::vector<Row> rows;

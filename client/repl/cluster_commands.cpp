@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/text.h"
 #include "client/cli/job_view.h"
 #include "client/cli/json.h"
 #include "client/cli/progress.h"
@@ -15,7 +16,7 @@
 namespace troupe::repl {
 namespace {
 
-using cli::bytes_text;
+using cli::bytes_cell;
 using cli::Overflow;
 using cli::print_json_line;
 using cli::Row;
@@ -67,7 +68,7 @@ void nodes(Session& session, const Words&) {
     for (const auto& device : node.devices)
       devices.append(devices.empty() ? "" : " ").append(device);
     rows.push_back({host, std::to_string(node.actors), std::to_string(node.ready),
-                    std::to_string(node.restarts), bytes_text(node.memory),
+                    std::to_string(node.restarts), bytes_cell(node.memory),
                     devices.empty() ? "-" : devices,
                     host == cluster.host ? "controller, pid " + std::to_string(cluster.pid) : "-"});
   }
@@ -80,7 +81,7 @@ void actors(Session& session, const Words&) {
   std::vector<Row> rows;
   for (const ActorInfo& actor : cluster.actors) {
     rows.push_back({std::to_string(actor.id), actor.state, actor.host, std::to_string(actor.pid),
-                    actor.device, std::to_string(actor.restarts), bytes_text(actor.memory_bytes),
+                    actor.device, std::to_string(actor.restarts), bytes_cell(actor.memory_bytes),
                     actor.doing.empty() ? "-" : actor.doing});
   }
   print({"ID", "STATE", "HOST", "PID", "DEVICE", "RESTARTS", "MEMORY", "DOING"}, rows, "no actors");
@@ -151,7 +152,7 @@ void queue(Session& session, const Words&) {
   for (const JobInfo& job : jobs) {
     rows.push_back({std::to_string(job.id), std::to_string(job.priority),
                     job.share.empty() ? "-" : job.share, std::to_string(job.pictures),
-                    cli::duration_text(job.seconds), cli::shorten(job.prompt, longest),
+                    duration_text(job.seconds), cli::shorten(job.prompt, longest),
                     cli::shorten(job.cause, std::string::npos)});
   }
   print({"ID", "PRIORITY", "SHARE", "PICTURES", "WAITS", "PROMPT", "CAUSE"}, rows, "no job waits");
@@ -166,7 +167,7 @@ void one_failure(const nlohmann::json& failure) {
   const auto& record = failure["record"];
   for (const auto& task : record.value("unfinished", nlohmann::json::array())) {
     rows.push_back({task["name"].get<std::string>(), std::to_string(task["actor"].get<int>()),
-                    cli::seconds_text(-task["issued"].get<double>())});
+                    seconds_text(-task["issued"].get<double>())});
   }
   if (!rows.empty())
     std::cout << "\nunfinished:\n"

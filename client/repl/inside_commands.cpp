@@ -2,6 +2,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/latents_file.h"
@@ -87,7 +88,7 @@ void graph(Session& session, const Words& words) {
   for (const GraphLine& line : lines) {
     rows.push_back({line.tasks == 1 ? line.first : line.first + " … " + line.last,
                     std::to_string(line.tasks), line.state, line.actors, line.at,
-                    line.seconds > 0 ? cli::seconds_text(line.seconds) : "-"});
+                    line.seconds > 0 ? seconds_text(line.seconds) : "-"});
   }
   std::cout << cli::table({"TASK", "TASKS", "STATE", "ACTORS", "LIES AT", "TOOK"}, rows,
                           cli::output_width(), cli::Overflow::shorten);

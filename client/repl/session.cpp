@@ -4,11 +4,11 @@
 #include <cmath>
 #include <iostream>
 
+#include "base/parse_number.h"
 #include "client/cli/json.h"
 #include "client/cli/parse_errors.h"
 #include "client/cli/suggest.h"
 #include "client/cli/verb.h"
-#include "models/spec/parse_number.h"
 #include "troupe/actor.h"
 
 namespace troupe::repl {
@@ -136,7 +136,7 @@ std::vector<std::string> Session::methods(const std::string& actor) {
   const auto actors = client_->actors().list();
   const auto classes = client_->actors().classes();
   if (!actors || !classes) return words;
-  const auto number = spec::parse_number<std::uint64_t>(actor);
+  const auto number = parse_number<std::uint64_t>(actor);
   const auto called = std::ranges::find_if(actors.value(), [&](const UserActorInfo& one) {
     return number ? one.id == *number : one.name == actor;
   });
@@ -150,14 +150,14 @@ std::vector<std::string> Session::methods(const std::string& actor) {
 }
 
 std::uint64_t job_of(const std::string& word) {
-  const auto job = spec::parse_number<std::uint64_t>(word);
+  const auto job = parse_number<std::uint64_t>(word);
   if (!job)
     throw UsageError("job \"" + option_free(word, "job") + "\": a number, as `jobs` shows it");
   return *job;
 }
 
 std::uint32_t actor_of(const std::string& word) {
-  const auto actor = spec::parse_number<std::uint32_t>(word);
+  const auto actor = parse_number<std::uint32_t>(word);
   if (!actor)
     throw UsageError("actor \"" + option_free(word, "actor") +
                      "\": a number, as `actors` shows it");
@@ -165,7 +165,7 @@ std::uint32_t actor_of(const std::string& word) {
 }
 
 double seconds_of(const std::string& word) {
-  const auto seconds = spec::parse_number<double>(word);
+  const auto seconds = parse_number<double>(word);
   if (!seconds || !std::isfinite(*seconds) || *seconds < 0 || *seconds > 3600)
     throw UsageError("\"" + word + "\": seconds, a number from 0 to 3600");
   return *seconds;

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "models/spec/parse_number.h"
+#include "base/parse_number.h"
 
 namespace troupe::repl {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 }
 
 std::int64_t number_of(const std::string& word, const std::string& text) {
-  const auto number = spec::parse_number<std::int64_t>(word);
+  const auto number = parse_number<std::int64_t>(word);
   if (!number)
     refuse(text,
            "\"" + word + "\" is no index; write i, i:k or : for each dimension, as [0,2:4,:]");

@@ -1,12 +1,12 @@
 #include <iostream>
 
+#include "base/parse_number.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 #include "client/repl/call_arguments.h"
 #include "client/repl/command.h"
 #include "client/repl/documents.h"
 #include "client/repl/session.h"
-#include "models/spec/parse_number.h"
 #include "troupe/actor.h"
 
 namespace troupe::repl {
@@ -64,7 +64,7 @@ void user_actors(Session& session, const Words&) {
 }
 
 std::uint64_t id_of(Session& session, const std::string& word) {
-  if (const auto id = spec::parse_number<std::uint64_t>(word)) return *id;
+  if (const auto id = parse_number<std::uint64_t>(word)) return *id;
   return take(session.client().actors().find(word));
 }
 

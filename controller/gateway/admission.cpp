@@ -4,9 +4,9 @@
 #include <exception>
 #include <thread>
 
-#include "controller/cluster/device_fit.h"
-#include "controller/cluster/kinds.h"
-#include "controller/cluster/memory_check.h"
+#include "controller/deployments/device_fit.h"
+#include "controller/deployments/device_kinds.h"
+#include "controller/deployments/memory_check.h"
 #include "controller/gateway/init_image.h"
 #include "controller/jobs/inputs.h"
 #include "controller/jobs/replan.h"
@@ -197,7 +197,8 @@ std::optional<plan::Plan> Gateway::planned(wire::JobSpec& job, const ModelReadin
   }
   const auto& weights = plan.request.weight_dtype;
   const bool computable = std::ranges::any_of(tools_.members.all(), [&](const auto& member) {
-    return member.second.hires() && cluster::has_products_of(member.second.device_kind(), weights);
+    return member.second.accepts_jobs() &&
+           cluster::has_products_of(member.second.device_kind(), weights);
   });
   if (!weights.empty() && !computable)
     return refused(wire::FailureCode::bad_request,
@@ -211,7 +212,7 @@ std::optional<plan::Plan> Gateway::planned(wire::JobSpec& job, const ModelReadin
                    cluster::too_large(plan, *lack, tools_.members.name_of(lack->actor)) + ": " +
                        cluster::memory_remedy(*reading.model, job, places, fits, {}, {}, machine));
   }
-  if (const auto bar = tools_.runner.bar_to_batching(plan.request); job.may_batch && !bar.empty())
+  if (const auto bar = tools_.runner.batching_obstacle(plan.request); job.may_batch && !bar.empty())
     plan.warnings.push_back("--may-batch has no effect: " + bar);
   return plan;
 }

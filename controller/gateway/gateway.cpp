@@ -41,7 +41,7 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
       tools_.stop();
       return;
     default:
-      if (desk_ && desk_->on_message(peer, header, payload)) return;
+      if (introspection_ && introspection_->on_message(peer, header, payload)) return;
       if (header.is_request()) {
         tools_.server.reply(
             peer, header,

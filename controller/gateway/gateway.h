@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/gateway/inspect.h"
+#include "controller/gateway/introspection.h"
 #include "controller/gateway/model_reader.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
@@ -68,8 +68,8 @@ class Gateway {
 
   Gateway(ClusterFacts facts, Tools tools);
   /// Who looks inside is sent on to the desk; what is of note is remembered there.
-  void use(InspectDesk& desk, recorder::Recorder& recorder) {
-    desk_ = &desk;
+  void use(Introspection& desk, recorder::Recorder& recorder) {
+    introspection_ = &desk;
     recorder_ = &recorder;
   }
 
@@ -136,7 +136,7 @@ class Gateway {
 
   ClusterFacts facts_;
   Tools tools_;
-  InspectDesk* desk_ = nullptr;
+  Introspection* introspection_ = nullptr;
   recorder::Recorder* recorder_ = nullptr;
   std::optional<std::string> closed_;
   std::vector<std::string> recent_failures_;

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "controller/cluster/members.h"
+#include "controller/deployments/members.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
 #include "controller/recorder/recorder.h"

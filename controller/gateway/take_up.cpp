@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "controller/cluster/kinds.h"
+#include "base/counted.h"
+#include "controller/deployments/device_kinds.h"
 #include "controller/gateway/gateway.h"
 #include "controller/jobs/settled_stages.h"
 #include "controller/plan/planner.h"
-#include "models/spec/counted.h"
 #include "transport/control/after.h"
 
 namespace troupe::gateway {
@@ -72,7 +72,8 @@ void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
   // Hosts may join again, and what an actor may hold is known when it says so.
   const bool unknown = std::ranges::any_of(tools_.members.all(), [](const auto& member) {
     const auto& actor = member.second;
-    return actor.state == cluster::ActorState::starting && actor.hires() && !actor.memory_limit;
+    return actor.state == cluster::ActorState::starting && actor.accepts_jobs() &&
+           !actor.memory_limit;
   });
   if ((world > living || unknown || tools_.deployments.shortage(job->plan)) &&
       control::Clock::now() < until)
@@ -81,7 +82,7 @@ void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
     // Those that are elastic go on with what there is.
     tools_.table.hold(id, false);
     return tools_.runner.fail_unplaceable("the cluster was started again with " +
-                                          spec::counted(living, "actor") + ", and the job needs " +
+                                          counted(living, "actor") + ", and the job needs " +
                                           std::to_string(world));
   }
   tools_.table.hold(id, false);

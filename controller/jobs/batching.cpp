@@ -4,8 +4,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "base/counted.h"
 #include "controller/plan/degrees.h"
-#include "models/spec/counted.h"
 #include "transport/wire/codec.h"
 
 namespace troupe::jobs {
@@ -32,7 +32,7 @@ std::string terms_of(const JobEntry& job) {
 
 }  // namespace
 
-std::string bar_to_batching(const wire::ImageRequest& request, std::int64_t max_pictures) {
+std::string batching_obstacle(const wire::ImageRequest& request, std::int64_t max_pictures) {
   if (!request.step_cache.empty())
     return "its step cache decides by values that a batch rounds otherwise";
   if (request.init_latents_blob != 0) return "it starts from latents of its own";
@@ -40,7 +40,7 @@ std::string bar_to_batching(const wire::ImageRequest& request, std::int64_t max_
   if (max_pictures < 2) return "the cluster was started with --max-batch 1";
   const auto own = pictures_of(request);
   if (own < max_pictures) return "";
-  const auto pictures = spec::counted(own, "picture");
+  const auto pictures = counted(own, "picture");
   return "it has " + pictures + ", and a batch has at most " + std::to_string(max_pictures) +
          " (--max-batch of the cluster)";
 }
@@ -48,7 +48,8 @@ std::string bar_to_batching(const wire::ImageRequest& request, std::int64_t max_
 bool can_batch(const JobEntry& job) {
   const auto& request = job.spec.request;
   return job.spec.may_batch && !job.alone && job.state == wire::JobState::queued && !job.held &&
-         !job.boundary && !request.prompts.empty() && bar_to_batching(request, kAnyNumber).empty();
+         !job.boundary && !request.prompts.empty() &&
+         batching_obstacle(request, kAnyNumber).empty();
 }
 
 bool alike(const JobEntry& a, const JobEntry& b) {

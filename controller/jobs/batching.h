@@ -9,7 +9,7 @@ namespace troupe::jobs {
 
 /// Why a job of such a request computes by itself in a cluster whose batches have at most
 /// `max_pictures`, whoever waits beside it; "" where it need not.
-std::string bar_to_batching(const wire::ImageRequest& request, std::int64_t max_pictures);
+std::string batching_obstacle(const wire::ImageRequest& request, std::int64_t max_pictures);
 
 /// The job may compute with others at all: it allows it, waits, has no boundary to go on from,
 /// begins with noise, has no step cache and has not been in a batch that failed.

@@ -1,5 +1,5 @@
 #pragma once
-#include "controller/cluster/deployments.h"
+#include "controller/deployments/deployments.h"
 #include "controller/jobs/job_table.h"
 #include "transport/wire/actor_messages.h"
 

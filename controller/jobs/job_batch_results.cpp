@@ -82,7 +82,7 @@ void JobRunner::hand_out(Run& run, const Origin& from, const wire::BlobRef& whol
     auto cut = std::make_shared<const std::string>(cut_pictures(bytes, replica, own));
     part.bytes = cut->size();
     if (!part.shape.empty()) part.shape.front() = own.end - own.begin;
-    part.id = tools_.outside.keep_blob(cut);
+    part.id = tools_.environment.keep_blob(cut);
     if (from.result) {
       portion.latents[from.replica] = part;
       continue;
@@ -93,17 +93,17 @@ void JobRunner::hand_out(Run& run, const Origin& from, const wire::BlobRef& whol
     });
     pass_on(job, portion.interim, static_cast<int>(parts), from, part);
   }
-  if (!taken) tools_.outside.drop_blob(whole.id);
+  if (!taken) tools_.environment.drop_blob(whole.id);
 }
 
 void JobRunner::drop_portion(Portion& portion) {
   for (const auto* blobs : {&portion.pictures, &portion.latents}) {
     for (const auto& [place, blob] : *blobs)
-      tools_.outside.drop_blob(blob.id);
+      tools_.environment.drop_blob(blob.id);
   }
   for (const auto& [step, parts] : portion.interim) {
     for (const auto& [replica, part] : parts)
-      tools_.outside.drop_blob(part.id);
+      tools_.environment.drop_blob(part.id);
   }
   portion.pictures.clear();
   portion.latents.clear();
@@ -127,7 +127,7 @@ void JobRunner::succeed_together(Run& run, const PhaseSeconds& seconds) {
     auto own = seconds;
     own.queued = job.started - job.submitted;
     own.loading = run.began - job.started;
-    own.total = tools_.outside.now() - job.submitted;
+    own.total = tools_.environment.now() - job.submitted;
     auto told = job;
     told.plan = batch.plan;
     told.plan.request = job.plan.request;
@@ -144,7 +144,7 @@ void JobRunner::succeed_together(Run& run, const PhaseSeconds& seconds) {
       finish(id, wire::JobState::succeeded, {});
     } else {
       for (const auto& blob : job.blobs)
-        tools_.outside.drop_blob(blob.id);
+        tools_.environment.drop_blob(blob.id);
       job.blobs.clear();
       job.report.clear();
       finish(id, wire::JobState::failed,

@@ -2,7 +2,7 @@
 
 #include "controller/jobs/batching.h"
 #include "controller/jobs/run.h"
-#include "controller/jobs/why_alone.h"
+#include "controller/jobs/why_not_batched.h"
 
 // Jobs that compute as one: how a batch comes together, and how its members leave it. In between it
 // is a run like any other, under a number of its own.
@@ -44,17 +44,17 @@ std::vector<const JobEntry*> JobRunner::waiting_with(const JobEntry& first) cons
   return waiting;
 }
 
-std::string JobRunner::bar_to_batching(const wire::ImageRequest& request) const {
-  return jobs::bar_to_batching(request, tools_.options.max_batch);
+std::string JobRunner::batching_obstacle(const wire::ImageRequest& request) const {
+  return jobs::batching_obstacle(request, tools_.options.max_batch);
 }
 
-std::string JobRunner::why_alone(const JobEntry& first) const {
+std::string JobRunner::why_not_batched(const JobEntry& first) const {
   if (!first.spec.may_batch || !has_place(first)) return "";
   if (paused(first.id)) return "it was paused when it began";
   auto others = waiting_with(first);
   others.erase(others.begin());
-  return jobs::why_alone(first, others, tools_.options.max_batch,
-                         tools_.deployments.places_for(first.plan));
+  return jobs::why_not_batched(first, others, tools_.options.max_batch,
+                               tools_.deployments.places_for(first.plan));
 }
 
 bool JobRunner::start_batch(const JobEntry& first) {
@@ -75,7 +75,7 @@ bool JobRunner::start_batch(const JobEntry& first) {
       continue;
     const auto deployment = find_deployment(together);
     if (!deployment) continue;
-    JobEntry& batch = tools_.table.join(std::move(together), tools_.outside.now());
+    JobEntry& batch = tools_.table.join(std::move(together), tools_.environment.now());
     record([&](auto& recorder, auto now_ns) {
       recorder.joined(batch.id, name_of(batch.id), jobs_text(tools_.table.members_of(batch)),
                       now_ns);
@@ -88,7 +88,7 @@ bool JobRunner::start_batch(const JobEntry& first) {
   return false;
 }
 
-void JobRunner::say_company(const JobEntry& batch) {
+void JobRunner::tell_batch_members(const JobEntry& batch) {
   const auto living = tools_.table.members_of(batch);
   for (const JobId id : living) {
     auto others = living;
@@ -105,7 +105,7 @@ void JobRunner::charge_part(const JobEntry& batch, JobId member, double now) {
 
 void JobRunner::settle(JobEntry& member) {
   Run& run = *find(member.batch);
-  charge_part(entry(run), member.id, tools_.outside.now());
+  charge_part(entry(run), member.id, tools_.environment.now());
   if (const auto portion = run.portions.find(member.id); portion != run.portions.end()) {
     drop_portion(portion->second);
     run.portions.erase(portion);
@@ -116,7 +116,7 @@ void JobRunner::left_batch(JobId id) {
   const Run* run = find(id);
   if (!run || run->closing) return;
   JobEntry& batch = entry(*run);
-  if (!tools_.table.members_of(batch).empty()) return say_company(batch);
+  if (!tools_.table.members_of(batch).empty()) return tell_batch_members(batch);
   if (!batch.cancel_asked) cancel_run(batch, "none of its jobs is left");
 }
 
@@ -132,7 +132,7 @@ void JobRunner::retry_alone(Run& run, const wire::Failure& why) {
   run.closing = true;
   JobEntry& batch = entry(run);
   const std::string cause = name_of(batch.id) + " failed: " + why.what.substr(0, kLongestCause);
-  const double now = tools_.outside.now();
+  const double now = tools_.environment.now();
   tools_.on_batch_failing(batch, cause);
   for (const JobId id : tools_.table.members_of(batch)) {
     JobEntry& job = *tools_.table.find(id);
@@ -158,7 +158,7 @@ void JobRunner::close_batch(JobEntry& batch, const std::string& state) {
   record([&](auto& recorder, auto now_ns) { recorder.closed(id, state, now_ns); });
   release(id, batch, /*succeeded=*/false);
   tools_.table.dissolve(id);
-  tools_.outside.post([this] { start_queued(); });
+  tools_.environment.post([this] { start_queued(); });
 }
 
 }  // namespace troupe::jobs

@@ -26,7 +26,7 @@ void JobRunner::fail_later(Run& run, wire::Failure failure) {
 }
 
 void JobRunner::wait_for_cause(JobId id, std::uint64_t life) {
-  tools_.outside.after(kCauseDelay, [this, id, life] {
+  tools_.environment.after(kCauseDelay, [this, id, life] {
     const Run* run = find(id, life);
     if (!run || !run->collateral) return;
     // Who has lost its link is dying, or will be killed: the end of its process says how.
@@ -52,7 +52,8 @@ void JobRunner::call_roll(const Run& run) {
     end_epoch(now->deployment, wire::Failure(*now->collateral), id);
   };
   for (const auto actor : actors)
-    tools_.outside.request(tools_.members.at(actor).peer, wire::Ping{}, kRollDeadline, answered);
+    tools_.environment.request(tools_.members.at(actor).peer, wire::Ping{}, kRollDeadline,
+                               answered);
 }
 
 bool JobRunner::all_ready(const cluster::Deployment& deployment) const {

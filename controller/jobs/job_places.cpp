@@ -3,10 +3,11 @@
 #include <stdexcept>
 #include <string>
 
-#include "controller/cluster/device_fit.h"
-#include "controller/cluster/kinds.h"
+#include "base/counted.h"
+#include "base/text.h"
+#include "controller/deployments/device_fit.h"
+#include "controller/deployments/device_kinds.h"
 #include "controller/jobs/run.h"
-#include "models/spec/counted.h"
 
 namespace troupe::jobs {
 
@@ -38,7 +39,7 @@ void JobRunner::deployment_failed(const cluster::Deployments::Ptr& deployment,
     if (run->begun && !interrupt(*run, failure, /*counts=*/true)) continue;
     if (!place_lost || !move_out(*run, survivors)) finish(id, wire::JobState::failed, failure);
   }
-  tools_.outside.post([this] { start_queued(); });
+  tools_.environment.post([this] { start_queued(); });
 }
 
 int JobRunner::survivors_of(const std::vector<JobId>& jobs, const std::string& weight_dtype) const {
@@ -88,9 +89,9 @@ bool JobRunner::can_ever_fit(JobEntry& job) {
   }
   const wire::Failure failure{
       wire::FailureCode::out_of_memory,
-      "rank " + std::to_string(lack->rank) + " needs " + cluster::bytes_text(lack->needs) +
+      "rank " + std::to_string(lack->rank) + " needs " + bytes_text(lack->needs) +
           ", and the roomiest actor that is left for it, " + tools_.members.name_of(lack->actor) +
-          ", may hold " + cluster::bytes_text(lack->limit)};
+          ", may hold " + bytes_text(lack->limit)};
   if (Run* run = find(job.id)) {
     fail_or_retry(*run, failure);
   } else {
@@ -106,7 +107,7 @@ bool JobRunner::move_out(Run& run, int survivors) {
   tools_.deployments.leave(run.deployment, run.job);
   run.deployment = nullptr;
   if (const int now = job.plan.degrees.world(); now != before) {
-    run.warnings.push_back("it goes on with " + spec::counted(now, "actor") + " instead of " +
+    run.warnings.push_back("it goes on with " + counted(now, "actor") + " instead of " +
                            std::to_string(before));
     progress(job, {}, {run.warnings.back()});
   }
@@ -124,7 +125,7 @@ void JobRunner::fail_unplaceable(const std::string& why) {
     if (job.plan.degrees.world() <= living || fit(job, living)) continue;
     finish(id, wire::JobState::failed, {wire::FailureCode::lost, why});
   }
-  tools_.outside.post([this] { start_queued(); });
+  tools_.environment.post([this] { start_queued(); });
 }
 
 }  // namespace troupe::jobs

@@ -41,7 +41,7 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
 }
 
 void JobRunner::fail_soon(JobId id, wire::Failure failure) {
-  tools_.outside.post([this, id, failure = std::move(failure)] { fail(id, failure); });
+  tools_.environment.post([this, id, failure = std::move(failure)] { fail(id, failure); });
 }
 
 void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
@@ -128,7 +128,8 @@ bool JobRunner::interrupt(Run& run, const wire::Failure& why, bool counts) {
   const int next = job.boundary ? job.boundary->next_step : 0;
   if (job.boundary) add_refill(job.plan, next);
   for (JobEntry* told : entries_of(job))
-    told->recoveries.push_back({.cause = why.what, .step = next, .began = tools_.outside.now()});
+    told->recoveries.push_back(
+        {.cause = why.what, .step = next, .began = tools_.environment.now()});
   job.phase = "recovering";
   run.warnings.push_back("it went on after a loss: " + why.what);
   std::string how = "begins anew";
@@ -174,7 +175,7 @@ void JobRunner::cancel_run(JobEntry& job, const std::string& why) {
 }
 
 void JobRunner::leave_if_long(JobId id, std::uint64_t life) {
-  tools_.outside.after(kDrainWithin, [this, id, life] {
+  tools_.environment.after(kDrainWithin, [this, id, life] {
     const Run* run = find(id, life);
     if (!run || !run->begun || run->ending) return;
     const auto deployment = run->deployment;
@@ -218,7 +219,7 @@ void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
   const JobId batch = in_batch(*ending) ? ending->batch : 0;
   if (batch != 0) settle(*ending);
   if (failure.what.size() > kLongestCause) failure.what.resize(kLongestCause);
-  if (!tools_.table.finish(id, state, std::move(failure), tools_.outside.now())) return;
+  if (!tools_.table.finish(id, state, std::move(failure), tools_.environment.now())) return;
   dispatcher_.remove(id);
   JobEntry& job = *tools_.table.find(id);
   record([&](auto& recorder, auto now_ns) {
@@ -230,7 +231,7 @@ void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
   tools_.on_finished(job);
   expire();
   if (batch != 0) left_batch(batch);
-  tools_.outside.post([this] { start_queued(); });
+  tools_.environment.post([this] { start_queued(); });
 }
 
 void JobRunner::release(JobId id, JobEntry& job, bool succeeded) {
@@ -246,7 +247,7 @@ void JobRunner::release(JobId id, JobEntry& job, bool succeeded) {
 void JobRunner::expire() {
   for (const auto& gone : tools_.table.expire()) {
     for (const auto& blob : gone.blobs)
-      tools_.outside.drop_blob(blob.id);
+      tools_.environment.drop_blob(blob.id);
     tools_.on_forgotten(gone);
   }
 }

@@ -20,7 +20,7 @@ const std::string kBoundary = "boundary";
 void JobRunner::task_complete(Run& run, std::uint32_t task_id) {
   JobEntry& job = entry(run);
   const auto& task = dispatcher_.task(run.job, task_id);
-  const double now = tools_.outside.now();
+  const double now = tools_.environment.now();
   const int replicas = job.plan.degrees.dp;
   switch (task.kind) {
     case wire::TaskKind::encode_text:
@@ -86,7 +86,7 @@ void JobRunner::take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDon
       }
       maybe_end(*waiting);
     };
-    tools_.outside.fetch_blob(member.incarnation, ref, kBlobDeadline, arrived);
+    tools_.environment.fetch_blob(member.incarnation, ref, kBlobDeadline, arrived);
   }
 }
 
@@ -111,7 +111,7 @@ std::optional<wire::BlobRef> JobRunner::blob_arrived(Run& run, const wire::BlobR
   }
   run.blob_bytes += result.bytes->size();
   wire::BlobRef own = ref;
-  own.id = tools_.outside.keep_blob(result.bytes);
+  own.id = tools_.environment.keep_blob(result.bytes);
   return own;
 }
 
@@ -127,7 +127,7 @@ void JobRunner::pass_on(JobEntry& job, Interim& interim, int expected, const Ori
   job.interim.push_back(whole);
   if (job.interim.size() > kInterimSteps) {
     for (const auto& old : job.interim.front())
-      tools_.outside.drop_blob(old.id);
+      tools_.environment.drop_blob(old.id);
     job.interim.pop_front();
   }
   progress(job, std::move(whole));
@@ -138,7 +138,7 @@ void JobRunner::keep_piece(Run& run, std::int32_t step, std::int32_t rank,
   JobEntry& job = entry(run);
   const auto& plan = job.plan;
   if (job.boundary && job.boundary->next_step > step) {
-    tools_.outside.drop_blob(own.id);
+    tools_.environment.drop_blob(own.id);
     return;
   }
   std::size_t expected = 0;
@@ -160,7 +160,7 @@ void JobRunner::keep_piece(Run& run, std::int32_t step, std::int32_t rank,
   for (auto older = run.pieces.begin(); older != run.pieces.end() && older->first < step;
        older = run.pieces.erase(older)) {
     for (const auto& [holder, piece] : older->second)
-      tools_.outside.drop_blob(piece.blob.id);
+      tools_.environment.drop_blob(piece.blob.id);
   }
   run.losses = 0;
   // A batch is in no journal: its jobs begin anew with the next controller.
@@ -170,19 +170,19 @@ void JobRunner::keep_piece(Run& run, std::int32_t step, std::int32_t rank,
 void JobRunner::drop_boundary(JobEntry& job) {
   if (!job.boundary) return;
   for (const auto& piece : job.boundary->pieces)
-    tools_.outside.drop_blob(piece.blob.id);
+    tools_.environment.drop_blob(piece.blob.id);
   job.boundary.reset();
 }
 
 void JobRunner::forget_blobs(Run& run, JobEntry& job, bool succeeded) {
   for (const auto& [step, parts] : run.interim) {
     for (const auto& [replica, part] : parts)
-      tools_.outside.drop_blob(part.id);
+      tools_.environment.drop_blob(part.id);
   }
   run.interim.clear();
   for (const auto& [step, pieces] : run.pieces) {
     for (const auto& [rank, piece] : pieces)
-      tools_.outside.drop_blob(piece.blob.id);
+      tools_.environment.drop_blob(piece.blob.id);
   }
   run.pieces.clear();
   for (auto& [member, portion] : run.portions)
@@ -190,7 +190,7 @@ void JobRunner::forget_blobs(Run& run, JobEntry& job, bool succeeded) {
   if (succeeded) return;
   for (const auto& [task, blobs] : run.results) {
     for (const auto& blob : blobs) {
-      if (blob.id != 0) tools_.outside.drop_blob(blob.id);  // 0: it is still on its way
+      if (blob.id != 0) tools_.environment.drop_blob(blob.id);  // 0: it is still on its way
     }
   }
   run.results.clear();
@@ -198,10 +198,10 @@ void JobRunner::forget_blobs(Run& run, JobEntry& job, bool succeeded) {
 }
 
 void JobRunner::forget_interim(JobEntry& job) {
-  tools_.outside.after(kInterimGrace, [this, interim = std::move(job.interim)] {
+  tools_.environment.after(kInterimGrace, [this, interim = std::move(job.interim)] {
     for (const auto& step : interim) {
       for (const auto& blob : step)
-        tools_.outside.drop_blob(blob.id);
+        tools_.environment.drop_blob(blob.id);
     }
   });
   job.interim.clear();
@@ -230,8 +230,8 @@ void JobRunner::end_at_actors(Run& run) {
       }
       if (--ending->stats_to_come == 0) succeed(*ending);
     };
-    tools_.outside.request(tools_.members.at(actors[rank]).peer, wire::EndJob{run.job},
-                           kEndDeadline, answer);
+    tools_.environment.request(tools_.members.at(actors[rank]).peer, wire::EndJob{run.job},
+                               kEndDeadline, answer);
   }
 }
 
@@ -251,7 +251,7 @@ void JobRunner::succeed(Run& run) {
                              .text = run.text_done - run.began,
                              .denoising = run.denoised - run.text_done,
                              .decoding = run.decoded - run.denoised,
-                             .total = tools_.outside.now() - job.submitted,
+                             .total = tools_.environment.now() - job.submitted,
                              .steps = job.plan.request.steps - run.first_step};
   if (!job.members.empty()) return succeed_together(run, seconds);
   for (const auto& [task, blobs] : run.results)

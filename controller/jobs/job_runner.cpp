@@ -112,11 +112,11 @@ bool JobRunner::has_place(const JobEntry& job) const {
 
 bool JobRunner::start(JobEntry& job) {
   if (start_batch(job)) return true;
-  auto alone = why_alone(job);
+  auto alone = why_not_batched(job);
   const auto deployment = find_deployment(job);
   if (!deployment) return false;
   job.not_batched = std::move(alone);
-  tools_.table.start(job.id, tools_.outside.now());
+  tools_.table.start(job.id, tools_.environment.now());
   auto& run = runs_[job.id] = std::make_unique<Run>();
   run->job = job.id;
   move_in(*run, deployment);
@@ -126,7 +126,7 @@ bool JobRunner::start(JobEntry& job) {
 void JobRunner::move_in(Run& run, const cluster::Deployments::Ptr& deployment) {
   JobEntry& job = entry(run);
   job.waits_for.clear();
-  say_company(job);
+  tell_batch_members(job);
   tools_.deployments.enter(deployment, run.job, job.plan);
   run.deployment = deployment;
   if (deployment->state == cluster::Deployment::State::ready) {
@@ -145,7 +145,7 @@ void JobRunner::deployment_ready(const cluster::Deployments::Ptr& deployment) {
 void JobRunner::launch(Run& run) {
   JobEntry& job = entry(run);
   const auto& actors = run.deployment->actor_of_rank;
-  const double now = tools_.outside.now();
+  const double now = tools_.environment.now();
   tools_.table.run(job.id);
   job.phase = "text";
   job.step = job.boundary ? job.boundary->next_step : 0;
@@ -167,8 +167,8 @@ void JobRunner::launch(Run& run) {
   run.stats.assign(actors.size(), {});
   try {
     for (std::size_t rank = 0; rank < actors.size(); ++rank) {
-      tools_.outside.send(tools_.members.at(actors[rank]).peer,
-                          begin_message(job, *run.deployment, static_cast<int>(rank)));
+      tools_.environment.send(tools_.members.at(actors[rank]).peer,
+                              begin_message(job, *run.deployment, static_cast<int>(rank)));
     }
     dispatcher_.add_job(
         job.id, schedule::make_task_graph(job.plan, job.step), actors,
@@ -218,7 +218,7 @@ void JobRunner::pump() {
   });
   for (const auto& mailing : schedule::mailings_of(issued, epoch_of)) {
     try {
-      tools_.outside.send(tools_.members.at(mailing.actor).peer, mailing.tasks);
+      tools_.environment.send(tools_.members.at(mailing.actor).peer, mailing.tasks);
     } catch (const wire::WireError& error) {
       fail_soon(mailing.tasks.commands.front().job, {wire::FailureCode::internal, error.what()});
     }

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "controller/cluster/deployments.h"
-#include "controller/cluster/members.h"
-#include "controller/cluster/outside.h"
+#include "controller/deployments/deployments.h"
+#include "controller/deployments/environment.h"
+#include "controller/deployments/members.h"
 #include "controller/jobs/job_table.h"
 #include "controller/jobs/step_clock.h"
 #include "controller/recorder/recorder.h"
@@ -34,12 +34,12 @@ struct RunnerOptions {
 };
 
 /// Carries jobs from the queue to their end: deployment, begin, dispatch, results, report; and
-/// after a loss from their last boundary on. Everything it does goes through Outside. It is the
+/// after a loss from their last boundary on. Everything it does goes through Environment. It is the
 /// only one that sends tasks to actors.
 class JobRunner {
  public:
   struct Tools {
-    cluster::Outside& outside;
+    cluster::Environment& environment;
     cluster::Members& members;
     cluster::Deployments& deployments;
     JobTable& table;
@@ -113,7 +113,7 @@ class JobRunner {
   std::string name_of(JobId run) const;
   /// Why a job of this request will compute by itself whoever waits beside it; "" where it need
   /// not.
-  std::string bar_to_batching(const wire::ImageRequest& request) const;
+  std::string batching_obstacle(const wire::ImageRequest& request) const;
   /// Sends what may go now; after something was changed at the dispatcher.
   void pump();
 
@@ -133,14 +133,14 @@ class JobRunner {
   /// The first, and those that wait beside it and are not paused, in their order.
   std::vector<const JobEntry*> waiting_with(const JobEntry& first) const;
   /// Why it is about to begin by itself, for its client; "" where it does not ask for a batch.
-  std::string why_alone(const JobEntry& first) const;
+  std::string why_not_batched(const JobEntry& first) const;
   /// There is a deployment for it, or idle actors.
   bool has_place(const JobEntry& job) const;
   /// The job computes in a batch that is under way.
   bool in_batch(const JobEntry& job) const;
   /// What is said of a run is said of these: its own entry, and the members of a batch.
   std::vector<JobEntry*> entries_of(JobEntry& run);
-  void say_company(const JobEntry& batch);
+  void tell_batch_members(const JobEntry& batch);
   void warn(Run& run, const std::vector<wire::Warning>& warnings);
   /// To each member what is its own.
   void hand_out(Run& run, const Origin& from, const wire::BlobRef& whole, const std::string& bytes);
@@ -229,7 +229,7 @@ class JobRunner {
   /// Tells the recorder, if there is one.
   template <class Tell>
   void record(const Tell& tell) {
-    if (tools_.recorder) tell(*tools_.recorder, std::llround(tools_.outside.now() * 1e9));
+    if (tools_.recorder) tell(*tools_.recorder, std::llround(tools_.environment.now() * 1e9));
   }
 
   Tools tools_;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "base/counted.h"
 #include "controller/plan/planner.h"
-#include "models/spec/counted.h"
 
 namespace troupe::jobs {
 
@@ -34,8 +34,8 @@ wire::Parallelism automatic_within(const spec::ModelSpec& model, const wire::Ima
   const auto least = std::min_element(
       all.begin(), all.end(), [](const auto& a, const auto& b) { return a.memory < b.memory; });
   if (least == all.end()) {
-    throw std::invalid_argument("[planner] no mix of degrees on up to " +
-                                spec::counted(actors, "actor") + " suits this request");
+    throw std::invalid_argument("[planner] no mix of degrees on up to " + counted(actors, "actor") +
+                                " suits this request");
   }
   return least->parallelism;
 }

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/cluster/deployments.h"
+#include "controller/deployments/deployments.h"
 #include "controller/jobs/job_table.h"
 #include "transport/wire/actor_messages.h"
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "controller/cluster/deployments.h"
+#include "controller/deployments/deployments.h"
 #include "controller/jobs/job_table.h"
 #include "controller/plan/machine.h"
 

@@ -143,7 +143,7 @@ std::string AckLog::read_all() const {
 }
 
 AckLog::AckLog(const std::string& folder) : folder_(folder) {
-  file_ = control::FileHandle(::open((folder + "/acknowledged").c_str(), O_RDWR | O_CLOEXEC));
+  file_ = FileHandle(::open((folder + "/acknowledged").c_str(), O_RDWR | O_CLOEXEC));
   if (!file_ && errno != ENOENT) fail("opened");
   if (!file_) return;
   const auto bytes = read_all();
@@ -174,8 +174,7 @@ void AckLog::rewrite(Acks acks) {
   bytes.resize(room * kRecordBytes);
   const std::string fresh = folder_ + "/acknowledged.new";
   ::unlink(fresh.c_str());
-  control::FileHandle file(
-      ::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  FileHandle file(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) fail("written");
   try {
     write_at(file.get(), 0, bytes);
@@ -187,7 +186,7 @@ void AckLog::rewrite(Acks acks) {
   file_ = std::move(file);
   acks_ = std::move(acks);
   room_ = room;
-  const control::FileHandle folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FileHandle folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder || ::fsync(folder.get()) != 0) fail("written");
 }
 

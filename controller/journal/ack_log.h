@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_handle.h"
 #include "controller/jobs/job_table.h"
-#include "transport/control/file_handle.h"
 
 namespace troupe::journal {
 
@@ -67,7 +67,7 @@ class AckLog {
   [[noreturn]] void fail(const std::string& what) const;
 
   std::string folder_;
-  control::FileHandle file_;
+  FileHandle file_;
   Acks acks_;
   std::size_t room_ = 0;  // records that the file has room for, those that are written included
 };

@@ -10,12 +10,12 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "models/spec/parse_number.h"
-#include "transport/control/private_folder.h"
+#include "base/parse_number.h"
+#include "base/private_folder.h"
 
 namespace troupe::journal {
 
-control::FileHandle lock_folder(const std::string& folder) {
+FileHandle lock_folder(const std::string& folder) {
   const auto fail = [&](const std::string& why) {
     throw std::runtime_error("[journal] " + folder + ": " + why);
   };
@@ -27,14 +27,14 @@ control::FileHandle lock_folder(const std::string& folder) {
     if (error || (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST))
       fail("cannot be made: " + (error ? error.message() : std::strerror(errno)));
   }
-  if (const auto why = control::why_not_private(folder)) fail(*why);
+  if (const auto why = why_not_private(folder)) fail(*why);
   const std::string file = folder + "/lock";
-  control::FileHandle lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  FileHandle lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) fail(std::string("cannot be written: ") + std::strerror(errno));
   char text[32] = {};
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     const auto got = ::read(lock.get(), text, sizeof text - 1);
-    const auto pid = got > 0 ? spec::parse_number<pid_t>(text) : std::nullopt;
+    const auto pid = got > 0 ? parse_number<pid_t>(text) : std::nullopt;
     fail("is in use by another controller" +
          (pid ? " (pid " + std::to_string(*pid) + ")" : std::string()));
   }

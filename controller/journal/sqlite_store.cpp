@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <set>
 
+#include "base/parse_number.h"
 #include "controller/journal/folder_lock.h"
 #include "controller/journal/sqlite.h"
 #include "controller/journal/tables.h"
-#include "models/spec/parse_number.h"
 #include "transport/control/types.h"
 #include "transport/wire/codec.h"
 
@@ -129,7 +129,7 @@ std::string SqliteStore::open() {
 
 std::string SqliteStore::open_file() {
   // SQLite gives its other files the mode of this one.
-  const control::FileHandle made(::open(file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const FileHandle made(::open(file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!made) fail(std::string("journal.db cannot be written: ") + std::strerror(errno));
   open_ = std::make_unique<Open>(file());
   auto& database = open_->database;
@@ -205,7 +205,7 @@ void SqliteStore::check_torn(std::uintmax_t log_bytes) {
 std::optional<std::uint64_t> SqliteStore::number(const std::string& name) {
   if (!open_ || !open_->tables) return std::nullopt;
   const auto text = open_->tables->get(name);
-  return text ? spec::parse_number<std::uint64_t>(*text) : std::nullopt;
+  return text ? parse_number<std::uint64_t>(*text) : std::nullopt;
 }
 
 std::string SqliteStore::compare_acks() {
@@ -336,7 +336,7 @@ Acks SqliteStore::build(const New& content) {
   const auto fresh = file(".new");
   Acks acks;
   try {
-    const control::FileHandle made(
+    const FileHandle made(
         ::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!made) fail(std::string("journal.db.new cannot be written: ") + std::strerror(errno));
     open_ = std::make_unique<Open>(fresh);
@@ -373,7 +373,7 @@ void SqliteStore::drop_unfinished() {
 void SqliteStore::move(const std::string& from, const std::string& to) {
   if (::rename(file(from.c_str()).c_str(), file(to.c_str()).c_str()) != 0)
     fail("journal.db" + from + " cannot be renamed: " + std::strerror(errno));
-  const control::FileHandle folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FileHandle folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder || ::fsync(folder.get()) != 0)
     fail(std::string("cannot be written: ") + std::strerror(errno));
 }

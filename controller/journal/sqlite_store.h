@@ -6,10 +6,10 @@
 #include <string>
 #include <utility>
 
+#include "base/file_handle.h"
 #include "controller/journal/ack_log.h"
 #include "controller/journal/sqlite.h"
 #include "controller/journal/store.h"
-#include "transport/control/file_handle.h"
 
 namespace troupe::journal {
 
@@ -76,7 +76,7 @@ class SqliteStore final : public Store {
 
   std::string folder_;
   Options options_;
-  control::FileHandle lock_;
+  FileHandle lock_;
   std::optional<AckLog> acks_;
   std::unique_ptr<Open> open_;
   Past past_;

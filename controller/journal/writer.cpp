@@ -1,6 +1,6 @@
 #include "controller/journal/writer.h"
 
-#include "transport/control/log_line.h"
+#include "base/log_line.h"
 #include "transport/wire/codec.h"
 
 #include <array>
@@ -212,7 +212,7 @@ void Writer::Shared::finish() {
   try {
     store->close();
   } catch (const std::exception& error) {
-    control::log_line(error.what());
+    log_line(error.what());
   }
   store.reset();
   const std::lock_guard lock(mutex);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "base/number_text.h"
 #include "controller/plan/refuse.h"
-#include "models/spec/number_text.h"
 #include "models/spec/scheduler_config.h"
 
 namespace troupe::plan {
@@ -43,7 +43,7 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
   const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
   plan.skipped_steps = skipped_steps(plan.sampler_steps, request.strength, flow);
   if (plan.skipped_steps >= plan.sampler_steps) {
-    refuse("strength is " + spec::number_text(request.strength) + ": of " +
+    refuse("strength is " + number_text(request.strength) + ": of " +
            std::to_string(plan.sampler_steps) + " steps none is left");
   }
   request.steps -= plan.skipped_steps;
@@ -52,7 +52,7 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
 void check_rescale(Plan& plan, const spec::ModelSpec& model) {
   if (plan.request.guidance_rescale == 0) return;
   if (!model.rescales_guidance) {
-    refuse("guidance rescale is " + spec::number_text(plan.request.guidance_rescale) + ", but " +
+    refuse("guidance rescale is " + number_text(plan.request.guidance_rescale) + ", but " +
            model.pipeline_class + " has none");
   }
   if (!model.has_branches(plan.request.guidance_scale))

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "controller/plan/machine_json.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/text_line.h"
 #include "controller/plan/unet_traffic.h"
-#include "models/spec/counted.h"
 
 namespace troupe::plan {
 namespace {
@@ -143,8 +143,7 @@ Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int 
 std::string to_text(const Explanation& explanation, const spec::ModelSpec& model) {
   const Machine& machine = explanation.machine;
   const auto& request = explanation.plan.request;
-  std::string text =
-      "predicted for " + machine.name + ", " + spec::counted(explanation.actors, "actor");
+  std::string text = "predicted for " + machine.name + ", " + counted(explanation.actors, "actor");
   if (explanation.actors < machine.devices)
     text += " on " + std::to_string(machine.devices) + " devices";
   text += line(": %.4g TFLOP/s in ", machine.flops(request.dtype) / 1e12) + request.dtype +

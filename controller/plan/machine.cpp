@@ -4,8 +4,8 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "models/spec/number_text.h"
-#include "models/spec/parse_number.h"
+#include "base/number_text.h"
+#include "base/parse_number.h"
 
 namespace troupe::plan {
 namespace {
@@ -149,7 +149,7 @@ Machine machine_of(const std::string& text) {
   const auto cross = text.rfind('x');
   if (cross != std::string::npos && cross + 1 < text.size() &&
       text.find_first_not_of("0123456789", cross + 1) == std::string::npos) {
-    devices = spec::parse_number<int>(text.substr(cross + 1)).value_or(0);
+    devices = parse_number<int>(text.substr(cross + 1)).value_or(0);
     if (devices < 1 || devices > 1024) refuse("has a number of devices outside 1 to 1024");
     name = text.substr(0, cross);
     if (name.ends_with('-')) name.pop_back();
@@ -165,8 +165,8 @@ Machine machine_of(const std::string& text) {
 
 Machine calibrated(Machine machine, double predicted, double measured) {
   if (!(predicted > 0 && measured > 0)) {
-    throw std::invalid_argument("[machine] cannot calibrate by " + spec::number_text(predicted) +
-                                " predicted and " + spec::number_text(measured) +
+    throw std::invalid_argument("[machine] cannot calibrate by " + number_text(predicted) +
+                                " predicted and " + number_text(measured) +
                                 " measured seconds: both must be above 0");
   }
   const double faster = predicted / measured;

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "controller/plan/text_line.h"
-#include "models/spec/parse_number.h"
 
 namespace troupe::plan {
 namespace {
@@ -61,7 +61,7 @@ std::optional<Measured> Measured::from(const std::map<std::string, std::string>&
   const auto number = [&](const char* name) {
     const auto said = attributes.find(std::string("measured.") + name);
     if (said == attributes.end()) return 0.0;
-    const auto value = spec::parse_number<double>(said->second);
+    const auto value = parse_number<double>(said->second);
     any = true;
     sound = sound && value && *value > 0 && std::isfinite(*value);
     return value.value_or(0);

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "models/spec/counted.h"
+#include "base/counted.h"
 
 namespace troupe::plan {
 
@@ -31,7 +31,7 @@ std::vector<wire::RowRange> split_rows(int rows, int patches) {
   }
   if (patches > rows) {
     throw std::invalid_argument("[plan] patches is " + std::to_string(patches) +
-                                ", but the picture has only " + spec::counted(rows, "token row") +
+                                ", but the picture has only " + counted(rows, "token row") +
                                 ": each patch needs one");
   }
   return split_evenly(rows, patches);

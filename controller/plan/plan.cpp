@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
+#include "base/number_text.h"
 #include "controller/plan/around.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/groups.h"
@@ -15,8 +17,6 @@
 #include "controller/plan/request_check.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/unet_plan.h"
-#include "models/spec/counted.h"
-#include "models/spec/number_text.h"
 #include "models/spec/request_limits.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/step_cache.h"
@@ -73,14 +73,14 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
            ": there is no second branch to compute");
   }
   if (plan.degrees.cfg == 2 && !plan.guidance) {
-    refuse("cfg is 2, but guidance is " + spec::number_text(plan.request.guidance_scale) +
+    refuse("cfg is 2, but guidance is " + number_text(plan.request.guidance_scale) +
            ": there is no second branch to compute unless guidance is above 1");
   }
   const int pictures =
       static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
   if (plan.degrees.dp > pictures) {
     refuse("dp is " + std::to_string(plan.degrees.dp) + ", but there " +
-           (pictures == 1 ? "is only " : "are only ") + spec::counted(pictures, "picture") +
+           (pictures == 1 ? "is only " : "are only ") + counted(pictures, "picture") +
            " to split (prompts × n)");
   }
   plan.images = split_evenly(pictures, plan.degrees.dp);
@@ -111,12 +111,12 @@ void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelis
   const int replica = plan.degrees.world() / plan.degrees.dp;
   if (plan.vae_degree < 1 || plan.vae_degree > replica) {
     refuse("vae-parallel is " + std::to_string(plan.vae_degree) +
-           ", but a replica of this mesh has " + spec::counted(replica, "actor"));
+           ", but a replica of this mesh has " + counted(replica, "actor"));
   }
   const auto rows = plan.latent_height / model.latent_frames(plan.request.num_frames);
   if (plan.vae_degree > rows) {
     refuse("vae-parallel is " + std::to_string(plan.vae_degree) + ", but the latents have only " +
-           spec::counted(rows, "row") + " to split");
+           counted(rows, "row") + " to split");
   }
 }
 
@@ -146,7 +146,7 @@ void check_refill_steps(const wire::ImageRequest& request) {
 void check_warmup(const wire::ImageRequest& request) {
   if (request.warmup_steps <= request.steps) return;
   refuse("warmup is " + std::to_string(request.warmup_steps) + ", but there " +
-         (request.steps == 1 ? "is only " : "are only ") + spec::counted(request.steps, "step"));
+         (request.steps == 1 ? "is only " : "are only ") + counted(request.steps, "step"));
 }
 
 void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
@@ -201,7 +201,7 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
       config.kind == spec::SamplerKind::kDdim || config.kind == spec::SamplerKind::kDdpm;
   if (clips && config.clip_sample && !plan.request.sampler.empty()) {
     plan.warnings.push_back(
-        plan.request.sampler + " clips latents to ±" + spec::number_text(config.clip_sample_range) +
+        plan.request.sampler + " clips latents to ±" + number_text(config.clip_sample_range) +
         ", as diffusers' does unless clip_sample in scheduler_config.json is false: that spoils "
         "most latent models' pictures");
   }

@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "base/counted.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/traffic.h"
-#include "models/spec/counted.h"
 
 namespace troupe::plan {
 namespace {
@@ -236,15 +236,15 @@ wire::Parallelism automatic_parallelism(const spec::ModelSpec& model,
       std::min_element(candidates.begin(), candidates.end(),
                        [](const auto& a, const auto& b) { return a.memory < b.memory; });
   if (nearest == candidates.end()) {
-    throw std::invalid_argument("[planner] no mix of degrees on up to " +
-                                spec::counted(actors, "actor") + " suits this request");
+    throw std::invalid_argument("[planner] no mix of degrees on up to " + counted(actors, "actor") +
+                                " suits this request");
   }
   const bool all = candidates.size() < kLeastPlanned;
-  throw std::invalid_argument(
-      "[planner] no mix of degrees on up to " + spec::counted(actors, "actor") +
-      (all ? "" : ", of those looked at,") + " fits in memory: " + to_text(nearest->parallelism) +
-      " comes nearest and needs " + memory_text(nearest->memory) + " an actor, limit " +
-      memory_text(memory_limit(machine, limits)));
+  throw std::invalid_argument("[planner] no mix of degrees on up to " + counted(actors, "actor") +
+                              (all ? "" : ", of those looked at,") +
+                              " fits in memory: " + to_text(nearest->parallelism) +
+                              " comes nearest and needs " + memory_text(nearest->memory) +
+                              " an actor, limit " + memory_text(memory_limit(machine, limits)));
 }
 
 }  // namespace troupe::plan

@@ -1,8 +1,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "controller/plan/plan.h"
-#include "models/spec/counted.h"
 
 namespace troupe::plan {
 namespace {
@@ -76,7 +76,7 @@ std::string to_text(const Plan& plan) {
                                       : ", step cache " + request.step_cache + " up to " +
                                             nlohmann::json(request.step_cache_threshold).dump()) +
           "\n";
-  text += "mesh      " + spec::counted(mesh.world(), "actor");
+  text += "mesh      " + counted(mesh.world(), "actor");
   const char* between = " = ";
   for (const auto axis : kAxes) {
     const bool always = axis == mesh::Axis::dp || axis == mesh::Axis::cfg || axis == mesh::Axis::pp;

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/number_text.h"
+#include "base/utf8.h"
 #include "controller/plan/refuse.h"
 #include "models/image/limits.h"
-#include "models/spec/number_text.h"
 #include "models/spec/request_limits.h"
 #include "models/spec/step_cache.h"
-#include "models/spec/utf8.h"
 
 namespace troupe::plan {
 namespace {
@@ -30,8 +30,7 @@ void check_text(const std::string& field, const std::string& text) {
     refuse(field + " has " + std::to_string(text.size()) + " bytes: at most " +
            std::to_string(kMaxPromptBytes));
   }
-  if (!spec::is_utf8(text) || text.find('\0') != std::string::npos)
-    refuse(field + " is not UTF-8 text");
+  if (!is_utf8(text) || text.find('\0') != std::string::npos) refuse(field + " is not UTF-8 text");
 }
 
 void check_texts(const wire::ImageRequest& request) {
@@ -51,8 +50,7 @@ void check_texts(const wire::ImageRequest& request) {
 /// What begins a picture beside noise, what steers it beside the text, what is added to weights.
 void check_around(const wire::ImageRequest& request) {
   if (!(request.strength >= 0 && request.strength <= 1))
-    refuse("strength is " + spec::number_text(request.strength) +
-           ": a number from 0 to 1 is needed");
+    refuse("strength is " + number_text(request.strength) + ": a number from 0 to 1 is needed");
   if (request.init_image_bytes != 0 && request.init_latents_blob != 0)
     refuse("init image and init latents do not go together");
   if (request.init_image_blob != 0 && request.init_image_bytes == 0) refuse("init image is empty");
@@ -68,7 +66,7 @@ void check_around(const wire::ImageRequest& request) {
            " pixels: at most " + std::to_string(models::kMaxPngPixels));
   }
   if (!(request.guidance_rescale >= 0 && request.guidance_rescale <= 1)) {
-    refuse("guidance rescale is " + spec::number_text(request.guidance_rescale) +
+    refuse("guidance rescale is " + number_text(request.guidance_rescale) +
            ": a number from 0 to 1 is needed");
   }
   if (request.loras.size() > spec::kMaxLoras) {
@@ -79,9 +77,8 @@ void check_around(const wire::ImageRequest& request) {
     check_text("lora", lora.path);
     if (lora.path.empty()) refuse("lora names no file");
     if (!(lora.scale >= -kMaxLoraScale && lora.scale <= kMaxLoraScale)) {
-      refuse("lora " + lora.path + " has scale " + spec::number_text(lora.scale) +
-             ": a number from " + spec::number_text(-kMaxLoraScale) + " to " +
-             spec::number_text(kMaxLoraScale) + " is needed");
+      refuse("lora " + lora.path + " has scale " + number_text(lora.scale) + ": a number from " +
+             number_text(-kMaxLoraScale) + " to " + number_text(kMaxLoraScale) + " is needed");
     }
   }
 }
@@ -91,10 +88,9 @@ void check_step_cache(const wire::ImageRequest& request) {
   if (!request.step_cache.empty() && !spec::is_step_cache(request.step_cache))
     refuse("step cache is \"" + request.step_cache + "\": first-block or teacache");
   if (request.step_cache.empty() && threshold != 0)
-    refuse("step cache threshold is " + spec::number_text(threshold) +
-           ", but there is no step cache");
+    refuse("step cache threshold is " + number_text(threshold) + ", but there is no step cache");
   if (!(threshold >= 0 && threshold <= spec::kLargestCacheThreshold)) {
-    refuse("step cache threshold is " + spec::number_text(threshold) +
+    refuse("step cache threshold is " + number_text(threshold) +
            ": a number above 0, up to 10, is needed");
   }
 }
@@ -126,7 +122,7 @@ void check_request(const wire::ImageRequest& request) {
            std::to_string(spec::kMaxTextTokens));
   }
   if (!(request.guidance_scale >= 0 && request.guidance_scale <= 1e4)) {
-    refuse("guidance is " + spec::number_text(request.guidance_scale) +
+    refuse("guidance is " + number_text(request.guidance_scale) +
            ": a number from 0 to 10000 is needed");
   }
   const bool exact = request.method == "exact";

@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/counted.h"
 #include "controller/plan/patches.h"
-#include "models/spec/counted.h"
 
 namespace troupe::plan {
 namespace {
@@ -77,7 +77,7 @@ std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   if (stages < 1 || stages > blocks) {
     throw std::invalid_argument("[plan] pp is " + std::to_string(stages) +
-                                ", but the transformer has " + spec::counted(blocks, "block") +
+                                ", but the transformer has " + counted(blocks, "block") +
                                 ": each stage needs one");
   }
   const double best = best_limit(costs, stages);
@@ -93,21 +93,21 @@ std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
 
 std::vector<Stage> listed_stages(const std::vector<int>& sizes, int stages, int blocks) {
   if (static_cast<int>(sizes.size()) != stages) {
-    throw std::invalid_argument("[plan] stages lists " + spec::counted(sizes.size(), "size") +
+    throw std::invalid_argument("[plan] stages lists " + counted(sizes.size(), "size") +
                                 ", but pp is " + std::to_string(stages));
   }
   std::vector<Stage> result;
   int first = 0;
   for (const int size : sizes) {
     if (size < 1 || size > blocks) {
-      throw std::invalid_argument("[plan] stages has a stage of " + spec::counted(size, "block") +
+      throw std::invalid_argument("[plan] stages has a stage of " + counted(size, "block") +
                                   ": the transformer has " + std::to_string(blocks));
     }
     result.push_back({first, first + size});
     first += size;
   }
   if (first != blocks) {
-    throw std::invalid_argument("[plan] stages add up to " + spec::counted(first, "block") +
+    throw std::invalid_argument("[plan] stages add up to " + counted(first, "block") +
                                 ", but the transformer has " + std::to_string(blocks));
   }
   return result;

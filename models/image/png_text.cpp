@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "base/utf8.h"
 #include "models/image/png_bytes.h"
-#include "models/spec/utf8.h"
 
 namespace troupe::models {
 namespace {
@@ -92,7 +92,7 @@ std::pair<std::string, std::string> parse_text(std::string_view type, std::strin
   take_field(data, type);  // language
   take_field(data, type);  // keyword in that language
   std::string text = compressed ? inflated(data, most) : std::string(data);
-  if (!spec::is_utf8(text)) fail("iTXt chunk \"" + keyword + "\" is not UTF-8");
+  if (!is_utf8(text)) fail("iTXt chunk \"" + keyword + "\" is not UTF-8");
   return {std::move(keyword), std::move(text)};
 }
 
@@ -107,7 +107,7 @@ void check_keyword(const std::string& keyword) {
 
 std::string text_chunk(const std::string& keyword, const std::string& text) {
   check_keyword(keyword);
-  if (text.find('\0') != std::string::npos || !spec::is_utf8(text) || text.size() > kMaxInflated) {
+  if (text.find('\0') != std::string::npos || !is_utf8(text) || text.size() > kMaxInflated) {
     throw std::invalid_argument("[add_png_text] the text of \"" + keyword +
                                 "\" is not UTF-8, holds a zero byte or is longer than 16 MiB");
   }

@@ -7,12 +7,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/number_text.h"
 #include "models/samplers/beta_schedule.h"
 #include "models/samplers/noise_level.h"
 #include "models/samplers/table_math.h"
 #include "models/samplers/thresholding.h"
 #include "models/samplers/timestep_spacing.h"
-#include "models/spec/number_text.h"
 
 namespace troupe::models {
 namespace {
@@ -145,9 +145,8 @@ DPMSolverMultistepScheduler::Step DPMSolverMultistepScheduler::make_step(
     if (!std::isfinite(v)) {
       throw std::runtime_error("[DPMSolverMultistepScheduler] " + config_.file + ": step " +
                                std::to_string(i) + " of " + std::to_string(steps()) +
-                               " has no finite value: noise levels " +
-                               spec::number_text(sigmas[i]) + " and " +
-                               spec::number_text(sigmas[i + 1]) + " are too close");
+                               " has no finite value: noise levels " + number_text(sigmas[i]) +
+                               " and " + number_text(sigmas[i + 1]) + " are too close");
     }
   }
   return s;

@@ -7,13 +7,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/number_text.h"
 #include "models/samplers/beta_schedule.h"
 #include "models/samplers/flow_match_euler_discrete.h"
 #include "models/samplers/noise_level.h"
 #include "models/samplers/table_math.h"
 #include "models/samplers/thresholding.h"
 #include "models/samplers/timestep_spacing.h"
-#include "models/spec/number_text.h"
 
 namespace troupe::models {
 UniPCMultistepScheduler::UniPCMultistepScheduler(spec::SchedulerConfig config, int num_steps,
@@ -125,10 +125,10 @@ UniPCMultistepScheduler::Update UniPCMultistepScheduler::make_update(
   }
   for (const float number : numbers) {
     if (!std::isfinite(number)) {
-      throw std::runtime_error(
-          "[UniPCMultistepScheduler] " + config_.file + ": step " + std::to_string(from) + " of " +
-          std::to_string(steps()) + " has no finite value: noise levels " +
-          spec::number_text(sigmas[from]) + " and " + spec::number_text(sigmas[from + 1]));
+      throw std::runtime_error("[UniPCMultistepScheduler] " + config_.file + ": step " +
+                               std::to_string(from) + " of " + std::to_string(steps()) +
+                               " has no finite value: noise levels " + number_text(sigmas[from]) +
+                               " and " + number_text(sigmas[from + 1]));
     }
   }
   return update;

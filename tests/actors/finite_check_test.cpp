@@ -1,4 +1,4 @@
-#include "actors/finite_check.h"
+#include "actors/stage/finite_check.h"
 
 #include <ATen/ATen.h>
 

@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "actors/actor_process.h"
-#include "actors/progress.h"
-#include "actors/stage.h"
+#include "actors/stage/progress.h"
+#include "actors/stage/stage.h"
 #include "models/spec/fingerprint.h"
 #include "tests/control/harness.h"
 #include "tests/support/doctest.h"

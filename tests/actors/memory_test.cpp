@@ -1,4 +1,4 @@
-#include "actors/memory.h"
+#include "actors/stage/memory.h"
 
 #include <c10/core/Device.h>
 

@@ -1,4 +1,4 @@
-#include "actors/noise.h"
+#include "actors/stage/noise.h"
 
 #include <ATen/ATen.h>
 

@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "models/spec/parse_number.h"
+#include "base/parse_number.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -21,7 +21,7 @@ TEST_CASE("an actor says how fast its device and its link to a neighbour are") {
   for (const std::string name : {"float_flops", "attention_flops", "bandwidth", "launch",
                                  "link_latency", "link_bandwidth"}) {
     CAPTURE(name);
-    const auto figure = spec::parse_number<double>(said["measured." + name]);
+    const auto figure = parse_number<double>(said["measured." + name]);
     REQUIRE(figure);
     CHECK(*figure > 0);
     MESSAGE(name << " " << *figure);

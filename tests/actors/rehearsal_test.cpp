@@ -1,7 +1,7 @@
 // Jobs at two real actors on threads of this process, which rehearse each job before it begins, as
 // on a GPU; and whose tasks end when a device of the test's says so. The rooms of the controller
 // are real.
-#include "actors/rehearsal.h"
+#include "actors/stage/rehearsal.h"
 
 #include <atomic>
 #include <chrono>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "actors/actor_process.h"
-#include "controller/cluster/live_outside.h"
+#include "controller/app/live_environment.h"
 #include "controller/jobs/job_runner.h"
 #include "tests/controller/doors.h"
 #include "tests/support/doctest.h"
@@ -162,16 +162,16 @@ struct RehearsedActors : test::Doors {
   std::vector<std::shared_ptr<LateClock>> clocks;
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
-  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
+  cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
   cluster::Deployments deployments{
-      outside,
+      environment,
       members,
       {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
        .on_failed = [this](const auto& deployment,
                            const auto& failure) { runner.deployment_failed(deployment, failure); },
        .on_free = [this] { runner.start_queued(); },
        .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
-  jobs::JobRunner runner{{.outside = outside,
+  jobs::JobRunner runner{{.environment = environment,
                           .members = members,
                           .deployments = deployments,
                           .table = table,

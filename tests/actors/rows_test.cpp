@@ -1,4 +1,4 @@
-#include "actors/rows.h"
+#include "actors/stage/rows.h"
 
 #include "tests/support/doctest.h"
 

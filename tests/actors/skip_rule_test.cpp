@@ -1,4 +1,4 @@
-#include "actors/skip_rule.h"
+#include "actors/stage/skip_rule.h"
 
 #include <cmath>
 #include <vector>

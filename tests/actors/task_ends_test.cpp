@@ -1,5 +1,5 @@
 // When ends of tasks are told, on a device whose progress the test makes.
-#include "actors/task_ends.h"
+#include "actors/stage/task_ends.h"
 
 #include <atomic>
 #include <chrono>

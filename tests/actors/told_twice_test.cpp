@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "actors/actor_process.h"
-#include "controller/cluster/live_outside.h"
+#include "controller/app/live_environment.h"
 #include "controller/jobs/job_runner.h"
 #include "tests/controller/doors.h"
 #include "tests/support/doctest.h"
@@ -23,9 +23,9 @@ namespace {
 const std::string kTinyPixArt = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart";
 
 /// Says all that it says `copies` times.
-class Echoing final : public cluster::Outside {
+class Echoing final : public cluster::Environment {
  public:
-  Echoing(cluster::Outside& live, int copies) : live_(live), copies_(copies) {}
+  Echoing(cluster::Environment& live, int copies) : live_(live), copies_(copies) {}
 
   double now() const override { return live_.now(); }
   std::uint64_t random() override { return live_.random(); }
@@ -78,14 +78,14 @@ class Echoing final : public cluster::Outside {
     }
   }
 
-  cluster::Outside& live_;
+  cluster::Environment& live_;
   int copies_;
   std::mt19937 random_{7};
 };
 
 /// The rooms of a controller with two real actors, which run on threads of this process.
 struct ToldStage : test::Doors {
-  explicit ToldStage(int copies) : outside(live, copies) {
+  explicit ToldStage(int copies) : environment(live, copies) {
     server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
     server.on_ready([this](control::PeerId peer) {
       deployments.actor_ready(members.by_peer(peer)->id);
@@ -153,17 +153,17 @@ struct ToldStage : test::Doors {
 
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
-  cluster::LiveOutside live{io, server, blob_server, blobs, {}};
-  Echoing outside;
+  cluster::LiveEnvironment live{io, server, blob_server, blobs, {}};
+  Echoing environment;
   cluster::Deployments deployments{
-      outside,
+      environment,
       members,
       {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
        .on_failed = [this](const auto& deployment,
                            const auto& failure) { runner.deployment_failed(deployment, failure); },
        .on_free = [this] { runner.start_queued(); },
        .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
-  jobs::JobRunner runner{{.outside = outside,
+  jobs::JobRunner runner{{.environment = environment,
                           .members = members,
                           .deployments = deployments,
                           .table = table,
@@ -185,7 +185,7 @@ TEST_CASE(
     const auto first = stage.submit(1), second = stage.submit(2);
     std::vector<std::string> results{stage.result(first), stage.result(second)};
     results.push_back(stage.result(stage.submit(3)));
-    CHECK(stage.outside.failures == std::vector<std::string>{});
+    CHECK(stage.environment.failures == std::vector<std::string>{});
     const auto fourth = stage.submit(4);
     REQUIRE(stage.until([&] { return stage.table.find(fourth)->phase == "denoising"; }));
     const auto deployment = stage.deployments.in_use(0);
@@ -200,7 +200,7 @@ TEST_CASE(
     for (const auto& result : results)
       CHECK(result.size() > 1000);
     CHECK(stage.told == std::vector<std::string>{});
-    CHECK((stage.outside.repeated > 100) == (copies > 1));
+    CHECK((stage.environment.repeated > 100) == (copies > 1));
     if (copies == 1) once = results;
     CHECK(results == once);
   }

@@ -3,13 +3,12 @@
 #include <cmath>
 #include <limits>
 
+#include "base/number_text.h"
 #include "client/cli/parse_errors.h"
 #include "client/cli/suggest.h"
-#include "models/spec/number_text.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe::cli;
-using troupe::spec::number_text;
 using List = std::vector<std::string>;
 
 TEST_CASE("numbers in messages are as short as they can be and read back the same") {

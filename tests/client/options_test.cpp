@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/text.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
@@ -159,9 +160,9 @@ TEST_CASE("tables line up, also with letters of several bytes") {
   CHECK(table({"A", "LONG"}, {{"é", "x"}, {"bcd", ""}}) == "A    LONG\né    x\nbcd\n");
   CHECK(shorten("one\ntwo", 20) == "one two");
   CHECK(shorten("ééééé", 3) == "éé…");
-  CHECK(bytes_text(0) == "-");
-  CHECK(bytes_text(812'000'000) == "812 MB");
-  CHECK(bytes_text(1'400'000'000) == "1.4 GB");
+  CHECK(bytes_cell(0) == "-");
+  CHECK(bytes_cell(812'000'000) == "812 MB");
+  CHECK(bytes_cell(1'400'000'000) == "1.4 GB");
   CHECK(duration_text(3.21) == "3.2 s");
   CHECK(duration_text(125) == "2 min 5 s");
   CHECK(duration_text(3720) == "1 h 2 min");

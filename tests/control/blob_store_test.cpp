@@ -4,9 +4,9 @@
 
 #include <fstream>
 
+#include "base/xxh64.h"
 #include "tests/support/doctest.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/xxh64.h"
 
 namespace troupe::control {
 

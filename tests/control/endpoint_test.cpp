@@ -7,9 +7,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/file_handle.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
-#include "transport/control/file_handle.h"
 #include "transport/control/listener_process.h"
 
 namespace troupe::control {

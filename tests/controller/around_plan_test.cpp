@@ -1,7 +1,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "controller/cluster/memory_check.h"
+#include "controller/deployments/memory_check.h"
 #include "controller/gateway/model_reader.h"
 #include "controller/plan/around.h"
 #include "controller/plan/plan.h"

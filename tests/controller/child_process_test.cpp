@@ -7,13 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "controller/cluster/process.h"
+#include "base/file_handle.h"
+#include "controller/hosts/process.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
-#include "transport/control/file_handle.h"
 
 using namespace troupe;
-using control::FileHandle;
 
 namespace {
 

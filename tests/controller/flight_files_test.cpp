@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "controller/gateway/inspect.h"
+#include "base/file_handle.h"
+#include "controller/gateway/introspection.h"
 #include "tests/controller/hall.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
-#include "transport/control/file_handle.h"
 
 // Flight records on disks that are slow, full or not there.
 
@@ -30,7 +30,7 @@ struct SlowDisk : Hall {
   Scratch scratch;
   const std::filesystem::path file = scratch.path / "flight-job-1.json";
   std::vector<std::string> notes;
-  std::unique_ptr<gateway::InspectDesk> records;
+  std::unique_ptr<gateway::Introspection> records;
 
   explicit SlowDisk(bool stands_still = true) {
     gate.open();
@@ -41,13 +41,13 @@ struct SlowDisk : Hall {
   void open_desk(const std::filesystem::path& folder) {
     auto tools = desk_tools(folder.string());
     tools.note = [this](const auto& text) { notes.push_back(text); };
-    records = std::make_unique<gateway::InspectDesk>(std::move(tools));
+    records = std::make_unique<gateway::Introspection>(std::move(tools));
     gateway.use(*records, recorder);
   }
   std::filesystem::path temporary() const { return file.string() + "." + std::to_string(getpid()); }
   /// What stood still goes on, and is read.
   std::string flow() const {
-    const control::FileHandle pipe(open(temporary().c_str(), O_RDONLY | O_CLOEXEC));
+    const FileHandle pipe(open(temporary().c_str(), O_RDONLY | O_CLOEXEC));
     REQUIRE(pipe);
     std::string text;
     char buffer[4096];

@@ -1,4 +1,4 @@
-#include "controller/cluster/guarded_loop.h"
+#include "controller/app/guarded_loop.h"
 
 #include <boost/asio/post.hpp>
 #include <stdexcept>

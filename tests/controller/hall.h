@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "controller/cluster/live_outside.h"
+#include "controller/app/live_environment.h"
 #include "controller/gateway/gateway.h"
-#include "controller/gateway/inspect.h"
+#include "controller/gateway/introspection.h"
 #include "controller/journal/memory_store.h"
 #include "tests/controller/doors.h"
 #include "tests/controller/sample_model.h"
@@ -45,10 +45,10 @@ struct Hall : Doors {
   std::chrono::milliseconds accept_within;
   cluster::Members members{"secret"};
   jobs::JobTable table{4, 8};
-  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
-  cluster::Deployments deployments{outside, members, {}};
+  cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
+  cluster::Deployments deployments{environment, members, {}};
   recorder::Recorder recorder;
-  jobs::JobRunner runner{{.outside = outside,
+  jobs::JobRunner runner{{.environment = environment,
                           .members = members,
                           .deployments = deployments,
                           .table = table,
@@ -89,12 +89,12 @@ struct Hall : Doors {
                             .journal = with_journal ? &journal : nullptr,
                             .grace = std::chrono::seconds(3),
                             .accept_within = accept_within}};
-  gateway::InspectDesk desk{desk_tools("")};
+  gateway::Introspection desk{desk_tools("")};
   std::unique_ptr<control::Connection> client = connect();
 
-  gateway::InspectDesk::Tools desk_tools(const std::string& log_folder) {
+  gateway::Introspection::Tools desk_tools(const std::string& log_folder) {
     return {.server = server,
-            .outside = outside,
+            .environment = environment,
             .members = members,
             .table = table,
             .runner = runner,

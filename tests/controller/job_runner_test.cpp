@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "controller/cluster/drainer.h"
+#include "controller/supervision/drainer.h"
 #include "tests/controller/runner_stage.h"
 
 using namespace troupe;
@@ -74,7 +74,7 @@ TEST_CASE("places that are drained are filled by spares of unequal size, each wi
   REQUIRE(deployment->actor_of_rank == std::vector<cluster::ActorId>{0, 1});
   enter(large);
   enter(small);
-  cluster::Drainer drainer({stage.outside, stage.members, stage.deployments, stage.runner});
+  cluster::Drainer drainer({stage.environment, stage.members, stage.deployments, stage.runner});
   CHECK(drainer.drain({0, 1}, /*now=*/true) ==
         "2 actors are being drained; job " + std::to_string(job) + " will go on elsewhere");
   CHECK(deployment->actor_of_rank == std::vector<cluster::ActorId>{3, 2});

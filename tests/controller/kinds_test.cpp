@@ -1,5 +1,5 @@
 // Clusters of actors on the CPU and on GPUs: a job has all its ranks on one kind.
-#include "controller/cluster/kinds.h"
+#include "controller/deployments/device_kinds.h"
 
 #include "tests/support/doctest.h"
 

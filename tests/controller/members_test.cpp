@@ -1,15 +1,16 @@
-#include "controller/cluster/members.h"
+#include "controller/deployments/members.h"
+#include "base/text.h"
 
-#include "controller/cluster/crowding.h"
-#include "controller/cluster/exit_cause.h"
-#include "controller/cluster/memory_room.h"
+#include "controller/deployments/memory_room.h"
+#include "controller/hosts/capacity.h"
+#include "controller/hosts/exit_cause.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 
 using namespace troupe;
 using cluster::ActorState;
 using cluster::crowding;
-using cluster::Ground;
+using cluster::HostCapacity;
 
 namespace {
 
@@ -145,16 +146,16 @@ TEST_CASE("what actors may hold, least first, also while a lost one's process is
 }
 
 TEST_CASE("far more threads than cores, and more memory than is free, are said beforehand") {
-  const Ground ground{.cores = 2, .free_memory = 20'000'000'000};
-  CHECK_FALSE(crowding(4, 1, "cpu", ground));
-  CHECK_FALSE(crowding(16, 1, "cpu", ground));
-  const auto many = crowding(17, 1, "cpu", ground);
+  const HostCapacity capacity{.cores = 2, .free_memory = 20'000'000'000};
+  CHECK_FALSE(crowding(4, 1, "cpu", capacity));
+  CHECK_FALSE(crowding(16, 1, "cpu", capacity));
+  const auto many = crowding(17, 1, "cpu", capacity);
   REQUIRE(many);
   CHECK(many->starts_with("17 actors compute with 17 threads on 2 cores: "));
-  CHECK(crowding(1, 17, "cpu", ground)->starts_with("1 actor computes with 17 threads on 2 "));
-  CHECK_FALSE(crowding(17, 1, "cuda", ground));
-  CHECK_FALSE(cluster::too_crowded(333, ground));
-  CHECK(cluster::too_crowded(1000, ground) ==
+  CHECK(crowding(1, 17, "cpu", capacity)->starts_with("1 actor computes with 17 threads on 2 "));
+  CHECK_FALSE(crowding(17, 1, "cuda", capacity));
+  CHECK_FALSE(cluster::too_crowded(333, capacity));
+  CHECK(cluster::too_crowded(1000, capacity) ==
         "1000 actors take about 60 GB of memory before any model, and 20 GB are free: at most 333 "
         "here");
   CHECK_FALSE(cluster::too_crowded(1000, {.cores = 2, .free_memory = std::nullopt}));
@@ -168,29 +169,29 @@ TEST_CASE("of a host's memory no more is free than its control group has left") 
   std::filesystem::create_directories(root.path / "proc/self");
   std::filesystem::create_directories(root.path / "sys/fs/cgroup");
   root.file("proc/meminfo", "MemTotal: 90000000 kB\nMemAvailable: 80000000 kB\n");
-  CHECK(cluster::this_ground(root.path).free_memory == 81'920'000'000);
+  CHECK(cluster::local_capacity(root.path).free_memory == 81'920'000'000);
   root.file("proc/self/mountinfo", "31 22 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
   root.file("proc/self/cgroup", "0::/\n");
   root.file("sys/fs/cgroup/memory.max", "1000000000\n");
   root.file("sys/fs/cgroup/memory.current", "400000000\n");
-  const auto ground = cluster::this_ground(root.path);
-  CHECK(ground.free_memory == 600'000'000);
-  CHECK_FALSE(cluster::too_crowded(10, ground));
-  CHECK(cluster::too_crowded(11, ground));
+  const auto capacity = cluster::local_capacity(root.path);
+  CHECK(capacity.free_memory == 600'000'000);
+  CHECK_FALSE(cluster::too_crowded(10, capacity));
+  CHECK(cluster::too_crowded(11, capacity));
   root.file("sys/fs/cgroup/memory.current", "1000000000\n");
-  const auto full = cluster::too_crowded(1, cluster::this_ground(root.path));
+  const auto full = cluster::too_crowded(1, cluster::local_capacity(root.path));
   REQUIRE(full);
   CHECK(full->ends_with("and 0 kB are free: not even one here"));
   const testing::Scratch silent;
-  CHECK(cluster::this_ground(silent.path).free_memory == std::nullopt);
-  CHECK_FALSE(cluster::too_crowded(1, cluster::this_ground(silent.path)));
+  CHECK(cluster::local_capacity(silent.path).free_memory == std::nullopt);
+  CHECK_FALSE(cluster::too_crowded(1, cluster::local_capacity(silent.path)));
 }
 
 TEST_CASE("bytes are told in the units of --memory-limit") {
-  CHECK(cluster::bytes_text(1'250'000'000) == "1.25 GB");
-  CHECK(cluster::bytes_text(830'000'000) == "830 MB");
-  CHECK(cluster::bytes_text(12'340) == "12.34 kB");
-  CHECK(cluster::bytes_text(0) == "0 kB");
+  CHECK(bytes_text(1'250'000'000) == "1.25 GB");
+  CHECK(bytes_text(830'000'000) == "830 MB");
+  CHECK(bytes_text(12'340) == "12.34 kB");
+  CHECK(bytes_text(0) == "0 kB");
 }
 
 TEST_CASE("ends without a hello are counted") {

@@ -1,10 +1,11 @@
-#include "controller/cluster/memory_check.h"
+#include "controller/deployments/memory_check.h"
+#include "base/text.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "controller/cluster/memory_room.h"
+#include "controller/deployments/memory_room.h"
 #include "controller/jobs/replan.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
@@ -21,9 +22,8 @@ TEST_CASE("a refusal names what a rank needs of what, and the nearest degrees th
   const cluster::Shortage lack{
       .rank = 0, .needs = plan.memory[0].peak(), .actor = 2, .limit = limit};
   const auto text = cluster::too_large(plan, lack, "actor 2");
-  CHECK(
-      text.starts_with("[memory] rank 0 needs " + cluster::bytes_text(lack.needs) + " (weights "));
-  CHECK(text.ends_with("actor 2 may hold " + cluster::bytes_text(limit)));
+  CHECK(text.starts_with("[memory] rank 0 needs " + bytes_text(lack.needs) + " (weights "));
+  CHECK(text.ends_with("actor 2 may hold " + bytes_text(limit)));
   const auto fits = [&](const plan::Plan& other) {
     return std::all_of(other.memory.begin(), other.memory.end(),
                        [&](const auto& own) { return own.peak() <= limit; });

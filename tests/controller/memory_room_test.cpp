@@ -1,4 +1,4 @@
-#include "controller/cluster/memory_room.h"
+#include "controller/deployments/memory_room.h"
 
 #include <rapidcheck.h>
 

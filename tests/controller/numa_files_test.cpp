@@ -1,12 +1,12 @@
 // What of a host's files is believed, and pins on the host that runs this.
-#include "controller/cluster/numa_reader.h"
+#include "controller/hosts/numa_reader.h"
 
 #include <filesystem>
 
-#include "controller/cluster/actor_pins.h"
-#include "controller/cluster/affinity.h"
-#include "controller/cluster/gpu_order.h"
-#include "controller/cluster/process.h"
+#include "controller/hosts/actor_pins.h"
+#include "controller/hosts/affinity.h"
+#include "controller/hosts/gpu_order.h"
+#include "controller/hosts/process.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"

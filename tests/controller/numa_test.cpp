@@ -1,5 +1,5 @@
 // Which CPUs an actor gets.
-#include "controller/cluster/numa.h"
+#include "controller/hosts/numa.h"
 
 #include <rapidcheck.h>
 

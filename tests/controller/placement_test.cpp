@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "controller/cluster/deployments.h"
+#include "controller/deployments/deployments.h"
 #include "tests/controller/sample_model.h"
 #include "tests/controller/still.h"
 #include "tests/support/doctest.h"
@@ -25,8 +25,8 @@ std::vector<cluster::ActorId> chosen(const std::vector<std::pair<std::string, in
     for (int i = 0; i < count; ++i)
       test::add_idle(members, host);
   }
-  test::Still outside;
-  const cluster::Deployments deployments(outside, members, {});
+  test::Still environment;
+  const cluster::Deployments deployments(environment, members, {});
   wire::ImageRequest request;
   request.prompts = {"x", "y"};
   const auto plan = plan::make_plan(test::sample_model(), request, degrees);

@@ -2,7 +2,7 @@
 #include <rapidcheck.h>
 #include <algorithm>
 
-#include "controller/cluster/deployments.h"
+#include "controller/deployments/deployments.h"
 #include "tests/controller/sample_model.h"
 #include "tests/controller/still.h"
 #include "tests/support/doctest.h"
@@ -34,8 +34,8 @@ TEST_CASE("prompts × n are split over replicas so that none has two pictures mo
 TEST_CASE("jobs go to the replica that has fewest, and a slow one gets fewer of them") {
   constexpr std::size_t kTogether = 4;
   cluster::Members members("secret");
-  test::Still outside;
-  cluster::Deployments deployments(outside, members, {});
+  test::Still environment;
+  cluster::Deployments deployments(environment, members, {});
   wire::ImageRequest request;
   request.prompts = {"x"};
   const auto plan = plan::make_plan(test::sample_model(), request, {});

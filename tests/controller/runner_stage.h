@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/cluster/live_outside.h"
+#include "controller/app/live_environment.h"
 #include "controller/jobs/batching.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/replan.h"
@@ -24,9 +24,9 @@ using wire::JobState;
 struct RunnerStage : Doors {
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
-  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
+  cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
   cluster::Deployments deployments{
-      outside,
+      environment,
       members,
       {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
        .on_failed = [this](const auto& deployment,
@@ -37,7 +37,7 @@ struct RunnerStage : Doors {
   std::vector<std::pair<jobs::JobId, jobs::JobId>> failing;  // who has failed, under which number
   std::function<void(const wire::JobProgress&)> on_progress = [](const auto&) {};
   jobs::JobRunner runner{
-      {.outside = outside,
+      {.environment = environment,
        .members = members,
        .deployments = deployments,
        .table = table,

@@ -4,14 +4,14 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "controller/cluster/host_figures.h"
-#include "controller/cluster/kinds.h"
-#include "controller/cluster/live_outside.h"
-#include "controller/cluster/node_agent.h"
+#include "controller/app/live_environment.h"
+#include "controller/deployments/device_kinds.h"
+#include "controller/hosts/node_agent.h"
 #include "controller/jobs/batching.h"
 #include "controller/plan/machine_json.h"
 #include "controller/plan/measured.h"
 #include "controller/plan/planner.h"
+#include "controller/supervision/host_figures.h"
 #include "tests/controller/doors.h"
 #include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"
@@ -25,8 +25,8 @@ namespace {
 struct House : test::Doors {
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
-  cluster::LiveOutside outside{io, server, blob_server, blobs, {}};
-  cluster::Deployments deployments{outside, members, {}};
+  cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
+  cluster::Deployments deployments{environment, members, {}};
   House() {
     for (int i = 0; i < 4; ++i)
       members.add("here", "cpu");

@@ -7,11 +7,11 @@
 #include <functional>
 #include <thread>
 
-#include "controller/cluster/cluster.h"
-#include "controller/cluster/host_options.h"
-#include "controller/cluster/joined_host.h"
-#include "controller/cluster/members.h"
-#include "controller/cluster/node_agent.h"
+#include "controller/app/cluster.h"
+#include "controller/app/joined_host.h"
+#include "controller/deployments/members.h"
+#include "controller/hosts/host_options.h"
+#include "controller/hosts/node_agent.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"

@@ -7,7 +7,7 @@
 
 namespace troupe::test {
 
-/// An Outside in which nothing happens.
+/// An Environment in which nothing happens.
 class Still final : public testing::NoStages {
  public:
   double now() const override { return 0; }

@@ -1,10 +1,10 @@
-#include "controller/cluster/supervisor.h"
+#include "controller/supervision/supervisor.h"
 
 #include <csignal>
 #include <string>
 #include <vector>
 
-#include "controller/cluster/agent.h"
+#include "controller/hosts/agent.h"
 #include "tests/controller/runner_stage.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
@@ -33,7 +33,7 @@ struct Watched : test::RunnerStage {
   PlayedAgent agent;
   std::vector<std::string> notes;
   cluster::Supervisor supervisor{
-      {.outside = outside,
+      {.environment = environment,
        .members = members,
        .deployments = deployments,
        .runner = runner,
@@ -43,7 +43,7 @@ struct Watched : test::RunnerStage {
        .starting_up = [] { return false; }}};
 
   Watched() {
-    outside.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+    environment.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
   }
 
   /// What is said of an actor whose lost link has it killed, and that is found to have ended so.

@@ -1,8 +1,8 @@
 // Handlers that are called a second time with the same, at once or when much has happened since.
 #include <csignal>
 
-#include "controller/cluster/agent.h"
-#include "controller/cluster/supervisor.h"
+#include "controller/hosts/agent.h"
+#include "controller/supervision/supervisor.h"
 #include "tests/controller/runner_stage.h"
 
 using namespace troupe;
@@ -31,7 +31,7 @@ struct SupervisedStage : test::RunnerStage {
   std::vector<std::string> notes;
   int given_up = 0;
   cluster::Supervisor supervisor{
-      {.outside = outside,
+      {.environment = environment,
        .members = members,
        .deployments = deployments,
        .runner = runner,
@@ -41,7 +41,7 @@ struct SupervisedStage : test::RunnerStage {
        .starting_up = [] { return false; }}};
 
   SupervisedStage() {
-    outside.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+    environment.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
   }
   void turn() {
     while (io.poll_one() > 0) {

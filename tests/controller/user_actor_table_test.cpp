@@ -1,4 +1,4 @@
-#include "controller/actors/actor_table.h"
+#include "controller/user_actors/actor_table.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::user {

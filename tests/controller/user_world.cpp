@@ -12,7 +12,7 @@ using control::PeerId;
 
 UserWorld::UserWorld(std::uint64_t seed, std::size_t kept_dead)
     : random_(seed),
-      hosts_({.outside = *this,
+      hosts_({.environment = *this,
               .own = *this,
               .own_host = kOwn,
               .access = {"token", "", false},
@@ -20,7 +20,7 @@ UserWorld::UserWorld(std::uint64_t seed, std::size_t kept_dead)
                                    auto pid) { users_.started(id, incarnation, pid); },
               .on_exit = [this](auto id, auto incarnation,
                                 const HostExit& how) { exited(id, incarnation, how); }}),
-      users_({.outside = *this,
+      users_({.environment = *this,
               .launcher = hosts_,
               .token = "token",
               .note = {},

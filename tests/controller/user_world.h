@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "controller/actors/all_hosts.h"
-#include "controller/actors/user_actors.h"
+#include "controller/user_actors/all_hosts.h"
+#include "controller/user_actors/user_actors.h"
 #include "tests/support/no_stages.h"
 
 namespace troupe::user {
@@ -39,7 +39,7 @@ class UserWorld final : public testing::NoStages, public HostLauncher {
   std::size_t lost_hosts = 0, moved = 0, refused = 0, answered = 0, repeated = 0, deaths = 0,
               ghosts = 0;
 
-  // Outside:
+  // Environment:
   using NoStages::kill;
   using NoStages::spawn;
   double now() const override { return now_; }

@@ -1,4 +1,4 @@
-#include "controller/jobs/why_alone.h"
+#include "controller/jobs/why_not_batched.h"
 
 #include <functional>
 #include <optional>
@@ -36,7 +36,7 @@ std::string why(const std::vector<JobEntry>& waiting, std::int64_t max_pictures 
   for (const auto& job : waiting)
     others.push_back(&job);
   others.erase(others.begin());
-  return jobs::why_alone(waiting.front(), others, max_pictures, places);
+  return jobs::why_not_batched(waiting.front(), others, max_pictures, places);
 }
 
 }  // namespace
@@ -52,12 +52,12 @@ TEST_CASE("why a job that may batch does not: what its request says") {
   for (const auto& [change, text] : bars) {
     const auto job = job_of(1, change);
     CHECK(why({job, job_of(2)}) == text);
-    CHECK(jobs::bar_to_batching(job.spec.request, 8) == text);
+    CHECK(jobs::batching_obstacle(job.spec.request, 8) == text);
     JobEntry silent = job;
     silent.spec.may_batch = false;
     CHECK(why({silent, job_of(2)}) == "");
   }
-  CHECK(jobs::bar_to_batching(job_of(1).spec.request, 2) == "");
+  CHECK(jobs::batching_obstacle(job_of(1).spec.request, 2) == "");
   CHECK(why({job_of(1), job_of(2)}, 1) == "the cluster was started with --max-batch 1");
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("a job that begins by itself knows why; those behind it say what it wa
   REQUIRE(stage.reaches(first, JobState::running));
   CHECK(stage.table.find(first)->not_batched ==
         "it has 8 pictures, and a batch has at most 8 (--max-batch of the cluster)");
-  CHECK(stage.runner.bar_to_batching(stage.table.find(second)->spec.request) == "");
+  CHECK(stage.runner.batching_obstacle(stage.table.find(second)->spec.request) == "");
   // They share the first one's actor, one by one.
   CHECK(stage.table.find(second)->not_batched ==
         "no job that waited was alike: job 3 differs in --steps");

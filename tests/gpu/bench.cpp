@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/block_graphs.h"
+#include "actors/stage/block_graphs.h"
 #include "kernels/attention.h"
 #include "kernels/cuda_library.h"
 #include "kernels/elementwise.h"

@@ -1,5 +1,5 @@
 // Looking for NaN on a GPU, which the host does not wait for.
-#include "actors/finite_check.h"
+#include "actors/stage/finite_check.h"
 
 #include <ATen/ATen.h>
 

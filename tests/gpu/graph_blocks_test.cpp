@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "actors/block_graphs.h"
-#include "actors/live_attention.h"
 #include "actors/parallel/sequence_attention.h"
+#include "actors/stage/block_graphs.h"
+#include "actors/stage/live_attention.h"
 #include "tests/gpu/recording_device.h"
 #include "tests/models/family_fixtures.h"
 

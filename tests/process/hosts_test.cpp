@@ -7,7 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "controller/cluster/crowding.h"
+#include "controller/hosts/capacity.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/connect.h"
 #include "tests/process/support/guest_host.h"
@@ -211,7 +211,7 @@ TEST_CASE("draining empties a host without losing a job") {
 TEST_CASE("a cluster starts without the actors that were drained meanwhile") {
   const Scratch scratch;
   // More than may start at a time: the last one has no process yet.
-  const int at_once = cluster::starting_at_once(cluster::this_ground().cores);
+  const int at_once = cluster::starting_at_once(cluster::local_capacity().cores);
   auto options = actors(at_once + 1);
   const std::string program = options.actor_program;
   options.actor_program = scratch / "actor-behind-a-gate";

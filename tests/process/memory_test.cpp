@@ -1,7 +1,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "controller/cluster/memory_room.h"
+#include "controller/deployments/memory_room.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"

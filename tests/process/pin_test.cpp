@@ -6,9 +6,9 @@
 #include <sstream>
 #include <thread>
 
-#include "controller/cluster/affinity.h"
-#include "controller/cluster/joined_host.h"
-#include "controller/cluster/numa.h"
+#include "controller/app/joined_host.h"
+#include "controller/hosts/affinity.h"
+#include "controller/hosts/numa.h"
 #include "tests/client/run_command.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/theatre.h"

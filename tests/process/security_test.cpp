@@ -12,6 +12,7 @@
 #include <random>
 #include <sstream>
 
+#include "base/file_handle.h"
 #include "tests/process/support/doors.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
@@ -19,7 +20,6 @@
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
-#include "transport/control/file_handle.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -29,7 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
-using control::FileHandle;
 
 std::uint64_t resident_bytes(pid_t pid) {
   std::istringstream pages(read_all("/proc/" + std::to_string(pid) + "/statm"));

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "controller/cluster/members.h"
+#include "controller/deployments/members.h"
 #include "transport/control/link.h"
 
 namespace troupe::sim {

@@ -2,14 +2,14 @@
 #include <memory>
 #include <utility>
 
-#include "controller/cluster/outside.h"
+#include "controller/deployments/environment.h"
 
 namespace troupe::sim {
 
 /// The world as one life of a controller sees it: what it has asked for and waits for goes with it.
-class Door final : public cluster::Outside {
+class Door final : public cluster::Environment {
  public:
-  explicit Door(cluster::Outside& world) : world_(world) {}
+  explicit Door(cluster::Environment& world) : world_(world) {}
 
   /// A handler that does nothing once this door is gone.
   template <class Handler>
@@ -49,7 +49,7 @@ class Door final : public cluster::Outside {
   void kill(cluster::ActorId id, const std::string& why) override { world_.kill(id, why); }
 
  private:
-  cluster::Outside& world_;
+  cluster::Environment& world_;
   std::shared_ptr<int> open_ = std::make_shared<int>(0);
 };
 

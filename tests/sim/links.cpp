@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "base/little_endian.h"
 #include "tests/sim/world.h"
 #include "transport/control/loss.h"
 #include "transport/wire/codec.h"
-#include "transport/wire/little_endian.h"
 
 // Control links between the controller and its actors. Frames come late, twice, in another order or
 // not at all; both ends judge them by number, as Server and Connection do.
@@ -66,9 +66,9 @@ void World::from_actor(std::uint64_t incarnation, std::uint64_t correlation, std
 
 void World::carry(const CablePtr& cable, bool up, std::string frame) {
   auto* head = reinterpret_cast<std::byte*>(frame.data());
-  wire::store_le(head + 16, up ? cable->peer : control::PeerId{0});
-  wire::store_le(head + 24, up ? cable->incarnation : cable->life);
-  wire::store_le(head + 32, (up ? cable->at_actor : cable->at_controller).take_outgoing());
+  store_le(head + 16, up ? cable->peer : control::PeerId{0});
+  store_le(head + 24, up ? cable->incarnation : cable->life);
+  store_le(head + 32, (up ? cable->at_actor : cable->at_controller).take_outgoing());
   if (up ? cable->up_cut : cable->down_cut) return;
   const auto name = [&] { return (up ? "from peer " : "to peer ") + std::to_string(cable->peer); };
   if (chance(faults_.drops_per_message)) {
@@ -134,7 +134,7 @@ void World::arrive_down(const CablePtr& cable, const std::string& frame) {
     case control::Link::Arrival::duplicate:
       ++link_counts_.duplicates;
       return;
-    case control::Link::Arrival::gap:  // it ends (actors/runtime/process.cpp)
+    case control::Link::Arrival::gap:  // it ends (actors/user/process.cpp)
       ++link_counts_.gaps;
       if (!process.hangs) end_process(cable->incarnation, 3);
       return;

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "controller/cluster/kinds.h"
+#include "controller/deployments/device_kinds.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/plan.h"
 #include "controller/plan/planner.h"

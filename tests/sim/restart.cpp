@@ -1,4 +1,4 @@
-#include "controller/cluster/kinds.h"
+#include "controller/deployments/device_kinds.h"
 #include "controller/journal/memory_store.h"
 #include "controller/journal/revive.h"
 #include "tests/controller/sample_model.h"

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "controller/cluster/members.h"
+#include "controller/deployments/members.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::sim {

@@ -67,7 +67,7 @@ void World::make_rooms() {
           .on_free = [this] { door_->post([this] { runner_->start_queued(); }); },
           .on_stuck = [this](cluster::ActorId id) { supervisor_->kill(id, "stuck"); }});
   runner_ = std::make_unique<jobs::JobRunner>(jobs::JobRunner::Tools{
-      .outside = *door_,
+      .environment = *door_,
       .members = members_,
       .deployments = *deployments_,
       .table = table_,
@@ -96,7 +96,7 @@ void World::make_rooms() {
             return plan::make_plan(test::sample_model(), request, jobs::parallelism_of(first));
           }});
   supervisor_ = std::make_unique<cluster::Supervisor>(cluster::Supervisor::Tools{
-      .outside = *door_,
+      .environment = *door_,
       .members = members_,
       .deployments = *deployments_,
       .runner = *runner_,

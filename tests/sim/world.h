@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "controller/cluster/deployments.h"
-#include "controller/cluster/drainer.h"
-#include "controller/cluster/outside.h"
-#include "controller/cluster/supervisor.h"
+#include "controller/deployments/deployments.h"
+#include "controller/deployments/environment.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/journal/journal.h"
 #include "controller/journal/memory_store.h"
+#include "controller/supervision/drainer.h"
+#include "controller/supervision/supervisor.h"
 #include "tests/sim/cable.h"
 #include "tests/sim/crossing.h"
 #include "tests/sim/door.h"
@@ -36,8 +36,8 @@ struct LinkCounts {
 };
 
 /// A whole cluster in one thread: Supervisor, Deployments, JobRunner and JobTable as they are, with
-/// this world as their Outside. Everything that happens follows from the seed.
-class World final : public cluster::Outside {
+/// this world as their Environment. Everything that happens follows from the seed.
+class World final : public cluster::Environment {
  public:
   World(std::uint64_t seed, Faults faults, int actors);
   ~World() override;
@@ -63,7 +63,7 @@ class World final : public cluster::Outside {
   const LinkCounts& link_counts() const { return link_counts_; }
   double now() const override { return now_; }
 
-  // Outside:
+  // Environment:
   std::uint64_t random() override { return rng_() | 1; }
   void after(double seconds, std::function<void()> action) override;
   void at(double when, std::function<void()> action);

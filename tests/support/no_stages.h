@@ -2,12 +2,12 @@
 #include <cstdint>
 #include <optional>
 
-#include "controller/cluster/outside.h"
+#include "controller/deployments/environment.h"
 
 namespace troupe::testing {
 
-/// An Outside without stage actors and blobs, of which users' actors ask nothing.
-class NoStages : public cluster::Outside {
+/// An Environment without stage actors and blobs, of which users' actors ask nothing.
+class NoStages : public cluster::Environment {
  public:
   std::optional<double> last_progress(control::PeerId) const override { return std::nullopt; }
   void fetch_blob(std::uint64_t, const wire::BlobRef&, control::Milliseconds,

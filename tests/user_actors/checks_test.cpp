@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "controller/actors/guest.h"
-#include "controller/actors/user_room.h"
+#include "controller/user_actors/guest.h"
+#include "controller/user_actors/user_actor_service.h"
 #include "tests/support/doctest.h"
 #include "tests/support/no_stages.h"
 #include "tests/support/scratch.h"
@@ -77,7 +77,7 @@ class Wings final : public NoStages {
 };
 
 /// A loop, and a program that stands for troupe-host.
-struct Ground {
+struct Bench {
   boost::asio::io_context io;
   Scratch scratch;
   Wings wings{io};
@@ -93,8 +93,8 @@ struct Ground {
     options.control_endpoint = "ipc:///nowhere/control.sock";
     return options;
   }
-  user::UserRoom::Options room(const std::string& body) {
-    user::UserRoom::Options options;
+  user::UserActorService::Options room(const std::string& body) {
+    user::UserActorService::Options options;
     options.plugins = {"lib.so"};
     options.host = "here";
     options.cores = 1;
@@ -131,7 +131,7 @@ wire::PluginsChecked same_plugin() {
   return checked;
 }
 
-const user::Host* host_in(user::UserRoom& room, const std::string& name) {
+const user::Host* host_in(user::UserActorService& room, const std::string& name) {
   const auto& hosts = room.actors().table().hosts();
   const auto found = std::ranges::find(hosts, name, &user::Host::name);
   return found == hosts.end() ? nullptr : &*found;
@@ -140,50 +140,50 @@ const user::Host* host_in(user::UserRoom& room, const std::string& name) {
 }  // namespace
 
 TEST_CASE("a plugin that hangs while it is opened is refused by name, and its check ends") {
-  Ground ground;
-  auto options = ground.room(kHangs);
+  Bench bench;
+  auto options = bench.room(kHangs);
   options.processes.describe_deadline = kSoon;
-  user::UserRoom room(ground.io, ground.wings, options);
+  user::UserActorService room(bench.io, bench.wings, options);
   std::optional<std::string> why;
   room.check_plugins([&](std::optional<std::string> refusal) { why = refusal; });
-  REQUIRE(ground.eventually([&] { return why.has_value(); }));
+  REQUIRE(bench.eventually([&] { return why.has_value(); }));
   CHECK(*why == "[plugin] lib.so: was not opened within 300 ms");
-  CHECK(ground.eventually([&] { return room.running() == 0; }));
+  CHECK(bench.eventually([&] { return room.running() == 0; }));
 }
 
 TEST_CASE("a plugin that ends its process with 0 while it is looked at is refused by name") {
   // Before it has said anything, and in the midst of it.
   for (const std::string said : {"", R"(printf 'troupe-file\t7\ntroupe-class\tC\t\t1\t0\n'; )"}) {
-    Ground ground;
-    user::UserRoom room(ground.io, ground.wings, ground.room(said + "exit 0"));
+    Bench bench;
+    user::UserActorService room(bench.io, bench.wings, bench.room(said + "exit 0"));
     std::optional<std::optional<std::string>> told;
     room.check_plugins([&](std::optional<std::string> refusal) { told = std::move(refusal); });
-    REQUIRE(ground.eventually([&] { return told.has_value(); }));
+    REQUIRE(bench.eventually([&] { return told.has_value(); }));
     CHECK(told->value_or("it was let in") ==
           "[plugin] lib.so: it ended its process, with exit code 0, while it was opened");
   }
 }
 
 TEST_CASE("a stop does not wait for a plugin that hangs") {
-  Ground ground;
-  auto options = ground.room(kHangs);
+  Bench bench;
+  auto options = bench.room(kHangs);
   options.plugins.push_back("other.so");
   int exits = 0;
   options.on_exit = [&] { ++exits; };
-  user::UserRoom room(ground.io, ground.wings, options);
+  user::UserActorService room(bench.io, bench.wings, options);
   int checked = 0;
   room.check_plugins([&](std::optional<std::string>) { ++checked; });
   CHECK(room.running() == 1);
   room.stop();
-  CHECK(ground.eventually([&] { return room.running() == 0 && exits > 0; }));
+  CHECK(bench.eventually([&] { return room.running() == 0 && exits > 0; }));
   CHECK(checked == 1);
 }
 
 TEST_CASE("a host on its way out does not wait for a plugin that hangs") {
-  Ground ground;
+  Bench bench;
   user::Guest guest(
-      ground.io,
-      {.host = "b", .plugins = {}, .any_plugin = true, .processes = ground.processes(kHangs)},
+      bench.io,
+      {.host = "b", .plugins = {}, .any_plugin = true, .processes = bench.processes(kHangs)},
       {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
   const auto order = wire::encode(wire::CheckPlugins{{"lib.so", "other.so"}});
   wire::Header header;
@@ -191,11 +191,11 @@ TEST_CASE("a host on its way out does not wait for a plugin that hangs") {
   CHECK(guest.on_message(header, wire::as_bytes(order), false));
   CHECK(guest.running() == 1);
   guest.end_checks();
-  CHECK(ground.eventually([&] { return guest.running() == 0; }));
+  CHECK(bench.eventually([&] { return guest.running() == 0; }));
 }
 
 TEST_CASE("a host loads what its own starter has named, and no path that the controller sends") {
-  Ground ground;
+  Bench bench;
   const auto ordered = [&](user::Guest& guest, const auto& order) {
     const auto bytes = wire::encode(order);
     wire::Header header;
@@ -210,22 +210,22 @@ TEST_CASE("a host loads what its own starter has named, and no path that the con
   const wire::CheckPlugins check{{start.plugin}};
   const user::Guest::Tools tools{.controller = [] { return nullptr; },
                                  .refuse = [](const std::string&) {}};
-  user::Guest closed(ground.io, {.host = "b", .plugins = {}, .processes = ground.processes(kHangs)},
+  user::Guest closed(bench.io, {.host = "b", .plugins = {}, .processes = bench.processes(kHangs)},
                      tools);
   CHECK(ordered(closed, check) == 0);
   CHECK(ordered(closed, start) == 0);
-  user::Guest named(
-      ground.io, {.host = "b", .plugins = {"/own/lib.so"}, .processes = ground.processes(kHangs)},
-      tools);
+  user::Guest named(bench.io,
+                    {.host = "b", .plugins = {"/own/lib.so"}, .processes = bench.processes(kHangs)},
+                    tools);
   CHECK(ordered(named, check) == 1);
   CHECK(ordered(named, start) == 2);
 }
 
 TEST_CASE("an order to start that comes twice starts one process; an old end ends no other one") {
-  Ground ground;
+  Bench bench;
   user::Guest guest(
-      ground.io,
-      {.host = "b", .plugins = {}, .any_plugin = true, .processes = ground.processes(kHangs)},
+      bench.io,
+      {.host = "b", .plugins = {}, .any_plugin = true, .processes = bench.processes(kHangs)},
       {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
   const auto tell = [&](const auto& message) {
     const auto bytes = wire::encode(message);
@@ -248,26 +248,26 @@ TEST_CASE("an order to start that comes twice starts one process; an old end end
   tell(start(101));
   CHECK(guest.running() == 2);
   tell(wire::EndUserProcess{3, 100});
-  CHECK(ground.eventually([&] { return guest.running() == 1; }));
+  CHECK(bench.eventually([&] { return guest.running() == 1; }));
   tell(wire::EndUserProcess{3, 100});
-  ground.io.run_for(20ms);
+  bench.io.run_for(20ms);
   CHECK(guest.running() == 1);
   tell(wire::EndUserProcess{3, 101});
   tell(wire::EndUserProcess{3, 101});
-  CHECK(ground.eventually([&] { return guest.running() == 0; }));
+  CHECK(bench.eventually([&] { return guest.running() == 0; }));
 }
 
 TEST_CASE("what a plugin writes while it is opened is taken for nothing else") {
-  Ground ground;
+  Bench bench;
   user::HostProcesses processes(
-      ground.io,
-      ground.processes(R"(printf 'troupe-file\tmine\ntroupe-class\tX\t\t99999999999999999999\t1\n')"
-                       "\n" +
-                       kGood),
+      bench.io,
+      bench.processes(R"(printf 'troupe-file\tmine\ntroupe-class\tX\t\t99999999999999999999\t1\n')"
+                      "\n" +
+                      kGood),
       nobody());
   std::optional<wire::PluginReport> report;
   processes.describe("lib.so", [&](wire::PluginReport told) { report = std::move(told); });
-  REQUIRE(ground.eventually([&] { return report.has_value(); }));
+  REQUIRE(bench.eventually([&] { return report.has_value(); }));
   CHECK(report->failure == "");
   CHECK(report->contents == 7);
   REQUIRE(report->classes.classes.size() == 1);
@@ -275,20 +275,20 @@ TEST_CASE("what a plugin writes while it is opened is taken for nothing else") {
 }
 
 TEST_CASE("a host that is done with its plugins before the controller lacks none") {
-  Ground ground;
-  user::UserRoom room(ground.io, ground.wings, ground.room(kGood));
+  Bench bench;
+  user::UserActorService room(bench.io, bench.wings, bench.room(kGood));
   bool done = false;
   room.check_plugins([&](std::optional<std::string> why) { done = !why; });
   for (const PeerId peer : {5, 6, 7})
     room.host_joined("b" + std::to_string(peer), agent(peer));
-  REQUIRE(ground.wings.requests.size() == 3);
-  for (const auto& request : ground.wings.requests)
+  REQUIRE(bench.wings.requests.size() == 3);
+  for (const auto& request : bench.wings.requests)
     request.answer(same_plugin());
   // One goes again meanwhile, one is drained.
   room.host_lost("b6", "cut off");
   room.drain_host("b7", false);
   CHECK(!host_in(room, "b5"));
-  REQUIRE(ground.eventually([&] { return done; }));
+  REQUIRE(bench.eventually([&] { return done; }));
   REQUIRE(host_in(room, "b5"));
   CHECK(host_in(room, "b5")->lacks.empty());
   CHECK(!host_in(room, "b5")->draining);
@@ -300,7 +300,7 @@ TEST_CASE("a host that is done with its plugins before the controller lacks none
   for (const bool drained : {true, false}) {
     room.host_joined("b8", agent(drained ? 8 : 9));
     if (drained) room.drain_host("b8", true);
-    ground.wings.requests.back().answer(same_plugin());
+    bench.wings.requests.back().answer(same_plugin());
     REQUIRE(host_in(room, "b8"));
     CHECK(host_in(room, "b8")->draining == drained);
     if (drained) room.host_lost("b8", "it left");
@@ -308,10 +308,10 @@ TEST_CASE("a host that is done with its plugins before the controller lacks none
 }
 
 TEST_CASE("a start order without an answer is taken back") {
-  Ground ground;
-  user::HostProcesses own(ground.io, ground.processes(kGood), nobody());
+  Bench bench;
+  user::HostProcesses own(bench.io, bench.processes(kGood), nobody());
   std::vector<std::string> ends;
-  user::AllHosts hosts({.outside = ground.wings,
+  user::AllHosts hosts({.environment = bench.wings,
                         .own = own,
                         .own_host = "here",
                         .access = {},
@@ -324,10 +324,10 @@ TEST_CASE("a start order without an answer is taken back") {
   launch.incarnation = 33;
   launch.host = "b";
   hosts.spawn(launch);
-  REQUIRE(ground.wings.requests.size() == 1);
-  ground.wings.requests[0].fail(wire::FailureCode::timeout);
+  REQUIRE(bench.wings.requests.size() == 1);
+  bench.wings.requests[0].fail(wire::FailureCode::timeout);
   CHECK(ends == std::vector<std::string>{"not started on b: no"});
-  const auto orders = ground.wings.told<wire::EndUserProcess>();
+  const auto orders = bench.wings.told<wire::EndUserProcess>();
   REQUIRE(orders.size() == 1);
   CHECK(orders[0].id == 3);
   CHECK(orders[0].incarnation == 33);

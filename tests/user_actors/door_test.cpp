@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "actors/runtime/call_server.h"
+#include "actors/user/call_server.h"
 #include "tests/support/doctest.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"

@@ -25,9 +25,9 @@ SmallCluster::SmallCluster(Options options) {
   endpoint_ = server_->endpoint();
   server.endpoint = control::blob_endpoint_of(endpoint_);
   blob_server_ = std::make_unique<control::BlobServer>(io_, server, blobs_);
-  outside_ = std::make_unique<cluster::LiveOutside>(io_, *server_, *blob_server_, blobs_,
-                                                    cluster::LiveOutside::Launch{});
-  user::UserRoom::Options room;
+  environment_ = std::make_unique<cluster::LiveEnvironment>(io_, *server_, *blob_server_, blobs_,
+                                                            cluster::LiveEnvironment::Launch{});
+  user::UserActorService::Options room;
   room.plugins = options.plugins;
   room.host = "here";
   room.cores = options.cores;
@@ -37,7 +37,7 @@ SmallCluster::SmallCluster(Options options) {
   room.processes.control_endpoint = endpoint_;
   room.processes.access.token = "test";
   room.processes.log_folder = options.log_folder;
-  room_ = std::make_unique<user::UserRoom>(io_, *outside_, room);
+  room_ = std::make_unique<user::UserActorService>(io_, *environment_, room);
   auto& actors = room_->actors();
   server_->on_connect([&](const control::PeerInfo& peer) -> std::optional<std::string> {
     return peer.hello.role == "user-actor" ? actors.hello(peer) : std::nullopt;

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "controller/actors/user_room.h"
-#include "controller/cluster/live_outside.h"
+#include "controller/app/live_environment.h"
+#include "controller/user_actors/user_actor_service.h"
 #include "transport/control/endpoint.h"
 #include "troupe/actor.h"
 #include "troupe/client.h"
@@ -44,8 +44,8 @@ class SmallCluster {
   control::BlobStore blobs_;
   std::unique_ptr<control::Server> server_;
   std::unique_ptr<control::BlobServer> blob_server_;
-  std::unique_ptr<cluster::LiveOutside> outside_;
-  std::unique_ptr<user::UserRoom> room_;
+  std::unique_ptr<cluster::LiveEnvironment> environment_;
+  std::unique_ptr<user::UserActorService> room_;
   std::string endpoint_;
   std::string refusal_;
   std::thread thread_;

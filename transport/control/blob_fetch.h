@@ -3,8 +3,8 @@
 #include <deque>
 #include <memory>
 
+#include "base/xxh64.h"
 #include "transport/control/blob_channel.h"
-#include "transport/control/xxh64.h"
 #include "transport/wire/blob_messages.h"
 
 namespace troupe::control {

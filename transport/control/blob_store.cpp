@@ -10,10 +10,10 @@
 #include <system_error>
 #include <vector>
 
-#include "transport/control/error_text.h"
-#include "transport/control/file_handle.h"
+#include "base/error_text.h"
+#include "base/file_handle.h"
+#include "base/xxh64.h"
 #include "transport/control/types.h"
-#include "transport/control/xxh64.h"
 
 namespace troupe::control {
 namespace {

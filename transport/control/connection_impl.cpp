@@ -5,11 +5,11 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/little_endian.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/listener_process.h"
 #include "transport/control/loss.h"
 #include "transport/control/zap.h"
-#include "transport/wire/little_endian.h"
 
 namespace troupe::control {
 namespace {
@@ -216,9 +216,9 @@ bool Connection::Impl::send_frame(std::string frame) {
 void Connection::Impl::request_frame(std::string frame, Milliseconds deadline,
                                      ReplyHandler handler) {
   auto* head = reinterpret_cast<std::byte*>(frame.data());
-  const auto kind = static_cast<wire::Kind>(wire::load_le<std::uint16_t>(head + 6));
+  const auto kind = static_cast<wire::Kind>(load_le<std::uint16_t>(head + 6));
   const std::uint64_t correlation = open_call(kServer, kind, deadline, std::move(handler));
-  wire::store_le(head + 40, correlation);
+  store_le(head + 40, correlation);
   if (!send_frame(std::move(frame))) {
     if (auto call = calls_.take(correlation, kServer)) {
       std::vector<Calls::Call> calls;

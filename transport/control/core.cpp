@@ -2,7 +2,7 @@
 
 #include <boost/asio/post.hpp>
 
-#include "transport/wire/little_endian.h"
+#include "base/little_endian.h"
 
 namespace troupe::control {
 namespace asio = boost::asio;
@@ -179,9 +179,9 @@ void Core::on_tick() {
 void Core::stamp(std::string& frame, std::uint64_t sender, std::uint64_t incarnation,
                  std::uint64_t sequence) {
   auto* head = reinterpret_cast<std::byte*>(frame.data());
-  wire::store_le(head + 16, sender);
-  wire::store_le(head + 24, incarnation);
-  wire::store_le(head + 32, sequence);
+  store_le(head + 16, sender);
+  store_le(head + 24, incarnation);
+  store_le(head + 32, sequence);
 }
 
 zmq::message_t Core::to_message(std::string frame) {

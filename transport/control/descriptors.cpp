@@ -13,7 +13,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "transport/control/file_handle.h"
+#include "base/file_handle.h"
 
 namespace troupe::control {
 namespace {

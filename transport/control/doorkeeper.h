@@ -7,7 +7,7 @@
 #include <mutex>
 #include <string>
 
-#include "transport/control/file_handle.h"
+#include "base/file_handle.h"
 #include "transport/control/strangers.h"
 
 namespace troupe::control {

@@ -18,9 +18,9 @@
 #include <system_error>
 #include <thread>
 
-#include "transport/control/error_text.h"
-#include "transport/control/file_handle.h"
-#include "transport/control/private_folder.h"
+#include "base/error_text.h"
+#include "base/file_handle.h"
+#include "base/private_folder.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;

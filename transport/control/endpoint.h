@@ -4,7 +4,7 @@
 
 #include <zmq.hpp>
 
-#include "transport/control/file_handle.h"
+#include "base/file_handle.h"
 
 namespace troupe::control {
 

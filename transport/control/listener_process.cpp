@@ -7,7 +7,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "transport/control/file_handle.h"
+#include "base/file_handle.h"
 
 namespace troupe::control {
 namespace {

@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "transport/control/file_handle.h"
+#include "base/file_handle.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "base/little_endian.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/loss.h"
 #include "transport/control/zap.h"
-#include "transport/wire/little_endian.h"
 
 namespace troupe::control {
 namespace {
@@ -108,16 +108,16 @@ void Server::Impl::bound_queues() {
 
 void Server::Impl::settle(Peer& peer, std::string_view frame) {
   const auto* head = reinterpret_cast<const std::byte*>(frame.data());
-  if ((wire::load_le<std::uint32_t>(head + 8) & wire::kFlagReply) == 0) return;
-  peer.requests.answered(wire::load_le<std::uint64_t>(head + 40), open_);
+  if ((load_le<std::uint32_t>(head + 8) & wire::kFlagReply) == 0) return;
+  peer.requests.answered(load_le<std::uint64_t>(head + 40), open_);
 }
 
 void Server::Impl::request_frame(PeerId id, std::string frame, Milliseconds deadline,
                                  ReplyHandler handler) {
   auto* head = reinterpret_cast<std::byte*>(frame.data());
-  const auto kind = static_cast<wire::Kind>(wire::load_le<std::uint16_t>(head + 6));
+  const auto kind = static_cast<wire::Kind>(load_le<std::uint16_t>(head + 6));
   const std::uint64_t correlation = open_call(id, kind, deadline, std::move(handler));
-  wire::store_le(head + 40, correlation);
+  store_le(head + 40, correlation);
   if (!send_frame(id, std::move(frame))) {
     if (auto call = calls_.take(correlation, id)) {
       std::vector<Calls::Call> calls;

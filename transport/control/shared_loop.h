@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "transport/control/file_handle.h"
+#include "base/file_handle.h"
 
 namespace troupe::control {
 

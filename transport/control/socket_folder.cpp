@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "transport/control/error_text.h"
+#include "base/error_text.h"
 
 namespace troupe::control {
 namespace {

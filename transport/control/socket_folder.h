@@ -2,8 +2,8 @@
 #include <optional>
 #include <string>
 
+#include "base/file_handle.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/file_handle.h"
 
 namespace troupe::control {
 

@@ -189,7 +189,7 @@ struct ActorJobStats {
   std::map<std::uint32_t, std::uint64_t> sent_by_group;  // tensor bytes, by the group's id
   std::map<std::string, std::uint64_t> sent_by_layer;    // by kind of layer, of a U-Net's patches
   /// Of one rank for all that decide together, so that ranks add up: what a step cache was asked
-  /// about, and left out, by step (actors/network.h).
+  /// about, and left out, by step (actors/stage/network.h).
   std::uint64_t cache_calls = 0;
   std::vector<std::uint32_t> cache_skips;
   std::uint64_t control_bytes_sent = 0;

@@ -12,8 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/little_endian.h"
 #include "transport/wire/envelope.h"
-#include "transport/wire/little_endian.h"
 
 /// Cereal archives of Troupe's own: little-endian, lengths as u32, and every load bounded by the
 /// bytes that remain before anything is allocated. They know arithmetic types, enums, string,

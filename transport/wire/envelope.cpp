@@ -1,6 +1,6 @@
 #include "transport/wire/envelope.h"
 
-#include "transport/wire/little_endian.h"
+#include "base/little_endian.h"
 
 namespace troupe::wire {
 namespace {

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/log_line.h"
 #include "client/cli/signals.h"
-#include "transport/control/log_line.h"
 
 namespace troupe::cli {
 namespace {
@@ -67,7 +67,7 @@ bool read_until_closed(int pipe, int deadline_seconds, std::string& bytes) {
     });
   } catch (const std::exception& error) {
     if (pipe >= 0) write_report(pipe, {false, error.what()});
-    control::log_line(error.what());
+    log_line(error.what());
   }
   _exit(code);
 }

@@ -1,13 +1,13 @@
 #include <filesystem>
 #include <iostream>
 
+#include "base/counted.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 #include "models/image/limits.h"
 #include "models/image/png_text.h"
-#include "models/spec/counted.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::cli {
@@ -77,8 +77,8 @@ class InspectVerb : public Verb {
       rows.push_back({tensor.name, std::string(spec::dtype_name(tensor.dtype)),
                       spec::shape_text(tensor.shape)});
     }
-    std::cout << file_ << ": " << spec::counted(rows.size(), "tensor") << ", "
-              << bytes_text(index.bytes()) << "\n"
+    std::cout << file_ << ": " << counted(rows.size(), "tensor") << ", "
+              << bytes_cell(index.bytes()) << "\n"
               << table({"NAME", "TYPE", "SHAPE"}, rows) << std::flush;
     return kOk;
   }

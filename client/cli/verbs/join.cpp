@@ -18,8 +18,8 @@
 #include "client/cli/slurm.h"
 #include "client/cli/verb.h"
 #include "client/cli/verbs/starting.h"
-#include "controller/cluster/device_check.h"
-#include "controller/cluster/joined_host.h"
+#include "controller/app/joined_host.h"
+#include "controller/hosts/device_check.h"
 
 namespace troupe::cli {
 namespace {

@@ -2,11 +2,11 @@
 #include <iostream>
 #include <thread>
 
+#include "base/parse_number.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
-#include "models/spec/parse_number.h"
 #include "troupe/inspect.h"
 
 namespace troupe::cli {
@@ -54,7 +54,7 @@ class LogsVerb : public Verb {
 
  private:
   std::uint32_t checked_actor() const {
-    if (const auto actor = spec::parse_number<std::uint32_t>(who_)) return *actor;
+    if (const auto actor = parse_number<std::uint32_t>(who_)) return *actor;
     throw UsageError("logs \"" + who_ +
                      "\": WHO is controller, or an actor's ID as `troupe status` "
                      "shows it");

@@ -7,18 +7,18 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/counted.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"
 #include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
-#include "controller/cluster/device_fit.h"
-#include "controller/cluster/memory_check.h"
-#include "controller/cluster/memory_room.h"
+#include "controller/deployments/device_fit.h"
+#include "controller/deployments/memory_check.h"
+#include "controller/deployments/memory_room.h"
 #include "controller/plan/explain.h"
 #include "controller/plan/machine_json.h"
-#include "models/spec/counted.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
@@ -223,12 +223,12 @@ class PlanVerb : public Verb {
       throw std::invalid_argument(cluster::no_products_text(
           weights, here ? "this host (--simulate plans for others)" : machine.name));
     if (actors > machine.devices) {
-      throw UsageError((cluster_ ? machine.name : "--simulate " + simulate_) + " has " +
-                       spec::counted(machine.devices, "device") + ": too few for " +
-                       spec::counted(actors, "actor") +
-                       (cluster_ ? ""
-                                 : "; --simulate " + machine.name + "x" + std::to_string(actors) +
-                                       " has as many"));
+      throw UsageError(
+          (cluster_ ? machine.name : "--simulate " + simulate_) + " has " +
+          counted(machine.devices, "device") + ": too few for " + counted(actors, "actor") +
+          (cluster_
+               ? ""
+               : "; --simulate " + machine.name + "x" + std::to_string(actors) + " has as many"));
     }
     plan::Limits limits;
     limits.memory = static_cast<std::uint64_t>(gigabytes_ * 1e9);

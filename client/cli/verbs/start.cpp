@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <iostream>
 
+#include "base/counted.h"
+#include "base/log_line.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
@@ -13,11 +15,9 @@
 #include "client/cli/verb.h"
 #include "client/cli/verbs/daemon.h"
 #include "client/cli/verbs/starting.h"
-#include "controller/cluster/cluster.h"
-#include "models/spec/counted.h"
+#include "controller/app/cluster.h"
 #include "models/spec/model_spec.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/log_line.h"
 #include "transport/control/own_keys.h"
 
 namespace troupe::cli {
@@ -245,7 +245,7 @@ class StartVerb : public Verb {
   }
 
   void log(const std::string& what) const {
-    if (options_.logs) control::log_line(what);
+    if (options_.logs) log_line(what);
   }
 
   int serve(const ReportOnce& tell) {
@@ -253,7 +253,7 @@ class StartVerb : public Verb {
     cluster::Cluster cluster = begin();
     ActOnSignal stop(signals, [&] { cluster.stop(); });
     const std::string name = "the cluster at " + cluster.endpoint();
-    log(name + " begins with " + spec::counted(options_.actors, "actor"));
+    log(name + " begins with " + counted(options_.actors, "actor"));
     try {
       cluster.wait_ready(ready_deadline(options_.actors));
     } catch (const std::exception& error) {

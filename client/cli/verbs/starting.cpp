@@ -3,7 +3,7 @@
 #include <iostream>
 #include <stdexcept>
 
-#include "controller/cluster/crowding.h"
+#include "controller/hosts/capacity.h"
 
 namespace troupe::cli {
 namespace {
@@ -14,14 +14,15 @@ constexpr int kSecondsAnActor = 5;
 }  // namespace
 
 void check_crowding(int actors, int threads_per_actor, const std::string& device) {
-  const auto ground = cluster::this_ground();
-  if (const auto why = cluster::too_crowded(actors, ground)) throw std::runtime_error(*why);
-  if (const auto what = cluster::crowding(actors, threads_per_actor, device, ground))
+  const auto capacity = cluster::local_capacity();
+  if (const auto why = cluster::too_crowded(actors, capacity)) throw std::runtime_error(*why);
+  if (const auto what = cluster::crowding(actors, threads_per_actor, device, capacity))
     std::cerr << "troupe: warning: " << *what << std::endl;
 }
 
 std::chrono::seconds ready_deadline(int actors) {
-  return std::chrono::seconds(kSeconds + kSecondsAnActor * actors / cluster::this_ground().cores);
+  return std::chrono::seconds(kSeconds +
+                              kSecondsAnActor * actors / cluster::local_capacity().cores);
 }
 
 }  // namespace troupe::cli

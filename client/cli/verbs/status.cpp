@@ -2,6 +2,7 @@
 #include <array>
 #include <iostream>
 
+#include "base/text.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/table.h"
@@ -38,7 +39,7 @@ Row actor_row(const ActorInfo& actor) {
           actor.device,
           std::to_string(actor.local_rank),
           std::to_string(actor.restarts),
-          bytes_text(actor.memory_bytes),
+          bytes_cell(actor.memory_bytes),
           groups_text(actor),
           actor.doing.empty() ? "-" : actor.doing};
 }

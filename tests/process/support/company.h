@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "controller/cluster/cluster.h"
+#include "controller/app/cluster.h"
 #include "troupe/client.h"
 
 namespace troupe::testing {

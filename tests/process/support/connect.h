@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "controller/cluster/cluster.h"
+#include "controller/app/cluster.h"
 #include "tests/support/patience.h"
 
 namespace troupe::testing {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/cluster/cluster.h"
+#include "controller/app/cluster.h"
 #include "tests/support/patience.h"
 #include "troupe/client.h"
 

@@ -12,8 +12,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/file_handle.h"
 #include "tests/process/support/processes.h"
-#include "transport/control/file_handle.h"
 
 namespace troupe::testing {
 namespace {
@@ -75,7 +75,7 @@ void TwoHosts::be_on_a(const std::function<void()>& action) const {
   std::exception_ptr failure;
   std::thread there([&] {
     try {
-      const control::FileHandle space(open(("/var/run/netns/" + a_).c_str(), O_RDONLY | O_CLOEXEC));
+      const FileHandle space(open(("/var/run/netns/" + a_).c_str(), O_RDONLY | O_CLOEXEC));
       if (!space || setns(space.get(), CLONE_NEWNET) != 0)
         throw std::runtime_error("[tests] setns " + a_);
       action();

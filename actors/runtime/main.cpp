@@ -1,5 +1,0 @@
-#include "actors/runtime/host_main.h"
-
-int main(int argc, char** argv) {
-  return troupe::runtime::host_main(argc, argv);
-}

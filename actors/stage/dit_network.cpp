@@ -1,0 +1,252 @@
+#include "actors/stage/dit_network.h"
+
+#include <ATen/ATen.h>
+
+#include <stdexcept>
+
+#include "actors/parallel/group_sum.h"
+#include "actors/stage/live_attention.h"
+
+namespace troupe::actors {
+
+DitNetwork::DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
+                       const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
+                       const std::function<void()>& tick)
+    : spec_(spec), device_(device) {
+  const models::StagePart part{.blocks = {load.first_block, load.last_block},
+                               .embeds = load.embeds,
+                               .projects = load.projects,
+                               .shard = {load.tp_rank, load.tp_degree}};
+  transformer_ = models::load_transformer(spec, part, dtype, device, tick, &loras,
+                                          kernels::weight_type_of(load.weight_dtype));
+}
+
+std::unique_ptr<JobNetwork> DitNetwork::begin(const NetworkJob& job) const {
+  return std::make_unique<DitJob>(*transformer_, spec_.transformer, device_, job);
+}
+
+DitJob::DitJob(const models::DiffusionTransformer& transformer, const spec::TransformerSpec& facts,
+               at::Device device, const NetworkJob& job)
+    : transformer_(transformer),
+      facts_(facts),
+      device_(device),
+      job_(job),
+      columns_(job.size.latent_width / transformer.patch_size()) {
+  attention_ = make_attention();
+  if (job_.begin.groups.tp != 0) {
+    sums_ = std::make_unique<GroupSum>(job_.group(job_.begin.groups.tp), job_.wait);
+  } else {
+    sums_ = std::make_unique<models::WholeWeights>();
+  }
+  if (!job_.begin.request.step_cache.empty()) cache_ = make_cache();
+  if (job_.graphs && why_plain().empty())
+    graphs_ = std::make_unique<BlockGraphs>(attention_->store());
+}
+
+std::string DitJob::why_plain() const {
+  const auto& groups = job_.begin.groups;
+  if (groups.ulysses != 0 || groups.ring != 0) return "sequence ranks exchange in every block";
+  if (groups.tp != 0) return "tensor-parallel ranks add up in every block";
+  return kernels::GraphCache::why_plain(device_);
+}
+
+std::string DitJob::state(int step) const {
+  const auto* store = attention_->store();
+  return store ? store->history(store->shape().blocks, step) : std::string();
+}
+
+GraphUse DitJob::graph_use() const {
+  if (!graphs_) return {0, 0, why_plain()};
+  const auto counts = graphs_->counts();
+  return {counts.recorded, counts.replayed, graphs_->failure()};
+}
+
+std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
+  const auto& begin = job_.begin;
+  const auto& request = begin.request;
+  const auto& groups = begin.groups;
+  std::optional<HeadExchange> exchange;
+  if (groups.ulysses != 0)
+    exchange.emplace(job_.group(groups.ulysses), transformer_.heads(), job_.wait);
+  const bool step_before = request.method == "distrifusion";
+  std::unique_ptr<models::KvStore> store;
+  if (request.num_pipeline_patch > 1) {
+    using Freshness = models::KvStore::Freshness;
+    store = std::make_unique<models::KvStore>(
+        models::KvStore::Shape{
+            .blocks = transformer_.attentions(),
+            .batch = job_.images * job_.branches,
+            .tokens =
+                text_tokens() + job_.size.latent_height / transformer_.patch_size() * columns_,
+            .heads = exchange ? exchange->own_heads() : transformer_.heads(),
+            .head_dim = transformer_.head_dim(),
+            .freshness = step_before ? Freshness::step_before : Freshness::newest,
+            .predicts = request.kv == "predict"},
+        transformer_.dtype(), device_);
+  }
+  RingAttention::Links links{job_.group(groups.ring),
+                             job_.group(step_before ? groups.heads : groups.stage), job_.wait};
+  return std::make_unique<SequenceAttention>(
+      SequenceAttention::Place{begin.ring.rank, begin.ring.degree, begin.ulysses.rank,
+                               begin.ulysses.degree},
+      std::move(exchange), RingAttention(begin.ring.rank, std::move(store), std::move(links)));
+}
+
+std::int64_t DitJob::text_tokens() const {
+  return facts_.joint_tokens(job_.begin.request.max_sequence_length);
+}
+
+spec::TextShare DitJob::text_of(int patch, int sequence_rank) const {
+  return spec::text_share(text_tokens(), patch,
+                          {sequence_rank, job_.begin.ring.degree, job_.begin.ulysses.degree},
+                          job_.begin.request.method == "distrifusion");
+}
+
+void DitJob::keep_text(const models::Caption& text, const at::Tensor& mask) {
+  caption_ = transformer_.cache_caption(text, mask);
+}
+
+std::shared_ptr<const models::CaptionCache> DitJob::caption_of(wire::RowRange items) const {
+  if (!caption_) throw std::logic_error("[actor] a micro-step came before the text");
+  if (items.end - items.begin == caption_->batch()) return caption_;
+  return caption_->items(items.begin, items.end);
+}
+
+std::vector<std::int64_t> DitJob::input_shape(const NetworkStep& step) const {
+  const auto tokens =
+      own_text(step.place.patch).size() + count_rows(own_rows(step.place.patch)) * columns_;
+  return {step.items.end - step.items.begin, tokens, transformer_.input_width()};
+}
+
+at::Tensor DitJob::embed(const NetworkStep& step, const at::Tensor& latents) {
+  std::vector<at::Tensor> tokens;
+  if (const auto text = own_text(step.place.patch); text.size() > 0)
+    tokens.push_back(transformer_.embed_text(*caption_of(step.items), text.begin, text.end));
+  std::int64_t offset = 0;
+  for (const auto& run : own_rows(step.place.patch)) {
+    const auto rows = (run.end - run.begin) * transformer_.patch_size();
+    tokens.push_back(transformer_.embed(latents.slice(2, offset, offset + rows), job_.size, run));
+    offset += rows;
+  }
+  if (tokens.size() == 1) return tokens.front();
+  if (!tokens.empty()) return at::cat(tokens, 1);
+  return at::empty({step.items.end - step.items.begin, 0, transformer_.hidden_width()},
+                   at::TensorOptions().dtype(transformer_.dtype()).device(device_));
+}
+
+at::Tensor DitJob::run(const NetworkStep& step, at::Tensor hidden) {
+  const auto& place = step.place;
+  if (step.refill && place.part == 0) attention_->forget();
+  if (cache_) return cache_->run(step, std::move(hidden), own_text(place.patch).size());
+  return run_blocks(step, std::move(hidden), step.items, transformer_.part().blocks, {true});
+}
+
+const models::StepCondition& DitJob::condition(int step, wire::RowRange items) {
+  if (!graphs_)
+    std::erase_if(conditions_, [&](const auto& kept) { return kept.second.step != step; });
+  auto& kept = conditions_[{items.begin, items.end}];
+  if (kept.step == step) return *kept.condition;
+  auto fresh = transformer_.condition(
+      {job_.sampler.timestep(step), job_.begin.request.guidance_scale, job_.size},
+      *caption_of(items));
+  if (kept.condition) {
+    kept.condition->take(*fresh);
+  } else {
+    kept.condition = std::move(fresh);
+  }
+  kept.step = step;
+  return *kept.condition;
+}
+
+models::CallTokens DitJob::call_tokens(int patch) const {
+  const auto text = own_text(patch);
+  return {job_.size, own_rows(patch), text.begin, text.end};
+}
+
+at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::RowRange items,
+                              models::BlockRange blocks, const StepCache::Columns& columns) {
+  const auto& place = step.place;
+  const auto column_of = [&](int rank) {
+    return columns.size() == 1 ? 0 : rank / job_.begin.ulysses.degree;
+  };
+  std::vector<models::TokenRuns> tokens;
+  for (int rank = 0; rank < job_.begin.ring.degree * job_.begin.ulysses.degree; ++rank) {
+    const auto text = text_of(place.patch, rank);
+    const auto rows = rows_of(job_.begin.micro_steps, place.patch, rank);
+    tokens.push_back(columns[column_of(rank)]
+                         ? tokens_of(rows, columns_, text_tokens(), {text.begin, text.end})
+                         : models::TokenRuns{});
+  }
+  attention_->begin(tokens, place.step, place.patch < 0, step.last, items.begin, text_tokens());
+  auto call = call_tokens(place.patch);
+  if (!columns[column_of(sequence_rank())]) {
+    call = {job_.size, {}, 0, 0};
+    const auto& part = transformer_.part().blocks;
+    const auto width = facts_.edge_width(part.begin, part.end, blocks.begin);
+    hidden = at::empty({items.end - items.begin, 0, width},
+                       at::TensorOptions().dtype(transformer_.dtype()).device(device_));
+  }
+  call.blocks = blocks;
+  const auto& of_step = condition(place.step, items);
+  const auto caption = caption_of(items);
+  const auto compute = [&](at::Tensor given, LayerWatch& layers) {
+    LiveAttention attention(*attention_, [&](int slot, const at::Tensor& qkv) {
+      job_.tick();
+      watch(layers, slot, qkv);
+    });
+    return transformer_.run_blocks(std::move(given), call, of_step, *caption, attention, *sums_);
+  };
+  if (!graphs_ || hidden.numel() == 0) return compute(std::move(hidden), job_.layers);
+  job_.tick();
+  std::string what;
+  for (const int part : {place.patch, items.begin, items.end, blocks.begin, blocks.end})
+    what.append(std::to_string(part)).append(" ");
+  const models::BlockRange slots{static_cast<int>(facts_.attentions_before(blocks.begin)),
+                                 static_cast<int>(facts_.attentions_before(blocks.end))};
+  return graphs_->run({std::move(what), place.step, slots}, hidden, job_.layers, compute);
+}
+
+void DitJob::watch(LayerWatch& layers, int slot, const at::Tensor& qkv) const {
+  if (qkv.numel() == 0) return;
+  int block = transformer_.part().blocks.begin;
+  while (facts_.attentions_before(block + 1) <= slot)
+    ++block;
+  // Blocks normalize a token before they project it: one channel tells of all.
+  const auto channel = qkv.select(4, 0).select(3, 0).select(2, 2);
+  layers.see("block " + std::to_string(block), channel);
+}
+
+at::Tensor DitJob::project(const NetworkStep& step, const at::Tensor& hidden) {
+  std::vector<at::Tensor> parts;
+  std::int64_t offset = own_text(step.place.patch).size();
+  for (const auto& run : own_rows(step.place.patch)) {
+    const auto count = (run.end - run.begin) * columns_;
+    const auto part = hidden.slice(1, offset, offset + count);
+    parts.push_back(
+        transformer_.project(part, condition(step.place.step, step.items), job_.size, run)
+            .to(at::kFloat));
+    offset += count;
+  }
+  if (parts.size() == 1) return parts.front();
+  if (!parts.empty()) return at::cat(parts, 2);
+  return at::empty({job_.images * job_.branches, facts_.in_channels, 0, job_.size.latent_width},
+                   at::TensorOptions().dtype(at::kFloat).device(device_));
+}
+
+std::int64_t DitJob::bytes() const {
+  return attention_->bytes() + (caption_ ? caption_->bytes() : 0) + (cache_ ? cache_->bytes() : 0);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> DitJob::tensors() const {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  if (const auto* store = attention_->store()) {
+    for (int block = store->shape().blocks.begin; block < store->shape().blocks.end; ++block) {
+      const auto kv = store->newest(block);
+      named.emplace_back("keys " + std::to_string(block), kv.select(2, 0));
+      named.emplace_back("values " + std::to_string(block), kv.select(2, 1));
+    }
+  }
+  return named;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,100 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "actors/parallel/sequence_attention.h"
+#include "actors/stage/block_graphs.h"
+#include "actors/stage/network.h"
+#include "actors/stage/rows.h"
+#include "actors/stage/step_cache.h"
+#include "models/spec/text_share.h"
+
+namespace troupe::actors {
+
+/// A stage of a diffusion transformer.
+class DitNetwork final : public Network {
+ public:
+  DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
+             const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
+             const std::function<void()>& tick);
+
+  std::int64_t bytes() const override { return transformer_->bytes(); }
+  models::Caption project_caption(const std::vector<models::EncoderOutput>& text) const override {
+    return transformer_->project_caption(text);
+  }
+  std::unique_ptr<JobNetwork> begin(const NetworkJob& job) const override;
+
+ private:
+  const spec::ModelSpec& spec_;
+  at::Device device_;
+  std::unique_ptr<models::DiffusionTransformer> transformer_;
+};
+
+/// A transformer's stage at work: its stale K,V and its caption's.
+class DitJob final : public JobNetwork {
+ public:
+  DitJob(const models::DiffusionTransformer& transformer, const spec::TransformerSpec& facts,
+         at::Device device, const NetworkJob& job);
+
+  void keep_text(const models::Caption& text, const at::Tensor& mask) override;
+  std::vector<std::int64_t> input_shape(const NetworkStep& step) const override;
+  at::Tensor embed(const NetworkStep& step, const at::Tensor& latents) override;
+  at::Tensor run(const NetworkStep& step, at::Tensor hidden) override;
+  at::Tensor project(const NetworkStep& step, const at::Tensor& hidden) override;
+  std::int64_t note_size(const NetworkStep& step) const override;
+  void take_note(const NetworkStep& step, const at::Tensor& note) override;
+  at::Tensor note(const NetworkStep& step) const override;
+  CacheUse cache_use() const override;
+  std::string state(int step) const override;
+  GraphUse graph_use() const override;
+  bool hears_a_step_later() const override { return job_.begin.request.method == "distrifusion"; }
+  std::int64_t bytes() const override;
+  std::vector<std::pair<std::string, at::Tensor>> tensors() const override;
+
+ private:
+  std::unique_ptr<SequenceAttention> make_attention() const;
+  /// Why a call of the blocks cannot be recorded as a whole; empty where it can.
+  std::string why_plain() const;
+  std::unique_ptr<StepCache> make_cache();
+  /// Text tokens that are part of the sequence; 0 where the text is cross-attended to.
+  std::int64_t text_tokens() const;
+  /// Those of them that a rank computes in a micro-step.
+  spec::TextShare text_of(int patch, int sequence_rank) const;
+  spec::TextShare own_text(int patch) const { return text_of(patch, sequence_rank()); }
+  int sequence_rank() const {
+    return job_.begin.ring.rank * job_.begin.ulysses.degree + job_.begin.ulysses.rank;
+  }
+  RowRuns own_rows(int patch) const {
+    return rows_of(job_.begin.micro_steps, patch, sequence_rank());
+  }
+  /// Some batch items through some blocks, in all columns of a step cache or in some.
+  at::Tensor run_blocks(const NetworkStep& step, at::Tensor hidden, wire::RowRange items,
+                        models::BlockRange blocks, const StepCache::Columns& columns);
+  /// Of a step and of batch items. It lies where it lay in the step before where recordings read
+  /// it.
+  const models::StepCondition& condition(int step, wire::RowRange items);
+  models::CallTokens call_tokens(int patch) const;
+  /// Tells of an attention's block before it is computed.
+  void watch(LayerWatch& layers, int slot, const at::Tensor& qkv) const;
+  /// The text of those batch items.
+  std::shared_ptr<const models::CaptionCache> caption_of(wire::RowRange items) const;
+
+  const models::DiffusionTransformer& transformer_;
+  const spec::TransformerSpec& facts_;
+  at::Device device_;
+  NetworkJob job_;
+  std::int64_t columns_;
+  std::shared_ptr<const models::CaptionCache> caption_;
+  std::unique_ptr<SequenceAttention> attention_;
+  std::unique_ptr<models::TensorParallelPort> sums_;
+  struct OfStep {
+    int step = -1;
+    std::unique_ptr<models::StepCondition> condition;
+  };
+  std::map<std::pair<int, int>, OfStep> conditions_;  // by batch items
+  std::unique_ptr<BlockGraphs> graphs_;               // null where calls are not recorded
+  std::unique_ptr<StepCache> cache_;                  // null without one
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,95 @@
+#include "actors/stage/finite_check.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+namespace troupe::actors {
+
+bool all_finite(const at::Tensor& values) {
+  if (values.numel() == 0) return true;
+  // A sum is quick; where only the sum overflowed, a second look tells.
+  return std::isfinite(values.sum(at::kFloat).item<float>()) ||
+         at::isfinite(values).all().item<bool>();
+}
+
+void LayerWatch::see(std::string name, const at::Tensor& given) {
+  if (given.numel() == 0) return;
+  names_.push_back(std::move(name));
+  sums_.push_back(given.sum(at::kFloat));
+}
+
+void LayerWatch::see_all(const std::vector<std::string>& names, const at::Tensor& sums) {
+  names_.insert(names_.end(), names.begin(), names.end());
+  const auto each = sums.unbind();
+  sums_.insert(sums_.end(), each.begin(), each.end());
+}
+
+std::string LayerWatch::first_bad(const std::vector<std::string>& names, const float* sums) {
+  if (names.empty()) return {};
+  std::size_t layer = 0;
+  while (layer < names.size() && std::isfinite(sums[layer]))
+    ++layer;
+  return layer == 0 ? " before " + names.front() : " after " + names[layer - 1];
+}
+
+FiniteCheck::Answer FiniteCheck::ask(const at::Tensor& values, const std::string& what,
+                                     const std::string& type, const LayerWatch& layers) const {
+  // The largest magnitude: unlike a sum it cannot overflow, and a NaN stays one.
+  std::vector<at::Tensor> numbers{
+      at::linalg_vector_norm(values, INFINITY, std::nullopt, false, at::kFloat)};
+  numbers.insert(numbers.end(), layers.sums().begin(), layers.sums().end());
+  Answer answer{at::stack(numbers), {}, what, type, layers.names()};
+  if (values.is_cpu()) return answer;
+  const auto there = answer.numbers;
+  answer.numbers = at::empty(there.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+  answer.numbers.copy_(there, true);
+  answer.behind.emplace(there.device().type());
+  answer.behind->record(
+      c10::impl::VirtualGuardImpl(there.device().type()).getStream(there.device()));
+  return answer;
+}
+
+void FiniteCheck::Answer::check() const {
+  const auto* number = numbers.const_data_ptr<float>();
+  if (std::isfinite(number[0])) return;
+  throw std::runtime_error("[actor] " + what + " is not finite" +
+                           LayerWatch::first_bad(layers, number + 1) + ", in " + type);
+}
+
+void FiniteCheck::require(const at::Tensor& values, const std::string& what,
+                          const std::string& type, const LayerWatch& layers) {
+  read();
+  if (values.numel() == 0) return;
+  if (read_ == Read::later) {
+    answers_.push_back(ask(values, what, type, layers));
+  } else if (!all_finite(values)) {
+    check(ask(values, what, type, layers));
+  }
+}
+
+void FiniteCheck::read() {
+  while (!answers_.empty() && answers_.front().is_here()) {
+    const auto answer = std::move(answers_.front());
+    answers_.pop_front();
+    check(answer);
+  }
+}
+
+void FiniteCheck::reserve(std::size_t answers) const {
+  if (answers_.empty() || !answers_.back().behind) return;
+  std::vector<at::Tensor> room;
+  for (std::size_t i = 0; i < answers; ++i)
+    room.push_back(at::empty(answers_.back().numbers.sizes(),
+                             at::TensorOptions(at::kFloat).pinned_memory(true)));
+}
+
+void FiniteCheck::settle(const std::function<void()>& pause) {
+  for (read(); !answers_.empty(); read())
+    pause();
+}
+
+}  // namespace troupe::actors

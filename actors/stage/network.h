@@ -1,0 +1,131 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/parallel/wait_for_work.h"
+#include "actors/stage/finite_check.h"
+#include "models/dit/diffusion_transformer.h"
+#include "models/lora/lora_weights.h"
+#include "models/samplers/sampler.h"
+#include "models/spec/model_spec.h"
+#include "transport/tensor/group.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::actors {
+
+/// Which micro-step: a patch, or a part of the batch of a whole picture (patch -1).
+struct StepPlace {
+  int step = 0;
+  int patch = -1;
+  int part = 0;
+  auto operator<=>(const StepPlace&) const = default;
+};
+
+/// A micro-step as a network is asked for it.
+struct NetworkStep {
+  StepPlace place;
+  wire::RowRange items;  // batch items (branches × pictures) that are computed
+  bool refill = false;   // a whole step after the warm-up: what is kept of others is not to be used
+  bool last = false;     // of the job
+};
+
+/// What a job gives its network to work with; all of it outlives the network's part.
+struct NetworkJob {
+  const wire::BeginJob& begin;
+  const models::Sampler& sampler;
+  models::PictureSize size;
+  std::int64_t images = 1;    // of this replica
+  std::int64_t branches = 1;  // computed at this actor
+  WaitForWork wait;
+  std::function<std::shared_ptr<tensor::Group>(std::uint32_t id)> group;  // null for id 0
+  std::function<void()> tick;  // a sign of life; throws when the job's epoch has ended
+  LayerWatch& layers;          // told of each layer before it runs
+  bool graphs = false;         // what comes again is to be recorded where it can be
+};
+
+/// What a step cache has been asked, and how often the answer was to leave a call out. A call is a
+/// batch item's patch, or its whole picture, at a step.
+struct CacheUse {
+  std::int64_t calls = 0;                      // of each batch item so far
+  std::vector<std::int64_t> skipped;           // by batch item; empty without a cache
+  std::vector<std::uint32_t> skipped_by_step;  // of all batch items together
+};
+
+/// What became of a job's calls where they are to be CUDA graphs (docs/gpu.md).
+struct GraphUse {
+  std::uint64_t recorded = 0;
+  std::uint64_t replayed = 0;
+  std::string why_plain;  // why calls were not recorded; empty where all were
+};
+
+/// A network at work for one job: what it keeps of the job's text and of earlier steps. Latents and
+/// samplers are the job's own business.
+class JobNetwork {
+ public:
+  virtual ~JobNetwork() = default;
+
+  /// The text of this actor's batch items, once, before the first micro-step. mask [B, L], true:
+  /// attend to it.
+  virtual void keep_text(const models::Caption& text, const at::Tensor& mask) = 0;
+  /// Shape of what earlier stages send for a micro-step: the hidden states of the one before, then
+  /// what each leaves for this one, the nearest first.
+  virtual std::vector<std::int64_t> input_shape(const NetworkStep& step) const = 0;
+  /// Bytes that each stage tells the next one ahead of a micro-step's hidden states; 0: nothing.
+  virtual std::int64_t note_size(const NetworkStep&) const { return 0; }
+  /// What the stage before told, uint8 [note_size]; before `run`.
+  virtual void take_note(const NetworkStep&, const at::Tensor&) {}
+  /// What the next stage is told; after `run`.
+  virtual at::Tensor note(const NetworkStep&) const { return {}; }
+  /// First stage: own rows of the scaled latents [items, C, rows, w], one run below the other, to
+  /// what the first block takes.
+  virtual at::Tensor embed(const NetworkStep& step, const at::Tensor& latents) = 0;
+  /// This stage's part of the network; works in place where it can.
+  virtual at::Tensor run(const NetworkStep& step, at::Tensor hidden) = 0;
+  /// Last stage: float32 predictions of own rows, [items, C, rows, w].
+  virtual at::Tensor project(const NetworkStep& step, const at::Tensor& hidden) = 0;
+
+  /// What the work of this step depends on beside its place: steps of one state that take the same
+  /// rows do the same on the same shapes.
+  virtual std::string state(int) const { return {}; }
+
+  /// Ranks with patches of their own go side by side and hear of each other's a step later; else
+  /// all rows of a micro-step meet in it.
+  virtual bool hears_a_step_later() const { return false; }
+
+  /// Of what is kept from step to step, text included.
+  virtual std::int64_t bytes() const = 0;
+  /// Bytes that were sent for others to use, by kind of layer, where the network has kinds.
+  virtual std::map<std::string, std::uint64_t> sent_by_layer() const { return {}; }
+  virtual CacheUse cache_use() const { return {}; }
+  virtual GraphUse graph_use() const { return {0, 0, "this kind of network is not recorded"}; }
+  /// For those who look.
+  virtual std::vector<std::pair<std::string, at::Tensor>> tensors() const { return {}; }
+};
+
+/// The weights of one actor's part of a network, whatever its kind.
+class Network {
+ public:
+  virtual ~Network() = default;
+  /// Of the weights.
+  virtual std::int64_t bytes() const = 0;
+  /// What all actors get of the text, by encoder in the order of the folder's. First stage only.
+  virtual models::Caption project_caption(const std::vector<models::EncoderOutput>& text) const = 0;
+  /// Throws std::invalid_argument where the job asks for what the network does not have.
+  virtual std::unique_ptr<JobNetwork> begin(const NetworkJob& job) const = 0;
+};
+
+/// Reads the weights that `load` names, with what `loras` add to them; `tick` is called before each
+/// tensor, and what it throws ends the reading. Throws std::runtime_error for weights that are
+/// missing, misshapen or not finite.
+std::unique_ptr<Network> load_network(const spec::ModelSpec& spec, const wire::LoadStage& load,
+                                      const models::LoraWeights& loras, at::ScalarType dtype,
+                                      at::Device device, const std::function<void()>& tick);
+
+}  // namespace troupe::actors

@@ -1,0 +1,156 @@
+#include "actors/stage/rehearsal.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "actors/stage/silent_group.h"
+#include "transport/wire/codec.h"
+
+namespace troupe::actors {
+namespace {
+
+/// So that it starts from noise, at step 0.
+wire::BeginJob from_the_start(wire::BeginJob begin) {
+  begin.first_step = 0;
+  begin.boundary.clear();
+  begin.request.init_latents_blob = 0;
+  begin.request.init_latents_bytes = 0;
+  begin.request.init_image_bytes = 0;
+  return begin;
+}
+
+class Rehearsal {
+ public:
+  Rehearsal(const wire::BeginJob& begin, const Job::Tools& tools, const OnRehearsedStep& on_step)
+      : on_step_(on_step),
+        silent_(silent(begin.epoch, tools.groups)),
+        job_(from_the_start(begin), quiet(tools), {}),
+        begin_(job_.begin()) {}
+
+  void run() {
+    job_.keep_blank_text();
+    const auto& request = begin_.request;
+    int step = run_until_alike(0);
+    // A long warm-up is like itself before its end.
+    if (!patches_) step = run_until_alike(std::max(step, request.warmup_steps));
+    const auto& refills = request.refill_steps;
+    const auto refill = std::ranges::lower_bound(refills, step);
+    if (!whole_ && refill != refills.end()) run(*refill);
+    job_.warm_up_checks();
+  }
+
+ private:
+  /// Steps from that one on, until one is like a step before; answers the first that was not run.
+  int run_until_alike(int step) {
+    // The second step takes latents from another stage and the sampler's history, and the third a
+    // longer one, whatever the network does.
+    constexpr int kLeast = 3;
+    for (; step < begin_.request.steps; ++step) {
+      if (!kinds_.insert(kind_of(step)).second && step >= kLeast) break;
+      run(step);
+    }
+    return step;
+  }
+  /// Latents come from the step before as that was: the whole picture, or patch by patch.
+  std::string kind_of(int step) const {
+    const char* before = step == 0 ? "first " : job_.is_whole(step - 1) ? "whole " : "patches ";
+    return before + job_.kind_of(step);
+  }
+
+  static std::unique_ptr<GroupTable> silent(std::uint64_t epoch, const GroupTable& groups) {
+    auto table = std::make_unique<GroupTable>();
+    for (const auto& [id, group] : groups.of(epoch))
+      table->add(epoch, id,
+                 std::make_unique<SilentGroup>(group->rank(), group->size(), group->name()));
+    return table;
+  }
+  Job::Tools quiet(const Job::Tools& tools) const {
+    return {tools.stage,           *silent_, tools.progress, tools.blobs, tools.transfer_deadline,
+            /*cuda_graphs=*/false,
+            /*clock=*/nullptr,
+            /*rehearses=*/true};
+  }
+
+  std::vector<Job::Place> places(int step) const {
+    std::vector<Job::Place> all;
+    if (job_.is_whole(step)) {
+      for (int part = 0; part < std::ssize(begin_.batch_parts); ++part)
+        all.push_back({step, -1, part});
+    } else {
+      for (int patch = 0; patch < std::ssize(begin_.micro_steps); ++patch)
+        all.push_back({step, patch, 0});
+    }
+    return all;
+  }
+
+  /// What the stages before would send for this step.
+  void post_receives(int step) {
+    const auto& [rank, degree] = begin_.stage;
+    if (degree == 1) return;
+    const int before = (rank + degree - 1) % degree;
+    if (rank == 0) {
+      // Latents of the step before, as it went through the last stage.
+      if (step == 0) return;
+      if (job_.is_whole(step - 1)) return job_.post_receive({step, -1, 0}, before);
+      for (int patch = 0; patch < std::ssize(begin_.micro_steps); ++patch)
+        job_.post_receive({step, patch, 0}, before);
+      return;
+    }
+    for (const auto& place : places(step)) {
+      job_.post_receive(place, before);
+      for (const auto& edge : begin_.groups.skips_from)
+        job_.post_receive(place, edge.stage);
+    }
+  }
+
+  void run(int step) {
+    const bool whole = job_.is_whole(step);
+    (whole ? whole_ : patches_) = true;
+    if (on_step_) on_step_(whole);
+    post_receives(step);
+    for (const auto& place : places(step))
+      job_.micro_step(place);
+  }
+
+  const OnRehearsedStep& on_step_;
+  std::set<std::string> kinds_;
+  bool whole_ = false;  // a step that takes the whole picture was run
+  bool patches_ = false;
+  std::unique_ptr<GroupTable> silent_;
+  Job job_;
+  const wire::BeginJob& begin_;
+};
+
+}  // namespace
+
+void rehearse(const wire::BeginJob& begin, const Job::Tools& tools,
+              const OnRehearsedStep& on_step) {
+  Rehearsal(begin, tools, on_step).run();
+}
+
+std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& spec) {
+  auto alike = from_the_start(begin);
+  alike.job = alike.epoch = 0;
+  auto& request = alike.request;
+  request.guidance_scale = spec.has_branches(request.guidance_scale) ? 2 : 1;
+  request.negative_prompt.clear();
+  for (auto& prompt : request.prompts)
+    prompt.clear();
+  // Those behind the first steps go as they did.
+  constexpr std::int32_t kFirstSteps = 4;
+  request.steps = std::min(request.steps, request.warmup_steps + kFirstSteps);
+  if (!request.refill_steps.empty()) request.refill_steps = {0};
+  alike.sampler_steps = alike.skipped_steps = 0;
+  request.strength = 0;
+  request.seed = 0;
+  for (auto& run : request.seeds)
+    run.seed = 0;
+  return wire::encode(alike);
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,90 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/stage/network.h"
+#include "models/spec/model_spec.h"
+#include "models/vae/autoencoder_kl.h"
+#include "models/vae/autoencoder_kl_wan.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::actors {
+
+/// Text of a batch as it crosses to all actors: states in the compute type, lengths [B] int64 on
+/// the CPU.
+struct EncodedText {
+  models::Caption caption;
+  at::Tensor lengths;
+  std::vector<std::string> cut;  // what of each prompt did not fit; empty where it did
+};
+
+/// What this actor keeps of one deployment: its blocks' weights, and the ways to the text encoder
+/// and the decoder, which are read when a task asks for them.
+class Stage {
+ public:
+  using Tick = std::function<void()>;
+
+  /// Reads the stage's own weights; `tick` is called before each tensor, and what it throws ends
+  /// the loading. Throws std::runtime_error naming file and tensor, or the folder when it is not as
+  /// the job's plan saw it.
+  Stage(const wire::LoadStage& load, at::Device device, const Tick& tick = {});
+
+  const spec::ModelSpec& spec() const { return spec_; }
+  const Network& network() const { return *network_; }
+  at::ScalarType dtype() const { return dtype_; }
+  at::Device device() const { return device_; }
+  int blocks() const { return load_.last_block - load_.first_block; }
+  const wire::LoadStage& load() const { return load_; }
+  std::uint64_t weight_bytes() const { return weight_bytes_; }
+
+  /// Jobs of that key (rehearsal.h) have been rehearsed here.
+  bool rehearsed(const std::string& key) const { return rehearsed_.contains(key); }
+  void note_rehearsed(const std::string& key);
+  /// What they left behind is gone.
+  void forget_rehearsed() { rehearsed_.clear(); }
+
+  /// Tokenizes and encodes with all of the folder's text encoders, one after the other; their
+  /// weights are gone from memory when it returns. States are padded to the caption's tokens and
+  /// already projected. With PixArt's customs prompts are stripped and in lower case first, or with
+  /// `clean_caption` cleaned as models::CaptionCleaner does; with Wan's they are mended.
+  EncodedText encode_text(const std::vector<std::string>& prompts, int max_length,
+                          bool clean_caption, const Tick& tick) const;
+  /// The encoder of a picture to begin with, read anew: its weights go with it.
+  models::AutoencoderKL picture_encoder() const;
+  /// Loaded when it is first asked for; it stays.
+  const models::AutoencoderKL& vae();
+  /// Of a model of videos.
+  const models::AutoencoderKLWan& video_vae();
+  /// The first picture of latents [n, C, h, w], or its first frame, shrunk four-fold before the
+  /// decoder, which costs a sixteenth: [1, 3, about H / 4, about W / 4].
+  at::Tensor rough_picture(const at::Tensor& latents, int num_frames, const Tick& tick);
+
+ private:
+  models::EncoderOutput encode(const spec::TextEncoderSpec& encoder,
+                               const std::vector<std::string>& prompts, int max_length,
+                               std::vector<std::string>& cut, const Tick& tick) const;
+  /// Text encoders, decoder and LoRAs must be those of when the job was planned.
+  void check_unchanged() const;
+
+  wire::LoadStage load_;
+  spec::ModelSpec spec_;
+  at::ScalarType dtype_;
+  at::Device device_;
+  models::LoraWeights loras_;
+  std::unique_ptr<Network> network_;
+  std::unique_ptr<models::AutoencoderKL> vae_;
+  std::unique_ptr<models::AutoencoderKLWan> video_vae_;
+  std::uint64_t weight_bytes_ = 0;
+  std::set<std::string> rehearsed_;
+};
+
+/// "float32" | "bfloat16" | "float16".
+at::ScalarType compute_type(const std::string& name);
+
+}  // namespace troupe::actors

@@ -1,0 +1,84 @@
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "actors/stage/device_clock.h"
+#include "transport/wire/task_messages.h"
+
+namespace troupe::actors {
+
+/// Two marks, one behind the other.
+struct DeviceSpan {
+  std::unique_ptr<DeviceMark> begin;
+  std::unique_ptr<DeviceMark> end;
+};
+
+/// When a task ran and where in it the device waited for peers, by this process's monotonic clock.
+struct RanAt {
+  wire::ClockSpan ran;
+  std::vector<wire::ClockSpan> waits;
+};
+
+/// The ends of tasks where the work loop only issues them: a thread that tells of each when the
+/// device has come to it, in the order in which they were added, with the device's own times.
+/// Nobody waits for the device. What has not ended shows no progress, so that a device that hangs
+/// is found by --task-deadline; but a device that waits for a peer does not hang.
+class TaskEnds {
+ public:
+  struct Tools {
+    std::function<void()> begin;  ///< first of all on the thread: makes the device current
+    std::function<bool(std::uint64_t epoch)>
+        ended;                             ///< nobody waits for that epoch's tasks any more
+    std::function<std::int64_t()> now_ns;  ///< this process's monotonic clock
+    /// Called often while the device waits for a peer, of each wait so long at the most.
+    std::function<void()> waits;
+    std::chrono::nanoseconds patience;
+  };
+  struct Task {
+    std::uint64_t epoch = 0;
+    DeviceSpan ran;
+    std::vector<DeviceSpan> waits;
+    // On this object's thread, one of them.
+    std::function<void(const RanAt&)> tell;
+    std::function<void(const std::exception&)> fail;  ///< what the device has run into
+  };
+
+  explicit TaskEnds(Tools tools);
+  /// Ends that have not come are not told.
+  ~TaskEnds();
+  TaskEnds(const TaskEnds&) = delete;
+  TaskEnds& operator=(const TaskEnds&) = delete;
+
+  void add(Task task);
+
+ private:
+  void loop();
+  /// Whether the device has come to its end, or it is dropped.
+  bool settle(Task& task);
+  RanAt times_of(const Task& task);
+  /// Calls `waits` where the device is in one of the task's.
+  void note_wait(const Task& task);
+
+  Tools tools_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> tasks_;
+  bool closing_ = false;
+  std::unique_ptr<DeviceMark> last_end_;  // of the thread's own, and when that was
+  std::int64_t last_end_ns_ = 0;
+  // Of the task at hand, the first of its waits that has not ended, and since when it was seen.
+  std::size_t wait_ = 0;
+  std::optional<std::int64_t> wait_since_ns_;
+  std::thread thread_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,165 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "actors/stage/job.h"
+
+namespace troupe::actors {
+namespace {
+
+/// Prompts of the branches that guidance needs, negative first as diffusers stacks them, a row an
+/// image.
+std::vector<std::string> branch_prompts(const wire::BeginJob& begin, bool guided) {
+  std::vector<std::string> prompts;
+  const auto& request = begin.request;
+  if (guided) {
+    prompts.insert(prompts.end(), begin.last_image - begin.first_image, request.negative_prompt);
+  }
+  for (int image = begin.first_image; image < begin.last_image; ++image) {
+    prompts.push_back(request.prompts[image / request.images_per_prompt]);
+  }
+  return prompts;
+}
+
+/// Encodes each different prompt once and lays the rows out as asked.
+EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prompts,
+                        const wire::ImageRequest& request, const Stage::Tick& tick) {
+  std::vector<std::string> unique;
+  std::vector<std::int64_t> row_of;
+  for (const auto& prompt : prompts) {
+    const auto found = std::find(unique.begin(), unique.end(), prompt);
+    row_of.push_back(found - unique.begin());
+    if (found == unique.end()) unique.push_back(prompt);
+  }
+  auto text = stage.encode_text(unique, request.max_sequence_length, request.clean_caption, tick);
+  const auto rows = at::tensor(row_of, at::kLong);
+  for (auto* states : {&text.caption.states, &text.caption.pooled}) {
+    if (!states->defined()) continue;
+    *states = states->index_select(0, rows.to(states->device())).contiguous();
+  }
+  text.lengths = text.lengths.index_select(0, rows);
+  std::vector<std::string> cut;
+  for (const auto row : row_of)
+    cut.push_back(text.cut[row]);
+  text.cut = std::move(cut);
+  return text;
+}
+
+bool continues_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
+}
+
+/// Beginning and end of a long text, whole characters.
+std::string shortened(const std::string& text) {
+  constexpr std::size_t kHead = 80;
+  constexpr std::size_t kTail = 40;
+  if (text.size() <= kHead + kTail) return text;
+  std::size_t head = kHead;
+  while (head > 0 && continues_character(text[head]))
+    --head;
+  std::size_t tail = text.size() - kTail;
+  while (tail < text.size() && continues_character(text[tail]))
+    ++tail;
+  return text.substr(0, head) + " … " + text.substr(tail);
+}
+
+/// What was cut, said once for each prompt; the negative one is told by the first replica for all.
+std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
+                                        const std::vector<std::string>& cut, bool guidance) {
+  const auto& request = begin.request;
+  std::vector<wire::Warning> warnings;
+  const auto cut_off = [&](const std::string& text) {
+    return "has more than " + std::to_string(request.max_sequence_length) + " tokens; cut off: \"" +
+           shortened(text) + "\"";
+  };
+  const int images = begin.last_image - begin.first_image;
+  if (guidance && begin.first_image == 0 && !cut.front().empty()) {
+    std::string what = "negative prompt ";
+    warnings.push_back({std::nullopt, what += cut_off(cut.front())});
+  }
+  for (int i = 0; i < images; ++i) {
+    const int image = begin.first_image + i;
+    const bool first_of_prompt = i == 0 || image % request.images_per_prompt == 0;
+    const auto& text = cut[(guidance ? images : 0) + i];
+    if (!first_of_prompt || text.empty()) continue;
+    warnings.push_back({image / request.images_per_prompt, cut_off(text)});
+  }
+  return warnings;
+}
+
+}  // namespace
+
+EncodedText Job::room_for_text() const {
+  const auto& facts = tools_.stage.spec().transformer;
+  const auto batch = images() * (guided() ? 2 : 1);
+  const auto tokens = facts.caption_tokens(begin_.request.max_sequence_length);
+  const auto options =
+      at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device());
+  EncodedText text;
+  text.caption.states = at::empty({batch, tokens, facts.caption_width}, options);
+  if (facts.pooled_width > 0) text.caption.pooled = at::empty({batch, facts.pooled_width}, options);
+  text.lengths = at::empty({batch}, at::kLong);
+  return text;
+}
+
+void Job::keep_blank_text() {
+  auto text = room_for_text();
+  text.caption.states.zero_();
+  if (text.caption.pooled.defined()) text.caption.pooled.zero_();
+  text.lengths.fill_(text.caption.states.size(1));
+  keep_caption(text.caption, text.lengths);
+}
+
+TaskResult Job::encode_text() {
+  const auto& request = begin_.request;
+  const auto prompts = branch_prompts(begin_, guided());
+  EncodedText text;
+  std::vector<wire::Warning> warnings;
+  const auto picture = encode_picture();  // while another encodes the text, most often
+  if (begin_.caption_rank == begin_.caption_root) {
+    text = encode_rows(tools_.stage, prompts, request,
+                       [this] { tools_.progress.tick_in(begin_.epoch); });
+    if (guided() && tools_.stage.spec().zero_negative && request.negative_prompt.empty()) {
+      for (auto* states : {&text.caption.states, &text.caption.pooled})
+        if (states->defined()) states->slice(0, 0, images()).zero_();
+    }
+    require_finite(text.caption.states, "encoded text");
+    warnings = cut_warnings(begin_, text.cut, guided());
+  } else {
+    text = room_for_text();
+  }
+  if (begin_.groups.caption != 0) {
+    const auto replica = group(begin_.groups.caption);
+    auto lengths = text.lengths.to(tools_.stage.device());
+    std::vector<tensor::Work> works;
+    for (const auto& part : {text.caption.states, text.caption.pooled, lengths}) {
+      if (part.defined()) works.push_back(replica->broadcast(part, begin_.caption_root));
+    }
+    for (const auto& work : works)
+      wait(work);
+    text.lengths = lengths.to(at::kCPU);
+  }
+  keep_caption(text.caption, text.lengths);
+  start_from_picture(picture);
+  return {.blobs = {}, .warnings = std::move(warnings)};
+}
+
+void Job::keep_caption(const models::Caption& caption, const at::Tensor& lengths) {
+  auto own = caption;
+  auto own_lengths = lengths;
+  if (begin_.cfg.degree == 2) {
+    const auto first = begin_.cfg.rank * images();
+    own.states = own.states.slice(0, first, first + images());
+    if (own.pooled.defined()) own.pooled = own.pooled.slice(0, first, first + images());
+    own_lengths = lengths.slice(0, first, first + images());
+  }
+  const auto longest = own_lengths.max().item<std::int64_t>();
+  own.states = own.states.slice(1, 0, longest).contiguous();
+  const auto mask = at::arange(longest, at::kLong)
+                        .unsqueeze(0)
+                        .lt(own_lengths.unsqueeze(1))
+                        .to(own.states.device());
+  network_->keep_text(own, mask);
+}
+
+}  // namespace troupe::actors

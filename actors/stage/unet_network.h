@@ -1,0 +1,58 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/stage/network.h"
+#include "models/unet/patch_port.h"
+#include "models/unet/unet_2d_condition.h"
+
+namespace troupe::actors {
+
+/// A whole U-Net: its levels are not split over stages, nor its weights over shards.
+class UNetNetwork final : public Network {
+ public:
+  UNetNetwork(const spec::ModelSpec& spec, const models::LoraWeights& loras, at::ScalarType dtype,
+              at::Device device, const std::function<void()>& tick);
+
+  std::int64_t bytes() const override { return bytes_; }
+  models::Caption project_caption(const std::vector<models::EncoderOutput>& text) const override;
+  std::unique_ptr<JobNetwork> begin(const NetworkJob& job) const override;
+
+ private:
+  const spec::ModelSpec& spec_;
+  std::int64_t bytes_ = 0;
+  std::unique_ptr<models::unet::UNet2DConditionModel> model_;
+};
+
+/// A U-Net at work on this actor's patches of rows. A micro-step computes all of them; the actors
+/// of a sequence group share the request's patches, or with method exact have one each.
+class UNetJob final : public JobNetwork {
+ public:
+  UNetJob(const models::unet::UNet2DConditionModel& model, const NetworkJob& job);
+
+  void keep_text(const models::Caption& text, const at::Tensor& mask) override;
+  std::vector<std::int64_t> input_shape(const NetworkStep& step) const override;
+  at::Tensor embed(const NetworkStep& step, const at::Tensor& latents) override;
+  at::Tensor run(const NetworkStep& step, at::Tensor hidden) override;
+  at::Tensor project(const NetworkStep& step, const at::Tensor& hidden) override;
+  std::int64_t bytes() const override;
+  std::map<std::string, std::uint64_t> sent_by_layer() const override;
+  GraphUse graph_use() const override { return {0, 0, "U-Nets are not recorded"}; }
+
+ private:
+  models::unet::StepMode mode_of(const NetworkStep& step) const;
+
+  const models::unet::UNet2DConditionModel& model_;
+  NetworkJob job_;
+  std::shared_ptr<tensor::Group> group_;  // who shares the patches; null where nobody does
+  std::unique_ptr<models::unet::PatchExchange> exchange_;
+  std::unique_ptr<models::unet::PatchPort> port_;
+  std::vector<models::unet::TextKeys> text_;
+  std::optional<models::unet::AddedCondition> added_;
+};
+
+}  // namespace troupe::actors

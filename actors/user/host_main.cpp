@@ -1,0 +1,94 @@
+#include "actors/user/host_main.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <vector>
+
+#include "actors/user/user_host.h"
+#include "base/xxh64.h"
+
+namespace troupe::runtime {
+namespace {
+
+/// XXH64 of the file's bytes: that two hosts have the same.
+std::uint64_t contents_of(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  Xxh64 hash;
+  std::vector<char> piece(1u << 20);
+  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0)
+    hash.update(piece.data(), static_cast<std::size_t>(in.gcount()));
+  if (!in.eof()) throw std::runtime_error("[plugin] " + file + ": cannot be read");
+  return hash.digest();
+}
+
+/// One line a class or method, fields between tabs, and one that says that it is all: the
+/// controller reads them.
+int describe(const std::string& file) {
+  const Plugin plugin(file);
+  std::printf("troupe-file\t%llu\n", static_cast<unsigned long long>(contents_of(file)));
+  for (const auto& entry : plugin.describe().classes) {
+    std::printf("troupe-class\t%s\t%s\t%llu\t%d\n", entry.name.c_str(), entry.arguments.c_str(),
+                static_cast<unsigned long long>(entry.types), entry.needs_torch ? 1 : 0);
+    for (const auto& method : entry.methods) {
+      std::printf("troupe-method\t%s\t%s\t%s\n", method.name.c_str(), method.arguments.c_str(),
+                  method.result.c_str());
+    }
+  }
+  std::printf("troupe-end\n");
+  std::fflush(stdout);
+  return 0;
+}
+
+}  // namespace
+
+int host_main(int argc, char** argv) {
+  CLI::App app{
+      "troupe-host: one user's actor of a troupe cluster. Node agents start it; see "
+      "docs/actors.md."};
+  UserHostOptions options;
+  std::string file;
+  int parent = 0;
+  bool host = false;
+  app.add_flag("--host", host);  // how troupe-actor was told to come here
+  auto* only_describe = app.add_option("--describe", file, "print what a plugin offers");
+  app.add_option("--control", options.control_endpoint)->excludes(only_describe);
+  app.add_option("--id", options.id);
+  app.add_option("--plugin", options.plugin);
+  app.add_option("--listen", options.endpoint);
+  app.add_option("--listen-blobs", options.blob_endpoint);
+  app.add_flag("--insecure", options.insecure);
+  app.add_option("--doing", options.doing);
+  app.add_option("--parent", parent);
+  CLI11_PARSE(app, argc, argv);
+  begin_as_child(parent);
+  const auto from_environment = [](const char* key) {
+    const char* value = std::getenv(key);
+    return std::string(value ? value : "");
+  };
+  options.token = from_environment("TROUPE_TOKEN");
+  options.ticket = from_environment("TROUPE_TICKET");
+  const std::string who =
+      file.empty() ? "actor " + std::to_string(options.id) : std::string("troupe-host");
+  try {
+    if (!file.empty()) return describe(file);
+    options.incarnation = take_incarnation();
+    if (const auto keys = from_environment("TROUPE_CONTROL_KEYS"); !keys.empty())
+      options.keys = control::client_keys_from(keys, "the node agent");
+    if (const auto keys = from_environment("TROUPE_DOOR_KEYS"); !keys.empty())
+      options.door = control::door_from(keys, "the node agent");
+    for (const char* secret :
+         {"TROUPE_TOKEN", "TROUPE_TICKET", "TROUPE_CONTROL_KEYS", "TROUPE_DOOR_KEYS"})
+      unsetenv(secret);
+    UserHost actor(options);
+    leave(actor.run());
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    std::fprintf(stderr, "%s: %s\n", who.c_str(), text.substr(0, text.find('\n')).c_str());
+    leave(1);
+  }
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,432 @@
+#include "controller/app/joined_host.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "base/file_handle.h"
+#include "base/log_line.h"
+#include "controller/hosts/node_agent.h"
+#include "controller/user_actors/guest.h"
+#include "transport/control/blob_endpoint.h"
+#include "transport/control/connection.h"
+#include "transport/control/endpoint.h"
+#include "transport/control/key_folder.h"
+#include "transport/control/own_keys.h"
+#include "transport/wire/actor_messages.h"
+#include "transport/wire/client_messages.h"
+#include "transport/wire/done.h"
+#include "transport/wire/host_messages.h"
+
+namespace troupe::cluster {
+
+/// A link to the controller, and behind it the agent of this host's actors and of users' actors.
+class JoinedHost::Impl {
+ public:
+  explicit Impl(JoinOptions options);
+
+  void run(const std::function<void()>& on_joined);
+  void stop();
+  const std::string& name() const { return options_.name; }
+
+ private:
+  void connect();
+  /// The actors go at once, for they are not the cluster's any more; then it is looked for again.
+  void lost(const std::string& why);
+  void not_joined(const wire::Failure& failure);
+  void say_if_waiting();
+  void try_again();
+  void on_message(const wire::Header& header, std::span<const std::byte> payload);
+  template <class M>
+  void tell(const M& message) {
+    if (joined_ && !ended_) connection_->send(message);
+  }
+  void begin_to_drain();
+  void wait_until_empty(control::Clock::time_point until, std::optional<std::string> too_late);
+  /// No actor runs here: tells `on_drained` where the controller says that they were drained.
+  void ask_if_drained();
+  void end(std::optional<std::string> failure);
+
+  /// One before it ends with all its processes.
+  void make_agent();
+  void make_users();
+  void start(const wire::Header& header, const wire::StartProcess& order);
+  void signal(const wire::SignalProcess& order);
+  void exited(std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause);
+  std::string gpus_for_users() const;
+
+  JoinOptions options_;
+  boost::asio::io_context io_{1};
+  boost::asio::steady_timer timer_;
+  boost::asio::steady_timer waiting_timer_;
+  boost::asio::steady_timer drain_timer_;
+  std::shared_ptr<zmq::context_t> context_;
+  std::unique_ptr<control::Connection> connection_;
+  std::unique_ptr<NodeAgent> agent_;
+  std::map<std::uint32_t, std::uint64_t> incarnations_;
+  std::unique_ptr<user::Guest> users_;
+  std::function<void()> on_joined_;
+  control::Clock::time_point give_up_;
+  std::optional<std::string> failure_;
+  std::string lost_;  // why there was a link before, and none now
+  bool joined_ = false;
+  bool said_waiting_ = false;
+  bool stopping_ = false;
+  bool ended_ = false;
+};
+
+namespace asio = boost::asio;
+namespace {
+
+constexpr std::chrono::milliseconds kTryAgain{500};
+constexpr std::chrono::milliseconds kLook{50};
+/// A controller that is there answers sooner.
+constexpr std::chrono::milliseconds kMoment{300};
+constexpr std::chrono::milliseconds kShortestLook{1000};
+constexpr std::chrono::milliseconds kLongestLook{5000};
+constexpr control::Milliseconds kAnswerDeadline{10'000};
+/// For actors that were told to leave as well.
+constexpr std::chrono::milliseconds kShutdownDeadline{2000};
+
+/// Of the last of many looks, with the whole time in place of its own.
+std::string with_whole_wait(std::string what, control::Clock::duration whole) {
+  constexpr std::string_view kBegin = "(waited ", kEnd = " ms)";
+  const auto begin = what.find(kBegin);
+  const auto end = begin == what.npos ? what.npos : what.find(kEnd, begin);
+  if (end == what.npos) return what;
+  const auto seconds = std::chrono::round<std::chrono::seconds>(whole).count();
+  return what.replace(begin, end + kEnd.size() - begin,
+                      "(waited " + std::to_string(seconds) + " s)");
+}
+
+/// The numeric address from which this host reaches the endpoint; "" where that cannot be told.
+std::string own_address(const control::Endpoint& to) {
+  if (to.ipc) return "";
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+  const FileHandle socket(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  char text[NI_MAXHOST] = "";
+  // Nothing is sent: the kernel only picks the route.
+  if (!socket || ::connect(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0,
+                  NI_NUMERICHOST) != 0)
+    return "";
+  return text;
+}
+
+}  // namespace
+
+JoinedHost::Impl::Impl(JoinOptions options)
+    : options_(std::move(options)), timer_(io_), waiting_timer_(io_), drain_timer_(io_) {
+  if (options_.actors < 1)
+    throw std::runtime_error("[join] actors is " + std::to_string(options_.actors) +
+                             ": at least 1 is needed");
+  if (options_.actors_per_gpu < 1)
+    throw std::runtime_error("[join] actors_per_gpu is " + std::to_string(options_.actors_per_gpu) +
+                             ": at least 1 is needed");
+  const auto endpoint = control::parse_endpoint(options_.endpoint);
+  if (options_.name.empty()) options_.name = control::host_name();
+  if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
+  if (options_.tensor_host.empty()) options_.tensor_host = own_address(endpoint);
+  try {
+    control::keys_for(endpoint, options_.keys);
+  } catch (const control::NoOwnKeys&) {
+    // The cluster makes them, and may not have begun.
+  }
+  context_ = control::make_context();
+  make_agent();
+}
+
+void JoinedHost::Impl::run(const std::function<void()>& on_joined) {
+  on_joined_ = on_joined;
+  give_up_ = control::Clock::now() + options_.wait;
+  connect();
+  io_.run();
+  agent_.reset();  // who still lives is killed and reaped
+  users_.reset();
+  if (connection_) connection_->close(failure_ ? *failure_ : "the host leaves");
+  if (failure_) throw std::runtime_error("[join] " + *failure_);
+}
+
+void JoinedHost::Impl::stop() {
+  asio::post(io_, [this] {
+    if (std::exchange(stopping_, true) || !joined_) return end(std::nullopt);
+    users_->end_checks();
+    begin_to_drain();
+  });
+}
+
+void JoinedHost::Impl::connect() {
+  control::ConnectionOptions link;
+  link.endpoint = options_.endpoint;
+  link.hello.role = "node";
+  link.hello.name = options_.name;
+  link.hello.software = "troupe " TROUPE_VERSION;
+  link.hello.attributes = {{"actors", std::to_string(options_.actors)},
+                           {"device", options_.device},
+                           {"cores", std::to_string(std::thread::hardware_concurrency())},
+                           {"gpus", gpus_for_users()}};
+  if (options_.memory_limit > 0)
+    link.hello.attributes["memory_limit"] = std::to_string(options_.memory_limit);
+  if (options_.actors_per_gpu > 1)
+    link.hello.attributes["actors_per_gpu"] = std::to_string(options_.actors_per_gpu);
+  link.socket.context = context_;
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(give_up_ - control::Clock::now());
+  link.welcome_deadline = std::clamp(left, kShortestLook, kLongestLook);
+  say_if_waiting();
+  try {
+    link.keys = control::keys_for(control::parse_endpoint(options_.endpoint), options_.keys);
+  } catch (const control::NoOwnKeys& none) {
+    return not_joined({wire::FailureCode::timeout, none.what()});
+  } catch (const std::runtime_error& bad) {
+    return not_joined({wire::FailureCode::refused, bad.what()});
+  }
+  connection_ = std::make_unique<control::Connection>(io_, link);
+  connection_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
+    on_message(header, payload);
+  });
+  connection_->on_lost([this](const std::string& why) { lost(why); });
+  connection_->on_gap([this](std::uint64_t missing) {
+    connection_->close("a gap");
+    lost(std::to_string(missing) + " messages of the controller never came");
+  });
+  connection_->start(
+      [this](const wire::Welcome&) {
+        joined_ = true;
+        said_waiting_ = false;
+        waiting_timer_.cancel();
+        lost_.clear();
+        on_joined_();
+      },
+      [this](const wire::Failure& failure) { not_joined(failure); });
+}
+
+void JoinedHost::Impl::lost(const std::string& why) {
+  const bool stopped = why.find("the cluster has stopped") != std::string::npos;
+  if (stopped) return end(std::nullopt);
+  joined_ = false;
+  lost_ = "the controller is lost: " + why;
+  if (stopping_ || options_.wait.count() == 0) return end(lost_);
+  agent_.reset();
+  users_.reset();
+  make_agent();
+  give_up_ = control::Clock::now() + options_.wait;
+  try_again();
+}
+
+void JoinedHost::Impl::not_joined(const wire::Failure& failure) {
+  // Who was here before is perhaps not known to be gone yet.
+  const bool hopeless = failure.code == wire::FailureCode::refused && lost_.empty();
+  const auto now = control::Clock::now();
+  if (hopeless || now >= give_up_) {
+    const auto whole = now - (give_up_ - options_.wait);
+    const auto what =
+        options_.wait.count() > 0 ? with_whole_wait(failure.what, whole) : failure.what;
+    return end(lost_ + (lost_.empty() ? "" : "; then ") + what);
+  }
+  try_again();
+}
+
+void JoinedHost::Impl::say_if_waiting() {
+  if (said_waiting_ || !options_.on_waiting || options_.wait.count() == 0) return;
+  waiting_timer_.expires_after(kMoment);
+  waiting_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || joined_ || ended_ || std::exchange(said_waiting_, true)) return;
+    options_.on_waiting((lost_.empty() ? "" : lost_ + "; ") + "waiting for a controller at " +
+                        options_.endpoint + ", for " + std::to_string(options_.wait.count()) +
+                        " s at most");
+  });
+}
+
+void JoinedHost::Impl::try_again() {
+  timer_.expires_after(kTryAgain);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) connect();
+  });
+}
+
+void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const std::byte> payload) {
+  if (users_->on_message(header, payload, stopping_)) return;
+  switch (header.kind) {
+    case wire::Kind::start_process:
+      return start(header, wire::decode<wire::StartProcess>(payload));
+    case wire::Kind::signal_process:
+      return signal(wire::decode<wire::SignalProcess>(payload));
+    case wire::Kind::shutdown:
+      stopping_ = true;
+      users_->end_checks();
+      return wait_until_empty(control::Clock::now() + kShutdownDeadline, std::nullopt);
+    case wire::Kind::notice:
+      return log_line(wire::decode<wire::Notice>(payload).text);
+    default:
+      if (header.is_request())
+        connection_->reply(
+            header, wire::Failure{wire::FailureCode::protocol,
+                                  "message kind " + std::to_string(static_cast<int>(header.kind)) +
+                                      " is not for a node agent"});
+  }
+}
+
+void JoinedHost::Impl::begin_to_drain() {
+  const auto until = control::Clock::now() + options_.drain_deadline;
+  connection_->request(wire::DrainPlaces{.places = {options_.name}, .now = true}, kAnswerDeadline,
+                       [this, until](const control::Reply& reply) {
+                         if (!reply.ok()) return end("not drained: " + reply.failure().what);
+                         wait_until_empty(until,
+                                          "actors still had work after " +
+                                              std::to_string(options_.drain_deadline.count()) +
+                                              " s: they were killed");
+                       });
+}
+
+void JoinedHost::Impl::wait_until_empty(control::Clock::time_point until,
+                                        std::optional<std::string> too_late) {
+  if (ended_) return;
+  if (agent_->running() + users_->running() == 0) return end(std::nullopt);
+  if (control::Clock::now() >= until) return end(std::move(too_late));
+  drain_timer_.expires_after(kLook);
+  drain_timer_.async_wait([this, until, too_late](const boost::system::error_code& error) {
+    if (!error) wait_until_empty(until, too_late);
+  });
+}
+
+void JoinedHost::Impl::ask_if_drained() {
+  if (!options_.on_drained || !joined_ || stopping_ || ended_) return;
+  connection_->request(wire::GetStatus{}, kAnswerDeadline, [this](const control::Reply& reply) {
+    if (!reply || !joined_ || stopping_ || ended_ || agent_->running() > 0) return;
+    const auto status = reply.as<wire::ClusterStatus>();
+    int drained = 0, others = 0;
+    for (const auto& actor : status.actors) {
+      if (actor.host == options_.name) ++(actor.state == "drained" ? drained : others);
+    }
+    if (drained > 0 && others == 0) options_.on_drained();
+  });
+}
+
+void JoinedHost::Impl::end(std::optional<std::string> failure) {
+  if (std::exchange(ended_, true)) return;
+  failure_ = std::move(failure);
+  io_.stop();
+}
+
+JoinedHost::JoinedHost(JoinOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+
+JoinedHost::~JoinedHost() = default;
+
+void JoinedHost::run(const std::function<void()>& on_joined) {
+  impl_->run(on_joined);
+}
+
+void JoinedHost::stop() {
+  impl_->stop();
+}
+
+const std::string& JoinedHost::name() const {
+  return impl_->name();
+}
+
+// What a joined host does with its actors: the controller's orders to the agents, and what those
+// tell it.
+
+void JoinedHost::Impl::make_agent() {
+  incarnations_.clear();
+  make_users();
+  agent_ = std::make_unique<NodeAgent>(
+      io_, options_, [this](std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
+        exited(id, incarnation, cause);
+      });
+  agent_->on_line([this](std::uint32_t id, const std::string& line) {
+    tell(wire::ProcessWrote{id, {line}});
+  });
+}
+
+void JoinedHost::Impl::make_users() {
+  user::Guest::Options guest{.host = options_.name,
+                             .plugins = options_.plugins,
+                             .any_plugin = options_.any_plugin,
+                             .processes = {}};
+  auto& processes = guest.processes;
+  processes.host_program =
+      std::filesystem::path(options_.actor_program).replace_filename("troupe-host").string();
+  processes.actor_program = options_.actor_program;
+  processes.control_endpoint = options_.endpoint;
+  processes.listen_host = options_.tensor_host;
+  processes.log_folder = options_.log_folder;
+  users_ = std::make_unique<user::Guest>(
+      io_, guest,
+      user::Guest::Tools{.controller = [this]() -> control::Connection* {
+                           return joined_ && !ended_ ? connection_.get() : nullptr;
+                         },
+                         .refuse = [this](const std::string& why) { end(why); }});
+}
+
+void JoinedHost::Impl::start(const wire::Header& header, const wire::StartProcess& order) {
+  if (stopping_) {
+    connection_->reply(header, wire::Failure{wire::FailureCode::refused, "the host is leaving"});
+    return;
+  }
+  try {
+    const auto pid = agent_->spawn({.id = order.actor,
+                                    .incarnation = order.incarnation,
+                                    .control_endpoint = options_.endpoint,
+                                    .blob_endpoint = control::blob_endpoint_of(options_.endpoint),
+                                    .device = order.device,
+                                    .threads = options_.threads_per_actor,
+                                    .token = order.token,
+                                    .keys = order.keys,
+                                    .tensor_host = options_.tensor_host});
+    incarnations_[order.actor] = order.incarnation;
+    connection_->reply(header, wire::ProcessStarted{pid});
+  } catch (const std::exception& error) {
+    connection_->reply(header, wire::Failure{wire::FailureCode::internal, error.what()});
+  }
+}
+
+void JoinedHost::Impl::signal(const wire::SignalProcess& order) {
+  const auto process = incarnations_.find(order.actor);
+  const bool same = process != incarnations_.end() &&
+                    (order.incarnation == 0 || order.incarnation == process->second);
+  if (!same) return;
+  if (order.signal == SIGKILL) return agent_->kill(order.actor, order.why);
+  agent_->signal(order.actor, order.signal);
+}
+
+void JoinedHost::Impl::exited(std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
+  tell(wire::ProcessEnded{.actor = id,
+                          .incarnation = incarnation,
+                          .by_signal = cause.by_signal,
+                          .number = cause.number,
+                          .core = cause.core,
+                          .log = cause.log});
+  if (agent_ && agent_->running() == 0) ask_if_drained();
+}
+
+std::string JoinedHost::Impl::gpus_for_users() const {
+  std::string text;
+  for (const auto gpu : user::local_gpus(options_.gpus()))
+    text.append(text.empty() ? "" : ",").append(std::to_string(gpu));
+  return text;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,171 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "controller/deployments/environment.h"
+#include "controller/deployments/members.h"
+#include "controller/deployments/memory_room.h"
+#include "controller/plan/plan.h"
+
+namespace troupe::cluster {
+
+/// A checkpoint: its folder, the state of its files (models/spec/fingerprint.h) and what is added
+/// to its weights. Replaced in place, or with other LoRAs or scales, it is another one.
+struct Model {
+  std::string folder;
+  std::uint64_t fingerprint = 0;  // 0 = not known
+  std::vector<wire::LoraFile> loras = {};
+
+  bool operator==(const Model&) const = default;
+};
+
+/// model × mesh × stage split, loaded at its actors with the groups between them. Jobs with the
+/// same needs share it. Its epoch ends when a member is lost or a task fails; then it prepares
+/// itself again, with the weights that are still there.
+struct Deployment {
+  enum class State { preparing, ready, gone };
+  /// What is at one rank.
+  struct Holding {
+    std::uint64_t asked = 0;   // incarnation that was told to load
+    std::uint64_t loaded = 0;  // incarnation that has loaded
+    std::uint64_t weight_bytes = 0;
+  };
+
+  std::uint64_t id = 0;
+  std::uint64_t epoch = 0;
+  State state = State::preparing;
+  Model model;
+  std::string dtype;
+  std::string weight_dtype;
+  mesh::Degrees degrees;
+  std::vector<plan::Stage> stages;
+  std::vector<plan::GroupPlan> groups;
+  std::vector<ActorId> actor_of_rank;
+  std::vector<Holding> holdings;  // by rank
+  std::vector<MemoryNeed> needs;  // by rank, of the job that it was loaded for
+  /// Jobs that have it now: bytes that each needs beside the weights, by rank.
+  std::map<std::uint64_t, std::vector<std::uint64_t>> jobs;
+  double load_seconds = 0;  // of the slowest actor
+  double last_used = 0;
+  int failed_connects = 0;  // in a row
+  std::size_t connected = 0;
+  bool connecting = false;
+  std::string gap;  // why one of its places stays empty
+
+  std::uint64_t weight_bytes() const;
+  /// Bytes that plans foresee at the actor of a rank.
+  std::uint64_t bytes_at(std::size_t rank) const;
+};
+
+/// Loads deployments onto actors, connects their groups, repairs them, and takes them down again.
+/// What is to be done next follows from the state alone (`advance`), whatever happened before.
+///
+/// An actor keeps parts of several deployments, as many as its memory holds, and has jobs of one at
+/// a time: loading and connecting would hold up the others' jobs.
+class Deployments {
+ public:
+  using Ptr = std::shared_ptr<Deployment>;
+  struct Events {
+    std::function<void(const Ptr&)> on_ready;  // for the first time, or again in a new epoch
+    std::function<void(const Ptr&, const wire::Failure&)> on_failed;  // it is gone
+    std::function<void()> on_free;          // an actor is done with what it did before
+    std::function<void(ActorId)> on_stuck;  // it does not answer the end of its epoch
+  };
+
+  Deployments(Environment& environment, Members& members, Events events)
+      : environment_(environment), members_(members), events_(std::move(events)) {}
+
+  /// A deployment for a job of this plan that asks nobody to load: one that has no job now, or else
+  /// the one with the fewest jobs, fewer than `max_jobs`. It has room for the job, perhaps in the
+  /// place of others that nobody uses.
+  Ptr find(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
+  /// Enough idle actors for the plan's ranks, large enough for them, or nothing. Those that keep no
+  /// deployment come first, then those with room for one more, then those whose deployments have
+  /// not been used for longest; only the first unless `beside`.
+  std::optional<std::vector<ActorId>> choose_actors(const plan::Plan& plan, bool beside) const;
+  /// How many jobs of this plan could begin side by side on idle actors, each large enough for any
+  /// of its ranks.
+  int places_for(const plan::Plan& plan) const;
+  /// Begins to load at the actors. Of what they keep so much is unloaded that the plan fits in.
+  Ptr load(const Model& model, const plan::Plan& plan, std::vector<ActorId> actors);
+  /// The job has it, and its actors, from now on; others make room for it. It fits: `find` or
+  /// `choose_actors` said so.
+  void enter(const Ptr& deployment, std::uint64_t job, const plan::Plan& plan);
+  /// The job has its actors no longer; `deployment` may be null.
+  void leave(const Ptr& deployment, std::uint64_t job);
+  /// A rank of the plan that is too large for all actors, whatever they keep now; nothing also when
+  /// there are too few of them.
+  std::optional<Shortage> shortage(const plan::Plan& plan) const;
+  /// What a job of this plan waits for, in words.
+  std::string waits_for(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
+  /// Ends the epoch: its operations end with this cause everywhere. Then it prepares itself anew.
+  void begin_anew(const Ptr& deployment, const std::string& why);
+  /// Ends the deployment for good. Its actors are not idle before they have answered; those that do
+  /// not in time are stuck.
+  void take_down(const Ptr& deployment, const std::string& why);
+
+  /// The place has a ready process; what waits for it goes on.
+  void actor_ready(ActorId id);
+  /// The place will not be filled again: a deployment that waits for it fails, unless an idle actor
+  /// takes it.
+  void actor_gone(ActorId id, const std::string& why);
+
+  Ptr get(std::uint64_t id) const;
+  /// All that the actor keeps a part of, least recently used first; what it has jobs of last.
+  std::vector<Ptr> at(ActorId id) const;
+  /// That it has jobs of; null when it has none.
+  Ptr in_use(ActorId id) const;
+  /// Some of its actors have jobs of another one.
+  bool shares_actors(const Deployment& deployment) const;
+  /// Bytes that plans foresee at the actor for what it keeps and does.
+  std::uint64_t held(ActorId id) const;
+  /// The rank's part fits into what the place may hold.
+  bool suits(const Deployment& deployment, std::size_t rank, ActorId id) const;
+  /// One of its actors is leaving.
+  bool is_drained(const Deployment& deployment) const;
+  /// Told to load or to connect and not done with it.
+  bool preparing(ActorId id) const;
+  bool preparing(ActorId id, const Deployment& deployment) const;
+
+ private:
+  bool matches(const Deployment& deployment, const Model& model, const plan::Plan& plan) const;
+  Room room_of(ActorId id) const;
+  /// Its actors, and what a job of these needs would bring to each.
+  std::vector<Room> rooms_for(const Deployment& deployment,
+                              const std::vector<MemoryNeed>& needs) const;
+  void make_room(const std::vector<Room>& rooms, std::uint64_t keep);
+  void advance(const Ptr& deployment);
+  /// Of actors, least used first, as many as there are ranks, by mesh/placement.h: the axes that
+  /// exchange most stay inside a host. By rank.
+  std::vector<ActorId> gather(const std::vector<ActorId>& from, const mesh::Degrees& degrees) const;
+  /// shm inside a host, tcp between hosts, nccl on GPUs.
+  std::string backend_of(const Deployment& deployment, const plan::GroupPlan& group) const;
+  void fill_places(Deployment& deployment);
+  std::optional<ActorId> spare_for(const Deployment& deployment, std::size_t rank) const;
+  /// There are actors for all places that nobody will fill again; those that keep what nobody uses
+  /// let go of it.
+  bool can_be_whole(const Deployment& deployment);
+  std::string why_empty(const Deployment& deployment) const;
+  void replace(Deployment& deployment, std::size_t rank, ActorId by);
+  void load_rank(const Ptr& deployment, std::size_t rank);
+  void connect_groups(const Ptr& deployment);
+  void group_answer(const Ptr& deployment, std::uint64_t epoch, ActorId actor,
+                    const control::Reply& reply);
+  void fail(const Ptr& deployment, const wire::Failure& failure);
+  void end_epoch(ActorId actor, std::uint64_t epoch, const std::string& why);
+
+  Environment& environment_;
+  Members& members_;
+  Events events_;
+  std::uint64_t next_id_ = 1;
+  std::uint64_t next_epoch_ = 1;
+  std::map<std::uint64_t, Ptr> deployments_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,198 @@
+#include "controller/deployments/members.h"
+
+#include <algorithm>
+
+#include "base/parse_number.h"
+#include "transport/control/keys.h"
+
+namespace troupe::cluster {
+
+const char* to_string(ActorState state) {
+  switch (state) {
+    case ActorState::starting:
+      return "starting";
+    case ActorState::ready:
+      return "ready";
+    case ActorState::leaving:
+      return "leaving";
+    case ActorState::dead:
+      return "dead";
+  }
+  return "?";
+}
+
+Actor& Members::add(const std::string& host, const std::string& device, bool remote) {
+  const auto id = static_cast<ActorId>(actors_.size());
+  Actor actor;
+  actor.id = id;
+  actor.host = host;
+  actor.remote = remote;
+  actor.device = device;
+  // Places of another kind that the host had before do not count: its first GPU is its GPU 0.
+  for (const auto& [other, existing] : actors_) {
+    const bool alike = existing.host == host && existing.device_kind() == actor.device_kind();
+    actor.local_rank += alike ? 1 : 0;
+  }
+  return actors_.emplace(id, std::move(actor)).first->second;
+}
+
+std::string Members::name_of(ActorId id) const {
+  const Actor& actor = actors_.at(id);
+  const bool others = std::any_of(actors_.begin(), actors_.end(), [&](const auto& entry) {
+    return entry.second.host != actor.host;
+  });
+  return "actor " + std::to_string(id) + (others ? " on " + actor.host : "");
+}
+
+void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) {
+  Actor& actor = actors_.at(id);
+  if (actor.incarnation != 0) ++actor.restarts;
+  actor.state = ActorState::starting;
+  actor.incarnation = incarnation;
+  actor.pid = pid;
+  actor.peer = 0;
+  actor.leaving_epochs.clear();
+}
+
+bool Members::has_process(std::uint64_t incarnation) const {
+  return std::any_of(actors_.begin(), actors_.end(),
+                     [&](const auto& entry) { return entry.second.incarnation == incarnation; });
+}
+
+std::optional<std::string> Members::stranger(const control::PeerInfo& peer) const {
+  const auto shown = peer.hello.attributes.find("token");
+  if (shown == peer.hello.attributes.end() || !control::same_secret(shown->second, token_))
+    return "no actor of this cluster: wrong token";
+  if (!has_process(peer.incarnation))
+    return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> Members::share_of_memory(const Actor& actor,
+                                                      const wire::Hello& hello) const {
+  const auto said = hello.attributes.find("memory");
+  if (said == hello.attributes.end()) return std::nullopt;
+  const auto bytes = parse_number<std::uint64_t>(said->second);
+  if (!bytes) return std::nullopt;
+  // Actors of a host have its memory together, and those on a GPU that GPU's.
+  const bool on_cpu = actor.device_kind() == "cpu";
+  std::uint64_t beside = 0, neighbours_have = 0;
+  for (const auto& [id, other] : actors_) {
+    if (other.host != actor.host || other.closed) continue;
+    const bool same = other.device == actor.device;
+    beside += on_cpu || same ? 1 : 0;
+    // Who comes late finds only what its neighbours, loaded by then, have left.
+    if (same) neighbours_have = std::max(neighbours_have, other.memory_limit.value_or(0));
+  }
+  const auto share = *bytes / std::max<std::uint64_t>(beside, 1) / 10 * 9;
+  return std::max(share, neighbours_have);
+}
+
+std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
+  if (auto why = stranger(peer)) return why;
+  Actor& actor = std::find_if(actors_.begin(), actors_.end(), [&](const auto& entry) {
+                   return entry.second.incarnation == peer.incarnation;
+                 })->second;
+  if (actor.state == ActorState::leaving)
+    return "actor " + std::to_string(actor.id) + " was lost before";
+  if (actor.state == ActorState::dead)
+    return "actor " + std::to_string(actor.id) + " was declared dead";
+  if (actor.peer != 0 && actor.peer != peer.id)
+    return "actor " + std::to_string(actor.id) + " has a link already";
+  actor.state = ActorState::ready;
+  actor.peer = peer.id;
+  actor.failed_starts = 0;
+  actor.addresses.clear();
+  for (const auto& [key, value] : peer.hello.attributes) {
+    if (key.starts_with("address.")) actor.addresses[key.substr(8)] = value;
+  }
+  // Where its first process found nothing left, the place's next one is asked again.
+  if (actor.memory_limit.value_or(0) == 0) {
+    if (const auto share = share_of_memory(actor, peer.hello)) actor.memory_limit = share;
+  }
+  return std::nullopt;
+}
+
+const Actor* Members::lost(control::PeerId peer) {
+  Actor* actor = by_peer(peer);
+  if (!actor) return nullptr;
+  actor->state = ActorState::leaving;
+  actor->peer = 0;
+  return actor;
+}
+
+bool Members::fills(ActorId id, std::uint64_t incarnation) const {
+  const Actor& actor = actors_.at(id);
+  return actor.incarnation == incarnation && actor.state != ActorState::dead;
+}
+
+bool Members::exited(ActorId id, std::uint64_t incarnation, const std::string& cause) {
+  if (!fills(id, incarnation)) return false;
+  Actor& actor = actors_.at(id);
+  if (actor.state == ActorState::starting) ++actor.failed_starts;
+  actor.state = ActorState::dead;
+  actor.peer = 0;
+  actor.last_cause = cause;
+  return true;
+}
+
+Actor* Members::by_peer(control::PeerId peer) {
+  for (auto& [id, actor] : actors_) {
+    if (actor.peer == peer && peer != 0) return &actor;
+  }
+  return nullptr;
+}
+
+std::vector<ActorId> Members::idle() const {
+  std::vector<ActorId> result;
+  for (const auto& [id, actor] : actors_) {
+    if (is_idle(id)) result.push_back(id);
+  }
+  return result;
+}
+
+bool Members::is_idle(ActorId id) const {
+  const Actor& actor = actors_.at(id);
+  return actor.state == ActorState::ready && actor.usable() && actor.jobs.empty() &&
+         actor.leaving_epochs.empty();
+}
+
+void Members::give(std::uint64_t job, const std::vector<ActorId>& actors) {
+  for (const ActorId id : actors)
+    actors_.at(id).jobs.insert(job);
+}
+
+void Members::take_back(std::uint64_t job) {
+  for (auto& [id, actor] : actors_)
+    actor.jobs.erase(job);
+}
+
+std::size_t Members::living_count() const {
+  return std::count_if(actors_.begin(), actors_.end(), [](const auto& entry) {
+    const Actor& actor = entry.second;
+    return actor.state != ActorState::dead && actor.accepts_jobs();
+  });
+}
+
+std::vector<std::pair<std::uint64_t, int>> Members::memory_steps() const {
+  std::map<std::uint64_t, int> exactly;
+  int unknown = 0;
+  for (const auto& [id, actor] : actors_) {
+    if (!actor.accepts_jobs()) continue;
+    // To a planner a limit of 0 is none.
+    ++(actor.memory_limit ? exactly[std::max<std::uint64_t>(*actor.memory_limit, 1)] : unknown);
+  }
+  if (exactly.empty()) return {{0, unknown}};
+  std::vector<std::pair<std::uint64_t, int>> steps(exactly.begin(), exactly.end());
+  int above = unknown;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    above = step->second += above;
+  return steps;
+}
+
+std::size_t Members::ready_count() const {
+  return std::count_if(actors_.begin(), actors_.end(),
+                       [](const auto& entry) { return entry.second.state == ActorState::ready; });
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,113 @@
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/control/server.h"
+
+namespace troupe::cluster {
+
+using ActorId = std::uint32_t;
+
+/// Bytes that may be held where no limit is known: nothing is too much.
+inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+
+/// leaving: its link is lost, its process may still live.
+enum class ActorState { starting, ready, leaving, dead };
+const char* to_string(ActorState state);
+
+/// One actor of the cluster: a place that incarnations of a process fill one after another.
+struct Actor {
+  ActorId id = 0;
+  ActorState state = ActorState::starting;
+  std::uint64_t incarnation = 0;  // of the process that fills the place now
+  control::PeerId peer = 0;       // while ready
+  std::uint32_t pid = 0;
+  std::string host;
+  bool remote = false;  // another host than the controller's
+  std::string device;
+  std::int32_t local_rank = 0;
+  std::uint64_t restarts = 0;
+  std::uint32_t failed_starts = 0;               // in a row, without a hello
+  std::map<std::string, std::string> addresses;  // tensor-plane address by backend name
+  std::set<std::uint64_t> jobs;                  // that have it now
+  std::map<std::uint64_t, std::int32_t> parts;  // deployments that it keeps a part of, and its rank
+  std::set<std::uint64_t> leaving_epochs;       // told to end them and has not answered yet
+  std::optional<std::uint64_t> memory_limit;    // bytes of its jobs and models, where known
+  std::string last_cause;                       // why its last process ended
+  bool draining = false;                        // it gets no new jobs and leaves when it has none
+  bool evicted = false;                         // draining, and its jobs go on elsewhere
+  bool closed = false;                          // no process will fill the place again
+
+  std::string device_kind() const { return device.substr(0, device.find(':')); }
+  std::uint64_t may_hold() const { return memory_limit.value_or(kNoLimit); }
+  /// It, or the next process in its place, goes on serving those whose jobs it has.
+  bool lasting() const { return !closed && !evicted; }
+  /// It takes new jobs, or will once it has started.
+  bool usable() const {
+    return (state == ActorState::starting || state == ActorState::ready) && accepts_jobs();
+  }
+  /// The place takes new jobs, whoever fills it.
+  bool accepts_jobs() const { return lasting() && !draining; }
+};
+
+/// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed
+/// here.
+class Members {
+ public:
+  /// `token` is what a process of this cluster shows in its hello.
+  explicit Members(std::string token) : token_(std::move(token)) {}
+
+  Actor& add(const std::string& host, const std::string& device, bool remote = false);
+  /// "actor 3", with more than one host "actor 3 on NAME".
+  std::string name_of(ActorId id) const;
+  Actor& at(ActorId id) { return actors_.at(id); }
+  const Actor& at(ActorId id) const { return actors_.at(id); }
+  std::map<ActorId, Actor>& all() { return actors_; }
+  const std::map<ActorId, Actor>& all() const { return actors_; }
+
+  /// A new process fills the place.
+  void spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid);
+  /// A hello of an actor: nothing when it is the process that fills the place, else why it is
+  /// refused (fencing).
+  std::optional<std::string> hello(const control::PeerInfo& peer);
+  /// Why this is none of the processes that fill the places now; nothing when it is one.
+  std::optional<std::string> stranger(const control::PeerInfo& peer) const;
+  /// Whether some actor's newest process has this incarnation.
+  bool has_process(std::uint64_t incarnation) const;
+  /// Its link is gone: it gets nothing more to do. Null when the peer is no actor.
+  const Actor* lost(control::PeerId peer);
+  /// That process fills the place, and its end was not told yet.
+  bool fills(ActorId id, std::uint64_t incarnation) const;
+  /// The process is gone. False when it does not fill the place, or that was told before.
+  bool exited(ActorId id, std::uint64_t incarnation, const std::string& cause);
+
+  Actor* by_peer(control::PeerId peer);
+  /// Ready actors without a job, and done with what they did before.
+  std::vector<ActorId> idle() const;
+  bool is_idle(ActorId id) const;
+  /// A job has these actors, or has them no longer.
+  void give(std::uint64_t job, const std::vector<ActorId>& actors);
+  void take_back(std::uint64_t job);
+  std::size_t ready_count() const;
+  /// Actors that are ready or may become so.
+  std::size_t living_count() const;
+  /// Bytes that those that take jobs may hold, least first, and how many of them at least so much.
+  /// One of 0 bytes where that is not known of any; those that may hold nothing count as of 1.
+  std::vector<std::pair<std::uint64_t, int>> memory_steps() const;
+
+ private:
+  /// Nine tenths of what its process found free, divided over the host's places, or over those on
+  /// its GPU, and no less than these have: perhaps 0. Nothing where it does not say.
+  std::optional<std::uint64_t> share_of_memory(const Actor& actor, const wire::Hello& hello) const;
+
+  std::string token_;
+  std::map<ActorId, Actor> actors_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,129 @@
+#include "controller/deployments/memory_check.h"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+#include "base/counted.h"
+#include "base/text.h"
+
+namespace troupe::cluster {
+namespace {
+
+std::optional<plan::Plan> planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
+                                  const wire::Parallelism& parallelism,
+                                  const plan::Machine& machine) {
+  try {
+    return plan::make_plan(model, request, parallelism, machine);
+  } catch (const std::invalid_argument&) {
+    return std::nullopt;
+  }
+}
+
+std::string fullest(const plan::Plan& plan) {
+  std::uint64_t most = 0;
+  for (const auto& own : plan.memory)
+    most = std::max(most, own.peak());
+  return bytes_text(most) + " at its fullest actor";
+}
+
+/// The options that make `mix` of a job's degrees: "--cfg 2 --pp 2".
+std::string options_of(const wire::Parallelism& mix, const wire::Parallelism& before) {
+  std::string text;
+  for (const auto& [name, degree, was] : {std::tuple{"dp", mix.dp, before.dp},
+                                          {"cfg", mix.cfg, before.cfg},
+                                          {"pp", mix.pp, before.pp},
+                                          {"ulysses", mix.ulysses, before.ulysses},
+                                          {"ring", mix.ring, before.ring},
+                                          {"tp", mix.tp, before.tp},
+                                          {"vae-parallel", mix.vae, before.vae}}) {
+    if (degree == 1 && was == 1) continue;
+    text += (text.empty() ? "--" : " --") + std::string(name) + " " + std::to_string(degree);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string too_large(const plan::Plan& plan, const Shortage& lack, const std::string& actor) {
+  const auto& own = plan.memory.at(static_cast<std::size_t>(lack.rank));
+  std::string parts;
+  for (const auto& [name, bytes] :
+       {std::pair{"weights", own.weights}, std::pair{"K,V", own.kv},
+        std::pair{"activations", own.activations}, std::pair{"text encoder", own.text},
+        std::pair{"picture to begin with", own.picture}, std::pair{"decoder", own.vae}}) {
+    if (bytes > 0)
+      parts += (parts.empty() ? "" : ", ") + std::string(name) + " " + bytes_text(bytes);
+  }
+  return "[memory] rank " + std::to_string(lack.rank) + " needs " + bytes_text(lack.needs) + " (" +
+         parts + "), and " + actor + " may hold " + bytes_text(lack.limit);
+}
+
+std::optional<wire::Parallelism> fitting_mix(const spec::ModelSpec& model,
+                                             const wire::ImageRequest& request, int actors,
+                                             const plan::Machine& machine, std::uint64_t bytes) {
+  plan::Limits limits;
+  limits.memory = bytes;
+  for (int some = std::min(2, actors);; some = std::min(2 * some, actors)) {
+    const auto candidates = plan::choose_degrees(model, request, some, machine, limits);
+    if (const auto* best = plan::best_of(candidates)) return best->parallelism;
+    if (some == actors) return std::nullopt;
+  }
+}
+
+std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job, int actors,
+                          const std::function<bool(const plan::Plan&)>& fits,
+                          const std::string& among,
+                          const std::function<std::optional<wire::Parallelism>()>& mix,
+                          const plan::Machine& machine) {
+  const auto attempt = [&](const std::string& option, const wire::ImageRequest& request,
+                           const wire::Parallelism& parallelism) -> std::optional<std::string> {
+    const auto plan = planned(model, request, parallelism, machine);
+    if (!plan || plan->degrees.world() > actors || !fits(*plan)) return std::nullopt;
+    return option + " needs " + fullest(*plan);
+  };
+  // Its pixels cost what they cost at whatever degrees.
+  if (auto request = job.request;
+      request.init_image_height > request.height || request.init_image_width > request.width) {
+    request.init_image_height = request.height;
+    request.init_image_width = request.width;
+    const auto option = "an --init-image of " + std::to_string(request.width) + " x " +
+                        std::to_string(request.height) + " in place of " +
+                        std::to_string(job.request.init_image_width) + " x " +
+                        std::to_string(job.request.init_image_height);
+    if (auto found = attempt(option, request, job.parallelism)) return *found;
+  }
+  using Degree = std::int32_t wire::Parallelism::*;
+  for (const auto& [degree, name] : {std::pair<Degree, std::string>{&wire::Parallelism::pp, "pp"},
+                                     {&wire::Parallelism::tp, "tp"},
+                                     {&wire::Parallelism::vae, "vae-parallel"}}) {
+    auto parallelism = job.parallelism;
+    while (++(parallelism.*degree) <= actors) {
+      const auto option = "--" + name + " " + std::to_string(parallelism.*degree);
+      if (auto found = attempt(option, job.request, parallelism)) return *found;
+    }
+  }
+  if (const auto found = mix ? mix() : std::nullopt) {
+    if (auto fitting = attempt(options_of(*found, job.parallelism), job.request, *found))
+      return *fitting;
+  }
+  auto request = job.request;
+  request.vae_tiling = true;
+  if (auto found = attempt("--vae-tiling", request, job.parallelism)) return *found;
+  if (job.request.dtype == "float32") {
+    request = job.request;
+    request.dtype = "bfloat16";
+    if (auto found = attempt("--dtype bfloat16", request, job.parallelism)) return *found;
+  }
+  const auto on = among.empty() ? counted(actors, "actor") : among;
+  const std::string others = "more actors, a smaller picture or fewer at a time";
+  if (mix || actors == 1) {
+    return "no pp, tp or shared decoding" + std::string(mix ? " and no mix of degrees" : "") +
+           " on " + on + " is enough; " + others + " are";
+  }
+  return "no pp, tp or shared decoding by itself on " + on +
+         " is enough; a mix of degrees (--parallel auto looks for one) may be, or " + others;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,74 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "controller/deployments/members.h"
+#include "controller/plan/plan.h"
+
+namespace troupe::cluster {
+
+/// What a rank of a plan needs at its actor, in bytes: `weights`, the decoder's among them, as
+/// long as the actor keeps its deployment, `working` beside them while a job runs.
+struct MemoryNeed {
+  std::uint64_t weights = 0;
+  std::uint64_t working = 0;
+
+  std::uint64_t total() const { return weights + working; }
+};
+
+/// By world rank.
+std::vector<MemoryNeed> needs_of(const plan::Plan& plan);
+
+/// A deployment's part at one actor.
+struct Resident {
+  std::uint64_t deployment = 0;
+  std::uint64_t weights = 0;
+  std::uint64_t working = 0;  // of all its jobs
+  double last_used = 0;
+  bool in_use = false;  // it has jobs: it is never let go of
+};
+
+/// An actor and what it keeps.
+struct Room {
+  ActorId actor = 0;
+  std::uint64_t limit = kNoLimit;  // bytes
+  std::uint64_t wanted = 0;        // bytes that are to come in
+  bool newcomer = false;           // as another resident
+  std::vector<Resident> residents;
+
+  std::uint64_t held() const;
+};
+
+/// How many deployments an actor keeps at most, however little memory they take: each has groups,
+/// and those have file descriptors.
+inline constexpr std::size_t kMostResidents = 4;
+
+/// Which deployments are to go so that what is wanted fits in everywhere: of those nobody uses at
+/// the actors that lack room, the least recently used first, until there is enough. Nothing when
+/// all of them together would not do. `keep` stays.
+std::optional<std::vector<std::uint64_t>> evictions(const std::vector<Room>& rooms,
+                                                    std::uint64_t keep = 0);
+
+/// A rank that no actor can take, even if it had nothing else.
+struct Shortage {
+  int rank = 0;
+  std::uint64_t needs = 0;
+  ActorId actor = 0;  // the roomiest that is left for it
+  std::uint64_t limit = 0;
+};
+
+/// Which of these actors takes which rank when memory alone decides: who needs most gets the one
+/// with the highest limit. With fewer actors than ranks, or where one does not fit: nothing, and
+/// `why` says which.
+std::optional<std::vector<ActorId>> by_memory(const std::vector<MemoryNeed>& needs,
+                                              std::vector<std::pair<ActorId, std::uint64_t>> limits,
+                                              std::optional<Shortage>* why = nullptr);
+
+/// How many parts that need so many bytes find an actor of their own at most; limits as in Room.
+std::size_t most_placed(std::vector<std::uint64_t> needs, std::vector<std::uint64_t> limits);
+
+}  // namespace troupe::cluster

@@ -1,0 +1,697 @@
+#include "controller/gateway/introspection.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+
+#include "base/file_handle.h"
+#include "base/parse_number.h"
+#include "controller/gateway/permissions.h"
+#include "controller/jobs/batching.h"
+#include "controller/plan/machine_json.h"
+#include "controller/recorder/chrome_trace.h"
+#include "controller/recorder/flight_record.h"
+#include "controller/recorder/graph_text.h"
+#include "transport/wire/done.h"
+
+namespace troupe::gateway {
+namespace {
+
+using wire::FailureCode;
+
+constexpr control::Milliseconds kClockDeadline{2'000};
+constexpr double kClockInterval = 10;
+constexpr int kFirstReadings = 4;
+
+std::string name_of(jobs::JobId job) {
+  return "job " + std::to_string(job);
+}
+
+/// What an actor says, which knows a batch by its number only: "job 9" becomes what the recorder
+/// calls it, "batch 9 (jobs 3, 5)".
+std::string with_batches_named(const std::string& said, const recorder::Recorder& recorder) {
+  const std::string word = "job ";
+  std::string text;
+  for (std::size_t at = 0; at < said.size();) {
+    const auto found = said.find(word, at);
+    if (found == std::string::npos) return text + said.substr(at);
+    const auto digits = found + word.size();
+    const auto end = std::min(said.find_first_not_of("0123456789", digits), said.size());
+    const auto number = parse_number<jobs::JobId>(said.substr(digits, end - digits));
+    const auto* notes = number ? recorder.find(*number) : nullptr;
+    text += said.substr(at, found - at);
+    text += notes && !notes->name.empty() ? notes->name : said.substr(found, end - found);
+    at = end;
+  }
+  return text;
+}
+
+std::string name_of_actor(std::uint32_t actor) {
+  return "actor " + std::to_string(actor);
+}
+
+}  // namespace
+
+recorder::Nanoseconds Introspection::now() const {
+  return std::llround(tools_.environment.now() * 1e9);
+}
+
+void Introspection::refuse(const Asker& asker, FailureCode code, const std::string& why) {
+  reply(asker, wire::Failure{code, why});
+}
+
+const jobs::JobEntry* Introspection::job_for(const Asker& asker, jobs::JobId id) {
+  const auto* job = tools_.table.find(id);
+  const auto user = tools_.server.user(asker.peer);
+  if (job && may_see(user, *job)) return job;
+  if (job)
+    refuse(asker, FailureCode::refused, job_refusal(user, id));
+  else
+    refuse(asker, FailureCode::not_found, "job " + std::to_string(id) + " is not known here");
+  return nullptr;
+}
+
+const cluster::Actor* Introspection::ready_actor(const Asker& asker, std::uint32_t id) {
+  const auto& all = tools_.members.all();
+  const auto found = all.find(id);
+  if (found == all.end()) {
+    refuse(asker, FailureCode::not_found, name_of_actor(id) + " is not known here");
+    return nullptr;
+  }
+  if (found->second.state != cluster::ActorState::ready) {
+    refuse(asker, FailureCode::lost,
+           name_of_actor(id) + " is " + cluster::to_string(found->second.state));
+    return nullptr;
+  }
+  return &found->second;
+}
+
+template <class Answer, class M>
+void Introspection::pass_on(const Asker& asker, const M& message, std::uint32_t actor) {
+  const auto* member = ready_actor(asker, actor);
+  if (!member) return;
+  tools_.environment.request(
+      member->peer, message, kActorDeadline, [this, asker, actor](const control::Reply& answer) {
+        if (answer) {
+          auto told = answer.as<Answer>();
+          if constexpr (std::is_same_v<Answer, wire::MailboxReport>)
+            told.doing = with_batches_named(told.doing, tools_.recorder);
+          return reply(asker, told);
+        }
+        const auto& failure = answer.failure();
+        const bool lost = failure.code == FailureCode::lost;
+        refuse(asker, failure.code,
+               name_of_actor(actor) +
+                   (lost ? " was lost before it answered"
+                         : ": " + with_batches_named(failure.what, tools_.recorder)));
+      });
+}
+
+bool Introspection::on_message(control::PeerId peer, const wire::Header& header,
+                               std::span<const std::byte> payload) {
+  const Asker asker{peer, header};
+  switch (header.kind) {
+    case wire::Kind::get_mailbox: {
+      const auto question = wire::decode<wire::GetMailbox>(payload);
+      pass_on<wire::MailboxReport>(asker, question, question.actor);
+      return true;
+    }
+    case wire::Kind::get_tensors: {
+      auto question = wire::decode<wire::GetTensors>(payload);
+      question.job = tools_.runner.run_of(question.job);
+      pass_on<wire::TensorReport>(asker, question, question.actor);
+      return true;
+    }
+    case wire::Kind::get_slice: {
+      auto question = wire::decode<wire::GetSlice>(payload);
+      question.job = tools_.runner.run_of(question.job);
+      pass_on<wire::TensorSlice>(asker, question, question.actor);
+      return true;
+    }
+    case wire::Kind::get_latents:
+      get_latents(asker, wire::decode<wire::GetLatents>(payload));
+      return true;
+    case wire::Kind::control_job:
+      control_job(asker, wire::decode<wire::ControlJob>(payload));
+      return true;
+    case wire::Kind::inject_fault:
+      inject(asker, wire::decode<wire::InjectFault>(payload));
+      return true;
+    case wire::Kind::get_document:
+      get_document(asker, wire::decode<wire::GetDocument>(payload));
+      return true;
+    case wire::Kind::get_logs:
+      get_logs(asker, wire::decode<wire::GetLogs>(payload));
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Introspection::control_job(const Asker& asker, const wire::ControlJob& order) {
+  const auto* job = job_for(asker, order.job);
+  if (!job) return;
+  auto& runner = tools_.runner;
+  const auto name = name_of(order.job);
+  if (wire::is_terminal(job->state)) {
+    return refuse(
+        asker, FailureCode::bad_request,
+        name + " has already " +
+            (job->state == wire::JobState::cancelled ? "been cancelled"
+                                                     : std::string(wire::to_string(job->state))));
+  }
+  if (const auto run = runner.run_of(order.job); run != order.job) {
+    return refuse(asker, FailureCode::bad_request,
+                  name + " computes in " + runner.name_of(run) +
+                      ": who wants to stop it hands it in without --may-batch");
+  }
+  const bool begun = runner.dispatcher().has(order.job);
+  if (order.action == wire::JobAction::pause) {
+    if (!runner.pause(order.job))
+      return refuse(asker, FailureCode::bad_request, name + " is paused already");
+    return reply(asker, wire::Done{name + (begun ? " is paused; what was issued runs to its end"
+                                                 : " will be paused when it begins")});
+  }
+  if (!runner.paused(order.job))
+    return refuse(asker, FailureCode::bad_request, name + " is not paused");
+  if (order.action == wire::JobAction::resume) {
+    runner.resume(order.job);
+    return reply(asker, wire::Done{name + " goes on"});
+  }
+  const auto* notes = tools_.recorder.find(order.job);
+  const auto issued = [&]() -> const recorder::TaskNote* {
+    if (!notes || notes->attempts.empty() || notes->attempts.back().notes.empty()) return nullptr;
+    return &notes->attempts.back().notes.back();
+  };
+  const auto* before = issued();
+  if (!begun || !runner.step(order.job)) {
+    return refuse(asker, FailureCode::bad_request,
+                  name + (begun ? " has no task left to issue" : " has not begun yet"));
+  }
+  const auto* after = issued();
+  if (!after || after == before)
+    return reply(asker, wire::Done{name + ": one more task goes as soon as its actors have room"});
+  reply(asker, wire::Done{name + ": " +
+                          schedule::describe(notes->attempts.back().graph.tasks[after->task])});
+}
+
+void Introspection::inject(const Asker& asker, const wire::InjectFault& fault) {
+  const auto* actor = ready_actor(asker, fault.actor);
+  if (!actor) return;
+  const auto name = name_of_actor(fault.actor);
+  if (!std::isfinite(fault.seconds) || fault.seconds < 0 || fault.seconds > 3600)
+    return refuse(asker, FailureCode::bad_request, "seconds: a number from 0 to 3600");
+  const auto note = [&](const std::string& what) {
+    tools_.recorder.note(recorder::Event::Kind::actor, 0, fault.actor, "injected: " + what, now());
+    return what;
+  };
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%g s", fault.seconds);
+  switch (fault.fault) {
+    case wire::FaultKind::kill:
+      if (!tools_.signal(fault.actor, SIGKILL))
+        return refuse(asker, FailureCode::lost, name + " has no process on this host");
+      return reply(asker, wire::Done{name + " " + note("is killed")});
+    case wire::FaultKind::stop: {
+      if (!tools_.signal(fault.actor, SIGSTOP))
+        return refuse(asker, FailureCode::lost, name + " has no process on this host");
+      tools_.environment.after(fault.seconds,
+                               [this, id = fault.actor, incarnation = actor->incarnation] {
+                                 if (tools_.members.at(id).incarnation == incarnation)
+                                   tools_.signal(id, SIGCONT);
+                               });
+      return reply(asker, wire::Done{name + " " + note(std::string("is stopped for ") + seconds)});
+    }
+    default:
+      break;
+  }
+  std::string what = "throws in its next task";
+  if (fault.fault == wire::FaultKind::not_finite) what = "meets a NaN in its next micro-step";
+  if (fault.fault == wire::FaultKind::delay)
+    what = std::string("begins its next task ") + seconds + " later";
+  if (actor->jobs.empty()) what += "; it has no job now: this waits for its next one";
+  tools_.environment.request(
+      actor->peer, fault, kActorDeadline, [this, asker, name, what](const control::Reply& answer) {
+        if (answer) return reply(asker, wire::Done{name + " " + what});
+        refuse(asker, answer.failure().code, name + ": " + answer.failure().what);
+      });
+  note(what);
+}
+
+void Introspection::actor_ready(cluster::ActorId actor) {
+  tools_.recorder.note(recorder::Event::Kind::actor, 0, actor, "is ready", now());
+  read_clock(actor, tools_.members.at(actor).incarnation, kFirstReadings);
+}
+
+void Introspection::read_clock(cluster::ActorId id, std::uint64_t incarnation, int readings) {
+  const auto& actor = tools_.members.at(id);
+  if (actor.incarnation != incarnation || actor.state != cluster::ActorState::ready) return;
+  tools_.environment.request(actor.peer, wire::ReadClock{}, kClockDeadline,
+                             [this, id, incarnation, sent = now()](const control::Reply& answer) {
+                               if (!answer) return;
+                               tools_.recorder.clock_reading(
+                                   id, incarnation, sent, now(),
+                                   answer.as<wire::ClockReading>().monotonic_ns);
+                             });
+  tools_.environment.after(readings > 1 ? 0.05 : kClockInterval, [this, id, incarnation, readings] {
+    read_clock(id, incarnation, std::max(1, readings - 1));
+  });
+}
+
+// What the controller remembers and hands out to be read: graphs, time lines, lines that were said.
+
+namespace {
+
+using wire::FailureCode;
+
+/// "2026-11-21 09:41:02.123", where the controller is.
+std::string time_text(std::int64_t wall_ns) {
+  const std::time_t seconds = wall_ns / 1'000'000'000;
+  std::tm parts{};
+  localtime_r(&seconds, &parts);
+  char text[40];
+  const auto length = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  std::snprintf(text + length, sizeof text - length, ".%03d",
+                static_cast<int>(wall_ns / 1'000'000 % 1000));
+  return text;
+}
+
+}  // namespace
+
+void Introspection::get_document(const Asker& asker, const wire::GetDocument& question) {
+  const auto user = tools_.server.user(asker.peer);
+  if (user.role < control::ClientRole::all_jobs && question.kind != wire::DocumentKind::machine) {
+    if (question.job == 0)
+      return refuse(
+          asker, FailureCode::refused,
+          "of which job? The key \"" + user.name + "\" has the role " + to_string(user.role));
+    if (!job_for(asker, question.job)) return;
+  }
+  const auto run = tools_.runner.run_of(question.job);
+  const auto* notes = question.job == 0 ? nullptr : tools_.recorder.find(run);
+  const bool failures_only = question.kind == wire::DocumentKind::failures;
+  if (question.job != 0 && !notes && !failures_only) {
+    return refuse(asker, FailureCode::not_found,
+                  "job " + std::to_string(question.job) + " is not remembered here");
+  }
+  switch (question.kind) {
+    case wire::DocumentKind::graph: {
+      if (!notes) return refuse(asker, FailureCode::bad_request, "the graph of which job?");
+      const bool paused = tools_.runner.paused(question.job);
+      return reply(asker, wire::Document{keep("graph", recorder::graph_text(*notes, paused))});
+    }
+    case wire::DocumentKind::timeline:
+      return send_timeline(asker, question.job);
+    case wire::DocumentKind::failures:
+      return reply(asker, wire::Document{keep("failures", failures(question.job))});
+    case wire::DocumentKind::machine:
+      if (!tools_.machine) return refuse(asker, FailureCode::not_found, "no machine is known here");
+      // Hosts' names and what actors failed by may be any bytes.
+      return reply(
+          asker,
+          wire::Document{keep(
+              "machine", plan::to_json(tools_.machine())
+                             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))});
+  }
+}
+
+void Introspection::send_timeline(const Asker& asker, jobs::JobId job) {
+  auto facts = std::make_shared<recorder::TraceFacts>();
+  facts->controller_host = tools_.host;
+  facts->controller_pid = tools_.pid;
+  facts->now = now();
+  for (const auto& [id, actor] : tools_.members.all())
+    facts->actors[id] = {actor.host, actor.device, actor.pid};
+  auto jobs = std::make_shared<std::vector<recorder::JobNotes>>();
+  for (const auto& [id, notes] : tools_.recorder.jobs()) {
+    if (job == 0 || job == id || tools_.runner.run_of(job) == id) jobs->push_back(notes);
+  }
+  const bool posted = thread_.post([this, asker, facts, jobs]() -> SideThread::OnLoop {
+    std::vector<const recorder::JobNotes*> all;
+    for (const auto& notes : *jobs)
+      all.push_back(&notes);
+    auto trace = std::make_shared<std::string>(recorder::chrome_trace(all, *facts));
+    return
+        [this, asker, trace] { reply(asker, wire::Document{keep("timeline", std::move(*trace))}); };
+  });
+  if (!posted) refuse(asker, FailureCode::overloaded, "too much is being written: try again later");
+}
+
+void Introspection::get_logs(const Asker& asker, const wire::GetLogs& question) {
+  /// What a message holds beside everything else.
+  constexpr std::size_t kMostBytes = 800'000;
+  wire::LogLines lines;
+  if (question.actor < 0) {
+    const auto wall = std::chrono::system_clock::now().time_since_epoch();
+    const auto ahead = std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() - now();
+    for (const auto& line : tools_.recorder.lines(question.after, question.lines, lines.last))
+      lines.lines.push_back(time_text(line.at + ahead) + " " + line.text);
+  } else {
+    const auto id = static_cast<cluster::ActorId>(question.actor);
+    if (!tools_.members.all().contains(id)) {
+      return refuse(asker, FailureCode::not_found,
+                    "actor " + std::to_string(question.actor) + " is not known here");
+    }
+    lines = tools_.lines(id, question.after, question.lines);
+  }
+  std::size_t bytes = 0;
+  std::size_t kept = 0;
+  while (kept < lines.lines.size() && bytes < kMostBytes)
+    bytes += lines.lines[lines.lines.size() - ++kept].size() + 8;
+  lines.lines.erase(lines.lines.begin(), lines.lines.end() - static_cast<std::ptrdiff_t>(kept));
+  reply(asker, lines);
+}
+
+wire::BlobRef Introspection::keep(const std::string& name, std::string bytes,
+                                  std::vector<std::int64_t> shape) {
+  constexpr std::size_t kKept = 8;
+  constexpr std::uint64_t kKeptBytes = 1u << 30;  // the newest aside
+  wire::BlobRef ref{.name = name, .id = 0, .bytes = bytes.size(), .shape = std::move(shape)};
+  ref.id = tools_.environment.keep_blob(std::make_shared<const std::string>(std::move(bytes)));
+  kept_.push_back(ref);
+  std::uint64_t sum = 0;
+  for (const auto& each : kept_)
+    sum += each.bytes;
+  while (kept_.size() > kKept || (kept_.size() > 1 && sum > kKeptBytes)) {
+    tools_.environment.drop_blob(kept_.front().id);
+    sum -= kept_.front().bytes;
+    kept_.pop_front();
+  }
+  return ref;
+}
+
+namespace {
+
+constexpr std::size_t kKeptRecords = 16;
+constexpr std::size_t kKeptFiles = 256;
+
+/// What the disk may take until the loop goes on without knowing.
+constexpr std::chrono::milliseconds kAtOnce{100};
+
+/// Whole or not at all, and for its owner only: prompts are in it. Answers why it cannot be
+/// written, or nothing: a full disk costs the record, no more.
+std::string write_whole(const std::filesystem::path& path, std::string_view text) {
+  auto temporary = path;
+  temporary += std::string(".").append(std::to_string(getpid()));
+  std::error_code error;
+  const auto give_up = [&](const std::error_code& why) {
+    std::filesystem::remove(temporary, error);
+    return why.message();
+  };
+  const auto last_error = [] { return std::error_code(errno, std::generic_category()); };
+  const FileHandle file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file) return last_error().message();
+  while (!text.empty()) {
+    const auto written = write(file.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return give_up(last_error());
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  std::filesystem::rename(temporary, path, error);
+  return error ? give_up(std::error_code(error)) : "";
+}
+
+}  // namespace
+
+std::string Introspection::record_failure(jobs::JobId job, const std::string& failure) {
+  const bool together = tools_.runner.jobs_of(job) != std::vector{job};
+  return record(job, tools_.runner.run_of(job), failure,
+                (together ? "flight-batch-" : "flight-job-") + std::to_string(job) + ".json");
+}
+
+std::string Introspection::record_hang(cluster::ActorId actor, const std::string& why) {
+  const auto current = tools_.runner.dispatcher().current(actor);
+  const auto& member = tools_.members.at(actor);
+  const jobs::JobId run = current ? current->first : member.jobs.empty() ? 0 : *member.jobs.begin();
+  return record(
+      run, run, why,
+      "flight-actor-" + std::to_string(actor) + "-pid-" + std::to_string(member.pid) + ".json");
+}
+
+std::string Introspection::record(jobs::JobId job, jobs::JobId run, const std::string& failure,
+                                  const std::string& file) {
+  Failed failed{.job = job,
+                .name = {},
+                .jobs = tools_.runner.jobs_of(job),
+                .failure = failure,
+                .file = {},
+                .record = std::make_shared<const std::string>(
+                    recorder::flight_record(tools_.recorder, job, run, failure, now()))};
+  if (job != 0 && failed.jobs != std::vector{job}) failed.name = tools_.runner.name_of(job);
+  failed_.push_back(std::move(failed));
+  if (failed_.size() > kKeptRecords) failed_.pop_front();
+  if (tools_.log_folder.empty()) return "";
+  return write(failed_.back(), std::filesystem::path(tools_.log_folder) / file);
+}
+
+std::string Introspection::write(const Failed& failed, const std::filesystem::path& path) {
+  // One wait for all failures of a moment; and where the thread is busy the disk is slow, as is
+  // known.
+  const auto begun = std::chrono::steady_clock::now();
+  const bool prompt = thread_.idle() && begun - waited_ > std::chrono::seconds(1);
+  const auto outcome = std::make_shared<std::promise<std::string>>();
+  auto error = outcome->get_future();
+  const auto work = [this, outcome, path, record = failed.record]() -> SideThread::OnLoop {
+    const auto why_not = write_whole(path, *record);
+    outcome->set_value(why_not);
+    return [this, path, record, why_not] {
+      if (!why_not.empty()) {
+        if (tools_.note)
+          tools_.note("flight record " + path.string() + " cannot be written: " + why_not);
+        return;
+      }
+      written_.push_back(path);
+      if (written_.size() > kKeptFiles) {
+        std::error_code gone;
+        std::filesystem::remove(written_.front(), gone);
+        written_.pop_front();
+      }
+      const auto found = std::ranges::find(failed_, record, &Failed::record);
+      if (found != failed_.end()) found->file = path.string();
+    };
+  };
+  if (!thread_.post(work)) return "";
+  if (!prompt) return path.string();
+  const bool known = error.wait_for(kAtOnce) == std::future_status::ready;
+  if (std::chrono::steady_clock::now() - begun > kAtOnce / 10)
+    waited_ = std::chrono::steady_clock::now();
+  return known && !error.get().empty() ? "" : path.string();
+}
+
+std::string Introspection::failures(jobs::JobId job) const {
+  using nlohmann::json;
+  json list = json::array();
+  for (const Failed& failed : failed_) {
+    if (job != 0 && std::ranges::find(failed.jobs, job) == failed.jobs.end()) continue;
+    json row = {{"job", failed.job}, {"failure", failed.failure}};
+    if (!failed.name.empty()) row["batch"] = failed.name;
+    if (!failed.file.empty()) row["file"] = failed.file;
+    if (job != 0) row["record"] = json::parse(*failed.record);
+    list.push_back(std::move(row));
+  }
+  return json{{"failures", list}}.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// A job's latents as they are now: asked of those who hold rows, fetched and put together.
+namespace {
+
+using wire::FailureCode;
+
+constexpr control::Milliseconds kRenderDeadline{25'000};
+constexpr control::Milliseconds kFetchDeadline{20'000};
+/// Of the float32 latents of one job; what a controller puts up with.
+constexpr std::uint64_t kMostBytes = 1u << 30;
+constexpr long kMostAtOnce = 4;
+
+std::uint64_t product(const std::vector<std::int64_t>& shape) {
+  std::uint64_t count = 1;
+  for (const auto size : shape) {
+    if (size < 0 || (size > 0 && count > kMostBytes / static_cast<std::uint64_t>(size)))
+      return kMostBytes;
+    count *= static_cast<std::uint64_t>(size);
+  }
+  return count;
+}
+
+}  // namespace
+
+struct Introspection::Collection {
+  std::shared_ptr<int> counted;
+  Asker asker;
+  jobs::JobId job = 0;
+  bool renders = false;
+  bool one_replica = false;  // the first one's pictures are enough
+  wire::RowRange own;        // of the pictures: a batch has others', too
+  cluster::ActorId renderer = 0;
+  std::int64_t pictures = 0;
+  std::size_t missing = 0;
+  bool failed = false;
+  int first_step = 0;
+  int last_step = -1;
+  std::vector<std::int64_t> shape;  // [n, C, h, w]; empty until the first piece is here
+  std::string bytes;
+};
+
+void Introspection::get_latents(const Asker& asker, const wire::GetLatents& question) {
+  const auto* job = job_for(asker, question.job);
+  if (!job) return;
+  const auto name = "job " + std::to_string(question.job);
+  const auto run = tools_.runner.run_of(question.job);
+  const auto* notes = tools_.recorder.find(run);
+  const auto* computes = tools_.table.find_run(run);
+  if (wire::is_terminal(job->state) || !computes || !tools_.runner.dispatcher().has(run) ||
+      !notes || notes->attempts.empty()) {
+    return refuse(asker, FailureCode::bad_request,
+                  name + (wire::is_terminal(job->state) ? " has ended (" : " is not under way (") +
+                      wire::to_string(job->state) + "): only a running job has latents");
+  }
+  if (collecting_.use_count() > kMostAtOnce) {
+    return refuse(
+        asker, FailureCode::overloaded,
+        std::to_string(kMostAtOnce) + " jobs' latents are being collected: try again later");
+  }
+  const auto& actors = notes->attempts.back().actor_of_rank;
+  auto collection = std::make_shared<Collection>();
+  collection->counted = collecting_;
+  collection->asker = asker;
+  const auto& plan = computes->plan;
+  collection->job = run;
+  collection->renders = question.render;
+  collection->renderer = actors.at(static_cast<std::size_t>(plan.decode_rank(0)));
+  collection->pictures = plan.picture_count();
+  collection->own = {0, plan.picture_count()};
+  if (!computes->members.empty())
+    collection->own = jobs::member_of(*computes, question.job).pictures;
+  collection->first_step = plan.request.steps;
+  std::set<cluster::ActorId> holders;
+  // A rough picture shows the first one, which most often the first replica has.
+  collection->one_replica = question.render && collection->own.begin == 0;
+  const int replicas = collection->one_replica ? 1 : plan.degrees.dp;
+  for (int dp = 0; dp < replicas; ++dp) {
+    for (const int rank : plan.latent_holders(dp))
+      holders.insert(actors.at(static_cast<std::size_t>(rank)));
+  }
+  collection->missing = holders.size();
+  for (const auto holder : holders)
+    ask_holder(collection, holder);
+}
+
+void Introspection::ask_holder(const std::shared_ptr<Collection>& collection, cluster::ActorId id) {
+  const auto& actor = tools_.members.at(id);
+  tools_.environment.request(
+      actor.peer, wire::GetLatentRows{collection->job}, kActorDeadline,
+      [this, collection, id, incarnation = actor.incarnation](const control::Reply& answer) {
+        if (!answer) {
+          return fail(*collection, {answer.failure().code,
+                                    "actor " + std::to_string(id) + ": " + answer.failure().what});
+        }
+        const auto rows = answer.as<wire::LatentRows>();
+        tools_.environment.fetch_blob(incarnation, rows.blob, kFetchDeadline,
+                                      [this, collection, rows](const control::BlobResult& blob) {
+                                        if (collection->failed) return;
+                                        if (!blob) return fail(*collection, blob.failure);
+                                        add_rows(*collection, rows, *blob.bytes);
+                                        if (!collection->failed && --collection->missing == 0)
+                                          collected(collection);
+                                      });
+      });
+}
+
+void Introspection::fail(Collection& collection, const wire::Failure& failure) {
+  if (std::exchange(collection.failed, true)) return;
+  reply(collection.asker, failure);
+}
+
+void Introspection::add_rows(Collection& collection, const wire::LatentRows& rows,
+                             const std::string& bytes) {
+  const auto wrong = [&] {
+    fail(collection, {FailureCode::protocol, "latents whose bytes do not fit their shape"});
+  };
+  if (rows.shape.size() != 4) return wrong();
+  auto shape = rows.shape;
+  shape[0] = collection.one_replica ? rows.shape[0] : collection.pictures;
+  if (product(shape) > kMostBytes / sizeof(float))
+    return fail(collection, {FailureCode::overloaded, "the latents are larger than 1 GiB"});
+  if (collection.shape.empty()) {
+    collection.shape = shape;
+    collection.bytes.assign(product(shape) * sizeof(float), '\0');
+  }
+  std::int64_t height = 0;
+  for (const auto& run : rows.runs) {
+    if (run.begin < 0 || run.end < run.begin || run.end > shape[2]) return wrong();
+    height += run.end - run.begin;
+  }
+  const auto first = collection.one_replica ? 0 : rows.first_image;
+  const bool fits =
+      shape == collection.shape && first >= 0 && first + rows.shape[0] <= collection.shape[0] &&
+      bytes.size() == product({rows.shape[0], shape[1], height, shape[3]}) * sizeof(float);
+  if (!fits) return wrong();
+  const auto row_bytes = static_cast<std::size_t>(shape[3]) * sizeof(float);
+  const char* from = bytes.data();
+  for (std::int64_t image = 0; image < rows.shape[0]; ++image) {
+    for (std::int64_t channel = 0; channel < shape[1]; ++channel) {
+      const auto plane = ((first + image) * shape[1] + channel) * shape[2];
+      for (const auto& run : rows.runs) {
+        const auto run_bytes = static_cast<std::size_t>(run.end - run.begin) * row_bytes;
+        std::memcpy(
+            collection.bytes.data() + static_cast<std::size_t>(plane + run.begin) * row_bytes, from,
+            run_bytes);
+        from += run_bytes;
+      }
+    }
+  }
+  collection.first_step = std::min(collection.first_step, rows.first_step);
+  collection.last_step = std::max(collection.last_step, rows.last_step);
+}
+
+void Introspection::collected(const std::shared_ptr<Collection>& collection) {
+  if (!collection->one_replica) {
+    const auto& own = collection->own;
+    const wire::RowRange all{0, static_cast<std::int32_t>(collection->pictures)};
+    if (own != all) collection->bytes = jobs::cut_pictures(collection->bytes, all, own);
+    collection->shape[0] = own.end - own.begin;
+  }
+  if (collection->renders) return render(collection);
+  reply(collection->asker,
+        wire::JobLatents{collection->first_step, collection->last_step,
+                         keep("latents", std::move(collection->bytes), collection->shape)});
+}
+
+void Introspection::render(const std::shared_ptr<Collection>& collection) {
+  collection->bytes.resize(
+      collection->bytes.size() /
+      static_cast<std::size_t>(std::max<std::int64_t>(1, collection->shape[0])));
+  collection->shape[0] = 1;
+  const auto latents = keep("latents", std::move(collection->bytes), collection->shape);
+  const auto& actor = tools_.members.at(collection->renderer);
+  tools_.environment.request(
+      actor.peer, wire::RenderLatents{collection->job, latents}, kRenderDeadline,
+      [this, collection, incarnation = actor.incarnation](const control::Reply& answer) {
+        if (!answer) return fail(*collection, answer.failure());
+        tools_.environment.fetch_blob(
+            incarnation, answer.as<wire::Rendered>().png, kFetchDeadline,
+            [this, collection](const control::BlobResult& png) {
+              if (!png) return fail(*collection, png.failure);
+              reply(collection->asker,
+                    wire::JobLatents{collection->first_step, collection->last_step,
+                                     keep("preview", *png.bytes)});
+            });
+      });
+}
+
+}  // namespace troupe::gateway

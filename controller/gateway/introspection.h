@@ -1,0 +1,126 @@
+#pragma once
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "controller/deployments/environment.h"
+#include "controller/deployments/members.h"
+#include "controller/gateway/side_thread.h"
+#include "controller/jobs/job_runner.h"
+#include "controller/jobs/job_table.h"
+#include "controller/plan/machine.h"
+#include "controller/recorder/recorder.h"
+#include "transport/control/server.h"
+#include "transport/wire/inspect_messages.h"
+#include "transport/wire/tensor_messages.h"
+
+namespace troupe::gateway {
+
+/// The desk for those who look inside, and for those who pause and break things. Answers from what
+/// the recorder remembers, or asks the actors.
+class Introspection {
+ public:
+  struct Tools {
+    control::Server& server;
+    cluster::Environment& environment;
+    cluster::Members& members;
+    jobs::JobTable& table;
+    jobs::JobRunner& runner;
+    recorder::Recorder& recorder;
+    /// Sends a signal to an actor's process; false when there is none.
+    std::function<bool(cluster::ActorId, int signal)> signal;
+    /// What an actor's processes have written: lines after a number, the last so many of them.
+    std::function<wire::LogLines(cluster::ActorId, std::uint64_t after, std::size_t lines)> lines;
+    std::string host;
+    std::uint32_t pid = 0;
+    std::string log_folder;  // of flight records; empty = they are kept in memory only
+    std::function<plan::Machine()> machine = {};        // what jobs are planned for
+    std::function<void(const std::string&)> note = {};  // a failure for people to read
+  };
+
+  explicit Introspection(Tools tools)
+      : tools_(std::move(tools)),
+        thread_([&environment = tools_.environment](SideThread::OnLoop action) {
+          environment.post(std::move(action));
+        }) {}
+
+  /// True when the message is for this desk. Every request is answered, sooner or later.
+  bool on_message(control::PeerId peer, const wire::Header& header,
+                  std::span<const std::byte> payload);
+  /// An actor's process is here: its clock is read, now and every few seconds.
+  void actor_ready(cluster::ActorId actor);
+  /// A job is about to end failed, or a batch to let its jobs begin anew: what had happened is
+  /// written down. Answers the file's path, empty where there will be none. The disk has a tenth of
+  /// a second for it; where it takes longer, the file comes later, or a note why it does not.
+  std::string record_failure(jobs::JobId job, const std::string& failure);
+  /// The same of an actor that hangs and is about to be killed for it. Its job may outlive that.
+  std::string record_hang(cluster::ActorId actor, const std::string& why);
+
+ private:
+  /// Longer than an actor makes its asker wait.
+  static constexpr control::Milliseconds kActorDeadline{10'000};
+  struct Asker {
+    control::PeerId peer = 0;
+    wire::Header header;
+  };
+  struct Collection;  // of a job's latents
+  struct Failed {
+    jobs::JobId job = 0;
+    std::string name;               // of a batch
+    std::vector<jobs::JobId> jobs;  // whose failure it is
+    std::string failure;
+    std::string file;                           // once it is there
+    std::shared_ptr<const std::string> record;  // JSON
+  };
+  /// Keeps the record of that run, in memory and as a file of this name.
+  std::string record(jobs::JobId job, jobs::JobId run, const std::string& failure,
+                     const std::string& file);
+  std::string write(const Failed& failed, const std::filesystem::path& path);
+
+  template <class M>
+  void reply(const Asker& asker, const M& message) {
+    tools_.server.reply(asker.peer, asker.header, message);
+  }
+  void refuse(const Asker& asker, wire::FailureCode code, const std::string& why);
+  /// The job, if it is there and the asker may see it; else the asker is refused.
+  const jobs::JobEntry* job_for(const Asker& asker, jobs::JobId job);
+  /// The actor, if it is there and ready; else the asker is refused.
+  const cluster::Actor* ready_actor(const Asker& asker, std::uint32_t actor);
+  template <class Answer, class M>
+  void pass_on(const Asker& asker, const M& message, std::uint32_t actor);
+
+  void get_latents(const Asker& asker, const wire::GetLatents& question);
+  void ask_holder(const std::shared_ptr<Collection>& collection, cluster::ActorId actor);
+  void add_rows(Collection& collection, const wire::LatentRows& rows, const std::string& bytes);
+  void collected(const std::shared_ptr<Collection>& collection);
+  void render(const std::shared_ptr<Collection>& collection);
+  void fail(Collection& collection, const wire::Failure& failure);
+
+  void control_job(const Asker& asker, const wire::ControlJob& order);
+  void inject(const Asker& asker, const wire::InjectFault& fault);
+  void get_document(const Asker& asker, const wire::GetDocument& question);
+  void get_logs(const Asker& asker, const wire::GetLogs& question);
+  /// On the side: a long one takes a while to write.
+  void send_timeline(const Asker& asker, jobs::JobId job);
+  std::string failures(jobs::JobId job) const;
+  void read_clock(cluster::ActorId actor, std::uint64_t incarnation, int readings);
+  /// Held for the asker to fetch; only the newest few are.
+  wire::BlobRef keep(const std::string& name, std::string bytes,
+                     std::vector<std::int64_t> shape = {});
+  recorder::Nanoseconds now() const;
+
+  Tools tools_;
+  std::deque<Failed> failed_;
+  std::deque<wire::BlobRef> kept_;
+  std::shared_ptr<int> collecting_ = std::make_shared<int>(0);  // one use for each collection
+  std::deque<std::filesystem::path> written_;                   // files of flight records
+  std::chrono::steady_clock::time_point waited_{};              // for a disk that took its time
+  SideThread thread_;  // last: it ends before the rest goes
+};
+
+}  // namespace troupe::gateway

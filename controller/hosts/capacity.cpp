@@ -1,0 +1,49 @@
+#include "controller/hosts/capacity.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/available_memory.h"
+#include "base/counted.h"
+#include "base/text.h"
+
+namespace troupe::cluster {
+namespace {
+
+/// Threads a core that are many.
+constexpr int kManyThreads = 8;
+/// What an actor without a model has for itself, measured: its libraries' pages are shared.
+constexpr std::uint64_t kEmptyActor = 60'000'000;
+
+}  // namespace
+
+HostCapacity local_capacity(const std::filesystem::path& root) {
+  return {.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency())),
+          .free_memory = available_memory(root)};
+}
+
+std::optional<std::string> crowding(int actors, int threads_per_actor, const std::string& device,
+                                    const HostCapacity& capacity) {
+  const auto threads = std::int64_t{actors} * threads_per_actor;
+  if (device != "cpu" || threads <= std::int64_t{capacity.cores} * kManyThreads)
+    return std::nullopt;
+  return counted(actors, "actor") + (actors == 1 ? " computes" : " compute") + " with " +
+         counted(threads, "thread") + " on " + counted(capacity.cores, "core") +
+         ": starting and every job will be slow";
+}
+
+std::optional<std::string> too_crowded(int actors, const HostCapacity& capacity) {
+  const auto needed = static_cast<std::uint64_t>(actors) * kEmptyActor;
+  if (!capacity.free_memory || needed <= *capacity.free_memory) return std::nullopt;
+  const auto most = *capacity.free_memory / kEmptyActor;
+  return counted(actors, "actor") + (actors == 1 ? " takes" : " take") + " about " +
+         bytes_text(needed) + " of memory before any model, and " +
+         bytes_text(*capacity.free_memory) +
+         " are free: " + (most > 0 ? "at most " + std::to_string(most) : "not even one") + " here";
+}
+
+int starting_at_once(int cores) {
+  return std::max(4, 2 * cores);
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,32 @@
+#include "controller/hosts/exit_cause.h"
+
+#include <string.h>
+#include <sys/wait.h>
+
+namespace troupe::cluster {
+
+ExitCause exit_cause(int status, std::vector<std::string> log) {
+  ExitCause cause;
+  cause.by_signal = WIFSIGNALED(status);
+  cause.number = cause.by_signal ? WTERMSIG(status) : WEXITSTATUS(status);
+  cause.core = cause.by_signal && WCOREDUMP(status);
+  cause.log = std::move(log);
+  return cause;
+}
+
+std::string ExitCause::text() const {
+  if (!told.empty()) return told;
+  std::string text;
+  if (by_signal) {
+    const char* name = sigabbrev_np(number);
+    text = "killed by signal " + std::to_string(number) +
+           (name ? " (SIG" + std::string(name) + ")" : "");
+    if (core) text += ", core dumped";
+  } else {
+    text = "exit code " + std::to_string(number);
+  }
+  if (!log.empty()) text += ": " + log.back();
+  return text;
+}
+
+}  // namespace troupe::cluster

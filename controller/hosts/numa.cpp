@@ -1,0 +1,146 @@
+#include "controller/hosts/numa.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <stdexcept>
+
+namespace troupe::cluster {
+namespace {
+
+constexpr int kLastCpu = 65535;
+
+int take_number(std::string_view& text, std::string_view whole) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || text.front() == '-' || value > kLastCpu)
+    throw std::invalid_argument("\"" + std::string(whole.substr(0, 80)) +
+                                "\" is no list of CPUs such as 0-3,8");
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+/// How many of `count` actors each node gets: by its CPUs, the rest to the largest remainders.
+std::vector<int> spread(int count, const std::vector<Pin>& nodes) {
+  long cpus = 0;
+  for (const auto& node : nodes)
+    cpus += static_cast<long>(node.cpus.size());
+  std::vector<int> counts;
+  std::vector<std::pair<long, std::size_t>> rest;  // least first: minus the remainder
+  int given = 0;
+  for (const auto& node : nodes) {
+    const long share = count * static_cast<long>(node.cpus.size());
+    rest.emplace_back(-(share % cpus), counts.size());
+    counts.push_back(static_cast<int>(share / cpus));
+    given += counts.back();
+  }
+  std::sort(rest.begin(), rest.end());
+  for (std::size_t i = 0; given < count; ++i, ++given)
+    ++counts[rest[i].second];
+  return counts;
+}
+
+/// Threads that the busiest CPU has when they are dealt out evenly.
+long at_each(long threads, long cpus) {
+  return (threads + cpus - 1) / cpus;
+}
+
+std::string crowded(const Pin& node, long threads) {
+  return std::to_string(threads) + " threads of actors would share the " +
+         std::to_string(node.cpus.size()) + " CPUs of NUMA node " + std::to_string(node.node) +
+         ", where the host has room for them";
+}
+
+}  // namespace
+
+Pins pins_of(const std::vector<NumaNode>& nodes, const std::vector<int>& allowed,
+             const std::vector<PinnedActor>& actors) {
+  Pins result;
+  result.of_actor.resize(actors.size());
+  std::vector<Pin> usable;
+  long all_cpus = 0;
+  for (const auto& node : nodes) {
+    Pin pin{node.id, {}};
+    std::set_intersection(node.cpus.begin(), node.cpus.end(), allowed.begin(), allowed.end(),
+                          std::back_inserter(pin.cpus));
+    all_cpus += static_cast<long>(pin.cpus.size());
+    if (!pin.cpus.empty()) usable.push_back(std::move(pin));
+  }
+  if (usable.size() < 2) return result;
+  std::sort(usable.begin(), usable.end(),
+            [](const auto& a, const auto& b) { return a.node < b.node; });
+
+  std::vector<std::size_t> on_cpu;
+  long all_threads = 0;
+  for (std::size_t i = 0; i < actors.size(); ++i) {
+    if (!actors[i].on_gpu) {
+      on_cpu.push_back(i);
+      all_threads += actors[i].threads;
+      continue;
+    }
+    const auto near = std::find_if(usable.begin(), usable.end(),
+                                   [&](const auto& pin) { return pin.node == actors[i].gpu_node; });
+    if (near != usable.end())
+      result.of_actor[i] = *near;
+    else
+      result.why_not = actors[i].gpu_node < 0
+                           ? "the NUMA node of its GPU is not known"
+                           : "no CPU of NUMA node " + std::to_string(actors[i].gpu_node) +
+                                 ", its GPU's, is allowed";
+  }
+  const auto counts = spread(static_cast<int>(on_cpu.size()), usable);
+  auto next = on_cpu.begin();
+  for (std::size_t n = 0; n < usable.size(); ++n) {
+    const auto cpus = static_cast<long>(usable[n].cpus.size());
+    long threads = 0;
+    for (int i = 0; i < counts[n]; ++i, ++next) {
+      threads += actors[*next].threads;
+      result.of_actor[*next] = usable[n];
+    }
+    if (at_each(threads, cpus) <= at_each(all_threads, all_cpus)) continue;
+    for (const auto i : on_cpu)
+      result.of_actor[i].reset();
+    result.why_not = crowded(usable[n], threads);
+    break;
+  }
+  return result;
+}
+
+std::vector<int> parse_cpu_list(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' '))
+    text.remove_suffix(1);
+  const auto whole = text;
+  std::vector<int> cpus;
+  while (!text.empty()) {
+    const int first = take_number(text, whole);
+    int last = first;
+    if (text.starts_with('-')) {
+      text.remove_prefix(1);
+      last = text.empty() ? -1 : take_number(text, whole);
+    }
+    const bool more = text.starts_with(',');
+    if (more) text.remove_prefix(1);
+    const bool in_order = first <= last && (cpus.empty() || first > cpus.back());
+    if (!in_order || more == text.empty())
+      throw std::invalid_argument("\"" + std::string(whole.substr(0, 80)) +
+                                  "\" is no list of CPUs in order such as 0-3,8");
+    for (int cpu = first; cpu <= last; ++cpu)
+      cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+std::string cpu_list_text(const std::vector<int>& cpus) {
+  std::string text;
+  for (auto at = cpus.begin(); at != cpus.end();) {
+    const int first = *at;
+    int last = first;
+    while (++at != cpus.end() && *at == last + 1)
+      last = *at;
+    text.append(text.empty() ? "" : ",").append(std::to_string(first));
+    if (last > first) text.append("-").append(std::to_string(last));
+  }
+  return text;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,179 @@
+#include "controller/supervision/hosts.h"
+
+#include <algorithm>
+
+#include "base/parse_number.h"
+#include "controller/hosts/host_options.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr int kMostActors = 1024;
+constexpr std::size_t kLongestName = 64;
+
+std::string attribute(const wire::Hello& hello, const std::string& name) {
+  const auto found = hello.attributes.find(name);
+  return found == hello.attributes.end() ? "" : found->second;
+}
+
+/// How many of its actors share a GPU; nothing where that is no sensible number.
+std::optional<int> sharing(const wire::Hello& hello) {
+  const auto said = attribute(hello, "actors_per_gpu");
+  if (said.empty()) return 1;
+  const auto number = parse_number<int>(said);
+  return number && *number >= 1 && *number <= kMostActors ? number : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> Hosts::hello(const control::PeerInfo& peer) const {
+  const auto& name = peer.hello.name;
+  const auto actors = parse_number<int>(attribute(peer.hello, "actors"));
+  const auto device = attribute(peer.hello, "device");
+  if (name.empty() || name.size() > kLongestName || parse_number<int>(name))
+    return "host \"" + name.substr(0, kLongestName) +
+           "\": a name of 1 to 64 bytes that is no number is needed";
+  if (!actors || *actors < 1 || *actors > kMostActors)
+    return "host " + name + ": actors is not a number from 1 to " + std::to_string(kMostActors);
+  if (device != "cpu" && device != "cuda")
+    return "host " + name + ": device is \"" + device + "\": cpu or cuda";
+  if (!sharing(peer.hello))
+    return "host " + name + ": actors_per_gpu is not a number from 1 to " +
+           std::to_string(kMostActors);
+  const auto known = others_.find(name);
+  const bool here = known != others_.end() && known->second->peer() != 0;
+  if (here || name == tools_.own_host)
+    return "host " + name + " is in the cluster already: join under another --name";
+  return std::nullopt;
+}
+
+bool Hosts::ready(control::PeerId peer) {
+  const auto info = tools_.server.info(peer);
+  if (!info || info->hello.role != "node") return false;
+  const auto& name = info->hello.name;
+  if (hello(*info)) {  // two of one name at the same moment
+    tools_.server.drop(peer, "host " + name + " is in the cluster already");
+    return true;
+  }
+  const auto on_started = [this](ActorId id, std::uint64_t incarnation, std::uint32_t pid) {
+    Actor& actor = tools_.members.at(id);
+    if (actor.incarnation == incarnation) actor.pid = pid;
+  };
+  others_[name] =
+      std::make_unique<RemoteAgent>(tools_.server, peer, name, on_started, tools_.on_exit);
+  make_places(name, info->hello);
+  return true;
+}
+
+void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
+  const int actors = *parse_number<int>(attribute(hello, "actors"));
+  const auto kind = attribute(hello, "device");
+  std::vector<ActorId> places;
+  for (auto& [id, actor] : tools_.members.all()) {
+    // Of a host that was here before.
+    if (actor.host == host && actor.state == ActorState::dead && actor.device_kind() == kind &&
+        static_cast<int>(places.size()) < actors)
+      places.push_back(id);
+  }
+  for (const ActorId id : places) {
+    Actor& actor = tools_.members.at(id);
+    actor.closed = actor.draining = actor.evicted = false;
+    actor.failed_starts = 0;
+  }
+  while (static_cast<int>(places.size()) < actors) {
+    places.push_back(tools_.members.add(host, kind, /*remote=*/true).id);
+  }
+  const auto limit = parse_number<std::uint64_t>(attribute(hello, "memory_limit"));
+  for (const ActorId id : places) {
+    Actor& actor = tools_.members.at(id);
+    actor.device = device_of(kind, actor.local_rank, *sharing(hello));
+    actor.memory_limit = limit;
+    tools_.spawn(id);
+  }
+}
+
+bool Hosts::lost(control::PeerId peer, const std::string& why) {
+  RemoteAgent* agent = by_peer(peer);
+  if (!agent) return false;
+  const auto& actors = tools_.members.all();
+  const bool emptied = std::none_of(actors.begin(), actors.end(), [&](const auto& entry) {
+    return entry.second.host == agent->host() && entry.second.state != ActorState::dead;
+  });
+  // Who drains and then says goodbye leaves in order.
+  if (!emptied || why.find("said goodbye: the host leaves") == std::string::npos)
+    tools_.note("host " + agent->host() + " is lost: " + why);
+  // None of them is counted on while the others' ends are told.
+  for (auto& [id, actor] : tools_.members.all()) {
+    if (actor.host != agent->host() || actor.state == ActorState::dead) continue;
+    actor.closed = true;
+    actor.last_cause = "was lost with its host " + agent->host() + ": " + why;
+  }
+  agent->lost(why);
+  return true;
+}
+
+bool Hosts::on_message(control::PeerId peer, const wire::Header& header,
+                       std::span<const std::byte> payload) {
+  RemoteAgent* agent = by_peer(peer);
+  if (!agent) return false;
+  switch (header.kind) {
+    case wire::Kind::process_wrote:
+      agent->wrote(wire::decode<wire::ProcessWrote>(payload));
+      return true;
+    case wire::Kind::process_ended:
+      agent->ended(wire::decode<wire::ProcessEnded>(payload));
+      return true;
+    default:
+      return false;
+  }
+}
+
+Agent& Hosts::agent_of(ActorId id) {
+  const Actor& actor = tools_.members.at(id);
+  const auto other = actor.remote ? others_.find(actor.host) : others_.end();
+  return other == others_.end() ? own_ : *other->second;
+}
+
+std::size_t Hosts::running() const {
+  std::size_t sum = own_.running();
+  for (const auto& [name, agent] : others_)
+    sum += agent->running();
+  return sum;
+}
+
+std::size_t Hosts::connected() const {
+  return static_cast<std::size_t>(std::count_if(
+      others_.begin(), others_.end(), [](const auto& entry) { return entry.second->peer() != 0; }));
+}
+
+std::optional<std::vector<ActorId>> Hosts::places(const std::string& name) const {
+  std::vector<ActorId> found;
+  const auto id = parse_number<int>(name);
+  for (const auto& [place, actor] : tools_.members.all()) {
+    if (id ? static_cast<int>(place) == *id : actor.host == name) found.push_back(place);
+  }
+  if (found.empty()) return std::nullopt;
+  return found;
+}
+
+void Hosts::dismiss() {
+  for (const auto& [name, agent] : others_) {
+    if (agent->peer() != 0) tools_.server.send(agent->peer(), wire::Shutdown{});
+  }
+}
+
+std::optional<std::string> Hosts::name_of(control::PeerId peer) const {
+  const auto* agent = by_peer(peer);
+  if (!agent) return std::nullopt;
+  return agent->host();
+}
+
+RemoteAgent* Hosts::by_peer(control::PeerId peer) const {
+  for (const auto& [name, agent] : others_) {
+    if (agent->peer() == peer && peer != 0) return agent.get();
+  }
+  return nullptr;
+}
+
+}  // namespace troupe::cluster

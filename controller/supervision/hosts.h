@@ -1,0 +1,65 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "controller/deployments/members.h"
+#include "controller/hosts/remote_agent.h"
+#include "transport/control/server.h"
+
+namespace troupe::cluster {
+
+/// The cluster's hosts and their agents: the controller's own, and those that have joined. Who
+/// joins gets places at once; who is lost takes them along.
+class Hosts {
+ public:
+  struct Tools {
+    control::Server& server;
+    Members& members;
+    std::string own_host;
+    std::string device;                  // cpu | cuda, what the cluster was started with
+    std::function<void(ActorId)> spawn;  // fills a place; throws what Environment::spawn throws
+    Agent::OnExit on_exit;
+    std::function<void(const std::string&)> note;  // for people to read
+  };
+
+  Hosts(Tools tools, Agent& own) : tools_(std::move(tools)), own_(own) {}
+
+  /// A hello of role "node". A reason to refuse, or nothing.
+  std::optional<std::string> hello(const control::PeerInfo& peer) const;
+  /// True when the peer is a host's agent. Its actors are spawned.
+  bool ready(control::PeerId peer);
+  bool lost(control::PeerId peer, const std::string& why);
+  /// True when the message is one of a host's agent.
+  bool on_message(control::PeerId peer, const wire::Header& header,
+                  std::span<const std::byte> payload);
+
+  /// The host whose agent this is.
+  std::optional<std::string> name_of(control::PeerId peer) const;
+
+  /// Who has or had the place's process.
+  Agent& agent_of(ActorId id);
+  /// The other hosts' agents leave, once their processes have.
+  void dismiss();
+  /// All processes of all hosts.
+  std::size_t running() const;
+  /// Other hosts that are in the cluster now.
+  std::size_t connected() const;
+  /// The places that a name stands for: a host's, or the one of that number. Nothing when it is
+  /// neither.
+  std::optional<std::vector<ActorId>> places(const std::string& name) const;
+
+ private:
+  RemoteAgent* by_peer(control::PeerId peer) const;
+  void make_places(const std::string& host, const wire::Hello& hello);
+
+  Tools tools_;
+  Agent& own_;
+  std::map<std::string, std::unique_ptr<RemoteAgent>> others_;  // the last one of each name
+};
+
+}  // namespace troupe::cluster

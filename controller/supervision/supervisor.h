@@ -1,0 +1,77 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "controller/deployments/deployments.h"
+#include "controller/deployments/environment.h"
+#include "controller/deployments/members.h"
+#include "controller/hosts/exit_cause.h"
+#include "controller/jobs/job_runner.h"
+
+namespace troupe::cluster {
+
+/// Sees to it that every place has a living process: spawns, notices what is lost, hangs or does
+/// not start, kills it, and spawns again as a new incarnation. Deployments and jobs are told.
+class Supervisor {
+ public:
+  struct Options {
+    double start_deadline = 120;  // seconds from a spawn to its hello
+    double task_deadline = 600;   // seconds without progress of a busy work loop (--task-deadline)
+    int max_respawns = -1;        // of each place, once its first process was ready; -1 = no limit
+  };
+  struct Tools {
+    Environment& environment;
+    Members& members;
+    Deployments& deployments;
+    jobs::JobRunner& runner;
+    Options options;
+    std::function<void(const std::string&)> note;  // a failure for people to read
+    /// A place is given up: its process cannot be started.
+    std::function<void(const std::string& why)> on_given_up;
+    /// Whether the cluster is starting up: then the first failed start is enough to give up.
+    std::function<bool()> starting_up;
+    /// An actor's work loop hangs and its process is about to be killed: what had happened is
+    /// written down. Answers the file's path, empty where none was written.
+    std::function<std::string(ActorId, const std::string& why)> record_hang =
+        [](ActorId, const std::string&) { return std::string(); };
+  };
+
+  explicit Supervisor(Tools tools) : tools_(std::move(tools)) {}
+
+  /// Begins to look after hangs, twice a second: with the heartbeat's quarter of a second one is
+  /// noticed within a second of its deadline.
+  void watch();
+  /// Fills a place for the first time. Throws what Environment::spawn throws.
+  void spawn(ActorId id);
+  /// The place's process has said hello.
+  void ready(ActorId id);
+  /// A link was lost. False when the peer is no actor.
+  bool lost(control::PeerId peer, const std::string& why);
+  /// A process has ended.
+  void exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
+  void kill(ActorId id, const std::string& why);
+  /// From now on nothing is spawned or killed.
+  void stop() { stopped_ = true; }
+
+ private:
+  void fill_again(ActorId id, const std::string& ended);
+  void fill_later(ActorId id, int tries);
+  /// Of an end that people have been told of.
+  void give_up(ActorId id, const std::string& why);
+  void give_up_noted(ActorId id, const std::string& why);
+  void look_for_hangs();
+  void kill_hanging(ActorId id);
+  /// `why`, and what it was doing.
+  std::string with_task(ActorId id, const std::string& why) const;
+
+  Tools tools_;
+  bool stopped_ = false;
+  std::map<ActorId, std::string> kill_reasons_;
+  std::map<ActorId, double> spawned_at_;
+  std::map<ActorId, double> seen_idle_;  // when it was last seen without work
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,163 @@
+#include "controller/user_actors/user_actor_service.h"
+
+#include <charconv>
+#include <iterator>
+#include <utility>
+
+namespace troupe::user {
+namespace {
+
+/// For the way of the order and of its answer.
+constexpr control::Milliseconds kCheckWay{10'000};
+
+std::string attribute(const wire::Hello& hello, const std::string& name) {
+  const auto found = hello.attributes.find(name);
+  return found == hello.attributes.end() ? "" : found->second;
+}
+
+/// "0,2" → {0, 2}.
+std::vector<std::int32_t> numbers(const std::string& text) {
+  std::vector<std::int32_t> all;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  for (std::int32_t value = 0; at < end;) {
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc()) break;
+    all.push_back(value);
+    at = next < end && *next == ',' ? next + 1 : end;
+  }
+  return all;
+}
+
+}  // namespace
+
+UserActorService::UserActorService(boost::asio::io_context& io, cluster::Environment& environment,
+                                   Options options)
+    : environment_(environment),
+      options_(std::move(options)),
+      processes_(io, options_.processes,
+                 [this](std::uint64_t id, std::uint64_t incarnation, const HostExit& how) {
+                   exited(id, incarnation, how);
+                 }),
+      hosts_({.environment = environment,
+              .own = processes_,
+              .own_host = options_.host,
+              .access = options_.processes.access,
+              .on_started = [this](std::uint64_t id, std::uint64_t incarnation,
+                                   std::uint32_t pid) { actors_.started(id, incarnation, pid); },
+              .on_exit = [this](std::uint64_t id, std::uint64_t incarnation,
+                                const HostExit& how) { exited(id, incarnation, how); }}),
+      actors_({.environment = environment,
+               .launcher = hosts_,
+               .token = options_.processes.access.token,
+               .note = options_.note,
+               .keyed = options_.keyed}) {
+  actors_.add_host({options_.host, options_.cores, options_.gpus});
+}
+
+void UserActorService::exited(UserActorId id, std::uint64_t incarnation, const HostExit& how) {
+  actors_.exited(id, incarnation, how);
+  if (options_.on_exit) options_.on_exit();
+}
+
+void UserActorService::check_plugins(std::function<void(std::optional<std::string>)> done) {
+  checked_ = std::move(done);
+  check_next(0);
+}
+
+void UserActorService::check_next(std::size_t index) {
+  if (index == options_.plugins.size()) {
+    for (auto& [name, joining] : std::exchange(joining_, {}))
+      enter(std::move(joining.host), joining.checked);
+    return std::exchange(checked_, nullptr)(std::nullopt);
+  }
+  processes_.describe(options_.plugins[index], [this, index](wire::PluginReport report) {
+    if (report.failure.empty()) {
+      try {
+        actors_.add_classes(report.classes);
+      } catch (const std::exception& error) {
+        report.failure = error.what();
+      }
+    }
+    if (report.failure.empty()) {
+      reports_.push_back(std::move(report));
+      check_next(index + 1);
+    } else {
+      std::exchange(checked_, nullptr)(report.failure);
+    }
+    if (options_.on_exit) options_.on_exit();
+  });
+}
+
+void UserActorService::host_joined(const std::string& name, const control::PeerInfo& agent) {
+  hosts_.joined(name, agent.id);
+  drained_.erase(name);
+  Host host{.name = name, .gpus = numbers(attribute(agent.hello, "gpus"))};
+  const auto cores = numbers(attribute(agent.hello, "cores"));
+  if (!cores.empty()) host.cores = cores.front();
+  const control::Milliseconds deadline =
+      kCheckWay + options_.processes.describe_deadline * std::ssize(options_.plugins);
+  environment_.request(agent.id, wire::CheckPlugins{options_.plugins}, deadline,
+                       [this, host](const control::Reply& reply) {
+                         if (reply.ok())
+                           return host_checked(host, reply.as<wire::PluginsChecked>());
+                         if (reply.failure().code == wire::FailureCode::lost) return;
+                         wire::PluginsChecked none;
+                         none.reports.resize(options_.plugins.size());
+                         for (auto& report : none.reports)
+                           report.failure = reply.failure().what;
+                         host_checked(host, std::move(none));
+                       });
+}
+
+void UserActorService::host_checked(Host host, wire::PluginsChecked checked) {
+  if (reports_.size() == options_.plugins.size()) return enter(std::move(host), checked);
+  const auto name = host.name;
+  joining_[name] = {std::move(host), std::move(checked)};
+}
+
+void UserActorService::enter(Host host, const wire::PluginsChecked& checked) {
+  for (std::size_t i = 0; i < options_.plugins.size(); ++i) {
+    const auto& plugin = options_.plugins[i];
+    std::string why;
+    if (i >= checked.reports.size()) {
+      why = "[plugin] " + plugin + ": it was not looked at";
+    } else if (!checked.reports[i].failure.empty()) {
+      why = checked.reports[i].failure;
+    } else if (checked.reports[i].contents != reports_[i].contents) {
+      why = "[plugin] " + checked.reports[i].file + ": is another version than on " + options_.host;
+    }
+    if (why.empty()) continue;
+    if (options_.note)
+      options_.note("no users' actors of " + plugin + " on " + host.name + ": " + why);
+    host.lacks[plugin] = std::move(why);
+  }
+  host.draining = drained_.contains(host.name);
+  actors_.add_host(std::move(host));
+}
+
+std::string UserActorService::drain_host(const std::string& name, bool now) {
+  drained_.insert(name);
+  return actors_.drain_host(name, now);
+}
+
+void UserActorService::stop() {
+  actors_.stop();
+  processes_.end_checks();
+}
+
+void UserActorService::host_lost(const std::string& host, const std::string& why) {
+  joining_.erase(host);
+  drained_.erase(host);
+  actors_.remove_host(host);
+  hosts_.lost(host, why);
+}
+
+bool UserActorService::on_message(const std::string& host, const wire::Header& header,
+                                  std::span<const std::byte> payload) {
+  if (header.kind != wire::Kind::user_process_ended) return false;
+  hosts_.ended(host, wire::decode<wire::UserProcessEnded>(payload));
+  return true;
+}
+
+}  // namespace troupe::user

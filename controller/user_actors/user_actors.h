@@ -1,0 +1,106 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "controller/deployments/environment.h"
+#include "controller/user_actors/actor_table.h"
+#include "controller/user_actors/host_launcher.h"
+#include "transport/control/server.h"
+
+namespace troupe::user {
+
+/// Users' actors, at the controller: answers what clients and actors ask, has processes started and
+/// ended, and tells of deaths. Calls do not come here. Lives on the controller's loop, reaches the
+/// world through Environment and the launcher only.
+class UserActors {
+ public:
+  struct Tools {
+    cluster::Environment& environment;
+    HostLauncher& launcher;
+    std::string token;                             // that they show in their hello
+    std::function<void(const std::string&)> note;  // of failures, for status
+    bool keyed = false;                            // actors' doors ask for CURVE keys
+    std::size_t kept_dead = 256;                   // as ActorTable's
+  };
+  explicit UserActors(Tools tools) : tools_(std::move(tools)), table_(tools_.kept_dead) {}
+
+  void add_host(Host host) { table_.add_host(std::move(host)); }
+  /// It gets no actors any more; the ends of those that it has are told by `exited`.
+  void remove_host(const std::string& name) { table_.remove_host(name); }
+  /// No new actor goes there. With `now` those that live there are ended, and begin anew elsewhere
+  /// where they may; without, they stay until they end. Says what becomes of them; "" = there are
+  /// none.
+  std::string drain_host(const std::string& name, bool now);
+  /// Throws std::runtime_error when another plugin has a class of the same name.
+  void add_classes(const wire::ClassList& classes);
+
+  /// A hello of role "user-actor": nothing when it is the process that fills its place, else why it
+  /// is refused (fencing).
+  std::optional<std::string> hello(const control::PeerInfo& peer);
+  /// Whether some actor's newest process has this incarnation.
+  bool has_process(std::uint64_t incarnation) const;
+  /// The peer's link stands. False when it is no user's actor.
+  bool ready(control::PeerId peer);
+  /// False when the message is none for this room.
+  bool on_message(control::PeerId peer, const wire::Header& header,
+                  std::span<const std::byte> payload);
+  /// A client's or an actor's link is gone. True when it was an actor's.
+  bool lost(control::PeerId peer, const std::string& why);
+  /// The process of that incarnation runs, on another host.
+  void started(UserActorId id, std::uint64_t incarnation, std::uint32_t pid);
+  void exited(UserActorId id, std::uint64_t incarnation, const HostExit& how);
+  /// Every process is ended, nothing new begins.
+  void stop();
+
+  const ActorTable& table() const { return table_; }
+  const std::map<std::string, wire::ClassEntry>& classes() const { return classes_; }
+
+ private:
+  struct Asker {
+    control::PeerId peer = 0;
+    wire::Header header;
+  };
+
+  /// The request came before: it is answered, or will be.
+  bool repeated(control::PeerId peer, const wire::Header& header);
+  void spawn(control::PeerId peer, const wire::Header& header, const wire::SpawnActor& request);
+  void find(control::PeerId peer, const wire::Header& header, const wire::FindActor& wanted);
+  void kill(control::PeerId peer, const wire::Header& header, const wire::KillActor& wanted);
+  void watch(control::PeerId peer, const wire::Header& header, UserActorId id);
+  wire::ActorList list() const;
+  wire::ClassList class_list() const;
+
+  void launch(UserActorId id);
+  void begin_again(UserActorId id, std::uint64_t incarnation);
+  void watch_for_hangs(UserActorId id, std::uint64_t incarnation, double delay,
+                       std::uint64_t suspect = 0);
+  void created(UserActorId id, std::uint64_t incarnation, const control::Reply& reply);
+  void end(UserActorId id, const std::string& why, bool for_good);
+  void wait_for(UserActor& actor, const Asker& asker);
+  void answer_waiting(const UserActor& actor);
+  wire::ActorAddress address_of(const UserActor& actor) const;
+  wire::Failure death_of(const UserActor& actor) const;
+  template <class M>
+  void reply(const Asker& asker, const M& message) {
+    wire::Header header;
+    header.flags = wire::kFlagReply;
+    header.correlation = asker.header.correlation;
+    tools_.environment.send_frame(asker.peer, wire::encode_frame(header, message));
+  }
+
+  Tools tools_;
+  ActorTable table_;
+  std::map<std::string, wire::ClassEntry> classes_;
+  std::map<UserActorId, std::vector<Asker>> waiting_;    // for it to run
+  std::map<UserActorId, std::vector<Asker>> for_death_;  // of one that is being killed
+  std::map<UserActorId, std::set<control::PeerId>> watchers_;
+  /// The newest request of each peer that does something; their numbers rise.
+  std::map<control::PeerId, std::uint64_t> newest_;
+  bool stopping_ = false;
+};
+
+}  // namespace troupe::user
