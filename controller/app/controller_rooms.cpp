@@ -104,26 +104,25 @@ void Controller::make_rooms() {
                               .device = options_.device,
                               .started = environment_->now()};
   started_ = facts.started;
-  gateway::Gateway::Tools tools{io_,
-                                *server_,
-                                *blob_server_,
-                                blobs_,
-                                members_,
-                                *deployments_,
-                                table_,
-                                *runner_,
-                                [this] { return environment_->now(); },
-                                [this] {
-                                  if (stop_asked_) boost::asio::post(io_, stop_asked_);
-                                },
-                                {},
-                                options_.allow_models
-                                    ? gateway::AllowedFolders(*options_.allow_models)
-                                    : gateway::AllowedFolders(),
-                                journal_.get(),
-                                options_.max_recoveries};
+  gateway::Tools tools{.io = io_,
+                       .server = *server_,
+                       .blob_server = *blob_server_,
+                       .blobs = blobs_,
+                       .members = members_,
+                       .deployments = *deployments_,
+                       .table = table_,
+                       .runner = *runner_,
+                       .now = [this] { return environment_->now(); },
+                       .stop =
+                           [this] {
+                             if (stop_asked_) boost::asio::post(io_, stop_asked_);
+                           },
+                       .journal = journal_.get(),
+                       .recorder = &recorder_,
+                       .max_restarts = options_.max_recoveries,
+                       .machine = [this](const std::string& weights) { return machine(weights); }};
+  if (options_.allow_models) tools.allowed_models = gateway::AllowedFolders(*options_.allow_models);
   if (options_.logs) tools.log = log_line;
-  tools.machine = [this](const std::string& weights) { return machine(weights); };
   gateway_ = std::make_unique<gateway::Gateway>(facts, std::move(tools));
 }
 
@@ -168,7 +167,7 @@ void Controller::make_introspection() {
             return known;
           },
       .note = [this](const std::string& text) { gateway_->note_failure(text); }});
-  gateway_->use(*introspection_, recorder_);
+  gateway_->use(*introspection_);
   if (options_.metrics_port < 0) return;
   metrics_ = std::make_unique<gateway::MetricsServer>(
       io_, static_cast<std::uint16_t>(options_.metrics_port), [this] { return metrics(); });

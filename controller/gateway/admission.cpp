@@ -1,8 +1,7 @@
-#include "controller/gateway/gateway.h"
+#include "controller/gateway/admission.h"
 
 #include <algorithm>
 #include <exception>
-#include <thread>
 
 #include "controller/deployments/device_fit.h"
 #include "controller/deployments/device_kinds.h"
@@ -15,8 +14,6 @@
 #include "models/image/limits.h"
 #include "models/image/png_bytes.h"
 
-// How a job comes in: its model read, the request checked, planned and kept, the client answered.
-
 namespace troupe::gateway {
 namespace {
 
@@ -25,7 +22,8 @@ constexpr std::size_t kMaxReadings = 64;
 
 }  // namespace
 
-void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission) {
+void Admission::submit(control::PeerId peer, const wire::Header& header,
+                       wire::SubmitJob submission) {
   if (auto* known = tools_.table.find_key(submission.key))
     return accept_again(peer, header, *known);
   const auto bad = [&](const std::string& why) {
@@ -43,18 +41,18 @@ void Gateway::submit(control::PeerId peer, const wire::Header& header, wire::Sub
   read_model(peer, header, std::move(submission));
 }
 
-void Gateway::drop_inputs(wire::ImageRequest request) {
+void Admission::drop_inputs(wire::ImageRequest request) {
   for (const auto& input : jobs::input_blobs(request))
     if (*input.id != 0) tools_.blobs.remove(*input.id);
 }
 
-void Gateway::refuse(control::PeerId peer, const wire::Header& header, wire::FailureCode code,
-                     const std::string& why) {
+void Admission::refuse(control::PeerId peer, const wire::Header& header, wire::FailureCode code,
+                       const std::string& why) {
   tools_.server.reply(peer, header, wire::Failure{code, why});
 }
 
-void Gateway::read_model(control::PeerId peer, const wire::Header& header,
-                         wire::SubmitJob submission) {
+void Admission::read_model(control::PeerId peer, const wire::Header& header,
+                           wire::SubmitJob submission) {
   if (submission.job.model.empty()) submission.job.model = facts_.model;
   if (submission.job.model.empty()) {
     return refuse(peer, header, wire::FailureCode::bad_request,
@@ -88,8 +86,8 @@ void Gateway::read_model(control::PeerId peer, const wire::Header& header,
                });
 }
 
-std::optional<std::string> Gateway::no_room_for_input(control::PeerId client,
-                                                      std::uint64_t bytes) const {
+std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
+                                                        std::uint64_t bytes) const {
   std::uint64_t all = 0;
   std::uint64_t own = 0;
   const auto count = [&](control::PeerId of, std::uint64_t more) {
@@ -118,8 +116,8 @@ std::optional<std::string> Gateway::no_room_for_input(control::PeerId client,
   return std::nullopt;
 }
 
-void Gateway::fetch_input(control::PeerId peer, const wire::Header& header,
-                          wire::SubmitJob submission, const ModelReading& reading) {
+void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
+                            wire::SubmitJob submission, const ModelReading& reading) {
   const Refused refused = [&](wire::FailureCode code, const std::string& why) {
     refuse(peer, header, code, why);
   };
@@ -158,15 +156,8 @@ void Gateway::fetch_input(control::PeerId peer, const wire::Header& header,
       });
 }
 
-plan::Machine Gateway::machine_for(const wire::ImageRequest& request) const {
-  if (tools_.machine) return tools_.machine(request.weight_dtype);
-  const auto actors = static_cast<int>(std::max<std::size_t>(1, tools_.members.living_count()));
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return plan::machine_here(facts_.device, actors, cores);
-}
-
-std::optional<plan::Plan> Gateway::planned(wire::JobSpec& job, const ModelReading& reading,
-                                           const Refused& refuse) const {
+std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelReading& reading,
+                                             const Refused& refuse) const {
   const auto refused = [&](wire::FailureCode code, const std::string& why) {
     refuse(code, why);
     return std::nullopt;
@@ -178,7 +169,7 @@ std::optional<plan::Plan> Gateway::planned(wire::JobSpec& job, const ModelReadin
   job.request.seeds.clear();
   const auto fits = [this](const plan::Plan& other) { return !tools_.deployments.shortage(other); };
   plan::Plan plan;
-  const auto machine = machine_for(job.request);
+  const auto machine = tools_.machine_for(facts_, job.request);
   try {
     jobs::check_terms(job);
     if (job.parallelism.automatic) {
@@ -217,8 +208,8 @@ std::optional<plan::Plan> Gateway::planned(wire::JobSpec& job, const ModelReadin
   return plan;
 }
 
-void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
-                     const ModelReading& reading, control::Clock::time_point asked) {
+void Admission::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
+                       const ModelReading& reading, control::Clock::time_point asked) {
   const Refused refused = [&](wire::FailureCode code, const std::string& why) {
     drop_inputs(submission.job.request);
     refuse(peer, header, code, why);
@@ -243,7 +234,8 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   entry.model = reading.model;
   askers_[id].push_back({peer, header});
   // Now: it may end before it is in the journal.
-  if (recorder_) recorder_->submitted(id, entry.plan.request.prompts.front(), monotonic());
+  if (tools_.recorder)
+    tools_.recorder->submitted(id, entry.plan.request.prompts.front(), tools_.monotonic());
   if (!tools_.journal) return admit(id, /*in_time=*/true);
   tools_.table.hold(id, true);
   try {
@@ -256,16 +248,17 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   }
 }
 
-void Gateway::answer_accepted(control::PeerId peer, const wire::Header& header,
-                              const jobs::JobEntry& job) {
+void Admission::answer_accepted(control::PeerId peer, const wire::Header& header,
+                                const jobs::JobEntry& job) {
   tools_.server.reply(peer, header,
                       wire::JobAccepted{.job = job.id,
                                         .queue_position = tools_.table.position(job.id),
                                         .warnings = job.plan.warnings});
 }
 
-void Gateway::accept_again(control::PeerId peer, const wire::Header& header, jobs::JobEntry& job) {
-  if (!job_for(peer, header, job.id)) return;
+void Admission::accept_again(control::PeerId peer, const wire::Header& header,
+                             jobs::JobEntry& job) {
+  if (!tools_.job_for(peer, header, job.id)) return;
   if (!job.detached) job.owner = peer;
   job.watchers.insert(peer);
   if (const auto asking = askers_.find(job.id); asking != askers_.end()) {
@@ -277,7 +270,7 @@ void Gateway::accept_again(control::PeerId peer, const wire::Header& header, job
     tools_.server.send(peer, jobs::finished_message(job));
 }
 
-void Gateway::admit(jobs::JobId id, bool in_time) {
+void Admission::admit(jobs::JobId id, bool in_time) {
   const auto askers = askers_.extract(id);
   tools_.table.hold(id, false);
   const auto* job = tools_.table.find(id);
@@ -289,13 +282,13 @@ void Gateway::admit(jobs::JobId id, bool in_time) {
   tools_.runner.start_queued();
 }
 
-void Gateway::not_kept(jobs::JobId id, const std::string& why) {
+void Admission::not_kept(jobs::JobId id, const std::string& why) {
   const auto askers = askers_.extract(id);
   const auto* job = tools_.table.find(id);
   if (job && job->state == wire::JobState::queued) {
     drop_inputs(job->spec.request);
     tools_.table.withdraw(id);
-    if (recorder_) recorder_->withdrawn(id, why, monotonic());
+    if (tools_.recorder) tools_.recorder->withdrawn(id, why, tools_.monotonic());
   }
   if (askers.empty()) return;
   for (const auto& asker : askers.mapped())

@@ -1,6 +1,7 @@
 #include "controller/gateway/gateway.h"
 
 #include "controller/gateway/permissions.h"
+#include "controller/gateway/status.h"
 #include "controller/jobs/report.h"
 #include "transport/control/loss.h"
 
@@ -14,7 +15,15 @@ constexpr std::size_t kReportedFailures = 10;
 Gateway::Gateway(ClusterFacts facts, Tools tools)
     : facts_(std::move(facts)),
       tools_(std::move(tools)),
-      reader_(tools_.io, tools_.read_model, tools_.allowed_models) {}
+      reader_(tools_.io, tools_.read_model, tools_.allowed_models),
+      admission_(facts_, tools_, reader_),
+      restored_(facts_, tools_, reader_) {}
+
+void Gateway::close(const std::string& why) {
+  closed_ = true;
+  admission_.close(why);
+  restored_.close();
+}
 
 void Gateway::on_message(control::PeerId peer, const wire::Header& header,
                          std::span<const std::byte> payload) {
@@ -25,16 +34,17 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
   }
   switch (header.kind) {
     case wire::Kind::submit_job:
-      return submit(peer, header, wire::decode<wire::SubmitJob>(payload));
+      return admission_.submit(peer, header, wire::decode<wire::SubmitJob>(payload));
     case wire::Kind::wait_job:
       return watch(peer, header, wire::decode<wire::WaitJob>(payload).job);
     case wire::Kind::cancel_job:
       return cancel(peer, header, wire::decode<wire::CancelJob>(payload).job);
     case wire::Kind::list_jobs:
-      tools_.server.reply(peer, header, list(tools_.server.user(peer)));
+      tools_.server.reply(peer, header, job_list(tools_, tools_.server.user(peer)));
       return;
     case wire::Kind::get_status:
-      tools_.server.reply(peer, header, status(tools_.server.user(peer)));
+      tools_.server.reply(
+          peer, header, cluster_status(facts_, tools_, tools_.server.user(peer), recent_failures_));
       return;
     case wire::Kind::stop_cluster:
       tools_.server.reply(peer, header, wire::Done{"the cluster is stopping"});
@@ -52,19 +62,8 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
   }
 }
 
-jobs::JobEntry* Gateway::job_for(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
-  auto* job = tools_.table.find(id);
-  const auto user = tools_.server.user(peer);
-  if (job && may_see(user, *job)) return job;
-  tools_.server.reply(peer, header,
-                      job ? wire::Failure{wire::FailureCode::refused, job_refusal(user, id)}
-                          : wire::Failure{wire::FailureCode::not_found,
-                                          "job " + std::to_string(id) + " is not known here"});
-  return nullptr;
-}
-
 void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
-  auto* job = job_for(peer, header, id);
+  auto* job = tools_.job_for(peer, header, id);
   if (!job) return;
   job->watchers.insert(peer);
   // Its client has come back, after a restart or after its link was given up.
@@ -75,7 +74,7 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
 }
 
 void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
-  const auto* job = job_for(peer, header, id);
+  const auto* job = tools_.job_for(peer, header, id);
   if (!job) return;
   if (wire::is_terminal(job->state)) {
     tools_.server.reply(peer, header,
@@ -109,7 +108,7 @@ void Gateway::client_lost(control::PeerId peer, const std::string& why) {
     if (job.owner != peer) continue;
     if (tools_.journal && control::given_up(why)) {
       job.owner = 0;
-      await_client(id, "its client has not come back (" + why + ")");
+      restored_.await_client(id, "its client has not come back (" + why + ")");
     } else {
       tools_.runner.cancel(id, "its client is gone");
     }
@@ -123,7 +122,7 @@ void Gateway::tell_progress(const jobs::JobEntry& job, const wire::JobProgress& 
 }
 
 void Gateway::tell_finished(jobs::JobEntry& job) {
-  drop_inputs(job.plan.request);
+  admission_.drop_inputs(job.plan.request);
   if (!tools_.journal) return say_finished(job);
   // Of a cluster that stops: it is not its end.
   if (closed_ && job.state != wire::JobState::succeeded) return;
@@ -163,8 +162,9 @@ void Gateway::say_finished(const jobs::JobEntry& job) {
 
 void Gateway::note_failure(const std::string& text) {
   if (tools_.log) tools_.log(text);
-  if (recorder_)
-    recorder_->note(recorder::Event::Kind::failure, 0, std::nullopt, text, monotonic());
+  if (tools_.recorder)
+    tools_.recorder->note(recorder::Event::Kind::failure, 0, std::nullopt, text,
+                          tools_.monotonic());
   recent_failures_.push_back(text);
   if (recent_failures_.size() > kReportedFailures) recent_failures_.erase(recent_failures_.begin());
 }

@@ -1,4 +1,4 @@
-#include "controller/gateway/gateway.h"
+#include "controller/gateway/status.h"
 
 #include <algorithm>
 
@@ -35,11 +35,11 @@ std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
 
 }  // namespace
 
-wire::JobList Gateway::list(const control::ClientUser& user) const {
+wire::JobList job_list(const Tools& tools, const control::ClientUser& user) {
   wire::JobList list;
-  for (const auto& [id, job] : tools_.table.all()) {
+  for (const auto& [id, job] : tools.table.all()) {
     if (!may_see(user, job)) continue;
-    const double until = wire::is_terminal(job.state) ? job.ended : tools_.now();
+    const double until = wire::is_terminal(job.state) ? job.ended : tools.now();
     list.jobs.push_back(
         {.id = id,
          .state = job.state,
@@ -51,51 +51,53 @@ wire::JobList Gateway::list(const control::ClientUser& user) const {
          .cause = beginning(wire::is_terminal(job.state) ? job.failure.what : job.waits_for, 1000),
          .priority = job.spec.priority,
          .share = job.spec.share,
-         .paused = tools_.runner.paused(id),
+         .paused = tools.runner.paused(id),
          .batch = job.batch,
          .not_batched = beginning(job.not_batched, 300)});
   }
   return list;
 }
 
-wire::ClusterStatus Gateway::status(const control::ClientUser& user) const {
+wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools,
+                                   const control::ClientUser& user,
+                                   const std::vector<std::string>& recent_failures) {
   wire::ClusterStatus status;
-  status.version = facts_.version;
-  status.host = facts_.host;
-  status.pid = facts_.pid;
-  status.endpoint = facts_.endpoint;
-  status.model = facts_.model;
-  status.uptime_seconds = tools_.now() - facts_.started;
-  for (const auto& [id, actor] : tools_.members.all()) {
+  status.version = facts.version;
+  status.host = facts.host;
+  status.pid = facts.pid;
+  status.endpoint = facts.endpoint;
+  status.model = facts.model;
+  status.uptime_seconds = tools.now() - facts.started;
+  for (const auto& [id, actor] : tools.members.all()) {
     wire::ActorRow row;
     row.id = id;
     row.incarnation = actor.restarts + 1;  // which of its processes; their secret numbers stay here
-    row.state = tools_.runner.busy(id) ? "busy" : cluster::to_string(actor.state);
+    row.state = tools.runner.busy(id) ? "busy" : cluster::to_string(actor.state);
     if (actor.draining)
       row.state = actor.state == cluster::ActorState::dead ? "drained" : "draining";
     row.host = actor.host;
     row.pid = actor.pid;
     row.device = actor.device;
     row.local_rank = actor.local_rank;
-    if (const auto kept = tools_.deployments.at(id); !kept.empty()) {
+    if (const auto kept = tools.deployments.at(id); !kept.empty()) {
       const auto& newest = *kept.back();
       row.groups = group_rows(newest.degrees, actor.parts.at(newest.id));
     }
-    row.doing = tools_.runner.doing(id);
+    row.doing = tools.runner.doing(id);
     if (row.doing.empty() && !actor.jobs.empty())
-      row.doing = tools_.runner.name_of(*actor.jobs.begin()) + " waiting";
+      row.doing = tools.runner.name_of(*actor.jobs.begin()) + " waiting";
     row.restarts = actor.restarts;
     // Of another host's processes nothing is known here.
     if (actor.state != cluster::ActorState::dead && !actor.remote)
       row.memory_bytes = resident_bytes(actor.pid);
     status.actors.push_back(std::move(row));
   }
-  status.jobs_queued = static_cast<std::uint32_t>(tools_.table.queue().size());
-  status.jobs_running = static_cast<std::uint32_t>(tools_.table.count(wire::JobState::running) +
-                                                   tools_.table.count(wire::JobState::loading));
-  status.jobs_ended = static_cast<std::uint32_t>(tools_.table.ended_count());
+  status.jobs_queued = static_cast<std::uint32_t>(tools.table.queue().size());
+  status.jobs_running = static_cast<std::uint32_t>(tools.table.count(wire::JobState::running) +
+                                                   tools.table.count(wire::JobState::loading));
+  status.jobs_ended = static_cast<std::uint32_t>(tools.table.ended_count());
   // They tell of everybody's jobs.
-  if (user.role >= control::ClientRole::all_jobs) status.recent_failures = recent_failures_;
+  if (user.role >= control::ClientRole::all_jobs) status.recent_failures = recent_failures;
   return status;
 }
 

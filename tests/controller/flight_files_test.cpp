@@ -42,7 +42,7 @@ struct SlowDisk : Hall {
     auto tools = desk_tools(folder.string());
     tools.note = [this](const auto& text) { notes.push_back(text); };
     records = std::make_unique<gateway::Introspection>(std::move(tools));
-    gateway.use(*records, recorder);
+    gateway.use(*records);
   }
   std::filesystem::path temporary() const { return file.string() + "." + std::to_string(getpid()); }
   /// What stood still goes on, and is read.
@@ -101,7 +101,7 @@ TEST_CASE("a controller that ends does not wait for a disk that stands still") {
   SlowDisk hall;
   hall.records->record_failure(1, "it broke");
   const auto begin = control::Clock::now();
-  hall.gateway.use(hall.desk, hall.recorder);
+  hall.gateway.use(hall.desk);
   hall.records.reset();
   CHECK(seconds_since(begin) < 30);
   // Whoever was left behind takes no harm.
@@ -113,7 +113,7 @@ TEST_CASE("what is written when the controller ends is there afterwards") {
   SlowDisk hall(/*stands_still=*/false);
   for (const char* failure : {"one", "two", "three"})
     hall.records->record_failure(1, failure);
-  hall.gateway.use(hall.desk, hall.recorder);
+  hall.gateway.use(hall.desk);
   hall.records.reset();
   CHECK(json::parse(std::ifstream(hall.file))["failure"] == "three");
 }

@@ -87,6 +87,7 @@ struct Hall : Doors {
                                   return test::sample_model();
                                 },
                             .journal = with_journal ? &journal : nullptr,
+                            .recorder = &recorder,
                             .grace = std::chrono::seconds(3),
                             .accept_within = accept_within}};
   gateway::Introspection desk{desk_tools("")};
@@ -109,7 +110,7 @@ struct Hall : Doors {
       : with_journal(journaled), accept_within(within) {
     test::sample_model();  // read here, not on the reader's thread
     members.spawned(members.add("here", "cpu").id, 77, 1);
-    gateway.use(desk, recorder);
+    gateway.use(desk);
     server.on_message([this](auto peer, const auto& header, auto payload) {
       gateway.on_message(peer, header, payload);
     });

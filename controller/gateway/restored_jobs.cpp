@@ -1,8 +1,9 @@
+#include "controller/gateway/restored_jobs.h"
+
 #include <algorithm>
 
 #include "base/counted.h"
 #include "controller/deployments/device_kinds.h"
-#include "controller/gateway/gateway.h"
 #include "controller/jobs/settled_stages.h"
 #include "controller/plan/planner.h"
 #include "transport/control/after.h"
@@ -15,9 +16,10 @@ constexpr std::chrono::minutes kReadWithin{10};  // nobody waits for an answer
 
 }  // namespace
 
-void Gateway::take_up(const journal::Revival& revival, const std::string& cause) {
+void RestoredJobs::take_up(const journal::Revival& revival, const std::string& cause) {
   const auto remember = [this](const jobs::JobEntry& job) {
-    if (recorder_) recorder_->submitted(job.id, job.spec.request.prompts.front(), monotonic());
+    if (tools_.recorder)
+      tools_.recorder->submitted(job.id, job.spec.request.prompts.front(), tools_.monotonic());
   };
   for (const auto id : revival.cancelled) {
     remember(*tools_.table.find(id));
@@ -33,7 +35,7 @@ void Gateway::take_up(const journal::Revival& revival, const std::string& cause)
   }
 }
 
-void Gateway::take_up(jobs::JobId id, const std::string& cause, const ModelReading& reading) {
+void RestoredJobs::take_up(jobs::JobId id, const std::string& cause, const ModelReading& reading) {
   auto* job = tools_.table.find(id);
   if (closed_ || !job || job->state != wire::JobState::queued) return;
   const auto give_up = [&](wire::FailureCode code, const std::string& why) {
@@ -47,7 +49,7 @@ void Gateway::take_up(jobs::JobId id, const std::string& cause, const ModelReadi
     return give_up(wire::FailureCode::bad_request, "a LoRA's file was changed since it came in");
   plan::Plan plan;
   try {
-    const auto machine = machine_for(job->spec.request);
+    const auto machine = tools_.machine_for(facts_, job->spec.request);
     plan = plan::make_plan(*reading.model, job->spec.request, job->spec.parallelism, machine);
     plan.lora_fingerprints = reading.lora_fingerprints;
     if (job->spec.parallelism.stages.empty())
@@ -64,7 +66,7 @@ void Gateway::take_up(jobs::JobId id, const std::string& cause, const ModelReadi
   find_room(id, control::Clock::now() + tools_.grace);
 }
 
-void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
+void RestoredJobs::find_room(jobs::JobId id, control::Clock::time_point until) {
   const auto* job = tools_.table.find(id);
   if (closed_ || !job || job->state != wire::JobState::queued) return;
   const auto world = job->plan.degrees.world();
@@ -89,7 +91,7 @@ void Gateway::find_room(jobs::JobId id, control::Clock::time_point until) {
   tools_.runner.start_queued();
 }
 
-void Gateway::await_client(jobs::JobId id, const std::string& cause) {
+void RestoredJobs::await_client(jobs::JobId id, const std::string& cause) {
   const auto absence = away_[id] = ++absences_;
   control::after(tools_.io, tools_.grace, [this, id, absence, cause] {
     const auto waited = away_.find(id);

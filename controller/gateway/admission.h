@@ -1,0 +1,67 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/gateway/tools.h"
+#include "transport/wire/client_messages.h"
+
+namespace troupe::gateway {
+
+/// How a job comes in: its model read, the request checked, planned and kept, the client answered.
+class Admission {
+ public:
+  Admission(const ClusterFacts& facts, const Tools& tools, ModelReader& reader)
+      : facts_(facts), tools_(tools), reader_(reader) {}
+
+  void submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
+  /// From now on no job is taken in, also none whose model is being read or whose latents are on
+  /// their way.
+  void close(std::string why) { closed_ = std::move(why); }
+  /// What a job began with is kept no longer.
+  void drop_inputs(wire::ImageRequest request);
+
+ private:
+  void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
+  /// What was announced is held against what the request needs, and against what is kept already,
+  /// before a byte of it comes.
+  void fetch_input(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
+                   const ModelReading& reading);
+  std::optional<std::string> no_room_for_input(control::PeerId client, std::uint64_t bytes) const;
+  /// With the inputs of its request held here.
+  void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
+              const ModelReading& reading, control::Clock::time_point asked);
+  using Refused = std::function<void(wire::FailureCode, const std::string&)>;
+  /// Completes the job by its model and plans it; nothing when it was `refused`.
+  std::optional<plan::Plan> planned(wire::JobSpec& job, const ModelReading& reading,
+                                    const Refused& refused) const;
+  /// It is in the journal, or there is none: it may begin, and its client is told.
+  void admit(jobs::JobId job, bool in_time);
+  void not_kept(jobs::JobId job, const std::string& why);
+  /// Somebody hands in what is known already: it is told of the same job.
+  void accept_again(control::PeerId peer, const wire::Header& header, jobs::JobEntry& job);
+  void answer_accepted(control::PeerId peer, const wire::Header& header, const jobs::JobEntry& job);
+  void refuse(control::PeerId peer, const wire::Header& header, wire::FailureCode code,
+              const std::string& why);
+
+  const ClusterFacts& facts_;
+  const Tools& tools_;
+  ModelReader& reader_;
+  std::optional<std::string> closed_;
+  struct Asker {
+    control::PeerId peer = 0;
+    wire::Header header;
+  };
+  std::map<jobs::JobId, std::vector<Asker>> askers_;  // of jobs that are being journaled
+  struct Upload {
+    control::PeerId client = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<std::uint64_t, Upload> uploads_;  // on their way
+  std::uint64_t last_upload_ = 0;
+};
+
+}  // namespace troupe::gateway

@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "controller/gateway/tools.h"
+#include "controller/journal/revive.h"
+
+namespace troupe::gateway {
+
+/// Jobs whose controller or client went away: those of an earlier controller go on once they are
+/// planned anew and there are actors for them; those without a client wait for it for a while.
+class RestoredJobs {
+ public:
+  RestoredJobs(const ClusterFacts& facts, const Tools& tools, ModelReader& reader)
+      : facts_(facts), tools_(tools), reader_(reader) {}
+
+  /// Jobs of an earlier controller, held in the table. `cause`: how that controller ended.
+  void take_up(const journal::Revival& revival, const std::string& cause);
+  /// The job is nobody's now. It is cancelled with that cause when it is still so after the grace.
+  void await_client(jobs::JobId job, const std::string& cause);
+  /// With a journal, those that have not ended stay in it as they are.
+  void close() { closed_ = true; }
+
+ private:
+  void take_up(jobs::JobId job, const std::string& cause, const ModelReading& reading);
+  /// Lets a job of an earlier controller go when there are enough actors for it.
+  void find_room(jobs::JobId job, control::Clock::time_point until);
+
+  const ClusterFacts& facts_;
+  const Tools& tools_;
+  ModelReader& reader_;
+  bool closed_ = false;
+  std::map<jobs::JobId, std::uint64_t> away_;  // whose client is awaited, by which absence
+  std::uint64_t absences_ = 0;
+};
+
+}  // namespace troupe::gateway

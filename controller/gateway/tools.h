@@ -1,0 +1,69 @@
+#pragma once
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "controller/deployments/deployments.h"
+#include "controller/gateway/model_reader.h"
+#include "controller/jobs/job_runner.h"
+#include "controller/jobs/job_table.h"
+#include "controller/journal/journal.h"
+#include "controller/plan/machine.h"
+#include "controller/recorder/recorder.h"
+#include "transport/control/blob_channel.h"
+#include "transport/control/server.h"
+
+namespace troupe::gateway {
+
+/// Who this cluster is, for status and for defaults of requests.
+struct ClusterFacts {
+  std::string version;
+  std::string host;
+  std::uint32_t pid = 0;
+  std::string endpoint;
+  std::string model;   // default model folder; may be empty
+  std::string device;  // cpu | cuda
+  double started = 0;
+};
+
+/// What the classes of this room work with.
+struct Tools {
+  boost::asio::io_context& io;
+  control::Server& server;
+  control::BlobServer& blob_server;
+  control::BlobStore& blobs;
+  cluster::Members& members;
+  cluster::Deployments& deployments;
+  jobs::JobTable& table;
+  jobs::JobRunner& runner;
+  std::function<double()> now;
+  std::function<void()> stop;
+  ModelReader::Read read_model = {};  // null = from the folder
+  AllowedFolders allowed_models = {};
+  journal::Journal* journal = nullptr;     // of the jobs; may be null
+  recorder::Recorder* recorder = nullptr;  // what is of note is remembered there; may be null
+  int max_restarts = 3;  // of a controller that a job outlives without a step between them
+  /// How long a job of an earlier controller waits for actors, and a job for its client to come
+  /// back.
+  std::chrono::milliseconds grace = std::chrono::seconds(60);
+  /// From when its inputs are here until a job is accepted. A client gives up after 30 s
+  /// (client/deadlines.h), and must not find its job running then.
+  std::chrono::milliseconds accept_within = std::chrono::seconds(25);
+  /// What jobs begin with, latents and pictures: on its way here and of jobs that have not ended.
+  std::uint64_t max_input_bytes = 4ull << 30;
+  std::uint64_t max_input_bytes_of_client = 2ull << 30;
+  /// Hears of every failure. May be empty.
+  std::function<void(const std::string&)> log = {};
+  /// What jobs with weights of this type are planned for. Null = a host of this process's cores
+  /// that nobody has measured.
+  std::function<plan::Machine(const std::string& weight_dtype)> machine = {};
+
+  recorder::Nanoseconds monotonic() const { return std::llround(now() * 1e9); }
+  /// What the request is planned for.
+  plan::Machine machine_for(const ClusterFacts& facts, const wire::ImageRequest& request) const;
+  /// The job, if it is there and the peer may see it; else the peer is refused.
+  jobs::JobEntry* job_for(control::PeerId peer, const wire::Header& header, jobs::JobId job) const;
+};
+
+}  // namespace troupe::gateway
