@@ -12,17 +12,17 @@ using namespace troupe::cli;
 using List = std::vector<std::string>;
 
 TEST_CASE("numbers in messages are as short as they can be and read back the same") {
-  CHECK(number_text(0.5) == "0.5");
-  CHECK(number_text(20000.0) == "20000");
-  CHECK(number_text(-1.0) == "-1");
-  CHECK(number_text(0.1 + 0.2) == "0.30000000000000004");
-  CHECK(number_text(0.1F) == "0.1");
-  CHECK(number_text(1e9) == "1000000000");
-  CHECK(number_text(1e300) == "1e+300");
-  CHECK(number_text(1e-300) == "1e-300");
-  CHECK(number_text(std::numeric_limits<double>::quiet_NaN()) == "nan");
-  CHECK(number_text(-std::numeric_limits<float>::infinity()) == "-inf");
-  CHECK(number_text(std::numeric_limits<double>::denorm_min()) == "5e-324");
+  CHECK(troupe::number_text(0.5) == "0.5");
+  CHECK(troupe::number_text(20000.0) == "20000");
+  CHECK(troupe::number_text(-1.0) == "-1");
+  CHECK(troupe::number_text(0.1 + 0.2) == "0.30000000000000004");
+  CHECK(troupe::number_text(0.1F) == "0.1");
+  CHECK(troupe::number_text(1e9) == "1000000000");
+  CHECK(troupe::number_text(1e300) == "1e+300");
+  CHECK(troupe::number_text(1e-300) == "1e-300");
+  CHECK(troupe::number_text(std::numeric_limits<double>::quiet_NaN()) == "nan");
+  CHECK(troupe::number_text(-std::numeric_limits<float>::infinity()) == "-inf");
+  CHECK(troupe::number_text(std::numeric_limits<double>::denorm_min()) == "5e-324");
 }
 
 TEST_CASE("checks say of a wrong value what it is and what is wanted") {
