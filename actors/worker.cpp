@@ -162,7 +162,7 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
     if (tools_.progress.ended(epoch))
       throw EpochEnded("[actor] epoch " + std::to_string(epoch) + " has ended");
   });
-  if (poisons) running.job->poison();
+  if (poisons) running.job->step().poison();
   TaskResult result;
   switch (command.kind) {
     case wire::TaskKind::encode_text:
@@ -176,11 +176,9 @@ TaskResult Worker::run_task(RunningJob& running, const wire::Command& command) {
       break;
   }
   const auto& begin = running.job->begin();
-  const auto micro_steps = static_cast<int>(begin.micro_steps.size());
-  const auto parts = static_cast<int>(begin.batch_parts.size());
   const bool last_step =
       command.kind == wire::TaskKind::micro_step && command.step + 1 == begin.request.steps &&
-      (command.patch < 0 ? command.part + 1 == parts : command.patch + 1 == micro_steps);
+      running.job->context().ends_step({command.step, command.patch, command.part});
   const bool last_decode =
       command.kind == wire::TaskKind::decode &&
       (begin.vae.degree == 0 || command.part + 1 == std::ssize(begin.decode_parts));
@@ -240,14 +238,14 @@ void Worker::run(const TaskEntry& entry) {
                              ", which has not begun here");
     }
     if (!running->second.tasks.insert(command.task).second) return;
-    const double waited_before = running->second.job->peer_wait_seconds();
+    const double waited_before = running->second.job->waits().seconds();
     auto mark = tools_.clock ? tools_.clock->mark() : nullptr;
     const auto began = monotonic_ns();
     auto result = run_task(running->second, command);
     const auto ended = monotonic_ns();
     note_task(running->second, command);
     note_end(running->second, entry, std::move(result), {began, ended},
-             running->second.job->peer_wait_seconds() - waited_before, std::move(mark));
+             running->second.job->waits().seconds() - waited_before, std::move(mark));
   } catch (const std::exception& error) {
     report_failure(entry.epoch, command.job, command.task, error);
   }
@@ -261,7 +259,7 @@ void Worker::note_end(RunningJob& running, const TaskEntry& entry, TaskResult re
                       .blobs = std::move(result.blobs),
                       .warnings = std::move(result.warnings),
                       .ran = called,
-                      .waits = running.job->take_waits()};
+                      .waits = running.job->waits().take_spans()};
   const auto kind = entry.command.kind;
   if (!ends_) {
     running.times->add(kind, seconds_of(called), waited);
@@ -270,7 +268,7 @@ void Worker::note_end(RunningJob& running, const TaskEntry& entry, TaskResult re
   ends_->add(
       {.epoch = entry.epoch,
        .ran = {std::move(began), tools_.clock->mark()},
-       .waits = running.job->take_device_waits(),
+       .waits = running.job->waits().take_device_spans(),
        .tell =
            [this, kind, done = std::move(done), times = running.times](const RanAt& at) mutable {
              double waited = 0;
@@ -290,15 +288,12 @@ void Worker::note_end(RunningJob& running, const TaskEntry& entry, TaskResult re
 }
 
 void Worker::note_task(RunningJob& running, const wire::Command& command) {
-  const auto& begin = running.job->begin();
   const auto text = describe(command);
   running.last_task = text.substr(text.find(' ', text.find(' ') + 1) + 1);
   if (command.kind != wire::TaskKind::micro_step) return;
   running.newest_step = command.step;
-  const bool ends = command.patch < 0
-                        ? command.part + 1 == static_cast<int>(begin.batch_parts.size())
-                        : command.patch + 1 == static_cast<int>(begin.micro_steps.size());
-  if (ends) running.whole_step = command.step;
+  if (running.job->context().ends_step({command.step, command.patch, command.part}))
+    running.whole_step = command.step;
 }
 
 void Worker::post_receive(const TaskEntry& entry) {

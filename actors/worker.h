@@ -105,7 +105,7 @@ class Worker {
   /// The task was issued; on a CPU it has been done.
   void note_end(RunningJob& running, const TaskEntry& entry, TaskResult result,
                 wire::ClockSpan called, double waited, std::unique_ptr<DeviceMark> began);
-  void rehearse_once(const wire::BeginJob& begin, const Job::Tools& tools);
+  void rehearse_once(const wire::BeginJob& begin, const JobTools& tools);
   /// Whether the allocator's cache was handed back since the last look; then nothing is rehearsed.
   bool forget_after_flush();
   /// True where an error leaves nothing that could be computed here: the process leaves.

@@ -70,12 +70,12 @@ void Worker::look_at(const wire::Header& header, const wire::GetSlice& question)
 
 void Worker::give_rows(const wire::Header& header, const wire::GetLatentRows& question) {
   const auto& running = job_to_look_at(question.job);
-  auto [rows, runs] = running.job->latent_rows();
+  auto [rows, runs] = running.job->latents().host_rows();
   wire::LatentRows answer;
   answer.first_step = running.whole_step;
   answer.last_step = running.newest_step;
   answer.first_image = running.job->begin().first_image;
-  answer.shape = running.job->latent_shape();
+  answer.shape = running.job->latents().all().sizes().vec();
   answer.runs = std::move(runs);
   answer.blob = keep_for_looking("latent rows", bytes_of(rows), rows.sizes().vec());
   reply(header, std::move(answer));

@@ -91,13 +91,13 @@ void Worker::begin(const wire::BeginJob& begin) {
     tools_.post([before = running.control_before](control::Connection& connection) {
       *before = connection.counters();
     });
-    const Job::Tools tools{
+    const JobTools tools{
         *stage->second,           tools_.groups,      tools_.progress, tools_.blobs,
         tools_.transfer_deadline, tools_.cuda_graphs, tools_.clock};
     rehearse_once(begin, tools);
-    const Job::Beginning beginning{fetch_init_latents(begin), fetch_boundary(begin),
-                                   fetch_init_image(begin)};
-    running.job = std::make_unique<Job>(begin, tools, beginning);
+    const JobInputs inputs{fetch_init_latents(begin), fetch_boundary(begin),
+                           fetch_init_image(begin)};
+    running.job = std::make_unique<Job>(begin, tools, inputs);
     running.whole_step = running.newest_step = begin.first_step - 1;
     jobs_[begin.job] = std::move(running);
   } catch (const std::exception& error) {
@@ -105,7 +105,7 @@ void Worker::begin(const wire::BeginJob& begin) {
   }
 }
 
-void Worker::rehearse_once(const wire::BeginJob& begin, const Job::Tools& tools) {
+void Worker::rehearse_once(const wire::BeginJob& begin, const JobTools& tools) {
   if (!tools_.rehearses) return;
   const auto key = rehearsal_key(begin, tools.stage.spec());
   forget_after_flush();
@@ -151,7 +151,7 @@ void Worker::end(const wire::Header& header, const wire::EndJob& end) {
     stats = running->second.stats;
     running->second.times->tell(stats);
     control_before = running->second.control_before;
-    const auto& job = *running->second.job;
+    auto& job = *running->second.job;
     const auto now = tools_.groups.counters(job.begin().epoch);
     stats.tensor_bytes_sent = now.bytes_sent - running->second.counters_before.bytes_sent;
     for (const auto& [id, sent] : tools_.groups.sent_by_group(job.begin().epoch)) {
@@ -161,13 +161,14 @@ void Worker::end(const wire::Header& header, const wire::EndJob& end) {
     stats.tensor_bytes_received =
         now.bytes_received - running->second.counters_before.bytes_received;
     stats.weight_bytes = stages_.at(job.begin().deployment)->weight_bytes();
-    stats.kv_bytes = job.kv_bytes();
-    stats.sent_by_layer = job.sent_by_layer();
-    if (const auto use = job.graph_use()) {
-      stats.graphs = {true, use->recorded, use->replayed, use->why_plain};
-      tell_why_plain(*use);
+    stats.kv_bytes = static_cast<std::uint64_t>(job.network().bytes());
+    stats.sent_by_layer = job.network().sent_by_layer();
+    if (tools_.cuda_graphs) {
+      const auto use = job.network().graph_use();
+      stats.graphs = {true, use.recorded, use.replayed, use.why_plain};
+      tell_why_plain(use);
     }
-    auto cache = job.cache_use();
+    auto cache = job.step().cache_use();
     stats.cache_calls = static_cast<std::uint64_t>(cache.calls) * cache.skipped.size();
     stats.cache_skips = std::move(cache.skipped_by_step);
     stats.peak_memory_bytes = peak_memory_bytes();
