@@ -3,7 +3,6 @@
 #include <utility>
 
 namespace troupe::actors {
-namespace {
 
 models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRequest& request) {
   models::PictureSize size;
@@ -12,8 +11,6 @@ models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRe
   size.latent_width = request.width / spec.vae.scale_factor();
   return size;
 }
-
-}  // namespace
 
 JobContext::JobContext(wire::BeginJob message, const JobTools& given)
     : begin(std::move(message)),

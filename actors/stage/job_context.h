@@ -8,10 +8,10 @@
 #include "actors/stage/device_clock.h"
 #include "actors/stage/finite_check.h"
 #include "actors/stage/group_table.h"
-#include "actors/stage/job_blobs.h"
 #include "actors/stage/job_waits.h"
 #include "actors/stage/network.h"
 #include "actors/stage/progress.h"
+#include "actors/stage/published_blobs.h"
 #include "actors/stage/rows.h"
 #include "actors/stage/stage.h"
 #include "transport/control/blob_store.h"
@@ -37,6 +37,8 @@ struct TaskResult {
   std::vector<wire::Warning> warnings;
 };
 
+models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRequest& request);
+
 /// What the parts of a job share: what was asked for, what it is done with, and the shapes that
 /// follow. Every tensor that the job needs is shaped by its BeginJob; nothing is asked of peers but
 /// tensors.
@@ -49,7 +51,7 @@ struct JobContext {
   const std::int64_t channels;    // of the latents
   const models::PictureSize size;
   JobWaits waits;
-  JobBlobs blobs;
+  PublishedBlobs blobs;
   FiniteCheck finite;
   LayerWatch layers;  // of the micro-step at hand
 

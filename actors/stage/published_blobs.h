@@ -9,13 +9,13 @@
 
 namespace troupe::actors {
 
-/// Blobs that a job left for others to fetch. Nobody needs them after the job: they go with it.
-class JobBlobs {
+/// Blobs that are left for others to fetch, and go with their publisher.
+class PublishedBlobs {
  public:
-  explicit JobBlobs(control::BlobStore& store) : store_(store) {}
-  ~JobBlobs();
-  JobBlobs(const JobBlobs&) = delete;
-  JobBlobs& operator=(const JobBlobs&) = delete;
+  explicit PublishedBlobs(control::BlobStore& store) : store_(store) {}
+  ~PublishedBlobs();
+  PublishedBlobs(const PublishedBlobs&) = delete;
+  PublishedBlobs& operator=(const PublishedBlobs&) = delete;
 
   wire::BlobRef publish(const std::string& name, std::string bytes,
                         std::vector<std::int64_t> shape);

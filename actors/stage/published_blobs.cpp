@@ -1,24 +1,24 @@
-#include "actors/stage/job_blobs.h"
+#include "actors/stage/published_blobs.h"
 
 #include <utility>
 
 namespace troupe::actors {
 
-JobBlobs::~JobBlobs() {
+PublishedBlobs::~PublishedBlobs() {
   for (const auto id : published_)
     store_.remove(id);
 }
 
-wire::BlobRef JobBlobs::publish(const std::string& name, std::string bytes,
-                                std::vector<std::int64_t> shape) {
+wire::BlobRef PublishedBlobs::publish(const std::string& name, std::string bytes,
+                                      std::vector<std::int64_t> shape) {
   wire::BlobRef ref{.name = name, .id = 0, .bytes = bytes.size(), .shape = std::move(shape)};
   ref.id = store_.add(std::move(bytes));
   published_.push_back(ref.id);
   return ref;
 }
 
-wire::BlobRef JobBlobs::keep_newest(std::deque<control::BlobId>& kind, wire::BlobRef blob,
-                                    std::size_t most) {
+wire::BlobRef PublishedBlobs::keep_newest(std::deque<control::BlobId>& kind, wire::BlobRef blob,
+                                          std::size_t most) {
   kind.push_back(blob.id);
   if (kind.size() > most) {
     store_.remove(kind.front());
