@@ -13,7 +13,7 @@ ActorProcess::ActorProcess(ActorOptions options)
       device_(open_device(options_.device)),
       rehearses_(options_.rehearses.value_or(device_.is_cuda())) {
   make_current(device_);
-  open_doors();
+  open_tensor_devices();
   make_process();
 }
 
@@ -22,14 +22,14 @@ ActorProcess::~ActorProcess() {
   worker_.reset();
 }
 
-void ActorProcess::open_doors() {
+void ActorProcess::open_tensor_devices() {
   for (const auto backend : tensor::available_backends()) {
     if ((backend == tensor::Backend::nccl) != device_.is_cuda()) continue;
-    tensor::DeviceOptions door;
-    door.token = options_.token;
-    door.host = options_.tensor_host;
-    door.cuda_device = device_.has_index() ? device_.index() : 0;
-    doors_.emplace(backend, tensor::make_device(backend, door));
+    tensor::DeviceOptions options;
+    options.token = options_.token;
+    options.host = options_.tensor_host;
+    options.cuda_device = device_.has_index() ? device_.index() : 0;
+    tensor_devices_.emplace(backend, tensor::make_device(backend, options));
   }
 }
 
@@ -49,9 +49,8 @@ void ActorProcess::make_process() {
   tell_memory(available_memory_bytes(device_), process.hello.attributes);
   process.hello.attributes["threads"] = std::to_string(options_.threads);
   if (options_.measures) tell_speed(device_, process.hello.attributes);
-  for (const auto& [backend, door] : doors_) {
-    process.hello.attributes["address." + tensor::to_string(backend)] = door->address();
-  }
+  for (const auto& [backend, device] : tensor_devices_)
+    process.hello.attributes["address." + tensor::to_string(backend)] = device->address();
   process_ = std::make_unique<runtime::Process>(std::move(process));
   inspect_ = std::make_unique<InspectLane>(process_->io(), process_->connection(), mailbox_, view_,
                                            rehearses_);
@@ -73,7 +72,7 @@ int ActorProcess::run() {
 void ActorProcess::make_worker() {
   worker_ = std::make_unique<Worker>(WorkerTools{
       .device = device_,
-      .doors = doors_,
+      .tensor_devices = tensor_devices_,
       .groups = groups_,
       .progress = progress_,
       .mailbox = mailbox_,
@@ -128,8 +127,8 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
       auto abort = wire::decode<wire::AbortEpoch>(payload);
       progress_.end_epoch(abort.epoch);
       groups_.abort(abort.epoch, abort.why);
-      for (const auto& [backend, door] : doors_)
-        door->give_up(epoch_suffix(abort.epoch));
+      for (const auto& [backend, device] : tensor_devices_)
+        device->give_up(epoch_suffix(abort.epoch));
       mailbox_.put({header, std::move(abort)});
       return;
     }

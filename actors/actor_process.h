@@ -37,9 +37,10 @@ struct ActorOptions {
   std::chrono::milliseconds transfer_deadline{1'800'000};  // well above what a busy peer may take
 };
 
-/// The process of a stage actor: the runtime's process with doors to the tensor plane and a worker.
-/// The control thread puts what is to be done in order into the mailbox; abort is its second lane:
-/// it ends the epoch's operations at once, so that a work loop stuck in one comes free.
+/// The process of a stage actor: the runtime's process with devices of the tensor plane and a
+/// worker. The control thread puts what is to be done in order into the mailbox; abort is its
+/// second lane: it ends the epoch's operations at once, so that a work loop stuck in one comes
+/// free.
 class ActorProcess {
  public:
   explicit ActorProcess(ActorOptions options);
@@ -53,7 +54,7 @@ class ActorProcess {
   int run();
 
  private:
-  void open_doors();
+  void open_tensor_devices();
   void make_process();
   void make_worker();
   void on_message(const wire::Header& header, std::span<const std::byte> payload);
@@ -61,7 +62,7 @@ class ActorProcess {
   ActorOptions options_;
   at::Device device_;
   bool rehearses_;
-  std::map<tensor::Backend, std::unique_ptr<tensor::Device>> doors_;
+  std::map<tensor::Backend, std::unique_ptr<tensor::Device>> tensor_devices_;
   GroupTable groups_;
   WorkProgress progress_;
   Mailbox mailbox_;

@@ -14,13 +14,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kShownLetters = 100;
+constexpr std::size_t kShownMessages = 100;
 /// How long a question waits for the work loop; well within what a client waits.
 constexpr std::chrono::seconds kPatience{5};
 
-wire::MailboxRow row_of(const Letter& letter) {
+wire::MailboxRow row_of(const Message& message) {
   wire::MailboxRow row;
-  if (const auto* entry = std::get_if<TaskEntry>(&letter.content)) {
+  if (const auto* entry = std::get_if<TaskEntry>(&message.content)) {
     const auto& command = entry->command;
     static constexpr const char* kKinds[] = {"text", "micro-step", "decode"};
     row.what = command.receive ? "receive from stage " + std::to_string(command.stage)
@@ -44,8 +44,8 @@ wire::MailboxRow row_of(const Letter& letter) {
         if constexpr (std::is_same_v<Content, wire::Unload>) row.what = "unload";
         if constexpr (std::is_same_v<Content, wire::AbortEpoch>) row.what = "end of epoch";
       },
-      letter.content);
-  if (row.what.empty()) row.what = "letter";
+      message.content);
+  if (row.what.empty()) row.what = "message";
   return row;
 }
 
@@ -68,15 +68,16 @@ std::string describe(const wire::Command& command) {
   return text;
 }
 
-std::string describe(const Letter& letter) {
-  if (const auto* entry = std::get_if<TaskEntry>(&letter.content)) return describe(entry->command);
-  if (std::holds_alternative<wire::LoadStage>(letter.content)) return "loading";
-  if (std::holds_alternative<wire::ConnectGroups>(letter.content)) return "connecting";
-  if (const auto* begin = std::get_if<wire::BeginJob>(&letter.content))
+std::string describe(const Message& message) {
+  if (const auto* entry = std::get_if<TaskEntry>(&message.content)) return describe(entry->command);
+  if (std::holds_alternative<wire::LoadStage>(message.content)) return "loading";
+  if (std::holds_alternative<wire::ConnectGroups>(message.content)) return "connecting";
+  if (const auto* begin = std::get_if<wire::BeginJob>(&message.content))
     return "beginning job " + std::to_string(begin->job);
-  if (const auto* end = std::get_if<wire::EndJob>(&letter.content))
+  if (const auto* end = std::get_if<wire::EndJob>(&message.content))
     return "ending job " + std::to_string(end->job);
-  if (std::holds_alternative<std::shared_ptr<Inspection>>(letter.content)) return "being looked at";
+  if (std::holds_alternative<std::shared_ptr<Inspection>>(message.content))
+    return "being looked at";
   return "cleaning up";
 }
 
@@ -160,7 +161,7 @@ wire::MailboxReport InspectLane::mailbox_report() const {
   std::tie(report.doing, report.doing_seconds) = view_.doing();
   report.handled = view_.handled();
   report.total = mailbox_.look(
-      kShownLetters, [&](const Letter& letter) { report.letters.push_back(row_of(letter)); });
+      kShownMessages, [&](const Message& message) { report.letters.push_back(row_of(message)); });
   return report;
 }
 
@@ -187,66 +188,6 @@ void InspectLane::hand_on(const wire::Header& header, Inspection::Question quest
                       "[actor] its work loop is " + inside +
                           ": tensors are looked at between two tasks, ask again later"});
   });
-}
-
-wire::TensorRow tensor_row(const std::string& name, const at::Tensor& tensor) {
-  wire::TensorRow row;
-  row.name = name;
-  row.shape = tensor.sizes().vec();
-  row.dtype = c10::toString(tensor.scalar_type());
-  std::transform(row.dtype.begin(), row.dtype.end(), row.dtype.begin(),
-                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-  if (row.dtype == "float") row.dtype = "float32";
-  if (row.dtype == "half") row.dtype = "float16";
-  if (row.dtype == "long") row.dtype = "int64";
-  if (tensor.numel() == 0) return row;
-  const auto values = tensor.to(at::kCPU, at::kDouble).flatten();
-  const auto finite = values.masked_select(at::isfinite(values));
-  row.not_finite = static_cast<std::uint64_t>(values.numel() - finite.numel());
-  if (finite.numel() == 0) return row;
-  row.mean = finite.mean().item<double>();
-  row.min = finite.min().item<double>();
-  row.max = finite.max().item<double>();
-  return row;
-}
-
-wire::TensorSlice tensor_slice(const at::Tensor& tensor,
-                               const std::vector<wire::SliceRange>& ranges) {
-  if (static_cast<std::int64_t>(ranges.size()) > tensor.dim()) {
-    throw std::invalid_argument("[slice] " + std::to_string(ranges.size()) +
-                                " dimensions, the tensor has " + std::to_string(tensor.dim()));
-  }
-  at::Tensor part = tensor;
-  std::int64_t dimension = 0;
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    const auto& range = ranges[i];
-    const auto size = tensor.size(static_cast<std::int64_t>(i));
-    const auto placed = [&](std::int64_t index) { return index < 0 ? index + size : index; };
-    const auto refuse = [&] {
-      throw std::invalid_argument("[slice] dimension " + std::to_string(i) + " has " +
-                                  std::to_string(size) + " places, from 0");
-    };
-    const auto begin = range.whole ? 0 : placed(range.begin);
-    if (range.single) {
-      if (begin < 0 || begin >= size) refuse();
-      part = part.select(dimension, begin);
-      continue;
-    }
-    const auto end = range.whole || range.end == 0 ? size : placed(range.end);
-    if (begin < 0 || begin > size || end < begin || end > size) refuse();
-    part = part.slice(dimension++, begin, end);
-  }
-  if (part.numel() > wire::kMaxSliceValues) {
-    throw std::invalid_argument("[slice] " + std::to_string(part.numel()) + " values, at most " +
-                                std::to_string(wire::kMaxSliceValues) + " are shown");
-  }
-  const auto values = part.to(at::kCPU, at::kDouble).contiguous();
-  wire::TensorSlice slice;
-  slice.dtype = tensor_row("", part.flatten().slice(0, 0, 0)).dtype;
-  slice.shape = part.sizes().vec();
-  const auto* data = values.const_data_ptr<double>();
-  slice.values.assign(data, data + values.numel());
-  return slice;
 }
 
 }  // namespace troupe::actors

@@ -1,6 +1,4 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
@@ -22,11 +20,8 @@
 
 namespace troupe::actors {
 
-/// Tensors by name, as `troupe repl` shows them.
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-/// A question that touches tensors: the work loop answers it between two letters. Whoever claims it
-/// first answers it; the second lane does at the deadline.
+/// A question that touches tensors: the work loop answers it between two messages. Whoever claims
+/// it first answers it; the second lane does at the deadline.
 struct Inspection {
   using Question =
       std::variant<wire::GetTensors, wire::GetSlice, wire::GetLatentRows, wire::RenderLatents>;
@@ -39,7 +34,7 @@ struct Inspection {
   std::atomic<bool> claimed_ = false;
 };
 
-/// What the work loop is doing, for those who do not wait for it, and the faults that it is asked
+/// What the work loop is doing, told without waiting for it, and the faults that it is asked
 /// to meet. Thread-safe.
 class WorkView {
  public:
@@ -64,7 +59,7 @@ class WorkView {
   std::chrono::duration<double> delay_{0};
 };
 
-/// The second lane for those who look: on the control thread. Answers from the mailbox and the view
+/// The second lane, for inspection: on the control thread. Answers from the mailbox and the view
 /// of the work loop at once, and hands on to the work loop what touches tensors.
 class InspectLane {
  public:
@@ -89,14 +84,9 @@ class InspectLane {
 /// Nanoseconds of this process's monotonic clock.
 std::int64_t monotonic_ns();
 
-/// Mean, least and greatest of the finite values, and how many are not.
-wire::TensorRow tensor_row(const std::string& name, const at::Tensor& tensor);
-/// Throws std::invalid_argument when a range does not fit or too many values are asked for.
-wire::TensorSlice tensor_slice(const at::Tensor& tensor,
-                               const std::vector<wire::SliceRange>& ranges);
 /// "job 3 step 5 patch 1", "job 3 text".
 std::string describe(const wire::Command& command);
-/// The same of any letter: "loading", "beginning job 3", …
-std::string describe(const Letter& letter);
+/// The same of any message: "loading", "beginning job 3", …
+std::string describe(const Message& message);
 
 }  // namespace troupe::actors

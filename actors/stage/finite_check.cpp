@@ -71,6 +71,13 @@ void FiniteCheck::require(const at::Tensor& values, const std::string& what,
   }
 }
 
+void FiniteCheck::require_now(const at::Tensor& values, const std::string& what,
+                              const std::string& type) {
+  const bool finite = all_finite(values);
+  read();
+  if (!finite) throw std::runtime_error("[actor] " + what + " is not finite, in " + type);
+}
+
 void FiniteCheck::read() {
   while (!answers_.empty() && answers_.front().is_here()) {
     const auto answer = std::move(answers_.front());

@@ -57,6 +57,9 @@ class FiniteCheck {
   /// values, or for earlier ones whose answer is here by now. `layers` are those that made them.
   void require(const at::Tensor& values, const std::string& what, const std::string& type,
                const LayerWatch& layers);
+  /// As `require`, of values that the host reads anyway: it waits for them. What earlier ones
+  /// answered comes first.
+  void require_now(const at::Tensor& values, const std::string& what, const std::string& type);
   /// Throws for those whose answer is here; the host does not wait.
   void read();
   /// As `read`, for all of them: calls `pause` while an answer is outstanding, until that throws.

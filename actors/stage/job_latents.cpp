@@ -1,109 +1,187 @@
+#include "actors/stage/job_latents.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
-
-#include "actors/stage/job.h"
-
-// What a job's latents begin with, what noise is added to them, and what is left of them for
-// others.
+#include <stdexcept>
 
 namespace troupe::actors {
 
-NoiseSource Job::make_noise() const {
-  const auto& request = begin_.request;
+JobLatents::JobLatents(JobContext& job, const at::Tensor& init_latents, const at::Tensor& boundary)
+    : job_(job) {
+  const auto& spec = job_.tools.stage.spec();
+  const auto& begin = job_.begin;
+  const auto& request = begin.request;
+  sampler_ = models::make_sampler(spec.scheduler, request.sampler,
+                                  {.num_steps = begin.sampler_steps,
+                                   .image_tokens = job_.size.latent_height / job_.patch_size *
+                                                   (job_.size.latent_width / job_.patch_size),
+                                   .even_sigmas = spec.even_sigmas,
+                                   .first = begin.skipped_steps});
+  if (sampler_->steps() != request.steps) {
+    throw std::invalid_argument("[actor] sampler options make " +
+                                std::to_string(sampler_->steps()) + " steps of the " +
+                                std::to_string(request.steps) + " planned: ask for another number");
+  }
+  if (job_.first_stage() || job_.last_stage() || begin.vae.degree > 0) {
+    latents_ = begin.first_step > 0 ? boundary[0].to(job_.tools.stage.device()).contiguous()
+                                    : first_latents(init_latents);
+  }
+  if (!job_.last_stage()) return;
+  states_.resize(begin.micro_steps.size());
+  if (begin.first_step > 0) restore_histories(boundary);
+}
+
+NoiseSource JobLatents::make_noise() const {
+  const auto& request = job_.begin.request;
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
-  const auto type = request.noise_dtype == "model" ? tools_.stage.dtype() : at::kFloat;
-  const std::vector<std::int64_t> shape{pictures, channels_, size_.latent_height,
-                                        size_.latent_width};
+  const auto type = request.noise_dtype == "model" ? job_.tools.stage.dtype() : at::kFloat;
+  const std::vector<std::int64_t> shape{pictures, job_.channels, job_.size.latent_height,
+                                        job_.size.latent_width};
   if (!request.seeds.empty()) return {request.seeds, shape, type};
   return {request.seed, shape, type};
 }
 
-void Job::draw_latents(const at::Tensor& init_latents) {
-  if (starts_from_picture()) {
-    latents_ = at::zeros({images(), channels_, size_.latent_height, size_.latent_width},
-                         at::TensorOptions().dtype(at::kFloat).device(tools_.stage.device()));
-    return;
+at::Tensor JobLatents::first_latents(const at::Tensor& init_latents) const {
+  const auto device = job_.tools.stage.device();
+  if (job_.starts_from_image()) {
+    return at::zeros(
+        {job_.images(), job_.channels, job_.size.latent_height, job_.size.latent_width},
+        at::TensorOptions().dtype(at::kFloat).device(device));
   }
   const auto noise = init_latents.defined() ? init_latents : make_noise().draw();
-  latents_ = (noise.slice(0, begin_.first_image, begin_.last_image) * sampler_->init_noise_sigma())
-                 .to(tools_.stage.device())
-                 .contiguous();
+  return (noise.slice(0, job_.begin.first_image, job_.begin.last_image) *
+          sampler_->init_noise_sigma())
+      .to(device)
+      .contiguous();
 }
 
-at::Tensor Job::step_noise(int step) {
+void JobLatents::begin_with(const at::Tensor& clean) {
+  if (!latents_.defined()) return;
+  auto source = make_noise();
+  source.draw(1);  // what the picture's own latents were drawn with
+  const auto noise =
+      source.draw().slice(0, job_.begin.first_image, job_.begin.last_image).to(latents_.device());
+  latents_.copy_(sampler_->add_noise(clean, noise, 0));
+}
+
+void JobLatents::restore_histories(const at::Tensor& boundary) {
+  for (int micro = 0; micro < job_.micro_steps(); ++micro) {
+    const auto rows = job_.own_rows(micro);
+    if (rows.empty()) continue;
+    for (std::int64_t i = 1; i < boundary.size(0); ++i) {
+      states_[micro].history.push_back(
+          gather(boundary[i].to(latents_.device()), rows).contiguous());
+    }
+  }
+}
+
+at::Tensor JobLatents::rows_view(const at::Tensor& latents, models::TokenRows rows) const {
+  return latents.slice(2, rows.begin * job_.patch_size, rows.end * job_.patch_size);
+}
+
+at::Tensor JobLatents::gather(const at::Tensor& latents, const RowRuns& rows) const {
+  if (rows.size() == 1) return rows_view(latents, rows.front());
+  std::vector<at::Tensor> parts{latents.slice(2, 0, 0)};
+  for (const auto& run : rows)
+    parts.push_back(rows_view(latents, run));
+  return at::cat(parts, 2);
+}
+
+void JobLatents::scatter(const RowRuns& rows, const at::Tensor& from) {
+  std::int64_t offset = 0;
+  for (const auto& run : rows) {
+    const auto count = (run.end - run.begin) * job_.patch_size;
+    rows_view(latents_, run).copy_(from.slice(2, offset, offset + count));
+    offset += count;
+  }
+}
+
+at::Tensor JobLatents::step_noise(int step) {
   if (!sampler_->noise_needed(step)) return {};
+  const auto& begin = job_.begin;
   if (!noise_) {
     noise_ = make_noise();
-    if (begin_.request.init_image_bytes > 0) noise_->draw(1);
-    if (begin_.request.init_latents_blob == 0) noise_->draw();  // what the latents began with
+    if (begin.request.init_image_bytes > 0) noise_->draw(1);
+    if (begin.request.init_latents_blob == 0) noise_->draw();  // what the latents began with
   }
   while (noise_step_ < step) {
     if (!sampler_->noise_needed(++noise_step_)) continue;
     const auto drawn = noise_->draw();
     if (noise_step_ == step)
-      step_noise_ = drawn.slice(0, begin_.first_image, begin_.last_image).to(tools_.stage.device());
+      step_noise_ = drawn.slice(0, begin.first_image, begin.last_image).to(latents_.device());
   }
   return step_noise_;
 }
 
-void Job::restore_histories(const at::Tensor& boundary) {
-  for (int micro = 0; micro < static_cast<int>(begin_.micro_steps.size()); ++micro) {
-    const auto rows = own_rows(micro);
-    if (rows.empty()) continue;
-    for (std::int64_t i = 1; i < boundary.size(0); ++i) {
-      sampler_states_[micro].history.push_back(
-          gather_rows(boundary[i].to(latents_.device()), rows).contiguous());
+void JobLatents::sample(int step, int patch, const at::Tensor& prediction) {
+  const auto noise = step_noise(step);
+  const bool clean = job_.begin.sampler_steps == 1 && job_.tools.stage.spec().one_step_is_clean;
+  std::int64_t offset = 0;
+  for (int micro = 0; micro < job_.micro_steps(); ++micro) {
+    if (patch >= 0 && micro != patch) continue;
+    for (const auto& run : job_.own_rows(micro)) {
+      const auto count = (run.end - run.begin) * job_.patch_size;
+      auto target = rows_view(latents_, run);
+      const auto out = prediction.slice(2, offset, offset + count);
+      auto& state = states_[micro];
+      const auto own_noise = noise.defined() ? rows_view(noise, run) : noise;
+      target.copy_(clean ? sampler_->clean(state, step, out, target, own_noise)
+                         : sampler_->step(state, step, out, target, own_noise));
+      offset += count;
     }
   }
 }
 
-wire::BlobRef Job::publish(const std::string& name, std::string bytes,
-                           std::vector<std::int64_t> shape) {
-  wire::BlobRef ref{.name = name, .id = 0, .bytes = bytes.size(), .shape = std::move(shape)};
-  ref.id = tools_.blobs.add(std::move(bytes));
-  published_.push_back(ref.id);
-  return ref;
-}
-
-wire::BlobRef Job::keep_newest(std::deque<control::BlobId>& kind, wire::BlobRef blob) {
+std::optional<wire::BlobRef> JobLatents::publish_boundary() {
   constexpr std::size_t kKept = 4;
-  // Each job of a batch has previews of its own.
-  const std::size_t at_once = &kind == &interim_ ? begin_.request.seeds.size() : 1;
-  kind.push_back(blob.id);
-  if (kind.size() > kKept * std::max<std::size_t>(1, at_once)) {
-    tools_.blobs.remove(kind.front());
-    std::erase(published_, kind.front());
-    kind.pop_front();
-  }
-  return blob;
-}
-
-std::optional<wire::BlobRef> Job::publish_boundary() {
-  const auto rows = own_rows(-1);
-  if (begin_.cfg.rank != 0 || begin_.tp.rank != 0 || rows.empty()) return std::nullopt;
-  std::vector<at::Tensor> parts{gather_rows(latents_, rows)};
+  const auto rows = job_.own_rows(-1);
+  if (job_.begin.cfg.rank != 0 || job_.begin.tp.rank != 0 || rows.empty()) return std::nullopt;
+  std::vector<at::Tensor> parts{gather(rows)};
   std::size_t history = 0;
-  for (const auto& state : sampler_states_)
+  for (const auto& state : states_)
     history = std::max(history, state.history.size());
   for (std::size_t i = 0; i < history; ++i) {
     std::vector<at::Tensor> of_rows;
-    for (int micro = 0; micro < static_cast<int>(begin_.micro_steps.size()); ++micro) {
-      if (!own_rows(micro).empty()) of_rows.push_back(sampler_states_[micro].history.at(i));
+    for (int micro = 0; micro < job_.micro_steps(); ++micro) {
+      if (!job_.own_rows(micro).empty()) of_rows.push_back(states_[micro].history.at(i));
     }
     parts.push_back(at::cat(of_rows, 2));
   }
   const auto all = at::stack(parts).to(at::kCPU, at::kFloat).contiguous();
-  finite_.read();  // the host has waited: answers about what led to these rows are here
+  job_.finite.read();  // the host has waited: answers about what led to these rows are here
   std::string bytes(static_cast<const char*>(all.const_data_ptr()), all.nbytes());
-  return keep_newest(boundaries_, publish("boundary", std::move(bytes), all.sizes().vec()));
+  return job_.blobs.keep_newest(
+      boundaries_, job_.blobs.publish("boundary", std::move(bytes), all.sizes().vec()), kKept);
 }
 
-wire::BlobRef Job::publish_latents() {
+wire::BlobRef JobLatents::publish() const {
   const auto host = latents_.to(at::kCPU).contiguous();
   std::string bytes(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
-  return publish("latents", std::move(bytes), host.sizes().vec());
+  return job_.blobs.publish("latents", std::move(bytes), host.sizes().vec());
+}
+
+std::vector<std::pair<std::string, at::Tensor>> JobLatents::tensors() const {
+  std::vector<std::pair<std::string, at::Tensor>> named{{"latents", latents_}};
+  for (std::size_t micro = 0; micro < states_.size(); ++micro) {
+    const auto& history = states_[micro].history;
+    for (std::size_t i = 0; i < history.size(); ++i) {
+      if (!history[i].defined()) continue;
+      named.emplace_back("history " + std::to_string(i) + " of micro-step " + std::to_string(micro),
+                         history[i]);
+    }
+  }
+  return named;
+}
+
+std::pair<at::Tensor, std::vector<wire::LatentRun>> JobLatents::host_rows() const {
+  const auto rows = job_.own_rows(-1);
+  std::vector<wire::LatentRun> runs;
+  for (const auto& run : rows)
+    runs.push_back({run.begin * job_.patch_size, run.end * job_.patch_size});
+  const auto own = rows.empty() ? latents_.slice(2, 0, 0) : gather(rows);
+  return {own.to(at::kCPU, at::kFloat).contiguous(), std::move(runs)};
 }
 
 }  // namespace troupe::actors

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,7 +29,7 @@ wire::BeginJob from_the_start(wire::BeginJob begin) {
 
 class Rehearsal {
  public:
-  Rehearsal(const wire::BeginJob& begin, const Job::Tools& tools, const OnRehearsedStep& on_step)
+  Rehearsal(const wire::BeginJob& begin, const JobTools& tools, const OnRehearsedStep& on_step)
       : on_step_(on_step),
         silent_(silent(begin.epoch, tools.groups)),
         job_(from_the_start(begin), quiet(tools), {}),
@@ -38,9 +41,10 @@ class Rehearsal {
     int step = run_until_alike(0);
     // A long warm-up is like itself before its end.
     if (!patches_) step = run_until_alike(std::max(step, request.warmup_steps));
-    const auto& refills = request.refill_steps;
-    const auto refill = std::ranges::lower_bound(refills, step);
-    if (!whole_ && refill != refills.end()) run(*refill);
+    const auto& steps = begin_.steps;
+    const auto rest = steps.begin() + std::min<std::ptrdiff_t>(step, std::ssize(steps));
+    const auto refill = std::find(rest, steps.end(), wire::StepKind::refill);
+    if (!whole_ && refill != steps.end()) run(static_cast<int>(refill - steps.begin()));
     job_.warm_up_checks();
   }
 
@@ -56,11 +60,14 @@ class Rehearsal {
     }
     return step;
   }
-  /// Latents come from the step before as that was: the whole picture, or patch by patch.
-  std::string kind_of(int step) const {
-    const char* before = step == 0 ? "first " : job_.is_whole(step - 1) ? "whole " : "patches ";
-    return before + job_.kind_of(step);
+  /// Steps of one kind do the same work on the same shapes: latents that come from the step before
+  /// as that was computed, the step itself, and what the network does in it.
+  using Kind = std::tuple<std::optional<bool>, wire::StepKind, std::string>;
+  Kind kind_of(int step) const {
+    const auto before = step == 0 ? std::nullopt : std::optional(is_whole(step - 1));
+    return {before, begin_.steps.at(step), job_.network().state(step)};
   }
+  bool is_whole(int step) const { return job_.context().is_whole(step); }
 
   static std::unique_ptr<GroupTable> silent(std::uint64_t epoch, const GroupTable& groups) {
     auto table = std::make_unique<GroupTable>();
@@ -69,16 +76,16 @@ class Rehearsal {
                  std::make_unique<SilentGroup>(group->rank(), group->size(), group->name()));
     return table;
   }
-  Job::Tools quiet(const Job::Tools& tools) const {
+  JobTools quiet(const JobTools& tools) const {
     return {tools.stage,           *silent_, tools.progress, tools.blobs, tools.transfer_deadline,
             /*cuda_graphs=*/false,
             /*clock=*/nullptr,
             /*rehearses=*/true};
   }
 
-  std::vector<Job::Place> places(int step) const {
-    std::vector<Job::Place> all;
-    if (job_.is_whole(step)) {
+  std::vector<StepPlace> places(int step) const {
+    std::vector<StepPlace> all;
+    if (is_whole(step)) {
       for (int part = 0; part < std::ssize(begin_.batch_parts); ++part)
         all.push_back({step, -1, part});
     } else {
@@ -90,13 +97,12 @@ class Rehearsal {
 
   /// What the stages before would send for this step.
   void post_receives(int step) {
-    const auto& [rank, degree] = begin_.stage;
-    if (degree == 1) return;
-    const int before = (rank + degree - 1) % degree;
-    if (rank == 0) {
+    if (begin_.stage.degree == 1) return;
+    const int before = job_.context().previous_stage();
+    if (job_.context().first_stage()) {
       // Latents of the step before, as it went through the last stage.
       if (step == 0) return;
-      if (job_.is_whole(step - 1)) return job_.post_receive({step, -1, 0}, before);
+      if (is_whole(step - 1)) return job_.post_receive({step, -1, 0}, before);
       for (int patch = 0; patch < std::ssize(begin_.micro_steps); ++patch)
         job_.post_receive({step, patch, 0}, before);
       return;
@@ -109,7 +115,7 @@ class Rehearsal {
   }
 
   void run(int step) {
-    const bool whole = job_.is_whole(step);
+    const bool whole = is_whole(step);
     (whole ? whole_ : patches_) = true;
     if (on_step_) on_step_(whole);
     post_receives(step);
@@ -118,7 +124,7 @@ class Rehearsal {
   }
 
   const OnRehearsedStep& on_step_;
-  std::set<std::string> kinds_;
+  std::set<Kind> kinds_;
   bool whole_ = false;  // a step that takes the whole picture was run
   bool patches_ = false;
   std::unique_ptr<GroupTable> silent_;
@@ -128,8 +134,7 @@ class Rehearsal {
 
 }  // namespace
 
-void rehearse(const wire::BeginJob& begin, const Job::Tools& tools,
-              const OnRehearsedStep& on_step) {
+void rehearse(const wire::BeginJob& begin, const JobTools& tools, const OnRehearsedStep& on_step) {
   Rehearsal(begin, tools, on_step).run();
 }
 
@@ -145,6 +150,7 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
   constexpr std::int32_t kFirstSteps = 4;
   request.steps = std::min(request.steps, request.warmup_steps + kFirstSteps);
   if (!request.refill_steps.empty()) request.refill_steps = {0};
+  alike.steps.clear();  // they follow from the request
   alike.sampler_steps = alike.skipped_steps = 0;
   request.strength = 0;
   request.seed = 0;

@@ -15,7 +15,7 @@ using OnRehearsedStep = std::function<void(bool whole)>;
 /// when this returns it is gone, and its memory is the allocator's. Where the device has no more,
 /// the allocator hands back what it keeps of other jobs: now that does no harm. Throws what the job
 /// would: no memory, the end of its epoch.
-void rehearse(const wire::BeginJob& begin, const Job::Tools& tools,
+void rehearse(const wire::BeginJob& begin, const JobTools& tools,
               const OnRehearsedStep& on_step = {});
 
 /// Jobs of one key use the same things of a deployment: one rehearsal serves all.

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <set>
 #include <stdexcept>
 
@@ -100,8 +101,7 @@ UNetJob::UNetJob(const models::unet::UNet2DConditionModel& model, const NetworkJ
   } else {
     exchange_ = std::make_unique<models::unet::LocalExchange>(patches);
   }
-  const bool ever_stale = request.method != "exact" && request.exchange != "all" &&
-                          request.warmup_steps < request.steps;
+  const bool ever_stale = !std::ranges::all_of(job_.begin.steps, wire::is_whole);
   port_ = std::make_unique<models::unet::PatchPort>(cuts, *exchange_, norm_mode(request.group_norm),
                                                     ever_stale);
 }

@@ -9,87 +9,87 @@ namespace troupe::runtime {
 
 /// The single ordered mailbox of an actor: filled by the control thread, emptied by the work loop.
 /// Thread-safe.
-template <class Letter>
+template <class Message>
 class Mailbox {
  public:
-  void put(Letter letter) {
+  void put(Message message) {
     {
       std::lock_guard lock(mutex_);
       if (closed_) return;
-      letters_.push_back(std::move(letter));
+      messages_.push_back(std::move(message));
     }
     filled_.notify_one();
   }
   /// Several at once, in their order.
-  template <class Letters>
-  void put_all(Letters&& letters) {
+  template <class Messages>
+  void put_all(Messages&& messages) {
     {
       std::lock_guard lock(mutex_);
       if (closed_) return;
-      for (auto& letter : letters)
-        letters_.push_back(std::move(letter));
+      for (auto& message : messages)
+        messages_.push_back(std::move(message));
     }
     filled_.notify_one();
   }
-  /// To be taken before every other letter: it takes no part in what is done in order. False when
+  /// To be taken before every other message: it takes no part in what is done in order. False when
   /// `most` of such wait already.
-  bool put_between(Letter letter, std::size_t most) {
+  bool put_between(Message message, std::size_t most) {
     {
       std::lock_guard lock(mutex_);
       if (closed_ || between_.size() >= most) return false;
-      between_.push_back(std::move(letter));
+      between_.push_back(std::move(message));
     }
     filled_.notify_one();
     return true;
   }
-  /// The next letter; waits until there is one. Nothing once the mailbox is closed.
-  std::optional<Letter> take() {
+  /// The next message; waits until there is one. Nothing once the mailbox is closed.
+  std::optional<Message> take() {
     std::unique_lock lock(mutex_);
     // The control thread closes the mailbox when the controller is lost, so this wait ends within
     // its heartbeat timeout.
-    filled_.wait(lock, [this] { return closed_ || !letters_.empty() || !between_.empty(); });
+    filled_.wait(lock, [this] { return closed_ || !messages_.empty() || !between_.empty(); });
     if (closed_) return std::nullopt;
-    auto& lane = between_.empty() ? letters_ : between_;
-    Letter letter = std::move(lane.front());
+    auto& lane = between_.empty() ? messages_ : between_;
+    Message message = std::move(lane.front());
     lane.pop_front();
-    return letter;
+    return message;
   }
   /// False where `take` would wait.
   bool ready() const {
     std::lock_guard lock(mutex_);
-    return closed_ || !letters_.empty() || !between_.empty();
+    return closed_ || !messages_.empty() || !between_.empty();
   }
-  /// Looks at, or takes from, the letters in order, under the lock; must not wait.
+  /// Looks at, or takes from, the messages in order, under the lock; must not wait.
   template <class F>
   auto with(F&& look) {
     std::lock_guard lock(mutex_);
-    return look(letters_);
+    return look(messages_);
   }
   template <class F>
   auto with(F&& look) const {
     std::lock_guard lock(mutex_);
-    return look(letters_);
+    return look(messages_);
   }
-  /// Ends all waiting; letters still inside are dropped.
+  /// Ends all waiting; messages still inside are dropped.
   void close() {
     {
       std::lock_guard lock(mutex_);
       closed_ = true;
-      letters_.clear();
+      messages_.clear();
       between_.clear();
     }
     filled_.notify_all();
   }
   std::size_t size() const {
     std::lock_guard lock(mutex_);
-    return letters_.size();
+    return messages_.size();
   }
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable filled_;
-  std::deque<Letter> letters_;
-  std::deque<Letter> between_;
+  std::deque<Message> messages_;
+  std::deque<Message> between_;
   bool closed_ = false;
 };
 

@@ -22,6 +22,8 @@ wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& dep
   begin.ring = {at.ring, degrees.ring};
   begin.ulysses = {at.ulysses, degrees.ulysses};
   begin.tp = {at.tp, degrees.tp};
+  for (int step = 0; step < plan.request.steps; ++step)
+    begin.steps.push_back(plan.step_kind(step));
   begin.micro_steps = plan.micro_steps;
   begin.batch_parts = plan.batch_parts[at.dp];
   begin.decode_parts = plan.decode_parts[at.dp];

@@ -91,12 +91,13 @@ struct Plan {
   /// Of request.loras, the states of their files; filled in by who has looked at them.
   std::vector<std::uint64_t> lora_fingerprints;
 
-  /// The step takes the whole picture at once, not patch by patch.
-  bool is_whole(int step) const {
-    const auto& refills = request.refill_steps;
-    return step < synchronous_steps ||
-           std::find(refills.begin(), refills.end(), step) != refills.end();
+  wire::StepKind step_kind(int step) const {
+    if (std::ranges::find(request.refill_steps, step) != request.refill_steps.end())
+      return wire::StepKind::refill;
+    return step < synchronous_steps ? wire::StepKind::whole : wire::StepKind::patches;
   }
+  /// The step takes the whole picture at once, not patch by patch.
+  bool is_whole(int step) const { return wire::is_whole(step_kind(step)); }
   int picture_count() const { return images.empty() ? 0 : images.back().end; }
   int branches_per_actor() const { return guidance && degrees.cfg == 1 ? 2 : 1; }
   /// Encodes the text of its dp replica: first stage, cfg rank 0.

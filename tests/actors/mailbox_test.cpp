@@ -8,7 +8,7 @@ using namespace troupe::actors;
 
 namespace {
 
-Letter task(std::uint64_t job, std::uint32_t number, bool receive, std::uint64_t epoch = 1) {
+Message task(std::uint64_t job, std::uint32_t number, bool receive, std::uint64_t epoch = 1) {
   wire::Command command;
   command.job = job;
   command.task = number;
@@ -16,8 +16,8 @@ Letter task(std::uint64_t job, std::uint32_t number, bool receive, std::uint64_t
   return {{}, TaskEntry{epoch, command}};
 }
 
-std::uint32_t number_of(const Letter& letter) {
-  return std::get<TaskEntry>(letter.content).command.task;
+std::uint32_t number_of(const Message& message) {
+  return std::get<TaskEntry>(message.content).command.task;
 }
 
 }  // namespace
@@ -52,9 +52,9 @@ TEST_CASE("receives of all jobs of an epoch go ahead, in their order, not past w
 
 TEST_CASE("where other tasks need a device at rest, receives go past micro-steps alone") {
   const auto of_kind = [](std::uint32_t number, wire::TaskKind kind) {
-    auto letter = task(7, number, false);
-    std::get<TaskEntry>(letter.content).command.kind = kind;
-    return letter;
+    auto message = task(7, number, false);
+    std::get<TaskEntry>(message.content).command.kind = kind;
+    return message;
   };
   for (const auto other : {wire::TaskKind::encode_text, wire::TaskKind::decode}) {
     Mailbox mailbox;
@@ -77,8 +77,8 @@ TEST_CASE("where jobs are rehearsed a question that is computed stands in the or
     inspection->question = std::move(question);
     return inspection;
   };
-  const auto is_render = [](const Letter& letter) {
-    const auto* inspection = std::get_if<std::shared_ptr<Inspection>>(&letter.content);
+  const auto is_render = [](const Message& message) {
+    const auto* inspection = std::get_if<std::shared_ptr<Inspection>>(&message.content);
     return inspection && std::holds_alternative<wire::RenderLatents>((*inspection)->question);
   };
   for (const bool rehearses : {false, true}) {
@@ -115,8 +115,8 @@ TEST_CASE("receives of another epoch stay where they are") {
 
 TEST_CASE("a job's end goes before the tasks of others, and behind what is left of its own") {
   Mailbox mailbox;
-  const auto end_of = [](const Letter& letter) {
-    return std::get<wire::EndJob>(letter.content).job;
+  const auto end_of = [](const Message& message) {
+    return std::get<wire::EndJob>(message.content).job;
   };
   mailbox.put(task(7, 0, false));
   mailbox.put_end({}, wire::EndJob{8});

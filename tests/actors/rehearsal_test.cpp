@@ -228,11 +228,13 @@ TEST_CASE(
 }
 
 TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those behind the first") {
-  const auto rehearsed = [](const std::string& model, const std::string& method, int warmup) {
+  const auto rehearsed = [](const std::string& model, const std::string& method, int warmup,
+                            const std::string& exchange = "stale") {
     RehearsedActors stage({.rehearses = true});
     auto spec = RehearsedActors::spec(1, model);
     spec.request.method = method;
     spec.request.warmup_steps = warmup;
+    spec.request.exchange = exchange;
     if (method == "exact") spec.request.num_pipeline_patch = 1;
     if (model == "tiny-sd15") spec.request.max_sequence_length = 77;
     if (method == "distrifusion") {
@@ -257,6 +259,8 @@ TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those 
     }
   }
   CHECK(rehearsed("tiny-pixart", "exact", 0) == std::pair{3, 0});
+  // Its steps are whole behind the warm-up, too.
+  CHECK(rehearsed("tiny-sd15", "distrifusion", 1, "all") == std::pair{3, 0});
 }
 
 TEST_CASE("when the allocator has handed back what it kept, jobs are rehearsed anew") {

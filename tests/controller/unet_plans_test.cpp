@@ -131,6 +131,11 @@ TEST_CASE("rows that do not divide, and fewer rows than patches at deeper levels
   REQUIRE(plan.micro_steps.size() == 1);
   CHECK(plan.micro_steps[0].of_rank == ranks);
   CHECK(plan.synchronous_steps == 4);
+  CHECK(plan.step_kind(3) == wire::StepKind::whole);
+  CHECK(plan.step_kind(4) == wire::StepKind::patches);
+  auto all = request;
+  all.exchange = "all";
+  CHECK(plan::make_plan(model, all, {.ring = 3}).step_kind(4) == wire::StepKind::whole);
   request.num_pipeline_patch = 10;
   CHECK(contains(error_of([&] { plan::make_plan(model, request, {}); }), "patches is 10"));
   CHECK(contains(error_of([&] { plan::make_plan(model, picture(), {.pp = 2}); }), "pp is 2"));

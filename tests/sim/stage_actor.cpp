@@ -233,6 +233,8 @@ void StageActor::on(std::uint64_t, const wire::BeginJob& begin) {
     if (!stages_.contains(begin.deployment))
       throw Violation("a job began on a deployment that is not loaded");
     if (!epochs_.contains(begin.epoch)) throw Violation("a job began in an unknown epoch");
+    if (std::ssize(begin.steps) != begin.request.steps)
+      throw Violation("a job began without saying how each step is computed");
     if (begin.first_step > 0) check_boundary(world_, begin);
     jobs_[begin.job] = {begin, begin.first_step};
   }

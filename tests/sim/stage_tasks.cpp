@@ -30,12 +30,6 @@ std::string edge(const wire::SkipEdge& skip) {
   return "skip edge, group " + std::to_string(skip.group);
 }
 
-bool is_whole(const wire::ImageRequest& request, int step) {
-  const auto& refills = request.refill_steps;
-  return request.method == "exact" || step < request.warmup_steps ||
-         std::find(refills.begin(), refills.end(), step) != refills.end();
-}
-
 bool ends_step(const wire::BeginJob& begin, const wire::Command& command) {
   return command.patch < 0 ? command.part + 1 == static_cast<int>(begin.batch_parts.size())
                            : command.patch + 1 == static_cast<int>(begin.micro_steps.size());
@@ -110,7 +104,7 @@ bool StageActor::inputs_here(const wire::BeginJob& begin, const wire::Command& c
            });
   }
   if (command.step == begin.first_step) return true;
-  if (is_whole(begin.request, command.step - 1))
+  if (wire::is_whole(begin.steps.at(command.step - 1)))
     return command.part != 0 || command.patch > 0 || here(-1, 0);
   if (command.patch >= 0) return here(command.patch, 0);
   bool all = true;

@@ -107,6 +107,16 @@ struct BoundaryPiece {
   }
 };
 
+/// How a step is computed: patch by patch, or the whole picture at once; the latter also from an
+/// empty K,V store, where a stale method was resumed after a loss.
+enum class StepKind : std::uint8_t { patches, whole, refill };
+constexpr bool is_valid(StepKind kind) {
+  return kind <= StepKind::refill;
+}
+constexpr bool is_whole(StepKind kind) {
+  return kind != StepKind::patches;
+}
+
 /// controller → actor: a job begins here. What the actor needs to run its tasks; every shape
 /// follows from it.
 struct BeginJob {
@@ -122,6 +132,7 @@ struct BeginJob {
   AxisPlace ring;
   AxisPlace ulysses;
   AxisPlace tp;
+  std::vector<StepKind> steps;         // how each is computed
   std::vector<RowShares> micro_steps;  // of a step that goes patch by patch, in order
   /// Batch items (branches × pictures) that a step of the whole picture computes one after another,
   /// so that the stages of a pipeline have something to do at once, and no part takes long.
@@ -137,7 +148,7 @@ struct BeginJob {
   std::int32_t row_decoders = 1;  // how many of that group's first ranks decode
   std::vector<std::int32_t> row_holders;  // ranks in the rows group, by sp rank
   AxisPlace vae;                          // this decoder's place; degree 0 = it decodes nothing
-  std::int32_t first_step = 0;            // > 0: the job is taken up again here, from these pieces
+  std::int32_t first_step = 0;            // > 0: the job is resumed here, from these pieces
   std::vector<BoundaryPiece> boundary;
   std::int32_t sampler_steps = 0;  // as asked for; request.steps are calls of the model
   std::int32_t skipped_steps = 0;  // calls before step 0: strength leaves them out
@@ -145,8 +156,8 @@ struct BeginJob {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
-       micro_steps, batch_parts, decode_parts, groups, caption_rank, caption_root, image_root,
-       row_rank, row_decoders, row_holders, vae, first_step, boundary, sampler_steps,
+       steps, micro_steps, batch_parts, decode_parts, groups, caption_rank, caption_root,
+       image_root, row_rank, row_decoders, row_holders, vae, first_step, boundary, sampler_steps,
        skipped_steps);
   }
 };

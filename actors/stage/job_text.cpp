@@ -1,8 +1,8 @@
+#include "actors/stage/job_text.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
-
-#include "actors/stage/job.h"
 
 namespace troupe::actors {
 namespace {
@@ -89,12 +89,12 @@ std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
 
 }  // namespace
 
-EncodedText Job::room_for_text() const {
-  const auto& facts = tools_.stage.spec().transformer;
-  const auto batch = images() * (guided() ? 2 : 1);
-  const auto tokens = facts.caption_tokens(begin_.request.max_sequence_length);
+EncodedText JobText::empty_text() const {
+  const auto& facts = job_.tools.stage.spec().transformer;
+  const auto batch = job_.images() * (job_.guided() ? 2 : 1);
+  const auto tokens = facts.caption_tokens(job_.begin.request.max_sequence_length);
   const auto options =
-      at::TensorOptions().dtype(tools_.stage.dtype()).device(tools_.stage.device());
+      at::TensorOptions().dtype(job_.tools.stage.dtype()).device(job_.tools.stage.device());
   EncodedText text;
   text.caption.states = at::empty({batch, tokens, facts.caption_width}, options);
   if (facts.pooled_width > 0) text.caption.pooled = at::empty({batch, facts.pooled_width}, options);
@@ -102,64 +102,67 @@ EncodedText Job::room_for_text() const {
   return text;
 }
 
-void Job::keep_blank_text() {
-  auto text = room_for_text();
+void JobText::keep_blank() {
+  auto text = empty_text();
   text.caption.states.zero_();
   if (text.caption.pooled.defined()) text.caption.pooled.zero_();
   text.lengths.fill_(text.caption.states.size(1));
-  keep_caption(text.caption, text.lengths);
+  keep(text);
 }
 
-TaskResult Job::encode_text() {
-  const auto& request = begin_.request;
-  const auto prompts = branch_prompts(begin_, guided());
-  EncodedText text;
-  std::vector<wire::Warning> warnings;
-  const auto picture = encode_picture();  // while another encodes the text, most often
-  if (begin_.caption_rank == begin_.caption_root) {
-    text = encode_rows(tools_.stage, prompts, request,
-                       [this] { tools_.progress.tick_in(begin_.epoch); });
-    if (guided() && tools_.stage.spec().zero_negative && request.negative_prompt.empty()) {
-      for (auto* states : {&text.caption.states, &text.caption.pooled})
-        if (states->defined()) states->slice(0, 0, images()).zero_();
-    }
-    require_finite(text.caption.states, "encoded text");
-    warnings = cut_warnings(begin_, text.cut, guided());
-  } else {
-    text = room_for_text();
-  }
-  if (begin_.groups.caption != 0) {
-    const auto replica = group(begin_.groups.caption);
-    auto lengths = text.lengths.to(tools_.stage.device());
-    std::vector<tensor::Work> works;
-    for (const auto& part : {text.caption.states, text.caption.pooled, lengths}) {
-      if (part.defined()) works.push_back(replica->broadcast(part, begin_.caption_root));
-    }
-    for (const auto& work : works)
-      wait(work);
-    text.lengths = lengths.to(at::kCPU);
-  }
-  keep_caption(text.caption, text.lengths);
-  start_from_picture(picture);
-  return {.blobs = {}, .warnings = std::move(warnings)};
+TaskResult JobText::encode() {
+  const auto& begin = job_.begin;
+  const auto picture = init_image_.encode();  // while another encodes the text, most often
+  const bool encodes = begin.caption_rank == begin.caption_root;
+  auto text = encodes ? encode_prompts() : empty_text();
+  TaskResult result;
+  if (encodes) result.warnings = cut_warnings(begin, text.cut, job_.guided());
+  share(text);
+  keep(text);
+  init_image_.begin_latents(picture);
+  return result;
 }
 
-void Job::keep_caption(const models::Caption& caption, const at::Tensor& lengths) {
-  auto own = caption;
-  auto own_lengths = lengths;
-  if (begin_.cfg.degree == 2) {
-    const auto first = begin_.cfg.rank * images();
-    own.states = own.states.slice(0, first, first + images());
-    if (own.pooled.defined()) own.pooled = own.pooled.slice(0, first, first + images());
-    own_lengths = lengths.slice(0, first, first + images());
+EncodedText JobText::encode_prompts() const {
+  const auto& request = job_.begin.request;
+  auto text = encode_rows(job_.tools.stage, branch_prompts(job_.begin, job_.guided()), request,
+                          [this] { job_.tick(); });
+  if (job_.guided() && job_.tools.stage.spec().zero_negative && request.negative_prompt.empty()) {
+    for (auto* states : {&text.caption.states, &text.caption.pooled})
+      if (states->defined()) states->slice(0, 0, job_.images()).zero_();
   }
-  const auto longest = own_lengths.max().item<std::int64_t>();
+  job_.finite.require_now(text.caption.states, "encoded text", request.dtype);
+  return text;
+}
+
+void JobText::share(EncodedText& text) {
+  const auto replica = job_.group(job_.begin.groups.caption);
+  if (!replica) return;
+  auto lengths = text.lengths.to(job_.tools.stage.device());
+  std::vector<tensor::Work> works;
+  for (const auto& part : {text.caption.states, text.caption.pooled, lengths}) {
+    if (part.defined()) works.push_back(replica->broadcast(part, job_.begin.caption_root));
+  }
+  for (const auto& work : works)
+    job_.waits.wait(work);
+  text.lengths = lengths.to(at::kCPU);
+}
+
+void JobText::keep(const EncodedText& text) {
+  auto own = text.caption;
+  auto lengths = text.lengths;
+  const auto images = job_.images();
+  if (job_.begin.cfg.degree == 2) {
+    const auto first = job_.begin.cfg.rank * images;
+    own.states = own.states.slice(0, first, first + images);
+    if (own.pooled.defined()) own.pooled = own.pooled.slice(0, first, first + images);
+    lengths = lengths.slice(0, first, first + images);
+  }
+  const auto longest = lengths.max().item<std::int64_t>();
   own.states = own.states.slice(1, 0, longest).contiguous();
-  const auto mask = at::arange(longest, at::kLong)
-                        .unsqueeze(0)
-                        .lt(own_lengths.unsqueeze(1))
-                        .to(own.states.device());
-  network_->keep_text(own, mask);
+  const auto mask =
+      at::arange(longest, at::kLong).unsqueeze(0).lt(lengths.unsqueeze(1)).to(own.states.device());
+  network_.keep_text(own, mask);
 }
 
 }  // namespace troupe::actors

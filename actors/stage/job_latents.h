@@ -1,0 +1,76 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/stage/job_context.h"
+#include "actors/stage/noise.h"
+#include "models/samplers/sampler.h"
+#include "transport/wire/tensor_messages.h"
+
+namespace troupe::actors {
+
+/// A job's latents, and what moves them from step to step: noise, the sampler and its history. At
+/// first and last stage own rows count, at decoders all; other actors have none.
+class JobLatents {
+ public:
+  /// Where the latents do not begin with noise: `init_latents` float32 [n, C, h, w] of the whole
+  /// batch, or `boundary` as assemble_boundary gives it, of this replica's pictures; else
+  /// undefined. Throws std::invalid_argument when the sampler's options make another number of
+  /// steps than was planned.
+  JobLatents(JobContext& job, const at::Tensor& init_latents, const at::Tensor& boundary);
+
+  /// [n, C, h, w] float32; undefined where the actor has none.
+  const at::Tensor& all() const { return latents_; }
+  const models::Sampler& sampler() const { return *sampler_; }
+
+  /// The rows' latents one below the other, [n, C, rows · patch_size, w]; a view of one run.
+  at::Tensor gather(const RowRuns& rows) const { return gather(latents_, rows); }
+  void scatter(const RowRuns& rows, const at::Tensor& from);
+
+  /// Noise [1, C, h, w] that an encoder's distribution of the picture to begin with is sampled by.
+  at::Tensor image_noise() const { return make_noise().draw(1); }
+  /// Begins with the picture whose latents are `clean` [1, C, h, w].
+  void begin_with(const at::Tensor& clean);
+
+  /// Takes own rows of a patch, or with -1 of the whole picture, one step further.
+  void sample(int step, int patch, const at::Tensor& prediction);
+
+  /// Own rows' latents and sampler history, so that the job can be resumed; nothing where another
+  /// actor has the same.
+  std::optional<wire::BlobRef> publish_boundary();
+  /// All latents, float32.
+  wire::BlobRef publish() const;
+
+  /// Latents and histories by name, for those who inspect the job.
+  std::vector<std::pair<std::string, at::Tensor>> tensors() const;
+  /// Own rows, float32 on the CPU, and which rows they are.
+  std::pair<at::Tensor, std::vector<wire::LatentRun>> host_rows() const;
+
+ private:
+  NoiseSource make_noise() const;
+  at::Tensor first_latents(const at::Tensor& init_latents) const;
+  void restore_histories(const at::Tensor& boundary);
+  /// [n, C, h, w] that the sampler adds at this step; undefined where it adds none. Steps only go
+  /// forward. A resumed job draws what came before, too, and drops it.
+  at::Tensor step_noise(int step);
+  at::Tensor rows_view(const at::Tensor& latents, models::TokenRows rows) const;
+  at::Tensor gather(const at::Tensor& latents, const RowRuns& rows) const;
+
+  JobContext& job_;
+  std::unique_ptr<models::Sampler> sampler_;
+  at::Tensor latents_;
+  std::optional<NoiseSource> noise_;  // once a step has needed some
+  at::Tensor step_noise_;             // of step noise_step_, or the last one that needed it
+  int noise_step_ = -1;
+  std::vector<models::SamplerState> states_;  // by micro-step, at the last stage
+  std::deque<control::BlobId> boundaries_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,149 @@
+#include "actors/stage/job_step.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace troupe::actors {
+
+bool JobStep::run(StepPlace place) {
+  const auto rows = job_.own_rows(place.patch);
+  const auto step = job_.network_step(place);
+  job_.layers.begin();
+  at::Tensor hidden;
+  if (job_.first_stage()) {
+    transfers_.take_latents(place);
+    hidden = network_.embed(step, input(step, rows));
+  } else {
+    hidden = transfers_.take_hidden(step);
+  }
+  hidden = network_.run(step, std::move(hidden));
+  const bool injected = std::exchange(poisoned_, false);
+  if (injected) hidden.flatten().slice(0, 0, 1).fill_(NAN);
+  if (!job_.last_stage()) {
+    require_finite(hidden, injected ? "hidden state (a NaN was injected)" : "hidden state", step);
+    transfers_.send_hidden(step, hidden);
+    return false;
+  }
+  job_.layers.see("the projection", hidden);
+  auto prediction = network_.project(step, hidden);
+  require_finite(prediction, injected ? "prediction (a NaN was injected)" : "prediction", step);
+  prediction = join_parts(std::move(prediction), place);
+  if (!prediction.defined()) return false;
+  latents_.sample(place.step, place.patch, guide(std::move(prediction), place));
+  if (step.last && job_.ends_step(place)) count_skips();
+  transfers_.send_latents(step, rows);
+  return true;
+}
+
+at::Tensor JobStep::input(const NetworkStep& step, const RowRuns& rows) const {
+  auto input = latents_.sampler()
+                   .scale_model_input(latents_.gather(rows), step.place.step)
+                   .to(job_.tools.stage.dtype());
+  if (job_.branches() == 2) input = at::cat({input, input});
+  return input.slice(0, step.items.begin, step.items.end);
+}
+
+at::Tensor JobStep::join_parts(at::Tensor prediction, StepPlace place) {
+  if (place.patch >= 0 || job_.begin.batch_parts.size() == 1) return prediction;
+  predicted_parts_.push_back(std::move(prediction));
+  if (!job_.ends_step(place)) return {};
+  return at::cat(std::exchange(predicted_parts_, {}));
+}
+
+at::Tensor JobStep::guide(at::Tensor prediction, StepPlace place) {
+  const auto& begin = job_.begin;
+  const double scale = begin.request.guidance_scale;
+  if (!job_.guided()) return prediction;
+  at::Tensor negative;
+  at::Tensor positive;
+  if (begin.cfg.degree == 1) {
+    const auto halves = prediction.chunk(2);
+    negative = halves[0];
+    positive = halves[1];
+  } else {
+    prediction = prediction.contiguous();
+    std::vector<at::Tensor> both{at::empty_like(prediction), at::empty_like(prediction)};
+    if (prediction.numel() > 0)
+      job_.waits.wait(job_.group(begin.groups.cfg)->all_gather(both, prediction));
+    negative = both[0];
+    positive = both[1];
+  }
+  const auto guided = negative + scale * (positive - negative);
+  return begin.request.guidance_rescale > 0 ? rescale(guided, positive, place) : guided;
+}
+
+at::Tensor JobStep::rescale(const at::Tensor& guided, const at::Tensor& text, StepPlace place) {
+  const auto& begin = job_.begin;
+  const bool step_before = network_.hears_a_step_later();
+  const std::int64_t waves = job_.micro_steps();
+  const std::int64_t side_by_side = step_before ? begin.ring.degree : 1;
+  if (!rescale_) {
+    const auto sum = [this](at::Tensor& moments) {
+      const auto members = job_.group(job_.begin.groups.stage);
+      if (!members) return;
+      if (job_.begin.tp.rank != 0) moments.zero_();  // its rows are those of tp rank 0
+      auto there = moments.to(job_.tools.stage.device());
+      job_.waits.wait(members->all_reduce(there, tensor::ReduceOp::sum));
+      moments = there.to(at::kCPU);
+    };
+    rescale_ = std::make_unique<GuidanceRescale>(
+        begin.request.guidance_rescale,
+        GuidanceRescale::Shape{waves * side_by_side, job_.images(), step_before}, sum);
+  }
+  std::vector<GuidanceRescale::Cut> cuts;
+  for (int micro = 0; micro < static_cast<int>(waves); ++micro) {
+    if (place.patch >= 0 && micro != place.patch) continue;
+    const std::int64_t patch = micro * side_by_side + (step_before ? begin.ring.rank : 0);
+    const auto rows = count_rows(job_.own_rows(micro)) * job_.patch_size;
+    if (rows > 0) cuts.push_back({patch, rows});
+  }
+  return rescale_->apply(place.step, place.patch < 0, guided, text, cuts);
+}
+
+void JobStep::count_skips() {
+  const auto use = network_.cache_use();
+  if (use.skipped.empty()) return;
+  auto counts = at::tensor(use.skipped, at::kLong).view({job_.branches(), job_.images()}).sum(0);
+  if (job_.begin.cfg.degree == 2) {
+    counts = counts.to(job_.tools.stage.device());
+    std::vector<at::Tensor> both{at::empty_like(counts), at::empty_like(counts)};
+    job_.waits.wait(job_.group(job_.begin.groups.cfg)->all_gather(both, counts));
+    counts = (both[0] + both[1]).to(at::kCPU);
+  }
+  const auto* count = counts.const_data_ptr<std::int64_t>();
+  skipped_calls_.assign(count, count + counts.numel());
+}
+
+CacheUse JobStep::cache_use() const {
+  const bool counts = job_.first_stage() && job_.sequence_rank() == 0 && job_.begin.tp.rank == 0;
+  return counts ? network_.cache_use() : CacheUse{};
+}
+
+std::optional<JobStep::PictureCalls> JobStep::calls_of(std::int64_t picture) const {
+  if (skipped_calls_.empty()) return std::nullopt;
+  const auto branches = job_.guided() ? 2 : 1;
+  return PictureCalls{network_.cache_use().calls * branches, skipped_calls_.at(picture)};
+}
+
+void JobStep::require_finite(const at::Tensor& values, const char* what, const NetworkStep& step) {
+  const auto where = job_.describe(step.place);
+  job_.finite.require(values, std::string(what) + " at " + where, job_.begin.request.dtype,
+                      job_.layers);
+  if (!step.last || !job_.ends_step(step.place)) return;
+  // Nobody asks again: now the host waits. That is no progress: a device that hangs shows none.
+  const auto last = tensor::within(job_.tools.transfer_deadline);
+  job_.finite.settle([&] {
+    if (std::chrono::steady_clock::now() > last)
+      throw std::runtime_error("[actor] the device has not come to the end of " + where +
+                               " within its deadline");
+    if (job_.tools.progress.ended(job_.begin.epoch))
+      throw EpochEnded("[actor] epoch " + std::to_string(job_.begin.epoch) + " has ended");
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  });
+}
+
+}  // namespace troupe::actors

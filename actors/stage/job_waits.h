@@ -1,0 +1,47 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "actors/stage/device_clock.h"
+#include "actors/stage/progress.h"
+#include "actors/stage/task_ends.h"
+#include "transport/tensor/group.h"
+#include "transport/wire/task_messages.h"
+
+namespace troupe::actors {
+
+/// How a job waits for its peers, and when it did. Used by the work loop only.
+class JobWaits {
+ public:
+  /// `clock` is null on a CPU.
+  JobWaits(WorkProgress& progress, std::uint64_t epoch, std::chrono::milliseconds deadline,
+           std::shared_ptr<DeviceClock> clock)
+      : progress_(progress), epoch_(epoch), deadline_(deadline), clock_(std::move(clock)) {}
+
+  /// Until the operation has ended; on a device the device waits, and the work loop goes on. Throws
+  /// what ended the operation, or EpochEnded.
+  void wait(const tensor::Work& work);
+  /// Of all waits of the work loop so far.
+  double seconds() const { return seconds_; }
+  /// When the tasks since the last call waited; past a bound the last wait stands for the rest.
+  /// Where the device waits, it is by its marks.
+  std::vector<wire::ClockSpan> take_spans() { return std::exchange(spans_, {}); }
+  std::vector<DeviceSpan> take_device_spans() { return std::exchange(device_spans_, {}); }
+
+ private:
+  void wait_on_device(const tensor::Work& work);
+  void note(std::chrono::steady_clock::time_point start);
+
+  WorkProgress& progress_;
+  std::uint64_t epoch_;
+  std::chrono::milliseconds deadline_;
+  std::shared_ptr<DeviceClock> clock_;
+  double seconds_ = 0;
+  std::vector<wire::ClockSpan> spans_;
+  std::vector<DeviceSpan> device_spans_;
+};
+
+}  // namespace troupe::actors

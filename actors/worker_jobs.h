@@ -1,0 +1,103 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "actors/stage/job.h"
+#include "actors/stage/task_ends.h"
+#include "actors/worker_tools.h"
+#include "transport/control/connection.h"
+
+namespace troupe::actors {
+
+/// Seconds of a job's tasks. Thread-safe: what a device has done comes in on another thread.
+class JobTimes {
+ public:
+  void add(wire::TaskKind kind, double took, double waited);
+  void tell(wire::ActorJobStats& stats) const;
+
+ private:
+  mutable std::mutex mutex_;
+  double busy_ = 0, waits_ = 0, text_ = 0, denoise_ = 0, decode_ = 0;
+};
+
+/// A job that has begun here, how far it is, and what was counted when it began.
+struct RunningJob {
+  std::unique_ptr<Job> job;
+  std::string last_task;                    // "step 5 patch 1"
+  int whole_step = -1;                      // the last one whose micro-steps are all done here
+  int newest_step = -1;                     // the last one of which any is
+  std::set<std::uint32_t> tasks, receives;  // that came, by task
+  bool tasks_to_come = true;                // the last micro-step of this actor has not run yet
+  double controller_wait_seconds = 0;       // with an empty mailbox while tasks were to come
+  std::shared_ptr<JobTimes> times = std::make_shared<JobTimes>();
+  tensor::Counters counters_before = {};
+  std::map<std::uint32_t, std::uint64_t> sent_before = {};  // by group
+  std::shared_ptr<control::Counters> control_before = std::make_shared<control::Counters>();
+};
+
+/// The jobs at this actor: how they begin, run their tasks in order, and end. Used by the work loop
+/// only.
+class WorkerJobs {
+ public:
+  WorkerJobs(const WorkerTools& tools, Stages& stages);
+
+  void begin(const wire::BeginJob& begin);
+  /// Runs a task or posts a receive.
+  void run(const TaskEntry& entry);
+  /// Answers with what the job cost.
+  void end(const wire::Header& header, const wire::EndJob& end);
+  void end_epoch(std::uint64_t epoch);
+
+  /// The work loop had nothing to do for so long.
+  void note_idle(double seconds);
+  /// Throws std::out_of_range where it is not here.
+  const RunningJob& find(std::uint64_t job) const;
+
+ private:
+  void run_task(RunningJob& running, const TaskEntry& entry);
+  TaskResult call(Job& job, const wire::Command& command);
+  void note_progress(RunningJob& running, const wire::Command& command);
+  /// The task was issued; on a CPU it has been done.
+  void note_end(RunningJob& running, const TaskEntry& entry, TaskResult result,
+                wire::ClockSpan called, double waited, std::unique_ptr<DeviceMark> began);
+  void post_receive(const TaskEntry& entry);
+  /// Those that lie ahead of a task and may go before it.
+  void post_receives_ahead(const TaskEntry& task);
+  /// Null where the job began in that epoch and has ended. Throws where it never began.
+  RunningJob* job_of(const TaskEntry& entry, const char* what);
+
+  JobInputs fetch_inputs(const wire::BeginJob& begin);
+  at::Tensor fetch_init_latents(const wire::BeginJob& begin, const spec::ModelSpec& spec);
+  at::Tensor fetch_boundary(const wire::BeginJob& begin, const spec::ModelSpec& spec);
+  void rehearse_once(const wire::BeginJob& begin, const JobTools& tools);
+  /// Whether the allocator's cache was handed back since the last time; then nothing is rehearsed.
+  bool forget_after_flush();
+  /// Why a job's calls are not recorded, once for each reason, on standard error.
+  void tell_why_plain(const GraphUse& use);
+  /// Of a task, or of the job's beginning.
+  void report_failure(std::uint64_t epoch, std::uint64_t job, std::optional<std::uint32_t> task,
+                      const std::exception& error);
+  void note_event(WorkEvent event, std::uint64_t job) const {
+    if (tools_.on_event) tools_.on_event(event, job);
+  }
+
+  const WorkerTools& tools_;
+  Stages& stages_;
+  std::map<std::uint64_t, RunningJob> jobs_;
+  /// Jobs that began, by epoch: each does so once.
+  std::map<std::uint64_t, std::set<std::uint64_t>> begun_;
+  std::set<std::string> told_why_plain_;
+  /// Epochs in which something failed here. Nothing more of them is done: a receive left out would
+  /// shift the tensors of all that follow on its edge, so no job may take another one there.
+  std::set<std::uint64_t> broken_epochs_;
+  std::int64_t cache_flushes_ = 0;  // when they were last asked for
+  std::unique_ptr<TaskEnds> ends_;  // null on a CPU
+};
+
+}  // namespace troupe::actors
