@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kApplication = 0x54727065;  // "Trpe"
-/// Then the log goes into the database.
+/// Then the log goes into the database at the next pause; without one, at twice as much.
 constexpr std::uintmax_t kLongestLog = 4 << 20;
 constexpr std::chrono::seconds kLongestWait{1};
 /// After a salvage that cannot know the last number that was given out, numbers go on so far above
@@ -432,13 +432,39 @@ void SqliteStore::catch_up() {
     acks_->rewrite(*anew_);
     anew_.reset();
   }
-  for (; !unacked_.empty(); unacked_.pop_back()) {
+  if (!unwanted_.empty()) drop_unwanted();
+  // Oldest first: what is below the highest number and not there counts as forgotten.
+  for (; !unacked_.empty(); unacked_.erase(unacked_.begin())) {
     acks_->reserve();
-    acks_->accepted(unacked_.back(), number(kKept).value_or(0));
+    acks_->accepted(*unacked_.begin(), number(kKept).value_or(0));
   }
   for (; !unnamed_.empty(); unnamed_.pop_back()) {
     acks_->reserve();
     acks_->named(unnamed_.back());
+  }
+}
+
+void SqliteStore::drop_unwanted() {
+  auto& database = open_->database;
+  try {
+    database.run("PRAGMA synchronous = FULL");
+    database.run("BEGIN IMMEDIATE");
+    for (const auto id : unwanted_) {
+      Change change;
+      change.kind = Change::Kind::forgotten;
+      change.job = id;
+      open_->tables->write(change);
+    }
+    database.run("COMMIT");
+    unwanted_.clear();
+  } catch (const SqliteError& error) {
+    const std::string why = error.what();
+    try {
+      if (database.in_transaction()) database.run("ROLLBACK");
+    } catch (const SqliteError&) {
+      // It was rolled back by itself.
+    }
+    fail("forgotten jobs cannot be deleted from journal.db: " + why);
   }
 }
 
@@ -448,10 +474,13 @@ std::vector<Record> SqliteStore::load() {
     const auto& acks = anew_ ? *anew_ : acks_->acks();
     for (const auto id : open_->tables->ids()) {
       const bool known = acks.jobs.contains(id);
-      if (!known && id <= acks.last_job) continue;  // it was forgotten
+      if (!known && id <= acks.last_job) {  // it was forgotten
+        unwanted_.insert(id);
+        continue;
+      }
       auto record = open_->tables->read(id);
       if (!record || (!known && !record->damage.empty())) continue;  // a number that is none
-      if (!known && !std::ranges::count(unacked_, id)) unacked_.push_back(id);
+      if (!known) unacked_.insert(id);
       past_.last_job = std::max(past_.last_job, id);
       records.push_back(std::move(*record));
     }
@@ -540,17 +569,15 @@ void SqliteStore::apply(const Change& change) {
       acks_->accepted(change.job, kept);
     } catch (const std::runtime_error&) {
       // Nobody is told of it, so the next controller must not know it either.
-      Change undone;
-      undone.kind = Kind::forgotten;
-      undone.job = change.job;
-      database.run("PRAGMA synchronous = FULL");
-      open_->tables->write(undone);
+      unwanted_.insert(change.job);
+      try {
+        drop_unwanted();
+      } catch (const std::runtime_error&) {
+        // It is tried again before the next change.
+      }
       throw;
     }
   }
-  // What lies in the log is what one damaged byte can cost.
-  if (size_of(file("-wal")) > kLongestLog || std::chrono::steady_clock::now() > cut_again_)
-    cut_log();
 }
 
 void SqliteStore::keep_bare_end(const Change& end) {
@@ -569,8 +596,17 @@ void SqliteStore::cut_log() {
   }
 }
 
-void SqliteStore::rest() {
-  if (size_of(file("-wal")) > 0) cut_log();
+void SqliteStore::tidy(std::chrono::milliseconds quiet) {
+  const bool idle = quiet >= kIdle;
+  if (idle) catch_up();
+  // What lies in the log is what one damaged byte can cost; but whoever comes while it is cut
+  // waits.
+  const auto log_bytes = size_of(file("-wal"));
+  if (log_bytes == 0) return;
+  const auto now = std::chrono::steady_clock::now();
+  const bool due = log_bytes > kLongestLog || now > cut_again_;
+  const bool overdue = log_bytes > 2 * kLongestLog || now > cut_again_ + kLongestWait;
+  if (idle || overdue || (due && quiet >= kPause)) cut_log();
 }
 
 void SqliteStore::close() {

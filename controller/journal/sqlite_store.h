@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -38,7 +39,7 @@ class SqliteStore final : public Store {
   void apply(const Change& change) override;
   void keep_bare_end(const Change& end) override;
   void catch_up() override;
-  void rest() override;
+  void tidy(std::chrono::milliseconds quiet) override;
   std::vector<std::string> notes() const override { return notes_; }
   void close() override;
 
@@ -68,6 +69,7 @@ class SqliteStore final : public Store {
   Acks acks_of_database();
   void read_past();
   void mark_running();
+  void drop_unwanted();
   std::optional<std::uint64_t> number(const std::string& name);
   void cut_log();
   void find_lost(std::vector<Record>& records);
@@ -84,7 +86,8 @@ class SqliteStore final : public Store {
   std::vector<std::string> notes_;
   // What the disk had no room for yet.
   std::optional<Acks> anew_;          // `acknowledged` is to be written anew
-  std::vector<jobs::JobId> unacked_;  // in the database, not yet in `acknowledged`
+  std::set<jobs::JobId> unacked_;     // in the database, not yet in `acknowledged`
+  std::set<jobs::JobId> unwanted_;    // in the database, though forgotten or never acknowledged
   std::vector<jobs::JobId> unnamed_;  // lost
   bool unmarked_ = false;             // that this controller runs
 };

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ class TooLarge : public std::runtime_error {
 /// Where changes go. Not thread-safe.
 class Store {
  public:
+  /// Times of quiet after which `tidy` is called: between two changes, and with nothing going on.
+  static constexpr std::chrono::milliseconds kPause{20}, kIdle{500};
+
   virtual ~Store() = default;
   /// All jobs, oldest first, and what is known of the past.
   virtual std::vector<Record> load() = 0;
@@ -52,8 +56,9 @@ class Store {
   virtual void keep_bare_end(const Change& end) = 0;
   /// What could not be written when the store was opened is written. Throws as `apply`.
   virtual void catch_up() {}
-  /// There is nothing to do for a while.
-  virtual void rest() {}
+  /// After changes were applied and answered: what none of them had to wait for. `quiet`: for so
+  /// long nothing has come. Throws as `apply` when it is to be called again.
+  virtual void tidy(std::chrono::milliseconds quiet) { (void)quiet; }
   /// What was found to be missing or damaged when it was loaded, a line each.
   virtual std::vector<std::string> notes() const { return {}; }
   /// The last word of a controller that ends in order.

@@ -19,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTryAgain = std::chrono::seconds(1);
 constexpr auto kFlushDeadline = std::chrono::seconds(10);
-constexpr auto kQuiet = std::chrono::milliseconds(500);  // after which a store may rest
 
 /// It is not given up: a controller that comes after this one must know.
 bool must_come(const Change& change) {
@@ -65,8 +64,9 @@ struct Writer::Shared {
 
   // Of the thread alone: what is tried again, oldest first.
   std::deque<Change> late;
-  bool behind = false;    // what the store could not write when it was opened is not written yet
-  bool restless = false;  // something was written since it rested
+  bool behind = false;  // what the store could not write when it was opened is not written yet
+  std::optional<Clock::duration> tidy_after;  // so much quiet; null = all is tidy
+  Clock::time_point last_change;
   bool said_trouble = false;
   std::optional<Clock::time_point> good_since;  // after a trouble that was said
 
@@ -81,6 +81,7 @@ struct Writer::Shared {
   void settle(Entry entry);
   std::optional<Clock::time_point> next_look() const;
   void look_after();
+  bool tidy(std::chrono::milliseconds quiet);
   void catch_up();
   void try_late();
   void report(const std::optional<std::string>& error);
@@ -193,7 +194,6 @@ void Writer::Shared::settle(Entry entry) {
       report(std::nullopt);
     }
   }
-  restless = true;
   if (error && later && kind == Change::Kind::ended) *error += kept_of(entry.change);
   if (error && later && must_come(entry.change)) late.push_back(std::move(entry.change));
   const double seconds = std::chrono::duration<double>(Clock::now() - entry.since).count();
@@ -205,6 +205,9 @@ void Writer::Shared::settle(Entry entry) {
     figures.worst = std::max(figures.worst, seconds);
   }
   if (entry.done) post([done = std::move(entry.done), error] { done(error); });
+  tidy(std::chrono::milliseconds(0));
+  tidy_after = Store::kPause;
+  last_change = Clock::now();
 }
 
 void Writer::Shared::finish() {
@@ -267,14 +270,33 @@ std::optional<Clock::time_point> Writer::Shared::next_look() const {
   if (!late.empty() || behind) return Clock::now() + kTryAgain;
   std::optional<Clock::time_point> next;
   if (good_since) next = *good_since + lasting;
-  if (restless) next = std::min(next.value_or(Clock::time_point::max()), Clock::now() + kQuiet);
+  if (tidy_after)
+    next = std::min(next.value_or(Clock::time_point::max()), last_change + *tidy_after);
   return next;
 }
 
 void Writer::Shared::look_after() {
   try_late();
   say_mended();
-  if (late.empty() && !behind && std::exchange(restless, false)) store->rest();
+  if (!late.empty() || behind || !tidy_after || Clock::now() < last_change + *tidy_after) return;
+  if (tidy_after == Store::kPause) {
+    tidy(Store::kPause);
+    tidy_after = Store::kIdle;
+  } else if (tidy(Store::kIdle)) {
+    tidy_after.reset();
+  } else {
+    last_change = Clock::now();
+  }
+}
+
+/// False when it is to be tried again. Why was said when it arose.
+bool Writer::Shared::tidy(std::chrono::milliseconds quiet) {
+  try {
+    store->tidy(quiet);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 void Writer::work(const std::shared_ptr<Shared>& shared) {

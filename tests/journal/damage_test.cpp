@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "controller/journal/ack_log.h"
 #include "controller/journal/sqlite.h"
 #include "controller/journal/sqlite_store.h"
 #include "tests/journal/jobs.h"
@@ -91,7 +92,7 @@ Told make_journal(const std::string& folder) {
     book.journal.forgotten(old.id);
     told.jobs.erase(old.id);
     (void)waiting;
-    if (round == 0) store.rest();
+    if (round == 0) store.tidy(SqliteStore::kIdle);
   }
   fs::copy(living, folder);
   return told;
@@ -530,4 +531,78 @@ TEST_CASE("a journal.db that is older than a damaged acknowledged is refused") {
   flip(folder + "/acknowledged", 60);
   CHECK_THROWS_WITH_AS(SqliteStore{folder}, doctest::Contains("older than what was acknowledged"),
                        std::runtime_error);
+}
+
+TEST_CASE("a forgotten job's row that was left in the database goes, and never comes back") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  {
+    SqliteStore store(folder);
+    Desk desk;
+    Book book{store, desk};
+    for (int i = 0; i < 3; ++i)
+      book.journal.accepted(desk.add(), {});
+    store.close();
+    // As when the controller ends between the two files.
+    fs::copy_file(folder + "/journal.db", scratch / "before");
+    book.journal.forgotten(2);
+    store.close();
+  }
+  fs::copy_file(scratch / "before", folder + "/journal.db", fs::copy_options::overwrite_existing);
+  {
+    SqliteStore store(folder);
+    CHECK(store.load().size() == 2);
+    store.catch_up();
+  }
+  flip(folder + "/acknowledged", 60);
+  SqliteStore store(folder);
+  const auto records = store.load();
+  REQUIRE(records.size() == 2);
+  CHECK(records[0].id == 1);
+  CHECK(records[1].id == 3);
+}
+
+TEST_CASE("an acceptance that could be neither acknowledged nor undone is undone later") {
+  const testing::Scratch scratch;
+  const std::string folder = scratch / "j";
+  std::signal(SIGXFSZ, SIG_IGN);
+  const auto log_bytes = [&] { return fs::file_size(folder + "/journal.db-wal"); };
+  Desk desk;
+  std::uintmax_t of_one = 0;
+  {
+    SqliteStore store(folder);
+    Book book{store, desk};
+    book.journal.accepted(desk.add(), {});
+    store.tidy(SqliteStore::kIdle);
+    book.journal.accepted(desk.add(), {});
+    of_one = log_bytes();
+  }
+  {
+    // Until the next record of `acknowledged` lies further on than a change makes the log long.
+    journal::AckLog acks(folder);
+    while (acks.acks().slots * 48 < of_one + 4096)
+      acks.named(1);
+    REQUIRE(acks.acks().slots < 1000);
+  }
+  {
+    SqliteStore store(folder);
+    REQUIRE(store.load().size() == 2);
+    store.catch_up();
+    store.tidy(SqliteStore::kIdle);
+    Book book{store, desk};
+    auto& refused = desk.add();
+    {
+      const Room room(of_one + 1);
+      CHECK_THROWS_WITH_AS(book.journal.accepted(refused, {}),
+                           doctest::Contains("acknowledged cannot be written"), std::runtime_error);
+      CHECK_THROWS_WITH_AS(store.tidy(SqliteStore::kIdle),
+                           doctest::Contains("cannot be deleted from journal.db"),
+                           std::runtime_error);
+    }
+    store.tidy(SqliteStore::kIdle);
+  }
+  SqliteStore store(folder);
+  const auto records = store.load();
+  REQUIRE(records.size() == 2);
+  CHECK(records[1].id == 2);
 }

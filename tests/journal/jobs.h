@@ -63,6 +63,7 @@ struct Book {
         ++changes;
         store.apply(change);
         if (done) done(std::nullopt);
+        store.tidy({});
       },
       desk.bytes_of(), calendar};
   int changes = 0;
