@@ -157,6 +157,7 @@ std::vector<wire::BlobRef> Job::progress_blobs(int step) {
   std::vector<wire::BlobRef> previews;
   for (const auto image : first_pictures(request, begin_.first_image, begin_.last_image)) {
     const auto own = latents_.slice(0, image - begin_.first_image);
+    await_device();  // with all that the latents wait for
     const auto picture = models::to_uint8(tools_.stage.rough_picture(
                                               own, request.num_frames,
                                               [this] { tools_.progress.tick_in(begin_.epoch); }))

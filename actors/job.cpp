@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <thread>
 
+#include "actors/inspect.h"
 #include "actors/noise.h"
 
 namespace troupe::actors {
@@ -61,6 +63,7 @@ Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
                                     .wait = [this](const tensor::Work& work) { wait(work); },
                                     .group = [this](std::uint32_t id) { return group(id); },
                                     .tick = [this] { tools_.progress.tick_in(begin_.epoch); },
+                                    .await_device = [this] { await_device(); },
                                     .layers = layers_,
                                     .graphs = tools_.cuda_graphs});
 }
@@ -127,6 +130,27 @@ void Job::wait_on_device(const tensor::Work& work) {
   auto before = tools_.clock->mark();
   work.join_stream(deadline());
   device_waits_.push_back({std::move(before), tools_.clock->mark()});
+}
+
+void Job::await_device() {
+  if (!tools_.clock) return;
+  const auto mark = tools_.clock->mark();
+  for (const auto pause = pause_for_device(); !mark->passed();)
+    pause();
+}
+
+std::function<void()> Job::pause_for_device() {
+  return [this, last = deadline(), peers = std::make_shared<PeerWaits>(tools_.transfer_deadline)] {
+    if (std::chrono::steady_clock::now() > last)
+      throw std::runtime_error(
+          "[actor] the device has not done within its deadline what the host "
+          "waits for");
+    if (tools_.progress.ended(begin_.epoch))
+      throw EpochEnded("[actor] epoch " + std::to_string(begin_.epoch) + " has ended");
+    // Waiting for a peer is no hanging; anything else is no progress.
+    if (peers->now(device_waits_, monotonic_ns())) tools_.progress.tick();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  };
 }
 
 void Job::note_wait(std::chrono::steady_clock::time_point start) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -149,6 +150,11 @@ class Job {
   void wait(const tensor::Work& work);
   /// The device waits, the work loop goes on.
   void wait_on_device(const tensor::Work& work);
+  /// Before the host reads what the device makes: it waits, and shows life while the device waits
+  /// for a peer. At once on a CPU. Throws when the epoch has ended, and at the transfers' deadline.
+  void await_device();
+  /// What the host does between two looks at the device, for one such wait.
+  std::function<void()> pause_for_device();
   void note_wait(std::chrono::steady_clock::time_point start);
   /// Waits a second at most; false when the operation is still under way then.
   static bool wait_slice(const tensor::Work& work, tensor::Deadline last);

@@ -94,6 +94,7 @@ std::optional<wire::BlobRef> Job::publish_boundary() {
     }
     parts.push_back(at::cat(of_rows, 2));
   }
+  await_device();
   const auto all = at::stack(parts).to(at::kCPU, at::kFloat).contiguous();
   finite_.read();  // the host has waited: answers about what led to these rows are here
   std::string bytes(static_cast<const char*>(all.const_data_ptr()), all.nbytes());
@@ -101,6 +102,7 @@ std::optional<wire::BlobRef> Job::publish_boundary() {
 }
 
 wire::BlobRef Job::publish_latents() {
+  await_device();
   const auto host = latents_.to(at::kCPU).contiguous();
   std::string bytes(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
   return publish("latents", std::move(bytes), host.sizes().vec());

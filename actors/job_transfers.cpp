@@ -64,6 +64,7 @@ at::Tensor Job::take_hidden(const NetworkStep& step) {
   if (const auto entry = inbox_.find({step.place, stage_before()});
       entry != inbox_.end() && entry->second.note.defined()) {
     wait(entry->second.note_work);
+    await_device();
     network_->take_note(step, entry->second.note);
   }
   auto hidden = take_transfer(step.place, stage_before());

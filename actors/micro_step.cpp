@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
-#include <thread>
 
 #include "actors/job.h"
 
@@ -134,6 +133,7 @@ at::Tensor Job::rescale(const at::Tensor& guided, const at::Tensor& text, Place 
       if (begin_.tp.rank != 0) moments.zero_();  // its rows are those of tp rank 0
       auto there = moments.to(tools_.stage.device());
       wait(members->all_reduce(there, tensor::ReduceOp::sum));
+      await_device();
       moments = there.to(at::kCPU);
     };
     rescale_ = std::make_unique<GuidanceRescale>(
@@ -147,6 +147,7 @@ at::Tensor Job::rescale(const at::Tensor& guided, const at::Tensor& text, Place 
     const auto rows = count_rows(own_rows(micro)) * patch_size_;
     if (rows > 0) cuts.push_back({patch, rows});
   }
+  await_device();
   return rescale_->apply(place.step, place.patch < 0, guided, text, cuts);
 }
 
@@ -158,6 +159,7 @@ void Job::count_skips() {
     counts = counts.to(tools_.stage.device());
     std::vector<at::Tensor> both{at::empty_like(counts), at::empty_like(counts)};
     wait(group(begin_.groups.cfg)->all_gather(both, counts));
+    await_device();
     counts = (both[0] + both[1]).to(at::kCPU);
   }
   const auto* count = counts.const_data_ptr<std::int64_t>();
@@ -198,19 +200,11 @@ void Job::require_finite_step(const at::Tensor& values, const char* what, Place 
   finite_.require(values, std::string(what) + " at " + place_text(place), begin_.request.dtype,
                   layers_);
   if (place.step + 1 < begin_.request.steps || !last_of_step) return;
-  // Nobody asks again: now the host waits. That is no progress: a device that hangs shows none.
-  const auto last = deadline();
-  finite_.settle([&] {
-    if (std::chrono::steady_clock::now() > last)
-      throw std::runtime_error("[actor] the device has not come to the end of " +
-                               place_text(place) + " within its deadline");
-    if (tools_.progress.ended(begin_.epoch))
-      throw EpochEnded("[actor] epoch " + std::to_string(begin_.epoch) + " has ended");
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  });
+  finite_.settle(pause_for_device());  // nobody asks again: now the host waits
 }
 
 void Job::require_finite(const at::Tensor& values, const std::string& what) {
+  await_device();
   const bool finite = all_finite(values);
   finite_.read();  // the first cause comes first
   if (!finite)

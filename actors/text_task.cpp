@@ -137,6 +137,7 @@ TaskResult Job::encode_text() {
     }
     for (const auto& work : works)
       wait(work);
+    await_device();
     text.lengths = lengths.to(at::kCPU);
   }
   keep_caption(text.caption, text.lengths);
