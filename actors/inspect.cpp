@@ -1,12 +1,14 @@
 #include "actors/inspect.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <stdexcept>
 #include <thread>
 
+#include "actors/device_error.h"
 #include "transport/wire/done.h"
 
 namespace troupe::actors {
@@ -103,6 +105,7 @@ void WorkView::inject(const wire::InjectFault& fault) {
   std::lock_guard lock(mutex_);
   if (fault.fault == wire::FaultKind::exception) throws_ = true;
   if (fault.fault == wire::FaultKind::not_finite) poisons_ = true;
+  if (fault.fault == wire::FaultKind::device_error) device_lost_ = true;
   if (fault.fault == wire::FaultKind::delay)
     delay_ = std::chrono::duration<double>(std::clamp(fault.seconds, 0.0, 3600.0));
 }
@@ -111,11 +114,13 @@ bool WorkView::meet_faults(bool is_micro_step, const std::function<void()>& tick
   std::chrono::duration<double> delay{0};
   bool throws = false;
   bool poisons = false;
+  bool device_lost = false;
   {
     std::lock_guard lock(mutex_);
     delay = std::exchange(delay_, std::chrono::duration<double>{0});
     throws = std::exchange(throws_, false);
     if (is_micro_step) poisons = std::exchange(poisons_, false);
+    device_lost = device_lost_;
   }
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(delay);
   while (Clock::now() < until) {
@@ -124,6 +129,10 @@ bool WorkView::meet_faults(bool is_micro_step, const std::function<void()>& tick
     std::this_thread::sleep_for(std::min<Clock::duration>(left, std::chrono::milliseconds(50)));
   }
   if (throws) throw std::runtime_error("[actor] this fault was injected");
+  if (device_lost) {
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, kIllegalAddress,
+                                "an illegal memory access that was injected");
+  }
   return poisons;
 }
 

@@ -46,7 +46,8 @@ class WorkView {
 
   void inject(const wire::InjectFault& fault);
   /// Before a task: waits out an injected delay, calling `tick` often, and throws an injected
-  /// exception. True when the task is to meet a value that is not finite.
+  /// exception, or the error of a device that is lost: that one before every later task as well.
+  /// True when the task is to meet a value that is not finite.
   bool meet_faults(bool is_micro_step, const std::function<void()>& tick);
 
  private:
@@ -56,6 +57,7 @@ class WorkView {
   std::atomic<std::uint64_t> handled_ = 0;
   bool throws_ = false;
   bool poisons_ = false;
+  bool device_lost_ = false;
   std::chrono::duration<double> delay_{0};
 };
 

@@ -1,5 +1,6 @@
 """One of the three calls of scripts/gpu-check: its parts one after another, each a process of its own under its own limit.
-A part that dies, or hangs, costs itself alone; what it had found until then stays.
+A part that dies, or hangs, costs itself alone; what it had found until then stays. All of them together end within --seconds,
+whatever they do: a part whose limit does not fit into what is left gets what is left, and none where that is too little.
 
     scripts/gpu-check 1
 
@@ -18,8 +19,13 @@ import parts
 from record import FAILED, LEFT_OUT, OUT_OF_TIME, PASSED, Record
 from rows import read
 
-# What a part is told to end by, before it is killed
-GRACE = 3
+# Seconds that a part has to end by itself when it is told to, to be gone once it is killed, and in which its output is read up
+GRACE, KILLING, READING = 3, 2, 2
+ENDING = GRACE + KILLING + READING
+# Seconds with which no part is begun
+TOO_LITTLE = 10
+# Bytes of a part's log that are kept
+LONGEST_LOG = 2 << 20
 
 
 def options():
@@ -28,7 +34,7 @@ def options():
     parser.add_argument("--bin", type=pathlib.Path, required=True, help="folder of troupe, troupe-actor and gpu_*")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="where gpu-check.json, gpu-check.md and logs.tar.xz go")
     parser.add_argument("--work", type=pathlib.Path, required=True, help="for models and logs")
-    parser.add_argument("--limit", type=float, default=570, help="seconds for all parts together (570)")
+    parser.add_argument("--seconds", type=float, default=570, help="for all parts together (570)")
     parser.add_argument("--only", default="", help="parts whose name matches this expression")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: tiny sizes on the CPU, and whether the rest starts")
     parser.add_argument("--quick", action="store_true", help="with --rehearse: only what takes seconds")
@@ -59,14 +65,12 @@ def send(session, number):
 
 
 def end(process):
-    """Ends a part with everything that it started."""
-    send(process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE
-    while of_session(process.pid) and time.monotonic() < deadline:
-        process.poll()
-        time.sleep(0.05)
-    send(process.pid, signal.SIGKILL)
-    process.wait()
+    """Ends a part with everything that it started. A process that a stuck device holds cannot even be killed: it is left behind."""
+    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, KILLING)):
+        send(process.pid, number)
+        deadline = time.monotonic() + patience
+        while (process.poll() is None or of_session(process.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 class Call:
@@ -75,7 +79,7 @@ class Call:
         self.logs = args.work / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.record = Record(args.out)
-        self.deadline = time.monotonic() + args.limit
+        self.deadline = time.monotonic() + args.seconds
 
     def run(self):
         chosen = [part for part in parts.PARTS if part.call == self.args.call and re.search(self.args.only, part.name)]
@@ -86,7 +90,9 @@ class Call:
         return 0 if all(outcome in (PASSED, LEFT_OUT) for outcome in outcomes) else 1
 
     def run_part(self, part, later):
-        left = self.deadline - time.monotonic() - sum(each.seconds * parts.patience(self.args) for each in later if each.kept)
+        kept = sum(each.seconds * parts.patience(self.args) + ENDING for each in later if each.kept)
+        left = self.deadline - time.monotonic() - ENDING - kept
+        needs = part.needs or min(TOO_LITTLE, part.seconds)
         self.record.begin(part.name, part.call)
         begun = time.monotonic()
         command = part.command(self.args, self.record)
@@ -96,10 +102,9 @@ class Call:
             outcome, tail = LEFT_OUT, ["it needs a GPU"]
         elif part.troupe and not (self.args.bin / "troupe").is_file():
             outcome, tail = LEFT_OUT, ["there is no troupe here: what was packed does not start"]
-        elif part.needs and left < part.needs:
-            outcome, tail = LEFT_OUT, [f"it needs {part.needs} s, {max(left, 0):.0f} were left for it"]
-        elif left < 5:
-            outcome, tail = OUT_OF_TIME, [f"no time was left of the {self.args.limit:.0f} s of the call"]
+        elif left < needs:
+            outcome = LEFT_OUT if part.needs else OUT_OF_TIME
+            tail = [f"not begun: it needs {needs} s, {max(left, 0):.0f} were left for it of the {self.args.seconds:.0f} s of the call"]
         else:
             outcome, tail = self.watch(part, command, min(part.seconds * parts.patience(self.args), left))
         self.record.end(part.name, outcome, time.monotonic() - begun, tail)
@@ -115,13 +120,16 @@ class Call:
                                        env=parts.environment(self.args), start_new_session=True, text=True, errors="replace")
             reader = threading.Thread(target=self.take, args=(part, process.stdout, out, rows), daemon=True)
             reader.start()
+            code = None
             try:
                 code = process.wait(timeout=seconds)
             except subprocess.TimeoutExpired:
-                code = None
-            end(process)
-            reader.join(timeout=10)
-            process.stdout.close()
+                pass
+            finally:
+                end(process)
+                reader.join(timeout=READING)
+                if not reader.is_alive():
+                    process.stdout.close()
         if code is None:
             return OUT_OF_TIME, self.tail(log)
         if code == parts.NOT_HERE:
@@ -133,8 +141,11 @@ class Call:
 
     def take(self, part, stream, out, rows):
         for line in stream:
-            out.write(line)
-            out.flush()
+            if out.closed:
+                return
+            if out.tell() < LONGEST_LOG:
+                out.write(line[:LONGEST_LOG])
+                out.flush()
             row = read(line)
             if row:
                 rows.append(row)
@@ -147,4 +158,6 @@ class Call:
 
 
 if __name__ == "__main__":
+    # gpu-check does so where a call takes too long all the same
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(Call(options()).run())

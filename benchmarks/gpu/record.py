@@ -59,7 +59,7 @@ class Record:
     def keep_logs(self, folder):
         """All logs in one file: few files come back from elsewhere."""
         part = self.logs.with_name(self.logs.name + ".part")
-        with tarfile.open(part, "w:xz") as archive:
+        with tarfile.open(part, "w:xz", preset=1) as archive:
             archive.add(folder, arcname="logs")
         os.replace(part, self.logs)
 

@@ -117,17 +117,14 @@ void slice(Session& session, const Words& words) {
             << values_text(values) << "\n";
 }
 
-const std::map<std::string, Fault> kFaults = {{"kill", Fault::kill},
-                                              {"stop", Fault::stop},
-                                              {"exception", Fault::exception},
-                                              {"nan", Fault::not_finite},
-                                              {"delay", Fault::delay}};
+const std::map<std::string, Fault> kFaults = {
+    {"kill", Fault::kill},      {"stop", Fault::stop},   {"exception", Fault::exception},
+    {"nan", Fault::not_finite}, {"delay", Fault::delay}, {"device-error", Fault::device_error}};
 
 void inject(Session& session, const Words& words) {
   const auto fault = kFaults.find(words[0]);
   if (fault == kFaults.end()) {
-    const auto wrong = cli::not_one_of(words[0], {"kill", "stop", "exception", "nan", "delay"});
-    throw UsageError("fault " + wrong);
+    throw UsageError("fault " + cli::not_one_of(words[0], fault_names()));
   }
   const bool lasts = fault->second == Fault::stop || fault->second == Fault::delay;
   if (lasts != (words.size() == 3)) {
@@ -161,6 +158,13 @@ void logs(Session& session, const Words& words) {
 
 }  // namespace
 
+std::vector<std::string> fault_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, fault] : kFaults)
+    names.push_back(name);
+  return names;
+}
+
 std::vector<Command> actor_commands() {
   return {
       {.name = "mailbox",
@@ -193,13 +197,15 @@ std::vector<Command> actor_commands() {
        .run = slice},
       {.name = "inject",
        .arguments = "FAULT ACTOR [SECONDS]",
-       .summary = "a fault: kill, stop, exception, nan or delay",
-       .details = "  inject kill ACTOR           SIGKILL\n"
-                  "  inject stop ACTOR SECONDS   SIGSTOP, then SIGCONT\n"
-                  "  inject exception ACTOR      its next task throws\n"
-                  "  inject nan ACTOR            its next micro-step meets a NaN\n"
-                  "  inject delay ACTOR SECONDS  its next task begins later\n"
-                  "An actor without a job meets the last three in its next job.",
+       .summary = "a fault: kill, stop, exception, nan, delay or device-error",
+       .details =
+           "  inject kill ACTOR           SIGKILL\n"
+           "  inject stop ACTOR SECONDS   SIGSTOP, then SIGCONT\n"
+           "  inject exception ACTOR      its next task throws\n"
+           "  inject nan ACTOR            its next micro-step meets a NaN\n"
+           "  inject delay ACTOR SECONDS  its next task begins later\n"
+           "  inject device-error ACTOR   its next task loses the device, and with it the process\n"
+           "An actor without a job meets the last four in its next job.",
        .completes = {Argument::fault, Argument::actor},
        .least = 2,
        .most = 3,

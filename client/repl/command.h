@@ -50,6 +50,8 @@ std::vector<Command> cluster_commands();
 std::vector<Command> job_commands();
 std::vector<Command> inside_commands();
 std::vector<Command> actor_commands();
+/// What `inject` can do.
+std::vector<std::string> fault_names();
 std::vector<Command> user_commands();
 /// All of them with help and quit, in the order in which help lists them.
 const std::vector<Command>& all_commands();

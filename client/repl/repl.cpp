@@ -47,7 +47,7 @@ std::vector<std::string> words_for(Session& session, Argument argument, const Wo
       return ids;
     }
     case Argument::fault:
-      return {"kill", "stop", "exception", "nan", "delay"};
+      return fault_names();
     case Argument::command: {
       std::vector<std::string> names;
       for (const Command& command : all_commands())

@@ -244,6 +244,7 @@ void Introspection::inject(const Asker& asker, const wire::InjectFault& fault) {
   if (fault.fault == wire::FaultKind::not_finite) what = "meets a NaN in its next micro-step";
   if (fault.fault == wire::FaultKind::delay)
     what = std::string("begins its next task ") + seconds + " later";
+  if (fault.fault == wire::FaultKind::device_error) what = "loses its device in its next task";
   if (actor->jobs.empty()) what += "; it has no job now: this waits for its next one";
   tools_.environment.request(
       actor->peer, fault, kActorDeadline, [this, asker, name, what](const control::Reply& answer) {

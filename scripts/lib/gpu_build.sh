@@ -20,8 +20,11 @@ torch_libraries() {
   echo "$all"
 }
 
-# build_here all|most: builds in build-gpu/; `most`: what was built is run even if the rest does not build.
+# build_here all|most: builds in build-gpu/; `most`: what was built is run even if the rest does not build. In a call it leaves
+# two minutes for the tests.
 build_here() {
+  local -a within=()
+  [ -z "$call" ] || within=(timeout -k 5 $((seconds - (SECONDS - started) > 150 ? seconds - (SECONDS - started) - 120 : 30)))
   local -a options=(-DTROUPE_LIBTORCH="$torch") keep_going=(-k)
   local folder arch
   command -v cmake >/dev/null || cannot "cmake is missing"
@@ -44,9 +47,9 @@ build_here() {
   command -v nvcc >/dev/null || cannot "nvcc is missing"
   command -v ninja >/dev/null && options+=(-G Ninja) keep_going=(-k 0)
   say "building from source; LibTorch in $torch, $(nvcc --version | grep -o 'release [0-9.]*')"
-  (cd "$root" && cmake --preset gpu "${options[@]}") >"$build/configure.log" 2>&1 ||
+  (cd "$root" && "${within[@]}" cmake --preset gpu "${options[@]}") >"$build/configure.log" 2>&1 ||
     { tail -n 25 "$build/configure.log" >&2; cannot "configuring failed; the log is $build/configure.log"; }
-  if ! cmake --build "$build" -j "${TROUPE_JOBS:-$(nproc)}" -- "${keep_going[@]}" >"$build/build.log" 2>&1; then
+  if ! "${within[@]}" cmake --build "$build" -j "${TROUPE_JOBS:-$(nproc)}" -- "${keep_going[@]}" >"$build/build.log" 2>&1; then
     grep -E 'error|undefined reference|No such file|FAILED' "$build/build.log" | head -n 40 >&2
     warn "building failed; the log is $build/build.log"
     [ "$1" = most ] && compgen -G "$build/bin/gpu_*_test" >/dev/null || exit 2

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "actors/device_error.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::actors {
@@ -28,6 +29,20 @@ TEST_CASE("injected faults are met once") {
   CHECK_FALSE(meet(true));
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(120));
   CHECK(ticks >= 2);
+}
+
+TEST_CASE("the error of a lost device is met by every task from then on") {
+  WorkView view;
+  view.inject({.actor = 0, .fault = wire::FaultKind::device_error});
+  for (const bool micro_step : {false, true, true}) {
+    try {
+      view.meet_faults(micro_step, [] {});
+      FAIL("nothing was thrown");
+    } catch (const std::exception& error) {
+      CHECK(lost_device(error, at::kCPU) ==
+            "error 700, an illegal memory access that was injected");
+    }
+  }
 }
 
 TEST_CASE("what looks in between goes before every message and is no part of the order") {

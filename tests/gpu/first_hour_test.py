@@ -3,6 +3,8 @@ import argparse
 import json
 import os
 import pathlib
+import signal
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -22,6 +24,7 @@ import rows  # noqa: E402
 import shapes  # noqa: E402
 import whole_jobs  # noqa: E402
 
+PARTS = list(parts.PARTS)
 ROW = 'import json; print(json.dumps({"name": "a kernel", "value": 50.0, "unit": "us", "bytes": 4.3e6}), flush=True)\n'
 # A child in a process group of its own, as an actor is
 CHILD = "import os, subprocess, sys, time; p = subprocess.Popen(['sleep', '300'], process_group=0); print(p.pid, flush=True)\n"
@@ -51,15 +54,18 @@ class Runner(Folder):
         self.addCleanup(setattr, parts, "PARTS", parts.PARTS)
         self.addCleanup(setattr, parts, "patience", parts.patience)
         parts.patience = lambda args: 1
+        for name, value in (("GRACE", 0.5), ("KILLING", 0.3), ("READING", 0.2), ("ENDING", 1), ("TOO_LITTLE", 2)):
+            self.addCleanup(setattr, first_hour, name, getattr(first_hour, name))
+            setattr(first_hour, name, value)
         self.predictions = self.folder / "predictions.json"
         self.predictions.write_text(json.dumps({"rows": {"ceilings/copy": {"value": 4300, "unit": "GB/s"}, "quick/a kernel": {"value": 20, "unit": "us"}}}))
         self.addCleanup(setattr, record.Record.__init__, "__defaults__", record.Record.__init__.__defaults__)
         record.Record.__init__.__defaults__ = (self.folder / "measured.json", self.predictions)
 
-    def run_parts(self, *made, call=1, limit=60, only=""):
+    def run_parts(self, *made, call=1, seconds=60, only="", rehearse=True):
         parts.PARTS = list(made)
-        args = argparse.Namespace(call=call, bin=self.folder, out=self.folder / "out", work=self.folder / "work", limit=limit, only=only, rehearse=True,
-                                  quick=False, library_path="")
+        args = argparse.Namespace(call=call, bin=self.folder, out=self.folder / "out", work=self.folder / "work", seconds=seconds, only=only,
+                                  rehearse=rehearse, quick=False, library_path="")
         status = first_hour.Call(args).run()
         return status, json.loads((self.folder / "out" / "gpu-check.json").read_text())["parts"], (self.folder / "out" / "gpu-check.md").read_text()
 
@@ -88,16 +94,66 @@ class Runner(Folder):
         self.assertEqual((status, sorted(found)), (0, ["first", "second"]))
         self.assertIn("## second", table)
 
-    def test_the_limit_of_a_call_leaves_the_rest_out(self):
+    def test_a_part_gets_what_is_left_of_the_call_and_none_where_that_is_too_little(self):
         begun = time.monotonic()
-        status, found, _ = self.run_parts(part("long", "import time; time.sleep(60)"), part("late", ROW), limit=6)
-        self.assertLess(time.monotonic() - begun, 20)
+        status, found, _ = self.run_parts(part("long", ROW + "import time; time.sleep(60)", 40), part("late", ROW), seconds=6)
+        self.assertLess(time.monotonic() - begun, 6.5)
         self.assertEqual(status, 1)
         self.assertEqual([found["long"]["outcome"], found["late"]["outcome"]], ["out of time", "out of time"])
+        self.assertGreater(found["long"]["seconds"], 4.5)
+        self.assertEqual(len(found["long"]["rows"]), 1)
+        self.assertRegex(found["late"]["tail"][0], "not begun: it needs 2 s, [01] were left for it of the 6 s of the call")
+
+    def test_what_cannot_be_killed_is_left_behind(self):
+        real, pids = os.kill, []
+        self.addCleanup(lambda: [real(pid, signal.SIGKILL) for pid in set(pids)])
+        self.addCleanup(setattr, os, "kill", real)
+        os.kill = lambda pid, number: pids.append(pid)
+        begun = time.monotonic()
+        status, found, _ = self.run_parts(part("stuck", ROW + "import time; time.sleep(60)", 1), part("next", ROW), seconds=20)
+        self.assertLess(time.monotonic() - begun, 8)
+        self.assertEqual([found["stuck"]["outcome"], found["next"]["outcome"]], ["out of time", "passed"])
+
+    def test_a_part_that_says_too_much_is_cut_off(self):
+        self.addCleanup(setattr, first_hour, "LONGEST_LOG", first_hour.LONGEST_LOG)
+        first_hour.LONGEST_LOG = 1000
+        _, found, _ = self.run_parts(part("loud", "for i in range(10000): print('x' * 99)\n" + ROW))
+        self.assertEqual([found["loud"]["outcome"], len(found["loud"]["rows"])], ["passed", 1])
+        self.assertLess((self.folder / "work" / "logs" / "loud.log").stat().st_size, 1200)
+
+    def test_every_call_ends_in_time_whatever_its_parts_do(self):
+        """The parts as they are, each until its limit: by a clock that they turn."""
+        now, given = [0.0], {}
+        self.addCleanup(setattr, first_hour.Call, "watch", first_hour.Call.watch)
+        self.addCleanup(setattr, first_hour.time, "monotonic", time.monotonic)
+        self.addCleanup(setattr, first_hour.time, "sleep", time.sleep)
+
+        def watch(call, part, command, seconds):
+            given[part.name] = seconds
+            now[0] += seconds + first_hour.ENDING
+            return "out of time", []
+
+        first_hour.Call.watch = watch
+        first_hour.time.monotonic = lambda: now[0]
+        (self.folder / "troupe").touch()
+        first_hour.GRACE, first_hour.KILLING, first_hour.READING, first_hour.ENDING, first_hour.TOO_LITTLE = 3, 2, 2, 7, 10
+        for call in (1, 2, 3):
+            now[0] = 0
+            mine = [each for each in PARTS if each.call == call]
+            _, found, _ = self.run_parts(*mine, call=call, seconds=550, rehearse=False)
+            self.assertLessEqual(now[0], 550, call)
+            self.assertGreater(now[0], 500, call)
+            for each in mine:
+                self.assertIn(each.name, found)
+                self.assertTrue(each.name in given or "not begun" in found[each.name]["tail"][0], each.name)
+        # What proves the whole path comes before what measures
+        for name in ("linked", "kernels-test", "models-test", "beside-pixart", "job", "jobs-pixart", "kill", "sticky", "jobs-flux", "slowest"):
+            self.assertEqual(given[name], next(each.seconds for each in PARTS if each.name == name), name)
+        self.assertEqual(given["nccl-test"], 110)
 
     def test_time_is_held_back_for_a_part_that_is_kept(self):
         status, found, _ = self.run_parts(
-            part("long", "import time; time.sleep(60)", 60), part("at leisure", ROW, needs=8), part("last", ROW, 8, kept=True), limit=14)
+            part("long", "import time; time.sleep(60)", 60), part("at leisure", ROW, needs=8), part("last", ROW, 8, kept=True), seconds=14)
         self.assertEqual(status, 1)
         self.assertEqual([found[name]["outcome"] for name in ("long", "at leisure", "last")], ["out of time", "left out", "passed"])
         self.assertIn("it needs 8 s", found["at leisure"]["tail"][0])
@@ -109,6 +165,19 @@ class Runner(Folder):
     def test_a_line_that_is_no_row_is_a_line(self):
         for line in ("", "{", '{"value": 1}', '{"name": 3}', '{"name": "cut', "a kernel"):
             self.assertIsNone(rows.read(line))
+
+
+class Script(Folder):
+    def test_a_call_that_hangs_beside_its_parts_ends_in_time(self):
+        python = self.folder / "python"
+        python.write_text("#!/bin/sh\nsleep 300\n")
+        python.chmod(0o755)
+        begun = time.monotonic()
+        done = subprocess.run([ROOT / "scripts" / "gpu-check", "1", "--rehearse", "--seconds", "10"], capture_output=True, text=True,
+                              env=dict(os.environ, TROUPE_GPU_PYTHON=str(python), OUT=str(self.folder / "out")))
+        self.assertLess(time.monotonic() - begun, 11)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("call 1 did not end by itself within its 10 s", done.stderr)
 
 
 class Parts(unittest.TestCase):

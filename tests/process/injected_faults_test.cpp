@@ -96,6 +96,51 @@ TEST_CASE("injected faults happen, are told with their cause, and leave a flight
   }));
 }
 
+TEST_CASE("an actor whose device is lost says so and leaves; its job goes on in another process") {
+  const Scratch scratch;
+  std::filesystem::create_directory(scratch / "logs");
+  WatchedStage stage(2, scratch / "logs");
+  auto submission = demo_job(40);
+  submission.request.method = "exact";
+  submission.request.num_pipeline_patch = 1;
+  submission.parallelism = {.pp = 2};
+  const auto undisturbed = stage.theatre.run(submission);
+  const std::string words = "its device cannot be used any more: error 700";
+  const auto check = [&](const JobResult& result, std::uint32_t actor, const ClusterInfo& before) {
+    CHECK(result.latents->data == undisturbed.latents->data);
+    CHECK(result.pictures.at(0).png == undisturbed.pictures.at(0).png);
+    const auto recoveries = json::parse(result.report)["recoveries"];
+    REQUIRE(recoveries.size() == 1);
+    const std::string cause = recoveries[0]["cause"];
+    CAPTURE(cause);
+    CHECK(has(cause, "actor " + std::to_string(actor) + " "));
+    CHECK(has(cause, "exit code 4: troupe-actor " + std::to_string(actor) + ": " + words));
+    REQUIRE(stage.theatre.whole());
+    const auto after = stage.theatre.status();
+    for (const auto& was : before.actors) {
+      const auto& is = after.actors.at(was.id);
+      CHECK((is.incarnation != was.incarnation) == (was.id == actor));
+      CHECK((is.pid != was.pid) == (was.id == actor));
+      CHECK(is.restarts == was.restarts + (was.id == actor ? 1 : 0));
+    }
+    CHECK(has(read_all(scratch / ("logs/actor-" + std::to_string(actor) + ".log")), words));
+  };
+  for (const std::uint32_t actor : {1, 0}) {
+    CAPTURE(actor);
+    ClusterInfo before;
+    const auto result = stage.theatre.struck(submission, 3, [&](std::uint64_t) {
+      before = stage.theatre.status();
+      REQUIRE(stage.inspector().inject(actor, Fault::device_error));
+    });
+    CHECK(json::parse(result.report)["recoveries"][0]["step"] >= 1);
+    check(result, actor, before);
+  }
+  // In the first task of a job.
+  const auto before = stage.theatre.status();
+  REQUIRE(stage.inspector().inject(0, Fault::device_error));
+  check(stage.theatre.run(submission), 0, before);
+}
+
 TEST_CASE("a work loop that stands still while its heartbeats go on is found by its progress") {
   const Scratch scratch;
   std::filesystem::create_directory(scratch / "logs");

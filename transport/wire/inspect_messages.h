@@ -67,14 +67,15 @@ struct ControlJob {
 };
 
 enum class FaultKind : std::uint8_t {
-  kill,        // SIGKILL
-  stop,        // SIGSTOP, and SIGCONT after `seconds`
-  exception,   // the actor's next task throws
-  not_finite,  // its next micro-step meets a NaN
-  delay,       // its next task begins `seconds` later
+  kill,          // SIGKILL
+  stop,          // SIGSTOP, and SIGCONT after `seconds`
+  exception,     // the actor's next task throws
+  not_finite,    // its next micro-step meets a NaN
+  delay,         // its next task begins `seconds` later
+  device_error,  // its next task, and all after it, meet an error of the device that sticks
 };
 constexpr bool is_valid(FaultKind kind) {
-  return kind <= FaultKind::delay;
+  return kind <= FaultKind::device_error;
 }
 
 /// client → controller; what the actor must do itself is passed on to it. Answered by Done.

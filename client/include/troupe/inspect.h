@@ -79,11 +79,12 @@ struct LogInfo {
 
 enum class JobAction { pause, step, resume };
 enum class Fault {
-  kill,        // SIGKILL
-  stop,        // SIGSTOP, and SIGCONT after some seconds
-  exception,   // the actor's next task throws
-  not_finite,  // its next micro-step meets a NaN
-  delay,       // its next task begins some seconds later
+  kill,          // SIGKILL
+  stop,          // SIGSTOP, and SIGCONT after some seconds
+  exception,     // the actor's next task throws
+  not_finite,    // its next micro-step meets a NaN
+  delay,         // its next task begins some seconds later
+  device_error,  // its next task meets an error after which its device is lost to its process
 };
 
 /// A connection for looking. Thread-safe. Every call answers within half a minute; blobs may take
