@@ -21,6 +21,7 @@ std::unique_ptr<JobNetwork> Job::begin_network() {
        .wait = [this](const tensor::Work& work) { context_.waits.wait(work); },
        .group = [this](std::uint32_t id) { return context_.group(id); },
        .tick = [this] { context_.tick(); },
+       .await_device = [this] { context_.waits.await_device(); },
        .layers = context_.layers,
        .graphs = context_.tools.cuda_graphs});
 }
