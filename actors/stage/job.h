@@ -46,7 +46,7 @@ class Job {
   /// Leaves behind what the job's previews and checks will need.
   void warm_up_checks();
 
-  /// What it keeps, by name, for those who inspect it.
+  /// What it keeps, by name, for inspection.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
  private:

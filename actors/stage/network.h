@@ -106,7 +106,7 @@ class JobNetwork {
   virtual std::map<std::string, std::uint64_t> sent_by_layer() const { return {}; }
   virtual CacheUse cache_use() const { return {}; }
   virtual GraphUse graph_use() const { return {0, 0, "this kind of network is not recorded"}; }
-  /// For those who look.
+  /// By name, for inspection.
   virtual std::vector<std::pair<std::string, at::Tensor>> tensors() const { return {}; }
 };
 
