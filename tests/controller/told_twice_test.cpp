@@ -41,7 +41,7 @@ struct SupervisedStage : test::RunnerStage {
        .starting_up = [] { return false; }}};
 
   SupervisedStage() {
-    outside.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+    live.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
   }
   void turn() {
     while (io.poll_one() > 0) {
