@@ -33,7 +33,7 @@ struct Watched : test::RunnerStage {
   PlayedAgent agent;
   std::vector<std::string> notes;
   cluster::Supervisor supervisor{
-      {.environment = environment,
+      {.outside = environment,
        .members = members,
        .deployments = deployments,
        .runner = runner,
@@ -43,7 +43,7 @@ struct Watched : test::RunnerStage {
        .starting_up = [] { return false; }}};
 
   Watched() {
-    environment.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+    live.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
   }
 
   /// What is said of an actor whose lost link has it killed, and that is found to have ended so.

@@ -31,7 +31,7 @@ struct SupervisedStage : test::RunnerStage {
   std::vector<std::string> notes;
   int given_up = 0;
   cluster::Supervisor supervisor{
-      {.environment = environment,
+      {.outside = environment,
        .members = members,
        .deployments = deployments,
        .runner = runner,
@@ -41,7 +41,7 @@ struct SupervisedStage : test::RunnerStage {
        .starting_up = [] { return false; }}};
 
   SupervisedStage() {
-    environment.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+    live.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
   }
   void turn() {
     while (io.poll_one() > 0) {
