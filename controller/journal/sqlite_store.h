@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "controller/journal/ack_log.h"
+#include "controller/journal/folder_lock.h"
 #include "controller/journal/sqlite.h"
 #include "controller/journal/store.h"
 #include "transport/control/file_handle.h"
@@ -76,7 +77,7 @@ class SqliteStore final : public Store {
 
   std::string folder_;
   Options options_;
-  control::FileHandle lock_;
+  FolderLock lock_;
   std::optional<AckLog> acks_;
   std::unique_ptr<Open> open_;
   Past past_;
