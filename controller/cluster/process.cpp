@@ -21,6 +21,7 @@
 #include "controller/cluster/numa.h"
 #include "transport/control/descriptors.h"
 #include "transport/control/file_handle.h"
+#include "transport/control/private_folder.h"
 
 namespace troupe::cluster {
 namespace asio = boost::asio;
@@ -111,8 +112,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
         on_exit_(std::move(on_exit)),
         on_line_(options.on_line) {
     if (!options.log.empty()) {
-      log_ = control::FileHandle(
-          open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+      log_ = control::open_log(options.log);
       if (!log_)
         fail(options.program, options.log.string() + " cannot be opened for its output", errno);
       log_bytes_ = options.log_bytes;

@@ -34,8 +34,9 @@ std::string write_whole(const std::filesystem::path& path, std::string_view text
     return why.message();
   };
   const auto last_error = [] { return std::error_code(errno, std::generic_category()); };
+  ::unlink(temporary.c_str());
   const control::FileHandle file(
-      open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+      open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return last_error().message();
   while (!text.empty()) {
     const auto written = write(file.get(), text.data(), text.size());

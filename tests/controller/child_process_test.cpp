@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <boost/asio/io_context.hpp>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "controller/cluster/process.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
+#include "tests/support/text.h"
 #include "transport/control/file_handle.h"
 
 using namespace troupe;
@@ -68,4 +70,19 @@ TEST_CASE("a log has a bound, which it says, and its process goes on") {
   // A process that comes into its place writes no more either.
   CHECK(lines_of(options).size() == 500);
   CHECK(std::filesystem::file_size(options.log) < size + 200);
+}
+
+TEST_CASE("a log is never a link or a pipe that lies in its place") {
+  const testing::Scratch scratch;
+  cluster::ProcessOptions options;
+  options.program = "/bin/true";
+  std::filesystem::create_symlink(scratch / "of another", scratch / "link");
+  REQUIRE(mkfifo((scratch / "pipe").c_str(), 0600) == 0);  // that nobody reads
+  boost::asio::io_context io;
+  for (const std::string name : {"link", "pipe"}) {
+    options.log = scratch / name;
+    CHECK(testing::has(testing::message_of([&] { cluster::Process(io, options, {}); }),
+                       options.log.string() + " cannot be opened for its output"));
+  }
+  CHECK_FALSE(std::filesystem::exists(scratch / "of another"));
 }
