@@ -175,7 +175,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     on_exit_ = nullptr;
     on_line_ = nullptr;
     if (!reaped_) {
-      ::kill(pid_, SIGKILL);
+      ::kill(-pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
       reaped_ = true;
     }
@@ -231,11 +231,15 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   }
 
   void reap() {
-    int status = 0;
-    const pid_t ended = waitpid(pid_, &status, WNOHANG);
+    siginfo_t info{};
     // Readiness may be that of another process, whose descriptor had this number before.
-    if (ended == 0) return await_end();
-    if (ended != pid_) return;
+    if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == 0)
+      return await_end();
+    // What it has started goes with it; until it is reaped its group's number is nobody else's.
+    ::kill(-pid_, SIGKILL);
+    int status = 0;
+    if (waitpid(pid_, &status, WNOHANG) != pid_) return;
     reaped_ = true;
     // What was read before comes first: its handler may stand in the queue.
     boost::system::error_code ignored;

@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "controller/cluster/process.h"
@@ -85,4 +86,22 @@ TEST_CASE("a log is never a link or a pipe that lies in its place") {
                        options.log.string() + " cannot be opened for its output"));
   }
   CHECK_FALSE(std::filesystem::exists(scratch / "of another"));
+}
+
+TEST_CASE("what a process has started ends with it") {
+  cluster::ProcessOptions options;
+  options.program = "/bin/sh";
+  options.arguments = {"-c", "sleep 1000 & echo $!"};
+  const auto lines = lines_of(options);
+  REQUIRE(lines.size() == 1);
+  const auto stat = std::filesystem::path("/proc") / lines.front() / "stat";
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  // Whoever has it now reaps it, or nobody does.
+  const auto lives = [&] {
+    const auto text = testing::read_all(stat);
+    return !text.empty() && !testing::has(text, ") Z ");
+  };
+  while (lives() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK_FALSE(lives());
 }
