@@ -30,6 +30,9 @@ std::size_t output_width();
 std::string bytes_text(std::uint64_t bytes);
 /// "3 s", "2 min 5 s", "1 h 2 min".
 std::string duration_text(double seconds);
+/// Without what a terminal would obey or be misled by (control characters but \n and tabs, marks
+/// that turn the direction of writing): each is a "?".
+std::string printable(const std::string& text);
 /// At most `length` characters, on one line, with … where something was left out.
 std::string shorten(const std::string& text, std::size_t length);
 
