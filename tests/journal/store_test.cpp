@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -8,6 +9,7 @@
 #include "tests/journal/jobs.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using journal::SqliteStore;
@@ -90,6 +92,24 @@ TEST_CASE("a journal is found again by the next one that opens its folder") {
   for (const char* name : {"", "/journal.db", "/journal.db-wal", "/lock"}) {
     REQUIRE(stat((folder + name).c_str(), &info) == 0);
     CHECK((info.st_mode & 077) == 0);
+  }
+}
+
+TEST_CASE("a journal whose files are not in their place any more takes nothing in") {
+  for (const std::string gone : {"journal.db", "acknowledged", ""}) {
+    CAPTURE(gone);
+    const testing::Scratch scratch;
+    const auto file = scratch.path / "j" / gone;
+    SqliteStore store(scratch / "j");
+    const auto changes = changes_of(2);
+    const auto second = std::ranges::find(changes, 2u, &journal::Change::job);
+    REQUIRE(second->must_last());
+    std::for_each(changes.begin(), second, [&](const auto& change) { store.apply(change); });
+    std::filesystem::rename(file, scratch.path / "elsewhere");
+    CHECK(testing::has(testing::message_of([&] { store.apply(*second); }), "removed or replaced"));
+    std::filesystem::rename(scratch.path / "elsewhere", file);
+    store.apply(*second);
+    CHECK(store.load().size() == 2);
   }
 }
 
@@ -183,6 +203,8 @@ TEST_CASE("a folder that cannot be used is refused in one line") {
     const SqliteStore store(folder);
     CHECK(why_not(folder) ==
           begins + "is in use by another controller (pid " + std::to_string(getpid()) + ")");
+    fs::remove(folder + "/lock");
+    CHECK(why_not(folder) == begins + "is in use by another controller");
   }
   CHECK(why_not(folder).empty());
 
