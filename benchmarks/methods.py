@@ -81,9 +81,9 @@ DECODERS = [
     Way("2 actors decode", 2, ["--cfg", "2", "--vae-parallel", "2"]),
     Way("4 actors decode", 4, ["--cfg", "2", "--pp", "2", "--vae-parallel", "4"]),
 ]
-NO_XDIT = ("xDiT is not in the table, it has no CPU path: without a CUDA, HIP, MUSA, MPS or NPU device its `envs.get_device_version()` and "
-           "`get_torch_distributed_backend()` raise, `xfuser/config` reads a CUDA version as it is imported, every message ends in "
-           "`torch.cuda.synchronize`, and sequence parallelism asks for yunchang on a GPU.")
+NO_XDIT = ("xDiT is not in the table because it has no CPU path: without a CUDA, HIP, MUSA, MPS or NPU device its `envs.get_device_version()` and "
+           "`get_torch_distributed_backend()` raise, `xfuser/config` reads a CUDA version when it is imported, every message ends in "
+           "`torch.cuda.synchronize`, and sequence parallelism needs yunchang on a GPU.")
 
 
 def on_threads(ways, threads):
@@ -224,13 +224,13 @@ def machine():
 
 
 def document(args, scratch):
-    about = [f"{machine()}; {args.threads} threads a way; {datetime.date.today()}; median of {args.rounds} rounds, taking turns; guidance 4.5, "
-             "float32, one picture, or the seconds of one of two.",
-             "*of one actor* is against one actor with all threads. *waits* is the share of time that actors wait for each other's tensors, on "
-             "average. Bytes are all that was sent in one job, by all actors; memory, weights and K,V are the fullest actor's (the "
-             "leanest's in brackets), memory is the whole process's at its peak in a job, with text encoder and decoder where it has them; diffusers' is that of a process "
-             "that makes its second picture. PSNR is of the "
-             f"final latents against one actor's exact ones, in decibels of their range; it is cut at {quality.CEILING:.0f}.", NO_XDIT]
+    about = [f"{machine()}; {args.threads} threads per way; {datetime.date.today()}; median of {args.rounds} rounds, in which the ways took "
+             "turns; guidance 4.5, float32. Seconds are those of one picture, or of one of two.",
+             "*of one actor* is the ratio to one actor with all threads. *waits* is the share of time in which actors wait for each other's "
+             "tensors, on average. Bytes are all that all actors sent in one job. Memory, weights and K,V are the fullest actor's (the leanest's "
+             "in brackets). Memory is the whole process's peak in a job, with text encoder and decoder if it has them; for diffusers it is that "
+             "of a process that makes its second picture. PSNR compares the "
+             f"final latents with one actor's exact ones, in decibels of their range; it is cut at {quality.CEILING:.0f}.", NO_XDIT]
     yield "# Methods on one machine\n\n" + "\n\n".join(about) + "\n"
     folders = {name: pathlib.Path(args.model) for name in args.models if args.model}
     for name in args.models:

@@ -20,7 +20,7 @@ from command_line import ROOT, Parser, add_captions, add_model, add_number, add_
 
 WAYS = {"float32": [], "bfloat16": ["--dtype", "bfloat16"], "int8": ["--weight-dtype", "int8"],
         "int8 in bfloat16": ["--weight-dtype", "int8", "--dtype", "bfloat16"]}
-HEADER = "| weights | PSNR, dB | worst, dB | attributes, % | CPU s a step | faster | weights, MB |\n|---|---|---|---|---|---|---|\n"
+HEADER = "| weights | PSNR, dB | worst, dB | attributes, % | CPU s per step | faster | weights, MB |\n|---|---|---|---|---|---|---|\n"
 
 
 def options():

@@ -23,7 +23,7 @@ METHODS = {"exact": ["--method", "exact"],
            "pipefusion": ["--method", "pipefusion", "--patches", "4", "--warmup", "1"],
            "distrifusion": ["--method", "distrifusion", "--patches", "4", "--warmup", "1"]}
 THRESHOLDS = {"first-block": [0.05, 0.1, 0.2], "teacache": [0.1, 0.2, 0.4]}
-HEADER = ("| method | cache | threshold | skipped, % | CPU s a picture | faster | PSNR, dB | worst tenth, dB | attributes, % |\n"
+HEADER = ("| method | cache | threshold | skipped, % | CPU s per picture | faster | PSNR, dB | worst tenth, dB | attributes, % |\n"
           "|---|---|---|---|---|---|---|---|---|\n")
 
 

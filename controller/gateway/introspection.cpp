@@ -415,7 +415,8 @@ std::string write_whole(const std::filesystem::path& path, std::string_view text
     return why.message();
   };
   const auto last_error = [] { return std::error_code(errno, std::generic_category()); };
-  const FileHandle file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  ::unlink(temporary.c_str());
+  const FileHandle file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return last_error().message();
   while (!text.empty()) {
     const auto written = write(file.get(), text.data(), text.size());
