@@ -66,6 +66,10 @@ Job::Job(wire::BeginJob begin, Tools tools, const Beginning& beginning)
                                     .await_device = [this] { await_device(); },
                                     .layers = layers_,
                                     .graphs = tools_.cuda_graphs});
+  // Of each task that is under way at an actor one answer may be outstanding, and one more. Each
+  // job has its own: others' are still in use.
+  constexpr std::size_t kAnswers = 8;
+  finite_.reserve(kAnswers);
 }
 
 std::shared_ptr<tensor::Group> Job::group(std::uint32_t id) const {

@@ -71,8 +71,8 @@ class Job {
   TaskResult encode_text();
   /// As `encode_text` for a text without words, of the length that texts are padded or cut to.
   void keep_blank_text();
-  /// Leaves behind what the job's previews and checks will need.
-  void warm_up_checks();
+  /// Leaves behind what the job's previews will need.
+  void warm_up_previews();
   /// The step takes the whole picture at once, not patch by patch.
   bool is_whole(int step) const;
   /// Steps of one kind do the same work on the same shapes.

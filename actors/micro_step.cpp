@@ -69,12 +69,9 @@ std::string Job::kind_of(int step) const {
   return rows + network_->state(step);
 }
 
-void Job::warm_up_checks() {
+void Job::warm_up_previews() {
   const auto& request = begin_.request;
   if (last_stage() && request.progress_interval > 0) progress_blobs(request.progress_interval - 1);
-  // Of each task that is under way at an actor one answer may be outstanding, and one more.
-  constexpr std::size_t kOutstanding = 8;
-  finite_.reserve(kOutstanding);
 }
 
 void Job::take_latents(Place place) {

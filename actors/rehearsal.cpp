@@ -41,7 +41,7 @@ class Rehearsal {
     const auto& refills = request.refill_steps;
     const auto refill = std::ranges::lower_bound(refills, step);
     if (!whole_ && refill != refills.end()) run(*refill);
-    job_.warm_up_checks();
+    job_.warm_up_previews();
   }
 
  private:
