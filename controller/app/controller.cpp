@@ -66,10 +66,10 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
   environment_->use([this](ActorId id) -> Agent& { return hosts_->agent_of(id); });
   make_user_actors();
   for (int i = 0; i < options_.actors; ++i) {
-    auto& place =
-        members_.add(control::host_name(), device_of(options_.device, i, options_.actors_per_gpu));
-    if (options_.memory_limit > 0) place.memory_limit = options_.memory_limit;
-    unfilled_.push_back(place.id);
+    const auto device = device_of(options_.device, i, options_.actors_per_gpu);
+    const ActorId id = members_.add(control::host_name(), device).id;
+    if (options_.memory_limit > 0) members_.limit_memory(id, options_.memory_limit);
+    unfilled_.push_back(id);
   }
   fill_places();
   if (start_failure_) throw std::runtime_error(*start_failure_);
@@ -94,10 +94,9 @@ void Controller::fill_places() {
     if (stopping_ || start_failure_) return;
     const ActorId id = unfilled_.front();
     unfilled_.pop_front();
-    Actor& place = members_.at(id);
-    if (!place.accepts_jobs()) {  // drained before it had a process
-      place.state = ActorState::dead;
-      place.closed = true;
+    if (!members_.at(id).accepts_jobs()) {  // drained before it had a process
+      members_.start_failed(id);
+      members_.close(id);
       continue;
     }
     try {

@@ -100,8 +100,7 @@ void Supervisor::fill_again(ActorId id, const std::string& ended) {
 
 void Supervisor::fill_later(ActorId id, int tries) {
   // Until then jobs may wait for it.
-  tools_.members.at(id).state = ActorState::starting;
-  tools_.members.at(id).incarnation = tools_.environment.random();
+  tools_.members.spawn_later(id, tools_.environment.random());
   tools_.environment.after(kSpawnAgain, [this, id, tries] {
     if (stopped_) return;
     try {
@@ -111,7 +110,7 @@ void Supervisor::fill_later(ActorId id, int tries) {
         tools_.note(failure.what());
         return fill_later(id, tries - 1);
       }
-      tools_.members.at(id).state = ActorState::dead;
+      tools_.members.start_failed(id);
       give_up_noted(id, failure.what());
     }
   });
@@ -123,8 +122,8 @@ void Supervisor::give_up_noted(ActorId id, const std::string& why) {
 }
 
 void Supervisor::give_up(ActorId id, const std::string& why) {
-  Actor& actor = tools_.members.at(id);
-  actor.closed = true;
+  const Actor& actor = tools_.members.at(id);
+  tools_.members.close(id);
   tools_.deployments.actor_gone(id, why);
   // A guest's troubles are not the cluster's: it starts without, as it does without who is drained.
   if (!actor.remote && !actor.draining) tools_.on_given_up(why);

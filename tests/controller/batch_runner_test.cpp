@@ -135,11 +135,16 @@ TEST_CASE("jobs that end with their batch say under which number they ran") {
 
 TEST_CASE("an idle actor that cannot hold a job keeps none from a batch") {
   Stage stage;
-  auto& small = stage.members.add("here", "cpu");
-  small.state = cluster::ActorState::ready;
+  const auto small = stage.members.add("here", "cpu").id;
+  stage.members.spawned(small, 78, 2);
+  control::PeerInfo peer;
+  peer.id = 1000;
+  peer.incarnation = 78;
+  peer.hello.attributes = {{"token", "secret"}};
+  REQUIRE_FALSE(stage.members.hello(peer));
   bool holds = true;
   SUBCASE("too small") {
-    small.memory_limit = 1;
+    stage.members.limit_memory(small, 1);
     holds = false;
   }
   SUBCASE("large enough") {}

@@ -20,7 +20,7 @@ TEST_CASE("a job for actors that can hold none is refused for memory, with a rem
       CAPTURE(automatic);
       Hall hall;
       hall.gate.open();
-      hall.members.at(0).memory_limit = limit;
+      hall.members.limit_memory(0, limit);
       wire::SubmitJob submission;
       submission.job.model = "a";
       submission.job.request.prompts = {"x"};
@@ -56,7 +56,7 @@ TEST_CASE("weights of a type that no actor's device has are refused before anyth
   CHECK(answer("fp8").starts_with("[weights] fp8 needs a GPU of compute capability 8.9, and "));
   hall.members.add("there", "cuda:0", /*remote=*/true);
   CHECK(answer("fp8") == "accepted");
-  hall.members.at(0).draining = true;
+  hall.members.drain(0);
   CHECK(answer("int8").starts_with("[weights] int8 is for actors on the CPU, and "));
 }
 

@@ -61,12 +61,13 @@ TEST_CASE("after a restart a job waits for a host with memory enough to join aga
     REQUIRE(hall.until([&] { return job.model != nullptr; }));
     // Its only actor has not said yet how much it may hold.
     CHECK(hall.table.queue().empty());
-    hall.members.at(0).memory_limit = 1000;
+    hall.members.limit_memory(0, 1000);
     hall.until([&, end = control::Clock::now() + std::chrono::milliseconds(220)] {
       return control::Clock::now() > end;
     });
     CHECK(job.state == wire::JobState::queued);
-    if (joins) hall.members.add("there", "cpu", /*remote=*/true).memory_limit = 1ull << 40;
+    if (joins)
+      hall.members.limit_memory(hall.members.add("there", "cpu", /*remote=*/true).id, 1ull << 40);
     REQUIRE(hall.until(
         [&] { return !hall.table.queue().empty() || job.state == wire::JobState::failed; }));
     CHECK(job.state == (joins ? wire::JobState::queued : wire::JobState::failed));

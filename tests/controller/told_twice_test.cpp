@@ -82,7 +82,7 @@ TEST_CASE("the end of a process is told twice, and again when another one has it
 
 TEST_CASE("a place that is given up is so once") {
   SupervisedStage stage;
-  stage.members.at(0).closed = true;
+  stage.members.close(0);
   for (int i = 0; i < 2; ++i)
     stage.supervisor.exited(0, 77, kKilled);
   CHECK(stage.given_up == 1);

@@ -112,7 +112,7 @@ void World::make_rooms() {
     const std::string device =
         faults_.two_kinds && i % 3 == 2 ? "cuda:" + std::to_string(i) : "cpu";
     const auto id = members_.add("host " + std::to_string(i * faults_.hosts / places_), device).id;
-    if (!limits_.empty()) members_.at(id).memory_limit = limits_.at(id);
+    if (!limits_.empty()) members_.limit_memory(id, limits_.at(id));
     for (;;) {
       try {
         supervisor_->spawn(id);
