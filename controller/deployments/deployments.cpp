@@ -182,7 +182,8 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
 void Deployments::fail(const Ptr& deployment, const wire::Failure& failure) {
   if (deployment->state == Deployment::State::gone) return;
   take_down(deployment, failure.what);
-  events_.on_failed(deployment, failure);
+  for (auto* listener : listeners_)
+    listener->deployment_failed(deployment, failure);
 }
 
 void Deployments::actor_ready(ActorId id) {
@@ -228,11 +229,16 @@ void Deployments::end_epoch(ActorId id, std::uint64_t epoch, const std::string& 
     // Another process by now, or another end.
     if (actor.incarnation != incarnation || !actor.leaving_epochs.contains(epoch)) return;
     const auto code = reply.ok() ? wire::FailureCode::none : reply.failure().code;
-    if (code == wire::FailureCode::timeout) return events_.on_stuck(id);
+    if (code == wire::FailureCode::timeout) {
+      for (auto* listener : listeners_)
+        listener->actor_stuck(id);
+      return;
+    }
     if (code == wire::FailureCode::lost) return;  // its exit follows, and a new process
     members_.left_epoch(id, epoch);
     actor_ready(id);
-    events_.on_free();
+    for (auto* listener : listeners_)
+      listener->actor_free(id);
   };
   const auto busy = in_use(id);
   const bool others = busy && busy->epoch != epoch;
@@ -437,7 +443,8 @@ void Deployments::group_answer(const Ptr& deployment, std::uint64_t epoch, Actor
   deployment->connecting = false;
   deployment->failed_connects = 0;
   deployment->state = Deployment::State::ready;
-  events_.on_ready(deployment);
+  for (auto* listener : listeners_)
+    listener->deployment_ready(deployment);
 }
 
 namespace {
@@ -470,6 +477,12 @@ std::vector<Deployments::Ptr> Deployments::at(ActorId id) const {
 Deployments::Ptr Deployments::in_use(ActorId id) const {
   const auto all = at(id);
   return all.empty() || all.back()->jobs.empty() ? nullptr : all.back();
+}
+
+bool Deployments::all_ready(const Deployment& deployment) const {
+  return std::ranges::all_of(deployment.actor_of_rank, [&](ActorId id) {
+    return members_.at(id).state == ActorState::ready;
+  });
 }
 
 bool Deployments::shares_actors(const Deployment& deployment) const {

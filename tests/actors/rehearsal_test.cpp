@@ -17,6 +17,7 @@
 #include "controller/app/live_environment.h"
 #include "controller/jobs/job_runner.h"
 #include "tests/controller/doors.h"
+#include "tests/controller/none_stuck.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -64,6 +65,8 @@ struct Setting {
 /// The rooms of a controller with two real actors.
 struct RehearsedActors : test::Doors {
   explicit RehearsedActors(const Setting& setting) {
+    deployments.listen(runner);
+    deployments.listen(stuck);
     server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
     server.on_ready([this](control::PeerId peer) {
       deployments.actor_ready(members.by_peer(peer)->id);
@@ -139,7 +142,7 @@ struct RehearsedActors : test::Doors {
     const auto& job = *table.find(id);
     if (job.state != JobState::succeeded) return job.failure.what + " (" + job.phase + ")";
     std::string bytes;
-    for (const auto& blob : job.blobs)
+    for (const auto& blob : job.outcome.blobs)
       bytes += *blobs.bytes(blob.id);
     return bytes;
   }
@@ -163,20 +166,10 @@ struct RehearsedActors : test::Doors {
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
   cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
-  cluster::Deployments deployments{
-      environment,
-      members,
-      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
-       .on_failed = [this](const auto& deployment,
-                           const auto& failure) { runner.deployment_failed(deployment, failure); },
-       .on_free = [this] { runner.start_queued(); },
-       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
-  jobs::JobRunner runner{{.environment = environment,
-                          .members = members,
-                          .deployments = deployments,
-                          .table = table,
-                          .on_progress = [](const auto&, const auto&) {},
-                          .on_finished = [](const auto&) {}}};
+  cluster::Deployments deployments{environment, members};
+  jobs::JobRunner runner{
+      {.environment = environment, .members = members, .deployments = deployments, .table = table}};
+  test::NoneStuck stuck;
   std::vector<std::thread> actors;
 };
 

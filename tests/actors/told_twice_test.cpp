@@ -12,6 +12,7 @@
 #include "controller/app/live_environment.h"
 #include "controller/jobs/job_runner.h"
 #include "tests/controller/doors.h"
+#include "tests/controller/none_stuck.h"
 #include "tests/support/doctest.h"
 #include "transport/wire/done.h"
 
@@ -86,6 +87,8 @@ class Echoing final : public cluster::Environment {
 /// The rooms of a controller with two real actors, which run on threads of this process.
 struct ToldStage : test::Doors {
   explicit ToldStage(int copies) : environment(live, copies) {
+    deployments.listen(runner);
+    deployments.listen(stuck);
     server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
     server.on_ready([this](control::PeerId peer) {
       deployments.actor_ready(members.by_peer(peer)->id);
@@ -146,7 +149,7 @@ struct ToldStage : test::Doors {
     const auto& job = *table.find(id);
     if (job.state != JobState::succeeded) return job.failure.what + " (" + job.phase + ")";
     std::string bytes;
-    for (const auto& blob : job.blobs)
+    for (const auto& blob : job.outcome.blobs)
       if (blob.name == "latents") bytes += *blobs.bytes(blob.id);
     return bytes;
   }
@@ -155,20 +158,10 @@ struct ToldStage : test::Doors {
   jobs::JobTable table{8, 8};
   cluster::LiveEnvironment live{io, server, blob_server, blobs, {}};
   Echoing environment;
-  cluster::Deployments deployments{
-      environment,
-      members,
-      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
-       .on_failed = [this](const auto& deployment,
-                           const auto& failure) { runner.deployment_failed(deployment, failure); },
-       .on_free = [this] { runner.start_queued(); },
-       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
-  jobs::JobRunner runner{{.environment = environment,
-                          .members = members,
-                          .deployments = deployments,
-                          .table = table,
-                          .on_progress = [](const auto&, const auto&) {},
-                          .on_finished = [](const auto&) {}}};
+  cluster::Deployments deployments{environment, members};
+  jobs::JobRunner runner{
+      {.environment = environment, .members = members, .deployments = deployments, .table = table}};
+  test::NoneStuck stuck;
   std::vector<std::string> told;
   std::vector<std::thread> actors;
 };

@@ -184,11 +184,11 @@ TEST_CASE("a client that goes is no watcher any more of what it has looked at") 
     other->request(wire::WaitJob{1}, std::chrono::seconds(60),
                    [&](const control::Reply& reply) { watches = bool(reply); });
     REQUIRE(hall.until([&] { return watches; }));
-    CHECK(hall.table.find(1)->watchers.size() == 2);
+    CHECK(hall.table.find(1)->client.watchers.size() == 2);
     other->close();
     REQUIRE(hall.until([&] { return hall.server.peers() == 1; }));
   }
-  CHECK(hall.until([&] { return hall.table.find(1)->watchers.size() == 1; }));
+  CHECK(hall.until([&] { return hall.table.find(1)->client.watchers.size() == 1; }));
 }
 
 TEST_CASE("a job for more actors than any kind has is refused, with what there is of each") {

@@ -143,7 +143,7 @@ TEST_CASE("what a failed job left does not stay, and of previews only the last f
   REQUIRE(stage.until([&] { return stage.blobs.size() == 5; }));
   stage.runner.fail_all({wire::FailureCode::cancelled, "enough"});
   CHECK(stage.blobs.size() == 4);  // the previews, for those who still fetch them
-  CHECK(stage.table.find(job)->blobs.empty());
+  CHECK(stage.table.find(job)->outcome.blobs.empty());
 }
 
 TEST_CASE(
@@ -179,7 +179,7 @@ TEST_CASE(
   CHECK(stage.table.find(job)->state == JobState::succeeded);
   CHECK(told.size() == 3);
   CHECK(told.back() == "it begins anew after a loss: a peer is gone");
-  const auto report = nlohmann::json::parse(stage.table.find(job)->report);
+  const auto report = nlohmann::json::parse(stage.table.find(job)->outcome.report);
   CHECK(report["warnings"] == nlohmann::json{"prompt 0 is cut", "negative prompt is cut",
                                              "it went on after a loss: a peer is gone"});
   CHECK(report["recoveries"].size() == 1);
@@ -211,7 +211,7 @@ TEST_CASE("a failure that only names a peer waits for that one's end, however la
   Stage stage;
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));
-  const auto& recoveries = stage.table.find(job)->recoveries;
+  const auto& recoveries = stage.table.find(job)->course.recoveries;
   const auto lose_peer = [&] {
     stage.runner.task_failed(0, {.epoch = stage.deployments.at(0).back()->epoch,
                                  .job = job,

@@ -30,17 +30,14 @@ struct SupervisedStage : test::RunnerStage {
   IdleAgent agent;
   std::vector<std::string> notes;
   int given_up = 0;
-  cluster::Supervisor supervisor{
-      {.environment = environment,
-       .members = members,
-       .deployments = deployments,
-       .runner = runner,
-       .options = {},
-       .note = [this](const std::string& text) { notes.push_back(text); },
-       .on_given_up = [this](const std::string&) { ++given_up; },
-       .starting_up = [] { return false; }}};
+  cluster::Supervisor supervisor{{.environment = environment,
+                                  .members = members,
+                                  .deployments = deployments,
+                                  .runner = runner}};
 
   SupervisedStage() {
+    supervisor.listen({.note = [this](const std::string& text) { notes.push_back(text); },
+                       .on_given_up = [this](const std::string&) { ++given_up; }});
     environment.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
   }
   void turn() {
@@ -134,7 +131,7 @@ TEST_CASE("a failure ends an epoch once") {
   CHECK(next == epoch + 1);
   stage.runner.task_failed(0, failed);
   CHECK(stage.deployments.at(0).back()->epoch == next);
-  CHECK(stage.failing.size() == 1);
+  CHECK(stage.failed.size() == 1);
   REQUIRE(stage.idle_again());
   stage.runner.task_failed(0, failed);
   CHECK(stage.deployments.at(0).back()->epoch == next);

@@ -267,8 +267,8 @@ void World::check_quiet() {
   if (!table_.batches().empty()) throw Violation("a batch is left");
   std::size_t kept = 0;
   for (const auto& [id, job] : table_.all()) {
-    kept += job.blobs.size();
-    if (job.boundary) throw Violation("an ended job still has a boundary");
+    kept += job.outcome.blobs.size();
+    if (job.course.boundary) throw Violation("an ended job still has a boundary");
   }
   if (kept != blobs_.size())
     throw Violation(std::to_string(blobs_.size()) + " blobs are held, " + std::to_string(kept) +
