@@ -5,6 +5,7 @@
 #include "controller/app/live_environment.h"
 #include "controller/jobs/job_runner.h"
 #include "tests/controller/doors.h"
+#include "tests/controller/none_stuck.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::test {
@@ -20,32 +21,27 @@ struct JobRooms : Doors {
   explicit JobRooms(const Change& change = {}, const Around& around = {})
       : around(around ? around(live) : nullptr),
         environment(this->around ? *this->around : live),
-        runner(tools(change)) {}
+        runner(tools(change)) {
+    deployments.listen(runner);
+    deployments.listen(stuck);
+  }
 
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
   cluster::LiveEnvironment live{io, server, blob_server, blobs, {}};
   std::unique_ptr<cluster::Environment> around;
   cluster::Environment& environment;
-  cluster::Deployments deployments{
-      environment,
-      members,
-      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
-       .on_failed = [this](const auto& deployment,
-                           const auto& failure) { runner.deployment_failed(deployment, failure); },
-       .on_free = [this] { runner.start_queued(); },
-       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
+  cluster::Deployments deployments{environment, members};
   recorder::Recorder recorder;
   jobs::JobRunner runner;
+  NoneStuck stuck;
 
  private:
   jobs::JobRunner::Tools tools(const Change& change) {
-    jobs::JobRunner::Tools tools{.outside = environment,
+    jobs::JobRunner::Tools tools{.environment = environment,
                                  .members = members,
                                  .deployments = deployments,
                                  .table = table,
-                                 .on_progress = [](const auto&, const auto&) {},
-                                 .on_finished = [](const auto&) {},
                                  .recorder = &recorder};
     if (change) change(tools);
     return tools;

@@ -18,8 +18,8 @@ using wire::JobState;
 
 /// A runner with one actor that is played here: it loads when it may, begins jobs, and never
 /// finishes a task.
-struct RunnerStage : JobRooms {
-  std::vector<std::pair<jobs::JobId, jobs::JobId>> failing;  // who has failed, under which number
+struct RunnerStage : JobRooms, jobs::JobListener {
+  std::vector<std::pair<jobs::JobId, jobs::JobId>> failed;  // who has failed, under which number
   std::function<void(const wire::JobProgress&)> on_progress = [](const auto&) {};
   std::unique_ptr<control::Connection> actor;
   control::BlobStore at_actor;
@@ -29,6 +29,7 @@ struct RunnerStage : JobRooms {
   std::vector<wire::Kind> got;
 
   RunnerStage() : JobRooms([this](jobs::JobRunner::Tools& tools) { fill(tools); }) {
+    runner.listen(*this);
     members.spawned(members.add("here", "cpu").id, 77, 1);
     server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
     control::ConnectionOptions options;
@@ -46,14 +47,15 @@ struct RunnerStage : JobRooms {
     REQUIRE(until([this] { return actor->connected() && actor_blobs->connected(); }));
   }
 
+  void progress(const jobs::JobEntry&, const wire::JobProgress& progress) override {
+    on_progress(progress);
+  }
+  void failing(jobs::JobEntry& job) override { failed.emplace_back(job.id, runner.run_of(job.id)); }
+  void batch_failing(const jobs::JobEntry& batch, const std::string&) override {
+    failed.emplace_back(batch.id, batch.id);
+  }
+
   void fill(jobs::JobRunner::Tools& tools) {
-    tools.on_progress = [this](const auto&, wire::JobProgress progress) { on_progress(progress); };
-    tools.on_failing = [this](const auto& job) {
-      failing.emplace_back(job.id, runner.run_of(job.id));
-    };
-    tools.on_batch_failing = [this](const auto& batch, const auto&) {
-      failing.emplace_back(batch.id, batch.id);
-    };
     tools.plan_again = [this](const jobs::JobEntry& job, int actors) {
       const auto fits = [this](const auto& plan) { return !deployments.shortage(plan); };
       return jobs::plan_again(job, sample_model(), actors, plan::machine_here("cpu", actors, 4),

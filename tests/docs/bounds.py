@@ -27,7 +27,7 @@ BOUNDS = {
          ("8,192, 256 MiB", "transport/control/server.h", "{.most = 8192, .most_bytes = 256u << 20}")],
         "requests that are not answered are bounded in number"),
     "unread messages in ZeroMQ": (
-        [("64 each", "controller/cluster/controller_doors.cpp", "kUnread = 64;")],
+        [("64 each", "controller/app/endpoints.cpp", "kUnread = 64;")],
         "a peer that does not read is given up"),
     "queue to a peer that does not read": (
         [("10,000 messages", "transport/control/types.h", "max_queued_messages = 10'000;"),
@@ -35,32 +35,32 @@ BOUNDS = {
          ("512 MiB", "transport/control/server.h", "max_queued_bytes_of_all = 512u << 20;")],
         "of all that is not read the peer goes that is owed most"),
     "what jobs begin with": (
-        [("2 GiB of a client", "controller/gateway/gateway.h", "max_input_bytes_of_client = 2ull << 30;"),
-         ("4 GiB in all", "controller/gateway/gateway.h", "max_input_bytes = 4ull << 30;")],
+        [("2 GiB of a client", "controller/gateway/tools.h", "max_input_bytes_of_client = 2ull << 30;"),
+         ("4 GiB in all", "controller/gateway/tools.h", "max_input_bytes = 4ull << 30;")],
         "what a job begins with is held against its request and a budget"),
     "jobs and results kept": (
-        [("256 ended jobs", "controller/cluster/controller.cpp", "kKeptJobs = 256;"),
+        [("256 ended jobs", "controller/app/controller.cpp", "kKeptJobs = 256;"),
          ("4 GiB of results", "controller/jobs/job_table.h", "max_kept_bytes = 4ull << 30)")],
         "only so many ended jobs are remembered"),
     "users' actors": (
-        [("4,096 living", "controller/actors/actor_table.h", "living = 4096;"),
-         ("256 dead", "controller/actors/user_actors.h", "kept_dead = 256;"),
-         ("names 256 bytes", "controller/actors/actor_table.h", "name_bytes = 256;"),
-         ("64 MiB of an owner", "controller/actors/actor_table.h", "argument_bytes_of_one = 64u << 20;"),
-         ("256 MiB in all", "controller/actors/actor_table.h", "argument_bytes = 256u << 20;"),
-         ("16 KiB of what a constructor threw", "controller/actors/user_lives.cpp", "kLongestFailure = 16u << 10;")],
+        [("4,096 living", "controller/user_actors/actor_table.h", "living = 4096;"),
+         ("256 dead", "controller/user_actors/user_actors.h", "kept_dead = 256;"),
+         ("names 256 bytes", "controller/user_actors/actor_table.h", "name_bytes = 256;"),
+         ("64 MiB of an owner", "controller/user_actors/actor_table.h", "argument_bytes_of_one = 64u << 20;"),
+         ("256 MiB in all", "controller/user_actors/actor_table.h", "argument_bytes = 256u << 20;"),
+         ("16 KiB of what a constructor threw", "controller/user_actors/user_actors.cpp", "kLongestFailure = 16u << 10;")],
         "user actors: their number, names and constructors' arguments have bounds"),
     "calls that wait for a user's actor": (
-        [("1 GiB of a caller", "actors/runtime/call_server.h", "waiting_bytes = 1ull << 30;"),
-         ("4 GiB in all", "actors/runtime/call_server.h", "waiting_bytes_of_all = 4ull << 30;")],
+        [("1 GiB of a caller", "actors/user/call_server.h", "waiting_bytes = 1ull << 30;"),
+         ("4 GiB in all", "actors/user/call_server.h", "waiting_bytes_of_all = 4ull << 30;")],
         "calls that wait are bounded"),
     "watchers of a job or an actor": (
         [("one entry a peer", "controller/jobs/job_table.h", "std::set<std::uint64_t> watchers;")],
         "a client that goes is no watcher any more"),
     "latents, previews and documents": (
-        [("8, 1 GiB", "controller/gateway/inspect_documents.cpp", "kKept = 8;"),
-         ("1 GiB together", "controller/gateway/inspect_documents.cpp", "kKeptBytes = 1u << 30;"),
-         ("4 collections", "controller/gateway/inspect_latents.cpp", "kMostAtOnce = 4;")],
+        [("8, 1 GiB", "controller/gateway/introspection.cpp", "kKept = 8;"),
+         ("1 GiB together", "controller/gateway/introspection.cpp", "kKeptBytes = 1u << 30;"),
+         ("4 collections", "controller/gateway/introspection.cpp", "kMostAtOnce = 4;")],
         ""),
     "what the recorder remembers": (
         [("64 jobs", "controller/recorder/recorder.h", "jobs = 64;"),
@@ -70,14 +70,14 @@ BOUNDS = {
          ("2,000 events", "controller/recorder/recorder.h", "events = 2'000;")],
         "memory is bounded, and the newest stays"),
     "failures, flight records": (
-        [("10;", "controller/gateway/gateway.cpp", "kReportedFailures = 10;"),
-         ("16;", "controller/gateway/inspect_failures.cpp", "kKeptRecords = 16;"),
-         ("1,000", "controller/cluster/line_log.h", "most = 1000)")],
+        [("10;", "controller/gateway/failure_log.h", "kKept = 10;"),
+         ("16;", "controller/gateway/introspection.cpp", "kKeptRecords = 16;"),
+         ("1,000", "controller/hosts/line_log.h", "most = 1000)")],
         ""),
     "logs on the disk": (
-        [("64 MiB", "controller/cluster/process.h", "log_bytes = 64u << 20;"),
-         ("256 users' actors", "controller/actors/host_processes.cpp", "kKeptLogs = 256;"),
-         ("256 flight records", "controller/gateway/inspect_failures.cpp", "kKeptFiles = 256;")],
+        [("64 MiB", "controller/hosts/process.h", "log_bytes = 64u << 20;"),
+         ("256 users' actors", "controller/user_actors/host_processes.cpp", "kKeptLogs = 256;"),
+         ("256 flight records", "controller/gateway/introspection.cpp", "kKeptFiles = 256;")],
         ""),
     "metrics": ([], ""),
     "blob": (
@@ -90,7 +90,7 @@ BOUNDS = {
          ("4096", "models/spec/request_limits.h", "kMaxPictures = 4096;")],
         "requests that do not fit are refused with the field"),
     "jobs waiting": (
-        [("64;", "controller/cluster/cluster.h", "max_queued_jobs = 64;"),
+        [("64;", "controller/app/cluster.h", "max_queued_jobs = 64;"),
          ("; 64", "controller/gateway/admission.cpp", "kMaxReadings = 64;")],
         "readings are bounded"),
     "key file": (
@@ -117,7 +117,7 @@ BOUNDS = {
         "JSON that is damaged, doubled or too deep is refused"),
     "reading a model folder": (
         [("four folders at once", "controller/gateway/model_reader.cpp", "kReaders = 4;"),
-         ("25 s", "controller/gateway/gateway.h", "accept_within = std::chrono::seconds(25);")],
+         ("25 s", "controller/gateway/tools.h", "accept_within = std::chrono::seconds(25);")],
         "four folders are read at once, and no more"),
     "tokenizer files": (
         [("256 MiB", "models/text/sentencepiece_model.cpp", "kMaxModelBytes = 256U << 20U;"),

@@ -47,8 +47,8 @@ std::vector<journal::Change> changes_of(int jobs) {
       desk.set_boundary(job, step, std::string(30'000, static_cast<char>('a' + step)));
       journal.boundary(job);
     }
-    job.boundary.reset();
-    job.blobs = {{"picture", desk.keep(std::string(50'000, 'p')), 50'000, {}}};
+    job.course.boundary.reset();
+    job.outcome.blobs = {{"picture", desk.keep(std::string(50'000, 'p')), 50'000, {}}};
     desk.table.finish(job.id, JobState::succeeded, {}, 20);
     journal.ended(job, {});
   }
@@ -61,7 +61,7 @@ std::string state_of(SqliteStore& store) {
   for (const auto& record : store.load()) {
     auto job = journal::job_of(record, {1000}, desk.keeper());
     state += std::to_string(job.id) + wire::to_string(job.state) +
-             (job.boundary ? std::to_string(job.boundary->next_step) : "") + " ";
+             (job.course.boundary ? std::to_string(job.course.boundary->next_step) : "") + " ";
   }
   return state;
 }
@@ -171,7 +171,7 @@ TEST_CASE("bytes that have rotted fail their job and no other") {
     for (const char letter : {'p', 'q'}) {
       auto& job = desk.add();
       book.journal.accepted(job, {});
-      job.blobs = {{"picture", desk.keep(std::string(9'000, letter)), 9'000, {}}};
+      job.outcome.blobs = {{"picture", desk.keep(std::string(9'000, letter)), 9'000, {}}};
       desk.table.finish(job.id, JobState::succeeded, {}, 20);
       book.journal.ended(job, {});
     }
@@ -244,7 +244,7 @@ TEST_CASE("what is forgotten makes room: the file does not grow with the jobs th
     desk.table.count_from(static_cast<jobs::JobId>(i + 1));
     auto& job = desk.add();
     book.journal.accepted(job, {});
-    job.blobs = {{"picture", desk.keep(std::string(1'000'000, 'p')), 1'000'000, {}}};
+    job.outcome.blobs = {{"picture", desk.keep(std::string(1'000'000, 'p')), 1'000'000, {}}};
     desk.table.finish(job.id, JobState::succeeded, {}, 20);
     book.journal.ended(job, {});
     if (i >= 4) book.journal.forgotten(job.id - 4);
@@ -267,9 +267,9 @@ TEST_CASE("a blob that is longer than a row lies in several, and comes back whol
     Book book{store, desk};
     auto& job = desk.add();
     book.journal.accepted(job, {});
-    job.blobs.clear();
+    job.outcome.blobs.clear();
     for (const auto& bytes : {picture, std::string(10'000, 'q'), std::string(), std::string("z")})
-      job.blobs.push_back({"picture", desk.keep(bytes), bytes.size(), {}});
+      job.outcome.blobs.push_back({"picture", desk.keep(bytes), bytes.size(), {}});
     desk.table.finish(job.id, JobState::succeeded, {}, 20);
     book.journal.ended(job, {});
     const auto records = store.load();
