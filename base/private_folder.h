@@ -1,4 +1,5 @@
 #pragma once
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <system_error>
+
+#include "base/file_handle.h"
 
 namespace troupe {
 
@@ -19,6 +22,18 @@ inline std::optional<std::string> why_not_private(const std::filesystem::path& f
   if (info.st_uid != ::geteuid()) return "belongs to another user";
   if (info.st_mode & 077) return "is open to other users; give it mode 0700";
   return std::nullopt;
+}
+
+/// A log that is written on, made where there is none; empty, with errno, where it is a link, a
+/// pipe or a device: whoever else may write in its folder could have put that there, and opening a
+/// pipe that nobody reads would wait for ever.
+inline FileHandle open_log(const std::filesystem::path& file) {
+  FileHandle log(::open(file.c_str(),
+                        O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  struct stat info {};
+  if (!log || ::fstat(log.get(), &info) != 0 || S_ISREG(info.st_mode)) return log;
+  errno = EINVAL;
+  return {};
 }
 
 }  // namespace troupe

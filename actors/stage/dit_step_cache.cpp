@@ -50,6 +50,7 @@ std::unique_ptr<StepCache> DitJob::make_cache() {
             if (job_.begin.tp.rank != 0) sums.zero_();
             if (const auto stage = job_.group(job_.begin.groups.stage))
               job_.wait(stage->all_reduce(sums, tensor::ReduceOp::sum));
+            job_.await_device();
           }};
   return std::make_unique<StepCache>(std::move(shape), std::move(rule), std::move(calls));
 }

@@ -3,11 +3,22 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
 
 namespace troupe::actors {
+namespace {
+
+/// Numbers for which a block has room: more than any micro-step has layers, as a rule.
+constexpr std::int64_t kRoom = 1024;
+
+at::Tensor pinned(std::int64_t numbers) {
+  return at::empty({numbers}, at::TensorOptions(at::kFloat).pinned_memory(true));
+}
+
+}  // namespace
 
 bool all_finite(const at::Tensor& values) {
   if (values.numel() == 0) return true;
@@ -37,15 +48,16 @@ std::string LayerWatch::first_bad(const std::vector<std::string>& names, const f
 }
 
 FiniteCheck::Answer FiniteCheck::ask(const at::Tensor& values, const std::string& what,
-                                     const std::string& type, const LayerWatch& layers) const {
+                                     const std::string& type, const LayerWatch& layers) {
   // The largest magnitude: unlike a sum it cannot overflow, and a NaN stays one.
   std::vector<at::Tensor> numbers{
       at::linalg_vector_norm(values, INFINITY, std::nullopt, false, at::kFloat)};
   numbers.insert(numbers.end(), layers.sums().begin(), layers.sums().end());
-  Answer answer{at::stack(numbers), {}, what, type, layers.names()};
+  Answer answer{at::stack(numbers), {}, {}, what, type, layers.names()};
   if (values.is_cpu()) return answer;
   const auto there = answer.numbers;
-  answer.numbers = at::empty(there.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+  answer.block = take_block(there.numel());
+  answer.numbers = answer.block.slice(0, 0, there.numel());
   answer.numbers.copy_(there, true);
   answer.behind.emplace(there.device().type());
   answer.behind->record(
@@ -80,18 +92,27 @@ void FiniteCheck::require_now(const at::Tensor& values, const std::string& what,
 
 void FiniteCheck::read() {
   while (!answers_.empty() && answers_.front().is_here()) {
-    const auto answer = std::move(answers_.front());
-    answers_.pop_front();
-    check(answer);
+    check(take_answer());
   }
 }
 
-void FiniteCheck::reserve(std::size_t answers) const {
-  if (answers_.empty() || !answers_.back().behind) return;
-  std::vector<at::Tensor> room;
-  for (std::size_t i = 0; i < answers; ++i)
-    room.push_back(at::empty(answers_.back().numbers.sizes(),
-                             at::TensorOptions(at::kFloat).pinned_memory(true)));
+FiniteCheck::Answer FiniteCheck::take_answer() {
+  auto answer = std::move(answers_.front());
+  answers_.pop_front();
+  if (answer.block.defined() && answer.block.numel() == kRoom) spare_.push_back(answer.block);
+  return answer;
+}
+
+at::Tensor FiniteCheck::take_block(std::int64_t numbers) {
+  if (spare_.empty() || numbers > kRoom) return pinned(std::max(numbers, kRoom));
+  auto block = std::move(spare_.back());
+  spare_.pop_back();
+  return block;
+}
+
+void FiniteCheck::reserve(std::size_t answers) {
+  while (pins_ && spare_.size() < answers)
+    spare_.push_back(pinned(kRoom));
 }
 
 void FiniteCheck::settle(const std::function<void()>& pause) {

@@ -49,7 +49,9 @@ class FiniteCheck {
   enum class Read { at_once, later };
   enum class Answers { heeded, dropped };  // dropped: it asks, and whatever comes is well
   explicit FiniteCheck(at::Device device, Answers answers = Answers::heeded)
-      : FiniteCheck(device.is_cpu() ? Read::at_once : Read::later, answers) {}
+      : FiniteCheck(device.is_cpu() ? Read::at_once : Read::later, answers) {
+    pins_ = !device.is_cpu();
+  }
   explicit FiniteCheck(Read read, Answers answers = Answers::heeded)
       : read_(read), drops_(answers == Answers::dropped) {}
 
@@ -64,13 +66,14 @@ class FiniteCheck {
   void read();
   /// As `read`, for all of them: calls `pause` while an answer is outstanding, until that throws.
   void settle(const std::function<void()>& pause);
-  /// Pinned memory for as many answers as may be outstanding is there from now on, in the
-  /// allocator's cache. Without effect where answers are read at once.
-  void reserve(std::size_t answers) const;
+  /// Takes pinned memory for as many answers as may be outstanding: to allocate it later may wait
+  /// for the device. Without effect on a CPU.
+  void reserve(std::size_t answers);
 
  private:
   struct Answer {
     at::Tensor numbers;  // the values' largest magnitude, then the layers' sums
+    at::Tensor block;    // where they lie, on a device
     std::optional<c10::Event> behind;
     std::string what;
     std::string type;
@@ -83,10 +86,16 @@ class FiniteCheck {
     if (!drops_) answer.check();
   }
   Answer ask(const at::Tensor& values, const std::string& what, const std::string& type,
-             const LayerWatch& layers) const;
+             const LayerWatch& layers);
+  /// Of at least so many numbers.
+  at::Tensor take_block(std::int64_t numbers);
+  /// The oldest answer, which is here.
+  Answer take_answer();
 
   Read read_;
   bool drops_;
+  bool pins_ = false;
+  std::vector<at::Tensor> spare_;  // blocks that were reserved and hold no answer
   std::deque<Answer> answers_;
 };
 

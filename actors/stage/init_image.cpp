@@ -31,8 +31,7 @@ at::Tensor InitImage::encode() {
   // The file and its own pixels are gone before the encoder begins: the plan counts on it.
   const auto pixels = read_pixels();
   const auto encoded = encode_together(pixels, latents_.image_noise());
-  if (encoded.defined())
-    job_.finite.require_now(encoded, "encoded picture", job_.begin.request.dtype);
+  if (encoded.defined()) job_.require_finite(encoded, "encoded picture");
   return encoded;
 }
 

@@ -9,7 +9,12 @@ Job::Job(wire::BeginJob begin, const JobTools& tools, const JobInputs& inputs)
       transfers_(context_, latents_, *network_),
       step_(context_, latents_, *network_, transfers_),
       text_(context_, latents_, *network_, inputs.init_image),
-      decoder_(context_, latents_, transfers_, step_) {}
+      decoder_(context_, latents_, transfers_, step_) {
+  // Of each task that is under way at an actor one answer may be outstanding, and one more. Each
+  // job has its own: others' are still in use.
+  constexpr std::size_t kAnswers = 8;
+  context_.finite.reserve(kAnswers);
+}
 
 std::unique_ptr<JobNetwork> Job::begin_network() {
   return context_.tools.stage.network().begin(
@@ -21,6 +26,7 @@ std::unique_ptr<JobNetwork> Job::begin_network() {
        .wait = [this](const tensor::Work& work) { context_.waits.wait(work); },
        .group = [this](std::uint32_t id) { return context_.group(id); },
        .tick = [this] { context_.tick(); },
+       .await_device = [this] { context_.waits.await_device(); },
        .layers = context_.layers,
        .graphs = context_.tools.cuda_graphs});
 }
@@ -32,12 +38,9 @@ TaskResult Job::micro_step(StepPlace place) {
   return result;
 }
 
-void Job::warm_up_checks() {
+void Job::warm_up_previews() {
   const auto interval = begin().request.progress_interval;
   if (context_.last_stage() && interval > 0) decoder_.previews(interval - 1);
-  // Of each task that is under way at an actor one answer may be outstanding, and one more.
-  constexpr std::size_t kOutstanding = 8;
-  context_.finite.reserve(kOutstanding);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Job::tensors() const {

@@ -43,10 +43,10 @@ class Job {
 
   // For rehearsals.
   void keep_blank_text() { text_.keep_blank(); }
-  /// Leaves behind what the job's previews and checks will need.
-  void warm_up_checks();
+  /// Leaves behind what the job's previews will need.
+  void warm_up_previews();
 
-  /// What it keeps, by name, for those who inspect it.
+  /// What it keeps, by name, for inspection.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
  private:

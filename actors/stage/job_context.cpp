@@ -57,6 +57,11 @@ std::vector<std::int64_t> JobContext::latent_shape(const RowRuns& rows) const {
   return {images(), channels, count_rows(rows) * patch_size, size.latent_width};
 }
 
+void JobContext::require_finite(const at::Tensor& values, const std::string& what) {
+  waits.await_device();
+  finite.require_now(values, what, begin.request.dtype);
+}
+
 std::shared_ptr<tensor::Group> JobContext::group(std::uint32_t id) const {
   return id == 0 ? nullptr : tools.groups.get(begin.epoch, id);
 }

@@ -87,6 +87,8 @@ struct JobContext {
   /// Of these rows' latents: [n, C, rows · patch_size, w].
   std::vector<std::int64_t> latent_shape(const RowRuns& rows) const;
 
+  /// Of what the host reads: it waits for it. Throws as FiniteCheck::require_now.
+  void require_finite(const at::Tensor& values, const std::string& what);
   /// Null for id 0.
   std::shared_ptr<tensor::Group> group(std::uint32_t id) const;
   /// A sign of life; throws when the job's epoch has ended.

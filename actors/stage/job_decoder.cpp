@@ -137,7 +137,7 @@ std::vector<wire::BlobRef> JobDecoder::decode_pictures(wire::RowRange run) {
   const auto& request = begin.request;
   const auto decoded = decode_together(latents_.all().slice(0, run.begin, run.end));
   if (begin.vae.rank != 0) return {};
-  job_.finite.require_now(decoded, "decoded picture", request.dtype);
+  job_.require_finite(decoded, "decoded picture");
   const auto sized = models::resize_and_crop(decoded, request.output_height, request.output_width);
   const auto pictures = models::to_uint8(sized).to(at::kCPU);
   std::vector<wire::BlobRef> blobs;
@@ -166,7 +166,7 @@ std::vector<wire::BlobRef> JobDecoder::decode_videos(wire::RowRange run) {
   const auto sink = [&](std::int64_t video, std::int64_t, const at::Tensor& pixels) {
     const auto frame = shared ? shared->collect_rows(pixels.contiguous()) : pixels;
     if (begin.vae.rank != 0) return;
-    job_.finite.require_now(frame, "decoded frame", request.dtype);
+    job_.require_finite(frame, "decoded frame");
     frames.push_back(models::encode_png(models::to_uint8(frame)[0], {}));
     tick();
     if (static_cast<int>(frames.size()) < request.num_frames) return;
@@ -195,6 +195,7 @@ std::vector<wire::BlobRef> JobDecoder::previews(int step) {
   std::vector<wire::BlobRef> blobs;
   const auto first = job_.begin.first_image;
   for (const auto image : first_pictures(request, first, job_.begin.last_image)) {
+    job_.waits.await_device();  // with all that the latents wait for
     const auto rough = job_.tools.stage.rough_picture(latents_.all().slice(0, image - first),
                                                       request.num_frames, [this] { job_.tick(); });
     const auto picture = models::to_uint8(rough).to(at::kCPU)[0].contiguous();

@@ -149,6 +149,7 @@ std::optional<wire::BlobRef> JobLatents::publish_boundary() {
     }
     parts.push_back(at::cat(of_rows, 2));
   }
+  job_.waits.await_device();
   const auto all = at::stack(parts).to(at::kCPU, at::kFloat).contiguous();
   job_.finite.read();  // the host has waited: answers about what led to these rows are here
   std::string bytes(static_cast<const char*>(all.const_data_ptr()), all.nbytes());
@@ -157,6 +158,7 @@ std::optional<wire::BlobRef> JobLatents::publish_boundary() {
 }
 
 wire::BlobRef JobLatents::publish() const {
+  job_.waits.await_device();
   const auto host = latents_.to(at::kCPU).contiguous();
   std::string bytes(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
   return job_.blobs.publish("latents", std::move(bytes), host.sizes().vec());

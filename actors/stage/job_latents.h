@@ -48,7 +48,7 @@ class JobLatents {
   /// All latents, float32.
   wire::BlobRef publish() const;
 
-  /// Latents and histories by name, for those who inspect the job.
+  /// Latents and histories by name, for inspection.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
   /// Own rows, float32 on the CPU, and which rows they are.
   std::pair<at::Tensor, std::vector<wire::LatentRun>> host_rows() const;

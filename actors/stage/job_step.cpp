@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <stdexcept>
-#include <thread>
 #include <utility>
 
 namespace troupe::actors {
@@ -88,6 +86,7 @@ at::Tensor JobStep::rescale(const at::Tensor& guided, const at::Tensor& text, St
       if (job_.begin.tp.rank != 0) moments.zero_();  // its rows are those of tp rank 0
       auto there = moments.to(job_.tools.stage.device());
       job_.waits.wait(members->all_reduce(there, tensor::ReduceOp::sum));
+      job_.waits.await_device();
       moments = there.to(at::kCPU);
     };
     rescale_ = std::make_unique<GuidanceRescale>(
@@ -101,6 +100,7 @@ at::Tensor JobStep::rescale(const at::Tensor& guided, const at::Tensor& text, St
     const auto rows = count_rows(job_.own_rows(micro)) * job_.patch_size;
     if (rows > 0) cuts.push_back({patch, rows});
   }
+  job_.waits.await_device();
   return rescale_->apply(place.step, place.patch < 0, guided, text, cuts);
 }
 
@@ -112,6 +112,7 @@ void JobStep::count_skips() {
     counts = counts.to(job_.tools.stage.device());
     std::vector<at::Tensor> both{at::empty_like(counts), at::empty_like(counts)};
     job_.waits.wait(job_.group(job_.begin.groups.cfg)->all_gather(both, counts));
+    job_.waits.await_device();
     counts = (both[0] + both[1]).to(at::kCPU);
   }
   const auto* count = counts.const_data_ptr<std::int64_t>();
@@ -130,20 +131,10 @@ std::optional<JobStep::PictureCalls> JobStep::calls_of(std::int64_t picture) con
 }
 
 void JobStep::require_finite(const at::Tensor& values, const char* what, const NetworkStep& step) {
-  const auto where = job_.describe(step.place);
-  job_.finite.require(values, std::string(what) + " at " + where, job_.begin.request.dtype,
-                      job_.layers);
-  if (!step.last || !job_.ends_step(step.place)) return;
-  // Nobody asks again: now the host waits. That is no progress: a device that hangs shows none.
-  const auto last = tensor::within(job_.tools.transfer_deadline);
-  job_.finite.settle([&] {
-    if (std::chrono::steady_clock::now() > last)
-      throw std::runtime_error("[actor] the device has not come to the end of " + where +
-                               " within its deadline");
-    if (job_.tools.progress.ended(job_.begin.epoch))
-      throw EpochEnded("[actor] epoch " + std::to_string(job_.begin.epoch) + " has ended");
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  });
+  job_.finite.require(values, std::string(what) + " at " + job_.describe(step.place),
+                      job_.begin.request.dtype, job_.layers);
+  // Nobody asks again after the last one: then the host waits.
+  if (step.last && job_.ends_step(step.place)) job_.finite.settle(job_.waits.pause_for_device());
 }
 
 }  // namespace troupe::actors

@@ -131,7 +131,7 @@ EncodedText JobText::encode_prompts() const {
     for (auto* states : {&text.caption.states, &text.caption.pooled})
       if (states->defined()) states->slice(0, 0, job_.images()).zero_();
   }
-  job_.finite.require_now(text.caption.states, "encoded text", request.dtype);
+  job_.require_finite(text.caption.states, "encoded text");
   return text;
 }
 
@@ -145,6 +145,7 @@ void JobText::share(EncodedText& text) {
   }
   for (const auto& work : works)
     job_.waits.wait(work);
+  job_.waits.await_device();
   text.lengths = lengths.to(at::kCPU);
 }
 

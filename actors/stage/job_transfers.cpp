@@ -63,6 +63,7 @@ at::Tensor JobTransfers::take_hidden(const NetworkStep& step) {
   if (const auto entry = inbox_.find({step.place, previous});
       entry != inbox_.end() && entry->second.note.defined()) {
     job_.waits.wait(entry->second.note_work);
+    job_.waits.await_device();
     network_.take_note(step, entry->second.note);
   }
   auto hidden = take(step.place, previous);

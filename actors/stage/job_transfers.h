@@ -34,7 +34,7 @@ class JobTransfers {
   /// that holds latents or is one of them calls it.
   void collect_latents(int decoders);
 
-  /// What has arrived and was not taken yet, by name, for those who inspect the job.
+  /// What has arrived and was not taken yet, by name, for inspection.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -24,6 +25,11 @@ class JobWaits {
   /// Until the operation has ended; on a device the device waits, and the work loop goes on. Throws
   /// what ended the operation, or EpochEnded.
   void wait(const tensor::Work& work);
+  /// Before the host reads what the device makes: it waits, and shows progress while the device
+  /// waits for a peer. At once on a CPU. Throws when the epoch has ended, and at the deadline.
+  void await_device();
+  /// What the host does between two questions to the device, for one such wait.
+  std::function<void()> pause_for_device() const;
   /// Of all waits of the work loop so far.
   double seconds() const { return seconds_; }
   /// When the tasks since the last call waited; past a bound the last wait stands for the rest.

@@ -45,9 +45,10 @@ struct NetworkJob {
   std::int64_t branches = 1;  // computed at this actor
   WaitForWork wait;
   std::function<std::shared_ptr<tensor::Group>(std::uint32_t id)> group;  // null for id 0
-  std::function<void()> tick;  // a sign of life; throws when the job's epoch has ended
-  LayerWatch& layers;          // told of each layer before it runs
-  bool graphs = false;         // what comes again is to be recorded where it can be
+  std::function<void()> tick;          // a sign of life; throws when the job's epoch has ended
+  std::function<void()> await_device;  // before the host reads what the device makes
+  LayerWatch& layers;                  // told of each layer before it runs
+  bool graphs = false;                 // what comes again is to be recorded where it can be
 };
 
 /// What a step cache has been asked, and how often the answer was to leave a call out. A call is a
@@ -105,7 +106,7 @@ class JobNetwork {
   virtual std::map<std::string, std::uint64_t> sent_by_layer() const { return {}; }
   virtual CacheUse cache_use() const { return {}; }
   virtual GraphUse graph_use() const { return {0, 0, "this kind of network is not recorded"}; }
-  /// For those who look.
+  /// By name, for inspection.
   virtual std::vector<std::pair<std::string, at::Tensor>> tensors() const { return {}; }
 };
 

@@ -45,7 +45,7 @@ class Rehearsal {
     const auto rest = steps.begin() + std::min<std::ptrdiff_t>(step, std::ssize(steps));
     const auto refill = std::find(rest, steps.end(), wire::StepKind::refill);
     if (!whole_ && refill != steps.end()) run(static_cast<int>(refill - steps.begin()));
-    job_.warm_up_checks();
+    job_.warm_up_previews();
   }
 
  private:

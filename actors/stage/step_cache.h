@@ -44,7 +44,7 @@ class StepCache {
                              models::BlockRange blocks, const Columns&)>
         run;
     std::function<at::Tensor(const NetworkStep&, const at::Tensor& hidden)> signal;
-    /// float64, summed over all ranks of the stage.
+    /// float64, summed over all ranks of the stage; the host reads them next.
     std::function<void(at::Tensor&)> sum;
   };
 

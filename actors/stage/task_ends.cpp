@@ -17,6 +17,16 @@ std::int64_t nanoseconds(double seconds) {
 
 }  // namespace
 
+bool PeerWaits::now(const std::vector<DeviceSpan>& waits, std::int64_t now_ns) {
+  while (wait_ < waits.size() && waits[wait_].end->passed()) {
+    ++wait_;
+    since_ns_.reset();
+  }
+  if (wait_ == waits.size() || !waits[wait_].begin->passed()) return false;
+  if (!since_ns_) since_ns_ = now_ns;
+  return now_ns - *since_ns_ <= patience_.count();
+}
+
 TaskEnds::TaskEnds(Tools tools) : tools_(std::move(tools)), thread_([this] { loop(); }) {}
 
 TaskEnds::~TaskEnds() {
@@ -47,21 +57,20 @@ void TaskEnds::loop() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    wait_ = 0;
-    wait_since_ns_.reset();
-    while (!settle(task)) {
+    PeerWaits peers(tools_.patience);
+    while (!settle(task, peers)) {
       std::unique_lock lock(mutex_);
       if (changed_.wait_for(lock, kLook, [this] { return closing_; })) return;
     }
   }
 }
 
-bool TaskEnds::settle(Task& task) {
+bool TaskEnds::settle(Task& task, PeerWaits& peers) {
   if (tools_.ended(task.epoch)) return true;
   RanAt times;
   try {
     if (!task.ran.end->passed()) {
-      note_wait(task);
+      if (peers.now(task.waits, tools_.now_ns())) tools_.waits();
       return false;
     }
     times = times_of(task);
@@ -73,17 +82,6 @@ bool TaskEnds::settle(Task& task) {
   last_end_ns_ = times.ran.end_ns;
   task.tell(times);
   return true;
-}
-
-void TaskEnds::note_wait(const Task& task) {
-  while (wait_ < task.waits.size() && task.waits[wait_].end->passed()) {
-    ++wait_;
-    wait_since_ns_.reset();
-  }
-  if (wait_ == task.waits.size() || !task.waits[wait_].begin->passed()) return;
-  const auto now = tools_.now_ns();
-  if (!wait_since_ns_) wait_since_ns_ = now;
-  if (now - *wait_since_ns_ <= tools_.patience.count()) tools_.waits();
 }
 
 RanAt TaskEnds::times_of(const Task& task) {

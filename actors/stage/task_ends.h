@@ -22,6 +22,21 @@ struct DeviceSpan {
   std::unique_ptr<DeviceMark> end;
 };
 
+/// Whether a device waits for a peer, which is no hanging: by the marks around such waits of one
+/// task, in their order.
+class PeerWaits {
+ public:
+  /// Of each wait.
+  explicit PeerWaits(std::chrono::nanoseconds patience) : patience_(patience) {}
+  /// It is in one of them now, and has not been seen there for longer than the patience.
+  bool now(const std::vector<DeviceSpan>& waits, std::int64_t now_ns);
+
+ private:
+  std::chrono::nanoseconds patience_;
+  std::size_t wait_ = 0;  // the first that has not ended, and since when it was seen to have begun
+  std::optional<std::int64_t> since_ns_;
+};
+
 /// When a task ran and where in it the device waited for peers, by this process's monotonic clock.
 struct RanAt {
   wire::ClockSpan ran;
@@ -62,11 +77,9 @@ class TaskEnds {
 
  private:
   void loop();
-  /// Whether the device has come to its end, or it is dropped.
-  bool settle(Task& task);
+  /// Whether the device has come to its end, or it is dropped. `peers` are of this task.
+  bool settle(Task& task, PeerWaits& peers);
   RanAt times_of(const Task& task);
-  /// Calls `waits` where the device is in one of the task's.
-  void note_wait(const Task& task);
 
   Tools tools_;
   std::mutex mutex_;
@@ -75,9 +88,6 @@ class TaskEnds {
   bool closing_ = false;
   std::unique_ptr<DeviceMark> last_end_;  // of the thread's own, and when that was
   std::int64_t last_end_ns_ = 0;
-  // Of the task at hand, the first of its waits that has not ended, and since when it was seen.
-  std::size_t wait_ = 0;
-  std::optional<std::int64_t> wait_since_ns_;
   std::thread thread_;
 };
 

@@ -55,7 +55,7 @@ CallServer::CallServer(boost::asio::io_context& io, CallServerOptions options,
   server_ = std::make_unique<control::Server>(io, server);
   server.endpoint = options.blob_endpoint;
   blob_server_ = std::make_unique<control::BlobServer>(io, server, blobs_);
-  const auto stranger =
+  const auto refusal_of =
       [ticket = options.ticket](const control::PeerInfo& peer) -> std::optional<std::string> {
     const auto shown = peer.hello.attributes.find("ticket");
     if (peer.hello.role != "caller" || shown == peer.hello.attributes.end() ||
@@ -63,10 +63,10 @@ CallServer::CallServer(boost::asio::io_context& io, CallServerOptions options,
       return "without the ticket that the controller gives out for this actor";
     return std::nullopt;
   };
-  server_->on_connect(stranger);
+  server_->on_connect(refusal_of);
   // Who calls may be fetched from; all who have the ticket may fetch.
-  blob_server_->admit([this, stranger](const control::PeerInfo& peer) -> control::BlobPass {
-    if (auto why = stranger(peer)) return {.refusal = std::move(*why)};
+  blob_server_->admit([this, refusal_of](const control::PeerInfo& peer) -> control::BlobPass {
+    if (auto why = refusal_of(peer)) return {.refusal = std::move(*why)};
     const auto& secret = peer.hello.secret;
     if (secret.empty()) return {.fetches_only = true};
     if (server_->holder_of(peer.incarnation, secret)) return {};

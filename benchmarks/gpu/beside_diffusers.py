@@ -1,26 +1,19 @@
 """One picture (or clip) of a model folder by diffusers: seconds of a step, of text and of decoding, peak memory, final latents.
 
     python3 benchmarks/gpu/beside_diffusers.py pixart FOLDER --device cuda --compile --latents FILE"""
-import argparse
 import pathlib
 import statistics
 import time
 
 import rows
-from shapes import SHAPES, size_of, steps_of
-
-PROMPT = "a red circle above a blue square on a white background"
+from shapes import PROMPT, SHAPES, model_options, size_of, steps_of
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=SHAPES)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--device", default="cpu")
+    parser = model_options(__doc__)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--latents", type=pathlib.Path)
     return parser.parse_args()
 

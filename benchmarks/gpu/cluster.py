@@ -6,9 +6,8 @@ import signal
 import subprocess
 import time
 
-from shapes import SHAPES, size_of, steps_of
+from shapes import PROMPT, SHAPES, size_of, steps_of
 
-PROMPT = "a red circle above a blue square on a white background"
 STARTS_WITHIN, ENDS_WITHIN, JOB_WITHIN = 120, 20, 240
 
 

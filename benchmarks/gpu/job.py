@@ -1,7 +1,6 @@
 """A whole job by `troupe run`: seconds by phase, and what its actor asks of the driver in a step.
 
 The probe (tests/gpu/device_probe.cpp) counts calls of the driver; what 16 steps take more than 8 is the steps' own."""
-import argparse
 import json
 import pathlib
 import struct
@@ -10,7 +9,7 @@ import sys
 
 import rows
 from cluster import environment, request
-from shapes import SHAPES
+from shapes import model_options
 
 LAUNCHES = ("cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch")
 WAITS = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyDtoH", "cuMemcpyHtoD")
@@ -19,12 +18,8 @@ ENTRY = struct.Struct("56sQ")
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=SHAPES)
-    parser.add_argument("folder", type=pathlib.Path)
+    parser = model_options(__doc__)
     parser.add_argument("--troupe", required=True)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--work", type=pathlib.Path, required=True)
     parser.add_argument("--probe", type=pathlib.Path, required=True)
     return parser.parse_args()

@@ -31,6 +31,8 @@ NEWEST = {"GLIBC": (2, 39), "GLIBCXX": (3, 4, 33), "CXXABI": (1, 3, 15)}
 # Pipelines that the comparison imports, and what those import
 PIPELINES = ("pixart_alpha", "stable_diffusion_3", "stable_diffusion_xl", "stable_diffusion", "flux", "wan")
 MIB = 1 << 20
+# MiB that may travel
+MOST = 45
 
 
 def options():
@@ -40,7 +42,7 @@ def options():
     parser.add_argument("--diffusers", type=pathlib.Path, help="its wheel; without one it does not travel")
     parser.add_argument("--headers", type=pathlib.Path, help="folder of include/ and lib/ for a build there")
     parser.add_argument("--into", type=pathlib.Path, default=ROOT / "carry")
-    parser.add_argument("--most", type=float, default=60, help="MiB that tracked files and carry/ may have together (60)")
+    parser.add_argument("--most", type=float, default=MOST, help=f"MiB that tracked files and carry/ may have together ({MOST})")
     parser.add_argument("--fast", action="store_true", help="compress less")
     return parser.parse_args()
 
@@ -93,7 +95,9 @@ class Archive:
 
     def __init__(self, path, fast):
         self.path, self.bytes = path, io.BytesIO()
-        self.preset = 1 if fast else 9 | lzma.PRESET_EXTREME
+        # Calls in machine code have the same target at many places once they are absolute
+        code = [{"id": lzma.FILTER_X86}] if path.name.startswith("binaries") else []
+        self.filters = [*code, {"id": lzma.FILTER_LZMA2, "preset": 4 if fast else 9 | lzma.PRESET_EXTREME}]
         self.tar = tarfile.open(fileobj=self.bytes, mode="w")
 
     def add(self, name, data, mode=0o644):
@@ -103,7 +107,7 @@ class Archive:
 
     def close(self):
         self.tar.close()
-        self.path.write_bytes(lzma.compress(self.bytes.getvalue(), preset=self.preset))
+        self.path.write_bytes(lzma.compress(self.bytes.getvalue(), filters=self.filters))
 
 
 def pack_binaries(args, archive):
@@ -155,7 +159,8 @@ def tracked():
 
 
 def check_size(into, most):
-    files = {path: path.stat().st_size for path in {*tracked(), *(path for path in into.rglob("*") if path.is_file())}}
+    # A link travels as one
+    files = {path: path.lstat().st_size for path in {*tracked(), *(path for path in into.rglob("*") if path.is_file())}}
     total, carried = sum(files.values()), sum(size for path, size in files.items() if into in path.parents)
     print(f"gpu-check: {total / MIB:.1f} MiB travel, {carried / MIB:.1f} of them in {into.name}/; {most:g} may")
     if total <= most * MIB:

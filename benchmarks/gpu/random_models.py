@@ -4,15 +4,13 @@
 
 Tokenizers and scheduler are a fixture's: random weights need no real ones. Weights are drawn on the device, by the rule of the
 fixtures (tests/reference/common.py), so that states and latents stay of ordinary size."""
-import argparse
 import json
-import pathlib
 import shutil
 import struct
 import sys
 import time
 
-from shapes import FIXTURES, ROOT, SHAPES, configs
+from shapes import FIXTURES, ROOT, SHAPES, configs, model_options
 
 GAINS = {"pixart": {"adaln_single": 0.7, "to_q": 1.5, "proj_out": 0.1}, "sdxl": {"conv_out": 0.5, "to_q": 1.5, "time_emb_proj": 0.7},
          "wan": {"to_q": 1.5, "text_embedder": 2.0, "time_proj": 0.5, "proj_out": 0.6}}
@@ -22,13 +20,9 @@ TEXT = {"SelfAttention.q": 0.1, "embedding": 1.0}
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=SHAPES)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--device", default="cpu")
+    parser = model_options(__doc__)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--text-layers", type=int, help="of T5, instead of 24")
-    parser.add_argument("--tiny", action="store_true", help="in the fixture's sizes, on any machine in a second")
     parser.add_argument("--holes", action="store_true", help="weights of the right names and sizes without bytes, for plans")
     return parser.parse_args()
 

@@ -1,4 +1,5 @@
 """The published shapes that are measured on a GPU, and by how much they are cut: a call there has ten minutes."""
+import argparse
 import collections
 import json
 import pathlib
@@ -22,6 +23,7 @@ SHAPES = {
     # 33 frames of the usual 81: 13,520 tokens of 32,760
     "wan": Shape(("transformer", "kWan13bConfig"), "kWanVaeConfig", {"text_encoder": "kUmt5XxlConfig"}, "tiny-wan", {}, 480, 33, 4, 5.0),
 }
+PROMPT = "a red circle above a blue square on a white background"
 # The other side of a picture that is not square
 WIDTHS = {"wan": 832}
 # What a rehearsal asks of the fixtures
@@ -52,6 +54,16 @@ def configs(shape, tiny=False, text_layers=None):
         if text_layers and "d_ff" in config:
             config["num_layers"] = text_layers
     return found
+
+
+def model_options(description):
+    """The command line of a program that works on one model's folder."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=SHAPES)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tiny", action="store_true", help="in the fixture's sizes, on any machine in seconds")
+    return parser
 
 
 def steps_of(name, tiny):

@@ -4,7 +4,6 @@ against diffusers with the same weights. With --faults instead: an actor killed 
     python3 benchmarks/gpu/whole_jobs.py pixart FOLDER --troupe build/bin/troupe --device cuda
 
 Several actors on one GPU take turns on it: their seconds say nothing of the method, that they end and what they compute does."""
-import argparse
 import collections
 import os
 import pathlib
@@ -17,7 +16,7 @@ import time
 import rows
 from cluster import Cluster, Failed, request
 from latents import difference
-from shapes import SHAPES
+from shapes import model_options
 
 # like: the way whose latents it must have; as_picture: what it changes is not in the latents
 Way = collections.namedtuple("Way", "name actors options like as_picture", defaults=[False])
@@ -46,12 +45,8 @@ SAME = {"bfloat16": 0.08, "float32": 1e-3}
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=SHAPES)
-    parser.add_argument("folder", type=pathlib.Path)
+    parser = model_options(__doc__)
     parser.add_argument("--troupe", required=True)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--quick", action="store_true", help="only the first ways of 2 actors and one of 3")
     parser.add_argument("--work", type=pathlib.Path, required=True)
     parser.add_argument("--diffusers", type=pathlib.Path, help="final latents by diffusers")

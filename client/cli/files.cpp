@@ -62,10 +62,16 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
+/// A device or a pipe would have a file in its place, for everybody.
+bool is_no_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_other(path, error);
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path, std::size_t limit) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct Closer {
     int file;
     ~Closer() {
@@ -93,6 +99,7 @@ std::string read_file(const std::string& path, std::size_t limit) {
 
 void write_file(const std::string& path, std::string_view bytes) {
   try {
+    if (is_no_file(path)) throw std::runtime_error("it is a device or a pipe, not a file");
     TemporaryFile file(path);
     file.write(bytes);
     file.rename_to(path);
@@ -109,6 +116,7 @@ void check_writable(const std::string& what, const std::string& path) {
   if (!fs::is_directory(folder, ignored))
     throw std::runtime_error(prefix + folder + " is not a folder");
   if (fs::is_directory(path, ignored)) throw std::runtime_error(prefix + "it is a folder");
+  if (is_no_file(path)) throw std::runtime_error(prefix + "it is a device or a pipe, not a file");
   try {
     TemporaryFile probe(path);
   } catch (const std::runtime_error& error) {

@@ -5,12 +5,14 @@
 #include <regex>
 
 #include "client/cli/suggest.h"
+#include "client/cli/table.h"
 
 namespace troupe::cli {
 
 std::string one_line(std::string text) {
   static const std::regex kTags("(^|: |; then )(\\[[A-Za-z_. ]+\\] )+");
   text = std::regex_replace(text, kTags, "$1");
+  text = printable(text);
   std::replace(text.begin(), text.end(), '\n', ' ');
   text.erase(text.find_last_not_of(" .") + 1);
   return text;

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/text.h"
+#include "client/cli/table.h"
 #include "client/cli/terminal.h"
 
 namespace troupe::cli {
@@ -56,7 +57,7 @@ ProgressView::ProgressView(std::ostream& out, ProgressStyle style, int width, Cl
 void ProgressView::show(const Progress& progress) {
   for (const std::string& warning : progress.warnings) {
     finish();
-    out_ << "troupe: warning: " << warning << "\n";
+    out_ << "troupe: warning: " << printable(warning) << "\n";
   }
   if (style_ == ProgressStyle::bar) draw_bar(progress);
   if (style_ == ProgressStyle::lines) print_line(progress);

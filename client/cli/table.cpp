@@ -90,8 +90,7 @@ void add_row(std::string& out, const Row& row, const Widths& widths, Overflow ov
     if (overflow == Overflow::wrap) {
       cells.push_back(wrapped(row[i], widths[i]));
     } else {
-      const bool fits = width_of(row[i]) <= widths[i];
-      cells.push_back({fits ? row[i] : shorten(row[i], widths[i])});
+      cells.push_back({shorten(row[i], widths[i])});
     }
     height = std::max(height, cells.back().size());
   }
@@ -107,6 +106,7 @@ void add_row(std::string& out, const Row& row, const Widths& widths, Overflow ov
 
 std::vector<std::string> wrapped(std::string text, std::size_t width) {
   std::vector<std::string> lines;
+  text = printable(text);
   while (width_of(text) > width) {
     const std::size_t end = bytes_of(text, width);
     const std::size_t space = text.rfind(' ', end);
@@ -149,8 +149,24 @@ std::string bytes_cell(std::uint64_t bytes) {
   return text;
 }
 
+std::string printable(const std::string& text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto at = [&](std::size_t next) {
+      return i + next < text.size() ? static_cast<unsigned char>(text[i + next]) : 0u;
+    };
+    const bool control = (at(0) < ' ' && text[i] != '\n' && text[i] != '\t') || at(0) == 0x7f;
+    const bool second = at(0) == 0xc2 && at(1) >= 0x80 && at(1) <= 0x9f;  // U+0080 to U+009F
+    const bool turns = at(0) == 0xe2 && ((at(1) == 0x80 && at(2) >= 0xaa && at(2) <= 0xae) ||
+                                         (at(1) == 0x81 && at(2) >= 0xa6 && at(2) <= 0xa9));
+    out += control || second || turns ? '?' : text[i];
+    i += second ? 1 : turns ? 2 : 0;
+  }
+  return out;
+}
+
 std::string shorten(const std::string& text, std::size_t length) {
-  std::string line = text;
+  std::string line = printable(text);
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < ' ') c = ' ';
   }

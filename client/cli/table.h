@@ -28,6 +28,9 @@ std::size_t output_width();
 
 /// For a column: "812 MB", "1.4 GB"; "-" for 0.
 std::string bytes_cell(std::uint64_t bytes);
+/// Without what a terminal would obey or be misled by (control characters but \n and tabs, marks
+/// that turn the direction of writing): each is a "?".
+std::string printable(const std::string& text);
 /// At most `length` characters, on one line, with … where something was left out.
 std::string shorten(const std::string& text, std::size_t length);
 

@@ -1,9 +1,12 @@
 #include "controller/app/controller.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cmath>
 #include <stdexcept>
+#include <thread>
 
 #include "base/log_line.h"
 #include "controller/gateway/metrics.h"
@@ -24,108 +27,242 @@ journal::Calendar calendar_now() {
   return {seconds(std::chrono::system_clock::now()) - now, now};
 }
 
+ClusterOptions checked(ClusterOptions options) {
+  if (options.actors < 1)
+    throw std::runtime_error("[cluster] actors is " + std::to_string(options.actors) +
+                             ": at least 1 is needed");
+  if (options.device != "cpu" && options.device != "cuda") {
+    throw std::runtime_error("[cluster] device is \"" + options.device + "\": cpu or cuda");
+  }
+  if (options.actors_per_gpu < 1)
+    throw std::runtime_error("[cluster] actors_per_gpu is " +
+                             std::to_string(options.actors_per_gpu) + ": at least 1 is needed");
+  if (options.actor_program.empty()) options.actor_program = find_actor_program();
+  return options;
+}
+
+std::unique_ptr<journal::SqliteStore> open_store(const ClusterOptions& options) {
+  if (options.journal.empty()) return nullptr;
+  return std::make_unique<journal::SqliteStore>(
+      options.journal, journal::SqliteStore::Options{.salvage = options.journal_salvage});
+}
+
 }  // namespace
 
 Controller::Controller(boost::asio::io_context& io, const ClusterOptions& options)
     : io_(io),
-      options_(options),
+      options_(checked(options)),
       token_(control::random_secret()),
-      refusals_(options.logs ? log_line : control::Refusals::Tell()),
+      store_(open_store(options_)),
+      past_(store_ ? store_->past() : journal::Past{}),
+      refusals_(options_.logs ? log_line : control::Refusals::Tell()),
+      endpoints_(io, options_, blobs_, refusals_, store_ ? past_.id : ""),
+      environment_(io, endpoints_.server(), endpoints_.blob_server(), blobs_, launch()),
+      started_(environment_.now()),
       members_(token_),
-      table_(options.max_queued_jobs, kKeptJobs),
+      table_(options_.max_queued_jobs, kKeptJobs),
+      failures_(
+          recorder_, [this] { return environment_.now(); },
+          options_.logs ? log_line : std::function<void(const std::string&)>()),
+      journal_(store_ ? std::make_unique<journal::Journal>(
+                            [this](journal::Change change, journal::Journal::Done done) {
+                              writer_->write(std::move(change), std::move(done));
+                            },
+                            [this](control::BlobId id) { return blobs_.bytes(id); }, calendar_now())
+                      : nullptr),
+      figures_(endpoints_.server(), control::host_name(), local_capacity().cores),
+      deployments_(environment_, members_),
+      planner_(members_, deployments_, table_, figures_, options_.device),
+      runner_({.environment = environment_,
+               .members = members_,
+               .deployments = deployments_,
+               .table = table_,
+               .options = {.max_jobs_per_deployment =
+                               static_cast<std::size_t>(options_.max_jobs_together),
+                           .max_recoveries = options_.max_recoveries,
+                           .max_batch = options_.max_batch},
+               .recorder = &recorder_,
+               .plan_again = [this](const auto& job,
+                                    int actors) { return planner_.plan_again(job, actors); },
+               .plan_batch = ClusterPlanner::plan_batch}),
+      supervisor_(
+          {.environment = environment_,
+           .members = members_,
+           .deployments = deployments_,
+           .runner = runner_,
+           .options = {.start_deadline = static_cast<double>(options_.start_deadline.count()),
+                       .task_deadline = static_cast<double>(options_.task_deadline.count()),
+                       .max_respawns = options_.max_respawns}}),
+      drainer_({environment_, members_, deployments_, runner_}),
+      startup_(members_, supervisor_),
+      agent_(io, options_, on_actor_exit()),
+      hosts_({.server = endpoints_.server(),
+              .members = members_,
+              .own_host = control::host_name(),
+              .device = options_.device,
+              .spawn = [this](ActorId id) { supervisor_.spawn(id); },
+              .on_exit = on_actor_exit(),
+              .note = note_failure()},
+             agent_),
+      users_(io, environment_, user_actor_options()),
+      introspection_(introspection_tools()),
+      gateway_({.version = TROUPE_VERSION,
+                .host = control::host_name(),
+                .pid = static_cast<std::uint32_t>(getpid()),
+                .endpoint = endpoints_.endpoint(),
+                .model = options_.model,
+                .device = options_.device,
+                .started = started_},
+               gateway_tools()),
+      metrics_(options_.metrics_port < 0
+                   ? nullptr
+                   : std::make_unique<gateway::MetricsServer>(
+                         io, static_cast<std::uint16_t>(options_.metrics_port),
+                         [this] { return metrics(); })),
+      router_({.server = endpoints_.server(),
+               .blob_server = endpoints_.blob_server(),
+               .refusals = refusals_,
+               .members = members_,
+               .runner = runner_,
+               .supervisor = supervisor_,
+               .drainer = drainer_,
+               .startup = startup_,
+               .figures = figures_,
+               .hosts = hosts_,
+               .users = users_,
+               .introspection = introspection_,
+               .gateway = gateway_,
+               .on_host_lost = [this] { check_stopped(); }}),
       stop_timer_(io) {
-  if (options_.actors < 1)
-    throw std::runtime_error("[cluster] actors is " + std::to_string(options_.actors) +
-                             ": at least 1 is needed");
-  if (options_.device != "cpu" && options_.device != "cuda") {
-    throw std::runtime_error("[cluster] device is \"" + options_.device + "\": cpu or cuda");
-  }
-  if (options_.actors_per_gpu < 1)
-    throw std::runtime_error("[cluster] actors_per_gpu is " +
-                             std::to_string(options_.actors_per_gpu) + ": at least 1 is needed");
-  if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
-  open_journal();
-  open_endpoints();
-  make_rooms();
-  make_introspection();
-  agent_ = std::make_unique<NodeAgent>(
-      io_, options_, [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
-        actor_exited(id, incarnation, cause);
-      });
-  hosts_ = std::make_unique<Hosts>(
-      Hosts::Tools{
-          .server = *server_,
-          .members = members_,
-          .own_host = control::host_name(),
-          .device = options_.device,
-          .spawn = [this](ActorId id) { supervisor_->spawn(id); },
-          .on_exit = [this](ActorId id, std::uint64_t incarnation,
-                            const ExitCause& cause) { actor_exited(id, incarnation, cause); },
-          .note = [this](const std::string& text) { gateway_->note_failure(text); }},
-      *agent_);
-  environment_->use([this](ActorId id) -> Agent& { return hosts_->agent_of(id); });
-  make_user_actors();
-  for (int i = 0; i < options_.actors; ++i) {
-    auto& place =
-        members_.add(control::host_name(), device_of(options_.device, i, options_.actors_per_gpu));
-    if (options_.memory_limit > 0) place.memory_limit = options_.memory_limit;
-    unfilled_.push_back(place.id);
-  }
-  fill_places();
-  if (start_failure_) throw std::runtime_error(*start_failure_);
-  supervisor_->watch();
-  take_up_jobs();
+  connect();
+  start();
 }
 
-Controller::~Controller() {
-  for (const auto peer : server_->peer_ids())
-    server_->drop(peer, "the cluster has stopped");
+// What each is made with.
+
+LiveEnvironment::Launch Controller::launch() {
+  return {.token = token_,
+          .keys = endpoints_.issue_keys("the cluster's actors", control::ClientRole::operate),
+          .threads = options_.threads_per_actor,
+          .tensor_host = endpoints_.tensor_host()};
 }
 
-void Controller::fill_places() {
-  const auto starting = [this] {
-    return std::ranges::count_if(members_.all(), [](const auto& member) {
-      const Actor& actor = member.second;
-      return !actor.remote && actor.pid != 0 && actor.state == ActorState::starting;
-    });
+Agent::OnExit Controller::on_actor_exit() {
+  return [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
+    actor_exited(id, incarnation, cause);
   };
-  const int at_once = starting_at_once(local_capacity().cores);
-  for (auto busy = starting(); !unfilled_.empty() && busy < at_once; ++busy) {
-    if (stopping_ || start_failure_) return;
-    const ActorId id = unfilled_.front();
-    unfilled_.pop_front();
-    Actor& place = members_.at(id);
-    if (!place.accepts_jobs()) {  // drained before it had a process
-      place.state = ActorState::dead;
-      place.closed = true;
-      continue;
-    }
-    try {
-      supervisor_->spawn(id);
-    } catch (const std::exception& error) {
-      return cannot_start(error.what());
-    }
-  }
-  check_ready();
 }
 
-void Controller::open_journal() {
-  if (options_.journal.empty()) return;
-  store_ = std::make_unique<journal::SqliteStore>(
-      options_.journal, journal::SqliteStore::Options{.salvage = options_.journal_salvage});
-  past_ = store_->past();
-  journal_ = std::make_unique<journal::Journal>(
-      [this](journal::Change change, journal::Journal::Done done) {
-        writer_->write(std::move(change), std::move(done));
-      },
-      [this](control::BlobId id) { return blobs_.bytes(id); }, calendar_now());
+std::function<void(const std::string&)> Controller::note_failure() {
+  return [this](const std::string& text) { failures_.note(text); };
+}
+
+user::UserActorService::Options Controller::user_actor_options() {
+  user::UserActorService::Options room;
+  room.plugins = options_.plugins;
+  room.host = control::host_name();
+  room.cores = std::thread::hardware_concurrency();
+  room.gpus = user::local_gpus(options_.gpus());
+  if (!options_.plugins.empty())
+    room.processes.host_program = user::find_host_program(options_.actor_program);
+  room.processes.actor_program = options_.actor_program;
+  room.processes.control_endpoint = endpoints_.endpoint();
+  room.processes.listen_host = endpoints_.tensor_host();
+  // A secret of their own: that of the actors is also the tensor plane's, and plugins are others'
+  // code. So their keys are not for everything, either.
+  room.processes.access = {control::random_secret(),
+                           endpoints_.issue_keys("user actors", control::ClientRole::all_jobs),
+                           options_.insecure};
+  room.keyed = endpoints_.is_keyed();
+  room.processes.log_folder = options_.log_folder;
+  room.note = note_failure();
+  room.on_exit = [this] { check_stopped(); };
+  return room;
+}
+
+gateway::Introspection::Tools Controller::introspection_tools() {
+  return {
+      .server = endpoints_.server(),
+      .environment = environment_,
+      .members = members_,
+      .table = table_,
+      .runner = runner_,
+      .recorder = recorder_,
+      .signal = [this](ActorId id, int signal) { return hosts_.agent_of(id).signal(id, signal); },
+      .lines =
+          [this](ActorId id, std::uint64_t after, std::size_t lines) {
+            const auto& log = hosts_.agent_of(id).lines(id);
+            return wire::LogLines{log.last(), log.lines(after, lines)};
+          },
+      .host = control::host_name(),
+      .pid = static_cast<std::uint32_t>(getpid()),
+      .log_folder = options_.log_folder,
+      .machine = [this] { return planner_.least_machine(); },
+      .note = note_failure()};
+}
+
+gateway::Tools Controller::gateway_tools() {
+  return {.io = io_,
+          .server = endpoints_.server(),
+          .blob_server = endpoints_.blob_server(),
+          .blobs = blobs_,
+          .members = members_,
+          .deployments = deployments_,
+          .table = table_,
+          .runner = runner_,
+          .failures = failures_,
+          .now = [this] { return environment_.now(); },
+          .stop =
+              [this] {
+                if (stop_asked_) boost::asio::post(io_, stop_asked_);
+              },
+          .allowed_models = options_.allow_models ? gateway::AllowedFolders(*options_.allow_models)
+                                                  : gateway::AllowedFolders(),
+          .journal = journal_.get(),
+          .recorder = &recorder_,
+          .max_restarts = options_.max_recoveries,
+          .machine = [this](const std::string& weights) { return planner_.machine(weights); }};
+}
+
+// Who hears of what.
+
+void Controller::connect() {
+  environment_.use([this](ActorId id) -> Agent& { return hosts_.agent_of(id); });
+  deployments_.listen(runner_);
+  deployments_.listen(supervisor_);
+  runner_.listen(gateway_);
+  supervisor_.listen({.note = note_failure(),
+                      .on_given_up = [this](const std::string& why) { startup_.cannot_start(why); },
+                      .starting_up = [this] { return startup_.under_way(); },
+                      .record_hang =
+                          [this](ActorId id, const std::string& why) {
+                            return introspection_.record_hang(id, why);
+                          }});
+  gateway_.use(introspection_);
+}
+
+// Its life.
+
+void Controller::start() {
+  users_.check_plugins(
+      [this](const std::optional<std::string>& why) { startup_.plugins_checked(why); });
+  for (int i = 0; i < options_.actors; ++i) {
+    const auto device = device_of(options_.device, i, options_.actors_per_gpu);
+    const ActorId id = members_.add(control::host_name(), device).id;
+    if (options_.memory_limit > 0) members_.limit_memory(id, options_.memory_limit);
+    startup_.add(id);
+  }
+  startup_.fill();
+  if (const auto& why = startup_.failure()) throw std::runtime_error(*why);
+  supervisor_.watch();
+  take_up_jobs();
 }
 
 void Controller::take_up_jobs() {
   if (!store_) return;
   const auto note = [this](const std::string& what) {
     if (!options_.logs) log_line(what);
-    gateway_->note_failure(what);
+    failures_.note(what);
   };
   const auto records = store_->load();
   const auto revival = journal::revive(
@@ -137,110 +274,70 @@ void Controller::take_up_jobs() {
     note("[journal] this machine's clock is " + std::to_string(std::llround(revival.clock_back)) +
          " s behind the journal's newest entry; what lies later than now counts as now");
   writer_ = std::make_unique<journal::Writer>(io_, std::move(store_), note);
-  gateway_->take_up(revival, journal::cause_of(past_));
-  runner_->expire();
-}
-
-std::string Controller::metrics() const {
-  return gateway::metrics_text({.members = members_,
-                                .table = table_,
-                                .runner = *runner_,
-                                .recorder = recorder_,
-                                .control = server_->counters(),
-                                .blobs = blob_server_->counters(),
-                                .turned_away = refusals_.count(),
-                                .version = TROUPE_VERSION,
-                                .uptime_seconds = environment_->now() - started_});
+  gateway_.take_up(revival, journal::cause_of(past_));
+  runner_.expire();
 }
 
 void Controller::actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
   if (stopping_) return check_stopped();
-  supervisor_->exited(id, incarnation, cause);
-  fill_places();
+  supervisor_.exited(id, incarnation, cause);
+  startup_.fill();
 }
 
-void Controller::check_stopped() {
-  if (!stopping_ || !stopped_ || hosts_->running() > 0 || users_->running() > 0) return;
-  // They leave when they have read that it ends; what is unread at a connection's end is lost.
-  if (awaits_hosts_ && hosts_->connected() > 0) return;
-  boost::asio::post(io_, std::exchange(stopped_, nullptr));
+std::string Controller::metrics() {
+  return gateway::metrics_text({.members = members_,
+                                .table = table_,
+                                .runner = runner_,
+                                .recorder = recorder_,
+                                .control = endpoints_.server().counters(),
+                                .blobs = endpoints_.blob_server().counters(),
+                                .turned_away = refusals_.count(),
+                                .version = TROUPE_VERSION,
+                                .uptime_seconds = environment_.now() - started_});
 }
 
-void Controller::drain(control::PeerId peer, const wire::Header& header,
-                       const wire::DrainPlaces& order) {
-  std::set<ActorId> places;
-  std::set<std::string> hosts;
-  for (const auto& name : order.places) {
-    const auto found = hosts_->places(name);
-    if (!found) {
-      server_->reply(peer, header,
-                     wire::Failure{wire::FailureCode::not_found,
-                                   "\"" + name + "\" is no host and no actor of this cluster"});
-      return;
-    }
-    places.insert(found->begin(), found->end());
-    hosts.insert(name);
-  }
-  std::string text = drainer_->drain({places.begin(), places.end()}, order.now);
-  for (const auto& host : hosts) {
-    const auto users = users_->drain_host(host, order.now);
-    if (!users.empty()) text += "; " + users;
-  }
-  server_->reply(peer, header, wire::Done{text});
-}
-
-void Controller::on_ready(std::function<void(std::optional<std::string>)> handler) {
-  if (start_failure_ || stopping_) {
-    handler(start_failure_.value_or("the cluster was stopped"));
-    return;
-  }
-  ready_handler_ = std::move(handler);
-  check_ready();
-}
-
-void Controller::check_ready() {
-  if (!ready_handler_ || !plugins_checked_) return;
-  const auto drained = [](const auto& member) { return member.second.closed; };
-  if (std::ranges::all_of(members_.all(), drained))
-    return cannot_start("[cluster] all actors were drained before they had started");
-  const bool whole = std::ranges::all_of(members_.all(), [&](const auto& member) {
-    return member.second.remote || drained(member) || member.second.state == ActorState::ready;
-  });
-  if (whole) std::exchange(ready_handler_, nullptr)(std::nullopt);
-}
-
-void Controller::cannot_start(const std::string& why) {
-  start_failure_ = why;
-  if (ready_handler_) std::exchange(ready_handler_, nullptr)(why);
-}
+// Its end.
 
 void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
   if (stopping_) return;
-  gateway_->close("the cluster is stopping");
-  runner_->fail_all(why);
+  gateway_.close("the cluster is stopping");
+  runner_.fail_all(why);
   stopping_ = true;
-  if (ready_handler_) std::exchange(ready_handler_, nullptr)(why.what);
+  router_.close();
+  startup_.stop(why.what);
   stopped_ = std::move(stopped);
-  supervisor_->stop();
-  drainer_->stop();
+  supervisor_.stop();
+  drainer_.stop();
   for (const auto& [id, actor] : members_.all()) {
     if (actor.state == ActorState::ready)
-      server_->send(actor.peer, wire::Shutdown{});
+      environment_.send(actor.peer, wire::Shutdown{});
     else
-      environment_->kill(id, why.what);
+      environment_.kill(id, why.what);
   }
-  hosts_->dismiss();
-  users_->stop();
+  hosts_.dismiss();
+  users_.stop();
   check_stopped();
   if (!stopped_) return;
   stop_timer_.expires_after(kStopDeadline);
   stop_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
     for (const auto& [id, actor] : members_.all())
-      environment_->kill(id, "it was to leave and did not");
+      environment_.kill(id, "it was to leave and did not");
     awaits_hosts_ = false;
     check_stopped();
   });
+}
+
+void Controller::check_stopped() {
+  if (!stopping_ || !stopped_ || hosts_.running() > 0 || users_.running() > 0) return;
+  // They leave when they have read that it ends; what is unread at a connection's end is lost.
+  if (awaits_hosts_ && hosts_.connected() > 0) return;
+  boost::asio::post(io_, std::exchange(stopped_, nullptr));
+}
+
+Controller::~Controller() {
+  for (const auto peer : endpoints_.server().peer_ids())
+    endpoints_.server().drop(peer, "the cluster has stopped");
 }
 
 }  // namespace troupe::cluster

@@ -94,8 +94,8 @@ Deployments::Ptr Deployments::load(const Model& model, const plan::Plan& plan,
   deployment->last_used = environment_.now();
   deployments_[deployment->id] = deployment;
   for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
-    members_.at(deployment->actor_of_rank[rank]).parts[deployment->id] =
-        static_cast<std::int32_t>(rank);
+    members_.keep_part(deployment->actor_of_rank[rank], deployment->id,
+                       static_cast<std::int32_t>(rank));
   }
   environment_.post([this, deployment] { advance(deployment); });
   return deployment;
@@ -182,7 +182,8 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
 void Deployments::fail(const Ptr& deployment, const wire::Failure& failure) {
   if (deployment->state == Deployment::State::gone) return;
   take_down(deployment, failure.what);
-  events_.on_failed(deployment, failure);
+  for (auto* listener : listeners_)
+    listener->deployment_failed(deployment, failure);
 }
 
 void Deployments::actor_ready(ActorId id) {
@@ -212,27 +213,32 @@ void Deployments::take_down(const Ptr& deployment, const std::string& why) {
   if (deployments_.erase(deployment->id) == 0) return;
   deployment->state = Deployment::State::gone;
   for (const ActorId id : deployment->actor_of_rank) {
-    Actor& actor = members_.at(id);
-    if (actor.parts.erase(deployment->id) == 0 || actor.state != ActorState::ready) continue;
+    const Actor& actor = members_.at(id);
+    if (!members_.drop_part(id, deployment->id) || actor.state != ActorState::ready) continue;
     end_epoch(id, deployment->epoch, why);
     environment_.send(actor.peer, wire::Unload{deployment->id});
   }
 }
 
 void Deployments::end_epoch(ActorId id, std::uint64_t epoch, const std::string& why) {
-  Actor& leaving = members_.at(id);
-  leaving.leaving_epochs.insert(epoch);
+  const Actor& leaving = members_.at(id);
+  members_.leave_epoch(id, epoch);
   const auto answer = [this, id, epoch,
                        incarnation = leaving.incarnation](const control::Reply& reply) {
-    Actor& actor = members_.at(id);
+    const Actor& actor = members_.at(id);
     // Another process by now, or another end.
     if (actor.incarnation != incarnation || !actor.leaving_epochs.contains(epoch)) return;
     const auto code = reply.ok() ? wire::FailureCode::none : reply.failure().code;
-    if (code == wire::FailureCode::timeout) return events_.on_stuck(id);
+    if (code == wire::FailureCode::timeout) {
+      for (auto* listener : listeners_)
+        listener->actor_stuck(id);
+      return;
+    }
     if (code == wire::FailureCode::lost) return;  // its exit follows, and a new process
-    actor.leaving_epochs.erase(epoch);
+    members_.left_epoch(id, epoch);
     actor_ready(id);
-    events_.on_free();
+    for (auto* listener : listeners_)
+      listener->actor_free(id);
   };
   const auto busy = in_use(id);
   const bool others = busy && busy->epoch != epoch;
@@ -354,15 +360,12 @@ std::string Deployments::why_empty(const Deployment& deployment) const {
 }
 
 void Deployments::replace(Deployment& deployment, std::size_t rank, ActorId by) {
-  Actor& old = members_.at(deployment.actor_of_rank[rank]);
-  Actor& spare = members_.at(by);
+  const Actor& old = members_.at(deployment.actor_of_rank[rank]);
   if (old.state == ActorState::ready) environment_.send(old.peer, wire::Unload{deployment.id});
-  old.parts.erase(deployment.id);
-  spare.parts[deployment.id] = static_cast<std::int32_t>(rank);
-  for (const auto& [job, bytes] : deployment.jobs) {
-    old.jobs.erase(job);
-    spare.jobs.insert(job);
-  }
+  members_.drop_part(old.id, deployment.id);
+  members_.keep_part(by, deployment.id, static_cast<std::int32_t>(rank));
+  for (const auto& [job, bytes] : deployment.jobs)
+    members_.replace(job, old.id, by);
   deployment.actor_of_rank[rank] = by;
 }
 
@@ -395,8 +398,11 @@ void Deployments::connect_groups(const Ptr& deployment) {
                            .backend = backend,
                            .rank = static_cast<std::int32_t>(own - group.ranks.begin()),
                            .addresses = {}};
-      for (const int member : group.ranks)
-        spec.addresses.push_back(members_.at(deployment->actor_of_rank[member]).addresses[backend]);
+      for (const int member : group.ranks) {
+        const auto& addresses = members_.at(deployment->actor_of_rank[member]).addresses;
+        const auto address = addresses.find(backend);
+        spec.addresses.push_back(address == addresses.end() ? "" : address->second);
+      }
       message.groups.push_back(std::move(spec));
     }
     const ActorId actor = deployment->actor_of_rank[rank];
@@ -437,7 +443,8 @@ void Deployments::group_answer(const Ptr& deployment, std::uint64_t epoch, Actor
   deployment->connecting = false;
   deployment->failed_connects = 0;
   deployment->state = Deployment::State::ready;
-  events_.on_ready(deployment);
+  for (auto* listener : listeners_)
+    listener->deployment_ready(deployment);
 }
 
 namespace {
@@ -470,6 +477,12 @@ std::vector<Deployments::Ptr> Deployments::at(ActorId id) const {
 Deployments::Ptr Deployments::in_use(ActorId id) const {
   const auto all = at(id);
   return all.empty() || all.back()->jobs.empty() ? nullptr : all.back();
+}
+
+bool Deployments::all_ready(const Deployment& deployment) const {
+  return std::ranges::all_of(deployment.actor_of_rank, [&](ActorId id) {
+    return members_.at(id).state == ActorState::ready;
+  });
 }
 
 bool Deployments::shares_actors(const Deployment& deployment) const {

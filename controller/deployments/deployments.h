@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -63,6 +62,20 @@ struct Deployment {
   std::uint64_t bytes_at(std::size_t rank) const;
 };
 
+/// Hears what becomes of deployments and of the actors that they are at.
+class DeploymentListener {
+ public:
+  virtual ~DeploymentListener() = default;
+  /// For the first time, or again in a new epoch.
+  virtual void deployment_ready(const std::shared_ptr<Deployment>&) {}
+  /// It is gone.
+  virtual void deployment_failed(const std::shared_ptr<Deployment>&, const wire::Failure&) {}
+  /// An actor is done with what it did before.
+  virtual void actor_free(ActorId) {}
+  /// An actor does not answer the end of its epoch.
+  virtual void actor_stuck(ActorId) {}
+};
+
 /// Loads deployments onto actors, connects their groups, repairs them, and takes them down again.
 /// What is to be done next follows from the state alone (`advance`), whatever happened before.
 ///
@@ -71,15 +84,10 @@ struct Deployment {
 class Deployments {
  public:
   using Ptr = std::shared_ptr<Deployment>;
-  struct Events {
-    std::function<void(const Ptr&)> on_ready;  // for the first time, or again in a new epoch
-    std::function<void(const Ptr&, const wire::Failure&)> on_failed;  // it is gone
-    std::function<void()> on_free;          // an actor is done with what it did before
-    std::function<void(ActorId)> on_stuck;  // it does not answer the end of its epoch
-  };
 
-  Deployments(Environment& environment, Members& members, Events events)
-      : environment_(environment), members_(members), events_(std::move(events)) {}
+  Deployments(Environment& environment, Members& members)
+      : environment_(environment), members_(members) {}
+  void listen(DeploymentListener& listener) { listeners_.push_back(&listener); }
 
   /// A deployment for a job of this plan that asks nobody to load: one that has no job now, or else
   /// the one with the fewest jobs, fewer than `max_jobs`. It has room for the job, perhaps in the
@@ -121,6 +129,8 @@ class Deployments {
   std::vector<Ptr> at(ActorId id) const;
   /// That it has jobs of; null when it has none.
   Ptr in_use(ActorId id) const;
+  /// All its actors are ready.
+  bool all_ready(const Deployment& deployment) const;
   /// Some of its actors have jobs of another one.
   bool shares_actors(const Deployment& deployment) const;
   /// Bytes that plans foresee at the actor for what it keeps and does.
@@ -162,7 +172,7 @@ class Deployments {
 
   Environment& environment_;
   Members& members_;
-  Events events_;
+  std::vector<DeploymentListener*> listeners_;
   std::uint64_t next_id_ = 1;
   std::uint64_t next_epoch_ = 1;
   std::map<std::uint64_t, Ptr> deployments_;

@@ -21,7 +21,7 @@ const char* to_string(ActorState state) {
   return "?";
 }
 
-Actor& Members::add(const std::string& host, const std::string& device, bool remote) {
+const Actor& Members::add(const std::string& host, const std::string& device, bool remote) {
   const auto id = static_cast<ActorId>(actors_.size());
   Actor actor;
   actor.id = id;
@@ -52,6 +52,72 @@ void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) 
   actor.pid = pid;
   actor.peer = 0;
   actor.leaving_epochs.clear();
+}
+
+void Members::runs_as(ActorId id, std::uint64_t incarnation, std::uint32_t pid) {
+  Actor& actor = actors_.at(id);
+  if (actor.incarnation == incarnation) actor.pid = pid;
+}
+
+void Members::spawn_later(ActorId id, std::uint64_t incarnation) {
+  Actor& actor = actors_.at(id);
+  actor.state = ActorState::starting;
+  actor.incarnation = incarnation;
+}
+
+void Members::start_failed(ActorId id) {
+  actors_.at(id).state = ActorState::dead;
+}
+
+void Members::drain(ActorId id) {
+  actors_.at(id).draining = true;
+}
+
+void Members::evict(ActorId id) {
+  Actor& actor = actors_.at(id);
+  actor.evicted = actor.draining;
+}
+
+void Members::close(ActorId id) {
+  actors_.at(id).closed = true;
+}
+
+void Members::host_lost(const std::string& host, const std::string& cause) {
+  for (auto& [id, actor] : actors_) {
+    if (actor.host != host || actor.state == ActorState::dead) continue;
+    actor.closed = true;
+    actor.last_cause = cause;
+  }
+}
+
+void Members::reopen(ActorId id) {
+  Actor& actor = actors_.at(id);
+  actor.closed = actor.draining = actor.evicted = false;
+  actor.failed_starts = 0;
+}
+
+void Members::use_device(ActorId id, const std::string& device) {
+  actors_.at(id).device = device;
+}
+
+void Members::limit_memory(ActorId id, std::optional<std::uint64_t> bytes) {
+  actors_.at(id).memory_limit = bytes;
+}
+
+void Members::keep_part(ActorId id, std::uint64_t deployment, std::int32_t rank) {
+  actors_.at(id).parts[deployment] = rank;
+}
+
+bool Members::drop_part(ActorId id, std::uint64_t deployment) {
+  return actors_.at(id).parts.erase(deployment) > 0;
+}
+
+void Members::leave_epoch(ActorId id, std::uint64_t epoch) {
+  actors_.at(id).leaving_epochs.insert(epoch);
+}
+
+void Members::left_epoch(ActorId id, std::uint64_t epoch) {
+  actors_.at(id).leaving_epochs.erase(epoch);
 }
 
 bool Members::has_process(std::uint64_t incarnation) const {
@@ -114,11 +180,12 @@ std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
 }
 
 const Actor* Members::lost(control::PeerId peer) {
-  Actor* actor = by_peer(peer);
-  if (!actor) return nullptr;
-  actor->state = ActorState::leaving;
-  actor->peer = 0;
-  return actor;
+  const Actor* found = by_peer(peer);
+  if (!found) return nullptr;
+  Actor& actor = actors_.at(found->id);
+  actor.state = ActorState::leaving;
+  actor.peer = 0;
+  return &actor;
 }
 
 bool Members::fills(ActorId id, std::uint64_t incarnation) const {
@@ -136,8 +203,8 @@ bool Members::exited(ActorId id, std::uint64_t incarnation, const std::string& c
   return true;
 }
 
-Actor* Members::by_peer(control::PeerId peer) {
-  for (auto& [id, actor] : actors_) {
+const Actor* Members::by_peer(control::PeerId peer) const {
+  for (const auto& [id, actor] : actors_) {
     if (actor.peer == peer && peer != 0) return &actor;
   }
   return nullptr;
@@ -165,6 +232,11 @@ void Members::give(std::uint64_t job, const std::vector<ActorId>& actors) {
 void Members::take_back(std::uint64_t job) {
   for (auto& [id, actor] : actors_)
     actor.jobs.erase(job);
+}
+
+void Members::replace(std::uint64_t job, ActorId old, ActorId by) {
+  actors_.at(old).jobs.erase(job);
+  actors_.at(by).jobs.insert(job);
 }
 
 std::size_t Members::living_count() const {

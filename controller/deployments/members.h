@@ -57,22 +57,28 @@ struct Actor {
 };
 
 /// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed
-/// here.
+/// here. It alone changes an actor.
 class Members {
  public:
   /// `token` is what a process of this cluster shows in its hello.
   explicit Members(std::string token) : token_(std::move(token)) {}
 
-  Actor& add(const std::string& host, const std::string& device, bool remote = false);
+  const Actor& add(const std::string& host, const std::string& device, bool remote = false);
   /// "actor 3", with more than one host "actor 3 on NAME".
   std::string name_of(ActorId id) const;
-  Actor& at(ActorId id) { return actors_.at(id); }
   const Actor& at(ActorId id) const { return actors_.at(id); }
-  std::map<ActorId, Actor>& all() { return actors_; }
   const std::map<ActorId, Actor>& all() const { return actors_; }
 
   /// A new process fills the place.
   void spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid);
+  /// The process id of a process on another host, which is known later than its start. Ignored when
+  /// another process fills the place by now.
+  void runs_as(ActorId id, std::uint64_t incarnation, std::uint32_t pid);
+  /// A process is to be spawned a little later. Until then the place counts as starting, and nobody
+  /// has its incarnation, which is a new random number.
+  void spawn_later(ActorId id, std::uint64_t incarnation);
+  /// No process could be spawned.
+  void start_failed(ActorId id);
   /// A hello of an actor: nothing when it is the process that fills the place, else why it is
   /// refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
@@ -87,13 +93,39 @@ class Members {
   /// The process is gone. False when it does not fill the place, or that was told before.
   bool exited(ActorId id, std::uint64_t incarnation, const std::string& cause);
 
-  Actor* by_peer(control::PeerId peer);
+  /// The place gets no new jobs, and its actor leaves when it has none.
+  void drain(ActorId id);
+  /// The jobs of a place that is being drained go on elsewhere.
+  void evict(ActorId id);
+  /// No process will fill the place again.
+  void close(ActorId id);
+  /// All places of a host that is gone are closed, with that cause.
+  void host_lost(const std::string& host, const std::string& cause);
+  /// A closed or drained place takes jobs again: its host is back.
+  void reopen(ActorId id);
+  /// "cpu", "cuda:1": the device on its host that the place's processes get.
+  void use_device(ActorId id, const std::string& device);
+  /// Bytes that its jobs and models may take; nothing where no limit is known.
+  void limit_memory(ActorId id, std::optional<std::uint64_t> bytes);
+
+  /// The actor keeps that rank's part of a deployment.
+  void keep_part(ActorId id, std::uint64_t deployment, std::int32_t rank);
+  /// False when it did not keep one.
+  bool drop_part(ActorId id, std::uint64_t deployment);
+  /// The actor is told to end an epoch, and has answered that it did.
+  void leave_epoch(ActorId id, std::uint64_t epoch);
+  void left_epoch(ActorId id, std::uint64_t epoch);
+
+  /// Null when the peer is no actor.
+  const Actor* by_peer(control::PeerId peer) const;
   /// Ready actors without a job, and done with what they did before.
   std::vector<ActorId> idle() const;
   bool is_idle(ActorId id) const;
   /// A job has these actors, or has them no longer.
   void give(std::uint64_t job, const std::vector<ActorId>& actors);
   void take_back(std::uint64_t job);
+  /// The job has another actor in that one's place.
+  void replace(std::uint64_t job, ActorId old, ActorId by);
   std::size_t ready_count() const;
   /// Actors that are ready or may become so.
   std::size_t living_count() const;

@@ -99,8 +99,8 @@ std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
   for (const auto& [id, job] : tools_.table.all()) {
     if (wire::is_terminal(job.state)) continue;
     const auto& request = job.spec.request;
-    if (request.init_latents_blob != 0) count(job.client, request.init_latents_bytes);
-    if (request.init_image_blob != 0) count(job.client, request.init_image_bytes);
+    if (request.init_latents_blob != 0) count(job.client.number, request.init_latents_bytes);
+    if (request.init_image_blob != 0) count(job.client.number, request.init_image_bytes);
   }
   const auto full = [bytes](std::uint64_t held, std::uint64_t most) {
     return bytes > most || held > most - bytes;
@@ -229,8 +229,8 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   }
   const auto id = *added;
   auto& entry = *tools_.table.find(id);
-  entry.key = submission.key;
-  entry.user = tools_.server.user(peer).name;
+  entry.client.key = submission.key;
+  entry.client.user = tools_.server.user(peer).name;
   entry.model = reading.model;
   askers_[id].push_back({peer, header});
   // Now: it may end before it is in the journal.
@@ -259,14 +259,14 @@ void Admission::answer_accepted(control::PeerId peer, const wire::Header& header
 void Admission::accept_again(control::PeerId peer, const wire::Header& header,
                              jobs::JobEntry& job) {
   if (!tools_.job_for(peer, header, job.id)) return;
-  if (!job.detached) job.owner = peer;
-  job.watchers.insert(peer);
+  if (!job.client.detached) job.client.owner = peer;
+  job.client.watchers.insert(peer);
   if (const auto asking = askers_.find(job.id); asking != askers_.end()) {
     asking->second.push_back({peer, header});
     return;
   }
   answer_accepted(peer, header, job);
-  if (wire::is_terminal(job.state) && !job.unsaid)
+  if (wire::is_terminal(job.state) && !job.client.unsaid)
     tools_.server.send(peer, jobs::finished_message(job));
 }
 

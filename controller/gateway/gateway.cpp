@@ -6,11 +6,6 @@
 #include "transport/control/loss.h"
 
 namespace troupe::gateway {
-namespace {
-
-constexpr std::size_t kReportedFailures = 10;
-
-}  // namespace
 
 Gateway::Gateway(ClusterFacts facts, Tools tools)
     : facts_(std::move(facts)),
@@ -43,8 +38,7 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
       tools_.server.reply(peer, header, job_list(tools_, tools_.server.user(peer)));
       return;
     case wire::Kind::get_status:
-      tools_.server.reply(
-          peer, header, cluster_status(facts_, tools_, tools_.server.user(peer), recent_failures_));
+      tools_.server.reply(peer, header, cluster_status(facts_, tools_, tools_.server.user(peer)));
       return;
     case wire::Kind::stop_cluster:
       tools_.server.reply(peer, header, wire::Done{"the cluster is stopping"});
@@ -65,11 +59,11 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
 void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
   auto* job = tools_.job_for(peer, header, id);
   if (!job) return;
-  job->watchers.insert(peer);
+  job->client.watchers.insert(peer);
   // Its client has come back, after a restart or after its link was given up.
-  if (job->owner == 0 && !job->detached) job->owner = peer;
+  if (job->client.owner == 0 && !job->client.detached) job->client.owner = peer;
   tools_.server.reply(peer, header, wire::Done{wire::to_string(job->state)});
-  if (wire::is_terminal(job->state) && !job->unsaid)
+  if (wire::is_terminal(job->state) && !job->client.unsaid)
     tools_.server.send(peer, jobs::finished_message(*job));
 }
 
@@ -95,19 +89,20 @@ void Gateway::client_lost(control::PeerId peer, const std::string& why) {
   std::vector<jobs::JobId> orphans;
   for (const auto& [id, listed] : tools_.table.all()) {
     auto& job = *tools_.table.find(id);
-    job.watchers.erase(peer);
-    if (job.owner == peer && !job.detached && !wire::is_terminal(job.state)) orphans.push_back(id);
+    job.client.watchers.erase(peer);
+    if (job.client.owner == peer && !job.client.detached && !wire::is_terminal(job.state))
+      orphans.push_back(id);
   }
   for (const auto id : orphans) {
     auto& job = *tools_.table.find(id);
     if (tools_.journal) {
-      for (const auto watcher : job.watchers) {
-        if (tools_.server.info(watcher)) job.owner = watcher;
+      for (const auto watcher : job.client.watchers) {
+        if (tools_.server.info(watcher)) job.client.owner = watcher;
       }
     }
-    if (job.owner != peer) continue;
+    if (job.client.owner != peer) continue;
     if (tools_.journal && control::given_up(why)) {
-      job.owner = 0;
+      job.client.owner = 0;
       restored_.await_client(id, "its client has not come back (" + why + ")");
     } else {
       tools_.runner.cancel(id, "its client is gone");
@@ -115,22 +110,41 @@ void Gateway::client_lost(control::PeerId peer, const std::string& why) {
   }
 }
 
-void Gateway::tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress) {
+void Gateway::progress(const jobs::JobEntry& job, const wire::JobProgress& progress) {
   if (tools_.journal && !closed_) tools_.journal->changed(job);
-  for (const auto watcher : job.watchers)
+  for (const auto watcher : job.client.watchers)
     tools_.server.send(watcher, progress);
 }
 
-void Gateway::tell_finished(jobs::JobEntry& job) {
+void Gateway::failing(jobs::JobEntry& job) {
+  const auto file = introspection_->record_failure(job.id, job.failure.what);
+  if (!file.empty()) job.failure.what += " (flight record: " + file + ")";
+}
+
+void Gateway::batch_failing(const jobs::JobEntry& batch, const std::string& cause) {
+  const auto file = introspection_->record_failure(batch.id, cause);
+  tools_.failures.note(cause + "; its jobs begin anew, each alone" +
+                       (file.empty() ? "" : " (flight record: " + file + ")"));
+}
+
+void Gateway::boundary(const jobs::JobEntry& job) {
+  if (tools_.journal && !closed_) tools_.journal->boundary(job);
+}
+
+void Gateway::forgotten(const jobs::JobEntry& job) {
+  if (tools_.journal && !closed_) tools_.journal->forgotten(job.id);
+}
+
+void Gateway::finished(jobs::JobEntry& job) {
   admission_.drop_inputs(job.plan.request);
   if (!tools_.journal) return say_finished(job);
   // Of a cluster that stops: it is not its end.
   if (closed_ && job.state != wire::JobState::succeeded) return;
-  job.unsaid = true;
+  job.client.unsaid = true;
   tools_.journal->ended(job, [this, id = job.id](const std::optional<std::string>& error) {
     auto* ended = tools_.table.find(id);
     if (!ended) return;
-    ended->unsaid = false;
+    ended->client.unsaid = false;
     if (error) say_not_kept(*ended, *error);
     say_finished(*ended);
     tools_.runner.expire();
@@ -148,25 +162,16 @@ void Gateway::say_not_kept(jobs::JobEntry& job, const std::string& error) {
   progress.phase = job.phase;
   progress.step = progress.steps = job.plan.request.steps;
   progress.warnings = {error};
-  for (const auto watcher : job.watchers)
+  for (const auto watcher : job.client.watchers)
     tools_.server.send(watcher, progress);
 }
 
 void Gateway::say_finished(const jobs::JobEntry& job) {
   const auto message = jobs::finished_message(job);
-  for (const auto watcher : job.watchers)
+  for (const auto watcher : job.client.watchers)
     tools_.server.send(watcher, message);
   if (job.state == wire::JobState::failed)
-    note_failure("job " + std::to_string(job.id) + ": " + job.failure.what);
-}
-
-void Gateway::note_failure(const std::string& text) {
-  if (tools_.log) tools_.log(text);
-  if (tools_.recorder)
-    tools_.recorder->note(recorder::Event::Kind::failure, 0, std::nullopt, text,
-                          tools_.monotonic());
-  recent_failures_.push_back(text);
-  if (recent_failures_.size() > kReportedFailures) recent_failures_.erase(recent_failures_.begin());
+    tools_.failures.note("job " + std::to_string(job.id) + ": " + job.failure.what);
 }
 
 }  // namespace troupe::gateway

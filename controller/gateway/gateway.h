@@ -1,7 +1,6 @@
 #pragma once
 #include <span>
 #include <string>
-#include <vector>
 
 #include "controller/gateway/admission.h"
 #include "controller/gateway/introspection.h"
@@ -11,11 +10,11 @@
 namespace troupe::gateway {
 
 /// What clients may ask for: checks it, and passes it on. Answers every request, with a failure
-/// value where it must.
-class Gateway {
+/// value where it must. Tells them, and the journal, what becomes of their jobs.
+class Gateway final : public jobs::JobListener {
  public:
   Gateway(ClusterFacts facts, Tools tools);
-  /// Who looks inside is sent on there.
+  /// Who looks inside is sent on there. Before any job comes in.
   void use(Introspection& introspection) { introspection_ = &introspection; }
 
   void on_message(control::PeerId peer, const wire::Header& header,
@@ -24,7 +23,6 @@ class Gateway {
   /// their way.
   /// With a journal, those that have not ended stay in it as they are.
   void close(const std::string& why);
-  bool closed() const { return closed_; }
   /// Jobs of an earlier controller, held in the table, go on as soon as they are planned anew.
   /// `cause`: how that controller ended.
   void take_up(const journal::Revival& revival, const std::string& cause) {
@@ -35,10 +33,16 @@ class Gateway {
   /// was given up; and where nobody closed the link (control::given_up), they are cancelled only if
   /// their client is not back within the grace.
   void client_lost(control::PeerId peer, const std::string& why);
-  void tell_progress(const jobs::JobEntry& job, const wire::JobProgress& progress);
+
+  // Of JobListener:
+  void progress(const jobs::JobEntry& job, const wire::JobProgress& progress) override;
+  /// What had happened is written down, and its file named.
+  void failing(jobs::JobEntry& job) override;
+  void batch_failing(const jobs::JobEntry& batch, const std::string& cause) override;
   /// With a journal, once its end is in there.
-  void tell_finished(jobs::JobEntry& job);
-  void note_failure(const std::string& text);
+  void finished(jobs::JobEntry& job) override;
+  void boundary(const jobs::JobEntry& job) override;
+  void forgotten(const jobs::JobEntry& job) override;
 
  private:
   void say_finished(const jobs::JobEntry& job);
@@ -54,7 +58,6 @@ class Gateway {
   RestoredJobs restored_;
   Introspection* introspection_ = nullptr;
   bool closed_ = false;
-  std::vector<std::string> recent_failures_;
 };
 
 }  // namespace troupe::gateway

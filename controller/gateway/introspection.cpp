@@ -415,7 +415,8 @@ std::string write_whole(const std::filesystem::path& path, std::string_view text
     return why.message();
   };
   const auto last_error = [] { return std::error_code(errno, std::generic_category()); };
-  const FileHandle file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  ::unlink(temporary.c_str());
+  const FileHandle file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return last_error().message();
   while (!text.empty()) {
     const auto written = write(file.get(), text.data(), text.size());
@@ -576,8 +577,8 @@ void Introspection::get_latents(const Asker& asker, const wire::GetLatents& ques
   collection->renderer = actors.at(static_cast<std::size_t>(plan.decode_rank(0)));
   collection->pictures = plan.picture_count();
   collection->own = {0, plan.picture_count()};
-  if (!computes->members.empty())
-    collection->own = jobs::member_of(*computes, question.job).pictures;
+  if (const auto* batch = tools_.table.find_batch(run))
+    collection->own = jobs::member_of(*batch, question.job).pictures;
   collection->first_step = plan.request.steps;
   std::set<cluster::ActorId> holders;
   // A rough picture shows the first one, which most often the first replica has.

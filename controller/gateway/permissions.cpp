@@ -53,7 +53,7 @@ std::optional<std::string> host_refusal(const control::ClientUser& user) {
 }
 
 bool may_see(const control::ClientUser& user, const jobs::JobEntry& job) {
-  return user.role >= ClientRole::all_jobs || job.user == user.name;
+  return user.role >= ClientRole::all_jobs || job.client.user == user.name;
 }
 
 std::string job_refusal(const control::ClientUser& user, jobs::JobId job) {

@@ -27,7 +27,7 @@ void RestoredJobs::take_up(const journal::Revival& revival, const std::string& c
   }
   for (const auto id : revival.to_plan) {
     const auto* job = tools_.table.find(id);
-    if (!job->detached)
+    if (!job->client.detached)
       await_client(id, "its client has not come back after its controller's restart");
     remember(*job);
     reader_.read(job->spec.model, job->spec.request.loras, kReadWithin,
@@ -98,7 +98,7 @@ void RestoredJobs::await_client(jobs::JobId id, const std::string& cause) {
     if (waited == away_.end() || waited->second != absence) return;
     away_.erase(waited);
     const auto* job = tools_.table.find(id);
-    if (!closed_ && job && job->owner == 0 && !wire::is_terminal(job->state))
+    if (!closed_ && job && job->client.owner == 0 && !wire::is_terminal(job->state))
       tools_.runner.cancel(id, cause);
   });
 }

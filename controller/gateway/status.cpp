@@ -52,15 +52,14 @@ wire::JobList job_list(const Tools& tools, const control::ClientUser& user) {
          .priority = job.spec.priority,
          .share = job.spec.share,
          .paused = tools.runner.paused(id),
-         .batch = job.batch,
-         .not_batched = beginning(job.not_batched, 300)});
+         .batch = job.batching.number,
+         .not_batched = beginning(job.batching.why_not, 300)});
   }
   return list;
 }
 
 wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools,
-                                   const control::ClientUser& user,
-                                   const std::vector<std::string>& recent_failures) {
+                                   const control::ClientUser& user) {
   wire::ClusterStatus status;
   status.version = facts.version;
   status.host = facts.host;
@@ -97,7 +96,7 @@ wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools
                                                    tools.table.count(wire::JobState::loading));
   status.jobs_ended = static_cast<std::uint32_t>(tools.table.ended_count());
   // They tell of everybody's jobs.
-  if (user.role >= control::ClientRole::all_jobs) status.recent_failures = recent_failures;
+  if (user.role >= control::ClientRole::all_jobs) status.recent_failures = tools.failures.recent();
   return status;
 }
 

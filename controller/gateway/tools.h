@@ -5,6 +5,7 @@
 #include <string>
 
 #include "controller/deployments/deployments.h"
+#include "controller/gateway/failure_log.h"
 #include "controller/gateway/model_reader.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
@@ -37,6 +38,7 @@ struct Tools {
   cluster::Deployments& deployments;
   jobs::JobTable& table;
   jobs::JobRunner& runner;
+  FailureLog& failures;
   std::function<double()> now;
   std::function<void()> stop;
   ModelReader::Read read_model = {};  // null = from the folder
@@ -53,8 +55,6 @@ struct Tools {
   /// What jobs begin with, latents and pictures: on its way here and of jobs that have not ended.
   std::uint64_t max_input_bytes = 4ull << 30;
   std::uint64_t max_input_bytes_of_client = 2ull << 30;
-  /// Hears of every failure. May be empty.
-  std::function<void(const std::string&)> log = {};
   /// What jobs with weights of this type are planned for. Null = a host of this process's cores
   /// that nobody has measured.
   std::function<plan::Machine(const std::string& weight_dtype)> machine = {};

@@ -18,6 +18,7 @@
 #include <stdexcept>
 
 #include "base/file_handle.h"
+#include "base/private_folder.h"
 #include "controller/hosts/affinity.h"
 #include "controller/hosts/numa.h"
 #include "transport/control/descriptors.h"
@@ -111,7 +112,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
         on_exit_(std::move(on_exit)),
         on_line_(options.on_line) {
     if (!options.log.empty()) {
-      log_ = FileHandle(open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+      log_ = open_log(options.log);
       if (!log_)
         fail(options.program, options.log.string() + " cannot be opened for its output", errno);
       log_bytes_ = options.log_bytes;
@@ -174,7 +175,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     on_exit_ = nullptr;
     on_line_ = nullptr;
     if (!reaped_) {
-      ::kill(pid_, SIGKILL);
+      ::kill(-pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
       reaped_ = true;
     }
@@ -230,11 +231,15 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
   }
 
   void reap() {
-    int status = 0;
-    const pid_t ended = waitpid(pid_, &status, WNOHANG);
+    siginfo_t info{};
     // Readiness may be that of another process, whose descriptor had this number before.
-    if (ended == 0) return await_end();
-    if (ended != pid_) return;
+    if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == 0)
+      return await_end();
+    // What it has started goes with it; until it is reaped its group's number is nobody else's.
+    ::kill(-pid_, SIGKILL);
+    int status = 0;
+    if (waitpid(pid_, &status, WNOHANG) != pid_) return;
     reaped_ = true;
     // What was read before comes first: its handler may stand in the queue.
     boost::system::error_code ignored;

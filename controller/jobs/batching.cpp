@@ -47,8 +47,8 @@ std::string batching_obstacle(const wire::ImageRequest& request, std::int64_t ma
 
 bool can_batch(const JobEntry& job) {
   const auto& request = job.spec.request;
-  return job.spec.may_batch && !job.alone && job.state == wire::JobState::queued && !job.held &&
-         !job.boundary && !request.prompts.empty() &&
+  return job.spec.may_batch && !job.batching.alone && job.state == wire::JobState::queued &&
+         !job.held && !job.course.boundary && !request.prompts.empty() &&
          batching_obstacle(request, kAnyNumber).empty();
 }
 
@@ -101,17 +101,18 @@ wire::ImageRequest combined_request(const std::vector<const JobEntry*>& jobs) {
   return request;
 }
 
-JobEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan) {
+BatchEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan) {
   const JobEntry& first = *jobs.front();
-  JobEntry batch;
-  batch.spec = first.spec;
-  batch.spec.request = combined_request(jobs);
-  batch.plan = std::move(plan);
-  batch.plan.lora_fingerprints = first.plan.lora_fingerprints;
-  batch.fingerprint = first.fingerprint;
-  batch.model = first.model;
-  batch.client = first.client;
-  batch.submitted = first.submitted;
+  BatchEntry batch;
+  auto& run = batch.run;
+  run.spec = first.spec;
+  run.spec.request = combined_request(jobs);
+  run.plan = std::move(plan);
+  run.plan.lora_fingerprints = first.plan.lora_fingerprints;
+  run.fingerprint = first.fingerprint;
+  run.model = first.model;
+  run.client.number = first.client.number;
+  run.submitted = first.submitted;
   std::int32_t picture = 0;
   for (const auto* job : jobs) {
     const auto last = picture + static_cast<std::int32_t>(pictures_of(*job));
@@ -121,7 +122,7 @@ JobEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan) {
   return batch;
 }
 
-const BatchMember& member_of(const JobEntry& batch, JobId job) {
+const BatchMember& member_of(const BatchEntry& batch, JobId job) {
   const auto found = std::ranges::find(batch.members, job, &BatchMember::job);
   if (found == batch.members.end())
     throw std::out_of_range("[batch] job " + std::to_string(job) + " is no member");

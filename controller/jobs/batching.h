@@ -32,11 +32,11 @@ wire::Parallelism parallelism_of(const JobEntry& job);
 /// Prompts one job after another, and whose seed each picture has.
 wire::ImageRequest combined_request(const std::vector<const JobEntry*>& jobs);
 
-/// The entry that stands for all: the first one's terms, this plan. It has no number yet.
-JobEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan);
+/// The batch of these jobs: the first one's terms, this plan. It has no number yet.
+BatchEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan);
 
 /// A job's part in its batch; std::out_of_range where it was never in it.
-const BatchMember& member_of(const JobEntry& batch, JobId job);
+const BatchMember& member_of(const BatchEntry& batch, JobId job);
 
 /// Of the pictures of one dp replica of the batch, those of a member: counted in the batch. Empty
 /// where it has none there.

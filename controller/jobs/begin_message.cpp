@@ -77,9 +77,9 @@ wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& dep
     if (sender == rank)
       begin.groups.skips_to.push_back({group.id, mesh.coordinates(receiver).pp, group.channels});
   }
-  if (job.boundary) {
-    begin.first_step = job.boundary->next_step;
-    for (const auto& piece : job.boundary->pieces) {
+  if (const auto& boundary = job.course.boundary) {
+    begin.first_step = boundary->next_step;
+    for (const auto& piece : boundary->pieces) {
       if (piece.first_image < begin.last_image && begin.first_image < piece.last_image)
         begin.boundary.push_back(piece);
     }

@@ -1,10 +1,15 @@
 #include "controller/jobs/job_runner.h"
 
 #include <algorithm>
+#include <stdexcept>
 
+#include "base/counted.h"
+#include "base/text.h"
+#include "controller/deployments/device_fit.h"
+#include "controller/deployments/device_kinds.h"
+#include "controller/jobs/batch.h"
 #include "controller/jobs/batching.h"
-#include "controller/jobs/begin_message.h"
-#include "controller/jobs/run.h"
+#include "controller/jobs/why_not_batched.h"
 #include "controller/schedule/mailings.h"
 
 namespace troupe::jobs {
@@ -13,15 +18,8 @@ namespace {
 /// Unfinished tasks that may lie at an actor: enough to hide a control-plane round trip behind any
 /// micro-step.
 constexpr int kWindow = 6;
-
-/// Without its waits; nothing where the actor did not say.
-std::optional<double> computing_seconds(const wire::TaskDone& done) {
-  std::int64_t ns = done.ran.end_ns - done.ran.begin_ns;
-  for (const auto& wait : done.waits)
-    ns -= wait.end_ns - wait.begin_ns;
-  if (ns <= 0) return std::nullopt;
-  return static_cast<double>(ns) * 1e-9;
-}
+/// How long clients may still fetch the last previews and latents of a job that has ended, seconds.
+constexpr double kInterimGrace = 30;
 
 cluster::Model model_of(const JobEntry& job) {
   cluster::Model model{job.spec.model, job.fingerprint};
@@ -34,61 +32,108 @@ cluster::Model model_of(const JobEntry& job) {
 
 }  // namespace
 
-JobRunner::JobRunner(Tools tools) : tools_(std::move(tools)), dispatcher_(kWindow) {}
+JobRunner::JobRunner(Tools tools)
+    : dispatcher_(kWindow),
+      tools_{.environment = tools.environment,
+             .members = tools.members,
+             .deployments = tools.deployments,
+             .table = tools.table,
+             .dispatcher = dispatcher_,
+             .carrier = *this,
+             .options = tools.options,
+             .recorder = tools.recorder,
+             .listener = &nobody_},
+      plan_again_(std::move(tools.plan_again)),
+      plan_batch_(std::move(tools.plan_batch)) {}
 
 JobRunner::~JobRunner() = default;
 
-JobRunner::Run* JobRunner::find(JobId job) {
-  const auto found = runs_.find(job);
-  return found == runs_.end() ? nullptr : found->second.get();
+JobRunner::RunPtr JobRunner::find(JobId run) const {
+  const auto found = runs_.find(run);
+  return found == runs_.end() ? nullptr : found->second;
 }
 
-JobRunner::Run* JobRunner::find(JobId job, std::uint64_t life) {
-  Run* run = find(job);
-  return run && run->life == life ? run : nullptr;
+std::vector<JobRunner::RunPtr> JobRunner::runs_on(const cluster::Deployment& deployment) const {
+  std::vector<RunPtr> runs;
+  for (const auto& [id, bytes] : deployment.jobs) {
+    if (auto run = find(id)) runs.push_back(std::move(run));
+  }
+  return runs;
 }
 
-JobEntry& JobRunner::entry(const Run& run) {
-  return *tools_.table.find_run(run.job);
+std::vector<JobRunner::RunPtr> JobRunner::unplaced() const {
+  std::vector<RunPtr> waiting;
+  for (const auto& [id, run] : runs_) {
+    if (!run->deployment()) waiting.push_back(run);
+  }
+  return waiting;
 }
 
-std::vector<JobId> JobRunner::jobs_on(const cluster::Deployment& deployment) const {
-  std::vector<JobId> jobs;
-  for (const auto& [id, bytes] : deployment.jobs)
-    jobs.push_back(id);
-  return jobs;
+JobId JobRunner::run_of(JobId id) const {
+  const JobEntry* job = tools_.table.find(id);
+  return job && job->batching.number != 0 ? job->batching.number : id;
+}
+
+std::vector<JobId> JobRunner::jobs_of(JobId run) const {
+  return tools_.table.find_batch(run) ? tools_.table.members_of(run) : std::vector{run};
+}
+
+std::string JobRunner::name_of(JobId id) const {
+  const auto run = find(id);
+  return run ? run->name() : jobs_text({id});
+}
+
+std::string JobRunner::doing(cluster::ActorId actor) const {
+  if (const auto current = dispatcher_.current(actor))
+    return name_of(current->first) + " " +
+           schedule::describe(dispatcher_.task(current->first, current->second));
+  for (const auto& deployment : tools_.deployments.at(actor)) {
+    if (deployment->jobs.empty() || !tools_.deployments.preparing(actor, *deployment)) continue;
+    return name_of(deployment->jobs.begin()->first) +
+           (deployment->connecting ? " connecting" : " loading");
+  }
+  return {};
+}
+
+// From the queue to a deployment.
+
+void JobRunner::start_soon() {
+  tools_.environment.post([this] { start_queued(); });
 }
 
 void JobRunner::start_queued() {
   // In order: later jobs do not overtake. Who has begun before comes first.
-  std::vector<JobId> homeless;
-  for (const auto& [id, run] : runs_) {
-    if (!run->deployment) homeless.push_back(id);
-  }
-  for (const JobId id : homeless) {
-    JobEntry& job = *tools_.table.find_run(id);
-    if (!can_ever_fit(job)) continue;
-    const auto deployment = find_deployment(job);
-    if (!deployment) return say_why_waiting(job);
-    move_in(*find(id), deployment);
+  for (const auto& run : unplaced()) {
+    if (const auto why = misfit(run->entry())) {
+      run->results().fail(*why);
+      continue;
+    }
+    const auto deployment = find_deployment(run->entry());
+    if (!deployment) return say_why_waiting(run->entry(), run.get());
+    move_in(*run, deployment);
   }
   const auto waiting = tools_.table.queue();
   for (const JobId id : waiting) {
     JobEntry& job = *tools_.table.find(id);
     if (job.state != wire::JobState::queued) continue;  // it went with one before it
-    if (can_ever_fit(job) && !start(job)) return say_why_waiting(job);
+    if (const auto why = misfit(job)) {
+      finish(id, wire::JobState::failed, *why);
+    } else if (!start(job)) {
+      return say_why_waiting(job, nullptr);
+    }
   }
 }
 
-void JobRunner::say_why_waiting(JobEntry& first) {
-  first.waits_for = tools_.deployments.waits_for(model_of(first), first.plan,
+void JobRunner::say_why_waiting(JobEntry& first, Run* run) {
+  const auto what = tools_.deployments.waits_for(model_of(first), first.plan,
                                                  tools_.options.max_jobs_per_deployment);
-  for (JobEntry* job : entries_of(first))
-    job->waits_for = first.waits_for;
-  const auto waiting = tools_.table.queue();
-  const auto name = name_of(first.id);
-  const auto behind = "waits behind " + name + ", which " + first.waits_for;
-  for (const JobId id : waiting) {
+  if (run) {
+    run->results().waits_for(what);
+  } else {
+    first.waits_for = what;
+  }
+  const auto behind = "waits behind " + name_of(first.id) + ", which " + what;
+  for (const JobId id : tools_.table.queue()) {
     if (id != first.id) tools_.table.find(id)->waits_for = behind;
   }
 }
@@ -98,7 +143,7 @@ cluster::Deployments::Ptr JobRunner::find_deployment(const JobEntry& job) {
   auto& deployments = tools_.deployments;
   // Idle actors compute sooner than shared ones; but what is loaded stays while it can be shared.
   auto deployment = deployments.find(model, job.plan, tools_.options.max_jobs_per_deployment);
-  if (deployment && jobs_on(*deployment).empty()) return deployment;
+  if (deployment && deployment->jobs.empty()) return deployment;
   auto actors = deployments.choose_actors(job.plan, /*beside=*/false);
   if (!actors && !deployment) actors = deployments.choose_actors(job.plan, /*beside=*/true);
   return actors ? deployments.load(model, job.plan, std::move(*actors)) : deployment;
@@ -115,103 +160,107 @@ bool JobRunner::start(JobEntry& job) {
   auto alone = why_not_batched(job);
   const auto deployment = find_deployment(job);
   if (!deployment) return false;
-  job.not_batched = std::move(alone);
+  job.batching.why_not = std::move(alone);
   tools_.table.start(job.id, tools_.environment.now());
-  auto& run = runs_[job.id] = std::make_unique<Run>();
-  run->job = job.id;
-  move_in(*run, deployment);
+  add_run(job, std::make_unique<OwnResults>(tools_, job), deployment);
   return true;
 }
 
+std::vector<const JobEntry*> JobRunner::waiting_with(const JobEntry& first) const {
+  std::vector<const JobEntry*> waiting{&first};
+  for (const JobId id : tools_.table.queue()) {
+    if (id != first.id && !paused(id)) waiting.push_back(tools_.table.find(id));
+  }
+  return waiting;
+}
+
+std::string JobRunner::batching_obstacle(const wire::ImageRequest& request) const {
+  return jobs::batching_obstacle(request, tools_.options.max_batch);
+}
+
+std::string JobRunner::why_not_batched(const JobEntry& first) const {
+  if (!first.spec.may_batch || !has_place(first)) return "";
+  if (paused(first.id)) return "it was paused when it began";
+  auto others = waiting_with(first);
+  others.erase(others.begin());
+  return jobs::why_not_batched(first, others, tools_.options.max_batch,
+                               tools_.deployments.places_for(first.plan));
+}
+
+bool JobRunner::start_batch(const JobEntry& first) {
+  if (!plan_batch_ || tools_.options.max_batch < 2 || !can_batch(first) || paused(first.id) ||
+      !has_place(first))
+    return false;
+  // Where several could begin side by side, that is sooner for all of them.
+  auto jobs = companions(waiting_with(first), tools_.options.max_batch,
+                         tools_.deployments.places_for(first.plan));
+  for (; jobs.size() > 1; jobs.pop_back()) {
+    BatchEntry together;
+    try {
+      together = batch_of(jobs, plan_batch_(first, combined_request(jobs)));
+    } catch (const std::invalid_argument&) {
+      continue;  // too much text for one request
+    }
+    const auto& plan = together.run.plan;
+    if (plan.degrees != first.plan.degrees || tools_.deployments.shortage(plan)) continue;
+    const auto deployment = find_deployment(together.run);
+    if (!deployment) continue;
+    BatchEntry& batch = tools_.table.join(std::move(together), tools_.environment.now());
+    auto results = std::make_unique<Batch>(tools_, batch);
+    tools_.record([&](auto& recorder, auto now_ns) {
+      const auto id = batch.run.id;
+      recorder.joined(id, results->name(), jobs_text(tools_.table.members_of(id)), now_ns);
+    });
+    add_run(batch.run, std::move(results), deployment);
+    return true;
+  }
+  return false;
+}
+
+JobRunner::RunPtr JobRunner::batch_with(const JobEntry& job) const {
+  const auto number = job.batching.number;
+  return number != 0 && !wire::is_terminal(job.state) ? find(number) : nullptr;
+}
+
+void JobRunner::add_run(JobEntry& entry, std::unique_ptr<Results> results,
+                        const cluster::Deployments::Ptr& deployment) {
+  const auto run = std::make_shared<Run>(tools_, entry, std::move(results));
+  runs_[entry.id] = run;
+  move_in(*run, deployment);
+}
+
 void JobRunner::move_in(Run& run, const cluster::Deployments::Ptr& deployment) {
-  JobEntry& job = entry(run);
-  job.waits_for.clear();
-  tell_batch_members(job);
-  tools_.deployments.enter(deployment, run.job, job.plan);
-  run.deployment = deployment;
+  run.move_in(deployment);
   if (deployment->state == cluster::Deployment::State::ready) {
-    launch(run);
+    begin(run);
   } else {
-    progress(job);
+    run.results().progress({});
   }
 }
 
 void JobRunner::deployment_ready(const cluster::Deployments::Ptr& deployment) {
-  for (const JobId id : jobs_on(*deployment)) {
-    if (Run* run = find(id); run && !run->begun) launch(*run);
+  for (const auto& run : runs_on(*deployment)) {
+    if (!run->has_begun()) begin(*run);
   }
 }
 
-void JobRunner::launch(Run& run) {
-  JobEntry& job = entry(run);
-  const auto& actors = run.deployment->actor_of_rank;
-  const double now = tools_.environment.now();
-  tools_.table.run(job.id);
-  job.phase = "text";
-  job.step = job.boundary ? job.boundary->next_step : 0;
-  for (JobEntry* told : entries_of(job)) {
-    auto& parts = told->parts;
-    if (!parts.empty() && parts.back().first_step == job.step) parts.pop_back();
-    if (parts.empty() || parts.back().degrees != job.plan.degrees)
-      parts.push_back({job.step, job.plan.degrees});
-    if (!told->recoveries.empty() && told->recoveries.back().resumed == 0) {
-      told->recoveries.back().resumed = now;
-      told->recoveries.back().step = job.step;
-    }
-  }
-  run.begun = true;
-  if (run.began == 0) {
-    run.began = now;
-    run.first_step = job.step;
-  }
-  run.stats.assign(actors.size(), {});
+void JobRunner::begin(Run& run) {
   try {
-    for (std::size_t rank = 0; rank < actors.size(); ++rank) {
-      tools_.environment.send(tools_.members.at(actors[rank]).peer,
-                              begin_message(job, *run.deployment, static_cast<int>(rank)));
-    }
-    dispatcher_.add_job(
-        job.id, schedule::make_task_graph(job.plan, job.step), actors,
-        {.priority = job.spec.priority, .share = share_of(job), .machine = run.deployment->id});
-    if (paused(job.id)) dispatcher_.pause(job.id);
-    record([&](auto& recorder, auto now_ns) {
-      recorder.began(job.id, run.deployment->epoch, dispatcher_.graph(job.id), actors, now_ns);
-    });
+    run.begin(paused(run.id()));
   } catch (const std::exception& error) {
-    return fail_soon(job.id, {wire::FailureCode::internal,
-                              std::string("the job cannot begin: ") + error.what()});
+    return fail_soon(run.id(), {wire::FailureCode::internal,
+                                std::string("the job cannot begin: ") + error.what()});
   }
-  progress(job);
+  run.results().progress({});
   pump();
 }
 
-bool JobRunner::pause(JobId id) {
-  const JobEntry* job = tools_.table.find(id);
-  if (!job || wire::is_terminal(job->state) || in_batch(*job) || !paused_.insert(id).second)
-    return false;
-  dispatcher_.pause(id);
-  return true;
-}
-
-bool JobRunner::step(JobId id) {
-  if (!paused(id) || !dispatcher_.step(id)) return false;
-  if (Run* run = find(id)) run->clock.restart();
-  pump();
-  return true;
-}
-
-bool JobRunner::resume(JobId id) {
-  if (paused_.erase(id) == 0) return false;
-  if (Run* run = find(id)) run->clock.restart();
-  dispatcher_.resume(id);
-  pump();
-  return true;
-}
+// Tasks.
 
 void JobRunner::pump() {
-  const auto epoch_of = [this](JobId job) { return find(job)->deployment->epoch; };
+  const auto epoch_of = [this](JobId job) { return find(job)->deployment()->epoch; };
   const auto issued = dispatcher_.issue();
-  record([&](auto& recorder, auto now_ns) {
+  tools_.record([&](auto& recorder, auto now_ns) {
     for (const auto& [actor, command] : issued) {
       if (!command.receive) recorder.issued(command.job, command.task, actor, now_ns);
     }
@@ -226,41 +275,363 @@ void JobRunner::pump() {
 }
 
 void JobRunner::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
-  Run* run = find(done.job);
-  if (!run || !run->begun || run->deployment->epoch != done.epoch) return;
-  if (!run->told.emplace(done.task, actor).second) return;
-  record([&](auto& recorder, auto now_ns) { recorder.done(actor, done, now_ns); });
-  if (!done.warnings.empty()) warn(*run, done.warnings);
-  take_blobs(*run, actor, done);
-  if (dispatcher_.has(done.job) &&
-      dispatcher_.finish(done.job, done.task, actor, computing_seconds(done)))
-    task_complete(*run, done.task);
+  const auto run = find(done.job);
+  if (!run || !run->is_in_epoch(done.epoch) || !run->task_done(actor, done)) return;
   pump();
-  maybe_end(*run);
+  run->end_if_drained();
 }
 
-void JobRunner::progress(JobEntry& job, std::vector<wire::BlobRef> blobs,
-                         std::vector<std::string> warnings) {
-  record([&](auto& recorder, auto now_ns) { recorder.phase(job.id, job.phase, now_ns); });
-  for (const JobId id : tools_.table.members_of(job)) {
-    JobEntry& member = *tools_.table.find(id);
-    member.phase = job.phase;
-    member.step = job.step;
-    progress(member, {}, warnings);
+void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& failed) {
+  const auto run = find(failed.job);
+  if (!run) {
+    // The actor does nothing more of that epoch; others may still count on it.
+    for (const auto& deployment : tools_.deployments.at(actor)) {
+      if (deployment->epoch == failed.epoch)
+        end_epoch(deployment, failed.failure, /*culprit=*/failed.job);
+    }
+    return;
   }
-  if (!job.members.empty()) return;
-  const Run* run = find(run_of(job.id));
+  if (!run->is_in_epoch(failed.epoch)) return;
+  std::string where = "actor " + std::to_string(actor);
+  if (failed.begin) {
+    where += ", begin";
+  } else if (dispatcher_.has(failed.job) &&
+             failed.task < dispatcher_.graph(failed.job).tasks.size()) {
+    where += ", " + schedule::describe(dispatcher_.task(failed.job, failed.task));
+  }
+  wire::Failure failure{failed.failure.code, where + ": " + failed.failure.what};
+  tools_.record([&](auto& recorder, auto now_ns) {
+    recorder.failed(failed.job, actor, failure.what, now_ns);
+  });
+  if (failed.collateral) {
+    run->fail_later(std::move(failure));
+  } else {
+    fail(failed.job, failure);
+  }
+}
+
+bool JobRunner::pause(JobId id) {
+  const JobEntry* job = tools_.table.find(id);
+  if (!job || wire::is_terminal(job->state) || batch_with(*job) || !paused_.insert(id).second)
+    return false;
+  dispatcher_.pause(id);
+  return true;
+}
+
+bool JobRunner::step(JobId id) {
+  if (!paused(id) || !dispatcher_.step(id)) return false;
+  if (const auto run = find(id)) run->restart_clock();
+  pump();
+  return true;
+}
+
+bool JobRunner::resume(JobId id) {
+  if (paused_.erase(id) == 0) return false;
+  if (const auto run = find(id)) run->restart_clock();
+  dispatcher_.resume(id);
+  pump();
+  return true;
+}
+
+void JobRunner::tell(JobEntry& job, std::vector<wire::BlobRef> blobs,
+                     std::vector<std::string> warnings) {
+  tools_.record([&](auto& recorder, auto now_ns) { recorder.phase(job.id, job.phase, now_ns); });
+  const auto run = find(run_of(job.id));
   try {
-    tools_.on_progress(job, {.job = job.id,
-                             .phase = job.phase,
-                             .step = job.step,
-                             .steps = job.plan.request.steps,
-                             .seconds_per_step = run ? run->clock.seconds_per_step() : 0,
-                             .blobs = std::move(blobs),
-                             .warnings = std::move(warnings)});
+    tools_.listener->progress(job, {.job = job.id,
+                                    .phase = job.phase,
+                                    .step = job.step,
+                                    .steps = job.plan.request.steps,
+                                    .seconds_per_step = run ? run->seconds_per_step() : 0,
+                                    .blobs = std::move(blobs),
+                                    .warnings = std::move(warnings)});
   } catch (const wire::WireError& error) {
     fail_soon(job.id, {wire::FailureCode::internal,
                        std::string("its progress cannot be sent: ") + error.what()});
+  }
+}
+
+// Losses.
+
+void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
+  const auto& member = tools_.members.at(actor);
+  std::string what =
+      "actor " + std::to_string(actor) + " (pid " + std::to_string(member.pid) + ") " + cause;
+  const auto kept = tools_.deployments.at(actor);
+  if (kept.empty()) return;
+  const auto current = dispatcher_.current(actor);
+  const auto task = doing(actor);
+  if (!task.empty()) {
+    what += ", during " + task;
+  } else if (!member.jobs.empty()) {
+    const auto run = find(*member.jobs.begin());
+    what += ", during " + run->name() + " " + run->entry().phase;
+  }
+  for (const auto& deployment : kept) {
+    end_epoch(deployment, {wire::FailureCode::lost, what},
+              current ? std::optional(current->first) : std::nullopt,
+              tools_.deployments.preparing(actor, *deployment));
+  }
+}
+
+void JobRunner::interrupt_jobs(const cluster::Deployments::Ptr& deployment,
+                               const std::string& why) {
+  end_epoch(deployment, {wire::FailureCode::lost, why}, /*culprit=*/JobId{0});
+}
+
+void JobRunner::end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
+                          std::optional<JobId> culprit) {
+  end_epoch(deployment, why, culprit, /*while_preparing=*/false);
+}
+
+void JobRunner::end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
+                          std::optional<JobId> culprit, bool while_preparing) {
+  bool wanted = false;
+  for (const auto& [id, bytes] : std::map(deployment->jobs)) {
+    const auto run = find(id);
+    if (!run) continue;
+    // Of several deaths at once the first ends the epoch, and only that one counts.
+    const bool counts = run->has_begun() ? !culprit || *culprit == id : while_preparing;
+    if (run->interrupt(why, counts)) wanted = true;
+  }
+  // What nobody waits for does not connect its groups in the midst of others' jobs.
+  const bool kept =
+      tools_.deployments.all_ready(*deployment) && !tools_.deployments.shares_actors(*deployment);
+  if (wanted || kept) {
+    tools_.deployments.begin_anew(deployment, why.what);
+  } else {
+    tools_.deployments.take_down(deployment, why.what);
+  }
+}
+
+void JobRunner::fail_soon(JobId id, wire::Failure failure) {
+  tools_.environment.post([this, id, failure = std::move(failure)] { fail(id, failure); });
+}
+
+void JobRunner::fail(JobId id, const wire::Failure& failure) {
+  const auto run = find(id);
+  if (!run) {
+    // One of a batch fails by itself where it alone cannot be told of.
+    const JobEntry* job = tools_.table.find(id);
+    if (job && batch_with(*job)) finish(id, wire::JobState::failed, failure);
+    return;
+  }
+  const auto deployment = run->deployment();
+  const bool begun = run->has_begun();
+  const auto name = run->name();
+  if (run->entry().cancel_asked) {
+    run->results().end(wire::JobState::cancelled, run->entry().failure);
+  } else {
+    run->results().fail(failure);
+  }
+  // What is on its way between the actors belongs to nobody any more.
+  if (begun) {
+    end_epoch(deployment, {failure.code, name + " failed: " + failure.what}, /*culprit=*/id);
+  } else if (deployment && deployment->jobs.empty()) {
+    tools_.deployments.take_down(deployment, failure.what);
+  }
+}
+
+// Places lost for good.
+
+bool JobRunner::all_fit_elsewhere(const cluster::Deployment& deployment) const {
+  const auto living = cluster::most_alike(tools_.members, deployment.weight_dtype);
+  const auto runs = runs_on(deployment);
+  return std::ranges::all_of(runs, [&](const auto& run) {
+    const auto& job = run->entry();
+    if (!job.spec.elastic || !plan_again_ || living < 1) return false;
+    if (job.plan.degrees.world() <= living && !tools_.deployments.shortage(job.plan)) return true;
+    try {
+      return !tools_.deployments.shortage(plan_again_(job, living));
+    } catch (const std::invalid_argument&) {
+      return false;
+    }
+  });
+}
+
+void JobRunner::deployment_failed(const cluster::Deployments::Ptr& deployment,
+                                  const wire::Failure& failure) {
+  const bool place_lost = std::ranges::any_of(
+      deployment->actor_of_rank, [&](auto id) { return !tools_.members.at(id).lasting(); });
+  const auto runs = runs_on(*deployment);
+  const int survivors = survivors_of(runs, deployment->weight_dtype);
+  for (const auto& run : runs) {
+    if (find(run->id()) != run || run->deployment() != deployment) continue;
+    if (run->has_begun() && !run->interrupt(failure, /*counts=*/true)) continue;
+    if (!place_lost || !move_out(*run, survivors))
+      run->results().end(wire::JobState::failed, failure);
+  }
+  start_soon();
+}
+
+void JobRunner::actor_free(cluster::ActorId) {
+  start_soon();
+}
+
+int JobRunner::survivors_of(const std::vector<RunPtr>& runs,
+                            const std::string& weight_dtype) const {
+  struct Kind {
+    int free = 0;
+    int all = 0;
+  };
+  std::map<std::string, Kind> kinds;
+  for (const auto& [id, actor] : tools_.members.all()) {
+    const auto kind = actor.device_kind();
+    if (!actor.usable() || !cluster::has_products_of(kind, weight_dtype)) continue;
+    ++kinds[kind].all;
+    kinds[kind].free += std::ranges::all_of(
+        actor.jobs, [&](auto job) { return std::ranges::find(runs, job, &Run::id) != runs.end(); });
+  }
+  Kind most;
+  for (const auto& [name, kind] : kinds)
+    most = {std::max(most.free, kind.free), std::max(most.all, kind.all)};
+  return most.free > 0 ? most.free : most.all;
+}
+
+bool JobRunner::fit(JobEntry& job, int actors) {
+  if (!job.spec.elastic || !plan_again_ || actors < 1) return false;
+  if (job.plan.degrees.world() <= actors) return true;
+  try {
+    job.plan = plan_again_(job, actors);
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+  return true;
+}
+
+std::optional<wire::Failure> JobRunner::misfit(JobEntry& job) {
+  const auto lack = tools_.deployments.shortage(job.plan);
+  if (!lack) return std::nullopt;
+  if (job.spec.elastic && plan_again_) {
+    try {
+      auto plan =
+          plan_again_(job, cluster::most_alike(tools_.members, job.plan.request.weight_dtype));
+      if (!tools_.deployments.shortage(plan)) {
+        job.plan = std::move(plan);
+        return std::nullopt;
+      }
+    } catch (const std::invalid_argument&) {
+    }
+  }
+  return wire::Failure{wire::FailureCode::out_of_memory,
+                       "rank " + std::to_string(lack->rank) + " needs " + bytes_text(lack->needs) +
+                           ", and the roomiest actor that is left for it, " +
+                           tools_.members.name_of(lack->actor) + ", may hold " +
+                           bytes_text(lack->limit)};
+}
+
+bool JobRunner::move_out(Run& run, int survivors) {
+  const int before = run.entry().plan.degrees.world();
+  if (!fit(run.entry(), survivors)) return false;
+  run.move_out();
+  if (const int now = run.entry().plan.degrees.world(); now != before)
+    run.note("it goes on with " + counted(now, "actor") + " instead of " + std::to_string(before));
+  return true;
+}
+
+void JobRunner::fail_unplaceable(const std::string& why) {
+  const wire::Failure failure{wire::FailureCode::lost, why};
+  const auto is_placeable = [this](JobEntry& job) {
+    const int living = cluster::most_alike(tools_.members, job.plan.request.weight_dtype);
+    return job.plan.degrees.world() <= living || fit(job, living);
+  };
+  const auto waiting = tools_.table.queue();
+  const auto runs = unplaced();
+  for (const JobId id : waiting) {
+    if (!is_placeable(*tools_.table.find(id))) finish(id, wire::JobState::failed, failure);
+  }
+  for (const auto& run : runs) {
+    if (!is_placeable(run->entry())) run->results().end(wire::JobState::failed, failure);
+  }
+  start_soon();
+}
+
+// Ends.
+
+void JobRunner::cancel(JobId id, const std::string& why) {
+  JobEntry* job = tools_.table.find(id);
+  if (!job || wire::is_terminal(job->state) || job->cancel_asked) return;
+  const wire::Failure cause{wire::FailureCode::cancelled, why};
+  if (batch_with(*job)) return finish(id, wire::JobState::cancelled, cause);
+  if (const auto run = find(id)) return run->cancel(why);
+  job->cancel_asked = true;
+  finish(id, wire::JobState::cancelled, cause);
+}
+
+void JobRunner::cancel_again(JobId id) {
+  const JobEntry* job = tools_.table.find(id);
+  if (job && job->state == wire::JobState::queued)
+    finish(id, wire::JobState::cancelled, wire::Failure(job->failure));
+}
+
+void JobRunner::give_up(JobId id, const wire::Failure& why) {
+  const JobEntry* job = tools_.table.find(id);
+  if (job && job->state == wire::JobState::queued) finish(id, wire::JobState::failed, why);
+}
+
+void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
+  JobEntry* job = tools_.table.find(id);
+  if (!job || wire::is_terminal(job->state)) return;
+  const auto batch = batch_with(*job);
+  if (batch) batch->results().leaving(*job);
+  if (failure.what.size() > kLongestCause) failure.what.resize(kLongestCause);
+  if (!tools_.table.finish(id, state, std::move(failure), tools_.environment.now())) return;
+  dispatcher_.remove(id);
+  tools_.record([&](auto& recorder, auto now_ns) {
+    recorder.ended(id, wire::to_string(state), job->failure.what, now_ns);
+  });
+  if (state == wire::JobState::failed) tools_.listener->failing(*job);
+  drop_run(id);
+  drop_boundary(*job, tools_.environment);
+  forget_interim(*job);
+  tools_.listener->finished(*job);
+  expire();
+  if (batch && batch->results().is_left()) batch->cancel("none of its jobs is left");
+  start_soon();
+}
+
+void JobRunner::close(JobId id, const std::string& how) {
+  dispatcher_.remove(id);
+  tools_.record([&](auto& recorder, auto now_ns) { recorder.closed(id, how, now_ns); });
+  drop_run(id);
+  tools_.table.dissolve(id);
+  start_soon();
+}
+
+void JobRunner::drop_run(JobId id) {
+  if (const auto run = find(id)) run->release();
+  runs_.erase(id);
+  paused_.erase(id);
+}
+
+void JobRunner::forget_interim(JobEntry& job) {
+  auto& interim = job.outcome.interim;
+  tools_.environment.after(kInterimGrace, [this, interim = std::move(interim)] {
+    for (const auto& step : interim) {
+      for (const auto& blob : step)
+        tools_.environment.drop_blob(blob.id);
+    }
+  });
+  interim.clear();
+}
+
+void JobRunner::expire() {
+  for (const auto& gone : tools_.table.expire()) {
+    for (const auto& blob : gone.outcome.blobs)
+      tools_.environment.drop_blob(blob.id);
+    tools_.listener->forgotten(gone);
+  }
+}
+
+void JobRunner::fail_all(const wire::Failure& why) {
+  const auto waiting = tools_.table.queue();
+  for (const JobId id : waiting)
+    finish(id, wire::JobState::failed, why);
+  while (!runs_.empty()) {
+    const auto run = runs_.begin()->second;
+    const auto deployment = run->deployment();
+    run->results().end(wire::JobState::failed, why);
+    if (deployment) tools_.deployments.take_down(deployment, why.what);
   }
 }
 

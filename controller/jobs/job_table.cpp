@@ -16,7 +16,8 @@ constexpr double kNewest = 0.25;
 
 std::string share_of(const JobEntry& job) {
   if (!job.spec.share.empty()) return job.spec.share;
-  return job.client != 0 ? "client " + std::to_string(job.client) : "job " + std::to_string(job.id);
+  const auto client = job.client.number;
+  return client != 0 ? "client " + std::to_string(client) : "job " + std::to_string(job.id);
 }
 
 void check_terms(const wire::JobSpec& spec) {
@@ -40,10 +41,10 @@ std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uin
   job.spec = std::move(spec);
   job.plan = std::move(plan);
   job.fingerprint = fingerprint;
-  job.owner = owner;
-  job.client = owner;
-  job.watchers = {owner};
-  job.detached = detached;
+  job.client.owner = owner;
+  job.client.number = owner;
+  job.client.watchers = {owner};
+  job.client.detached = detached;
   job.submitted = now;
   join_share(job);
   queue_.push_back(job.id);
@@ -97,7 +98,7 @@ bool JobTable::withdraw(JobId id) {
 JobEntry* JobTable::find_key(std::uint64_t key) {
   if (key == 0) return nullptr;
   for (auto& [id, job] : jobs_) {
-    if (job.key == key) return &job;
+    if (job.client.key == key) return &job;
   }
   return nullptr;
 }
@@ -109,26 +110,34 @@ JobEntry* JobTable::find(JobId id) {
 
 JobEntry* JobTable::find_run(JobId id) {
   const auto found = batches_.find(id);
-  return found == batches_.end() ? find(id) : &found->second;
+  return found == batches_.end() ? find(id) : &found->second.run;
 }
 
-JobEntry& JobTable::join(JobEntry batch, double now) {
-  batch.id = next_id_++;
-  batch.state = wire::JobState::loading;
-  batch.phase = "loading";
-  batch.started = now;
+const BatchEntry* JobTable::find_batch(JobId id) const {
+  const auto found = batches_.find(id);
+  return found == batches_.end() ? nullptr : &found->second;
+}
+
+BatchEntry& JobTable::join(BatchEntry batch, double now) {
+  auto& run = batch.run;
+  run.id = next_id_++;
+  run.state = wire::JobState::loading;
+  run.phase = "loading";
+  run.started = now;
   for (const auto& member : batch.members) {
     start(member.job, now);
-    jobs_.at(member.job).batch = batch.id;
+    jobs_.at(member.job).batching.number = run.id;
   }
-  return batches_.emplace(batch.id, std::move(batch)).first->second;
+  return batches_.emplace(run.id, std::move(batch)).first->second;
 }
 
-std::vector<JobId> JobTable::members_of(const JobEntry& batch) const {
+std::vector<JobId> JobTable::members_of(JobId id) const {
   std::vector<JobId> living;
-  for (const auto& member : batch.members) {
+  const BatchEntry* batch = find_batch(id);
+  if (!batch) return living;
+  for (const auto& member : batch->members) {
     const auto job = jobs_.find(member.job);
-    if (job != jobs_.end() && job->second.batch == batch.id &&
+    if (job != jobs_.end() && job->second.batching.number == id &&
         !wire::is_terminal(job->second.state))
       living.push_back(member.job);
   }
@@ -142,9 +151,9 @@ bool JobTable::requeue(JobId id) {
   job->phase = "queued";
   job->step = 0;
   job->started = 0;
-  job->batch = 0;
-  job->alone = true;
-  job->parts.clear();
+  job->batching.number = 0;
+  job->batching.alone = true;
+  job->course.parts.clear();
   queue_.insert(std::upper_bound(queue_.begin(), queue_.end(), id), id);
   return true;
 }
@@ -161,7 +170,7 @@ std::vector<JobId> JobTable::queue() const {
   for (const auto& [id, job] : jobs_) {
     // A job under way will cost about as much as the others did.
     if (job.state == wire::JobState::loading || job.state == wire::JobState::running)
-      had[share_of(job)] += std::max(0.0, mean_cost_ + job.charged_before - job.actor_seconds);
+      had[share_of(job)] += std::max(0.0, mean_cost_ + job.cost.before - job.cost.actor_seconds);
   }
   std::map<std::int32_t, std::map<std::string, std::deque<JobId>>, std::greater<>> lines;
   for (const JobId id : queue_) {
@@ -189,7 +198,7 @@ std::vector<JobId> JobTable::queue() const {
 void JobTable::charge(JobId id, double actor_seconds) {
   JobEntry* job = find(id);
   if (!job || wire::is_terminal(job->state) || !(actor_seconds > 0)) return;
-  job->actor_seconds += actor_seconds;
+  job->cost.actor_seconds += actor_seconds;
   shares_.at(share_of(*job)).service += actor_seconds;
 }
 
@@ -210,14 +219,14 @@ bool JobTable::start(JobId id, double now) {
   job->state = wire::JobState::loading;
   job->phase = "loading";
   job->started = now;
-  job->charged_before = job->actor_seconds;
+  job->cost.before = job->cost.actor_seconds;
   return true;
 }
 
 bool JobTable::run(JobId id) {
   JobEntry* job = find_run(id);
   if (!job || job->state != wire::JobState::loading) return false;
-  for (const JobId member : members_of(*job))
+  for (const JobId member : members_of(id))
     jobs_.at(member).state = wire::JobState::running;
   job->state = wire::JobState::running;
   job->phase = "text";
@@ -229,9 +238,9 @@ bool JobTable::finish(JobId id, wire::JobState terminal, wire::Failure failure, 
   if (!job || wire::is_terminal(job->state) || !wire::is_terminal(terminal)) return false;
   std::erase(queue_, id);
   if (job->state != wire::JobState::queued) {
-    if (job->actor_seconds == job->charged_before)
+    if (job->cost.actor_seconds == job->cost.before)
       charge(id, (now - job->started) * job->plan.degrees.world());
-    mean_cost_ += kNewest * (job->actor_seconds - mean_cost_);
+    mean_cost_ += kNewest * (job->cost.actor_seconds - mean_cost_);
   }
   leave_share(*job);
   job->state = terminal;
@@ -248,19 +257,19 @@ std::vector<JobEntry> JobTable::expire() {
   std::uint64_t bytes = 0;
   for (const JobId id : ended_) {
     const auto& job = jobs_.at(id);
-    if (job.unsaid) continue;
+    if (job.client.unsaid) continue;
     ++kept;
-    for (const auto& blob : job.blobs)
+    for (const auto& blob : job.outcome.blobs)
       bytes += blob.bytes;
   }
   std::vector<JobEntry> gone;
   for (auto next = ended_.begin(); kept > max_kept_ || (bytes > max_kept_bytes_ && kept > 1);) {
-    if (jobs_.at(*next).unsaid) {
+    if (jobs_.at(*next).client.unsaid) {
       ++next;
       continue;
     }
     gone.push_back(std::move(jobs_.extract(*next).mapped()));
-    for (const auto& blob : gone.back().blobs)
+    for (const auto& blob : gone.back().outcome.blobs)
       bytes -= blob.bytes;
     --kept;
     next = ended_.erase(next);

@@ -38,54 +38,85 @@ struct JobPart {
   mesh::Degrees degrees;
 };
 
+/// Who handed a job in, and who hears of it. The gateway's.
+struct JobClient {
+  std::uint64_t key = 0;    // of the submission, so that none counts twice; 0 = none
+  std::uint64_t owner = 0;  // peer that submitted it; 0 = it has not come back yet
+  std::uint64_t number =
+      0;             // that the job counts for; stays when the owner has come back as another peer
+  std::string user;  // whose key it came in with; "" = nobody was asked for one
+  std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
+  bool detached = false;
+  bool unsaid = false;  // it has ended, but nobody is to be told yet: until then it is kept
+};
+
+/// How a job came as far as it is: what it goes on from, and what befell it. The run's; `restarts`
+/// and `restart_step` are the journal's.
+struct JobCourse {
+  std::optional<Boundary> boundary;
+  std::vector<Recovery> recoveries;
+  std::vector<JobPart> parts;  // of elastic jobs more than one
+  std::int32_t restarts = 0;   // of the controller while it ran, without a step between them
+  std::int32_t restart_step = 0;
+};
+
+/// What has come of a job. The run's.
+struct JobOutcome {
+  std::vector<wire::BlobRef> blobs;  // results, held by the controller
+  std::deque<std::vector<wire::BlobRef>>
+      interim;  // previews and latents of its last steps, a step an entry
+  std::string report;
+  std::vector<std::string> warnings;  // of its actors, each once however often its tasks ran
+};
+
+/// What a job has cost its share. The table's.
+struct JobCost {
+  double actor_seconds = 0;  // charged so far
+  double before = 0;         // of these before it began, this time
+};
+
+/// Whether a job computes with others.
+struct JobBatching {
+  JobId number = 0;     // of the batch that it computes or has computed in; 0 = by itself
+  bool alone = false;   // a batch that it was in has failed: never again with others
+  std::string why_not;  // it began by itself, although it may batch
+};
+
+/// One job's record, or what several that compute as one are run by. Times are seconds on the
+/// caller's clock.
+struct JobEntry {
+  JobId id = 0;
+  wire::JobSpec spec;  // as it was handed in
+  plan::Plan plan;     // its request is the one that is computed: completed, and refilled
+  std::uint64_t fingerprint = 0;  // of the model's folder when it was planned; 0 = not known
+  std::shared_ptr<const spec::ModelSpec> model;  // it was planned for; null = it stays as planned
+  wire::JobState state = wire::JobState::queued;
+  std::string phase = "queued";
+  std::int32_t step = 0;
+  bool held = false;  // it is not to begin yet, although it is queued
+  bool cancel_asked = false;
+  std::string waits_for;  // why it has not begun yet, as of the last look
+  double submitted = 0;
+  double started = 0;
+  double ended = 0;
+  wire::Failure failure;
+  JobClient client;
+  JobCourse course;
+  JobOutcome outcome;
+  JobCost cost;
+  JobBatching batching;
+};
+
 /// A job that computes as one with others.
 struct BatchMember {
   JobId job = 0;
   wire::RowRange pictures;  // of the batch's that are its own
 };
 
-/// One job's record, or that of several which compute as one (`members`). Times are seconds on the
-/// caller's clock.
-struct JobEntry {
-  JobId id = 0;
-  wire::JobSpec spec;
-  plan::Plan plan;
-  std::uint64_t fingerprint = 0;  // of the model's folder when it was planned; 0 = not known
-  std::shared_ptr<const spec::ModelSpec> model;  // it was planned for; null = it stays as planned
-  wire::JobState state = wire::JobState::queued;
-  std::string phase = "queued";
-  std::int32_t step = 0;
-  std::uint64_t key = 0;  // the client's, so that no submission counts twice; 0 = none
-  bool held = false;      // it is not to begin yet, although it is queued
-  bool unsaid = false;    // it has ended, but nobody is to be told yet: until then it is kept
-  bool detached = false;
-  bool cancel_asked = false;
-  std::uint64_t owner = 0;  // peer that submitted it; 0 = it has not come back yet
-  std::string user;         // whose key it came in with; "" = nobody was asked for one
-  std::uint64_t client =
-      0;  // that it counts for; stays when the owner has come back as another peer
-  std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
-  std::string waits_for;             // why it has not begun yet, as of the last look
-  double submitted = 0;
-  double started = 0;
-  double ended = 0;
-  wire::Failure failure;
-  std::vector<wire::BlobRef> blobs;  // results, held by the controller
-  std::deque<std::vector<wire::BlobRef>>
-      interim;  // previews and latents of its last steps, a step an entry
-  std::string report;
-  std::vector<std::string> warnings;  // of its actors, each once however often its tasks ran
-  double actor_seconds = 0;           // charged to its share so far
-  double charged_before = 0;          // of these before it began, this time
-  std::optional<Boundary> boundary;
-  std::vector<Recovery> recoveries;
-  std::vector<JobPart> parts;  // of elastic jobs more than one
-  std::int32_t restarts = 0;   // of the controller while it ran, without a step between them
-  std::int32_t restart_step = 0;
-  JobId batch = 0;                   // that it computes or has computed in; 0 = by itself
-  bool alone = false;                // a batch that it was in has failed: never again with others
-  std::string not_batched;           // why it began by itself, although it may batch
-  std::vector<BatchMember> members;  // of a batch, also those that have left it; of a job none
+/// Several jobs that compute as one.
+struct BatchEntry {
+  JobEntry run;                      // under a number of its own; it is no job
+  std::vector<BatchMember> members;  // also those that have left it
 };
 
 /// Who a job counts for when shares are made fair: the name in its spec, else the client; a job of
@@ -131,16 +162,17 @@ class JobTable {
   bool run(JobId id);
   /// Queued jobs, the members of `batch`, begin as one: it gets a number of their own kind and is
   /// loading, as they are then. It is no job: `find`, `all`, `queue` and `count` know its members.
-  JobEntry& join(JobEntry batch, double now);
+  BatchEntry& join(BatchEntry batch, double now);
   /// What runs under that number: a job, or a batch.
   JobEntry* find_run(JobId id);
+  const BatchEntry* find_batch(JobId id) const;
   /// Jobs of the batch that have not ended, nor left it.
-  std::vector<JobId> members_of(const JobEntry& batch) const;
+  std::vector<JobId> members_of(JobId batch) const;
   /// A job that has begun waits again where it waited before, and computes alone from now on.
   bool requeue(JobId id);
   /// The batch is over; it has no members any more.
   void dissolve(JobId batch) { batches_.erase(batch); }
-  const std::map<JobId, JobEntry>& batches() const { return batches_; }
+  const std::map<JobId, BatchEntry>& batches() const { return batches_; }
 
   /// Says what a job has cost its share: seconds × actors, in one sum or in several. A job of which
   /// nobody has said anything since it began is charged with its time on all its actors when it
@@ -171,8 +203,8 @@ class JobTable {
   JobId next_id_ = 1;
   std::size_t ended_total_ = 0;
   std::map<JobId, JobEntry> jobs_;
-  std::map<JobId, JobEntry> batches_;  // under way
-  std::deque<JobId> queue_;            // oldest first
+  std::map<JobId, BatchEntry> batches_;  // under way
+  std::deque<JobId> queue_;              // oldest first
   std::map<std::string, Share> shares_;
   double mean_cost_ = 1;  // seconds × actors of the jobs that ended of late
   std::deque<JobId> ended_;

@@ -24,11 +24,11 @@ nlohmann::json step_cache_report(const std::vector<wire::ActorJobStats>& stats_b
 }
 
 /// The figures of the report are those of the batch. Its own pictures are counted in it from 0.
-nlohmann::json batch_report(const JobEntry& job) {
-  nlohmann::json batch = {{"number", job.batch},
-                          {"pictures", job.members.back().pictures.end},
+nlohmann::json batch_report(const JobEntry& job, std::span<const BatchMember> members) {
+  nlohmann::json batch = {{"number", job.batching.number},
+                          {"pictures", members.back().pictures.end},
                           {"with_jobs", nlohmann::json::array()}};
-  for (const auto& member : job.members) {
+  for (const auto& member : members) {
     if (member.job == job.id) {
       batch["own_pictures"] = {member.pictures.begin, member.pictures.end};
     } else {
@@ -43,7 +43,8 @@ nlohmann::json batch_report(const JobEntry& job) {
 std::string make_report(const JobEntry& job, const cluster::Deployment& deployment,
                         const PhaseSeconds& seconds,
                         const std::vector<wire::ActorJobStats>& stats_by_rank,
-                        std::uint64_t blob_bytes, const std::vector<std::string>& warnings) {
+                        std::uint64_t blob_bytes, const std::vector<std::string>& warnings,
+                        std::span<const BatchMember> members) {
   using nlohmann::json;
   const auto& request = job.plan.request;
   json report;
@@ -53,8 +54,8 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   report["request"] = wire::request_json(request, job.plan.sampler_steps, job.plan.skipped_steps);
   report["request"]["prompts"] = request.prompts;
   report["request"]["images_per_prompt"] = request.images_per_prompt;
-  if (!job.members.empty()) report["batch"] = batch_report(job);
-  if (!job.not_batched.empty()) report["not_batched"] = job.not_batched;
+  if (!members.empty()) report["batch"] = batch_report(job, members);
+  if (const auto& why = job.batching.why_not; !why.empty()) report["not_batched"] = why;
   report["plan"] = plan::to_json(job.plan);
   report["seconds"] = {{"queued", seconds.queued},
                        {"loading", seconds.loading},
@@ -109,17 +110,17 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                      {"control_plane", control_bytes},
                      {"blobs", blob_bytes}};
   if (!request.step_cache.empty()) report["step_cache"] = step_cache_report(stats_by_rank);
-  auto all_warnings = job.warnings;
+  auto all_warnings = job.outcome.warnings;
   all_warnings.insert(all_warnings.end(), warnings.begin(), warnings.end());
   report["warnings"] = all_warnings;
   report["recoveries"] = json::array();
-  for (const auto& recovery : job.recoveries) {
+  for (const auto& recovery : job.course.recoveries) {
     report["recoveries"].push_back({{"cause", recovery.cause},
                                     {"step", recovery.step},
                                     {"seconds", recovery.resumed - recovery.began}});
   }
   report["parts"] = json::array();
-  for (const auto& part : job.parts) {
+  for (const auto& part : job.course.parts) {
     const auto& of = part.degrees;
     report["parts"].push_back({{"first_step", part.first_step},
                                {"degrees",
@@ -134,18 +135,18 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
 }
 
 void add_warning(JobEntry& job, const std::string& warning) {
-  auto report = nlohmann::json::parse(job.report, nullptr, /*allow_exceptions=*/false);
+  auto report = nlohmann::json::parse(job.outcome.report, nullptr, /*allow_exceptions=*/false);
   if (!report.is_object()) return;
   report["warnings"].push_back(warning);
-  job.report = wire::json_text(report);
+  job.outcome.report = wire::json_text(report);
 }
 
 wire::JobFinished finished_message(const JobEntry& job) {
   return {.job = job.id,
           .state = job.state,
           .failure = job.failure,
-          .blobs = job.blobs,
-          .report = job.report};
+          .blobs = job.outcome.blobs,
+          .report = job.outcome.report};
 }
 
 }  // namespace troupe::jobs

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,13 +22,14 @@ struct PhaseSeconds {
 };
 
 /// The one JSON document that says how a job's pictures came about: enough to make them again, and
-/// what it cost. Of a job of a batch it is given the batch's plan and members: the figures are the
-/// batch's. The job's own warnings come first, then `warnings`. Texts that are no UTF-8 come out
-/// with U+FFFD in their place.
+/// what it cost. A job of a batch is given with the batch's plan, and with its `members`: the
+/// figures are the batch's. The job's own warnings come first, then `warnings`. Texts that are no
+/// UTF-8 come out with U+FFFD in their place.
 std::string make_report(const JobEntry& job, const cluster::Deployment& deployment,
                         const PhaseSeconds& seconds,
                         const std::vector<wire::ActorJobStats>& stats_by_rank,
-                        std::uint64_t blob_bytes, const std::vector<std::string>& warnings);
+                        std::uint64_t blob_bytes, const std::vector<std::string>& warnings,
+                        std::span<const BatchMember> members = {});
 
 /// Adds a warning to the report of a job that has one.
 void add_warning(JobEntry& job, const std::string& warning);

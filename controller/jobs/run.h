@@ -1,50 +1,131 @@
 #pragma once
-#include "controller/jobs/job_runner.h"
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "controller/jobs/results.h"
+#include "controller/jobs/step_clock.h"
 
 namespace troupe::jobs {
 
-/// Bytes of a cause that are kept: it must fit into messages beside other things.
-constexpr std::size_t kLongestCause = 16'000;
+/// A job, or several as one, between start and end: with its deployment, at its actors, and after a
+/// loss from its last boundary on.
+///
+///   waiting ──begin──► computing ──end_if_drained──► ending ──succeed──► over
+///      ▲                   │                            │
+///      └────interrupt──────┘                            └──interrupt──► over
+///
+/// It is over as well when it fails or is cancelled, in whatever state. What comes late, for an
+/// earlier beginning or when it is over, changes nothing.
+class Run : public std::enable_shared_from_this<Run> {
+ public:
+  /// `entry`: of the table, until the run is over.
+  Run(RunTools& tools, JobEntry& entry, std::unique_ptr<Results> results);
 
-/// What came of a batch for one of its jobs.
-struct Portion {
-  std::map<std::int32_t, wire::BlobRef> pictures;  // by picture of the batch
-  std::map<std::int32_t, wire::BlobRef> latents;   // by dp replica
-  Interim interim;
-};
+  /// The job's number, or the batch's.
+  JobId id() const { return id_; }
+  JobEntry& entry() { return entry_; }
+  Results& results() { return *results_; }
+  std::string name() const { return results_->name(); }
+  /// Null while it waits for another one.
+  const cluster::Deployments::Ptr& deployment() const { return deployment_; }
+  /// Actors were told of it.
+  bool has_begun() const { return state_ == State::computing || state_ == State::ending; }
+  bool is_in_epoch(std::uint64_t epoch) const { return has_begun() && deployment_->epoch == epoch; }
+  double seconds_per_step() const { return clock_.seconds_per_step(); }
 
-/// A job, or several as one, between start and end.
-struct JobRunner::Run {
-  JobId job = 0;
-  std::shared_ptr<cluster::Deployment> deployment;  // null while it waits for another one
+  /// It has a deployment, which may still have to load.
+  void move_in(const cluster::Deployments::Ptr& deployment);
+  /// It has lost its deployment for good and waits for another one.
+  void move_out();
+  /// The deployment is ready: its actors are told of the run, and its tasks may be issued. Throws
+  /// what keeps it from beginning.
+  void begin(bool paused);
+  /// An actor has done a task of it. False when it had said so before.
+  bool task_done(cluster::ActorId actor, const wire::TaskDone& done);
+  /// When all tasks are done and all that they left is here, its actors are asked for their
+  /// figures, and it succeeds.
+  void end_if_drained();
+  /// Its epoch is over: nothing of it runs any more, it waits for its deployment. `counts`: that is
+  /// a loss. False when it has ended instead.
+  bool interrupt(const wire::Failure& why, bool counts);
+  /// A failure that only says that a peer is gone waits for the one that says how it ended, until
+  /// all actors of the run have answered that they live.
+  void fail_later(wire::Failure failure);
+  /// Ends it early: at once when it waits, else when what is issued has drained.
+  void cancel(const std::string& why);
+  /// Seconds per step are counted anew: it was paused.
+  void restart_clock() { clock_.restart(); }
+  /// People are told, now and in its report.
+  void note(const std::string& warning);
+  /// It is over: lets go of its deployment and of all that came.
+  void release();
+
+ private:
+  enum class State { waiting, computing, ending, over };
+
+  /// An action for later that is taken in this life of the run only.
+  template <class Action>
+  auto in_this_life(Action action) {
+    return [weak = weak_from_this(), life = life_, action = std::move(action)](auto&&... given) {
+      const auto run = weak.lock();
+      if (run && run->state_ != State::over && run->life_ == life) action(*run, given...);
+    };
+  }
+  void task_complete(const schedule::Task& task);
+  void fetch_blobs(cluster::ActorId actor, const wire::TaskDone& done);
+  void blob_arrived(const Origin& from, std::int32_t rank, const wire::BlobRef& ref,
+                    const control::BlobResult& result);
+  /// Without a blob that is not needed the run goes on.
+  void blob_missing(const wire::BlobRef& ref, bool needed, const wire::Failure& why);
+  /// A holder's part of a step's boundary; it counts when all are here.
+  void keep_piece(std::int32_t step, std::int32_t rank, const wire::BlobRef& own);
+  void drop(const std::map<std::int32_t, wire::BoundaryPiece>& pieces);
+  /// Lets go of the parts of unfinished steps, and of results that were not handed on.
+  void drop_blobs();
+  void ask_for_figures();
+  void succeed();
+  void wait_for_cause();
+  void call_roll();
+  /// Of a cancelled run whose tasks have not drained in a moment the epoch is ended, so that they
+  /// are left in their midst; as soon as no other job is on its actors, which would lose its step.
+  void leave_if_long();
+
+  RunTools& tools_;
+  const JobId id_;
+  JobEntry& entry_;
+  std::unique_ptr<Results> results_;
+  cluster::Deployments::Ptr deployment_;
+  State state_ = State::waiting;
   /// Counts its beginnings at actors: answers and blobs of an earlier one are nobody's.
-  std::uint64_t life = 0;
-  bool begun = false;    // actors were told of it
-  bool ending = false;   // actors are asked for its figures
-  bool closing = false;  // a batch whose jobs are leaving it, all of them
+  std::uint64_t life_ = 0;
   /// By whom which task was told to be done: once more changes nothing.
-  std::set<std::pair<std::uint32_t, cluster::ActorId>> told;
-  std::size_t blobs_to_come = 0;
-  std::map<std::uint32_t, std::vector<wire::BlobRef>>
-      results;  // by decode task, so in the replicas' order
-  Interim interim;
-  std::map<JobId, Portion> portions;  // of a batch, in the place of results and interim
+  std::set<std::pair<std::uint32_t, cluster::ActorId>> told_;
+  std::size_t blobs_to_come_ = 0;
   /// By step and world rank, until all holders' pieces of a step are here.
-  std::map<std::int32_t, std::map<std::int32_t, wire::BoundaryPiece>> pieces;
-  std::vector<std::string> warnings;  // of how it went; those of its actors are its jobs'
-  std::uint64_t blob_bytes = 0;
-  std::map<std::int32_t, int> replicas_past;  // step → dp replicas that completed it
-  StepClock clock;
-  double began = 0;             // for the first time
-  std::int32_t first_step = 0;  // that it began with
-  double text_done = 0;
-  double denoised = 0;
-  double decoded = 0;
-  int texts_done = 0;
-  std::vector<wire::ActorJobStats> stats;
-  std::size_t stats_to_come = 0;
-  int losses = 0;  // since it last got a step further
-  std::optional<wire::Failure> collateral;
+  std::map<std::int32_t, std::map<std::int32_t, wire::BoundaryPiece>> pieces_;
+  std::vector<std::string> warnings_;  // of how it went; those of its actors are its jobs'
+  std::uint64_t blob_bytes_ = 0;
+  std::map<std::int32_t, int> replicas_past_;  // step → dp replicas that completed it
+  StepClock clock_;
+  double began_ = 0;             // for the first time
+  std::int32_t first_step_ = 0;  // that it began with
+  double text_done_ = 0;
+  double denoised_ = 0;
+  double decoded_ = 0;
+  int texts_done_ = 0;
+  std::vector<wire::ActorJobStats> stats_;  // by rank
+  std::size_t stats_to_come_ = 0;
+  int losses_ = 0;  // since it last got a step further
+  std::optional<wire::Failure> collateral_;
 };
+
+/// Lets go of the latents that the job could go on from.
+void drop_boundary(JobEntry& job, cluster::Environment& environment);
 
 }  // namespace troupe::jobs

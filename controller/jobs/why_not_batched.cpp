@@ -87,8 +87,8 @@ std::string why_not_batched(const JobEntry& job, const std::vector<const JobEntr
                             std::int64_t max_pictures, std::int64_t places) {
   if (!job.spec.may_batch) return "";
   if (auto bar = batching_obstacle(job.spec.request, max_pictures); !bar.empty()) return bar;
-  if (job.alone) return "the batch that it was in has failed";
-  if (job.boundary) return "it goes on from a step that it had come to before";
+  if (job.batching.alone) return "the batch that it was in has failed";
+  if (job.course.boundary) return "it goes on from a step that it had come to before";
   std::vector<const JobEntry*> willing;
   std::copy_if(others.begin(), others.end(), std::back_inserter(willing),
                [](const JobEntry* other) { return can_batch(*other); });

@@ -190,6 +190,14 @@ void AckLog::rewrite(Acks acks) {
   if (!folder || ::fsync(folder.get()) != 0) fail("written");
 }
 
+bool AckLog::is_there() const {
+  struct stat own {};
+  struct stat there {};
+  return ::fstat(file_.get(), &own) == 0 &&
+         ::stat((folder_ + "/acknowledged").c_str(), &there) == 0 && own.st_ino == there.st_ino &&
+         own.st_dev == there.st_dev;
+}
+
 void AckLog::reserve() {
   if (acks_.slots > kLongest) {
     try {

@@ -50,6 +50,8 @@ class AckLog {
   void rewrite(Acks acks);
   /// Sees to it that there is room for one record more than those that may have to come.
   void reserve();
+  /// Whether the folder still has the file that is written: it may have been removed.
+  bool is_there() const;
 
   /// `kept`: number of the newest change that the database holds.
   void accepted(jobs::JobId job, std::uint64_t kept);

@@ -9,13 +9,14 @@
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
+#include <utility>
 
 #include "base/parse_number.h"
 #include "base/private_folder.h"
 
 namespace troupe::journal {
 
-FileHandle lock_folder(const std::string& folder) {
+FolderLock lock_folder(const std::string& folder) {
   const auto fail = [&](const std::string& why) {
     throw std::runtime_error("[journal] " + folder + ": " + why);
   };
@@ -31,8 +32,11 @@ FileHandle lock_folder(const std::string& folder) {
   const std::string file = folder + "/lock";
   FileHandle lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) fail(std::string("cannot be written: ") + std::strerror(errno));
+  FileHandle whole(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!whole) fail(std::string("cannot be read: ") + std::strerror(errno));
   char text[32] = {};
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  const bool taken = ::flock(whole.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (taken || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     const auto got = ::read(lock.get(), text, sizeof text - 1);
     const auto pid = got > 0 ? parse_number<pid_t>(text) : std::nullopt;
     fail("is in use by another controller" +
@@ -43,7 +47,7 @@ FileHandle lock_folder(const std::string& folder) {
   const auto put = ::pwrite(lock.get(), own.data(), own.size(), 0);
   if (::ftruncate(lock.get(), put < 0 ? 0 : put) != 0)
     fail(std::string("cannot be written: ") + std::strerror(errno));
-  return lock;
+  return {std::move(whole), std::move(lock)};
 }
 
 }  // namespace troupe::journal

@@ -5,9 +5,16 @@
 
 namespace troupe::journal {
 
-/// Makes the folder, if there is none, for its owner alone, and holds its file `lock`, in which its
-/// process is named, until the handle goes. Throws std::runtime_error "[journal] FOLDER: why": in
+/// Of the folder itself, and of its file `lock`, which somebody may remove: file systems that lock
+/// no folders have that one alone.
+struct FolderLock {
+  FileHandle folder;
+  FileHandle file;
+};
+
+/// Makes the folder, if there is none, for its owner alone, and holds it until the handles go; its
+/// file `lock` names this process. Throws std::runtime_error "[journal] FOLDER: why": in
 /// use by another controller, not writable, another user's, or open to others.
-FileHandle lock_folder(const std::string& folder);
+FolderLock lock_folder(const std::string& folder);
 
 }  // namespace troupe::journal

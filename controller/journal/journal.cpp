@@ -5,7 +5,7 @@
 namespace troupe::journal {
 
 Change Journal::change(Change::Kind kind, const jobs::JobEntry& job) {
-  seen_[job.id] = {job.phase, job.recoveries.size(), job.cancel_asked};
+  seen_[job.id] = {job.phase, job.course.recoveries.size(), job.cancel_asked};
   Change change;
   change.kind = kind;
   change.job = job.id;
@@ -15,7 +15,7 @@ Change Journal::change(Change::Kind kind, const jobs::JobEntry& job) {
 
 void Journal::accepted(const jobs::JobEntry& job, Done done) {
   auto accepted = change(Change::Kind::accepted, job);
-  accepted.key = job.key;
+  accepted.key = job.client.key;
   accepted.spec = wire::encode(job.spec);
   accepted.parts = inputs_of(job, bytes_of_);
   write_(std::move(accepted), std::move(done));
@@ -24,7 +24,7 @@ void Journal::accepted(const jobs::JobEntry& job, Done done) {
 void Journal::changed(const jobs::JobEntry& job) {
   const auto seen = seen_.find(job.id);
   if (seen != seen_.end() &&
-      seen->second == Seen{job.phase, job.recoveries.size(), job.cancel_asked})
+      seen->second == Seen{job.phase, job.course.recoveries.size(), job.cancel_asked})
     return;
   write_(change(Change::Kind::facts, job), {});
 }
@@ -37,7 +37,7 @@ void Journal::boundary(const jobs::JobEntry& job) {
 
 void Journal::ended(const jobs::JobEntry& job, Done done) {
   auto ended = change(Change::Kind::ended, job);
-  ended.report = job.report;
+  ended.report = job.outcome.report;
   ended.state = job.state;
   ended.parts = results_of(job, bytes_of_);
   seen_.erase(job.id);

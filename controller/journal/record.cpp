@@ -19,7 +19,7 @@ void fail(jobs::JobEntry& job, const std::string& why) {
   job.phase = wire::to_string(JobState::failed);
   job.failure = {wire::FailureCode::internal,
                  "[journal] job " + std::to_string(job.id) + ": " + why};
-  job.report.clear();
+  job.outcome.report.clear();
 }
 
 void read_inputs(jobs::JobEntry& job, const std::vector<Part>& parts, const KeepBytes& keep) {
@@ -43,7 +43,7 @@ void read_boundary(jobs::JobEntry& job, const std::vector<Part>& parts, const Ke
     head.piece.blob.id = keep(part.bytes);
     boundary.pieces.push_back(std::move(head.piece));
   }
-  job.boundary = std::move(boundary);
+  job.course.boundary = std::move(boundary);
 }
 
 void read_results(jobs::JobEntry& job, const std::vector<Part>& parts, const KeepBytes& keep) {
@@ -52,7 +52,7 @@ void read_results(jobs::JobEntry& job, const std::vector<Part>& parts, const Kee
   for (const auto& part : parts) {
     auto ref = wire::decode<wire::BlobRef>(wire::as_bytes(part.head));
     ref.id = keep(part.bytes);
-    job.blobs.push_back(std::move(ref));
+    job.outcome.blobs.push_back(std::move(ref));
   }
 }
 
@@ -67,22 +67,23 @@ Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
   facts.state = job.state;
   facts.phase = job.phase;
   facts.step = job.step;
-  facts.detached = job.detached;
+  facts.detached = job.client.detached;
   facts.cancel_asked = job.cancel_asked;
   facts.submitted = calendar.to_unix(job.submitted);
   facts.started = calendar.to_unix(job.started);
   facts.ended = calendar.to_unix(job.ended);
   facts.failure = job.failure;
   facts.refill_steps = job.plan.request.refill_steps;
-  const std::size_t first =
-      job.recoveries.size() > kKeptRecoveries ? job.recoveries.size() - kKeptRecoveries : 0;
-  for (std::size_t i = first; i < job.recoveries.size(); ++i) {
-    const auto& recovery = job.recoveries[i];
+  const std::size_t first = job.course.recoveries.size() > kKeptRecoveries
+                                ? job.course.recoveries.size() - kKeptRecoveries
+                                : 0;
+  for (std::size_t i = first; i < job.course.recoveries.size(); ++i) {
+    const auto& recovery = job.course.recoveries[i];
     facts.recoveries.push_back({recovery.cause.substr(0, kLongestCause), recovery.step,
                                 calendar.to_unix(recovery.began),
                                 calendar.to_unix(recovery.resumed)});
   }
-  for (const auto& part : job.parts) {
+  for (const auto& part : job.course.parts) {
     const auto& of = part.degrees;
     facts.parts.push_back({part.first_step, {of.dp, of.cfg, of.pp, of.ring, of.ulysses, of.tp}});
   }
@@ -90,10 +91,10 @@ Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
   facts.steps = job.plan.request.steps;
   facts.fingerprint = job.fingerprint;
   facts.lora_fingerprints = job.plan.lora_fingerprints;
-  facts.actor_seconds = job.actor_seconds;
-  facts.restarts = job.restarts;
-  facts.user = job.user;
-  facts.restart_step = job.restart_step;
+  facts.actor_seconds = job.cost.actor_seconds;
+  facts.restarts = job.course.restarts;
+  facts.user = job.client.user;
+  facts.restart_step = job.course.restart_step;
   return facts;
 }
 
@@ -108,16 +109,16 @@ std::vector<Part> inputs_of(const jobs::JobEntry& job, const BytesOf& bytes_of) 
 
 std::vector<Part> boundary_of(const jobs::JobEntry& job, const BytesOf& bytes_of) {
   std::vector<Part> parts;
-  if (!job.boundary) return parts;
-  for (const auto& piece : job.boundary->pieces)
+  if (!job.course.boundary) return parts;
+  for (const auto& piece : job.course.boundary->pieces)
     parts.push_back(
-        {wire::encode(PieceHead{job.boundary->next_step, piece}), bytes_of(piece.blob.id)});
+        {wire::encode(PieceHead{job.course.boundary->next_step, piece}), bytes_of(piece.blob.id)});
   return parts;
 }
 
 std::vector<Part> results_of(const jobs::JobEntry& job, const BytesOf& bytes_of) {
   std::vector<Part> parts;
-  for (const auto& blob : job.blobs)
+  for (const auto& blob : job.outcome.blobs)
     parts.push_back({wire::encode(blob), bytes_of(blob.id)});
   return parts;
 }
@@ -137,7 +138,7 @@ double newest_time(const Record& record) {
 jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const KeepBytes& keep) {
   jobs::JobEntry job;
   job.id = record.id;
-  job.key = record.key;
+  job.client.key = record.key;
   try {
     if (!record.lost.empty() && record.spec.empty())
       throw wire::WireError(wire::WireErrc::truncated, "");
@@ -146,29 +147,30 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     job.state = facts.state;
     job.phase = facts.phase;
     job.step = facts.step;
-    job.detached = facts.detached;
+    job.client.detached = facts.detached;
     job.cancel_asked = facts.cancel_asked;
     job.submitted = calendar.from_unix(facts.submitted);
     job.started = calendar.from_unix(facts.started);
     job.ended = calendar.from_unix(facts.ended);
     job.failure = facts.failure;
-    job.report = record.report;
+    job.outcome.report = record.report;
     for (const auto& recovery : facts.recoveries) {
-      job.recoveries.push_back({recovery.cause, recovery.step, calendar.from_unix(recovery.began),
-                                calendar.from_unix(recovery.resumed)});
+      job.course.recoveries.push_back({recovery.cause, recovery.step,
+                                       calendar.from_unix(recovery.began),
+                                       calendar.from_unix(recovery.resumed)});
     }
     for (const auto& part : facts.parts) {
       const auto& of = part.degrees;
       if (of.size() != 6) throw wire::WireError(wire::WireErrc::bad_value, "degrees of a mesh");
-      job.parts.push_back(
+      job.course.parts.push_back(
           {part.first_step,
            {.dp = of[0], .cfg = of[1], .pp = of[2], .ring = of[3], .ulysses = of[4], .tp = of[5]}});
     }
     job.fingerprint = facts.fingerprint;
-    job.actor_seconds = facts.actor_seconds;
-    job.restarts = facts.restarts;
-    job.user = facts.user;
-    job.restart_step = facts.restart_step;
+    job.cost.actor_seconds = facts.actor_seconds;
+    job.course.restarts = facts.restarts;
+    job.client.user = facts.user;
+    job.course.restart_step = facts.restart_step;
     if (!record.damage.empty()) fail(job, record.damage + " is damaged");
     read_inputs(job, record.inputs, keep);
     read_boundary(job, record.boundary, keep);
@@ -186,8 +188,8 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     fail(job, record.lost);
     if (record.cancelled) job.state = JobState::cancelled;
     job.phase = wire::to_string(job.state);
-    job.blobs.clear();
-    job.boundary.reset();
+    job.outcome.blobs.clear();
+    job.course.boundary.reset();
   }
   if (job.spec.request.prompts.empty()) job.spec.request.prompts = {"(lost)"};
   if (job.plan.request.prompts.empty()) job.plan.request.prompts = job.spec.request.prompts;

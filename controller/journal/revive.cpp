@@ -37,7 +37,7 @@ Revival revive(const std::vector<Record>& records, const Past& past, const Calen
 
 std::optional<wire::Failure> take_up(jobs::JobEntry& job, plan::Plan plan, const std::string& cause,
                                      double now, int max_restarts) {
-  const int next = job.boundary ? job.boundary->next_step : 0;
+  const int next = job.course.boundary ? job.course.boundary->next_step : 0;
   // Steps that were filled anew and lie before the boundary are in it; later ones are not to come.
   auto refills = job.spec.request.refill_steps;
   for (const int step : job.plan.request.refill_steps) {
@@ -47,16 +47,16 @@ std::optional<wire::Failure> take_up(jobs::JobEntry& job, plan::Plan plan, const
   refills.erase(std::unique(refills.begin(), refills.end()), refills.end());
   job.plan = std::move(plan);
   job.plan.request.refill_steps = std::move(refills);
-  if (job.boundary) jobs::add_refill(job.plan, next);
+  if (job.course.boundary) jobs::add_refill(job.plan, next);
   if (job.phase == wire::to_string(wire::JobState::queued)) return std::nullopt;
-  job.restarts = next > job.restart_step ? 1 : job.restarts + 1;
-  job.restart_step = next;
-  if (job.restarts > max_restarts + 1) {
+  job.course.restarts = next > job.course.restart_step ? 1 : job.course.restarts + 1;
+  job.course.restart_step = next;
+  if (job.course.restarts > max_restarts + 1) {
     return wire::Failure{wire::FailureCode::lost, cause + "; it was its controller's end number " +
-                                                      std::to_string(job.restarts) +
+                                                      std::to_string(job.course.restarts) +
                                                       " without a step between them"};
   }
-  job.recoveries.push_back({.cause = cause, .step = next, .began = now});
+  job.course.recoveries.push_back({.cause = cause, .step = next, .began = now});
   job.phase = wire::to_string(wire::JobState::queued);
   return std::nullopt;
 }

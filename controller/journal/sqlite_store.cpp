@@ -1,5 +1,7 @@
 #include "controller/journal/sqlite_store.h"
 
+#include <sys/stat.h>
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -10,7 +12,6 @@
 #include <set>
 
 #include "base/parse_number.h"
-#include "controller/journal/folder_lock.h"
 #include "controller/journal/sqlite.h"
 #include "controller/journal/tables.h"
 #include "transport/control/types.h"
@@ -72,9 +73,17 @@ std::string what_was_said(const Acked& acked) {
 
 /// The database with its tables, whose statements go before it.
 struct SqliteStore::Open {
-  explicit Open(const std::string& file) : database(file) {}
+  explicit Open(const std::string& file) : database(file) { ::stat(file.c_str(), &opened); }
+
+  /// Whether the file of this name is the one that is open.
+  bool is_at(const std::string& file) const {
+    struct stat there {};
+    return ::stat(file.c_str(), &there) == 0 && there.st_ino == opened.st_ino &&
+           there.st_dev == opened.st_dev;
+  }
 
   Database database;
+  struct stat opened {};
   std::optional<Tables> tables;
 };
 
@@ -536,6 +545,9 @@ void SqliteStore::apply(const Change& change) {
   catch_up();
   using Kind = Change::Kind;
   auto& database = open_->database;
+  // Of files that were removed, or put elsewhere, the next controller knows nothing.
+  if (change.must_last() && (!open_->is_at(file()) || !acks_->is_there()))
+    fail("journal.db or acknowledged was removed or replaced while it was written");
   const bool acked = change.must_last() || change.kind == Kind::forgotten;
   const auto kept = acks_->acks().kept + 1;
   if (acked) acks_->reserve();
@@ -581,7 +593,7 @@ void SqliteStore::apply(const Change& change) {
 }
 
 void SqliteStore::keep_bare_end(const Change& end) {
-  if (!anew_) return acks_->ended_bare(end.job, end.state);
+  if (!anew_ && acks_->is_there()) return acks_->ended_bare(end.job, end.state);
   fail("acknowledged cannot be written yet");
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/file_handle.h"
 #include "controller/journal/ack_log.h"
+#include "controller/journal/folder_lock.h"
 #include "controller/journal/sqlite.h"
 #include "controller/journal/store.h"
 
@@ -78,7 +79,7 @@ class SqliteStore final : public Store {
 
   std::string folder_;
   Options options_;
-  FileHandle lock_;
+  FolderLock lock_;
   std::optional<AckLog> acks_;
   std::unique_ptr<Open> open_;
   Past past_;

@@ -18,9 +18,8 @@ constexpr double kLeaveDeadline = 5;
 std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
   std::set<ActorId> leaving;
   for (const ActorId id : places) {
-    Actor& actor = tools_.members.at(id);
-    if (actor.state == ActorState::dead) continue;
-    actor.draining = true;
+    if (tools_.members.at(id).state == ActorState::dead) continue;
+    tools_.members.drain(id);
     leaving.insert(id);
   }
   draining_.insert(leaving.begin(), leaving.end());
@@ -83,10 +82,8 @@ bool Drainer::can_move(const Deployment& deployment) const {
 void Drainer::move_jobs(const Deployments::Ptr& deployment) {
   const std::string why = "its actors are drained";
   const auto actors = deployment->actor_of_rank;
-  for (const ActorId id : actors) {
-    Actor& actor = tools_.members.at(id);
-    actor.evicted = actor.draining;
-  }
+  for (const ActorId id : actors)
+    tools_.members.evict(id);
   tools_.runner.interrupt_jobs(deployment, why);
   for (const ActorId id : actors) {
     const Actor& actor = tools_.members.at(id);
@@ -103,11 +100,11 @@ void Drainer::look() {
 }
 
 bool Drainer::empty(ActorId id) {
-  Actor& actor = tools_.members.at(id);
+  const Actor& actor = tools_.members.at(id);
   const double now = tools_.environment.now();
   if (!actor.draining) return true;  // the place is in use again
   if (actor.state == ActorState::dead) {
-    actor.closed = true;
+    tools_.members.close(id);
     leaving_.erase(id);
     return true;
   }
@@ -121,7 +118,7 @@ bool Drainer::empty(ActorId id) {
     tools_.deployments.take_down(deployment, "its actors are drained");
   if (!actor.leaving_epochs.empty()) return false;
   leaving_[id] = now;
-  actor.closed = true;
+  tools_.members.close(id);
   if (actor.state != ActorState::ready || !tools_.environment.send(actor.peer, wire::Shutdown{}))
     tools_.environment.kill(id, "it is drained");
   return false;

@@ -57,8 +57,7 @@ bool Hosts::ready(control::PeerId peer) {
     return true;
   }
   const auto on_started = [this](ActorId id, std::uint64_t incarnation, std::uint32_t pid) {
-    Actor& actor = tools_.members.at(id);
-    if (actor.incarnation == incarnation) actor.pid = pid;
+    tools_.members.runs_as(id, incarnation, pid);
   };
   others_[name] =
       std::make_unique<RemoteAgent>(tools_.server, peer, name, on_started, tools_.on_exit);
@@ -70,25 +69,22 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
   const int actors = *parse_number<int>(attribute(hello, "actors"));
   const auto kind = attribute(hello, "device");
   std::vector<ActorId> places;
-  for (auto& [id, actor] : tools_.members.all()) {
+  for (const auto& [id, actor] : tools_.members.all()) {
     // Of a host that was here before.
     if (actor.host == host && actor.state == ActorState::dead && actor.device_kind() == kind &&
         static_cast<int>(places.size()) < actors)
       places.push_back(id);
   }
-  for (const ActorId id : places) {
-    Actor& actor = tools_.members.at(id);
-    actor.closed = actor.draining = actor.evicted = false;
-    actor.failed_starts = 0;
-  }
+  for (const ActorId id : places)
+    tools_.members.reopen(id);
   while (static_cast<int>(places.size()) < actors) {
     places.push_back(tools_.members.add(host, kind, /*remote=*/true).id);
   }
   const auto limit = parse_number<std::uint64_t>(attribute(hello, "memory_limit"));
   for (const ActorId id : places) {
-    Actor& actor = tools_.members.at(id);
-    actor.device = device_of(kind, actor.local_rank, *sharing(hello));
-    actor.memory_limit = limit;
+    tools_.members.use_device(id,
+                              device_of(kind, tools_.members.at(id).local_rank, *sharing(hello)));
+    tools_.members.limit_memory(id, limit);
     tools_.spawn(id);
   }
 }
@@ -104,11 +100,7 @@ bool Hosts::lost(control::PeerId peer, const std::string& why) {
   if (!emptied || why.find("said goodbye: the host leaves") == std::string::npos)
     tools_.note("host " + agent->host() + " is lost: " + why);
   // None of them is counted on while the others' ends are told.
-  for (auto& [id, actor] : tools_.members.all()) {
-    if (actor.host != agent->host() || actor.state == ActorState::dead) continue;
-    actor.closed = true;
-    actor.last_cause = "was lost with its host " + agent->host() + ": " + why;
-  }
+  tools_.members.host_lost(agent->host(), "was lost with its host " + agent->host() + ": " + why);
   agent->lost(why);
   return true;
 }

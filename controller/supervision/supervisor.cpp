@@ -72,7 +72,7 @@ void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& 
   const auto peer = tools_.members.at(id).peer;
   if (!tools_.members.exited(id, incarnation, text)) return;
   if (peer != 0) tools_.environment.drop(peer, "its process is gone");
-  if (!drained) tools_.note("actor " + std::to_string(id) + " " + text);
+  if (!drained) events_.note("actor " + std::to_string(id) + " " + text);
   tools_.runner.actor_lost(id, text);
   fill_again(id, text);
 }
@@ -88,46 +88,45 @@ void Supervisor::fill_again(ActorId id, const std::string& ended) {
   if (failed_starts == 0 && tools_.environment.now() - spawned_at_[id] < kShortLife)
     return fill_later(id, kSpawnTries);
   if (failed_starts >= kMaxFailedStarts ||
-      (tools_.starting_up() && !actor.remote && failed_starts > 0))
+      (events_.starting_up() && !actor.remote && failed_starts > 0))
     return give_up_noted(id, "actor " + std::to_string(id) + " cannot start: " + ended);
   try {
     spawn(id);
   } catch (const std::exception& error) {
-    tools_.note(error.what());
+    events_.note(error.what());
     fill_later(id, kSpawnTries - 1);
   }
 }
 
 void Supervisor::fill_later(ActorId id, int tries) {
   // Until then jobs may wait for it.
-  tools_.members.at(id).state = ActorState::starting;
-  tools_.members.at(id).incarnation = tools_.environment.random();
+  tools_.members.spawn_later(id, tools_.environment.random());
   tools_.environment.after(kSpawnAgain, [this, id, tries] {
     if (stopped_) return;
     try {
       spawn(id);
     } catch (const std::exception& failure) {
       if (tries > 1) {
-        tools_.note(failure.what());
+        events_.note(failure.what());
         return fill_later(id, tries - 1);
       }
-      tools_.members.at(id).state = ActorState::dead;
+      tools_.members.start_failed(id);
       give_up_noted(id, failure.what());
     }
   });
 }
 
 void Supervisor::give_up_noted(ActorId id, const std::string& why) {
-  tools_.note(why);
+  events_.note(why);
   give_up(id, why);
 }
 
 void Supervisor::give_up(ActorId id, const std::string& why) {
-  Actor& actor = tools_.members.at(id);
-  actor.closed = true;
+  const Actor& actor = tools_.members.at(id);
+  tools_.members.close(id);
   tools_.deployments.actor_gone(id, why);
   // A guest's troubles are not the cluster's: it starts without, as it does without who is drained.
-  if (!actor.remote && !actor.draining) tools_.on_given_up(why);
+  if (!actor.remote && !actor.draining) events_.on_given_up(why);
   tools_.runner.fail_unplaceable(why);
 }
 
@@ -163,8 +162,8 @@ void Supervisor::kill_hanging(ActorId id) {
   const std::string why =
       "its work loop made no progress for " + seconds_text(tools_.options.task_deadline);
   if (!kill_reasons_.contains(id)) {
-    const auto file =
-        tools_.record_hang(id, with_task(id, "actor " + std::to_string(id) + " is killed: " + why));
+    const auto file = events_.record_hang(
+        id, with_task(id, "actor " + std::to_string(id) + " is killed: " + why));
     kill_reasons_[id] = file.empty() ? why : why + "; flight record: " + file;
   }
   tools_.environment.kill(id, with_task(id, why));

@@ -15,7 +15,7 @@ namespace troupe::cluster {
 
 /// Sees to it that every place has a living process: spawns, notices what is lost, hangs or does
 /// not start, kills it, and spawns again as a new incarnation. Deployments and jobs are told.
-class Supervisor {
+class Supervisor final : public DeploymentListener {
  public:
   struct Options {
     double start_deadline = 120;  // seconds from a spawn to its hello
@@ -27,12 +27,14 @@ class Supervisor {
     Members& members;
     Deployments& deployments;
     jobs::JobRunner& runner;
-    Options options;
+    Options options = {};
+  };
+  struct Events {
     std::function<void(const std::string&)> note;  // a failure for people to read
     /// A place is given up: its process cannot be started.
     std::function<void(const std::string& why)> on_given_up;
-    /// Whether the cluster is starting up: then the first failed start is enough to give up.
-    std::function<bool()> starting_up;
+    /// Asked: whether the cluster is starting up. Then the first failed start is enough to give up.
+    std::function<bool()> starting_up = [] { return false; };
     /// An actor's work loop hangs and its process is about to be killed: what had happened is
     /// written down. Answers the file's path, empty where none was written.
     std::function<std::string(ActorId, const std::string& why)> record_hang =
@@ -40,6 +42,8 @@ class Supervisor {
   };
 
   explicit Supervisor(Tools tools) : tools_(std::move(tools)) {}
+  /// Before the first spawn.
+  void listen(Events events) { events_ = std::move(events); }
 
   /// Begins to look after hangs, twice a second: with the heartbeat's quarter of a second one is
   /// noticed within a second of its deadline.
@@ -53,6 +57,7 @@ class Supervisor {
   /// A process has ended.
   void exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
   void kill(ActorId id, const std::string& why);
+  void actor_stuck(ActorId id) override { kill(id, "it did not answer the end of its epoch"); }
   /// From now on nothing is spawned or killed.
   void stop() { stopped_ = true; }
 
@@ -68,6 +73,7 @@ class Supervisor {
   std::string with_task(ActorId id, const std::string& why) const;
 
   Tools tools_;
+  Events events_;
   bool stopped_ = false;
   std::map<ActorId, std::string> kill_reasons_;
   std::map<ActorId, double> spawned_at_;

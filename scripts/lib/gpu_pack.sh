@@ -45,7 +45,8 @@ kernels_alone() {
 # pack AS_BUILT
 pack() {
   local from=${TROUPE_BUILD:-$root/build} scratch
-  local -a options=(--build "$from" --into "$carry" --most "${TROUPE_CARRY_MOST:-60}")
+  local -a options=(--build "$from" --into "$carry")
+  [ -z "${TROUPE_CARRY_MOST:-}" ] || options+=(--most "$TROUPE_CARRY_MOST")
   check_build_folder "$from"
   scratch=$(mktemp -d)
   # shellcheck disable=SC2064

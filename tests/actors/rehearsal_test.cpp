@@ -10,22 +10,14 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "actors/actor_process.h"
-#include "controller/app/live_environment.h"
-#include "controller/jobs/job_runner.h"
-#include "tests/controller/doors.h"
-#include "tests/support/doctest.h"
+#include "tests/actors/real_actors.h"
 
 using namespace troupe;
 using actors::WorkEvent;
-using wire::JobState;
 
 namespace {
-
-const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
 
 /// Marks are passed so long after they were set, or not at all while it hangs.
 class LateClock final : public actors::DeviceClock {
@@ -61,88 +53,22 @@ struct Setting {
   bool late = false;  // with a LateClock
 };
 
-/// The rooms of a controller with two real actors.
-struct RehearsedActors : test::Doors {
+struct RehearsedActors : test::RealActors {
   explicit RehearsedActors(const Setting& setting) {
-    server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
-    server.on_ready([this](control::PeerId peer) {
-      deployments.actor_ready(members.by_peer(peer)->id);
-      runner.start_queued();
-    });
-    server.on_message([this](control::PeerId peer, const wire::Header& header,
-                             std::span<const std::byte> payload) {
-      const auto id = members.by_peer(peer)->id;
-      if (header.kind == wire::Kind::task_done) {
-        const auto done = wire::decode<wire::TaskDone>(payload);
-        ran.push_back(done.ran);
-        runner.task_done(id, done);
-      }
-      if (header.kind == wire::Kind::task_failed)
-        runner.task_failed(id, wire::decode<wire::TaskFailed>(payload));
-    });
-    for (int i = 0; i < 2; ++i) {
-      const std::uint64_t incarnation = 77 + i;
-      members.spawned(members.add("here", "cpu").id, incarnation, 1);
+    start([&](int i, actors::ActorOptions& options) {
       if (setting.late) clocks.push_back(std::make_shared<LateClock>());
-      actors::ActorOptions options{.control_endpoint = server.endpoint(),
-                                   .blob_endpoint = blob_server.endpoint(),
-                                   .id = static_cast<std::uint32_t>(i),
-                                   .incarnation = incarnation,
-                                   .rehearses = setting.rehearses,
-                                   .clock = setting.late ? clocks.back() : nullptr,
-                                   .cache_flushes = [this] { return flushes.load(); },
-                                   .on_event =
-                                       [this, i](WorkEvent what, std::uint64_t job) {
-                                         if (what == WorkEvent::rehearses && flush_in_midst)
-                                           ++flushes;
-                                         std::lock_guard lock(mutex);
-                                         events.push_back({i, what, job});
-                                       },
-                                   .token = "secret"};
-      actors.emplace_back([options] {
-        actors::ActorProcess actor(options);
-        actor.run();
-      });
-    }
-    REQUIRE(until([this] { return members.ready_count() == 2; }));
+      options.rehearses = setting.rehearses;
+      options.clock = setting.late ? clocks.back() : nullptr;
+      options.cache_flushes = [this] { return flushes.load(); };
+      options.on_event = [this, i](WorkEvent what, std::uint64_t job) {
+        if (what == WorkEvent::rehearses && flush_in_midst) ++flushes;
+        std::lock_guard lock(mutex);
+        events.push_back({i, what, job});
+      };
+    });
   }
-  ~RehearsedActors() {
-    for (const auto& [id, actor] : members.all())
-      server.send(actor.peer, wire::Shutdown{});
-    until([this] { return server.peers() == 0; });
-    for (auto& actor : actors)
-      actor.join();
-  }
+  ~RehearsedActors() { stop(); }
 
-  static wire::JobSpec spec(std::uint64_t seed, const std::string& model = "tiny-pixart") {
-    wire::JobSpec spec;
-    spec.model = kFixtures + model;
-    spec.request.prompts = {"a red circle"};
-    spec.request.steps = 6;
-    spec.request.seed = seed;
-    spec.request.want_latents = true;
-    spec.request.method = "pipefusion";
-    spec.request.num_pipeline_patch = 2;
-    spec.request.warmup_steps = 1;
-    spec.parallelism.pp = 2;
-    return spec;
-  }
-  jobs::JobId submit(const wire::JobSpec& spec) {
-    auto plan = plan::make_plan(spec::read_model_spec(spec.model), spec.request, spec.parallelism);
-    const auto id = table.add(spec, std::move(plan), 0, true, 0).value();
-    runner.start_queued();
-    return id;
-  }
-  /// What the job left, byte for byte; or why it left nothing.
-  std::string result(jobs::JobId id) {
-    until([&] { return wire::is_terminal(table.find(id)->state); });
-    const auto& job = *table.find(id);
-    if (job.state != JobState::succeeded) return job.failure.what + " (" + job.phase + ")";
-    std::string bytes;
-    for (const auto& blob : job.blobs)
-      bytes += *blobs.bytes(blob.id);
-    return bytes;
-  }
   std::vector<Event> seen() {
     std::lock_guard lock(mutex);
     return events;
@@ -158,26 +84,7 @@ struct RehearsedActors : test::Doors {
   std::atomic<bool> flush_in_midst = false;
   std::mutex mutex;
   std::vector<Event> events;
-  std::vector<wire::ClockSpan> ran;
   std::vector<std::shared_ptr<LateClock>> clocks;
-  cluster::Members members{"secret"};
-  jobs::JobTable table{8, 8};
-  cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
-  cluster::Deployments deployments{
-      environment,
-      members,
-      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
-       .on_failed = [this](const auto& deployment,
-                           const auto& failure) { runner.deployment_failed(deployment, failure); },
-       .on_free = [this] { runner.start_queued(); },
-       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
-  jobs::JobRunner runner{{.environment = environment,
-                          .members = members,
-                          .deployments = deployments,
-                          .table = table,
-                          .on_progress = [](const auto&, const auto&) {},
-                          .on_finished = [](const auto&) {}}};
-  std::vector<std::thread> actors;
 };
 
 }  // namespace
@@ -228,13 +135,11 @@ TEST_CASE(
 }
 
 TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those behind the first") {
-  const auto rehearsed = [](const std::string& model, const std::string& method, int warmup,
-                            const std::string& exchange = "stale") {
+  const auto rehearsed = [](const std::string& model, const std::string& method, int warmup) {
     RehearsedActors stage({.rehearses = true});
     auto spec = RehearsedActors::spec(1, model);
     spec.request.method = method;
     spec.request.warmup_steps = warmup;
-    spec.request.exchange = exchange;
     if (method == "exact") spec.request.num_pipeline_patch = 1;
     if (model == "tiny-sd15") spec.request.max_sequence_length = 77;
     if (method == "distrifusion") {
@@ -259,8 +164,6 @@ TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those 
     }
   }
   CHECK(rehearsed("tiny-pixart", "exact", 0) == std::pair{3, 0});
-  // Its steps are whole behind the warm-up, too.
-  CHECK(rehearsed("tiny-sd15", "distrifusion", 1, "all") == std::pair{3, 0});
 }
 
 TEST_CASE("when the allocator has handed back what it kept, jobs are rehearsed anew") {
@@ -317,7 +220,7 @@ TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and 
 TEST_CASE("jobs of one shape have one key, whatever their words, seeds and numbers of steps") {
   wire::BeginJob begin;
   begin.request = RehearsedActors::spec(1).request;
-  const auto model = spec::read_model_spec(kFixtures + "tiny-pixart");
+  const auto model = spec::read_model_spec(test::kFixtures + "tiny-pixart");
   const auto key = [&] { return actors::rehearsal_key(begin, model); };
   const auto first = key();
   begin.job = 7;

@@ -5,22 +5,15 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "actors/actor_process.h"
-#include "controller/app/live_environment.h"
-#include "controller/jobs/job_runner.h"
-#include "tests/controller/doors.h"
-#include "tests/support/doctest.h"
+#include "tests/actors/real_actors.h"
 #include "transport/wire/done.h"
 
 using namespace troupe;
 using wire::JobState;
 
 namespace {
-
-const std::string kTinyPixArt = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart";
 
 /// Says all that it says `copies` times.
 class Echoing final : public cluster::Environment {
@@ -83,94 +76,21 @@ class Echoing final : public cluster::Environment {
   std::mt19937 random_{7};
 };
 
-/// The rooms of a controller with two real actors, which run on threads of this process.
-struct ToldStage : test::Doors {
-  explicit ToldStage(int copies) : environment(live, copies) {
-    server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
-    server.on_ready([this](control::PeerId peer) {
-      deployments.actor_ready(members.by_peer(peer)->id);
-      runner.start_queued();
-    });
-    server.on_message([this](control::PeerId peer, const wire::Header& header,
-                             std::span<const std::byte> payload) {
-      const auto id = members.by_peer(peer)->id;
-      if (header.kind == wire::Kind::task_done)
-        runner.task_done(id, wire::decode<wire::TaskDone>(payload));
-      if (header.kind != wire::Kind::task_failed) return;
-      const auto failed = wire::decode<wire::TaskFailed>(payload);
-      // An operation that was under way when its epoch ended is no fault of these messages.
-      if (!failed.collateral) told.push_back(failed.failure.what);
-      runner.task_failed(id, failed);
-    });
-    for (int i = 0; i < 2; ++i) {
-      const std::uint64_t incarnation = 77 + i;
-      members.spawned(members.add("here", "cpu").id, incarnation, 1);
-      actors.emplace_back([this, i, incarnation] {
-        actors::ActorProcess actor({.control_endpoint = server.endpoint(),
-                                    .blob_endpoint = blob_server.endpoint(),
-                                    .id = static_cast<std::uint32_t>(i),
-                                    .incarnation = incarnation,
-                                    .token = "secret"});
-        actor.run();
-      });
-    }
-    REQUIRE(until([this] { return members.ready_count() == 2; }));
+struct ToldActors : test::RealActors {
+  explicit ToldActors(int copies)
+      : RealActors([copies](cluster::LiveEnvironment& live) {
+          return std::make_unique<Echoing>(live, copies);
+        }) {
+    start();
   }
-  ~ToldStage() {
-    for (const auto& [id, actor] : members.all())
-      server.send(actor.peer, wire::Shutdown{});
-    until([this] { return server.peers() == 0; });
-    for (auto& actor : actors)
-      actor.join();
-  }
+  ~ToldActors() { stop(); }
 
-  jobs::JobId submit(std::uint64_t seed) {
-    wire::JobSpec spec;
-    spec.model = kTinyPixArt;
-    spec.request.prompts = {"a red circle"};
-    spec.request.steps = 4;
-    spec.request.seed = seed;
-    spec.request.want_latents = true;
-    spec.request.method = "pipefusion";
-    spec.request.num_pipeline_patch = 2;
-    spec.request.warmup_steps = 1;
-    spec.parallelism.pp = 2;
-    auto plan = plan::make_plan(spec::read_model_spec(kTinyPixArt), spec.request, spec.parallelism);
-    const auto id = table.add(spec, std::move(plan), 0, true, 0).value();
-    runner.start_queued();
-    return id;
+  jobs::JobId begin(std::uint64_t seed) {
+    auto job = spec(seed);
+    job.request.steps = 4;
+    return submit(job);
   }
-  /// What the job left, byte for byte; or why it left nothing.
-  std::string result(jobs::JobId id) {
-    until([&] { return wire::is_terminal(table.find(id)->state); });
-    const auto& job = *table.find(id);
-    if (job.state != JobState::succeeded) return job.failure.what + " (" + job.phase + ")";
-    std::string bytes;
-    for (const auto& blob : job.blobs)
-      if (blob.name == "latents") bytes += *blobs.bytes(blob.id);
-    return bytes;
-  }
-
-  cluster::Members members{"secret"};
-  jobs::JobTable table{8, 8};
-  cluster::LiveEnvironment live{io, server, blob_server, blobs, {}};
-  Echoing environment;
-  cluster::Deployments deployments{
-      environment,
-      members,
-      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
-       .on_failed = [this](const auto& deployment,
-                           const auto& failure) { runner.deployment_failed(deployment, failure); },
-       .on_free = [this] { runner.start_queued(); },
-       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
-  jobs::JobRunner runner{{.environment = environment,
-                          .members = members,
-                          .deployments = deployments,
-                          .table = table,
-                          .on_progress = [](const auto&, const auto&) {},
-                          .on_finished = [](const auto&) {}}};
-  std::vector<std::string> told;
-  std::vector<std::thread> actors;
+  const Echoing& echo() const { return static_cast<const Echoing&>(environment); }
 };
 
 }  // namespace
@@ -180,13 +100,13 @@ TEST_CASE(
   std::vector<std::string> once;
   for (const int copies : {1, 3}) {
     CAPTURE(copies);
-    ToldStage stage(copies);
+    ToldActors stage(copies);
     // Two jobs side by side, then one on what is loaded, then one whose epoch ends in its midst.
-    const auto first = stage.submit(1), second = stage.submit(2);
+    const auto first = stage.begin(1), second = stage.begin(2);
     std::vector<std::string> results{stage.result(first), stage.result(second)};
-    results.push_back(stage.result(stage.submit(3)));
-    CHECK(stage.environment.failures == std::vector<std::string>{});
-    const auto fourth = stage.submit(4);
+    results.push_back(stage.result(stage.begin(3)));
+    CHECK(stage.echo().failures == std::vector<std::string>{});
+    const auto fourth = stage.begin(4);
     REQUIRE(stage.until([&] { return stage.table.find(fourth)->phase == "denoising"; }));
     const auto deployment = stage.deployments.in_use(0);
     REQUIRE(deployment);
@@ -195,12 +115,12 @@ TEST_CASE(
     REQUIRE(stage.until([&] { return wire::is_terminal(stage.table.find(fourth)->state); }));
     CHECK(stage.table.find(fourth)->state == JobState::succeeded);
     CHECK(deployment->epoch == epoch + 1);  // no second attempt was needed
-    results.push_back(stage.result(stage.submit(1)));
+    results.push_back(stage.result(stage.begin(1)));
     CHECK(results.front() == results.back());
     for (const auto& result : results)
       CHECK(result.size() > 1000);
-    CHECK(stage.told == std::vector<std::string>{});
-    CHECK((stage.environment.repeated > 100) == (copies > 1));
+    CHECK(stage.troubles == std::vector<std::string>{});
+    CHECK((stage.echo().repeated > 100) == (copies > 1));
     if (copies == 1) once = results;
     CHECK(results == once);
   }

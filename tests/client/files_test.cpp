@@ -1,5 +1,6 @@
 #include "client/cli/files.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -65,6 +66,20 @@ TEST_CASE("what cannot be written is known beforehand, with the reason") {
         }).find("it is a folder") != std::string::npos);
   CHECK(message_of([&] { check_writable("--output", "/proc/out.png"); }).find("/proc") !=
         std::string::npos);
+}
+
+TEST_CASE("a pipe or a device is not replaced by a file") {
+  const Scratch scratch;
+  const std::string pipe = scratch / "out.png";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  fs::create_symlink(pipe, scratch / "link.png");
+  for (const auto& path : {pipe, scratch / "link.png"}) {
+    CHECK(message_of([&] { check_writable("--output", path); }).find("not a file") !=
+          std::string::npos);
+    CHECK(message_of([&] { write_file(path, "x"); }).find("not a file") != std::string::npos);
+    CHECK(message_of([&] { read_file(path, 10); }).find("is not a file") != std::string::npos);
+  }
+  CHECK(fs::is_fifo(pipe));
 }
 
 TEST_CASE("reading names the file and the reason") {

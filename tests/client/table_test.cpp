@@ -48,6 +48,17 @@ TEST_CASE("a table that is too wide wraps its widest cells between words") {
   CHECK(table({"A"}, {{"abcdefghij"}}, 4) == "A\nabcd\nefgh\nij\n");
 }
 
+TEST_CASE("what a terminal would obey is not printed") {
+  CHECK(printable("\x1b]0;a\x07 b\tc\nd\x7f") == "?]0;a? b\tc\nd?");
+  CHECK(printable("\xc2\x9b"
+                  "31m \xe2\x80\xae \xe2\x81\xa9 \xc2\xa0 é … \xe2\x80\x9c") ==
+        "?31m ? ? \xc2\xa0 é … \xe2\x80\x9c");
+  CHECK(printable("\xc2") == "\xc2");
+  CHECK(shorten("a\x1b[31m\nb", 20) == "a?[31m b");
+  for (const auto overflow : {Overflow::wrap, Overflow::shorten})
+    CHECK(table({"A"}, {{"\x1b[2J"}}, 0, overflow) == "A\n?[2J\n");
+}
+
 TEST_CASE("or shortens them, so that every row stays one line") {
   CHECK(table(kHeads, kRows, 30, Overflow::shorten) ==
         "ID  STATE  WHAT\n0   ready  -\n1   busy   job 3 step 5 patch…\n");

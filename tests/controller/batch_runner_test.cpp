@@ -59,15 +59,15 @@ TEST_CASE(
                                .failure = {wire::FailureCode::out_of_memory, "no room"}});
   CHECK(stage.table.batches().empty());
   using Failing = std::vector<std::pair<jobs::JobId, jobs::JobId>>;
-  CHECK(stage.failing == Failing{{kBatch, kBatch}});
-  const double charged = stage.table.find(3)->actor_seconds;
+  CHECK(stage.failed == Failing{{kBatch, kBatch}});
+  const double charged = stage.table.find(3)->cost.actor_seconds;
   CHECK(charged > 0);
-  CHECK(stage.table.find(1)->actor_seconds == doctest::Approx(2 * charged));
+  CHECK(stage.table.find(1)->cost.actor_seconds == doctest::Approx(2 * charged));
   for (const jobs::JobId job : {1, 3}) {
     REQUIRE(stage.reaches(job, JobState::running));
     CHECK(stage.runner.run_of(job) == job);
-    REQUIRE(stage.table.find(job)->recoveries.size() == 1);
-    CHECK(stage.table.find(job)->recoveries[0].cause.starts_with(
+    REQUIRE(stage.table.find(job)->course.recoveries.size() == 1);
+    CHECK(stage.table.find(job)->course.recoveries[0].cause.starts_with(
         "batch 4 (jobs 1, 3) failed: actor 0, "));
     CHECK(warnings[job].back().starts_with("it begins anew, alone: batch 4"));
   }
@@ -79,13 +79,13 @@ TEST_CASE(
   repeated.warnings = {{0, "is cut"}, {0, "is odd"}};
   stage.runner.task_done(0, repeated);
   CHECK(warnings[3].size() == told + 1);
-  CHECK(stage.table.find(3)->warnings ==
+  CHECK(stage.table.find(3)->outcome.warnings ==
         Texts{"prompt 0 is cut", "prompt 3 is dear", "prompt 0 is odd"});
   stage.runner.task_failed(
       0, {.epoch = again, .job = 3, .task = 1, .failure = {wire::FailureCode::internal, "odd"}});
   CHECK(stage.table.find(3)->state == JobState::failed);
-  CHECK(stage.table.find(3)->actor_seconds > charged);
-  CHECK(stage.failing == Failing{{kBatch, kBatch}, {3, 3}});
+  CHECK(stage.table.find(3)->cost.actor_seconds > charged);
+  CHECK(stage.failed == Failing{{kBatch, kBatch}, {3, 3}});
   std::uint64_t last = 0;
   std::vector<std::string> lines;
   for (const auto& line : stage.recorder.lines(0, 100, last))
@@ -130,16 +130,21 @@ TEST_CASE("jobs that end with their batch say under which number they ran") {
   stage.runner.start_queued();
   REQUIRE(stage.runner.run_of(1) == 3);
   stage.runner.fail_all({wire::FailureCode::cancelled, "the cluster stops"});
-  CHECK(stage.failing == std::vector<std::pair<jobs::JobId, jobs::JobId>>{{1, 3}, {2, 3}});
+  CHECK(stage.failed == std::vector<std::pair<jobs::JobId, jobs::JobId>>{{1, 3}, {2, 3}});
 }
 
 TEST_CASE("an idle actor that cannot hold a job keeps none from a batch") {
   Stage stage;
-  auto& small = stage.members.add("here", "cpu");
-  small.state = cluster::ActorState::ready;
+  const auto small = stage.members.add("here", "cpu").id;
+  stage.members.spawned(small, 78, 2);
+  control::PeerInfo peer;
+  peer.id = 1000;
+  peer.incarnation = 78;
+  peer.hello.attributes = {{"token", "secret"}};
+  REQUIRE_FALSE(stage.members.hello(peer));
   bool holds = true;
   SUBCASE("too small") {
-    small.memory_limit = 1;
+    stage.members.limit_memory(small, 1);
     holds = false;
   }
   SUBCASE("large enough") {}

@@ -87,10 +87,10 @@ TEST_CASE("who does not allow it, or cannot, computes alone") {
   CHECK(jobs::can_batch(job));
   const std::vector<std::function<void(JobEntry&)>> changes{
       [](auto& other) { other.spec.may_batch = false; },
-      [](auto& other) { other.alone = true; },
+      [](auto& other) { other.batching.alone = true; },
       [](auto& other) { other.held = true; },
       [](auto& other) { other.state = JobState::running; },
-      [](auto& other) { other.boundary.emplace(); },
+      [](auto& other) { other.course.boundary.emplace(); },
       [](auto& other) { other.spec.request.init_latents_blob = 7; },
       [](auto& other) { other.spec.request.init_image_blob = 7; },
       [](auto& other) { other.spec.request.step_cache = "teacache"; }};
@@ -150,7 +150,7 @@ TEST_CASE("of any jobs: every picture of the batch is one job's, with its prompt
     degrees.dp = dp;
     const auto batch =
         jobs::batch_of(chosen, plan::make_plan(test::sample_model(), request, degrees));
-    const auto pictures = batch.plan.picture_count();
+    const auto pictures = batch.run.plan.picture_count();
     RC_ASSERT(chosen.size() == 1 || pictures <= limit);
     RC_ASSERT(batch.members.back().pictures.end == pictures);
     std::string replicas_bytes;
@@ -168,7 +168,7 @@ TEST_CASE("of any jobs: every picture of the batch is one job's, with its prompt
         RC_ASSERT(request.prompts[picture / each] ==
                   own.prompts[(picture - member.pictures.begin) / each]);
       }
-      for (const auto replica : batch.plan.images) {
+      for (const auto replica : batch.run.plan.images) {
         std::string bytes;
         for (auto picture = replica.begin; picture < replica.end; ++picture)
           bytes += std::string(2, static_cast<char>(picture));
@@ -187,7 +187,7 @@ TEST_CASE("a batch in the table is no job: its members run, leave it, and wait a
   for (int i = 0; i < 4; ++i)
     table.add(spec_of(1, i), plan_of(spec_of()), 7, true, 1);
   const std::vector<const JobEntry*> chosen{table.find(1), table.find(3), table.find(4)};
-  const auto id = table.join(jobs::batch_of(chosen, plan_of(spec_of(3))), 2).id;
+  const auto id = table.join(jobs::batch_of(chosen, plan_of(spec_of(3))), 2).run.id;
   CHECK(id == 5);
   CHECK(table.find(id) == nullptr);
   REQUIRE(table.find_run(id));
@@ -198,16 +198,16 @@ TEST_CASE("a batch in the table is no job: its members run, leave it, and wait a
   CHECK(table.run(id));
   CHECK_FALSE(table.run(id));
   CHECK(table.count(JobState::running) == 3);
-  CHECK(table.find(3)->batch == id);
-  CHECK(table.members_of(*table.find_run(id)) == Ids{1, 3, 4});
+  CHECK(table.find(3)->batching.number == id);
+  CHECK(table.members_of(id) == Ids{1, 3, 4});
   CHECK(table.finish(3, JobState::cancelled, {}, 3));
-  CHECK(table.members_of(*table.find_run(id)) == Ids{1, 4});
+  CHECK(table.members_of(id) == Ids{1, 4});
   CHECK(table.requeue(1));
   CHECK_FALSE(table.requeue(1));
   CHECK_FALSE(table.requeue(3));
-  CHECK(table.members_of(*table.find_run(id)) == Ids{4});
+  CHECK(table.members_of(id) == Ids{4});
   CHECK(table.queue() == Ids{1, 2});  // where it was before
-  CHECK(table.find(1)->batch == 0);
+  CHECK(table.find(1)->batching.number == 0);
   CHECK_FALSE(jobs::can_batch(*table.find(1)));
   table.dissolve(id);
   CHECK(table.find_run(id) == nullptr);

@@ -1,16 +1,19 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <boost/asio/io_context.hpp>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/file_handle.h"
 #include "controller/hosts/process.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 
@@ -67,4 +70,37 @@ TEST_CASE("a log has a bound, which it says, and its process goes on") {
   // A process that comes into its place writes no more either.
   CHECK(lines_of(options).size() == 500);
   CHECK(std::filesystem::file_size(options.log) < size + 200);
+}
+
+TEST_CASE("a log is never a link or a pipe that lies in its place") {
+  const testing::Scratch scratch;
+  cluster::ProcessOptions options;
+  options.program = "/bin/true";
+  std::filesystem::create_symlink(scratch / "of another", scratch / "link");
+  REQUIRE(mkfifo((scratch / "pipe").c_str(), 0600) == 0);  // that nobody reads
+  boost::asio::io_context io;
+  for (const std::string name : {"link", "pipe"}) {
+    options.log = scratch / name;
+    CHECK(testing::has(testing::message_of([&] { cluster::Process(io, options, {}); }),
+                       options.log.string() + " cannot be opened for its output"));
+  }
+  CHECK_FALSE(std::filesystem::exists(scratch / "of another"));
+}
+
+TEST_CASE("what a process has started ends with it") {
+  cluster::ProcessOptions options;
+  options.program = "/bin/sh";
+  options.arguments = {"-c", "sleep 1000 & echo $!"};
+  const auto lines = lines_of(options);
+  REQUIRE(lines.size() == 1);
+  const auto stat = std::filesystem::path("/proc") / lines.front() / "stat";
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  // Whoever has it now reaps it, or nobody does.
+  const auto lives = [&] {
+    const auto text = testing::read_all(stat);
+    return !text.empty() && !testing::has(text, ") Z ");
+  };
+  while (lives() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK_FALSE(lives());
 }

@@ -20,7 +20,7 @@ TEST_CASE("a job for actors that can hold none is refused for memory, with a rem
       CAPTURE(automatic);
       Hall hall;
       hall.gate.open();
-      hall.members.at(0).memory_limit = limit;
+      hall.members.limit_memory(0, limit);
       wire::SubmitJob submission;
       submission.job.model = "a";
       submission.job.request.prompts = {"x"};
@@ -56,7 +56,7 @@ TEST_CASE("weights of a type that no actor's device has are refused before anyth
   CHECK(answer("fp8").starts_with("[weights] fp8 needs a GPU of compute capability 8.9, and "));
   hall.members.add("there", "cuda:0", /*remote=*/true);
   CHECK(answer("fp8") == "accepted");
-  hall.members.at(0).draining = true;
+  hall.members.drain(0);
   CHECK(answer("int8").starts_with("[weights] int8 is for actors on the CPU, and "));
 }
 
@@ -184,11 +184,11 @@ TEST_CASE("a client that goes is no watcher any more of what it has looked at") 
     other->request(wire::WaitJob{1}, std::chrono::seconds(60),
                    [&](const control::Reply& reply) { watches = bool(reply); });
     REQUIRE(hall.until([&] { return watches; }));
-    CHECK(hall.table.find(1)->watchers.size() == 2);
+    CHECK(hall.table.find(1)->client.watchers.size() == 2);
     other->close();
     REQUIRE(hall.until([&] { return hall.server.peers() == 1; }));
   }
-  CHECK(hall.until([&] { return hall.table.find(1)->watchers.size() == 1; }));
+  CHECK(hall.until([&] { return hall.table.find(1)->client.watchers.size() == 1; }));
 }
 
 TEST_CASE("a job for more actors than any kind has is refused, with what there is of each") {

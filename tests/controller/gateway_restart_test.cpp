@@ -56,17 +56,18 @@ TEST_CASE("after a restart a job waits for a host with memory enough to join aga
     hall.gate.open();
     const auto revival = revived(hall, store);
     auto& job = *hall.table.find(1);
-    job.detached = true;
+    job.client.detached = true;
     hall.gateway.take_up(revival, "killed");
     REQUIRE(hall.until([&] { return job.model != nullptr; }));
     // Its only actor has not said yet how much it may hold.
     CHECK(hall.table.queue().empty());
-    hall.members.at(0).memory_limit = 1000;
+    hall.members.limit_memory(0, 1000);
     hall.until([&, end = control::Clock::now() + std::chrono::milliseconds(220)] {
       return control::Clock::now() > end;
     });
     CHECK(job.state == wire::JobState::queued);
-    if (joins) hall.members.add("there", "cpu", /*remote=*/true).memory_limit = 1ull << 40;
+    if (joins)
+      hall.members.limit_memory(hall.members.add("there", "cpu", /*remote=*/true).id, 1ull << 40);
     REQUIRE(hall.until(
         [&] { return !hall.table.queue().empty() || job.state == wire::JobState::failed; }));
     CHECK(job.state == (joins ? wire::JobState::queued : wire::JobState::failed));
@@ -83,7 +84,7 @@ TEST_CASE("a job whose model is gone after a restart fails, and says why") {
   job.spec.request.prompts = {"x"};
   job.phase = "denoising";
   job.state = wire::JobState::running;
-  job.detached = true;
+  job.client.detached = true;
   hall.table.restore(job);
   hall.gateway.take_up({.to_plan = {4}, .cancelled = {}}, "killed");
   REQUIRE(hall.until([&] { return hall.table.find(4)->state == wire::JobState::failed; }));
@@ -121,10 +122,10 @@ TEST_CASE("with a journal a job goes on when its client is back before its old l
     REQUIRE(hall.until([&] { return back; }));
     const auto& job = *hall.table.find(1);
     const auto cancelled = [&] { return job.state == wire::JobState::cancelled; };
-    const auto owner = job.owner;
+    const auto owner = job.client.owner;
     first->close();
     if (journaled) {
-      REQUIRE(hall.until([&] { return job.owner != owner; }));
+      REQUIRE(hall.until([&] { return job.client.owner != owner; }));
       CHECK(job.state == wire::JobState::queued);
       second->close();
     }
@@ -143,11 +144,11 @@ TEST_CASE("a link that was given up costs a job only if its client is not back i
       auto first = hall.connect();
       hall.take_in(*first);
       const auto& job = *hall.table.find(1);
-      const auto owner = job.owner;
+      const auto owner = job.client.owner;
       const auto cancelled = [&] { return job.state == wire::JobState::cancelled; };
       // What a client says that heard nothing for too long.
       first->close("no sign of life from the controller at here for 5000 ms");
-      REQUIRE(hall.until([&] { return job.owner != owner || cancelled(); }));
+      REQUIRE(hall.until([&] { return job.client.owner != owner || cancelled(); }));
       CHECK(cancelled() == !journaled);
       if (!journaled) {
         CHECK(job.failure.what == "its client is gone");

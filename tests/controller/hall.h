@@ -46,15 +46,14 @@ struct Hall : Doors {
   cluster::Members members{"secret"};
   jobs::JobTable table{4, 8};
   cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
-  cluster::Deployments deployments{environment, members, {}};
+  cluster::Deployments deployments{environment, members};
   recorder::Recorder recorder;
   jobs::JobRunner runner{{.environment = environment,
                           .members = members,
                           .deployments = deployments,
                           .table = table,
-                          .on_progress = [](const auto&, const auto&) {},
-                          .on_finished = [this](auto& job) { gateway.tell_finished(job); },
                           .recorder = &recorder}};
+  gateway::FailureLog failures{recorder, [] { return 0.0; }};
   Gate gate;
   journal::MemoryStore store;
   std::string disk_error;                    // why nothing can be written
@@ -77,6 +76,7 @@ struct Hall : Doors {
                             .deployments = deployments,
                             .table = table,
                             .runner = runner,
+                            .failures = failures,
                             .now = [] { return 0.0; },
                             .stop = [] {},
                             .read_model =
@@ -111,6 +111,7 @@ struct Hall : Doors {
     test::sample_model();  // read here, not on the reader's thread
     members.spawned(members.add("here", "cpu").id, 77, 1);
     gateway.use(desk);
+    runner.listen(gateway);
     server.on_message([this](auto peer, const auto& header, auto payload) {
       gateway.on_message(peer, header, payload);
     });

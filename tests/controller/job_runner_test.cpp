@@ -32,16 +32,16 @@ TEST_CASE("a job waits for the memory of an actor that is lost and comes again")
   wire::ImageRequest request;
   request.prompts = {"x"};
   const auto plan = plan::make_plan(test::sample_model(), request, {});
-  stage.members.at(0).memory_limit = plan.memory[0].peak();
+  stage.members.limit_memory(0, plan.memory[0].peak());
   stage.members.spawned(stage.members.add("here", "cpu").id, 78, 2);
-  stage.members.at(1).memory_limit = plan.memory[0].peak() / 2;
+  stage.members.limit_memory(1, plan.memory[0].peak() / 2);
   CHECK_FALSE(stage.deployments.shortage(plan));
   REQUIRE(stage.members.lost(stage.members.at(0).peer));
   CHECK_FALSE(stage.deployments.shortage(plan));
   const auto job = stage.submit();
   CHECK(stage.table.find(job)->state == JobState::queued);
   CHECK(stage.table.find(job)->waits_for.starts_with("waits for "));
-  stage.members.at(0).closed = true;
+  stage.members.close(0);
   stage.runner.start_queued();
   CHECK(stage.table.find(job)->failure.code == wire::FailureCode::out_of_memory);
 }
@@ -56,7 +56,7 @@ TEST_CASE("places that are drained are filled by spares of unequal size, each wi
     peer.incarnation = 100 + id;
     peer.hello.attributes = {{"token", "secret"}};
     REQUIRE_FALSE(stage.members.hello(peer));
-    stage.members.at(id).memory_limit = limit;
+    stage.members.limit_memory(id, limit);
   };
   enter(std::nullopt);
   wire::JobSpec spec;
@@ -94,11 +94,11 @@ TEST_CASE("an elastic job is not sent away where no plan of it fits what is left
   stage.runner.start_queued();
   REQUIRE(stage.deployments.in_use(0));
   stage.members.spawned(stage.members.add("here", "cpu").id, 78, 2);
-  stage.members.at(1).memory_limit = need - 1;
-  stage.members.at(0).draining = true;
+  stage.members.limit_memory(1, need - 1);
+  stage.members.drain(0);
   const auto deployment = stage.deployments.in_use(0);
   CHECK_FALSE(stage.runner.all_fit_elsewhere(*deployment));
-  stage.members.at(1).memory_limit = need;
+  stage.members.limit_memory(1, need);
   CHECK(stage.runner.all_fit_elsewhere(*deployment));
   stage.table.find(job)->spec.elastic = false;
   CHECK_FALSE(stage.runner.all_fit_elsewhere(*deployment));
@@ -143,7 +143,7 @@ TEST_CASE("what a failed job left does not stay, and of previews only the last f
   REQUIRE(stage.until([&] { return stage.blobs.size() == 5; }));
   stage.runner.fail_all({wire::FailureCode::cancelled, "enough"});
   CHECK(stage.blobs.size() == 4);  // the previews, for those who still fetch them
-  CHECK(stage.table.find(job)->blobs.empty());
+  CHECK(stage.table.find(job)->outcome.blobs.empty());
 }
 
 TEST_CASE(
@@ -179,7 +179,7 @@ TEST_CASE(
   CHECK(stage.table.find(job)->state == JobState::succeeded);
   CHECK(told.size() == 3);
   CHECK(told.back() == "it begins anew after a loss: a peer is gone");
-  const auto report = nlohmann::json::parse(stage.table.find(job)->report);
+  const auto report = nlohmann::json::parse(stage.table.find(job)->outcome.report);
   CHECK(report["warnings"] == nlohmann::json{"prompt 0 is cut", "negative prompt is cut",
                                              "it went on after a loss: a peer is gone"});
   CHECK(report["recoveries"].size() == 1);
@@ -211,7 +211,7 @@ TEST_CASE("a failure that only names a peer waits for that one's end, however la
   Stage stage;
   const auto job = stage.submit();
   REQUIRE(stage.reaches(job, JobState::running));
-  const auto& recoveries = stage.table.find(job)->recoveries;
+  const auto& recoveries = stage.table.find(job)->course.recoveries;
   const auto lose_peer = [&] {
     stage.runner.task_failed(0, {.epoch = stage.deployments.at(0).back()->epoch,
                                  .job = job,
@@ -264,9 +264,8 @@ TEST_CASE("of two kinds of actors: who waits for more than a kind has left fails
   CHECK(stage.table.find(rigid)->waits_for ==
         "waits for 2 idle actors of one kind: 1 of 2 on cpu, 0 of 2 on cuda are");
   const auto give_up = [&](cluster::ActorId id) {
-    auto& actor = stage.members.at(id);
-    actor.state = cluster::ActorState::dead;
-    actor.closed = true;
+    stage.members.start_failed(id);
+    stage.members.close(id);
     stage.runner.fail_unplaceable("actor " + std::to_string(id) + " is gone");
   };
   give_up(last_gpu);

@@ -69,8 +69,8 @@ TEST_CASE("an ended job of whose end nobody is told yet is remembered until then
   const auto end_one = [&](bool unsaid) {
     const auto id = add(table);
     table.finish(id, JobState::succeeded, {}, 0);
-    table.find(id)->unsaid = unsaid;
-    table.find(id)->blobs = {{"picture", id, 60, {}}};
+    table.find(id)->client.unsaid = unsaid;
+    table.find(id)->outcome.blobs = {{"picture", id, 60, {}}};
   };
   const auto gone = [&] {
     Ids ids;
@@ -84,7 +84,7 @@ TEST_CASE("an ended job of whose end nobody is told yet is remembered until then
   end_one(true);
   CHECK(gone().empty());
   for (const jobs::JobId id : {3, 6, 1, 4}) {
-    table.find(id)->unsaid = false;
+    table.find(id)->client.unsaid = false;
     CHECK(gone() == Ids{id == 6 ? 5 : id});
   }
   CHECK(table.find(6) != nullptr);
@@ -117,7 +117,7 @@ TEST_CASE("what a share has had, and what it has under way, counts") {
   CHECK(table.service("a") == 40);
   table.finish(first, JobState::succeeded, {}, 11);
   CHECK(table.service("a") == 40);
-  CHECK(table.find(first)->actor_seconds == 40);
+  CHECK(table.find(first)->cost.actor_seconds == 40);
   add(table, 12, "b");
   CHECK(table.queue() == Ids{3, 4, 2});
   // "c" comes in with no claim on the past: it is where the least of the others is.
@@ -191,6 +191,6 @@ TEST_CASE("a job that begins anew is charged for both times") {
   CHECK(table.requeue(id));
   table.start(id, 20);
   CHECK(table.finish(id, JobState::succeeded, {}, 32));
-  CHECK(table.find(id)->actor_seconds == 17);
+  CHECK(table.find(id)->cost.actor_seconds == 17);
   CHECK(table.service("a") == 17);
 }

@@ -25,8 +25,8 @@ TEST_CASE("actors are counted by kind, and by what a kind computes with") {
   CHECK(most_alike(members, "") == 3);
   CHECK(most_alike(members, "int8") == 3);
   CHECK(most_alike(members, "fp8") == 2);
-  members.at(0).draining = true;
-  members.at(1).state = ActorState::dead;
+  members.drain(0);
+  members.start_failed(1);
   CHECK(most_alike(members, "") == 2);
   CHECK(most_alike(members, "int8") == 1);
   CHECK(most_alike(members_of(0, 2), "int8") == 0);
@@ -41,7 +41,7 @@ TEST_CASE("who asks for too many is told what there is of each kind, and what wo
         "dp × cfg × pp × ulysses × ring × tp = 3 actors of one kind are needed, but the cluster "
         "has 3 on cpu and 2 on cuda, and cuda alone computes with fp8 weights: ask for at most 2, "
         "or let `troupe join` bring more of a kind");
-  members.at(0).closed = true;
+  members.close(0);
   CHECK(too_few_text(members, "", 3) ==
         "dp × cfg × pp × ulysses × ring × tp = 3 actors of one kind are needed, but the cluster "
         "has 2 on cpu and 2 on cuda (1 is drained or cannot start): ask for at most 2, or let "

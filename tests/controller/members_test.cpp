@@ -136,12 +136,12 @@ TEST_CASE("what actors may hold, least first, also while a lost one's process is
     const auto id = members.add("here", "cpu").id;
     members.spawned(id, 100 + id, 1);
     members.hello(hello_of(100 + id, 5 + id));
-    if (limit > 0) members.at(id).memory_limit = limit;
+    if (limit > 0) members.limit_memory(id, limit);
   }
   CHECK(members.memory_steps() == Steps{{10, 4}, {40, 3}});
   members.lost(7);
   CHECK(members.memory_steps() == Steps{{10, 4}, {40, 3}});
-  members.at(2).draining = true;
+  members.drain(2);
   CHECK(members.memory_steps() == Steps{{40, 3}});
 }
 

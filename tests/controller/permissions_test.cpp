@@ -47,12 +47,12 @@ TEST_CASE("a host joins with a client's key for operate, and never with one of t
 
 TEST_CASE("own jobs are those of the same name") {
   jobs::JobEntry job;
-  job.user = "alice";
+  job.client.user = "alice";
   CHECK(may_see({"alice", ClientRole::own_jobs}, job));
   CHECK_FALSE(may_see({"bob", ClientRole::own_jobs}, job));
   CHECK(may_see({"bob", ClientRole::all_jobs}, job));
   CHECK(may_see({"", ClientRole::operate}, job));
-  job.user.clear();  // it came in before anybody was asked for a key
+  job.client.user.clear();  // it came in before anybody was asked for a key
   CHECK_FALSE(may_see({"bob", ClientRole::own_jobs}, job));
 }
 

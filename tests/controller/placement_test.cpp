@@ -26,7 +26,7 @@ std::vector<cluster::ActorId> chosen(const std::vector<std::pair<std::string, in
       test::add_idle(members, host);
   }
   test::Still environment;
-  const cluster::Deployments deployments(environment, members, {});
+  const cluster::Deployments deployments(environment, members);
   wire::ImageRequest request;
   request.prompts = {"x", "y"};
   const auto plan = plan::make_plan(test::sample_model(), request, degrees);

@@ -35,7 +35,7 @@ TEST_CASE("jobs go to the replica that has fewest, and a slow one gets fewer of 
   constexpr std::size_t kTogether = 4;
   cluster::Members members("secret");
   test::Still environment;
-  cluster::Deployments deployments(environment, members, {});
+  cluster::Deployments deployments(environment, members);
   wire::ImageRequest request;
   request.prompts = {"x"};
   const auto plan = plan::make_plan(test::sample_model(), request, {});

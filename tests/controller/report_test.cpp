@@ -67,15 +67,17 @@ TEST_CASE("docs/commands.md names every field of a report") {
   request.loras = {{"/a", 0.5}};
   job.plan = plan::make_plan(test::sample_model(), request, {.dp = 2});
   job.id = 2;
-  job.members = {{.job = 2, .pictures = {0, 1}}, {.job = 3, .pictures = {1, 2}}};
-  job.not_batched = "alone";
-  job.recoveries.push_back({.cause = "lost", .step = 1, .began = 1});
-  job.parts.push_back({0, job.plan.degrees});
+  const std::vector<jobs::BatchMember> members{{.job = 2, .pictures = {0, 1}},
+                                               {.job = 3, .pictures = {1, 2}}};
+  job.batching.why_not = "alone";
+  job.course.recoveries.push_back({.cause = "lost", .step = 1, .began = 1});
+  job.course.parts.push_back({0, job.plan.degrees});
   cluster::Deployment deployment;
   deployment.actor_of_rank = {0, 1};
   std::vector<wire::ActorJobStats> stats(2);
   stats[0].graphs.asked = true;
-  auto report = nlohmann::json::parse(jobs::make_report(job, deployment, {}, stats, 0, {}));
+  auto report =
+      nlohmann::json::parse(jobs::make_report(job, deployment, {}, stats, 0, {}, members));
   CHECK(report["actors"].size() == 2);
   check_documented(report, testing::read_all(TROUPE_SOURCE_DIR "/docs/commands.md"));
 }

@@ -5,13 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "controller/app/live_environment.h"
 #include "controller/jobs/batching.h"
-#include "controller/jobs/job_runner.h"
 #include "controller/jobs/replan.h"
-#include "tests/controller/doors.h"
+#include "tests/controller/job_rooms.h"
 #include "tests/controller/sample_model.h"
-#include "tests/support/doctest.h"
 #include "transport/control/connection.h"
 #include "transport/wire/done.h"
 
@@ -21,44 +18,9 @@ using wire::JobState;
 
 /// A runner with one actor that is played here: it loads when it may, begins jobs, and never
 /// finishes a task.
-struct RunnerStage : Doors {
-  cluster::Members members{"secret"};
-  jobs::JobTable table{8, 8};
-  cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
-  cluster::Deployments deployments{
-      environment,
-      members,
-      {.on_ready = [this](const auto& deployment) { runner.deployment_ready(deployment); },
-       .on_failed = [this](const auto& deployment,
-                           const auto& failure) { runner.deployment_failed(deployment, failure); },
-       .on_free = [this] { runner.start_queued(); },
-       .on_stuck = [](cluster::ActorId) { FAIL("an actor is stuck"); }}};
-  recorder::Recorder recorder;
-  std::vector<std::pair<jobs::JobId, jobs::JobId>> failing;  // who has failed, under which number
+struct RunnerStage : JobRooms, jobs::JobListener {
+  std::vector<std::pair<jobs::JobId, jobs::JobId>> failed;  // who has failed, under which number
   std::function<void(const wire::JobProgress&)> on_progress = [](const auto&) {};
-  jobs::JobRunner runner{
-      {.environment = environment,
-       .members = members,
-       .deployments = deployments,
-       .table = table,
-       .on_progress = [this](const auto&, wire::JobProgress progress) { on_progress(progress); },
-       .on_finished = [](const auto&) {},
-       .recorder = &recorder,
-       .on_failing =
-           [this](const auto& job) { failing.emplace_back(job.id, runner.run_of(job.id)); },
-       .on_batch_failing = [this](const auto& batch,
-                                  const auto&) { failing.emplace_back(batch.id, batch.id); },
-       .plan_again =
-           [this](const jobs::JobEntry& job, int actors) {
-             const auto fits = [this](const auto& plan) { return !deployments.shortage(plan); };
-             return jobs::plan_again(job, sample_model(), actors,
-                                     plan::machine_here("cpu", actors, 4),
-                                     {members.memory_steps(), fits});
-           },
-       .plan_batch =
-           [](const jobs::JobEntry& first, const wire::ImageRequest& request) {
-             return plan::make_plan(sample_model(), request, parallelism_of(first));
-           }}};
   std::unique_ptr<control::Connection> actor;
   control::BlobStore at_actor;
   std::unique_ptr<control::BlobConnection> actor_blobs;
@@ -66,7 +28,8 @@ struct RunnerStage : Doors {
   bool ends = true;  // it answers when a job has ended
   std::vector<wire::Kind> got;
 
-  RunnerStage() {
+  RunnerStage() : JobRooms([this](jobs::JobRunner::Tools& tools) { fill(tools); }) {
+    runner.listen(*this);
     members.spawned(members.add("here", "cpu").id, 77, 1);
     server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });
     control::ConnectionOptions options;
@@ -82,6 +45,25 @@ struct RunnerStage : Doors {
     actor_blobs = std::make_unique<control::BlobConnection>(io, options, at_actor);
     actor_blobs->start();
     REQUIRE(until([this] { return actor->connected() && actor_blobs->connected(); }));
+  }
+
+  void progress(const jobs::JobEntry&, const wire::JobProgress& progress) override {
+    on_progress(progress);
+  }
+  void failing(jobs::JobEntry& job) override { failed.emplace_back(job.id, runner.run_of(job.id)); }
+  void batch_failing(const jobs::JobEntry& batch, const std::string&) override {
+    failed.emplace_back(batch.id, batch.id);
+  }
+
+  void fill(jobs::JobRunner::Tools& tools) {
+    tools.plan_again = [this](const jobs::JobEntry& job, int actors) {
+      const auto fits = [this](const auto& plan) { return !deployments.shortage(plan); };
+      return jobs::plan_again(job, sample_model(), actors, plan::machine_here("cpu", actors, 4),
+                              {members.memory_steps(), fits});
+    };
+    tools.plan_batch = [](const jobs::JobEntry& first, const wire::ImageRequest& request) {
+      return plan::make_plan(sample_model(), request, parallelism_of(first));
+    };
   }
 
   void play(const wire::Header& header) {

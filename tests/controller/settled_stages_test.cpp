@@ -26,7 +26,7 @@ struct House : test::Doors {
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
   cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
-  cluster::Deployments deployments{environment, members, {}};
+  cluster::Deployments deployments{environment, members};
   House() {
     for (int i = 0; i < 4; ++i)
       members.add("here", "cpu");

@@ -32,18 +32,15 @@ class PlayedAgent final : public cluster::Agent {
 struct Watched : test::RunnerStage {
   PlayedAgent agent;
   std::vector<std::string> notes;
-  cluster::Supervisor supervisor{
-      {.environment = environment,
-       .members = members,
-       .deployments = deployments,
-       .runner = runner,
-       .options = {},
-       .note = [this](const std::string& text) { notes.push_back(text); },
-       .on_given_up = [](const std::string& why) { FAIL(why); },
-       .starting_up = [] { return false; }}};
+  cluster::Supervisor supervisor{{.environment = environment,
+                                  .members = members,
+                                  .deployments = deployments,
+                                  .runner = runner}};
 
   Watched() {
-    environment.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+    supervisor.listen({.note = [this](const std::string& text) { notes.push_back(text); },
+                       .on_given_up = [](const std::string& why) { FAIL(why); }});
+    live.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
   }
 
   /// What is said of an actor whose lost link has it killed, and that is found to have ended so.

@@ -30,18 +30,15 @@ struct SupervisedStage : test::RunnerStage {
   IdleAgent agent;
   std::vector<std::string> notes;
   int given_up = 0;
-  cluster::Supervisor supervisor{
-      {.environment = environment,
-       .members = members,
-       .deployments = deployments,
-       .runner = runner,
-       .options = {},
-       .note = [this](const std::string& text) { notes.push_back(text); },
-       .on_given_up = [this](const std::string&) { ++given_up; },
-       .starting_up = [] { return false; }}};
+  cluster::Supervisor supervisor{{.environment = environment,
+                                  .members = members,
+                                  .deployments = deployments,
+                                  .runner = runner}};
 
   SupervisedStage() {
-    environment.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+    supervisor.listen({.note = [this](const std::string& text) { notes.push_back(text); },
+                       .on_given_up = [this](const std::string&) { ++given_up; }});
+    live.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
   }
   void turn() {
     while (io.poll_one() > 0) {
@@ -82,7 +79,7 @@ TEST_CASE("the end of a process is told twice, and again when another one has it
 
 TEST_CASE("a place that is given up is so once") {
   SupervisedStage stage;
-  stage.members.at(0).closed = true;
+  stage.members.close(0);
   for (int i = 0; i < 2; ++i)
     stage.supervisor.exited(0, 77, kKilled);
   CHECK(stage.given_up == 1);
@@ -134,7 +131,7 @@ TEST_CASE("a failure ends an epoch once") {
   CHECK(next == epoch + 1);
   stage.runner.task_failed(0, failed);
   CHECK(stage.deployments.at(0).back()->epoch == next);
-  CHECK(stage.failing.size() == 1);
+  CHECK(stage.failed.size() == 1);
   REQUIRE(stage.idle_again());
   stage.runner.task_failed(0, failed);
   CHECK(stage.deployments.at(0).back()->epoch == next);

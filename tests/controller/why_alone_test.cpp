@@ -84,7 +84,7 @@ TEST_CASE("why a job that may batch does not: who waits beside it, and what ther
   CHECK(why({job_of(1), job_of(2)}) ==
         "a batch with job 2 would need more memory, or a longer message, than there is");
   auto again = job_of(1);
-  again.alone = true;
+  again.batching.alone = true;
   CHECK(why({again, job_of(2)}) == "the batch that it was in has failed");
 }
 
@@ -116,13 +116,14 @@ TEST_CASE("a job that begins by itself knows why; those behind it say what it wa
   const auto third = stage.join_queue(1, shorter);
   stage.runner.start_queued();
   REQUIRE(stage.reaches(first, JobState::running));
-  CHECK(stage.table.find(first)->not_batched ==
+  CHECK(stage.table.find(first)->batching.why_not ==
         "it has 8 pictures, and a batch has at most 8 (--max-batch of the cluster)");
   CHECK(stage.runner.batching_obstacle(stage.table.find(second)->spec.request) == "");
   // They share the first one's actor, one by one.
-  CHECK(stage.table.find(second)->not_batched ==
+  CHECK(stage.table.find(second)->batching.why_not ==
         "no job that waited was alike: job 3 differs in --steps");
-  CHECK(stage.table.find(third)->not_batched == "no other job that may batch waited when it began");
+  CHECK(stage.table.find(third)->batching.why_not ==
+        "no other job that may batch waited when it began");
 }
 
 TEST_CASE("who waits behind another says what that one waits for") {

@@ -1,8 +1,9 @@
 """Runs the command blocks of README.md as a reader would paste them, and looks at the links of every page.
 
-usage: docs_test.py links | blocks BIN
+usage: docs_test.py links | bounds | blocks BIN
 
 links   every relative link of a tracked Markdown page leads to a file, and to a heading where it names one
+bounds  every limit of docs/security.md is the code's, and has a test (bounds.py)
 blocks  every block of commands in README.md works by itself, in an empty folder, and leaves no cluster running
 """
 import os
@@ -12,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+from bounds import BOUNDS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_WORDS = 900
@@ -108,9 +111,39 @@ def check_links():
     return wrong
 
 
+def spaces_as_one(text):
+    return re.sub(r"\s+", " ", text)
+
+
+def check_bounds():
+    section = (ROOT / "docs/security.md").read_text().split("\n## Limits\n")[1].split("\n#")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line.startswith("| ")]
+    tests = spaces_as_one("".join(path.read_text() for path in sorted((ROOT / "tests").rglob("*_test.cpp"))))
+    wrong, met = [], set()
+    for what, limit, _ in rows[1:]:
+        row = max((row for row in BOUNDS if what.startswith(row)), key=len, default=None)
+        if row is None:
+            wrong.append(f'docs/security.md: "{what}" has no entry in bounds.py')
+            continue
+        met.add(row)
+        bounds, test = BOUNDS[row]
+        for said, file, code in bounds:
+            if said not in limit:
+                wrong.append(f'docs/security.md: of "{row}" it does not say "{said}" any more')
+            if code not in spaces_as_one((ROOT / file).read_text()):
+                wrong.append(f'{file} does not say "{code}" any more, which docs/security.md calls "{said}"')
+        if test not in tests:
+            wrong.append(f'there is no test "{test}" any more, which holds "{row}"')
+    wrong += [f'docs/security.md has no row "{row}" any more' for row in BOUNDS if row not in met]
+    print(f"{len(met)} limits, {sum(len(bounds) for bounds, _ in BOUNDS.values())} numbers")
+    return wrong
+
+
 def main(arguments):
     if arguments == ["links"]:
         wrong = check_links()
+    elif arguments == ["bounds"]:
+        wrong = check_bounds()
     elif len(arguments) == 2 and arguments[0] == "blocks" and shutil.which(f"{arguments[1]}/troupe"):
         wrong = check_blocks(pathlib.Path(arguments[1]).resolve())
     else:

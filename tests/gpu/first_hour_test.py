@@ -222,9 +222,18 @@ class Latents(Folder):
 class Packing(Folder):
     def test_too_much_is_refused(self):
         (self.folder / "large.tar.xz").write_bytes(bytes(1 << 20))
-        total = sum(path.stat().st_size for path in pack.tracked()) / pack.MIB + 1
+        total = sum(path.lstat().st_size for path in pack.tracked()) / pack.MIB + 1
         self.assertEqual(pack.check_size(self.folder, total + 0.1), 0)
         self.assertEqual(pack.check_size(self.folder, total - 0.1), 1)
+
+    def test_tar_unpacks_what_was_packed(self):
+        program = pathlib.Path("/bin/sh").resolve().read_bytes()
+        for name in ("binaries", "python"):
+            archive = pack.Archive(self.folder / f"{name}.tar.xz", fast=True)
+            archive.add("bin/program", program, 0o755)
+            archive.close()
+            subprocess.run(["tar", "-xJf", archive.path, "-C", self.folder], check=True)
+            self.assertEqual((self.folder / "bin" / "program").read_bytes(), program)
 
     def test_what_is_carried_is_what_is_not_there(self):
         for name in ("libc.so.6", "libstdc++.so.6", "libtorch_cpu.so", "libcudart.so.13", "libcuda.so.1", "ld-linux-x86-64.so.2"):

@@ -68,8 +68,8 @@ Told make_journal(const std::string& folder) {
   const auto end = [&](jobs::JobEntry& job, JobState state) {
     if (state == JobState::succeeded) {
       told.bytes[job.id] = noise(6'000, 50 + static_cast<unsigned>(job.id));
-      job.blobs = {{"picture", desk.keep(told.bytes[job.id]), 6'000, {}}};
-      job.report = R"({"seed": 7})";
+      job.outcome.blobs = {{"picture", desk.keep(told.bytes[job.id]), 6'000, {}}};
+      job.outcome.report = R"({"seed": 7})";
     }
     desk.table.finish(job.id, state, {wire::FailureCode::cancelled, "x"}, 20);
     book.journal.ended(job, {});
@@ -114,12 +114,12 @@ std::string judge(SqliteStore& store, const Told& told, bool& lost) {
       continue;
     }
     if (job->state != state) return name + " is " + wire::to_string(job->state);
-    if (job->key != 99 + id) return name + " has another key";
+    if (job->client.key != 99 + id) return name + " has another key";
     if (job->spec.request.prompts != std::vector<std::string>{"a cat"})
       return name + " has another prompt";
     const auto bytes = told.bytes.find(id);
     if (state == JobState::succeeded &&
-        (job->blobs.size() != 1 || desk.text(job->blobs[0].id) != bytes->second))
+        (job->outcome.blobs.size() != 1 || desk.text(job->outcome.blobs[0].id) != bytes->second))
       return name + " has another result";
     if (state == JobState::queued && bytes != told.bytes.end() &&
         desk.text(job->spec.request.init_latents_blob) != bytes->second)
@@ -344,7 +344,7 @@ TEST_CASE("on a full disk a journal is opened, an end is kept bare, and all is w
     for (int i = 0; i < 3; ++i)
       book.journal.accepted(desk.add(), {});
     auto& job = *desk.table.find(1);
-    job.blobs = {{"picture", desk.keep(noise(500'000, 1)), 500'000, {}}};
+    job.outcome.blobs = {{"picture", desk.keep(noise(500'000, 1)), 500'000, {}}};
     desk.table.finish(1, JobState::succeeded, {}, 20);
     journal::Change end;
     journal::Journal([&](const journal::Change& change, const auto&) { end = change; },

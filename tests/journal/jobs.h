@@ -39,14 +39,14 @@ struct Desk {
     auto plan = plan::make_plan(test::sample_model(), spec.request, {});
     const auto id = table.add(std::move(spec), std::move(plan), 5, true, now, 77);
     auto& job = *table.find(id.value());
-    job.key = key;
+    job.client.key = key;
     return job;
   }
   void set_boundary(jobs::JobEntry& job, int next_step, const std::string& text) {
-    job.boundary = jobs::Boundary{.next_step = next_step, .pieces = {}};
+    job.course.boundary = jobs::Boundary{.next_step = next_step, .pieces = {}};
     for (int piece = 0; piece < 2; ++piece) {
       const auto bytes = text + std::to_string(piece);
-      job.boundary->pieces.push_back(
+      job.course.boundary->pieces.push_back(
           {{"boundary", keep(bytes), bytes.size(), {}}, piece, piece + 1, {{0, 4}}});
     }
     job.step = next_step;

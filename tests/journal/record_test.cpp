@@ -25,14 +25,15 @@ TEST_CASE("a job that has ended comes back with its result, its report and its t
   Desk before;
   Book book{store, before};
   auto& job = before.add(3);
-  job.user = "alice";
+  job.client.user = "alice";
   book.journal.accepted(job, {});
   before.table.start(job.id, 11);
   before.table.run(job.id);
-  job.recoveries.push_back({.cause = "actor 1 was killed", .step = 4, .began = 12, .resumed = 13});
+  job.course.recoveries.push_back(
+      {.cause = "actor 1 was killed", .step = 4, .began = 12, .resumed = 13});
   const std::string picture = "PNG\0bytes";
-  job.blobs = {{"picture", before.keep(picture), picture.size(), {}}};
-  job.report = R"({"seed": 7})";
+  job.outcome.blobs = {{"picture", before.keep(picture), picture.size(), {}}};
+  job.outcome.report = R"({"seed": 7})";
   before.table.finish(job.id, JobState::succeeded, {}, 20);
   book.journal.ended(job, {});
 
@@ -41,14 +42,14 @@ TEST_CASE("a job that has ended comes back with its result, its report and its t
   CHECK(revival.to_plan.empty());
   const auto& back = *after.table.find(job.id);
   CHECK(back.state == JobState::succeeded);
-  CHECK(back.key == 3);
-  CHECK(back.user == "alice");
+  CHECK(back.client.key == 3);
+  CHECK(back.client.user == "alice");
   CHECK(back.submitted == doctest::Approx(110));
   CHECK(back.ended == doctest::Approx(120));
-  CHECK(back.report == job.report);
-  REQUIRE(back.blobs.size() == 1);
-  CHECK(after.text(back.blobs[0].id) == picture);
-  CHECK(back.recoveries.at(0).cause == "actor 1 was killed");
+  CHECK(back.outcome.report == job.outcome.report);
+  REQUIRE(back.outcome.blobs.size() == 1);
+  CHECK(after.text(back.outcome.blobs[0].id) == picture);
+  CHECK(back.course.recoveries.at(0).cause == "actor 1 was killed");
   CHECK(back.plan.request.prompts == std::vector<std::string>{"a cat"});
   CHECK(back.plan.picture_count() == 1);
   CHECK(after.table.queue().empty());
@@ -64,7 +65,8 @@ TEST_CASE(
   book.journal.accepted(job, {});
   before.table.start(job.id, 12);
   before.table.run(job.id);
-  job.recoveries.push_back({.cause = "actor 1 was killed", .step = 4, .began = 13, .resumed = 14});
+  job.course.recoveries.push_back(
+      {.cause = "actor 1 was killed", .step = 4, .began = 13, .resumed = 14});
   before.table.finish(job.id, JobState::failed, {wire::FailureCode::lost, "x"}, 20);
   book.journal.ended(job, {});
   Desk after;
@@ -73,8 +75,8 @@ TEST_CASE(
                                        after.keeper(), after.table);
   CHECK(revival.clock_back == doctest::Approx(3600));
   const auto& back = *after.table.find(job.id);
-  for (const double time : {back.submitted, back.started, back.ended, back.recoveries[0].began,
-                            back.recoveries[0].resumed})
+  for (const double time : {back.submitted, back.started, back.ended,
+                            back.course.recoveries[0].began, back.course.recoveries[0].resumed})
     CHECK(time == 50);
   Desk later;
   CHECK(journal::revive(store.load(), store.past(), {1000 - 30, 50}, later.keeper(), later.table)
@@ -102,14 +104,14 @@ TEST_CASE("a job that was running is queued again, held, and goes on from its bo
   auto& back = *after.table.find(job.id);
   CHECK(back.state == JobState::queued);
   CHECK(after.table.queue().empty());
-  REQUIRE(back.boundary);
-  CHECK(back.boundary->next_step == 5);
-  REQUIRE(back.boundary->pieces.size() == 2);
-  CHECK(after.text(back.boundary->pieces[1].blob.id) == "five1");
-  CHECK(back.boundary->pieces[1].first_image == 1);
+  REQUIRE(back.course.boundary);
+  CHECK(back.course.boundary->next_step == 5);
+  REQUIRE(back.course.boundary->pieces.size() == 2);
+  CHECK(after.text(back.course.boundary->pieces[1].blob.id) == "five1");
+  CHECK(back.course.boundary->pieces[1].first_image == 1);
   CHECK_FALSE(journal::take_up(back, plan_of(back), "gone", 50, 3));
-  CHECK(back.recoveries.at(0).cause == "gone");
-  CHECK(back.recoveries.at(0).step == 5);
+  CHECK(back.course.recoveries.at(0).cause == "gone");
+  CHECK(back.course.recoveries.at(0).step == 5);
   CHECK(back.plan.request.refill_steps.empty());
   CHECK(after.table.hold(job.id, false));
   CHECK(after.table.queue() == std::vector<jobs::JobId>{job.id});
@@ -128,7 +130,7 @@ TEST_CASE("a queued job waits again, without a recovery; numbers go on after the
   revive(store, after);
   auto& back = *after.table.find(first);
   CHECK_FALSE(journal::take_up(back, plan_of(back), "gone", 50, 3));
-  CHECK(back.recoveries.empty());
+  CHECK(back.course.recoveries.empty());
   CHECK(after.add().id == gone.id + 1);
 }
 
@@ -145,18 +147,18 @@ TEST_CASE(
   book.journal.boundary(job);
   // Of 9 only the loss came to the journal, not the boundary.
   job.plan.request.refill_steps = {4, 9};
-  job.recoveries.push_back({.cause = "a loss", .step = 9, .began = 3, .resumed = 4});
+  job.course.recoveries.push_back({.cause = "a loss", .step = 9, .began = 3, .resumed = 4});
   book.journal.changed(job);
   Desk after;
   revive(store, after);
   auto& back = *after.table.find(job.id);
   CHECK_FALSE(journal::take_up(back, plan_of(back), "gone", 50, 3));
-  CHECK(back.boundary->next_step == 7);
+  CHECK(back.course.boundary->next_step == 7);
   CHECK(back.plan.request.refill_steps == std::vector<std::int32_t>{4, 7});
 
   // Its next controller ends, too, before the job has begun.
   CHECK_FALSE(journal::take_up(back, plan_of(back), "gone again", 60, 3));
-  CHECK(back.boundary->next_step == 7);
+  CHECK(back.course.boundary->next_step == 7);
   CHECK(back.plan.request.refill_steps == std::vector<std::int32_t>{4, 7});
 }
 

@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -8,6 +9,7 @@
 #include "tests/journal/jobs.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using journal::SqliteStore;
@@ -45,8 +47,8 @@ std::vector<journal::Change> changes_of(int jobs) {
       desk.set_boundary(job, step, std::string(30'000, static_cast<char>('a' + step)));
       journal.boundary(job);
     }
-    job.boundary.reset();
-    job.blobs = {{"picture", desk.keep(std::string(50'000, 'p')), 50'000, {}}};
+    job.course.boundary.reset();
+    job.outcome.blobs = {{"picture", desk.keep(std::string(50'000, 'p')), 50'000, {}}};
     desk.table.finish(job.id, JobState::succeeded, {}, 20);
     journal.ended(job, {});
   }
@@ -59,7 +61,7 @@ std::string state_of(SqliteStore& store) {
   for (const auto& record : store.load()) {
     auto job = journal::job_of(record, {1000}, desk.keeper());
     state += std::to_string(job.id) + wire::to_string(job.state) +
-             (job.boundary ? std::to_string(job.boundary->next_step) : "") + " ";
+             (job.course.boundary ? std::to_string(job.course.boundary->next_step) : "") + " ";
   }
   return state;
 }
@@ -90,6 +92,24 @@ TEST_CASE("a journal is found again by the next one that opens its folder") {
   for (const char* name : {"", "/journal.db", "/journal.db-wal", "/lock"}) {
     REQUIRE(stat((folder + name).c_str(), &info) == 0);
     CHECK((info.st_mode & 077) == 0);
+  }
+}
+
+TEST_CASE("a journal whose files are not in their place any more takes nothing in") {
+  for (const std::string gone : {"journal.db", "acknowledged", ""}) {
+    CAPTURE(gone);
+    const testing::Scratch scratch;
+    const auto file = scratch.path / "j" / gone;
+    SqliteStore store(scratch / "j");
+    const auto changes = changes_of(2);
+    const auto second = std::ranges::find(changes, 2u, &journal::Change::job);
+    REQUIRE(second->must_last());
+    std::for_each(changes.begin(), second, [&](const auto& change) { store.apply(change); });
+    std::filesystem::rename(file, scratch.path / "elsewhere");
+    CHECK(testing::has(testing::message_of([&] { store.apply(*second); }), "removed or replaced"));
+    std::filesystem::rename(scratch.path / "elsewhere", file);
+    store.apply(*second);
+    CHECK(store.load().size() == 2);
   }
 }
 
@@ -151,7 +171,7 @@ TEST_CASE("bytes that have rotted fail their job and no other") {
     for (const char letter : {'p', 'q'}) {
       auto& job = desk.add();
       book.journal.accepted(job, {});
-      job.blobs = {{"picture", desk.keep(std::string(9'000, letter)), 9'000, {}}};
+      job.outcome.blobs = {{"picture", desk.keep(std::string(9'000, letter)), 9'000, {}}};
       desk.table.finish(job.id, JobState::succeeded, {}, 20);
       book.journal.ended(job, {});
     }
@@ -183,6 +203,8 @@ TEST_CASE("a folder that cannot be used is refused in one line") {
     const SqliteStore store(folder);
     CHECK(why_not(folder) ==
           begins + "is in use by another controller (pid " + std::to_string(getpid()) + ")");
+    fs::remove(folder + "/lock");
+    CHECK(why_not(folder) == begins + "is in use by another controller");
   }
   CHECK(why_not(folder).empty());
 
@@ -222,7 +244,7 @@ TEST_CASE("what is forgotten makes room: the file does not grow with the jobs th
     desk.table.count_from(static_cast<jobs::JobId>(i + 1));
     auto& job = desk.add();
     book.journal.accepted(job, {});
-    job.blobs = {{"picture", desk.keep(std::string(1'000'000, 'p')), 1'000'000, {}}};
+    job.outcome.blobs = {{"picture", desk.keep(std::string(1'000'000, 'p')), 1'000'000, {}}};
     desk.table.finish(job.id, JobState::succeeded, {}, 20);
     book.journal.ended(job, {});
     if (i >= 4) book.journal.forgotten(job.id - 4);
@@ -245,9 +267,9 @@ TEST_CASE("a blob that is longer than a row lies in several, and comes back whol
     Book book{store, desk};
     auto& job = desk.add();
     book.journal.accepted(job, {});
-    job.blobs.clear();
+    job.outcome.blobs.clear();
     for (const auto& bytes : {picture, std::string(10'000, 'q'), std::string(), std::string("z")})
-      job.blobs.push_back({"picture", desk.keep(bytes), bytes.size(), {}});
+      job.outcome.blobs.push_back({"picture", desk.keep(bytes), bytes.size(), {}});
     desk.table.finish(job.id, JobState::succeeded, {}, 20);
     book.journal.ended(job, {});
     const auto records = store.load();

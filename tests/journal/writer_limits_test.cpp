@@ -25,8 +25,8 @@ TEST_CASE("an end that is too large is kept without its result, and holds up not
                          const std::string& picture) {
       auto& job = room.desk.add();
       room.journal->accepted(job, {});
-      job.blobs = {{"picture", room.desk.keep(picture), picture.size(), {}}};
-      job.report = report;
+      job.outcome.blobs = {{"picture", room.desk.keep(picture), picture.size(), {}}};
+      job.outcome.report = report;
       room.desk.table.finish(job.id, state, {}, 3);
       room.journal->ended(job, hear);
     };
@@ -94,8 +94,8 @@ TEST_CASE("while ends wait for the disk, one that is too large does not stop the
     int ended = 0;
     for (const jobs::JobId id : {1, 2}) {
       auto& job = *room.desk.table.find(id);
-      job.blobs = {{"picture", room.desk.keep("p"), 1, {}}};
-      if (id == 1) job.report = std::string(200'000, 'r');
+      job.outcome.blobs = {{"picture", room.desk.keep("p"), 1, {}}};
+      if (id == 1) job.outcome.report = std::string(200'000, 'r');
       room.desk.table.finish(id, wire::JobState::succeeded, {}, 3);
       room.journal->ended(job, [&](const auto&) { ++ended; });
     }

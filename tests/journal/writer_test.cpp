@@ -169,7 +169,7 @@ TEST_CASE("what a change takes, from the loop until it is kept") {
         on_loop, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     REQUIRE(room.until([&] { return kept == i + 1; }));
     room.desk.table.finish(job.id, wire::JobState::cancelled, {}, 2);
-    job.blobs = {{"picture", room.desk.keep(std::string(400'000, 'p')), 400'000, {}}};
+    job.outcome.blobs = {{"picture", room.desk.keep(std::string(400'000, 'p')), 400'000, {}}};
     room.journal->ended(job, {});
     REQUIRE(room.until([&] {
       return room.writer->taken(Change::Kind::ended).count == static_cast<std::uint64_t>(i) + 1;

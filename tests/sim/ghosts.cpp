@@ -85,10 +85,12 @@ std::string World::state_text() const {
   }
   for (const auto& [id, job] : table_.all()) {
     text << "job " << id << " " << wire::to_string(job.state) << " " << job.phase << " step "
-         << job.step << " parts " << job.parts.size() << " recoveries " << job.recoveries.size()
-         << " blobs " << job.blobs.size() << "+" << job.interim.size() << " boundary "
-         << (job.boundary ? job.boundary->next_step : -1) << " batch " << job.batch << " "
-         << job.cancel_asked << " " << job.waits_for << " " << job.failure.what << "\n";
+         << job.step << " parts " << job.course.parts.size() << " recoveries "
+         << job.course.recoveries.size() << " blobs " << job.outcome.blobs.size() << "+"
+         << job.outcome.interim.size() << " boundary "
+         << (job.course.boundary ? job.course.boundary->next_step : -1) << " batch "
+         << job.batching.number << " " << job.cancel_asked << " " << job.waits_for << " "
+         << job.failure.what << "\n";
   }
   text << blobs_.size() << " blobs, " << processes_.size() << " processes, " << ends_.size()
        << " ends, " << table_.batches().size() << " batches\n";

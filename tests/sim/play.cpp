@@ -125,10 +125,9 @@ void World::lose_host() {
   const auto host = "host " + std::to_string(rng_() % static_cast<unsigned>(faults_.hosts));
   note(host + " is lost");
   std::map<cluster::ActorId, std::uint64_t> there;
-  for (auto& [id, actor] : members_.all()) {
+  members_.host_lost(host, "was lost with its host");
+  for (const auto& [id, actor] : members_.all()) {
     if (actor.host != host) continue;
-    actor.closed = true;
-    actor.last_cause = "was lost with its host";
     if (processes_.contains(actor.incarnation)) there[id] = actor.incarnation;
   }
   for (const auto& [id, incarnation] : there) {
@@ -268,8 +267,8 @@ void World::check_quiet() {
   if (!table_.batches().empty()) throw Violation("a batch is left");
   std::size_t kept = 0;
   for (const auto& [id, job] : table_.all()) {
-    kept += job.blobs.size();
-    if (job.boundary) throw Violation("an ended job still has a boundary");
+    kept += job.outcome.blobs.size();
+    if (job.course.boundary) throw Violation("an ended job still has a boundary");
   }
   if (kept != blobs_.size())
     throw Violation(std::to_string(blobs_.size()) + " blobs are held, " + std::to_string(kept) +

@@ -237,7 +237,7 @@ void play_seed(const Play& play, std::uint64_t seed, Totals& totals) {
     totals.broken_off += job.started > 0 && job.state == wire::JobState::failed;
     totals.owed += world.living() > 0 && job.state != wire::JobState::succeeded;
     totals.short_of_memory += job.failure.code == wire::FailureCode::out_of_memory;
-    totals.meshes += job.parts.size();
+    totals.meshes += job.course.parts.size();
     totals.succeeded += job.state == wire::JobState::succeeded ? 1 : 0;
   }
 }

@@ -52,7 +52,7 @@ void World::hand_in(wire::JobSpec spec, std::uint64_t key) {
   }
   const auto id = table_.add(spec, std::move(plan), 0, true, now_).value();
   auto& job = *table_.find(id);
-  job.key = key;
+  job.client.key = key;
   table_.hold(id, true);
   journal_->accepted(job, [this, id, key](const auto&) {
     accepted_.insert(key);

@@ -133,11 +133,11 @@ void StageActor::receive(const std::string& frame) {
     case wire::Kind::begin_job:
       put(wire::decode<wire::BeginJob>(payload));
       break;
-    case wire::Kind::end_job: {  // between two letters, but behind what is left of the job
+    case wire::Kind::end_job: {  // between two messages, but behind what is left of the job
       const auto end = wire::decode<wire::EndJob>(payload);
-      const bool more = std::any_of(mailbox_.begin(), mailbox_.end(), [&](const Letter& letter) {
-        const auto* begin = std::get_if<wire::BeginJob>(&letter.content);
-        const auto* task = std::get_if<Task>(&letter.content);
+      const bool more = std::any_of(mailbox_.begin(), mailbox_.end(), [&](const Message& message) {
+        const auto* begin = std::get_if<wire::BeginJob>(&message.content);
+        const auto* task = std::get_if<Task>(&message.content);
         return (begin && begin->job == end.job) || (task && task->command.job == end.job);
       });
       mailbox_.insert(more ? mailbox_.end() : mailbox_.begin(), {header.correlation, end});
@@ -168,9 +168,9 @@ void StageActor::receive(const std::string& frame) {
 void StageActor::look() {
   if (busy_ || mailbox_.empty() || hangs || stalls_ || rests()) return;
   busy_ = true;
-  Letter letter = std::move(mailbox_.front());
+  Message message = std::move(mailbox_.front());
   mailbox_.pop_front();
-  std::visit([&](const auto& content) { on(letter.correlation, content); }, letter.content);
+  std::visit([&](const auto& content) { on(message.correlation, content); }, message.content);
 }
 
 void StageActor::done() {

@@ -58,7 +58,7 @@ class StageActor {
     std::uint64_t epoch = 0;
     wire::Command command;
   };
-  struct Letter {
+  struct Message {
     std::uint64_t correlation = 0;
     std::variant<wire::LoadStage, wire::ConnectGroups, wire::BeginJob, wire::EndJob, wire::Unload,
                  wire::AbortEpoch, Task>
@@ -74,7 +74,7 @@ class StageActor {
   /// Goes on then, if it lives, and not before it is awake.
   void later(double seconds, std::function<void()> action);
   void act(const std::function<void()>& action);
-  void look();  // at the next letter, when nothing is in hand
+  void look();  // at the next message, when nothing is in hand
   void done();
   void on(std::uint64_t correlation, const wire::LoadStage& load);
   void on(std::uint64_t correlation, const wire::ConnectGroups& connect);
@@ -103,7 +103,7 @@ class StageActor {
   World& world_;
   cluster::ActorId id_;
   std::uint64_t incarnation_;
-  std::deque<Letter> mailbox_;
+  std::deque<Message> mailbox_;
   bool busy_ = false;
   bool stalls_ = false;  // heartbeats only
   double rests_since_ = 0, rests_until_ = 0;

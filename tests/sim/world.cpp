@@ -22,7 +22,7 @@ void World::check_results(const jobs::JobEntry& job) const {
   const int pictures = job.plan.picture_count();
   std::string latents;
   int seen = 0;
-  for (const auto& blob : job.blobs) {
+  for (const auto& blob : job.outcome.blobs) {
     const auto bytes = held_blob(blob.id).value();
     if (blob.name == "latents") {
       latents += bytes;
@@ -37,12 +37,12 @@ void World::check_results(const jobs::JobEntry& job) const {
     throw Violation("job " + std::to_string(job.id) + " did not get all its pictures or latents");
 }
 
-void World::job_ended(const jobs::JobEntry& job) {
+void World::finished(jobs::JobEntry& job) {
   if (job.state == wire::JobState::succeeded) check_results(job);
-  batched_ += job.batch != 0;
-  retried_ += job.alone;
+  batched_ += job.batching.number != 0;
+  retried_ += job.batching.alone;
   const auto tell = [this, id = job.id, state = job.state, what = job.failure.what,
-                     recoveries = job.recoveries.size()](const auto&) {
+                     recoveries = job.course.recoveries.size()](const auto&) {
     note("job " + std::to_string(id) + " " + wire::to_string(state) + " " + what);
     recoveries_ += recoveries;
     if (++ends_[id] > 1) throw Violation("a job ended twice");
@@ -53,19 +53,18 @@ void World::job_ended(const jobs::JobEntry& job) {
   journal_->ended(job, tell);
 }
 
+void World::progress(const jobs::JobEntry& job, const wire::JobProgress&) {
+  if (journal_) journal_->changed(job);
+}
+
+void World::boundary(const jobs::JobEntry& job) {
+  if (journal_) journal_->boundary(job);
+}
+
 void World::make_rooms() {
   door_ = std::make_unique<Door>(*this);
   if (faults_.restarts_per_job > 0) make_journal();
-  deployments_ = std::make_unique<cluster::Deployments>(
-      *door_, members_,
-      cluster::Deployments::Events{
-          .on_ready = [this](const auto& deployment) { runner_->deployment_ready(deployment); },
-          .on_failed =
-              [this](const auto& deployment, const auto& failure) {
-                runner_->deployment_failed(deployment, failure);
-              },
-          .on_free = [this] { door_->post([this] { runner_->start_queued(); }); },
-          .on_stuck = [this](cluster::ActorId id) { supervisor_->kill(id, "stuck"); }});
+  deployments_ = std::make_unique<cluster::Deployments>(*door_, members_);
   runner_ = std::make_unique<jobs::JobRunner>(jobs::JobRunner::Tools{
       .environment = *door_,
       .members = members_,
@@ -73,15 +72,6 @@ void World::make_rooms() {
       .table = table_,
       .options = {.max_jobs_per_deployment = faults_.batches ? 1u : 3u,
                   .max_recoveries = faults_.empty_places ? 100 : 3},
-      .on_progress =
-          [this](const jobs::JobEntry& job, const auto&) {
-            if (journal_) journal_->changed(job);
-          },
-      .on_finished = [this](const jobs::JobEntry& job) { job_ended(job); },
-      .on_boundary =
-          [this](const jobs::JobEntry& job) {
-            if (journal_) journal_->boundary(job);
-          },
       .plan_again =
           [this](const jobs::JobEntry& job, int actors) {
             const auto fits = [this](const plan::Plan& plan) {
@@ -95,24 +85,27 @@ void World::make_rooms() {
           [](const jobs::JobEntry& first, const wire::ImageRequest& request) {
             return plan::make_plan(test::sample_model(), request, jobs::parallelism_of(first));
           }});
-  supervisor_ = std::make_unique<cluster::Supervisor>(cluster::Supervisor::Tools{
-      .environment = *door_,
-      .members = members_,
-      .deployments = *deployments_,
-      .runner = *runner_,
-      .options = {.start_deadline = 30,
-                  .task_deadline = 20,
-                  .max_respawns = faults_.empty_places ? 0 : -1},
-      .note = [this](const std::string& what) { note(what); },
-      .on_given_up = [this](const std::string& why) { note("given up: " + why); },
-      .starting_up = [] { return false; }});
+  supervisor_ = std::make_unique<cluster::Supervisor>(
+      cluster::Supervisor::Tools{.environment = *door_,
+                                 .members = members_,
+                                 .deployments = *deployments_,
+                                 .runner = *runner_,
+                                 .options = {.start_deadline = 30,
+                                             .task_deadline = 20,
+                                             .max_respawns = faults_.empty_places ? 0 : -1}});
   drainer_ = std::make_unique<cluster::Drainer>(
       cluster::Drainer::Tools{*door_, members_, *deployments_, *runner_});
+  deployments_->listen(*runner_);
+  deployments_->listen(*supervisor_);
+  runner_->listen(*this);
+  supervisor_->listen(
+      {.note = [this](const std::string& what) { note(what); },
+       .on_given_up = [this](const std::string& why) { note("given up: " + why); }});
   for (int i = 0; i < places_; ++i) {
     const std::string device =
         faults_.two_kinds && i % 3 == 2 ? "cuda:" + std::to_string(i) : "cpu";
     const auto id = members_.add("host " + std::to_string(i * faults_.hosts / places_), device).id;
-    if (!limits_.empty()) members_.at(id).memory_limit = limits_.at(id);
+    if (!limits_.empty()) members_.limit_memory(id, limits_.at(id));
     for (;;) {
       try {
         supervisor_->spawn(id);

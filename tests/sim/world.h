@@ -37,7 +37,7 @@ struct LinkCounts {
 
 /// A whole cluster in one thread: Supervisor, Deployments, JobRunner and JobTable as they are, with
 /// this world as their Environment. Everything that happens follows from the seed.
-class World final : public cluster::Environment {
+class World final : public cluster::Environment, public jobs::JobListener {
  public:
   World(std::uint64_t seed, Faults faults, int actors);
   ~World() override;
@@ -114,7 +114,10 @@ class World final : public cluster::Environment {
   void end_controller();
   void begin_controller();
   void go_on(jobs::JobId id);
-  void job_ended(const jobs::JobEntry& job);
+  // Of JobListener:
+  void progress(const jobs::JobEntry& job, const wire::JobProgress& progress) override;
+  void finished(jobs::JobEntry& job) override;
+  void boundary(const jobs::JobEntry& job) override;
   /// Its own pictures and latents came, whoever computed with it.
   void check_results(const jobs::JobEntry& job) const;
   void drain_one();

@@ -51,7 +51,7 @@ class InspectVerb : public Verb {
     std::cout << file_ << ": PNG, " << size.width << " x " << size.height << "\n";
     if (texts.empty()) std::cout << "no parameters\n";
     for (const auto& [keyword, text] : texts)
-      std::cout << keyword << ": " << text << "\n";
+      std::cout << printable(keyword + ": " + text) << "\n";
     std::cout << std::flush;
     return kOk;
   }

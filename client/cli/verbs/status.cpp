@@ -87,7 +87,7 @@ void print_status(const ClusterInfo& cluster) {
             << "Recent failures:" << (cluster.recent_failures.empty() ? " none" : "") << "\n";
   for (const std::string& failure : cluster.recent_failures) {
     const std::size_t width = output_width();
-    const auto lines = width > 8 ? wrapped(failure, width - 4) : std::vector{failure};
+    const auto lines = width > 8 ? wrapped(failure, width - 4) : std::vector{printable(failure)};
     for (std::size_t i = 0; i < lines.size(); ++i)
       std::cout << (i == 0 ? "  " : "    ") << lines[i] << "\n";
   }

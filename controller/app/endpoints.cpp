@@ -1,0 +1,90 @@
+#include "controller/app/endpoints.h"
+
+#include <boost/asio/ip/address.hpp>
+#include <stdexcept>
+
+#include "transport/control/blob_endpoint.h"
+#include "transport/control/own_keys.h"
+
+namespace troupe::cluster {
+namespace {
+
+/// Messages of up to a MiB that lie in ZeroMQ for a peer, and of it, each bounded in no other way.
+constexpr int kUnread = 64;
+
+/// Who starts a controller gives one port; the other is named as what it is.
+std::runtime_error no_port_for_blobs(const std::string& endpoint, std::string why) {
+  constexpr std::string_view kTag = "[control] ";
+  if (why.starts_with(kTag)) why.erase(0, kTag.size());
+  return std::runtime_error("[control] " + endpoint +
+                            " needs the next port, too, for blobs: " + why);
+}
+
+/// Of the keys that clients must have; null where none are asked for.
+std::shared_ptr<control::Guard> make_guard(boost::asio::io_context& io,
+                                           const ClusterOptions& options,
+                                           const control::ServerOptions& server,
+                                           control::Refusals& refusals) {
+  const auto endpoint = control::parse_endpoint(server.endpoint);
+  const bool own = options.keys.empty();
+  // Beyond this machine without keys is refused when it binds, unless that is what is wanted.
+  if (endpoint.ipc || (own && (options.insecure || !endpoint.loopback()))) return nullptr;
+  const control::KeyFolder keys = own ? control::own_keys() : control::KeyFolder(options.keys);
+  if (!own) keys.clients();  // throws where nobody could come in
+  // Of this user's own keys the file may go with his session, and the cluster goes on.
+  control::AllowList allowed(own ? "" : keys.clients_file());
+  if (own) allowed.add(keys.client().own.public_key, "default", control::ClientRole::operate);
+  auto guard = control::Guard::open(io, server.socket.context, keys.server(), allowed);
+  guard->on_refused(
+      [&refusals](const std::string& who, const std::string& why) { refusals.add(who, why); });
+  return guard;
+}
+
+}  // namespace
+
+Endpoints::Endpoints(boost::asio::io_context& io, const ClusterOptions& options,
+                     control::BlobStore& blobs, control::Refusals& refusals,
+                     const std::string& journal)
+    : tensor_host_(options.tensor_host) {
+  if (options.listen.empty()) folder_.emplace();
+  control::ServerOptions server;
+  server.endpoint = options.listen.empty() ? folder_->endpoint("control.sock") : options.listen;
+  server.software = "troupe " TROUPE_VERSION;
+  server.insecure = options.insecure;
+  if (!journal.empty()) server.attributes["journal"] = journal;
+  server.socket.context = control::make_context();
+  server.socket.high_water_mark = kUnread;
+  server.guard = guard_ = make_guard(io, options, server, refusals);
+  // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for
+  // a free pair.
+  for (int attempt = 0;; ++attempt) {
+    server_ = std::make_unique<control::Server>(io, server);
+    socket_file_ = SocketFile(server_->endpoint());
+    auto beside = server;
+    try {
+      beside.endpoint = control::blob_endpoint_of(server_->endpoint());
+      blob_server_ = std::make_unique<control::BlobServer>(io, beside, blobs);
+      blob_socket_file_ = SocketFile(blob_server_->endpoint());
+      return;
+    } catch (const std::runtime_error& error) {
+      if (server.endpoint.ends_with(":0") && attempt < 20) continue;
+      const bool none = beside.endpoint == server.endpoint;
+      if (none || control::parse_endpoint(server.endpoint).ipc) throw;
+      throw no_port_for_blobs(server.endpoint, error.what());
+    }
+  }
+}
+
+std::string Endpoints::issue_keys(const std::string& name, control::ClientRole role) {
+  return guard_ ? control::to_text(guard_->issue(name, role)) : "";
+}
+
+std::string Endpoints::tensor_host() const {
+  if (!tensor_host_.empty()) return tensor_host_;
+  const auto listens = control::parse_endpoint(server_->endpoint());
+  boost::system::error_code error;
+  const auto address = boost::asio::ip::make_address(listens.host, error);
+  return listens.ipc || error || address.is_unspecified() ? "" : listens.host;
+}
+
+}  // namespace troupe::cluster

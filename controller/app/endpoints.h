@@ -1,0 +1,46 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "controller/app/cluster.h"
+#include "controller/app/socket_file.h"
+#include "transport/control/blob_channel.h"
+#include "transport/control/endpoint.h"
+#include "transport/control/refusals.h"
+#include "transport/control/server.h"
+#include "transport/control/zap.h"
+
+namespace troupe::cluster {
+
+/// Where a cluster listens: the control link, the blob channel beside it, and the keys that are
+/// asked for there.
+class Endpoints {
+ public:
+  /// Binds. `journal`: the journal's name, for clients that hand a job in again; "" = there is
+  /// none. Throws std::runtime_error, one line.
+  Endpoints(boost::asio::io_context& io, const ClusterOptions& options, control::BlobStore& blobs,
+            control::Refusals& refusals, const std::string& journal);
+
+  control::Server& server() { return *server_; }
+  control::BlobServer& blob_server() { return *blob_server_; }
+  std::string endpoint() const { return server_->endpoint(); }
+  /// Clients, hosts and actors need keys here.
+  bool is_keyed() const { return guard_ != nullptr; }
+  /// New keys for processes of the cluster, as text; "" where none are asked for.
+  std::string issue_keys(const std::string& name, control::ClientRole role);
+  /// Where actors' tensor planes listen for other hosts; "" = on loopback.
+  std::string tensor_host() const;
+
+ private:
+  std::optional<control::IpcFolder> folder_;
+  std::string tensor_host_;
+  std::shared_ptr<control::Guard> guard_;
+  std::unique_ptr<control::Server> server_;
+  std::unique_ptr<control::BlobServer> blob_server_;
+  SocketFile socket_file_;
+  SocketFile blob_socket_file_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,177 @@
+#include "controller/app/peer_router.h"
+
+#include <set>
+#include <vector>
+
+#include "controller/gateway/permissions.h"
+#include "transport/control/loss.h"
+#include "transport/wire/actor_messages.h"
+
+namespace troupe::cluster {
+
+PeerRouter::PeerRouter(Tools tools) : tools_(std::move(tools)) {
+  auto& server = tools_.server;
+  server.on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
+  server.on_rival([this](control::PeerId holder, const control::PeerInfo& rival) {
+    tell_of_rival(holder, rival, "a second control link for " + name_of(holder));
+  });
+  tools_.blob_server.admit([this](const control::PeerInfo& peer) { return on_blob_connect(peer); });
+  server.on_ready([this](control::PeerId peer) { on_ready(peer); });
+  server.on_message(
+      [this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
+        on_message(peer, header, payload);
+      });
+  server.on_lost([this](control::PeerId peer, const std::string& why) { on_lost(peer, why); });
+  // Nothing is sent a second time: what is missing may have been the end of a task.
+  server.on_gap([this](control::PeerId peer, std::uint64_t missing) {
+    const std::string why = std::to_string(missing) + " " + std::string(control::kMissing);
+    tools_.server.drop(peer, why);
+    on_lost(peer, why);
+  });
+}
+
+// Who comes in.
+
+std::optional<std::string> PeerRouter::on_connect(const control::PeerInfo& peer) {
+  if (closed_) return "the cluster is stopping";
+  return turned_away(peer, stranger(peer));
+}
+
+std::optional<std::string> PeerRouter::turned_away(const control::PeerInfo& peer,
+                                                   std::optional<std::string> why) {
+  const auto& hello = peer.hello;
+  if (why && !closed_)
+    tools_.refusals.add(hello.role + " \"" + hello.name + "\" of " + hello.host + ", pid " +
+                            std::to_string(hello.pid),
+                        *why);
+  return why;
+}
+
+std::optional<std::string> PeerRouter::stranger(const control::PeerInfo& peer) {
+  const auto& role = peer.hello.role;
+  auto& user_actors = tools_.users.actors();
+  if (role == "client" || role == "node") {
+    // Of an actor that has not come yet: it would find its place taken.
+    if (tools_.members.has_process(peer.incarnation) || user_actors.has_process(peer.incarnation))
+      return "it says that it is an actor's process, and not with an actor's role";
+    if (role == "client") return std::nullopt;
+    if (const auto why = gateway::host_refusal(peer.user)) return why;
+    return tools_.hosts.hello(peer);
+  }
+  if (role == "user-actor") return user_actors.hello(peer);
+  if (role != "actor") return "role \"" + role + "\" is not known here: client, node or actor";
+  return tools_.members.hello(peer);
+}
+
+control::BlobPass PeerRouter::on_blob_connect(const control::PeerInfo& peer) {
+  if (closed_) return {.refusal = "the cluster is stopping"};
+  const auto holder = tools_.server.peer_of(peer.incarnation);
+  if (!holder) {
+    const auto why = "no client of this controller: blobs are for those who have a control link";
+    return {.refusal = *turned_away(peer, why)};
+  }
+  if (tools_.server.holder_of(peer.incarnation, peer.hello.secret)) return {};
+  tell_of_rival(*holder, peer,
+                "a blob link for " + name_of(*holder) + " without the secret of its control link");
+  return {.refusal = "without the secret that the control link's welcome gives"};
+}
+
+std::string PeerRouter::name_of(control::PeerId peer) const {
+  const auto info = tools_.server.info(peer);
+  if (!info) return "a peer that is gone";
+  return info->hello.name + " of " + info->hello.host + ", pid " + std::to_string(info->hello.pid);
+}
+
+void PeerRouter::tell_of_rival(control::PeerId holder, const control::PeerInfo& rival,
+                               const std::string& what) {
+  turned_away(rival, what);
+  constexpr std::chrono::seconds kPause{10};
+  const auto now = control::Clock::now();
+  std::erase_if(told_of_rivals_, [&](const auto& told) { return now - told.second >= kPause; });
+  if (!told_of_rivals_.try_emplace(holder, now).second) return;
+  tools_.server.send(holder, wire::Notice{"the controller has turned away " + what +
+                                          ": somebody poses as this process"});
+}
+
+void PeerRouter::on_ready(control::PeerId peer) {
+  if (tools_.users.actors().ready(peer)) return;
+  const auto info = tools_.server.info(peer);
+  if (tools_.hosts.ready(peer)) {
+    if (const auto host = tools_.hosts.name_of(peer); host && info) {
+      tools_.figures.host_joined(peer, *host, info->hello);
+      tools_.users.host_joined(*host, *info);
+    }
+    return;
+  }
+  const Actor* actor = tools_.members.by_peer(peer);
+  if (!actor) return;
+  if (info) tools_.figures.actor_came(actor->host, info->hello);
+  tools_.startup.fill();
+  tools_.introspection.actor_ready(actor->id);
+  tools_.supervisor.ready(actor->id);
+}
+
+void PeerRouter::on_lost(control::PeerId peer, const std::string& why) {
+  told_of_rivals_.erase(peer);
+  if (const auto host = tools_.hosts.name_of(peer)) tools_.users.host_lost(*host, why);
+  if (tools_.users.actors().lost(peer, why)) return;
+  tools_.figures.host_left(peer);
+  if (tools_.hosts.lost(peer, why)) return tools_.on_host_lost();
+  if (!tools_.supervisor.lost(peer, why)) tools_.gateway.client_lost(peer, why);
+}
+
+// What is said.
+
+void PeerRouter::on_message(control::PeerId peer, const wire::Header& header,
+                            std::span<const std::byte> payload) {
+  if (const Actor* actor = tools_.members.by_peer(peer)) {
+    switch (header.kind) {
+      case wire::Kind::task_done:
+        return tools_.runner.task_done(actor->id, wire::decode<wire::TaskDone>(payload));
+      case wire::Kind::task_failed:
+        return tools_.runner.task_failed(actor->id, wire::decode<wire::TaskFailed>(payload));
+      default:
+        return;
+    }
+  }
+  const auto refuse = [&](const std::string& why) {
+    if (header.is_request())
+      tools_.server.reply(peer, header, wire::Failure{wire::FailureCode::refused, why});
+  };
+  if (closed_ && header.kind == wire::Kind::submit_job) return refuse("the cluster is stopping");
+  if (const auto why = gateway::refusal(tools_.server.user(peer), header.kind)) return refuse(*why);
+  if (tools_.users.actors().on_message(peer, header, payload)) return;
+  if (header.kind == wire::Kind::drain_places)
+    return drain(peer, header, wire::decode<wire::DrainPlaces>(payload));
+  if (const auto host = tools_.hosts.name_of(peer);
+      host && tools_.users.on_message(*host, header, payload))
+    return;
+  if (tools_.hosts.on_message(peer, header, payload)) return;
+  tools_.gateway.on_message(peer, header, payload);
+}
+
+void PeerRouter::drain(control::PeerId peer, const wire::Header& header,
+                       const wire::DrainPlaces& order) {
+  std::set<ActorId> places;
+  std::set<std::string> hosts;
+  for (const auto& name : order.places) {
+    const auto found = tools_.hosts.places(name);
+    if (!found) {
+      tools_.server.reply(
+          peer, header,
+          wire::Failure{wire::FailureCode::not_found,
+                        "\"" + name + "\" is no host and no actor of this cluster"});
+      return;
+    }
+    places.insert(found->begin(), found->end());
+    hosts.insert(name);
+  }
+  std::string text = tools_.drainer.drain({places.begin(), places.end()}, order.now);
+  for (const auto& host : hosts) {
+    const auto users = tools_.users.drain_host(host, order.now);
+    if (!users.empty()) text += "; " + users;
+  }
+  tools_.server.reply(peer, header, wire::Done{text});
+}
+
+}  // namespace troupe::cluster

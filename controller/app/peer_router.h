@@ -1,0 +1,73 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "controller/app/startup.h"
+#include "controller/gateway/gateway.h"
+#include "controller/gateway/introspection.h"
+#include "controller/jobs/job_runner.h"
+#include "controller/supervision/drainer.h"
+#include "controller/supervision/host_figures.h"
+#include "controller/supervision/hosts.h"
+#include "controller/supervision/supervisor.h"
+#include "controller/user_actors/user_actor_service.h"
+#include "transport/control/blob_channel.h"
+#include "transport/control/refusals.h"
+#include "transport/control/server.h"
+
+namespace troupe::cluster {
+
+/// Who may come in, and which room a message is for.
+class PeerRouter {
+ public:
+  struct Tools {
+    control::Server& server;
+    control::BlobServer& blob_server;
+    control::Refusals& refusals;
+    Members& members;
+    jobs::JobRunner& runner;
+    Supervisor& supervisor;
+    Drainer& drainer;
+    Startup& startup;
+    HostFigures& figures;
+    Hosts& hosts;
+    user::UserActorService& users;
+    gateway::Introspection& introspection;
+    gateway::Gateway& gateway;
+    std::function<void()> on_host_lost;
+  };
+
+  /// Listens to both servers from now on.
+  explicit PeerRouter(Tools tools);
+  /// The cluster is stopping: nobody is let in any more, and no job is taken in.
+  void close() { closed_ = true; }
+
+ private:
+  std::optional<std::string> on_connect(const control::PeerInfo& peer);
+  /// Of the blob channel: who shows the secret of his control link.
+  control::BlobPass on_blob_connect(const control::PeerInfo& peer);
+  void on_ready(control::PeerId peer);
+  void on_message(control::PeerId peer, const wire::Header& header,
+                  std::span<const std::byte> payload);
+  void on_lost(control::PeerId peer, const std::string& why);
+  /// Why a peer is not let in.
+  std::optional<std::string> stranger(const control::PeerInfo& peer);
+  /// `why`, which is told if it is a reason.
+  std::optional<std::string> turned_away(const control::PeerInfo& peer,
+                                         std::optional<std::string> why);
+  /// Somebody says that he is a process which has a link of its own: its holder and the log are
+  /// told.
+  void tell_of_rival(control::PeerId holder, const control::PeerInfo& rival,
+                     const std::string& what);
+  std::string name_of(control::PeerId peer) const;
+  void drain(control::PeerId peer, const wire::Header& header, const wire::DrainPlaces& order);
+
+  Tools tools_;
+  std::map<control::PeerId, control::Clock::time_point> told_of_rivals_;
+  bool closed_ = false;
+};
+
+}  // namespace troupe::cluster

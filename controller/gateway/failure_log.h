@@ -1,0 +1,38 @@
+#pragma once
+#include <cmath>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "controller/recorder/recorder.h"
+
+namespace troupe::gateway {
+
+/// What went wrong in the cluster, for people to read. The last few are in its status.
+class FailureLog {
+ public:
+  /// `now`: seconds. `log` hears of every failure; may be empty.
+  FailureLog(recorder::Recorder& recorder, std::function<double()> now,
+             std::function<void(const std::string&)> log = {})
+      : recorder_(recorder), now_(std::move(now)), log_(std::move(log)) {}
+
+  void note(const std::string& text) {
+    if (log_) log_(text);
+    recorder_.note(recorder::Event::Kind::failure, 0, std::nullopt, text,
+                   std::llround(now_() * 1e9));
+    recent_.push_back(text);
+    if (recent_.size() > kKept) recent_.erase(recent_.begin());
+  }
+  const std::vector<std::string>& recent() const { return recent_; }
+
+ private:
+  static constexpr std::size_t kKept = 10;
+
+  recorder::Recorder& recorder_;
+  std::function<double()> now_;
+  std::function<void(const std::string&)> log_;
+  std::vector<std::string> recent_;
+};
+
+}  // namespace troupe::gateway

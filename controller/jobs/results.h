@@ -1,0 +1,108 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "controller/jobs/report.h"
+#include "controller/jobs/run_tools.h"
+
+namespace troupe::jobs {
+
+/// Where a blob of a run comes from.
+struct Origin {
+  std::uint32_t task = 0;
+  std::int32_t step = 0;
+  std::int32_t replica = 0;  // dp
+  std::size_t index = 0;     // in the task's message
+  std::int32_t first = 0;    // of a result: the first picture of its part, counted in the replica
+  bool result = false;       // else a preview or latents of a step under way
+};
+
+/// Previews and latents by step and dp replica, until all replicas' parts of a step are here.
+using Interim = std::map<std::int32_t, std::map<std::int32_t, wire::BlobRef>>;
+
+/// What a run has cost and how it went, for its report.
+struct RunFigures {
+  const cluster::Deployment& deployment;
+  PhaseSeconds seconds;
+  double began;
+  const std::vector<wire::ActorJobStats>& stats;  // by rank
+  std::uint64_t blob_bytes;
+  const std::vector<std::string>& warnings;
+};
+
+/// Whose a run is: hands on what comes of it, and tells how it ends. A run of one job has
+/// OwnResults, that of several which compute as one has a Batch.
+class Results {
+ public:
+  explicit Results(RunTools& tools) : tools_(tools) {}
+  virtual ~Results() = default;
+
+  /// "job 3", or "batch 9 (jobs 3, 5)".
+  virtual std::string name() const = 0;
+  /// The entries that what happens to the run is written to: its own, and those of a batch's jobs.
+  virtual std::vector<JobEntry*> entries() = 0;
+  /// The run waits for this; "" = no longer.
+  virtual void waits_for(const std::string& what) = 0;
+  /// The run has come further: its jobs' watchers are told.
+  virtual void progress(const std::vector<std::string>& warnings) = 0;
+  /// Of its actors.
+  virtual void warn(const std::vector<wire::Warning>& warnings) = 0;
+  /// A blob has come, and is held here as `own`.
+  virtual void take(const Origin& from, const wire::BlobRef& own, const std::string& bytes) = 0;
+  /// The run's entry has a new boundary.
+  virtual void boundary_kept() = 0;
+  /// Lets go of all that has come and was not handed on.
+  virtual void drop() = 0;
+  /// All is here: its jobs succeed.
+  virtual void succeed(const RunFigures& figures) = 0;
+  /// The run cannot go on.
+  virtual void fail(const wire::Failure& why) = 0;
+  /// The run and its jobs end like this.
+  virtual void end(wire::JobState state, const wire::Failure& failure) = 0;
+  /// One of several jobs is about to end by itself.
+  virtual void leaving(JobEntry&) {}
+  /// It has: the others are told. True when nobody is left.
+  virtual bool is_left() { return false; }
+
+ protected:
+  /// A replica's preview or latents of a step under way: goes to the watchers when the parts of as
+  /// many replicas as are `expected` are here.
+  void pass_on(JobEntry& job, Interim& interim, int expected, const Origin& from,
+               const wire::BlobRef& own);
+  void drop_interim(Interim& interim);
+  /// What its actors say, each once: a loss, a batch that failed or another dp replica has the same
+  /// found once more.
+  void say(JobEntry& job, const std::vector<wire::Warning>& warnings);
+  /// Why the job's end cannot be told of; nothing when it can.
+  static std::optional<std::string> unsayable(const JobEntry& job);
+
+  RunTools& tools_;
+};
+
+/// One job's own results.
+class OwnResults final : public Results {
+ public:
+  OwnResults(RunTools& tools, JobEntry& job) : Results(tools), job_(job) {}
+
+  std::string name() const override;
+  std::vector<JobEntry*> entries() override { return {&job_}; }
+  void waits_for(const std::string& what) override { job_.waits_for = what; }
+  void progress(const std::vector<std::string>& warnings) override;
+  void warn(const std::vector<wire::Warning>& warnings) override { say(job_, warnings); }
+  void take(const Origin& from, const wire::BlobRef& own, const std::string& bytes) override;
+  void boundary_kept() override;
+  void drop() override;
+  void succeed(const RunFigures& figures) override;
+  void fail(const wire::Failure& why) override;
+  void end(wire::JobState state, const wire::Failure& failure) override;
+
+ private:
+  JobEntry& job_;
+  std::map<std::pair<std::uint32_t, std::size_t>, wire::BlobRef> results_;  // by task and place
+  Interim interim_;
+};
+
+}  // namespace troupe::jobs

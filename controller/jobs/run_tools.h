@@ -1,0 +1,82 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/deployments/deployments.h"
+#include "controller/deployments/environment.h"
+#include "controller/jobs/job_table.h"
+#include "controller/recorder/recorder.h"
+#include "controller/schedule/dispatcher.h"
+
+namespace troupe::jobs {
+
+/// Bytes of a cause that are kept: it must fit into messages beside other things.
+constexpr std::size_t kLongestCause = 16'000;
+
+struct RunnerOptions {
+  /// Jobs that may run on one deployment at once, filling each other's gaps.
+  std::size_t max_jobs_per_deployment = 4;
+  /// Losses that a job outlives without getting a step further in between; 0 = none.
+  int max_recoveries = 3;
+  /// Pictures of jobs that compute as one, at most; 1 = none do.
+  std::int64_t max_batch = 8;
+};
+
+/// Hears what becomes of jobs.
+class JobListener {
+ public:
+  virtual ~JobListener() = default;
+  virtual void progress(const JobEntry&, const wire::JobProgress&) {}
+  /// A job has failed and its watchers are not told yet: its failure's text may be added to.
+  virtual void failing(JobEntry&) {}
+  /// A batch has failed, and its jobs are about to wait again, each for itself.
+  virtual void batch_failing(const JobEntry& /*batch*/, const std::string& /*cause*/) {}
+  virtual void finished(JobEntry&) {}
+  /// It has a new boundary.
+  virtual void boundary(const JobEntry&) {}
+  /// An ended job is no longer remembered.
+  virtual void forgotten(const JobEntry&) {}
+};
+
+/// What a run asks of the runner that carries it.
+class RunCarrier {
+ public:
+  virtual ~RunCarrier() = default;
+  /// The job's watchers are told how far it is.
+  virtual void tell(JobEntry& job, std::vector<wire::BlobRef> blobs,
+                    std::vector<std::string> warnings) = 0;
+  /// A job ends, and its run, where it has one of its own.
+  virtual void finish(JobId job, wire::JobState state, wire::Failure failure) = 0;
+  /// A batch that no job computes in any more is over.
+  virtual void close(JobId batch, const std::string& how) = 0;
+  /// A run ends by its own fault; others on its deployment go on in a new epoch.
+  virtual void fail(JobId run, const wire::Failure& failure) = 0;
+  /// All runs on the deployment are interrupted, and it prepares itself anew, or goes. Of several
+  /// runs the loss counts for the culprit alone, where there is one.
+  virtual void end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
+                         std::optional<JobId> culprit) = 0;
+};
+
+/// What all runs of a runner have in common.
+struct RunTools {
+  cluster::Environment& environment;
+  cluster::Members& members;
+  cluster::Deployments& deployments;
+  JobTable& table;
+  schedule::Dispatcher& dispatcher;
+  RunCarrier& carrier;
+  RunnerOptions options;
+  recorder::Recorder* recorder;  // may be null
+  JobListener* listener;
+
+  /// Tells the recorder, if there is one.
+  template <class Tell>
+  void record(const Tell& tell) const {
+    if (recorder) tell(*recorder, std::llround(environment.now() * 1e9));
+  }
+};
+
+}  // namespace troupe::jobs

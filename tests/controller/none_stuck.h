@@ -1,0 +1,12 @@
+#pragma once
+#include "controller/deployments/deployments.h"
+#include "tests/support/doctest.h"
+
+namespace troupe::test {
+
+/// Every actor answers the end of its epoch.
+struct NoneStuck final : cluster::DeploymentListener {
+  void actor_stuck(cluster::ActorId) override { FAIL("an actor is stuck"); }
+};
+
+}  // namespace troupe::test
