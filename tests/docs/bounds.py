@@ -127,7 +127,7 @@ BOUNDS = {
          ("512 bytes", "models/text/tokenizer_json.cpp", "kMaxPieceBytes = 512;"),
          ("10,000 added tokens", "models/text/special_tokens.h", "kMaxAddedTokens = 10'000;")],
         "damaged tokenizer files are refused without a crash"),
-    "picture to begin with": (
+    "initial picture": (
         [("2^28 pixels", "models/image/limits.h", "kMaxPngPixels = std::uint64_t{1} << 28;")],
         "a picture to start from is looked at before a job is made of it"),
     "PNG text": (
