@@ -1,5 +1,6 @@
 #include "actors/user/user_host.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <stdexcept>
 
@@ -8,8 +9,10 @@
 namespace troupe::runtime {
 namespace {
 
+constexpr std::size_t kLongestError = 16u << 10;  // bytes: it must fit into a message
+
 std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
+  return text.substr(0, std::min(text.find('\n'), kLongestError));
 }
 
 /// The text of whatever a user's code has thrown.
