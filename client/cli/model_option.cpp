@@ -26,7 +26,7 @@ std::string model_hint(const std::string& folder) {
   const std::string name = fs::path(folder).lexically_relative(here).string();
   if (!std::regex_match(name, kHubName) || fs::exists(fs::path(folder).parent_path(), error))
     return "";
-  return "; a model is a local folder in diffusers' layout: `huggingface-cli download " + name +
+  return "; a model is a local folder in diffusers' layout: `hf download " + name +
          " --local-dir DIR` makes one of what the hub has under this name";
 }
 

@@ -200,7 +200,7 @@ TEST_CASE("a --model that is no folder: a file, or a name of the hub's") {
   const testing::Scratch scratch;
   const auto here = std::filesystem::current_path();
   const auto hint = [&](const std::string& typed) { return model_hint((here / typed).string()); };
-  CHECK(hint("some-org/a_model-1.5").find("`huggingface-cli download some-org/a_model-1.5 --l") !=
+  CHECK(hint("some-org/a_model-1.5").find("`hf download some-org/a_model-1.5 --l") !=
         std::string::npos);
   for (const char* typed : {"model", "a/b/c", "../some-org/model", ".hidden/model", "an org/model"})
     CHECK(hint(typed) == "");
