@@ -119,7 +119,7 @@ void Worker::handle(const Letter& letter) {
 bool Worker::retire_after(const std::exception& error) {
   const auto why = lost_device(error, tools_.device);
   if (!why) return false;
-  tools_.retire("its device cannot be used any more: " + *why);
+  tools_.retire(kLostDevice + *why);
   return true;
 }
 
