@@ -8,8 +8,14 @@
 
 #include "actors/actor_process.h"
 #include "actors/device.h"
+<<<<<<< HEAD
 #include "actors/user/host_main.h"
 #include "actors/user/process.h"
+=======
+#include "actors/device_error.h"
+#include "actors/user/host_main.h"
+#include "actors/user/process.h"
+>>>>>>> s15
 
 namespace {
 
@@ -27,6 +33,26 @@ int probe(const char* device, const char* parent) {
     std::fprintf(stderr, "%s\n", text.substr(0, text.find('\n')).c_str());
     return 1;
   }
+}
+
+std::uint32_t own_id;
+std::terminate_handler otherwise;
+
+/// Once the device is lost, destructors of LibTorch's throw, too: that of pinned memory does. The
+/// process leaves with the same words and exit code as where it notices by itself.
+[[noreturn]] void on_terminate() {
+  try {
+    if (const auto error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::exception& error) {
+    if (const auto why = troupe::actors::lost_device(error, at::kCPU)) {
+      std::fprintf(stderr, "troupe-actor %u: %s%s\n", own_id, troupe::actors::kLostDevice,
+                   why->c_str());
+      troupe::runtime::leave(troupe::actors::ActorProcess::kDeviceLost);
+    }
+  } catch (...) {
+  }
+  otherwise();
+  std::abort();
 }
 
 /// A user's actor with GPUs finds LibTorch's CUDA half loaded, whatever its plugin asks first. It
@@ -78,6 +104,8 @@ int main(int argc, char** argv) {
       options.keys = troupe::control::client_keys_from(keys, "the node agent");
     unsetenv("TROUPE_TOKEN");
     unsetenv("TROUPE_CONTROL_KEYS");
+    own_id = options.id;
+    otherwise = std::set_terminate(on_terminate);
     at::set_num_threads(options.threads);
     at::set_num_interop_threads(1);
     troupe::actors::ActorProcess actor(options);

@@ -121,9 +121,9 @@ TEST_CASE("a job outlives an actor that is killed on a pretend GPU, and one whos
         theatre.struck(job, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); });
     CHECK(result.latents->data == undisturbed.data);
   }
-  // Whichever kernel it is: it leaves, and says why.
+  // Whichever kernel it is: as the job begins, or in its midst.
   bool in_mid_job = false;
-  for (const int kernel : {1'000, 3'000}) {
+  for (const int kernel : {300, 1'000, 3'000}) {
     CAPTURE(kernel);
     gpu.arm(kernel);
     Theatre theatre(gpu.actors(2));
@@ -131,7 +131,8 @@ TEST_CASE("a job outlives an actor that is killed on a pretend GPU, and one whos
     const auto result = theatre.run(job);
     CHECK(result.latents->data == undisturbed.data);
     CHECK(theatre.restarts() == 1);
-    for (const auto& recovery : json::parse(result.report)["recoveries"]) {
+    const auto report = json::parse(result.report);
+    for (const auto& recovery : report["recoveries"]) {
       const std::string cause = recovery["cause"];
       CHECK(has(cause, "exit code 4"));
       CHECK(has(cause, "its device cannot be used any more: error 700"));
