@@ -8,14 +8,9 @@
 
 #include "actors/actor_process.h"
 #include "actors/device.h"
-<<<<<<< HEAD
-#include "actors/user/host_main.h"
-#include "actors/user/process.h"
-=======
 #include "actors/device_error.h"
 #include "actors/user/host_main.h"
 #include "actors/user/process.h"
->>>>>>> s15
 
 namespace {
 

@@ -66,16 +66,6 @@ void Worker::handle(const Message& message) {
   }
 }
 
-<<<<<<< HEAD
-=======
-bool Worker::retire_after(const std::exception& error) {
-  const auto why = lost_device(error, tools_.device);
-  if (!why) return false;
-  tools_.retire(kLostDevice + *why);
-  return true;
-}
-
->>>>>>> s15
 void Worker::load(const wire::Header& header, const wire::LoadStage& load) {
   if (const auto kept = stages_.find(load.deployment);
       kept != stages_.end() && wire::encode(kept->second->load()) == wire::encode(load))

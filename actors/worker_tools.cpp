@@ -10,7 +10,7 @@ namespace troupe::actors {
 bool WorkerTools::retire_after(const std::exception& error) const {
   const auto why = lost_device(error, device);
   if (!why) return false;
-  retire("its device cannot be used any more: " + *why);
+  retire(kLostDevice + *why);
   return true;
 }
 
