@@ -238,7 +238,9 @@ void Gateway::accept(control::PeerId peer, const wire::Header& header, wire::Sub
   const auto id = *added;
   auto& entry = *tools_.table.find(id);
   entry.key = submission.key;
-  entry.user = tools_.server.user(peer).name;
+  const auto user = tools_.server.user(peer);
+  entry.user = user.name;
+  entry.apart = user.role < control::ClientRole::all_jobs;
   entry.model = reading.model;
   askers_[id].push_back({peer, header});
   // Now: it may end before it is in the journal.

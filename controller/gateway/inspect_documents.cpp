@@ -31,7 +31,8 @@ std::string time_text(std::int64_t wall_ns) {
 
 void InspectDesk::get_document(const Asker& asker, const wire::GetDocument& question) {
   const auto user = tools_.server.user(asker.peer);
-  if (user.role < control::ClientRole::all_jobs && question.kind != wire::DocumentKind::machine) {
+  const bool own_only = user.role < control::ClientRole::all_jobs;
+  if (own_only && question.kind != wire::DocumentKind::machine) {
     if (question.job == 0)
       return refuse(
           asker, FailureCode::refused,
@@ -54,7 +55,7 @@ void InspectDesk::get_document(const Asker& asker, const wire::GetDocument& ques
     case wire::DocumentKind::timeline:
       return send_timeline(asker, question.job);
     case wire::DocumentKind::failures:
-      return reply(asker, wire::Document{keep("failures", failures(question.job))});
+      return reply(asker, wire::Document{keep("failures", failures(question.job, own_only))});
     case wire::DocumentKind::machine:
       if (!tools_.machine) return refuse(asker, FailureCode::not_found, "no machine is known here");
       // Hosts' names and what actors failed by may be any bytes.

@@ -114,7 +114,7 @@ std::string InspectDesk::write(const Failed& failed, const std::filesystem::path
   return known && !error.get().empty() ? "" : path.string();
 }
 
-std::string InspectDesk::failures(jobs::JobId job) const {
+std::string InspectDesk::failures(jobs::JobId job, bool own_only) const {
   using nlohmann::json;
   json list = json::array();
   for (const Failed& failed : failed_) {
@@ -122,7 +122,9 @@ std::string InspectDesk::failures(jobs::JobId job) const {
     json row = {{"job", failed.job}, {"failure", failed.failure}};
     if (!failed.name.empty()) row["batch"] = failed.name;
     if (!failed.file.empty()) row["file"] = failed.file;
-    if (job != 0) row["record"] = json::parse(*failed.record);
+    if (job != 0)
+      row["record"] = json::parse(own_only ? recorder::own_part(*failed.record, job, failed.job)
+                                           : *failed.record);
     list.push_back(std::move(row));
   }
   return json{{"failures", list}}.dump(-1, ' ', false, json::error_handler_t::replace);

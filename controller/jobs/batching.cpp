@@ -110,6 +110,8 @@ JobEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan) {
   batch.fingerprint = first.fingerprint;
   batch.model = first.model;
   batch.client = first.client;
+  batch.user = first.user;
+  batch.apart = first.apart;
   batch.submitted = first.submitted;
   std::int32_t picture = 0;
   for (const auto* job : jobs) {

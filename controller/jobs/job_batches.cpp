@@ -39,7 +39,8 @@ std::vector<JobEntry*> JobRunner::entries_of(JobEntry& run) {
 std::vector<const JobEntry*> JobRunner::waiting_with(const JobEntry& first) const {
   std::vector<const JobEntry*> waiting{&first};
   for (const JobId id : tools_.table.queue()) {
-    if (id != first.id && !paused(id)) waiting.push_back(tools_.table.find(id));
+    const JobEntry* job = tools_.table.find(id);
+    if (id != first.id && !paused(id) && may_meet(first, *job)) waiting.push_back(job);
   }
   return waiting;
 }

@@ -87,9 +87,10 @@ void JobRunner::say_why_waiting(JobEntry& first) {
     job->waits_for = first.waits_for;
   const auto waiting = tools_.table.queue();
   const auto name = name_of(first.id);
-  const auto behind = "waits behind " + name + ", which " + first.waits_for;
   for (const JobId id : waiting) {
-    if (id != first.id) tools_.table.find(id)->waits_for = behind;
+    JobEntry& job = *tools_.table.find(id);
+    const auto whom = may_meet(first, job) ? name : "another client's job";
+    if (id != first.id) job.waits_for = "waits behind " + whom + ", which " + first.waits_for;
   }
 }
 

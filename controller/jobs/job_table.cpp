@@ -19,6 +19,10 @@ std::string share_of(const JobEntry& job) {
   return job.client != 0 ? "client " + std::to_string(job.client) : "job " + std::to_string(job.id);
 }
 
+bool may_meet(const JobEntry& a, const JobEntry& b) {
+  return a.user == b.user || (!a.apart && !b.apart);
+}
+
 void check_terms(const wire::JobSpec& spec) {
   if (spec.priority < -kHighestPriority || spec.priority > kHighestPriority) {
     throw std::invalid_argument("[submit] priority is " + std::to_string(spec.priority) +

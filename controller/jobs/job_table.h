@@ -62,6 +62,7 @@ struct JobEntry {
   bool cancel_asked = false;
   std::uint64_t owner = 0;  // peer that submitted it; 0 = it has not come back yet
   std::string user;         // whose key it came in with; "" = nobody was asked for one
+  bool apart = false;       // its user may not know of other users' jobs
   std::uint64_t client =
       0;  // that it counts for; stays when the owner has come back as another peer
   std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
@@ -91,6 +92,9 @@ struct JobEntry {
 /// Who a job counts for when shares are made fair: the name in its spec, else the client; a job of
 /// an earlier controller, whose client is not known any more, for itself.
 std::string share_of(const JobEntry& job);
+
+/// Each may be named to the other's user, and may compute with it.
+bool may_meet(const JobEntry& a, const JobEntry& b);
 
 /// Refuses a spec whose priority or share is out of bounds (std::invalid_argument).
 void check_terms(const wire::JobSpec& spec);

@@ -168,6 +168,7 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     job.actor_seconds = facts.actor_seconds;
     job.restarts = facts.restarts;
     job.user = facts.user;
+    job.apart = !job.user.empty();  // the role of its key was not kept
     job.restart_step = facts.restart_step;
     if (!record.damage.empty()) fail(job, record.damage + " is damaged");
     read_inputs(job, record.inputs, keep);
