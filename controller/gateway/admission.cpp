@@ -229,8 +229,10 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   }
   const auto id = *added;
   auto& entry = *tools_.table.find(id);
+  const auto user = tools_.server.user(peer);
   entry.client.key = submission.key;
-  entry.client.user = tools_.server.user(peer).name;
+  entry.client.user = user.name;
+  entry.client.apart = user.role < control::ClientRole::all_jobs;
   entry.model = reading.model;
   askers_[id].push_back({peer, header});
   // Now: it may end before it is in the journal.

@@ -296,7 +296,8 @@ std::string time_text(std::int64_t wall_ns) {
 
 void Introspection::get_document(const Asker& asker, const wire::GetDocument& question) {
   const auto user = tools_.server.user(asker.peer);
-  if (user.role < control::ClientRole::all_jobs && question.kind != wire::DocumentKind::machine) {
+  const bool own_only = user.role < control::ClientRole::all_jobs;
+  if (own_only && question.kind != wire::DocumentKind::machine) {
     if (question.job == 0)
       return refuse(
           asker, FailureCode::refused,
@@ -319,7 +320,7 @@ void Introspection::get_document(const Asker& asker, const wire::GetDocument& qu
     case wire::DocumentKind::timeline:
       return send_timeline(asker, question.job);
     case wire::DocumentKind::failures:
-      return reply(asker, wire::Document{keep("failures", failures(question.job))});
+      return reply(asker, wire::Document{keep("failures", failures(question.job, own_only))});
     case wire::DocumentKind::machine:
       if (!tools_.machine) return refuse(asker, FailureCode::not_found, "no machine is known here");
       // Hosts' names and what actors failed by may be any bytes.
@@ -495,7 +496,7 @@ std::string Introspection::write(const Failed& failed, const std::filesystem::pa
   return known && !error.get().empty() ? "" : path.string();
 }
 
-std::string Introspection::failures(jobs::JobId job) const {
+std::string Introspection::failures(jobs::JobId job, bool own_only) const {
   using nlohmann::json;
   json list = json::array();
   for (const Failed& failed : failed_) {
@@ -503,7 +504,9 @@ std::string Introspection::failures(jobs::JobId job) const {
     json row = {{"job", failed.job}, {"failure", failed.failure}};
     if (!failed.name.empty()) row["batch"] = failed.name;
     if (!failed.file.empty()) row["file"] = failed.file;
-    if (job != 0) row["record"] = json::parse(*failed.record);
+    if (job != 0)
+      row["record"] = json::parse(own_only ? recorder::own_part(*failed.record, job, failed.job)
+                                           : *failed.record);
     list.push_back(std::move(row));
   }
   return json{{"failures", list}}.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -107,7 +107,8 @@ class Introspection {
   void get_logs(const Asker& asker, const wire::GetLogs& question);
   /// On the side: a long one takes a while to write.
   void send_timeline(const Asker& asker, jobs::JobId job);
-  std::string failures(jobs::JobId job) const;
+  /// `own_only`: without what happened to other jobs meanwhile.
+  std::string failures(jobs::JobId job, bool own_only) const;
   void read_clock(cluster::ActorId actor, std::uint64_t incarnation, int readings);
   /// Held for the asker to fetch; only the newest few are.
   wire::BlobRef keep(const std::string& name, std::string bytes,

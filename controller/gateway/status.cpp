@@ -33,6 +33,18 @@ std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
   return rows;
 }
 
+/// Whether what the actor does is one of the user's own jobs.
+bool may_see_work(const control::ClientUser& user, const Tools& tools, cluster::ActorId actor) {
+  if (user.role >= control::ClientRole::all_jobs) return true;
+  // All that it has, since any of these may be what it loads.
+  auto runs = tools.members.at(actor).jobs;
+  if (const auto current = tools.runner.dispatcher().current(actor)) runs = {current->first};
+  return std::ranges::all_of(runs, [&](const jobs::JobId run) {
+    const auto* entry = tools.table.find_run(run);
+    return entry && may_see(user, *entry);
+  });
+}
+
 }  // namespace
 
 wire::JobList job_list(const Tools& tools, const control::ClientUser& user) {
@@ -85,6 +97,7 @@ wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools
     row.doing = tools.runner.doing(id);
     if (row.doing.empty() && !actor.jobs.empty())
       row.doing = tools.runner.name_of(*actor.jobs.begin()) + " waiting";
+    if (!row.doing.empty() && !may_see_work(user, tools, id)) row.doing = "another client's job";
     row.restarts = actor.restarts;
     // Of another host's processes nothing is known here.
     if (actor.state != cluster::ActorState::dead && !actor.remote)

@@ -112,6 +112,8 @@ BatchEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan) {
   run.fingerprint = first.fingerprint;
   run.model = first.model;
   run.client.number = first.client.number;
+  run.client.user = first.client.user;
+  run.client.apart = first.client.apart;
   run.submitted = first.submitted;
   std::int32_t picture = 0;
   for (const auto* job : jobs) {

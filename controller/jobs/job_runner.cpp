@@ -132,9 +132,10 @@ void JobRunner::say_why_waiting(JobEntry& first, Run* run) {
   } else {
     first.waits_for = what;
   }
-  const auto behind = "waits behind " + name_of(first.id) + ", which " + what;
   for (const JobId id : tools_.table.queue()) {
-    if (id != first.id) tools_.table.find(id)->waits_for = behind;
+    JobEntry& job = *tools_.table.find(id);
+    const auto whom = may_meet(first, job) ? name_of(first.id) : "another client's job";
+    if (id != first.id) job.waits_for = "waits behind " + whom + ", which " + what;
   }
 }
 
@@ -169,7 +170,8 @@ bool JobRunner::start(JobEntry& job) {
 std::vector<const JobEntry*> JobRunner::waiting_with(const JobEntry& first) const {
   std::vector<const JobEntry*> waiting{&first};
   for (const JobId id : tools_.table.queue()) {
-    if (id != first.id && !paused(id)) waiting.push_back(tools_.table.find(id));
+    const JobEntry* job = tools_.table.find(id);
+    if (id != first.id && !paused(id) && may_meet(first, *job)) waiting.push_back(job);
   }
   return waiting;
 }

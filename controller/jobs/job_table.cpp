@@ -20,6 +20,10 @@ std::string share_of(const JobEntry& job) {
   return client != 0 ? "client " + std::to_string(client) : "job " + std::to_string(job.id);
 }
 
+bool may_meet(const JobEntry& a, const JobEntry& b) {
+  return a.client.user == b.client.user || (!a.client.apart && !b.client.apart);
+}
+
 void check_terms(const wire::JobSpec& spec) {
   if (spec.priority < -kHighestPriority || spec.priority > kHighestPriority) {
     throw std::invalid_argument("[submit] priority is " + std::to_string(spec.priority) +

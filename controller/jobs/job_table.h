@@ -45,6 +45,7 @@ struct JobClient {
   std::uint64_t number =
       0;             // that the job counts for; stays when the owner has come back as another peer
   std::string user;  // whose key it came in with; "" = nobody was asked for one
+  bool apart = false;                // its user may not know of other users' jobs
   std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
   bool detached = false;
   bool unsaid = false;  // it has ended, but nobody is to be told yet: until then it is kept
@@ -122,6 +123,9 @@ struct BatchEntry {
 /// Who a job counts for when shares are made fair: the name in its spec, else the client; a job of
 /// an earlier controller, whose client is not known any more, for itself.
 std::string share_of(const JobEntry& job);
+
+/// Each may be named to the other's user, and may compute with it.
+bool may_meet(const JobEntry& a, const JobEntry& b);
 
 /// Refuses a spec whose priority or share is out of bounds (std::invalid_argument).
 void check_terms(const wire::JobSpec& spec);

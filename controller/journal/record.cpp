@@ -170,6 +170,7 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     job.cost.actor_seconds = facts.actor_seconds;
     job.course.restarts = facts.restarts;
     job.client.user = facts.user;
+    job.client.apart = !facts.user.empty();  // the role of its key was not kept
     job.course.restart_step = facts.restart_step;
     if (!record.damage.empty()) fail(job, record.damage + " is damaged");
     read_inputs(job, record.inputs, keep);

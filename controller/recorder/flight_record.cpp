@@ -52,4 +52,14 @@ std::string flight_record(const Recorder& recorder, JobId id, JobId run, const s
   return document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
+std::string own_part(const std::string& record, JobId job, JobId run) {
+  auto document = json::parse(record);
+  auto& events = document.at("events").get_ref<json::array_t&>();
+  std::erase_if(events, [&](const json& event) {
+    const JobId whose = event.value("job", JobId{0});
+    return whose == 0 || (whose != job && whose != run);
+  });
+  return document.dump();
+}
+
 }  // namespace troupe::recorder

@@ -12,4 +12,8 @@ namespace troupe::recorder {
 std::string flight_record(const Recorder& recorder, JobId job, JobId run,
                           const std::string& failure, Nanoseconds now);
 
+/// Of such a record what a user may see who may not know of other users' jobs: of its events those
+/// of the job and of the run that it was part of. No record, nothing.
+std::string own_part(const std::string& record, JobId job, JobId run);
+
 }  // namespace troupe::recorder

@@ -12,6 +12,7 @@ namespace {
 
 using troupe::testing::FewDescriptors;
 using troupe::testing::Flood;
+using troupe::testing::Says;
 
 ConnectionOptions client_at(const std::string& endpoint) {
   auto options = peer_at(endpoint, "client");
@@ -28,14 +29,14 @@ bool answers(On<Connection>& connection) {
 }
 
 /// Whom a server of few descriptors knows stays, and who comes is let in.
-void check_flooded(const std::string& endpoint, int connections, bool shakes_hands) {
+void check_flooded(const std::string& endpoint, int connections, Says says) {
   Loop here, there;
   On<Server> server(here, server_at(endpoint));
   const auto bound = server.run([](Server& s) { return s.endpoint(); });
   On<Connection> known(there, client_at(bound));
   welcome(known);
   const auto before = descriptors_in_use();
-  const Flood flood(bound, connections, shakes_hands);
+  const Flood flood(bound, connections, says);
   for (int i = 0; i < 3; ++i) {
     On<Connection> fresh(there, client_at(bound));
     welcome(fresh);
@@ -54,16 +55,16 @@ TEST_CASE("1,100 silent connections over ipc: nothing ends, who is in stays, who
     CAPTURE(limit);
     const FewDescriptors few(static_cast<rlim_t>(limit));
     const IpcFolder folder;
-    check_flooded(folder.endpoint("control"), 1100, false);
+    check_flooded(folder.endpoint("control"), 1100, Says::nothing);
     const IpcFolder other;
-    check_flooded(other.endpoint("control"), 1100, true);
+    check_flooded(other.endpoint("control"), 1100, Says::handshake);
   }
 }
 
 TEST_CASE("1,500 connections over tcp that say no hello, or nothing, keep nobody out") {
   const FewDescriptors few(1024);
-  check_flooded("tcp://127.0.0.1:0", 1500, false);
-  check_flooded("tcp://127.0.0.1:0", 1500, true);
+  check_flooded("tcp://127.0.0.1:0", 1500, Says::nothing);
+  check_flooded("tcp://127.0.0.1:0", 1500, Says::handshake);
 }
 
 TEST_CASE("a connection without a hello has its time, one with a hello stays") {
@@ -82,6 +83,57 @@ TEST_CASE("a connection without a hello has its time, one with a hello stays") {
   CHECK(eventually([&] { return Doorkeeper::of_process().turned_away() > turned_away; }, 20s));
   CHECK(answers(known));
   CHECK(descriptors_in_use() >= before);
+}
+
+TEST_CASE("behind keys half a handshake has its time and its number, and keeps nobody out") {
+  const FewDescriptors few(1024);
+  const IpcFolder scratch;
+  const KeyFolder keys(scratch.path() / "keys");
+  keys.make(false);
+  Loop here, there;
+  auto guard = here.run([&] {
+    return Guard::open(here.io, make_context(), keys.server(), AllowList(keys.clients_file()));
+  });
+  auto options = server_at("tcp://127.0.0.1:0");
+  options.guard = guard;
+  options.socket.context = guard->context();
+  std::optional<On<Server>> server(std::in_place, here, options);
+  const auto bound = server->run([](Server& s) { return s.endpoint(); });
+  auto with_keys = client_at(bound);
+  with_keys.keys = keys.client();
+  On<Connection> known(there, with_keys);
+  welcome(known);
+  {
+    const auto before = descriptors_in_use();
+    const Flood flood(bound, 1500, Says::half_of_keyed_handshake);
+    for (int i = 0; i < 3; ++i) {
+      On<Connection> fresh(there, with_keys);
+      welcome(fresh);
+      CHECK(answers(fresh));
+      // A quarter of the reserve is for one address.
+      CHECK(descriptors_in_use() <= before + descriptor_reserve() / 4 + 16);
+    }
+    CHECK(answers(known));
+  }
+  // Also those that are few have no more than their time.
+  std::vector<FileHandle> half_open;
+  for (int i = 0; i < 4; ++i)
+    half_open.emplace_back(Flood::connect_to(bound, Says::half_of_keyed_handshake));
+  for (const auto& link : half_open) {
+    REQUIRE(link);
+    const timeval patience{20, 0};
+    setsockopt(link.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    char said[256];
+    ssize_t got = 1;
+    while ((got = recv(link.get(), said, sizeof said, 0)) > 0) {
+    }
+    CHECK((got == 0 || errno == ECONNRESET));
+  }
+  CHECK(answers(known));
+  CHECK(known.run([](Connection& c) { return c.connected(); }));
+  server.reset();
+  options.guard.reset();
+  here.run([&] { guard.reset(); });
 }
 
 TEST_CASE("a link that ZeroMQ connects anew, over the same number, stays") {
@@ -133,6 +185,29 @@ TEST_CASE("clients beyond the descriptors that there are are refused, and told w
   On<Connection> later(there, client_at(folder.endpoint("control")));
   welcome(later);
   CHECK_NOTHROW(DescriptorClaim("a process", 4, 2));
+}
+
+TEST_CASE("more peers than a server takes are refused, and told why") {
+  const IpcFolder folder;
+  Loop here, there;
+  auto options = server_at(folder.endpoint("control"));
+  options.max_peers = 2;
+  On<Server> server(here, options);
+  On<Connection> first(there, client_at(folder.endpoint("control")));
+  welcome(first);
+  std::optional<On<Connection>> second(std::in_place, there, client_at(folder.endpoint("control")));
+  welcome(*second);
+  Event<wire::Failure> failed;
+  On<Connection> third(there, client_at(folder.endpoint("control")));
+  third.run([&](Connection& c) {
+    c.start([](const wire::Welcome&) {}, [&](const wire::Failure& f) { failed.set(f); });
+  });
+  CHECK(failed.wait().code == wire::FailureCode::refused);
+  CHECK(answers(first));
+  second.reset();
+  CHECK(eventually([&] { return server.run([](Server& s) { return s.peers(); }) < 2; }));
+  On<Connection> later(there, client_at(folder.endpoint("control")));
+  welcome(later);
 }
 
 TEST_CASE("a context is refused, not aborted, where there are no descriptors for it") {

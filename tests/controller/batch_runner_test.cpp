@@ -98,6 +98,45 @@ TEST_CASE(
   CHECK_FALSE(wire::is_terminal(stage.table.find(1)->state));
 }
 
+TEST_CASE("who sees own jobs alone computes with these alone, and no other job is named to it") {
+  Stage stage;
+  const auto hand_in = [&](const std::string& user, bool apart) {
+    auto& job = *stage.table.find(stage.join_queue(1));
+    job.user = user;
+    job.apart = apart;
+  };
+  hand_in("alice", true);
+  hand_in("bob", true);
+  hand_in("carol", false);
+  hand_in("alice", true);
+  hand_in("dave", false);
+  stage.runner.start_queued();
+  REQUIRE(stage.reaches(4, JobState::running));
+  const auto waits_for = [&](jobs::JobId job) { return stage.table.find(job)->waits_for; };
+  CHECK(stage.runner.name_of(stage.runner.run_of(1)) == "batch 6 (jobs 1, 4)");
+  CHECK(waits_for(1) == "computes with job 4");
+  CHECK(stage.runner.run_of(2) == 2);
+  CHECK(stage.table.find(2)->not_batched == "no other job that may batch waited when it began");
+  CHECK(waits_for(3) == "computes with job 5");
+}
+
+TEST_CASE("who waits behind another user's job is not told its number, unless it may know it") {
+  Stage stage;
+  for (const char* user : {"bob", "bob", "bob", "bob", "alice", "alice", "bob"}) {
+    auto& job = *stage.table.find(stage.join_queue(1));
+    job.spec.may_batch = false;
+    job.user = user;
+    job.apart = true;
+  }
+  stage.runner.start_queued();
+  REQUIRE(stage.reaches(4, JobState::running));
+  const auto waits_for = [&](jobs::JobId job) { return stage.table.find(job)->waits_for; };
+  const std::string full = "waits for one of 4 jobs on its actors to end";
+  CHECK(waits_for(5) == full);
+  CHECK(waits_for(6) == "waits behind job 5, which " + full);
+  CHECK(waits_for(7) == "waits behind another client's job, which " + full);
+}
+
 TEST_CASE("a batch that all its jobs have left stops, and its actors are free") {
   Stage stage;
   for (int i = 0; i < 2; ++i)

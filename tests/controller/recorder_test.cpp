@@ -131,6 +131,23 @@ TEST_CASE("a flight record has the failure, what lay unfinished, and the last ev
   CHECK(record["events"].back()["actor"] == 4);
 }
 
+TEST_CASE("who may know of its own jobs alone is told of no other's events") {
+  Recorder recorder;
+  for (const JobId job : {1, 2, 3}) {
+    recorder.submitted(job, "x", 0);
+    recorder.began(job, 7, two_stages(1), {4, 5}, 0);
+    recorder.failed(job, 4, "it broke", kMs);
+  }
+  recorder.note(Event::Kind::epoch, 0, std::nullopt, "jobs 2, 3 go on elsewhere", kMs);
+  const auto record = flight_record(recorder, 1, 3, "it broke", 2 * kMs);
+  CHECK(record.find("jobs 2, 3") != std::string::npos);
+  const auto own = json::parse(own_part(record, 1, 3));
+  CHECK(own["failure"] == "it broke");
+  CHECK_FALSE(own["events"].empty());
+  for (const auto& event : own["events"])
+    CHECK((event["job"] == 1 || event["job"] == 3));
+}
+
 TEST_CASE("of a batch's job the record has its own phases and what the batch did") {
   Recorder recorder;
   recorder.submitted(1, "x", 0);

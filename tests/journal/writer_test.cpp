@@ -5,6 +5,7 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <thread>
 
 #include "controller/journal/memory_store.h"
 #include "controller/journal/sqlite_store.h"
@@ -116,6 +117,37 @@ TEST_CASE("where small changes find room between large ones that do not, it is s
   *full = false;
   REQUIRE(room.until([&] { return room.notes.size() == 2; }));
   CHECK(room.notes[1] == "[journal] it can be written again");
+}
+
+TEST_CASE("what no change has to wait for is done behind its answer, and again where it failed") {
+  struct Seen {
+    std::atomic<bool> answered = false, behind_it = false;
+    std::atomic<int> idle = 0;
+  };
+  class Untidy final : public journal::Store {
+   public:
+    explicit Untidy(std::shared_ptr<Seen> seen) : seen_(std::move(seen)) {}
+    std::vector<journal::Record> load() override { return {}; }
+    journal::Past past() override { return {}; }
+    void apply(const Change&) override {}
+    void keep_bare_end(const Change&) override {}
+    void tidy(std::chrono::milliseconds quiet) override {
+      const auto end = std::chrono::steady_clock::now() + 30s;
+      while (!seen_->answered && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(1ms);
+      if (quiet == 0ms) seen_->behind_it = seen_->answered.load();
+      if (quiet == kIdle && ++seen_->idle == 1) throw std::runtime_error("[journal] not now");
+    }
+    void close() override {}
+
+   private:
+    std::shared_ptr<Seen> seen_;
+  };
+  const auto seen = std::make_shared<Seen>();
+  WritingRoom room(std::make_unique<Untidy>(seen));
+  room.journal->accepted(room.desk.add(), [&](const auto&) { seen->answered = true; });
+  REQUIRE(room.until([&] { return seen->idle == 2; }));
+  CHECK(seen->behind_it);
 }
 
 TEST_CASE("SQLite at the end of its room: the change is refused whole, the journal stays good") {

@@ -246,7 +246,7 @@ TEST_CASE("a controller that may have few descriptors outlives a flood of silent
     REQUIRE(eventually(2 * kPatience, [&] { return has(controller.out(), "ready"); }));
     auto client = take(Client::connect(endpoint, kPatience), "connect");
     const Flood control(endpoint, 1100);
-    const Flood blobs(endpoint + ".blobs", 1100, true);
+    const Flood blobs(endpoint + ".blobs", 1100, Says::handshake);
     const auto job = take(client.submit(tiny_job(1)), "submit");
     CHECK(client.wait(job, 600s));
     auto fresh = take(Client::connect(endpoint, kPatience), "connect");

@@ -78,6 +78,12 @@ TEST_CASE("own-jobs, all-jobs, operate: each may what its name says, and is told
   CHECK(has(said(bob.inspector.timeline(job)), not_its_own));
   CHECK(has(said(bob.inspector.failures(job)), not_its_own));
   CHECK(has(said(bob.client.cancel(job + 1)), "is not known here"));
+  const auto work_told_to = [](Someone& who) {
+    return take(who.client.status(), "status").actors.at(0).doing;
+  };
+  CHECK(eventually(kPatience, [&] { return has(work_told_to(alice), "job "); }));
+  CHECK(has(work_told_to(carol), "job " + std::to_string(job)));
+  CHECK(work_told_to(bob) == "another client's job");
   // Its own, and everybody's.
   CHECK(eventually(kPatience, [&] { return alice.inspector.graph(job).ok(); }));
   CHECK(said(alice.inspector.timeline(job)) == "");

@@ -32,17 +32,20 @@ class FewDescriptors {
   rlimit before_{};
 };
 
+/// What a stranger says before it falls silent: nothing; all that ZeroMQ asks for where there are
+/// no keys, and then no hello; or the first half of what it asks for where there are.
+enum class Says { nothing, handshake, half_of_keyed_handshake };
+
 /// A process that connects to an endpoint so many times, and again where it is cut off, until it
-/// goes out of scope. It says nothing, or what ZeroMQ asks for (`shakes_hands`, without keys) and
-/// then no hello.
+/// goes out of scope.
 class Flood {
  public:
-  Flood(const std::string& endpoint, int connections, bool shakes_hands = false) {
+  Flood(const std::string& endpoint, int connections, Says says = Says::nothing) {
     int ready[2];
     if (pipe(ready) != 0 || (pid_ = fork()) < 0) throw std::runtime_error("no flood");
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      run(endpoint, connections, shakes_hands, ready[1]);
+      run(endpoint, connections, says, ready[1]);
     }
     close(ready[1]);
     char byte = 0;
@@ -57,34 +60,8 @@ class Flood {
   Flood(const Flood&) = delete;
   Flood& operator=(const Flood&) = delete;
 
- private:
-  static constexpr int kMost = 4096;
-
-  [[noreturn]] static void run(const std::string& endpoint, int connections, bool shakes_hands,
-                               int ready) {
-    rlimit limit{};
-    getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    static int links[kMost];
-    for (int i = 0; i < connections; ++i)
-      links[i] = connect_to(endpoint, shakes_hands);
-    if (write(ready, "r", 1) != 1) _exit(1);
-    for (;;) {
-      for (int i = 0; i < connections; ++i) {
-        char said[256];
-        ssize_t got = 1;
-        while (links[i] >= 0 && (got = recv(links[i], said, sizeof said, MSG_DONTWAIT)) > 0) {
-        }
-        if (links[i] >= 0 && (got > 0 || errno == EAGAIN)) continue;
-        if (links[i] >= 0) close(links[i]);
-        links[i] = connect_to(endpoint, shakes_hands);
-      }
-      usleep(20'000);
-    }
-  }
-
-  static int connect_to(const std::string& endpoint, bool shakes_hands) {
+  /// A socket that has said it, or -1.
+  static int connect_to(const std::string& endpoint, Says says) {
     const bool ipc = endpoint.rfind("ipc://", 0) == 0;
     const int link = socket(ipc ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (link < 0) return -1;
@@ -105,17 +82,47 @@ class Flood {
       close(link);
       return -1;
     }
-    if (shakes_hands) {
-      // ZMTP 3.0: a greeting with the mechanism NULL, then READY of a DEALER without a name.
-      std::string said("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);
+    if (says != Says::nothing) {
+      // ZMTP 3.0: a greeting with its mechanism, then READY of a DEALER without a name, or the
+      // beginning of CURVE's HELLO, which has 200 bytes.
+      const bool keyed = says == Says::half_of_keyed_handshake;
+      std::string said("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0", 12);
+      said += keyed ? "CURVE" : "NULL";
       said.resize(64);
-      said += std::string(
-          "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06"
-          "DEALER\x08Identity\0\0\0\0",
-          43);
+      said += keyed ? std::string("\x04\xc8\x05HELLO\x01\0", 10) + std::string(72, '\0')
+                    : std::string(
+                          "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06"
+                          "DEALER\x08Identity\0\0\0\0",
+                          43);
       if (send(link, said.data(), said.size(), MSG_NOSIGNAL) < 0) errno = 0;
     }
     return link;
+  }
+
+ private:
+  static constexpr int kMost = 4096;
+
+  [[noreturn]] static void run(const std::string& endpoint, int connections, Says says, int ready) {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    static int links[kMost];
+    for (int i = 0; i < connections; ++i)
+      links[i] = connect_to(endpoint, says);
+    if (write(ready, "r", 1) != 1) _exit(1);
+    for (;;) {
+      for (int i = 0; i < connections; ++i) {
+        char said[256];
+        ssize_t got = 1;
+        while (links[i] >= 0 && (got = recv(links[i], said, sizeof said, MSG_DONTWAIT)) > 0) {
+        }
+        if (links[i] >= 0 && (got > 0 || errno == EAGAIN)) continue;
+        if (links[i] >= 0) close(links[i]);
+        links[i] = connect_to(endpoint, says);
+      }
+      usleep(20'000);
+    }
   }
 
   pid_t pid_ = -1;
