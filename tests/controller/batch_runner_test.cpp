@@ -102,8 +102,8 @@ TEST_CASE("who sees own jobs alone computes with these alone, and no other job i
   Stage stage;
   const auto hand_in = [&](const std::string& user, bool apart) {
     auto& job = *stage.table.find(stage.join_queue(1));
-    job.user = user;
-    job.apart = apart;
+    job.client.user = user;
+    job.client.apart = apart;
   };
   hand_in("alice", true);
   hand_in("bob", true);
@@ -116,7 +116,7 @@ TEST_CASE("who sees own jobs alone computes with these alone, and no other job i
   CHECK(stage.runner.name_of(stage.runner.run_of(1)) == "batch 6 (jobs 1, 4)");
   CHECK(waits_for(1) == "computes with job 4");
   CHECK(stage.runner.run_of(2) == 2);
-  CHECK(stage.table.find(2)->not_batched == "no other job that may batch waited when it began");
+  CHECK(stage.table.find(2)->batching.why_not == "no other job that may batch waited when it began");
   CHECK(waits_for(3) == "computes with job 5");
 }
 
@@ -125,8 +125,8 @@ TEST_CASE("who waits behind another user's job is not told its number, unless it
   for (const char* user : {"bob", "bob", "bob", "bob", "alice", "alice", "bob"}) {
     auto& job = *stage.table.find(stage.join_queue(1));
     job.spec.may_batch = false;
-    job.user = user;
-    job.apart = true;
+    job.client.user = user;
+    job.client.apart = true;
   }
   stage.runner.start_queued();
   REQUIRE(stage.reaches(4, JobState::running));
