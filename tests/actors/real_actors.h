@@ -90,7 +90,7 @@ struct RealActors : JobRooms {
     const auto& job = *table.find(id);
     if (job.state != wire::JobState::succeeded) return job.failure.what + " (" + job.phase + ")";
     std::string bytes;
-    for (const auto& blob : job.blobs)
+    for (const auto& blob : job.outcome.blobs)
       bytes += *blobs.bytes(blob.id);
     return bytes;
   }
