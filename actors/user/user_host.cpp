@@ -4,13 +4,10 @@
 #include <stdexcept>
 
 #include "actors/user/json_values.h"
+#include "base/error_text.h"
 
 namespace troupe::runtime {
 namespace {
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
 
 /// The text of whatever a user's code has thrown.
 std::string thrown() {
