@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/error_text.h"
+
 namespace troupe::actors {
 namespace {
 
@@ -32,9 +34,8 @@ constexpr std::array kSticking = {
 std::optional<std::string> told(const std::exception& error) {
   const auto* of_device = dynamic_cast<const c10::AcceleratorError*>(&error);
   if (of_device == nullptr || !sticks(of_device->get_error_code())) return std::nullopt;
-  const std::string text = of_device->what_without_backtrace();
   return "error " + std::to_string(of_device->get_error_code()) + ", " +
-         text.substr(0, text.find('\n'));
+         first_line(of_device->what_without_backtrace());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "actors/device_error.h"
 #include "actors/user/host_main.h"
 #include "actors/user/process.h"
+#include "base/error_text.h"
 
 namespace {
 
@@ -24,8 +25,7 @@ int probe(const char* device, const char* parent) {
     std::puts("troupe-probed");
     return 0;
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    std::fprintf(stderr, "%s\n", text.substr(0, text.find('\n')).c_str());
+    std::fprintf(stderr, "%s\n", troupe::first_line(error.what()).c_str());
     return 1;
   }
 }
@@ -106,9 +106,8 @@ int main(int argc, char** argv) {
     troupe::actors::ActorProcess actor(options);
     troupe::runtime::leave(actor.run());
   } catch (const std::exception& error) {
-    const std::string text = error.what();
     std::fprintf(stderr, "troupe-actor %u: %s\n", options.id,
-                 text.substr(0, text.find('\n')).c_str());
+                 troupe::first_line(error.what()).c_str());
     troupe::runtime::leave(1);
   }
 }

@@ -12,6 +12,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/error_text.h"
 #include "base/number_text.h"
 #include "transport/tensor/backend.h"
 
@@ -200,11 +201,6 @@ class LinkProbe {
   }
 };
 
-std::string one_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 }  // namespace
 
 void tell_speed(at::Device device, std::map<std::string, std::string>& attributes) {
@@ -222,7 +218,7 @@ void tell_speed(at::Device device, std::map<std::string, std::string>& attribute
     tell("launch", probe.launch());
   } catch (const std::exception& error) {
     std::erase_if(attributes, [](const auto& said) { return said.first.starts_with("measured."); });
-    attributes["measured.failed"] = one_line(error);
+    attributes["measured.failed"] = first_line(error.what());
     return;
   }
   if (device.is_cuda()) return;  // the other GPUs are other actors'
@@ -231,7 +227,7 @@ void tell_speed(at::Device device, std::map<std::string, std::string>& attribute
     tell("link_latency", link.latency);
     tell("link_bandwidth", link.bandwidth);
   } catch (const std::exception& error) {
-    attributes["measured.failed"] = one_line(error);
+    attributes["measured.failed"] = first_line(error.what());
   }
 }
 

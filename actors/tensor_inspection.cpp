@@ -6,6 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/error_text.h"
 #include "models/image/pixels.h"
 #include "models/image/png.h"
 
@@ -30,7 +31,7 @@ void TensorInspection::answer(Inspection& inspection) {
   } catch (const std::out_of_range& error) {
     tools_.reply(header, wire::Failure{wire::FailureCode::not_found, error.what()});
   } catch (const std::exception& error) {
-    tools_.reply(header, wire::Failure{wire::FailureCode::internal, first_line(error)});
+    tools_.reply(header, wire::Failure{wire::FailureCode::internal, first_line(error.what())});
   }
 }
 

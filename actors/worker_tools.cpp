@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "actors/device_error.h"
+#include "base/error_text.h"
 
 namespace troupe::actors {
 
@@ -14,13 +15,8 @@ bool WorkerTools::retire_after(const std::exception& error) const {
   return true;
 }
 
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 wire::Failure to_failure(const std::exception& error) {
-  const std::string text = first_line(error);
+  const auto text = first_line(error.what());
   const bool memory =
       dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
       (text.find("alloc") != std::string::npos && text.find("memory") != std::string::npos);

@@ -77,8 +77,6 @@ struct WorkerTools {
 /// What the actor keeps of each deployment.
 using Stages = std::map<std::uint64_t, std::unique_ptr<Stage>>;
 
-/// The first line of an exception's text: those of c10 have a stack trace behind it.
-std::string first_line(const std::exception& error);
 /// What an error of the work loop is called outside.
 wire::Failure to_failure(const std::exception& error);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/user/user_host.h"
+#include "base/error_text.h"
 #include "base/xxh64.h"
 
 namespace troupe::runtime {
@@ -85,8 +86,7 @@ int host_main(int argc, char** argv) {
     UserHost actor(options);
     leave(actor.run());
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    std::fprintf(stderr, "%s: %s\n", who.c_str(), text.substr(0, text.find('\n')).c_str());
+    std::fprintf(stderr, "%s: %s\n", who.c_str(), first_line(error.what()).c_str());
     leave(1);
   }
 }

@@ -5,6 +5,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/error_text.h"
+
 namespace troupe::runtime {
 namespace {
 
@@ -12,16 +14,12 @@ namespace {
   throw std::runtime_error("[plugin] " + file + ": " + why);
 }
 
-std::string one_line(std::string text) {
-  return text.substr(0, text.find('\n'));
-}
-
 }  // namespace
 
 Plugin::Plugin(const std::filesystem::path& file) : file_(file.string()) {
   if (!std::filesystem::is_regular_file(file)) refuse(file_, "there is no such file on this host");
   void* library = dlopen(std::filesystem::absolute(file).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) refuse(file_, "cannot be loaded: " + one_line(dlerror()));
+  if (!library) refuse(file_, "cannot be loaded: " + first_line(dlerror()));
   using Entry = const plugin::Description* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(library, "troupe_plugin_v1"));
   if (!entry)

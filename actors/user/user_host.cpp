@@ -1,26 +1,22 @@
 #include "actors/user/user_host.h"
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <stdexcept>
 
 #include "actors/user/json_values.h"
+#include "base/error_text.h"
 
 namespace troupe::runtime {
 namespace {
 
 constexpr std::size_t kLongestError = 16u << 10;  // bytes: it must fit into a message
 
-std::string first_line(const std::string& text) {
-  return text.substr(0, std::min(text.find('\n'), kLongestError));
-}
-
 /// The text of whatever a user's code has thrown.
 std::string thrown() {
   try {
     throw;
   } catch (const std::exception& error) {
-    return first_line(error.what());
+    return first_line(error.what()).substr(0, kLongestError);
   } catch (...) {
     return "something that is no std::exception was thrown";
   }
