@@ -54,7 +54,7 @@ struct Figures {
     options.hello.name = "benchmark peer";
     if (settings.patience) options.socket.patience = *settings.patience;
     control::Connection connection(io, options);
-    connection.on_lost([&](const std::string&) { io.stop(); });
+    connection.on_lost([&](const control::Loss&) { io.stop(); });
     connection.start([](const wire::Welcome&) {}, [&](const wire::Failure&) { io.stop(); });
     io.run();
   } catch (const std::exception& error) {

@@ -121,11 +121,11 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
   control_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);
   });
-  control_->on_lost([this](const std::string& why) { lose(lost_error(endpoint_, why)); });
+  control_->on_lost([this](const control::Loss& loss) { lose(lost_error(endpoint_, loss.why)); });
   control_->on_gap([this](std::uint64_t missing) {
-    const std::string why = std::to_string(missing) + " " + std::string(control::kMissing);
-    control_->close(why);
-    lose(lost_error(endpoint_, why));
+    const auto loss = control::gap(missing);
+    control_->close(loss.why, loss.end);
+    lose(lost_error(endpoint_, loss.why));
   });
   const auto settle = [answer, settled = std::make_shared<bool>(false)](std::optional<Error> e) {
     if (!std::exchange(*settled, true)) answer->set_value(std::move(e));
@@ -187,7 +187,7 @@ void Link::open_blobs() {
   options.keys = keys_;
   blobs_ = std::make_unique<control::BlobConnection>(loop_->io(), std::move(options), store_);
   const auto again = [this] { post([this] { blobs_.reset(); }); };
-  blobs_->on_lost([again](const std::string&) { again(); });
+  blobs_->on_lost([again](const control::Loss&) { again(); });
   blobs_->start({}, [again](const wire::Failure&) { again(); });
 }
 

@@ -79,7 +79,7 @@ CallServer::CallServer(boost::asio::io_context& io, CallServerOptions options,
       [this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
         on_message(peer, header, payload);
       });
-  server_->on_lost([this](control::PeerId peer, const std::string&) { forget(peer); });
+  server_->on_lost([this](control::PeerId peer, const control::Loss&) { forget(peer); });
   // A missing message may be a call: its caller has to hear that, and does by losing the link.
   server_->on_gap([this](control::PeerId peer, std::uint64_t missing) {
     server_->drop(peer, std::to_string(missing) + " of its messages never arrived");

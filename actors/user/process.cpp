@@ -48,7 +48,8 @@ void Process::connect() {
   connection_->on_gap([this](std::uint64_t missing) {
     stop(3, std::to_string(missing) + " messages of the controller never came");
   });
-  connection_->on_lost([this](const std::string& why) { stop(3, "controller lost: " + why); });
+  connection_->on_lost(
+      [this](const control::Loss& loss) { stop(3, "controller lost: " + loss.why); });
 }
 
 void Process::open_blobs(const std::string& secret) {
@@ -63,7 +64,7 @@ void Process::open_blobs(const std::string& secret) {
   options.socket.context = options_.context;
   blob_connection_ = std::make_unique<control::BlobConnection>(io(), options, blobs_);
   blob_connection_->on_lost(
-      [this](const std::string& why) { stop(3, "blob channel lost: " + why); });
+      [this](const control::Loss& loss) { stop(3, "blob channel lost: " + loss.why); });
   blob_connection_->start(
       {}, [this](const wire::Failure& failure) { stop(2, "no blob channel: " + failure.what); });
 }

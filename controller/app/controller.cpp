@@ -337,7 +337,7 @@ void Controller::check_stopped() {
 
 Controller::~Controller() {
   for (const auto peer : endpoints_.server().peer_ids())
-    endpoints_.server().drop(peer, "the cluster has stopped");
+    endpoints_.server().drop(peer, "the cluster has stopped", wire::LinkEnd::stopped);
 }
 
 }  // namespace troupe::cluster

@@ -46,7 +46,7 @@ class JoinedHost::Impl {
  private:
   void connect();
   /// The actors go at once, for they are not the cluster's any more; then it is looked for again.
-  void lost(const std::string& why);
+  void lost(const control::Loss& loss);
   void not_joined(const wire::Failure& failure);
   void say_if_waiting();
   void try_again();
@@ -102,17 +102,6 @@ constexpr control::Milliseconds kAnswerDeadline{10'000};
 /// For actors that were told to leave as well.
 constexpr std::chrono::milliseconds kShutdownDeadline{2000};
 
-/// Of the last of many looks, with the whole time in place of its own.
-std::string with_whole_wait(std::string what, control::Clock::duration whole) {
-  constexpr std::string_view kBegin = "(waited ", kEnd = " ms)";
-  const auto begin = what.find(kBegin);
-  const auto end = begin == what.npos ? what.npos : what.find(kEnd, begin);
-  if (end == what.npos) return what;
-  const auto seconds = std::chrono::round<std::chrono::seconds>(whole).count();
-  return what.replace(begin, end + kEnd.size() - begin,
-                      "(waited " + std::to_string(seconds) + " s)");
-}
-
 /// The numeric address from which this host reaches the endpoint; "" where that cannot be told.
 std::string own_address(const control::Endpoint& to) {
   if (to.ipc) return "";
@@ -164,7 +153,8 @@ void JoinedHost::Impl::run(const std::function<void()>& on_joined) {
   io_.run();
   agent_.reset();  // who still lives is killed and reaped
   users_.reset();
-  if (connection_) connection_->close(failure_ ? *failure_ : "the host leaves");
+  if (connection_ && failure_) connection_->close(*failure_);
+  if (connection_) connection_->close("the host leaves", wire::LinkEnd::stopped);
   if (failure_) throw std::runtime_error("[join] " + *failure_);
 }
 
@@ -194,6 +184,7 @@ void JoinedHost::Impl::connect() {
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(give_up_ - control::Clock::now());
   link.welcome_deadline = std::clamp(left, kShortestLook, kLongestLook);
+  if (options_.wait.count() > 0) link.waits_since = give_up_ - options_.wait;
   say_if_waiting();
   try {
     link.keys = control::keys_for(control::parse_endpoint(options_.endpoint), options_.keys);
@@ -206,10 +197,10 @@ void JoinedHost::Impl::connect() {
   connection_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);
   });
-  connection_->on_lost([this](const std::string& why) { lost(why); });
+  connection_->on_lost([this](const control::Loss& loss) { lost(loss); });
   connection_->on_gap([this](std::uint64_t missing) {
-    connection_->close("a gap");
-    lost(std::to_string(missing) + " messages of the controller never came");
+    connection_->close("a gap", wire::LinkEnd::gap);
+    lost({wire::LinkEnd::gap, std::to_string(missing) + " messages of the controller never came"});
   });
   connection_->start(
       [this](const wire::Welcome&) {
@@ -222,11 +213,10 @@ void JoinedHost::Impl::connect() {
       [this](const wire::Failure& failure) { not_joined(failure); });
 }
 
-void JoinedHost::Impl::lost(const std::string& why) {
-  const bool stopped = why.find("the cluster has stopped") != std::string::npos;
-  if (stopped) return end(std::nullopt);
+void JoinedHost::Impl::lost(const control::Loss& loss) {
+  if (loss.end == wire::LinkEnd::stopped) return end(std::nullopt);
   joined_ = false;
-  lost_ = "the controller is lost: " + why;
+  lost_ = "the controller is lost: " + loss.why;
   if (stopping_ || options_.wait.count() == 0) return end(lost_);
   agent_.reset();
   users_.reset();
@@ -240,10 +230,7 @@ void JoinedHost::Impl::not_joined(const wire::Failure& failure) {
   const bool hopeless = failure.code == wire::FailureCode::refused && lost_.empty();
   const auto now = control::Clock::now();
   if (hopeless || now >= give_up_) {
-    const auto whole = now - (give_up_ - options_.wait);
-    const auto what =
-        options_.wait.count() > 0 ? with_whole_wait(failure.what, whole) : failure.what;
-    return end(lost_ + (lost_.empty() ? "" : "; then ") + what);
+    return end(lost_ + (lost_.empty() ? "" : "; then ") + failure.what);
   }
   try_again();
 }

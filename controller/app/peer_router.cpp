@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "controller/gateway/permissions.h"
-#include "transport/control/loss.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::cluster {
@@ -21,12 +20,12 @@ PeerRouter::PeerRouter(Tools tools) : tools_(std::move(tools)) {
       [this](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
         on_message(peer, header, payload);
       });
-  server.on_lost([this](control::PeerId peer, const std::string& why) { on_lost(peer, why); });
+  server.on_lost([this](control::PeerId peer, const control::Loss& loss) { on_lost(peer, loss); });
   // Nothing is sent a second time: what is missing may have been the end of a task.
   server.on_gap([this](control::PeerId peer, std::uint64_t missing) {
-    const std::string why = std::to_string(missing) + " " + std::string(control::kMissing);
-    tools_.server.drop(peer, why);
-    on_lost(peer, why);
+    const auto loss = control::gap(missing);
+    tools_.server.drop(peer, loss.why, loss.end);
+    on_lost(peer, loss);
   });
 }
 
@@ -111,13 +110,13 @@ void PeerRouter::on_ready(control::PeerId peer) {
   tools_.supervisor.ready(actor->id);
 }
 
-void PeerRouter::on_lost(control::PeerId peer, const std::string& why) {
+void PeerRouter::on_lost(control::PeerId peer, const control::Loss& loss) {
   told_of_rivals_.erase(peer);
-  if (const auto host = tools_.hosts.name_of(peer)) tools_.users.host_lost(*host, why);
-  if (tools_.users.actors().lost(peer, why)) return;
+  if (const auto host = tools_.hosts.name_of(peer)) tools_.users.host_lost(*host, loss.why);
+  if (tools_.users.actors().lost(peer, loss.why)) return;
   tools_.figures.host_left(peer);
-  if (tools_.hosts.lost(peer, why)) return tools_.on_host_lost();
-  if (!tools_.supervisor.lost(peer, why)) tools_.gateway.client_lost(peer, why);
+  if (tools_.hosts.lost(peer, loss)) return tools_.on_host_lost();
+  if (!tools_.supervisor.lost(peer, loss.why)) tools_.gateway.client_lost(peer, loss);
 }
 
 // What is said.

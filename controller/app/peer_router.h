@@ -52,7 +52,7 @@ class PeerRouter {
   void on_ready(control::PeerId peer);
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
-  void on_lost(control::PeerId peer, const std::string& why);
+  void on_lost(control::PeerId peer, const control::Loss& loss);
   /// Why a peer is not let in.
   std::optional<std::string> stranger(const control::PeerInfo& peer);
   /// `why`, which is told if it is a reason.

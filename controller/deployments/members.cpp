@@ -65,23 +65,6 @@ void Members::spawn_later(ActorId id, std::uint64_t incarnation) {
   actor.incarnation = incarnation;
 }
 
-void Members::start_failed(ActorId id) {
-  actors_.at(id).state = ActorState::dead;
-}
-
-void Members::drain(ActorId id) {
-  actors_.at(id).draining = true;
-}
-
-void Members::evict(ActorId id) {
-  Actor& actor = actors_.at(id);
-  actor.evicted = actor.draining;
-}
-
-void Members::close(ActorId id) {
-  actors_.at(id).closed = true;
-}
-
 void Members::host_lost(const std::string& host, const std::string& cause) {
   for (auto& [id, actor] : actors_) {
     if (actor.host != host || actor.state == ActorState::dead) continue;
@@ -94,30 +77,6 @@ void Members::reopen(ActorId id) {
   Actor& actor = actors_.at(id);
   actor.closed = actor.draining = actor.evicted = false;
   actor.failed_starts = 0;
-}
-
-void Members::use_device(ActorId id, const std::string& device) {
-  actors_.at(id).device = device;
-}
-
-void Members::limit_memory(ActorId id, std::optional<std::uint64_t> bytes) {
-  actors_.at(id).memory_limit = bytes;
-}
-
-void Members::keep_part(ActorId id, std::uint64_t deployment, std::int32_t rank) {
-  actors_.at(id).parts[deployment] = rank;
-}
-
-bool Members::drop_part(ActorId id, std::uint64_t deployment) {
-  return actors_.at(id).parts.erase(deployment) > 0;
-}
-
-void Members::leave_epoch(ActorId id, std::uint64_t epoch) {
-  actors_.at(id).leaving_epochs.insert(epoch);
-}
-
-void Members::left_epoch(ActorId id, std::uint64_t epoch) {
-  actors_.at(id).leaving_epochs.erase(epoch);
 }
 
 bool Members::has_process(std::uint64_t incarnation) const {

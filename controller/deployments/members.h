@@ -78,7 +78,7 @@ class Members {
   /// has its incarnation, which is a new random number.
   void spawn_later(ActorId id, std::uint64_t incarnation);
   /// No process could be spawned.
-  void start_failed(ActorId id);
+  void start_failed(ActorId id) { actors_.at(id).state = ActorState::dead; }
   /// A hello of an actor: nothing when it is the process that fills the place, else why it is
   /// refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
@@ -94,27 +94,33 @@ class Members {
   bool exited(ActorId id, std::uint64_t incarnation, const std::string& cause);
 
   /// The place gets no new jobs, and its actor leaves when it has none.
-  void drain(ActorId id);
+  void drain(ActorId id) { actors_.at(id).draining = true; }
   /// The jobs of a place that is being drained go on elsewhere.
-  void evict(ActorId id);
+  void evict(ActorId id) { actors_.at(id).evicted = actors_.at(id).draining; }
   /// No process will fill the place again.
-  void close(ActorId id);
+  void close(ActorId id) { actors_.at(id).closed = true; }
   /// All places of a host that is gone are closed, with that cause.
   void host_lost(const std::string& host, const std::string& cause);
   /// A closed or drained place takes jobs again: its host is back.
   void reopen(ActorId id);
   /// "cpu", "cuda:1": the device on its host that the place's processes get.
-  void use_device(ActorId id, const std::string& device);
+  void use_device(ActorId id, const std::string& device) { actors_.at(id).device = device; }
   /// Bytes that its jobs and models may take; nothing where no limit is known.
-  void limit_memory(ActorId id, std::optional<std::uint64_t> bytes);
+  void limit_memory(ActorId id, std::optional<std::uint64_t> bytes) {
+    actors_.at(id).memory_limit = bytes;
+  }
 
   /// The actor keeps that rank's part of a deployment.
-  void keep_part(ActorId id, std::uint64_t deployment, std::int32_t rank);
+  void keep_part(ActorId id, std::uint64_t deployment, std::int32_t rank) {
+    actors_.at(id).parts[deployment] = rank;
+  }
   /// False when it did not keep one.
-  bool drop_part(ActorId id, std::uint64_t deployment);
+  bool drop_part(ActorId id, std::uint64_t deployment) {
+    return actors_.at(id).parts.erase(deployment) > 0;
+  }
   /// The actor is told to end an epoch, and has answered that it did.
-  void leave_epoch(ActorId id, std::uint64_t epoch);
-  void left_epoch(ActorId id, std::uint64_t epoch);
+  void leave_epoch(ActorId id, std::uint64_t epoch) { actors_.at(id).leaving_epochs.insert(epoch); }
+  void left_epoch(ActorId id, std::uint64_t epoch) { actors_.at(id).leaving_epochs.erase(epoch); }
 
   /// Null when the peer is no actor.
   const Actor* by_peer(control::PeerId peer) const;

@@ -3,7 +3,6 @@
 #include "controller/gateway/permissions.h"
 #include "controller/gateway/status.h"
 #include "controller/jobs/report.h"
-#include "transport/control/loss.h"
 
 namespace troupe::gateway {
 
@@ -85,7 +84,7 @@ void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::Job
   if (tools_.journal && !wire::is_terminal(job->state)) tools_.journal->changed(*job);
 }
 
-void Gateway::client_lost(control::PeerId peer, const std::string& why) {
+void Gateway::client_lost(control::PeerId peer, const control::Loss& loss) {
   std::vector<jobs::JobId> orphans;
   for (const auto& [id, listed] : tools_.table.all()) {
     auto& job = *tools_.table.find(id);
@@ -101,9 +100,9 @@ void Gateway::client_lost(control::PeerId peer, const std::string& why) {
       }
     }
     if (job.client.owner != peer) continue;
-    if (tools_.journal && control::given_up(why)) {
+    if (tools_.journal && loss.given_up()) {
       job.client.owner = 0;
-      restored_.await_client(id, "its client has not come back (" + why + ")");
+      restored_.await_client(id, "its client has not come back (" + loss.why + ")");
     } else {
       tools_.runner.cancel(id, "its client is gone");
     }

@@ -30,9 +30,9 @@ class Gateway final : public jobs::JobListener {
   }
   /// Its jobs are cancelled unless they are detached. With a journal they go on, too, where
   /// somebody else waits for them: that is taken for the same client, come back before its old link
-  /// was given up; and where nobody closed the link (control::given_up), they are cancelled only if
+  /// was given up; and where nobody closed the link (Loss::given_up), they are cancelled only if
   /// their client is not back within the grace.
-  void client_lost(control::PeerId peer, const std::string& why);
+  void client_lost(control::PeerId peer, const control::Loss& loss);
 
   // Of JobListener:
   void progress(const jobs::JobEntry& job, const wire::JobProgress& progress) override;

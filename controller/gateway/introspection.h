@@ -28,7 +28,7 @@ class Introspection {
   struct Tools {
     control::Server& server;
     cluster::Environment& environment;
-    cluster::Members& members;
+    const cluster::Members& members;
     jobs::JobTable& table;
     jobs::JobRunner& runner;
     recorder::Recorder& recorder;

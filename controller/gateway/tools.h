@@ -34,7 +34,7 @@ struct Tools {
   control::Server& server;
   control::BlobServer& blob_server;
   control::BlobStore& blobs;
-  cluster::Members& members;
+  const cluster::Members& members;
   cluster::Deployments& deployments;
   jobs::JobTable& table;
   jobs::JobRunner& runner;

@@ -19,7 +19,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
  public:
   struct Tools {
     cluster::Environment& environment;
-    cluster::Members& members;
+    const cluster::Members& members;
     cluster::Deployments& deployments;
     JobTable& table;
     RunnerOptions options = {};

@@ -350,16 +350,16 @@ void Run::cancel(const std::string& why) {
 }
 
 void Run::leave_if_long() {
-  tools_.environment.after(
-      kDrainWithin, in_this_life([](Run& run) {
-        if (run.state_ != State::computing) return;
-        const auto deployment = run.deployment_;
-        // Others would lose their step: they wait for a part, which takes about
-        // a second.
-        if (deployment->jobs.size() > 1 || run.tools_.deployments.shares_actors(*deployment))
-          return run.leave_if_long();
-        run.tools_.carrier.end_epoch(deployment, wire::Failure(run.entry_.failure), run.id_);
-      }));
+  tools_.environment.after(kDrainWithin, in_this_life([](Run& run) { run.leave(); }));
+}
+
+void Run::leave() {
+  if (state_ != State::computing) return;
+  const auto deployment = deployment_;
+  // Others would lose their step: they wait for a part, which takes about a second.
+  if (deployment->jobs.size() > 1 || tools_.deployments.shares_actors(*deployment))
+    return leave_if_long();
+  tools_.carrier.end_epoch(deployment, wire::Failure(entry_.failure), id_);
 }
 
 void Run::release() {
@@ -379,14 +379,14 @@ void Run::fail_later(wire::Failure failure) {
 }
 
 void Run::wait_for_cause() {
-  tools_.environment.after(kCauseDelay, in_this_life([](Run& run) {
-                             if (!run.collateral_) return;
-                             // Who has lost its link is dying, or will be killed: the end of its
-                             // process says how.
-                             if (!run.tools_.deployments.all_ready(*run.deployment_))
-                               return run.wait_for_cause();
-                             run.call_roll();
-                           }));
+  tools_.environment.after(kCauseDelay, in_this_life([](Run& run) { run.look_for_cause(); }));
+}
+
+void Run::look_for_cause() {
+  if (!collateral_) return;
+  // Who has lost its link is dying, or will be killed: the end of its process says how.
+  if (!all_ready()) return wait_for_cause();
+  call_roll();
 }
 
 void Run::call_roll() {
@@ -400,8 +400,7 @@ void Run::call_roll() {
   const auto answered = in_this_life([roll](Run& run, const control::Reply& reply) {
     if (!reply && reply.failure().code == wire::FailureCode::lost) roll->lost = true;
     if (--roll->left > 0 || !run.collateral_) return;
-    if (roll->lost || !run.tools_.deployments.all_ready(*run.deployment_))
-      return run.wait_for_cause();
+    if (roll->lost || !run.all_ready()) return run.wait_for_cause();
     run.tools_.carrier.end_epoch(run.deployment_, wire::Failure(*run.collateral_), run.id_);
   });
   for (const auto actor : actors)

@@ -91,10 +91,13 @@ class Run : public std::enable_shared_from_this<Run> {
   void ask_for_figures();
   void succeed();
   void wait_for_cause();
+  void look_for_cause();
   void call_roll();
   /// Of a cancelled run whose tasks have not drained in a moment the epoch is ended, so that they
   /// are left in their midst; as soon as no other job is on its actors, which would lose its step.
   void leave_if_long();
+  void leave();
+  bool all_ready() const { return tools_.deployments.all_ready(*deployment_); }
 
   RunTools& tools_;
   const JobId id_;

@@ -63,7 +63,7 @@ class RunCarrier {
 /// What all runs of a runner have in common.
 struct RunTools {
   cluster::Environment& environment;
-  cluster::Members& members;
+  const cluster::Members& members;
   cluster::Deployments& deployments;
   JobTable& table;
   schedule::Dispatcher& dispatcher;

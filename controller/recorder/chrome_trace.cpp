@@ -118,7 +118,8 @@ class TraceWriter {
       const auto ran = *note.ran;
       std::string name = slice_name(task);
       // Of a batch without its jobs, which the row names: a slice has little room.
-      if (several_) name = name_of(job).substr(0, name_of(job).find(" (")) + " " + name;
+      const auto row = (job.name.empty() ? "job " : "batch ") + std::to_string(job.job);
+      if (several_) name = row + " " + name;
       static constexpr const char* kCategories[] = {"text", "micro_step", "decode"};
       slice(pid, tid, name, kCategories[static_cast<int>(task.kind)], ran.begin_ns, ran.end_ns,
             {{"job", job.job},

@@ -89,7 +89,7 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
   }
 }
 
-bool Hosts::lost(control::PeerId peer, const std::string& why) {
+bool Hosts::lost(control::PeerId peer, const control::Loss& loss) {
   RemoteAgent* agent = by_peer(peer);
   if (!agent) return false;
   const auto& actors = tools_.members.all();
@@ -97,11 +97,12 @@ bool Hosts::lost(control::PeerId peer, const std::string& why) {
     return entry.second.host == agent->host() && entry.second.state != ActorState::dead;
   });
   // Who drains and then says goodbye leaves in order.
-  if (!emptied || why.find("said goodbye: the host leaves") == std::string::npos)
-    tools_.note("host " + agent->host() + " is lost: " + why);
+  if (!emptied || loss.end != wire::LinkEnd::stopped)
+    tools_.note("host " + agent->host() + " is lost: " + loss.why);
   // None of them is counted on while the others' ends are told.
-  tools_.members.host_lost(agent->host(), "was lost with its host " + agent->host() + ": " + why);
-  agent->lost(why);
+  tools_.members.host_lost(agent->host(),
+                           "was lost with its host " + agent->host() + ": " + loss.why);
+  agent->lost(loss.why);
   return true;
 }
 

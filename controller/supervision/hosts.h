@@ -33,7 +33,7 @@ class Hosts {
   std::optional<std::string> hello(const control::PeerInfo& peer) const;
   /// True when the peer is a host's agent. Its actors are spawned.
   bool ready(control::PeerId peer);
-  bool lost(control::PeerId peer, const std::string& why);
+  bool lost(control::PeerId peer, const control::Loss& loss);
   /// True when the message is one of a host's agent.
   bool on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);

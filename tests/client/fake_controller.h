@@ -41,7 +41,7 @@ class FakeController {
     blobs_ = std::make_unique<control::BlobServer>(io_, blob_options, store_);
     server_->on_message([this](control::PeerId peer, const wire::Header& header,
                                std::span<const std::byte> bytes) { answer(peer, header, bytes); });
-    server_->on_lost([this](control::PeerId, const std::string&) { ++clients_lost; });
+    server_->on_lost([this](control::PeerId, const control::Loss&) { ++clients_lost; });
     thread_ = std::thread([this] { io_.run(); });
   }
 

@@ -313,7 +313,7 @@ TEST_CASE("nothing is fetched from who shows no secret, and who shows it takes o
   const BlobId later = held_anew.add(std::string("later"));
   Event<std::string> replaced;
   holder.run(
-      [&](BlobConnection& c) { c.on_lost([&](const std::string& why) { replaced.set(why); }); });
+      [&](BlobConnection& c) { c.on_lost([&](const Loss& loss) { replaced.set(loss.why); }); });
   On<BlobConnection> second(scene.there, as("right"), held_anew);
   CHECK(comes(second) == "welcome");
   CHECK(replaced.wait().find("the process has come anew") != std::string::npos);

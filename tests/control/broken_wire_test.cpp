@@ -18,7 +18,7 @@ TEST_CASE("what a broken tcp connection swallowed is noticed, also when it was t
     s.on_gap([&](PeerId, std::uint64_t missing) {
       noticed.set(missing >= 10 ? "gap" : "a gap of " + std::to_string(missing));
     });
-    s.on_lost([&](PeerId, const std::string&) { noticed.set("lost"); });
+    s.on_lost([&](PeerId, const Loss&) { noticed.set("lost"); });
     s.on_message([&](PeerId, const wire::Header&, std::span<const std::byte>) { ++heard; });
   });
   On<Connection> peer(there, peer_at(wire.endpoint()));

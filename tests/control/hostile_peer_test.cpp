@@ -33,7 +33,7 @@ struct Scene {
       s.on_message([this](PeerId, const wire::Header&, std::span<const std::byte> payload) {
         heard.push_back(wire::decode<wire::Refuse>(payload).reason);
       });
-      s.on_lost([this](PeerId peer, const std::string& why) { lost.emplace_back(peer, why); });
+      s.on_lost([this](PeerId peer, const Loss& loss) { lost.emplace_back(peer, loss.why); });
       s.on_gap([this](PeerId, std::uint64_t missing) { gaps.push_back(missing); });
     });
   }
@@ -182,7 +182,7 @@ TEST_CASE("a peer that does not read is given up, not waited for") {
   options.socket.high_water_mark = 10;
   options.socket.max_queued_messages = 100;
   On<Server> server(here, options);
-  server.run([&](Server& s) { s.on_lost([&](PeerId, const std::string& why) { lost.set(why); }); });
+  server.run([&](Server& s) { s.on_lost([&](PeerId, const Loss& loss) { lost.set(loss.why); }); });
   RawPeer raw(folder.endpoint("control"));
   const PeerId id = raw.greet();
   const std::string text(100'000, 'x');

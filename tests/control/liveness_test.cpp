@@ -22,7 +22,7 @@ TEST_CASE("idle links stay up by heartbeats, which carry the work loop's progres
   Loop here, there;
   On<Server> server(here, quick(folder.endpoint("control")));
   On<Connection> peer(there, peer_at(folder.endpoint("control")));
-  peer.run([&](Connection& c) { c.on_lost([&](const std::string& why) { lost.set(why); }); });
+  peer.run([&](Connection& c) { c.on_lost([&](const Loss& loss) { lost.set(loss.why); }); });
   const PeerId id = welcome(peer);
   const auto progress = [&] {
     return server.run([&](Server& s) { return s.vitals(id).value().progress; });
@@ -49,7 +49,7 @@ TEST_CASE("a peer whose loop stands still is lost, though its sockets live") {
   const IpcFolder folder;
   Loop here, there;
   On<Server> server(here, quick(folder.endpoint("control")));
-  server.run([&](Server& s) { s.on_lost([&](PeerId, const std::string& why) { lost.set(why); }); });
+  server.run([&](Server& s) { s.on_lost([&](PeerId, const Loss& loss) { lost.set(loss.why); }); });
   On<Connection> peer(there, peer_at(folder.endpoint("control")));
   const PeerId id = welcome(peer);
   Event<bool> standing;
@@ -70,7 +70,7 @@ TEST_CASE("a peer whose loop stands still is lost, though its sockets live") {
   // When it wakes up, it learns that it was given up.
   release.set_value();
   peer.run([&](Connection& c) {
-    c.on_lost([&](const std::string& text) { told.set(text); });
+    c.on_lost([&](const Loss& loss) { told.set(loss.why); });
     if (!c.connected()) told.set("already");
   });
   CHECK_FALSE(told.wait().empty());
@@ -83,7 +83,7 @@ TEST_CASE("a server whose loop stands still is given up by its peers") {
   Loop here, there;
   On<Server> server(here, quick(folder.endpoint("control")));
   On<Connection> peer(there, peer_at(folder.endpoint("control")));
-  peer.run([&](Connection& c) { c.on_lost([&](const std::string& why) { lost.set(why); }); });
+  peer.run([&](Connection& c) { c.on_lost([&](const Loss& loss) { lost.set(loss.why); }); });
   welcome(peer);
   boost::asio::post(here.io, [&] { release.get_future().wait_for(60s); });
   CHECK(lost.wait().find("no sign of life from the controller") != std::string::npos);
@@ -95,7 +95,7 @@ TEST_CASE("a server that was away for long does not blame its peers") {
   const IpcFolder folder;
   Loop here;
   On<Server> server(here, quick(folder.endpoint("control")));
-  server.run([&](Server& s) { s.on_lost([&](PeerId, const std::string& why) { lost.set(why); }); });
+  server.run([&](Server& s) { s.on_lost([&](PeerId, const Loss& loss) { lost.set(loss.why); }); });
   RawPeer raw(folder.endpoint("control"));
   const PeerId id = raw.greet();
   server.run([](Server&) { std::this_thread::sleep_for(kTimeout + 500ms); });

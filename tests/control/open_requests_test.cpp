@@ -20,7 +20,7 @@ struct RequestScene {
       s.on_message([this](PeerId peer, const wire::Header& header, std::span<const std::byte>) {
         asked.emplace_back(peer, header);
       });
-      s.on_lost([this](PeerId, const std::string& why) { lost.push_back(why); });
+      s.on_lost([this](PeerId, const Loss& loss) { lost.push_back(loss.why); });
     });
   }
   ServerOptions static bounded(OpenRequests::Bounds one, OpenRequests::Bounds all) {

@@ -35,7 +35,7 @@ TEST_CASE("hello, welcome, messages both ways, goodbye") {
       s.on_message([&](PeerId, const wire::Header&, std::span<const std::byte> payload) {
         heard_here.set(wire::decode<wire::Failure>(payload).what);
       });
-      s.on_lost([&](PeerId, const std::string& why) { lost.set(why); });
+      s.on_lost([&](PeerId, const Loss& loss) { lost.set(loss.why); });
     });
     const std::string endpoint = server.run([](Server& s) { return s.endpoint(); });
     auto options = peer_at(endpoint, "actor 3");
@@ -182,7 +182,7 @@ TEST_CASE("another controller in the old one's place ends the link") {
   Loop here, there;
   auto server = std::make_unique<On<Server>>(here, server_at(folder.endpoint("control")));
   On<Connection> peer(there, peer_at(folder.endpoint("control")));
-  peer.run([&](Connection& c) { c.on_lost([&](const std::string& why) { lost.set(why); }); });
+  peer.run([&](Connection& c) { c.on_lost([&](const Loss& loss) { lost.set(loss.why); }); });
   welcome(peer);
   server.reset();
   server = std::make_unique<On<Server>>(here, server_at(folder.endpoint("control")));
@@ -194,7 +194,7 @@ TEST_CASE("a goodbye is read, though its sender's socket is closed when somethin
   const IpcFolder folder;
   Loop here, there;
   On<Server> server(here, server_at(folder.endpoint("control")));
-  server.run([&](Server& s) { s.on_lost([&](PeerId, const std::string& why) { lost.set(why); }); });
+  server.run([&](Server& s) { s.on_lost([&](PeerId, const Loss& loss) { lost.set(loss.why); }); });
   On<Connection> peer(there, peer_at(folder.endpoint("control")));
   const PeerId id = welcome(peer);
   server.run([&](Server& s) {
@@ -211,7 +211,7 @@ TEST_CASE("dropping a peer tells it why") {
   Loop here, there;
   On<Server> server(here, server_at(folder.endpoint("control")));
   On<Connection> peer(there, peer_at(folder.endpoint("control")));
-  peer.run([&](Connection& c) { c.on_lost([&](const std::string& why) { lost.set(why); }); });
+  peer.run([&](Connection& c) { c.on_lost([&](const Loss& loss) { lost.set(loss.why); }); });
   const PeerId id = welcome(peer);
   server.run([&](Server& s) { s.drop(id, "not needed"); });
   CHECK(lost.wait().find("not needed") != std::string::npos);

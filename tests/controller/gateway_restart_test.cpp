@@ -147,7 +147,8 @@ TEST_CASE("a link that was given up costs a job only if its client is not back i
       const auto owner = job.client.owner;
       const auto cancelled = [&] { return job.state == wire::JobState::cancelled; };
       // What a client says that heard nothing for too long.
-      first->close("no sign of life from the controller at here for 5000 ms");
+      first->close("no sign of life from the controller at here for 5000 ms",
+                   wire::LinkEnd::silent);
       REQUIRE(hall.until([&] { return job.client.owner != owner || cancelled(); }));
       CHECK(cancelled() == !journaled);
       if (!journaled) {
@@ -166,7 +167,7 @@ TEST_CASE("a link that was given up costs a job only if its client is not back i
           return control::Clock::now() > end;
         });
         CHECK(job.state == wire::JobState::queued);
-        second->close();
+        second->close("no sign of life any more");  // what it says of why decides nothing
       }
       REQUIRE(hall.until(cancelled));
       CHECK(job.failure.what == (returns ? "its client is gone"

@@ -115,7 +115,7 @@ struct Hall : Doors {
     server.on_message([this](auto peer, const auto& header, auto payload) {
       gateway.on_message(peer, header, payload);
     });
-    server.on_lost([this](auto peer, const auto& why) { gateway.client_lost(peer, why); });
+    server.on_lost([this](auto peer, const auto& loss) { gateway.client_lost(peer, loss); });
   }
   ~Hall() { gate.open(); }
 

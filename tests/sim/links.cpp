@@ -160,7 +160,7 @@ void World::arrive_up(const CablePtr& cable, const std::string& frame) {
       return;
     case control::Link::Arrival::gap: {  // as Controller's on_gap
       ++link_counts_.gaps;
-      const auto why = std::to_string(missing) + " " + std::string(control::kMissing);
+      const auto why = control::gap(missing).why;
       drop(cable->peer, why);
       note("peer " + std::to_string(cable->peer) + ": " + why);
       supervisor_->lost(cable->peer, why);

@@ -47,7 +47,8 @@ SmallCluster::SmallCluster(Options options) {
       [&](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
         actors.on_message(peer, header, payload);
       });
-  server_->on_lost([&](control::PeerId peer, const std::string& why) { actors.lost(peer, why); });
+  server_->on_lost(
+      [&](control::PeerId peer, const control::Loss& loss) { actors.lost(peer, loss.why); });
   std::promise<std::optional<std::string>> checked;
   auto future = checked.get_future();
   room_->check_plugins([&](std::optional<std::string> why) { checked.set_value(why); });

@@ -172,7 +172,7 @@ control::BlobConnection& Exchange::open_blob_link(const BlobDoor& door, const Li
       std::make_shared<control::BlobConnection>(io(), std::move(options), tools_.blobs);
   blob_links_[key] = link;
   const auto again = [this, key] { post([this, key] { blob_links_.erase(key); }); };
-  link->on_lost([again](const std::string&) { again(); });
+  link->on_lost([again](const control::Loss&) { again(); });
   link->start({}, [again](const wire::Failure&) { again(); });
   return *link;
 }

@@ -52,15 +52,16 @@ void Line::connect() {
     on_message(header, payload);
   });
   // The controller says how an actor ended; a link that breaks for another reason has lost answers.
-  const auto broken = [this](const std::string& why) {
-    fail_sent({"lost", name() + ": the link to it broke: " + why});
+  const auto broken = [this](const control::Loss& loss) {
+    fail_sent({"lost", name() + ": the link to it broke: " + loss.why});
     hang_up();
     pump();
   };
   connection_->on_lost(broken);
   connection_->on_gap([this, weak, broken](std::uint64_t missing) {
     boost::asio::post(exchange_.io(), [weak, broken, missing] {
-      if (weak.lock()) broken(std::to_string(missing) + " messages never came");
+      if (weak.lock())
+        broken({wire::LinkEnd::gap, std::to_string(missing) + " messages never came"});
     });
   });
   connection_->start(

@@ -57,7 +57,7 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
         link.fetches->serve(fetch);
       if (on_connect) on_connect(incarnation);
     });
-    server.on_lost([this](PeerId id, const std::string&) {
+    server.on_lost([this](PeerId id, const Loss&) {
       fetchers.erase(id);
       std::erase_if(peers, [&](const auto& entry) { return entry.second.peer == id; });
     });
@@ -213,7 +213,7 @@ void BlobConnection::start(std::function<void()> on_welcome,
 bool BlobConnection::connected() const {
   return impl_->connection.connected();
 }
-void BlobConnection::on_lost(std::function<void(const std::string& why)> handler) {
+void BlobConnection::on_lost(std::function<void(const Loss&)> handler) {
   impl_->connection.on_lost(std::move(handler));
 }
 const Counters& BlobConnection::counters() const {

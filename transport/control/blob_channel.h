@@ -80,7 +80,7 @@ class BlobConnection {
   void start(std::function<void()> on_welcome = {},
              std::function<void(const wire::Failure&)> on_failed = {});
   bool connected() const;
-  void on_lost(std::function<void(const std::string& why)> handler);
+  void on_lost(std::function<void(const Loss&)> handler);
   /// As BlobServer::fetch, from the server.
   void fetch(BlobId id, std::optional<std::uint64_t> bytes, Milliseconds deadline,
              BlobHandler handler);

@@ -20,14 +20,14 @@ void Connection::on_message(
     std::function<void(const wire::Header&, std::span<const std::byte>)> handler) {
   impl_->on_message = std::move(handler);
 }
-void Connection::on_lost(std::function<void(const std::string& why)> handler) {
+void Connection::on_lost(std::function<void(const Loss&)> handler) {
   impl_->on_lost = std::move(handler);
 }
 void Connection::on_gap(std::function<void(std::uint64_t missing)> handler) {
   impl_->on_gap = std::move(handler);
 }
-void Connection::close(const std::string& reason) {
-  impl_->close(reason);
+void Connection::close(const std::string& reason, wire::LinkEnd end) {
+  impl_->close(reason, end);
 }
 
 bool Connection::connected() const {

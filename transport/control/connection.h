@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "transport/control/keys.h"
+#include "transport/control/loss.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {
@@ -12,7 +13,8 @@ struct ConnectionOptions {
   wire::Hello hello;              // who this is; host and pid are filled in where empty
   std::uint64_t incarnation = 0;  // 0 = random
   Milliseconds welcome_deadline{5000};
-  std::optional<ClientKeys> keys;  // for tcp; ipc needs none
+  std::optional<Clock::time_point> waits_since;  // of an earlier look, for the text of a timeout
+  std::optional<ClientKeys> keys;                // for tcp; ipc needs none
   SocketOptions socket;
 };
 
@@ -43,7 +45,7 @@ class Connection {
   /// The link ended after a welcome: goodbye, silence, another server in its place, broken
   /// protocol. Open requests have failed before. The object is spent then; make a new one to
   /// connect again. Not called after `close`.
-  void on_lost(std::function<void(const std::string& why)> handler);
+  void on_lost(std::function<void(const Loss&)> handler);
   void on_gap(std::function<void(std::uint64_t missing)> handler);
 
   /// False while there is no link. Throws WireError not_sendable.
@@ -68,7 +70,7 @@ class Connection {
 
   /// Says goodbye; open requests fail inside this call; the socket closes. Nothing is called
   /// afterwards.
-  void close(const std::string& reason = "closed");
+  void close(const std::string& reason = "closed", wire::LinkEnd end = wire::LinkEnd::closed);
 
   bool connected() const;
   PeerId id() const;  // given by the server; 0 before the welcome

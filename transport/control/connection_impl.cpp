@@ -154,8 +154,9 @@ void Connection::Impl::handle_up(const wire::Header& header, std::span<const std
   }
   heard_ = Clock::now();
   if (header.kind == wire::Kind::goodbye) {
-    return lose("the controller at " + options.endpoint +
-                " ended the link: " + wire::decode<wire::Goodbye>(payload).reason);
+    const auto goodbye = wire::decode<wire::Goodbye>(payload);
+    return lose("the controller at " + options.endpoint + " ended the link: " + goodbye.reason,
+                goodbye.end);
   }
   std::uint64_t missing = 0;
   switch (link_.arrive(header.sequence, missing)) {
@@ -244,16 +245,14 @@ void Connection::Impl::tick(bool stalled) {
     if (const auto why = handshake_->obstacle())
       return fail(wire::FailureCode::refused, "[control] " + *why);
     if (now >= greeting_until_) {
-      const std::string waited =
-          " (waited " + std::to_string(options.welcome_deadline.count()) + " ms)";
       return fail(wire::FailureCode::timeout,
                   handshake_->reached()
                       ? "[control] somebody listens at " + options.endpoint +
-                            " and does not answer" + waited + ": " +
+                            " and does not answer" + waited() + ": " +
                             listener_text(options.endpoint,
                                           "a controller that is stopped or overloaded, or another "
                                           "program")
-                      : "[control] no controller at " + options.endpoint + waited);
+                      : "[control] no controller at " + options.endpoint + waited());
     }
     try {
       if (parse_endpoint(options.endpoint).ipc && !folder_ && !reach_out()) return;
@@ -267,7 +266,8 @@ void Connection::Impl::tick(bool stalled) {
     const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
     const auto who = listener_text(options.endpoint);
     return lose(std::string(kSilent) + " from the controller at " + options.endpoint + " for " +
-                std::to_string(ms) + " ms" + (who.empty() ? who : ": " + who));
+                    std::to_string(ms) + " ms" + (who.empty() ? who : ": " + who),
+                wire::LinkEnd::silent);
   }
   if (outbox_.empty())
     send_frame(wire::encode_frame({}, wire::Heartbeat{progress_.load(std::memory_order_relaxed)}));
@@ -284,23 +284,31 @@ void Connection::Impl::fail(wire::FailureCode code, const std::string& why) {
   });
 }
 
-void Connection::Impl::lose(const std::string& why) {
+std::string Connection::Impl::waited() const {
+  if (!options.waits_since)
+    return " (waited " + std::to_string(options.welcome_deadline.count()) + " ms)";
+  const auto whole = Clock::now() - *options.waits_since;
+  return " (waited " + std::to_string(std::chrono::round<std::chrono::seconds>(whole).count()) +
+         " s)";
+}
+
+void Connection::Impl::lose(const std::string& why, wire::LinkEnd end) {
   if (state != State::up) return;
-  std::string goodbye = wire::encode_frame({}, wire::Goodbye{why});
+  std::string goodbye = wire::encode_frame({}, wire::Goodbye{why, end});
   push_out(std::move(goodbye), link_.take_outgoing());
   state = State::down;
   closed_ = true;
   stop_socket();
   fail_calls(calls_.take_all(), {wire::FailureCode::lost, why});
-  defer([this, why] {
-    if (const auto handler = on_lost) handler(why);
+  defer([this, loss = Loss{end, why}] {
+    if (const auto handler = on_lost) handler(loss);
   });
 }
 
-void Connection::Impl::close(const std::string& reason) {
+void Connection::Impl::close(const std::string& reason, wire::LinkEnd end) {
   if (state == State::up && !closed_) {
     flush();
-    push_out(wire::encode_frame({}, wire::Goodbye{reason}), link_.take_outgoing());
+    push_out(wire::encode_frame({}, wire::Goodbye{reason, end}), link_.take_outgoing());
   }
   state = State::down;
   handshake_.reset();

@@ -15,14 +15,14 @@ class Connection::Impl final : public Core {
   void start();
   bool send_frame(std::string frame);
   void request_frame(std::string frame, Milliseconds deadline, ReplyHandler handler);
-  void close(const std::string& reason);
+  void close(const std::string& reason, wire::LinkEnd end);
 
   enum class State { fresh, greeting, up, down };
 
   std::function<void(const wire::Welcome&)> on_welcome;
   std::function<void(const wire::Failure&)> on_failed;
   std::function<void(const wire::Header&, std::span<const std::byte>)> on_message;
-  std::function<void(const std::string&)> on_lost;
+  std::function<void(const Loss&)> on_lost;
   std::function<void(std::uint64_t)> on_gap;
 
   ConnectionOptions options;
@@ -44,7 +44,9 @@ class Connection::Impl final : public Core {
   void handle_up(const wire::Header& header, std::span<const std::byte> payload);
   bool push_out(std::string frame, std::uint64_t sequence);
   void fail(wire::FailureCode code, const std::string& why);
-  void lose(const std::string& why);
+  void lose(const std::string& why, wire::LinkEnd end = wire::LinkEnd::closed);
+  /// How long it has waited for a welcome, for people.
+  std::string waited() const;
 
   Link link_;
   Outbox outbox_;

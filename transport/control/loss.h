@@ -1,18 +1,28 @@
 #pragma once
+#include <string>
 #include <string_view>
+
+#include "transport/wire/session.h"
 
 namespace troupe::control {
 
-/// What the texts about lost links begin or end with, on both sides.
+/// How a link ended.
+struct Loss {
+  wire::LinkEnd end = wire::LinkEnd::closed;
+  std::string why;  // in words
+
+  /// By either side, although nobody closed it: for silence, or for messages that never came. The
+  /// peer may live and be on its way back.
+  bool given_up() const { return end == wire::LinkEnd::silent || end == wire::LinkEnd::gap; }
+};
+
+/// What texts about lost links begin with.
 inline constexpr std::string_view kSilent = "no sign of life";
-inline constexpr std::string_view kMissing = "of its messages never arrived";
 inline constexpr std::string_view kReplaced = "another controller has taken the place";
 
-/// Whether a link was given up, by either side, although nobody closed it: for silence, or for
-/// messages that never came. Its peer may live and be on its way back. `why` as Server::on_lost
-/// tells it.
-inline bool given_up(std::string_view why) {
-  return why.find(kSilent) != why.npos || why.find(kMissing) != why.npos;
+/// Of so many messages that never came.
+inline Loss gap(std::uint64_t missing) {
+  return {wire::LinkEnd::gap, std::to_string(missing) + " of its messages never arrived"};
 }
 
 }  // namespace troupe::control

@@ -32,15 +32,15 @@ void Server::on_message(
     std::function<void(PeerId, const wire::Header&, std::span<const std::byte>)> handler) {
   impl_->on_message = std::move(handler);
 }
-void Server::on_lost(std::function<void(PeerId, const std::string& why)> handler) {
+void Server::on_lost(std::function<void(PeerId, const Loss&)> handler) {
   impl_->on_lost = std::move(handler);
 }
 void Server::on_gap(std::function<void(PeerId, std::uint64_t missing)> handler) {
   impl_->on_gap = std::move(handler);
 }
 
-void Server::drop(PeerId peer, const std::string& reason) {
-  impl_->drop(peer, reason);
+void Server::drop(PeerId peer, const std::string& reason, wire::LinkEnd end) {
+  impl_->drop(peer, {end, reason});
 }
 void Server::close() {
   impl_->close();

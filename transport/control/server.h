@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transport/control/keys.h"
+#include "transport/control/loss.h"
 #include "transport/control/open_requests.h"
 #include "transport/control/types.h"
 
@@ -82,7 +83,7 @@ class Server {
   void on_message(
       std::function<void(PeerId, const wire::Header&, std::span<const std::byte>)> handler);
   /// The peer is gone for good; its open requests have failed before. Not called after `drop`.
-  void on_lost(std::function<void(PeerId, const std::string& why)> handler);
+  void on_lost(std::function<void(PeerId, const Loss&)> handler);
   /// `missing` messages of the peer never came; the link went on with the next one.
   void on_gap(std::function<void(PeerId, std::uint64_t missing)> handler);
 
@@ -110,7 +111,8 @@ class Server {
   }
 
   /// Says goodbye to a peer and forgets it. Its open requests fail.
-  void drop(PeerId peer, const std::string& reason = "dropped");
+  void drop(PeerId peer, const std::string& reason = "dropped",
+            wire::LinkEnd end = wire::LinkEnd::closed);
   /// Goodbye to all; open requests fail inside this call; the socket closes. Nothing is called
   /// afterwards.
   void close();

@@ -151,19 +151,20 @@ void Server::Impl::flush() {
 void Server::Impl::tick(bool stalled) {
   const auto now = Clock::now();
   if (!stalled) Doorkeeper::of_process().expire();
-  std::vector<std::pair<PeerId, std::string>> silent;
+  std::vector<std::pair<PeerId, Loss>> silent;
   std::vector<PeerId> due;
   for (const auto& [id, peer] : peers) {
     const auto silence = now - peer->vitals.heard;
     if (!stalled && silence > options.heartbeat_timeout) {
       const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
-      silent.emplace_back(id, std::string(kSilent) + " for " + std::to_string(ms) + " ms");
+      const auto why = std::string(kSilent) + " for " + std::to_string(ms) + " ms";
+      silent.emplace_back(id, Loss{wire::LinkEnd::silent, why});
     } else if (peer->outbox.empty()) {
       due.push_back(id);
     }
   }
-  for (const auto& [id, why] : silent)
-    lose(id, why);
+  for (const auto& [id, loss] : silent)
+    lose(id, loss);
   const wire::Heartbeat beat{progress_.load(std::memory_order_relaxed)};
   for (const PeerId id : due)
     send_frame(id, wire::encode_frame({}, beat));
@@ -194,24 +195,24 @@ void Server::Impl::hang_up(PeerId id) {
   });
 }
 
-void Server::Impl::lose(PeerId id, const std::string& why) {
+void Server::Impl::lose(PeerId id, const Loss& loss) {
   const std::string name = name_of(id);
   const auto peer = forget(id);
   if (!peer) return;
-  send_stranger(peer->routing, wire::Goodbye{why}, peer->link.take_outgoing());
-  fail_calls(calls_.take_peer(id), {wire::FailureCode::lost, "lost " + name + ": " + why});
-  defer([this, id, why] {
-    if (on_lost) on_lost(id, why);
+  send_stranger(peer->routing, wire::Goodbye{loss.why, loss.end}, peer->link.take_outgoing());
+  fail_calls(calls_.take_peer(id), {wire::FailureCode::lost, "lost " + name + ": " + loss.why});
+  defer([this, id, loss] {
+    if (on_lost) on_lost(id, loss);
   });
 }
 
-void Server::Impl::drop(PeerId id, const std::string& reason) {
+void Server::Impl::drop(PeerId id, const Loss& how) {
   const std::string name = name_of(id);
   if (const auto found = peers.find(id); found != peers.end()) flush_peer(*found->second);
   const auto peer = forget(id);
   if (!peer) return;
-  send_stranger(peer->routing, wire::Goodbye{reason}, peer->link.take_outgoing());
-  fail_calls(calls_.take_peer(id), {wire::FailureCode::lost, "dropped " + name + ": " + reason});
+  send_stranger(peer->routing, wire::Goodbye{how.why, how.end}, peer->link.take_outgoing());
+  fail_calls(calls_.take_peer(id), {wire::FailureCode::lost, "dropped " + name + ": " + how.why});
 }
 
 void Server::Impl::close() {
@@ -220,7 +221,7 @@ void Server::Impl::close() {
   for (const auto& [id, peer] : peers)
     ids.push_back(id);
   for (const PeerId id : ids)
-    drop(id, "closed");
+    drop(id, {.why = "closed"});
   fail_calls(calls_.take_all(), {wire::FailureCode::lost, "closed"});
   closed_ = true;
   stop_socket();

@@ -18,7 +18,7 @@ class Server::Impl final : public Core {
 
   bool send_frame(PeerId id, std::string frame);
   void request_frame(PeerId id, std::string frame, Milliseconds deadline, ReplyHandler handler);
-  void drop(PeerId id, const std::string& reason);
+  void drop(PeerId id, const Loss& how);
   void close();
   bool reaches(PeerId id);
 
@@ -26,7 +26,7 @@ class Server::Impl final : public Core {
   std::function<void(PeerId, const PeerInfo&)> on_rival;
   std::function<void(PeerId)> on_ready;
   std::function<void(PeerId, const wire::Header&, std::span<const std::byte>)> on_message;
-  std::function<void(PeerId, const std::string&)> on_lost;
+  std::function<void(PeerId, const Loss&)> on_lost;
   std::function<void(PeerId, std::uint64_t)> on_gap;
 
   struct Peer {
@@ -83,7 +83,8 @@ class Server::Impl final : public Core {
   /// Its socket is closed. It is lost once all that had arrived has been read: a goodbye says more.
   void hang_up(PeerId id);
   /// Out of the tables at once; the handlers hear of it in a later turn.
-  void lose(PeerId id, const std::string& why);
+  void lose(PeerId id, const std::string& why) { lose(id, Loss{.why = why}); }
+  void lose(PeerId id, const Loss& loss);
   std::unique_ptr<Peer> forget(PeerId id);
 
   WatchedEndpoint endpoint_;

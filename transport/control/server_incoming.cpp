@@ -83,8 +83,10 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
       }
       return;
     }
-    case wire::Kind::goodbye:
-      return lose(id, "said goodbye: " + wire::decode<wire::Goodbye>(payload).reason);
+    case wire::Kind::goodbye: {
+      const auto goodbye = wire::decode<wire::Goodbye>(payload);
+      return lose(id, Loss{goodbye.end, "said goodbye: " + goodbye.reason});
+    }
     case wire::Kind::ping:
       if (header.is_request()) {
         wire::Header answer_head;

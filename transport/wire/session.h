@@ -64,14 +64,27 @@ struct Heartbeat {
   }
 };
 
+/// Why a link is over.
+enum class LinkEnd : std::uint8_t {
+  closed = 0,   // by who wanted that, or with its connection or the protocol broken
+  silent = 1,   // no sign of life
+  gap = 2,      // messages never arrived
+  stopped = 3,  // a cluster has stopped, or a drained host has left
+};
+
+constexpr bool is_valid(LinkEnd end) {
+  return end <= LinkEnd::stopped;
+}
+
 /// Both ways: the sender ends the link.
 struct Goodbye {
   static constexpr Kind kKind = Kind::goodbye;
   std::string reason;
+  LinkEnd end = LinkEnd::closed;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(reason);
+    ar(reason, end);
   }
 };
 
