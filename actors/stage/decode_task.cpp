@@ -150,10 +150,11 @@ std::vector<wire::BlobRef> Job::step_blobs(int step, int patch) {
 std::vector<wire::BlobRef> Job::progress_blobs(int step) {
   const auto& request = begin_.request;
   const bool asked = request.progress_interval > 0 && (step + 1) % request.progress_interval == 0;
-  if (!asked || request.progress_content.empty()) return {};
+  if (!asked || request.progress_content == ProgressContent::none) return {};
   collect_latents(1);
   if (begin_.vae.degree == 0 || begin_.vae.rank != 0) return {};
-  if (request.progress_content == "latents") return {keep_newest(interim_, publish_latents())};
+  if (request.progress_content == ProgressContent::latents)
+    return {keep_newest(interim_, publish_latents())};
   std::vector<wire::BlobRef> previews;
   for (const auto image : first_pictures(request, begin_.first_image, begin_.last_image)) {
     const auto own = latents_.slice(0, image - begin_.first_image);

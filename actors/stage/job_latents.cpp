@@ -13,7 +13,7 @@ NoiseSource Job::make_noise() const {
   const auto& request = begin_.request;
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
-  const auto type = request.noise_dtype == "model" ? tools_.stage.dtype() : at::kFloat;
+  const auto type = request.noise_dtype == NoiseType::model ? tools_.stage.dtype() : at::kFloat;
   const std::vector<std::int64_t> shape{pictures, channels_, size_.latent_height,
                                         size_.latent_width};
   if (!request.seeds.empty()) return {request.seeds, shape, type};

@@ -62,7 +62,7 @@ bool Job::is_refill(int step) const {
 
 bool Job::is_whole(int step) const {
   const auto& request = begin_.request;
-  return request.method == "exact" || step < request.warmup_steps || is_refill(step);
+  return request.method == Method::exact || step < request.warmup_steps || is_refill(step);
 }
 
 std::string Job::kind_of(int step) const {
@@ -195,8 +195,8 @@ std::string Job::place_text(Place place) const {
 void Job::require_finite_step(const at::Tensor& values, const char* what, Place place) {
   const bool last_of_step = place.patch < 0 ? place.part + 1 == std::ssize(begin_.batch_parts)
                                             : place.patch + 1 == std::ssize(begin_.micro_steps);
-  finite_.require(values, std::string(what) + " at " + place_text(place), begin_.request.dtype,
-                  layers_);
+  finite_.require(values, std::string(what) + " at " + place_text(place),
+                  to_string(begin_.request.dtype), layers_);
   if (place.step + 1 < begin_.request.steps || !last_of_step) return;
   // Nobody asks again: now the host waits. That is no progress: a device that hangs shows none.
   const auto last = deadline();
@@ -214,7 +214,8 @@ void Job::require_finite(const at::Tensor& values, const std::string& what) {
   const bool finite = all_finite(values);
   finite_.read();  // the first cause comes first
   if (!finite)
-    throw std::runtime_error("[actor] " + what + " is not finite, in " + begin_.request.dtype);
+    throw std::runtime_error("[actor] " + what + " is not finite, in " +
+                             to_string(begin_.request.dtype));
 }
 
 }  // namespace troupe::actors

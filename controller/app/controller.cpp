@@ -37,7 +37,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
   if (options_.actors < 1)
     throw std::runtime_error("[cluster] actors is " + std::to_string(options_.actors) +
                              ": at least 1 is needed");
-  if (options_.device != "cpu" && options_.device != "cuda") {
+  if (!parse_choice<DeviceKind>(options_.device)) {
     throw std::runtime_error("[cluster] device is \"" + options_.device + "\": cpu or cuda");
   }
   if (options_.actors_per_gpu < 1)

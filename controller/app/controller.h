@@ -67,7 +67,7 @@ class Controller {
   std::string tensor_host() const;
   /// What jobs with weights of this type ("" = any) are planned for, by what was measured of the
   /// hosts that are here: of the kind of device that most actors have.
-  plan::Machine machine(const std::string& weight_dtype) const;
+  plan::Machine machine(WeightChoice weight_dtype) const;
   plan::Plan plan_again(const jobs::JobEntry& job, int actors) const;
   std::string metrics() const;
   void actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);

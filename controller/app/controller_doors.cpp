@@ -132,26 +132,26 @@ std::optional<std::string> Controller::turned_away(const control::PeerInfo& peer
                                                    std::optional<std::string> why) {
   const auto& hello = peer.hello;
   if (why && !stopping_)
-    refusals_.add(hello.role + " \"" + hello.name + "\" of " + hello.host + ", pid " +
+    refusals_.add(to_string(hello.role) + " \"" + hello.name + "\" of " + hello.host + ", pid " +
                       std::to_string(hello.pid),
                   *why);
   return why;
 }
 
 std::optional<std::string> Controller::stranger(const control::PeerInfo& peer) {
-  if (peer.hello.role == "client" || peer.hello.role == "node") {
+  if (peer.hello.role == PeerRole::client || peer.hello.role == PeerRole::node) {
     // Of an actor that has not come yet: it would find its place taken.
     if (members_.has_process(peer.incarnation) || users_->actors().has_process(peer.incarnation))
       return "it says that it is an actor's process, and not with an actor's role";
-    if (peer.hello.role == "client") return std::nullopt;
+    if (peer.hello.role == PeerRole::client) return std::nullopt;
   }
-  if (peer.hello.role == "user-actor") return users_->actors().hello(peer);
-  if (peer.hello.role == "node") {
+  if (peer.hello.role == PeerRole::user_actor) return users_->actors().hello(peer);
+  if (peer.hello.role == PeerRole::node) {
     if (const auto why = gateway::host_refusal(peer.user)) return why;
     return hosts_->hello(peer);
   }
-  if (peer.hello.role != "actor")
-    return "role \"" + peer.hello.role + "\" is not known here: client, node or actor";
+  if (peer.hello.role != PeerRole::actor)
+    return "role \"" + to_string(peer.hello.role) + "\" is not known here: client, node or actor";
   return members_.hello(peer);
 }
 

@@ -101,7 +101,7 @@ void Controller::make_rooms() {
                               .pid = static_cast<std::uint32_t>(getpid()),
                               .endpoint = server_->endpoint(),
                               .model = options_.model,
-                              .device = options_.device,
+                              .device = parse_choice<DeviceKind>(options_.device).value(),
                               .started = environment_->now()};
   started_ = facts.started;
   gateway::Gateway::Tools tools{io_,
@@ -123,7 +123,7 @@ void Controller::make_rooms() {
                                 journal_.get(),
                                 options_.max_recoveries};
   if (options_.logs) tools.log = log_line;
-  tools.machine = [this](const std::string& weights) { return machine(weights); };
+  tools.machine = [this](WeightChoice weights) { return machine(weights); };
   gateway_ = std::make_unique<gateway::Gateway>(facts, std::move(tools));
 }
 
@@ -139,8 +139,10 @@ plan::Plan Controller::plan_again(const jobs::JobEntry& job, int actors) const {
   return plan;
 }
 
-plan::Machine Controller::machine(const std::string& weight_dtype) const {
-  return figures_->machine(members_, commonest_kind(members_, weight_dtype, options_.device));
+plan::Machine Controller::machine(WeightChoice weight_dtype) const {
+  return figures_->machine(
+      members_,
+      commonest_kind(members_, weight_dtype, parse_choice<DeviceKind>(options_.device).value()));
 }
 
 void Controller::make_introspection() {
@@ -162,7 +164,7 @@ void Controller::make_introspection() {
       .log_folder = options_.log_folder,
       .machine =
           [this] {
-            auto known = machine("");
+            auto known = machine(WeightChoice::as_computed);
             const auto least = members_.memory_steps().front().first;
             if (least > 0) known.device.memory = least;
             return known;

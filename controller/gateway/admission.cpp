@@ -14,6 +14,7 @@
 #include "controller/jobs/settled_stages.h"
 #include "models/image/limits.h"
 #include "models/image/png_bytes.h"
+#include "transport/wire/request_fields.h"
 
 // How a job comes in: its model read, the request checked, planned and kept, the client answered.
 
@@ -195,12 +196,12 @@ std::optional<plan::Plan> Gateway::planned(wire::JobSpec& job, const ModelReadin
   } catch (const std::exception& error) {
     return refused(wire::FailureCode::bad_request, error.what());
   }
-  const auto& weights = plan.request.weight_dtype;
+  const auto weights = plan.request.weight_dtype;
   const bool computable = std::ranges::any_of(tools_.members.all(), [&](const auto& member) {
     return member.second.accepts_jobs() &&
            cluster::has_products_of(member.second.device_kind(), weights);
   });
-  if (!weights.empty() && !computable)
+  if (weights != WeightChoice::as_computed && !computable)
     return refused(wire::FailureCode::bad_request,
                    cluster::no_products_text(weights, "this cluster"));
   const auto places = cluster::most_alike(tools_.members, weights);
@@ -213,7 +214,7 @@ std::optional<plan::Plan> Gateway::planned(wire::JobSpec& job, const ModelReadin
                        cluster::memory_remedy(*reading.model, job, places, fits, {}, {}, machine));
   }
   if (const auto bar = tools_.runner.batching_obstacle(plan.request); job.may_batch && !bar.empty())
-    plan.warnings.push_back("--may-batch has no effect: " + bar);
+    plan.warnings.push_back(std::string(wire::kJobOptions.may_batch) + " has no effect: " + bar);
   return plan;
 }
 

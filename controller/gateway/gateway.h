@@ -26,8 +26,8 @@ struct ClusterFacts {
   std::string host;
   std::uint32_t pid = 0;
   std::string endpoint;
-  std::string model;   // default model folder; may be empty
-  std::string device;  // cpu | cuda
+  std::string model;  // default model folder; may be empty
+  DeviceKind device = DeviceKind::cpu;
   double started = 0;
 };
 
@@ -63,7 +63,7 @@ class Gateway {
     std::function<void(const std::string&)> log = {};
     /// What jobs with weights of this type are planned for. Null = a host of this process's cores
     /// that nobody has measured.
-    std::function<plan::Machine(const std::string& weight_dtype)> machine = {};
+    std::function<plan::Machine(WeightChoice weight_dtype)> machine = {};
   };
 
   Gateway(ClusterFacts facts, Tools tools);

@@ -42,12 +42,12 @@ void JobRunner::deployment_failed(const cluster::Deployments::Ptr& deployment,
   tools_.environment.post([this] { start_queued(); });
 }
 
-int JobRunner::survivors_of(const std::vector<JobId>& jobs, const std::string& weight_dtype) const {
+int JobRunner::survivors_of(const std::vector<JobId>& jobs, WeightChoice weight_dtype) const {
   struct Kind {
     int free = 0;
     int all = 0;
   };
-  std::map<std::string, Kind> kinds;
+  std::map<DeviceKind, Kind> kinds;
   for (const auto& [id, actor] : tools_.members.all()) {
     const auto kind = actor.device_kind();
     if (!actor.usable() || !cluster::has_products_of(kind, weight_dtype)) continue;

@@ -181,7 +181,7 @@ class JobRunner {
   /// A job that has lost its deployment for good waits for another one. False when it cannot.
   bool move_out(Run& run, int survivors);
   /// Actors that nobody but these jobs has, now or soon; of the kind that has most of them.
-  int survivors_of(const std::vector<JobId>& jobs, const std::string& weight_dtype) const;
+  int survivors_of(const std::vector<JobId>& jobs, WeightChoice weight_dtype) const;
   void task_complete(Run& run, std::uint32_t task);
   void take_blobs(Run& run, cluster::ActorId actor, const wire::TaskDone& done);
   /// The blob as the controller holds it now; nothing when the job is over or failed by it. Without

@@ -15,7 +15,7 @@ using troupe::testing::Flood;
 
 ConnectionOptions client_at(const std::string& endpoint) {
   auto options = peer_at(endpoint, "client");
-  options.hello.role = "client";
+  options.hello.role = PeerRole::client;
   return options;
 }
 

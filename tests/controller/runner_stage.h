@@ -52,7 +52,7 @@ struct RunnerStage : Doors {
            [this](const jobs::JobEntry& job, int actors) {
              const auto fits = [this](const auto& plan) { return !deployments.shortage(plan); };
              return jobs::plan_again(job, sample_model(), actors,
-                                     plan::machine_here("cpu", actors, 4),
+                                     plan::machine_here(DeviceKind::cpu, actors, 4),
                                      {members.memory_steps(), fits});
            },
        .plan_batch =
@@ -72,7 +72,7 @@ struct RunnerStage : Doors {
     control::ConnectionOptions options;
     options.endpoint = server.endpoint();
     options.incarnation = 77;
-    options.hello.role = "actor";
+    options.hello.role = PeerRole::actor;
     options.hello.attributes = {{"token", "secret"}};
     actor = std::make_unique<control::Connection>(io, options);
     actor->on_message([this](const wire::Header& header, auto) { play(header); });

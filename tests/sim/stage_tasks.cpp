@@ -32,7 +32,7 @@ std::string edge(const wire::SkipEdge& skip) {
 
 bool is_whole(const wire::ImageRequest& request, int step) {
   const auto& refills = request.refill_steps;
-  return request.method == "exact" || step < request.warmup_steps ||
+  return request.method == Method::exact || step < request.warmup_steps ||
          std::find(refills.begin(), refills.end(), step) != refills.end();
 }
 
