@@ -40,7 +40,7 @@ void ActorProcess::make_process() {
   process.blob_endpoint = options_.blob_endpoint;
   process.incarnation = options_.incarnation;
   process.keys = options_.keys;
-  process.hello.role = "actor";
+  process.hello.role = PeerRole::actor;
   process.hello.name = "actor " + std::to_string(options_.id);
   process.hello.software = "troupe " TROUPE_VERSION;
   process.hello.attributes["id"] = std::to_string(options_.id);

@@ -48,4 +48,11 @@ std::string duration_text(double seconds) {
   return text;
 }
 
+std::string choices_text(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
+  return text;
+}
+
 }  // namespace troupe

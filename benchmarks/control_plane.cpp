@@ -50,7 +50,7 @@ struct Figures {
     boost::asio::io_context io(1);
     control::ConnectionOptions options;
     options.endpoint = endpoint;
-    options.hello.role = "actor";
+    options.hello.role = PeerRole::actor;
     options.hello.name = "benchmark peer";
     if (settings.patience) options.socket.patience = *settings.patience;
     control::Connection connection(io, options);

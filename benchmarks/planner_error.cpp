@@ -75,18 +75,18 @@ plan::ModelShape shape_of(const std::string& name) {
   return shape;
 }
 
-plan::JobShape job_of(const published::Table& table, int pixels, const std::string& method,
-                      int patches, int warmup) {
+plan::JobShape job_of(const published::Table& table, int pixels, Method method, int patches,
+                      int warmup) {
   plan::JobShape job;
   const int rows = pixels / 16;
   job.method = method;
-  job.dtype = "float16";
+  job.dtype = ComputeType::float16;
   job.patches = plan::split_rows(rows, patches);
   job.columns = rows;
   job.latent_channels = table.model == "pixart" || table.model == "hunyuan" ? 4 : 16;
   job.guidance = table.model != "flux";
   job.steps = table.steps;
-  job.synchronous_steps = method == "exact" ? table.steps : std::min(warmup, table.steps);
+  job.synchronous_steps = method == Method::exact ? table.steps : std::min(warmup, table.steps);
   job.decodes = false;
   return job;
 }
@@ -107,14 +107,14 @@ class Simulation {
   Prediction predict(int pixels, const published::Run& run) const {
     Prediction best;
     const int n = run.devices;
-    if (run.how == "one") consider(best, pixels, "exact", 1, 1, {});
-    if (run.how == "tp") consider(best, pixels, "exact", 1, 1, {.tp = n});
-    if (run.how == "ulysses") consider(best, pixels, "exact", 1, 1, {.ulysses = n});
-    if (run.how == "ring") consider(best, pixels, "exact", 1, 1, {.ring = n});
+    if (run.how == "one") consider(best, pixels, Method::exact, 1, 1, {});
+    if (run.how == "tp") consider(best, pixels, Method::exact, 1, 1, {.tp = n});
+    if (run.how == "ulysses") consider(best, pixels, Method::exact, 1, 1, {.ulysses = n});
+    if (run.how == "ring") consider(best, pixels, Method::exact, 1, 1, {.ring = n});
     if (run.how == "usp")
-      consider(best, pixels, "exact", 1, 1, {.ring = run.ring, .ulysses = run.ulysses});
+      consider(best, pixels, Method::exact, 1, 1, {.ring = run.ring, .ulysses = run.ulysses});
     if (run.how == "distrifusion")
-      consider(best, pixels, "distrifusion", n, run.warmup, {.ring = n});
+      consider(best, pixels, Method::distrifusion, n, run.warmup, {.ring = n});
     if (run.how == "pipefusion")
       consider_patches(best, pixels, run.warmup, {.cfg = run.cfg, .pp = n / run.cfg});
     if (run.how == "best") consider_all(best, pixels, n);
@@ -122,7 +122,7 @@ class Simulation {
   }
 
  private:
-  void consider(Prediction& best, int pixels, const std::string& method, int patches, int warmup,
+  void consider(Prediction& best, int pixels, Method method, int patches, int warmup,
                 const mesh::Degrees& degrees) const {
     const auto job = job_of(table_, pixels, method, patches, warmup);
     auto machine = machine_;
@@ -141,9 +141,9 @@ class Simulation {
 
   void consider_patches(Prediction& best, int pixels, int warmup,
                         const mesh::Degrees& degrees) const {
-    if (degrees.pp == 1) return consider(best, pixels, "exact", 1, 1, degrees);
+    if (degrees.pp == 1) return consider(best, pixels, Method::exact, 1, 1, degrees);
     for (const int patches : {2, 4, 8, 16, 32})
-      consider(best, pixels, "pipefusion", patches, warmup, degrees);
+      consider(best, pixels, Method::pipefusion, patches, warmup, degrees);
   }
 
   void consider_all(Prediction& best, int pixels, int devices) const {
@@ -153,7 +153,7 @@ class Simulation {
           if (devices % (cfg * pp * ulysses) != 0 || model_.heads % ulysses != 0) continue;
           const mesh::Degrees degrees{
               .cfg = cfg, .pp = pp, .ring = devices / (cfg * pp * ulysses), .ulysses = ulysses};
-          if (pp == 1) consider(best, pixels, "exact", 1, 1, degrees);
+          if (pp == 1) consider(best, pixels, Method::exact, 1, 1, degrees);
           if (pp > 1) consider_patches(best, pixels, 1, degrees);
         }
       }

@@ -20,7 +20,7 @@ constexpr int kActors[] = {1, 2, 4, 8, 16};
 wire::ImageRequest request_of(double guidance, int pixels = 0) {
   wire::ImageRequest request;
   request.prompts = {""};
-  request.dtype = "bfloat16";
+  request.dtype = ComputeType::bfloat16;
   request.guidance_scale = guidance;
   request.height = request.width = pixels;
   request.max_sequence_length = 0;
@@ -110,7 +110,7 @@ constexpr PublishedMemory kPublished[] = {
 void print_published(const PublishedMemory& row) {
   const auto model = published::model_of(row.model);
   const auto encoders = spec::weight_bytes_around(model).text_encoder;
-  const auto print = [&](const char* how, double published, const std::string& method, int patches,
+  const auto print = [&](const char* how, double published, Method method, int patches,
                          const wire::Parallelism& mix) {
     if (published == 0) return;
     auto request = request_of(published::guidance_of(row.model), row.pixels);
@@ -129,12 +129,12 @@ void print_published(const PublishedMemory& row) {
                 published, static_cast<double>(own) / 1e9, static_cast<double>(beside) / 1e9,
                 100 * (static_cast<double>(beside) / 1e9 / published - 1));
   };
-  print("one GPU", row.one, "exact", 1, {});
-  print("ulysses 8", row.sequence, "exact", 1, {.ulysses = 8});
-  print("pipefusion 8", row.pipefusion, "pipefusion", 8, {.pp = 8});
-  print("cfg 2, pipefusion 4", row.cfg_pipefusion, "pipefusion", 4, {.cfg = 2, .pp = 4});
-  print("tp 8", row.tensor, "exact", 1, {.tp = 8});
-  print("distrifusion 8", row.distrifusion, "distrifusion", 8, {.ring = 8});
+  print("one GPU", row.one, Method::exact, 1, {});
+  print("ulysses 8", row.sequence, Method::exact, 1, {.ulysses = 8});
+  print("pipefusion 8", row.pipefusion, Method::pipefusion, 8, {.pp = 8});
+  print("cfg 2, pipefusion 4", row.cfg_pipefusion, Method::pipefusion, 4, {.cfg = 2, .pp = 4});
+  print("tp 8", row.tensor, Method::exact, 1, {.tp = 8});
+  print("distrifusion 8", row.distrifusion, Method::distrifusion, 8, {.ring = 8});
 }
 
 int run(const std::vector<std::string>& folders) {

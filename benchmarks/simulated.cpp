@@ -14,13 +14,13 @@ namespace {
 constexpr std::uint64_t kAnyMemory = std::uint64_t{1} << 50;
 constexpr int kPatches[] = {2, 4, 8, 16, 32};
 
-wire::ImageRequest request_of(const Table& table, int pixels, const std::string& method,
-                              int patches, int warmup) {
+wire::ImageRequest request_of(const Table& table, int pixels, Method method, int patches,
+                              int warmup) {
   wire::ImageRequest request;
   request.prompts = {""};
   request.height = request.width = pixels;
   request.steps = table.steps;
-  request.dtype = "float16";
+  request.dtype = ComputeType::float16;
   request.guidance_scale = guidance_of(table.model);
   request.method = method;
   request.num_pipeline_patch = patches;
@@ -43,35 +43,35 @@ Simulated::Simulated(const Table& table) : table_(table), model_(spec_of(table.m
 double Simulated::seconds(int pixels, const Run& run) const {
   auto machine = plan::machine_of(table_.machine);
   machine.devices = run.devices;
-  const auto of = [&](const std::string& method, int patches, const wire::Parallelism& mix) {
+  const auto of = [&](Method method, int patches, const wire::Parallelism& mix) {
     const auto plan =
         plan::make_plan(model_, request_of(table_, pixels, method, patches, run.warmup), mix);
     return plan::judge(mix, plan, model_, machine, {.memory = kAnyMemory}).cost.denoise();
   };
   const int n = run.devices;
-  if (run.how == "one") return of("exact", 1, {});
-  if (run.how == "tp") return of("exact", 1, {.tp = n});
-  if (run.how == "ulysses") return of("exact", 1, {.ulysses = n});
-  if (run.how == "ring") return of("exact", 1, {.ring = n});
-  if (run.how == "usp") return of("exact", 1, {.ulysses = run.ulysses, .ring = run.ring});
-  if (run.how == "distrifusion") return of("distrifusion", n, {.ring = n});
+  if (run.how == "one") return of(Method::exact, 1, {});
+  if (run.how == "tp") return of(Method::exact, 1, {.tp = n});
+  if (run.how == "ulysses") return of(Method::exact, 1, {.ulysses = n});
+  if (run.how == "ring") return of(Method::exact, 1, {.ring = n});
+  if (run.how == "usp") return of(Method::exact, 1, {.ulysses = run.ulysses, .ring = run.ring});
+  if (run.how == "distrifusion") return of(Method::distrifusion, n, {.ring = n});
   double best = std::numeric_limits<double>::infinity();
   if (run.how == "pipefusion") {
-    if (n == run.cfg) return of("exact", 1, {.cfg = run.cfg});
+    if (n == run.cfg) return of(Method::exact, 1, {.cfg = run.cfg});
     for (const int patches : kPatches)
-      best = std::min(best, of("pipefusion", patches, {.cfg = run.cfg, .pp = n / run.cfg}));
+      best = std::min(best, of(Method::pipefusion, patches, {.cfg = run.cfg, .pp = n / run.cfg}));
     return best;
   }
-  const auto picked = [&](const std::string& method, int patches) {
+  const auto picked = [&](Method method, int patches) {
     const auto request = request_of(table_, pixels, method, patches, run.warmup);
     const auto candidates =
         plan::choose_degrees(model_, request, n, machine, {.memory = kAnyMemory, .candidates = 1});
     const auto* pick = plan::best_of(candidates);
     if (pick) best = std::min(best, pick->cost.denoise());
   };
-  picked("exact", 1);
+  picked(Method::exact, 1);
   for (const int patches : kPatches)
-    picked("pipefusion", patches);
+    picked(Method::pipefusion, patches);
   return best;
 }
 

@@ -140,7 +140,9 @@ Result<std::uint64_t> Client::submit(const Submission& submission, OnProgress on
   if (impl_->link().on_thread()) return called_from_callback("submit");
   if (const auto error = client::check_init_latents(submission.request)) return *error;
   if (const auto error = client::check_init_image(submission.request)) return *error;
-  wire::SubmitJob message{client::to_wire(submission), submission.detached,
+  auto spec = client::to_wire(submission);
+  if (!spec) return spec.error();
+  wire::SubmitJob message{std::move(spec.value()), submission.detached,
                           control::random_incarnation()};
   std::string bytes = submission.request.init_image;
   if (submission.request.init_latents)

@@ -5,8 +5,10 @@
 #include <cstring>
 
 #include "base/counted.h"
+#include "base/text.h"
 #include "models/image/png_bytes.h"
 #include "transport/calls/errors.h"
+#include "transport/wire/request_fields.h"
 
 namespace troupe::client {
 namespace {
@@ -31,9 +33,31 @@ std::optional<std::uint64_t> element_count(const std::vector<std::int64_t>& shap
   return count;
 }
 
+template <class T>
+void set_field(T& to, const T& from, const wire::RequestField&, std::string&) {
+  to = from;
+}
+
+void set_field(std::vector<wire::Lora>& to, const std::vector<Lora>& from,
+               const wire::RequestField&, std::string&) {
+  for (const Lora& lora : from)
+    to.push_back({lora.path, lora.scale});
+}
+
+/// `wrong` says what the first name was that there is not.
+template <Choice E>
+void set_field(E& to, const std::string& from, const wire::RequestField& field,
+               std::string& wrong) {
+  if (const auto choice = parse_choice<E>(from)) {
+    to = *choice;
+  } else if (wrong.empty()) {
+    wrong = field.in_words() + " is \"" + from + "\": " + choices_text(choice_words<E>());
+  }
+}
+
 }  // namespace
 
-wire::JobSpec to_wire(const Submission& submission) {
+Result<wire::JobSpec> to_wire(const Submission& submission) {
   const ImageRequest& from = submission.request;
   wire::JobSpec spec;
   spec.model = submission.model;
@@ -42,48 +66,20 @@ wire::JobSpec to_wire(const Submission& submission) {
   spec.elastic = submission.elastic;
   spec.may_batch = submission.may_batch;
   const Parallelism& degrees = submission.parallelism;
-  spec.parallelism = {
-      degrees.dp,       degrees.cfg, degrees.pp,  degrees.ulysses,
-      degrees.ring,     degrees.tp,  degrees.vae, {degrees.stages.begin(), degrees.stages.end()},
-      degrees.automatic};
+#define DEGREE_FIELD(name, option, most, help) spec.parallelism.name = degrees.name;
+#include "transport/wire/degree_fields.def"
+  spec.parallelism.stages = {degrees.stages.begin(), degrees.stages.end()};
+  spec.parallelism.automatic = degrees.automatic;
   wire::ImageRequest& to = spec.request;
-  to.prompts = from.prompts;
-  to.negative_prompt = from.negative_prompt;
-  to.images_per_prompt = from.images_per_prompt;
-  to.height = from.height;
-  to.width = from.width;
-  to.num_frames = from.num_frames;
-  to.steps = from.steps;
-  to.guidance_scale = from.guidance_scale;
-  to.seed = from.seed;
-  to.sampler = from.sampler;
-  to.method = from.method;
-  to.num_pipeline_patch = from.num_pipeline_patch;
-  to.warmup_steps = from.warmup_steps;
-  to.refill_steps = {from.refill_steps.begin(), from.refill_steps.end()};
-  to.kv = from.kv;
-  to.step_cache = from.step_cache;
-  to.step_cache_threshold = from.step_cache_threshold;
-  to.group_norm = from.group_norm;
-  to.exchange = from.exchange;
-  to.dtype = from.dtype;
-  to.weight_dtype = from.weight_dtype;
-  to.noise_dtype = from.noise_dtype;
-  to.max_sequence_length = from.max_sequence_length;
-  to.resolution_binning = from.resolution_binning;
-  to.clean_caption = from.clean_caption;
-  to.vae_tiling = from.vae_tiling;
-  to.want_latents = from.want_latents;
+  std::string wrong;
+#define REQUEST_FIELD(type, name, initial, ...) \
+  set_field(to.name, from.name, wire::kRequestFields.name, wrong);
+#include "transport/wire/request_fields.def"
+  if (!wrong.empty()) return Error{"bad_request", "[plan] " + wrong};
   to.init_image_bytes = from.init_image.size();
   const auto pixels = models::png_size(from.init_image);
   to.init_image_height = static_cast<std::int32_t>(pixels.height);
   to.init_image_width = static_cast<std::int32_t>(pixels.width);
-  to.strength = from.strength;
-  to.guidance_rescale = from.guidance_rescale;
-  for (const Lora& lora : from.loras)
-    to.loras.push_back({lora.path, lora.scale});
-  to.progress_interval = from.progress_interval;
-  to.progress_content = from.progress_content;
   if (from.init_latents && from.init_latents->shape.size() == 4) {
     const auto& shape = from.init_latents->shape;
     if (to.height == 0 && to.num_frames <= 1)

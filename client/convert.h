@@ -9,7 +9,8 @@
 namespace troupe::client {
 
 /// Everything but the initial latents' blob. Sizes left open are taken from the initial latents.
-wire::JobSpec to_wire(const Submission& submission);
+/// Error: bad_request, for a choice that there is not.
+Result<wire::JobSpec> to_wire(const Submission& submission);
 
 /// Why the initial latents do not go with the request, before anybody is asked.
 std::optional<Error> check_init_latents(const ImageRequest& request);

@@ -89,7 +89,7 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
 
 wire::Hello Link::hello() const {
   wire::Hello hello;
-  hello.role = "client";
+  hello.role = PeerRole::client;
   hello.name = "client";
   hello.software = "troupe " TROUPE_VERSION;
   return hello;

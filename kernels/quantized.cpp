@@ -34,13 +34,6 @@ bool library_is_exact() {
 
 }  // namespace
 
-WeightType weight_type_of(const std::string& name) {
-  if (name.empty()) return WeightType::as_computed;
-  if (name == "int8") return WeightType::int8;
-  if (name == "fp8") return WeightType::fp8;
-  throw std::invalid_argument("[weights] type is \"" + name + "\": int8 or fp8");
-}
-
 bool has_byte_products() {
   static const bool has = cpu_has_vnni() && library_is_exact();
   return has;

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include <ATen/core/Tensor.h>
 
 namespace troupe::kernels {
@@ -9,9 +7,6 @@ namespace troupe::kernels {
 /// How a matrix product keeps its weight: as it computes, or as numbers of 8 bits with a scale for
 /// each output.
 enum class WeightType { as_computed, int8, fp8 };
-
-/// "" | int8 | fp8. Throws std::invalid_argument for another text.
-WeightType weight_type_of(const std::string& name);
 
 /// weight[o][i] ≈ values[o][i] · scales[o], where scales[o] = largest |weight[o]| / 127, or / 448.
 struct QuantizedWeight {

@@ -9,6 +9,21 @@
 
 namespace troupe::actors {
 
+namespace {
+
+kernels::WeightType weight_type(WeightChoice choice) {
+  switch (choice) {
+    case WeightChoice::int8:
+      return kernels::WeightType::int8;
+    case WeightChoice::fp8:
+      return kernels::WeightType::fp8;
+    default:
+      return kernels::WeightType::as_computed;
+  }
+}
+
+}  // namespace
+
 DitNetwork::DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
                        const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
                        const std::function<void()>& tick)
@@ -18,7 +33,7 @@ DitNetwork::DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
                                .projects = load.projects,
                                .shard = {load.tp_rank, load.tp_degree}};
   transformer_ = models::load_transformer(spec, part, dtype, device, tick, &loras,
-                                          kernels::weight_type_of(load.weight_dtype));
+                                          weight_type(load.weight_dtype));
 }
 
 std::unique_ptr<JobNetwork> DitNetwork::begin(const NetworkJob& job) const {
@@ -38,7 +53,7 @@ DitJob::DitJob(const models::DiffusionTransformer& transformer, const spec::Tran
   } else {
     sums_ = std::make_unique<models::WholeWeights>();
   }
-  if (!job_.begin.request.step_cache.empty()) cache_ = make_cache();
+  if (job_.begin.request.step_cache != StepCacheRule::none) cache_ = make_cache();
   if (job_.graphs && why_plain().empty())
     graphs_ = std::make_unique<BlockGraphs>(attention_->store());
 }
@@ -68,7 +83,7 @@ std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
   std::optional<HeadExchange> exchange;
   if (groups.ulysses != 0)
     exchange.emplace(job_.group(groups.ulysses), transformer_.heads(), job_.wait);
-  const bool step_before = request.method == "distrifusion";
+  const bool step_before = request.method == Method::distrifusion;
   std::unique_ptr<models::KvStore> store;
   if (request.num_pipeline_patch > 1) {
     using Freshness = models::KvStore::Freshness;
@@ -81,7 +96,7 @@ std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
             .heads = exchange ? exchange->own_heads() : transformer_.heads(),
             .head_dim = transformer_.head_dim(),
             .freshness = step_before ? Freshness::step_before : Freshness::newest,
-            .predicts = request.kv == "predict"},
+            .predicts = request.kv == KvUse::predict},
         transformer_.dtype(), device_);
   }
   RingAttention::Links links{job_.group(groups.ring),
@@ -99,7 +114,7 @@ std::int64_t DitJob::text_tokens() const {
 spec::TextShare DitJob::text_of(int patch, int sequence_rank) const {
   return spec::text_share(text_tokens(), patch,
                           {sequence_rank, job_.begin.ring.degree, job_.begin.ulysses.degree},
-                          job_.begin.request.method == "distrifusion");
+                          job_.begin.request.method == Method::distrifusion);
 }
 
 void DitJob::keep_text(const models::Caption& text, const at::Tensor& mask) {

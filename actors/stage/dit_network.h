@@ -48,7 +48,9 @@ class DitJob final : public JobNetwork {
   CacheUse cache_use() const override;
   std::string state(int step) const override;
   GraphUse graph_use() const override;
-  bool hears_a_step_later() const override { return job_.begin.request.method == "distrifusion"; }
+  bool hears_a_step_later() const override {
+    return job_.begin.request.method == Method::distrifusion;
+  }
   std::int64_t bytes() const override;
   std::vector<std::pair<std::string, at::Tensor>> tensors() const override;
 

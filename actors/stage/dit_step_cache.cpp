@@ -8,15 +8,15 @@ namespace troupe::actors {
 std::unique_ptr<StepCache> DitJob::make_cache() {
   const auto& begin = job_.begin;
   const auto& request = begin.request;
-  const bool side_by_side = request.method == "distrifusion";
+  const bool side_by_side = request.method == Method::distrifusion;
   const auto micro_steps = static_cast<std::int64_t>(begin.micro_steps.size());
   StepCache::Shape shape{.blocks = transformer_.part().blocks,
                          .items = job_.images * job_.branches,
                          .width = transformer_.hidden_width(),
                          .edge = transformer_.output_width(),
-                         .watches_block = request.step_cache == spec::kFirstBlockCache,
-                         .patched = request.method != "exact",
-                         .tells_apart = request.kv == "predict",
+                         .watches_block = request.step_cache == StepCacheRule::first_block,
+                         .patched = request.method != Method::exact,
+                         .tells_apart = request.kv == KvUse::predict,
                          .columns = side_by_side ? begin.ring.degree : 1,
                          .own_column = side_by_side ? begin.ring.rank : 0,
                          .tokens = {},

@@ -59,7 +59,7 @@ std::vector<std::int64_t> JobContext::latent_shape(const RowRuns& rows) const {
 
 void JobContext::require_finite(const at::Tensor& values, const std::string& what) {
   waits.await_device();
-  finite.require_now(values, what, begin.request.dtype);
+  finite.require_now(values, what, to_string(begin.request.dtype));
 }
 
 std::shared_ptr<tensor::Group> JobContext::group(std::uint32_t id) const {

@@ -184,13 +184,13 @@ std::vector<wire::BlobRef> JobDecoder::decode_videos(wire::RowRange run) {
 std::vector<wire::BlobRef> JobDecoder::previews(int step) {
   const auto& request = job_.begin.request;
   const bool asked = request.progress_interval > 0 && (step + 1) % request.progress_interval == 0;
-  if (!asked || request.progress_content.empty()) return {};
+  if (!asked || request.progress_content == ProgressContent::none) return {};
   transfers_.collect_latents(1);
   if (job_.begin.vae.degree == 0 || job_.begin.vae.rank != 0) return {};
   // Each job of a batch has previews of its own.
   constexpr std::size_t kKept = 4;
   const auto most = kKept * std::max<std::size_t>(1, request.seeds.size());
-  if (request.progress_content == "latents")
+  if (request.progress_content == ProgressContent::latents)
     return {job_.blobs.keep_newest(previews_, latents_.publish(), most)};
   std::vector<wire::BlobRef> blobs;
   const auto first = job_.begin.first_image;

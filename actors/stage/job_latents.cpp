@@ -36,7 +36,7 @@ NoiseSource JobLatents::make_noise() const {
   const auto& request = job_.begin.request;
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
-  const auto type = request.noise_dtype == "model" ? job_.tools.stage.dtype() : at::kFloat;
+  const auto type = request.noise_dtype == NoiseType::model ? job_.tools.stage.dtype() : at::kFloat;
   const std::vector<std::int64_t> shape{pictures, job_.channels, job_.size.latent_height,
                                         job_.size.latent_width};
   if (!request.seeds.empty()) return {request.seeds, shape, type};

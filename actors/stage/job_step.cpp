@@ -132,7 +132,7 @@ std::optional<JobStep::PictureCalls> JobStep::calls_of(std::int64_t picture) con
 
 void JobStep::require_finite(const at::Tensor& values, const char* what, const NetworkStep& step) {
   job_.finite.require(values, std::string(what) + " at " + job_.describe(step.place),
-                      job_.begin.request.dtype, job_.layers);
+                      to_string(job_.begin.request.dtype), job_.layers);
   // Nobody asks again after the last one: then the host waits.
   if (step.last && job_.ends_step(step.place)) job_.finite.settle(job_.waits.pause_for_device());
 }

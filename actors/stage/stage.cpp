@@ -41,17 +41,21 @@ std::vector<std::string> prepared(const spec::ModelSpec& spec,
 
 }  // namespace
 
-at::ScalarType compute_type(const std::string& name) {
-  if (name == "float32") return at::kFloat;
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  throw std::invalid_argument("[actor] dtype is \"" + name + "\": float32, bfloat16 or float16");
+at::ScalarType scalar_type(ComputeType type) {
+  switch (type) {
+    case ComputeType::bfloat16:
+      return at::kBFloat16;
+    case ComputeType::float16:
+      return at::kHalf;
+    default:
+      return at::kFloat;
+  }
 }
 
 Stage::Stage(const wire::LoadStage& load, at::Device device, const Tick& tick)
     : load_(load),
       spec_(spec::read_model_spec(load.model)),
-      dtype_(compute_type(load.dtype)),
+      dtype_(scalar_type(load.dtype)),
       device_(device) {
   check_unchanged();
   std::vector<models::LoraChoice> choices;

@@ -84,7 +84,6 @@ class Stage {
   std::set<std::string> rehearsed_;
 };
 
-/// "float32" | "bfloat16" | "float16".
-at::ScalarType compute_type(const std::string& name);
+at::ScalarType scalar_type(ComputeType type);
 
 }  // namespace troupe::actors

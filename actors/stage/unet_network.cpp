@@ -16,13 +16,17 @@ using models::unet::NormMode;
 using models::unet::Site;
 using models::unet::StepMode;
 
-NormMode norm_mode(const std::string& name) {
-  if (name == "corrected") return NormMode::corrected;
-  if (name == "stale") return NormMode::stale;
-  if (name == "synchronous") return NormMode::synchronous;
-  if (name == "separate") return NormMode::separate;
-  throw std::invalid_argument("[actor] group norm is \"" + name +
-                              "\": corrected, stale, synchronous or separate");
+NormMode norm_mode(GroupNormMoments moments) {
+  switch (moments) {
+    case GroupNormMoments::stale:
+      return NormMode::stale;
+    case GroupNormMoments::synchronous:
+      return NormMode::synchronous;
+    case GroupNormMoments::separate:
+      return NormMode::separate;
+    default:
+      return NormMode::corrected;
+  }
 }
 
 /// Another port with a sign of life before every layer that asks it, which tells of every norm.
@@ -94,7 +98,7 @@ UNetJob::UNetJob(const models::unet::UNet2DConditionModel& model, const NetworkJ
     : model_(model), job_(job), group_(job.group(job.begin.groups.stage)) {
   const auto& request = job_.begin.request;
   const int ranks = group_ ? group_->size() : 1;
-  const int patches = request.method == "exact" ? ranks : request.num_pipeline_patch;
+  const int patches = request.method == Method::exact ? ranks : request.num_pipeline_patch;
   const models::unet::PatchCuts cuts(job_.size.latent_height, patches, model_.levels());
   if (group_) {
     exchange_ = std::make_unique<PatchGroup>(*group_, cuts, job_.size.latent_width, job_.wait);
@@ -127,7 +131,7 @@ at::Tensor UNetJob::embed(const NetworkStep&, const at::Tensor& latents) {
 
 StepMode UNetJob::mode_of(const NetworkStep& step) const {
   if (step.place.patch < 0) return StepMode::synchronous;
-  const bool told = job_.begin.request.exchange == "stale" && !step.last;
+  const bool told = job_.begin.request.exchange == PatchExchange::stale && !step.last;
   return told ? StepMode::stale : StepMode::frozen;
 }
 

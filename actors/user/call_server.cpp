@@ -58,7 +58,7 @@ CallServer::CallServer(boost::asio::io_context& io, CallServerOptions options,
   const auto refusal_of =
       [ticket = options.ticket](const control::PeerInfo& peer) -> std::optional<std::string> {
     const auto shown = peer.hello.attributes.find("ticket");
-    if (peer.hello.role != "caller" || shown == peer.hello.attributes.end() ||
+    if (peer.hello.role != PeerRole::caller || shown == peer.hello.attributes.end() ||
         !control::same_secret(shown->second, ticket))
       return "without the ticket that the controller gives out for this actor";
     return std::nullopt;

@@ -50,7 +50,7 @@ UserHost::UserHost(UserHostOptions options)
   process.incarnation = options_.incarnation;
   process.context = context_;
   process.keys = options_.keys;
-  process.hello.role = "user-actor";
+  process.hello.role = PeerRole::user_actor;
   process.hello.name = process.program;
   process.hello.software = "troupe " TROUPE_VERSION;
   process.hello.attributes["id"] = std::to_string(options_.id);

@@ -44,7 +44,7 @@ struct Scene {
 std::uint64_t memory_of(const Options& options, const Parallelism& degrees) {
   auto job = job_of(options, degrees);
   job.model = options.model;
-  const auto asked = client::to_wire(job);
+  const auto asked = client::to_wire(job).value();
   const auto plan =
       plan::make_plan(spec::read_model_spec(job.model), asked.request, asked.parallelism);
   std::uint64_t most = 0;

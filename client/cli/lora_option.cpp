@@ -5,14 +5,14 @@
 #include "base/number_text.h"
 #include "base/parse_number.h"
 #include "client/cli/verb.h"
-#include "models/spec/request_limits.h"
+#include "transport/wire/request_limits.h"
 
 namespace troupe::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-using spec::kMaxLoraScale;
+using wire::kMaxLoraScale;
 
 bool is_file(const std::string& path) {
   std::error_code ignored;

@@ -13,7 +13,7 @@
 #include "models/image/limits.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
-#include "models/spec/request_limits.h"
+#include "transport/wire/request_limits.h"
 
 namespace troupe::cli {
 
@@ -26,8 +26,8 @@ void check_text(const std::string& option, const std::string& text, bool cleaned
       throw UsageError(option + " has " + std::to_string(text.size()) + " bytes: " + of +
                        "at most " + std::to_string(most) + " are taken");
   };
-  check_size(spec::kMaxPromptBytes, "");
-  if (cleaned) check_size(spec::kMaxCleanedBytes, "with --clean-caption ");
+  check_size(wire::kMaxPromptBytes, "");
+  if (cleaned) check_size(wire::kMaxCleanedBytes, "with --clean-caption ");
   if (!is_utf8(text)) throw UsageError(option + " is not UTF-8 text");
   if (text.find('\0') != std::string::npos) throw UsageError(option + " has a zero byte in it");
 }
@@ -42,9 +42,9 @@ void check_texts(const ImageRequest& request) {
     bytes += prompts[i].size();
   }
   check_text("--negative-prompt", request.negative_prompt, request.clean_caption);
-  if (bytes > spec::kMaxTextBytes)
+  if (bytes > wire::kMaxTextBytes)
     throw UsageError("all prompts have " + std::to_string(bytes) + " bytes: at most " +
-                     std::to_string(spec::kMaxTextBytes) + " are taken");
+                     std::to_string(wire::kMaxTextBytes) + " are taken");
 }
 
 /// Of steps and patches.
@@ -79,12 +79,12 @@ void check_degrees(const RequestOptions& options) {
       std::int64_t{degrees.cfg} * degrees.pp * degrees.ulysses * degrees.ring * degrees.tp;
   const std::int64_t pictures = std::int64_t{options.request.images_per_prompt} *
                                 static_cast<std::int64_t>(options.request.prompts.size());
-  if (pictures > spec::kMaxPictures)
+  if (pictures > wire::kMaxPictures)
     throw UsageError("prompts x --n is " + std::to_string(pictures) + " pictures: at most " +
-                     std::to_string(spec::kMaxPictures) + " are made");
-  if (replica * degrees.dp > spec::kMaxActors)
+                     std::to_string(wire::kMaxPictures) + " are made");
+  if (replica * degrees.dp > wire::kMaxActors)
     throw UsageError("the degrees need " + std::to_string(replica * degrees.dp) +
-                     " actors: no cluster has more than " + std::to_string(spec::kMaxActors));
+                     " actors: no cluster has more than " + std::to_string(wire::kMaxActors));
   if (pictures > 0 && degrees.dp > pictures)
     throw UsageError("--dp is " + std::to_string(degrees.dp) + ", but there " +
                      (pictures == 1 ? "is only " : "are only ") + counted(pictures, "picture") +
@@ -92,9 +92,9 @@ void check_degrees(const RequestOptions& options) {
   if (!degrees.automatic && degrees.vae > replica)
     throw UsageError("--vae-parallel is " + std::to_string(degrees.vae) +
                      ", but the degrees give a picture " + counted(replica, "actor"));
-  if (options.loras.size() > spec::kMaxLoras)
+  if (options.loras.size() > wire::kMaxLoras)
     throw UsageError("--lora is given " + std::to_string(options.loras.size()) +
-                     " times: at most " + std::to_string(spec::kMaxLoras) + " are added");
+                     " times: at most " + std::to_string(wire::kMaxLoras) + " are added");
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <limits>
 #include <map>
 
+#include "base/text.h"
+
 namespace troupe::cli {
 namespace {
 
@@ -67,12 +69,9 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 
 std::string not_one_of(const std::string& word, const std::vector<std::string>& known,
                        const std::vector<std::string>& synonyms) {
-  std::string text = "\"" + word + "\" is not ";
-  for (std::size_t i = 0; i < known.size(); ++i)
-    text += (i == 0 ? "" : i + 1 < known.size() ? ", " : " or ") + known[i];
   auto meant = known;
   meant.insert(meant.end(), synonyms.begin(), synonyms.end());
-  return text + did_you_mean(word, meant);
+  return "\"" + word + "\" is not " + choices_text(known) + did_you_mean(word, meant);
 }
 
 std::string name_here(std::string option) {

@@ -17,12 +17,12 @@ const spec::ModelSpec& model_of(const jobs::JobEntry& job) {
 
 }  // namespace
 
-plan::Machine ClusterPlanner::machine(const std::string& weight_dtype) const {
+plan::Machine ClusterPlanner::machine(WeightChoice weight_dtype) const {
   return figures_.machine(members_, commonest_kind(members_, weight_dtype, device_));
 }
 
 plan::Machine ClusterPlanner::least_machine() const {
-  auto known = machine("");
+  auto known = machine(WeightChoice::as_computed);
   const auto least = members_.memory_steps().front().first;
   if (least > 0) known.device.memory = least;
   return known;

@@ -1,6 +1,4 @@
 #pragma once
-#include <string>
-
 #include "controller/deployments/deployments.h"
 #include "controller/deployments/members.h"
 #include "controller/jobs/job_table.h"
@@ -14,16 +12,16 @@ class ClusterPlanner {
  public:
   /// `device`: what the cluster was started with.
   ClusterPlanner(const Members& members, const Deployments& deployments,
-                 const jobs::JobTable& table, const HostFigures& figures, std::string device)
+                 const jobs::JobTable& table, const HostFigures& figures, DeviceKind device)
       : members_(members),
         deployments_(deployments),
         table_(table),
         figures_(figures),
-        device_(std::move(device)) {}
+        device_(device) {}
 
-  /// What jobs with weights of this type ("" = any) are planned for, by what was measured of the
+  /// What jobs with weights of this type are planned for, by what was measured of the
   /// hosts that are here: of the kind of device that most actors have.
-  plan::Machine machine(const std::string& weight_dtype) const;
+  plan::Machine machine(WeightChoice weight_dtype) const;
   /// The same, with the memory of the actor that may hold least.
   plan::Machine least_machine() const;
   /// As jobs::plan_again, with stages as they are loaded already.
@@ -36,7 +34,7 @@ class ClusterPlanner {
   const Deployments& deployments_;
   const jobs::JobTable& table_;
   const HostFigures& figures_;
-  std::string device_;
+  DeviceKind device_;
 };
 
 }  // namespace troupe::cluster

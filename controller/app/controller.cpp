@@ -31,7 +31,7 @@ ClusterOptions checked(ClusterOptions options) {
   if (options.actors < 1)
     throw std::runtime_error("[cluster] actors is " + std::to_string(options.actors) +
                              ": at least 1 is needed");
-  if (options.device != "cpu" && options.device != "cuda") {
+  if (!parse_choice<DeviceKind>(options.device)) {
     throw std::runtime_error("[cluster] device is \"" + options.device + "\": cpu or cuda");
   }
   if (options.actors_per_gpu < 1)
@@ -72,7 +72,8 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
                       : nullptr),
       figures_(endpoints_.server(), control::host_name(), local_capacity().cores),
       deployments_(environment_, members_),
-      planner_(members_, deployments_, table_, figures_, options_.device),
+      planner_(members_, deployments_, table_, figures_,
+               parse_choice<DeviceKind>(options_.device).value()),
       runner_({.environment = environment_,
                .members = members_,
                .deployments = deployments_,
@@ -111,7 +112,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
                 .pid = static_cast<std::uint32_t>(getpid()),
                 .endpoint = endpoints_.endpoint(),
                 .model = options_.model,
-                .device = options_.device,
+                .device = parse_choice<DeviceKind>(options_.device).value(),
                 .started = started_},
                gateway_tools()),
       metrics_(options_.metrics_port < 0
@@ -221,7 +222,7 @@ gateway::Tools Controller::gateway_tools() {
           .journal = journal_.get(),
           .recorder = &recorder_,
           .max_restarts = options_.max_recoveries,
-          .machine = [this](const std::string& weights) { return planner_.machine(weights); }};
+          .machine = [this](WeightChoice weights) { return planner_.machine(weights); }};
 }
 
 // Who hears of what.

@@ -169,7 +169,7 @@ void JoinedHost::Impl::stop() {
 void JoinedHost::Impl::connect() {
   control::ConnectionOptions link;
   link.endpoint = options_.endpoint;
-  link.hello.role = "node";
+  link.hello.role = PeerRole::node;
   link.hello.name = options_.name;
   link.hello.software = "troupe " TROUPE_VERSION;
   link.hello.attributes = {{"actors", std::to_string(options_.actors)},

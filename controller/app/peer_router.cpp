@@ -40,25 +40,26 @@ std::optional<std::string> PeerRouter::turned_away(const control::PeerInfo& peer
                                                    std::optional<std::string> why) {
   const auto& hello = peer.hello;
   if (why && !closed_)
-    tools_.refusals.add(hello.role + " \"" + hello.name + "\" of " + hello.host + ", pid " +
-                            std::to_string(hello.pid),
+    tools_.refusals.add(to_string(hello.role) + " \"" + hello.name + "\" of " + hello.host +
+                            ", pid " + std::to_string(hello.pid),
                         *why);
   return why;
 }
 
 std::optional<std::string> PeerRouter::stranger(const control::PeerInfo& peer) {
-  const auto& role = peer.hello.role;
+  const auto role = peer.hello.role;
   auto& user_actors = tools_.users.actors();
-  if (role == "client" || role == "node") {
+  if (role == PeerRole::client || role == PeerRole::node) {
     // Of an actor that has not come yet: it would find its place taken.
     if (tools_.members.has_process(peer.incarnation) || user_actors.has_process(peer.incarnation))
       return "it says that it is an actor's process, and not with an actor's role";
-    if (role == "client") return std::nullopt;
+    if (role == PeerRole::client) return std::nullopt;
     if (const auto why = gateway::host_refusal(peer.user)) return why;
     return tools_.hosts.hello(peer);
   }
-  if (role == "user-actor") return user_actors.hello(peer);
-  if (role != "actor") return "role \"" + role + "\" is not known here: client, node or actor";
+  if (role == PeerRole::user_actor) return user_actors.hello(peer);
+  if (role != PeerRole::actor)
+    return "role \"" + to_string(role) + "\" is not known here: client, node or actor";
   return tools_.members.hello(peer);
 }
 

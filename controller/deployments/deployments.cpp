@@ -420,7 +420,7 @@ std::string Deployments::backend_of(const Deployment& deployment,
     return members_.at(deployment.actor_of_rank[rank]);
   };
   const Actor& first = member(group.ranks.front());
-  if (first.device_kind() != "cpu") return "nccl";
+  if (first.device_kind() != DeviceKind::cpu) return "nccl";
   const bool one_host = std::all_of(group.ranks.begin(), group.ranks.end(),
                                     [&](int rank) { return member(rank).host == first.host; });
   return one_host ? "shm" : "tcp";
@@ -569,7 +569,7 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan&
   }
   std::stable_sort(idle.begin(), idle.end(),
                    [&](ActorId a, ActorId b) { return order.at(a) < order.at(b); });
-  std::map<std::string, std::vector<ActorId>> by_kind;
+  std::map<DeviceKind, std::vector<ActorId>> by_kind;
   for (const ActorId id : idle)
     by_kind[members_.at(id).device_kind()].push_back(id);
   for (const auto& [kind, actors] : by_kind) {
@@ -591,7 +591,7 @@ int Deployments::places_for(const plan::Plan& plan) const {
   std::uint64_t largest = 0;
   for (const auto& need : needs_of(plan))
     largest = std::max(largest, need.total());
-  std::map<std::string, int> roomy;  // by kind
+  std::map<DeviceKind, int> roomy;  // by kind
   for (const ActorId id : members_.idle()) {
     const Actor& actor = members_.at(id);
     if (largest <= actor.may_hold()) ++roomy[actor.device_kind()];
@@ -604,7 +604,7 @@ int Deployments::places_for(const plan::Plan& plan) const {
 }
 
 std::optional<Shortage> Deployments::shortage(const plan::Plan& plan) const {
-  std::map<std::string, std::vector<std::pair<ActorId, std::uint64_t>>> by_kind;
+  std::map<DeviceKind, std::vector<std::pair<ActorId, std::uint64_t>>> by_kind;
   for (const auto& [id, actor] : members_.all()) {
     // Also while its next process is still to come.
     if (actor.accepts_jobs()) by_kind[actor.device_kind()].emplace_back(id, actor.may_hold());
@@ -660,7 +660,7 @@ std::string Deployments::waits_for(const Model& model, const plan::Plan& plan,
     int idle = 0;
     int all = 0;
   };
-  std::map<std::string, Kind> kinds;
+  std::map<DeviceKind, Kind> kinds;
   for (const auto& [id, actor] : members_.all()) {
     auto& kind = kinds[actor.device_kind()];
     ++kind.all;
@@ -671,7 +671,7 @@ std::string Deployments::waits_for(const Model& model, const plan::Plan& plan,
   for (const auto& [name, kind] : kinds) {
     most = std::max(most, kind.idle);
     counts += (counts.empty() ? "" : ", ") + std::to_string(kind.idle) + " of " +
-              std::to_string(kind.all) + (kinds.size() > 1 ? " on " + name : "");
+              std::to_string(kind.all) + (kinds.size() > 1 ? " on " + to_string(name) : "");
   }
   return "waits for " + counted(world, "idle actor") + (kinds.size() > 1 ? " of one kind" : "") +
          (most >= world ? " that hold it: " : ": ") + counts + " are";

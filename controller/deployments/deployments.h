@@ -40,8 +40,8 @@ struct Deployment {
   std::uint64_t epoch = 0;
   State state = State::preparing;
   Model model;
-  std::string dtype;
-  std::string weight_dtype;
+  ComputeType dtype = ComputeType::float32;
+  WeightChoice weight_dtype = WeightChoice::as_computed;
   mesh::Degrees degrees;
   std::vector<plan::Stage> stages;
   std::vector<plan::GroupPlan> groups;

@@ -6,8 +6,8 @@
 
 namespace troupe::cluster {
 
-std::map<std::string, int> living_by_kind(const Members& members, const std::string& weight_dtype) {
-  std::map<std::string, int> counts;
+std::map<DeviceKind, int> living_by_kind(const Members& members, WeightChoice weight_dtype) {
+  std::map<DeviceKind, int> counts;
   for (const auto& [id, actor] : members.all()) {
     if (actor.state == ActorState::dead || !actor.accepts_jobs()) continue;
     if (has_products_of(actor.device_kind(), weight_dtype)) ++counts[actor.device_kind()];
@@ -15,26 +15,25 @@ std::map<std::string, int> living_by_kind(const Members& members, const std::str
   return counts;
 }
 
-int most_alike(const Members& members, const std::string& weight_dtype) {
+int most_alike(const Members& members, WeightChoice weight_dtype) {
   int most = 0;
   for (const auto& [kind, count] : living_by_kind(members, weight_dtype))
     most = std::max(most, count);
   return most;
 }
 
-std::string commonest_kind(const Members& members, const std::string& weight_dtype,
-                           const std::string& own) {
+DeviceKind commonest_kind(const Members& members, WeightChoice weight_dtype, DeviceKind own) {
   const auto counts = living_by_kind(members, weight_dtype);
   const auto first = counts.find(own);
-  std::string kind = first != counts.end() || counts.empty() ? own : counts.begin()->first;
+  auto kind = first != counts.end() || counts.empty() ? own : counts.begin()->first;
   for (const auto& [other, count] : counts)
     if (count > counts.at(kind)) kind = other;
   return kind;
 }
 
-std::string too_few_text(const Members& members, const std::string& weight_dtype, int world) {
+std::string too_few_text(const Members& members, WeightChoice weight_dtype, int world) {
   const std::string degrees = "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world);
-  const auto living = living_by_kind(members, "");
+  const auto living = living_by_kind(members, WeightChoice::as_computed);
   const auto all = static_cast<int>(members.all().size());
   int sum = 0;
   for (const auto& [kind, count] : living)
@@ -48,12 +47,12 @@ std::string too_few_text(const Members& members, const std::string& weight_dtype
            (others.empty() ? "" : ", of which " + others);
   std::string kinds;
   for (const auto& [kind, count] : living)
-    kinds += (kinds.empty() ? "" : " and ") + std::to_string(count) + " on " + kind;
+    kinds += (kinds.empty() ? "" : " and ") + std::to_string(count) + " on " + to_string(kind);
   const auto able = living_by_kind(members, weight_dtype);
-  const std::string alone =
-      able.size() == 1 && !weight_dtype.empty()
-          ? ", and " + able.begin()->first + " alone computes with " + weight_dtype + " weights"
-          : "";
+  const std::string alone = able.size() == 1 && weight_dtype != WeightChoice::as_computed
+                                ? ", and " + to_string(able.begin()->first) +
+                                      " alone computes with " + to_string(weight_dtype) + " weights"
+                                : "";
   return degrees + " actors of one kind are needed, but the cluster has " + kinds +
          (others.empty() ? "" : " (" + others + ")") + alone + ": ask for at most " +
          std::to_string(most_alike(members, weight_dtype)) +

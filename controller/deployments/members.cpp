@@ -100,7 +100,7 @@ std::optional<std::uint64_t> Members::share_of_memory(const Actor& actor,
   const auto bytes = parse_number<std::uint64_t>(said->second);
   if (!bytes) return std::nullopt;
   // Actors of a host have its memory together, and those on a GPU that GPU's.
-  const bool on_cpu = actor.device_kind() == "cpu";
+  const bool on_cpu = actor.device_kind() == DeviceKind::cpu;
   std::uint64_t beside = 0, neighbours_have = 0;
   for (const auto& [id, other] : actors_) {
     if (other.host != actor.host || other.closed) continue;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/choices.h"
 #include "transport/control/server.h"
 
 namespace troupe::cluster {
@@ -44,7 +45,9 @@ struct Actor {
   bool evicted = false;                         // draining, and its jobs go on elsewhere
   bool closed = false;                          // no process will fill the place again
 
-  std::string device_kind() const { return device.substr(0, device.find(':')); }
+  DeviceKind device_kind() const {
+    return parse_choice<DeviceKind>(device.substr(0, device.find(':'))).value_or(DeviceKind::cpu);
+  }
   std::uint64_t may_hold() const { return memory_limit.value_or(kNoLimit); }
   /// It, or the next process in its place, goes on serving those whose jobs it has.
   bool lasting() const { return !closed && !evicted; }

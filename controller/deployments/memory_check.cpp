@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
-#include <tuple>
+#include <string_view>
 
 #include "base/counted.h"
 #include "base/text.h"
+#include "transport/wire/request_fields.h"
 
 namespace troupe::cluster {
 namespace {
@@ -28,19 +29,17 @@ std::string fullest(const plan::Plan& plan) {
   return bytes_text(most) + " at its fullest actor";
 }
 
+std::string with_value(std::string_view option, int value) {
+  return std::string(option) + " " + std::to_string(value);
+}
+
 /// The options that make `mix` of a job's degrees: "--cfg 2 --pp 2".
 std::string options_of(const wire::Parallelism& mix, const wire::Parallelism& before) {
   std::string text;
-  for (const auto& [name, degree, was] : {std::tuple{"dp", mix.dp, before.dp},
-                                          {"cfg", mix.cfg, before.cfg},
-                                          {"pp", mix.pp, before.pp},
-                                          {"ulysses", mix.ulysses, before.ulysses},
-                                          {"ring", mix.ring, before.ring},
-                                          {"tp", mix.tp, before.tp},
-                                          {"vae-parallel", mix.vae, before.vae}}) {
-    if (degree == 1 && was == 1) continue;
-    text += (text.empty() ? "--" : " --") + std::string(name) + " " + std::to_string(degree);
-  }
+  wire::for_each_degree([&](const wire::DegreeField& field, auto degree) {
+    if (mix.*degree == 1 && before.*degree == 1) return;
+    text += (text.empty() ? "" : " ") + with_value(field.option, mix.*degree);
+  });
   return text;
 }
 
@@ -88,19 +87,21 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
       request.init_image_height > request.height || request.init_image_width > request.width) {
     request.init_image_height = request.height;
     request.init_image_width = request.width;
-    const auto option = "an --init-image of " + std::to_string(request.width) + " x " +
-                        std::to_string(request.height) + " in place of " +
-                        std::to_string(job.request.init_image_width) + " x " +
+    const auto option = "an " + std::string(wire::kJobOptions.init_image) + " of " +
+                        std::to_string(request.width) + " x " + std::to_string(request.height) +
+                        " in place of " + std::to_string(job.request.init_image_width) + " x " +
                         std::to_string(job.request.init_image_height);
     if (auto found = attempt(option, request, job.parallelism)) return *found;
   }
   using Degree = std::int32_t wire::Parallelism::*;
-  for (const auto& [degree, name] : {std::pair<Degree, std::string>{&wire::Parallelism::pp, "pp"},
-                                     {&wire::Parallelism::tp, "tp"},
-                                     {&wire::Parallelism::vae, "vae-parallel"}}) {
+  constexpr auto& kDegrees = wire::kDegreeFields;
+  for (const auto& [degree, field] :
+       {std::pair<Degree, wire::DegreeField>{&wire::Parallelism::pp, kDegrees.pp},
+        {&wire::Parallelism::tp, kDegrees.tp},
+        {&wire::Parallelism::vae, kDegrees.vae}}) {
     auto parallelism = job.parallelism;
     while (++(parallelism.*degree) <= actors) {
-      const auto option = "--" + name + " " + std::to_string(parallelism.*degree);
+      const auto option = with_value(field.option, parallelism.*degree);
       if (auto found = attempt(option, job.request, parallelism)) return *found;
     }
   }
@@ -110,11 +111,15 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
   }
   auto request = job.request;
   request.vae_tiling = true;
-  if (auto found = attempt("--vae-tiling", request, job.parallelism)) return *found;
-  if (job.request.dtype == "float32") {
+  if (auto found =
+          attempt(std::string(wire::kRequestFields.vae_tiling.option), request, job.parallelism))
+    return *found;
+  if (job.request.dtype == ComputeType::float32) {
     request = job.request;
-    request.dtype = "bfloat16";
-    if (auto found = attempt("--dtype bfloat16", request, job.parallelism)) return *found;
+    request.dtype = ComputeType::bfloat16;
+    const auto option =
+        std::string(wire::kRequestFields.dtype.option) + " " + to_string(request.dtype);
+    if (auto found = attempt(option, request, job.parallelism)) return *found;
   }
   const auto on = among.empty() ? counted(actors, "actor") : among;
   const std::string others = "more actors, a smaller picture or fewer at a time";
@@ -122,8 +127,8 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
     return "no pp, tp or shared decoding" + std::string(mix ? " and no mix of degrees" : "") +
            " on " + on + " is enough; " + others + " are";
   }
-  return "no pp, tp or shared decoding by itself on " + on +
-         " is enough; a mix of degrees (--parallel auto looks for one) may be, or " + others;
+  return "no pp, tp or shared decoding by itself on " + on + " is enough; a mix of degrees (" +
+         std::string(wire::kJobOptions.automatic) + " auto looks for one) may be, or " + others;
 }
 
 }  // namespace troupe::cluster

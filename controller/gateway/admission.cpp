@@ -13,6 +13,7 @@
 #include "controller/jobs/settled_stages.h"
 #include "models/image/limits.h"
 #include "models/image/png_bytes.h"
+#include "transport/wire/request_fields.h"
 
 namespace troupe::gateway {
 namespace {
@@ -186,12 +187,12 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
   } catch (const std::exception& error) {
     return refused(wire::FailureCode::bad_request, error.what());
   }
-  const auto& weights = plan.request.weight_dtype;
+  const auto weights = plan.request.weight_dtype;
   const bool computable = std::ranges::any_of(tools_.members.all(), [&](const auto& member) {
     return member.second.accepts_jobs() &&
            cluster::has_products_of(member.second.device_kind(), weights);
   });
-  if (!weights.empty() && !computable)
+  if (weights != WeightChoice::as_computed && !computable)
     return refused(wire::FailureCode::bad_request,
                    cluster::no_products_text(weights, "this cluster"));
   const auto places = cluster::most_alike(tools_.members, weights);
@@ -204,7 +205,7 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
                        cluster::memory_remedy(*reading.model, job, places, fits, {}, {}, machine));
   }
   if (const auto bar = tools_.runner.batching_obstacle(plan.request); job.may_batch && !bar.empty())
-    plan.warnings.push_back("--may-batch has no effect: " + bar);
+    plan.warnings.push_back(std::string(wire::kJobOptions.may_batch) + " has no effect: " + bar);
   return plan;
 }
 

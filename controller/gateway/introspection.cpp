@@ -28,6 +28,7 @@
 #include "controller/recorder/flight_record.h"
 #include "controller/recorder/graph_text.h"
 #include "transport/wire/done.h"
+#include "transport/wire/request_fields.h"
 
 namespace troupe::gateway {
 namespace {
@@ -178,7 +179,8 @@ void Introspection::control_job(const Asker& asker, const wire::ControlJob& orde
   if (const auto run = runner.run_of(order.job); run != order.job) {
     return refuse(asker, FailureCode::bad_request,
                   name + " computes in " + runner.name_of(run) +
-                      ": who wants to stop it hands it in without --may-batch");
+                      ": who wants to stop it hands it in without " +
+                      std::string(wire::kJobOptions.may_batch));
   }
   const bool begun = runner.dispatcher().has(order.job);
   if (order.action == wire::JobAction::pause) {

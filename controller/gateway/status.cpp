@@ -21,7 +21,7 @@ std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
   const mesh::Mesh mesh(degrees);
   std::vector<wire::GroupRow> rows;
   using mesh::Axis;
-  for (const auto axis : {Axis::dp, Axis::cfg, Axis::pp, Axis::ring, Axis::ulysses, Axis::tp}) {
+  for (const auto& [axis, degree] : mesh::kSplitAxes) {
     const auto group = mesh.group_of(axis, rank);
     const bool always = axis == Axis::dp || axis == Axis::cfg || axis == Axis::pp;
     if (group.size() == 1 && !always) continue;

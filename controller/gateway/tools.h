@@ -23,8 +23,8 @@ struct ClusterFacts {
   std::string host;
   std::uint32_t pid = 0;
   std::string endpoint;
-  std::string model;   // default model folder; may be empty
-  std::string device;  // cpu | cuda
+  std::string model;  // default model folder; may be empty
+  DeviceKind device = DeviceKind::cpu;
   double started = 0;
 };
 
@@ -57,7 +57,7 @@ struct Tools {
   std::uint64_t max_input_bytes_of_client = 2ull << 30;
   /// What jobs with weights of this type are planned for. Null = a host of this process's cores
   /// that nobody has measured.
-  std::function<plan::Machine(const std::string& weight_dtype)> machine = {};
+  std::function<plan::Machine(WeightChoice weight_dtype)> machine = {};
 
   recorder::Nanoseconds monotonic() const { return std::llround(now() * 1e9); }
   /// What the request is planned for.

@@ -7,6 +7,7 @@
 #include "base/counted.h"
 #include "controller/plan/degrees.h"
 #include "transport/wire/codec.h"
+#include "transport/wire/request_fields.h"
 
 namespace troupe::jobs {
 namespace {
@@ -24,8 +25,9 @@ std::int64_t pictures_of(const JobEntry& job) {
 /// The spec without what may differ. Every field that is added to it counts by itself.
 std::string terms_of(const JobEntry& job) {
   auto spec = job.spec;
-  spec.request.prompts.clear();
-  spec.request.seed = 0;
+  wire::for_each_field([&](const wire::RequestField& field, auto member) {
+    if (field.batched == wire::Batched::with_others) spec.request.*member = {};
+  });
   spec.share.clear();
   return wire::encode(spec);
 }
@@ -33,7 +35,7 @@ std::string terms_of(const JobEntry& job) {
 }  // namespace
 
 std::string batching_obstacle(const wire::ImageRequest& request, std::int64_t max_pictures) {
-  if (!request.step_cache.empty())
+  if (request.step_cache != StepCacheRule::none)
     return "its step cache decides by values that a batch rounds otherwise";
   if (request.init_latents_blob != 0) return "it starts from latents of its own";
   if (request.init_image_blob != 0) return "it starts from a picture of its own";

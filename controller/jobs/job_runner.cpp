@@ -470,13 +470,12 @@ void JobRunner::actor_free(cluster::ActorId) {
   start_soon();
 }
 
-int JobRunner::survivors_of(const std::vector<RunPtr>& runs,
-                            const std::string& weight_dtype) const {
+int JobRunner::survivors_of(const std::vector<RunPtr>& runs, WeightChoice weight_dtype) const {
   struct Kind {
     int free = 0;
     int all = 0;
   };
-  std::map<std::string, Kind> kinds;
+  std::map<DeviceKind, Kind> kinds;
   for (const auto& [id, actor] : tools_.members.all()) {
     const auto kind = actor.device_kind();
     if (!actor.usable() || !cluster::has_products_of(kind, weight_dtype)) continue;

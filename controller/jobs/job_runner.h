@@ -136,7 +136,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// A run that has lost its deployment for good waits for another one. False when it cannot.
   bool move_out(Run& run, int survivors);
   /// Actors that nobody but these runs has, now or soon; of the kind that has most of them.
-  int survivors_of(const std::vector<RunPtr>& runs, const std::string& weight_dtype) const;
+  int survivors_of(const std::vector<RunPtr>& runs, WeightChoice weight_dtype) const;
   /// Sends what may go now; after something was changed at the dispatcher.
   void pump();
   /// Lets go of what its last steps left, when clients have had time to fetch it.

@@ -109,7 +109,8 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                      {"tensor_plane_by_group", by_role},
                      {"control_plane", control_bytes},
                      {"blobs", blob_bytes}};
-  if (!request.step_cache.empty()) report["step_cache"] = step_cache_report(stats_by_rank);
+  if (request.step_cache != StepCacheRule::none)
+    report["step_cache"] = step_cache_report(stats_by_rank);
   auto all_warnings = job.outcome.warnings;
   all_warnings.insert(all_warnings.end(), warnings.begin(), warnings.end());
   report["warnings"] = all_warnings;
@@ -121,15 +122,10 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   }
   report["parts"] = json::array();
   for (const auto& part : job.course.parts) {
-    const auto& of = part.degrees;
-    report["parts"].push_back({{"first_step", part.first_step},
-                               {"degrees",
-                                {{"dp", of.dp},
-                                 {"cfg", of.cfg},
-                                 {"pp", of.pp},
-                                 {"ring", of.ring},
-                                 {"ulysses", of.ulysses},
-                                 {"tp", of.tp}}}});
+    json degrees;
+    for (const auto& [axis, degree] : mesh::kSplitAxes)
+      degrees[mesh::to_string(axis)] = part.degrees.*degree;
+    report["parts"].push_back({{"first_step", part.first_step}, {"degrees", degrees}});
   }
   return wire::json_text(report);
 }

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
+#include <string_view>
 
 #include "controller/jobs/batching.h"
+#include "transport/wire/request_fields.h"
 
 namespace troupe::jobs {
 namespace {
@@ -32,50 +33,21 @@ std::string unlike_text(const JobEntry& job, const std::vector<const JobEntry*>&
 
 std::vector<std::string> differences(const JobEntry& a, const JobEntry& b) {
   std::vector<std::string> names;
-  const auto compare = [&](const char* name, const auto& of) {
-    if (!(of(a) == of(b))) names.emplace_back(name);
+  const auto differs = [&](std::string_view option) {
+    if (std::ranges::find(names, option) == names.end()) names.emplace_back(option);
   };
-  const auto requests = [&](const char* name, auto field) {
-    compare(name, [field](const JobEntry& job) { return job.spec.request.*field; });
-  };
-  using wire::ImageRequest;
-  compare("--model",
-          [](const JobEntry& job) { return std::pair(job.spec.model, job.fingerprint); });
-  requests("--steps", &ImageRequest::steps);
-  requests("--height", &ImageRequest::height);
-  requests("--width", &ImageRequest::width);
-  requests("--frames", &ImageRequest::num_frames);
-  requests("--n", &ImageRequest::images_per_prompt);
-  requests("--negative-prompt", &ImageRequest::negative_prompt);
-  requests("--guidance", &ImageRequest::guidance_scale);
-  requests("--guidance-rescale", &ImageRequest::guidance_rescale);
-  requests("--sampler", &ImageRequest::sampler);
-  compare("--lora", [](const JobEntry& job) {
-    return std::pair(job.spec.request.loras, job.plan.lora_fingerprints);
+  if (a.spec.model != b.spec.model || a.fingerprint != b.fingerprint)
+    differs(wire::kJobOptions.model);
+  wire::for_each_field([&](const wire::RequestField& field, auto member) {
+    if (field.batched == wire::Batched::alike && a.spec.request.*member != b.spec.request.*member)
+      differs(field.option);
   });
-  requests("--method", &ImageRequest::method);
-  requests("--patches", &ImageRequest::num_pipeline_patch);
-  requests("--warmup", &ImageRequest::warmup_steps);
-  compare("--refill-steps", [](const JobEntry& job) {
-    return std::pair(job.spec.request.refill_steps, job.plan.request.refill_steps);
-  });
-  requests("--kv", &ImageRequest::kv);
-  requests("--group-norm", &ImageRequest::group_norm);
-  requests("--exchange", &ImageRequest::exchange);
-  requests("--dtype", &ImageRequest::dtype);
-  requests("--weight-dtype", &ImageRequest::weight_dtype);
-  requests("--noise-dtype", &ImageRequest::noise_dtype);
-  requests("--max-sequence-length", &ImageRequest::max_sequence_length);
-  requests("--resolution-binning", &ImageRequest::resolution_binning);
-  requests("--clean-caption", &ImageRequest::clean_caption);
-  requests("--vae-tiling", &ImageRequest::vae_tiling);
-  requests("--save-latents", &ImageRequest::want_latents);
-  compare("--preview", [](const JobEntry& job) {
-    const auto& request = job.spec.request;
-    return std::pair(request.progress_interval, request.progress_content);
-  });
-  compare("--priority", [](const JobEntry& job) { return job.spec.priority; });
-  compare("--elastic", [](const JobEntry& job) { return job.spec.elastic; });
+  if (a.plan.lora_fingerprints != b.plan.lora_fingerprints)
+    differs(wire::kRequestFields.loras.option);
+  if (a.plan.request.refill_steps != b.plan.request.refill_steps)
+    differs(wire::kRequestFields.refill_steps.option);
+  if (a.spec.priority != b.spec.priority) differs(wire::kJobOptions.priority);
+  if (a.spec.elastic != b.spec.elastic) differs(wire::kJobOptions.elastic);
   if (!(a.spec.parallelism == b.spec.parallelism) || a.plan.degrees != b.plan.degrees ||
       a.plan.stages != b.plan.stages)
     names.emplace_back("its degrees");

@@ -85,7 +85,9 @@ Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
   }
   for (const auto& part : job.course.parts) {
     const auto& of = part.degrees;
-    facts.parts.push_back({part.first_step, {of.dp, of.cfg, of.pp, of.ring, of.ulysses, of.tp}});
+    auto& degrees = facts.parts.emplace_back(PartFacts{part.first_step, {}}).degrees;
+    for (const auto& [axis, degree] : mesh::kSplitAxes)
+      degrees.push_back(of.*degree);
   }
   facts.pictures = job.plan.picture_count();
   facts.steps = job.plan.request.steps;
@@ -161,10 +163,11 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     }
     for (const auto& part : facts.parts) {
       const auto& of = part.degrees;
-      if (of.size() != 6) throw wire::WireError(wire::WireErrc::bad_value, "degrees of a mesh");
-      job.course.parts.push_back(
-          {part.first_step,
-           {.dp = of[0], .cfg = of[1], .pp = of[2], .ring = of[3], .ulysses = of[4], .tp = of[5]}});
+      if (of.size() != std::size(mesh::kSplitAxes))
+        throw wire::WireError(wire::WireErrc::bad_value, "degrees of a mesh");
+      auto& degrees = job.course.parts.emplace_back(jobs::JobPart{part.first_step, {}}).degrees;
+      for (std::size_t i = 0; i < of.size(); ++i)
+        degrees.*mesh::kSplitAxes[i].degree = of[i];
     }
     job.fingerprint = facts.fingerprint;
     job.cost.actor_seconds = facts.actor_seconds;

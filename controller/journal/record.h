@@ -16,7 +16,7 @@ namespace troupe::journal {
 
 /// Of everything that is stored: of the structs here, and of the wire's that are in them. A journal
 /// of another format is refused.
-inline constexpr int kFormat = 100 * 3 + wire::kProtocolVersion;
+inline constexpr int kFormat = 100 * 4 + wire::kProtocolVersion;
 
 /// What blobs a job has.
 enum class Role : int { input = 0, boundary = 1, result = 2 };
@@ -60,7 +60,7 @@ struct RecoveryFacts {
 /// A run of steps on one mesh: jobs::JobPart.
 struct PartFacts {
   std::int32_t first_step = 0;
-  std::vector<std::int32_t> degrees;  // dp, cfg, pp, ring, ulysses, tp
+  std::vector<std::int32_t> degrees;  // as mesh::kSplitAxes has them
 
   template <class Archive>
   void serialize(Archive& ar) {

@@ -34,8 +34,17 @@ struct Coordinates {
 enum class Axis { tp, ulysses, ring, sp, pp, cfg, dp, heads, stage };
 const char* to_string(Axis axis);
 
-/// Ranks of a world arranged on the axes, fastest-varying first: tp, ulysses, ring, pp, cfg, dp
-/// (design §5). Any degrees, not only powers of two.
+/// The axes that a mesh is split on, the slowest-varying first, and the degree of each.
+struct SplitAxis {
+  Axis axis;
+  int Degrees::*degree;
+};
+inline constexpr SplitAxis kSplitAxes[] = {
+    {Axis::dp, &Degrees::dp},     {Axis::cfg, &Degrees::cfg},         {Axis::pp, &Degrees::pp},
+    {Axis::ring, &Degrees::ring}, {Axis::ulysses, &Degrees::ulysses}, {Axis::tp, &Degrees::tp}};
+
+/// Ranks of a world arranged on the axes, fastest-varying first: tp, ulysses, ring, pp, cfg, dp.
+/// Any degrees, not only powers of two.
 class Mesh {
  public:
   /// Throws std::invalid_argument naming the degree when one is below 1 or cfg is above 2.

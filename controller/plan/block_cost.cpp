@@ -16,7 +16,7 @@ constexpr double kByteSpeed = 3;
 BlockCost::BlockCost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
                      const Machine& machine, const Engine& engine, const Ways& ways)
     : model_(model), job_(job), degrees_(degrees), machine_(machine), engine_(engine), ways_(ways) {
-  element_ = job.dtype == "float32" ? 4 : 2;
+  element_ = element_bytes(job.dtype);
   head_share_ = static_cast<double>(heads_of(model.heads, degrees, 0, 0)) / model.heads;
 }
 
@@ -28,10 +28,11 @@ double BlockCost::computed(double flops, double elements, double bytes, double s
 
 double BlockCost::products(double tokens, double weights) const {
   const double elements = tokens * model_.width / degrees_.tp;
-  const double weight = job_.weight_dtype.empty() ? element_ : 1;
+  const double weight = job_.weight_dtype == WeightChoice::as_computed ? element_ : 1;
   const double bytes = weight * weights / degrees_.tp + element_ * elements * kActivationsPerToken;
-  const double speed = job_.weight_dtype == "int8" ? kByteSpeed * machine_.device.float_flops
-                                                   : machine_.flops(job_.dtype);
+  const double speed = job_.weight_dtype == WeightChoice::int8
+                           ? kByteSpeed * machine_.device.float_flops
+                           : machine_.flops(job_.dtype);
   return computed(2 * tokens * weights / degrees_.tp, elements, bytes, speed);
 }
 
@@ -93,13 +94,13 @@ BlockTime BlockCost::operator()(const MicroRows& rows) const {
   BlockTime time;
   time.computing = machine_.device.queues ? std::max(device, host) : device + host;
   time.transferring = exposed_transfers(rows.batch * own);
-  const Way& sums = job_.method == "distrifusion" ? ways_.heads : ways_.stage;
-  const int summing =
-      job_.method == "distrifusion" ? degrees_.ulysses * degrees_.tp : degrees_.sp() * degrees_.tp;
+  const Way& sums = job_.method == Method::distrifusion ? ways_.heads : ways_.stage;
+  const int summing = job_.method == Method::distrifusion ? degrees_.ulysses * degrees_.tp
+                                                          : degrees_.sp() * degrees_.tp;
   if (rows.predicts && summing > 1) time.transferring += 2 * sums.seconds(rows.batch * 4 * 8);
 
   const double travelling = ring_transfer(rows.batch * block);
-  if (job_.method == "distrifusion" && rows.patched) {
+  if (job_.method == Method::distrifusion && rows.patched) {
     time.hidden = travelling;
   } else {
     // What is here already can be attended to meanwhile; a device that waits for its host has time.

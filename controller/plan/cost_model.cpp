@@ -219,7 +219,7 @@ class Estimate {
     rows.all = rows_[micro].all;
     rows.patched = job_.patches.size() > 1;
     rows.with_text = micro == 0 || engine_.text_with_every_patch;
-    const bool all_fresh = job_.method == "pipefusion" && micro + 1 == rows_.size();
+    const bool all_fresh = job_.method == Method::pipefusion && micro + 1 == rows_.size();
     rows.predicts = job_.predict && rows.patched && !all_fresh;
     return rows;
   }

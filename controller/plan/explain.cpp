@@ -8,6 +8,7 @@
 #include "controller/plan/shape.h"
 #include "controller/plan/text_line.h"
 #include "controller/plan/unet_traffic.h"
+#include "transport/wire/request_fields.h"
 
 namespace troupe::plan {
 namespace {
@@ -36,7 +37,7 @@ std::vector<PaperOrder> orders(const Explanation& explanation, const spec::Model
   return paper_orders(tokens, static_cast<double>(model.transformer.inner_dim()),
                       static_cast<int>(model.transformer.num_layers),
                       plan.degrees.pp * plan.degrees.sp() * plan.degrees.tp,
-                      plan.request.dtype == "float32" ? 4 : 2);
+                      element_bytes(plan.request.dtype));
 }
 
 std::string candidates_text(const Explanation& explanation) {
@@ -93,28 +94,24 @@ std::string layers_text(const Explanation& explanation, const spec::ModelSpec& m
 }
 
 nlohmann::json to_json(const Candidate& candidate) {
-  const auto& at = candidate.parallelism;
   const auto& cost = candidate.cost;
-  return {{"dp", at.dp},
-          {"cfg", at.cfg},
-          {"pp", at.pp},
-          {"ulysses", at.ulysses},
-          {"ring", at.ring},
-          {"tp", at.tp},
-          {"vae", at.vae},
-          {"actors", candidate.actors()},
-          {"seconds",
-           {{"text", cost.text},
-            {"encode", cost.encode},
-            {"synchronous", cost.synchronous},
-            {"patched", cost.patched},
-            {"decode", cost.decode},
-            {"total", cost.total()},
-            {"computing", cost.computing},
-            {"transferring", cost.transferring}}},
-          {"sent", candidate.sent},
-          {"memory", candidate.memory},
-          {"refused", candidate.refused}};
+  nlohmann::json out = {{"actors", candidate.actors()},
+                        {"seconds",
+                         {{"text", cost.text},
+                          {"encode", cost.encode},
+                          {"synchronous", cost.synchronous},
+                          {"patched", cost.patched},
+                          {"decode", cost.decode},
+                          {"total", cost.total()},
+                          {"computing", cost.computing},
+                          {"transferring", cost.transferring}}},
+                        {"sent", candidate.sent},
+                        {"memory", candidate.memory},
+                        {"refused", candidate.refused}};
+  wire::for_each_degree([&](const wire::DegreeField& field, auto degree) {
+    out[std::string(field.name)] = candidate.parallelism.*degree;
+  });
+  return out;
 }
 
 }  // namespace
@@ -146,7 +143,8 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
   std::string text = "predicted for " + machine.name + ", " + counted(explanation.actors, "actor");
   if (explanation.actors < machine.devices)
     text += " on " + std::to_string(machine.devices) + " devices";
-  text += line(": %.4g TFLOP/s in ", machine.flops(request.dtype) / 1e12) + request.dtype +
+  text += line(": %.4g TFLOP/s in ", machine.flops(request.dtype) / 1e12) +
+          to_string(request.dtype) +
           line(", %.3g GB/s and %.3g µs between actors\n", machine.inside.bandwidth / 1e9,
                machine.inside.latency * 1e6);
   if (machine.hosts.size() > 1) {
@@ -155,7 +153,7 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
   }
   for (const auto& note : machine.notes)
     text += note + "\n";
-  if (!request.step_cache.empty()) {
+  if (request.step_cache != StepCacheRule::none) {
     text +=
         "seconds are those without the step cache: how often it skips depends on prompt, steps "
         "and threshold\n";

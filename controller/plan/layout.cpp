@@ -22,12 +22,11 @@ wire::RowRange part_of(const wire::RowRange& rows, int parts, int part) {
 
 }  // namespace
 
-Layout layout_of(const std::string& method, const std::vector<wire::RowRange>& patches, int ring,
-                 int ulysses) {
+Layout layout_of(Method method, const std::vector<wire::RowRange>& patches, int ring, int ulysses) {
   Layout layout;
   layout.whole.assign(ring * ulysses, 0);
   const int count = static_cast<int>(patches.size());
-  const bool waves = method == "distrifusion";
+  const bool waves = method == Method::distrifusion;
   const int micro_steps = waves ? (count + ring - 1) / ring : count;
   for (int micro = 0; micro < micro_steps; ++micro) {
     std::vector<wire::RowRange> shares;
@@ -52,10 +51,10 @@ Layout layout_of(const std::string& method, const std::vector<wire::RowRange>& p
   return layout;
 }
 
-std::vector<LeadRows> lead_rows(const std::string& method,
-                                const std::vector<wire::RowRange>& patches, int ring, int ulysses) {
+std::vector<LeadRows> lead_rows(Method method, const std::vector<wire::RowRange>& patches, int ring,
+                                int ulysses) {
   std::vector<LeadRows> micro_steps;
-  const bool waves = method == "distrifusion";
+  const bool waves = method == Method::distrifusion;
   const int together = waves ? ring : 1;
   const int parts = waves ? ulysses : ring * ulysses;
   const int count = static_cast<int>(patches.size());

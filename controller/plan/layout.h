@@ -27,8 +27,7 @@ struct Layout {
 };
 
 /// `patches` as in the plan: one entry where the method is exact.
-Layout layout_of(const std::string& method, const std::vector<wire::RowRange>& patches, int ring,
-                 int ulysses);
+Layout layout_of(Method method, const std::vector<wire::RowRange>& patches, int ring, int ulysses);
 
 /// Rows of one micro-step as costs need them: of sequence rank 0, which has the most, of its ring
 /// block, of all ranks.
@@ -39,8 +38,8 @@ struct LeadRows {
 };
 
 /// By micro-step, as layout_of has them, without the table of all ranks.
-std::vector<LeadRows> lead_rows(const std::string& method,
-                                const std::vector<wire::RowRange>& patches, int ring, int ulysses);
+std::vector<LeadRows> lead_rows(Method method, const std::vector<wire::RowRange>& patches, int ring,
+                                int ulysses);
 
 /// Heads that (tp rank, ulysses rank) attends with: split over tp, then over ulysses, remainders
 /// first.

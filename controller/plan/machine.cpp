@@ -175,17 +175,17 @@ Machine calibrated(Machine machine, double predicted, double measured) {
   return machine;
 }
 
-WorkRates rates_of(const Machine& machine, const std::string& dtype) {
+WorkRates rates_of(const Machine& machine, ComputeType dtype) {
   if (!machine.measured) return {};
   return {.products = machine.flops(dtype),
           .attention = machine.flops(dtype) * machine.device.attention_share,
           .bandwidth = machine.device.bandwidth,
           .launch = machine.device.queues ? 0 : machine.device.launch,
-          .element = dtype == "float32" ? 4.0 : 2.0};
+          .element = static_cast<double>(element_bytes(dtype))};
 }
 
-Machine machine_here(const std::string& device, int actors, int cores) {
-  if (device == "cuda") return machine_of("a100-nvlink-x" + std::to_string(actors));
+Machine machine_here(DeviceKind device, int actors, int cores) {
+  if (device == DeviceKind::cuda) return machine_of("a100-nvlink-x" + std::to_string(actors));
   return this_cpu(actors, cores);
 }
 

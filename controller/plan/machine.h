@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "base/choices.h"
+
 namespace troupe::plan {
 
 /// What one device computes. Speeds are what large operations reach, not data-sheet peaks.
@@ -45,8 +47,8 @@ struct Machine {
   std::vector<std::string> notes = {};
 
   /// FLOP/s of large matrix products in this type.
-  double flops(const std::string& dtype) const {
-    return dtype == "float32" ? device.float_flops : device.half_flops;
+  double flops(ComputeType dtype) const {
+    return dtype == ComputeType::float32 ? device.float_flops : device.half_flops;
   }
 };
 
@@ -62,7 +64,7 @@ struct WorkRates {
 };
 
 /// Of a machine whose speeds were measured; of another one none.
-WorkRates rates_of(const Machine& machine, const std::string& dtype);
+WorkRates rates_of(const Machine& machine, ComputeType dtype);
 
 /// Names of the machines in the table, such as "l40".
 std::vector<std::string> machine_names();
@@ -79,7 +81,7 @@ Machine this_cpu(int actors, int cores = 0);
 /// What degrees are picked for where nothing was measured: a host of so many cores (0 = not known:
 /// a core each), or for "cuda" GPUs like an A100 with NVLink. Only the ratios of its figures matter
 /// for the choice.
-Machine machine_here(const std::string& device, int actors, int cores);
+Machine machine_here(DeviceKind device, int actors, int cores);
 
 /// The machine as a job finds it that keeps `actors` of its devices busy at once, on average:
 /// slower where they share processors.

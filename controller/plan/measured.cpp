@@ -45,8 +45,8 @@ double busy_share(const HostReport& host) {
   return std::min(1.0, busy / host.actors);
 }
 
-Machine constants(const std::string& device, int actors, int threads) {
-  if (device == "cuda") return machine_here(device, actors, 0);
+Machine constants(DeviceKind device, int actors, int threads) {
+  if (device == DeviceKind::cuda) return machine_here(device, actors, 0);
   auto machine = this_cpu(1, std::max(threads, 1));
   machine.busy_devices_per_host = 0;
   machine.devices = actors;
@@ -76,7 +76,7 @@ std::optional<Measured> Measured::from(const std::map<std::string, std::string>&
   return found;
 }
 
-Machine machine_of_hosts(const std::string& device, std::vector<HostReport> hosts) {
+Machine machine_of_hosts(DeviceKind device, std::vector<HostReport> hosts) {
   std::erase_if(hosts, [](const auto& host) { return host.actors < 1; });
   std::stable_sort(hosts.begin(), hosts.end(),
                    [](const auto& a, const auto& b) { return a.actors > b.actors; });

@@ -38,6 +38,6 @@ struct HostReport {
 /// The machine that hosts make together: each device is as slow as the slowest that was measured,
 /// as are links inside hosts and between them. What was not measured is as in machine_here. Its
 /// notes say what is which. Pure.
-Machine machine_of_hosts(const std::string& device, std::vector<HostReport> hosts);
+Machine machine_of_hosts(DeviceKind device, std::vector<HostReport> hosts);
 
 }  // namespace troupe::plan

@@ -9,15 +9,12 @@
 namespace troupe::plan {
 namespace {
 
-std::uint64_t bytes_of(const std::string& dtype) {
-  return dtype == "float32" ? 4 : 2;
-}
-
 /// Values of each token that a cache keeps: PipeFusion the newest, DistriFusion the step before as
 /// well, both one more where they extrapolate.
 std::uint64_t kept_versions(const Plan& plan) {
   if (plan.patches.size() < 2) return 0;
-  return (plan.request.method == "distrifusion" ? 2 : 1) + (plan.request.kv == "predict" ? 1 : 0);
+  return (plan.request.method == Method::distrifusion ? 2 : 1) +
+         (plan.request.kv == KvUse::predict ? 1 : 0);
 }
 
 /// Rows and columns that one actor codes at a time, in latents.
@@ -115,7 +112,7 @@ std::uint64_t ActorMemory::peak() const {
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model) {
   const auto& transformer = model.transformer;
   const auto parts = spec::weight_bytes_around(model);
-  const std::uint64_t size = bytes_of(plan.request.dtype);
+  const std::uint64_t size = element_bytes(plan.request.dtype);
   const std::uint64_t tokens = plan.token_rows * plan.token_columns;
   const std::uint64_t width = transformer.inner_dim();
   const auto layout =
@@ -151,7 +148,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
                                     .projects = at.pp == plan.degrees.pp - 1,
                                     .shard = at.tp,
                                     .shards = plan.degrees.tp},
-                                   size, !plan.request.weight_dtype.empty());
+                                   size, plan.request.weight_dtype != WeightChoice::as_computed);
     const auto heads = static_cast<int>(transformer.num_attention_heads);
     const std::uint64_t caption_heads = heads_of(heads, {.tp = plan.degrees.tp}, at.tp, 0);
     const std::uint64_t own_heads = heads_of(heads, plan.degrees, at.tp, at.ulysses);
@@ -180,7 +177,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
             .size();
     const std::uint64_t own_tokens = layout.whole[sequence_rank] * plan.token_columns + own_text;
     // What the blocks added last, and at the first stage what steps are compared by.
-    if (!plan.request.step_cache.empty())
+    if (plan.request.step_cache != StepCacheRule::none)
       own.kv += (at.pp == 0 ? 2 : 1) * batch * (own_tokens - own_text) * width * size;
     // Hidden states, the feed-forward's four-fold ones, q,k,v, what blocks have left for later
     // ones, and transfers under way.
@@ -196,7 +193,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
         batch * own_tokens * size * (7 * width + widest + 2 * edge) +
         4 * images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
     // DistriFusion's blocks of other ring ranks lie beside the kept ones until the next step.
-    if (plan.request.method == "distrifusion" && plan.degrees.ring > 1) {
+    if (plan.request.method == Method::distrifusion && plan.degrees.ring > 1) {
       own.activations += attentions * 2 * batch * transformer.attention_head_dim * size *
                          own_heads * (tokens + text) * (plan.degrees.ring - 1) / plan.degrees.ring;
     }

@@ -37,7 +37,7 @@ PartSizes part_sizes(const Plan& plan, const spec::ModelSpec& model, const Machi
   const int pictures = plan.images.front().end - plan.images.front().begin;
   const int items = pictures * plan.branches_per_actor();
   PartSizes sizes{items, pictures};
-  const auto& dtype = plan.request.dtype;
+  const auto dtype = plan.request.dtype;
   if (pictures < 2 || machine.flops(dtype) <= 0) return sizes;
   const auto shape = shape_of(model, plan.request);
   auto job = shape_of(plan);

@@ -1,8 +1,8 @@
 #include "controller/plan/picture_size.h"
 
 #include "controller/plan/refuse.h"
-#include "models/spec/request_limits.h"
 #include "models/spec/resolution_bins.h"
+#include "transport/wire/request_limits.h"
 
 namespace troupe::plan {
 namespace {
@@ -19,9 +19,9 @@ void bin_size(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
   for (const auto& [field, pixels] :
        {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
-    if (pixels < 1 || pixels > spec::kMaxPixels) {
+    if (pixels < 1 || pixels > wire::kMaxPixels) {
       refuse(std::string(field) + " is " + std::to_string(pixels) + ": from 1 to " +
-             std::to_string(spec::kMaxPixels) + " under resolution binning");
+             std::to_string(wire::kMaxPixels) + " under resolution binning");
     }
   }
   const auto binning = spec::binning_of(model.pipeline_class);
@@ -46,7 +46,7 @@ void bin_size(Plan& plan, const spec::ModelSpec& model) {
 }
 
 void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
-  constexpr auto kMost = spec::kMaxFrames;
+  constexpr auto kMost = wire::kMaxFrames;
   if (!model.makes_videos()) {
     if (request.num_frames > 1) {
       refuse("frames is " + std::to_string(request.num_frames) + ", but " + model.pipeline_class +
@@ -81,10 +81,10 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   if (request.resolution_binning) bin_size(plan, model);
   for (const auto& [field, pixels] :
        {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
-    if (pixels < unit || pixels % unit != 0 || pixels > spec::kMaxPixels) {
+    if (pixels < unit || pixels % unit != 0 || pixels > wire::kMaxPixels) {
       refuse(std::string(field) + " is " + std::to_string(pixels) +
              ": this model takes multiples of " + std::to_string(unit) + " from " +
-             std::to_string(unit) + " to " + std::to_string(spec::kMaxPixels));
+             std::to_string(unit) + " to " + std::to_string(wire::kMaxPixels));
     }
   }
   set_frames(request, model);

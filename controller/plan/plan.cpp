@@ -17,14 +17,14 @@
 #include "controller/plan/request_check.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/unet_plan.h"
-#include "models/spec/request_limits.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/step_cache.h"
+#include "transport/wire/request_limits.h"
 
 namespace troupe::plan {
 namespace {
 
-using spec::kMaxActors;
+using wire::kMaxActors;
 
 void set_text(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
@@ -130,7 +130,7 @@ void set_shares(Plan& plan) {
 void check_refill_steps(const wire::ImageRequest& request) {
   int before = request.warmup_steps - 1;
   for (const int step : request.refill_steps) {
-    if (request.method == "exact" && request.step_cache.empty())
+    if (request.method == Method::exact && request.step_cache == StepCacheRule::none)
       refuse(
           "refill steps need method pipefusion or distrifusion, or a step cache: else exact keeps "
           "nothing from step to step");
@@ -150,9 +150,9 @@ void check_warmup(const wire::ImageRequest& request) {
 }
 
 void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
-  if (request.step_cache.empty()) return;
+  if (request.step_cache == StepCacheRule::none) return;
   if (model.transformer.unet()) {
-    refuse("step cache is " + request.step_cache +
+    refuse("step cache is " + to_string(request.step_cache) +
            ", but this model is a U-Net: it has no row of blocks to skip");
   }
   if (request.step_cache_threshold == 0)
@@ -161,13 +161,13 @@ void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
 
 void set_patches(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
-  if (request.method == "exact") request.warmup_steps = 0;
+  if (request.method == Method::exact) request.warmup_steps = 0;
   check_refill_steps(request);
   if (model.transformer.unet()) {
     check_warmup(request);
     return set_unet_patches(plan);
   }
-  if (request.method == "exact") {
+  if (request.method == Method::exact) {
     plan.patches = split_rows(static_cast<int>(plan.token_rows), 1);
     set_shares(plan);
     plan.synchronous_steps = request.steps;

@@ -20,26 +20,6 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return text + "]";
 }
 
-constexpr mesh::Axis kAxes[] = {mesh::Axis::dp,   mesh::Axis::cfg,     mesh::Axis::pp,
-                                mesh::Axis::ring, mesh::Axis::ulysses, mesh::Axis::tp};
-
-int degree_of(const mesh::Degrees& degrees, mesh::Axis axis) {
-  switch (axis) {
-    case mesh::Axis::dp:
-      return degrees.dp;
-    case mesh::Axis::cfg:
-      return degrees.cfg;
-    case mesh::Axis::pp:
-      return degrees.pp;
-    case mesh::Axis::ring:
-      return degrees.ring;
-    case mesh::Axis::ulysses:
-      return degrees.ulysses;
-    default:
-      return degrees.tp;
-  }
-}
-
 // Where they are not one a step.
 std::string calls_text(const Plan& plan) {
   const int calls = plan.request.steps;
@@ -68,26 +48,31 @@ std::string to_text(const Plan& plan) {
           std::to_string(plan.token_rows) + "\n";
   text += "pictures  " + std::to_string(plan.picture_count()) + ", steps " +
           std::to_string(plan.sampler_steps) + calls_text(plan) + " (" +
-          std::to_string(plan.synchronous_steps) + " synchronous), method " + request.method +
-          (request.method == "exact" ? "" : ", K,V " + request.kv) +
-          (request.group_norm == "corrected" ? "" : ", group norms " + request.group_norm) +
-          (request.exchange == "stale" ? "" : ", exchange " + request.exchange) +
-          (request.step_cache.empty() ? std::string()
-                                      : ", step cache " + request.step_cache + " up to " +
-                                            nlohmann::json(request.step_cache_threshold).dump()) +
+          std::to_string(plan.synchronous_steps) + " synchronous), method " +
+          to_string(request.method) +
+          (request.method == Method::exact ? "" : ", K,V " + to_string(request.kv)) +
+          (request.group_norm == GroupNormMoments::corrected
+               ? ""
+               : ", group norms " + to_string(request.group_norm)) +
+          (request.exchange == PatchExchange::stale ? ""
+                                                    : ", exchange " + to_string(request.exchange)) +
+          (request.step_cache == StepCacheRule::none
+               ? std::string()
+               : ", step cache " + to_string(request.step_cache) + " up to " +
+                     nlohmann::json(request.step_cache_threshold).dump()) +
           "\n";
   text += "mesh      " + counted(mesh.world(), "actor");
   const char* between = " = ";
-  for (const auto axis : kAxes) {
+  for (const auto& [axis, degree] : mesh::kSplitAxes) {
     const bool always = axis == mesh::Axis::dp || axis == mesh::Axis::cfg || axis == mesh::Axis::pp;
-    if (degree_of(plan.degrees, axis) == 1 && !always) continue;
-    text += std::string(between) + mesh::to_string(axis) + " " +
-            std::to_string(degree_of(plan.degrees, axis));
+    if (plan.degrees.*degree == 1 && !always) continue;
+    text +=
+        std::string(between) + mesh::to_string(axis) + " " + std::to_string(plan.degrees.*degree);
     between = " × ";
   }
   text += "\n";
-  for (const auto axis : kAxes) {
-    if (degree_of(plan.degrees, axis) == 1) continue;
+  for (const auto& [axis, degree] : mesh::kSplitAxes) {
+    if (plan.degrees.*degree == 1) continue;
     text += std::string("  ") + mesh::to_string(axis) +
             std::string(8 - std::string(mesh::to_string(axis)).size(), ' ');
     for (const auto& group : mesh.groups(axis))
@@ -134,8 +119,8 @@ nlohmann::json to_json(const Plan& plan) {
   const mesh::Mesh mesh(plan.degrees);
   json out;
   out["mesh"]["world"] = mesh.world();
-  for (const auto axis : kAxes) {
-    out["mesh"][mesh::to_string(axis)] = degree_of(plan.degrees, axis);
+  for (const auto& [axis, degree] : mesh::kSplitAxes) {
+    out["mesh"][mesh::to_string(axis)] = plan.degrees.*degree;
     out["groups"][mesh::to_string(axis)] = mesh.groups(axis);
   }
   if (plan.request.num_frames > 1) out["frames"] = plan.request.num_frames;
@@ -146,7 +131,7 @@ nlohmann::json to_json(const Plan& plan) {
   out["latents"] = {plan.picture_count(), plan.latent_channels, plan.latent_height,
                     plan.latent_width};
   out["tokens"] = {plan.token_rows, plan.token_columns};
-  out["method"] = plan.request.method;
+  out["method"] = to_string(plan.request.method);
   out["steps"] = plan.sampler_steps;
   out["model_calls"] = plan.request.steps;
   out["skipped_steps"] = plan.skipped_steps;
@@ -154,10 +139,10 @@ nlohmann::json to_json(const Plan& plan) {
   out["stages"] = json::array();
   for (const auto& stage : plan.stages)
     out["stages"].push_back({stage.first_block, stage.last_block});
-  out["kv"] = plan.request.kv;
-  out["group_norm"] = plan.request.group_norm;
-  out["exchange"] = plan.request.exchange;
-  out["step_cache"] = plan.request.step_cache;
+  out["kv"] = to_string(plan.request.kv);
+  out["group_norm"] = to_string(plan.request.group_norm);
+  out["exchange"] = to_string(plan.request.exchange);
+  out["step_cache"] = to_string(plan.request.step_cache);
   out["step_cache_threshold"] = plan.request.step_cache_threshold;
   out["vae"] = json::array();
   for (int dp = 0; dp < plan.degrees.dp; ++dp)

@@ -142,7 +142,7 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
 JobShape shape_of(const Plan& plan) {
   JobShape shape;
   shape.method = plan.request.method;
-  shape.predict = plan.request.kv == "predict";
+  shape.predict = plan.request.kv == KvUse::predict;
   shape.dtype = plan.request.dtype;
   shape.weight_dtype = plan.request.weight_dtype;
   shape.patches = plan.patches;

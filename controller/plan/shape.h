@@ -66,10 +66,10 @@ std::vector<double> stage_weights(const ModelShape& model, double tokens,
 
 /// What costs depend on in a request. Degrees are not in here.
 struct JobShape {
-  std::string method = "exact";
+  Method method = Method::exact;
   bool predict = false;
-  std::string dtype = "float32";
-  std::string weight_dtype = {};
+  ComputeType dtype = ComputeType::float32;
+  WeightChoice weight_dtype = WeightChoice::as_computed;
   std::vector<wire::RowRange> patches;  // token rows; one entry = whole picture
   int columns = 0;
   int patch_size = 2;       // latent pixels along a token's side

@@ -12,10 +12,6 @@ namespace {
 
 using Bytes = std::uint64_t;
 
-Bytes size_of_dtype(const std::string& dtype) {
-  return dtype == "float32" ? 4 : 2;
-}
-
 /// Adds up what one rank sends.
 class Rank {
  public:
@@ -32,7 +28,7 @@ class Rank {
         width_(facts_.inner_dim()),
         head_dim_(facts_.attention_head_dim),
         heads_(static_cast<int>(facts_.num_attention_heads)),
-        element_(size_of_dtype(plan.request.dtype)),
+        element_(element_bytes(plan.request.dtype)),
         images_(plan.images[at.dp].end - plan.images[at.dp].begin),
         batch_(images_ * plan.branches_per_actor()),
         stage_(plan.stages[at.pp]),
@@ -57,13 +53,13 @@ class Rank {
       parts.push_back(part.end - part.begin);
     add_micro_step(-1, parts, whole_steps, whole_steps, patch_steps == 0 ? steps - 1 : whole_steps);
     // What is of use in the next step only is not sent in the last one.
-    const bool later = plan_.request.method == "distrifusion" && plan_.patches.size() > 1;
+    const bool later = plan_.request.method == Method::distrifusion && plan_.patches.size() > 1;
     const Bytes exchanges = later && patch_steps > 0 ? patch_steps - 1 : patch_steps;
     for (int micro = 0; micro < layout_.micro_steps(); ++micro) {
       if (patch_steps > 0) add_micro_step(micro, {batch_}, patch_steps, exchanges, patch_steps - 1);
       // Rows are extrapolated once they have the values of two steps.
       const Bytes before = std::max<Bytes>(whole_steps, 2);
-      if (plan_.request.kv == "predict" && steps > before) add_sums(micro, steps - before);
+      if (plan_.request.kv == KvUse::predict && steps > before) add_sums(micro, steps - before);
     }
     add_caption();
     std::erase_if(traffic_.sent, [](const auto& entry) { return entry.second == 0; });
@@ -80,7 +76,7 @@ class Rank {
   Bytes text_of(Micro micro, int sequence) const {
     if (text_ == 0 || micro > 0) return 0;
     return spec::text_share(text_, micro, {sequence, degrees_.ring, degrees_.ulysses},
-                            plan_.request.method == "distrifusion")
+                            plan_.request.method == Method::distrifusion)
         .size();
   }
   Bytes picture_of(Micro micro, int sequence) const { return rows_of(micro, sequence) * columns_; }
@@ -128,7 +124,7 @@ class Rank {
   }
 
   int patches_of_rescale() const {
-    const bool waves = plan_.request.method == "distrifusion";
+    const bool waves = plan_.request.method == Method::distrifusion;
     return layout_.micro_steps() * (waves ? degrees_.ring : 1);
   }
 
@@ -136,7 +132,7 @@ class Rank {
   Bytes sum_bytes(Bytes picture, Bytes text) const {
     // Quantized products first agree on each token's largest value and then sum in float32; a joint
     // product of attention and feed-forward is two of them.
-    const bool quantized = !plan_.request.weight_dtype.empty();
+    const bool quantized = plan_.request.weight_dtype != WeightChoice::as_computed;
     const auto reduced = [&](Bytes elements, Bytes element) {
       return all_reduce_bytes(elements, element, degrees_.tp, at_.tp);
     };
@@ -191,7 +187,7 @@ class Rank {
     const Bytes values = batch_ * 4;
     const int in_heads = at_.ulysses * degrees_.tp + at_.tp;
     const int heads_size = degrees_.ulysses * degrees_.tp;
-    if (plan_.request.method == "distrifusion") {
+    if (plan_.request.method == Method::distrifusion) {
       if (!layout_.busy[micro][at_.ring]) return;
       sent_heads_ += times * attentions_ * all_reduce_bytes(values, 8, heads_size, in_heads);
     } else if (micro + 1 < layout_.micro_steps()) {

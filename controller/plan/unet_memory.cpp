@@ -18,15 +18,16 @@ bool ever_stale(const Plan& plan) {
 /// uses older ones.
 bool is_kept(const Plan& plan, const spec::UNetSite& site, bool first) {
   if (site.kind == Kind::norm)
-    return plan.request.group_norm == "corrected" || plan.request.group_norm == "stale";
+    return plan.request.group_norm == GroupNormMoments::corrected ||
+           plan.request.group_norm == GroupNormMoments::stale;
   return !first;
 }
 
 Bytes kept_bytes(const Plan& plan, const UNetShares& shares, Bytes batch) {
   if (!ever_stale(plan)) return 0;
   // In the last step nothing is told any more; told values arrive in one of two sets of buffers.
-  const bool told =
-      plan.request.exchange == "stale" && plan.request.steps - plan.synchronous_steps > 1;
+  const bool told = plan.request.exchange == PatchExchange::stale &&
+                    plan.request.steps - plan.synchronous_steps > 1;
   Bytes kept = 0;
   for (std::size_t i = 0; i < shares.sites().size(); ++i) {
     const auto& site = shares.sites()[i];

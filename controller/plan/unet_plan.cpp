@@ -3,9 +3,15 @@
 #include "controller/plan/patches.h"
 #include "controller/plan/refuse.h"
 #include "controller/plan/unet_shares.h"
+#include "transport/wire/request_fields.h"
 
 namespace troupe::plan {
 namespace {
+
+std::string rows_shared() {
+  return std::string(wire::kDegreeFields.ulysses.option) + " or " +
+         std::string(wire::kDegreeFields.ring.option) + " share its rows";
+}
 
 void check_unet(const Plan& plan) {
   const auto& request = plan.request;
@@ -13,42 +19,45 @@ void check_unet(const Plan& plan) {
   if (degrees.pp > 1) {
     refuse("pp is " + std::to_string(degrees.pp) +
            ", but this model is a U-Net: its levels feed later ones across the whole depth, so it "
-           "is not split into stages; --ulysses or --ring share its rows");
+           "is not split into stages; " +
+           rows_shared());
   }
   if (degrees.tp > 1) {
     refuse("tp is " + std::to_string(degrees.tp) +
-           ", but this model is a U-Net, whose weights are not split over actors; --ulysses or "
-           "--ring share its rows");
+           ", but this model is a U-Net, whose weights are not split over actors; " +
+           rows_shared());
   }
-  if (!request.weight_dtype.empty()) {
+  if (request.weight_dtype != WeightChoice::as_computed) {
     refuse(
-        "weight dtype is " + request.weight_dtype +
+        "weight dtype is " + to_string(request.weight_dtype) +
         ", but this model is a U-Net, most of whose work is convolutions: only transformers keep "
         "their products' weights in 8 bits");
   }
-  if (request.method == "pipefusion") {
+  if (request.method == Method::pipefusion) {
     refuse(
         "method is pipefusion, but this model is a U-Net, which has no stages: exact or "
         "distrifusion");
   }
-  if (request.kv != "stale") {
-    refuse("kv is " + request.kv +
+  if (request.kv != KvUse::stale) {
+    refuse("kv is " + to_string(request.kv) +
            ", but this model is a U-Net: what is not fresh is used as it is (stale)");
   }
-  if (request.method != "distrifusion") {
-    if (request.group_norm != "corrected")
-      refuse("group norm is " + request.group_norm +
+  if (request.method != Method::distrifusion) {
+    if (request.group_norm != GroupNormMoments::corrected)
+      refuse("group norm is " + to_string(request.group_norm) +
              " with method exact: all of a picture's moments are used there; other modes need "
              "method distrifusion");
-    if (request.exchange != "stale")
-      refuse("exchange is " + request.exchange + " with method exact: it needs distrifusion");
+    if (request.exchange != PatchExchange::stale)
+      refuse("exchange is " + to_string(request.exchange) +
+             " with method exact: it needs distrifusion");
     return;
   }
   if (request.num_pipeline_patch > 1 && request.warmup_steps < 1)
     refuse(
         "warmup is 0, but a U-Net's patches use what their neighbours had in the step before: the "
         "first step is synchronous");
-  if (request.exchange == "none" && request.group_norm == "synchronous")
+  if (request.exchange == PatchExchange::none &&
+      request.group_norm == GroupNormMoments::synchronous)
     refuse("exchange is none, but group norm synchronous exchanges moments in every step");
 }
 
@@ -56,18 +65,18 @@ void check_unet(const Plan& plan) {
 
 void check_network(const Plan& plan, const spec::ModelSpec& model) {
   if (model.transformer.unet()) return check_unet(plan);
-  if (plan.request.group_norm != "corrected")
-    refuse("group norm is " + plan.request.group_norm +
+  if (plan.request.group_norm != GroupNormMoments::corrected)
+    refuse("group norm is " + to_string(plan.request.group_norm) +
            ", but this model is a transformer: it has no group norms over the picture");
-  if (plan.request.exchange != "stale")
-    refuse("exchange is " + plan.request.exchange +
+  if (plan.request.exchange != PatchExchange::stale)
+    refuse("exchange is " + to_string(plan.request.exchange) +
            ", but this model is a transformer: only a U-Net's patches have that choice");
 }
 
 void set_unet_patches(Plan& plan) {
   auto& request = plan.request;
   const int ranks = plan.degrees.sp();
-  const bool exact = request.method == "exact";
+  const bool exact = request.method == Method::exact;
   const int patches = exact ? ranks : request.num_pipeline_patch;
   if (exact && ranks > plan.latent_height) {
     refuse("ulysses × ring is " + std::to_string(ranks) + ", but the picture has only " +
@@ -84,7 +93,7 @@ void set_unet_patches(Plan& plan) {
     shares.of_rank.push_back({plan.patches[own.begin].begin, plan.patches[own.end - 1].end});
   }
   plan.micro_steps = {shares};
-  const bool all = exact || patches == 1 || request.exchange == "all";
+  const bool all = exact || patches == 1 || request.exchange == PatchExchange::all;
   plan.synchronous_steps = all ? request.steps : request.warmup_steps;
 }
 

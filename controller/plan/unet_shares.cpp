@@ -43,7 +43,7 @@ UNetShares::Bytes UNetShares::bytes(const spec::UNetSite& site, int patch, Bytes
 }
 
 std::uint64_t element_size(const Plan& plan) {
-  return plan.request.dtype == "float32" ? 4 : 2;
+  return element_bytes(plan.request.dtype);
 }
 
 std::uint64_t aligned(std::uint64_t bytes) {

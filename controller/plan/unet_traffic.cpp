@@ -21,10 +21,12 @@ Telling telling_of(const Plan& plan, const spec::UNetSite& site, bool first, int
   if (plan.patches.size() < 2) return Telling::never;
   if (plan.is_whole(step)) return Telling::now;
   if (site.kind == Kind::conv && first) return Telling::now;
-  if (site.kind == Kind::norm && plan.request.group_norm == "synchronous") return Telling::now;
-  if (site.kind == Kind::norm && plan.request.group_norm == "separate") return Telling::never;
+  if (site.kind == Kind::norm && plan.request.group_norm == GroupNormMoments::synchronous)
+    return Telling::now;
+  if (site.kind == Kind::norm && plan.request.group_norm == GroupNormMoments::separate)
+    return Telling::never;
   const bool last = step + 1 == plan.request.steps;
-  return plan.request.exchange == "stale" && !last ? Telling::later : Telling::never;
+  return plan.request.exchange == PatchExchange::stale && !last ? Telling::later : Telling::never;
 }
 
 /// What a rank tells other patches in one step.

@@ -44,8 +44,9 @@ class Together {
 
 /// AutoencoderKL::decode_dtype, in bytes.
 Bytes element_of(const Plan& plan, const spec::VaeSpec& vae) {
-  const auto& dtype = plan.request.dtype;
-  return dtype == "float32" || (dtype == "float16" && vae.force_upcast) ? 4 : 2;
+  const auto dtype = plan.request.dtype;
+  return dtype == ComputeType::float32 || (dtype == ComputeType::float16 && vae.force_upcast) ? 4
+                                                                                              : 2;
 }
 
 /// Frames that a causal convolution over three reads the rows of, where so many come: its own, and
@@ -201,7 +202,8 @@ void add(RankTraffic& traffic, const char* role, Bytes bytes) {
 void add_latents(const Plan& plan, const Together& together, int dp,
                  std::vector<RankTraffic>& all) {
   const auto& request = plan.request;
-  const bool shows = request.progress_interval > 0 && !request.progress_content.empty();
+  const bool shows =
+      request.progress_interval > 0 && request.progress_content != ProgressContent::none;
   const Bytes shown = shows ? request.steps / request.progress_interval : 0;
   const auto& decoders = together.ranks();
   const Bytes row = Bytes(plan.images[dp].end - plan.images[dp].begin) * plan.latent_channels *

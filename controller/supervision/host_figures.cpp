@@ -82,7 +82,7 @@ void HostFigures::ping(Pings pings) {
       });
 }
 
-plan::Machine HostFigures::machine(const Members& members, const std::string& device) const {
+plan::Machine HostFigures::machine(const Members& members, DeviceKind device) const {
   std::map<std::string, int> places;
   for (const auto& [id, actor] : members.all()) {
     if (actor.accepts_jobs() && actor.device_kind() == device) ++places[actor.host];

@@ -23,7 +23,7 @@ class HostFigures {
   /// That host's agent is gone: nothing is known of it any more.
   void host_left(control::PeerId peer);
   /// The machine that those make together who take jobs on devices of that kind.
-  plan::Machine machine(const Members& members, const std::string& device) const;
+  plan::Machine machine(const Members& members, DeviceKind device) const;
 
  private:
   /// One ping after another; the quickest count.

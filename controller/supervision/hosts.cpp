@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "base/choices.h"
 #include "base/parse_number.h"
+#include "base/text.h"
 #include "controller/hosts/host_options.h"
 #include "transport/wire/actor_messages.h"
 
@@ -36,8 +38,9 @@ std::optional<std::string> Hosts::hello(const control::PeerInfo& peer) const {
            "\": a name of 1 to 64 bytes that is no number is needed";
   if (!actors || *actors < 1 || *actors > kMostActors)
     return "host " + name + ": actors is not a number from 1 to " + std::to_string(kMostActors);
-  if (device != "cpu" && device != "cuda")
-    return "host " + name + ": device is \"" + device + "\": cpu or cuda";
+  if (!parse_choice<DeviceKind>(device))
+    return "host " + name + ": device is \"" + device +
+           "\": " + choices_text(choice_words<DeviceKind>());
   if (!sharing(peer.hello))
     return "host " + name + ": actors_per_gpu is not a number from 1 to " +
            std::to_string(kMostActors);
@@ -50,7 +53,7 @@ std::optional<std::string> Hosts::hello(const control::PeerInfo& peer) const {
 
 bool Hosts::ready(control::PeerId peer) {
   const auto info = tools_.server.info(peer);
-  if (!info || info->hello.role != "node") return false;
+  if (!info || info->hello.role != PeerRole::node) return false;
   const auto& name = info->hello.name;
   if (hello(*info)) {  // two of one name at the same moment
     tools_.server.drop(peer, "host " + name + " is in the cluster already");
@@ -71,8 +74,8 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
   std::vector<ActorId> places;
   for (const auto& [id, actor] : tools_.members.all()) {
     // Of a host that was here before.
-    if (actor.host == host && actor.state == ActorState::dead && actor.device_kind() == kind &&
-        static_cast<int>(places.size()) < actors)
+    if (actor.host == host && actor.state == ActorState::dead &&
+        to_string(actor.device_kind()) == kind && static_cast<int>(places.size()) < actors)
       places.push_back(id);
   }
   for (const ActorId id : places)

@@ -1,17 +1,9 @@
 #include "models/spec/step_cache.h"
 
-#include <stdexcept>
-
 namespace troupe::spec {
 
-bool is_step_cache(const std::string& name) {
-  return name == kFirstBlockCache || name == kTeaCache;
-}
-
-double default_cache_threshold(const std::string& name) {
-  if (name == kFirstBlockCache) return 0.05;
-  if (name == kTeaCache) return 0.25;
-  throw std::invalid_argument("[spec] step cache \"" + name + "\": first-block or teacache");
+double default_cache_threshold(StepCacheRule rule) {
+  return rule == StepCacheRule::teacache ? 0.25 : 0.05;
 }
 
 std::vector<double> teacache_polynomial(const TransformerSpec& transformer) {

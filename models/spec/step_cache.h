@@ -1,20 +1,15 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
+#include "base/choices.h"
 #include "models/spec/transformer_spec.h"
 
 namespace troupe::spec {
 
-/// Names of step caches, as requests have them.
-inline constexpr const char* kFirstBlockCache = "first-block";
-inline constexpr const char* kTeaCache = "teacache";
-
-bool is_step_cache(const std::string& name);
 /// What a request that names none gets: diffusers' own for the first-block cache, TeaCache's
 /// mildest published one for it.
-double default_cache_threshold(const std::string& name);
+double default_cache_threshold(StepCacheRule rule);
 /// The largest that is taken.
 inline constexpr double kLargestCacheThreshold = 10;
 

@@ -27,7 +27,7 @@ wire::LoadStage whole(const std::string& model) {
   wire::LoadStage load;
   load.deployment = 7;
   load.model = model;
-  load.dtype = "float32";
+  load.dtype = ComputeType::float32;
   load.last_block = 5;
   load.embeds = load.projects = true;
   return load;

@@ -72,7 +72,7 @@ struct RealActors : JobRooms {
     spec.request.steps = 6;
     spec.request.seed = seed;
     spec.request.want_latents = true;
-    spec.request.method = "pipefusion";
+    spec.request.method = Method::pipefusion;
     spec.request.num_pipeline_patch = 2;
     spec.request.warmup_steps = 1;
     spec.parallelism.pp = 2;

@@ -135,14 +135,14 @@ TEST_CASE(
 }
 
 TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those behind the first") {
-  const auto rehearsed = [](const std::string& model, const std::string& method, int warmup) {
+  const auto rehearsed = [](const std::string& model, Method method, int warmup) {
     RehearsedActors stage({.rehearses = true});
     auto spec = RehearsedActors::spec(1, model);
     spec.request.method = method;
     spec.request.warmup_steps = warmup;
-    if (method == "exact") spec.request.num_pipeline_patch = 1;
+    if (method == Method::exact) spec.request.num_pipeline_patch = 1;
     if (model == "tiny-sd15") spec.request.max_sequence_length = 77;
-    if (method == "distrifusion") {
+    if (method == Method::distrifusion) {
       spec.parallelism.pp = 1;
       spec.parallelism.ring = 2;
     }
@@ -153,7 +153,7 @@ TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those 
                      stage.count(WorkEvent::rehearses_patches) / 2};
   };
   for (const auto& [model, method] :
-       {std::pair{"tiny-pixart", "pipefusion"}, {"tiny-sd15", "distrifusion"}}) {
+       {std::pair{"tiny-pixart", Method::pipefusion}, {"tiny-sd15", Method::distrifusion}}) {
     CAPTURE(std::string(model));
     for (const int warmup : {1, 2, 4}) {
       CAPTURE(warmup);
@@ -163,7 +163,7 @@ TEST_CASE("steps behind a long warm-up are rehearsed, and of an exact job those 
       CHECK(patches >= 2);  // one takes latents of the warm-up, the next one of patches
     }
   }
-  CHECK(rehearsed("tiny-pixart", "exact", 0) == std::pair{3, 0});
+  CHECK(rehearsed("tiny-pixart", Method::exact, 0) == std::pair{3, 0});
 }
 
 TEST_CASE("when the allocator has handed back what it kept, jobs are rehearsed anew") {
@@ -202,7 +202,7 @@ TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and 
     for (const int patches : {2, 3, 4}) {
       auto spec = RehearsedActors::spec(static_cast<std::uint64_t>(patches));
       spec.request.num_pipeline_patch = patches;
-      spec.request.kv = patches == 3 ? "predict" : "stale";
+      spec.request.kv = patches == 3 ? KvUse::predict : KvUse::stale;
       ids.push_back(stage.submit(spec));
     }
     std::vector<std::string> results;
@@ -242,7 +242,7 @@ TEST_CASE("jobs of one shape have one key, whatever their words, seeds and numbe
   differs([](auto& request) { request.prompts.push_back("another"); });
   differs([](auto& request) { request.guidance_scale = 1; });
   differs([](auto& request) { request.num_pipeline_patch = 3; });
-  differs([](auto& request) { request.kv = "predict"; });
+  differs([](auto& request) { request.kv = KvUse::predict; });
   differs([](auto& request) { request.refill_steps = {5}; });
   differs([](auto& request) { request.steps = 2; });
 }

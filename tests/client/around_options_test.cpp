@@ -65,7 +65,7 @@ TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
   CHECK(parse_submission({"--lora", odd + ":2"}).request.loras[0].scale == 2);
   Submission submission;
   submission.request.loras = loras;
-  const auto wire = client::to_wire(submission).request.loras;
+  const auto wire = client::to_wire(submission).value().request.loras;
   REQUIRE(wire.size() == 4);
   CHECK(wire[1].path == "/a:b/c.safetensors");
   CHECK(wire[1].scale == -0.5);
@@ -78,7 +78,7 @@ TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
       parse_submission({"--init-image", file, "--strength", "0.3", "--guidance-rescale", "0.7"});
   CHECK(submission.request.init_image == kPng);
   CHECK(!client::check_init_image(submission.request));
-  const auto wire = client::to_wire(submission).request;
+  const auto wire = client::to_wire(submission).value().request;
   CHECK(wire.init_image_bytes == kPng.size());
   CHECK(wire.init_image_blob == 0);
   CHECK(wire.init_image_width > 0);

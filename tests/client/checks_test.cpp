@@ -8,6 +8,7 @@
 #include "client/cli/suggest.h"
 #include "tests/support/doctest.h"
 
+using namespace troupe;
 using namespace troupe::cli;
 using List = std::vector<std::string>;
 

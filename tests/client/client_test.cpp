@@ -84,7 +84,7 @@ TEST_CASE(
   CHECK(seen.job.request.negative_prompt == "ugly");
   CHECK(seen.job.request.guidance_scale == 3.25);
   CHECK(seen.job.request.num_pipeline_patch == 4);
-  CHECK(seen.job.request.method == "pipefusion");
+  CHECK(seen.job.request.method == Method::pipefusion);
   CHECK(seen.job.request.seed == 7);
   CHECK(seen.job.parallelism == wire::Parallelism{1, 2, 3});
 }

@@ -14,6 +14,7 @@
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
+#include "transport/wire/codec.h"
 
 using namespace troupe;
 using namespace troupe::cli;
@@ -170,10 +171,11 @@ TEST_CASE("tables line up, also with letters of several bytes") {
 
 TEST_CASE("a step cache goes from the options to the wire, and a threshold needs one") {
   const auto options = parse({"--step-cache", "teacache", "--step-cache-threshold", "0.3"});
-  const auto wire = client::to_wire(make_submission(options));
-  CHECK(wire.request.step_cache == "teacache");
+  const auto wire = client::to_wire(make_submission(options)).value();
+  CHECK(wire.request.step_cache == StepCacheRule::teacache);
   CHECK(wire.request.step_cache_threshold == 0.3);
-  CHECK(client::to_wire(make_submission(parse({}))).request.step_cache.empty());
+  CHECK(client::to_wire(make_submission(parse({}))).value().request.step_cache ==
+        StepCacheRule::none);
   CHECK(testing::has(message_of([] {
                        parse({"--step-cache-threshold", "0.3"});
                      }),
@@ -186,14 +188,45 @@ TEST_CASE("a step cache goes from the options to the wire, and a threshold needs
 TEST_CASE("a U-Net's choices go from the options to the wire, and no further than their names") {
   auto options = parse({"--model", "/m", "--prompt", "a", "--method", "distrifusion", "--patches",
                         "4", "--group-norm", "separate", "--exchange", "none"});
-  auto request = client::to_wire(make_submission(options)).request;
-  CHECK(request.group_norm == "separate");
-  CHECK(request.exchange == "none");
-  request = client::to_wire(make_submission(parse({"--model", "/m", "--prompt", "a"}))).request;
-  CHECK(request.group_norm == "corrected");
-  CHECK(request.exchange == "stale");
+  auto request = client::to_wire(make_submission(options)).value().request;
+  CHECK(request.group_norm == GroupNormMoments::separate);
+  CHECK(request.exchange == PatchExchange::none);
+  request =
+      client::to_wire(make_submission(parse({"--model", "/m", "--prompt", "a"}))).value().request;
+  CHECK(request.group_norm == GroupNormMoments::corrected);
+  CHECK(request.exchange == PatchExchange::stale);
   CHECK_THROWS(parse({"--model", "/m", "--prompt", "a", "--group-norm", "none"}));
   CHECK_THROWS(parse({"--model", "/m", "--prompt", "a", "--exchange", "some"}));
+}
+
+TEST_CASE("a C++ program's choices are refused with those that there are") {
+  const auto why = [](std::string ImageRequest::*field) {
+    Submission submission;
+    submission.request.*field = "magic";
+    const auto spec = client::to_wire(submission);
+    REQUIRE(!spec);
+    CHECK(spec.error().code == "bad_request");
+    return spec.error().what;
+  };
+  CHECK(why(&ImageRequest::method) ==
+        "[plan] method is \"magic\": exact, pipefusion or distrifusion");
+  CHECK(why(&ImageRequest::kv) == "[plan] kv is \"magic\": stale or predict");
+  CHECK(why(&ImageRequest::dtype) == "[plan] dtype is \"magic\": float32, bfloat16 or float16");
+  CHECK(why(&ImageRequest::weight_dtype) == "[plan] weight dtype is \"magic\": int8 or fp8");
+  CHECK(why(&ImageRequest::noise_dtype) == "[plan] noise dtype is \"magic\": float32 or model");
+  CHECK(why(&ImageRequest::group_norm) ==
+        "[plan] group norm is \"magic\": corrected, stale, synchronous or separate");
+  CHECK(why(&ImageRequest::exchange) == "[plan] exchange is \"magic\": stale, none or all");
+  CHECK(why(&ImageRequest::step_cache) ==
+        "[plan] step cache is \"magic\": first-block or teacache");
+  CHECK(why(&ImageRequest::progress_content) ==
+        "[plan] progress content is \"magic\": latents or preview");
+}
+
+TEST_CASE("a request that nobody touched is the same in C++ and on the wire") {
+  wire::ImageRequest untouched;
+  untouched.max_sequence_length = 0;  // the model's own; planners' tests begin from 120
+  CHECK(wire::encode(client::to_wire({}).value().request) == wire::encode(untouched));
 }
 
 TEST_CASE("a --model that is no folder: a file, or a name of the hub's") {

@@ -240,7 +240,7 @@ TEST_CASE("who is not admitted gets no blobs") {
     });
   });
   RawPeer raw(scene.endpoint);
-  raw.send(wire::Hello{"client", "raw", "host", 1, "raw", {}}, 1);
+  raw.send(wire::Hello{PeerRole::client, "raw", "host", 1, "raw", {}}, 1);
   CHECK(raw.receive<wire::Refuse>().reason == "no control link");
   raw.send(wire::BlobRequest{id, 0, 6}, 2, 2, 1);
   CHECK(raw.receive<wire::Goodbye>().reason == "say hello first");

@@ -167,7 +167,7 @@ TEST_CASE("strangers' bytes on a guarded port") {
   RawPeer raw(there.endpoint);
   raw.socket.set(zmq::sockopt::sndtimeo, 200);
   raw.socket.set(zmq::sockopt::rcvtimeo, 300);
-  raw.send(wire::Hello{"client", "raw", "host", 1, "raw", {}}, 1);
+  raw.send(wire::Hello{PeerRole::client, "raw", "host", 1, "raw", {}}, 1);
   CHECK_THROWS(raw.receive<wire::Welcome>());
   CHECK(there.server->run([](Server& s) { return s.counters().messages_received; }) == 0);
 }

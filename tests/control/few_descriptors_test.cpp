@@ -16,7 +16,7 @@ using troupe::testing::Says;
 
 ConnectionOptions client_at(const std::string& endpoint) {
   auto options = peer_at(endpoint, "client");
-  options.hello.role = "client";
+  options.hello.role = PeerRole::client;
   return options;
 }
 

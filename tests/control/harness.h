@@ -117,7 +117,7 @@ inline ServerOptions server_at(const std::string& endpoint) {
 inline ConnectionOptions peer_at(const std::string& endpoint, const std::string& name = "actor 0") {
   ConnectionOptions options;
   options.endpoint = endpoint;
-  options.hello.role = "actor";
+  options.hello.role = PeerRole::actor;
   options.hello.name = name;
   options.welcome_deadline = 60s;
   return options;
@@ -169,7 +169,7 @@ class RawPeer {
     }
   }
   PeerId greet() {
-    send(wire::Hello{"actor", "raw", "host", 1, "raw", {}}, 1);
+    send(wire::Hello{PeerRole::actor, "raw", "host", 1, "raw", {}}, 1);
     return receive<wire::Welcome>().peer;
   }
 

@@ -25,9 +25,11 @@ inline wire::Parallelism any_degrees() {
 }
 
 inline wire::ImageRequest any_request() {
-  const auto method = *rc::gen::element<std::string>("exact", "pipefusion", "distrifusion");
-  auto request = square_request(method, method == "exact" ? 1 : up_to(16), *rc::gen::inRange(0, 3));
-  if (method != "exact") request.kv = *rc::gen::element<std::string>("stale", "predict");
+  const auto method =
+      *rc::gen::element<Method>(Method::exact, Method::pipefusion, Method::distrifusion);
+  auto request =
+      square_request(method, method == Method::exact ? 1 : up_to(16), *rc::gen::inRange(0, 3));
+  if (method != Method::exact) request.kv = *rc::gen::element<KvUse>(KvUse::stale, KvUse::predict);
   request.images_per_prompt = *rc::gen::inRange(2, 5);
   return request;
 }

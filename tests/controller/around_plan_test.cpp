@@ -58,7 +58,7 @@ TEST_CASE("strength leaves out what diffusers' pipelines leave out") {
 TEST_CASE("a plan computes the steps that are left, and its patches follow them") {
   const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
   auto request = request_of(0.6, 6);
-  request.method = "pipefusion";
+  request.method = Method::pipefusion;
   request.num_pipeline_patch = 2;
   request.warmup_steps = 4;
   const auto plan = plan::make_plan(model, request, {.pp = 2});

@@ -69,7 +69,7 @@ TEST_CASE("jobs go together that differ in prompts, seed and share alone") {
       [](auto& other) { other.request.height = other.request.width = 128; },
       [](auto& other) { other.request.sampler = "euler-ancestral"; },
       [](auto& other) { other.request.want_latents = true; },
-      [](auto& other) { other.request.dtype = "bfloat16"; },
+      [](auto& other) { other.request.dtype = ComputeType::bfloat16; },
       [](auto& other) { other.request.progress_interval = 1; }};
   for (std::size_t i = 0; i < changes.size(); ++i) {
     CAPTURE(i);
@@ -93,7 +93,7 @@ TEST_CASE("who does not allow it, or cannot, computes alone") {
       [](auto& other) { other.course.boundary.emplace(); },
       [](auto& other) { other.spec.request.init_latents_blob = 7; },
       [](auto& other) { other.spec.request.init_image_blob = 7; },
-      [](auto& other) { other.spec.request.step_cache = "teacache"; }};
+      [](auto& other) { other.spec.request.step_cache = StepCacheRule::teacache; }};
   for (std::size_t i = 0; i < changes.size(); ++i) {
     CAPTURE(i);
     auto other = job;

@@ -37,14 +37,14 @@ Machine bare_machine() {
   return machine;
 }
 
-JobShape bare_job(const std::string& method, int rows, int patches, int warmup) {
+JobShape bare_job(Method method, int rows, int patches, int warmup) {
   JobShape job;
   job.method = method;
   job.patches = plan::split_rows(rows, patches);
   job.columns = 10;
   job.guidance = false;
   job.steps = 10;
-  job.synchronous_steps = method == "exact" ? job.steps : warmup;
+  job.synchronous_steps = method == Method::exact ? job.steps : warmup;
   job.decodes = false;
   return job;
 }
@@ -66,13 +66,14 @@ mesh::Degrees any_degrees() {
 }
 
 JobShape any_job() {
-  const auto method = *rc::gen::element<std::string>("exact", "pipefusion", "distrifusion");
-  auto job = bare_job(method, 24, method == "exact" ? 1 : *rc::gen::inRange(1, 9),
+  const auto method =
+      *rc::gen::element<Method>(Method::exact, Method::pipefusion, Method::distrifusion);
+  auto job = bare_job(method, 24, method == Method::exact ? 1 : *rc::gen::inRange(1, 9),
                       *rc::gen::inRange(0, 4));
   job.columns = 24;
   job.pictures = 2;
   job.guidance = true;
-  job.predict = method != "exact" && *rc::gen::arbitrary<bool>();
+  job.predict = method != Method::exact && *rc::gen::arbitrary<bool>();
   return job;
 }
 
@@ -82,19 +83,19 @@ TEST_CASE("FLOPs of one actor, by hand") {
   // 40 × 10 tokens: products 2 · 400 · 140,000 FLOP, attention 4 · 400 · 400 · 100 at half speed.
   const double block = 2.0 * 400 * 140'000 / 1e9 + 4.0 * 400 * 400 * 100 / 0.5e9;
   const auto cost =
-      estimate_cost(bare_model(8), bare_job("exact", 40, 1, 0), {}, 1, bare_machine());
+      estimate_cost(bare_model(8), bare_job(Method::exact, 40, 1, 0), {}, 1, bare_machine());
   CHECK(cost.synchronous == doctest::Approx(10 * 8 * block));
   CHECK(cost.patched == 0);
   CHECK(cost.computing == doctest::Approx(cost.synchronous));
   CHECK(cost.transferring == 0);
-  auto half = bare_job("exact", 40, 1, 0);
-  half.dtype = "float16";
+  auto half = bare_job(Method::exact, 40, 1, 0);
+  half.dtype = ComputeType::float16;
   CHECK(seconds(bare_model(8), half, {}, bare_machine()) == doctest::Approx(cost.synchronous / 2));
 }
 
 TEST_CASE("with free links every exact split of the work is a split of the time") {
   const auto model = bare_model(8);
-  auto job = bare_job("exact", 40, 1, 0);
+  auto job = bare_job(Method::exact, 40, 1, 0);
   const double one = seconds(model, job, {}, bare_machine());
   for (const auto& degrees : {mesh::Degrees{.ring = 4}, mesh::Degrees{.ulysses = 4},
                               mesh::Degrees{.tp = 4}, mesh::Degrees{.ring = 2, .ulysses = 2}})
@@ -108,10 +109,10 @@ TEST_CASE("with free links every exact split of the work is a split of the time"
 
 TEST_CASE("whole steps go through the stages in parts of the batch, as the plan has them") {
   const auto model = bare_model(8);
-  auto job = bare_job("exact", 40, 1, 0);
+  auto job = bare_job(Method::exact, 40, 1, 0);
   job.pictures = 3;
   job.guidance = true;
-  const double item = seconds(model, bare_job("exact", 40, 1, 0), {}, bare_machine()) / 10;
+  const double item = seconds(model, bare_job(Method::exact, 40, 1, 0), {}, bare_machine()) / 10;
   CHECK(seconds(model, job, {}, bare_machine()) == doctest::Approx(10 * 6 * item));
   // Six items in four parts of 2, 2, 1, 1: the last stage waits for the first one and takes six.
   CHECK(seconds(model, job, {.pp = 2}, bare_machine()) == doctest::Approx(10 * 8 * item / 2));
@@ -132,7 +133,7 @@ TEST_CASE("whole steps go through the stages in parts of the batch, as the plan 
 
 TEST_CASE("stages that were listed set the pace") {
   const auto model = bare_model(8);
-  const auto job = bare_job("pipefusion", 40, 4, 2);
+  const auto job = bare_job(Method::pipefusion, 40, 4, 2);
   const auto patched = [&](const std::vector<int>& stages) {
     return estimate_cost(model, job, {.pp = 2}, 1, bare_machine(), {}, stages).patched;
   };
@@ -145,17 +146,18 @@ TEST_CASE("blocks cost what they compute, the ends what stands around them") {
   auto model = bare_model(4);
   CHECK(plan::block_costs(model, 400) ==
         std::vector<double>(4, 2.0 * 400 * 140'000 + 4.0 * 400 * 400 * 100));
-  CHECK(plan::stage_sizes(model, bare_job("exact", 40, 1, 0), 3) == std::vector<int>{2, 1, 1});
+  CHECK(plan::stage_sizes(model, bare_job(Method::exact, 40, 1, 0), 3) ==
+        std::vector<int>{2, 1, 1});
   // An embedding as costly as two blocks.
   model.embedding_flops = 2 * plan::block_costs(model, 400)[0] / 400;
-  CHECK(plan::stage_sizes(model, bare_job("exact", 40, 1, 0), 2) == std::vector<int>{1, 3});
+  CHECK(plan::stage_sizes(model, bare_job(Method::exact, 40, 1, 0), 2) == std::vector<int>{1, 3});
 }
 
 TEST_CASE("pipefusion: warm-up steps go stage by stage, the others side by side") {
   const auto model = bare_model(8);
-  const double step = seconds(model, bare_job("exact", 40, 1, 0), {}, bare_machine()) / 10;
+  const double step = seconds(model, bare_job(Method::exact, 40, 1, 0), {}, bare_machine()) / 10;
   const auto cost =
-      estimate_cost(model, bare_job("pipefusion", 40, 4, 2), {.pp = 4}, 1, bare_machine());
+      estimate_cost(model, bare_job(Method::pipefusion, 40, 4, 2), {.pp = 4}, 1, bare_machine());
   CHECK(cost.synchronous == doctest::Approx(2 * step));
   const double micro = step / 16;  // a quarter of the rows on a quarter of the blocks
   CHECK(cost.patched == doctest::Approx(8 * 4 * micro + 3 * micro));
@@ -165,7 +167,7 @@ TEST_CASE("uneven heads and rows cost what the fullest rank has") {
   auto model = bare_model(1);
   model.heads = 3;
   model.weights_per_block = 0;
-  const auto job = bare_job("exact", 40, 1, 0);
+  const auto job = bare_job(Method::exact, 40, 1, 0);
   const double one = seconds(model, job, {}, bare_machine());
   CHECK(seconds(model, job, {.ulysses = 2}, bare_machine()) == doctest::Approx(one * 2 / 3));
   CHECK(seconds(model, job, {.ring = 3}, bare_machine()) == doctest::Approx(one * 14 / 40));
@@ -173,7 +175,7 @@ TEST_CASE("uneven heads and rows cost what the fullest rank has") {
 
 TEST_CASE("exposed transfers are waited for, others only beyond what hides them") {
   const auto model = bare_model(2);
-  const auto job = bare_job("exact", 40, 1, 0);
+  const auto job = bare_job(Method::exact, 40, 1, 0);
   auto machine = bare_machine();
   machine.inside = {0, 1e6};
   const double hidden = 400 * 100 * 4;  // bytes
@@ -189,7 +191,7 @@ TEST_CASE("exposed transfers are waited for, others only beyond what hides them"
   CHECK(extra(job, {.ring = 2}) > 0);
   // DistriFusion hides more behind a wave than ring behind its attention.
   machine.inside.bandwidth = 4e6;
-  CHECK(extra(bare_job("distrifusion", 40, 2, 0), {.ring = 2}) < extra(job, {.ring = 2}));
+  CHECK(extra(bare_job(Method::distrifusion, 40, 2, 0), {.ring = 2}) < extra(job, {.ring = 2}));
 }
 
 TEST_CASE("what the next stage takes up crosses the edge, too") {
@@ -198,7 +200,7 @@ TEST_CASE("what the next stage takes up crosses the edge, too") {
   const auto at = [&](std::vector<int> takes_up) {
     auto model = bare_model(8);
     model.takes_up = std::move(takes_up);
-    return seconds(model, bare_job("exact", 12, 1, 0), {.pp = 2}, machine);
+    return seconds(model, bare_job(Method::exact, 12, 1, 0), {.pp = 2}, machine);
   };
   const double none = at({}), one = at({-1, -1, -1, -1, -1, -1, -1, 0}),
                three = at({-1, -1, -1, -1, -1, 2, 1, 0});
@@ -251,7 +253,7 @@ TEST_CASE("more work is never quicker") {
     const int kind = *rc::gen::inRange(0, 3);
     if (kind == 0) more.columns += 8;
     if (kind == 1) more.pictures += 2;
-    if (kind == 2) more.steps += 1, more.synchronous_steps += job.method == "exact";
+    if (kind == 2) more.steps += 1, more.synchronous_steps += job.method == Method::exact;
     RC_ASSERT(seconds(model, more, degrees, machine) >= before * (1 - 1e-12));
   }));
 }
@@ -292,7 +294,7 @@ TEST_CASE("the demo model on this kind of CPU takes about what was measured") {
         .denoise();
   };
   CHECK(denoise(test::square_request(), {}) == doctest::Approx(1.03).epsilon(0.2));
-  CHECK(denoise(test::square_request("pipefusion", 4, 1), {.pp = 2}) ==
+  CHECK(denoise(test::square_request(Method::pipefusion, 4, 1), {.pp = 2}) ==
         doctest::Approx(0.65).epsilon(0.25));
   CHECK(denoise(test::square_request(), {.cfg = 2}) == doctest::Approx(0.60).epsilon(0.25));
 }

@@ -22,7 +22,7 @@ plan::Plan guided_plan(int steps, int patches, int warmup, wire::Parallelism par
   request.prompts = {"x"};
   request.steps = steps;
   request.guidance_scale = guidance;
-  request.method = patches > 1 ? "pipefusion" : "exact";
+  request.method = patches > 1 ? Method::pipefusion : Method::exact;
   request.num_pipeline_patch = patches;
   request.warmup_steps = warmup;
   return plan::make_plan(test::sample_model(), request, parallelism);

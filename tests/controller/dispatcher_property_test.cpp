@@ -28,7 +28,8 @@ TEST_CASE(
     int most_rounds = 1;
     for (int job = 1; job <= jobs; ++job) {
       const int patches = *rc::gen::inRange(1, 6);
-      const auto method = *rc::gen::element<std::string>("exact", "pipefusion", "distrifusion");
+      const auto method =
+          *rc::gen::element<Method>(Method::exact, Method::pipefusion, Method::distrifusion);
       const int steps = *rc::gen::inRange(1, 6);
       auto plan = some_plan(steps, patches, *rc::gen::inRange(0, 4), parallelism, method);
       for (int step = 0; step < steps; ++step) {

@@ -80,7 +80,8 @@ TEST_CASE("a removed job leaves the actors' windows free, and may come again fro
 
 TEST_CASE("a paused job drains, goes on one task a step, and as before when it is resumed") {
   Dispatcher dispatcher(2);
-  dispatcher.add_job(1, schedule::make_task_graph(some_plan(3, 1, 0, {.pp = 2}, "exact")), {0, 1});
+  dispatcher.add_job(1, schedule::make_task_graph(some_plan(3, 1, 0, {.pp = 2}, Method::exact)),
+                     {0, 1});
   const auto end_all = [&] {
     for (const ActorId actor : {0u, 1u}) {
       while (const auto at = dispatcher.current(actor))

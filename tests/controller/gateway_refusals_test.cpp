@@ -40,7 +40,7 @@ TEST_CASE("a job for actors that can hold none is refused for memory, with a rem
 TEST_CASE("weights of a type that no actor's device has are refused before anything loads") {
   Hall hall;
   hall.gate.open();
-  const auto answer = [&](const std::string& type) {
+  const auto answer = [&](WeightChoice type) {
     wire::SubmitJob submission;
     submission.job.model = "a";
     submission.job.request.prompts = {"x"};
@@ -52,12 +52,13 @@ TEST_CASE("weights of a type that no actor's device has are refused before anyth
     REQUIRE(hall.until([&] { return !said.empty(); }));
     return said;
   };
-  CHECK(answer("int8") == "accepted");
-  CHECK(answer("fp8").starts_with("[weights] fp8 needs a GPU of compute capability 8.9, and "));
+  CHECK(answer(WeightChoice::int8) == "accepted");
+  CHECK(answer(WeightChoice::fp8)
+            .starts_with("[weights] fp8 needs a GPU of compute capability 8.9, and "));
   hall.members.add("there", "cuda:0", /*remote=*/true);
-  CHECK(answer("fp8") == "accepted");
+  CHECK(answer(WeightChoice::fp8) == "accepted");
   hall.members.drain(0);
-  CHECK(answer("int8").starts_with("[weights] int8 is for actors on the CPU, and "));
+  CHECK(answer(WeightChoice::int8).starts_with("[weights] int8 is for actors on the CPU, and "));
 }
 
 TEST_CASE("a picture to start from is looked at before a job is made of it") {
@@ -85,7 +86,7 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   control::BlobStore own;
   control::ConnectionOptions options;
   options.endpoint = hall.blob_server.endpoint();
-  options.hello.role = "client";
+  options.hello.role = PeerRole::client;
   options.incarnation = hall.client->incarnation();
   control::BlobConnection channel(hall.io, options, own);
   channel.start({}, [](const auto& failure) { FAIL(failure.what); });
@@ -198,7 +199,8 @@ TEST_CASE("a job for more actors than any kind has is refused, with what there i
   for (int i = 0; i < 3; ++i)
     hall.members.spawned(hall.members.add("there", "cuda:" + std::to_string(i), true).id,
                          static_cast<std::uint64_t>(100 + i), 1);
-  const auto answer = [&](const wire::Parallelism& degrees, const std::string& weights = "") {
+  const auto answer = [&](const wire::Parallelism& degrees,
+                          WeightChoice weights = WeightChoice::as_computed) {
     wire::SubmitJob submission;
     submission.job.model = "a";
     submission.job.request.prompts = {"x"};
@@ -216,8 +218,8 @@ TEST_CASE("a job for more actors than any kind has is refused, with what there i
   CHECK(answer({.cfg = 2, .pp = 2})
             .find("4 actors of one kind are needed, but the cluster has 2 on cpu and 3 on cuda") !=
         std::string::npos);
-  CHECK(answer({.pp = 2}, "int8").empty());
-  CHECK(answer({.pp = 3}, "int8").find("cpu alone computes with int8 weights") !=
+  CHECK(answer({.pp = 2}, WeightChoice::int8).empty());
+  CHECK(answer({.pp = 3}, WeightChoice::int8).find("cpu alone computes with int8 weights") !=
         std::string::npos);
   wire::Parallelism automatic;
   automatic.automatic = true;

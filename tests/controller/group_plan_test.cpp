@@ -154,8 +154,8 @@ TEST_CASE("who decodes: holders of latents first, all of one replica; rows come 
 }
 
 TEST_CASE("the groups of one mix: cfg 2, pp 2, ring 2, tp 2") {
-  auto request = square_request("pipefusion", 4, 1);
-  request.kv = "predict";
+  auto request = square_request(Method::pipefusion, 4, 1);
+  request.kv = KvUse::predict;
   const auto plan =
       make_plan(sample_model(), request, {.cfg = 2, .pp = 2, .ring = 2, .tp = 2, .vae = 3});
   CHECK(plan.group_with(Role::edge, 10, 0)->ranks == std::vector<int>{10, 14});
@@ -172,7 +172,7 @@ TEST_CASE("the groups of one mix: cfg 2, pp 2, ring 2, tp 2") {
 }
 
 TEST_CASE("names of groups differ and fit the tensor plane, whatever the number of ranks") {
-  auto request = square_request("exact", 1, 0);
+  auto request = square_request(Method::exact, 1, 0);
   request.images_per_prompt = 2;
   for (const int ulysses : {1, 32, 33, 128}) {
     const auto plan =

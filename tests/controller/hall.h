@@ -122,7 +122,7 @@ struct Hall : Doors {
   std::unique_ptr<control::Connection> connect() {
     control::ConnectionOptions options;
     options.endpoint = server.endpoint();
-    options.hello.role = "client";
+    options.hello.role = PeerRole::client;
     options.welcome_deadline = std::chrono::seconds(60);
     auto connection = std::make_unique<control::Connection>(io, options);
     connection->start([](const auto&) {}, [](const auto& failure) { FAIL(failure.what); });

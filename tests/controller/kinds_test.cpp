@@ -21,31 +21,32 @@ Members members_of(int cpus, int gpus) {
 
 TEST_CASE("actors are counted by kind, and by what a kind computes with") {
   auto members = members_of(3, 2);
-  CHECK(living_by_kind(members, "") == std::map<std::string, int>{{"cpu", 3}, {"cuda", 2}});
-  CHECK(most_alike(members, "") == 3);
-  CHECK(most_alike(members, "int8") == 3);
-  CHECK(most_alike(members, "fp8") == 2);
+  CHECK(living_by_kind(members, WeightChoice::as_computed) ==
+        std::map<DeviceKind, int>{{DeviceKind::cpu, 3}, {DeviceKind::cuda, 2}});
+  CHECK(most_alike(members, WeightChoice::as_computed) == 3);
+  CHECK(most_alike(members, WeightChoice::int8) == 3);
+  CHECK(most_alike(members, WeightChoice::fp8) == 2);
   members.drain(0);
   members.start_failed(1);
-  CHECK(most_alike(members, "") == 2);
-  CHECK(most_alike(members, "int8") == 1);
-  CHECK(most_alike(members_of(0, 2), "int8") == 0);
+  CHECK(most_alike(members, WeightChoice::as_computed) == 2);
+  CHECK(most_alike(members, WeightChoice::int8) == 1);
+  CHECK(most_alike(members_of(0, 2), WeightChoice::int8) == 0);
 }
 
 TEST_CASE("who asks for too many is told what there is of each kind, and what would do") {
   auto members = members_of(3, 2);
-  CHECK(too_few_text(members, "", 4) ==
+  CHECK(too_few_text(members, WeightChoice::as_computed, 4) ==
         "dp × cfg × pp × ulysses × ring × tp = 4 actors of one kind are needed, but the cluster "
         "has 3 on cpu and 2 on cuda: ask for at most 3, or let `troupe join` bring more of a kind");
-  CHECK(too_few_text(members, "fp8", 3) ==
+  CHECK(too_few_text(members, WeightChoice::fp8, 3) ==
         "dp × cfg × pp × ulysses × ring × tp = 3 actors of one kind are needed, but the cluster "
         "has 3 on cpu and 2 on cuda, and cuda alone computes with fp8 weights: ask for at most 2, "
         "or let `troupe join` bring more of a kind");
   members.close(0);
-  CHECK(too_few_text(members, "", 3) ==
+  CHECK(too_few_text(members, WeightChoice::as_computed, 3) ==
         "dp × cfg × pp × ulysses × ring × tp = 3 actors of one kind are needed, but the cluster "
         "has 2 on cpu and 2 on cuda (1 is drained or cannot start): ask for at most 2, or let "
         "`troupe join` bring more of a kind");
-  CHECK(too_few_text(members_of(2, 0), "", 4) ==
+  CHECK(too_few_text(members_of(2, 0), WeightChoice::as_computed, 4) ==
         "dp × cfg × pp × ulysses × ring × tp = 4 actors are needed, but the cluster has 2");
 }

@@ -56,7 +56,7 @@ plan::Machine slow_at(const std::string& kind) {
   if (kind == "attention") found.attention_flops = 1e9;
   if (kind == "products") found.float_flops = 1e9;
   if (kind == "memory") found.bandwidth = 1e6;
-  return plan::machine_of_hosts("cpu", {host("here", 16, found)});
+  return plan::machine_of_hosts(DeviceKind::cpu, {host("here", 16, found)});
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ TEST_CASE("a cluster's machine has the hosts that there are and the slowest figu
   farther.remote = true;
   farther.link = plan::Link{50e-6, 2e9};
   const auto machine =
-      plan::machine_of_hosts("cpu", {host("here", 4, figures(100e9)), far, farther});
+      plan::machine_of_hosts(DeviceKind::cpu, {host("here", 4, figures(100e9)), far, farther});
   CHECK(machine.measured);
   CHECK(machine.devices == 9);
   CHECK(machine.hosts == std::vector<int>{4, 3, 2});
@@ -125,7 +125,8 @@ TEST_CASE("where nothing was measured the constants stand, and the notes say why
   lost.remote = true;
   lost.why_not = "no memory for it";
   lost.why_no_link = "timeout";
-  const auto machine = plan::machine_of_hosts("cpu", {host("here", 2, std::nullopt), lost});
+  const auto machine =
+      plan::machine_of_hosts(DeviceKind::cpu, {host("here", 2, std::nullopt), lost});
   const auto constants = plan::this_cpu(1);
   CHECK_FALSE(machine.measured);
   CHECK(machine.device.float_flops == constants.device.float_flops);
@@ -138,28 +139,31 @@ TEST_CASE("where nothing was measured the constants stand, and the notes say why
   // Pings of the control plane say nothing of what GPUs send over.
   auto pinged = lost;
   pinged.link = plan::Link{1e-3, 1e6};
-  const auto gpus = plan::machine_of_hosts("cuda", {host("here", 2, std::nullopt), pinged});
-  CHECK(gpus.between.bandwidth == plan::machine_here("cuda", 3, 0).between.bandwidth);
+  const auto gpus =
+      plan::machine_of_hosts(DeviceKind::cuda, {host("here", 2, std::nullopt), pinged});
+  CHECK(gpus.between.bandwidth == plan::machine_here(DeviceKind::cuda, 3, 0).between.bandwidth);
   CHECK(notes(gpus, "between GPUs the constant stands"));
-  CHECK(plan::machine_of_hosts("cpu", {}).devices == 1);
-  CHECK(plan::machine_of_hosts("cuda", {host("here", 2, std::nullopt)}).inside.bandwidth ==
-        plan::machine_here("cuda", 2, 0).inside.bandwidth);
+  CHECK(plan::machine_of_hosts(DeviceKind::cpu, {}).devices == 1);
+  CHECK(
+      plan::machine_of_hosts(DeviceKind::cuda, {host("here", 2, std::nullopt)}).inside.bandwidth ==
+      plan::machine_here(DeviceKind::cuda, 2, 0).inside.bandwidth);
 }
 
 TEST_CASE("actors share the cores that their host has") {
   auto crowded = host("here", 4, figures(1e11));
   crowded.cores = 4;
   crowded.threads = 2;
-  CHECK(plan::machine_of_hosts("cpu", {crowded}).busy_devices_per_host == 2);
+  CHECK(plan::machine_of_hosts(DeviceKind::cpu, {crowded}).busy_devices_per_host == 2);
   crowded.threads = 1;
-  CHECK(plan::machine_of_hosts("cpu", {crowded}).busy_devices_per_host == 0);
+  CHECK(plan::machine_of_hosts(DeviceKind::cpu, {crowded}).busy_devices_per_host == 0);
 }
 
 TEST_CASE("a machine goes to a client and back, and what is no machine is refused by key") {
   auto far = host("far", 2, figures(40e9));
   far.remote = true;
   far.link = plan::Link{80e-6, 1e9};
-  const auto machine = plan::machine_of_hosts("cpu", {host("here", 4, figures(1e11)), far});
+  const auto machine =
+      plan::machine_of_hosts(DeviceKind::cpu, {host("here", 4, figures(1e11)), far});
   const auto json = plan::to_json(machine);
   CHECK(plan::to_json(plan::machine_from_json(json)) == json);
   CHECK(json["notes"].size() == 3);
@@ -186,7 +190,8 @@ TEST_CASE("an explanation says what was measured, and where ranks leave a host")
   auto far = host("far", 2, figures(40e9));
   far.remote = true;
   far.link = plan::Link{1e-3, 1e6};
-  const auto machine = plan::machine_of_hosts("cpu", {host("here", 2, figures(1e11)), far});
+  const auto machine =
+      plan::machine_of_hosts(DeviceKind::cpu, {host("here", 2, figures(1e11)), far});
   const auto found = plan::explain(model, job, 4, machine);
   const auto text = plan::to_text(found, model);
   CHECK(contains(text, "predicted for this cluster, 4 actors: 0.04 TFLOP/s in float32"));
@@ -217,7 +222,8 @@ TEST_CASE("stages are split by the seconds that were measured, not by FLOPs") {
   // An unmeasured machine splits by FLOPs.
   CHECK(sizes(plan::make_plan(model, request, mix, plan::this_cpu(4))) == sizes(by_flops));
   const auto costliest = [&](const plan::Plan& plan, const plan::Machine& machine) {
-    const auto costs = plan::block_costs(shape, tokens, plan::rates_of(machine, "float32"));
+    const auto costs =
+        plan::block_costs(shape, tokens, plan::rates_of(machine, ComputeType::float32));
     double most = 0;
     for (const auto& stage : plan.stages) {
       most = std::max(most, std::accumulate(costs.begin() + stage.first_block,

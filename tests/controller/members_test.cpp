@@ -18,7 +18,7 @@ control::PeerInfo hello_of(std::uint64_t incarnation, control::PeerId peer) {
   control::PeerInfo info;
   info.id = peer;
   info.incarnation = incarnation;
-  info.hello.role = "actor";
+  info.hello.role = PeerRole::actor;
   info.hello.attributes = {{"address.shm", "a"}, {"device", "cpu"}, {"token", "secret"}};
   return info;
 }

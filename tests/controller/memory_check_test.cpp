@@ -55,7 +55,7 @@ TEST_CASE("where no degree alone fits, the mix that the planner picks is named")
   job.request.prompts = {"x"};
   job.request.height = job.request.width = 256;
   const auto& model = test::sample_model();
-  const auto machine = plan::machine_here("cpu", 4, 4);
+  const auto machine = plan::machine_here(DeviceKind::cpu, 4, 4);
   const auto peak = [](const plan::Plan& plan) {
     std::uint64_t most = 0;
     for (const auto& own : plan.memory)
@@ -93,7 +93,7 @@ TEST_CASE("degrees are picked for the smallest actor, and where none suit it for
   wire::ImageRequest request;
   request.prompts = {"x"};
   const auto& model = test::sample_model();
-  const auto machine = plan::machine_here("cpu", 3, 4);
+  const auto machine = plan::machine_here(DeviceKind::cpu, 3, 4);
   const auto whole = plan::make_plan(model, request, {}).memory[0].peak();
   const auto of_limits = [&](const Numbers& limits) {
     std::vector<std::pair<cluster::ActorId, std::uint64_t>> actors;

@@ -38,7 +38,7 @@ TEST_CASE("the micro-steps of a step cover each token row once, evenly, remainde
     const auto parallelism = any_degrees();
     const auto plan = make_plan(sample_model(), request, parallelism);
     const int ring = parallelism.ring, ulysses = parallelism.ulysses;
-    const bool waves = request.method == "distrifusion";
+    const bool waves = request.method == Method::distrifusion;
     RC_ASSERT(plan.patches == make_plan(sample_model(), request, {}).patches);
     std::vector<int> times(plan.token_rows, 0);
     for (std::size_t micro = 0; micro < plan.micro_steps.size(); ++micro) {
@@ -70,15 +70,16 @@ TEST_CASE("the micro-steps of a step cover each token row once, evenly, remainde
 }
 
 TEST_CASE("waves of distrifusion: as many patches side by side as ring ranks") {
-  const auto plan =
-      make_plan(sample_model(), square_request("distrifusion", 5, 1), {.ulysses = 2, .ring = 2});
+  const auto plan = make_plan(sample_model(), square_request(Method::distrifusion, 5, 1),
+                              {.ulysses = 2, .ring = 2});
   REQUIRE(plan.micro_steps.size() == 3);
   using Runs = std::vector<wire::RowRange>;
   CHECK(plan.micro_steps[0].of_rank == Runs{{0, 2}, {2, 4}, {4, 6}, {6, 7}});
   CHECK(plan.micro_steps[1].of_rank == Runs{{7, 9}, {9, 10}, {10, 12}, {12, 13}});
   CHECK(plan.micro_steps[2].of_rank == Runs{{13, 15}, {15, 16}, {0, 0}, {0, 0}});
-  CHECK(make_plan(sample_model(), square_request("pipefusion", 5, 1), {.ulysses = 2, .ring = 2})
-            .micro_steps.size() == 5);
+  CHECK(
+      make_plan(sample_model(), square_request(Method::pipefusion, 5, 1), {.ulysses = 2, .ring = 2})
+          .micro_steps.size() == 5);
 }
 
 TEST_CASE("a whole picture goes through a pipeline part by part of the batch") {
@@ -130,13 +131,11 @@ TEST_CASE("parallel decoding and predicted K,V are refused where there is no suc
         "[plan] vae-parallel is 3, but the latents have only 2 rows to split");
   CHECK(why(request, {.ulysses = 3, .vae = 2}) == "accepted");
   request = square_request();
-  request.kv = "predict";
+  request.kv = KvUse::predict;
   CHECK(why(request, {}).starts_with("[plan] kv is predict with method exact"));
-  request.kv = "guess";
-  CHECK(why(request, {}) == "[plan] kv is \"guess\": stale or predict");
-  for (const auto method : {"pipefusion", "distrifusion"}) {
+  for (const auto method : {Method::pipefusion, Method::distrifusion}) {
     request = square_request(method, 2, 1);
-    request.kv = "predict";
+    request.kv = KvUse::predict;
     CHECK(why(request, {.ulysses = 5}) == "accepted");  // more ranks than heads
     CHECK(why(request, {.tp = 7}) == "accepted");
   }

@@ -28,7 +28,7 @@ double processor_seconds() {
 }  // namespace
 
 TEST_CASE("candidates come quickest first, each mix once, within the actors") {
-  auto request = square_request("pipefusion", 4, 1);
+  auto request = square_request(Method::pipefusion, 4, 1);
   request.prompts = {"a", "b", "c"};
   const auto machine = machine_of("l40x8");
   const auto found = choose_degrees(sample_model(), request, 6, machine, {.candidates = 1000});
@@ -49,7 +49,7 @@ TEST_CASE("candidates come quickest first, each mix once, within the actors") {
 }
 
 TEST_CASE("the choice is the same each time, and more actors are never worse") {
-  const auto request = square_request("pipefusion", 4, 1);
+  const auto request = square_request(Method::pipefusion, 4, 1);
   const auto machine = machine_of("a100-nvlink-x16");
   double before = 1e300;
   for (int actors = 1; actors <= 16; ++actors) {
@@ -73,7 +73,7 @@ TEST_CASE("the choice is the same each time, and more actors are never worse") {
 }
 
 TEST_CASE("degrees are all that is chosen: every candidate's plan has the request of one actor") {
-  auto request = square_request("pipefusion", 5, 2);
+  auto request = square_request(Method::pipefusion, 5, 2);
   request.prompts = {"a", "b"};
   request.seed = 7;
   const auto alone = plan::make_plan(sample_model(), request, {});
@@ -82,7 +82,7 @@ TEST_CASE("degrees are all that is chosen: every candidate's plan has the reques
     const auto plan = plan::make_plan(sample_model(), request, candidate.parallelism);
     CHECK(plan.patches == alone.patches);
     CHECK(plan.synchronous_steps == alone.synchronous_steps);
-    CHECK(plan.request.method == "pipefusion");
+    CHECK(plan.request.method == Method::pipefusion);
     CHECK(plan.request.num_pipeline_patch == 5);
     CHECK(plan.request.warmup_steps == 2);
     CHECK(plan.request.kv == alone.request.kv);
@@ -94,7 +94,7 @@ TEST_CASE("degrees are all that is chosen: every candidate's plan has the reques
 
 TEST_CASE("decoders share a picture where that is quicker, within their replica") {
   const auto decoders = [](int pixels, const plan::Machine& machine) {
-    auto request = square_request("pipefusion", 4, 1);
+    auto request = square_request(Method::pipefusion, 4, 1);
     request.height = request.width = pixels;
     int most = 1;
     for (const auto& candidate : choose_degrees(sample_model(), request, 4, machine)) {
@@ -136,7 +136,7 @@ TEST_CASE("a picture that one decodes sooner is shared where one has no room for
 }
 
 TEST_CASE("mixes beyond the memory limit are marked and not picked") {
-  const auto request = square_request("pipefusion", 4, 1);
+  const auto request = square_request(Method::pipefusion, 4, 1);
   const auto machine = machine_of("l40x8");
   const auto all = choose_degrees(sample_model(), request, 4, machine, {.candidates = 1000});
   std::uint64_t least = ~std::uint64_t{0}, most = 0;
@@ -178,7 +178,7 @@ TEST_CASE("the table's memory limits simulated devices") {
 }
 
 TEST_CASE("actors that share two cores are not taken for more than two") {
-  const auto request = square_request("pipefusion", 4, 1);
+  const auto request = square_request(Method::pipefusion, 4, 1);
   const auto own_cores = plan::automatic_parallelism(sample_model(), request, 4, plan::this_cpu(4));
   CHECK(own_cores.cfg * own_cores.pp * own_cores.ulysses * own_cores.ring * own_cores.tp == 4);
   const auto shared = plan::automatic_parallelism(sample_model(), request, 4, plan::this_cpu(4, 2));
@@ -203,7 +203,7 @@ TEST_CASE("what the request is refused for is said, not that nothing was found")
 }
 
 TEST_CASE("16 actors are planned for quickly") {
-  auto request = square_request("pipefusion", 8, 1);
+  auto request = square_request(Method::pipefusion, 8, 1);
   request.prompts.assign(16, "a");
   const double start = processor_seconds();
   const auto picked =
@@ -232,14 +232,14 @@ TEST_CASE("what is tried is bounded, however large cluster and request are") {
     CHECK(fits == (limits.memory == 0));
     return processor_seconds() - start;
   };
-  for (const char* method : {"exact", "pipefusion", "distrifusion"}) {
-    auto request = square_request(method, std::string(method) == "exact" ? 1 : 512, 100);
+  for (const auto method : {Method::exact, Method::pipefusion, Method::distrifusion}) {
+    auto request = square_request(method, method == Method::exact ? 1 : 512, 100);
     request.height = request.width = 8192;
     request.steps = 1000;
     request.images_per_prompt = 8;
     for (const std::uint64_t memory : {0, 1000}) {
       const double seconds = took(request, {.memory = memory});
-      MESSAGE(std::string(method) << " planned in " << seconds * 1e3 << " ms, limit " << memory);
+      MESSAGE(to_string(method) << " planned in " << seconds * 1e3 << " ms, limit " << memory);
       CHECK(seconds < 10);  // below 0.5 s; sanitizers, shared caches
     }
   }
@@ -247,7 +247,7 @@ TEST_CASE("what is tried is bounded, however large cluster and request are") {
 
 TEST_CASE("an explanation says what was picked and why, as text and as JSON") {
   wire::JobSpec job;
-  job.request = square_request("pipefusion", 4, 1);
+  job.request = square_request(Method::pipefusion, 4, 1);
   job.parallelism.automatic = true;
   const auto explanation = plan::explain(sample_model(), job, 4, machine_of("l40x4"));
   const auto text = plan::to_text(explanation, sample_model());

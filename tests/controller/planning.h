@@ -7,7 +7,7 @@
 namespace troupe::test {
 
 /// 256 × 256 with guidance, 20 steps: 16 × 16 tokens, latents 4 × 32 × 32.
-inline wire::ImageRequest square_request(const std::string& method = "exact", int patches = 1,
+inline wire::ImageRequest square_request(Method method = Method::exact, int patches = 1,
                                          int warmup = 1) {
   wire::ImageRequest request;
   request.prompts = {"a red circle"};
@@ -22,8 +22,8 @@ inline wire::ImageRequest square_request(const std::string& method = "exact", in
 /// are held against here does not hang on which mixes make_plan accepts.
 inline plan::Plan planned(const wire::ImageRequest& request, const wire::Parallelism& parallelism) {
   auto asked = request;
-  if (asked.method == "distrifusion") asked.method = "pipefusion";
-  asked.kv = "stale";
+  if (asked.method == Method::distrifusion) asked.method = Method::pipefusion;
+  asked.kv = KvUse::stale;
   auto plan = plan::make_plan(sample_model(), asked,
                               {.dp = parallelism.dp, .cfg = parallelism.cfg, .pp = parallelism.pp});
   plan.request.method = request.method;

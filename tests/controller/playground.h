@@ -16,12 +16,12 @@ using schedule::Dispatcher;
 using schedule::JobId;
 
 inline plan::Plan some_plan(int steps, int patches, int warmup, wire::Parallelism parallelism,
-                            const std::string& method = "pipefusion") {
+                            Method method = Method::pipefusion) {
   wire::ImageRequest request;
   request.prompts = {"x", "y", "z"};
   request.steps = steps;
   request.method = method;
-  request.num_pipeline_patch = method == "exact" ? 1 : patches;
+  request.num_pipeline_patch = method == Method::exact ? 1 : patches;
   request.warmup_steps = std::min(warmup, steps);
   return plan::make_plan(test::skipping_model(), request, parallelism);
 }

@@ -15,7 +15,7 @@ wire::ImageRequest request_of(double guidance) {
   wire::ImageRequest request;
   request.prompts = {"a red circle"};
   request.guidance_scale = guidance;
-  request.dtype = "bfloat16";
+  request.dtype = ComputeType::bfloat16;
   request.max_sequence_length = 0;
   return request;
 }

@@ -44,10 +44,10 @@ TEST_CASE("a report has every setting of its request, seed and K,V mode included
   request.prompts = {"x", "y"};
   request.images_per_prompt = 3;
   request.seed = 7;
-  request.method = "pipefusion";
+  request.method = Method::pipefusion;
   request.num_pipeline_patch = 2;
   job.plan = plan::make_plan(test::sample_model(), request, {});
-  job.plan.request.kv = "predict";
+  job.plan.request.kv = KvUse::predict;
   const auto report = nlohmann::json::parse(jobs::make_report(job, {}, {}, {}, 0, {}));
   const auto& said = report["request"];
   CHECK(said["kv"] == "predict");
@@ -63,7 +63,7 @@ TEST_CASE("docs/commands.md names every field of a report") {
   jobs::JobEntry job;
   wire::ImageRequest request;
   request.prompts = {"x", "y"};
-  request.step_cache = "first-block";
+  request.step_cache = StepCacheRule::first_block;
   request.loras = {{"/a", 0.5}};
   job.plan = plan::make_plan(test::sample_model(), request, {.dp = 2});
   job.id = 2;

@@ -35,7 +35,7 @@ struct RunnerStage : JobRooms, jobs::JobListener {
     control::ConnectionOptions options;
     options.endpoint = server.endpoint();
     options.incarnation = 77;
-    options.hello.role = "actor";
+    options.hello.role = PeerRole::actor;
     options.hello.attributes = {{"token", "secret"}};
     actor = std::make_unique<control::Connection>(io, options);
     actor->on_message([this](const wire::Header& header, auto) { play(header); });
@@ -58,7 +58,8 @@ struct RunnerStage : JobRooms, jobs::JobListener {
   void fill(jobs::JobRunner::Tools& tools) {
     tools.plan_again = [this](const jobs::JobEntry& job, int actors) {
       const auto fits = [this](const auto& plan) { return !deployments.shortage(plan); };
-      return jobs::plan_again(job, sample_model(), actors, plan::machine_here("cpu", actors, 4),
+      return jobs::plan_again(job, sample_model(), actors,
+                              plan::machine_here(DeviceKind::cpu, actors, 4),
                               {members.memory_steps(), fits});
     };
     tools.plan_batch = [](const jobs::JobEntry& first, const wire::ImageRequest& request) {

@@ -43,7 +43,7 @@ plan::Machine machine_with(double attention, double bandwidth) {
                                    .bandwidth = bandwidth,
                                    .launch = 1e-12,
                                    .inside = {3e-6, 5e9}};
-  return plan::machine_of_hosts("cpu", {report});
+  return plan::machine_of_hosts(DeviceKind::cpu, {report});
 }
 
 cluster::ActorLaunch launch_of(std::uint32_t id) {
@@ -141,7 +141,7 @@ TEST_CASE("what an actor failed by is text, whatever bytes it sent") {
   wire::Hello hello;
   hello.attributes["measured.failed"] = std::string(199, 'x') + "µ\n";
   figures.actor_came("here", hello);
-  const auto machine = figures.machine(house.members, "cpu");
+  const auto machine = figures.machine(house.members, DeviceKind::cpu);
   REQUIRE(machine.notes.size() == 1);
   CHECK(contains(machine.notes[0], std::string(199, 'x') + "?;"));
   std::string text;
@@ -156,7 +156,7 @@ TEST_CASE("a host's figures go with it, and a late answer does not bring them ba
   wire::Hello hello;
   hello.attributes["measured.float_flops"] = "4e10";
   hello.attributes["measured.bandwidth"] = "4e9";
-  const auto measured = [&] { return figures.machine(house.members, "cpu").measured; };
+  const auto measured = [&] { return figures.machine(house.members, DeviceKind::cpu).measured; };
   figures.host_joined(11, "far", {});
   figures.actor_came("far", hello);
   CHECK(measured());
@@ -170,21 +170,25 @@ TEST_CASE("a host's figures go with it, and a late answer does not bring them ba
   CHECK_FALSE(measured());
   // Nobody is at these peers: their pings have failed, or fail now.
   house.io.run_for(std::chrono::milliseconds(1));
-  for (const auto& note : figures.machine(house.members, "cpu").notes)
+  for (const auto& note : figures.machine(house.members, DeviceKind::cpu).notes)
     CHECK_FALSE(contains(note, "measured from the controller"));
 }
 
 TEST_CASE("jobs are planned for the kind of device that most actors have") {
   cluster::Members members("secret");
-  CHECK(cluster::commonest_kind(members, "", "cpu") == "cpu");
+  CHECK(cluster::commonest_kind(members, WeightChoice::as_computed, DeviceKind::cpu) ==
+        DeviceKind::cpu);
   members.add("here", "cpu");
   members.add("there", "cuda:0", /*remote=*/true);
-  CHECK(cluster::commonest_kind(members, "", "cpu") == "cpu");
-  CHECK(cluster::commonest_kind(members, "", "cuda") == "cuda");
-  CHECK(cluster::commonest_kind(members, "fp8", "cpu") == "cuda");
+  CHECK(cluster::commonest_kind(members, WeightChoice::as_computed, DeviceKind::cpu) ==
+        DeviceKind::cpu);
+  CHECK(cluster::commonest_kind(members, WeightChoice::as_computed, DeviceKind::cuda) ==
+        DeviceKind::cuda);
+  CHECK(cluster::commonest_kind(members, WeightChoice::fp8, DeviceKind::cpu) == DeviceKind::cuda);
   members.add("there", "cuda:1", /*remote=*/true);
-  CHECK(cluster::commonest_kind(members, "", "cpu") == "cuda");
-  CHECK(cluster::commonest_kind(members, "int8", "cuda") == "cpu");
+  CHECK(cluster::commonest_kind(members, WeightChoice::as_computed, DeviceKind::cpu) ==
+        DeviceKind::cuda);
+  CHECK(cluster::commonest_kind(members, WeightChoice::int8, DeviceKind::cuda) == DeviceKind::cpu);
 }
 
 TEST_CASE("who ends before it could tell how fast its device is leaves that to the next one") {

@@ -12,9 +12,9 @@ using testing::has;
 
 namespace {
 
-wire::ImageRequest cached_request(const std::string& method = "exact", int patches = 1) {
+wire::ImageRequest cached_request(Method method = Method::exact, int patches = 1) {
   auto request = square_request(method, patches);
-  request.step_cache = "first-block";
+  request.step_cache = StepCacheRule::first_block;
   return request;
 }
 
@@ -32,7 +32,7 @@ std::string refusal(const wire::ImageRequest& request) {
 TEST_CASE("a plan says which threshold a step cache has, and refuses what it cannot be") {
   auto request = cached_request();
   CHECK(plan::make_plan(sample_model(), request, {}).request.step_cache_threshold == 0.05);
-  request.step_cache = "teacache";
+  request.step_cache = StepCacheRule::teacache;
   CHECK(plan::make_plan(sample_model(), request, {}).request.step_cache_threshold == 0.25);
   request.step_cache_threshold = 0.4;
   const auto plan = plan::make_plan(sample_model(), request, {});
@@ -42,9 +42,7 @@ TEST_CASE("a plan says which threshold a step cache has, and refuses what it can
   CHECK(has(refusal(request), "10.5"));
   request.step_cache_threshold = -1;
   CHECK(has(refusal(request), "above 0"));
-  request.step_cache = "none";
-  CHECK(has(refusal(request), "\"none\""));
-  request.step_cache = "";
+  request.step_cache = StepCacheRule::none;
   request.step_cache_threshold = 0.1;
   CHECK(has(refusal(request), "no step cache"));
 }
@@ -76,7 +74,7 @@ TEST_CASE("a job with a step cache that goes on after a loss says where the cach
   request.refill_steps = {7};
   CHECK(has(refusal(request), "refill steps need"));
 
-  auto patched = plan::make_plan(sample_model(), cached_request("pipefusion", 4), {});
+  auto patched = plan::make_plan(sample_model(), cached_request(Method::pipefusion, 4), {});
   jobs::add_refill(patched, 7);
   CHECK(patched.request.refill_steps == std::vector<std::int32_t>{7});
 }

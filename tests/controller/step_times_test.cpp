@@ -37,7 +37,7 @@ TEST_CASE("seconds per step are told from the second step on that is like those 
     spec.request.steps = 8;
     spec.request.warmup_steps = warmup;
     if (warmup > 0) {
-      spec.request.method = "pipefusion";
+      spec.request.method = Method::pipefusion;
       spec.request.num_pipeline_patch = 2;
     }
     auto plan = plan::make_plan(test::sample_model(), spec.request, {});

@@ -22,7 +22,7 @@ plan::Plan pipefusion(int steps, int patches, int warmup, wire::Parallelism para
   request.prompts = {"x"};
   request.images_per_prompt = pictures;
   request.steps = steps;
-  request.method = "pipefusion";
+  request.method = Method::pipefusion;
   request.num_pipeline_patch = patches;
   request.warmup_steps = warmup;
   return plan::make_plan(test::sample_model(), request, parallelism);
@@ -121,7 +121,7 @@ TEST_CASE("a micro-step goes to all ranks of its stage, and on to those of the n
 }
 
 TEST_CASE("distrifusion goes wave by wave") {
-  auto request = test::square_request("distrifusion", 5, 1);
+  auto request = test::square_request(Method::distrifusion, 5, 1);
   request.steps = 3;
   const auto tasks = [&](wire::Parallelism parallelism) {
     return make_task_graph(plan::make_plan(test::sample_model(), request, parallelism)).tasks;

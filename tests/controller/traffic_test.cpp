@@ -47,7 +47,7 @@ TEST_CASE("an all-reduce sends each other rank its run, and the own run to all")
 }
 
 TEST_CASE("pp sends hidden states on, latents back, text to all") {
-  const auto traffic = traffic_of(square_request("pipefusion", 3, 2), {.pp = 2});
+  const auto traffic = traffic_of(square_request(Method::pipefusion, 3, 2), {.pp = 2});
   // 20 steps, each of 256 tokens in whole or in three parts, two branches.
   CHECK(traffic[0].of("edge") == 20 * 2 * 256 * kToken);
   CHECK(traffic[0].of("feedback") == 0);
@@ -130,7 +130,7 @@ TEST_CASE("tp: three reductions a block, cross-attention's among them") {
 }
 
 TEST_CASE("pipefusion × ring moves all K,V of a step, however many patches") {
-  auto request = square_request("pipefusion", 4, 0);
+  auto request = square_request(Method::pipefusion, 4, 0);
   const auto patched = traffic_of(request, {.ring = 2});
   const auto whole = traffic_of(square_request(), {.ring = 2});
   CHECK(patched[0].of("ring") == whole[0].of("ring"));
@@ -138,7 +138,7 @@ TEST_CASE("pipefusion × ring moves all K,V of a step, however many patches") {
 }
 
 TEST_CASE("distrifusion: a wave has a patch for each ring rank, the last one maybe fewer") {
-  auto request = square_request("distrifusion", 5, 1);  // rows 4, 3, 3, 3, 3
+  auto request = square_request(Method::distrifusion, 5, 1);  // rows 4, 3, 3, 3, 3
   request.steps = 3;  // K,V of the last one are of no use to others
   const auto traffic = traffic_of(request, {.ring = 2});  // waves (4, 3), (3, 3), (3, –)
   CHECK(traffic[0].of("ring") == 2 * 8 * (2 * (4 + 3 + 3) * 16 * 2 * kToken));
@@ -146,8 +146,8 @@ TEST_CASE("distrifusion: a wave has a patch for each ring rank, the last one may
 }
 
 TEST_CASE("predicted K,V cost one small sum a block where rows are not fresh") {
-  auto request = square_request("pipefusion", 4, 1);
-  request.kv = "predict";
+  auto request = square_request(Method::pipefusion, 4, 1);
+  request.kv = KvUse::predict;
   const auto traffic = traffic_of(request, {.ring = 2});
   // Rows have the values of two steps from the third of 20 steps on; 3 patches have others behind
   // them; [2, 2, 2] float64 over two ranks.
@@ -157,16 +157,16 @@ TEST_CASE("predicted K,V cost one small sum a block where rows are not fresh") {
   request.warmup_steps = 3;
   CHECK(traffic_of(request, {.ring = 2})[0].of("stage") == 17 * 3 * 8 * (8 * 8));
   request.warmup_steps = 0;
-  request.method = "distrifusion";
+  request.method = Method::distrifusion;
   const auto waves = traffic_of(request, {.ulysses = 2, .ring = 2});
   CHECK(waves[0].of("stage") == 0);
   CHECK(waves[0].of("heads") == 18 * 2 * 8 * (8 * 8));
 }
 
 TEST_CASE("half types halve what is sent in the compute type, and not the latents") {
-  auto request = square_request("pipefusion", 2, 1);
+  auto request = square_request(Method::pipefusion, 2, 1);
   const auto full = traffic_of(request, {.cfg = 2, .pp = 2, .tp = 2});
-  request.dtype = "bfloat16";
+  request.dtype = ComputeType::bfloat16;
   const auto half = traffic_of(request, {.cfg = 2, .pp = 2, .tp = 2});
   CHECK(2 * half[0].of("edge") == full[0].of("edge"));
   CHECK(2 * half[0].of("tp") == full[0].of("tp"));
@@ -175,7 +175,7 @@ TEST_CASE("half types halve what is sent in the compute type, and not the latent
 }
 
 TEST_CASE("16 ranks, dp 2, cfg 2, pp 2, ulysses 2: every role at its ranks") {
-  auto request = square_request("pipefusion", 4, 1);
+  auto request = square_request(Method::pipefusion, 4, 1);
   request.prompts = {"a", "b"};
   const auto traffic = traffic_of(request, {.dp = 2, .cfg = 2, .pp = 2, .ulysses = 2});
   REQUIRE(traffic.size() == 16);
@@ -199,7 +199,7 @@ TEST_CASE("every row is computed once, in whatever layout") {
     const int patches = *rc::gen::inRange(1, rows + 1);
     const int ring = *rc::gen::inRange(1, 6);
     const int ulysses = *rc::gen::inRange(1, 6);
-    const auto method = *rc::gen::element<std::string>("pipefusion", "distrifusion");
+    const auto method = *rc::gen::element<Method>(Method::pipefusion, Method::distrifusion);
     const auto layout = plan::layout_of(method, plan::split_rows(rows, patches), ring, ulysses);
     std::vector<int> seen(rows, 0);
     std::vector<int> whole(ring * ulysses, 0);

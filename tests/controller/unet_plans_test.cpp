@@ -17,14 +17,14 @@ wire::ImageRequest picture() {
   request.prompts = {"a red circle"};
   request.guidance_scale = 5;
   request.steps = 30;
-  request.dtype = "float16";
+  request.dtype = ComputeType::float16;
   request.max_sequence_length = 0;
   return request;
 }
 
 wire::ImageRequest by_patches(int patches) {
   auto request = picture();
-  request.method = "distrifusion";
+  request.method = Method::distrifusion;
   request.num_pipeline_patch = patches;
   request.warmup_steps = 4;
   return request;

@@ -140,7 +140,7 @@ void UserWorld::begin(std::uint64_t id, std::uint64_t incarnation, const std::st
     if (process == processes_.end()) return;
     const PeerId peer = ++last_peer_;
     control::PeerInfo info{.id = peer, .incarnation = incarnation, .hello = {}};
-    info.hello.role = "user-actor";
+    info.hello.role = PeerRole::user_actor;
     info.hello.attributes = {{"token", "token"}, {"id", std::to_string(id)}};
     const auto* now = users_.table().find(id);
     const auto refusal = users_.hello(info);

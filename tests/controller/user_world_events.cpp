@@ -99,7 +99,7 @@ void UserWorld::haunt(const Process& process, std::uint64_t incarnation) {
     ++ghosts;
     changes_nothing("a word of a dead process", [&] {
       control::PeerInfo info{.id = last_peer_ + 1, .incarnation = incarnation, .hello = {}};
-      info.hello.role = "user-actor";
+      info.hello.role = PeerRole::user_actor;
       info.hello.attributes = {{"token", "token"}, {"id", std::to_string(process.id)}};
       must(users_.hello(info).has_value(), "a dead process was welcomed");
       must(process.peer == 0 || !users_.lost(process.peer, "broken"), "a dead process had a link");

@@ -102,12 +102,12 @@ TEST_CASE("of tiles only the results are sent, and of several pictures so many t
   request.images_per_prompt = 3;
   const auto three = small_plan(request, {.pp = 2, .vae = 2});
   CHECK(decode_traffic(three, model, 0).total() == 3 * decode_traffic(one, model, 0).total());
-  request.dtype = "bfloat16";
+  request.dtype = ComputeType::bfloat16;
   const auto half = small_plan(request, {.pp = 2, .vae = 2});
   CHECK(2 * decode_traffic(half, model, 0).halos == decode_traffic(three, model, 0).halos);
   CHECK(decode_traffic(half, model, 0).moments == decode_traffic(three, model, 0).moments);
   // float16 is decoded in float32 where the checkpoint asks for it.
-  request.dtype = "float16";
+  request.dtype = ComputeType::float16;
   for (const bool upcast : {false, true}) {
     auto asking = model;
     asking.vae.force_upcast = upcast;
@@ -127,7 +127,7 @@ TEST_CASE("one decoder sends nothing but what it holds of the latents for it") {
   CHECK(traffic[0].of("rows") == 0);
   CHECK(traffic[1].of("rows") == 4 * 16 * 32 * kFloat);
   request.progress_interval = 2;
-  request.progress_content = "preview";
+  request.progress_content = ProgressContent::preview;
   const auto shown = small_plan(request, {.ulysses = 2});
   CHECK(plan::predict_traffic(shown, model)[1].of("rows") == 3 * traffic[1].of("rows"));
 }

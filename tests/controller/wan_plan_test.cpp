@@ -15,7 +15,7 @@ wire::ImageRequest video_request() {
   wire::ImageRequest request;
   request.prompts = {"a cat walks on the grass"};
   request.guidance_scale = 5;
-  request.dtype = "bfloat16";
+  request.dtype = ComputeType::bfloat16;
   request.max_sequence_length = 0;
   return request;
 }

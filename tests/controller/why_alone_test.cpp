@@ -43,7 +43,7 @@ std::string why(const std::vector<JobEntry>& waiting, std::int64_t max_pictures 
 
 TEST_CASE("why a job that may batch does not: what its request says") {
   const std::vector<std::pair<Change, std::string>> bars{
-      {[](auto& spec) { spec.request.step_cache = "first-block"; },
+      {[](auto& spec) { spec.request.step_cache = StepCacheRule::first_block; },
        "its step cache decides by values that a batch rounds otherwise"},
       {[](auto& spec) { spec.request.init_image_blob = spec.request.init_image_bytes = 7; },
        "it starts from a picture of its own"},
@@ -65,8 +65,9 @@ TEST_CASE("why a job that may batch does not: who waits beside it, and what ther
   const auto alone = "no other job that may batch waited when it began";
   CHECK(why({job_of(1)}) == alone);
   CHECK(why({job_of(1), job_of(2, [](auto& spec) { spec.may_batch = false; })}) == alone);
-  CHECK(why({job_of(1), job_of(2, [](auto& spec) { spec.request.step_cache = "teacache"; })}) ==
-        alone);
+  CHECK(why({job_of(1), job_of(2, [](auto& spec) {
+               spec.request.step_cache = StepCacheRule::teacache;
+             })}) == alone);
   CHECK(why({job_of(1),
              job_of(2,
                     [](auto& spec) {
@@ -97,9 +98,10 @@ TEST_CASE("jobs that are not alike differ in something that has a name") {
       {[](auto& spec) { spec.request.height = spec.request.width = 128; }, {"--height", "--width"}},
       {[](auto& spec) { spec.request.sampler = "euler-ancestral"; }, {"--sampler"}},
       {[](auto& spec) { spec.request.want_latents = true; }, {"--save-latents"}},
-      {[](auto& spec) { spec.request.dtype = "bfloat16"; }, {"--dtype"}},
+      {[](auto& spec) { spec.request.dtype = ComputeType::bfloat16; }, {"--dtype"}},
       {[](auto& spec) { spec.request.progress_interval = 1; }, {"--preview"}},
-      {[](auto& spec) { spec.request.strength = 0.5; }, {"another setting"}}};
+      {[](auto& spec) { spec.request.strength = 0.5; }, {"--strength"}},
+      {[](auto& spec) { spec.request.init_image_height = 8; }, {"another setting"}}};
   for (const auto& [change, names] : changes) {
     const auto other = job_of(2, change);
     CHECK_FALSE(jobs::alike(job_of(1), other));
@@ -140,7 +142,7 @@ TEST_CASE("who waits behind another says what that one waits for") {
 TEST_CASE("a request that never computes with others is told so when it is handed in") {
   test::Hall hall;
   hall.gate.open();
-  const auto warnings_of = [&](const std::string& step_cache) {
+  const auto warnings_of = [&](StepCacheRule step_cache) {
     wire::SubmitJob submission;
     submission.job.model = "a";
     submission.job.request.prompts = {"x"};
@@ -153,8 +155,8 @@ TEST_CASE("a request that never computes with others is told so when it is hande
     REQUIRE(hall.until([&] { return warnings.has_value(); }));
     return *warnings;
   };
-  CHECK(warnings_of("").empty());
-  CHECK(warnings_of("first-block") ==
+  CHECK(warnings_of(StepCacheRule::none).empty());
+  CHECK(warnings_of(StepCacheRule::first_block) ==
         Texts{"--may-batch has no effect: its step cache decides by values that a batch rounds "
               "otherwise"});
 }

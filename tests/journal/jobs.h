@@ -29,13 +29,13 @@ struct Desk {
   }
   std::string text(control::BlobId id) const { return *blobs.at(id); }
 
-  jobs::JobEntry& add(std::uint64_t key = 0, const std::string& method = "exact", double now = 10) {
+  jobs::JobEntry& add(std::uint64_t key = 0, Method method = Method::exact, double now = 10) {
     wire::JobSpec spec;
     spec.model = "/models/a";
     spec.request.prompts = {"a cat"};
     spec.request.steps = 12;
     spec.request.method = method;
-    if (method != "exact") spec.request.num_pipeline_patch = 2;
+    if (method != Method::exact) spec.request.num_pipeline_patch = 2;
     auto plan = plan::make_plan(test::sample_model(), spec.request, {});
     const auto id = table.add(std::move(spec), std::move(plan), 5, true, now, 77);
     auto& job = *table.find(id.value());

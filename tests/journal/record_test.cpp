@@ -139,7 +139,7 @@ TEST_CASE(
   MemoryStore store;
   Desk before;
   Book book{store, before};
-  auto& job = before.add(0, "pipefusion");
+  auto& job = before.add(0, Method::pipefusion);
   book.journal.accepted(job, {});
   before.table.start(job.id, 11);
   before.table.run(job.id);

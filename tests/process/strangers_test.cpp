@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 /// A hello in the name of another process, on the control plane or the blob channel.
 struct Hello {
-  std::string role;
+  PeerRole role;
   std::uint64_t incarnation = 0;
   std::string secret = {};
 };
@@ -125,7 +125,7 @@ TEST_CASE("whoever is let in does not come between an actor and its controller")
   job.parallelism = {.dp = 1, .cfg = 2};
   const auto before = theatre.run(job);
   Stranger stranger(theatre.cluster().endpoint());
-  REQUIRE(stranger.control({"client", 4711}) == "welcome");
+  REQUIRE(stranger.control({PeerRole::client, 4711}) == "welcome");
   const auto own = stranger.secret();
   for (const auto pid : theatre.pids()) {
     const auto incarnation = incarnation_of(pid);
@@ -134,7 +134,7 @@ TEST_CASE("whoever is let in does not come between an actor and its controller")
     const auto line = read_all("/proc/" + std::to_string(pid) + "/cmdline");
     CHECK(has(line, "troupe-actor"));
     CHECK(!has(line, std::to_string(incarnation)));
-    for (const char* role : {"client", "actor", "node", "caller"}) {
+    for (const auto role : {PeerRole::client, PeerRole::actor, PeerRole::node, PeerRole::caller}) {
       for (const auto& secret : {std::string(), own, std::string("guess")})
         CHECK(has(stranger.blobs({role, incarnation, secret}), "without the secret"));
       const auto answer = stranger.control({role, incarnation});

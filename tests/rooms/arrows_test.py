@@ -53,7 +53,7 @@ ROOMS = {
                       "controller/hosts controller/deployments controller/jobs controller/journal controller/supervision "
                       "controller/user_actors controller/gateway",
     "client": "base api models/spec models/image transport/wire transport/control transport/calls",
-    "client/cli": "base api client models/spec models/image transport/control",
+    "client/cli": "base api client models/spec models/image transport/wire transport/control",
     "client/repl": "base api client client/cli models/spec",
     # The verbs of `troupe` start what there is: the controller, a host that joins, the planner.
     "client/cli/verbs": "base api client client/cli client/repl models/spec models/image transport/wire transport/control "

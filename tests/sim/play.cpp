@@ -19,8 +19,8 @@ plan::Plan random_plan(std::mt19937_64& random, int actors) {
     request.prompts.assign(pick(1, 2), "x");
     request.steps = pick(1, 6);
     request.guidance_scale = pick(0, 1) ? 4.5 : 1.0;
-    request.method = pick(0, 1) ? "exact" : "pipefusion";
-    if (request.method != "exact") {
+    request.method = pick(0, 1) ? Method::exact : Method::pipefusion;
+    if (request.method != Method::exact) {
       request.num_pipeline_patch = pick(1, 4);
       request.warmup_steps = pick(0, std::min(2, request.steps));
     }
@@ -50,7 +50,7 @@ plan::Plan random_plan(std::mt19937_64& random, int actors) {
 void World::draw_limits() {
   wire::ImageRequest request;
   request.prompts.assign(2, "x");
-  request.method = "pipefusion";
+  request.method = Method::pipefusion;
   request.num_pipeline_patch = 4;
   const auto plan = plan::make_plan(test::skipping_model(), request, {});
   const auto least = plan.memory.front().peak();
@@ -60,7 +60,7 @@ void World::draw_limits() {
 }
 
 void World::submit_one() {
-  const auto living = runner_ ? cluster::most_alike(members_, "") : places_;
+  const auto living = runner_ ? cluster::most_alike(members_, WeightChoice::as_computed) : places_;
   if (living == 0) {
     // The gateway refuses it.
     ++refused_;
@@ -242,7 +242,7 @@ void World::check_memory() {
 }
 
 void World::check_kinds() const {
-  std::map<jobs::JobId, std::string> kinds;
+  std::map<jobs::JobId, DeviceKind> kinds;
   for (const auto& [id, actor] : members_.all()) {
     for (const auto job : actor.jobs) {
       if (kinds.emplace(job, actor.device_kind()).first->second != actor.device_kind())

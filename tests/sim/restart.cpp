@@ -124,7 +124,7 @@ void World::go_on(jobs::JobId id) {
   journal_->changed(*job);
   if (failure) return runner_->give_up(id, *failure);
   table_.hold(id, false);
-  if (job->plan.degrees.world() > cluster::most_alike(members_, ""))
+  if (job->plan.degrees.world() > cluster::most_alike(members_, WeightChoice::as_computed))
     return runner_->fail_unplaceable("too few actors have come again");
   runner_->start_queued();
 }

@@ -78,7 +78,7 @@ void World::make_rooms() {
               return !deployments_->shortage(plan);
             };
             return jobs::plan_again(job, test::sample_model(), actors,
-                                    plan::machine_here("cpu", actors, 4),
+                                    plan::machine_here(DeviceKind::cpu, actors, 4),
                                     {members_.memory_steps(), fits});
           },
       .plan_batch =

@@ -52,7 +52,7 @@ struct Door {
     options.endpoint = server.endpoint();
     options.incarnation = incarnation;
     options.welcome_deadline = control::Milliseconds(60'000);
-    options.hello.role = "caller";
+    options.hello.role = PeerRole::caller;
     options.hello.attributes["ticket"] = "ticket";
     auto connection = std::make_unique<control::Connection>(io, options);
     connection->start([](const auto&) {}, [](const wire::Failure& why) { FAIL(why.what); });
@@ -137,7 +137,7 @@ TEST_CASE("arguments come from the caller alone, not from who takes its number")
     control::ConnectionOptions options;
     options.endpoint = door.server.blob_endpoint();
     options.incarnation = incarnation;
-    options.hello.role = "caller";
+    options.hello.role = PeerRole::caller;
     options.hello.attributes["ticket"] = "ticket";
     options.hello.secret = secret;
     return std::make_unique<control::BlobConnection>(door.io, options, store);

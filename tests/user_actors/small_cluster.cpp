@@ -40,7 +40,7 @@ SmallCluster::SmallCluster(Options options) {
   room_ = std::make_unique<user::UserActorService>(io_, *environment_, room);
   auto& actors = room_->actors();
   server_->on_connect([&](const control::PeerInfo& peer) -> std::optional<std::string> {
-    return peer.hello.role == "user-actor" ? actors.hello(peer) : std::nullopt;
+    return peer.hello.role == PeerRole::user_actor ? actors.hello(peer) : std::nullopt;
   });
   server_->on_ready([&](control::PeerId peer) { actors.ready(peer); });
   server_->on_message(

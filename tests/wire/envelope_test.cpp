@@ -105,4 +105,23 @@ TEST_CASE("what is no frame of ours is told apart") {
   }
 }
 
+TEST_CASE("a link reads and completes the head of an encoded frame in place") {
+  std::string frame = encode_frame({}, Ping{});
+  CHECK(kind_of(frame) == Kind::ping);
+  CHECK(answered_by(frame) == 0);
+  FrameHead(frame).set_correlation(7);
+  FrameHead(frame).set_sender(1, 2, 3);
+  CHECK(answered_by(frame) == 0);
+  const Header header = decode_header(as_bytes(frame));
+  CHECK(header.is_request());
+  CHECK(header.correlation == 7);
+  CHECK(header.sender == 1);
+  CHECK(header.incarnation == 2);
+  CHECK(header.sequence == 3);
+  Header answer;
+  answer.flags = kFlagReply;
+  answer.correlation = 7;
+  CHECK(answered_by(encode_frame(answer, Pong{})) == 7);
+}
+
 }  // namespace troupe::wire

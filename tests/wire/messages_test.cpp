@@ -6,10 +6,10 @@
 namespace troupe::wire {
 
 TEST_CASE("a hello keeps every field") {
-  const Hello hello{"actor", "actor 3",      "host",
-                    42,      "troupe 0.1.0", {{"device", "cpu"}, {"rank", "3"}}};
+  const Hello hello{
+      PeerRole::actor, "actor 3", "host", 42, "troupe 0.1.0", {{"device", "cpu"}, {"rank", "3"}}};
   const auto back = decode<Hello>(as_bytes(encode(hello)));
-  CHECK(back.role == "actor");
+  CHECK(back.role == PeerRole::actor);
   CHECK(back.name == "actor 3");
   CHECK(back.host == "host");
   CHECK(back.pid == 42);

@@ -154,7 +154,7 @@ control::ConnectionOptions Exchange::connection_options(const std::string& endpo
                                                         const std::string& keys) const {
   control::ConnectionOptions options;
   options.endpoint = endpoint;
-  options.hello.role = "caller";
+  options.hello.role = PeerRole::caller;
   options.hello.name = tools_.name;
   options.hello.attributes["ticket"] = ticket;
   if (!keys.empty()) options.keys = control::client_keys_from(keys, "the controller");

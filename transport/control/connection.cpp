@@ -53,10 +53,10 @@ void Connection::set_progress(std::uint64_t progress) {
 }
 
 bool Connection::send_frame(std::string frame) {
-  return impl_->send_frame(std::move(frame));
+  return impl_->send_frame(kServer, std::move(frame));
 }
 void Connection::request_frame(std::string frame, Milliseconds deadline, ReplyHandler handler) {
-  impl_->request_frame(std::move(frame), deadline, std::move(handler));
+  impl_->request_frame(kServer, std::move(frame), deadline, std::move(handler));
 }
 
 }  // namespace troupe::control

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "base/little_endian.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/listener_process.h"
 #include "transport/control/loss.h"
@@ -14,7 +13,6 @@
 namespace troupe::control {
 namespace {
 
-constexpr PeerId kServer = 0;  // as a peer in the table of requests
 constexpr Milliseconds kHelloAgain{100};
 
 std::string fresh_routing_id() {
@@ -180,8 +178,8 @@ void Connection::Impl::handle_up(const wire::Header& header, std::span<const std
         wire::Header answer_head;
         answer_head.flags = wire::kFlagReply;
         answer_head.correlation = header.correlation;
-        send_frame(
-            wire::encode_frame(answer_head, wire::Pong{wire::decode<wire::Ping>(payload).data}));
+        send_frame(kServer, wire::encode_frame(answer_head,
+                                               wire::Pong{wire::decode<wire::Ping>(payload).data}));
         return;
       }
       break;
@@ -193,7 +191,7 @@ void Connection::Impl::handle_up(const wire::Header& header, std::span<const std
 }
 
 bool Connection::Impl::push_out(std::string frame, std::uint64_t sequence) {
-  stamp(frame, id, options.incarnation, sequence);
+  wire::FrameHead(frame).set_sender(id, options.incarnation, sequence);
   zmq::message_t out = to_message(std::move(frame));
   reactor_.touch();
   if (outbox_.empty()) {
@@ -207,26 +205,11 @@ bool Connection::Impl::push_out(std::string frame, std::uint64_t sequence) {
   return outbox_.push(std::move(out));
 }
 
-bool Connection::Impl::send_frame(std::string frame) {
+bool Connection::Impl::send_frame(PeerId, std::string frame) {
   if (closed_ || state != State::up) return false;
   if (push_out(std::move(frame), link_.take_outgoing())) return true;
   lose("the controller at " + options.endpoint + " does not read: the outgoing queue is full");
   return false;
-}
-
-void Connection::Impl::request_frame(std::string frame, Milliseconds deadline,
-                                     ReplyHandler handler) {
-  auto* head = reinterpret_cast<std::byte*>(frame.data());
-  const auto kind = static_cast<wire::Kind>(load_le<std::uint16_t>(head + 6));
-  const std::uint64_t correlation = open_call(kServer, kind, deadline, std::move(handler));
-  store_le(head + 40, correlation);
-  if (!send_frame(std::move(frame))) {
-    if (auto call = calls_.take(correlation, kServer)) {
-      std::vector<Calls::Call> calls;
-      calls.push_back(std::move(*call));
-      fail_calls(std::move(calls), {wire::FailureCode::lost, "no link to " + name_of(kServer)});
-    }
-  }
 }
 
 void Connection::Impl::flush() {
@@ -270,7 +253,8 @@ void Connection::Impl::tick(bool stalled) {
                 wire::LinkEnd::silent);
   }
   if (outbox_.empty())
-    send_frame(wire::encode_frame({}, wire::Heartbeat{progress_.load(std::memory_order_relaxed)}));
+    send_frame(kServer,
+               wire::encode_frame({}, wire::Heartbeat{progress_.load(std::memory_order_relaxed)}));
 }
 
 void Connection::Impl::fail(wire::FailureCode code, const std::string& why) {

@@ -8,13 +8,14 @@
 
 namespace troupe::control {
 
+inline constexpr PeerId kServer = 0;  // as a peer in the table of requests
+
 class Connection::Impl final : public Core {
  public:
   Impl(boost::asio::io_context& io, ConnectionOptions options);
 
   void start();
-  bool send_frame(std::string frame);
-  void request_frame(std::string frame, Milliseconds deadline, ReplyHandler handler);
+  bool send_frame(PeerId server, std::string frame) override;
   void close(const std::string& reason, wire::LinkEnd end);
 
   enum class State { fresh, greeting, up, down };

@@ -2,8 +2,6 @@
 
 #include <boost/asio/post.hpp>
 
-#include "base/little_endian.h"
-
 namespace troupe::control {
 namespace asio = boost::asio;
 namespace {
@@ -89,12 +87,18 @@ void Core::run_deferred() {
   }
 }
 
-std::uint64_t Core::open_call(PeerId peer, wire::Kind kind, Milliseconds deadline,
-                              ReplyHandler handler) {
-  const std::uint64_t id =
-      calls_.add({peer, kind, deadline, Clock::now() + deadline, std::move(handler)});
+void Core::request_frame(PeerId peer, std::string frame, Milliseconds deadline,
+                         ReplyHandler handler) {
+  const auto correlation = calls_.add(
+      {peer, wire::kind_of(frame), deadline, Clock::now() + deadline, std::move(handler)});
   arm_deadlines();
-  return id;
+  wire::FrameHead(frame).set_correlation(correlation);
+  if (send_frame(peer, std::move(frame))) return;
+  if (auto call = calls_.take(correlation, peer)) {
+    std::vector<Calls::Call> calls;
+    calls.push_back(std::move(*call));
+    fail_calls(std::move(calls), {wire::FailureCode::lost, "no link to " + name_of(peer)});
+  }
 }
 
 void Core::fail_handler(const ReplyHandler& handler, const wire::Failure& failure) {
@@ -174,14 +178,6 @@ void Core::on_tick() {
   if (closed_) return;
   tick_timer_.expires_after(interval_);
   arm_tick();
-}
-
-void Core::stamp(std::string& frame, std::uint64_t sender, std::uint64_t incarnation,
-                 std::uint64_t sequence) {
-  auto* head = reinterpret_cast<std::byte*>(frame.data());
-  store_le(head + 16, sender);
-  store_le(head + 24, incarnation);
-  store_le(head + 32, sequence);
 }
 
 zmq::message_t Core::to_message(std::string frame) {

@@ -26,6 +26,10 @@ class Core : public std::enable_shared_from_this<Core> {
   /// Ends everything without calling anyone.
   void abandon();
 
+  /// Sends an encoded request; `handler` hears the answer, or that there was none within
+  /// `deadline`.
+  void request_frame(PeerId peer, std::string frame, Milliseconds deadline, ReplyHandler handler);
+
  protected:
   /// One message, if there is one.
   virtual bool receive_one() = 0;
@@ -35,6 +39,8 @@ class Core : public std::enable_shared_from_this<Core> {
   /// for long, so silence of others proves nothing.
   virtual void tick(bool stalled) = 0;
   virtual std::string name_of(PeerId peer) const = 0;
+  /// False where there is no link to it.
+  virtual bool send_frame(PeerId peer, std::string frame) = 0;
 
   void start_reactor() { reactor_.start(weak_from_this()); }
   void start_ticking(Milliseconds interval, Milliseconds timeout);
@@ -44,17 +50,12 @@ class Core : public std::enable_shared_from_this<Core> {
   void defer(std::function<void()> work);
   void run_deferred();
 
-  std::uint64_t open_call(PeerId peer, wire::Kind kind, Milliseconds deadline,
-                          ReplyHandler handler);
   /// Calls the handlers in a later turn.
   void fail_calls(std::vector<Calls::Call> calls, const wire::Failure& failure);
   /// Gives an answer to the one who waits for it. Throws what a handler throws.
   void answer(PeerId peer, const wire::Header& header, std::span<const std::byte> payload);
   static void fail_handler(const ReplyHandler& handler, const wire::Failure& failure);
 
-  /// Writes sender, incarnation and sequence into an encoded frame.
-  static void stamp(std::string& frame, std::uint64_t sender, std::uint64_t incarnation,
-                    std::uint64_t sequence);
   static zmq::message_t to_message(std::string frame);
 
   boost::asio::io_context& io_;

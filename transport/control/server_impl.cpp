@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "base/little_endian.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/loss.h"
 #include "transport/control/zap.h"
@@ -50,7 +49,8 @@ std::string Server::Impl::name_of(PeerId id) const {
   const auto found = peers.find(id);
   if (found == peers.end()) return "peer " + std::to_string(id);
   const wire::Hello& hello = found->second->info.hello;
-  return (hello.name.empty() ? hello.role : hello.name) + " (peer " + std::to_string(id) + ")";
+  return (hello.name.empty() ? to_string(hello.role) : hello.name) + " (peer " +
+         std::to_string(id) + ")";
 }
 
 Server::Impl::Peer* Server::Impl::find(std::string_view routing) {
@@ -78,7 +78,7 @@ bool Server::Impl::send_frame(PeerId id, std::string frame) {
   if (closed_ || found == peers.end()) return false;
   Peer& peer = *found->second;
   if (peer.hung_up) return false;
-  stamp(frame, options.id, options.incarnation, peer.link.take_outgoing());
+  wire::FrameHead(frame).set_sender(options.id, options.incarnation, peer.link.take_outgoing());
   settle(peer, frame);
   const std::size_t bytes = frame.size();
   zmq::message_t out = to_message(std::move(frame));
@@ -107,24 +107,7 @@ void Server::Impl::bound_queues() {
 }
 
 void Server::Impl::settle(Peer& peer, std::string_view frame) {
-  const auto* head = reinterpret_cast<const std::byte*>(frame.data());
-  if ((load_le<std::uint32_t>(head + 8) & wire::kFlagReply) == 0) return;
-  peer.requests.answered(load_le<std::uint64_t>(head + 40), open_);
-}
-
-void Server::Impl::request_frame(PeerId id, std::string frame, Milliseconds deadline,
-                                 ReplyHandler handler) {
-  auto* head = reinterpret_cast<std::byte*>(frame.data());
-  const auto kind = static_cast<wire::Kind>(load_le<std::uint16_t>(head + 6));
-  const std::uint64_t correlation = open_call(id, kind, deadline, std::move(handler));
-  store_le(head + 40, correlation);
-  if (!send_frame(id, std::move(frame))) {
-    if (auto call = calls_.take(correlation, id)) {
-      std::vector<Calls::Call> calls;
-      calls.push_back(std::move(*call));
-      fail_calls(std::move(calls), {wire::FailureCode::lost, name_of(id) + " is not connected"});
-    }
-  }
+  if (const auto request = wire::answered_by(frame)) peer.requests.answered(request, open_);
 }
 
 bool Server::Impl::flush_peer(Peer& peer) {

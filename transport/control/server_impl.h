@@ -16,8 +16,7 @@ class Server::Impl final : public Core {
   Impl(boost::asio::io_context& io, ServerOptions options);
   void open();
 
-  bool send_frame(PeerId id, std::string frame);
-  void request_frame(PeerId id, std::string frame, Milliseconds deadline, ReplyHandler handler);
+  bool send_frame(PeerId id, std::string frame) override;
   void drop(PeerId id, const Loss& how);
   void close();
   bool reaches(PeerId id);
@@ -100,7 +99,7 @@ template <class M>
 void Server::Impl::send_stranger(std::string_view routing, const M& message,
                                  std::uint64_t sequence) {
   std::string frame = wire::encode_frame({}, message);
-  stamp(frame, options.id, options.incarnation, sequence);
+  wire::FrameHead(frame).set_sender(options.id, options.incarnation, sequence);
   zmq::message_t out = to_message(std::move(frame));
   transmit(routing, out);
   reactor_.touch();

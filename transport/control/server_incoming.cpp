@@ -174,8 +174,8 @@ void Server::Impl::greet(std::string_view routing, std::string_view user_id,
       return send_stranger(routing,
                            wire::Refuse{"full: " + std::to_string(peers.size()) + " peers"});
     }
-    const auto& role = info.hello.role;
-    if ((role == "client" || role == "caller") && short_of_descriptors()) {
+    const auto role = info.hello.role;
+    if ((role == PeerRole::client || role == PeerRole::caller) && short_of_descriptors()) {
       return send_stranger(routing, wire::Refuse{"full: " + std::to_string(peers.size()) +
                                                  " peers; " + no_descriptors_text()});
     }

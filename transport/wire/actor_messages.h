@@ -30,8 +30,8 @@ struct LoadStage {
   std::uint64_t deployment = 0;
   std::string model;              // folder
   std::uint64_t fingerprint = 0;  // of the folder when the job was planned; 0 = not to be checked
-  std::string dtype;              // compute type
-  std::string weight_dtype;       // of the products of tokens; "" = the compute type
+  ComputeType dtype = ComputeType::float32;
+  WeightChoice weight_dtype = WeightChoice::as_computed;  // of the products of tokens
   std::int32_t first_block = 0;
   std::int32_t last_block = 0;  // exclusive
   bool embeds = false;

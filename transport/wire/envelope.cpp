@@ -5,6 +5,19 @@
 namespace troupe::wire {
 namespace {
 
+/// Where the head's parts begin.
+enum Place : std::size_t {
+  kMagicAt = 0,
+  kVersionAt = 4,
+  kKindAt = 6,
+  kFlagsAt = 8,
+  kLengthAt = 12,
+  kSenderAt = 16,
+  kIncarnationAt = 24,
+  kSequenceAt = 32,
+  kCorrelationAt = 40
+};
+
 std::string hex(std::uint32_t value) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text = "0x00000000";
@@ -17,15 +30,15 @@ std::string hex(std::uint32_t value) {
 
 void encode_header(const Header& header, std::span<std::byte, kHeaderSize> out) {
   std::byte* at = out.data();
-  store_le(at, kMagic);
-  store_le(at + 4, header.version);
-  store_le(at + 6, static_cast<std::uint16_t>(header.kind));
-  store_le(at + 8, header.flags);
-  store_le(at + 12, header.payload_length);
-  store_le(at + 16, header.sender);
-  store_le(at + 24, header.incarnation);
-  store_le(at + 32, header.sequence);
-  store_le(at + 40, header.correlation);
+  store_le(at + kMagicAt, kMagic);
+  store_le(at + kVersionAt, header.version);
+  store_le(at + kKindAt, static_cast<std::uint16_t>(header.kind));
+  store_le(at + kFlagsAt, header.flags);
+  store_le(at + kLengthAt, header.payload_length);
+  store_le(at + kSenderAt, header.sender);
+  store_le(at + kIncarnationAt, header.incarnation);
+  store_le(at + kSequenceAt, header.sequence);
+  store_le(at + kCorrelationAt, header.correlation);
 }
 
 Header decode_header(std::span<const std::byte> frame) {
@@ -36,12 +49,12 @@ Header decode_header(std::span<const std::byte> frame) {
                     "[envelope] frame of " + std::to_string(frame.size()) + " bytes is no message");
   }
   const std::byte* at = frame.data();
-  if (const auto magic = load_le<std::uint32_t>(at); magic != kMagic) {
+  if (const auto magic = load_le<std::uint32_t>(at + kMagicAt); magic != kMagic) {
     throw WireError(WireErrc::bad_magic,
                     "[envelope] not a Troupe message: begins with " + hex(magic));
   }
   Header header;
-  header.version = load_le<std::uint16_t>(at + 4);
+  header.version = load_le<std::uint16_t>(at + kVersionAt);
   if (header.version != kProtocolVersion) {
     throw WireError(WireErrc::version_skew, "[envelope] " + version_skew_text(header.version));
   }
@@ -50,13 +63,13 @@ Header decode_header(std::span<const std::byte> frame) {
                                              " bytes, the head alone has " +
                                              std::to_string(kHeaderSize));
   }
-  header.kind = static_cast<Kind>(load_le<std::uint16_t>(at + 6));
-  header.flags = load_le<std::uint32_t>(at + 8);
-  header.payload_length = load_le<std::uint32_t>(at + 12);
-  header.sender = load_le<std::uint64_t>(at + 16);
-  header.incarnation = load_le<std::uint64_t>(at + 24);
-  header.sequence = load_le<std::uint64_t>(at + 32);
-  header.correlation = load_le<std::uint64_t>(at + 40);
+  header.kind = static_cast<Kind>(load_le<std::uint16_t>(at + kKindAt));
+  header.flags = load_le<std::uint32_t>(at + kFlagsAt);
+  header.payload_length = load_le<std::uint32_t>(at + kLengthAt);
+  header.sender = load_le<std::uint64_t>(at + kSenderAt);
+  header.incarnation = load_le<std::uint64_t>(at + kIncarnationAt);
+  header.sequence = load_le<std::uint64_t>(at + kSequenceAt);
+  header.correlation = load_le<std::uint64_t>(at + kCorrelationAt);
   if (header.flags & ~kFlagReply) {
     throw WireError(WireErrc::bad_value, "[envelope] unknown flags " + hex(header.flags));
   }
@@ -72,6 +85,28 @@ Header decode_header(std::span<const std::byte> frame) {
                                               std::to_string(frame.size() - kHeaderSize));
   }
   return header;
+}
+
+void FrameHead::set_correlation(std::uint64_t correlation) {
+  store_le(head_ + kCorrelationAt, correlation);
+}
+
+void FrameHead::set_sender(std::uint64_t sender, std::uint64_t incarnation,
+                           std::uint64_t sequence) {
+  store_le(head_ + kSenderAt, sender);
+  store_le(head_ + kIncarnationAt, incarnation);
+  store_le(head_ + kSequenceAt, sequence);
+}
+
+Kind kind_of(std::string_view frame) {
+  return static_cast<Kind>(
+      load_le<std::uint16_t>(reinterpret_cast<const std::byte*>(frame.data()) + kKindAt));
+}
+
+std::uint64_t answered_by(std::string_view frame) {
+  const auto* head = reinterpret_cast<const std::byte*>(frame.data());
+  const bool reply = load_le<std::uint32_t>(head + kFlagsAt) & kFlagReply;
+  return reply ? load_le<std::uint64_t>(head + kCorrelationAt) : 0;
 }
 
 std::string version_skew_text(std::uint16_t theirs) {

@@ -4,6 +4,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "transport/wire/kind.h"
 
@@ -65,6 +66,21 @@ void encode_header(const Header& header, std::span<std::byte, kHeaderSize> out);
 /// names both versions), too_large (payload over kMaxPayload), bad_length (the frame has more or
 /// fewer bytes than the head says), bad_value (unknown flags).
 Header decode_header(std::span<const std::byte> frame);
+
+/// The head of a frame that encode_frame made, in place: what the sender reads of it, and what only
+/// the link knows.
+class FrameHead {
+ public:
+  explicit FrameHead(std::string& frame) : head_(reinterpret_cast<std::byte*>(frame.data())) {}
+  void set_correlation(std::uint64_t correlation);
+  void set_sender(std::uint64_t sender, std::uint64_t incarnation, std::uint64_t sequence);
+
+ private:
+  std::byte* head_;
+};
+Kind kind_of(std::string_view frame);
+/// The request that the frame answers; 0 where it answers none.
+std::uint64_t answered_by(std::string_view frame);
 
 /// The sentence that both ends use for two protocol versions that do not go together.
 std::string version_skew_text(std::uint16_t theirs);

@@ -3,14 +3,26 @@
 #include <map>
 #include <string>
 
+#include "base/choice.h"
 #include "transport/wire/kind.h"
+
+namespace troupe {
+
+/// Who says hello. caller: a process that calls users' actors; node: a host's agent; actor: of a
+/// model's stage.
+enum class PeerRole : std::uint8_t { none, client, caller, node, actor, user_actor };
+template <>
+inline constexpr auto kNamesOf<PeerRole> =
+    std::to_array<std::string_view>({"", "client", "caller", "node", "actor", "user-actor"});
+
+}  // namespace troupe
 
 namespace troupe::wire {
 
 /// Peer → server, the first message of a link. The incarnation travels in the envelope.
 struct Hello {
   static constexpr Kind kKind = Kind::hello;
-  std::string role;  // client | actor | node
+  PeerRole role = PeerRole::none;
   std::string name;  // e.g. "actor 3"
   std::string host;
   std::uint32_t pid = 0;

@@ -96,7 +96,7 @@ class PlanVerb : public Verb {
     if (request_.request.prompts.empty()) request_.request.prompts = {""};
     settle(request_);
     const Submission submission = make_submission(request_);
-    const wire::JobSpec job = client::to_wire(submission);
+    const wire::JobSpec job = client::to_wire(submission).value();
     const bool connects = !target_.endpoint.empty();
     const bool explained = explain_ || !simulate_.empty() || connects;
     if (connects && !simulate_.empty())
@@ -144,7 +144,7 @@ class PlanVerb : public Verb {
   }
 
   static void warn_of_fp8(plan::Plan& plan) {
-    if (plan.request.weight_dtype == "fp8")
+    if (plan.request.weight_dtype == WeightChoice::fp8)
       plan.warnings.push_back(
           "fp8 needs a GPU of compute capability 8.9: a cluster without one refuses this job");
   }
@@ -216,9 +216,10 @@ class PlanVerb : public Verb {
     int actors = actors_ > 0 ? actors_ : machine.devices;
     if (!degrees.automatic && actors_ == 0) actors = asked;
     if (here) machine = machine_for(actors);
-    const auto& weights = job.request.weight_dtype;
-    const bool fits = cluster::has_products_of(machine.gpus ? "cuda" : "cpu", weights) &&
-                      (weights != "fp8" || machine.fp8 || cluster_);
+    const auto weights = job.request.weight_dtype;
+    const bool fits =
+        cluster::has_products_of(machine.gpus ? DeviceKind::cuda : DeviceKind::cpu, weights) &&
+        (weights != WeightChoice::fp8 || machine.fp8 || cluster_);
     if (!fits)
       throw std::invalid_argument(cluster::no_products_text(
           weights, here ? "this host (--simulate plans for others)" : machine.name));

@@ -85,9 +85,9 @@ class RunVerb : public Verb {
   void check_plan(const Submission& submission) const {
     if (const auto error = client::check_init_latents(submission.request))
       throw CommandError(*error);
-    const wire::JobSpec job = client::to_wire(submission);
-    const auto& weights = job.request.weight_dtype;
-    if (!cluster::has_products_of(options_.device, weights))
+    const wire::JobSpec job = client::to_wire(submission).value();
+    const auto weights = job.request.weight_dtype;
+    if (!cluster::has_products_of(parse_choice<DeviceKind>(options_.device).value(), weights))
       throw CommandError(
           Error{"bad_request", cluster::no_products_text(weights, "--device " + options_.device)});
     try {

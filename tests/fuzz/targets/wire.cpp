@@ -38,7 +38,7 @@ std::vector<std::string> seeds_wire() {
   wire::ConnectGroups groups;
   groups.groups.push_back({1, "edge 0-1", "shm", 0, {"shm:@a", "shm:@b"}});
   seeds.push_back(wire::encode(groups));
-  wire::Hello hello{"actor", "actor 3", "host", 42, "troupe", {{"device", "cpu"}}};
+  wire::Hello hello{PeerRole::actor, "actor 3", "host", 42, "troupe", {{"device", "cpu"}}};
   seeds.push_back(wire::encode_frame({}, hello));
   return seeds;
 }

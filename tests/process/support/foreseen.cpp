@@ -20,7 +20,7 @@ void for_each_rank(const nlohmann::json& report, const Foreseen& foreseen, const
 }  // namespace
 
 plan::Plan plan_of(const Submission& submission) {
-  const auto asked = client::to_wire(submission);
+  const auto asked = client::to_wire(submission).value();
   return plan::make_plan(spec::read_model_spec(submission.model), asked.request, asked.parallelism);
 }
 

@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace troupe::spec {
+namespace troupe::wire {
 
 // What a request may have at most, whatever the model: the controller refuses more, and commands
 // say so before they ask it.
@@ -21,5 +21,7 @@ inline constexpr std::int32_t kMaxTextTokens = 4096;
 inline constexpr std::size_t kMaxLoras = 64;
 inline constexpr double kMaxLoraScale = 1000;
 inline constexpr int kMaxActors = 1024;  // of a cluster
+/// Of what is typed where there is no other bound: patches, steps of a list.
+inline constexpr int kMaxDegree = 1 << 20;
 
-}  // namespace troupe::spec
+}  // namespace troupe::wire

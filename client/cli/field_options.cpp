@@ -1,0 +1,112 @@
+#include "client/cli/field_options.h"
+
+#include <map>
+#include <type_traits>
+
+#include "base/parse_number.h"
+#include "client/cli/checks.h"
+#include "client/cli/suggest.h"
+#include "models/spec/scheduler_config.h"
+
+namespace troupe::cli {
+namespace {
+
+const std::map<std::string, std::string> kComputeTypes = {
+    {"float32", "float32"}, {"fp32", "float32"},    {"bfloat16", "bfloat16"},
+    {"bf16", "bfloat16"},   {"float16", "float16"}, {"fp16", "float16"}};
+
+/// CLI11 would take -1 for 2^64 - 1.
+CLI::Validator seed_check() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (parse_number<std::uint64_t>(text)) return "";
+        return "\"" + text + "\" is not a whole number from 0 to 2^64 - 1";
+      },
+      "");
+}
+
+/// Short names become long ones.
+CLI::Validator compute_type_check() {
+  static const auto kLong = choice_words<ComputeType>();
+  return with_words(CLI::Validator(
+                        [](std::string& text) -> std::string {
+                          const auto found = kComputeTypes.find(text);
+                          if (found == kComputeTypes.end())
+                            return not_one_of(text, kLong, {"fp32", "bf16", "fp16"});
+                          text = found->second;
+                          return "";
+                        },
+                        ""),
+                    kLong);
+}
+
+CLI::Validator weight_check() {
+  static const auto kSmall = choice_words<WeightChoice>();
+  return with_words(
+      CLI::Validator(
+          [](std::string& text) -> std::string {
+            if (!kComputeTypes.contains(text)) return one_of(kSmall)(text);
+            return "\"" + text +
+                   "\" is not int8 or fp8; left out, weights are kept as --dtype says";
+          },
+          ""),
+      kSmall);
+}
+
+/// A diffusers class name is left to the model's plan, which knows them all.
+CLI::Validator sampler_check() {
+  return with_words(CLI::Validator(
+                        [](std::string& text) -> std::string {
+                          if (text.empty() || text.ends_with("Scheduler")) return "";
+                          return one_of(spec::sampler_names())(text);
+                        },
+                        ""),
+                    spec::sampler_names());
+}
+
+CLI::Validator bounds_check(const wire::Bounds& typed, bool whole_number) {
+  if (whole_number)
+    return whole(static_cast<std::int64_t>(typed.least), static_cast<std::int64_t>(typed.most));
+  return typed.above ? number_above(typed.least, typed.most) : number(typed.least, typed.most);
+}
+
+/// `Type`: of the wire's field. Of choices, `member` is the name.
+template <class Type, class Member>
+void add_field_option(CLI::App& app, const wire::RequestField& field, Member& member,
+                      const std::string& heading) {
+  const std::string name(field.option), help(field.help);
+  if constexpr (std::is_same_v<Type, bool>) {
+    app.add_flag(name, member, help)->group(heading);
+  } else if constexpr (!std::is_same_v<Type, std::vector<wire::Lora>>) {
+    auto* option =
+        app.add_option(name, member, help)->type_name(std::string(field.value))->group(heading);
+    if constexpr (std::is_same_v<Type, ComputeType>) {
+      option->transform(compute_type_check());
+    } else if constexpr (std::is_same_v<Type, WeightChoice>) {
+      option->check(weight_check());
+    } else if constexpr (Choice<Type>) {
+      option->check(one_of(choice_words<Type>()));
+    } else if constexpr (std::is_same_v<Type, std::uint64_t>) {
+      option->check(seed_check());
+    } else if constexpr (std::is_same_v<Type, std::vector<std::int32_t>>) {
+      option->delimiter(',')->check(bounds_check(field.typed, true));
+    } else if constexpr (std::is_arithmetic_v<Type>) {
+      option->check(bounds_check(field.typed, std::is_integral_v<Type>));
+    }
+    if constexpr (std::is_arithmetic_v<Type> || Choice<Type>)
+      if (!field.default_in_help) option->capture_default_str();
+    if (field.option == "--sampler") option->check(sampler_check());
+  }
+}
+
+}  // namespace
+
+void add_field_options(CLI::App& app, ImageRequest& request, wire::Group group,
+                       const std::string& heading) {
+#define REQUEST_FIELD(type, name, initial, ...)                                                   \
+  if (const auto& field = wire::kRequestFields.name; !field.help.empty() && field.group == group) \
+    add_field_option<decltype(wire::ImageRequest::name)>(app, field, request.name, heading);
+#include "transport/wire/request_fields.def"
+}
+
+}  // namespace troupe::cli

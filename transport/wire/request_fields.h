@@ -1,0 +1,99 @@
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "transport/wire/job.h"
+#include "transport/wire/request_limits.h"
+
+namespace troupe::wire {
+
+/// Where `--help` lists an option.
+enum class Group { picture, parallelism };
+
+/// Whether jobs that differ in a field may compute as one batch.
+enum class Batched { alike, with_others };
+
+/// What a number must be.
+struct Bounds {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool above = false;  // `least` itself is too little
+};
+
+/// What the rooms know of a request's field beside its type: a line of request_fields.def.
+struct RequestField {
+  std::string_view name = {};    // of the member, here and in the C++ API
+  std::string_view option = {};  // on the command line; "" = it has none
+  std::string_view value = {};   // what stands for its value in the help
+  std::string_view help = {};    // "" = the command line adds the option by hand
+  Group group = Group::picture;
+  Bounds typed = {};             // of what is typed at the command line
+  Bounds taken = {};             // of what the controller takes
+  bool default_in_help = false;  // the help's text says what holds where none is given
+  std::string_view words = {};   // in refusals; "" = the option's letters
+  std::string_view json = "=";   // in reports; "=" = the member's name, "" = it is not in them
+  Batched batched = Batched::alike;
+
+  std::string in_words() const {
+    std::string text(words.empty() ? option.substr(2) : words);
+    for (char& letter : text)
+      if (letter == '-') letter = ' ';
+    return text;
+  }
+  std::string in_json() const { return std::string(json == "=" ? name : json); }
+};
+
+/// The lines of request_fields.def, by the members' names.
+struct RequestFields {
+#define REQUEST_FIELD(type, member, initial, ...) \
+  RequestField member = RequestField{.name = #member, __VA_ARGS__};
+#include "transport/wire/request_fields.def"
+};
+inline constexpr RequestFields kRequestFields;
+
+/// Calls `visit(field, member)` with every field that a client sets: its line, and the pointer to
+/// ImageRequest's member.
+template <class Visit>
+void for_each_field(Visit&& visit) {
+#define REQUEST_FIELD(type, member, initial, ...) \
+  visit(kRequestFields.member, &ImageRequest::member);
+#include "transport/wire/request_fields.def"
+}
+
+/// A line of degree_fields.def.
+struct DegreeField {
+  std::string_view name;  // of the member
+  std::string_view option;
+  int most;
+  std::string_view help;
+};
+
+struct DegreeFields {
+#define DEGREE_FIELD(member, option, most, help) DegreeField member = {#member, option, most, help};
+#include "transport/wire/degree_fields.def"
+};
+inline constexpr DegreeFields kDegreeFields;
+
+/// Calls `visit(field, member)` with every degree: its line, and the pointer to Parallelism's
+/// member.
+template <class Visit>
+void for_each_degree(Visit&& visit) {
+#define DEGREE_FIELD(member, option, most, help) visit(kDegreeFields.member, &Parallelism::member);
+#include "transport/wire/degree_fields.def"
+}
+
+/// What else of a job has an option: of the spec, and what a picture begins with.
+struct JobOptions {
+  std::string_view model = "--model";
+  std::string_view init_latents = "--init-latents";
+  std::string_view init_image = "--init-image";
+  std::string_view automatic = "--parallel";  // auto
+  std::string_view priority = "--priority";
+  std::string_view elastic = "--elastic";
+  std::string_view may_batch = "--may-batch";
+};
+inline constexpr JobOptions kJobOptions;
+
+}  // namespace troupe::wire
