@@ -85,9 +85,9 @@ BOUNDS = {
          ("8 outstanding", "transport/control/blob_channel.h", "credits = 8;")],
         "all fetches of a link together have its credits"),
     "prompt; all texts": (
-        [("16 KiB", "models/spec/request_limits.h", "kMaxPromptBytes = 16 << 10;"),
-         ("256 KiB", "models/spec/request_limits.h", "kMaxTextBytes = 256 << 10;"),
-         ("4096", "models/spec/request_limits.h", "kMaxPictures = 4096;")],
+        [("16 KiB", "transport/wire/request_limits.h", "kMaxPromptBytes = 16 << 10;"),
+         ("256 KiB", "transport/wire/request_limits.h", "kMaxTextBytes = 256 << 10;"),
+         ("4096", "transport/wire/request_limits.h", "kMaxPictures = 4096;")],
         "requests that do not fit are refused with the field"),
     "jobs waiting": (
         [("64;", "controller/app/cluster.h", "max_queued_jobs = 64;"),
