@@ -262,7 +262,10 @@ void Admission::answer_accepted(control::PeerId peer, const wire::Header& header
 void Admission::accept_again(control::PeerId peer, const wire::Header& header,
                              jobs::JobEntry& job) {
   if (!tools_.job_for(peer, header, job.id)) return;
-  if (!job.client.detached) job.client.owner = peer;
+  if (!job.client.detached) {
+    job.client.owner = peer;
+    job.client.adopted = false;
+  }
   job.client.watchers.insert(peer);
   if (const auto asking = askers_.find(job.id); asking != askers_.end()) {
     asking->second.push_back({peer, header});

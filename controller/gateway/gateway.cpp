@@ -59,8 +59,11 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
   auto* job = tools_.job_for(peer, header, id);
   if (!job) return;
   job->client.watchers.insert(peer);
-  // Its client has come back, after a restart or after its link was given up.
-  if (job->client.owner == 0 && !job->client.detached) job->client.owner = peer;
+  // Its client, come back after a restart or after its link was given up; or somebody else.
+  if (job->client.owner == 0 && !job->client.detached) {
+    job->client.owner = peer;
+    job->client.adopted = true;
+  }
   tools_.server.reply(peer, header, wire::Done{wire::to_string(job->state)});
   if (wire::is_terminal(job->state) && !job->client.unsaid)
     tools_.server.send(peer, jobs::finished_message(*job));
@@ -96,13 +99,17 @@ void Gateway::client_lost(control::PeerId peer, const control::Loss& loss) {
     auto& job = *tools_.table.find(id);
     if (tools_.journal) {
       for (const auto watcher : job.client.watchers) {
-        if (tools_.server.info(watcher)) job.client.owner = watcher;
+        if (!tools_.server.info(watcher)) continue;
+        job.client.owner = watcher;
+        job.client.adopted = true;
       }
     }
     if (job.client.owner != peer) continue;
-    if (tools_.journal && loss.given_up()) {
+    if (tools_.journal && (loss.given_up() || job.client.adopted)) {
       job.client.owner = 0;
-      restored_.await_client(id, "its client has not come back (" + loss.why + ")");
+      restored_.await_client(
+          id, "its client has not come back (" +
+                  (job.client.adopted ? "who waited for it meanwhile is gone" : loss.why) + ")");
     } else {
       tools_.runner.cancel(id, "its client is gone");
     }

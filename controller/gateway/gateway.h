@@ -28,10 +28,10 @@ class Gateway final : public jobs::JobListener {
   void take_up(const journal::Revival& revival, const std::string& cause) {
     restored_.take_up(revival, cause);
   }
-  /// Its jobs are cancelled unless they are detached. With a journal they go on, too, where
-  /// somebody else waits for them: that is taken for the same client, come back before its old link
-  /// was given up; and where nobody closed the link (Loss::given_up), they are cancelled only if
-  /// their client is not back within the grace.
+  /// Its jobs are cancelled unless they are detached. With a journal they go on, too, while
+  /// somebody else waits for them, who may be the same client, come back before its old link was
+  /// given up; and where nobody closed the link (Loss::given_up), or who waited leaves, they are
+  /// cancelled only if nobody is back within the grace.
   void client_lost(control::PeerId peer, const control::Loss& loss);
 
   // Of JobListener:

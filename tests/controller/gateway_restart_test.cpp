@@ -162,17 +162,21 @@ TEST_CASE("a link that was given up costs a job only if its client is not back i
         second->request(wire::WaitJob{1}, std::chrono::seconds(60),
                         [&](const auto&) { back = true; });
         REQUIRE(hall.until([&] { return back; }));
-        // Past the grace it is still there; who closes its link is gone at once.
+        // Past the grace it is still there. Who closes its link may have been somebody else.
         hall.until([&, end = control::Clock::now() + std::chrono::milliseconds(3300)] {
           return control::Clock::now() > end;
         });
         CHECK(job.state == wire::JobState::queued);
         second->close("no sign of life any more");  // what it says of why decides nothing
+        REQUIRE(hall.until([&] { return job.client.owner == 0; }));
+        CHECK(job.state == wire::JobState::queued);
       }
       REQUIRE(hall.until(cancelled));
-      CHECK(job.failure.what == (returns ? "its client is gone"
-                                         : "its client has not come back (said goodbye: no sign of "
-                                           "life from the controller at here for 5000 ms)"));
+      CHECK(job.failure.what == (returns
+                                     ? "its client has not come back (who waited for it meanwhile "
+                                       "is gone)"
+                                     : "its client has not come back (said goodbye: no sign of "
+                                       "life from the controller at here for 5000 ms)"));
     }
   }
 }
