@@ -34,12 +34,15 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
     case wire::Kind::cancel_job:
       return cancel(peer, header, wire::decode<wire::CancelJob>(payload).job);
     case wire::Kind::list_jobs:
+      wire::decode<wire::ListJobs>(payload);
       tools_.server.reply(peer, header, job_list(tools_, tools_.server.user(peer)));
       return;
     case wire::Kind::get_status:
+      wire::decode<wire::GetStatus>(payload);
       tools_.server.reply(peer, header, cluster_status(facts_, tools_, tools_.server.user(peer)));
       return;
     case wire::Kind::stop_cluster:
+      wire::decode<wire::StopCluster>(payload);
       tools_.server.reply(peer, header, wire::Done{"the cluster is stopping"});
       tools_.stop();
       return;

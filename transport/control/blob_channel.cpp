@@ -138,9 +138,12 @@ void BlobServer::fetch(std::uint64_t incarnation, BlobId id, std::optional<std::
     if (!impl) return;
     const auto found = impl->peers.find(incarnation);
     if (found != impl->peers.end()) return found->second.fetches->serve(fetch);
-    auto& queue = impl->waiting[incarnation];
-    std::erase_if(queue, [](const auto& old) { return old->done(); });
-    queue.push_back(fetch);
+    // Of those who never open a blob link nothing is kept beyond their fetches.
+    std::erase_if(impl->waiting, [](auto& entry) {
+      std::erase_if(entry.second, [](const auto& old) { return old->done(); });
+      return entry.second.empty();
+    });
+    impl->waiting[incarnation].push_back(fetch);
   });
 }
 
