@@ -134,7 +134,7 @@ TEST_CASE("rows that do not divide, and fewer rows than patches at deeper levels
   CHECK(plan.step_kind(3) == wire::StepKind::whole);
   CHECK(plan.step_kind(4) == wire::StepKind::patches);
   auto all = request;
-  all.exchange = "all";
+  all.exchange = PatchExchange::all;
   CHECK(plan::make_plan(model, all, {.ring = 3}).step_kind(4) == wire::StepKind::whole);
   request.num_pipeline_patch = 10;
   CHECK(contains(error_of([&] { plan::make_plan(model, request, {}); }), "patches is 10"));

@@ -85,7 +85,7 @@ void World::submit_one() {
     spec.priority = rng_() % 8 == 0 ? 1 : 0;
   }
   spec.elastic = faults_.elastic;
-  note("submit " + plan.request.method + " on " + std::to_string(plan.degrees.world()) +
+  note("submit " + to_string(plan.request.method) + " on " + std::to_string(plan.degrees.world()) +
        " actors, pp " + std::to_string(plan.degrees.pp));
   spec.parallelism = plan::parallelism_of(plan.degrees);
   if (faults_.restarts_per_job > 0) {
