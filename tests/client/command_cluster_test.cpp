@@ -32,7 +32,7 @@ void make_pictures(FakeController& controller, int pictures) {
                   const auto job = c.accept(peer, header);
                   for (int step = 1; step <= 4; ++step) {
                     std::vector<wire::BlobRef> blobs;
-                    if (request.progress_content == "preview")
+                    if (request.progress_content == troupe::ProgressContent::preview)
                       blobs.push_back(c.hold("preview", "rough"));
                     c.progress(peer, job, step, blobs);
                   }
