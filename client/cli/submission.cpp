@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/choices.h"
 #include "base/counted.h"
 #include "base/utf8.h"
 #include "client/cli/files.h"
@@ -18,6 +19,12 @@
 namespace troupe::cli {
 
 namespace {
+
+/// The options' checks have let names of values through only.
+template <Choice E>
+E chosen(const std::string& name) {
+  return parse_choice<E>(name).value();
+}
 
 /// What comes from a terminal or a file in another encoding is none.
 void check_text(const std::string& option, const std::string& text, bool cleaned) {
@@ -49,7 +56,7 @@ void check_texts(const ImageRequest& request) {
 
 /// Of steps and patches.
 void check_steps(const ImageRequest& request) {
-  const bool exact = request.method == "exact";
+  const bool exact = chosen<Method>(request.method) == Method::exact;
   const auto steps = counted(request.steps, "step");
   if (!exact && request.warmup_steps > request.steps)
     throw UsageError("--warmup is " + std::to_string(request.warmup_steps) + ", but --steps is " +
@@ -61,13 +68,14 @@ void check_steps(const ImageRequest& request) {
       throw UsageError("--refill-steps has " + std::to_string(step) + ", but of " + steps +
                        " the last is " + std::to_string(request.steps - 1));
   }
-  if (exact && request.group_norm != "corrected")
+  if (exact && chosen<GroupNormMoments>(request.group_norm) != GroupNormMoments::corrected)
     throw UsageError("--group-norm " + request.group_norm +
                      " does not go with --method exact, which has no patches");
-  if (exact && request.exchange != "stale")
+  if (exact && chosen<PatchExchange>(request.exchange) != PatchExchange::stale)
     throw UsageError("--exchange " + request.exchange +
                      " does not go with --method exact, which has no patches");
-  if (request.exchange == "none" && request.group_norm == "synchronous")
+  if (chosen<PatchExchange>(request.exchange) == PatchExchange::none &&
+      chosen<GroupNormMoments>(request.group_norm) == GroupNormMoments::synchronous)
     throw UsageError(
         "--exchange none does not go with --group-norm synchronous: one exchanges, the other does "
         "not");
@@ -103,11 +111,12 @@ void settle(RequestOptions& options) {
   ImageRequest& request = options.request;
   check_texts(request);
   if (options.method.empty()) {
-    request.method = request.num_pipeline_patch > 1 ? "pipefusion" : "exact";
+    request.method = to_string(request.num_pipeline_patch > 1 ? Method::pipefusion : Method::exact);
   } else {
     request.method = options.method;
   }
-  if (request.method == "exact" && request.num_pipeline_patch > 1) {
+  const bool exact = chosen<Method>(request.method) == Method::exact;
+  if (exact && request.num_pipeline_patch > 1) {
     throw UsageError("--method exact does not go with --patches " +
                      std::to_string(request.num_pipeline_patch) +
                      ": only pipefusion and distrifusion have patches");
@@ -117,7 +126,7 @@ void settle(RequestOptions& options) {
   if (options.strength && options.init_image_path.empty())
     throw UsageError("--strength needs --init-image");
   request.strength = options.strength.value_or(request.strength);
-  if (request.kv == "predict" && request.method == "exact") {
+  if (exact && chosen<KvUse>(request.kv) == KvUse::predict) {
     throw UsageError("--kv predict needs --patches above 1: exact has no K,V that are not fresh");
   }
   if (request.step_cache.empty() && request.step_cache_threshold != 0)

@@ -101,20 +101,20 @@ std::uint64_t incarnation_of(pid_t pid) {
 TEST_CASE("a blob link is for who has a control link, and for who shows that it is his") {
   Theatre theatre(actors(1));
   Stranger first(theatre.cluster().endpoint()), second(theatre.cluster().endpoint());
-  CHECK(has(first.blobs({"client", 4711}), "no client of this controller"));
-  CHECK(has(first.blobs({"actor", 4711}), "no client of this controller"));
-  REQUIRE(first.control({"client", 4711}) == "welcome");
+  CHECK(has(first.blobs({PeerRole::client, 4711}), "no client of this controller"));
+  CHECK(has(first.blobs({PeerRole::actor, 4711}), "no client of this controller"));
+  REQUIRE(first.control({PeerRole::client, 4711}) == "welcome");
   const auto secret = first.secret();
-  CHECK(has(second.blobs({"client", 4711}), "without the secret"));
+  CHECK(has(second.blobs({PeerRole::client, 4711}), "without the secret"));
   // The one whose link it would have been is told.
   REQUIRE(first.until([&] { return !first.notices.empty(); }));
   CHECK(has(first.notices.front(), "without the secret of its control link"));
-  REQUIRE(second.control({"client", 4712}) == "welcome");
-  CHECK(has(second.blobs({"client", 4711, second.secret()}), "without the secret"));
-  CHECK(has(second.blobs({"client", 4712, secret}), "without the secret"));
-  CHECK(first.blobs({"client", 4711, secret}) == "welcome");
-  CHECK(second.blobs({"client", 4711, secret}) == "welcome");
-  CHECK(has(second.control({"client", 4711}), "this process has a link already"));
+  REQUIRE(second.control({PeerRole::client, 4712}) == "welcome");
+  CHECK(has(second.blobs({PeerRole::client, 4711, second.secret()}), "without the secret"));
+  CHECK(has(second.blobs({PeerRole::client, 4712, secret}), "without the secret"));
+  CHECK(first.blobs({PeerRole::client, 4711, secret}) == "welcome");
+  CHECK(second.blobs({PeerRole::client, 4711, secret}) == "welcome");
+  CHECK(has(second.control({PeerRole::client, 4711}), "this process has a link already"));
   CHECK_NOTHROW(theatre.run(tiny_job(1)));
 }
 
