@@ -113,7 +113,7 @@ TEST_CASE("initial latents replace the seed's noise") {
   Reference reference("pipeline");
   const auto seeded = company().run(plain(reference)).latents.value();
 
-  // The seed's own noise, given from environment, changes nothing; the seed then does not matter.
+  // The seed's own noise, given from outside, changes nothing; the seed then does not matter.
   auto submission = plain(reference);
   submission.request.init_latents = reference.floats(reference.find("plain"), "noise");
   submission.request.seed = 99;

@@ -9,7 +9,7 @@
 
 namespace troupe::sim {
 
-/// Something happened that must not, whatever goes wrong environment.
+/// Something happened that must not, whatever goes wrong outside.
 class Violation : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
