@@ -139,10 +139,9 @@ void BlobServer::fetch(std::uint64_t incarnation, BlobId id, std::optional<std::
     const auto found = impl->peers.find(incarnation);
     if (found != impl->peers.end()) return found->second.fetches->serve(fetch);
     // Of those who never open a blob link nothing is kept beyond their fetches.
-    std::erase_if(impl->waiting, [](auto& entry) {
-      std::erase_if(entry.second, [](const auto& old) { return old->done(); });
-      return entry.second.empty();
-    });
+    for (auto& [other, queue] : impl->waiting)
+      std::erase_if(queue, [](const auto& old) { return old->done(); });
+    std::erase_if(impl->waiting, [](const auto& entry) { return entry.second.empty(); });
     impl->waiting[incarnation].push_back(fetch);
   });
 }
