@@ -9,14 +9,19 @@
 namespace troupe::runtime {
 namespace {
 
-constexpr std::size_t kLongestError = 16u << 10;  // bytes: it must fit into a message
+constexpr std::size_t kLongestError = 16u << 10;  // bytes
+
+/// The beginning of its first line: it must fit into a message, whatever a user's code has thrown.
+std::string short_text(const std::exception& error) {
+  return first_line(error.what()).substr(0, kLongestError);
+}
 
 /// The text of whatever a user's code has thrown.
 std::string thrown() {
   try {
     throw;
   } catch (const std::exception& error) {
-    return first_line(error.what()).substr(0, kLongestError);
+    return short_text(error);
   } catch (...) {
     return "something that is no std::exception was thrown";
   }
@@ -146,7 +151,7 @@ void UserHost::work() {
   try {
     make_object();
   } catch (const ValueError& error) {
-    failure = {FailureCode::bad_request, first_line(error.what())};
+    failure = {FailureCode::bad_request, short_text(error)};
   } catch (...) {
     failure = {FailureCode::exception, create_.class_name + ": " + thrown()};
   }
@@ -195,7 +200,7 @@ wire::CallResult UserHost::carry_out(const ReadyCall& call) {
   try {
     if (call.text) converted = arguments_from_json(method.arguments, call.arguments);
   } catch (const std::exception& error) {
-    return refuse(wire::CallEnd::bad_request, first_line(error.what()));
+    return refuse(wire::CallEnd::bad_request, short_text(error));
   }
   try {
     ValueReader in(call.text ? converted : call.arguments, exchange_);
@@ -213,7 +218,7 @@ wire::CallResult UserHost::carry_out(const ReadyCall& call) {
     return result;
   } catch (const ValueError& error) {
     return refuse(wire::CallEnd::bad_request,
-                  "takes (" + std::string(method.arguments) + "): " + error.what());
+                  "takes (" + std::string(method.arguments) + "): " + short_text(error));
   } catch (...) {
     return refuse(wire::CallEnd::exception, thrown());
   }

@@ -100,7 +100,6 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
       hosts_({.server = endpoints_.server(),
               .members = members_,
               .own_host = control::host_name(),
-              .device = options_.device,
               .spawn = [this](ActorId id) { supervisor_.spawn(id); },
               .on_exit = on_actor_exit(),
               .note = note_failure()},

@@ -21,7 +21,7 @@
 
 namespace troupe::gateway {
 
-/// The desk for those who look inside, and for those who pause and break things. Answers from what
+/// For those who look inside, and for those who pause and break things. Answers from what
 /// the recorder remembers, or asks the actors.
 class Introspection {
  public:
@@ -49,7 +49,7 @@ class Introspection {
           environment.post(std::move(action));
         }) {}
 
-  /// True when the message is for this desk. Every request is answered, sooner or later.
+  /// True when the message is for this class. Every request is answered, sooner or later.
   bool on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
   /// An actor's process is here: its clock is read, now and every few seconds.

@@ -45,7 +45,7 @@ struct JobClient {
   std::uint64_t number =
       0;             // that the job counts for; stays when the owner has come back as another peer
   std::string user;  // whose key it came in with; "" = nobody was asked for one
-  bool apart = false;                // its user may not know of other users' jobs
+  bool apart = false;    // its user may not know of other users' jobs
   bool adopted = false;  // the owner has only waited for it: its client may still come back
   std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
   bool detached = false;

@@ -21,7 +21,6 @@ class Hosts {
     control::Server& server;
     Members& members;
     std::string own_host;
-    std::string device;                  // cpu | cuda, what the cluster was started with
     std::function<void(ActorId)> spawn;  // fills a place; throws what Environment::spawn throws
     Agent::OnExit on_exit;
     std::function<void(const std::string&)> note;  // for people to read

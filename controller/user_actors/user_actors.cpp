@@ -44,9 +44,11 @@ bool UserActors::on_message(control::PeerId peer, const wire::Header& header,
       watch(peer, header, wire::decode<wire::WatchActor>(payload).id);
       return true;
     case wire::Kind::list_actors:
+      wire::decode<wire::ListActors>(payload);
       reply({peer, header}, list());
       return true;
     case wire::Kind::list_classes:
+      wire::decode<wire::ListClasses>(payload);
       reply({peer, header}, class_list());
       return true;
     default:
