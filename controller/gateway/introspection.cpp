@@ -407,30 +407,6 @@ constexpr std::size_t kKeptFiles = 256;
 /// What the disk may take until the loop goes on without knowing.
 constexpr std::chrono::milliseconds kAtOnce{100};
 
-/// Whole or not at all, and for its owner only: prompts are in it. Answers why it cannot be
-/// written, or nothing: a full disk costs the record, no more.
-std::string write_whole(const std::filesystem::path& path, std::string_view text) {
-  auto temporary = path;
-  temporary += std::string(".").append(std::to_string(getpid()));
-  std::error_code error;
-  const auto give_up = [&](const std::error_code& why) {
-    std::filesystem::remove(temporary, error);
-    return why.message();
-  };
-  const auto last_error = [] { return std::error_code(errno, std::generic_category()); };
-  ::unlink(temporary.c_str());
-  const FileHandle file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return last_error().message();
-  while (!text.empty()) {
-    const auto written = write(file.get(), text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return give_up(last_error());
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  std::filesystem::rename(temporary, path, error);
-  return error ? give_up(std::error_code(error)) : "";
-}
-
 }  // namespace
 
 std::string Introspection::record_failure(jobs::JobId job, const std::string& failure) {
@@ -471,8 +447,9 @@ std::string Introspection::write(const Failed& failed, const std::filesystem::pa
   const bool prompt = thread_.idle() && begun - waited_ > std::chrono::seconds(1);
   const auto outcome = std::make_shared<std::promise<std::string>>();
   auto error = outcome->get_future();
-  const auto work = [this, outcome, path, record = failed.record]() -> SideThread::OnLoop {
-    const auto why_not = write_whole(path, *record);
+  const auto work = [this, outcome, path, record = failed.record,
+                     write = tools_.write]() -> SideThread::OnLoop {
+    const auto why_not = write(path, *record);
     outcome->set_value(why_not);
     return [this, path, record, why_not] {
       if (!why_not.empty()) {

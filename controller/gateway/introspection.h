@@ -11,6 +11,7 @@
 #include "controller/deployments/environment.h"
 #include "controller/deployments/members.h"
 #include "controller/gateway/side_thread.h"
+#include "controller/gateway/whole_file.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
 #include "controller/plan/machine.h"
@@ -41,6 +42,8 @@ class Introspection {
     std::string log_folder;  // of flight records; empty = they are kept in memory only
     std::function<plan::Machine()> machine = {};        // what jobs are planned for
     std::function<void(const std::string&)> note = {};  // a failure for people to read
+    /// Writes a flight record, on a thread of its own, as write_whole does.
+    std::function<std::string(const std::filesystem::path&, std::string_view)> write = write_whole;
   };
 
   explicit Introspection(Tools tools)

@@ -116,7 +116,8 @@ TEST_CASE("who sees own jobs alone computes with these alone, and no other job i
   CHECK(stage.runner.name_of(stage.runner.run_of(1)) == "batch 6 (jobs 1, 4)");
   CHECK(waits_for(1) == "computes with job 4");
   CHECK(stage.runner.run_of(2) == 2);
-  CHECK(stage.table.find(2)->batching.why_not == "no other job that may batch waited when it began");
+  CHECK(stage.table.find(2)->batching.why_not ==
+        "no other job that may batch waited when it began");
   CHECK(waits_for(3) == "computes with job 5");
 }
 

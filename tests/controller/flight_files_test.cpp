@@ -1,14 +1,14 @@
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "base/file_handle.h"
 #include "controller/gateway/introspection.h"
 #include "tests/controller/hall.h"
 #include "tests/support/scratch.h"
@@ -24,36 +24,51 @@ using troupe::testing::Scratch;
 
 namespace {
 
-/// A hall with one job, and a desk that keeps its records in a folder. The first of them stands
-/// still until `flow`: in the place of its file there is a pipe that nobody reads.
+/// A disk that stands still until `flow`.
+class StillDisk {
+ public:
+  std::string write(const std::filesystem::path& path, std::string_view text) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (first_.empty()) first_ = text;
+    }
+    flows_.wait();
+    return gateway::write_whole(path, text);
+  }
+  /// The first that it was to write.
+  std::string flow() {
+    flows_.open();
+    const std::lock_guard lock(mutex_);
+    return first_;
+  }
+
+ private:
+  test::Gate flows_;
+  std::mutex mutex_;
+  std::string first_;
+};
+
+/// A hall with one job, whose records are kept in a folder on a disk that stands still.
 struct SlowDisk : Hall {
   Scratch scratch;
   const std::filesystem::path file = scratch.path / "flight-job-1.json";
   std::vector<std::string> notes;
+  std::shared_ptr<StillDisk> disk = std::make_shared<StillDisk>();
   std::unique_ptr<gateway::Introspection> records;
 
   explicit SlowDisk(bool stands_still = true) {
     gate.open();
     take_in(*client);
-    if (stands_still) REQUIRE(mkfifo(temporary().c_str(), 0600) == 0);
-    open_desk(scratch.path);
+    if (!stands_still) disk->flow();
+    keep_in(scratch.path);
   }
-  void open_desk(const std::filesystem::path& folder) {
+  void keep_in(const std::filesystem::path& folder) {
     auto tools = desk_tools(folder.string());
+    // Who is left behind by the test's end still has it.
+    tools.write = [disk = disk](const auto& path, auto text) { return disk->write(path, text); };
     tools.note = [this](const auto& text) { notes.push_back(text); };
     records = std::make_unique<gateway::Introspection>(std::move(tools));
     gateway.use(*records);
-  }
-  std::filesystem::path temporary() const { return file.string() + "." + std::to_string(getpid()); }
-  /// What stood still goes on, and is read.
-  std::string flow() const {
-    const FileHandle pipe(open(temporary().c_str(), O_RDONLY | O_CLOEXEC));
-    REQUIRE(pipe);
-    std::string text;
-    char buffer[4096];
-    for (ssize_t bytes = 0; (bytes = read(pipe.get(), buffer, sizeof buffer)) > 0;)
-      text.append(buffer, static_cast<std::size_t>(bytes));
-    return text;
   }
   /// The records of job 1, as clients are told of them.
   json told() {
@@ -91,7 +106,7 @@ TEST_CASE("a flight record on a disk that stands still does not hold up the loop
   REQUIRE(before.size() == 16);
   for (const auto& failure : before)
     CHECK_FALSE(failure.contains("file"));
-  CHECK(json::parse(hall.flow())["failure"] == "it broke");
+  CHECK(json::parse(hall.disk->flow())["failure"] == "it broke");
   REQUIRE(hall.until([&] { return hall.told()[0].contains("file"); }));
   CHECK(hall.told()[0]["file"] == hall.file.string());
   CHECK(hall.notes.empty());
@@ -105,7 +120,7 @@ TEST_CASE("a controller that ends does not wait for a disk that stands still") {
   hall.records.reset();
   CHECK(seconds_since(begin) < 30);
   // Whoever was left behind takes no harm.
-  CHECK(json::parse(hall.flow())["failure"] == "it broke");
+  CHECK(json::parse(hall.disk->flow())["failure"] == "it broke");
   CHECK(hall.until([&] { return std::filesystem::exists(hall.file); }));
 }
 
@@ -122,12 +137,24 @@ TEST_CASE("a record that cannot be written is not named, or a note says so") {
   SlowDisk hall;
   hall.records->record_failure(1, "it broke");
   std::filesystem::create_directories(hall.file);  // a file cannot take its place
-  hall.flow();
+  hall.disk->flow();
   REQUIRE(hall.until([&] { return !hall.notes.empty(); }));
   CHECK(hall.notes ==
         std::vector{"flight record " + hall.file.string() + " cannot be written: Is a directory"});
-  hall.open_desk(hall.scratch.path / "missing");
+  hall.keep_in(hall.scratch.path / "missing");
   CHECK(hall.records->record_failure(1, "it broke") == "");
   CHECK_FALSE(hall.told()[0].contains("file"));
   CHECK(hall.until([&] { return hall.notes.size() == 2; }));
+}
+
+TEST_CASE("a link or a pipe that lies in a flight record's way is taken away") {
+  const Scratch scratch;
+  const std::string file = scratch / "flight-job-1.json", victim = scratch / "victim";
+  const std::string temporary = file + "." + std::to_string(getpid());
+  std::filesystem::create_symlink(victim, temporary);
+  CHECK(gateway::write_whole(file, "one") == "");
+  CHECK_FALSE(std::filesystem::exists(victim));
+  REQUIRE(mkfifo(temporary.c_str(), 0600) == 0);
+  CHECK(gateway::write_whole(file, "two") == "");
+  CHECK(testing::read_all(file) == "two");
 }

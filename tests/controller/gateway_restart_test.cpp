@@ -130,7 +130,9 @@ TEST_CASE("with a journal a job goes on when its client is back before its old l
       second->close();
     }
     REQUIRE(hall.until(cancelled));
-    CHECK(job.failure.what == "its client is gone");
+    CHECK(job.failure.what ==
+          (journaled ? "its client has not come back (who waited for it meanwhile is gone)"
+                     : "its client is gone"));
   }
 }
 
