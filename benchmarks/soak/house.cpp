@@ -174,6 +174,10 @@ void House::restart_guest(bool orderly) {
   guest_->signal(orderly ? SIGINT : SIGKILL);
   if (!guest_->ended(2 * kPatience)) throw std::runtime_error("[soak] the guest does not leave");
   start_guest();
+  // While the controller has not noticed that the old one is gone, it refuses another of its name.
+  const auto end = Clock::now() + kPatience;
+  while (guest_->ended(2s) && Clock::now() < end)
+    start_guest();
 }
 
 Client House::connect() const {
