@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,8 +32,11 @@ struct Mount {
 
 std::vector<std::string> words_of(std::string_view text, char between) {
   std::vector<std::string> words;
-  for (const auto word : std::views::split(text, between))
-    words.emplace_back(word.begin(), word.end());
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const auto end = std::min(text.find(between, begin), text.size());
+    words.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
   return words;
 }
 

@@ -88,7 +88,8 @@ void Load::judge(const Kind& kind, const Result<JobResult>& result, bool look_at
   if (!result) {
     if (result.error().code == "cancelled") {
       ++counts_.cancelled;
-    } else if (result.error().what.find("was lost with its host") != std::string::npos) {
+    } else if (result.error().what.find("was lost with its host") != std::string::npos ||
+               result.error().what.find("the host is leaving") != std::string::npos) {
       ++counts_.host_gone;  // by contract: a host's places stay empty until it is back
     } else if (counts_.bits_flipped > 0 && result.error().what.starts_with("[journal] job ")) {
       ++counts_.lost_and_named;
