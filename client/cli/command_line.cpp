@@ -23,7 +23,8 @@ constexpr const char* kExamples = R"(Examples:
   troupe status; troupe jobs; troupe cancel 3; troupe stop
   troupe inspect star.png
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP
+(start: 0).
 
 `troupe COMMAND --help` tells a command's options. More: docs/commands.md)";
 
