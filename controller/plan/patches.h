@@ -6,8 +6,8 @@
 
 namespace troupe::plan {
 
-/// Splits `rows` token rows into `patches` runs, top to bottom; remainders go to the first ones
-/// (design §5). Throws std::invalid_argument when there are more patches than rows.
+/// Splits `rows` token rows into `patches` runs, top to bottom; remainders go to the first ones.
+/// Throws std::invalid_argument when there are more patches than rows.
 std::vector<wire::RowRange> split_rows(int rows, int patches);
 
 /// Splits `count` items over `parts` as evenly as whole items allow, remainders first; parts may

@@ -36,7 +36,7 @@ struct JobTerms {
 };
 
 /// Merges the task graphs of all running jobs into one total order and says what to send next. A
-/// pure state machine: no I/O, no clock; measured seconds come in as events. Rules (design §8):
+/// pure state machine: no I/O, no clock; measured seconds come in as events. Rules:
 ///  - a task is issued only after its predecessors were issued, and to all its members at once;
 ///  - the receive of a transfer is issued together with its producer, so both ends of an edge agree
 ///  on the order;

@@ -9,7 +9,7 @@
 namespace troupe::schedule {
 
 /// One task of a job. A micro-step (step, stage, patch) is one task for all ranks of its stage in a
-/// dp replica: it is issued to all of them at once (design §8).
+/// dp replica: it is issued to all of them at once.
 struct Task {
   wire::TaskKind kind = wire::TaskKind::micro_step;
   std::int32_t dp = 0;

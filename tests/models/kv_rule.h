@@ -25,7 +25,7 @@ inline at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, cons
   return at::matmul(scores.softmax(-1), heads(v)).transpose(1, 2);
 }
 
-/// What a patch attends to, by design §6.3, §6.6 and docs/predicted-kv.md, in float64 and with
+/// What a patch attends to, by docs/predicted-kv.md and docs/distrifusion.md, in float64 and with
 /// every value kept for good: one process, one block, no thought of speed.
 class KvRule {
  public:

@@ -88,6 +88,6 @@ TEST_CASE("kill -9: a job with a step cache says where it began anew, and can be
     };
     CHECK(distance() <= kCacheDegreesBound);
     again.parallelism = {};
-    CHECK(distance() <= 1e-4);  // the bound of design §6: trained weights magnify more than random
+    CHECK(distance() <= 1e-4);  // trained weights magnify more than random
   }
 }

@@ -48,7 +48,7 @@ struct ImageRequest {
   }
 };
 
-/// Degrees: how many actors compute the picture. They never change it (design §6).
+/// Degrees: how many actors compute the picture. They never change it.
 struct Parallelism {
   std::int32_t dp = 1;
   std::int32_t cfg = 1;
@@ -86,7 +86,7 @@ struct JobSpec {
   }
 };
 
-/// A blob that somebody holds and the receiver of this reference may fetch (design §2, Blobs).
+/// A blob that somebody holds and the receiver of this reference may fetch.
 struct BlobRef {
   std::string name;  // what it is: "picture", "latents", "preview"
   std::uint64_t id = 0;
