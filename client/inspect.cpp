@@ -16,7 +16,8 @@ namespace {
 wire::FaultKind to_wire(Fault fault) {
   return static_cast<wire::FaultKind>(fault);
 }
-static_assert(static_cast<int>(Fault::device_error) == static_cast<int>(wire::FaultKind::device_error));
+static_assert(static_cast<int>(Fault::device_error) ==
+              static_cast<int>(wire::FaultKind::device_error));
 static_assert(static_cast<int>(JobAction::resume) == static_cast<int>(wire::JobAction::resume));
 
 }  // namespace
