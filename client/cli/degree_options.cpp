@@ -19,8 +19,8 @@ void add_degree(CLI::App& app, const wire::DegreeField& field, int& degree,
 
 void add_degree_options(CLI::App& app, RequestOptions& options) {
   const std::string group =
-      "Parallelism (--method, --patches, --warmup, --kv, --step-cache, --group-norm and --exchange "
-      "change the picture, the rest does not)";
+      "Parallelism (--method, --patches, --warmup, --refill-steps, --kv, --step-cache, "
+      "--step-cache-threshold, --group-norm and --exchange change the picture, the rest does not)";
   app.add_option(std::string(wire::kRequestFields.method.option), options.method,
                  "exact, pipefusion or distrifusion; default: pipefusion when --patches > 1")
       ->check(one_of(choice_words<Method>()))
