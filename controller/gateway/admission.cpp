@@ -7,6 +7,7 @@
 #include "controller/deployments/device_kinds.h"
 #include "controller/deployments/memory_check.h"
 #include "controller/gateway/init_image.h"
+#include "controller/gateway/permissions.h"
 #include "controller/jobs/inputs.h"
 #include "controller/jobs/replan.h"
 #include "controller/jobs/report.h"
@@ -261,7 +262,7 @@ void Admission::answer_accepted(control::PeerId peer, const wire::Header& header
 
 void Admission::accept_again(control::PeerId peer, const wire::Header& header,
                              jobs::JobEntry& job) {
-  if (!tools_.job_for(peer, header, job.id)) return;
+  if (!job_for(tools_.server, tools_.table, peer, header, job.id)) return;
   if (!job.client.detached) {
     job.client.owner = peer;
     job.client.adopted = false;

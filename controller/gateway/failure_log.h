@@ -1,5 +1,4 @@
 #pragma once
-#include <cmath>
 #include <functional>
 #include <string>
 #include <utility>
@@ -20,7 +19,7 @@ class FailureLog {
   void note(const std::string& text) {
     if (log_) log_(text);
     recorder_.note(recorder::Event::Kind::failure, 0, std::nullopt, text,
-                   std::llround(now_() * 1e9));
+                   recorder::nanoseconds(now_()));
     recent_.push_back(text);
     if (recent_.size() > kKept) recent_.erase(recent_.begin());
   }

@@ -59,7 +59,7 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
 }
 
 void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
-  auto* job = tools_.job_for(peer, header, id);
+  auto* job = job_for(tools_.server, tools_.table, peer, header, id);
   if (!job) return;
   job->client.watchers.insert(peer);
   // Its client, come back after a restart or after its link was given up; or somebody else.
@@ -73,7 +73,7 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
 }
 
 void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
-  const auto* job = tools_.job_for(peer, header, id);
+  const auto* job = job_for(tools_.server, tools_.table, peer, header, id);
   if (!job) return;
   if (wire::is_terminal(job->state)) {
     tools_.server.reply(peer, header,

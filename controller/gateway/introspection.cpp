@@ -69,7 +69,7 @@ std::string name_of_actor(std::uint32_t actor) {
 }  // namespace
 
 recorder::Nanoseconds Introspection::now() const {
-  return std::llround(tools_.environment.now() * 1e9);
+  return recorder::nanoseconds(tools_.environment.now());
 }
 
 void Introspection::refuse(const Asker& asker, FailureCode code, const std::string& why) {
@@ -77,14 +77,7 @@ void Introspection::refuse(const Asker& asker, FailureCode code, const std::stri
 }
 
 const jobs::JobEntry* Introspection::job_for(const Asker& asker, jobs::JobId id) {
-  const auto* job = tools_.table.find(id);
-  const auto user = tools_.server.user(asker.peer);
-  if (job && may_see(user, *job)) return job;
-  if (job)
-    refuse(asker, FailureCode::refused, job_refusal(user, id));
-  else
-    refuse(asker, FailureCode::not_found, "job " + std::to_string(id) + " is not known here");
-  return nullptr;
+  return gateway::job_for(tools_.server, tools_.table, asker.peer, asker.header, id);
 }
 
 const cluster::Actor* Introspection::ready_actor(const Asker& asker, std::uint32_t id) {

@@ -60,4 +60,16 @@ std::string job_refusal(const control::ClientUser& user, jobs::JobId job) {
   return "job " + std::to_string(job) + " is not its own: " + has_role(user);
 }
 
+jobs::JobEntry* job_for(control::Server& server, jobs::JobTable& table, control::PeerId peer,
+                        const wire::Header& header, jobs::JobId id) {
+  auto* job = table.find(id);
+  const auto user = server.user(peer);
+  if (job && may_see(user, *job)) return job;
+  server.reply(peer, header,
+               job ? wire::Failure{wire::FailureCode::refused, job_refusal(user, id)}
+                   : wire::Failure{wire::FailureCode::not_found,
+                                   "job " + std::to_string(id) + " is not known here"});
+  return nullptr;
+}
+
 }  // namespace troupe::gateway

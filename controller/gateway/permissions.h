@@ -4,6 +4,7 @@
 
 #include "controller/jobs/job_table.h"
 #include "transport/control/keys.h"
+#include "transport/control/server.h"
 #include "transport/wire/kind.h"
 
 namespace troupe::gateway {
@@ -23,5 +24,8 @@ std::optional<std::string> host_refusal(const control::ClientUser& user);
 bool may_see(const control::ClientUser& user, const jobs::JobEntry& job);
 /// Why this user may not see or change a job that is not his.
 std::string job_refusal(const control::ClientUser& user, jobs::JobId job);
+/// The job, if it is there and the peer may see it; else the peer is refused.
+jobs::JobEntry* job_for(control::Server& server, jobs::JobTable& table, control::PeerId peer,
+                        const wire::Header& header, jobs::JobId job);
 
 }  // namespace troupe::gateway

@@ -1,6 +1,5 @@
 #pragma once
 #include <chrono>
-#include <cmath>
 #include <functional>
 #include <string>
 
@@ -59,11 +58,9 @@ struct Tools {
   /// that nobody has measured.
   std::function<plan::Machine(WeightChoice weight_dtype)> machine = {};
 
-  recorder::Nanoseconds monotonic() const { return std::llround(now() * 1e9); }
+  recorder::Nanoseconds monotonic() const { return recorder::nanoseconds(now()); }
   /// What the request is planned for.
   plan::Machine machine_for(const ClusterFacts& facts, const wire::ImageRequest& request) const;
-  /// The job, if it is there and the peer may see it; else the peer is refused.
-  jobs::JobEntry* job_for(control::PeerId peer, const wire::Header& header, jobs::JobId job) const;
 };
 
 }  // namespace troupe::gateway

@@ -1,5 +1,4 @@
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -75,7 +74,7 @@ struct RunTools {
   /// Tells the recorder, if there is one.
   template <class Tell>
   void record(const Tell& tell) const {
-    if (recorder) tell(*recorder, std::llround(environment.now() * 1e9));
+    if (recorder) tell(*recorder, recorder::nanoseconds(environment.now()));
   }
 };
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -17,6 +18,9 @@ using ActorId = std::uint32_t;
 /// Of the controller's monotonic clock.
 using Nanoseconds = std::int64_t;
 
+inline Nanoseconds nanoseconds(double seconds) {
+  return std::llround(seconds * 1e9);
+}
 inline double seconds(Nanoseconds time) {
   return static_cast<double>(time) * 1e-9;
 }

@@ -76,10 +76,7 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
   std::optional<std::string> refusal(const PeerInfo& peer) {
     const BlobPass pass = admit ? admit(peer) : BlobPass{};
     if (!pass.refusal.empty()) return pass.refusal;
-    if (pass.fetches_only) {
-      fetchers.insert(peer.id);
-      return std::nullopt;
-    }
+    if (pass.fetches_only) fetchers.insert(peer.id);
     return std::nullopt;
   }
 
