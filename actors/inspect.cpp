@@ -170,7 +170,7 @@ wire::MailboxReport InspectLane::mailbox_report() const {
   std::tie(report.doing, report.doing_seconds) = view_.doing();
   report.handled = view_.handled();
   report.total = mailbox_.look(
-      kShownMessages, [&](const Message& message) { report.letters.push_back(row_of(message)); });
+      kShownMessages, [&](const Message& message) { report.entries.push_back(row_of(message)); });
   return report;
 }
 

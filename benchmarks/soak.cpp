@@ -18,8 +18,8 @@
 #include "benchmarks/command_line.h"
 #include "benchmarks/demo_jobs.h"
 #include "benchmarks/soak/hostile.h"
-#include "benchmarks/soak/house.h"
 #include "benchmarks/soak/load.h"
+#include "benchmarks/soak/soak_cluster.h"
 
 namespace {
 
@@ -31,7 +31,7 @@ constexpr int kSomeMib = 64;
 constexpr int kSomeDescriptors = 16;
 
 struct Options {
-  HouseOptions house;
+  SoakClusterOptions cluster;
   double minutes = 5;
   int clients = 3;
   unsigned seed = 1;
@@ -45,13 +45,14 @@ struct Holdings {
   int shared_memory = 0;
 };
 
-Holdings holdings(const House& house, Load& load, Faults& faults, const std::string& when) {
-  if (!house.whole()) faults.note("the cluster is not whole again " + when);
+Holdings holdings(const SoakCluster& cluster, Load& load, Faults& faults, const std::string& when) {
+  if (!cluster.whole()) faults.note("the cluster is not whole again " + when);
   load.every_kind();
-  if (!house.whole()) faults.note("jobs are left " + when);
-  auto client = house.connect();
+  if (!cluster.whole()) faults.note("jobs are left " + when);
+  auto client = cluster.connect();
   const auto actor = static_cast<pid_t>(troupe::bench::take(client.status()).actors.at(0).pid);
-  return {house.controller(), actor, held(house.controller()), held(actor), shared_memory_names()};
+  return {cluster.controller(), actor, held(cluster.controller()), held(actor),
+          shared_memory_names()};
 }
 
 void compare(Faults& faults, const std::string& what, const Held& before, const Held& after) {
@@ -61,8 +62,8 @@ void compare(Faults& faults, const std::string& what, const Held& before, const 
     faults.note(what + " leaves descriptors open");
 }
 
-void struggle(House& house, Load& load, Counts& counts, Faults& faults, const Options& options,
-              unsigned seed, bool controllers) {
+void struggle(SoakCluster& cluster, Load& load, Counts& counts, Faults& faults,
+              const Options& options, unsigned seed, bool controllers) {
   const auto half = std::chrono::duration<double>(30 * options.minutes);
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(half);
   std::vector<std::thread> threads;
@@ -72,8 +73,8 @@ void struggle(House& house, Load& load, Counts& counts, Faults& faults, const Op
   for (unsigned i = 0; i < static_cast<unsigned>(options.clients); ++i)
     begin([&, i] { load.hand_in(end, seed + i); });
   begin([&] { load.call_users(end); });
-  begin([&] { harass(house, counts, faults, end, seed + 2000); });
-  begin([&] { strike(house, counts, faults, end, seed + 1000, controllers); });
+  begin([&] { harass(cluster, counts, faults, end, seed + 2000); });
+  begin([&] { strike(cluster, counts, faults, end, seed + 1000, controllers); });
   for (auto& thread : threads)
     thread.join();
 }
@@ -139,15 +140,15 @@ void print(const nlohmann::json& row) {
 
 int run(const Options& options) {
   const int names = shared_memory_names();
-  House house(options.house);
+  SoakCluster cluster(options.cluster);
   Counts counts;
   Faults faults;
-  Load load(house, counts, faults);
-  const auto first = holdings(house, load, faults, "at the beginning");
-  struggle(house, load, counts, faults, options, options.seed, true);
-  auto before = holdings(house, load, faults, "after the first half");
-  struggle(house, load, counts, faults, options, options.seed + 100, false);
-  auto after = holdings(house, load, faults, "at the end");
+  Load load(cluster, counts, faults);
+  const auto first = holdings(cluster, load, faults, "at the beginning");
+  struggle(cluster, load, counts, faults, options, options.seed, true);
+  auto before = holdings(cluster, load, faults, "after the first half");
+  struggle(cluster, load, counts, faults, options, options.seed + 100, false);
+  auto after = holdings(cluster, load, faults, "at the end");
   if (after.controller != before.controller || after.actor != before.actor)
     faults.note("the controller or actor 0 was replaced, though nobody struck it");
   compare(faults, "the controller", before.of_controller, after.of_controller);
@@ -171,22 +172,22 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  options.house.model = troupe::bench::kDemoModel;
-  options.house.descriptors = 1024;
-  options.house.programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  options.house.plugin = std::filesystem::path(options.house.programs).parent_path() /
-                         "lib/libtroupe_example_actors.so";
+  options.cluster.model = troupe::bench::kDemoModel;
+  options.cluster.descriptors = 1024;
+  options.cluster.programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  options.cluster.plugin = std::filesystem::path(options.cluster.programs).parent_path() /
+                           "lib/libtroupe_example_actors.so";
   using namespace troupe::bench;
   CLI::App app{"A cluster under load and blows", "soak"};
-  app.add_option("--model", options.house.model, "Model folder in diffusers layout")
+  app.add_option("--model", options.cluster.model, "Model folder in diffusers layout")
       ->check(not_empty());
   app.add_option("--minutes", options.minutes, "How long")
       ->check(number_above(0, 100'000))
       ->capture_default_str();
-  app.add_option("--actors", options.house.actors, "Of the cluster")
+  app.add_option("--actors", options.cluster.actors, "Of the cluster")
       ->check(whole(1, 64))
       ->capture_default_str();
-  app.add_option("--descriptors", options.house.descriptors, "That the controller may have")
+  app.add_option("--descriptors", options.cluster.descriptors, "That the controller may have")
       ->check(whole(128, 1'000'000))
       ->capture_default_str();
   app.add_option("--clients", options.clients, "That hand jobs in")

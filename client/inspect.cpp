@@ -75,9 +75,9 @@ Result<MailboxInfo> Inspector::mailbox(std::uint32_t actor) {
                    .doing_seconds = report.value().doing_seconds,
                    .total = report.value().total,
                    .handled = report.value().handled,
-                   .letters = {}};
-  for (const auto& row : report.value().letters)
-    info.letters.push_back({row.what, row.job, row.step, row.patch, row.part});
+                   .entries = {}};
+  for (const auto& row : report.value().entries)
+    info.entries.push_back({row.what, row.job, row.step, row.patch, row.part});
   return info;
 }
 

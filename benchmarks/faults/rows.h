@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/soak/house.h"
+#include "benchmarks/soak/soak_cluster.h"
 #include "controller/app/cluster.h"
 #include "troupe/client.h"
 

@@ -14,13 +14,13 @@ using namespace std::chrono_literals;
 
 class Striker {
  public:
-  Striker(House& house, Counts& counts, Faults& faults, unsigned seed, bool controllers)
-      : house_(house),
+  Striker(SoakCluster& cluster, Counts& counts, Faults& faults, unsigned seed, bool controllers)
+      : cluster_(cluster),
         counts_(counts),
         faults_(faults),
         random_(seed),
         controllers_(controllers),
-        client_(house.connect()) {}
+        client_(cluster.connect()) {}
 
   void strike() {
     const auto dice = random_() % 100;
@@ -32,19 +32,19 @@ class Striker {
     if (dice < 95 || !controllers_) return vanish();
     ++counts_.controllers_killed;
     if (random_() % 2 == 0) {
-      house_.restart_controller();
+      cluster_.restart_controller();
     } else {
       ++counts_.bits_flipped;
-      counts_.salvages += house_.restart_damaged(static_cast<unsigned>(random_())) ? 1 : 0;
+      counts_.salvages += cluster_.restart_damaged(static_cast<unsigned>(random_())) ? 1 : 0;
     }
-    client_ = house_.connect();
+    client_ = cluster_.connect();
   }
 
  private:
   std::vector<ActorInfo> actors() {
     auto status = client_.status();
     if (status) return status.value().actors;
-    client_ = house_.connect();
+    client_ = cluster_.connect();
     return {};
   }
 
@@ -107,21 +107,22 @@ class Striker {
 
   void strike_guest() {
     const bool orderly = random_() % 2 == 0;
-    house_.restart_guest(orderly);
+    cluster_.restart_guest(orderly);
     ++(orderly ? counts_.guests_left : counts_.guests_killed);
   }
 
   /// A client that ends without a word in the midst of its job.
   void vanish() {
-    Child client({house_.program(), "submit", "--connect", house_.endpoint(), "--prompt", "a cat",
-                  "--pp", "2", "--steps", "400", "--output", house_.folder() + "/vanished.png"},
-                 house_.folder() + "/vanished.log");
+    Child client(
+        {cluster_.program(), "submit", "--connect", cluster_.endpoint(), "--prompt", "a cat",
+         "--pp", "2", "--steps", "400", "--output", cluster_.folder() + "/vanished.png"},
+        cluster_.folder() + "/vanished.log");
     std::this_thread::sleep_for(std::chrono::milliseconds(200 + random_() % 1800));
     client.signal(SIGKILL);
     ++counts_.clients_vanished;
   }
 
-  House& house_;
+  SoakCluster& cluster_;
   Counts& counts_;
   Faults& faults_;
   std::mt19937 random_;
@@ -132,9 +133,9 @@ class Striker {
 
 }  // namespace
 
-void strike(House& house, Counts& counts, Faults& faults, Clock::time_point end, unsigned seed,
-            bool controllers) {
-  Striker striker(house, counts, faults, seed, controllers);
+void strike(SoakCluster& cluster, Counts& counts, Faults& faults, Clock::time_point end,
+            unsigned seed, bool controllers) {
+  Striker striker(cluster, counts, faults, seed, controllers);
   std::mt19937 random(seed + 1);
   while (Clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500 + random() % 3000));

@@ -18,13 +18,13 @@ using namespace std::chrono_literals;
 
 class Hostile {
  public:
-  Hostile(const House& house, Counts& counts, Faults& faults, unsigned seed)
-      : house_(house),
+  Hostile(const SoakCluster& cluster, Counts& counts, Faults& faults, unsigned seed)
+      : cluster_(cluster),
         counts_(counts),
         faults_(faults),
         random_(seed),
         port_(static_cast<int>(
-            std::stoul(house.endpoint().substr(house.endpoint().rfind(':') + 1)))) {}
+            std::stoul(cluster.endpoint().substr(cluster.endpoint().rfind(':') + 1)))) {}
 
   void act() {
     ++counts_.hostile_acts;
@@ -90,7 +90,7 @@ class Hostile {
   }
 
   void bad_request() {
-    auto client = Client::connect(house_.endpoint(), 5s);
+    auto client = Client::connect(cluster_.endpoint(), 5s);
     if (!client) return;  // a controller is being started again
     auto job = bench::picture_job(128, 4, 4.5, 1, 1, {});
     auto& request = job.request;
@@ -133,7 +133,7 @@ class Hostile {
 
   /// As many as are taken, each cancelled at once.
   void flood() {
-    auto client = Client::connect(house_.endpoint(), 5s);
+    auto client = Client::connect(cluster_.endpoint(), 5s);
     if (!client) return;
     std::vector<std::uint64_t> jobs;
     for (int i = 0; i < 20; ++i) {
@@ -145,17 +145,17 @@ class Hostile {
   }
 
   void starve() {
-    const auto controller = house_.controller();
+    const auto controller = cluster_.controller();
     std::vector<int> sockets;
-    for (int i = 0; i < house_.descriptors() * 3 / 2; ++i)
+    for (int i = 0; i < cluster_.descriptors() * 3 / 2; ++i)
       sockets.push_back(connection());
     std::this_thread::sleep_for(2s);
     for (const int socket : sockets)
       if (socket >= 0) ::close(socket);
     ++counts_.starvations;
     for (const auto end = Clock::now() + 30s;; std::this_thread::sleep_for(100ms)) {
-      if (house_.controller() != controller) return;  // somebody else struck it meanwhile
-      if (Client::connect(house_.endpoint(), 2s)) return;
+      if (cluster_.controller() != controller) return;  // somebody else struck it meanwhile
+      if (Client::connect(cluster_.endpoint(), 2s)) return;
       if (Clock::now() < end) continue;
       return faults_.note(::kill(controller, 0) == 0
                               ? "30 s after a starvation the controller does not answer"
@@ -163,7 +163,7 @@ class Hostile {
     }
   }
 
-  const House& house_;
+  const SoakCluster& cluster_;
   Counts& counts_;
   Faults& faults_;
   std::mt19937 random_;
@@ -172,9 +172,9 @@ class Hostile {
 
 }  // namespace
 
-void harass(const House& house, Counts& counts, Faults& faults, Clock::time_point end,
+void harass(const SoakCluster& cluster, Counts& counts, Faults& faults, Clock::time_point end,
             unsigned seed) {
-  Hostile hostile(house, counts, faults, seed);
+  Hostile hostile(cluster, counts, faults, seed);
   std::mt19937 random(seed + 1);
   while (Clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200 + random() % 1500));

@@ -45,7 +45,7 @@ std::uint64_t Load::hand_in(Client& client, const Kind& kind) {
 }
 
 void Load::every_kind() {
-  auto client = house_.connect();
+  auto client = cluster_.connect();
   const bool first = kinds_.empty();
   if (first) {
     kinds_ = {Kind{"exact", 1, {.dp = 1, .cfg = 2, .pp = 2}},
@@ -55,7 +55,8 @@ void Load::every_kind() {
               Kind{"exact", 1, {}},
               Kind{"pipefusion", 4, {.dp = 1, .cfg = 2, .pp = 2}},
               Kind{"distrifusion", 4, {.dp = 1, .cfg = 1, .pp = 1, .ulysses = 1, .ring = 2}}};
-    std::erase_if(kinds_, [&](const Kind& kind) { return kind.degrees.world() > house_.places(); });
+    std::erase_if(kinds_,
+                  [&](const Kind& kind) { return kind.degrees.world() > cluster_.places(); });
   }
   for (Kind& kind : kinds_) {
     const auto job = hand_in(client, kind);
@@ -71,9 +72,9 @@ void Load::every_kind() {
 
 void Load::hand_in(Clock::time_point end, unsigned seed) {
   std::mt19937 random(seed);
-  auto client = house_.connect();
+  auto client = cluster_.connect();
   while (Clock::now() < end) {
-    if (random() % 10 == 0) client = house_.connect();
+    if (random() % 10 == 0) client = cluster_.connect();
     const Kind& kind = kinds_[random() % kinds_.size()];
     const auto job = hand_in(client, kind);
     if (random() % 8 == 0) {
@@ -114,7 +115,7 @@ void Load::judge(const Kind& kind, const Result<JobResult>& result, bool look_at
 
 /// Slices that end before they begin, and arrows without both ends, are no trace.
 void Load::check_trace(std::uint64_t job) {
-  auto inspector = Inspector::connect(house_.endpoint());
+  auto inspector = Inspector::connect(cluster_.endpoint());
   if (!inspector) return;  // a controller is being started again
   const auto text = inspector.value().timeline(job);
   if (!text) return;  // of an earlier controller
@@ -138,7 +139,7 @@ void Load::check_trace(std::uint64_t job) {
 }
 
 void Load::call_users(Clock::time_point end) {
-  auto client = house_.connect();
+  auto client = cluster_.connect();
   auto last = Clock::now();
   std::string why = "nothing";
   while (Clock::now() < end) {
@@ -161,7 +162,7 @@ void Load::call_users(Clock::time_point end) {
     if (Clock::now() - last > kUserPatience)
       throw std::runtime_error("a users' actor does not come back: " + why);
     std::this_thread::sleep_for(100ms);
-    if (!client.status()) client = house_.connect();
+    if (!client.status()) client = cluster_.connect();
   }
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/soak/house.h"
+#include "benchmarks/soak/soak_cluster.h"
 #include "troupe/client.h"
 
 namespace troupe::soak {
@@ -59,11 +59,11 @@ struct Kind {
   std::vector<float> undisturbed = {};
 };
 
-/// The jobs and calls that a house is given while it is struck, and what must be true of them.
+/// The jobs and calls that a cluster is given while it is struck, and what must be true of them.
 class Load {
  public:
-  Load(const House& house, Counts& counts, Faults& faults)
-      : house_(house), counts_(counts), faults_(faults) {}
+  Load(const SoakCluster& cluster, Counts& counts, Faults& faults)
+      : cluster_(cluster), counts_(counts), faults_(faults) {}
 
   /// Each kind of job once, undisturbed: the first time its latents are kept, later compared.
   void every_kind();
@@ -77,7 +77,7 @@ class Load {
   void judge(const Kind& kind, const Result<JobResult>& result, bool look_at_trace);
   void check_trace(std::uint64_t job);
 
-  const House& house_;
+  const SoakCluster& cluster_;
   Counts& counts_;
   Faults& faults_;
   std::vector<Kind> kinds_;
@@ -87,7 +87,7 @@ class Load {
 
 /// Strikes at random until then; controllers only where `controllers`. Without, actor 0 is left
 /// alone, so that there are processes that live long.
-void strike(House& house, Counts& counts, Faults& faults, Clock::time_point end, unsigned seed,
-            bool controllers);
+void strike(SoakCluster& cluster, Counts& counts, Faults& faults, Clock::time_point end,
+            unsigned seed, bool controllers);
 
 }  // namespace troupe::soak

@@ -29,10 +29,10 @@ std::string optional_text(int number) {
   return number < 0 ? "-" : std::to_string(number);
 }
 
-/// Batches by their numbers, which letters bear as if they were jobs': "batch 9 (jobs 3, 5)".
+/// Batches by their numbers, which entries bear as if they were jobs': "batch 9 (jobs 3, 5)".
 std::map<std::uint64_t, std::string> batch_names(Session& session, const MailboxInfo& info) {
   std::map<std::uint64_t, std::string> names;
-  if (info.letters.empty()) return names;
+  if (info.entries.empty()) return names;
   for (const JobInfo& job : take(session.client().jobs())) {
     if (job.batch == 0 || names.contains(job.batch)) continue;
     std::vector<std::uint64_t> jobs = job.with_jobs;
@@ -56,9 +56,9 @@ void mailbox(Session& session, const Words& words) {
   if (session.json()) {
     auto document = to_json(info);
     document["actor"] = actor;
-    for (auto& letter : document["letters"]) {
-      const auto job = letter["job"].get<std::uint64_t>();
-      letter["name"] = job == 0 ? "" : name(job);
+    for (auto& entry : document["entries"]) {
+      const auto job = entry["job"].get<std::uint64_t>();
+      entry["name"] = job == 0 ? "" : name(job);
     }
     return cli::print_json_line(document);
   }
@@ -70,16 +70,15 @@ void mailbox(Session& session, const Words& words) {
   }
   std::cout << "; " << info.total << " waiting, " << info.handled << " handled\n";
   std::vector<Row> rows;
-  for (const MailboxEntry& letter : info.letters) {
-    rows.push_back({letter.what, letter.job == 0 ? "-" : name(letter.job),
-                    optional_text(letter.step),
-                    letter.step >= 0 && letter.patch < 0 ? "whole" : optional_text(letter.patch),
-                    letter.step >= 0 ? std::to_string(letter.part) : "-"});
+  for (const MailboxEntry& entry : info.entries) {
+    rows.push_back({entry.what, entry.job == 0 ? "-" : name(entry.job), optional_text(entry.step),
+                    entry.step >= 0 && entry.patch < 0 ? "whole" : optional_text(entry.patch),
+                    entry.step >= 0 ? std::to_string(entry.part) : "-"});
   }
   if (!rows.empty())
     std::cout << cli::table({"LETTER", "OF", "STEP", "PATCH", "PART"}, rows, cli::output_width());
-  if (info.total > info.letters.size())
-    std::cout << "and " << info.total - info.letters.size() << " more\n";
+  if (info.total > info.entries.size())
+    std::cout << "and " << info.total - info.entries.size() << " more\n";
 }
 
 void tensors(Session& session, const Words& words) {

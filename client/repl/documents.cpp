@@ -17,18 +17,18 @@ json number(double value) {
 }  // namespace
 
 json to_json(const MailboxInfo& mailbox) {
-  json letters = json::array();
-  for (const MailboxEntry& letter : mailbox.letters)
-    letters.push_back({{"what", letter.what},
-                       {"job", letter.job},
-                       {"step", letter.step},
-                       {"patch", letter.patch},
-                       {"part", letter.part}});
+  json entries = json::array();
+  for (const MailboxEntry& entry : mailbox.entries)
+    entries.push_back({{"what", entry.what},
+                       {"job", entry.job},
+                       {"step", entry.step},
+                       {"patch", entry.patch},
+                       {"part", entry.part}});
   return {{"doing", mailbox.doing},
           {"doing_seconds", mailbox.doing_seconds},
           {"waiting", mailbox.total},
           {"handled", mailbox.handled},
-          {"letters", letters}};
+          {"entries", entries}};
 }
 
 json to_json(const TensorsInfo& info) {

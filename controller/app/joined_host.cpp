@@ -21,7 +21,7 @@
 #include "base/file_handle.h"
 #include "base/log_line.h"
 #include "controller/hosts/node_agent.h"
-#include "controller/user_actors/guest.h"
+#include "controller/user_actors/host_user_actors.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
@@ -78,7 +78,7 @@ class JoinedHost::Impl {
   std::unique_ptr<control::Connection> connection_;
   std::unique_ptr<NodeAgent> agent_;
   std::map<std::uint32_t, std::uint64_t> incarnations_;
-  std::unique_ptr<user::Guest> users_;
+  std::unique_ptr<user::HostUserActors> users_;
   std::function<void()> on_joined_;
   control::Clock::time_point give_up_;
   std::optional<std::string> failure_;
@@ -349,10 +349,10 @@ void JoinedHost::Impl::make_agent() {
 }
 
 void JoinedHost::Impl::make_users() {
-  user::Guest::Options guest{.host = options_.name,
-                             .plugins = options_.plugins,
-                             .any_plugin = options_.any_plugin,
-                             .processes = {}};
+  user::HostUserActors::Options guest{.host = options_.name,
+                                      .plugins = options_.plugins,
+                                      .any_plugin = options_.any_plugin,
+                                      .processes = {}};
   auto& processes = guest.processes;
   processes.host_program =
       std::filesystem::path(options_.actor_program).replace_filename("troupe-host").string();
@@ -360,12 +360,12 @@ void JoinedHost::Impl::make_users() {
   processes.control_endpoint = options_.endpoint;
   processes.listen_host = options_.tensor_host;
   processes.log_folder = options_.log_folder;
-  users_ = std::make_unique<user::Guest>(
+  users_ = std::make_unique<user::HostUserActors>(
       io_, guest,
-      user::Guest::Tools{.controller = [this]() -> control::Connection* {
-                           return joined_ && !ended_ ? connection_.get() : nullptr;
-                         },
-                         .refuse = [this](const std::string& why) { end(why); }});
+      user::HostUserActors::Tools{.controller = [this]() -> control::Connection* {
+                                    return joined_ && !ended_ ? connection_.get() : nullptr;
+                                  },
+                                  .refuse = [this](const std::string& why) { end(why); }});
 }
 
 void JoinedHost::Impl::start(const wire::Header& header, const wire::StartProcess& order) {

@@ -38,12 +38,12 @@ std::vector<JobEntry*> Batch::entries() {
 
 void Batch::waits_for(const std::string& what) {
   entry_.run.waits_for = what;
-  if (what.empty()) return say_company();
+  if (what.empty()) return say_who_is_in_it();
   for (const JobId id : living())
     job(id).waits_for = what;
 }
 
-void Batch::say_company() {
+void Batch::say_who_is_in_it() {
   const auto all = living();
   for (const JobId id : all) {
     auto others = all;
@@ -215,7 +215,7 @@ void Batch::leaving(JobEntry& member) {
 bool Batch::is_left() {
   if (closing_ || entry_.run.cancel_asked) return false;
   if (living().empty()) return true;
-  say_company();
+  say_who_is_in_it();
   return false;
 }
 

@@ -41,7 +41,7 @@ class Batch final : public Results {
 
   std::vector<JobId> living() const { return tools_.table.members_of(entry_.run.id); }
   JobEntry& job(JobId id) { return *tools_.table.find(id); }
-  void say_company();
+  void say_who_is_in_it();
   /// To each job its own rows of a replica's latents.
   void take_latents(const Origin& from, const wire::BlobRef& whole, const std::string& bytes);
   /// The job whose that preview or picture is; null when it has left.

@@ -120,7 +120,7 @@ TEST_CASE("repl: a lost actor is not a lost controller") {
   CHECK(result.out.find("a cat") != std::string::npos);
 }
 
-TEST_CASE("a mailbox's letters of a batch bear its name, a job's the job's") {
+TEST_CASE("a mailbox's entries of a batch bear its name, a job's the job's") {
   FakeController controller;
   controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,
                                           const wire::Header& header, std::span<const std::byte>) {
@@ -135,8 +135,8 @@ TEST_CASE("a mailbox's letters of a batch bear its name, a job's the job's") {
                 [](FakeController& c, control::PeerId peer, const wire::Header& header,
                    std::span<const std::byte>) {
                   wire::MailboxReport report;
-                  report.letters = {{"micro-step", 9, 5, 0, 0}, {"text", 4}, {"load", 0}};
-                  report.total = report.letters.size();
+                  report.entries = {{"micro-step", 9, 5, 0, 0}, {"text", 4}, {"load", 0}};
+                  report.total = report.entries.size();
                   c.server().reply(peer, header, report);
                 });
   const std::string address = "TROUPE_ADDRESS=" + controller.endpoint();
@@ -147,7 +147,7 @@ TEST_CASE("a mailbox's letters of a batch bear its name, a job's the job's") {
   CHECK(text.out.find("load        - ") != std::string::npos);
   const auto got = documents(testing::troupe("repl --json -c 'mailbox 0'", address).out);
   REQUIRE(got.size() == 1);
-  CHECK(got[0]["letters"][0]["name"] == "batch 9 (jobs 3, 5)");
-  CHECK(got[0]["letters"][1]["name"] == "job 4");
-  CHECK(got[0]["letters"][2]["name"] == "");
+  CHECK(got[0]["entries"][0]["name"] == "batch 9 (jobs 3, 5)");
+  CHECK(got[0]["entries"][1]["name"] == "job 4");
+  CHECK(got[0]["entries"][2]["name"] == "");
 }

@@ -42,9 +42,9 @@ struct Truth {
 
 /// Plays jobs on actors that run their queues in order, on a clock of its own: every task ends when
 /// it must, at all its members at once, and the dispatcher hears of it then.
-class Theatre {
+class TimedActors {
  public:
-  explicit Theatre(schedule::Limits limits = {}, Truth truth = {})
+  explicit TimedActors(schedule::Limits limits = {}, Truth truth = {})
       : dispatcher(limits), truth_(truth) {}
 
   void add(JobId id, const plan::Plan& plan, JobTerms terms = {}) {
@@ -139,13 +139,13 @@ class Theatre {
 
 /// Seconds of 8 jobs one after another ÷ seconds of all at once.
 double gain(const plan::Plan& plan, Truth truth = {}) {
-  Theatre alone({}, truth);
+  TimedActors alone({}, truth);
   for (JobId job = 1; job <= 8; ++job) {
     alone.add(job, plan);
     alone.play();
     alone.dispatcher.remove(job);
   }
-  Theatre together({}, truth);
+  TimedActors together({}, truth);
   for (JobId job = 1; job <= 8; ++job)
     together.add(job, plan);
   together.play();
@@ -165,12 +165,12 @@ TEST_CASE("jobs fill each other's bubbles") {
 }
 
 TEST_CASE("an uneven stage is kept busy, however wrong the first guesses are") {
-  Theatre theatre({}, {.text = 0.02, .unit = 1e-5, .decode = 0.3});
+  TimedActors actors({}, {.text = 0.02, .unit = 1e-5, .decode = 0.3});
   for (JobId job = 1; job <= 8; ++job)
-    theatre.add(job, guided_plan(20, 1, 0, {.pp = 2, .stages = {3, 5}}));
-  theatre.play();
+    actors.add(job, guided_plan(20, 1, 0, {.pp = 2, .stages = {3, 5}}));
+  actors.play();
   // The second stage decodes, too, so it decides; the text holds both.
-  CHECK(theatre.busy[1] > 0.9 * theatre.now);
+  CHECK(actors.busy[1] > 0.9 * actors.now);
 }
 
 TEST_CASE("the job of higher priority goes first") {
@@ -184,10 +184,10 @@ TEST_CASE("the job of higher priority goes first") {
 
 TEST_CASE("a job of higher priority takes as long as alone, and lower ones what it leaves") {
   const auto plan = guided_plan(30, 1, 0, {.pp = 2});
-  Theatre alone;
+  TimedActors alone;
   alone.add(1, plan, {.priority = 1});
   alone.play();
-  Theatre mixed;
+  TimedActors mixed;
   for (JobId job = 2; job <= 4; ++job)
     mixed.add(job, plan);
   mixed.play_until(0.2);
@@ -203,76 +203,76 @@ TEST_CASE("a job of higher priority takes as long as alone, and lower ones what 
 
 TEST_CASE("who has had least goes first, and within a share the older job") {
   const auto plan = guided_plan(40, 1, 0, {});
-  Theatre theatre;
+  TimedActors actors;
   for (JobId job = 1; job <= 3; ++job)
-    theatre.add(job, plan, {.share = "many"});
-  theatre.add(4, plan, {.share = "one"});
-  theatre.play();
+    actors.add(job, plan, {.share = "many"});
+  actors.add(4, plan, {.share = "one"});
+  actors.play();
   // Job 4 gets half of the actor while the others share the other half.
-  CHECK(theatre.ended[1] < theatre.ended[2]);
-  CHECK(theatre.ended[2] < theatre.ended[3]);
-  CHECK(theatre.ended[4] < 1.1 * 2 * theatre.now / 4);
-  CHECK(theatre.ended[4] > 0.9 * 2 * theatre.now / 4);
+  CHECK(actors.ended[1] < actors.ended[2]);
+  CHECK(actors.ended[2] < actors.ended[3]);
+  CHECK(actors.ended[4] < 1.1 * 2 * actors.now / 4);
+  CHECK(actors.ended[4] > 0.9 * 2 * actors.now / 4);
 }
 
 TEST_CASE("a share that comes late has no claim on the past") {
   const auto plan = guided_plan(40, 1, 0, {});
-  Theatre theatre;
-  theatre.add(1, plan, {.share = "early"});
-  theatre.play_until(1);
-  theatre.add(2, plan, {.share = "early"});
-  theatre.add(3, plan, {.share = "late"});
-  const double from = theatre.dispatcher.service(1);
-  theatre.play_until(theatre.now + 0.5);
-  const double early = theatre.dispatcher.service(1) - from + theatre.dispatcher.service(2);
-  CHECK(theatre.dispatcher.service(3) == doctest::Approx(early).epsilon(0.3));
+  TimedActors actors;
+  actors.add(1, plan, {.share = "early"});
+  actors.play_until(1);
+  actors.add(2, plan, {.share = "early"});
+  actors.add(3, plan, {.share = "late"});
+  const double from = actors.dispatcher.service(1);
+  actors.play_until(actors.now + 0.5);
+  const double early = actors.dispatcher.service(1) - from + actors.dispatcher.service(2);
+  CHECK(actors.dispatcher.service(3) == doctest::Approx(early).epsilon(0.3));
 }
 
 TEST_CASE("a task of many members is not passed over for ever by tasks of few") {
-  Theatre theatre;
+  TimedActors actors;
   // Both stages are always in demand by the first share, and never free at the same time.
   for (JobId job = 1; job <= 4; ++job)
-    theatre.add(job, guided_plan(60, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "stream"});
-  theatre.play_until(0.3);
-  theatre.add(9, guided_plan(2, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "late"});
-  theatre.play();
-  CHECK(theatre.ended[9] < 0.5 * theatre.ended[1]);
+    actors.add(job, guided_plan(60, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "stream"});
+  actors.play_until(0.3);
+  actors.add(9, guided_plan(2, 1, 0, {.pp = 2, .stages = {3, 5}}), {.share = "late"});
+  actors.play();
+  CHECK(actors.ended[9] < 0.5 * actors.ended[1]);
 }
 
 TEST_CASE("what is cancelled has drained soon, however long its tasks are") {
-  Theatre theatre({}, {.text = 0.1, .unit = 1e-4, .decode = 1});
+  TimedActors actors({}, {.text = 0.1, .unit = 1e-4, .decode = 1});
   const auto plan = guided_plan(50, 1, 0, {.pp = 2});
-  theatre.add(1, plan);
-  theatre.play_until(3);
-  const double step = 1e-4 * 2 * theatre.dispatcher.task(1, 1).work;
-  const double asked = theatre.now;
-  theatre.dispatcher.cancel(1);
-  theatre.play();
-  CHECK(theatre.dispatcher.drained(1));
-  CHECK(theatre.now - asked < 2.01 * step);
+  actors.add(1, plan);
+  actors.play_until(3);
+  const double step = 1e-4 * 2 * actors.dispatcher.task(1, 1).work;
+  const double asked = actors.now;
+  actors.dispatcher.cancel(1);
+  actors.play();
+  CHECK(actors.dispatcher.drained(1));
+  CHECK(actors.now - asked < 2.01 * step);
 }
 
 TEST_CASE("the same events give the same order") {
   const auto play = [] {
-    Theatre theatre;
+    TimedActors actors;
     for (JobId job = 1; job <= 4; ++job) {
-      theatre.add(job, guided_plan(6, job % 2 ? 3 : 1, 1, {.pp = 2}),
-                  {.priority = static_cast<int>(job % 3), .share = job > 2 ? "a" : "b"});
+      actors.add(job, guided_plan(6, job % 2 ? 3 : 1, 1, {.pp = 2}),
+                 {.priority = static_cast<int>(job % 3), .share = job > 2 ? "a" : "b"});
     }
-    theatre.play();
-    return theatre.order;
+    actors.play();
+    return actors.order;
   };
   CHECK(play() == play());
 }
 
 TEST_CASE("many jobs of many patches are issued quickly") {
-  Theatre theatre;
+  TimedActors actors;
   const auto start = std::clock();  // processor time: the machine may have other things to do
   for (JobId job = 1; job <= 8; ++job)
-    theatre.add(job, guided_plan(50, 8, 1, {.pp = 4}));
-  theatre.play();
+    actors.add(job, guided_plan(50, 8, 1, {.pp = 4}));
+  actors.play();
   const double took = 1e6 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  const auto tasks = static_cast<double>(theatre.order.size());
+  const auto tasks = static_cast<double>(actors.order.size());
   MESSAGE(tasks << " tasks, " << took / tasks << " µs a task, playing them included");
   CHECK(took / tasks < 500);  // generous: sanitizers, shared caches
 }

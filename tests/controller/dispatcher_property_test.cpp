@@ -2,7 +2,7 @@
 #include <set>
 
 #include "controller/plan/patches.h"
-#include "tests/controller/playground.h"
+#include "tests/controller/simulated_actors.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -12,7 +12,7 @@ TEST_CASE(
     "any jobs on shared actors run to their end, in the same order at both ends of every edge") {
   const bool holds = rc::check([] {
     const int window = *rc::gen::inRange(1, 5);
-    Playground play(window, *rc::gen::arbitrary<std::uint64_t>());
+    SimulatedActors play(window, *rc::gen::arbitrary<std::uint64_t>());
     const wire::Parallelism parallelism{.dp = *rc::gen::inRange(1, 3),
                                         .cfg = *rc::gen::inRange(1, 3),
                                         .pp = *rc::gen::inRange(1, 5),

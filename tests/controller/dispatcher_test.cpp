@@ -1,6 +1,6 @@
 #include "controller/schedule/dispatcher.h"
 
-#include "tests/controller/playground.h"
+#include "tests/controller/simulated_actors.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;

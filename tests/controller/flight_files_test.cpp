@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "controller/gateway/introspection.h"
-#include "tests/controller/hall.h"
+#include "tests/controller/gateway_fixture.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
 
@@ -18,7 +18,7 @@
 
 using namespace troupe;
 using nlohmann::json;
-using troupe::test::Hall;
+using troupe::test::GatewayFixture;
 using troupe::testing::has;
 using troupe::testing::Scratch;
 
@@ -48,8 +48,8 @@ class StillDisk {
   std::string first_;
 };
 
-/// A hall with one job, whose records are kept in a folder on a disk that stands still.
-struct SlowDisk : Hall {
+/// A fixture with one job, whose records are kept in a folder on a disk that stands still.
+struct SlowDisk : GatewayFixture {
   Scratch scratch;
   const std::filesystem::path file = scratch.path / "flight-job-1.json";
   std::vector<std::string> notes;
@@ -90,61 +90,61 @@ double seconds_since(control::Clock::time_point begin) {
 }  // namespace
 
 TEST_CASE("a flight record on a disk that stands still does not hold up the loop") {
-  SlowDisk hall;
+  SlowDisk fixture;
   const auto begin = control::Clock::now();
-  CHECK(hall.records->record_failure(1, "it broke") == hall.file.string());
+  CHECK(fixture.records->record_failure(1, "it broke") == fixture.file.string());
   CHECK(seconds_since(begin) < 10);  // a tenth of one, and what the machine takes
   // From then on nothing is waited for, and only so much waits.
   std::size_t taken = 0;
   const auto again = control::Clock::now();
-  while (taken < 1000 && !hall.records->record_failure(1, "again").empty())
+  while (taken < 1000 && !fixture.records->record_failure(1, "again").empty())
     ++taken;
   CHECK(taken > 0);
   CHECK(taken < 1000);
   CHECK(seconds_since(again) < 10);
-  const auto before = hall.told();  // the loop goes on
+  const auto before = fixture.told();  // the loop goes on
   REQUIRE(before.size() == 16);
   for (const auto& failure : before)
     CHECK_FALSE(failure.contains("file"));
-  CHECK(json::parse(hall.disk->flow())["failure"] == "it broke");
-  REQUIRE(hall.until([&] { return hall.told()[0].contains("file"); }));
-  CHECK(hall.told()[0]["file"] == hall.file.string());
-  CHECK(hall.notes.empty());
+  CHECK(json::parse(fixture.disk->flow())["failure"] == "it broke");
+  REQUIRE(fixture.until([&] { return fixture.told()[0].contains("file"); }));
+  CHECK(fixture.told()[0]["file"] == fixture.file.string());
+  CHECK(fixture.notes.empty());
 }
 
 TEST_CASE("a controller that ends does not wait for a disk that stands still") {
-  SlowDisk hall;
-  hall.records->record_failure(1, "it broke");
+  SlowDisk fixture;
+  fixture.records->record_failure(1, "it broke");
   const auto begin = control::Clock::now();
-  hall.gateway.use(hall.desk);
-  hall.records.reset();
+  fixture.gateway.use(fixture.desk);
+  fixture.records.reset();
   CHECK(seconds_since(begin) < 30);
   // Whoever was left behind takes no harm.
-  CHECK(json::parse(hall.disk->flow())["failure"] == "it broke");
-  CHECK(hall.until([&] { return std::filesystem::exists(hall.file); }));
+  CHECK(json::parse(fixture.disk->flow())["failure"] == "it broke");
+  CHECK(fixture.until([&] { return std::filesystem::exists(fixture.file); }));
 }
 
 TEST_CASE("what is written when the controller ends is there afterwards") {
-  SlowDisk hall(/*stands_still=*/false);
+  SlowDisk fixture(/*stands_still=*/false);
   for (const char* failure : {"one", "two", "three"})
-    hall.records->record_failure(1, failure);
-  hall.gateway.use(hall.desk);
-  hall.records.reset();
-  CHECK(json::parse(std::ifstream(hall.file))["failure"] == "three");
+    fixture.records->record_failure(1, failure);
+  fixture.gateway.use(fixture.desk);
+  fixture.records.reset();
+  CHECK(json::parse(std::ifstream(fixture.file))["failure"] == "three");
 }
 
 TEST_CASE("a record that cannot be written is not named, or a note says so") {
-  SlowDisk hall;
-  hall.records->record_failure(1, "it broke");
-  std::filesystem::create_directories(hall.file);  // a file cannot take its place
-  hall.disk->flow();
-  REQUIRE(hall.until([&] { return !hall.notes.empty(); }));
-  CHECK(hall.notes ==
-        std::vector{"flight record " + hall.file.string() + " cannot be written: Is a directory"});
-  hall.keep_in(hall.scratch.path / "missing");
-  CHECK(hall.records->record_failure(1, "it broke") == "");
-  CHECK_FALSE(hall.told()[0].contains("file"));
-  CHECK(hall.until([&] { return hall.notes.size() == 2; }));
+  SlowDisk fixture;
+  fixture.records->record_failure(1, "it broke");
+  std::filesystem::create_directories(fixture.file);  // a file cannot take its place
+  fixture.disk->flow();
+  REQUIRE(fixture.until([&] { return !fixture.notes.empty(); }));
+  CHECK(fixture.notes == std::vector{"flight record " + fixture.file.string() +
+                                     " cannot be written: Is a directory"});
+  fixture.keep_in(fixture.scratch.path / "missing");
+  CHECK(fixture.records->record_failure(1, "it broke") == "");
+  CHECK_FALSE(fixture.told()[0].contains("file"));
+  CHECK(fixture.until([&] { return fixture.notes.size() == 2; }));
 }
 
 TEST_CASE("a link or a pipe that lies in a flight record's way is taken away") {

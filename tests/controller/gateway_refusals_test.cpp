@@ -4,13 +4,13 @@
 
 #include "controller/gateway/gateway.h"
 #include "controller/gateway/init_image.h"
-#include "tests/controller/hall.h"
+#include "tests/controller/gateway_fixture.h"
 #include "tests/support/doctest.h"
 
 // What a gateway refuses before a job is made of it.
 
 using namespace troupe;
-using troupe::test::Hall;
+using troupe::test::GatewayFixture;
 
 TEST_CASE("a job for actors that can hold none is refused for memory, with a remedy") {
   for (const auto& [limit, text] :
@@ -18,18 +18,19 @@ TEST_CASE("a job for actors that can hold none is refused for memory, with a rem
     for (const bool automatic : {true, false}) {
       CAPTURE(text);
       CAPTURE(automatic);
-      Hall hall;
-      hall.gate.open();
-      hall.members.limit_memory(0, limit);
+      GatewayFixture fixture;
+      fixture.gate.open();
+      fixture.members.limit_memory(0, limit);
       wire::SubmitJob submission;
       submission.job.model = "a";
       submission.job.request.prompts = {"x"};
       submission.job.parallelism.automatic = automatic;
       std::optional<wire::Failure> failure;
-      hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
-        failure = reply ? wire::Failure{} : reply.failure();
-      });
-      REQUIRE(hall.until([&] { return failure.has_value(); }));
+      fixture.client->request(submission, std::chrono::seconds(60),
+                              [&](const control::Reply& reply) {
+                                failure = reply ? wire::Failure{} : reply.failure();
+                              });
+      REQUIRE(fixture.until([&] { return failure.has_value(); }));
       CHECK(failure->code == wire::FailureCode::out_of_memory);
       CHECK(failure->what.starts_with("[memory] rank 0 needs "));
       CHECK(failure->what.find("actor 0 may hold " + text + ": no pp, tp") != std::string::npos);
@@ -38,26 +39,26 @@ TEST_CASE("a job for actors that can hold none is refused for memory, with a rem
 }
 
 TEST_CASE("weights of a type that no actor's device has are refused before anything loads") {
-  Hall hall;
-  hall.gate.open();
+  GatewayFixture fixture;
+  fixture.gate.open();
   const auto answer = [&](WeightChoice type) {
     wire::SubmitJob submission;
     submission.job.model = "a";
     submission.job.request.prompts = {"x"};
     submission.job.request.weight_dtype = type;
     std::string said;
-    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+    fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
       said = reply ? "accepted" : reply.failure().what;
     });
-    REQUIRE(hall.until([&] { return !said.empty(); }));
+    REQUIRE(fixture.until([&] { return !said.empty(); }));
     return said;
   };
   CHECK(answer(WeightChoice::int8) == "accepted");
   CHECK(answer(WeightChoice::fp8)
             .starts_with("[weights] fp8 needs a GPU of compute capability 8.9, and "));
-  hall.members.add("there", "cuda:0", /*remote=*/true);
+  fixture.members.add("there", "cuda:0", /*remote=*/true);
   CHECK(answer(WeightChoice::fp8) == "accepted");
-  hall.members.drain(0);
+  fixture.members.drain(0);
   CHECK(answer(WeightChoice::int8).starts_with("[weights] int8 is for actors on the CPU, and "));
 }
 
@@ -81,14 +82,14 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   CHECK(wrong_with_init_image("\xff\xd8\xff") == "init image is no PNG file");
   CHECK(wrong_with_init_image("") == "init image is no PNG file");
 
-  Hall hall;
-  hall.gate.open();
+  GatewayFixture fixture;
+  fixture.gate.open();
   control::BlobStore own;
   control::ConnectionOptions options;
-  options.endpoint = hall.blob_server.endpoint();
+  options.endpoint = fixture.blob_server.endpoint();
   options.hello.role = PeerRole::client;
-  options.incarnation = hall.client->incarnation();
-  control::BlobConnection channel(hall.io, options, own);
+  options.incarnation = fixture.client->incarnation();
+  control::BlobConnection channel(fixture.io, options, own);
   channel.start({}, [](const auto& failure) { FAIL(failure.what); });
   const auto refusal = [&](const std::string& bytes, std::uint64_t size) {
     wire::SubmitJob submission;
@@ -97,10 +98,10 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
     submission.job.request.init_image_blob = own.add(bytes);
     submission.job.request.init_image_bytes = size;
     std::optional<wire::Failure> failure;
-    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+    fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
       failure = reply ? wire::Failure{} : reply.failure();
     });
-    REQUIRE(hall.until([&] { return failure.has_value(); }));
+    REQUIRE(fixture.until([&] { return failure.has_value(); }));
     CHECK(failure->code == wire::FailureCode::bad_request);
     return failure->what;
   };
@@ -108,8 +109,8 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   CHECK(refusal("no picture", 10) == "init image is no PNG file");
   CHECK(refusal(png(1 << 20, 1 << 20), 33) ==
         "init image has 1048576 x 1048576 pixels: from 1 to 268435456 are taken");
-  CHECK(hall.blobs.size() == 0);
-  CHECK(hall.table.all().empty());
+  CHECK(fixture.blobs.size() == 0);
+  CHECK(fixture.table.all().empty());
 
   // What it takes to decode is known from its header, not from what a client says.
   wire::SubmitJob submission;
@@ -119,27 +120,27 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   submission.job.request.init_image_bytes = 33;
   submission.job.request.init_image_height = submission.job.request.init_image_width = 1;
   std::string said = "nothing";
-  hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+  fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
     said = reply ? "" : reply.failure().what;
   });
-  REQUIRE(hall.until([&] { return said != "nothing"; }));
+  REQUIRE(fixture.until([&] { return said != "nothing"; }));
   REQUIRE(said == "");
-  const auto& plan = hall.table.all().begin()->second.plan;
+  const auto& plan = fixture.table.all().begin()->second.plan;
   CHECK(plan.request.init_image_height == 1 << 14);
   CHECK(plan.request.init_image_width == 1 << 14);
   CHECK(plan.memory.front().picture > std::uint64_t{1} << 30);
 }
 
 TEST_CASE("what a job begins with is held against its request and a budget before it comes") {
-  Hall hall;
-  hall.gate.open();
+  GatewayFixture fixture;
+  fixture.gate.open();
   std::vector<std::string> said;
   const auto submit = [&](wire::ImageRequest request) {
     wire::SubmitJob submission;
     submission.job.model = "a";
     submission.job.request = std::move(request);
     submission.job.request.prompts = {"x"};
-    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+    fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
       said.push_back(reply ? "taken" : reply.failure().what);
     });
   };
@@ -149,56 +150,56 @@ TEST_CASE("what a job begins with is held against its request and a budget befor
   latents.init_latents_blob = 7;
   latents.init_latents_bytes = 4ull << 30;
   submit(latents);
-  REQUIRE(hall.until([&] { return said.size() == 1; }));
+  REQUIRE(fixture.until([&] { return said.size() == 1; }));
   CHECK(said.back().starts_with("[plan] init latents have 4294967296 bytes, but [1, "));
   wire::ImageRequest picture;
   picture.init_image_blob = 7;
   picture.init_image_bytes = 900'000'000;
   for (int i = 0; i < 5; ++i)
     submit(picture);
-  REQUIRE(hall.until([&] { return said.size() == 4; }));
+  REQUIRE(fixture.until([&] { return said.size() == 4; }));
   CHECK(said.back() ==
         "the job begins with 900000000 bytes; of this client's jobs 1800000000 are held already, "
         "at most 2147483648 are: try again when some have ended");
   // Others have theirs, up to what all have together.
-  auto other = hall.connect();
-  auto third = hall.connect();
-  std::swap(hall.client, other);
+  auto other = fixture.connect();
+  auto third = fixture.connect();
+  std::swap(fixture.client, other);
   for (int i = 0; i < 2; ++i)
     submit(picture);
-  std::swap(hall.client, third);
+  std::swap(fixture.client, third);
   submit(picture);
-  REQUIRE(hall.until([&] { return said.size() == 5; }));
+  REQUIRE(fixture.until([&] { return said.size() == 5; }));
   CHECK(said.back().starts_with("the job begins with 900000000 bytes; of all jobs' 3600000000"));
-  CHECK(hall.blobs.size() == 0);
+  CHECK(fixture.blobs.size() == 0);
 }
 
 TEST_CASE("a client that goes is no watcher any more of what it has looked at") {
-  Hall hall;
-  hall.gate.open();
+  GatewayFixture fixture;
+  fixture.gate.open();
   std::vector<std::string> said;
-  hall.submit(*hall.client, "a", said);
-  REQUIRE(hall.until([&] { return said.size() == 1; }));
+  fixture.submit(*fixture.client, "a", said);
+  REQUIRE(fixture.until([&] { return said.size() == 1; }));
   for (int i = 0; i < 3; ++i) {
-    auto other = hall.connect();
+    auto other = fixture.connect();
     bool watches = false;
     other->request(wire::WaitJob{1}, std::chrono::seconds(60),
                    [&](const control::Reply& reply) { watches = bool(reply); });
-    REQUIRE(hall.until([&] { return watches; }));
-    CHECK(hall.table.find(1)->client.watchers.size() == 2);
+    REQUIRE(fixture.until([&] { return watches; }));
+    CHECK(fixture.table.find(1)->client.watchers.size() == 2);
     other->close();
-    REQUIRE(hall.until([&] { return hall.server.peers() == 1; }));
+    REQUIRE(fixture.until([&] { return fixture.server.peers() == 1; }));
   }
-  CHECK(hall.until([&] { return hall.table.find(1)->client.watchers.size() == 1; }));
+  CHECK(fixture.until([&] { return fixture.table.find(1)->client.watchers.size() == 1; }));
 }
 
 TEST_CASE("a job for more actors than any kind has is refused, with what there is of each") {
-  Hall hall;
-  hall.gate.open();
-  hall.members.spawned(hall.members.add("here", "cpu").id, 78, 1);
+  GatewayFixture fixture;
+  fixture.gate.open();
+  fixture.members.spawned(fixture.members.add("here", "cpu").id, 78, 1);
   for (int i = 0; i < 3; ++i)
-    hall.members.spawned(hall.members.add("there", "cuda:" + std::to_string(i), true).id,
-                         static_cast<std::uint64_t>(100 + i), 1);
+    fixture.members.spawned(fixture.members.add("there", "cuda:" + std::to_string(i), true).id,
+                            static_cast<std::uint64_t>(100 + i), 1);
   const auto answer = [&](const wire::Parallelism& degrees,
                           WeightChoice weights = WeightChoice::as_computed) {
     wire::SubmitJob submission;
@@ -207,10 +208,10 @@ TEST_CASE("a job for more actors than any kind has is refused, with what there i
     submission.job.request.weight_dtype = weights;
     submission.job.parallelism = degrees;
     std::optional<std::string> said;
-    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+    fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
       said = reply ? "" : reply.failure().what;
     });
-    REQUIRE(hall.until([&] { return said.has_value(); }));
+    REQUIRE(fixture.until([&] { return said.has_value(); }));
     return *said;
   };
   CHECK(answer({.pp = 3}).empty());
@@ -224,6 +225,6 @@ TEST_CASE("a job for more actors than any kind has is refused, with what there i
   wire::Parallelism automatic;
   automatic.automatic = true;
   CHECK(answer(automatic).empty());
-  for (const auto& [id, job] : hall.table.all())
+  for (const auto& [id, job] : fixture.table.all())
     CHECK(job.plan.degrees.world() <= 3);
 }

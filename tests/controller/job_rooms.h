@@ -4,7 +4,7 @@
 
 #include "controller/app/live_environment.h"
 #include "controller/jobs/job_runner.h"
-#include "tests/controller/doors.h"
+#include "tests/controller/endpoints.h"
 #include "tests/controller/none_stuck.h"
 #include "tests/support/doctest.h"
 
@@ -12,7 +12,7 @@ namespace troupe::test {
 
 /// The rooms of a controller in which jobs run, behind its doors. Who is at the other end of the
 /// doors is the test's own.
-struct JobRooms : Doors {
+struct JobRooms : Endpoints {
   using Change = std::function<void(jobs::JobRunner::Tools&)>;
   using Around = std::function<std::unique_ptr<cluster::Environment>(cluster::LiveEnvironment&)>;
 

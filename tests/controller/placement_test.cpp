@@ -7,8 +7,8 @@
 #include <set>
 
 #include "controller/deployments/deployments.h"
+#include "tests/controller/idle_environment.h"
 #include "tests/controller/sample_model.h"
-#include "tests/controller/still.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -25,7 +25,7 @@ std::vector<cluster::ActorId> chosen(const std::vector<std::pair<std::string, in
     for (int i = 0; i < count; ++i)
       test::add_idle(members, host);
   }
-  test::Still environment;
+  test::IdleEnvironment environment;
   const cluster::Deployments deployments(environment, members);
   wire::ImageRequest request;
   request.prompts = {"x", "y"};

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "controller/deployments/deployments.h"
+#include "tests/controller/idle_environment.h"
 #include "tests/controller/sample_model.h"
-#include "tests/controller/still.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -34,7 +34,7 @@ TEST_CASE("prompts × n are split over replicas so that none has two pictures mo
 TEST_CASE("jobs go to the replica that has fewest, and a slow one gets fewer of them") {
   constexpr std::size_t kTogether = 4;
   cluster::Members members("secret");
-  test::Still environment;
+  test::IdleEnvironment environment;
   cluster::Deployments deployments(environment, members);
   wire::ImageRequest request;
   request.prompts = {"x"};

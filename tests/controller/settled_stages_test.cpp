@@ -12,7 +12,7 @@
 #include "controller/plan/measured.h"
 #include "controller/plan/planner.h"
 #include "controller/supervision/host_figures.h"
-#include "tests/controller/doors.h"
+#include "tests/controller/endpoints.h"
 #include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"
 
@@ -22,12 +22,12 @@ using namespace troupe::testing;
 namespace {
 
 /// Four places that nobody fills: what is loaded there stays as it is.
-struct House : test::Doors {
+struct EmptyCluster : test::Endpoints {
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};
   cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
   cluster::Deployments deployments{environment, members};
-  House() {
+  EmptyCluster() {
     for (int i = 0; i < 4; ++i)
       members.add("here", "cpu");
   }
@@ -63,8 +63,8 @@ TEST_CASE("figures that change do not divide what is loaded anew") {
   request.guidance_scale = 5;
   const auto before = machine_with(1e15, 1e6);
   const auto after = machine_with(1e9, 1e15);
-  House house;
-  const jobs::Settled settled{house.members, house.deployments, house.table};
+  EmptyCluster cluster_;
+  const jobs::Settled settled{cluster_.members, cluster_.deployments, cluster_.table};
   const auto planned = [&](const plan::Machine& machine) {
     auto plan = plan::make_plan(model, request, {.pp = 4}, machine);
     jobs::settle_stages(plan, "model", 7, model, machine, settled);
@@ -74,7 +74,7 @@ TEST_CASE("figures that change do not divide what is loaded anew") {
   const auto other = planned(after);
   REQUIRE(first.stages != other.stages);
 
-  const auto loaded = house.deployments.load({"model", 7}, first, {0, 1, 2, 3});
+  const auto loaded = cluster_.deployments.load({"model", 7}, first, {0, 1, 2, 3});
   const auto again = planned(after);
   CHECK(again.stages == first.stages);
   for (std::size_t rank = 0; rank < again.memory.size(); ++rank) {
@@ -85,10 +85,10 @@ TEST_CASE("figures that change do not divide what is loaded anew") {
   auto elsewhere = plan::make_plan(model, request, {.pp = 4}, after);
   jobs::settle_stages(elsewhere, "model", 8, model, after, settled);
   CHECK(elsewhere.stages == other.stages);
-  house.deployments.take_down(loaded, "");
+  cluster_.deployments.take_down(loaded, "");
   CHECK(planned(after).stages == other.stages);
   const wire::Parallelism odd{.pp = 4, .stages = {1, 1, 1, 21}};
-  house.deployments.load({"model", 7}, plan::make_plan(model, request, odd), {0, 1, 2, 3});
+  cluster_.deployments.load({"model", 7}, plan::make_plan(model, request, odd), {0, 1, 2, 3});
   CHECK(planned(after).stages == other.stages);
 }
 
@@ -100,15 +100,15 @@ TEST_CASE("so it is where edges follow the stages, since blocks leave for later 
   request.guidance_scale = 5;
   request.max_sequence_length = 0;
   const auto machine = machine_with(1e15, 1e6);
-  House house;
+  EmptyCluster cluster_;
   const auto listed =
       plan::make_plan(model, request, {.pp = 4, .stages = {9, 11, 10, 10}}, machine);
-  house.deployments.load({"model", 7}, listed, {0, 1, 2, 3});
+  cluster_.deployments.load({"model", 7}, listed, {0, 1, 2, 3});
   auto next = plan::make_plan(model, request, {.pp = 4}, machine);
   REQUIRE(next.stages != listed.stages);
   REQUIRE(next.groups != listed.groups);
   jobs::settle_stages(next, "model", 7, model, machine,
-                      {house.members, house.deployments, house.table});
+                      {cluster_.members, cluster_.deployments, cluster_.table});
   CHECK(next.stages == listed.stages);
   CHECK(next.groups == listed.groups);
 }
@@ -123,25 +123,25 @@ TEST_CASE("a job that waits settles how the next ones and its batch are divided"
   job.parallelism.pp = 4;
   const auto before = machine_with(1e15, 1e6);
   const auto after = machine_with(1e9, 1e15);
-  House house;
+  EmptyCluster cluster_;
   const auto first = plan::make_plan(model, job.request, job.parallelism, before);
-  const auto id = house.table.add(job, first, 1, false, 0, 7).value();
+  const auto id = cluster_.table.add(job, first, 1, false, 0, 7).value();
   auto next = plan::make_plan(model, job.request, job.parallelism, after);
   REQUIRE(next.stages != first.stages);
   jobs::settle_stages(next, "model", 7, model, after,
-                      {house.members, house.deployments, house.table});
+                      {cluster_.members, cluster_.deployments, cluster_.table});
   CHECK(next.stages == first.stages);
-  const auto mix = jobs::parallelism_of(*house.table.find(id));
+  const auto mix = jobs::parallelism_of(*cluster_.table.find(id));
   CHECK(plan::make_plan(model, job.request, mix, after).stages == first.stages);
 }
 
 TEST_CASE("what an actor failed by is text, whatever bytes it sent") {
-  House house;
-  cluster::HostFigures figures(house.server, "here", 4);
+  EmptyCluster cluster_;
+  cluster::HostFigures figures(cluster_.server, "here", 4);
   wire::Hello hello;
   hello.attributes["measured.failed"] = std::string(199, 'x') + "µ\n";
   figures.actor_came("here", hello);
-  const auto machine = figures.machine(house.members, DeviceKind::cpu);
+  const auto machine = figures.machine(cluster_.members, DeviceKind::cpu);
   REQUIRE(machine.notes.size() == 1);
   CHECK(contains(machine.notes[0], std::string(199, 'x') + "?;"));
   std::string text;
@@ -150,13 +150,13 @@ TEST_CASE("what an actor failed by is text, whatever bytes it sent") {
 }
 
 TEST_CASE("a host's figures go with it, and a late answer does not bring them back") {
-  House house;
-  cluster::HostFigures figures(house.server, "here", 4);
-  house.members.add("far", "cpu", /*remote=*/true);
+  EmptyCluster cluster_;
+  cluster::HostFigures figures(cluster_.server, "here", 4);
+  cluster_.members.add("far", "cpu", /*remote=*/true);
   wire::Hello hello;
   hello.attributes["measured.float_flops"] = "4e10";
   hello.attributes["measured.bandwidth"] = "4e9";
-  const auto measured = [&] { return figures.machine(house.members, DeviceKind::cpu).measured; };
+  const auto measured = [&] { return figures.machine(cluster_.members, DeviceKind::cpu).measured; };
   figures.host_joined(11, "far", {});
   figures.actor_came("far", hello);
   CHECK(measured());
@@ -169,8 +169,8 @@ TEST_CASE("a host's figures go with it, and a late answer does not bring them ba
   figures.host_left(12);
   CHECK_FALSE(measured());
   // Nobody is at these peers: their pings have failed, or fail now.
-  house.io.run_for(std::chrono::milliseconds(1));
-  for (const auto& note : figures.machine(house.members, DeviceKind::cpu).notes)
+  cluster_.io.run_for(std::chrono::milliseconds(1));
+  for (const auto& note : figures.machine(cluster_.members, DeviceKind::cpu).notes)
     CHECK_FALSE(contains(note, "measured from the controller"));
 }
 

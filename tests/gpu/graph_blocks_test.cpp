@@ -32,8 +32,8 @@ struct Way {
 };
 
 /// A model on the recording device, and its text.
-struct Cast {
-  explicit Cast(const Fixture& of)
+struct LoadedModel {
+  explicit LoadedModel(const Fixture& of)
       : fixture(of),
         spec(models::testing::family_of(of.checkpoint)),
         device(*testing::recording_device()) {
@@ -62,8 +62,8 @@ struct Cast {
 /// One job's micro-steps.
 class Player {
  public:
-  Player(const Cast& cast, const Way& way, bool records)
-      : cast_(cast), way_(way), attention_(make_attention()) {
+  Player(const LoadedModel& loaded, const Way& way, bool records)
+      : loaded_(loaded), way_(way), attention_(make_attention()) {
     if (records) graphs_ = std::make_unique<BlockGraphs>(attention_.store());
   }
 
@@ -71,8 +71,8 @@ class Player {
   std::vector<at::Tensor> step(int step, const at::Tensor& latents) {
     const bool whole = way_.patches == 1 || step == 0 || step == 5;
     if (step == 5) attention_.forget();
-    auto fresh = cast_.model->condition({900.0 - 70 * step, cast_.fixture.input.guidance, size()},
-                                        *cast_.caption);
+    auto fresh = loaded_.model->condition(
+        {900.0 - 70 * step, loaded_.fixture.input.guidance, size()}, *loaded_.caption);
     if (condition_ && graphs_) {
       condition_->take(*fresh);
     } else {
@@ -89,49 +89,52 @@ class Player {
   LayerWatch layers;
 
  private:
-  models::PictureSize size() const { return cast_.fixture.input.size; }
+  models::PictureSize size() const { return loaded_.fixture.input.size; }
 
   SequenceAttention make_attention() const {
     std::unique_ptr<models::KvStore> store;
-    const auto& of = cast_.fixture;
+    const auto& of = loaded_.fixture;
     if (way_.patches > 1) {
       store = std::make_unique<models::KvStore>(
-          models::KvStore::Shape{cast_.model->attentions(), of.latents.size(0),
-                                 cast_.texts + of.rows() * of.columns(), cast_.model->heads(),
-                                 cast_.model->head_dim(), way_.freshness, way_.predicts},
-          at::kFloat, cast_.device);
+          models::KvStore::Shape{loaded_.model->attentions(), of.latents.size(0),
+                                 loaded_.texts + of.rows() * of.columns(), loaded_.model->heads(),
+                                 loaded_.model->head_dim(), way_.freshness, way_.predicts},
+          at::kFloat, loaded_.device);
     }
     return {SequenceAttention::Place{}, std::nullopt, RingAttention(0, std::move(store), {})};
   }
 
   at::Tensor micro_step(int step, int patch, const at::Tensor& latents) {
-    const auto all = cast_.fixture.rows();
+    const auto all = loaded_.fixture.rows();
     const models::TokenRows rows{patch < 0 ? 0 : all * patch / way_.patches,
                                  patch < 0 ? all : all * (patch + 1) / way_.patches};
-    const auto texts = patch <= 0 ? cast_.texts : 0, columns = cast_.fixture.columns();
-    models::TokenRuns runs{{cast_.texts + rows.begin * columns, cast_.texts + rows.end * columns}};
+    const auto texts = patch <= 0 ? loaded_.texts : 0, columns = loaded_.fixture.columns();
+    models::TokenRuns runs{
+        {loaded_.texts + rows.begin * columns, loaded_.texts + rows.end * columns}};
     if (texts > 0) runs.insert(runs.begin(), {0, texts});
-    attention_.begin({runs}, step, patch < 0, false, 0, cast_.texts);
-    auto hidden = cast_.model->embed(latents.slice(2, rows.begin * 2, rows.end * 2), size(), rows);
-    if (texts > 0) hidden = at::cat({cast_.model->embed_text(*cast_.caption, 0, texts), hidden}, 1);
+    attention_.begin({runs}, step, patch < 0, false, 0, loaded_.texts);
+    auto hidden =
+        loaded_.model->embed(latents.slice(2, rows.begin * 2, rows.end * 2), size(), rows);
+    if (texts > 0)
+      hidden = at::cat({loaded_.model->embed_text(*loaded_.caption, 0, texts), hidden}, 1);
     if (std::exchange(nan_, false)) hidden.select(1, 0).fill_(NAN);
     const auto compute = [&](at::Tensor given, LayerWatch& watch) {
       LiveAttention live(attention_, [&](int slot, const at::Tensor& qkv) {
         watch.see("attention " + std::to_string(slot), qkv.select(4, 0));
       });
       models::WholeWeights sums;
-      const auto out = cast_.model->run_blocks(std::move(given), {size(), {rows}, 0, texts},
-                                               *condition_, *cast_.caption, live, sums);
+      const auto out = loaded_.model->run_blocks(std::move(given), {size(), {rows}, 0, texts},
+                                                 *condition_, *loaded_.caption, live, sums);
       return waits_ ? out * out.sum().item<float>() : out;
     };
     layers.begin();
-    const auto slots = cast_.model->attentions();
+    const auto slots = loaded_.model->attentions();
     hidden = graphs_ ? graphs_->run({std::to_string(patch), step, slots}, hidden, layers, compute)
                      : compute(hidden, layers);
-    return cast_.model->project(hidden.slice(1, texts), *condition_, size(), rows);
+    return loaded_.model->project(hidden.slice(1, texts), *condition_, size(), rows);
   }
 
-  const Cast& cast_;
+  const LoadedModel& loaded_;
   Way way_;
   SequenceAttention attention_;
   std::unique_ptr<models::StepCondition> condition_;
@@ -141,9 +144,9 @@ class Player {
 
 constexpr int kSteps = 8;
 
-at::Tensor latents_of(const Cast& cast, int step) {
+at::Tensor latents_of(const LoadedModel& loaded, int step) {
   at::manual_seed(step + 1);
-  return at::randn(cast.fixture.latents.sizes()).to(cast.device);
+  return at::randn(loaded.fixture.latents.sizes()).to(loaded.device);
 }
 
 bool same(const at::Tensor& got, const at::Tensor& want) {
@@ -194,15 +197,15 @@ TEST_CASE(
       {{"three patches", 3}, 4, 16},
   };
   for (const auto& fixture : one_of_each_family()) {
-    const Cast cast(fixture);
+    const LoadedModel loaded(fixture);
     for (const auto& [way, recorded, replayed] : ways) {
       CAPTURE(fixture.name);
       CAPTURE(way.name);
       if (fixture.rows() < way.patches) continue;
-      Player plain(cast, way, false), recorder(cast, way, true);
+      Player plain(loaded, way, false), recorder(loaded, way, true);
       for (int step = 0; step < kSteps; ++step) {
         CAPTURE(step);
-        const auto latents = latents_of(cast, step);
+        const auto latents = latents_of(loaded, step);
         const auto want = plain.step(step, latents), got = recorder.step(step, latents);
         REQUIRE(got.size() == want.size());
         for (std::size_t i = 0; i < got.size(); ++i)
@@ -220,15 +223,15 @@ TEST_CASE(
 TEST_CASE("jobs side by side have recordings of their own, and a new epoch's job begins anew") {
   TROUPE_NEEDS_RECORDER();
   const c10::InferenceMode inference;
-  const Cast cast(one_of_each_family().back());
+  const LoadedModel loaded(one_of_each_family().back());
   const Way way{"pipefusion", 2};
-  const auto first = [&](int step) { return latents_of(cast, step); };
-  const auto second = [&](int step) { return latents_of(cast, 100 + step); };
-  Player plain_one(cast, way, false), plain_other(cast, way, false), other(cast, way, true);
-  auto one = std::make_unique<Player>(cast, way, true);
+  const auto first = [&](int step) { return latents_of(loaded, step); };
+  const auto second = [&](int step) { return latents_of(loaded, 100 + step); };
+  Player plain_one(loaded, way, false), plain_other(loaded, way, false), other(loaded, way, true);
+  auto one = std::make_unique<Player>(loaded, way, true);
   for (int step = 0; step < kSteps; ++step) {
     CAPTURE(step);
-    if (step == 5) one = std::make_unique<Player>(cast, way, true);
+    if (step == 5) one = std::make_unique<Player>(loaded, way, true);
     CHECK(same(one->step(step, first(step)).back(), plain_one.step(step, first(step)).back()));
     CHECK(same(other.step(step, second(step)).back(), plain_other.step(step, second(step)).back()));
   }
@@ -239,15 +242,15 @@ TEST_CASE("jobs side by side have recordings of their own, and a new epoch's job
 TEST_CASE("a call that waits for the device stays plain, and the host counts it once") {
   TROUPE_NEEDS_RECORDER();
   const c10::InferenceMode inference;
-  const Cast cast(one_of_each_family().back());
+  const LoadedModel loaded(one_of_each_family().back());
   const Way way{"pipefusion, predicted", 2, Freshness::newest, true};
-  Player plain(cast, way, false), recorder(cast, way, true);
+  Player plain(loaded, way, false), recorder(loaded, way, true);
   plain.meet_wait();
   recorder.meet_wait();
   for (int step = 0; step < kSteps; ++step) {
     CAPTURE(step);
-    CHECK(same(recorder.step(step, latents_of(cast, step)).back(),
-               plain.step(step, latents_of(cast, step)).back()));
+    CHECK(same(recorder.step(step, latents_of(loaded, step)).back(),
+               plain.step(step, latents_of(loaded, step)).back()));
   }
   CHECK(recorder.graphs().counts().recorded == 0);
   CHECK(!recorder.graphs().failure().empty());
@@ -256,14 +259,15 @@ TEST_CASE("a call that waits for the device stays plain, and the host counts it 
 TEST_CASE("a NaN is named by its layer in a replay, too") {
   TROUPE_NEEDS_RECORDER();
   const c10::InferenceMode inference;
-  const Cast cast(one_of_each_family().back());
+  const LoadedModel loaded(one_of_each_family().back());
   const Way way{"exact", 1};
-  Player player(cast, way, true);
+  Player player(loaded, way, true);
   FiniteCheck check(FiniteCheck::Read::at_once);
   for (int step = 0; step < 4; ++step)
-    check.require(player.step(step, latents_of(cast, step)).back(), "it", "float32", player.layers);
+    check.require(player.step(step, latents_of(loaded, step)).back(), "it", "float32",
+                  player.layers);
   player.meet_nan();
-  const auto made = player.step(4, latents_of(cast, 4)).back();
+  const auto made = player.step(4, latents_of(loaded, 4)).back();
   CHECK(player.graphs().counts().replayed == 4);
   CHECK_THROWS_WITH(check.require(made, "it", "float32", player.layers),
                     "[actor] it is not finite before attention 0, in float32");

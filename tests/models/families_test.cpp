@@ -22,10 +22,10 @@ namespace {
 /// Pipefusion's store as a port of one process, text before the picture.
 class KeptTokens final : public AttentionPort {
  public:
-  KeptTokens(const Cast& cast, const Fixture& of, int64_t text)
+  KeptTokens(const SplitModel& model, const Fixture& of, int64_t text)
       : text_(text),
-        store_({cast.stages[0]->attentions(), of.latents.size(0), text + of.rows() * of.columns(),
-                cast.stages[0]->heads(), cast.stages[0]->head_dim(), KvStore::Freshness::newest,
+        store_({model.stages[0]->attentions(), of.latents.size(0), text + of.rows() * of.columns(),
+                model.stages[0]->heads(), model.stages[0]->head_dim(), KvStore::Freshness::newest,
                 false},
                at::kFloat, at::kCPU) {}
   void begin(TokenRun picture, bool with_text) {
@@ -57,7 +57,7 @@ TEST_CASE("one call of every family equals diffusers within 1e-5 of its range") 
   double worst = 0;
   for (const auto& of : fixtures()) {
     CAPTURE(of.name);
-    const double error = error_of(Cast(family_of(of.checkpoint), of, 1).run(of), of.output);
+    const double error = error_of(SplitModel(family_of(of.checkpoint), of, 1).run(of), of.output);
     CHECK(error < 1e-5);
     worst = std::max(worst, error);
   }
@@ -68,10 +68,10 @@ TEST_CASE("any split of any family into stages gives the same bits") {
   for (const auto& of : fixtures()) {
     CAPTURE(of.name);
     const auto spec = family_of(of.checkpoint);
-    const at::Tensor want = Cast(spec, of, 1).run(of);
+    const at::Tensor want = SplitModel(spec, of, 1).run(of);
     for (int count = 2; count <= spec.transformer.num_layers; ++count) {
       CAPTURE(count);
-      CHECK(at::equal(Cast(spec, of, count).run(of), want));
+      CHECK(at::equal(SplitModel(spec, of, count).run(of), want));
     }
   }
 }
@@ -81,7 +81,7 @@ TEST_CASE("shards of any family's weights give together what the whole gives") {
   for (const auto& of : fixtures()) {
     CAPTURE(of.name);
     const auto spec = family_of(of.checkpoint);
-    const at::Tensor want = Cast(spec, of, 1).run(of);
+    const at::Tensor want = SplitModel(spec, of, 1).run(of);
     for (const int degree : {2, 3, 5}) {  // of 3 heads
       CAPTURE(degree);
       Board board(degree);
@@ -93,7 +93,7 @@ TEST_CASE("shards of any family's weights give together what the whole gives") {
         threads.emplace_back([&, rank] {
           try {
             BoardSum sums(board, rank, reductions);
-            results[rank] = Cast(spec, of, 1, {rank, degree}).run(of, sums);
+            results[rank] = SplitModel(spec, of, 1, {rank, degree}).run(of, sums);
           } catch (...) {
             failures[rank] = std::current_exception();
             board.give_up();
@@ -117,13 +117,13 @@ TEST_CASE("shards of any family's weights give together what the whole gives") {
 TEST_CASE("patches of any family, text with the first one, give the whole after a whole step") {
   for (const auto& of : fixtures()) {
     CAPTURE(of.name);
-    const Cast cast(family_of(of.checkpoint), of, 1);
-    const at::Tensor want = cast.run(of);
+    const SplitModel model(family_of(of.checkpoint), of, 1);
+    const at::Tensor want = model.run(of);
     WholeWeights sums;
-    KeptTokens port(cast, of, cast.text);
+    KeptTokens port(model, of, model.text);
     const auto patch = [&](int64_t first, int64_t end, bool with_text) {
       port.begin({first * of.columns(), end * of.columns()}, with_text);
-      return cast.run(of, {first, end}, with_text, port, sums);
+      return model.run(of, {first, end}, with_text, port, sums);
     };
     CHECK(error_of(patch(0, of.rows(), true), want) < 2e-6);
     for (const int64_t patches : {2, 3}) {
@@ -159,7 +159,7 @@ TEST_CASE("half precision of every family stays near float32") {
   for (const auto& of : fixtures()) {
     CAPTURE(of.name);
     for (const auto dtype : {at::kBFloat16, at::kHalf}) {
-      const at::Tensor got = Cast(family_of(of.checkpoint), of, 1, {}, dtype).run(of);
+      const at::Tensor got = SplitModel(family_of(of.checkpoint), of, 1, {}, dtype).run(of);
       CHECK((got.scalar_type() == dtype));
       CHECK(error_of(got, of.output) < (dtype == at::kHalf ? 1e-2 : 8e-2));
     }
@@ -170,23 +170,23 @@ TEST_CASE("any family's blocks may be called some at a time") {
   for (const auto& of : fixtures()) {
     CAPTURE(of.name);
     const auto spec = family_of(of.checkpoint);
-    const Cast cast(spec, of, 1);
-    const auto& model = *cast.stages[0];
+    const SplitModel model(spec, of, 1);
+    const auto& model = *model.stages[0];
     WholeWeights sums;
     LocalAttention attention;
-    CallTokens tokens{of.input.size, {{0, of.rows()}}, 0, cast.text};
+    CallTokens tokens{of.input.size, {{0, of.rows()}}, 0, model.text};
     at::Tensor start = model.embed(of.latents, of.input.size, {0, of.rows()});
-    if (cast.text > 0)
-      start = at::cat({model.embed_text(*cast.captions[0], 0, cast.text), start}, 1);
-    const auto signal = model.step_signal(start, tokens, *cast.steps[0]);
+    if (model.text > 0)
+      start = at::cat({model.embed_text(*model.captions[0], 0, model.text), start}, 1);
+    const auto signal = model.step_signal(start, tokens, *model.steps[0]);
     CHECK(signal.size(0) == start.size(0));
     if (signal.dim() == 3) {
-      CHECK(signal.size(1) == start.size(1) - cast.text);
+      CHECK(signal.size(1) == start.size(1) - model.text);
       CHECK(signal.size(2) == model.hidden_width());
     }
     const auto run = [&](at::Tensor hidden, std::optional<BlockRange> blocks) {
       tokens.blocks = blocks;
-      return model.run_blocks(std::move(hidden), tokens, *cast.steps[0], *cast.captions[0],
+      return model.run_blocks(std::move(hidden), tokens, *model.steps[0], *model.captions[0],
                               attention, sums);
     };
     const auto whole = run(start.clone(), {});

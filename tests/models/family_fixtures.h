@@ -76,15 +76,15 @@ inline const std::vector<Fixture>& fixtures() {
 }
 
 /// A model's stages after what they were given of the text.
-struct Cast {
+struct SplitModel {
   std::vector<std::unique_ptr<DiffusionTransformer>> stages;
   std::vector<std::unique_ptr<CaptionCache>> captions;
   std::vector<std::unique_ptr<StepCondition>> steps;
   spec::TransformerSpec facts;
   int64_t text = 0;  // tokens of the sequence
 
-  Cast(const spec::ModelSpec& spec, const Fixture& of, int count, WeightShard shard = {},
-       at::ScalarType dtype = at::kFloat)
+  SplitModel(const spec::ModelSpec& spec, const Fixture& of, int count, WeightShard shard = {},
+             at::ScalarType dtype = at::kFloat)
       : facts(spec.transformer) {
     const int blocks = static_cast<int>(spec.transformer.num_layers);
     Caption caption;

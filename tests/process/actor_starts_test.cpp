@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -111,22 +111,22 @@ TEST_CASE("kill -9 of a process that has not said hello: at a start it is the en
 }
 
 TEST_CASE("kill -9 of a process that has not said hello: later another one takes its place") {
-  Theatre theatre(actors(2));
+  FaultCluster cluster(actors(2));
   auto job = demo_job(12);
   job.request.method = "exact";
   job.request.num_pipeline_patch = 1;
   job.parallelism = {.pp = 2};
-  const auto undisturbed = theatre.run(job);
+  const auto undisturbed = cluster.run(job);
   int unborn = 0;
   // Again, where it had said hello before the second blow.
   for (int attempt = 0; attempt < 10 && unborn == 0; ++attempt) {
-    const auto result = theatre.struck(
+    const auto result = cluster.struck(
         job, 4,
         [&](std::uint64_t) {
-          const auto first = static_cast<std::uint32_t>(theatre.pids().at(1));
+          const auto first = static_cast<std::uint32_t>(cluster.pids().at(1));
           kill(static_cast<pid_t>(first), SIGKILL);
           CHECK(eventually(kPatience, [&] {
-            const auto now = theatre.status().actors.at(1);
+            const auto now = cluster.status().actors.at(1);
             if (now.pid == 0 || now.pid == first) return false;
             if (now.state == "starting") unborn += kill(static_cast<pid_t>(now.pid), SIGKILL) == 0;
             return true;
@@ -134,7 +134,7 @@ TEST_CASE("kill -9 of a process that has not said hello: later another one takes
         },
         0);
     CHECK(result.latents->data == undisturbed.latents->data);
-    REQUIRE(theatre.whole());
+    REQUIRE(cluster.whole());
   }
   CHECK(unborn > 0);
 }
@@ -147,18 +147,18 @@ TEST_CASE("a program that is away for a moment costs a second, not the actor") {
   std::filesystem::create_symlink(program, options.actor_program);
   // After two seconds the place is given up: a busy machine may bring the program back too late.
   for (int attempt = 1;; ++attempt) {
-    Theatre theatre(options);
+    FaultCluster cluster(options);
     std::filesystem::remove(options.actor_program);
-    kill(theatre.pids()[0], SIGKILL);
-    const auto failures = [&] { return theatre.status().recent_failures; };
+    kill(cluster.pids()[0], SIGKILL);
+    const auto failures = [&] { return cluster.status().recent_failures; };
     REQUIRE(eventually(kPatience, [&] { return failures().size() >= 2; }));
     std::filesystem::create_symlink(program, options.actor_program);
     CHECK(has(failures()[1], "cannot be started"));
-    const auto job = theatre.client().submit(tiny_job());
-    const bool done = job && theatre.client().wait(job.value(), 2 * kPatience);
+    const auto job = cluster.client().submit(tiny_job());
+    const bool done = job && cluster.client().wait(job.value(), 2 * kPatience);
     if (!done && attempt < 5) continue;
     CHECK(done);
-    CHECK(theatre.restarts() == 1);
+    CHECK(cluster.restarts() == 1);
     break;
   }
 }

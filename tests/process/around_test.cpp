@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "tests/process/support/around.h"
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/reference.h"
-#include "tests/process/support/theatre.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -77,13 +77,13 @@ void equals_diffusers_at_any_degrees(const std::string& part) {
     odd = !odd;
     const std::string name = of.at("name");
     CAPTURE(name);
-    const auto one = company().run(submission_of(reference, of)).latents.value();
+    const auto one = shared_cluster().run(submission_of(reference, of)).latents.value();
     const double error = range_error(one, reference.floats(of, "latents"));
     CHECK(error <= kLatentBound);
     theirs.see(error, name);
     for (const auto& mix : mixes_of(of)) {
       CAPTURE(name_of(mix));
-      const auto many = company().run(submission_of(reference, of, mix)).latents.value();
+      const auto many = shared_cluster().run(submission_of(reference, of, mix)).latents.value();
       const double between = range_error(many, one);
       CHECK(between <= kDegreesBound);
       mixes.see(between, name + " at " + name_of(mix));
@@ -96,9 +96,9 @@ void equals_diffusers_at_any_degrees(const std::string& part) {
       several.request.method = way.method;
       several.request.kv = way.kv;
       several.request.num_pipeline_patch = way.method == "exact" ? 1 : 3;
-      const auto alone = company().run(several).latents.value();
+      const auto alone = shared_cluster().run(several).latents.value();
       several.parallelism = way.degrees;
-      const double between = range_error(company().run(several).latents.value(), alone);
+      const double between = range_error(shared_cluster().run(several).latents.value(), alone);
       CHECK(between <= kDegreesBound);
       mixes.see(between, where);
     }
@@ -127,19 +127,19 @@ TEST_CASE("families without such a pipeline begin with a picture by the same rul
   for (const char* name : {"pixart", "hunyuan"}) {
     CAPTURE(name);
     auto submission = submission_of(reference, reference.find(name));
-    const auto plain = company().run(submission).latents.value();
+    const auto plain = shared_cluster().run(submission).latents.value();
     submission.request.init_image = read_all(kFixtures + "init/picture.png");
     submission.request.steps = 8;
     Latents before;
     for (const double strength : {0.3, 0.9}) {
       submission.request.strength = strength;
       submission.parallelism = {};
-      const auto one = company().run(submission).latents.value();
+      const auto one = shared_cluster().run(submission).latents.value();
       CHECK(range_error(one, plain) > 1e-2);
       for (const Parallelism& mix :
            {Parallelism{.pp = 2, .tp = 2}, Parallelism{.cfg = 2, .ulysses = 3, .vae = 2}}) {
         submission.parallelism = mix;
-        CHECK(range_error(company().run(submission).latents.value(), one) <= kDegreesBound);
+        CHECK(range_error(shared_cluster().run(submission).latents.value(), one) <= kDegreesBound);
       }
       if (!before.data.empty()) CHECK(range_error(one, before) > 1e-2);
       before = one;
@@ -155,22 +155,22 @@ TEST_CASE("another set of LoRAs, another scale and a replaced file are other wei
   Reference reference("lora");
   const auto& of = reference.find("flux");
   auto submission = submission_of(reference, of);
-  const auto with = company().run(submission).latents.value();
+  const auto with = shared_cluster().run(submission).latents.value();
   auto plain = submission;
   plain.request.loras.clear();
-  CHECK(range_error(company().run(plain).latents.value(), reference.floats(of, "plain")) <=
+  CHECK(range_error(shared_cluster().run(plain).latents.value(), reference.floats(of, "plain")) <=
         kLatentBound);
   auto half = submission;
   half.request.loras[0].scale = 0.2;
-  const auto weaker = company().run(half).latents.value();
+  const auto weaker = shared_cluster().run(half).latents.value();
   CHECK(range_error(weaker, with) > 1e-3);
-  CHECK(company().run(submission).latents->data == with.data);
+  CHECK(shared_cluster().run(submission).latents->data == with.data);
 
   const Scratch folder;
   const auto file = folder / "own.safetensors";
   std::filesystem::copy_file(kFixtures + "lora/flux.safetensors", file);
   submission.request.loras[0].path = file;
-  const auto result = company().run(submission);
+  const auto result = shared_cluster().run(submission);
   CHECK(result.latents->data == with.data);
   CHECK(request_of(result)["loras"][0]["file"] == file);
   CHECK(request_of(result)["loras"][0]["scale"] == 0.7);
@@ -179,7 +179,7 @@ TEST_CASE("another set of LoRAs, another scale and a replaced file are other wei
   CHECK(!has(text, folder.path.string()));
   std::filesystem::remove(file);
   std::filesystem::copy_file(kFixtures + "lora/flux_kohya.safetensors", file);
-  CHECK(range_error(company().run(submission).latents.value(), with) > 1e-3);
+  CHECK(range_error(shared_cluster().run(submission).latents.value(), with) > 1e-3);
 }
 
 TEST_CASE("LoRAs that do not fit are refused with file and tensor") {
@@ -187,7 +187,7 @@ TEST_CASE("LoRAs that do not fit are refused with file and tensor") {
   auto submission = submission_of(reference, reference.find("flux"));
   const auto refusal_of = [&](const std::string& path) {
     submission.request.loras = {{path, 1}};
-    const auto error = company().refusal(submission);
+    const auto error = shared_cluster().refusal(submission);
     CHECK(error.code == "bad_request");
     CHECK(error.what.find('\n') == std::string::npos);
     return error.what;
@@ -196,7 +196,7 @@ TEST_CASE("LoRAs that do not fit are refused with file and tensor") {
   const auto other = refusal_of(kFixtures + "lora/sd3.safetensors");
   CHECK(has(other, "sd3.safetensors: tensor \""));
   submission.request.loras = {{kFixtures + "lora/flux.safetensors", 1e9}};
-  CHECK(has(company().refusal(submission).what, "scale"));
+  CHECK(has(shared_cluster().refusal(submission).what, "scale"));
 
   // Values are seen where they are used.
   const Scratch folder;
@@ -204,7 +204,7 @@ TEST_CASE("LoRAs that do not fit are refused with file and tensor") {
   for (std::size_t i = bytes.size() - 4; i < bytes.size(); ++i)
     bytes[i] = '\xff';
   submission.request.loras = {{folder.file("nan.safetensors", bytes).string(), 1}};
-  const auto error = company().refusal(submission);
+  const auto error = shared_cluster().refusal(submission);
   CHECK(has(error.what, "nan.safetensors: tensor \""));
   CHECK(has(error.what, "nan"));
   CHECK(has(error.what, "] is "));
@@ -215,19 +215,19 @@ TEST_CASE("a picture to begin with is refused where it cannot be one") {
   auto submission = submission_of(reference, reference.find("sd3"));
   const auto png = submission.request.init_image;
   submission.request.init_image = "\xff\xd8\xff\xe0 and so on";
-  CHECK(has(company().refusal(submission).what, "is a JPEG file: only PNG is taken"));
+  CHECK(has(shared_cluster().refusal(submission).what, "is a JPEG file: only PNG is taken"));
   submission.request.init_image = png.substr(0, png.size() / 2);
-  CHECK(has(company().refusal(submission).what, "init_image is cut off: its IDAT chunk"));
+  CHECK(has(shared_cluster().refusal(submission).what, "init_image is cut off: its IDAT chunk"));
   submission.request.init_image = png;
   submission.request.strength = 0;
-  CHECK(has(company().refusal(submission).what, "of 6 steps none is left"));
+  CHECK(has(shared_cluster().refusal(submission).what, "of 6 steps none is left"));
   submission.request.strength = 1.5;
-  CHECK(has(company().refusal(submission).what, "strength is 1.5"));
+  CHECK(has(shared_cluster().refusal(submission).what, "strength is 1.5"));
   submission.request.strength = 0.6;
   submission.request.guidance_rescale = 0.5;
-  CHECK(has(company().refusal(submission).what, "StableDiffusion3Pipeline has none"));
+  CHECK(has(shared_cluster().refusal(submission).what, "StableDiffusion3Pipeline has none"));
   submission.request.guidance_rescale = 0;
-  const auto result = company().run(submission);
+  const auto result = shared_cluster().run(submission);
   const auto said = request_of(result);
   CHECK(said["steps"] == 6);
   CHECK(said["skipped_steps"] == 2);
@@ -237,33 +237,33 @@ TEST_CASE("a picture to begin with is refused where it cannot be one") {
 }
 
 TEST_CASE("kill -9 of a job that began with a picture, before its first boundary and after it") {
-  Theatre theatre(actors(3));
+  FaultCluster cluster(actors(3));
   Reference reference("init_image");
   auto submission = submission_of(reference, reference.find("sd3"), {.pp = 2});
   submission.request.loras = {{kFixtures + "lora/sd3.safetensors", 0.5}};
   submission.request.steps = 300;
   submission.request.strength = 0.5;
-  const auto undisturbed = theatre.run(submission);
+  const auto undisturbed = cluster.run(submission);
   for (const bool early : {true, false}) {
     CAPTURE(early);
     std::size_t recoveries = 0;
     // Again, where the job had ended before the blow.
     for (int attempt = 0; attempt < 5 && recoveries == 0; ++attempt) {
-      REQUIRE(theatre.whole());
-      const auto restarts = theatre.restarts();
+      REQUIRE(cluster.whole());
+      const auto restarts = cluster.restarts();
       std::atomic<bool> there = false;
-      const auto job = theatre.submit(submission, [&](const Progress& progress) {
+      const auto job = cluster.submit(submission, [&](const Progress& progress) {
         there = there || (early ? progress.phase == "text" : progress.step >= 20);
       });
       REQUIRE(eventually(2 * kPatience, [&] { return there.load(); }));
-      const auto pids = theatre.pids();
+      const auto pids = cluster.pids();
       kill(pids.at(0), SIGKILL);
       kill(pids.at(1), SIGKILL);
-      const auto result = theatre.client().wait(job, 600s);
+      const auto result = cluster.client().wait(job, 600s);
       if (!result) FAIL(result.error().what);
       CHECK(result.value().latents->data == undisturbed.latents->data);
       recoveries = nlohmann::json::parse(result.value().report)["recoveries"].size();
-      REQUIRE(eventually(kPatience, [&] { return theatre.restarts() >= restarts + 2; }));
+      REQUIRE(eventually(kPatience, [&] { return cluster.restarts() >= restarts + 2; }));
     }
     CHECK(recoveries >= 1);
   }

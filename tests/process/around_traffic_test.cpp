@@ -1,10 +1,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/process/support/around.h"
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -33,7 +33,7 @@ TEST_CASE("what a picture to begin with and guidance rescale send is what the pl
     submission.parallelism = way.degrees;
     CAPTURE(way.method);
     CAPTURE(name_of(way.degrees));
-    const auto report = nlohmann::json::parse(company().run(submission).report);
+    const auto report = nlohmann::json::parse(shared_cluster().run(submission).report);
     check_sent(report, Foreseen(submission));
   }
 }
@@ -66,7 +66,7 @@ TEST_CASE("what blocks leave for later ones goes straight to the stages that tak
     for (const auto& rank : foreseen.traffic)
       senders += rank.of("skip") > 0 ? 1 : 0;
     CHECK(senders == way.senders);
-    check_sent(nlohmann::json::parse(company().run(submission).report), foreseen);
+    check_sent(nlohmann::json::parse(shared_cluster().run(submission).report), foreseen);
   }
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("so it is for a U-Net, in bytes and by layer") {
       auto plain = submission;
       plain.request.guidance_rescale = 0;
       CHECK(foreseen.traffic[0].of("stage") > Foreseen(plain).traffic[0].of("stage"));
-      const auto report = nlohmann::json::parse(company().run(submission).report);
+      const auto report = nlohmann::json::parse(shared_cluster().run(submission).report);
       check_sent(report, foreseen);
       check_sent_by_layer(report, foreseen);
     }

@@ -5,9 +5,9 @@
 
 #include "tests/client/run_command.h"
 #include "tests/process/support/damage.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -50,15 +50,15 @@ void check_refused(const std::string& arguments, int exit_code, const Words& wor
   CHECK(fs::is_empty(place.path));
 }
 
-Theatre& bad_input_theatre() {
-  static Theatre shared(actors(2));
+FaultCluster& bad_input_cluster() {
+  static FaultCluster shared(actors(2));
   return shared;
 }
 
 std::string error_of(const Submission& submission) {
-  const auto job = bad_input_theatre().client().submit(submission);
+  const auto job = bad_input_cluster().client().submit(submission);
   if (!job) return job.error().what;
-  const auto result = bad_input_theatre().client().wait(job.value(), 600s);
+  const auto result = bad_input_cluster().client().wait(job.value(), 600s);
   REQUIRE(!result);
   return result.error().what;
 }
@@ -150,7 +150,7 @@ std::vector<Spoilt> spoilt_folders() {
 TEST_CASE(
     "a spoilt model folder: one line that says what is wrong with it, and the cluster goes on") {
   const Scratch place;
-  const auto good = bad_input_theatre().run(tiny_job());
+  const auto good = bad_input_cluster().run(tiny_job());
   for (const auto& spoilt : spoilt_folders()) {
     INFO(std::string(spoilt.what));
     const auto model = copy_of("tiny-pixart", place.path);
@@ -161,8 +161,8 @@ TEST_CASE(
     job.parallelism.pp = 2;
     check_words(error_of(job), spoilt.words);
   }
-  CHECK(bad_input_theatre().run(tiny_job()).pictures[0].png == good.pictures[0].png);
-  CHECK(bad_input_theatre().restarts() == 0);
+  CHECK(bad_input_cluster().run(tiny_job()).pictures[0].png == good.pictures[0].png);
+  CHECK(bad_input_cluster().restarts() == 0);
 }
 
 TEST_CASE("the same by command, which leaves nothing behind") {
@@ -218,23 +218,23 @@ TEST_CASE("a job that does not fit leaves a running cluster as it is") {
   job.request.steps = 4;
   job.request.prompts = {};
   check_words(error_of(job), {"prompt"});
-  bad_input_theatre().run(tiny_job());
-  CHECK(bad_input_theatre().restarts() == 0);
+  bad_input_cluster().run(tiny_job());
+  CHECK(bad_input_cluster().restarts() == 0);
 }
 
 TEST_CASE("prompts: an empty one is a prompt, of a long one is said what was cut") {
   auto job = tiny_job();
   job.request.prompts = {""};
-  bad_input_theatre().run(job);
+  bad_input_cluster().run(job);
   std::string words;
   for (int i = 0; i < 200; ++i)
     words += "word ";
   job.request.prompts = {"start " + words + "the end"};
   std::vector<std::string> warnings;
-  const auto id = bad_input_theatre().submit(job, [&](const Progress& progress) {
+  const auto id = bad_input_cluster().submit(job, [&](const Progress& progress) {
     warnings.insert(warnings.end(), progress.warnings.begin(), progress.warnings.end());
   });
-  REQUIRE(bad_input_theatre().client().wait(id, 600s));
+  REQUIRE(bad_input_cluster().client().wait(id, 600s));
   REQUIRE(warnings.size() == 1);
   CHECK(has(warnings[0], "prompt 0 has more than"));
   CHECK(has(warnings[0], "120 tokens"));

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/process/support/compare.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -25,7 +25,7 @@ namespace {
 constexpr double kBound = 1e-4;
 
 /// Four jobs of five pictures, and one that will be cancelled. Prompts of different lengths.
-std::vector<Submission> company(const std::string& sampler) {
+std::vector<Submission> cluster(const std::string& sampler) {
   std::vector<Submission> jobs;
   for (const std::string prompt :
        {"a red circle", "a blue square to the left of a green triangle", "a tree", "", "gone"}) {
@@ -45,17 +45,17 @@ std::vector<Submission> company(const std::string& sampler) {
 TEST_CASE("jobs that wait compute as one: each picture is its job's own, through cancel and kill") {
   auto options = actors(2);
   options.max_jobs_together = 1;  // so that there is a queue
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   for (const std::string sampler : {"", "euler-ancestral"}) {
     CAPTURE(sampler);
-    const auto jobs = company(sampler);
+    const auto jobs = cluster(sampler);
     std::vector<JobResult> alone;
     for (std::size_t i = 0; i < 4; ++i)
-      alone.push_back(theatre.run(jobs[i]));
+      alone.push_back(cluster.run(jobs[i]));
     auto blocker = tiny_job(1000);
     blocker.parallelism.pp = 2;
-    const auto first = theatre.submit(blocker);
-    theatre.freeze();  // it does not end before the others are here
+    const auto first = cluster.submit(blocker);
+    cluster.freeze();  // it does not end before the others are here
     std::vector<std::uint64_t> ids;
     auto there = std::make_shared<std::atomic<bool>>(false);
     auto previews = std::make_shared<std::atomic<int>>(0);
@@ -63,32 +63,32 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
       job.may_batch = true;
       job.request.progress_interval = 1;
       job.request.progress_content = "preview";
-      ids.push_back(theatre.submit(job, [=](const Progress& progress) {
+      ids.push_back(cluster.submit(job, [=](const Progress& progress) {
         *previews += !progress.preview_png.empty();
         if (progress.phase == "denoising" && progress.step >= 1) *there = true;
       }));
     }
     for (const auto id : ids)
-      CHECK(theatre.job(id)->state == "queued");
-    if (const auto gone = theatre.client().cancel(first); !gone) FAIL(gone.error().what);
-    theatre.thaw();
+      CHECK(cluster.job(id)->state == "queued");
+    if (const auto gone = cluster.client().cancel(first); !gone) FAIL(gone.error().what);
+    cluster.thaw();
     REQUIRE(eventually(2 * kPatience, [&] { return there->load(); }));
-    theatre.freeze();  // what comes now comes in the midst of it
-    CHECK(theatre.job(ids[0])->state == "running");
-    CHECK(theatre.job(ids[0])->cause == "computes with jobs " + std::to_string(ids[1]) + ", " +
+    cluster.freeze();  // what comes now comes in the midst of it
+    CHECK(cluster.job(ids[0])->state == "running");
+    CHECK(cluster.job(ids[0])->cause == "computes with jobs " + std::to_string(ids[1]) + ", " +
                                             std::to_string(ids[2]) + ", " + std::to_string(ids[3]) +
                                             ", " + std::to_string(ids[4]));
-    CHECK(theatre.client().cancel(ids[4]));
-    CHECK(theatre.job(ids[4])->state == "cancelled");  // at once, although no actor moves
-    CHECK(has(theatre.job(ids[3])->cause, "computes with"));
+    CHECK(cluster.client().cancel(ids[4]));
+    CHECK(cluster.job(ids[4])->state == "cancelled");  // at once, although no actor moves
+    CHECK(has(cluster.job(ids[3])->cause, "computes with"));
     // Also with who has left it.
-    CHECK(theatre.job(ids[3])->batch > ids[4]);
-    CHECK(theatre.job(ids[3])->with_jobs == std::vector{ids[0], ids[1], ids[2], ids[4]});
-    kill(theatre.pids().at(1), SIGKILL);
-    theatre.thaw();
+    CHECK(cluster.job(ids[3])->batch > ids[4]);
+    CHECK(cluster.job(ids[3])->with_jobs == std::vector{ids[0], ids[1], ids[2], ids[4]});
+    kill(cluster.pids().at(1), SIGKILL);
+    cluster.thaw();
     for (std::size_t i = 0; i < 4; ++i) {
       CAPTURE(i);
-      const auto result = theatre.client().wait(ids[i], 600s);
+      const auto result = cluster.client().wait(ids[i], 600s);
       if (!result) FAIL(result.error().what);
       const auto& got = result.value();
       REQUIRE(got.pictures.size() == alone[i].pictures.size());
@@ -109,20 +109,20 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
       }
     }
     CHECK(previews->load() > 0);
-    const auto fallen = theatre.client().wait(ids[4], kPatience);
+    const auto fallen = cluster.client().wait(ids[4], kPatience);
     REQUIRE(!fallen);
     CHECK(fallen.error().code == "cancelled");
-    CHECK(theatre.whole());
+    CHECK(cluster.whole());
   }
   // Their number is none of a job.
-  const auto next = theatre.run(tiny_job());
+  const auto next = cluster.run(tiny_job());
   CHECK(nlohmann::json::parse(next.report).count("batch") == 0);
 }
 
 TEST_CASE("a batch over replicas: a job's pictures come together again, latents of steps, too") {
   auto options = actors(2);
   options.max_jobs_together = 1;
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   std::vector<Submission> jobs;
   for (int i = 0; i < 3; ++i) {
     auto job = tiny_job(4);
@@ -134,12 +134,12 @@ TEST_CASE("a batch over replicas: a job's pictures come together again, latents 
   }
   std::vector<JobResult> alone;
   for (const auto& job : jobs)
-    alone.push_back(theatre.run(job));
+    alone.push_back(cluster.run(job));
   auto blocker = tiny_job(1000);
   blocker.request.prompts.push_back("more");
   blocker.parallelism.dp = 2;
-  const auto first = theatre.submit(blocker);
-  theatre.freeze();
+  const auto first = cluster.submit(blocker);
+  cluster.freeze();
   std::vector<std::uint64_t> ids;
   struct Seen {
     std::mutex mutex;
@@ -151,16 +151,16 @@ TEST_CASE("a batch over replicas: a job's pictures come together again, latents 
     job.may_batch = true;
     job.request.progress_interval = 4;
     job.request.progress_content = "latents";
-    ids.push_back(theatre.submit(job, [=](const Progress& progress) {
+    ids.push_back(cluster.submit(job, [=](const Progress& progress) {
       const std::lock_guard lock(seen->mutex);
       if (progress.latents) seen->latents.at(i) = *progress.latents;
     }));
   }
-  CHECK(theatre.client().cancel(first));
-  theatre.thaw();
+  CHECK(cluster.client().cancel(first));
+  cluster.thaw();
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     CAPTURE(i);
-    const auto result = theatre.client().wait(ids[i], 600s);
+    const auto result = cluster.client().wait(ids[i], 600s);
     if (!result) FAIL(result.error().what);
     const auto& got = result.value();
     CHECK(nlohmann::json::parse(got.report)["batch"]["own_pictures"] ==
@@ -182,22 +182,22 @@ TEST_CASE("a batch that fails is told of, with a record, and its jobs begin anew
   options.max_jobs_together = 1;
   options.log_folder = scratch / "logs";
   std::filesystem::create_directory(options.log_folder);
-  Theatre theatre(options);
-  const auto first = theatre.submit(tiny_job(1000));
-  theatre.freeze();
+  FaultCluster cluster(options);
+  const auto first = cluster.submit(tiny_job(1000));
+  cluster.freeze();
   auto job = tiny_job(1000);
   job.may_batch = true;
-  const auto one = theatre.submit(job);
-  const auto two = theatre.submit(job);
-  CHECK(theatre.client().cancel(first));
-  theatre.thaw();
-  REQUIRE(eventually(2 * kPatience, [&] { return theatre.job(two)->state == "running"; }));
-  auto inspector = std::move(Inspector::connect(theatre.cluster().endpoint(), kPatience).value());
+  const auto one = cluster.submit(job);
+  const auto two = cluster.submit(job);
+  CHECK(cluster.client().cancel(first));
+  cluster.thaw();
+  REQUIRE(eventually(2 * kPatience, [&] { return cluster.job(two)->state == "running"; }));
+  auto inspector = std::move(Inspector::connect(cluster.cluster().endpoint(), kPatience).value());
   REQUIRE(inspector.inject(0, Fault::exception));
-  REQUIRE(eventually(kPatience, [&] { return !theatre.status().recent_failures.empty(); }));
+  REQUIRE(eventually(kPatience, [&] { return !cluster.status().recent_failures.empty(); }));
   const std::string name = "batch " + std::to_string(two + 1) + " (jobs " + std::to_string(one) +
                            ", " + std::to_string(two) + ")";
-  const auto told = theatre.status().recent_failures.front();
+  const auto told = cluster.status().recent_failures.front();
   CHECK(has(told, name + " failed: actor 0, "));
   CHECK(has(told, "its jobs begin anew, each alone"));
   const std::string file = scratch / ("logs/flight-batch-" + std::to_string(two + 1) + ".json");
@@ -211,30 +211,30 @@ TEST_CASE("a batch that fails is told of, with a record, and its jobs begin anew
     const auto own = nlohmann::json::parse(inspector.failures(id).value())["failures"];
     REQUIRE(own.size() == 1);
     CHECK(own[0]["batch"] == name);
-    CHECK(theatre.client().cancel(id));
+    CHECK(cluster.client().cancel(id));
   }
-  CHECK(theatre.whole());
+  CHECK(cluster.whole());
 }
 
 TEST_CASE("where nothing may compute as one, nothing does") {
   auto options = actors(1);
   options.max_jobs_together = 1;
   options.max_batch = 1;
-  Theatre theatre(options);
-  const auto first = theatre.submit(tiny_job(1000));
-  theatre.freeze();
+  FaultCluster cluster(options);
+  const auto first = cluster.submit(tiny_job(1000));
+  cluster.freeze();
   auto job = tiny_job();
   job.may_batch = true;
-  const auto one = theatre.submit(job);
-  const auto two = theatre.submit(job);
-  CHECK(theatre.client().cancel(first));
-  theatre.thaw();
+  const auto one = cluster.submit(job);
+  const auto two = cluster.submit(job);
+  CHECK(cluster.client().cancel(first));
+  cluster.thaw();
   for (const auto id : {one, two}) {
-    const auto result = theatre.client().wait(id, 600s);
+    const auto result = cluster.client().wait(id, 600s);
     REQUIRE(result);
     const auto report = nlohmann::json::parse(result.value().report);
     CHECK(report.count("batch") == 0);
     CHECK(report["not_batched"] == "the cluster was started with --max-batch 1");
-    CHECK(theatre.job(id)->not_batched == report["not_batched"]);
+    CHECK(cluster.job(id)->not_batched == report["not_batched"]);
   }
 }

@@ -1,9 +1,9 @@
 #include <fstream>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -42,7 +42,7 @@ TEST_CASE("binned pictures are diffusers' own, at the size asked for") {
     auto submission = reference.submission(of, {.dp = 1, .cfg = 1, .pp = 2});
     submission.model = with_sample_size(scratch, of.at("checkpoint"), of.at("sample_size"));
     submission.request.resolution_binning = true;
-    const auto result = company().run(submission);
+    const auto result = shared_cluster().run(submission);
     REQUIRE(result.pictures.size() == of.at("n").get<std::size_t>());
     for (std::size_t i = 0; i < result.pictures.size(); ++i) {
       const auto picture = decode_png(result.pictures[i].png);
@@ -70,7 +70,7 @@ TEST_CASE("binning is refused where the model has no bins") {
   Reference reference("pipeline");
   auto submission = reference.submission(reference.find("plain"));
   submission.request.resolution_binning = true;
-  const auto error = company().refusal(submission);
+  const auto error = shared_cluster().refusal(submission);
   CAPTURE(error.what);
   CHECK(error.code == "bad_request");
   CHECK(error.what.find("sample_size is 16") != std::string::npos);
@@ -79,13 +79,13 @@ TEST_CASE("binning is refused where the model has no bins") {
 TEST_CASE("a cleaned caption draws what the clean caption draws") {
   Reference reference("pipeline");
   auto submission = reference.submission(reference.find("negative"));
-  const auto plain = company().run(submission).latents.value();
+  const auto plain = shared_cluster().run(submission).latents.value();
   const auto prompt = submission.request.prompts.at(0);
   submission.request.prompts = {"https://example.com/p <b>" + prompt + "</b> img_01.png"};
   submission.request.negative_prompt = "@someone <i>" + submission.request.negative_prompt;
-  CHECK(range_error(company().run(submission).latents.value(), plain) > 1e-3);
+  CHECK(range_error(shared_cluster().run(submission).latents.value(), plain) > 1e-3);
   submission.request.clean_caption = true;
-  const auto cleaned = company().run(submission);
+  const auto cleaned = shared_cluster().run(submission);
   CHECK(cleaned.latents.value().data == plain.data);
   const auto told = nlohmann::json::parse(png_text(cleaned.pictures.at(0).png, "troupe"));
   CHECK(told.at("clean_caption") == true);

@@ -123,8 +123,8 @@ TEST_CASE("a job under the console's hands: tensors, slice, dump, preview, step,
   INFO(resumed.out << resumed.err);
   CHECK(resumed.exit_code == 0);
   CHECK(has(resumed.out, "job " + job + " succeeded"));
-  CHECK(eventually(kPatience, [&] { return stage.theatre.restarts() == 1; }));
-  CHECK(stage.theatre.whole());
+  CHECK(eventually(kPatience, [&] { return stage.cluster.restarts() == 1; }));
+  CHECK(stage.cluster.whole());
 
   // The verbs, on the same cluster.
   const auto lines = verb(stage, "logs 1");

@@ -1,10 +1,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/oracle.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -51,7 +51,7 @@ TEST_CASE("replicas of distrifusion make the pictures of one") {
   for (const Parallelism& degrees :
        {Parallelism{.dp = 3}, Parallelism{.dp = 2, .cfg = 2, .pp = 2}, Parallelism{.dp = 4}}) {
     CAPTURE(name_of(degrees));
-    const auto result = company().run(reference.submission(of, degrees));
+    const auto result = shared_cluster().run(reference.submission(of, degrees));
     CHECK(range_error(result.latents.value(), expected) <= kOracleBound);
     CHECK(result.pictures.size() == 4);
   }
@@ -61,25 +61,25 @@ TEST_CASE("distrifusion makes the same bits again") {
   Reference reference("distrifusion");
   const auto submission = reference.submission(reference.find("seven_rows_m7_k1_predict"),
                                                {.dp = 1, .cfg = 2, .pp = 3});
-  const auto first = company().run(submission).latents.value();
+  const auto first = shared_cluster().run(submission).latents.value();
   for (int i = 0; i < 10; ++i)
-    CHECK(company().run(submission).latents.value().data == first.data);
+    CHECK(shared_cluster().run(submission).latents.value().data == first.data);
 }
 
 TEST_CASE("distrifusion's patches and K,V that cannot be are refused") {
   Reference reference("distrifusion");
   auto submission = reference.submission(reference.find("m4_k1"));
   submission.request.num_pipeline_patch = 5;  // of 4 token rows
-  const auto rows = company().refusal(submission);
+  const auto rows = shared_cluster().refusal(submission);
   CAPTURE(rows.what);
   CHECK(rows.code == "bad_request");
   CHECK(rows.what.find("5") != std::string::npos);
   submission.request.num_pipeline_patch = 4;
   submission.request.warmup_steps = 9;
-  CHECK(company().refusal(submission).what.find("warmup") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("warmup") != std::string::npos);
   submission.request.warmup_steps = 1;
   submission.request.kv = "guess";
-  const auto kv = company().refusal(submission);
+  const auto kv = shared_cluster().refusal(submission);
   CHECK(kv.code == "bad_request");
   CHECK(kv.what.find("guess") != std::string::npos);
 }

@@ -4,8 +4,8 @@
 
 #include "tests/process/support/compare.h"
 #include "tests/process/support/connect.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 #include "troupe/inspect.h"
@@ -33,20 +33,20 @@ Submission elastic_job(const std::string& method, const Parallelism& degrees) {
 }
 
 /// Lets the job run for so many micro-steps, kills actors, and lets it go on to its end.
-JobResult bereaved(Theatre& theatre, const Submission& submission, int micro_steps,
+JobResult bereaved(FaultCluster& cluster, const Submission& submission, int micro_steps,
                    const std::vector<std::size_t>& victims) {
-  auto inspector = take(Inspector::connect(theatre.cluster().endpoint(), kPatience), "inspect");
-  const auto pids = theatre.pids();
-  theatre.freeze();  // so that it is paused before it gets anywhere
-  const auto id = theatre.submit(submission);
+  auto inspector = take(Inspector::connect(cluster.cluster().endpoint(), kPatience), "inspect");
+  const auto pids = cluster.pids();
+  cluster.freeze();  // so that it is paused before it gets anywhere
+  const auto id = cluster.submit(submission);
   const auto paused = inspector.control(id, JobAction::pause);
-  theatre.thaw();
+  cluster.thaw();
   take(paused, "pause");
   // The text is a task as well.
   for (int done = 0; done <= micro_steps; ++done) {
     REQUIRE(eventually(kPatience, [&] { return bool(inspector.control(id, JobAction::step)); }));
     REQUIRE(eventually(kPatience, [&] {
-      const auto status = theatre.status();
+      const auto status = cluster.status();
       return std::none_of(status.actors.begin(), status.actors.end(),
                           [](const auto& actor) { return actor.state == "busy"; });
     }));
@@ -55,12 +55,12 @@ JobResult bereaved(Theatre& theatre, const Submission& submission, int micro_ste
     kill(pids.at(victim), SIGKILL);
   REQUIRE(eventually(kPatience, [&] {
     std::size_t dead = 0;
-    for (const auto& actor : theatre.status().actors)
+    for (const auto& actor : cluster.status().actors)
       dead += actor.state == "dead" ? 1 : 0;
     return dead >= victims.size();
   }));
   take(inspector.control(id, JobAction::resume), "resume");
-  return take(theatre.client().wait(id, 600s), "wait");
+  return take(cluster.client().wait(id, 600s), "wait");
 }
 
 nlohmann::json elastic_report(const JobResult& result) {
@@ -79,10 +79,10 @@ int world(const nlohmann::json& part) {
 TEST_CASE("an elastic exact job ends on the survivors, whoever they are") {
   std::optional<JobResult> first;
   for (const std::size_t victim : {3, 0}) {
-    Theatre theatre(mortals(4));
+    FaultCluster cluster(mortals(4));
     const auto job = elastic_job("exact", {.cfg = 2, .pp = 2});
-    const auto undisturbed = theatre.run(job);
-    const auto result = bereaved(theatre, job, 10, {victim});
+    const auto undisturbed = cluster.run(job);
+    const auto result = bereaved(cluster, job, 10, {victim});
     const auto report = elastic_report(result);
     const auto parts = report["parts"];
     REQUIRE(parts.size() == 2);
@@ -107,9 +107,9 @@ TEST_CASE("an elastic exact job ends on the survivors, whoever they are") {
 }
 
 TEST_CASE("an elastic stale job says what it filled anew, and can be made again on any mesh") {
-  Theatre theatre(mortals(4));
+  FaultCluster cluster(mortals(4));
   const auto job = elastic_job("pipefusion", {.pp = 4});
-  const auto result = bereaved(theatre, job, 60, {1, 2});
+  const auto result = bereaved(cluster, job, 60, {1, 2});
   const auto report = elastic_report(result);
   REQUIRE(report["parts"].size() >= 2);
   CHECK(world(report["parts"].back()) <= 2);
@@ -118,18 +118,18 @@ TEST_CASE("an elastic stale job says what it filled anew, and can be made again 
   auto again = job;
   again.parallelism = {};
   again.request.refill_steps = refills.get<std::vector<int>>();
-  CHECK(range_error(*result.latents, *theatre.run(again).latents) < 1e-4);
+  CHECK(range_error(*result.latents, *cluster.run(again).latents) < 1e-4);
 }
 
 TEST_CASE("down to the last actor; without --elastic the job fails with the cause") {
-  Theatre theatre(mortals(3));
+  FaultCluster cluster(mortals(3));
   const auto job = elastic_job("exact", {.pp = 3});
-  const auto undisturbed = theatre.run(job);
-  const auto result = bereaved(theatre, job, 9, {0, 1});
+  const auto undisturbed = cluster.run(job);
+  const auto result = bereaved(cluster, job, 9, {0, 1});
   CHECK(range_error(*result.latents, *undisturbed.latents) < 1e-4);
   CHECK(world(elastic_report(result)["parts"].back()) == 1);
 
-  Theatre rigid(mortals(2));
+  FaultCluster rigid(mortals(2));
   auto other = elastic_job("exact", {.pp = 2});
   other.request.steps = 400;
   other.elastic = false;

@@ -2,12 +2,12 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -62,7 +62,7 @@ TEST_CASE("every family's pictures are those of its pipeline in diffusers") {
   for (const auto& of : reference.cases()) {
     const std::string name = of.at("name");
     CAPTURE(name);
-    const auto result = company().run(reference.submission(of));
+    const auto result = shared_cluster().run(reference.submission(of));
     REQUIRE(result.latents);
     const double error = range_error(*result.latents, reference.floats(of, "latents"));
     CHECK(error <= kLatentBound);
@@ -103,14 +103,14 @@ TEST_CASE("every family makes one picture at any degrees, exact and by patches")
       request.method = way.method;
       request.kv = way.kv;
       request.num_pipeline_patch = way.patches;
-      const auto single = company().run(submission).latents.value();
+      const auto single = shared_cluster().run(submission).latents.value();
       // By patches, every third mix, so that each way meets others.
       const std::size_t stride = way.patches == 1 || full_matrix() ? 1 : 3;
       for (std::size_t i = stride == 1 ? 0 : turn++ % stride; i < mixes.size(); i += stride) {
         const auto where = family + " " + way.method + " " + way.kv + " at " + name_of(mixes[i]);
         CAPTURE(where);
         submission.parallelism = mixes[i];
-        const double error = range_error(company().run(submission).latents.value(), single);
+        const double error = range_error(shared_cluster().run(submission).latents.value(), single);
         CHECK(error <= kDegreesBound);
         worst.see(error, where);
       }
@@ -130,8 +130,8 @@ TEST_CASE("every family's half precision stays near diffusers' float32, on sever
       const auto& of = reference.find(family + "_plain");
       auto submission = reference.submission(of, {.pp = 2, .ring = 2});
       submission.request.dtype = dtype;
-      const double error =
-          range_error(company().run(submission).latents.value(), reference.floats(of, "latents"));
+      const double error = range_error(shared_cluster().run(submission).latents.value(),
+                                       reference.floats(of, "latents"));
       CHECK(error <= bound);
       CHECK(error > 1e-5);  // it was computed in half precision at all
       worst.see(error, family);
@@ -146,8 +146,8 @@ TEST_CASE("a model without a negative branch refuses cfg 2 and says why") {
   for (const auto& [family, why] :
        {std::pair<std::string, std::string>{"flux", "takes the guidance scale as an input"},
         {"flux-schnell", "was distilled without guidance"}}) {
-    const auto error =
-        company().refusal(reference.submission(reference.find(family + "_plain"), {.cfg = 2}));
+    const auto error = shared_cluster().refusal(
+        reference.submission(reference.find(family + "_plain"), {.cfg = 2}));
     CAPTURE(error.what);
     CHECK(error.code == "bad_request");
     CHECK(error.what.find(why) != std::string::npos);
@@ -165,7 +165,7 @@ TEST_CASE("joint models by patches equal the oracle, on one actor and on several
     for (const auto& mix : {Parallelism{}, mixes[1 + turn++ % (mixes.size() - 1)]}) {
       const auto where = of.at("name").get<std::string>() + " at " + name_of(mix);
       CAPTURE(where);
-      const auto got = company().run(reference.submission(of, mix)).latents.value();
+      const auto got = shared_cluster().run(reference.submission(of, mix)).latents.value();
       const double error = range_error(got, reference.floats(of, "latents"));
       CHECK(error <= kLatentBound);
       worst.see(error, where);
@@ -196,7 +196,7 @@ TEST_CASE("plans know every family's weights, K,V and what each rank sends, to t
         request.num_pipeline_patch = way.patches;
         request.dtype = "bfloat16";  // not packed in panels, so that odd widths are exact, too
         const Foreseen foreseen(submission);
-        const auto report = nlohmann::json::parse(company().run(submission).report);
+        const auto report = nlohmann::json::parse(shared_cluster().run(submission).report);
         check_weights(report, foreseen);
         // Padding that is masked out is not kept: prompts are shorter than they may be.
         if (foreseen.model.transformer.pads_text) check_kv(report, foreseen);

@@ -8,8 +8,8 @@
 #include <optional>
 #include <thread>
 
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -38,56 +38,56 @@ void check_same(const JobResult& one, const JobResult& other) {
 }  // namespace
 
 TEST_CASE("kill -9 while groups are connected: the job fails with that cause, the next one works") {
-  Theatre theatre(mortal());
-  const auto undisturbed = theatre.run(demo_job());
+  FaultCluster cluster(mortal());
+  const auto undisturbed = cluster.run(demo_job());
   std::optional<Fall> fall;
   for (int attempt = 0; attempt < 100 && !fall; ++attempt) {
-    theatre.run(whole_demo_job());  // what the next one needs must be loaded, and then connected
-    REQUIRE(theatre.whole());
-    const auto restarts = theatre.restarts();
-    const auto job = theatre.submit(demo_job());
+    cluster.run(whole_demo_job());  // what the next one needs must be loaded, and then connected
+    REQUIRE(cluster.whole());
+    const auto restarts = cluster.restarts();
+    const auto job = cluster.submit(demo_job());
     bool struck = false;
     REQUIRE(eventually(kPatience, [&] {
-      for (const auto& actor : theatre.status().actors) {
+      for (const auto& actor : cluster.status().actors) {
         if (!has(actor.doing, "connecting")) continue;
         kill(static_cast<pid_t>(actor.pid), SIGKILL);
         return struck = true;
       }
-      const auto state = theatre.job(job)->state;
+      const auto state = cluster.job(job)->state;
       return state == "running" || state == "succeeded";
     }));
-    fall = theatre.fall_of(job, Clock::now());
-    if (struck) REQUIRE(eventually(kPatience, [&] { return theatre.restarts() > restarts; }));
+    fall = cluster.fall_of(job, Clock::now());
+    if (struck) REQUIRE(eventually(kPatience, [&] { return cluster.restarts() > restarts; }));
     // A word that was on its way may have moved the job on.
     if (fall && !has(fall->error.what, "connecting")) fall.reset();
-    REQUIRE(theatre.whole());
+    REQUIRE(cluster.whole());
   }
   REQUIRE(fall);
   CHECK(has(fall->error.what, "signal 9"));
-  check_same(theatre.run(demo_job()), undisturbed);
+  check_same(cluster.run(demo_job()), undisturbed);
 }
 
 TEST_CASE("kill -9 while a job's result is handed over: it keeps its picture and says what lacks") {
   auto options = actors(4);
   options.max_recoveries = 0;
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   auto job = demo_job(2);
   job.request.height = job.request.width = 512;  // some time to decode
-  const auto undisturbed = theatre.run(job);
+  const auto undisturbed = cluster.run(job);
   std::string warnings;
   // Again, where the job had ended before.
   for (int attempt = 0; attempt < 20 && warnings.empty(); ++attempt) {
-    const auto id = theatre.submit(job);
+    const auto id = cluster.submit(job);
     const auto decoders = [&] {
-      const auto now = theatre.status().actors;
+      const auto now = cluster.status().actors;
       return std::count_if(now.begin(), now.end(),
                            [](const auto& actor) { return has(actor.doing, "decode"); });
     };
     REQUIRE(eventually(kPatience,
-                       [&] { return decoders() > 0 || theatre.job(id)->state == "succeeded"; }));
+                       [&] { return decoders() > 0 || cluster.job(id)->state == "succeeded"; }));
     // The first stage holds no latents: it has only its figures to give, and does not get to it.
     std::vector<pid_t> idle;
-    for (const auto& actor : theatre.status().actors) {
+    for (const auto& actor : cluster.status().actors) {
       const bool first = std::any_of(
           actor.groups.begin(), actor.groups.end(),
           [](const auto& group) { return group.axis == "pp" && group.rank_in_group == 0; });
@@ -99,9 +99,9 @@ TEST_CASE("kill -9 while a job's result is handed over: it keeps its picture and
     std::this_thread::sleep_for(300ms);  // the picture comes to the controller
     for (const auto pid : idle)
       kill(pid, SIGKILL);
-    const auto result = theatre.client().wait(id, kPatience);
+    const auto result = cluster.client().wait(id, kPatience);
     CHECK(gone(idle));
-    REQUIRE(theatre.whole());
+    REQUIRE(cluster.whole());
     if (!result) continue;  // it had not come yet
     check_same(result.value(), undisturbed);
     const auto report = nlohmann::json::parse(result.value().report);
@@ -111,5 +111,5 @@ TEST_CASE("kill -9 while a job's result is handed over: it keeps its picture and
   INFO(warnings);
   CHECK(has(warnings, "the figures of "));
   CHECK(has(warnings, " missing: "));
-  check_same(theatre.run(job), undisturbed);
+  check_same(cluster.run(job), undisturbed);
 }

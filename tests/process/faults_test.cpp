@@ -5,8 +5,8 @@
 #include <random>
 #include <thread>
 
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -34,11 +34,11 @@ struct Moment {
 };
 
 /// The actor to kill, once the job is at that moment and all actors are frozen there.
-std::optional<ActorInfo> victim_at(Theatre& theatre, std::uint64_t id, const Moment& moment) {
-  theatre.freeze();
+std::optional<ActorInfo> victim_at(FaultCluster& cluster, std::uint64_t id, const Moment& moment) {
+  cluster.freeze();
   std::this_thread::sleep_for(50ms);  // what they sent before arrives
   const auto own = "job " + std::to_string(id) + " ";
-  for (const auto& actor : theatre.status().actors) {
+  for (const auto& actor : cluster.status().actors) {
     if (has(actor.doing, own + moment.doing) && has(actor.doing, moment.also) &&
         !has(actor.doing, moment.without))
       return actor;
@@ -47,42 +47,42 @@ std::optional<ActorInfo> victim_at(Theatre& theatre, std::uint64_t id, const Mom
 }
 
 /// Runs jobs until one could be caught at that moment, kills the actor there; answers its number.
-std::uint64_t kill_at(Theatre& theatre, const Moment& moment, ActorInfo& victim,
+std::uint64_t kill_at(FaultCluster& cluster, const Moment& moment, ActorInfo& victim,
                       Clock::time_point& blow) {
   for (int attempt = 0; attempt < 100; ++attempt) {
     // The memory is too small for both, so that there is something to load.
-    if (std::string(moment.phase) == "loading") theatre.run(whole_demo_job());
+    if (std::string(moment.phase) == "loading") cluster.run(whole_demo_job());
     // Shared with the job, which goes on when this has returned.
     const auto there = std::make_shared<std::atomic<bool>>(false);
     // Long where it is to be met in its pipeline, which it comes to after its warm-up.
     auto submission = demo_job(std::string(moment.also) == "patch" ? 200 : 6);
     submission.request.warmup_steps = moment.warmup;
-    const auto job = theatre.submit(
+    const auto job = cluster.submit(
         submission, [there, phase = std::string(moment.phase)](const Progress& progress) {
           if (progress.phase == phase) *there = true;
         });
     REQUIRE(
-        eventually(kPatience, [&] { return *there || theatre.job(job)->state == "succeeded"; }));
+        eventually(kPatience, [&] { return *there || cluster.job(job)->state == "succeeded"; }));
     std::this_thread::sleep_for(attempt % 4 * 15ms);
-    const auto found = victim_at(theatre, job, moment);
+    const auto found = victim_at(cluster, job, moment);
     if (found) {
       victim = *found;
       kill(static_cast<pid_t>(victim.pid), SIGKILL);
       blow = Clock::now();
-      theatre.thaw();
+      cluster.thaw();
       return job;
     }
-    theatre.thaw();
-    (void)theatre.client().cancel(job);
-    (void)theatre.client().wait(job, kPatience);
+    cluster.thaw();
+    (void)cluster.client().cancel(job);
+    (void)cluster.client().wait(job, kPatience);
   }
   FAIL("no job could be caught at " << moment.phase << " " << moment.doing);
   return 0;
 }
 
-Theatre& theatre() {
+FaultCluster& cluster() {
   // Jobs end by their first loss here; how they outlive it is in recovery_test.cpp.
-  static Theatre shared([] {
+  static FaultCluster shared([] {
     auto options = mortal(actors(4));
     options.memory_limit = memory_of(whole_demo_job());
     return options;
@@ -91,7 +91,7 @@ Theatre& theatre() {
 }
 
 const JobResult& undisturbed() {
-  static const JobResult result = theatre().run(demo_job());
+  static const JobResult result = cluster().run(demo_job());
   return result;
 }
 
@@ -112,19 +112,19 @@ TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, th
                             {"denoising", "step", "patch", "stage 0"},
                             {"decoding", "decode"}};
   for (const auto& moment : moments) {
-    const auto restarts = theatre().restarts();
+    const auto restarts = cluster().restarts();
     ActorInfo victim;
     Clock::time_point blow;
     std::uint64_t job = 0, blows = 0;
     std::optional<Fall> fall;
     for (;;) {
-      job = kill_at(theatre(), moment, victim, blow);
-      fall = theatre().fall_of(job, blow);
+      job = kill_at(cluster(), moment, victim, blow);
+      fall = cluster().fall_of(job, blow);
       ++blows;
       // A word of the victim's that was still on its way may have moved the job on.
       if ((fall && has(fall->error.what, moment.doing)) || blows == 5) break;
-      REQUIRE(eventually(kPatience, [&] { return theatre().restarts() == restarts + blows; }));
-      REQUIRE(theatre().whole());
+      REQUIRE(eventually(kPatience, [&] { return cluster().restarts() == restarts + blows; }));
+      REQUIRE(cluster().whole());
     }
     REQUIRE(fall);
     MESSAGE(std::string(moment.phase)
@@ -137,11 +137,11 @@ TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, th
     CHECK(has(fall->error.what, std::string("job ") + std::to_string(job)));
     CHECK(has(fall->error.what, moment.doing));
     CHECK(has(fall->error.what, moment.also));
-    CHECK(theatre().job(job)->state == "failed");
-    check_same(theatre().run(demo_job()));
-    CHECK(theatre().restarts() == restarts + blows);
+    CHECK(cluster().job(job)->state == "failed");
+    check_same(cluster().run(demo_job()));
+    CHECK(cluster().restarts() == restarts + blows);
     CHECK(left_in_memory() == "");
-    CHECK(has(theatre().status().recent_failures.back(), "signal 9"));
+    CHECK(has(cluster().status().recent_failures.back(), "signal 9"));
   }
 }
 
@@ -149,52 +149,52 @@ TEST_CASE("kill -9 at random: a job ends by it or succeeds, never anything else"
   undisturbed();
   std::mt19937 random(20);
   for (int round = 0; round < 8; ++round) {
-    REQUIRE(theatre().whole());
-    const auto pids = theatre().pids();
-    const auto job = theatre().submit(demo_job());
+    REQUIRE(cluster().whole());
+    const auto pids = cluster().pids();
+    const auto job = cluster().submit(demo_job());
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 2500));
     const auto blow = Clock::now();
     kill(pids[random() % pids.size()], SIGKILL);
-    if (const auto fall = theatre().fall_of(job, blow)) {
+    if (const auto fall = cluster().fall_of(job, blow)) {
       INFO(fall->error.what);
       CHECK(has(fall->error.what, "signal 9"));
       CHECK(fall->seconds < kAtOnce);
     }
   }
-  check_same(theatre().run(demo_job()));
+  check_same(cluster().run(demo_job()));
 }
 
 TEST_CASE("an actor that dies between jobs costs none of them") {
   undisturbed();
   for (int round = 0; round < 3; ++round) {
-    const auto restarts = theatre().restarts();
-    kill(theatre().pids()[round], SIGKILL);
+    const auto restarts = cluster().restarts();
+    kill(cluster().pids()[round], SIGKILL);
     // At once, while its death may be unknown; and after that, on what is respawned.
-    const auto job = theatre().submit(demo_job());
-    const auto fall = theatre().fall_of(job, Clock::now());
+    const auto job = cluster().submit(demo_job());
+    const auto fall = cluster().fall_of(job, Clock::now());
     if (fall) CHECK(has(fall->error.what, "signal 9"));
-    check_same(theatre().run(demo_job()));
-    CHECK(theatre().restarts() == restarts + 1);
+    check_same(cluster().run(demo_job()));
+    CHECK(cluster().restarts() == restarts + 1);
   }
-  const auto before = theatre().status().actors[1].incarnation;
-  kill(theatre().pids()[1], SIGKILL);
+  const auto before = cluster().status().actors[1].incarnation;
+  kill(cluster().pids()[1], SIGKILL);
   REQUIRE(
-      eventually(kPatience, [&] { return theatre().status().actors[1].incarnation != before; }));
-  REQUIRE(theatre().whole());
-  check_same(theatre().run(demo_job()));
+      eventually(kPatience, [&] { return cluster().status().actors[1].incarnation != before; }));
+  REQUIRE(cluster().whole());
+  check_same(cluster().run(demo_job()));
 }
 
 TEST_CASE("an actor that hangs is found by its heartbeats and killed") {
   undisturbed();
   std::atomic<bool> there = false;
-  const auto job = theatre().submit(demo_job(900), [&](const Progress& progress) {
+  const auto job = cluster().submit(demo_job(900), [&](const Progress& progress) {
     there = there || progress.phase == "denoising";
   });
   REQUIRE(eventually(kPatience, [&] { return there.load(); }));
-  const auto pid = theatre().pids()[1];
+  const auto pid = cluster().pids()[1];
   const auto blow = Clock::now();
   kill(pid, SIGSTOP);
-  const auto fall = theatre().fall_of(job, blow);
+  const auto fall = cluster().fall_of(job, blow);
   REQUIRE(fall);
   MESSAGE("failed " << fall->seconds << " s after SIGSTOP: " << fall->error.what);
   CHECK(fall->seconds > 3);
@@ -202,7 +202,7 @@ TEST_CASE("an actor that hangs is found by its heartbeats and killed") {
   CHECK(has(fall->error.what, "actor 1 "));
   CHECK(has(fall->error.what, "no sign of life"));
   CHECK(gone({pid}));
-  check_same(theatre().run(demo_job()));
+  check_same(cluster().run(demo_job()));
 }
 
 TEST_CASE("an idle cluster does not take its silence for a hang") {
@@ -214,7 +214,7 @@ TEST_CASE("an idle cluster does not take its silence for a hang") {
   for (const std::chrono::seconds deadline : {1s, 4s, 16s}) {
     if (restarts == 0) break;
     options.task_deadline = deadline;
-    Theatre idle(options);
+    FaultCluster idle(options);
     idle.run(tiny_job());
     for (int round = 0; round < 5 && idle.restarts() == 0; ++round) {
       std::this_thread::sleep_for(deadline + 300ms);
@@ -229,7 +229,7 @@ TEST_CASE("stopping while weights load, while a job runs and while an actor is d
   for (const std::string phase : {"loading", "denoising", "dying"}) {
     std::vector<pid_t> pids;
     {
-      Theatre doomed(mortal(actors(4)));
+      FaultCluster doomed(mortal(actors(4)));
       pids = doomed.pids();
       std::atomic<bool> there = false;
       const auto job = doomed.submit(demo_job(900), [&](const Progress& progress) {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/reference.h"
-#include "tests/process/support/theatre.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -75,7 +75,7 @@ Submission in_steps(Submission submission, const char* cache, double threshold) 
 
 TEST_CASE("jobs whose blocks are replayed have the bits of jobs whose blocks are called") {
   const StandIn stand_in;
-  Theatre plain(actors(4)), recorder(recording(4));
+  FaultCluster plain(actors(4)), recorder(recording(4));
   std::vector<std::pair<std::string, Submission>> jobs;
   const auto add = [&](const char* part, const char* name, Parallelism degrees = {}) {
     jobs.emplace_back(std::string(part) + " " + name + " at " + name_of(degrees),
@@ -126,21 +126,21 @@ TEST_CASE("jobs whose blocks are replayed have the bits of jobs whose blocks are
 
 TEST_CASE("each patch is recorded once, the second time that it comes alike") {
   const StandIn stand_in;
-  Theatre theatre(recording(2));
+  FaultCluster cluster(recording(2));
   // Eight steps: the whole picture once, then three patches, of which the first time is plain.
-  for (const auto& graphs : graphs_of(theatre.run(of_case("pipefusion", "m3_k1", {.pp = 2})))) {
+  for (const auto& graphs : graphs_of(cluster.run(of_case("pipefusion", "m3_k1", {.pp = 2})))) {
     CHECK(graphs.recorded == 3);
     CHECK(graphs.replayed == 3 * 6);
   }
   // Steps of the whole picture are alike; each stage computes it in so many parts of the batch.
-  const auto whole = theatre.run(of_case("pipefusion", "all_warm_m3_k8"));
+  const auto whole = cluster.run(of_case("pipefusion", "all_warm_m3_k8"));
   CHECK(graphs_of(whole).at(0).recorded >= 1);
   CHECK(graphs_of(whole).at(0).replayed >= 6);
 }
 
 TEST_CASE("jobs on the same actors, a cancelled one and a new epoch do not touch each other's") {
   const StandIn stand_in;
-  Theatre plain(actors(2)), recorder(recording(2));
+  FaultCluster plain(actors(2)), recorder(recording(2));
   auto one = of_case("pipefusion", "seven_rows_m4_k1_predict", {.pp = 2});
   auto other = one;
   other.request.seed = 77;
@@ -182,16 +182,16 @@ TEST_CASE(
     "what exchanges within its blocks is called plainly, and the report and the log say why") {
   const StandIn stand_in;
   const Scratch logs;
-  Theatre theatre(recording(2, logs.path.string()));
+  FaultCluster cluster(recording(2, logs.path.string()));
   auto job = of_case("pipefusion", "m3_k1", {.tp = 2});
   for (int i = 0; i < 2; ++i) {
-    for (const auto& graphs : graphs_of(theatre.run(job))) {
+    for (const auto& graphs : graphs_of(cluster.run(job))) {
       CHECK(graphs.recorded == 0);
       CHECK(graphs.why_plain == "tensor-parallel ranks add up in every block");
     }
   }
   job.parallelism = {.ring = 2};
-  for (const auto& graphs : graphs_of(theatre.run(job)))
+  for (const auto& graphs : graphs_of(cluster.run(job)))
     CHECK(graphs.why_plain == "sequence ranks exchange in every block");
   const auto log = read_all(logs.path / "actor-0.log");
   const std::string line = "CUDA graphs are not used everywhere: tensor-parallel";
@@ -201,8 +201,8 @@ TEST_CASE(
 
 TEST_CASE("actors without a recorder compute, and say what is missing") {
   const Variable nowhere("TROUPE_CUDA_GRAPH", "/nonexistent/libtroupe_cuda_graph.so");
-  Theatre theatre(recording(1));
-  const auto graphs = graphs_of(theatre.run(of_case("pipefusion", "m3_k1"))).at(0);
+  FaultCluster cluster(recording(1));
+  const auto graphs = graphs_of(cluster.run(of_case("pipefusion", "m3_k1"))).at(0);
   CHECK(graphs.recorded == 0);
   CHECK(has(graphs.why_plain, "libtroupe_cuda_graph.so"));
 }

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "tests/process/support/guest_host.h"
+#include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/joined_host_process.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -15,12 +15,12 @@ using namespace troupe::testing;
 
 TEST_CASE("the cluster's end ends the hosts that joined; nobody there is said in time") {
   Scratch scratch;
-  auto theatre = std::make_unique<Theatre>(open_house(1));
-  const auto endpoint = theatre->cluster().endpoint();
-  Guest beta(*theatre, "beta", 2);
+  auto cluster = std::make_unique<FaultCluster>(open_to_hosts(1));
+  const auto endpoint = cluster->cluster().endpoint();
+  JoinedHostProcess beta(*cluster, "beta", 2);
   REQUIRE(beta.all("ready", 2));
   const auto pids = beta.pids();
-  theatre->cluster().stop();
+  cluster->cluster().stop();
   const int code = beta.command().wait(kPatience);
   INFO(beta.command().err());
   CHECK(code == 0);

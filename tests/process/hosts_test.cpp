@@ -10,10 +10,10 @@
 #include "controller/hosts/capacity.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/connect.h"
-#include "tests/process/support/guest_host.h"
+#include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/joined_host_process.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -33,23 +33,23 @@ Submission job_on(const Parallelism& degrees, int steps = 8, bool elastic = fals
   return submission;
 }
 
-void await_step(Theatre& theatre, std::uint64_t job, int step) {
-  REQUIRE(eventually(kPatience, [&] { return theatre.job(job)->step >= step; }));
+void await_step(FaultCluster& cluster, std::uint64_t job, int step) {
+  REQUIRE(eventually(kPatience, [&] { return cluster.job(job)->step >= step; }));
 }
 
 }  // namespace
 
 TEST_CASE("hosts that join are used at once, and the picture does not change with them") {
-  Theatre theatre(open_house(1));
-  const auto alone = theatre.run(job_on({}));
-  Guest alpha(theatre, "alpha", 2), beta(theatre, "beta", 1);
+  FaultCluster cluster(open_to_hosts(1));
+  const auto alone = cluster.run(job_on({}));
+  JoinedHostProcess alpha(cluster, "alpha", 2), beta(cluster, "beta", 1);
   REQUIRE(alpha.all("ready", 2));
   REQUIRE(beta.all("ready", 1));
   for (const Parallelism& degrees :
        {Parallelism{.cfg = 2, .pp = 2}, Parallelism{.ulysses = 2, .tp = 2}, Parallelism{.ring = 4},
         Parallelism{.pp = 2}}) {
     CAPTURE(degrees.pp);
-    CHECK(range_error(*theatre.run(job_on(degrees)).latents, *alone.latents) < 1e-4);
+    CHECK(range_error(*cluster.run(job_on(degrees)).latents, *alone.latents) < 1e-4);
   }
   // Their own place in the row, with the process that is there.
   for (const auto pid : alpha.pids())
@@ -60,26 +60,26 @@ TEST_CASE("hosts that join are used at once, and the picture does not change wit
   kill(alpha.pids().at(1), SIGKILL);
   REQUIRE(eventually(kPatience, [&] { return alpha.rows()[1].restarts == 1; }));
   REQUIRE(alpha.all("ready", 2));
-  const auto failures = theatre.status().recent_failures;
+  const auto failures = cluster.status().recent_failures;
   CHECK(std::any_of(failures.begin(), failures.end(),
                     [](const auto& text) { return has(text, "was killed by signal 9"); }));
 
-  Guest twin(theatre, "alpha", 1);
+  JoinedHostProcess twin(cluster, "alpha", 1);
   CHECK(twin.command().wait(kPatience) == 1);
   CHECK(has(twin.command().err(), "alpha is in the cluster already"));
 }
 
 TEST_CASE("on hosts of unequal size status shows tp and sequence groups inside, stages across") {
-  Theatre theatre(open_house(1));
-  const auto alone = theatre.run(job_on({}));
-  Guest alpha(theatre, "alpha", 3), beta(theatre, "beta", 2);
+  FaultCluster cluster(open_to_hosts(1));
+  const auto alone = cluster.run(job_on({}));
+  JoinedHostProcess alpha(cluster, "alpha", 3), beta(cluster, "beta", 2);
   REQUIRE(alpha.all("ready", 3));
   REQUIRE(beta.all("ready", 2));
-  const std::string here = theatre.status().host;
+  const std::string here = cluster.status().host;
   const auto shown = [&](const Parallelism& degrees) {
-    CHECK(range_error(*theatre.run(job_on(degrees)).latents, *alone.latents) < 1e-4);
+    CHECK(range_error(*cluster.run(job_on(degrees)).latents, *alone.latents) < 1e-4);
     Scratch folder;
-    Command status({"status", "--json", "--connect", theatre.cluster().endpoint()},
+    Command status({"status", "--json", "--connect", cluster.cluster().endpoint()},
                    folder.path.string());
     REQUIRE(status.wait(kPatience) == 0);
     std::vector<std::string> host_of(degrees.world());
@@ -108,51 +108,51 @@ TEST_CASE("on hosts of unequal size status shows tp and sequence groups inside, 
 
 TEST_CASE("a cluster that stops when all its actors have left takes its hosts along") {
   for (int round = 0; round < 3; ++round) {
-    Theatre theatre(open_house(1));
-    Guest beta(theatre, "beta", 1);
+    FaultCluster cluster(open_to_hosts(1));
+    JoinedHostProcess beta(cluster, "beta", 1);
     REQUIRE(beta.all("ready", 1));
-    take(theatre.client().drain({"beta", "0"}, /*now=*/false), "drain");
+    take(cluster.client().drain({"beta", "0"}, /*now=*/false), "drain");
     REQUIRE(eventually(kPatience, [&] {
-      const auto actors = theatre.status().actors;
+      const auto actors = cluster.status().actors;
       return std::all_of(actors.begin(), actors.end(),
                          [](const auto& actor) { return actor.state == "drained"; });
     }));
-    theatre.cluster().stop();
+    cluster.cluster().stop();
     CHECK(beta.command().wait(kPatience) == 0);
     CHECK_FALSE(has(beta.command().err(), "is lost"));
   }
 }
 
 TEST_CASE("a host that dies takes its actors along, and jobs go on without it") {
-  Theatre theatre(open_house(2));
-  Guest beta(theatre, "beta", 2);
+  FaultCluster cluster(open_to_hosts(2));
+  JoinedHostProcess beta(cluster, "beta", 2);
   REQUIRE(beta.all("ready", 2));
-  const auto undisturbed = theatre.run(job_on({.cfg = 2, .pp = 2}));
-  const auto id = theatre.submit(job_on({.cfg = 2, .pp = 2}, 40, /*elastic=*/true));
-  await_step(theatre, id, 8);
+  const auto undisturbed = cluster.run(job_on({.cfg = 2, .pp = 2}));
+  const auto id = cluster.submit(job_on({.cfg = 2, .pp = 2}, 40, /*elastic=*/true));
+  await_step(cluster, id, 8);
   const auto pids = beta.pids();
   beta.command().signal(SIGKILL);
   CHECK(gone(pids));
-  const auto result = take(theatre.client().wait(id, 600s), "wait");
+  const auto result = take(cluster.client().wait(id, 600s), "wait");
   const auto report = nlohmann::json::parse(result.report);
   REQUIRE(report["parts"].size() == 2);
   CHECK(has(report["recoveries"][0]["cause"], "beta"));
   MESSAGE("went on at step " << report["recoveries"][0]["step"] << " after "
                              << report["recoveries"][0]["seconds"] << " s");
   CHECK(beta.all("dead", 2));
-  CHECK(range_error(*result.latents, *theatre.run(job_on({.pp = 2}, 40)).latents) < 1e-4);
+  CHECK(range_error(*result.latents, *cluster.run(job_on({.pp = 2}, 40)).latents) < 1e-4);
 
   // Back again, in the same places.
-  Guest again(theatre, "beta", 2);
+  JoinedHostProcess again(cluster, "beta", 2);
   REQUIRE(again.all("ready", 2));
-  CHECK(theatre.status().actors.size() == 4);
-  CHECK(range_error(*theatre.run(job_on({.cfg = 2, .pp = 2})).latents, *undisturbed.latents) == 0);
+  CHECK(cluster.status().actors.size() == 4);
+  CHECK(range_error(*cluster.run(job_on({.cfg = 2, .pp = 2})).latents, *undisturbed.latents) == 0);
 }
 
 TEST_CASE("why an actor of another host is killed stands in its log there") {
   const Scratch scratch;
-  Theatre theatre(open_house(1));
-  Guest beta(theatre, "beta", 1, {"--keep-logs", scratch.path.string()});
+  FaultCluster cluster(open_to_hosts(1));
+  JoinedHostProcess beta(cluster, "beta", 1, {"--keep-logs", scratch.path.string()});
   REQUIRE(beta.all("ready", 1));
   const auto stopped = beta.rows().at(0);
   kill(static_cast<pid_t>(stopped.pid), SIGSTOP);
@@ -166,20 +166,20 @@ TEST_CASE("why an actor of another host is killed stands in its log there") {
 }
 
 TEST_CASE("draining empties a host without losing a job") {
-  Theatre theatre(open_house(2));
-  Guest beta(theatre, "beta", 2);
+  FaultCluster cluster(open_to_hosts(2));
+  JoinedHostProcess beta(cluster, "beta", 2);
   REQUIRE(beta.all("ready", 2));
-  CHECK(!theatre.client().drain({"gamma"}));
+  CHECK(!cluster.client().drain({"gamma"}));
 
   // A job that has nowhere to go ends there first; new ones go elsewhere.
-  const auto staying = theatre.submit(job_on({.cfg = 2, .pp = 2}, 40));
-  await_step(theatre, staying, 2);
-  CHECK(has(take(theatre.client().drain({"beta"}, /*now=*/true), "drain"), "end there first"));
+  const auto staying = cluster.submit(job_on({.cfg = 2, .pp = 2}, 40));
+  await_step(cluster, staying, 2);
+  CHECK(has(take(cluster.client().drain({"beta"}, /*now=*/true), "drain"), "end there first"));
   CHECK(beta.rows()[0].state == "draining");
-  CHECK(take(theatre.client().wait(staying, 600s), "wait").pictures.size() == 1);
+  CHECK(take(cluster.client().wait(staying, 600s), "wait").pictures.size() == 1);
   CHECK(beta.all("drained", 2));
-  CHECK(!theatre.client().submit(job_on({.cfg = 2, .pp = 2})));
-  theatre.run(job_on({.pp = 2}));
+  CHECK(!cluster.client().submit(job_on({.cfg = 2, .pp = 2})));
+  cluster.run(job_on({.pp = 2}));
   CHECK(beta.command().wait(0ms) == -1);  // the agent stays, with nothing to do, and says so
   CHECK(eventually(kPatience, [&] {
     return has(beta.command().err(), "troupe: this host is drained: its actors have left");
@@ -187,23 +187,23 @@ TEST_CASE("draining empties a host without losing a job") {
   beta.command().signal(SIGTERM);
   CHECK(beta.command().wait(kPatience) == 0);
   // Who leaves in order has not failed.
-  CHECK(theatre.status().recent_failures.empty());
+  CHECK(cluster.status().recent_failures.empty());
 
   // Where there are idle actors, a job moves at once.
-  Guest gamma(theatre, "gamma", 2);
+  JoinedHostProcess gamma(cluster, "gamma", 2);
   REQUIRE(gamma.all("ready", 2));
-  const auto undisturbed = theatre.run(job_on({.pp = 2}, 40));
-  const auto moving = theatre.submit(job_on({.pp = 2}, 40));
-  await_step(theatre, moving, 3);
+  const auto undisturbed = cluster.run(job_on({.pp = 2}, 40));
+  const auto moving = cluster.submit(job_on({.pp = 2}, 40));
+  await_step(cluster, moving, 3);
   std::string host;
   // Between two steps nobody is busy.
   REQUIRE(eventually(kPatience, [&] {
-    for (const auto& actor : theatre.status().actors)
+    for (const auto& actor : cluster.status().actors)
       if (actor.state == "busy") host = actor.host;
     return !host.empty();
   }));
-  CHECK(has(take(theatre.client().drain({host}, true), "drain"), "go on elsewhere"));
-  const auto result = take(theatre.client().wait(moving, 600s), "wait");
+  CHECK(has(take(cluster.client().drain({host}, true), "drain"), "go on elsewhere"));
+  const auto result = take(cluster.client().wait(moving, 600s), "wait");
   CHECK(result.latents->data == undisturbed.latents->data);
   CHECK(nlohmann::json::parse(result.report)["recoveries"].size() == 1);
 }
@@ -243,25 +243,25 @@ TEST_CASE("a cluster starts without the actors that were drained meanwhile") {
 }
 
 TEST_CASE("Ctrl-C at join drains, with a deadline") {
-  Theatre theatre(open_house(1));
-  Guest alpha(theatre, "alpha", 1);
+  FaultCluster cluster(open_to_hosts(1));
+  JoinedHostProcess alpha(cluster, "alpha", 1);
   REQUIRE(alpha.all("ready", 1));
-  const auto moving = theatre.submit(job_on({.pp = 2}, 24, /*elastic=*/true));
-  await_step(theatre, moving, 3);
+  const auto moving = cluster.submit(job_on({.pp = 2}, 24, /*elastic=*/true));
+  await_step(cluster, moving, 3);
   alpha.command().signal(SIGINT);
   CHECK(alpha.command().wait(kPatience) == 0);
-  CHECK(take(theatre.client().wait(moving, 600s), "wait").pictures.size() == 1);
+  CHECK(take(cluster.client().wait(moving, 600s), "wait").pictures.size() == 1);
 
-  Guest beta(theatre, "beta", 1, {"--drain-deadline", "1"});
+  JoinedHostProcess beta(cluster, "beta", 1, {"--drain-deadline", "1"});
   REQUIRE(beta.all("ready", 1));
-  const auto staying = theatre.submit(job_on({.pp = 2}, 900));
-  await_step(theatre, staying, 2);
+  const auto staying = cluster.submit(job_on({.pp = 2}, 900));
+  await_step(cluster, staying, 2);
   const auto pids = beta.pids();
   beta.command().signal(SIGINT);
   CHECK(beta.command().wait(kPatience) == 1);
   CHECK(has(beta.command().err(), "still had work after 1 s"));
   CHECK(gone(pids));
-  const auto fall = theatre.client().wait(staying, kPatience);
+  const auto fall = cluster.client().wait(staying, kPatience);
   REQUIRE(!fall);
   CHECK(has(fall.error().what, "beta"));
 }

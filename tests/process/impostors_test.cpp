@@ -8,9 +8,9 @@
 #include <zmq.hpp>
 
 #include "tests/process/support/connect.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"

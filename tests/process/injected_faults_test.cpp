@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "tests/process/support/house.h"
+#include "tests/process/support/journaled_controller.h"
 #include "tests/process/support/watched_stage.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
@@ -45,7 +45,7 @@ TEST_CASE("injected faults happen, are told with their cause, and leave a flight
     REQUIRE(armed);
     CHECK_FALSE(has(armed.value(), waits));
     REQUIRE(stage.inspector().control(job, JobAction::resume));
-    const auto result = stage.theatre.client().wait(job, 600s);
+    const auto result = stage.cluster.client().wait(job, 600s);
     REQUIRE_FALSE(result);
     CHECK(has(result.error().what, words));
     const std::string file = scratch / "logs/flight-job-" + std::to_string(job) + ".json";
@@ -55,7 +55,7 @@ TEST_CASE("injected faults happen, are told with their cause, and leave a flight
     CHECK(record["job"] == job);
     CHECK_FALSE(record["events"].empty());
     CHECK(json::parse(inspector.failures(job).value())["failures"].size() == 1);
-    REQUIRE(stage.theatre.whole());
+    REQUIRE(stage.cluster.whole());
   };
   fails_with(Fault::exception, "this fault was injected");
   fails_with(Fault::not_finite, "not finite");
@@ -64,24 +64,24 @@ TEST_CASE("injected faults happen, are told with their cause, and leave a flight
   bool unharmed = false;
   // Again, where the machine itself has kept one of them from running for longer.
   for (int attempt = 0; attempt < 5 && !unharmed; ++attempt) {
-    const auto before = stage.theatre.restarts();
+    const auto before = stage.cluster.restarts();
     const auto job = stage.paused_job(submission);
     REQUIRE(stage.inspector().inject(0, Fault::delay, 1.0));
     REQUIRE(stage.inspector().inject(1, Fault::stop, 1.0));
     REQUIRE(stage.inspector().control(job, JobAction::resume));
-    const auto result = stage.theatre.client().wait(job, 600s);
+    const auto result = stage.cluster.client().wait(job, 600s);
     REQUIRE(result);
     unharmed = json::parse(result.value().report)["recoveries"].empty() &&
-               stage.theatre.restarts() == before;
-    REQUIRE(stage.theatre.whole());
+               stage.cluster.restarts() == before;
+    REQUIRE(stage.cluster.whole());
   }
   CHECK(unharmed);
 
-  const auto restarts = stage.theatre.restarts();
+  const auto restarts = stage.cluster.restarts();
   REQUIRE(stage.inspector().inject(0, Fault::kill));
-  CHECK(eventually(kPatience, [&] { return stage.theatre.restarts() > restarts; }));
-  CHECK(stage.theatre.restarts() == restarts + 1);
-  REQUIRE(stage.theatre.whole());
+  CHECK(eventually(kPatience, [&] { return stage.cluster.restarts() > restarts; }));
+  CHECK(stage.cluster.restarts() == restarts + 1);
+  REQUIRE(stage.cluster.whole());
   const auto said = stage.inspector().logs(0);
   REQUIRE(said);
   CHECK(said.value().lines.size() >= 3);  // began, ended, began
@@ -104,7 +104,7 @@ TEST_CASE("an actor whose device is lost says so and leaves; its job goes on in 
   submission.request.method = "exact";
   submission.request.num_pipeline_patch = 1;
   submission.parallelism = {.pp = 2};
-  const auto undisturbed = stage.theatre.run(submission);
+  const auto undisturbed = stage.cluster.run(submission);
   const std::string words = "its device cannot be used any more: error 700";
   const auto check = [&](const JobResult& result, std::uint32_t actor, const ClusterInfo& before) {
     CHECK(result.latents->data == undisturbed.latents->data);
@@ -115,8 +115,8 @@ TEST_CASE("an actor whose device is lost says so and leaves; its job goes on in 
     CAPTURE(cause);
     CHECK(has(cause, "actor " + std::to_string(actor) + " "));
     CHECK(has(cause, "exit code 4: troupe-actor " + std::to_string(actor) + ": " + words));
-    REQUIRE(stage.theatre.whole());
-    const auto after = stage.theatre.status();
+    REQUIRE(stage.cluster.whole());
+    const auto after = stage.cluster.status();
     for (const auto& was : before.actors) {
       const auto& is = after.actors.at(was.id);
       CHECK((is.incarnation != was.incarnation) == (was.id == actor));
@@ -128,25 +128,26 @@ TEST_CASE("an actor whose device is lost says so and leaves; its job goes on in 
   for (const std::uint32_t actor : {1, 0}) {
     CAPTURE(actor);
     ClusterInfo before;
-    const auto result = stage.theatre.struck(submission, 3, [&](std::uint64_t) {
-      before = stage.theatre.status();
+    const auto result = stage.cluster.struck(submission, 3, [&](std::uint64_t) {
+      before = stage.cluster.status();
       REQUIRE(stage.inspector().inject(actor, Fault::device_error));
     });
     CHECK(json::parse(result.report)["recoveries"][0]["step"] >= 1);
     check(result, actor, before);
   }
   // In the first task of a job.
-  const auto before = stage.theatre.status();
+  const auto before = stage.cluster.status();
   REQUIRE(stage.inspector().inject(0, Fault::device_error));
-  check(stage.theatre.run(submission), 0, before);
+  check(stage.cluster.run(submission), 0, before);
 }
 
 TEST_CASE("a work loop that stands still while its heartbeats go on is found by its progress") {
   const Scratch scratch;
   std::filesystem::create_directory(scratch / "logs");
-  House house({"--task-deadline", "4", "--recoveries", "100", "--keep-logs", scratch / "logs"});
-  auto client = house.client();
-  auto inspector = std::move(Inspector::connect(house.endpoint(), kPatience).value());
+  JournaledController controller(
+      {"--task-deadline", "4", "--recoveries", "100", "--keep-logs", scratch / "logs"});
+  auto client = controller.client();
+  auto inspector = std::move(Inspector::connect(controller.endpoint(), kPatience).value());
   auto submission = demo_job(60);
   submission.request.method = "exact";
   submission.request.num_pipeline_patch = 1;

@@ -9,10 +9,10 @@
 #include <set>
 #include <thread>
 
-#include "tests/process/support/house.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/journal_jobs.h"
+#include "tests/process/support/journaled_controller.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 
@@ -21,8 +21,8 @@ using namespace troupe::testing;
 using namespace std::chrono_literals;
 
 TEST_CASE("a controller that stood still: a client that waits finds its job again") {
-  House house;
-  auto client = house.client();
+  JournaledController controller;
+  auto client = controller.client();
   auto job = job_of(120);
   job.detached = false;
   Watch watch{"denoising", 2};
@@ -36,30 +36,30 @@ TEST_CASE("a controller that stood still: a client that waits finds its job agai
   });
   if (!id) FAIL(id.error().what);
   REQUIRE(watch.reached());
-  house.signal(SIGSTOP);
+  controller.signal(SIGSTOP);
   std::optional<Result<JobResult>> ended;
   std::thread waiting([&] { ended.emplace(client.wait(id.value(), 600s)); });
   const bool noticed = eventually(kPatience, [&] {
     const std::lock_guard lock(mutex);
     return said.find("no sign of life") != std::string::npos;
   });
-  house.signal(SIGCONT);
+  controller.signal(SIGCONT);
   waiting.join();
   CHECK(noticed);
   INFO(said);
   if (!*ended) FAIL(ended->error().what);
   CHECK(ended->value().pictures.size() == 1);
-  CHECK(said.find(house.endpoint()) == said.rfind(house.endpoint()));
+  CHECK(said.find(controller.endpoint()) == said.rfind(controller.endpoint()));
 }
 
 TEST_CASE("clients that hand in while controllers come and go get each of their jobs, once") {
-  House house;
+  JournaledController controller;
   std::atomic<bool> over = false;
   std::mutex mutex;
   std::vector<std::uint64_t> ids;
   std::vector<std::thread> hands;
   for (int hand = 0; hand < 2; ++hand) {
-    hands.emplace_back([&, hand, client = house.client()]() mutable {
+    hands.emplace_back([&, hand, client = controller.client()]() mutable {
       for (int i = 0; i < 8 && !over; ++i) {
         auto job = tiny_job(2);
         job.detached = true;
@@ -74,13 +74,13 @@ TEST_CASE("clients that hand in while controllers come and go get each of their 
   }
   int blows = 0;
   for (; blows < 4; ++blows) {
-    REQUIRE(house.ready());
+    REQUIRE(controller.ready());
     std::this_thread::sleep_for(std::chrono::milliseconds(300 + 170 * blows));
-    house.blow();
+    controller.blow();
   }
   for (auto& hand : hands)
     hand.join();
-  auto client = house.client();
+  auto client = controller.client();
   for (const auto id : ids)
     result_of(client, id);
   CHECK(ids.size() == 16);
@@ -89,16 +89,16 @@ TEST_CASE("clients that hand in while controllers come and go get each of their 
 }
 
 TEST_CASE("a cluster that is stopped keeps its jobs; what was cancelled stays so") {
-  House house;
-  auto client = house.client();
+  JournaledController controller;
+  auto client = controller.client();
   const auto undisturbed = run(client, job_of());
   const auto id = client.submit(job_of()).value();
   const auto unwanted = client.submit(job_of(400)).value();
   REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, unwanted) == "running"; }));
   REQUIRE(client.cancel(unwanted));
-  house.stop();
-  house.start();
-  auto other = house.client();
+  controller.stop();
+  controller.start();
+  auto other = controller.client();
   const auto result = result_of(other, id);
   check_same(result, undisturbed);
   for (const auto& recovery : report_of(result)["recoveries"])

@@ -12,10 +12,10 @@
 #include <set>
 #include <thread>
 
-#include "tests/process/support/house.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/journal_jobs.h"
+#include "tests/process/support/journaled_controller.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -31,8 +31,8 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, its client waits") {
-  House house;
-  auto client = house.client();
+  JournaledController controller;
+  auto client = controller.client();
   auto job = job_of();
   job.request.height = job.request.width = 512;  // long phases
   const auto undisturbed = run(client, job);
@@ -46,7 +46,7 @@ TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, i
     // Again, where the job had ended before the blow.
     for (int attempt = 0; attempt < 5 && (report.empty() || report["recoveries"].empty());
          ++attempt) {
-      if (phase == "loading") house.blow();  // nothing is loaded yet
+      if (phase == "loading") controller.blow();  // nothing is loaded yet
       Watch watch{phase, step};
       auto submission = job;
       submission.detached = step == 2;  // else its client comes back to it
@@ -55,10 +55,11 @@ TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, i
       id = accepted.value();
       REQUIRE(watch.reached());
       before = Clock::now();
-      house.kill();
-      house.start();
+      controller.kill();
+      controller.start();
       const auto ended = client.wait(id, 600s);
-      if (!ended) FAIL(ended.error().what << "; controller: " << house.out() << house.err());
+      if (!ended)
+        FAIL(ended.error().what << "; controller: " << controller.out() << controller.err());
       check_same(ended.value(), undisturbed);
       report = report_of(ended.value());
     }
@@ -75,12 +76,12 @@ TEST_CASE("kill -9 of the controller in any phase: the job ends bit-identical, i
 
 TEST_CASE(
     "kill -9 of the controller while a result is written: it is there, or the job is done again") {
-  House house;
-  auto client = house.client();
+  JournaledController controller;
+  auto client = controller.client();
   auto job = job_of(4);
   job.request.height = job.request.width = 512;  // some time to decode
   const auto undisturbed = run(client, job);
-  const std::string log = house.journal() + "/journal.db-wal";
+  const std::string log = controller.journal() + "/journal.db-wal";
   int done = 0, again = 0;
   for (int round = 0; round < 2; ++round) {
     Watch watch{"decoding", 4};
@@ -94,7 +95,7 @@ TEST_CASE(
       const auto before = std::exchange(size, std::filesystem::file_size(log));
       return size > before;
     }));
-    house.blow();
+    controller.blow();
     const auto ended = client.wait(id.value(), 600s);
     if (!ended) FAIL(ended.error().what);
     check_same(ended.value(), undisturbed);
@@ -102,7 +103,7 @@ TEST_CASE(
     const auto recoveries = report_of(ended.value())["recoveries"].size();
     CHECK(recoveries <= 1);
     ++(recoveries == 0 ? done : again);
-    auto other = house.client();
+    auto other = controller.client();
     CHECK(state_of(other, id.value()) == "succeeded");
   }
   MESSAGE("of 2 ends " << done << " were written, " << again << " came about again");
@@ -112,12 +113,12 @@ TEST_CASE("how long a job stands still when its controller is killed and started
   // TROUPE_RESTARTS=N for more than a glimpse.
   const char* rounds_text = std::getenv("TROUPE_RESTARTS");
   const int rounds = rounds_text ? std::atoi(rounds_text) : 2;
-  House house;
-  REQUIRE(house.ready());
-  const auto id = house.client().submit(job_of(900)).value();
+  JournaledController controller;
+  REQUIRE(controller.ready());
+  const auto id = controller.client().submit(job_of(900)).value();
   std::vector<double> answers, runs;
   for (int round = 0; round < rounds; ++round) {
-    auto client = house.client();
+    auto client = controller.client();
     const auto step = [&] { return client.jobs().value().at(0).step; };
     const int from = step();
     // The disk may be seconds behind.
@@ -127,9 +128,9 @@ TEST_CASE("how long a job stands still when its controller is killed and started
     }));
     const auto blow = Clock::now();
     const auto since = [&] { return std::chrono::duration<double>(Clock::now() - blow).count(); };
-    house.kill();
-    house.start();
-    auto next = house.client();
+    controller.kill();
+    controller.start();
+    auto next = controller.client();
     answers.push_back(since());
     REQUIRE(eventually(2 * kPatience, [&] { return state_of(next, id) == "running"; }));
     runs.push_back(since());
@@ -142,12 +143,12 @@ TEST_CASE("how long a job stands still when its controller is killed and started
             << ": median " << (*figures)[figures->size() / 2] << " s, worst " << figures->back()
             << " s of " << rounds);
   }
-  CHECK(house.client().cancel(id));
+  CHECK(controller.client().cancel(id));
 }
 
 TEST_CASE("kill -9 while jobs wait and after one has ended: nothing is lost, nothing done twice") {
-  House house({"--jobs-together", "1"});
-  auto client = house.client();
+  JournaledController controller({"--jobs-together", "1"});
+  auto client = controller.client();
   const auto done = run(client, job_of(4));
   std::vector<std::uint64_t> waiting;
   for (int seed = 0; seed < 3; ++seed) {
@@ -157,8 +158,8 @@ TEST_CASE("kill -9 while jobs wait and after one has ended: nothing is lost, not
   }
   REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, waiting[0]) == "running"; }));
   CHECK(state_of(client, waiting[2]) == "queued");
-  house.blow();
-  auto other = house.client();
+  controller.blow();
+  auto other = controller.client();
   CHECK(state_of(other, done.job) == "succeeded");
   const auto again = result_of(other, done.job);
   CHECK(again.report == done.report);
@@ -173,8 +174,8 @@ TEST_CASE("kill -9 while jobs wait and after one has ended: nothing is lost, not
 }
 
 TEST_CASE("a stale job that outlives its controller says which step it filled anew") {
-  House house;
-  auto client = house.client();
+  JournaledController controller;
+  auto client = controller.client();
   const auto job = job_of(80, "pipefusion");
   JobResult result;
   nlohmann::json refills;
@@ -183,7 +184,7 @@ TEST_CASE("a stale job that outlives its controller says which step it filled an
     Watch watch{"denoising", 50};
     const auto id = client.submit(job, watch.on_progress());
     REQUIRE(watch.reached());
-    house.blow();
+    controller.blow();
     result = result_of(client, id.value());
     refills = report_of(result)["request"]["refill_steps"];
   }
@@ -196,17 +197,17 @@ TEST_CASE("a stale job that outlives its controller says which step it filled an
 
 TEST_CASE(
     "one flipped bit in the journal's log: each accepted job is known, what is lost is named") {
-  House house({"--jobs-together", "1"});
-  const std::string log = house.journal() + "/journal.db-wal";
+  JournaledController controller({"--jobs-together", "1"});
+  const std::string log = controller.journal() + "/journal.db-wal";
   std::vector<std::uint64_t> ids;
   // Again, where the log had just gone into the database.
   for (int attempt = 0; attempt < 5; ++attempt) {
-    auto client = house.client();
+    auto client = controller.client();
     for (int i = 0; i < (attempt == 0 ? 22 : 3); ++i)
       ids.push_back(client.submit(job_of(ids.empty() ? 900 : 4)).value());
-    house.kill();
+    controller.kill();
     if (std::filesystem::file_size(log) > 200) break;
-    house.start();
+    controller.start();
   }
   REQUIRE(std::filesystem::file_size(log) > 200);
   std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
@@ -214,8 +215,8 @@ TEST_CASE(
   const auto byte = static_cast<char>(file.get() ^ 1);
   file.seekp(150).put(byte);
   file.close();
-  house.start();
-  auto other = house.client();
+  controller.start();
+  auto other = controller.client();
   int lost = 0;
   const auto jobs = other.jobs().value();
   for (const auto id : ids) {
@@ -227,7 +228,7 @@ TEST_CASE(
     CHECK(row->cause.starts_with("[journal] job " + std::to_string(id) + ": "));
   }
   MESSAGE(lost << " of " << ids.size() << " were lost");
-  CHECK((lost > 0) == has(house.err(), " and are listed as failed: "));
+  CHECK((lost > 0) == has(controller.err(), " and are listed as failed: "));
   CHECK(other.submit(job_of(2)).value() == ids.back() + 1);
 }
 
@@ -271,18 +272,18 @@ class SmallDisk {
 }  // namespace
 
 TEST_CASE("a full disk: an end is told with its truth and comes about once; a controller starts") {
-  House house;
-  REQUIRE(house.ready());
-  house.stop();
-  SmallDisk disk(house.journal(), "size=3m,mode=0700");
+  JournaledController controller;
+  REQUIRE(controller.ready());
+  controller.stop();
+  SmallDisk disk(controller.journal(), "size=3m,mode=0700");
   if (!disk.there()) {
     MESSAGE("left out: nothing can be mounted here");
     return;
   }
-  house.start();
+  controller.start();
   std::uint64_t id = 0;
   {
-    auto client = house.client();
+    auto client = controller.client();
     Watch watch{"denoising", 2};
     auto job = job_of(30);
     job.request.want_latents = true;
@@ -295,11 +296,11 @@ TEST_CASE("a full disk: an end is told with its truth and comes about once; a co
     INFO(warnings);
     CHECK(has(warnings, "that it has ended is kept, what it ended with is not"));
   }
-  house.kill();
-  house.start();
-  INFO(house.err());
-  REQUIRE(house.ready());
-  auto client = house.client();
+  controller.kill();
+  controller.start();
+  INFO(controller.err());
+  REQUIRE(controller.ready());
+  auto client = controller.client();
   const auto jobs = client.jobs().value();
   for (const auto& row : jobs) {
     CHECK(row.state == "failed");
@@ -309,7 +310,7 @@ TEST_CASE("a full disk: an end is told with its truth and comes about once; a co
   const auto refused = client.submit(job_of(2));
   REQUIRE_FALSE(refused);
   CHECK(has(refused.error().what, "cannot be written: "));
-  CHECK(has(house.err(), "until that is mended no job is taken in"));
+  CHECK(has(controller.err(), "until that is mended no job is taken in"));
   disk.empty();
   std::optional<std::uint64_t> next;
   REQUIRE(eventually(kPatience, [&] {
@@ -318,18 +319,19 @@ TEST_CASE("a full disk: an end is told with its truth and comes about once; a co
   }));
   CHECK(*next > id);
   CHECK(result_of(client, *next).pictures.size() == 1);
-  house.kill();
+  controller.kill();
 }
 
 TEST_CASE("a journal that cannot be used: one line, exit code 1") {
-  House house;
-  REQUIRE(house.ready());
-  Command second({"start", "--listen", house.endpoint() + "2", "--journal", house.journal()},
-                 house.folder());
+  JournaledController controller;
+  REQUIRE(controller.ready());
+  Command second(
+      {"start", "--listen", controller.endpoint() + "2", "--journal", controller.journal()},
+      controller.folder());
   CHECK(second.wait(kPatience) == 1);
   const auto err = second.err();
   INFO(err);
-  CHECK(err.starts_with("troupe: --journal " + house.journal() +
+  CHECK(err.starts_with("troupe: --journal " + controller.journal() +
                         ": is in use by another controller (pid "));
   CHECK(std::count(err.begin(), err.end(), '\n') == 1);
 }

@@ -6,9 +6,9 @@
 
 #include "tests/client/run_command.h"
 #include "tests/process/support/connect.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/flood.h"
 #include "tests/support/scratch.h"
@@ -79,18 +79,18 @@ void check_one_line(const CommandResult& result) {
 
 TEST_CASE(
     "an actor without memory for a job: that job fails by it, the same process does the others") {
-  Theatre theatre(actors(1));
+  FaultCluster cluster(actors(1));
   const auto small = tiny_job();
-  const auto before = theatre.run(small);
-  const auto long_before = theatre.run(tiny_job(600));
-  const auto pid = theatre.pids().at(0);
+  const auto before = cluster.run(small);
+  const auto long_before = cluster.run(tiny_job(600));
+  const auto pid = cluster.pids().at(0);
   limit_address_space(pid, std::uint64_t{48} << 20);
   auto large = small;
   large.request.height = large.request.width = 1024;
-  const auto beside = theatre.submit(tiny_job(600));
-  REQUIRE(eventually(kPatience, [&] { return theatre.job(beside)->step > 0; }));
-  const auto job = theatre.submit(large);
-  const auto result = theatre.client().wait(job, 600s);
+  const auto beside = cluster.submit(tiny_job(600));
+  REQUIRE(eventually(kPatience, [&] { return cluster.job(beside)->step > 0; }));
+  const auto job = cluster.submit(large);
+  const auto result = cluster.client().wait(job, 600s);
   REQUIRE_FALSE(result);
   INFO(result.error().what);
   CHECK(result.error().code == "out_of_memory");
@@ -100,12 +100,12 @@ TEST_CASE(
   const auto size = result.error().what.substr(result.error().what.find(tried) + tried.size());
   CHECK(std::stod(size) > 1 << 20);
   CHECK(has(size, " bytes"));
-  const auto other = theatre.client().wait(beside, 600s);
+  const auto other = cluster.client().wait(beside, 600s);
   REQUIRE(other);
   CHECK(other.value().latents->data == long_before.latents->data);
   limit_address_space(pid, std::nullopt);
-  CHECK(theatre.run(small).latents->data == before.latents->data);
-  CHECK(theatre.pids().at(0) == pid);
+  CHECK(cluster.run(small).latents->data == before.latents->data);
+  CHECK(cluster.pids().at(0) == pid);
 }
 
 TEST_CASE("a file that may not be as long is a failed write, and said") {

@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "tests/process/support/connect.h"
-#include "tests/process/support/guest_host.h"
+#include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/joined_host_process.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -17,9 +17,9 @@ using namespace troupe::testing;
 using namespace std::chrono_literals;
 
 TEST_CASE("a cluster plans with what it measured of its hosts and their links") {
-  Theatre theatre(open_house(2));
-  REQUIRE(theatre.whole());
-  const auto endpoint = theatre.cluster().endpoint();
+  FaultCluster cluster(open_to_hosts(2));
+  REQUIRE(cluster.whole());
+  const auto endpoint = cluster.cluster().endpoint();
   auto inspector = take(Inspector::connect(endpoint, kPatience), "connect");
   const auto told = [&] { return nlohmann::json::parse(take(inspector.machine(), "machine")); };
   const auto alone = told();
@@ -31,7 +31,7 @@ TEST_CASE("a cluster plans with what it measured of its hosts and their links") 
   CHECK(alone["inside"]["bandwidth"] > 1e5);
   CHECK(alone["inside"]["latency"] != 4.4e-6);
 
-  Guest far(theatre, "far", 1);
+  JoinedHostProcess far(cluster, "far", 1);
   REQUIRE(far.all("ready", 1));
   REQUIRE(eventually(kPatience, [&] { return told()["between"]["latency"] != 24e-6; }));
   const auto together = told();

@@ -2,10 +2,10 @@
 #include <fstream>
 
 #include "controller/deployments/memory_room.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -55,12 +55,12 @@ struct Outcome {
   bool loaded = false;  // weights, before it began
 };
 
-Outcome watched(Theatre& theatre, const Submission& submission) {
+Outcome watched(FaultCluster& cluster, const Submission& submission) {
   const auto loads = std::make_shared<std::atomic<bool>>(false);
-  const auto id = theatre.submit(submission, [loads](const Progress& progress) {
+  const auto id = cluster.submit(submission, [loads](const Progress& progress) {
     if (progress.phase == "loading") *loads = true;
   });
-  auto result = theatre.client().wait(id, 600s);
+  auto result = cluster.client().wait(id, 600s);
   REQUIRE(result);
   return {std::move(result.value()), loads->load()};
 }
@@ -77,7 +77,7 @@ TEST_CASE("memory for one model: two alternate, each is loaded anew, each is rig
   std::map<std::string, std::vector<float>> right;
   {
     // Room for both: each is loaded once.
-    Theatre wide(holding(2 * need));
+    FaultCluster wide(holding(2 * need));
     for (const auto& job : {one, two}) {
       const auto first = watched(wide, job);
       CHECK(first.loaded);
@@ -91,7 +91,7 @@ TEST_CASE("memory for one model: two alternate, each is loaded anew, each is rig
     }
   }
   REQUIRE(need + beside > need + need / 100);
-  Theatre narrow(holding(need + need / 100));
+  FaultCluster narrow(holding(need + need / 100));
   for (const auto& job : {one, two, one, two}) {
     const auto outcome = watched(narrow, job);
     CHECK(outcome.loaded);
@@ -107,22 +107,22 @@ TEST_CASE("what is in use is not taken away: the next job waits, and says for wh
   longer.request.steps = 900;
   const auto two = job_of(other.folder());
   const auto need = std::max(memory_of(longer), memory_of(two));
-  Theatre theatre(holding(need + need / 100));
-  const auto running = theatre.submit(longer);
-  REQUIRE(eventually(kPatience, [&] { return theatre.job(running)->step > 0; }));
-  const auto waiting = theatre.submit(two);
-  const auto behind = theatre.submit(longer);
-  CHECK(theatre.job(waiting)->state == "queued");
-  CHECK(has(theatre.job(waiting)->cause, "waits for 2 idle actors: 0 of 2 are"));
-  CHECK(theatre.job(behind)->cause ==
-        "waits behind job " + std::to_string(waiting) + ", which " + theatre.job(waiting)->cause);
-  CHECK(theatre.job(running)->state == "running");
-  CHECK(theatre.job(running)->cause == "");
-  CHECK(theatre.client().cancel(behind));
-  CHECK(theatre.client().cancel(running));
-  const auto result = theatre.client().wait(waiting, 600s);
+  FaultCluster cluster(holding(need + need / 100));
+  const auto running = cluster.submit(longer);
+  REQUIRE(eventually(kPatience, [&] { return cluster.job(running)->step > 0; }));
+  const auto waiting = cluster.submit(two);
+  const auto behind = cluster.submit(longer);
+  CHECK(cluster.job(waiting)->state == "queued");
+  CHECK(has(cluster.job(waiting)->cause, "waits for 2 idle actors: 0 of 2 are"));
+  CHECK(cluster.job(behind)->cause ==
+        "waits behind job " + std::to_string(waiting) + ", which " + cluster.job(waiting)->cause);
+  CHECK(cluster.job(running)->state == "running");
+  CHECK(cluster.job(running)->cause == "");
+  CHECK(cluster.client().cancel(behind));
+  CHECK(cluster.client().cancel(running));
+  const auto result = cluster.client().wait(waiting, 600s);
   REQUIRE(result);
-  CHECK(theatre.job(waiting)->cause == "");
+  CHECK(cluster.job(waiting)->cause == "");
 }
 
 TEST_CASE("jobs share a deployment as far as their memory goes") {
@@ -131,27 +131,27 @@ TEST_CASE("jobs share a deployment as far as their memory goes") {
   std::uint64_t enough_for_two = 0;
   for (const auto& need : cluster::needs_of(plan_of(job)))
     enough_for_two = std::max(enough_for_two, need.weights + 2 * need.working);
-  Theatre theatre(holding(enough_for_two));
-  const auto first = theatre.submit(job);
-  REQUIRE(eventually(kPatience, [&] { return theatre.job(first)->step > 0; }));
-  const auto second = theatre.submit(job);
-  const auto third = theatre.submit(job);
-  CHECK(eventually(kPatience, [&] { return theatre.job(second)->state == "running"; }));
-  CHECK(theatre.job(third)->state == "queued");
-  CHECK(has(theatre.job(third)->cause, "waits for memory: "));
-  CHECK(theatre.client().cancel(first));
-  CHECK(eventually(kPatience, [&] { return theatre.job(third)->state == "running"; }));
-  CHECK(theatre.client().cancel(second));
-  CHECK(theatre.client().cancel(third));
+  FaultCluster cluster(holding(enough_for_two));
+  const auto first = cluster.submit(job);
+  REQUIRE(eventually(kPatience, [&] { return cluster.job(first)->step > 0; }));
+  const auto second = cluster.submit(job);
+  const auto third = cluster.submit(job);
+  CHECK(eventually(kPatience, [&] { return cluster.job(second)->state == "running"; }));
+  CHECK(cluster.job(third)->state == "queued");
+  CHECK(has(cluster.job(third)->cause, "waits for memory: "));
+  CHECK(cluster.client().cancel(first));
+  CHECK(eventually(kPatience, [&] { return cluster.job(third)->state == "running"; }));
+  CHECK(cluster.client().cancel(second));
+  CHECK(cluster.client().cancel(third));
 }
 
 TEST_CASE("a job beyond every actor is refused with the numbers and what would do") {
   auto job = job_of(demo_job().model);
   const auto enough = memory_of(job);
-  Theatre theatre(holding(enough));
+  FaultCluster cluster(holding(enough));
   job.parallelism = {};
   REQUIRE(memory_of(job) > enough);
-  const auto refused = theatre.client().submit(job);
+  const auto refused = cluster.client().submit(job);
   REQUIRE(!refused);
   const auto& what = refused.error().what;
   INFO(what);
@@ -160,7 +160,7 @@ TEST_CASE("a job beyond every actor is refused with the numbers and what would d
   CHECK(has(what, "(weights "));
   CHECK(has(what, "actor 0 may hold "));
   CHECK(has(what, "--pp 2 needs "));
-  CHECK(theatre.client().jobs().value().empty());
+  CHECK(cluster.client().jobs().value().empty());
   job.parallelism = {.pp = 2};
-  CHECK(theatre.run(job).pictures.size() == 1);
+  CHECK(cluster.run(job).pictures.size() == 1);
 }

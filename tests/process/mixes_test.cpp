@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/five_pictures.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -88,7 +88,7 @@ void check_report(const json& report, const Submission& submission) {
 
 TEST_CASE("every exact mix makes the single actor's pictures, in the order of the prompts") {
   auto submission = five_pictures();
-  const auto single = company().run(submission);
+  const auto single = shared_cluster().run(submission);
   std::vector<Bytes> pictures;
   for (const auto& picture : single.pictures)
     pictures.push_back(decode_png(picture.png));
@@ -103,7 +103,7 @@ TEST_CASE("every exact mix makes the single actor's pictures, in the order of th
     const auto name = name_of(degrees);
     CAPTURE(name);
     submission.parallelism = degrees;
-    const auto result = company().run(submission);
+    const auto result = shared_cluster().run(submission);
     const double error = range_error(result.latents.value(), single.latents.value());
     CHECK(error <= kMixBound);
     latents.see(error, name);
@@ -131,7 +131,7 @@ TEST_CASE("several pictures of each prompt are prompt-major whatever the degree"
        {Parallelism{}, Parallelism{.dp = 2}, Parallelism{.dp = 3}, Parallelism{.dp = 4},
         Parallelism{.dp = 2, .cfg = 2, .pp = 2}}) {
     CAPTURE(name_of(degrees));
-    const auto result = company().run(reference.submission(of, degrees));
+    const auto result = shared_cluster().run(reference.submission(of, degrees));
     CHECK(range_error(result.latents.value(), expected) <= kMixBound);
     REQUIRE(result.pictures.size() == 4);
     for (std::size_t i = 0; i < 4; ++i) {
@@ -151,7 +151,8 @@ TEST_CASE("without guidance, and with micro-conditions, in stages too") {
     const auto expected = reference.floats(of, "latents");
     const int cfg = of.at("guidance").get<double>() > 1 ? 2 : 1;
     // The fixture with micro-conditions may have fewer blocks, but no less than two.
-    const auto result = company().run(reference.submission(of, {.dp = 1, .cfg = cfg, .pp = 2}));
+    const auto result =
+        shared_cluster().run(reference.submission(of, {.dp = 1, .cfg = cfg, .pp = 2}));
     CHECK(range_error(result.latents.value(), expected) <= kMixBound);
   }
 }
@@ -159,27 +160,27 @@ TEST_CASE("without guidance, and with micro-conditions, in stages too") {
 TEST_CASE("degrees that do not fit are refused before anything loads") {
   auto submission = one_picture({.dp = 1, .cfg = 2, .pp = 1});
   submission.request.guidance_scale = 1;
-  CHECK(company().refusal(submission).what.find("cfg is 2") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("cfg is 2") != std::string::npos);
   submission = one_picture({.dp = 2});
-  CHECK(company().refusal(submission).what.find("dp is 2") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("dp is 2") != std::string::npos);
   submission = one_picture({.dp = 1, .cfg = 1, .pp = 6});
-  CHECK(company().refusal(submission).what.find("6") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("6") != std::string::npos);
   submission = five_pictures();
   submission.parallelism = {.dp = 5, .cfg = 2, .pp = 1};
-  CHECK(company().refusal(submission).what.find("10") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("10") != std::string::npos);
 }
 
 TEST_CASE("jobs of different degrees run side by side and one after another") {
-  const auto expected = company().run(one_picture({})).latents.value();
+  const auto expected = shared_cluster().run(one_picture({})).latents.value();
   std::vector<std::uint64_t> jobs;
   for (int i = 0; i < 12; ++i) {
     const Parallelism degrees = {.dp = 1, .cfg = 1 + i % 2, .pp = 1 + i % 3};
-    const auto job = company().client().submit(one_picture(degrees));
+    const auto job = shared_cluster().client().submit(one_picture(degrees));
     REQUIRE(job.ok());
     jobs.push_back(job.value());
   }
   for (const auto job : jobs) {
-    const auto result = company().client().wait(job, std::chrono::seconds(600));
+    const auto result = shared_cluster().client().wait(job, std::chrono::seconds(600));
     REQUIRE_MESSAGE(result.ok(), result.error().what);
     CHECK(range_error(result.value().latents.value(), expected) <= kMixBound);
   }

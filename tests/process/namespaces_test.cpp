@@ -3,9 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/process/support/damage.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/process/support/two_hosts.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
@@ -136,21 +136,21 @@ TEST_CASE("a model that is not on every host: the job fails with the host's name
   const auto folder = copy_of("tiny-pixart", scratch.path);
   auto options = actors(1);
   options.listen = "tcp://127.0.0.1:0";
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   // To the guest the folder is empty.
   Background guest("exec unshare -m sh -c 'mount -t tmpfs none " + folder.string() + " && exec " +
-                   kTroupe + " join --name beta --connect " + theatre.cluster().endpoint() +
+                   kTroupe + " join --name beta --connect " + cluster.cluster().endpoint() +
                    " >/dev/null 2>&1'");
   REQUIRE(eventually(kPatience, [&] {
-    const auto rows = theatre.status().actors;
+    const auto rows = cluster.status().actors;
     return rows.size() == 2 && rows[1].state == "ready";
   }));
   auto job = tiny_job();
   job.model = folder.string();
-  theatre.run(job);
+  cluster.run(job);
   job.parallelism.cfg = 2;
-  const auto id = theatre.submit(job);
-  const auto fall = theatre.client().wait(id, kPatience);
+  const auto id = cluster.submit(job);
+  const auto fall = cluster.client().wait(id, kPatience);
   REQUIRE(!fall);
   CHECK(has(fall.error().what, "actor 1 on beta: "));
   CHECK(has(fall.error().what, folder.string()));

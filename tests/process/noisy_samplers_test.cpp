@@ -2,10 +2,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/same_picture.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 // Samplers that draw noise at each step: every degree must draw, and use, the same.
@@ -42,9 +42,9 @@ Submission three_pictures(const std::string& model, const std::string& sampler) 
 /// From the same latents, another seed makes another picture: the seed is used in the steps.
 void check_that_noise_is_added(Submission submission, const Latents& start) {
   submission.request.init_latents = start;
-  const auto one = company().run(submission).latents.value();
+  const auto one = shared_cluster().run(submission).latents.value();
   ++submission.request.seed;
-  CHECK(range_error(company().run(submission).latents.value(), one) > 1e-2);
+  CHECK(range_error(shared_cluster().run(submission).latents.value(), one) > 1e-2);
 }
 
 }  // namespace
@@ -72,7 +72,7 @@ TEST_CASE("samplers that add noise make a transformer's picture the same at any 
       submission.request.method = way.method;
       submission.request.kv = way.kv;
       submission.request.num_pipeline_patch = way.patches;
-      SamePicture picture(company(), submission, seen);
+      SamePicture picture(shared_cluster(), submission, seen);
       for (const auto& mix : way.mixes)
         picture.check_at(mix);
       if (way.patches == 1) check_that_noise_is_added(submission, picture.latents());

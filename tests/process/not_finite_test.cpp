@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "tests/process/support/damage.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/models.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -13,13 +13,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Theatre& finite_theatre() {
-  static Theatre shared(actors(2));
+FaultCluster& finite_cluster() {
+  static FaultCluster shared(actors(2));
   return shared;
 }
 
 void check_fails(const Submission& submission, const std::vector<std::string>& words) {
-  const auto result = finite_theatre().client().wait(finite_theatre().submit(submission), 600s);
+  const auto result = finite_cluster().client().wait(finite_cluster().submit(submission), 600s);
   REQUIRE(!result);
   INFO(result.error().what);
   for (const auto& word : words) {
@@ -46,7 +46,7 @@ Latents latents_with(int row, const std::vector<float>& numbers) {
 }  // namespace
 
 TEST_CASE("in the latents: before the first block, of the patch that has it") {
-  const auto good = finite_theatre().run(tiny_job());
+  const auto good = finite_cluster().run(tiny_job());
   auto job = tiny_job();
   job.request.init_latents = latents_with(4, {std::nanf("")});
   check_fails(job, {"prediction at step 0 stage 0 (blocks 0 to 4) is not finite before block 0",
@@ -60,8 +60,8 @@ TEST_CASE("in the latents: before the first block, of the patch that has it") {
   check_fails(job, {"step 0 patch 1 stage 0", "not finite before block 0"});
   job.parallelism.pp = 2;
   check_fails(job, {"step 0 patch 1 stage 0", "not finite before block 0", "actor 0"});
-  CHECK(finite_theatre().run(tiny_job()).pictures[0].png == good.pictures[0].png);
-  CHECK(finite_theatre().restarts() == 0);
+  CHECK(finite_cluster().run(tiny_job()).pictures[0].png == good.pictures[0].png);
+  CHECK(finite_cluster().restarts() == 0);
 }
 
 TEST_CASE("in a transformer's block, that block is named, at any degrees") {
@@ -84,7 +84,7 @@ TEST_CASE("in a transformer's block, that block is named, at any degrees") {
   job.model = copy_of("tiny-pixart", place.path).string();
   fill_with(weights, "proj_out.weight", 3e38F);
   check_fails(job, {"prediction at step 0", "not finite after the projection"});
-  CHECK(finite_theatre().restarts() == 0);
+  CHECK(finite_cluster().restarts() == 0);
 }
 
 TEST_CASE("in a U-Net the group norm before it is named") {
@@ -96,5 +96,5 @@ TEST_CASE("in a U-Net the group norm before it is named") {
   job.model = model.string();
   // Norm 0 is that resnet's first, norm 1 takes what the convolution gave.
   check_fails(job, {"prediction at step 0", "not finite after group norm 0,"});
-  CHECK(finite_theatre().restarts() == 0);
+  CHECK(finite_cluster().restarts() == 0);
 }

@@ -1,9 +1,9 @@
 #include <random>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -40,7 +40,7 @@ TEST_CASE("one actor makes diffusers' pictures") {
   for (const auto& of : reference.cases()) {
     const std::string name = of.at("name");
     CAPTURE(name);
-    const auto result = company().run(reference.submission(of));
+    const auto result = shared_cluster().run(reference.submission(of));
     REQUIRE(result.latents);
     const double error = range_error(*result.latents, reference.floats(of, "latents"));
     CHECK(error <= kPixArtLatentBound);
@@ -68,7 +68,7 @@ TEST_CASE("the demo checkpoint makes diffusers' pictures") {
   for (const auto& of : reference.cases()) {
     const std::string name = of.at("name");
     CAPTURE(name);
-    const auto result = company().run(reference.submission(of));
+    const auto result = shared_cluster().run(reference.submission(of));
     const double error = range_error(result.latents.value(), reference.floats(of, "latents"));
     CHECK(error <= kPixArtLatentBound);
     const auto expected = read_png(std::string(TROUPE_SOURCE_DIR "/tests/fixtures/expected/") +
@@ -90,7 +90,7 @@ TEST_CASE("a sampler asked for by name replaces the checkpoint's own") {
     auto submission = reference.submission(of);
     submission.model = checkpoint("tiny-pixart");
     submission.request.sampler = sampler;
-    const auto result = company().run(submission);
+    const auto result = shared_cluster().run(submission);
     CHECK(range_error(result.latents.value(), reference.floats(of, "latents")) <=
           kPixArtLatentBound);
   }
@@ -99,11 +99,12 @@ TEST_CASE("a sampler asked for by name replaces the checkpoint's own") {
   const auto expected = reference.floats(of, "latents");
   auto submission = reference.submission(of);
   submission.request.sampler = "ddim";
-  CHECK(range_error(company().run(submission).latents.value(), expected) <= kPixArtLatentBound);
+  CHECK(range_error(shared_cluster().run(submission).latents.value(), expected) <=
+        kPixArtLatentBound);
   submission.request.sampler = "euler";
-  CHECK(range_error(company().run(submission).latents.value(), expected) > 1e-3);
+  CHECK(range_error(shared_cluster().run(submission).latents.value(), expected) > 1e-3);
   submission.request.sampler = "plms";
-  const auto error = company().refusal(submission);
+  const auto error = shared_cluster().refusal(submission);
   CAPTURE(error.what);
   CHECK(error.code == "bad_request");
   CHECK(error.what.find("plms") != std::string::npos);
@@ -111,37 +112,37 @@ TEST_CASE("a sampler asked for by name replaces the checkpoint's own") {
 
 TEST_CASE("initial latents replace the seed's noise") {
   Reference reference("pipeline");
-  const auto seeded = company().run(plain(reference)).latents.value();
+  const auto seeded = shared_cluster().run(plain(reference)).latents.value();
 
   // The seed's own noise, given from outside, changes nothing; the seed then does not matter.
   auto submission = plain(reference);
   submission.request.init_latents = reference.floats(reference.find("plain"), "noise");
   submission.request.seed = 99;
-  CHECK(company().run(submission).latents.value().data == seeded.data);
+  CHECK(shared_cluster().run(submission).latents.value().data == seeded.data);
 
   submission.request.init_latents = random_latents({1, 4, 8, 8}, 5);
-  const auto first = company().run(submission).latents.value();
+  const auto first = shared_cluster().run(submission).latents.value();
   submission.request.seed = 0;
-  const auto second = company().run(submission).latents.value();
+  const auto second = shared_cluster().run(submission).latents.value();
   CHECK(first.data == second.data);
   CHECK(range_error(first, seeded) > 1e-2);
 
   // The last stage samples, the first embeds: both start from what was given, and so do replicas.
   submission.parallelism = {.dp = 1, .cfg = 2, .pp = 3};
-  CHECK(range_error(company().run(submission).latents.value(), first) <= 1e-5);
+  CHECK(range_error(shared_cluster().run(submission).latents.value(), first) <= 1e-5);
   auto two = plain(reference);
   two.request.images_per_prompt = 2;
   two.request.init_latents = random_latents({2, 4, 8, 8}, 6);
-  const auto whole = company().run(two).latents.value();
+  const auto whole = shared_cluster().run(two).latents.value();
   two.parallelism = {.dp = 2, .cfg = 1, .pp = 2};
-  CHECK(range_error(company().run(two).latents.value(), whole) <= 1e-5);
+  CHECK(range_error(shared_cluster().run(two).latents.value(), whole) <= 1e-5);
 }
 
 TEST_CASE("initial latents of another size are refused by what is wrong with them") {
   Reference reference("pipeline");
   auto submission = plain(reference);
   submission.request.init_latents = random_latents({1, 4, 8, 6}, 5);
-  const auto error = company().refusal(submission);
+  const auto error = shared_cluster().refusal(submission);
   CAPTURE(error.what);
   CHECK(error.code == "bad_request");
   CHECK(error.what.find("latents") != std::string::npos);
@@ -151,7 +152,7 @@ TEST_CASE("a prompt that is cut says what was cut, in the progress and in the re
   Reference reference("pipeline");
   const auto& of = reference.find("cut_prompt");
   std::vector<std::string> warnings;
-  const auto result = company().run(reference.submission(of), [&](const Progress& progress) {
+  const auto result = shared_cluster().run(reference.submission(of), [&](const Progress& progress) {
     warnings.insert(warnings.end(), progress.warnings.begin(), progress.warnings.end());
   });
   REQUIRE(warnings.size() == 1);
@@ -170,12 +171,12 @@ TEST_CASE("half precision stays near float32") {
     CAPTURE(dtype);
     auto submission = plain(reference);
     submission.request.dtype = dtype;
-    const auto single = company().run(submission).latents.value();
+    const auto single = shared_cluster().run(submission).latents.value();
     const double error = range_error(single, expected);
     CHECK(error <= bound);
     CHECK(error > 1e-5);  // it was computed in half precision at all
     submission.parallelism = {.dp = 1, .cfg = 2, .pp = 2};
-    const double mixed = range_error(company().run(submission).latents.value(), expected);
+    const double mixed = range_error(shared_cluster().run(submission).latents.value(), expected);
     CHECK(mixed <= bound);
     MESSAGE(dtype << ": within " << error << " of range on one actor, " << mixed << " on four");
   }

@@ -1,8 +1,8 @@
 #include <signal.h>
 
-#include "tests/process/support/company.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -24,7 +24,7 @@ Submission parallel_job(const std::string& method, const Parallelism& degrees, i
 TEST_CASE("kill -9 within a sequence or tensor group: the job fails at once, the next is whole") {
   auto options = actors(4);
   options.max_recoveries = 0;
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   struct Blow {
     const char* method;
     Parallelism degrees;
@@ -36,17 +36,17 @@ TEST_CASE("kill -9 within a sequence or tensor group: the job fails at once, the
   for (const auto& blow : blows) {
     const auto where = std::string(blow.method) + " at " + name_of(blow.degrees);
     CAPTURE(where);
-    const auto undisturbed = theatre.run(parallel_job(blow.method, blow.degrees, 4));
-    const auto restarts = theatre.restarts();
+    const auto undisturbed = cluster.run(parallel_job(blow.method, blow.degrees, 4));
+    const auto restarts = cluster.restarts();
     std::atomic<bool> there = false;
     const auto job =
-        theatre.submit(parallel_job(blow.method, blow.degrees, 500),
+        cluster.submit(parallel_job(blow.method, blow.degrees, 500),
                        [&](const Progress& progress) { there = there || progress.step > 1; });
     REQUIRE(eventually(kPatience, [&] { return there.load(); }));
-    const auto victim = theatre.status().actors.at(blow.victim);
+    const auto victim = cluster.status().actors.at(blow.victim);
     const auto time = std::chrono::steady_clock::now();
     kill(static_cast<pid_t>(victim.pid), SIGKILL);
-    const auto fall = theatre.fall_of(job, time);
+    const auto fall = cluster.fall_of(job, time);
     REQUIRE(fall);
     MESSAGE(where << ": failed " << int(fall->seconds * 1000)
                   << " ms after the kill: " << fall->error.what);
@@ -56,10 +56,10 @@ TEST_CASE("kill -9 within a sequence or tensor group: the job fails at once, the
       CAPTURE(word);
       CHECK(fall->error.what.find(word) != std::string::npos);
     }
-    const auto again = theatre.run(parallel_job(blow.method, blow.degrees, 4));
+    const auto again = cluster.run(parallel_job(blow.method, blow.degrees, 4));
     CHECK(again.pictures[0].png == undisturbed.pictures[0].png);
     CHECK(again.latents->data == undisturbed.latents->data);
-    CHECK(theatre.restarts() == restarts + 1);
+    CHECK(cluster.restarts() == restarts + 1);
   }
   CHECK(left_in_memory() == "");
 }

@@ -1,8 +1,8 @@
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/oracle.h"
 #include "tests/process/support/random_model.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -58,12 +58,12 @@ TEST_CASE(
       request.method = method;
       request.kv = kv;
       submission.parallelism = {};
-      const auto single = company().run(submission).latents.value();
+      const auto single = shared_cluster().run(submission).latents.value();
       for (const auto& mix : mixes) {
         const auto where = method + " " + kv + " at " + name_of(mix);
         CAPTURE(where);
         submission.parallelism = mix;
-        const double error = range_error(company().run(submission).latents.value(), single);
+        const double error = range_error(shared_cluster().run(submission).latents.value(), single);
         CHECK(error <= 1e-5);
         worst.see(error, where);
       }

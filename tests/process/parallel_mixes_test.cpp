@@ -1,12 +1,12 @@
 #include <map>
 #include <string>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/random_model.h"
 #include "tests/process/support/same_picture.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -50,13 +50,13 @@ Submission by_patches(Submission submission, const Way& way) {
 
 /// Holds all mixes against one actor. Replicas have one picture more than they are, so that they
 /// get uneven shares.
-void check_mixes(Company& company, const Submission& submission,
+void check_mixes(SharedCluster& cluster, const Submission& submission,
                  const std::vector<Parallelism>& mixes, Seen& seen) {
   std::map<int, SamePicture> of_one;
   for (const auto& mix : mixes) {
     auto job = submission;
     job.request.images_per_prompt = mix.dp == 1 ? 1 : mix.dp + 1;
-    of_one.try_emplace(job.request.images_per_prompt, company, job, seen)
+    of_one.try_emplace(job.request.images_per_prompt, cluster, job, seen)
         .first->second.check_at(mix);
   }
 }
@@ -72,7 +72,7 @@ std::vector<Parallelism> large_mixes(std::size_t count, std::uint32_t seed) {
 
 TEST_CASE("the pictures of the matrix have something in them") {
   for (const auto* model : {&odd_model(), &deep_model()}) {
-    const auto result = company().run(small_job(*model, 2));
+    const auto result = shared_cluster().run(small_job(*model, 2));
     const auto& latents = result.latents.value();
     REQUIRE(result.pictures.size() == 2);
     CHECK(level_error(decode_png(result.pictures[0].png), decode_png(result.pictures[1].png)) > 8);
@@ -80,7 +80,7 @@ TEST_CASE("the pictures of the matrix have something in them") {
       REQUIRE(std::abs(value) < 50);
     auto other = small_job(*model, 2);
     other.request.prompts = {"a tree"};
-    CHECK(range_error(company().run(other).latents.value(), latents) > 100 * kSameBound);
+    CHECK(range_error(shared_cluster().run(other).latents.value(), latents) > 100 * kSameBound);
   }
 }
 
@@ -88,12 +88,12 @@ TEST_CASE("exact: any dp, cfg, pp, ulysses, ring and tp within eight actors equa
   const auto mixes = all_mixes({.least = 1, .most = 8, .blocks = 8});
   CHECK(mixes.size() == 122);
   Seen seen;
-  check_mixes(company(), small_job(odd_model()), mixes, seen);
+  check_mixes(shared_cluster(), small_job(odd_model()), mixes, seen);
   MESSAGE("exact, up to 8 actors: " << seen.text());
 }
 
 TEST_CASE("a sample of mixes of nine to sixteen actors equals one, exact and by patches") {
-  Company large(16);
+  SharedCluster large(16);
   const auto job = small_job(deep_model());
   const auto all = all_mixes({.least = 9, .most = 16, .blocks = 16});
   CHECK(all.size() == 315);

@@ -1,7 +1,7 @@
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/pictures.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -53,7 +53,7 @@ const std::vector<Parallelism>& places() {
 TEST_CASE("whoever decodes together makes the pictures of one, from the same latents") {
   for (const bool tiled : {false, true}) {
     auto submission = two_pictures(tiled);
-    const auto single = company().run(submission);
+    const auto single = shared_cluster().run(submission);
     const auto expected = pictures_of(single);
     Worst levels;
     for (const auto& place : places()) {
@@ -63,7 +63,7 @@ TEST_CASE("whoever decodes together makes the pictures of one, from the same lat
         submission.parallelism.vae = decoders;
         const auto where = name_of(submission.parallelism) + (tiled ? " tiled" : "");
         CAPTURE(where);
-        const auto result = company().run(submission);
+        const auto result = shared_cluster().run(submission);
         const int level = worst_level(pictures_of(result), expected);
         CHECK(level <= 1);
         levels.see(level, where);
@@ -78,8 +78,8 @@ TEST_CASE("whoever decodes together makes the pictures of one, from the same lat
 }
 
 TEST_CASE("tiles make another picture of the same latents") {
-  const auto whole = company().run(two_pictures(false));
-  const auto tiled = company().run(two_pictures(true));
+  const auto whole = shared_cluster().run(two_pictures(false));
+  const auto tiled = shared_cluster().run(two_pictures(true));
   CHECK(tiled.latents->data == whole.latents->data);
   CHECK(worst_level(pictures_of(tiled), pictures_of(whole)) > 1);
 }
@@ -90,19 +90,19 @@ TEST_CASE("previews of a job whose decoders are several") {
   submission.request.progress_interval = 1;
   submission.request.progress_content = "preview";
   int previews = 0;
-  const auto result = company().run(submission, [&](const Progress& progress) {
+  const auto result = shared_cluster().run(submission, [&](const Progress& progress) {
     if (!progress.preview_png.empty()) ++previews;
   });
   CHECK(previews == 3);
-  const auto expected = pictures_of(company().run(two_pictures(false)));
+  const auto expected = pictures_of(shared_cluster().run(two_pictures(false)));
   CHECK(worst_level(pictures_of(result), expected) <= 1);
 }
 
 TEST_CASE("more decoders than actors of a replica, or than rows, are refused") {
   auto submission = two_pictures(false);
   submission.parallelism = {.dp = 2, .pp = 2, .vae = 3};
-  CHECK(company().refusal(submission).what.find("vae-parallel is 3") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("vae-parallel is 3") != std::string::npos);
   submission.request.height = 16;
   submission.parallelism = {.pp = 3, .vae = 3};
-  CHECK(company().refusal(submission).what.find("only 2 rows") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("only 2 rows") != std::string::npos);
 }

@@ -10,8 +10,8 @@
 #include "controller/hosts/affinity.h"
 #include "controller/hosts/numa.h"
 #include "tests/client/run_command.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -80,22 +80,22 @@ TEST_CASE(
   if (nodes.missing()) return;
   auto options = actors(2);
   options.machine_root = nodes.root();
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   const std::vector<std::string> own = {nodes.cpu(0), nodes.cpu(1)};
-  CHECK(cpus_of(theatre.pids()) == own);
+  CHECK(cpus_of(cluster.pids()) == own);
   CHECK(cpus_of(getpid()) == nodes.everywhere());
 
   auto submission = tiny_job();
   submission.parallelism.pp = 2;
-  CHECK(theatre.run(submission).pictures.size() == 1);
-  CHECK(cpus_of(theatre.pids()) == own);
+  CHECK(cluster.run(submission).pictures.size() == 1);
+  CHECK(cpus_of(cluster.pids()) == own);
 
-  kill(theatre.pids().at(1), SIGKILL);
-  REQUIRE(eventually(60s, [&] { return theatre.restarts() == 1; }));
-  REQUIRE(theatre.whole(60s));
-  CHECK(cpus_of(theatre.pids()) == own);
+  kill(cluster.pids().at(1), SIGKILL);
+  REQUIRE(eventually(60s, [&] { return cluster.restarts() == 1; }));
+  REQUIRE(cluster.whole(60s));
+  CHECK(cpus_of(cluster.pids()) == own);
 
-  const auto logs = testing::troupe("logs 1 --connect " + theatre.cluster().endpoint());
+  const auto logs = testing::troupe("logs 1 --connect " + cluster.cluster().endpoint());
   CHECK(has(logs.out, " began on NUMA node 1, CPUs " + nodes.cpu(1)));
 }
 
@@ -114,10 +114,10 @@ TEST_CASE("without pins, and where threads would be crowded, actors run where th
   SUBCASE("a file that says nothing that makes sense") {
     nodes.folder.file("sys/devices/system/node/node0/cpulist", "all of them");
   }
-  Theatre theatre(options);
-  for (const auto pid : theatre.pids())
+  FaultCluster cluster(options);
+  for (const auto pid : cluster.pids())
     CHECK(cpus_of(pid) == nodes.everywhere());
-  CHECK(theatre.run(tiny_job()).pictures.size() == 1);
+  CHECK(cluster.run(tiny_job()).pictures.size() == 1);
 }
 
 TEST_CASE("a host that joins pins its actors by its own nodes and its own count") {
@@ -126,9 +126,9 @@ TEST_CASE("a host that joins pins its actors by its own nodes and its own count"
   auto options = actors(1);
   options.listen = "tcp://127.0.0.1:0";
   options.pin = "none";
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   cluster::JoinOptions join;
-  join.endpoint = theatre.cluster().endpoint();
+  join.endpoint = cluster.cluster().endpoint();
   join.name = "beta";
   join.actors = 2;
   join.actor_program = options.actor_program;
@@ -137,7 +137,7 @@ TEST_CASE("a host that joins pins its actors by its own nodes and its own count"
   std::thread guest([&] { host.run([] {}); });
   const auto pids = [&] {
     std::vector<pid_t> found;
-    for (const auto& actor : theatre.status().actors) {
+    for (const auto& actor : cluster.status().actors) {
       if (actor.host == "beta" && actor.state == "ready")
         found.push_back(static_cast<pid_t>(actor.pid));
     }

@@ -1,10 +1,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/oracle.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -28,7 +28,7 @@ TEST_CASE("the oracle's cases tell stale from synchronous") {
     auto submission = reference.submission(of, {.dp = 1, .cfg = 1, .pp = 2});
     submission.request.method = "exact";
     submission.request.num_pipeline_patch = 1;
-    const auto exact = company().run(submission).latents.value();
+    const auto exact = shared_cluster().run(submission).latents.value();
     const double drift = range_error(exact, reference.floats(of, "latents"));
     CHECK(drift > 10 * kOracleBound);
     CHECK(drift < 0.5);
@@ -58,7 +58,7 @@ TEST_CASE("replicas of pipefusion make the pictures of one") {
          {Parallelism{.dp = 3}, Parallelism{.dp = 2, .cfg = 2, .pp = 2},
           Parallelism{.dp = 2, .cfg = 1, .pp = 4}, Parallelism{.dp = 4, .cfg = 2, .pp = 1}}) {
       CAPTURE(name + " at " + name_of(degrees));
-      const auto result = company().run(reference.submission(of, degrees));
+      const auto result = shared_cluster().run(reference.submission(of, degrees));
       CHECK(range_error(result.latents.value(), expected) <= kOracleBound);
       CHECK(result.pictures.size() == 4);
     }
@@ -71,9 +71,9 @@ TEST_CASE("the same request makes the same bits again") {
     CAPTURE(name);
     const auto submission =
         reference.submission(reference.find(name), {.dp = 1, .cfg = 2, .pp = 4});
-    const auto first = company().run(submission).latents.value();
+    const auto first = shared_cluster().run(submission).latents.value();
     for (int i = 0; i < 10; ++i)
-      CHECK(company().run(submission).latents.value().data == first.data);
+      CHECK(shared_cluster().run(submission).latents.value().data == first.data);
   }
 }
 
@@ -81,17 +81,17 @@ TEST_CASE("patches and K,V that cannot be are refused") {
   Reference reference("pipefusion");
   auto submission = reference.submission(reference.find("m4_k1"));
   submission.request.num_pipeline_patch = 5;  // of 4 token rows
-  const auto rows = company().refusal(submission);
+  const auto rows = shared_cluster().refusal(submission);
   CAPTURE(rows.what);
   CHECK(rows.code == "bad_request");
   CHECK(rows.what.find("5") != std::string::npos);
   submission.request.num_pipeline_patch = 4;
   submission.request.warmup_steps = 9;
-  CHECK(company().refusal(submission).what.find("warmup") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("warmup") != std::string::npos);
   submission.request.warmup_steps = 1;
   submission.request.kv = "guess";
-  CHECK(company().refusal(submission).what.find("guess") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("guess") != std::string::npos);
   submission.request.kv = "stale";
   submission.request.method = "exact";
-  CHECK(company().refusal(submission).what.find("pipefusion") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("pipefusion") != std::string::npos);
 }

@@ -4,9 +4,9 @@
 #include "models/spec/t5_spec.h"
 #include "models/spec/vae_spec.h"
 #include "tests/process/support/around.h"
-#include "tests/process/support/company.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/random_weights.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -89,10 +89,10 @@ struct Held {
   double peak = 0;  // highest resident set while the job ran
 };
 
-std::vector<Held> held_by_rank(Company& company, const Submission& submission) {
-  const auto before = private_memory(company);
-  const auto report = json::parse(company.run(submission).report);
-  auto after = private_memory(company);
+std::vector<Held> held_by_rank(SharedCluster& cluster, const Submission& submission) {
+  const auto before = private_memory(cluster);
+  const auto report = json::parse(cluster.run(submission).report);
+  auto after = private_memory(cluster);
   std::vector<Held> held;
   for (const auto& actor : report.at("actors")) {
     const auto id = actor.at("actor").get<std::uint32_t>();
@@ -110,7 +110,7 @@ TEST_CASE("who neither encodes nor decodes holds nothing of the encoders and the
   REQUIRE(model.encoder > 20 * 1e6);
   for (const int decoders : {1, 2}) {
     CAPTURE(decoders);
-    Company fresh(4);
+    SharedCluster fresh(4);
     fresh.run(placed_job(checkpoint("tiny-pixart"), {.pp = 4, .vae = 4}));  // what any job costs
     auto submission = placed_job(model.folder(), {.pp = 4, .vae = decoders});
     submission.request.init_image = read_all(kFixtures + "init/picture.png");

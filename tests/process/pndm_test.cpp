@@ -1,10 +1,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 // PNDM in a transformer, whose own folder names another sampler: more calls than steps, and states
@@ -59,14 +59,14 @@ TEST_CASE("PNDM's calls are the same at any degrees, by every method of a transf
     submission.request.steps = 6;
     way.change(submission.request);
     submission.parallelism = {};
-    const auto one = company().run(submission);
+    const auto one = shared_cluster().run(submission);
     const auto said = nlohmann::json::parse(one.report)["request"];
     CHECK(said["steps"] == 6);
     CHECK(said["model_calls"] == 15);
     for (const auto& mix : way.mixes) {
       CAPTURE(std::string(way.name) + " at " + name_of(mix));
       submission.parallelism = mix;
-      const auto many = company().run(submission);
+      const auto many = shared_cluster().run(submission);
       const double error = range_error(many.latents.value(), one.latents.value());
       CHECK(error <= kPndmBound);
       worst.see(error, std::string(way.name) + " at " + name_of(mix));

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <mutex>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/five_pictures.h"
 #include "tests/process/support/pictures.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -17,7 +17,7 @@ TEST_CASE("progress comes in order and misses no step") {
     submission.request.steps = 9;
     std::mutex mutex;
     std::vector<Progress> seen;
-    const auto result = company().run(submission, [&](const Progress& progress) {
+    const auto result = shared_cluster().run(submission, [&](const Progress& progress) {
       const std::lock_guard lock(mutex);
       seen.push_back(progress);
     });
@@ -59,7 +59,7 @@ TEST_CASE("latents and previews of a job under way") {
       request.progress_content = "latents";
       request.progress_interval = 2;
       std::vector<Latents> passing;
-      const auto result = company().run(submission, [&](const Progress& progress) {
+      const auto result = shared_cluster().run(submission, [&](const Progress& progress) {
         if (progress.latents) passing.push_back(*progress.latents);
       });
       REQUIRE(passing.size() == 3);
@@ -70,7 +70,7 @@ TEST_CASE("latents and previews of a job under way") {
       request.progress_content = "preview";
       request.progress_interval = 3;
       std::vector<std::string> previews;
-      const auto again = company().run(submission, [&](const Progress& progress) {
+      const auto again = shared_cluster().run(submission, [&](const Progress& progress) {
         if (!progress.preview_png.empty()) previews.push_back(progress.preview_png);
       });
       REQUIRE(previews.size() == 2);
@@ -92,7 +92,7 @@ TEST_CASE("replicas' latents come together, the preview is the first picture's")
   request.progress_interval = 3;
   request.progress_content = "latents";
   std::vector<Latents> passing;
-  const auto result = company().run(submission, [&](const Progress& progress) {
+  const auto result = shared_cluster().run(submission, [&](const Progress& progress) {
     if (progress.latents) passing.push_back(*progress.latents);
   });
   REQUIRE(passing.size() == 2);
@@ -105,7 +105,7 @@ TEST_CASE("replicas' latents come together, the preview is the first picture's")
   for (const int dp : {1, 2}) {
     submission.parallelism.dp = dp;
     request.progress_content = "preview";
-    company().run(submission, [&](const Progress& progress) {
+    shared_cluster().run(submission, [&](const Progress& progress) {
       if (!progress.preview_png.empty()) previews[dp - 1].push_back(progress.preview_png);
     });
   }

@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "models/spec/model_spec.h"
-#include "tests/process/support/company.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -78,7 +78,7 @@ TEST_CASE("PixArt-XL's size with T5-XXL's shapes: two steps at 512 px on two act
   const char* folder = std::getenv("TROUPE_PUBLISHED_SIZE_MODEL");
   REQUIRE_MESSAGE(folder != nullptr, "TROUPE_PUBLISHED_SIZE_MODEL names no folder");
   const auto weights = spec::weight_bytes(spec::read_model_spec(folder));
-  Company two(2);
+  SharedCluster two(2);
   std::vector<std::uint32_t> pids;
   const auto status = two.client().status();
   REQUIRE(status.ok());

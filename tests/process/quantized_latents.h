@@ -1,8 +1,8 @@
 #pragma once
 #include <cmath>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::testing {
@@ -20,7 +20,7 @@ inline Submission quantized(Submission submission) {
 }
 
 inline Latents latents_of(const Submission& submission) {
-  return company().run(submission).latents.value();
+  return shared_cluster().run(submission).latents.value();
 }
 
 /// Root of the mean square.

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "tests/process/quantized_latents.h"
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/lora_twins.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 // int8 weights together with LoRAs, with replicas, and of videos.

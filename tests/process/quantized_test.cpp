@@ -1,13 +1,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/process/quantized_latents.h"
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/random_model.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -112,10 +112,10 @@ TEST_CASE("int8 works with every method and dtype, and says so in report and pic
   Reference reference("quantized");
   const auto plain = reference.submission(reference.find("sigma_wide"));
   auto submission = quantized(plain);
-  const auto result = company().run(submission);
+  const auto result = shared_cluster().run(submission);
   CHECK(json::parse(result.report).at("request").at("weight_dtype") == "int8");
   CHECK(json::parse(png_text(result.pictures.at(0).png, "troupe")).at("weight_dtype") == "int8");
-  CHECK(json::parse(company().run(plain).report).at("request").at("weight_dtype") == "");
+  CHECK(json::parse(shared_cluster().run(plain).report).at("request").at("weight_dtype") == "");
 
   for (const std::string method : {"pipefusion", "distrifusion"}) {
     CAPTURE(method);
@@ -157,16 +157,16 @@ TEST_CASE("int8 weights take a quarter, as planned to the byte") {
     submission.parallelism = mix;
     request.dtype = "bfloat16";  // not packed in panels: the plan is exact
     request.weight_dtype = "int8";
-    const auto small = company().run(submission);
+    const auto small = shared_cluster().run(submission);
     const auto plan = plan_of(submission);
     for (int rank = 0; rank < mix.world(); ++rank)
       CHECK(weights_of(small, rank) == plan.memory[rank].weights);
   }
   submission.parallelism = {};
   request.dtype = "float32";
-  const auto small = weights_of(company().run(submission), 0);
+  const auto small = weights_of(shared_cluster().run(submission), 0);
   request.weight_dtype = "";
-  const auto large = weights_of(company().run(submission), 0);
+  const auto large = weights_of(shared_cluster().run(submission), 0);
   MESSAGE("float32 " << large << " bytes, int8 " << small);
   CHECK(small < 0.35 * large);  // embeddings and modulation stay, and weigh much in a small model
 }
@@ -178,7 +178,7 @@ TEST_CASE("plans know what quantized shards tell each other") {
       CAPTURE(family + " at " + name_of(mix));
       const auto submission =
           quantized(reference.submission(reference.find(family + "_wide"), mix));
-      const auto actors = json::parse(company().run(submission).report).at("actors");
+      const auto actors = json::parse(shared_cluster().run(submission).report).at("actors");
       const Foreseen foreseen(submission);
       for (int rank = 0; rank < mix.world(); ++rank)
         CHECK(sent_by(actors[rank]).at("tp") == foreseen.traffic[rank].sent.at("tp"));
@@ -190,11 +190,12 @@ TEST_CASE("what cannot be is refused by name") {
   Reference reference("quantized");
   auto submission = reference.submission(reference.find("sigma_one_step"));
   submission.request.weight_dtype = "int4";
-  CHECK(has(company().refusal(submission).what, "weight dtype is \"int4\": int8 or fp8"));
+  CHECK(has(shared_cluster().refusal(submission).what, "weight dtype is \"int4\": int8 or fp8"));
   submission.request.weight_dtype = "fp8";
-  CHECK(has(company().refusal(submission).what, "fp8 needs a GPU of compute capability 8.9"));
+  CHECK(
+      has(shared_cluster().refusal(submission).what, "fp8 needs a GPU of compute capability 8.9"));
   submission.request.weight_dtype = "int8";
   submission.model = checkpoint("tiny-sdxl");
   submission.request.max_sequence_length = 0;
-  CHECK(has(company().refusal(submission).what, "U-Net"));
+  CHECK(has(shared_cluster().refusal(submission).what, "U-Net"));
 }

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/random_model.h"
 #include "tests/process/support/same_picture.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 // Jobs of random sizes, of models of random blocks and heads, at random degrees.
@@ -139,7 +139,7 @@ TEST_CASE("a job of any size, of a model of any size, has one picture at any deg
     CAPTURE(what);
     CAPTURE(name_of(degrees));
     try {
-      SamePicture(company(), submission, seen).check_at(degrees);
+      SamePicture(shared_cluster(), submission, seen).check_at(degrees);
     } catch (const std::exception& error) {
       FAIL_CHECK(error.what());
     }

@@ -5,9 +5,9 @@
 #include <random>
 #include <thread>
 
-#include "tests/process/support/company.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -40,18 +40,18 @@ Submission job_of(const std::string& method, const Parallelism& degrees, int ste
 }  // namespace
 
 TEST_CASE("kill -9: an exact job ends bit-identical to an undisturbed one, on the same weights") {
-  Theatre theatre(actors(4));
+  FaultCluster cluster(actors(4));
   for (const Parallelism& degrees :
        {Parallelism{.cfg = 2, .pp = 2}, Parallelism{.ulysses = 2, .tp = 2}}) {
     CAPTURE(name_of(degrees));
     const auto job = job_of("exact", degrees, 12);
-    const auto undisturbed = theatre.run(job);
-    const auto restarts = theatre.restarts();
+    const auto undisturbed = cluster.run(job);
+    const auto restarts = cluster.restarts();
     std::uint64_t blows = 0;
     for (const std::size_t victim : {0, 3}) {
-      const auto result = theatre.struck(job, 4, [&](std::uint64_t) {
+      const auto result = cluster.struck(job, 4, [&](std::uint64_t) {
         ++blows;
-        kill(theatre.pids().at(victim), SIGKILL);
+        kill(cluster.pids().at(victim), SIGKILL);
       });
       check_recovered_same(result, undisturbed);
       const auto recoveries = report_of(result)["recoveries"];
@@ -61,46 +61,46 @@ TEST_CASE("kill -9: an exact job ends bit-identical to an undisturbed one, on th
       MESSAGE(name_of(degrees) << ": went on at step " << recoveries[0]["step"] << " after "
                                << recoveries[0]["seconds"] << " s");
     }
-    CHECK(theatre.restarts() == restarts + blows);
+    CHECK(cluster.restarts() == restarts + blows);
   }
   CHECK(left_in_memory() == "");
 }
 
 TEST_CASE("kill -9: samplers that draw noise go on where their generator was") {
-  Theatre theatre(actors(2));
+  FaultCluster cluster(actors(2));
   for (const std::string sampler : {"euler-ancestral", "sde-dpmsolver++"}) {
     CAPTURE(sampler);
     auto job = job_of("exact", {.pp = 2}, 12);
     job.request.sampler = sampler;
-    const auto undisturbed = theatre.run(job);
+    const auto undisturbed = cluster.run(job);
     auto other = job;
     other.request.sampler = sampler == "euler-ancestral" ? "euler" : "dpmsolver++";
-    CHECK(theatre.run(other).latents->data != undisturbed.latents->data);  // it does draw
-    const auto result = theatre.struck(
-        job, 6, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); }, 2);
+    CHECK(cluster.run(other).latents->data != undisturbed.latents->data);  // it does draw
+    const auto result = cluster.struck(
+        job, 6, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); }, 2);
     check_recovered_same(result, undisturbed);
   }
 }
 
 TEST_CASE("kill -9: a stale job says which step it filled anew, and can be made again with it") {
-  Theatre theatre(actors(4));
+  FaultCluster cluster(actors(4));
   for (const std::string method : {"pipefusion", "distrifusion"}) {
     for (const std::string kv : {"stale", "predict"}) {
       CAPTURE(method);
       CAPTURE(kv);
       auto job = job_of(method, {.pp = 2, .ring = 2}, 12);
       job.request.kv = kv;
-      const auto result = theatre.struck(
-          job, 6, [&](std::uint64_t) { kill(theatre.pids().at(2), SIGKILL); }, 2);
+      const auto result = cluster.struck(
+          job, 6, [&](std::uint64_t) { kill(cluster.pids().at(2), SIGKILL); }, 2);
       const auto refills = report_of(result)["request"]["refill_steps"];
       REQUIRE(refills.size() == 1);
       CHECK(refills[0] == report_of(result)["recoveries"][0]["step"]);
       auto again = job;
       again.request.refill_steps = refills.get<std::vector<int>>();
-      check_recovered_same(theatre.run(again), result);
+      check_recovered_same(cluster.run(again), result);
       // On other degrees, too.
       again.parallelism = {.cfg = 2};
-      const auto elsewhere = theatre.run(again);
+      const auto elsewhere = cluster.run(again);
       double worst = 0;
       for (std::size_t i = 0; i < result.latents->data.size(); ++i)
         worst = std::max(worst, std::abs(static_cast<double>(result.latents->data[i]) -
@@ -113,25 +113,25 @@ TEST_CASE("kill -9: a stale job says which step it filled anew, and can be made 
 TEST_CASE("kill -9 again and again, at random: the job comes to its end all the same") {
   auto options = actors(4);
   options.max_recoveries = 100;  // between two blows a busy machine may not make a step
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   const auto job = job_of("exact", {.cfg = 2, .pp = 2}, 80);
-  const auto undisturbed = theatre.run(job);
+  const auto undisturbed = cluster.run(job);
   std::mt19937 random(5);
-  const auto id = theatre.submit(job);
-  const auto ended = [&] { return theatre.job(id)->state == "succeeded"; };
+  const auto id = cluster.submit(job);
+  const auto ended = [&] { return cluster.job(id)->state == "succeeded"; };
   int blows = 0;
   while (blows < 6 && !eventually(std::chrono::milliseconds(300 + random() % 700), ended)) {
     // Who has not come up yet would be given up after three such ends.
     const auto actor = random() % 4;
     const auto up = [&] {
-      const auto state = theatre.status().actors.at(actor).state;
+      const auto state = cluster.status().actors.at(actor).state;
       return state == "ready" || state == "busy";
     };
     REQUIRE(eventually(kPatience, up));
-    kill(theatre.pids().at(actor), SIGKILL);
+    kill(cluster.pids().at(actor), SIGKILL);
     ++blows;
   }
-  const auto result = theatre.client().wait(id, 600s);
+  const auto result = cluster.client().wait(id, 600s);
   if (!result) FAIL(result.error().what);
   check_recovered_same(result.value(), undisturbed);
   CHECK(blows >= 1);
@@ -139,7 +139,7 @@ TEST_CASE("kill -9 again and again, at random: the job comes to its end all the 
 }
 
 TEST_CASE("jobs that share a deployment all outlive a loss") {
-  Theatre theatre(actors(2));
+  FaultCluster cluster(actors(2));
   const auto job = [](int seed) {
     auto submission = job_of("exact", {.pp = 2}, 12);
     submission.request.seed = static_cast<std::uint64_t>(seed);
@@ -147,18 +147,18 @@ TEST_CASE("jobs that share a deployment all outlive a loss") {
   };
   std::vector<JobResult> undisturbed;
   for (int seed = 0; seed < 3; ++seed)
-    undisturbed.push_back(theatre.run(job(seed)));
+    undisturbed.push_back(cluster.run(job(seed)));
   std::vector<std::uint64_t> ids;
   std::atomic<int> under_way = 0;
   for (int seed = 0; seed < 3; ++seed) {
-    ids.push_back(theatre.submit(job(seed), [&](const Progress& progress) {
+    ids.push_back(cluster.submit(job(seed), [&](const Progress& progress) {
       if (progress.phase == "denoising" && progress.step == 2) ++under_way;
     }));
   }
   REQUIRE(eventually(kPatience, [&] { return under_way >= 2; }));
-  kill(theatre.pids().at(1), SIGKILL);
+  kill(cluster.pids().at(1), SIGKILL);
   for (int seed = 0; seed < 3; ++seed) {
-    const auto result = theatre.client().wait(ids[seed], 600s);
+    const auto result = cluster.client().wait(ids[seed], 600s);
     if (!result) FAIL(result.error().what);
     check_recovered_same(result.value(), undisturbed[seed]);
   }
@@ -168,10 +168,10 @@ TEST_CASE("a spare actor takes a lost one's place at once") {
   const auto job = job_of("exact", {.pp = 2}, 12);
   std::optional<JobResult> result, undisturbed;
   for (int attempt = 0; attempt < 5 && !result; ++attempt) {
-    Theatre theatre(actors(3));
-    undisturbed = theatre.run(job);
-    result = theatre.struck_once(
-        job, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); }, 0);
+    FaultCluster cluster(actors(3));
+    undisturbed = cluster.run(job);
+    result = cluster.struck_once(
+        job, 4, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); }, 0);
   }
   REQUIRE(result);
   check_recovered_same(*result, *undisturbed);
@@ -179,23 +179,23 @@ TEST_CASE("a spare actor takes a lost one's place at once") {
 }
 
 TEST_CASE("a stopped actor is replaced once it is known to hang") {
-  Theatre theatre(actors(2));
+  FaultCluster cluster(actors(2));
   const auto job = job_of("exact", {.pp = 2}, 12);
-  const auto undisturbed = theatre.run(job);
-  const auto result = theatre.struck(
-      job, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGSTOP); }, 0);
+  const auto undisturbed = cluster.run(job);
+  const auto result = cluster.struck(
+      job, 4, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGSTOP); }, 0);
   check_recovered_same(result, undisturbed);
   CHECK(has(report_of(result)["recoveries"][0]["cause"], "no sign of life"));
 }
 
 TEST_CASE("a job that is cancelled while it waits for a place ends cancelled") {
-  Theatre theatre(actors(2));
-  const auto id = theatre.submit(job_of("exact", {.pp = 2}, 400));
-  REQUIRE(eventually(kPatience, [&] { return theatre.job(id)->step > 1; }));
-  kill(theatre.pids().at(1), SIGKILL);
-  REQUIRE(theatre.client().cancel(id));
-  const auto result = theatre.client().wait(id, kPatience);
+  FaultCluster cluster(actors(2));
+  const auto id = cluster.submit(job_of("exact", {.pp = 2}, 400));
+  REQUIRE(eventually(kPatience, [&] { return cluster.job(id)->step > 1; }));
+  kill(cluster.pids().at(1), SIGKILL);
+  REQUIRE(cluster.client().cancel(id));
+  const auto result = cluster.client().wait(id, kPatience);
   REQUIRE(!result);
-  CHECK(theatre.job(id)->state == "cancelled");
-  theatre.run(job_of("exact", {.pp = 2}, 2));
+  CHECK(cluster.job(id)->state == "cancelled");
+  cluster.run(job_of("exact", {.pp = 2}, 2));
 }

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/reference.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -30,8 +30,8 @@ class Rehearse {
 
 struct Rehearsing {
   Rehearse switched_on;
-  Theatre theatre;
-  explicit Rehearsing(int count) : theatre(actors(count)) {}
+  FaultCluster cluster;
+  explicit Rehearsing(int count) : cluster(actors(count)) {}
 };
 
 Submission exact(const Parallelism& degrees, int steps = 6) {
@@ -46,7 +46,7 @@ Submission exact(const Parallelism& degrees, int steps = 6) {
 
 TEST_CASE(
     "jobs that are rehearsed have the bits of jobs that are not, whatever family and method") {
-  Theatre plain(actors(4));
+  FaultCluster plain(actors(4));
   Rehearsing rehearsing(4);
   std::list<Reference> references;  // whose folders the jobs read
   std::vector<std::pair<std::string, Submission>> jobs;
@@ -85,7 +85,7 @@ TEST_CASE(
   }
   for (const auto& [name, job] : jobs) {
     CAPTURE(name);
-    const auto want = plain.run(job), got = rehearsing.theatre.run(job);
+    const auto want = plain.run(job), got = rehearsing.cluster.run(job);
     CHECK(got.latents->data == want.latents->data);
     for (std::size_t i = 0; i < want.pictures.size(); ++i)
       CHECK(got.pictures.at(i).png == want.pictures[i].png);
@@ -94,7 +94,7 @@ TEST_CASE(
 }
 
 TEST_CASE("U-Nets are rehearsed, too") {
-  Theatre plain(actors(2));
+  FaultCluster plain(actors(2));
   Rehearsing rehearsing(2);
   for (const char* model : {"tiny-sd15", "tiny-sdxl"}) {
     auto job = tiny_job(6);
@@ -105,18 +105,18 @@ TEST_CASE("U-Nets are rehearsed, too") {
       job.request.method = method;
       job.request.num_pipeline_patch = job.request.method == "exact" ? 1 : 2;
       job.parallelism.ring = 2;
-      CHECK(rehearsing.theatre.run(job).latents->data == plain.run(job).latents->data);
+      CHECK(rehearsing.cluster.run(job).latents->data == plain.run(job).latents->data);
     }
   }
 }
 
 TEST_CASE("a job that an actor is lost from is rehearsed by the next one and goes on") {
-  Theatre plain(actors(2));
+  FaultCluster plain(actors(2));
   Rehearsing rehearsing(2);
   const auto job = exact({.pp = 2}, 12);
   const auto undisturbed = plain.run(job);
-  const auto result = rehearsing.theatre.struck(
-      job, 5, [&](std::uint64_t) { kill(rehearsing.theatre.pids().at(1), SIGKILL); }, 2);
+  const auto result = rehearsing.cluster.struck(
+      job, 5, [&](std::uint64_t) { kill(rehearsing.cluster.pids().at(1), SIGKILL); }, 2);
   CHECK(result.latents->data == undisturbed.latents->data);
   CHECK(json::parse(result.report).at("recoveries").size() == 1);
 }

@@ -2,8 +2,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/models.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -34,15 +34,15 @@ TEST_CASE("a checkpoint that is replaced in place is loaded anew, and one that s
   fs::copy(checkpoint("tiny-pixart"), model, fs::copy_options::recursive);
   const fs::path weights = model / "transformer/diffusion_pytorch_model.safetensors";
   REQUIRE(fs::exists(weights));
-  Theatre theatre(actors(1));
+  FaultCluster cluster(actors(1));
   auto job = tiny_job();
   job.model = model.string();
 
-  const auto first = theatre.run(job);
-  CHECK(theatre.run(job).latents->data == first.latents->data);
+  const auto first = cluster.run(job);
+  CHECK(cluster.run(job).latents->data == first.latents->data);
   change_signs(weights);
-  CHECK(theatre.run(job).latents->data != first.latents->data);
+  CHECK(cluster.run(job).latents->data != first.latents->data);
   change_signs(weights);
-  CHECK(theatre.run(job).latents->data == first.latents->data);
-  CHECK(theatre.restarts() == 0);
+  CHECK(cluster.run(job).latents->data == first.latents->data);
+  CHECK(cluster.restarts() == 0);
 }

@@ -13,10 +13,10 @@
 #include <sstream>
 
 #include "base/file_handle.h"
-#include "tests/process/support/doors.h"
+#include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/listening_sockets.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -80,17 +80,17 @@ std::string noise(std::mt19937_64& random) {
 TEST_CASE("random bytes and silent strangers at every door: the cluster goes on, memory is flat") {
   auto options = actors(2);
   options.listen = "tcp://127.0.0.1:0";
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   auto job = tiny_job(2);
   job.parallelism = {.dp = 1, .cfg = 2};
-  const auto before = theatre.run(job);
+  const auto before = cluster.run(job);
   REQUIRE(before.latents);
 
-  auto processes = theatre.pids();
+  auto processes = cluster.pids();
   processes.push_back(getpid());
-  std::vector<Doors> doors;
+  std::vector<ListeningSockets> doors;
   for (const auto pid : processes)
-    doors.push_back(doors_of(pid));
+    doors.push_back(listening_sockets_of(pid));
   REQUIRE(doors.back().tcp.size() == 2);  // control plane and blobs
   for (std::size_t actor = 0; actor + 1 < doors.size(); ++actor) {
     CHECK(doors[actor].tcp.size() == 1);
@@ -123,9 +123,9 @@ TEST_CASE("random bytes and silent strangers at every door: the cluster goes on,
   storm(400, silent);
   CHECK(silent.size() >= 50);
 
-  const auto after = theatre.run(job);
+  const auto after = cluster.run(job);
   CHECK(after.latents->data == before.latents->data);
-  CHECK(theatre.restarts() == 0);
+  CHECK(cluster.restarts() == 0);
   for (std::size_t i = 0; i < processes.size(); ++i) {
     CAPTURE(i);
     CHECK(eventually(kPatience,
@@ -214,12 +214,12 @@ TEST_CASE("a cluster with keys: who has them works with it, who has not is told 
 TEST_CASE("--allow-models: what it names and what is below, links followed") {
   auto options = actors(1);
   options.allow_models = {{std::string(TROUPE_SOURCE_DIR) + "/tests/fixtures"}};
-  Theatre theatre(options);
-  CHECK_NOTHROW(theatre.run(tiny_job(1)));
+  FaultCluster cluster(options);
+  CHECK_NOTHROW(cluster.run(tiny_job(1)));
   const auto refusal = [&](const std::string& folder) {
     auto job = tiny_job(1);
     job.model = folder;
-    const auto answer = theatre.client().submit(job);
+    const auto answer = cluster.client().submit(job);
     return answer ? "accepted" : answer.error().what;
   };
   const Scratch scratch;
@@ -230,5 +230,5 @@ TEST_CASE("--allow-models: what it names and what is below, links followed") {
   fs::create_directory_symlink(checkpoint("tiny-pixart"), scratch.path / "link");
   auto job = tiny_job(1);
   job.model = scratch / "link";
-  CHECK_NOTHROW(theatre.run(job));
+  CHECK_NOTHROW(cluster.run(job));
 }

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 TEST_CASE("a paused job is looked into, stepped and let go, and its picture stays the same") {
   WatchedStage stage(4);
-  const auto undisturbed = stage.theatre.run(demo_job(12));
+  const auto undisturbed = stage.cluster.run(demo_job(12));
   const auto job = stage.paused_job(demo_job(12));
   const auto before = json::parse(stage.inspector().graph(job).value());
   CHECK(before["paused"] == true);
@@ -78,7 +78,7 @@ TEST_CASE("a paused job is looked into, stepped and let go, and its picture stay
 
   REQUIRE(inspector.control(job, JobAction::resume));
   CHECK(inspector.control(job, JobAction::resume).error().code == "bad_request");
-  const auto result = stage.theatre.client().wait(job, 600s);
+  const auto result = stage.cluster.client().wait(job, 600s);
   REQUIRE(result);
   CHECK(result.value().latents->data == undisturbed.latents->data);
   CHECK(inspector.latents(job).error().code == "bad_request");
@@ -149,7 +149,7 @@ TEST_CASE("the console does as it is told, and its errors are one line each") {
 
 TEST_CASE("a time line of a real job: slices nest, arrows have both ends, all tasks are there") {
   WatchedStage stage(4);
-  const auto result = stage.theatre.run(demo_job(4));
+  const auto result = stage.cluster.run(demo_job(4));
   const auto trace = json::parse(stage.inspector().timeline(result.job).value());
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
   std::map<int, int> ends;
@@ -184,9 +184,9 @@ TEST_CASE("a time line of a real job: slices nest, arrows have both ends, all ta
 
 TEST_CASE("metrics are served while the cluster works") {
   WatchedStage stage(2);
-  stage.theatre.run(tiny_job());
+  stage.cluster.run(tiny_job());
   const Scratch scratch;
-  const auto port = stage.theatre.cluster().metrics_port();
+  const auto port = stage.cluster.cluster().metrics_port();
   REQUIRE(port != 0);
   const std::string line = "exec 3<>/dev/tcp/127.0.0.1/" + std::to_string(port) +
                            "; printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3; cat <&3";

@@ -1,11 +1,11 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/process/support/around.h"
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -52,7 +52,7 @@ struct Outcome {
 };
 
 Outcome outcome_of(const Submission& submission) {
-  const auto result = company().run(submission);
+  const auto result = shared_cluster().run(submission);
   check_sent(nlohmann::json::parse(result.report), Foreseen(submission));
   return {result.latents.value(), decode_png(result.pictures.at(0).png)};
 }

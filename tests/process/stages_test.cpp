@@ -2,12 +2,12 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/random_model.h"
 #include "tests/process/support/same_picture.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 
@@ -68,7 +68,7 @@ TEST_CASE("listed stages make one actor's picture, exact and by patches") {
     submission.request.method = way.method;
     submission.request.kv = way.kv;
     submission.request.num_pipeline_patch = way.patches;
-    SamePicture picture(company(), submission, seen);
+    SamePicture picture(shared_cluster(), submission, seen);
     for (const std::vector<int>& stages :
          {std::vector<int>{7, 7, 7, 7}, {1, 1, 25, 1}, {20, 8}, {3, 4, 5, 6, 10}})
       CHECK(sizes_of(picture.check_at(listed(stages))) == stages);
@@ -82,12 +82,12 @@ TEST_CASE("listed stages make one actor's picture, exact and by patches") {
 TEST_CASE("troupe submit --stages 7,7,7,7 writes one actor's picture") {
   const auto submission = small_job();
   const auto& request = submission.request;
-  const auto expected = decode_png(company().run(submission).pictures.at(0).png);
+  const auto expected = decode_png(shared_cluster().run(submission).pictures.at(0).png);
   const Scratch scratch;
   const auto png = scratch / "out.png";
   Command command({"submit",
                    "--connect",
-                   company().endpoint(),
+                   shared_cluster().endpoint(),
                    "--model",
                    submission.model,
                    "--prompt",
@@ -119,7 +119,7 @@ TEST_CASE("stages that are not the blocks are refused") {
   auto submission = small_job();
   const auto refusal = [&](const std::vector<int>& stages) {
     submission.parallelism = listed(stages);
-    return company().refusal(submission).what;
+    return shared_cluster().refusal(submission).what;
   };
   CHECK(refusal({7, 7, 7}).find("28") != std::string::npos);
   CHECK(refusal({7, 7, 7, 8}).find("28") != std::string::npos);

@@ -3,8 +3,8 @@
 #include <chrono>
 
 #include "tests/process/support/cached.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -17,21 +17,24 @@ TEST_CASE("warm-up steps and steps that are filled anew are never left out") {
   auto submission = of_case(reference, "sigma_wide", "first-block", 10);
   auto& request = submission.request;
   request.steps = 8;
-  CHECK(cached(company().run(submission)).by_step == std::vector<int>{0, 2, 2, 2, 2, 2, 2, 2});
+  CHECK(cached(shared_cluster().run(submission)).by_step ==
+        std::vector<int>{0, 2, 2, 2, 2, 2, 2, 2});
   request.refill_steps = {3, 6};
-  CHECK(cached(company().run(submission)).by_step == std::vector<int>{0, 2, 2, 0, 2, 2, 0, 2});
+  CHECK(cached(shared_cluster().run(submission)).by_step ==
+        std::vector<int>{0, 2, 2, 0, 2, 2, 0, 2});
   request.method = "pipefusion";
   request.num_pipeline_patch = 4;
   request.warmup_steps = 2;
-  const auto patched = cached(company().run(submission));
+  const auto patched = cached(shared_cluster().run(submission));
   CHECK(patched.by_step == std::vector<int>{0, 0, 8, 0, 8, 8, 0, 8});
   CHECK(patched.calls == 2 * (4 + 4 * 4));
   request.warmup_steps = 0;
-  CHECK(cached(company().run(submission)).by_step == std::vector<int>{0, 8, 8, 0, 8, 8, 0, 8});
+  CHECK(cached(shared_cluster().run(submission)).by_step ==
+        std::vector<int>{0, 8, 8, 0, 8, 8, 0, 8});
   // TeaCache computes the last step, too.
   request = of_case(reference, "sigma_wide", "teacache", 10).request;
   request.steps = 5;
-  CHECK(cached(company().run(submission)).by_step == std::vector<int>{0, 2, 2, 2, 0});
+  CHECK(cached(shared_cluster().run(submission)).by_step == std::vector<int>{0, 2, 2, 2, 0});
 }
 
 TEST_CASE("in half precision a cache works at any degrees") {
@@ -41,31 +44,31 @@ TEST_CASE("in half precision a cache works at any degrees") {
   submission.request.steps = 4;
   for (const auto& mix : {Parallelism{}, Parallelism{.pp = 2, .ring = 2}}) {
     submission.parallelism = mix;
-    CHECK(cached(company().run(submission)).by_step == std::vector<int>{0, 1, 1, 1});
+    CHECK(cached(shared_cluster().run(submission)).by_step == std::vector<int>{0, 1, 1, 1});
   }
 }
 
 TEST_CASE("what step caches cannot be asked for is refused by name") {
   Reference reference("families");
   auto submission = of_case(reference, "sigma_wide", "second-block", 0.1);
-  CHECK(has(company().refusal(submission).what, "step cache is \"second-block\""));
+  CHECK(has(shared_cluster().refusal(submission).what, "step cache is \"second-block\""));
   for (const double threshold : {-0.1, 11.0}) {
     submission = of_case(reference, "sigma_wide", "first-block", threshold);
-    CHECK(has(company().refusal(submission).what, "step cache threshold is"));
+    CHECK(has(shared_cluster().refusal(submission).what, "step cache threshold is"));
   }
   submission = of_case(reference, "sigma_wide", "", 0.1);
-  CHECK(has(company().refusal(submission).what, "there is no step cache"));
+  CHECK(has(shared_cluster().refusal(submission).what, "there is no step cache"));
   submission = of_case(reference, "sigma_wide", "first-block", 0);
   submission.model = checkpoint("tiny-sdxl");
   submission.request.max_sequence_length = 0;
-  CHECK(has(company().refusal(submission).what, "U-Net"));
+  CHECK(has(shared_cluster().refusal(submission).what, "U-Net"));
   submission = of_case(reference, "sigma_wide", "", 0);
   submission.request.refill_steps = {2};
-  CHECK(has(company().refusal(submission).what, "refill steps need"));
+  CHECK(has(shared_cluster().refusal(submission).what, "refill steps need"));
 }
 
 TEST_CASE("kill -9: a job with a step cache says where it began anew, and can be made again") {
-  Theatre theatre(actors(2));
+  FaultCluster cluster(actors(2));
   for (const std::string method : {"exact", "pipefusion"}) {
     CAPTURE(method);
     auto job = demo_job(14);
@@ -74,8 +77,8 @@ TEST_CASE("kill -9: a job with a step cache says where it began anew, and can be
     job.request.step_cache = "first-block";
     job.request.step_cache_threshold = 0.1;
     job.parallelism = {.pp = 2};
-    const auto result = theatre.struck(
-        job, 5, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); }, 2);
+    const auto result = cluster.struck(
+        job, 5, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); }, 2);
     const auto report = nlohmann::json::parse(result.report);
     REQUIRE(report["recoveries"].size() == 1);
     const auto refills = report["request"]["refill_steps"];
@@ -84,7 +87,7 @@ TEST_CASE("kill -9: a job with a step cache says where it began anew, and can be
     auto again = job;
     again.request.refill_steps = refills.get<std::vector<int>>();
     const auto distance = [&] {
-      return range_error(theatre.run(again).latents.value(), result.latents.value());
+      return range_error(cluster.run(again).latents.value(), result.latents.value());
     };
     CHECK(distance() <= kCacheDegreesBound);
     again.parallelism = {};

@@ -14,14 +14,14 @@ TEST_CASE(
     auto submission = reference.submission(of);
     submission.request.step_cache = of.at("step_cache");
     submission.request.step_cache_threshold = of.at("threshold");
-    const auto got = cached(company().run(submission));
+    const auto got = cached(shared_cluster().run(submission));
     CHECK(got.by_step == of.at("skipped_by_step").get<std::vector<int>>());
     const double error = range_error(got.latents, reference.floats(of, "latents"));
     CHECK(error <= kCacheBound);
     worst.see(error, name);
     submission.request.step_cache = "";
     submission.request.step_cache_threshold = 0;
-    const auto plain = company().run(submission).latents.value();
+    const auto plain = shared_cluster().run(submission).latents.value();
     CHECK(range_error(plain, got.latents) > 10 * kCacheBound);
   }
   MESSAGE(worst.seen << " cases within " << worst.value << " of range (" << worst.where << ")");
@@ -42,7 +42,7 @@ TEST_CASE("by patches, what is left out and the pictures are the oracle's, at an
       auto submission = reference.submission(of, mix);
       submission.request.step_cache = of.at("step_cache");
       submission.request.step_cache_threshold = of.at("threshold");
-      const auto got = cached(company().run(submission));
+      const auto got = cached(shared_cluster().run(submission));
       CHECK(got.by_step == of.at("skipped_by_step").get<std::vector<int>>());
       const double error = range_error(got.latents, reference.floats(of, "latents"));
       CHECK(error <= kCacheBound);

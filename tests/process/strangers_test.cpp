@@ -1,8 +1,8 @@
 #include <boost/asio/io_context.hpp>
 
 #include "tests/process/support/connect.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 #include "transport/control/blob_channel.h"
@@ -99,8 +99,8 @@ std::uint64_t incarnation_of(pid_t pid) {
 }  // namespace
 
 TEST_CASE("a blob link is for who has a control link, and for who shows that it is his") {
-  Theatre theatre(actors(1));
-  Stranger first(theatre.cluster().endpoint()), second(theatre.cluster().endpoint());
+  FaultCluster cluster(actors(1));
+  Stranger first(cluster.cluster().endpoint()), second(cluster.cluster().endpoint());
   CHECK(has(first.blobs({PeerRole::client, 4711}), "no client of this controller"));
   CHECK(has(first.blobs({PeerRole::actor, 4711}), "no client of this controller"));
   REQUIRE(first.control({PeerRole::client, 4711}) == "welcome");
@@ -115,19 +115,19 @@ TEST_CASE("a blob link is for who has a control link, and for who shows that it 
   CHECK(first.blobs({PeerRole::client, 4711, secret}) == "welcome");
   CHECK(second.blobs({PeerRole::client, 4711, secret}) == "welcome");
   CHECK(has(second.control({PeerRole::client, 4711}), "this process has a link already"));
-  CHECK_NOTHROW(theatre.run(tiny_job(1)));
+  CHECK_NOTHROW(cluster.run(tiny_job(1)));
 }
 
 TEST_CASE("whoever is let in does not come between an actor and its controller") {
   auto options = actors(2);
-  Theatre theatre(options);
+  FaultCluster cluster(options);
   auto job = tiny_job(2);
   job.parallelism = {.dp = 1, .cfg = 2};
-  const auto before = theatre.run(job);
-  Stranger stranger(theatre.cluster().endpoint());
+  const auto before = cluster.run(job);
+  Stranger stranger(cluster.cluster().endpoint());
   REQUIRE(stranger.control({PeerRole::client, 4711}) == "welcome");
   const auto own = stranger.secret();
-  for (const auto pid : theatre.pids()) {
+  for (const auto pid : cluster.pids()) {
     const auto incarnation = incarnation_of(pid);
     REQUIRE(incarnation != 0);
     // It is on no command line, which every user may read.
@@ -142,10 +142,10 @@ TEST_CASE("whoever is let in does not come between an actor and its controller")
       CHECK(has(answer, " refuses: "));
     }
   }
-  const auto after = theatre.run(job);
+  const auto after = cluster.run(job);
   CHECK(after.latents->data == before.latents->data);
-  CHECK(theatre.restarts() == 0);
-  auto logs = take(Inspector::connect(theatre.cluster().endpoint(), kPatience), "connect").logs(0);
+  CHECK(cluster.restarts() == 0);
+  auto logs = take(Inspector::connect(cluster.cluster().endpoint(), kPatience), "connect").logs(0);
   REQUIRE(logs);
   std::string said;
   for (const auto& text : logs.value().lines)

@@ -1,9 +1,9 @@
 #include <nlohmann/json.hpp>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/random_model.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -87,7 +87,7 @@ TEST_CASE("every rank sends what the formulas say, to the byte, by kind of group
                          std::to_string(way.patches) + " patches, warm-up " +
                          std::to_string(way.warmup) + " at " + name_of(mix);
       CAPTURE(where);
-      const auto sent = measured(company().run(submission));
+      const auto sent = measured(shared_cluster().run(submission));
       const auto formula = predicted(submission);
       REQUIRE(sent.size() == formula.size());
       for (std::size_t rank = 0; rank < sent.size(); ++rank) {
@@ -109,9 +109,9 @@ TEST_CASE("every rank sends what the formulas say, to the byte, by kind of group
 TEST_CASE("half precision halves what is sent of hidden states, K,V and text, not latents") {
   const Parallelism mix = {.cfg = 2, .pp = 2, .ring = 2};
   auto submission = job({"pipefusion", "predict", 3, 1}, mix);
-  const auto whole = measured(company().run(submission));
+  const auto whole = measured(shared_cluster().run(submission));
   submission.request.dtype = "bfloat16";
-  const auto half = measured(company().run(submission));
+  const auto half = measured(shared_cluster().run(submission));
   const auto formula = predicted(submission);
   for (std::size_t rank = 0; rank < half.size(); ++rank) {
     CHECK(text_of(half[rank]) == text_of(formula[rank]));

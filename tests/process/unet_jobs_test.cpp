@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/reference.h"
-#include "tests/process/support/theatre.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -59,7 +59,7 @@ TEST_CASE("Stable Diffusion's pictures are those of its pipelines in diffusers")
   for (const auto& of : reference.cases()) {
     const std::string name = of.at("name");
     CAPTURE(name);
-    const auto result = company().run(reference.submission(of));
+    const auto result = shared_cluster().run(reference.submission(of));
     const double error = worst_of(result, reference.floats(of, "latents"));
     CHECK(error <= kReferenceBound);
     latents.see(error, name);
@@ -88,14 +88,14 @@ TEST_CASE("a U-Net's exact picture is the same at any degrees") {
       const auto& of = reference.find(family + "_" + kind);
       auto submission = reference.submission(of);
       const auto pictures = submission.request.prompts.size() * of.at("n").get<int>();
-      const auto single = company().run(submission).latents.value();
+      const auto single = shared_cluster().run(submission).latents.value();
       for (const auto& mix : all) {
         if (static_cast<std::size_t>(mix.dp) > pictures) continue;
         if (!full_matrix() && ++turn % 4 != 0) continue;
         const auto where = family + " " + kind + " at " + name_of(mix);
         CAPTURE(where);
         submission.parallelism = mix;
-        const double error = worst_of(company().run(submission), single);
+        const double error = worst_of(shared_cluster().run(submission), single);
         CHECK(error <= kDegreesBound);
         worst.see(error, where);
       }
@@ -115,7 +115,7 @@ TEST_CASE("a U-Net by patches gives the oracle's picture, whoever shares the pat
     const std::string name = of.at("name");
     CAPTURE(name);
     const auto expected = reference.floats(of, "latents");
-    const auto single = company().run(reference.submission(of));
+    const auto single = shared_cluster().run(reference.submission(of));
     const double error = worst_of(single, expected);
     CHECK(error <= kOracleBound);
     oracle.see(error, name);
@@ -129,7 +129,7 @@ TEST_CASE("a U-Net by patches gives the oracle's picture, whoever shares the pat
       if (ranks == 2 && of.at("guidance") > 1) mix.cfg = 2;
       CAPTURE(name_of(mix));
       const double off =
-          worst_of(company().run(reference.submission(of, mix)), single.latents.value());
+          worst_of(shared_cluster().run(reference.submission(of, mix)), single.latents.value());
       // A row alone may have a corrected variance near zero, which makes much of rounding.
       CHECK(off <= (name.ends_with("thin") ? kOracleBound : kDegreesBound));
       degrees.see(off, name + " at " + name_of(mix));
@@ -151,7 +151,7 @@ TEST_CASE("half precision is near float32, also by patches on several actors") {
       auto submission = reference.submission(reference.find(name), {.cfg = 2, .ring = 2});
       submission.request.dtype = dtype;
       CAPTURE(name + " " + dtype);
-      const double error = worst_of(company().run(submission), expected);
+      const double error = worst_of(shared_cluster().run(submission), expected);
       CHECK(error < bound);
       CHECK(error > 1e-5);  // it was computed in that type
     }
@@ -159,7 +159,7 @@ TEST_CASE("half precision is near float32, also by patches on several actors") {
 }
 
 TEST_CASE("kill -9: a U-Net's job goes on, exact to the bit, stale as its report says") {
-  Theatre theatre(actors(4));
+  FaultCluster cluster(actors(4));
   Reference reference("unet_jobs_patches");
   for (const std::string method : {"exact", "distrifusion"}) {
     CAPTURE(method);
@@ -169,15 +169,15 @@ TEST_CASE("kill -9: a U-Net's job goes on, exact to the bit, stale as its report
     job.request.width = 128;
     job.request.method = method;
     job.request.num_pipeline_patch = method == "exact" ? 1 : 3;
-    const auto undisturbed = theatre.run(job);
-    const auto result = theatre.struck(
-        job, 5, [&](std::uint64_t) { kill(theatre.pids().at(3), SIGKILL); }, 2);
+    const auto undisturbed = cluster.run(job);
+    const auto result = cluster.struck(
+        job, 5, [&](std::uint64_t) { kill(cluster.pids().at(3), SIGKILL); }, 2);
     const auto report = nlohmann::json::parse(result.report);
     REQUIRE(report["recoveries"].size() == 1);
     const auto refills = report["request"]["refill_steps"].get<std::vector<int>>();
     CHECK(refills.size() == (method == "exact" ? 0 : 1));
     job.request.refill_steps = refills;
-    const auto again = method == "exact" ? undisturbed : theatre.run(job);
+    const auto again = method == "exact" ? undisturbed : cluster.run(job);
     CHECK(result.latents->data == again.latents->data);
     MESSAGE(method << ": went on at step " << report["recoveries"][0]["step"] << " after "
                    << report["recoveries"][0]["seconds"] << " s");
@@ -186,18 +186,18 @@ TEST_CASE("kill -9: a U-Net's job goes on, exact to the bit, stale as its report
 }
 
 TEST_CASE("kill -9: PNDM goes on from its kept predictions, to the bit") {
-  Theatre theatre(actors(2));
+  FaultCluster cluster(actors(2));
   Reference reference("unet_jobs");
   for (const std::string name : {"sd15_pndm", "sd15_pndm_rounds"}) {
     CAPTURE(name);
     auto job = reference.submission(reference.find(name), {.ring = 2});
     job.request.steps = 100;
     job.request.height = 128;
-    const auto undisturbed = theatre.run(job);
+    const auto undisturbed = cluster.run(job);
     // In the rounds, and where four predictions are looked back at.
     for (const int step : {name == "sd15_pndm" ? 1 : 6, 30}) {
       const auto result =
-          theatre.struck(job, step, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); });
+          cluster.struck(job, step, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); });
       const auto report = nlohmann::json::parse(result.report);
       CHECK(report["recoveries"].size() == 1);
       CHECK(result.latents->data == undisturbed.latents->data);
@@ -207,7 +207,7 @@ TEST_CASE("kill -9: PNDM goes on from its kept predictions, to the bit") {
 }
 
 TEST_CASE("U-Net jobs share a deployment and do not see each other's patches") {
-  Theatre theatre(actors(2));
+  FaultCluster cluster(actors(2));
   Reference reference("unet_jobs_patches");
   const auto job = [&](int seed) {
     auto submission = reference.submission(reference.find("sdxl_corrected"), {.ring = 2});
@@ -217,12 +217,12 @@ TEST_CASE("U-Net jobs share a deployment and do not see each other's patches") {
   };
   std::vector<JobResult> alone;
   for (int seed = 0; seed < 3; ++seed)
-    alone.push_back(theatre.run(job(seed)));
+    alone.push_back(cluster.run(job(seed)));
   std::vector<std::uint64_t> ids;
   for (int seed = 0; seed < 3; ++seed)
-    ids.push_back(theatre.submit(job(seed)));
+    ids.push_back(cluster.submit(job(seed)));
   for (int seed = 0; seed < 3; ++seed) {
-    const auto result = theatre.client().wait(ids[seed], 600s);
+    const auto result = cluster.client().wait(ids[seed], 600s);
     if (!result) FAIL(result.error().what);
     CHECK(result.value().latents->data == alone[seed].latents->data);
   }

@@ -2,11 +2,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -19,7 +19,7 @@ TEST_CASE("a job says what was asked for and how often it called the model") {
   Reference reference("unet_jobs_patches");
   auto submission = reference.submission(reference.find("sd15_pndm"), {.ring = 3});
   int most = 0, of = 0;
-  const auto result = company().run(submission, [&](const Progress& progress) {
+  const auto result = shared_cluster().run(submission, [&](const Progress& progress) {
     most = std::max(most, progress.step);
     of = std::max(of, progress.steps);
   });
@@ -36,16 +36,16 @@ TEST_CASE("a job says what was asked for and how often it called the model") {
   // Warm-up and refills count calls: the last is step 6.
   submission.request.refill_steps = {6};
   submission.request.warmup_steps = 2;
-  CHECK(company().run(submission).pictures.size() == 1);
+  CHECK(shared_cluster().run(submission).pictures.size() == 1);
   submission.request.refill_steps = {7};
-  CHECK(has(company().refusal(submission).what, "refill step 7 is out of place"));
+  CHECK(has(shared_cluster().refusal(submission).what, "refill step 7 is out of place"));
   submission.request.refill_steps.clear();
   submission.request.warmup_steps = 8;
-  CHECK(has(company().refusal(submission).what, "warmup is 8"));
+  CHECK(has(shared_cluster().refusal(submission).what, "warmup is 8"));
 
   auto rounds = reference.submission(reference.find("sd15_pndm_rounds"));
   rounds.request.steps = 3;
-  CHECK(has(company().refusal(rounds).what, "steps is 3, but PNDM begins with rounds"));
+  CHECK(has(shared_cluster().refusal(rounds).what, "steps is 3, but PNDM begins with rounds"));
 }
 
 TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
@@ -53,7 +53,7 @@ TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
   const auto refused = [&](void (*change)(Submission&), const std::string& why) {
     auto submission = reference.submission(reference.find("sdxl_corrected"));
     change(submission);
-    const auto error = company().refusal(submission);
+    const auto error = shared_cluster().refusal(submission);
     CAPTURE(error.what);
     CAPTURE(why);
     CHECK(error.code == "bad_request");
@@ -107,7 +107,7 @@ TEST_CASE("plans know a U-Net's weights, what is kept and what each rank sends, 
           submission.request.num_pipeline_patch = 1;
         }
         const Foreseen foreseen(submission);
-        const auto report = nlohmann::json::parse(company().run(submission).report);
+        const auto report = nlohmann::json::parse(shared_cluster().run(submission).report);
         check_weights(report, foreseen);
         check_kv(report, foreseen);
         check_sent(report, foreseen);

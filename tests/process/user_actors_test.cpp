@@ -2,9 +2,9 @@
 
 #include <fstream>
 
-#include "tests/process/support/cast.h"
+#include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/plugin_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/user_actors/classes.h"
 #include "tests/user_actors/torch_classes.h"
@@ -28,12 +28,12 @@ const std::string kTorchPlugin = TROUPE_BINARY_DIR "/lib/libtroupe_test_torch_pl
 TEST_CASE("users' actors beside stage actors: both work, and all end with the cluster") {
   std::vector<pid_t> pids;
   {
-    Theatre theatre(with_plugins({kPlugin}));
-    auto users = theatre.client().actors();
+    FaultCluster cluster(with_plugins({kPlugin}));
+    auto users = cluster.client().actors();
     auto counter = value_of(users.spawn<Counter>({.name = "c", .detached = true}, 1));
-    const auto job = theatre.submit(tiny_job());
+    const auto job = cluster.submit(tiny_job());
     CHECK(value_of(counter.call<&Counter::add>(1).wait(kPatience)) == 2);
-    CHECK(theatre.client().wait(job, 600s).ok());
+    CHECK(cluster.client().wait(job, 600s).ok());
     for (const auto& actor : value_of(users.list()))
       pids.push_back(static_cast<pid_t>(actor.pid));
     REQUIRE(pids.size() == 1);
@@ -43,8 +43,8 @@ TEST_CASE("users' actors beside stage actors: both work, and all end with the cl
 }
 
 TEST_CASE("a class that asks for torch runs where torch is") {
-  Theatre theatre(with_plugins({kPlugin, kTorchPlugin}));
-  auto users = theatre.client().actors();
+  FaultCluster cluster(with_plugins({kPlugin, kTorchPlugin}));
+  auto users = cluster.client().actors();
   auto multiplier = value_of(users.spawn<Multiplier>({}, 3));
   auto probe = value_of(users.spawn<Probe>({}, "p"));
   auto made = probe.call<&Probe::array>(50'000, 2.f);

@@ -5,10 +5,10 @@
 #include <fstream>
 #include <string>
 
-#include "tests/process/support/cast.h"
 #include "tests/process/support/connect.h"
+#include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/plugin_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/process/support/cast.h"
+#include "tests/process/support/plugin_cluster.h"
 #include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
@@ -18,10 +18,10 @@ namespace troupe::testing {
 using namespace std::chrono_literals;
 
 TEST_CASE("an agent that stands still: its actors are not the cluster's any more, and end") {
-  Cast cast;
-  auto& beta = cast.join("beta");
-  auto moved = cast.probe_on("beta", {.max_restarts = 1});
-  const auto old = static_cast<pid_t>(cast.info(moved.id()).pid);
+  PluginCluster cluster;
+  auto& beta = cluster.join("beta");
+  auto moved = cluster.probe_on("beta", {.max_restarts = 1});
+  const auto old = static_cast<pid_t>(cluster.info(moved.id()).pid);
   CHECK(value_of(moved.call<&Probe::restarts>().wait(kPatience)) == 0);
   auto under_way = moved.call<&Probe::sleep>(600'000);
   beta.signal(SIGSTOP);
@@ -37,18 +37,18 @@ TEST_CASE("an agent that stands still: its actors are not the cluster's any more
 }
 
 TEST_CASE("a host that dies takes its users' actors along; they begin anew elsewhere if they may") {
-  Cast cast;
-  auto& beta = cast.join("beta");
-  cast.join("gamma");
-  auto users = cast.users();
-  auto mortal = cast.probe_on("beta", {.name = "mortal"});
-  auto lasting = cast.probe_on("beta", {.name = "lasting", .max_restarts = 1});
+  PluginCluster cluster;
+  auto& beta = cluster.join("beta");
+  cluster.join("gamma");
+  auto users = cluster.users();
+  auto mortal = cluster.probe_on("beta", {.name = "mortal"});
+  auto lasting = cluster.probe_on("beta", {.name = "lasting", .max_restarts = 1});
   // A group that is together there, since there was no room on the others.
   const double cores = std::thread::hardware_concurrency();
   std::vector<std::uint64_t> fillers;
   for (int i = 0; i < 2; ++i)
     fillers.push_back(
-        cast.probe_on(i ? "gamma" : cast.here(), {.resources = {.cores = cores}}).id());
+        cluster.probe_on(i ? "gamma" : cast.here(), {.resources = {.cores = cores}}).id());
   std::vector<ActorHandle<Counter>> group;
   for (int i = 0; i < 3; ++i) {
     group.push_back(value_of(users.spawn<Counter>(
@@ -58,8 +58,8 @@ TEST_CASE("a host that dies takes its users' actors along; they begin anew elsew
   }
   for (const auto id : fillers)
     value_of(users.kill(id));
-  auto elsewhere = cast.probe_on(cast.here());
-  const auto pid = static_cast<pid_t>(cast.info(mortal.id()).pid);
+  auto elsewhere = cluster.probe_on(cast.here());
+  const auto pid = static_cast<pid_t>(cluster.info(mortal.id()).pid);
   std::promise<Death> mortal_death, lasting_death;
   value_of(mortal.monitor([&](const Death& how) { mortal_death.set_value(how); }));
   value_of(lasting.monitor([&](const Death& how) { lasting_death.set_value(how); }));
@@ -94,23 +94,23 @@ TEST_CASE("a host that dies takes its users' actors along; they begin anew elsew
   CHECK(value_of(elsewhere.call<&Probe::restarts>().wait(kPatience)) == 0);
   for (auto& member : group) {
     CHECK(member.call<&Counter::add>(0).wait(kPatience).ok());
-    CHECK(cast.info(member.id()).restarts == 1);
+    CHECK(cluster.info(member.id()).restarts == 1);
     CHECK(cast.host_of(member) != "beta");
     CHECK(cast.host_of(member) == cast.host_of(group[0]));
   }
 
   // The host comes back and is used again.
-  cast.join("beta");
-  CHECK(value_of(cast.probe_on("beta").call<&Probe::restarts>().wait(kPatience)) == 0);
+  cluster.join("beta");
+  CHECK(value_of(cluster.probe_on("beta").call<&Probe::restarts>().wait(kPatience)) == 0);
 }
 
 TEST_CASE("drain: no new users' actors; with --now they end, or begin anew elsewhere") {
-  Cast cast;
-  cast.join("beta");
-  auto users = cast.users();
-  auto staying = cast.probe_on("beta", {.name = "staying"});
-  auto moving = cast.probe_on("beta", {.name = "moving", .max_restarts = -1});
-  const auto note = value_of(cast.client().drain({"beta"}));
+  PluginCluster cluster;
+  cluster.join("beta");
+  auto users = cluster.users();
+  auto staying = cluster.probe_on("beta", {.name = "staying"});
+  auto moving = cluster.probe_on("beta", {.name = "moving", .max_restarts = -1});
+  const auto note = value_of(cluster.client().drain({"beta"}));
   CHECK(has(note, "users' actors on beta stay until the end: "));
   CHECK(has(note, "\"staying\""));
   for (int i = 0; i < 3; ++i) {
@@ -119,17 +119,17 @@ TEST_CASE("drain: no new users' actors; with --now they end, or begin anew elsew
   }
   CHECK(value_of(staying.call<&Probe::restarts>().wait(kPatience)) == 0);
 
-  const auto now = value_of(cast.client().drain({"beta"}, true));
+  const auto now = value_of(cluster.client().drain({"beta"}, true));
   CHECK(has(now, "users' actors on beta are ended: "));
-  REQUIRE(eventually(kPatience, [&] { return cast.info(staying.id()).state == "dead"; }));
-  CHECK(cast.info(staying.id()).cause == "its host beta is drained");
+  REQUIRE(eventually(kPatience, [&] { return cluster.info(staying.id()).state == "dead"; }));
+  CHECK(cluster.info(staying.id()).cause == "its host beta is drained");
   CHECK(value_of(moving.call<&Probe::restarts>().wait(kPatience)) == 1);
   CHECK(cast.host_of(moving) == cast.here());
 
   // Ctrl-C at join is the same, and waits for them to be gone.
-  auto& gamma = cast.join("gamma");
-  auto there = cast.probe_on("gamma", {.max_restarts = 1});
-  const auto pid = static_cast<pid_t>(cast.info(there.id()).pid);
+  auto& gamma = cluster.join("gamma");
+  auto there = cluster.probe_on("gamma", {.max_restarts = 1});
+  const auto pid = static_cast<pid_t>(cluster.info(there.id()).pid);
   gamma.signal(SIGINT);
   CHECK(gamma.wait(kPatience) == 0);
   CHECK(!is_alive(pid));
@@ -137,10 +137,10 @@ TEST_CASE("drain: no new users' actors; with --now they end, or begin anew elsew
 
   // With nowhere to go the end is the end, and says why.
   auto last = value_of(users.spawn<Probe>({.max_restarts = -1}, "p"));
-  value_of(cast.client().drain({cast.here()}, true));
-  REQUIRE(eventually(kPatience, [&] { return cast.info(last.id()).state == "dead"; }));
-  CHECK(has(cast.info(last.id()).cause, "it cannot begin anew"));
-  CHECK(has(cast.info(last.id()).cause, cast.here() + " is being drained"));
+  value_of(cluster.client().drain({cast.here()}, true));
+  REQUIRE(eventually(kPatience, [&] { return cluster.info(last.id()).state == "dead"; }));
+  CHECK(has(cluster.info(last.id()).cause, "it cannot begin anew"));
+  CHECK(has(cluster.info(last.id()).cause, cast.here() + " is being drained"));
 }
 
 }  // namespace troupe::testing

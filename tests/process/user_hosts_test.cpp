@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/process/support/cast.h"
+#include "tests/process/support/plugin_cluster.h"
 #include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
@@ -34,10 +34,10 @@ pid_t parent_of(pid_t pid) {
 }  // namespace
 
 TEST_CASE("users' actors on three hosts: placed by rule, and tensors go round between them") {
-  Cast cast;
-  auto& beta = cast.join("beta");
-  auto& gamma = cast.join("gamma");
-  auto users = cast.users();
+  PluginCluster cluster;
+  auto& beta = cluster.join("beta");
+  auto& gamma = cluster.join("gamma");
+  auto users = cluster.users();
 
   std::vector<ActorHandle<Probe>> ring;
   std::set<std::string> hosts;
@@ -47,7 +47,7 @@ TEST_CASE("users' actors on three hosts: placed by rule, and tensors go round be
   }
   CHECK(hosts == std::set<std::string>{cast.here(), "beta", "gamma"});
   for (const auto& member : ring) {
-    const auto info = cast.info(member.id());
+    const auto info = cluster.info(member.id());
     const pid_t agent = info.host == "beta"    ? beta.pid()
                         : info.host == "gamma" ? gamma.pid()
                                                : getpid();
@@ -103,7 +103,7 @@ TEST_CASE("users' actors on three hosts: placed by rule, and tensors go round be
     CHECK(has(none.error().what, host));
 
   // An actor that goes is told with its signal and its method, as on the controller's own host.
-  auto victim = cast.probe_on("beta");
+  auto victim = cluster.probe_on("beta");
   std::promise<Death> death;
   value_of(victim.monitor([&](const Death& how) { death.set_value(how); }));
   const auto crash = victim.call<&Probe::crash>(SIGSEGV).wait(kPatience);
@@ -113,20 +113,20 @@ TEST_CASE("users' actors on three hosts: placed by rule, and tensors go round be
   REQUIRE(told.wait_for(kPatience) == std::future_status::ready);
   CHECK(told.get().method == "crash");
   CHECK(!users.spawn<Fussy>({.placement = "spread", .group = "f"}, false));
-  value_of(users.kill(cast.probe_on("gamma").id()));
+  value_of(users.kill(cluster.probe_on("gamma").id()));
 
   const auto hung =
-      cast.probe_on("gamma", {.hang_after = 300ms}).call<&Probe::sleep>(600'000).wait(kPatience);
+      cluster.probe_on("gamma", {.hang_after = 300ms}).call<&Probe::sleep>(600'000).wait(kPatience);
   REQUIRE(!hung);
   CHECK(has(hung.error().what, "has ended: hung in sleep for "));
 }
 
 TEST_CASE("nobody calls an actor without the keys that the controller gives out") {
-  Cast cast;
-  cast.join("beta");
-  auto probe = cast.probe_on("beta");
+  PluginCluster cluster;
+  cluster.join("beta");
+  auto probe = cluster.probe_on("beta");
   // Its door is on tcp; find it among the sockets that its process listens on.
-  const auto pid = cast.info(probe.id()).pid;
+  const auto pid = cluster.info(probe.id()).pid;
   std::set<int> ports;
   const auto table = read_all("/proc/" + std::to_string(pid) + "/net/tcp");
   std::set<std::string> inodes;
@@ -147,7 +147,7 @@ TEST_CASE("nobody calls an actor without the keys that the controller gives out"
   for (const int port : ports) {
     const auto at = "tcp://127.0.0.1:" + std::to_string(port);
     // Whoever has no keys, or those of the cluster's clients, does not come as far as the ticket.
-    for (const auto& keys : {std::string(), cast.keys()}) {
+    for (const auto& keys : {std::string(), cluster.keys()}) {
       const auto client = Client::connect(at, kPatience, keys);
       REQUIRE(!client);
       CAPTURE(client.error().what);
@@ -162,15 +162,15 @@ TEST_CASE("plugins are looked at on every host: missing, another version, in ano
   Scratch scratch;
   const auto plugin = scratch / "libcast.so";
   fs::copy_file(kPlugin, plugin);
-  Cast cast(plugin);
-  auto users = cast.users();
+  PluginCluster cluster(plugin);
+  auto users = cluster.users();
 
   fs::rename(plugin, scratch / "away.so");
-  cast.join("beta");
+  cluster.join("beta");
   fs::rename(scratch / "away.so", plugin);
-  CHECK(cast.why_not("beta") ==
+  CHECK(cluster.why_not("beta") ==
         "beta: [plugin] " + plugin + ": there is no such file on this host");
-  CHECK(has(cast.failures(), "on beta: [plugin] " + plugin));
+  CHECK(has(cluster.failures(), "on beta: [plugin] " + plugin));
 
   fs::create_directory(scratch / "other");
   const auto other = scratch / "other/libcast.so";
@@ -179,15 +179,15 @@ TEST_CASE("plugins are looked at on every host: missing, another version, in ano
     std::ofstream tail(other, std::ios::app | std::ios::binary);
     tail << "x";  // loads as before, and is not the same
   }
-  cast.join("gamma", {"--plugin", other});
-  CHECK(has(cast.why_not("gamma"), other + ": is another version than on "));
+  cluster.join("gamma", {"--plugin", other});
+  CHECK(has(cluster.why_not("gamma"), other + ": is another version than on "));
 
   fs::create_directory(scratch / "own");
   const auto own = scratch / "own/libcast.so";
   fs::copy_file(kPlugin, own);
-  cast.join("delta", {"--plugin", own});
-  CHECK(cast.why_not("delta") == "");
-  CHECK(value_of(cast.probe_on("delta").call<&Probe::name>().wait(kPatience)) == "p");
+  cluster.join("delta", {"--plugin", own});
+  CHECK(cluster.why_not("delta") == "");
+  CHECK(value_of(cluster.probe_on("delta").call<&Probe::name>().wait(kPatience)) == "p");
 
   // What cannot be placed says what each host lacks.
   const double cores = std::thread::hardware_concurrency();
@@ -200,12 +200,12 @@ TEST_CASE("plugins are looked at on every host: missing, another version, in ano
   CHECK(has(none.error().what, "delta has 0 of "));
 
   // What nobody has named on this host is not loaded, wherever the controller says that it lies.
-  cast.join("zeta", {});
-  CHECK(has(cast.why_not("zeta"), "without --plugin libcast.so (or --any-plugin)"));
-  cast.join("eta", {"--any-plugin"});
-  CHECK(cast.why_not("eta") == "");
+  cluster.join("zeta", {});
+  CHECK(has(cluster.why_not("zeta"), "without --plugin libcast.so (or --any-plugin)"));
+  cluster.join("eta", {"--any-plugin"});
+  CHECK(cluster.why_not("eta") == "");
 
-  const auto stranger = cast.start("epsilon", {"--plugin", kPlugin});
+  const auto stranger = cluster.start("epsilon", {"--plugin", kPlugin});
   CHECK(stranger->wait(kPatience) == 1);
   CHECK(has(stranger->err(), "the cluster was started without a plugin called"));
 }

@@ -1,10 +1,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/process/support/around.h"
-#include "tests/process/support/company.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 // What those who decode together send one another, and latents on their way to them, is what the
@@ -26,7 +26,7 @@ void is_foreseen(const Submission& submission) {
   const Foreseen foreseen(submission);
   CHECK(sent_of(foreseen, "vae") > 0);
   CHECK(sent_of(foreseen, "rows") > 0);
-  check_sent(nlohmann::json::parse(company().run(submission).report), foreseen);
+  check_sent(nlohmann::json::parse(shared_cluster().run(submission).report), foreseen);
 }
 
 /// 14 × 10 latents of two prompts' pictures.
@@ -97,7 +97,7 @@ TEST_CASE("so it is for a U-Net's pictures and for videos") {
     CAPTURE(name);
     auto video = videos.submission(videos.find(name), place);
     const Foreseen foreseen(video);
-    check_sent(nlohmann::json::parse(company().run(video).report), foreseen);
+    check_sent(nlohmann::json::parse(shared_cluster().run(video).report), foreseen);
     CHECK(sent_of(foreseen, "vae") > 0);
   }
 }

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "models/image/frames.h"
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/reference.h"
-#include "tests/process/support/theatre.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -47,7 +47,7 @@ TEST_CASE("videos are those of WanPipeline in diffusers") {
   for (const auto& of : reference.cases()) {
     const std::string name = of.at("name");
     CAPTURE(name);
-    const auto result = company().run(reference.submission(of));
+    const auto result = shared_cluster().run(reference.submission(of));
     REQUIRE(result.latents);
     const double error = range_error(*result.latents, reference.floats(of, "latents"));
     CHECK(error <= kLatentBound);
@@ -98,13 +98,13 @@ TEST_CASE("a video is the same at any degrees, exact and by patches") {
     request.method = way.method;
     request.kv = way.kv;
     request.num_pipeline_patch = way.patches;
-    const auto single = company().run(submission);
+    const auto single = shared_cluster().run(submission);
     const std::size_t stride = way.patches == 1 || full_matrix() ? 1 : 3;
     for (std::size_t i = stride == 1 ? 0 : turn++ % stride; i < std::size(mixes); i += stride) {
       const auto where = std::string(way.method) + " " + way.kv + " at " + name_of(mixes[i]);
       CAPTURE(where);
       submission.parallelism = mixes[i];
-      const auto result = company().run(submission);
+      const auto result = shared_cluster().run(submission);
       const double error = range_error(result.latents.value(), single.latents.value());
       CHECK(error <= kDegreesBound);
       worst.see(error, where);
@@ -129,8 +129,8 @@ TEST_CASE("a video's half precision stays near diffusers' float32, on several ac
     CAPTURE(dtype);
     auto submission = reference.submission(of, {.pp = 2, .ring = 2});
     submission.request.dtype = dtype;
-    const double error =
-        range_error(company().run(submission).latents.value(), reference.floats(of, "latents"));
+    const double error = range_error(shared_cluster().run(submission).latents.value(),
+                                     reference.floats(of, "latents"));
     CHECK(error <= bound);
     CHECK(error > 1e-5);  // it was computed in half precision at all
     MESSAGE(dtype << ": within " << error << " of range");
@@ -148,7 +148,7 @@ TEST_CASE("videos by patches equal the oracle, on one actor and on several") {
     for (const auto& mix : {Parallelism{}, mixes[turn++ % (guided ? 5 : 4)]}) {
       const auto where = of.at("name").get<std::string>() + " at " + name_of(mix);
       CAPTURE(where);
-      const auto got = company().run(reference.submission(of, mix)).latents.value();
+      const auto got = shared_cluster().run(reference.submission(of, mix)).latents.value();
       const double error = range_error(got, reference.floats(of, "latents"));
       CHECK(error <= kLatentBound);
       worst.see(error, where);
@@ -177,7 +177,7 @@ TEST_CASE("plans know a video model's weights, K,V and what each rank sends, to 
       request.num_pipeline_patch = way.patches;
       request.dtype = "bfloat16";  // not packed in panels, so that odd widths are exact, too
       const Foreseen foreseen(submission);
-      const auto report = nlohmann::json::parse(company().run(submission).report);
+      const auto report = nlohmann::json::parse(shared_cluster().run(submission).report);
       CHECK(report.at("request").at("frames") == 9);
       check_weights(report, foreseen);
       check_kv(report, foreseen);
@@ -189,13 +189,13 @@ TEST_CASE("plans know a video model's weights, K,V and what each rank sends, to 
 TEST_CASE("latents to begin with have the frames one below the other; previews show a frame") {
   Reference reference("wan");
   auto submission = reference.submission(reference.find("wan_alone"));
-  const auto from_seed = company().run(submission);
+  const auto from_seed = shared_cluster().run(submission);
   auto& request = submission.request;
   request.init_latents = Latents{{1, 4, 2 * 6, 8}, std::vector<float>(4 * 2 * 6 * 8, 0.25f)};
   request.progress_interval = 1;
   request.progress_content = "preview";
   std::string preview;
-  const auto result = company().run(submission, [&](const Progress& progress) {
+  const auto result = shared_cluster().run(submission, [&](const Progress& progress) {
     if (!progress.preview_png.empty()) preview = progress.preview_png;
   });
   CHECK(result.latents->shape == from_seed.latents->shape);
@@ -204,18 +204,18 @@ TEST_CASE("latents to begin with have the frames one below the other; previews s
   CHECK(decode_png(preview).shape == std::vector<std::int64_t>{16, 16, 3});
   request.init_latents->shape[2] = 6;
   request.init_latents->data.resize(4 * 6 * 8);
-  CHECK(company().refusal(submission).what.find("init latents have 768 bytes") !=
+  CHECK(shared_cluster().refusal(submission).what.find("init latents have 768 bytes") !=
         std::string::npos);
 }
 
 TEST_CASE("a video goes on where it was when an actor is killed") {
   Reference reference("wan");
-  Theatre theatre(actors(4));
+  FaultCluster cluster(actors(4));
   auto submission = reference.submission(reference.find("wan_long"), {.cfg = 2, .ulysses = 2});
   submission.request.steps = 60;
-  const auto undisturbed = theatre.run(submission);
+  const auto undisturbed = cluster.run(submission);
   const auto result =
-      theatre.struck(submission, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); });
+      cluster.struck(submission, 4, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); });
   CHECK(result.latents->data == undisturbed.latents->data);
   CHECK(result.pictures.at(0).png == undisturbed.pictures.at(0).png);
   CHECK(nlohmann::json::parse(result.report)["recoveries"].size() == 1);
@@ -226,7 +226,7 @@ TEST_CASE("what a video model cannot do is refused with the reason") {
   const auto refusal = [&](auto change) {
     auto submission = reference.submission(reference.find("wan_plain"));
     change(submission);
-    return company().refusal(submission).what;
+    return shared_cluster().refusal(submission).what;
   };
   const auto has = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
@@ -238,5 +238,5 @@ TEST_CASE("what a video model cannot do is refused with the reason") {
             "only 6 rows to split"));
   auto still = Reference("families").submission(Reference("families").find("sd3_plain"));
   still.request.num_frames = 5;
-  CHECK(has(company().refusal(still).what, "makes pictures"));
+  CHECK(has(shared_cluster().refusal(still).what, "makes pictures"));
 }

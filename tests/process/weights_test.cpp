@@ -1,9 +1,9 @@
 #include <nlohmann/json.hpp>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/mixes.h"
 #include "tests/process/support/random_model.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -57,7 +57,7 @@ TEST_CASE("weights and memory of the blocks fall as 1 / (pp · tp)") {
     const auto name = name_of(mix);
     CAPTURE(name);
     // Actors of its own: others keep the models that they have had.
-    Company fresh(mix.world());
+    SharedCluster fresh(mix.world());
     // What a job costs besides its weights.
     fresh.run(job(odd_model().folder(), {.tp = mix.world()}));
     const auto idle = private_memory(fresh);
@@ -118,7 +118,7 @@ TEST_CASE("plans know weights and K,V to the byte") {
       request.dtype = "bfloat16";  // not packed in panels, so that odd widths are exact, too
       CAPTURE(std::string(way.method) + " " + way.kv + " at " + name_of(mix));
       const Foreseen foreseen(submission);
-      const auto report = json::parse(company().run(submission).report);
+      const auto report = json::parse(shared_cluster().run(submission).report);
       check_weights(report, foreseen);
       check_kv(report, foreseen);
     }

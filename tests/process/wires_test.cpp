@@ -6,9 +6,9 @@
 
 #include "tests/process/support/compare.h"
 #include "tests/process/support/connect.h"
-#include "tests/process/support/guest_host.h"
+#include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/joined_host_process.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 #include "tests/support/wire.h"
@@ -23,15 +23,15 @@ namespace {
 /// A cluster of two actors here and two of the host "beta" behind a wire.
 struct WiredCompany {
   explicit WiredCompany(std::chrono::milliseconds delay = 0ms, const std::string& wait = "60")
-      : theatre(open_house(2)),
-        wire(control::parse_endpoint(theatre.cluster().endpoint()).port, 2) {
+      : cluster(open_to_hosts(2)),
+        wire(control::parse_endpoint(cluster.cluster().endpoint()).port, 2) {
     wire.delay(delay);
-    beta.emplace(theatre, "beta", 2, std::vector<std::string>{"--wait", wait}, wire.endpoint());
+    beta.emplace(cluster, "beta", 2, std::vector<std::string>{"--wait", wait}, wire.endpoint());
     REQUIRE(beta->all("ready", 2));
   }
-  Theatre theatre;
+  FaultCluster cluster;
   Wire wire;
-  std::optional<Guest> beta;
+  std::optional<JoinedHostProcess> beta;
 };
 
 /// On all four.
@@ -50,28 +50,28 @@ nlohmann::json recoveries_of(const JobResult& result) {
 }  // namespace
 
 TEST_CASE("a wire that is slow or thin costs time, and no actor") {
-  WiredCompany company(200ms);
-  auto& theatre = company.theatre;
-  const auto slow = theatre.run(wide_job(8));
-  company.wire.delay(0ms);
-  company.wire.throttle(1'000'000);
-  const auto thin = theatre.run(wide_job(8));
-  company.wire.throttle(0);
-  const auto undisturbed = theatre.run(wide_job(8));
+  WiredCompany cluster(200ms);
+  auto& cluster = cluster.cluster;
+  const auto slow = cluster.run(wide_job(8));
+  cluster.wire.delay(0ms);
+  cluster.wire.throttle(1'000'000);
+  const auto thin = cluster.run(wide_job(8));
+  cluster.wire.throttle(0);
+  const auto undisturbed = cluster.run(wide_job(8));
   CHECK(slow.latents->data == undisturbed.latents->data);
   CHECK(thin.latents->data == undisturbed.latents->data);
   for (const auto* result : {&slow, &thin})
     CHECK(recoveries_of(*result).empty());
-  CHECK(theatre.restarts() == 0);
-  CHECK(theatre.status().recent_failures.empty());
+  CHECK(cluster.restarts() == 0);
+  CHECK(cluster.status().recent_failures.empty());
 }
 
 TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
-  WiredCompany company;
-  auto& theatre = company.theatre;
-  auto& wire = company.wire;
+  WiredCompany cluster;
+  auto& cluster = cluster.cluster;
+  auto& wire = cluster.wire;
   constexpr int kSteps = 30;
-  const auto undisturbed = theatre.run(wide_job(kSteps));
+  const auto undisturbed = cluster.run(wide_job(kSteps));
   struct Blow {
     std::string what;
     std::function<void()> strike;
@@ -81,11 +81,11 @@ TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
                            Blow{"seven bytes twice", [&] { wire.replay(7); }},
                            Blow{"breaks off within a frame", [&] { wire.truncate(); }}}) {
     CAPTURE(blow.what);
-    const auto job = theatre.submit(wide_job(kSteps, /*elastic=*/true));
-    REQUIRE(eventually(kPatience, [&] { return theatre.job(job)->step >= 8; }));
+    const auto job = cluster.submit(wide_job(kSteps, /*elastic=*/true));
+    REQUIRE(eventually(kPatience, [&] { return cluster.job(job)->step >= 8; }));
     const auto before = wire.struck();
     blow.strike();
-    const auto result = take(theatre.client().wait(job, 600s), blow.what);
+    const auto result = take(cluster.client().wait(job, 600s), blow.what);
     CHECK(range_error(*result.latents, *undisturbed.latents) < 1e-4);
     CHECK((blow.what == "cut" || wire.struck() > before));
     // By whoever saw it first: the controller, or an actor of that host.
@@ -96,20 +96,20 @@ TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
     }
     MESSAGE(blow.what << ": " << recoveries_of(result).dump());
     // Whoever was taken for lost is back.
-    REQUIRE(company.beta->all("ready", 2));
+    REQUIRE(cluster.beta->all("ready", 2));
   }
 }
 
 TEST_CASE("a wire that is cut for good: the job fails with the host's name, the host gives up") {
-  WiredCompany company(0ms, "1");
-  const auto job = company.theatre.submit(wide_job(900));
-  REQUIRE(eventually(kPatience, [&] { return company.theatre.job(job)->step >= 4; }));
+  WiredCompany cluster(0ms, "1");
+  const auto job = cluster.cluster.submit(wide_job(900));
+  REQUIRE(eventually(kPatience, [&] { return cluster.cluster.job(job)->step >= 4; }));
   const auto blow = std::chrono::steady_clock::now();
-  company.wire.cut(/*for_good=*/true);
-  const auto fall = company.theatre.fall_of(job, blow);
+  cluster.wire.cut(/*for_good=*/true);
+  const auto fall = cluster.cluster.fall_of(job, blow);
   REQUIRE(fall);
   INFO(fall->error.what);
   CHECK(has(fall->error.what, "beta"));
-  CHECK(company.beta->command().wait(kPatience) == 1);
-  CHECK(has(company.beta->command().err(), "the controller is lost"));
+  CHECK(cluster.beta->command().wait(kPatience) == 1);
+  CHECK(has(cluster.beta->command().err(), "the controller is lost"));
 }

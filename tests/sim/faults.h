@@ -4,13 +4,13 @@ namespace troupe::sim {
 
 /// What may go wrong in a run; probabilities are of a single event.
 struct Faults {
-  double kills_per_job = 0;      // SIGKILL of a random process
-  double massacres_per_job = 0;  // of four at once
-  double slow_loads = 0;         // a checkpoint that takes the better part of a minute
-  double late_exits = 0;         // an end that is told seconds after its sockets have closed
-  double hangs_per_job = 0;      // a process stops for ever: no heartbeats, no work
-  double stalls_per_job = 0;     // heartbeats go on, the work loop does not
-  double naps_per_job = 0;       // a process stops for seconds, then goes on where it was
+  double kills_per_job = 0;       // SIGKILL of a random process
+  double mass_kills_per_job = 0;  // of four at once
+  double slow_loads = 0;          // a checkpoint that takes the better part of a minute
+  double late_exits = 0;          // an end that is told seconds after its sockets have closed
+  double hangs_per_job = 0;       // a process stops for ever: no heartbeats, no work
+  double stalls_per_job = 0;      // heartbeats go on, the work loop does not
+  double naps_per_job = 0;        // a process stops for seconds, then goes on where it was
   double slow_per_job = 0;  // a work loop stands still for seconds, beyond deadlines of answers
   double cuts_per_job = 0;  // a control link breaks, both ways or one, with what is under way
 

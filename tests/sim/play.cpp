@@ -151,7 +151,7 @@ void World::blow() {
   };
   at_some_time(faults_.kills_per_job,
                [this](StageActor& actor) { end_process(actor.incarnation(), 9); });
-  at_some_time(faults_.massacres_per_job, [this](StageActor&) {
+  at_some_time(faults_.mass_kills_per_job, [this](StageActor&) {
     for (int i = 0; i < 4; ++i) {
       if (const auto process = any_process()) end_process(*process, 9);
     }

@@ -28,7 +28,7 @@ Faults killing_kinds(bool elastic) {
 
 Faults in_bad_memory(bool elastic) {
   return {.kills_per_job = 0.6,
-          .massacres_per_job = 0.2,
+          .mass_kills_per_job = 0.2,
           .late_exits = 0.5,
           .cuts_per_job = 0.3,
           .elastic = elastic,
@@ -43,8 +43,8 @@ std::vector<Play> make_plays() {
   return {
       {"calm", {}},
       {"deaths", {.kills_per_job = 0.5, .hangs_per_job = 0.1, .stalls_per_job = 0.1}},
-      {"massacres",
-       {.kills_per_job = 0.2, .massacres_per_job = 0.2, .slow_loads = 0.2, .late_exits = 0.3}},
+      {"mass_kills",
+       {.kills_per_job = 0.2, .mass_kills_per_job = 0.2, .slow_loads = 0.2, .late_exits = 0.3}},
       {"links",
        {.cuts_per_job = 0.3,
         .drops_per_message = 0.001,
@@ -107,7 +107,7 @@ std::vector<Play> make_plays() {
       {"drains", {.hosts = 2, .drains_per_job = 0.9}},
       {"drains-all",
        {.kills_per_job = 0.4,
-        .massacres_per_job = 0.1,
+        .mass_kills_per_job = 0.1,
         .late_exits = 0.2,
         .hangs_per_job = 0.1,
         .ghosts = true,

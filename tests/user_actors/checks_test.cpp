@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "controller/user_actors/guest.h"
+#include "controller/user_actors/host_user_actors.h"
 #include "controller/user_actors/user_actor_service.h"
 #include "tests/support/doctest.h"
 #include "tests/support/no_stages.h"

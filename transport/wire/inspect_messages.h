@@ -39,13 +39,13 @@ struct MailboxReport {
   static constexpr Kind kKind = Kind::mailbox_report;
   std::string doing;                // "job 3 step 5 patch 1", or empty
   double doing_seconds = 0;         // since that began
-  std::uint64_t total = 0;          // letters that wait
-  std::uint64_t handled = 0;        // letters since the process began
-  std::vector<MailboxRow> letters;  // the first of them, in order
+  std::uint64_t total = 0;          // messages that wait
+  std::uint64_t handled = 0;        // messages since the process began
+  std::vector<MailboxRow> entries;  // the first of them, in order
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(doing, doing_seconds, total, handled, letters);
+    ar(doing, doing_seconds, total, handled, entries);
   }
 };
 

@@ -11,7 +11,7 @@
 namespace troupe::wire {
 
 /// client → controller → actor: what the job keeps there. Answered by TensorReport, between two
-/// letters of the actor's mailbox.
+/// messages of the actor's mailbox.
 struct GetTensors {
   static constexpr Kind kKind = Kind::get_tensors;
   std::uint32_t actor = 0;
@@ -63,7 +63,7 @@ struct SliceRange {
   bool operator==(const SliceRange&) const = default;
 };
 
-/// client → controller → actor. Answered by TensorSlice, between two letters.
+/// client → controller → actor. Answered by TensorSlice, between two messages.
 struct GetSlice {
   static constexpr Kind kKind = Kind::get_slice;
   std::uint32_t actor = 0;
@@ -117,7 +117,7 @@ struct JobLatents {
 };
 
 /// controller → actor: the rows of latents that it holds. Answered by LatentRows, between two
-/// letters.
+/// messages.
 struct GetLatentRows {
   static constexpr Kind kKind = Kind::get_latent_rows;
   std::uint64_t job = 0;

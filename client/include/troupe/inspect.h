@@ -25,7 +25,7 @@ struct MailboxInfo {
   double doing_seconds = 0;           // since that began
   std::uint64_t total = 0;            // entries that wait
   std::uint64_t handled = 0;          // entries since the process began
-  std::vector<MailboxEntry> letters;  // the first of them, in order
+  std::vector<MailboxEntry> entries;  // the first of them, in order
 };
 
 struct TensorInfo {

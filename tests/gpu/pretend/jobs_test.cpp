@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "tests/process/support/compare.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -77,7 +77,7 @@ Submission asked(const std::string& method, const Parallelism& degrees, int step
 }  // namespace
 
 TEST_CASE("jobs on actors that share a pretend GPU have the latents that they have on CPUs") {
-  Theatre plain(actors(3));
+  FaultCluster plain(actors(3));
   std::vector<std::pair<std::string, Submission>> jobs{
       {"one", asked("exact", {})},
       {"pp 2", asked("exact", {.pp = 2})},
@@ -95,17 +95,17 @@ TEST_CASE("jobs on actors that share a pretend GPU have the latents that they ha
   for (const int seed : {1, 2}) {
     CAPTURE(seed);
     PretendGpu gpu(seed);
-    Theatre theatre(gpu.actors(3));
+    FaultCluster cluster(gpu.actors(3));
     for (const auto& [name, job] : jobs) {
       CAPTURE(name);
-      const auto got = theatre.run(job);
+      const auto got = cluster.run(job);
       CHECK(range_error(*got.latents, *plain.run(job).latents) < 1e-5);
       REQUIRE(gpu.report() == "");
     }
     // Side by side, on what is loaded.
-    const auto one = theatre.submit(jobs[1].second), other = theatre.submit(jobs[3].second);
-    CHECK(theatre.client().wait(one, std::chrono::seconds(300)));
-    CHECK(theatre.client().wait(other, std::chrono::seconds(300)));
+    const auto one = cluster.submit(jobs[1].second), other = cluster.submit(jobs[3].second);
+    CHECK(cluster.client().wait(one, std::chrono::seconds(300)));
+    CHECK(cluster.client().wait(other, std::chrono::seconds(300)));
     CHECK(gpu.report() == "");
   }
 }
@@ -115,10 +115,10 @@ TEST_CASE("a job outlives an actor that is killed on a pretend GPU, and one whos
   const auto job = asked("exact", {.pp = 2}, 30);
   Latents undisturbed;
   {
-    Theatre theatre(gpu.actors(2));
-    undisturbed = *theatre.run(job).latents;
+    FaultCluster cluster(gpu.actors(2));
+    undisturbed = *cluster.run(job).latents;
     const auto result =
-        theatre.struck(job, 4, [&](std::uint64_t) { kill(theatre.pids().at(1), SIGKILL); });
+        cluster.struck(job, 4, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); });
     CHECK(result.latents->data == undisturbed.data);
   }
   // Whichever kernel it is: as the job begins, or in its midst.
@@ -126,11 +126,11 @@ TEST_CASE("a job outlives an actor that is killed on a pretend GPU, and one whos
   for (const int kernel : {300, 1'000, 3'000}) {
     CAPTURE(kernel);
     gpu.arm(kernel);
-    Theatre theatre(gpu.actors(2));
+    FaultCluster cluster(gpu.actors(2));
     REQUIRE(gpu.struck());
-    const auto result = theatre.run(job);
+    const auto result = cluster.run(job);
     CHECK(result.latents->data == undisturbed.data);
-    CHECK(theatre.restarts() == 1);
+    CHECK(cluster.restarts() == 1);
     const auto report = json::parse(result.report);
     for (const auto& recovery : report["recoveries"]) {
       const std::string cause = recovery["cause"];

@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::testing {
@@ -51,7 +51,7 @@ inline Submission of_case(Reference& reference, const std::string& name, const s
 inline void check_mixes(Submission submission, const std::string& what,
                         const std::vector<Parallelism>& mixes, Worst& worst) {
   submission.parallelism = {};
-  const auto single = cached(company().run(submission));
+  const auto single = cached(shared_cluster().run(submission));
   CAPTURE(what);
   CHECK(single.skipped > 0);
   CHECK(single.skipped < single.calls);
@@ -59,7 +59,7 @@ inline void check_mixes(Submission submission, const std::string& what,
     const auto where = what + " at " + name_of(mix);
     CAPTURE(where);
     submission.parallelism = mix;
-    const auto got = cached(company().run(submission));
+    const auto got = cached(shared_cluster().run(submission));
     CHECK(got.by_step == single.by_step);
     CHECK(got.calls == single.calls);
     CHECK(got.by_picture == single.by_picture);

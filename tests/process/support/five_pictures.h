@@ -10,7 +10,7 @@ inline Submission five_pictures() {
   Submission submission;
   submission.model = checkpoint("tiny-pixart");
   auto& request = submission.request;
-  request.prompts = {"a red circle", "a tree", "A purple house, 4 cats!", "", "a blue square"};
+  request.prompts = {"a red circle", "a tree", "A purple controller, 4 cats!", "", "a blue square"};
   request.negative_prompt = "a dog";
   request.height = 80;
   request.width = 48;

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tests/process/support/theatre.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/support/doctest.h"
 #include "troupe/client.h"
 

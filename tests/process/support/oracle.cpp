@@ -3,9 +3,9 @@
 #include <fstream>
 #include <optional>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/pictures.h"
+#include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::testing {
@@ -29,7 +29,7 @@ struct Outcome {
 };
 
 Outcome run(Reference& reference, const nlohmann::json& of, const Parallelism& degrees) {
-  const auto result = company().run(reference.submission(of, degrees));
+  const auto result = shared_cluster().run(reference.submission(of, degrees));
   Outcome out{.latents = result.latents.value(), .pictures = {}};
   for (const auto& picture : result.pictures)
     out.pictures.push_back(decode_png(picture.png));
@@ -84,7 +84,7 @@ Latents latents_with(Reference& reference, const nlohmann::json& of,
                      void (*changes)(ImageRequest&)) {
   auto submission = reference.submission(of);
   changes(submission.request);
-  return company().run(submission).latents.value();
+  return shared_cluster().run(submission).latents.value();
 }
 
 }  // namespace troupe::testing

@@ -18,11 +18,11 @@ std::string Seen::text() const {
   return text.str();
 }
 
-SamePicture::SamePicture(Company& company, Submission submission, Seen& seen)
-    : company_(company), submission_(std::move(submission)), seen_(seen) {
+SamePicture::SamePicture(SharedCluster& cluster, Submission submission, Seen& seen)
+    : cluster_(cluster), submission_(std::move(submission)), seen_(seen) {
   submission_.request.want_latents = true;
   submission_.parallelism = {};
-  const auto result = company_.run(submission_);
+  const auto result = cluster_.run(submission_);
   latents_ = result.latents.value();
   for (const auto& picture : result.pictures)
     pictures_.push_back(decode_png(picture.png));
@@ -36,7 +36,7 @@ JobResult SamePicture::check_at(const Parallelism& degrees) {
   CAPTURE(where);
   submission_.parallelism = degrees;
   const auto begin = std::chrono::steady_clock::now();
-  auto result = company_.run(submission_);
+  auto result = cluster_.run(submission_);
   const double took = seconds_since(begin);
   seen_.seconds.see(took, where);
   seen_.total += took;

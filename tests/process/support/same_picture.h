@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/company.h"
 #include "tests/process/support/compare.h"
+#include "tests/process/support/shared_cluster.h"
 
 namespace troupe::testing {
 
@@ -20,15 +20,15 @@ struct Seen {
 /// A request's pictures by one actor, which other degrees are held against.
 class SamePicture {
  public:
-  /// Runs `submission` on one actor of `company`; `seen` outlives this.
-  SamePicture(Company& company, Submission submission, Seen& seen);
+  /// Runs `submission` on one actor of `cluster`; `seen` outlives this.
+  SamePicture(SharedCluster& cluster, Submission submission, Seen& seen);
 
   /// Runs it at `degrees`: latents within 1e-5 of range, pictures within one level.
   JobResult check_at(const Parallelism& degrees);
   const Latents& latents() const { return latents_; }
 
  private:
-  Company& company_;
+  SharedCluster& cluster_;
   Submission submission_;
   Seen& seen_;
   Latents latents_;

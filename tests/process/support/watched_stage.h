@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "tests/client/run_command.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "troupe/inspect.h"
 
@@ -15,7 +15,7 @@ namespace troupe::testing {
 struct WatchedStage {
   explicit WatchedStage(int count, const std::string& log_folder = "",
                         const std::vector<std::string>& plugins = {})
-      : theatre(options(count, log_folder, plugins)) {}
+      : cluster(options(count, log_folder, plugins)) {}
 
   static cluster::ClusterOptions options(int count, const std::string& log_folder,
                                          const std::vector<std::string>& plugins) {
@@ -25,7 +25,7 @@ struct WatchedStage {
     options.plugins = plugins;
     return options;
   }
-  std::string endpoint() { return theatre.cluster().endpoint(); }
+  std::string endpoint() { return cluster.cluster().endpoint(); }
   CommandResult repl(const std::string& commands) {
     return troupe("repl " + endpoint() + " -c '" + commands + "'");
   }
@@ -50,20 +50,20 @@ struct WatchedStage {
   std::uint64_t paused_job(Submission submission) {
     submission.detached = true;
     for (int attempt = 1;; ++attempt) {
-      const auto job = theatre.submit(submission);
+      const auto job = cluster.submit(submission);
       REQUIRE(eventually(2 * kPatience, [&] {
-        const auto row = theatre.job(job);
+        const auto row = cluster.job(job);
         return row && (row->step > 0 || row->state == "succeeded");
       }));
       const bool paused = bool(inspector().control(job, JobAction::pause));
       if (paused && still(job) && has_steps_left(job)) return job;
       REQUIRE(attempt < 5);
       if (paused) REQUIRE(inspector().control(job, JobAction::resume));
-      REQUIRE(theatre.client().wait(job, std::chrono::seconds(600)));
+      REQUIRE(cluster.client().wait(job, std::chrono::seconds(600)));
     }
   }
 
-  Theatre theatre;
+  FaultCluster cluster;
 };
 
 }  // namespace troupe::testing

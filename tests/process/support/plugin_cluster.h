@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tests/process/support/connect.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/user_actors/classes.h"
@@ -25,9 +25,9 @@ T value_of(Result<T> result) {
 }
 
 /// A controller with one actor and a plugin, on tcp with keys, and hosts that join it.
-class Cast {
+class PluginCluster {
  public:
-  explicit Cast(const std::string& plugin = kPlugin) : plugin_(plugin) {
+  explicit PluginCluster(const std::string& plugin = kPlugin) : plugin_(plugin) {
     control::KeyFolder(keys()).make(false);
     auto options = actors(1);
     options.listen = "tcp://127.0.0.1:0";

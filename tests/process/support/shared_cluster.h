@@ -11,10 +11,10 @@
 namespace troupe::testing {
 
 /// A cluster of real actors with one thread each, and a client of it. Actors take seconds to start
-/// on a busy machine, so test cases share one: see `company`.
-class Company {
+/// on a busy machine, so test cases share one: see `cluster`.
+class SharedCluster {
  public:
-  explicit Company(int actors);
+  explicit SharedCluster(int actors);
 
   Client& client() { return client_; }
   const std::string& endpoint() const { return cluster_.endpoint(); }
@@ -31,11 +31,11 @@ class Company {
 };
 
 /// The eight actors that the test cases of a runner share, started with the first use.
-Company& company();
+SharedCluster& shared_cluster();
 
 /// Bytes of each actor's own memory, by its number: without files that it maps and what it shares
 /// with its peers.
-std::map<std::uint32_t, double> private_memory(Company& company);
+std::map<std::uint32_t, double> private_memory(SharedCluster& cluster);
 
 /// The degrees above 1, as in "cfg 2 pp 3", with the stages that are listed, or "one actor".
 std::string name_of(const Parallelism& degrees);

@@ -1,4 +1,4 @@
-#include "controller/user_actors/guest.h"
+#include "controller/user_actors/host_user_actors.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -15,7 +15,7 @@ std::string file_name(const std::string& path) {
 
 }  // namespace
 
-Guest::Guest(boost::asio::io_context& io, Options options, Tools tools)
+HostUserActors::HostUserActors(boost::asio::io_context& io, Options options, Tools tools)
     : options_(std::move(options)),
       tools_(std::move(tools)),
       processes_(io, options_.processes,
@@ -42,12 +42,12 @@ Guest::Guest(boost::asio::io_context& io, Options options, Tools tools)
 }
 
 template <class M>
-void Guest::reply(const wire::Header& header, const M& message) {
+void HostUserActors::reply(const wire::Header& header, const M& message) {
   if (auto* controller = tools_.controller()) controller->reply(header, message);
 }
 
-bool Guest::on_message(const wire::Header& header, std::span<const std::byte> payload,
-                       bool leaving) {
+bool HostUserActors::on_message(const wire::Header& header, std::span<const std::byte> payload,
+                                bool leaving) {
   switch (header.kind) {
     case wire::Kind::check_plugins:
       check_plugins(header, wire::decode<wire::CheckPlugins>(payload).files);
@@ -67,7 +67,8 @@ bool Guest::on_message(const wire::Header& header, std::span<const std::byte> pa
   }
 }
 
-void Guest::start(const wire::Header& header, const wire::StartUserProcess& order, bool leaving) {
+void HostUserActors::start(const wire::Header& header, const wire::StartUserProcess& order,
+                           bool leaving) {
   if (leaving)
     return reply(header, wire::Failure{wire::FailureCode::refused, "the host is leaving"});
   try {
@@ -87,7 +88,8 @@ void Guest::start(const wire::Header& header, const wire::StartUserProcess& orde
   }
 }
 
-void Guest::check_plugins(const wire::Header& header, const std::vector<std::string>& files) {
+void HostUserActors::check_plugins(const wire::Header& header,
+                                   const std::vector<std::string>& files) {
   for (const auto& [name, own] : own_plugins_) {
     const bool known =
         std::ranges::any_of(files, [&](const auto& file) { return file_name(file) == name; });
@@ -99,7 +101,7 @@ void Guest::check_plugins(const wire::Header& header, const std::vector<std::str
 }
 
 /// Each in a process of its own, one after another; then all are told.
-void Guest::check_next(const std::shared_ptr<Checking>& checking) {
+void HostUserActors::check_next(const std::shared_ptr<Checking>& checking) {
   auto& reports = checking->checked.reports;
   if (reports.size() == checking->files.size()) return reply(checking->header, checking->checked);
   std::string file = checking->files[reports.size()];
@@ -117,7 +119,7 @@ void Guest::check_next(const std::shared_ptr<Checking>& checking) {
   }
 }
 
-std::string Guest::plugin_here(const std::string& path) const {
+std::string HostUserActors::plugin_here(const std::string& path) const {
   const auto own = own_plugins_.find(file_name(path));
   if (own != own_plugins_.end()) return own->second;
   if (options_.any_plugin) return path;

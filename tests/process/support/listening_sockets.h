@@ -8,7 +8,7 @@
 namespace troupe::testing {
 
 /// Where a process listens.
-struct Doors {
+struct ListeningSockets {
   struct Tcp {
     std::string address;  // "127.0.0.1"; of IPv6 as /proc/net/tcp6 has it
     std::uint16_t port = 0;
@@ -17,6 +17,6 @@ struct Doors {
   std::vector<std::string> names;  // abstract unix sockets
 };
 
-Doors doors_of(pid_t pid);
+ListeningSockets listening_sockets_of(pid_t pid);
 
 }  // namespace troupe::testing

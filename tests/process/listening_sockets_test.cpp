@@ -1,13 +1,13 @@
 // Which addresses the processes of a cluster listen on, and what it says of those it turned away.
-#include "tests/process/support/doors.h"
+#include "tests/process/support/listening_sockets.h"
 
 #include <nlohmann/json.hpp>
 
 #include "tests/process/support/connect.h"
-#include "tests/process/support/guest_host.h"
+#include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/joined_host_process.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 #include "tests/user_actors/classes.h"
@@ -17,37 +17,37 @@ using namespace troupe;
 using namespace troupe::testing;
 
 TEST_CASE("actors and users' actors listen on the one address that their host was given") {
-  auto options = open_house(1);
+  auto options = open_to_hosts(1);
   options.tensor_host = "127.0.0.2";
   options.plugins = {TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so"};
-  Theatre theatre(options);
-  Guest beta(theatre, "beta", 1, {"--tensor-host", "127.0.0.3"});
+  FaultCluster cluster(options);
+  JoinedHostProcess beta(cluster, "beta", 1, {"--tensor-host", "127.0.0.3"});
   REQUIRE(beta.all("ready", 1));
   // The tensor plane's doors are made by then.
   auto job = tiny_job(1);
   job.parallelism = {.dp = 1, .cfg = 2};
-  theatre.run(job);
-  auto users = theatre.client().actors();
+  cluster.run(job);
+  auto users = cluster.client().actors();
   std::vector<ActorHandle<Probe>> probes;
   for (int i = 0; i < 2; ++i)
     probes.push_back(
         take(users.spawn<Probe>({.placement = "spread", .group = "doors"}, "p"), "spawn"));
 
   std::vector<std::pair<pid_t, std::string>> expected;
-  for (const auto& actor : theatre.status().actors)
+  for (const auto& actor : cluster.status().actors)
     expected.emplace_back(actor.pid, actor.host == "beta" ? "127.0.0.3" : "127.0.0.2");
   for (const auto& actor : take(users.list(), "list"))
     expected.emplace_back(actor.pid, actor.host == "beta" ? "127.0.0.3" : "127.0.0.2");
   REQUIRE(expected.size() == 4);
   for (const auto& [pid, address] : expected) {
     CAPTURE(pid);
-    const auto doors = doors_of(pid);
+    const auto doors = listening_sockets_of(pid);
     CHECK_FALSE(doors.tcp.empty());
     for (const auto& door : doors.tcp)
       CHECK(door.address == address);
   }
   // The controller itself: control plane and blobs.
-  for (const auto& door : doors_of(getpid()).tcp)
+  for (const auto& door : listening_sockets_of(getpid()).tcp)
     CHECK(door.address == "127.0.0.1");
 }
 

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/scratch.h"
 
 namespace troupe::testing {
 
 /// A cluster of `count` actors of its own that other hosts can reach.
-inline cluster::ClusterOptions open_house(int count) {
+inline cluster::ClusterOptions open_to_hosts(int count) {
   auto options = actors(count);
   options.listen = "tcp://127.0.0.1:0";
   return options;
@@ -19,12 +19,12 @@ inline cluster::ClusterOptions open_house(int count) {
 
 /// A `troupe join` of this machine that calls itself another one; through `endpoint` where that is
 /// not the cluster's own.
-class Guest {
+class JoinedHostProcess {
  public:
-  Guest(Theatre& theatre, const std::string& name, int actors,
-        const std::vector<std::string>& more = {}, std::string endpoint = "")
-      : theatre_(theatre), name_(name) {
-    if (endpoint.empty()) endpoint = theatre.cluster().endpoint();
+  JoinedHostProcess(FaultCluster& cluster, const std::string& name, int actors,
+                    const std::vector<std::string>& more = {}, std::string endpoint = "")
+      : cluster_(cluster), name_(name) {
+    if (endpoint.empty()) endpoint = cluster.cluster().endpoint();
     std::vector<std::string> words = {
         "join", "--connect", endpoint, "--actors", std::to_string(actors), "--name", name};
     words.insert(words.end(), more.begin(), more.end());
@@ -33,7 +33,7 @@ class Guest {
 
   Command& command() { return *command_; }
   std::vector<ActorInfo> rows() {
-    auto rows = theatre_.status().actors;
+    auto rows = cluster_.status().actors;
     std::erase_if(rows, [&](const auto& actor) { return actor.host != name_; });
     return rows;
   }
@@ -54,7 +54,7 @@ class Guest {
   }
 
  private:
-  Theatre& theatre_;
+  FaultCluster& cluster_;
   std::string name_;
   Scratch folder_;
   std::unique_ptr<Command> command_;

@@ -39,7 +39,7 @@ Held held(pid_t pid);
 /// Names in /dev/shm that could be ours.
 int shared_memory_names();
 
-struct HouseOptions {
+struct SoakClusterOptions {
   std::string programs;  // folder of troupe, with troupe-actor and troupe-host beside it
   std::string plugin;    // with the class Counter of examples/actors
   std::string model;
@@ -49,10 +49,10 @@ struct HouseOptions {
 
 /// A controller with a journal, and a guest host with one actor, as processes of this machine. One
 /// thread at a time may strike it; the endpoint stays.
-class House {
+class SoakCluster {
  public:
-  explicit House(HouseOptions options);
-  ~House();
+  explicit SoakCluster(SoakClusterOptions options);
+  ~SoakCluster();
 
   const std::string& endpoint() const { return endpoint_; }
   std::string folder() const { return folder_.string(); }
@@ -79,7 +79,7 @@ class House {
   void kill_controller();
   void start_guest();
 
-  HouseOptions options_;
+  SoakClusterOptions options_;
   std::filesystem::path folder_;
   std::string endpoint_;
   std::unique_ptr<Child> controller_;

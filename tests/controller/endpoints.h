@@ -12,7 +12,7 @@ namespace troupe::test {
 
 /// A controller's two doors in a folder of their own, on a loop that the test turns itself. Its
 /// links have the deadlines of a real one: a test that stands still for a second loses nobody.
-struct Doors {
+struct Endpoints {
   boost::asio::io_context io{1};
   control::IpcFolder folder;
   control::BlobStore blobs;

@@ -13,7 +13,7 @@
 #include "controller/gateway/gateway.h"
 #include "controller/gateway/introspection.h"
 #include "controller/journal/memory_store.h"
-#include "tests/controller/doors.h"
+#include "tests/controller/endpoints.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
 #include "transport/control/connection.h"
@@ -40,7 +40,7 @@ class Gate {
 };
 
 /// A gateway in front of one actor that never says hello: what is accepted stays in the queue.
-struct Hall : Doors {
+struct GatewayFixture : Endpoints {
   bool with_journal;
   std::chrono::milliseconds accept_within;
   cluster::Members members{"secret"};
@@ -106,7 +106,8 @@ struct Hall : Doors {
             .log_folder = log_folder};
   }
 
-  explicit Hall(bool journaled = false, std::chrono::milliseconds within = std::chrono::seconds(25))
+  explicit GatewayFixture(bool journaled = false,
+                          std::chrono::milliseconds within = std::chrono::seconds(25))
       : with_journal(journaled), accept_within(within) {
     test::sample_model();  // read here, not on the reader's thread
     members.spawned(members.add("here", "cpu").id, 77, 1);
@@ -117,7 +118,7 @@ struct Hall : Doors {
     });
     server.on_lost([this](auto peer, const auto& loss) { gateway.client_lost(peer, loss); });
   }
-  ~Hall() { gate.open(); }
+  ~GatewayFixture() { gate.open(); }
 
   std::unique_ptr<control::Connection> connect() {
     control::ConnectionOptions options;

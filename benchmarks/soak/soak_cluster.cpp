@@ -1,4 +1,4 @@
-#include "benchmarks/soak/house.h"
+#include "benchmarks/soak/soak_cluster.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -99,7 +99,7 @@ int shared_memory_names() {
   return count;
 }
 
-House::House(HouseOptions options) : options_(std::move(options)) {
+SoakCluster::SoakCluster(SoakClusterOptions options) : options_(std::move(options)) {
   auto name = (fs::temp_directory_path() / "troupe-soak-XXXXXX").string();
   if (!mkdtemp(name.data())) throw std::runtime_error("[soak] no folder in " + name);
   folder_ = name;
@@ -108,7 +108,7 @@ House::House(HouseOptions options) : options_(std::move(options)) {
   start_guest();
 }
 
-House::~House() {
+SoakCluster::~SoakCluster() {
   guest_->signal(SIGINT);
   guest_->ended(kPatience);
   controller_->signal(SIGTERM);
@@ -117,7 +117,7 @@ House::~House() {
   fs::remove_all(folder_, ignored);
 }
 
-void House::start_controller(bool salvage) {
+void SoakCluster::start_controller(bool salvage) {
   std::vector<std::string> words;
   if (options_.descriptors > 0)
     words = {"/bin/sh", "-c",
@@ -131,24 +131,24 @@ void House::start_controller(bool salvage) {
   controller_pid_ = controller_->pid();
 }
 
-void House::start_guest() {
+void SoakCluster::start_guest() {
   guest_ = std::make_unique<Child>(
       std::vector<std::string>{program(), "join", "--connect", endpoint_, "--actors", "1", "--name",
                                "guest", "--wait", "600", "--plugin", options_.plugin},
       folder_ / "guest.log");
 }
 
-void House::kill_controller() {
+void SoakCluster::kill_controller() {
   controller_->signal(SIGKILL);
   controller_->ended(kPatience);
 }
 
-void House::restart_controller() {
+void SoakCluster::restart_controller() {
   kill_controller();
   start_controller();
 }
 
-bool House::restart_damaged(unsigned seed) {
+bool SoakCluster::restart_damaged(unsigned seed) {
   kill_controller();
   std::mt19937 random(seed);
   constexpr std::array kFiles{"journal.db-wal", "journal.db-wal", "journal.db", "acknowledged"};
@@ -170,7 +170,7 @@ bool House::restart_damaged(unsigned seed) {
   return true;
 }
 
-void House::restart_guest(bool orderly) {
+void SoakCluster::restart_guest(bool orderly) {
   guest_->signal(orderly ? SIGINT : SIGKILL);
   if (!guest_->ended(2 * kPatience)) throw std::runtime_error("[soak] the guest does not leave");
   start_guest();
@@ -180,7 +180,7 @@ void House::restart_guest(bool orderly) {
     start_guest();
 }
 
-Client House::connect() const {
+Client SoakCluster::connect() const {
   for (const auto end = Clock::now() + kPatience;; std::this_thread::sleep_for(50ms)) {
     auto client = Client::connect(endpoint_);
     if (client) return std::move(client.value());
@@ -189,7 +189,7 @@ Client House::connect() const {
   }
 }
 
-bool House::whole() const {
+bool SoakCluster::whole() const {
   auto client = connect();
   for (const auto end = Clock::now() + 3 * kPatience; Clock::now() < end;
        std::this_thread::sleep_for(50ms)) {

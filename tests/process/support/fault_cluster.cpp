@@ -1,4 +1,4 @@
-#include "tests/process/support/theatre.h"
+#include "tests/process/support/fault_cluster.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -23,39 +23,39 @@ constexpr auto kJobDeadline = 600s;
 
 }  // namespace
 
-Theatre::Theatre(cluster::ClusterOptions options)
+FaultCluster::FaultCluster(cluster::ClusterOptions options)
     : cluster_(std::move(options)), client_(connect_when_ready(cluster_)) {}
 
-Client Theatre::another_client() const {
+Client FaultCluster::another_client() const {
   return connect_to(cluster_);
 }
 
-ClusterInfo Theatre::status() {
+ClusterInfo FaultCluster::status() {
   return take(client_.status(), "status");
 }
 
-std::vector<pid_t> Theatre::pids() {
+std::vector<pid_t> FaultCluster::pids() {
   std::vector<pid_t> pids;
   for (const auto& actor : status().actors)
     pids.push_back(static_cast<pid_t>(actor.pid));
   return pids;
 }
 
-std::uint64_t Theatre::restarts() {
+std::uint64_t FaultCluster::restarts() {
   std::uint64_t sum = 0;
   for (const auto& actor : status().actors)
     sum += actor.restarts;
   return sum;
 }
 
-std::optional<JobInfo> Theatre::job(std::uint64_t id) {
+std::optional<JobInfo> FaultCluster::job(std::uint64_t id) {
   for (const auto& job : take(client_.jobs(), "jobs")) {
     if (job.id == id) return job;
   }
   return std::nullopt;
 }
 
-bool Theatre::whole(std::chrono::milliseconds deadline) {
+bool FaultCluster::whole(std::chrono::milliseconds deadline) {
   return eventually(deadline, [&] {
     const auto actors = status().actors;
     return std::all_of(actors.begin(), actors.end(),
@@ -63,17 +63,17 @@ bool Theatre::whole(std::chrono::milliseconds deadline) {
   });
 }
 
-std::uint64_t Theatre::submit(const Submission& submission, Client::OnProgress on_progress) {
+std::uint64_t FaultCluster::submit(const Submission& submission, Client::OnProgress on_progress) {
   return take(client_.submit(submission, std::move(on_progress)), "submit");
 }
 
-JobResult Theatre::run(const Submission& submission) {
+JobResult FaultCluster::run(const Submission& submission) {
   const auto job = submit(submission);
   return take(client_.wait(job, kJobDeadline), "job " + std::to_string(job));
 }
 
-std::optional<JobResult> Theatre::struck_once(const Submission& submission, int step,
-                                              const Blow& blow, int kept) {
+std::optional<JobResult> FaultCluster::struck_once(const Submission& submission, int step,
+                                                   const Blow& blow, int kept) {
   const auto before = restarts();
   const auto there = std::make_shared<std::atomic<bool>>(false);
   const auto job = submit(submission, [there, step](const Progress& progress) {
@@ -91,24 +91,24 @@ std::optional<JobResult> Theatre::struck_once(const Submission& submission, int 
   return std::nullopt;
 }
 
-JobResult Theatre::struck(const Submission& submission, int step, const Blow& blow, int kept) {
+JobResult FaultCluster::struck(const Submission& submission, int step, const Blow& blow, int kept) {
   for (int attempt = 0; attempt < 5; ++attempt) {
     if (auto result = struck_once(submission, step, blow, kept)) return std::move(*result);
   }
   throw std::runtime_error("[tests] of five blows none met a job that went on where it was");
 }
 
-void Theatre::freeze() {
+void FaultCluster::freeze() {
   for (const auto pid : actors_of(getpid()))
     kill(pid, SIGSTOP);
 }
 
-void Theatre::thaw() {
+void FaultCluster::thaw() {
   for (const auto pid : actors_of(getpid()))
     kill(pid, SIGCONT);
 }
 
-std::optional<Fall> Theatre::fall_of(std::uint64_t job, Clock::time_point blow) {
+std::optional<Fall> FaultCluster::fall_of(std::uint64_t job, Clock::time_point blow) {
   const auto result = client_.wait(job, kJobDeadline);
   if (result) return std::nullopt;
   return Fall{result.error(), std::chrono::duration<double>(Clock::now() - blow).count()};

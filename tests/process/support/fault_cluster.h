@@ -23,9 +23,9 @@ struct Fall {
 inline constexpr double kAtOnce = 30;
 
 /// A cluster to be mistreated: its actors can be frozen, killed and looked at while a job runs.
-class Theatre {
+class FaultCluster {
  public:
-  explicit Theatre(cluster::ClusterOptions options);
+  explicit FaultCluster(cluster::ClusterOptions options);
 
   cluster::Cluster& cluster() { return cluster_; }
   Client& client() { return client_; }

@@ -15,7 +15,7 @@ namespace troupe::user {
 /// Users' actors of a host that has joined a cluster: its node agent's part in them, on the
 /// controller's orders. For one link to the controller: when that is lost the guest goes, and its
 /// processes with it. Lives on the agent's loop.
-class Guest {
+class HostUserActors {
  public:
   struct Options {
     std::string host;                  // its name in the cluster
@@ -28,7 +28,7 @@ class Guest {
     std::function<void(const std::string&)> refuse;    // the host cannot be used as it is
   };
   /// Throws std::runtime_error when two of its plugins have one name.
-  Guest(boost::asio::io_context& io, Options options, Tools tools);
+  HostUserActors(boost::asio::io_context& io, Options options, Tools tools);
 
   /// False when the message is none for this room. With `leaving`, nothing new begins.
   bool on_message(const wire::Header& header, std::span<const std::byte> payload, bool leaving);

@@ -29,9 +29,9 @@ inline plan::Plan some_plan(int steps, int patches, int warmup, wire::Parallelis
 /// Actors that run their mailboxes in order as the real ones do: a task starts when its transfers'
 /// producers are done, a collective when all its members have it at the head. Records what a tensor
 /// plane would see.
-class Playground {
+class SimulatedActors {
  public:
-  Playground(int window, std::uint64_t seed) : dispatcher(window), random_(seed) {}
+  SimulatedActors(int window, std::uint64_t seed) : dispatcher(window), random_(seed) {}
 
   void add(JobId id, const plan::Plan& plan, std::vector<ActorId> actors,
            schedule::JobTerms terms = {}, int first_step = 0) {

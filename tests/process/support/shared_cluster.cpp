@@ -1,4 +1,4 @@
-#include "tests/process/support/company.h"
+#include "tests/process/support/shared_cluster.h"
 
 #include "tests/process/support/connect.h"
 #include "tests/process/support/processes.h"
@@ -20,16 +20,16 @@ cluster::ClusterOptions options_for(int actors) {
 
 }  // namespace
 
-Company::Company(int actors)
+SharedCluster::SharedCluster(int actors)
     : cluster_(options_for(actors)), client_(connect_when_ready(cluster_)) {}
 
-JobResult Company::run(const Submission& submission, Client::OnProgress on_progress,
-                       std::chrono::seconds deadline) {
+JobResult SharedCluster::run(const Submission& submission, Client::OnProgress on_progress,
+                             std::chrono::seconds deadline) {
   const auto job = take(client_.submit(submission, std::move(on_progress)), "submit");
   return take(client_.wait(job, deadline), "job " + std::to_string(job));
 }
 
-Error Company::refusal(const Submission& submission) {
+Error SharedCluster::refusal(const Submission& submission) {
   const auto job = client_.submit(submission);
   if (!job) return job.error();
   const auto result = client_.wait(job.value(), kCompanyDeadline);
@@ -37,14 +37,14 @@ Error Company::refusal(const Submission& submission) {
   return result.error();
 }
 
-Company& company() {
-  static Company shared(8);
+SharedCluster& shared_cluster() {
+  static SharedCluster shared(8);
   return shared;
 }
 
-std::map<std::uint32_t, double> private_memory(Company& company) {
+std::map<std::uint32_t, double> private_memory(SharedCluster& cluster) {
   std::map<std::uint32_t, double> bytes;
-  for (const auto& actor : take(company.client().status(), "status").actors)
+  for (const auto& actor : take(cluster.client().status(), "status").actors)
     bytes[actor.id] = status_bytes(actor.pid, "RssAnon");
   return bytes;
 }

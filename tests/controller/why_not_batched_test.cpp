@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "controller/jobs/batching.h"
-#include "tests/controller/hall.h"
+#include "tests/controller/gateway_fixture.h"
 #include "tests/controller/runner_stage.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
@@ -140,8 +140,8 @@ TEST_CASE("who waits behind another says what that one waits for") {
 }
 
 TEST_CASE("a request that never computes with others is told so when it is handed in") {
-  test::Hall hall;
-  hall.gate.open();
+  test::GatewayFixture fixture;
+  fixture.gate.open();
   const auto warnings_of = [&](StepCacheRule step_cache) {
     wire::SubmitJob submission;
     submission.job.model = "a";
@@ -149,10 +149,10 @@ TEST_CASE("a request that never computes with others is told so when it is hande
     submission.job.request.step_cache = step_cache;
     submission.job.may_batch = true;
     std::optional<Texts> warnings;
-    hall.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+    fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
       warnings = reply ? reply.as<wire::JobAccepted>().warnings : Texts{reply.failure().what};
     });
-    REQUIRE(hall.until([&] { return warnings.has_value(); }));
+    REQUIRE(fixture.until([&] { return warnings.has_value(); }));
     return *warnings;
   };
   CHECK(warnings_of(StepCacheRule::none).empty());

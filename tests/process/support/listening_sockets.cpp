@@ -1,4 +1,4 @@
-#include "tests/process/support/doors.h"
+#include "tests/process/support/listening_sockets.h"
 
 #include <filesystem>
 #include <set>
@@ -35,7 +35,7 @@ std::string dotted(const std::string& hex) {
 
 }  // namespace
 
-Doors doors_of(pid_t pid) {
+ListeningSockets listening_sockets_of(pid_t pid) {
   const std::string process = "/proc/" + std::to_string(pid);
   std::set<std::string> inodes;
   for (const auto& entry : fs::directory_iterator(process + "/fd")) {
@@ -43,7 +43,7 @@ Doors doors_of(pid_t pid) {
     const std::string target = fs::read_symlink(entry.path(), error).string();
     if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
   }
-  Doors doors;
+  ListeningSockets doors;
   for (const char* file : {"/net/tcp", "/net/tcp6"}) {
     for (const auto& word : words_of(process + file)) {
       if (word.size() < 10 || word[3] != "0A" || !inodes.contains(word[9])) continue;

@@ -7,17 +7,19 @@
 #include <utility>
 #include <vector>
 
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
-#include "tests/process/support/theatre.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 
 namespace troupe::testing {
 
 /// A controller as a process of its own, which is killed and started again on one journal.
-class House {
+class JournaledController {
  public:
-  explicit House(std::vector<std::string> more = {}) : more_(std::move(more)) { start(); }
+  explicit JournaledController(std::vector<std::string> more = {}) : more_(std::move(more)) {
+    start();
+  }
 
   void start() {
     std::vector<std::string> arguments = {"start",

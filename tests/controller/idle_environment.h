@@ -8,7 +8,7 @@
 namespace troupe::test {
 
 /// An Environment in which nothing happens.
-class Still final : public testing::NoStages {
+class IdleEnvironment final : public testing::NoStages {
  public:
   double now() const override { return 0; }
   std::uint64_t random() override { return 1; }
