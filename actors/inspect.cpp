@@ -58,26 +58,26 @@ std::int64_t monotonic_ns() {
       .count();
 }
 
-std::string describe(const wire::Command& command) {
-  std::string text = "job " + std::to_string(command.job);
-  if (command.kind == wire::TaskKind::encode_text) return text + " text";
+std::string task_text(const wire::Command& command) {
+  if (command.kind == wire::TaskKind::encode_text) return "text";
   if (command.kind == wire::TaskKind::decode)
-    return text + " decode" +
-           (command.part > 0 ? " part " + std::to_string(command.part) : std::string());
-  text += " step " + std::to_string(command.step);
+    return command.part > 0 ? "decode part " + std::to_string(command.part) : "decode";
+  std::string text = "step " + std::to_string(command.step);
   if (command.patch >= 0) text += " patch " + std::to_string(command.patch);
   if (command.part > 0) text += " part " + std::to_string(command.part);
   return text;
 }
 
-std::string describe(const Message& message) {
-  if (const auto* entry = std::get_if<TaskEntry>(&message.content)) return describe(entry->command);
+std::string describe(const Message& message,
+                     const std::function<std::string(std::uint64_t)>& name_of) {
+  if (const auto* entry = std::get_if<TaskEntry>(&message.content))
+    return name_of(entry->command.job) + " " + task_text(entry->command);
   if (std::holds_alternative<wire::LoadStage>(message.content)) return "loading";
   if (std::holds_alternative<wire::ConnectGroups>(message.content)) return "connecting";
   if (const auto* begin = std::get_if<wire::BeginJob>(&message.content))
-    return "beginning job " + std::to_string(begin->job);
+    return "beginning " + begin->name;
   if (const auto* end = std::get_if<wire::EndJob>(&message.content))
-    return "ending job " + std::to_string(end->job);
+    return "ending " + name_of(end->job);
   if (std::holds_alternative<std::shared_ptr<Inspection>>(message.content))
     return "being looked at";
   return "cleaning up";

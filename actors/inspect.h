@@ -86,9 +86,11 @@ class InspectLane {
 /// Nanoseconds of this process's monotonic clock.
 std::int64_t monotonic_ns();
 
-/// "job 3 step 5 patch 1", "job 3 text".
-std::string describe(const wire::Command& command);
-/// The same of any message: "loading", "beginning job 3", …
-std::string describe(const Message& message);
+/// "step 5 patch 1", "text".
+std::string task_text(const wire::Command& command);
+/// Of any message: "job 3 step 5 patch 1", "loading", "beginning job 3", …; `name_of`: what a job
+/// is called.
+std::string describe(const Message& message,
+                     const std::function<std::string(std::uint64_t)>& name_of);
 
 }  // namespace troupe::actors

@@ -50,7 +50,7 @@ void TensorInspection::answer(const wire::Header& header, const wire::GetSlice& 
   for (const auto& [name, tensor] : running.job->tensors()) {
     if (name == question.name) return tools_.reply(header, tensor_slice(tensor, question.ranges));
   }
-  throw std::out_of_range("[actor] job " + std::to_string(question.job) + " has no tensor \"" +
+  throw std::out_of_range("[actor] " + jobs_.name_of(question.job) + " has no tensor \"" +
                           question.name + "\" here");
 }
 

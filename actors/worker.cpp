@@ -36,7 +36,7 @@ void Worker::loop() {
     const auto message = tools_.mailbox.take();
     if (!message) return;
     jobs_.note_idle(seconds_since(start));
-    tools_.view.begin(describe(*message));
+    tools_.view.begin(describe(*message, [this](std::uint64_t job) { return jobs_.name_of(job); }));
     handle(*message);
     tools_.view.end();
     tools_.progress.tick();

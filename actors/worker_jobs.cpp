@@ -92,10 +92,15 @@ void WorkerJobs::note_idle(double seconds) {
   }
 }
 
+std::string WorkerJobs::name_of(std::uint64_t job) const {
+  const auto found = jobs_.find(job);
+  return found != jobs_.end() ? found->second.job->begin().name : "job " + std::to_string(job);
+}
+
 const RunningJob& WorkerJobs::find(std::uint64_t job) const {
   const auto found = jobs_.find(job);
   if (found != jobs_.end()) return found->second;
-  throw std::out_of_range("[actor] job " + std::to_string(job) +
+  throw std::out_of_range("[actor] " + name_of(job) +
                           " is not here: it has not begun, has ended, or runs on other actors");
 }
 
@@ -106,7 +111,7 @@ RunningJob* WorkerJobs::job_of(const TaskEntry& entry, const char* what) {
   if (const auto found = jobs_.find(job); found != jobs_.end()) return &found->second;
   const auto begun = begun_.find(entry.epoch);
   if (begun != begun_.end() && begun->second.contains(job)) return nullptr;
-  throw std::logic_error(std::string("[actor] a ") + what + " came for job " + std::to_string(job) +
+  throw std::logic_error(std::string("[actor] a ") + what + " came for " + name_of(job) +
                          ", which has not begun here");
 }
 
@@ -179,8 +184,7 @@ TaskResult WorkerJobs::call(Job& job, const wire::Command& command) {
 }
 
 void WorkerJobs::note_progress(RunningJob& running, const wire::Command& command) {
-  const auto text = describe(command);
-  running.last_task = text.substr(text.find(' ', text.find(' ') + 1) + 1);
+  running.last_task = task_text(command);
   const auto& begin = running.job->begin();
   if (command.kind == wire::TaskKind::decode &&
       (begin.vae.degree == 0 || command.part + 1 == std::ssize(begin.decode_parts)))

@@ -56,6 +56,8 @@ class WorkerJobs {
 
   /// The work loop had nothing to do for so long.
   void note_idle(double seconds);
+  /// "job 3", or "batch 9 (jobs 3, 5)".
+  std::string name_of(std::uint64_t job) const;
   /// Throws std::out_of_range where it is not here.
   const RunningJob& find(std::uint64_t job) const;
 

@@ -11,7 +11,6 @@
 #include "client/deadlines.h"
 #include "client/init_image.h"
 #include "client/link.h"
-#include "transport/control/loss.h"
 #include "transport/wire/host_messages.h"
 #include "troupe/actor.h"
 
@@ -57,12 +56,12 @@ struct Client::Impl {
   bool can_revive(const Talk& lost, const Error& error) {
     return error.code == "lost" && !lost->link().journal().empty();
   }
-  void say_lost(std::uint64_t job, const Error& error);
+  void say_lost(std::uint64_t job, const Talk& talk, const Error& error);
   std::optional<Error> revive(const Talk& lost, const Error& error,
                               std::chrono::steady_clock::time_point until);
 };
 
-void Client::Impl::say_lost(std::uint64_t job, const Error& error) {
+void Client::Impl::say_lost(std::uint64_t job, const Talk& talk, const Error& error) {
   OnProgress on_progress;
   {
     std::lock_guard lock(mutex);
@@ -73,11 +72,11 @@ void Client::Impl::say_lost(std::uint64_t job, const Error& error) {
   Progress progress;
   progress.job = job;
   progress.phase = "waiting for the controller";
-  const bool there = error.what.find(control::kReplaced) != std::string::npos;
   progress.warnings = {error.what +
-                       (there ? "; reconnecting to the controller that was started again"
-                              : "; waiting " + std::to_string(kComeBack.count()) +
-                                    " s for the controller to answer or to be started again")};
+                       (talk->link().replaced()
+                            ? "; reconnecting to the controller that was started again"
+                            : "; waiting " + std::to_string(kComeBack.count()) +
+                                  " s for the controller to answer or to be started again")};
   on_progress(progress);
 }
 
@@ -191,7 +190,7 @@ Result<JobResult> Client::wait(std::uint64_t job, milliseconds timeout, OnProgre
     const auto talk = impl_->talk();
     auto result = talk->wait(job, timeout, until, on_progress);
     if (!result && impl_->can_revive(talk, result.error())) {
-      impl_->say_lost(job, result.error());
+      impl_->say_lost(job, talk, result.error());
       auto failed = impl_->revive(talk, result.error(), until);
       if (!failed) continue;
       result = *failed;

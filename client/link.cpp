@@ -11,10 +11,9 @@ namespace troupe::client {
 namespace {
 
 Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
-  std::string code = failure.code == wire::FailureCode::refused ? "refused" : "unreachable";
-  if (code == "refused" && failure.what.find("protocol version") != std::string::npos) {
-    code = "version_mismatch";
-  }
+  std::string code = "unreachable";
+  if (failure.code == wire::FailureCode::refused) code = "refused";
+  if (failure.code == wire::FailureCode::version_mismatch) code = "version_mismatch";
   std::string what = failure.what;
   if (what.find(endpoint) == std::string::npos) what = endpoint + ": " + what;
   return {code, what};
@@ -121,7 +120,10 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
   control_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
     on_message(header, payload);
   });
-  control_->on_lost([this](const control::Loss& loss) { lose(lost_error(endpoint_, loss.why)); });
+  control_->on_lost([this](const control::Loss& loss) {
+    replaced_ = loss.end == wire::LinkEnd::replaced;
+    lose(lost_error(endpoint_, loss.why));
+  });
   control_->on_gap([this](std::uint64_t missing) {
     const auto loss = control::gap(missing);
     control_->close(loss.why, loss.end);

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <functional>
 #include <future>
 #include <memory>
@@ -69,6 +70,8 @@ class Link {
   /// The journal that the controller keeps its jobs in, by its id; empty = it forgets them when it
   /// ends.
   const std::string& journal() const { return journal_; }
+  /// Of a lost link: another controller answers at its endpoint.
+  bool replaced() const { return replaced_; }
 
  private:
   Link(std::string endpoint, Handlers handlers);
@@ -91,6 +94,7 @@ class Link {
   std::unique_ptr<control::BlobConnection> blobs_;
   std::shared_ptr<calls::Exchange> exchange_;
   std::optional<Error> lost_;
+  std::atomic<bool> replaced_ = false;  // before the loss is told
   std::thread thread_;
 };
 

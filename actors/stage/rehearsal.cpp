@@ -141,6 +141,7 @@ void rehearse(const wire::BeginJob& begin, const JobTools& tools, const OnRehear
 std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& spec) {
   auto alike = from_the_start(begin);
   alike.job = alike.epoch = 0;
+  alike.name.clear();
   auto& request = alike.request;
   request.guidance_scale = spec.has_branches(request.guidance_scale) ? 2 : 1;
   request.negative_prompt.clear();

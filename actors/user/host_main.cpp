@@ -1,6 +1,7 @@
 #include "actors/user/host_main.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -25,9 +26,9 @@ std::uint64_t contents_of(const std::string& file) {
   return hash.digest();
 }
 
-/// One line a class or method, fields between tabs, and one that says that it is all: the
-/// controller reads them.
-int describe(const std::string& file) {
+/// Fields between tabs, for the controller: a line per class and method and one that says that it
+/// is all, or one that says what is wrong with the file.
+int describe(const std::string& file) try {
   const Plugin plugin(file);
   std::printf("troupe-file\t%llu\n", static_cast<unsigned long long>(contents_of(file)));
   for (const auto& entry : plugin.describe().classes) {
@@ -41,6 +42,12 @@ int describe(const std::string& file) {
   std::printf("troupe-end\n");
   std::fflush(stdout);
   return 0;
+} catch (const std::exception& error) {
+  std::string why = first_line(error.what());
+  std::ranges::replace(why, '\t', ' ');
+  std::printf("troupe-failure\t%s\n", why.c_str());
+  std::fflush(stdout);
+  return 1;
 }
 
 }  // namespace

@@ -30,13 +30,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTE
 
 constexpr const char* kStartOne =
     "; start one with `troupe start`, or name another with --connect or TROUPE_ADDRESS";
-constexpr const char* kStopThatOne =
-    ": if that is a cluster, `troupe stop` ends it; another --listen goes beside it";
 
 int report(Error error, int exit_code, bool json) {
   const bool nobody = error.what.find("no controller at ") != std::string::npos;
   if (error.code == "unreachable" && nobody) error.what = one_line(error.what) + kStartOne;
-  if (error.what.ends_with("in use by a running process")) error.what += kStopThatOne;
   // Where a terminal showed ^C.
   if (error.code == "interrupted" && isatty(STDERR_FILENO)) std::cerr << "\r\x1b[K";
   if (json) print_json({{"error", to_json(error)}});

@@ -20,7 +20,6 @@
 #include <type_traits>
 
 #include "base/file_handle.h"
-#include "base/parse_number.h"
 #include "controller/gateway/permissions.h"
 #include "controller/jobs/batching.h"
 #include "controller/plan/machine_json.h"
@@ -41,25 +40,6 @@ constexpr int kFirstReadings = 4;
 
 std::string name_of(jobs::JobId job) {
   return "job " + std::to_string(job);
-}
-
-/// What an actor says, which knows a batch by its number only: "job 9" becomes what the recorder
-/// calls it, "batch 9 (jobs 3, 5)".
-std::string with_batches_named(const std::string& said, const recorder::Recorder& recorder) {
-  const std::string word = "job ";
-  std::string text;
-  for (std::size_t at = 0; at < said.size();) {
-    const auto found = said.find(word, at);
-    if (found == std::string::npos) return text + said.substr(at);
-    const auto digits = found + word.size();
-    const auto end = std::min(said.find_first_not_of("0123456789", digits), said.size());
-    const auto number = parse_number<jobs::JobId>(said.substr(digits, end - digits));
-    const auto* notes = number ? recorder.find(*number) : nullptr;
-    text += said.substr(at, found - at);
-    text += notes && !notes->name.empty() ? notes->name : said.substr(found, end - found);
-    at = end;
-  }
-  return text;
 }
 
 std::string name_of_actor(std::uint32_t actor) {
@@ -102,17 +82,13 @@ void Introspection::pass_on(const Asker& asker, const M& message, std::uint32_t 
   tools_.environment.request(
       member->peer, message, kActorDeadline, [this, asker, actor](const control::Reply& answer) {
         if (answer) {
-          auto told = answer.as<Answer>();
-          if constexpr (std::is_same_v<Answer, wire::MailboxReport>)
-            told.doing = with_batches_named(told.doing, tools_.recorder);
-          return reply(asker, told);
+          return reply(asker, answer.as<Answer>());
         }
         const auto& failure = answer.failure();
         const bool lost = failure.code == FailureCode::lost;
-        refuse(asker, failure.code,
-               name_of_actor(actor) +
-                   (lost ? " was lost before it answered"
-                         : ": " + with_batches_named(failure.what, tools_.recorder)));
+        refuse(
+            asker, failure.code,
+            name_of_actor(actor) + (lost ? " was lost before it answered" : ": " + failure.what));
       });
 }
 

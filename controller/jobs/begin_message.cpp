@@ -4,13 +4,15 @@
 
 namespace troupe::jobs {
 
-wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& deployment, int rank) {
+wire::BeginJob begin_message(const JobEntry& job, const std::string& name,
+                             const cluster::Deployment& deployment, int rank) {
   using Role = plan::GroupPlan::Role;
   const auto& plan = job.plan;
   const mesh::Mesh mesh(plan.degrees);
   const auto at = mesh.coordinates(rank);
   wire::BeginJob begin;
   begin.job = job.id;
+  begin.name = name;
   begin.deployment = deployment.id;
   begin.epoch = deployment.epoch;
   begin.request = plan.request;

@@ -7,6 +7,7 @@ namespace troupe::jobs {
 
 /// What the actor of a rank is told when the job begins there, at its first step or at its
 /// boundary. Pure.
-wire::BeginJob begin_message(const JobEntry& job, const cluster::Deployment& deployment, int rank);
+wire::BeginJob begin_message(const JobEntry& job, const std::string& name,
+                             const cluster::Deployment& deployment, int rank);
 
 }  // namespace troupe::jobs

@@ -82,7 +82,7 @@ void Run::begin(bool paused) {
   stats_.assign(actors.size(), {});
   for (std::size_t rank = 0; rank < actors.size(); ++rank) {
     tools_.environment.send(tools_.members.at(actors[rank]).peer,
-                            begin_message(entry_, *deployment_, static_cast<int>(rank)));
+                            begin_message(entry_, name(), *deployment_, static_cast<int>(rank)));
   }
   tools_.dispatcher.add_job(
       id_, schedule::make_task_graph(entry_.plan, entry_.step), actors,

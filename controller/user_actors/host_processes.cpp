@@ -37,6 +37,8 @@ bool read_line(const std::string& line, wire::PluginReport& report) {
   if (fields.size() == 5 && fields[0] == "troupe-class") {
     if (const auto types = parse_number<std::uint64_t>(fields[3]))
       list.classes.push_back({fields[1], fields[2], *types, fields[4] == "1", {}, report.file, {}});
+  } else if (fields.size() == 2 && fields[0] == "troupe-failure") {
+    report.failure = fields[1];
   } else if (fields.size() == 2 && fields[0] == "troupe-file") {
     report.contents = parse_number<std::uint64_t>(fields[1]).value_or(report.contents);
   } else if (fields.size() == 4 && fields[0] == "troupe-method" && !list.classes.empty()) {
@@ -190,13 +192,10 @@ void HostProcesses::describe(const std::string& plugin, OnDescribed handler) {
         if (failure.empty() && !cause.by_signal && cause.number == 0 && !node.mapped()->whole)
           failure = "[plugin] " + report.file +
                     ": it ended its process, with exit code 0, while it was opened";
-        if (failure.empty() && (cause.by_signal || cause.number != 0)) {
+        if (failure.empty() && (cause.by_signal || cause.number != 0))
           failure = cause.log.empty()
                         ? "[plugin] " + report.file + ": its check ended with " + cause.text()
                         : cause.log.back();
-          if (const auto tag = failure.find("[plugin]"); tag != std::string::npos)
-            failure = failure.substr(tag);
-        }
         handler(std::move(report));
       });
   describing_[number] = described;

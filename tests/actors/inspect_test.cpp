@@ -51,8 +51,10 @@ TEST_CASE("what looks in between goes before every message and is no part of the
   mailbox.put({{}, TaskEntry{1, {.job = 3, .task = 2, .receive = true}}});
   mailbox.put_inspection(std::make_shared<Inspection>());
   std::vector<std::string> seen;
-  CHECK(mailbox.look(1, [&](const Message& message) { seen.push_back(describe(message)); }) == 2);
-  CHECK(seen == std::vector<std::string>{"job 3 step 5 patch 1"});
+  const auto name_of = [](std::uint64_t) { return "batch 3 (jobs 1, 2)"; };
+  CHECK(mailbox.look(
+            1, [&](const Message& message) { seen.push_back(describe(message, name_of)); }) == 2);
+  CHECK(seen == std::vector<std::string>{"batch 3 (jobs 1, 2) step 5 patch 1"});
   const auto first = mailbox.take();
   REQUIRE(first);
   REQUIRE(std::holds_alternative<std::shared_ptr<Inspection>>(first->content));

@@ -119,7 +119,7 @@ TEST_CASE("a connection to a controller of another version says so") {
   router.send(routing, zmq::send_flags::sndmore);
   router.send(zmq::buffer(answer));
   const wire::Failure failure = failed.wait();
-  CHECK(failure.code == wire::FailureCode::refused);
+  CHECK(failure.code == wire::FailureCode::version_mismatch);
   CHECK(failure.what.find("version " + std::to_string(kOther)) != std::string::npos);
   CHECK(failure.what.find("version " + std::to_string(wire::kProtocolVersion)) !=
         std::string::npos);

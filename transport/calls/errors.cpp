@@ -28,6 +28,8 @@ const char* public_code(wire::FailureCode code) {
       return "died";
     case exception:
       return "exception";
+    case version_mismatch:
+      return "version_mismatch";
     case none:
     case internal:
       return "failed";

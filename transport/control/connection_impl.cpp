@@ -115,7 +115,9 @@ void Connection::Impl::handle(std::span<const std::byte> frame) {
       lose((ours ? "the controller cannot be answered: " : "the controller broke the protocol: ") +
            std::string(error.what()));
     } else if (state == State::greeting) {
-      fail(wire::FailureCode::refused, "[control] " + options.endpoint + ": " + error.what());
+      fail(error.code() == wire::WireErrc::version_skew ? wire::FailureCode::version_mismatch
+                                                        : wire::FailureCode::refused,
+           "[control] " + options.endpoint + ": " + error.what());
     }
   }
 }
@@ -148,7 +150,8 @@ void Connection::Impl::handle_greeting(const wire::Header& header,
 void Connection::Impl::handle_up(const wire::Header& header, std::span<const std::byte> payload) {
   if (header.incarnation != server_incarnation_) {
     ++counters_.fenced;
-    return lose(std::string(kReplaced) + " of the one at " + options.endpoint);
+    return lose("another controller has taken the place of the one at " + options.endpoint,
+                wire::LinkEnd::replaced);
   }
   heard_ = Clock::now();
   if (header.kind == wire::Kind::goodbye) {

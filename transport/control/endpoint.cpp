@@ -61,7 +61,7 @@ void clear_stale_socket(const std::string& endpoint, const fs::path& path) {
   const sockaddr_un address = socket_address(path);
   if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
       errno != ECONNREFUSED) {
-    fail(endpoint, "in use by a running process");
+    throw EndpointInUse("[control] " + endpoint + ": in use by a running process");
   }
   if (unlink(path.c_str()) != 0)
     fail(endpoint, "cannot remove the stale socket: " + error_text(errno));

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 
 #include <zmq.hpp>
@@ -24,10 +25,17 @@ struct Endpoint {
 /// Throws std::runtime_error: `[control] ENDPOINT: why`.
 Endpoint parse_endpoint(const std::string& text);
 
+/// A running process has the endpoint.
+class EndpointInUse : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// Binds and returns the real endpoint. An ipc folder is made with mode 0700 if it is missing, and
 /// refused if it is not the user's own or open to others; the socket file of a dead process is
 /// replaced, that of a live one is not. Throws std::runtime_error, one line naming endpoint and
-/// cause. With `open_to_others` false, tcp is refused unless the address is a numeric loopback one.
+/// cause, EndpointInUse where that is the cause. With `open_to_others` false, tcp is refused unless
+/// the address is a numeric loopback one.
 std::string bind_endpoint(zmq::socket_t& socket, const std::string& endpoint, bool open_to_others);
 
 /// A fresh folder that only its owner may enter, for ipc sockets. Removed with everything in it at

@@ -16,9 +16,8 @@ struct Loss {
   bool given_up() const { return end == wire::LinkEnd::silent || end == wire::LinkEnd::gap; }
 };
 
-/// What texts about lost links begin with.
+/// What texts about silent peers begin with.
 inline constexpr std::string_view kSilent = "no sign of life";
-inline constexpr std::string_view kReplaced = "another controller has taken the place";
 
 /// Of so many messages that never came.
 inline Loss gap(std::uint64_t missing) {

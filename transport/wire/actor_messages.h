@@ -122,6 +122,7 @@ constexpr bool is_whole(StepKind kind) {
 struct BeginJob {
   static constexpr Kind kKind = Kind::begin_job;
   std::uint64_t job = 0;
+  std::string name;  // in texts for people: "job 9", "batch 9 (jobs 3, 5)"
   std::uint64_t deployment = 0;
   std::uint64_t epoch = 0;
   ImageRequest request;
@@ -155,8 +156,8 @@ struct BeginJob {
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses, tp,
-       steps, micro_steps, batch_parts, decode_parts, groups, caption_rank, caption_root,
+    ar(job, name, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses,
+       tp, steps, micro_steps, batch_parts, decode_parts, groups, caption_rank, caption_root,
        image_root, row_rank, row_decoders, row_holders, vae, first_step, boundary, sampler_steps,
        skipped_steps);
   }

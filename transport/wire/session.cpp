@@ -30,6 +30,8 @@ const char* to_string(FailureCode code) {
       return "died";
     case FailureCode::exception:
       return "exception";
+    case FailureCode::version_mismatch:
+      return "version mismatch";
   }
   return "unknown";
 }

@@ -78,14 +78,15 @@ struct Heartbeat {
 
 /// Why a link is over.
 enum class LinkEnd : std::uint8_t {
-  closed = 0,   // by who wanted that, or with its connection or the protocol broken
-  silent = 1,   // no sign of life
-  gap = 2,      // messages never arrived
-  stopped = 3,  // a cluster has stopped, or a drained host has left
+  closed = 0,    // by who wanted that, or with its connection or the protocol broken
+  silent = 1,    // no sign of life
+  gap = 2,       // messages never arrived
+  stopped = 3,   // a cluster has stopped, or a drained host has left
+  replaced = 4,  // another controller has taken the place of the one that welcomed the peer
 };
 
 constexpr bool is_valid(LinkEnd end) {
-  return end <= LinkEnd::stopped;
+  return end <= LinkEnd::replaced;
 }
 
 /// Both ways: the sender ends the link.
@@ -122,14 +123,15 @@ enum class FailureCode : std::uint16_t {
   overloaded = 6,   // a bounded queue is full; later may do
   cancelled = 7,
   out_of_memory = 8,
-  protocol = 9,    // the answer could not be read
-  internal = 10,   // everything else
-  died = 11,       // the actor asked for has ended for good; the text says how
-  exception = 12,  // what was called threw; the text is the exception's
+  protocol = 9,           // the answer could not be read
+  internal = 10,          // everything else
+  died = 11,              // the actor asked for has ended for good; the text says how
+  exception = 12,         // what was called threw; the text is the exception's
+  version_mismatch = 13,  // the peer speaks another version of the protocol; the text names both
 };
 
 constexpr bool is_valid(FailureCode code) {
-  return code <= FailureCode::exception;
+  return code <= FailureCode::version_mismatch;
 }
 const char* to_string(FailureCode code);
 

@@ -239,6 +239,10 @@ class StartVerb : public Verb {
       return cluster::Cluster(options_);
     } catch (const std::bad_alloc&) {
       throw;
+    } catch (const control::EndpointInUse& error) {
+      throw std::runtime_error(refusal(error.what()) +
+                               ": if that is a cluster, `troupe stop` ends it; another --listen "
+                               "goes beside it");
     } catch (const std::exception& error) {
       throw std::runtime_error(refusal(error.what()));
     }
