@@ -185,7 +185,7 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
     return columns.size() == 1 ? 0 : rank / job_.begin.ulysses.degree;
   };
   std::vector<models::TokenRuns> tokens;
-  for (int rank = 0; rank < job_.begin.ring.degree * job_.begin.ulysses.degree; ++rank) {
+  for (int rank = 0; rank < sequence_degree(job_.begin); ++rank) {
     const auto text = text_of(place.patch, rank);
     const auto rows = rows_of(job_.begin.micro_steps, place.patch, rank);
     tokens.push_back(columns[column_of(rank)]
@@ -194,7 +194,7 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
   }
   attention_->begin(tokens, place.step, place.patch < 0, step.last, items.begin, text_tokens());
   auto call = call_tokens(place.patch);
-  if (!columns[column_of(sequence_rank())]) {
+  if (!columns[column_of(sequence_rank(job_.begin))]) {
     call = {job_.size, {}, 0, 0};
     const auto& part = transformer_.part().blocks;
     const auto width = facts_.edge_width(part.begin, part.end, blocks.begin);

@@ -63,12 +63,9 @@ class DitJob final : public JobNetwork {
   std::int64_t text_tokens() const;
   /// Those of them that a rank computes in a micro-step.
   spec::TextShare text_of(int patch, int sequence_rank) const;
-  spec::TextShare own_text(int patch) const { return text_of(patch, sequence_rank()); }
-  int sequence_rank() const {
-    return job_.begin.ring.rank * job_.begin.ulysses.degree + job_.begin.ulysses.rank;
-  }
+  spec::TextShare own_text(int patch) const { return text_of(patch, sequence_rank(job_.begin)); }
   RowRuns own_rows(int patch) const {
-    return rows_of(job_.begin.micro_steps, patch, sequence_rank());
+    return rows_of(job_.begin.micro_steps, patch, sequence_rank(job_.begin));
   }
   /// Some batch items through some blocks, in all columns of a step cache or in some.
   at::Tensor run_blocks(const NetworkStep& step, at::Tensor hidden, wire::RowRange items,

@@ -24,7 +24,7 @@ std::unique_ptr<StepCache> DitJob::make_cache() {
   for (int micro = 0; micro < micro_steps; ++micro) {
     shape.tokens.push_back(count_rows(own_rows(micro)) * columns_);
     StepCache::Columns busy(static_cast<std::size_t>(shape.columns), false);
-    for (int rank = 0; rank < begin.ring.degree * begin.ulysses.degree; ++rank) {
+    for (int rank = 0; rank < sequence_degree(begin); ++rank) {
       if (count_rows(rows_of(begin.micro_steps, micro, rank)) > 0)
         busy[shape.columns == 1 ? 0 : rank / begin.ulysses.degree] = true;
     }

@@ -81,7 +81,7 @@ struct JobContext {
   /// "step 5 patch 1 stage 0 (blocks 0 to 13)"
   std::string describe(StepPlace place) const;
 
-  int sequence_rank() const { return begin.ring.rank * begin.ulysses.degree + begin.ulysses.rank; }
+  int sequence_rank() const { return actors::sequence_rank(begin); }
   /// Own rows of a micro-step, or with patch -1 of the whole picture.
   RowRuns own_rows(int patch) const { return rows_of(begin.micro_steps, patch, sequence_rank()); }
   /// Of these rows' latents: [n, C, rows · patch_size, w].

@@ -10,6 +10,14 @@ namespace troupe::actors {
 
 using RowRuns = std::vector<models::TokenRows>;
 
+/// Ranks of a sequence group, and this actor's place among them.
+inline int sequence_degree(const wire::BeginJob& begin) {
+  return begin.ring.degree * begin.ulysses.degree;
+}
+inline int sequence_rank(const wire::BeginJob& begin) {
+  return begin.ring.rank * begin.ulysses.degree + begin.ulysses.rank;
+}
+
 /// Token rows that a sequence rank computes in a micro-step, or with micro_step -1 in a step of the
 /// whole picture: all its runs, neighbours joined, empty ones left out.
 RowRuns rows_of(const std::vector<wire::RowShares>& micro_steps, int micro_step, int sequence_rank);

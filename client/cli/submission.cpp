@@ -83,15 +83,14 @@ void check_steps(const ImageRequest& request) {
 
 void check_degrees(const RequestOptions& options) {
   const Parallelism& degrees = options.parallelism;
-  const std::int64_t replica =
-      std::int64_t{degrees.cfg} * degrees.pp * degrees.ulysses * degrees.ring * degrees.tp;
+  const std::int64_t replica = degrees.world() / degrees.dp;
   const std::int64_t pictures = std::int64_t{options.request.images_per_prompt} *
                                 static_cast<std::int64_t>(options.request.prompts.size());
   if (pictures > wire::kMaxPictures)
     throw UsageError("prompts x --n is " + std::to_string(pictures) + " pictures: at most " +
                      std::to_string(wire::kMaxPictures) + " are made");
-  if (replica * degrees.dp > wire::kMaxActors)
-    throw UsageError("the degrees need " + std::to_string(replica * degrees.dp) +
+  if (degrees.world() > wire::kMaxActors)
+    throw UsageError("the degrees need " + std::to_string(degrees.world()) +
                      " actors: no cluster has more than " + std::to_string(wire::kMaxActors));
   if (pictures > 0 && degrees.dp > pictures)
     throw UsageError("--dp is " + std::to_string(degrees.dp) + ", but there " +

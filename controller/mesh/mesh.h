@@ -29,6 +29,11 @@ struct Coordinates {
   bool operator==(const Coordinates&) const = default;
 };
 
+/// Its place in the group of the axis sp.
+inline int sequence_rank(const Degrees& degrees, const Coordinates& at) {
+  return at.ring * degrees.ulysses + at.ulysses;
+}
+
 /// sp = ring and ulysses; heads = ulysses and tp, who share tokens; stage = ring, ulysses and tp,
 /// who share blocks and branch.
 enum class Axis { tp, ulysses, ring, sp, pp, cfg, dp, heads, stage };

@@ -170,7 +170,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
       if (plan.degrees.tp > 1 && transformer.blocks.front().norms_across_heads)
         own.kv += stage.blocks() * batch * caption_tokens * sizeof(float);
     }
-    const int sequence_rank = at.ring * plan.degrees.ulysses + at.ulysses;
+    const int sequence_rank = mesh::sequence_rank(plan.degrees, at);
     const std::uint64_t own_text =
         spec::text_share(static_cast<std::int64_t>(text), -1,
                          {sequence_rank, plan.degrees.ring, plan.degrees.ulysses}, false)

@@ -25,9 +25,8 @@ std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_siz
 std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int patches) {
   const auto& degrees = plan.degrees;
   const std::uint64_t images = plan.images[at.dp].end - plan.images[at.dp].begin;
-  const int heads_size = degrees.ulysses * degrees.tp;
-  return all_reduce_bytes(patches * images * 5, 8, degrees.ring * heads_size,
-                          at.ring * heads_size + at.ulysses * degrees.tp + at.tp);
+  return all_reduce_bytes(patches * images * 5, 8, degrees.sp() * degrees.tp,
+                          mesh::sequence_rank(degrees, at) * degrees.tp + at.tp);
 }
 
 std::uint64_t encoded_picture_bytes(const Plan& plan) {

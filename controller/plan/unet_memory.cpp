@@ -72,7 +72,7 @@ ActorMemory unet_memory(const Plan& plan, const spec::ModelSpec& model, int rank
   const Bytes images = plan.images[at.dp].end - plan.images[at.dp].begin;
   const Bytes batch = images * plan.branches_per_actor();
   const Bytes size = element_size(plan);
-  const int sequence = sequence_rank(plan.degrees, at);
+  const int sequence = mesh::sequence_rank(plan.degrees, at);
   const UNetShares shares(plan, unet);
   ActorMemory own;
   own.weights = size * spec::kept_elements(facts, {.first_block = 0,

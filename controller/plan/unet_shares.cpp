@@ -50,10 +50,6 @@ std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-int sequence_rank(const mesh::Degrees& degrees, const mesh::Coordinates& at) {
-  return at.ring * degrees.ulysses + at.ulysses;
-}
-
 wire::RowRange patches_of(const Plan& plan, int sequence_rank) {
   return split_evenly(static_cast<int>(plan.patches.size()), plan.degrees.sp())[sequence_rank];
 }

@@ -33,8 +33,6 @@ std::uint64_t element_size(const Plan& plan);
 /// With what lies behind it in a buffer of shares.
 std::uint64_t aligned(std::uint64_t bytes);
 
-int sequence_rank(const mesh::Degrees& degrees, const mesh::Coordinates& at);
-
 /// The patches of a sequence rank.
 wire::RowRange patches_of(const Plan& plan, int sequence_rank);
 

@@ -39,7 +39,7 @@ Told told_in(const Plan& plan, const UNetShares& shares, int rank, int step) {
   const auto at = mesh::Mesh(plan.degrees).coordinates(rank);
   const Bytes batch =
       Bytes(plan.images[at.dp].end - plan.images[at.dp].begin) * plan.branches_per_actor();
-  const auto own = patches_of(plan, sequence_rank(plan.degrees, at));
+  const auto own = patches_of(plan, mesh::sequence_rank(plan.degrees, at));
   const Bytes others = plan.degrees.sp() - 1;
   Told told;
   for (std::size_t i = 0; others > 0 && i < shares.sites().size(); ++i) {
@@ -79,7 +79,7 @@ RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const UNe
   const auto at = mesh.coordinates(rank);
   const auto& facts = model.transformer;
   const Bytes images = plan.images[at.dp].end - plan.images[at.dp].begin;
-  const int sequence = sequence_rank(plan.degrees, at);
+  const int sequence = mesh::sequence_rank(plan.degrees, at);
   RankTraffic traffic;
   for (const auto& kind : step_kinds(plan)) {
     const auto told = told_in(plan, shares, rank, kind.first);

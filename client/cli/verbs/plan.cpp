@@ -17,6 +17,7 @@
 #include "controller/deployments/device_fit.h"
 #include "controller/deployments/memory_check.h"
 #include "controller/deployments/memory_room.h"
+#include "controller/plan/degrees.h"
 #include "controller/plan/explain.h"
 #include "controller/plan/machine_json.h"
 #include "models/spec/model_spec.h"
@@ -151,9 +152,7 @@ class PlanVerb : public Verb {
 
   /// What is wrong with any model.
   void check_options(const wire::JobSpec& job) const {
-    const auto& degrees = job.parallelism;
-    const std::int64_t world = std::int64_t{degrees.dp} * degrees.cfg * degrees.pp *
-                               degrees.ulysses * degrees.ring * degrees.tp;
+    const int world = plan::degrees_of(job.parallelism).world();
     if (actors_ > 0 && world > actors_) {
       throw UsageError("the degrees need " + std::to_string(world) + " actors, --actors is " +
                        std::to_string(actors_));
@@ -209,8 +208,7 @@ class PlanVerb : public Verb {
 
   plan::Explanation explanation(const spec::ModelSpec& model, const wire::JobSpec& job) const {
     const auto& degrees = job.parallelism;
-    const int asked =
-        degrees.dp * degrees.cfg * degrees.pp * degrees.ulysses * degrees.ring * degrees.tp;
+    const int asked = plan::degrees_of(degrees).world();
     const bool here = simulate_.empty() && !cluster_;
     auto machine = here ? plan::machine_of("cpu") : machine_for(asked);
     int actors = actors_ > 0 ? actors_ : machine.devices;

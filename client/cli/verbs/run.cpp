@@ -105,7 +105,7 @@ class RunVerb : public Verb {
 
   int run_on_own_cluster(const Submission& submission) {
     const Parallelism& degrees = submission.parallelism;
-    options_.actors = degrees.world();
+    options_.actors = static_cast<int>(degrees.world());
     if (degrees.automatic) options_.actors = actors_ > 0 ? actors_ : actors_here();
     options_.model = submission.model;
     make_log_folder(options_.log_folder);

@@ -90,7 +90,7 @@ struct Parallelism {
   std::vector<int> stages = {};  // blocks of each stage; empty = split by cost
   bool automatic = false;        // the controller picks the degrees, within the cluster's actors
 
-  int world() const { return dp * cfg * pp * ulysses * ring * tp; }
+  std::int64_t world() const { return std::int64_t{dp} * cfg * pp * ulysses * ring * tp; }
 };
 
 struct Submission {
