@@ -16,16 +16,17 @@ struct DispatchFigures {
   int jobs = 0;
   int actors = 0;
   std::size_t ends = 0;  // of tasks, each member's counted
-  double seconds = 0;    // in the dispatcher's calls
-  double worst = 0;      // of the calls that follow one end, seconds
+  double seconds = 0;    // of the processor, in the dispatcher's calls
+  double worst = 0;      // of the calls that follow one end, seconds by the clock
   double ends_per_second() const { return static_cast<double>(ends) / seconds; }
 };
 
 /// The dispatcher by itself: jobs of 20 steps and 16 patches on actors that take `task_seconds` of
 /// a virtual clock for a micro-step. A task begins when it stands at the head of all its members'
 /// queues and what it waits for is done. After each member's end it is asked what is next, and that
-/// is made into messages, as the job runner does. At most `most_ends` of them.
+/// is made into messages, as the job runner does. Played again until there were `least_ends` of
+/// them, and the quickest counts.
 DispatchFigures dispatch_alone(const DispatchShape& shape, double task_seconds,
-                               std::size_t most_ends);
+                               std::size_t least_ends);
 
 }  // namespace troupe::bench
