@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "controller/schedule/dispatcher.h"
+#include "controller/schedule/neighbourhood.h"
 
 namespace troupe::schedule {
 namespace {
@@ -16,67 +16,72 @@ constexpr std::uint32_t kPatience = 8;
 
 }  // namespace
 
-/// Plays what is issued on the virtual clock: a task starts when all its members have come to it
-/// and what it waits for is done. A task that should be done by now ends now.
-void Dispatcher::forecast() {
-  if (!stale_) return;
-  stale_ = false;
-  for (auto& [id, actor] : actors_)
-    actor.free = actor.clock;
-  for (const auto& [job, id] : in_flight_) {
-    auto& progress = job->progress[id];
-    double start = progress.issued_at;
-    for (const Actor* actor : progress.waiting_for)
-      start = std::max(start, actor->free);
-    for (const auto before : job->graph.tasks[id].predecessors)
-      start = std::max(start, job->progress[before].finish);
-    progress.start = start;
-    progress.finish = std::max(start + progress.cost, now_);
-    for (Actor* actor : progress.waiting_for)
-      actor->free = progress.finish;
-  }
-}
-
 /// All tasks that an actor with room might be given next, also those that have to wait for room at
-/// another one: these keep theirs.
-void Dispatcher::gather() {
+/// another one: these keep theirs. False when none may go, whatever their order.
+bool Neighbourhood::gather() {
   candidates_.clear();
-  for (auto& [job_id, job] : jobs_) {
-    if (job.cancelled || (job.paused && job.steps_allowed == 0)) continue;
-    for (const auto id : job.ready) {
-      const Task& task = job.graph.tasks[id];
-      const auto& progress = job.progress[id];
-      Candidate candidate{.job = &job, .id = id, .task = &task};
-      bool some = false;
-      bool all = true;
-      bool few = true;
-      double start = now_;
-      for (const auto rank : task.ranks) {
-        const Actor& actor = *job.actor_of_rank[rank];
-        const bool room = static_cast<int>(actor.queue.size()) < limits_.window;
-        some |= room;
-        all &= room;
-        few &= job.unfinished_at_rank[rank] < limits_.job_always;
-        start = std::max(start, actor.free);
-      }
-      if (!some) continue;
-      for (const auto before : task.predecessors)
-        start = std::max(start, job.progress[before].finish);
-      const auto estimate = speeds_.estimate(progress.speed, task.work);
-      candidate.start = start;
-      candidate.cost = estimate.seconds;
-      candidate.overdue = progress.passed >= kPatience;
-      candidate.within_limits = few || !estimate.measured || start - now_ < limits_.ahead_seconds;
-      candidate.may_go = all && candidate.within_limits;
-      candidates_.push_back(candidate);
+  bool some_has_room = false;
+  for (ScheduledJob* job : jobs_) {
+    if (!job->goes_on()) continue;
+    for (const auto id : job->ready) {
+      const auto& teams = job->teams(id);
+      const bool has_room = std::all_of(teams.begin(), teams.end(), [&](const Team* team) {
+        return team->most() < limits_.window;
+      });
+      if (!has_room && std::none_of(teams.begin(), teams.end(), [&](const Team* team) {
+            return team->fewest() < limits_.window;
+          }))
+        continue;
+      some_has_room |= has_room;
+      candidates_.push_back({.job = job,
+                             .id = id,
+                             .task = &job->graph.tasks[id],
+                             .teams = &teams,
+                             .has_room = has_room});
     }
   }
+  if (!some_has_room) return false;
+  bool some_may_go = false;
+  for (auto& candidate : candidates_) {
+    if (!candidate.has_room) continue;
+    expect(candidate);
+    some_may_go |= candidate.may_go();
+  }
+  if (!some_may_go) return false;
+  for (auto& candidate : candidates_) {
+    if (!candidate.has_room) expect(candidate);
+  }
+  return true;
 }
 
-bool Dispatcher::sort_before(const Candidate& a, const Candidate& b) const {
+/// When the candidate would start, if it were issued now, and how long it would take.
+void Neighbourhood::expect(Candidate& candidate) {
+  ScheduledJob& job = *candidate.job;
+  bool few = true;
+  double start = now_;
+  for (const Team* team : *candidate.teams) {
+    few &= team->most_of(job) < limits_.job_always;
+    if (team->queue.empty()) continue;
+    const auto& last = team->queue.back().what;
+    forecast(last);
+    start = std::max(start, last.job->progress[last.task].finish);
+  }
+  for (const auto before : candidate.task->predecessors) {
+    forecast({&job, before});
+    start = std::max(start, job.progress[before].finish);
+  }
+  const auto& progress = job.progress[candidate.id];
+  const auto estimate = speeds_.estimate(progress.speed, candidate.task->work);
+  candidate.start = start;
+  candidate.cost = estimate.seconds;
+  candidate.overdue = progress.passed >= kPatience;
+  candidate.within_limits = few || !estimate.measured || start - now_ < limits_.ahead_seconds;
+}
+
+bool Neighbourhood::sort_before(const Candidate& a, const Candidate& b) {
   const auto key = [](const Candidate& c) {
     return std::tuple(-c.job->priority, !c.overdue, c.overdue ? 0.0 : c.rank_start,
-                      c.job->share->second.service, !c.feeds, c.job->age, c.id);
+                      c.job->share->service, !c.feeds, c.job->age, c.id);
   };
   return key(a) < key(b);
 }
@@ -84,28 +89,25 @@ bool Dispatcher::sort_before(const Candidate& a, const Candidate& b) const {
 /// A job's first task has many members and is never the oldest: it would wait until the jobs before
 /// it are through, whatever these leave idle. So among equals it goes first where one of its
 /// members has nothing else to begin by then.
-void Dispatcher::find_feeding() {
+void Neighbourhood::find_feeding() {
   ++marks_;
   for (const auto& candidate : candidates_) {
     if (candidate.task->predecessors.empty()) continue;
-    for (const auto rank : candidate.task->ranks) {
-      Actor& actor = *candidate.job->actor_of_rank[rank];
-      actor.next_start =
-          actor.mark == marks_ ? std::min(actor.next_start, candidate.start) : candidate.start;
-      actor.mark = marks_;
+    for (Team* team : *candidate.teams) {
+      team->next_start =
+          team->mark == marks_ ? std::min(team->next_start, candidate.start) : candidate.start;
+      team->mark = marks_;
     }
   }
   for (auto& candidate : candidates_) {
     if (!candidate.task->predecessors.empty()) continue;
-    const auto& ranks = candidate.task->ranks;
-    candidate.feeds = std::any_of(ranks.begin(), ranks.end(), [&](std::int32_t rank) {
-      const Actor& actor = *candidate.job->actor_of_rank[rank];
-      return actor.mark != marks_ || actor.next_start > candidate.start;
+    candidate.feeds = std::ranges::any_of(*candidate.teams, [&](const Team* team) {
+      return team->mark != marks_ || team->next_start > candidate.start;
     });
   }
 }
 
-void Dispatcher::rank() {
+void Neighbourhood::rank() {
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
     return std::tuple(-a.job->priority, a.start, a.job->age, a.id) <
            std::tuple(-b.job->priority, b.start, b.job->age, b.id);
@@ -117,63 +119,57 @@ void Dispatcher::rank() {
     candidate.rank_start = as_early ? first->start : candidate.start;
   }
   find_feeding();
-  std::sort(candidates_.begin(), candidates_.end(),
-            [this](const Candidate& a, const Candidate& b) { return sort_before(a, b); });
+  std::sort(candidates_.begin(), candidates_.end(), sort_before);
 }
 
-bool Dispatcher::in_the_way(const Candidate& candidate) const {
-  const auto& ranks = candidate.task->ranks;
-  return std::any_of(ranks.begin(), ranks.end(), [&](std::int32_t rank) {
-    const Actor& actor = *candidate.job->actor_of_rank[rank];
-    return actor.closed_in == choices_ &&
-           candidate.start + kMustFit * candidate.cost > actor.closed_from;
+bool Neighbourhood::in_the_way(const Candidate& candidate) const {
+  return std::ranges::any_of(*candidate.teams, [&](const Team* team) {
+    return team->closed_in == choices_ &&
+           candidate.start + kMustFit * candidate.cost > team->closed_from;
   });
 }
 
-void Dispatcher::mark(const Candidate& candidate) {
+void Neighbourhood::mark(const Candidate& candidate) {
   ++marks_;
-  for (const auto rank : candidate.task->ranks)
-    candidate.job->actor_of_rank[rank]->mark = marks_;
+  for (Team* team : *candidate.teams)
+    team->mark = marks_;
 }
 
-bool Dispatcher::shares_marked(const Candidate& candidate) const {
-  const auto& ranks = candidate.task->ranks;
-  return std::any_of(ranks.begin(), ranks.end(), [&](std::int32_t rank) {
-    return candidate.job->actor_of_rank[rank]->mark == marks_;
-  });
+bool Neighbourhood::shares_marked(const Candidate& candidate) const {
+  return std::ranges::any_of(*candidate.teams,
+                             [&](const Team* team) { return team->mark == marks_; });
 }
 
 /// The first in order that may go, or something that is out of its way before it can start. What
 /// comes first but may not go yet keeps its members free from its start on.
-const Dispatcher::Candidate* Dispatcher::choose() {
+const Neighbourhood::Candidate* Neighbourhood::choose() {
   ++choices_;
   for (std::size_t at = 0; at < candidates_.size(); ++at) {
     const auto& first = candidates_[at];
     if (in_the_way(first)) continue;
-    if (first.may_go) {
+    if (first.may_go()) {
       mark(first);
       for (std::size_t later = at + 1; later < candidates_.size(); ++later) {
         const auto& filler = candidates_[later];
-        if (filler.may_go && filler.start + kMustFit * filler.cost <= first.start &&
+        if (filler.may_go() && filler.start + kMustFit * filler.cost <= first.start &&
             shares_marked(filler) && !in_the_way(filler))
           return &filler;
       }
       return &first;
     }
-    for (const auto rank : first.task->ranks) {
-      Actor& actor = *first.job->actor_of_rank[rank];
-      actor.closed_from =
-          actor.closed_in == choices_ ? std::min(actor.closed_from, first.start) : first.start;
-      actor.closed_in = choices_;
+    for (Team* team : *first.teams) {
+      team->closed_from =
+          team->closed_in == choices_ ? std::min(team->closed_from, first.start) : first.start;
+      team->closed_in = choices_;
     }
   }
   return nullptr;
 }
 
-void Dispatcher::count_passed(const Candidate& chosen) {
+void Neighbourhood::count_passed(const Candidate& chosen) {
   mark(chosen);
   const auto deserves = [](const Candidate& c) {
-    return std::pair(c.job->share->second.service, c.job->age);
+    return std::pair(c.job->share->service, c.job->age);
   };
   for (const auto& other : candidates_) {
     if (&other == &chosen || !other.within_limits) continue;
@@ -183,26 +179,31 @@ void Dispatcher::count_passed(const Candidate& chosen) {
   }
 }
 
-void Dispatcher::issue_task(const Candidate& chosen, std::vector<Issue>& out) {
-  Job& job = *chosen.job;
+void Neighbourhood::issue_task(const Candidate& chosen, std::vector<Issue>& out) {
+  ScheduledJob& job = *chosen.job;
   const Task& task = *chosen.task;
+  const QueueEntry entry{&job, chosen.id};
   auto& progress = job.progress[chosen.id];
   progress.issued = true;
+  progress.unfinished = static_cast<std::uint32_t>(task.ranks.size());
+  progress.place = ++places_;
   progress.issued_at = now_;
   progress.start = chosen.start;
   progress.cost = chosen.cost;
   progress.finish = chosen.start + chosen.cost;
+  progress.forecast = state_;
   ++job.issued;
   ++job.unfinished_issued;
   if (job.paused) --job.steps_allowed;
   const double service = chosen.cost * static_cast<double>(task.ranks.size());
   job.service += service;
-  job.share->second.service += service;
+  job.share->service += service;
   std::erase(job.ready, chosen.id);
   for (const auto after : job.successors[chosen.id]) {
     if (--job.progress[after].unissued_predecessors == 0) job.ready.push_back(after);
   }
-  in_flight_.emplace_back(&job, chosen.id);
+  for (Team* team : *chosen.teams)
+    team->push(entry);
   wire::Command run{.job = job.id,
                     .task = chosen.id,
                     .kind = task.kind,
@@ -211,11 +212,8 @@ void Dispatcher::issue_task(const Candidate& chosen, std::vector<Issue>& out) {
                     .part = task.part,
                     .stage = task.stage};
   for (const auto rank : task.ranks) {
-    Actor& actor = *job.actor_of_rank[rank];
-    progress.waiting_for.push_back(&actor);
-    actor.queue.emplace_back(job.id, chosen.id);
-    actor.free = progress.finish;
-    ++job.unfinished_at_rank[rank];
+    ScheduledActor& actor = *job.actor_of_rank[rank];
+    actor.queue.push_back(entry);
     out.push_back({actor.id, run});
   }
   wire::Command receive = run;
@@ -226,14 +224,11 @@ void Dispatcher::issue_task(const Candidate& chosen, std::vector<Issue>& out) {
     out.push_back({job.actor_of_rank[rank]->id, receive});
 }
 
-std::vector<Issue> Dispatcher::issue() {
-  std::vector<Issue> out;
-  forecast();
-  for (;;) {
-    gather();
+void Neighbourhood::issue(std::vector<Issue>& out) {
+  while (gather()) {
     rank();
     const Candidate* chosen = choose();
-    if (!chosen) return out;
+    if (!chosen) return;
     count_passed(*chosen);
     issue_task(*chosen, out);
   }

@@ -14,14 +14,20 @@ void Dispatcher::add_job(JobId id, TaskGraph graph, std::vector<ActorId> actor_o
                            std::to_string(graph.world) + " actors, got " +
                            std::to_string(actor_of_rank.size()));
   }
-  Job job;
+  ScheduledJob& job = jobs_[id];
   job.id = id;
   job.progress.resize(graph.tasks.size());
   job.successors.resize(graph.tasks.size());
+  std::map<std::vector<std::int32_t>, std::uint32_t> sets;
   for (std::uint32_t task = 0; task < graph.tasks.size(); ++task) {
     const auto& predecessors = graph.tasks[task].predecessors;
-    job.progress[task].unissued_predecessors = static_cast<std::uint32_t>(predecessors.size());
-    job.progress[task].speed = speeds_.class_of(terms.machine, graph.tasks[task]);
+    const auto [set, fresh] =
+        sets.try_emplace(graph.tasks[task].ranks, static_cast<std::uint32_t>(sets.size()));
+    if (fresh) job.rank_sets.push_back(set->first);
+    auto& progress = job.progress[task];
+    progress.members = set->second;
+    progress.unissued_predecessors = static_cast<std::uint32_t>(predecessors.size());
+    progress.speed = speeds_.class_of(terms.machine, graph.tasks[task]);
     for (const auto before : predecessors)
       job.successors[before].push_back(task);
     if (predecessors.empty()) job.ready.push_back(task);
@@ -31,98 +37,137 @@ void Dispatcher::add_job(JobId id, TaskGraph graph, std::vector<ActorId> actor_o
     entry.id = actor;
     job.actor_of_rank.push_back(&entry);
   }
-  job.unfinished_at_rank.resize(actor_of_rank.size());
   job.graph = std::move(graph);
   job.priority = terms.priority;
-  job.share = shares_.try_emplace(std::move(terms.share)).first;
-  if (job.share->second.jobs++ == 0) {
+  job.share_name = std::move(terms.share);
+  job.share = &shares_[job.share_name];
+  if (job.share->jobs++ == 0) {
     // Who comes in has no claim on what others were given before.
     std::optional<double> least;
     for (const auto& [name, share] : shares_) {
-      if (&share != &job.share->second)
-        least = std::min(least.value_or(share.service), share.service);
+      if (&share != job.share) least = std::min(least.value_or(share.service), share.service);
     }
-    job.share->second.service = least.value_or(0);
+    job.share->service = least.value_or(0);
   }
   job.age = next_age_++;
-  jobs_.emplace(id, std::move(job));
+  auto& neighbourhood = join(job.actor_of_rank);
+  neighbourhood.add(job);
+  neighbourhood.arrange();
+  touch(neighbourhood);
 }
 
-bool Dispatcher::finish(JobId id, std::uint32_t task_id, ActorId actor_id,
-                        std::optional<double> seconds) {
-  const auto found = jobs_.find(id);
-  if (found == jobs_.end() || task_id >= found->second.progress.size()) return false;
-  Job& job = found->second;
-  auto& progress = job.progress[task_id];
-  const auto member =
-      std::find_if(progress.waiting_for.begin(), progress.waiting_for.end(),
-                   [actor_id](const Actor* actor) { return actor->id == actor_id; });
-  if (member == progress.waiting_for.end()) return false;
-  forecast();
-  Actor& actor = **member;
-  progress.waiting_for.erase(member);
-  actor.queue.erase(std::find(actor.queue.begin(), actor.queue.end(), std::pair{id, task_id}));
-  for (const auto rank : job.graph.tasks[task_id].ranks) {
-    if (job.actor_of_rank[rank] == &actor) --job.unfinished_at_rank[rank];
+Neighbourhood& Dispatcher::join(const std::vector<ScheduledActor*>& actors) {
+  Neighbourhood* joined = nullptr;
+  for (const auto* actor : actors) {
+    Neighbourhood* other = actor->neighbourhood;
+    if (!other || other == joined) continue;
+    if (!joined) {
+      joined = other;
+      continue;
+    }
+    joined->absorb(*other);
+    forget(other);
   }
-  now_ = std::max(now_, progress.start + seconds.value_or(progress.cost));
-  actor.clock = now_;
-  progress.measured = std::max(progress.measured, seconds.value_or(0));
-  stale_ = true;
-  if (!progress.waiting_for.empty()) return false;
-  progress.done = true;
-  progress.finish = now_;
-  speeds_.learn(progress.speed, job.graph.tasks[task_id].work, progress.measured);
-  in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), std::pair{&job, task_id}));
-  --job.unfinished_issued;
-  ++job.done;
-  return true;
+  if (!joined)
+    joined = neighbourhoods_.emplace_back(std::make_unique<Neighbourhood>(limits_, speeds_)).get();
+  return *joined;
+}
+
+void Dispatcher::forget(const Neighbourhood* gone) {
+  std::erase(touched_, gone);
+  std::erase_if(neighbourhoods_, [gone](const auto& entry) { return entry.get() == gone; });
+}
+
+void Dispatcher::touch(Neighbourhood& neighbourhood) {
+  if (neighbourhood.touched) return;
+  neighbourhood.touched = true;
+  touched_.push_back(&neighbourhood);
+}
+
+std::vector<Issue> Dispatcher::issue() {
+  std::vector<Issue> out;
+  for (Neighbourhood* neighbourhood : touched_) {
+    neighbourhood->touched = false;
+    neighbourhood->issue(out);
+  }
+  touched_.clear();
+  return out;
+}
+
+ScheduledJob* Dispatcher::find(JobId id) {
+  const auto found = jobs_.find(id);
+  return found == jobs_.end() ? nullptr : &found->second;
+}
+
+const ScheduledJob* Dispatcher::find(JobId id) const {
+  const auto found = jobs_.find(id);
+  return found == jobs_.end() ? nullptr : &found->second;
+}
+
+bool Dispatcher::finish(JobId id, std::uint32_t task, ActorId actor_id,
+                        std::optional<double> seconds) {
+  ScheduledJob* job = find(id);
+  const auto actor = actors_.find(actor_id);
+  if (!job || actor == actors_.end()) return false;
+  const QueueEntry what{job, task};
+  const auto& queue = actor->second.queue;
+  if (std::find(queue.begin(), queue.end(), what) == queue.end()) return false;
+  touch(*job->neighbourhood);
+  return job->neighbourhood->finish(actor->second, what, seconds);
 }
 
 void Dispatcher::cancel(JobId id) {
-  if (const auto job = jobs_.find(id); job != jobs_.end()) job->second.cancelled = true;
+  ScheduledJob* job = find(id);
+  if (!job) return;
+  job->cancelled = true;
+  touch(*job->neighbourhood);
 }
 
 void Dispatcher::remove(JobId id) {
-  const auto found = jobs_.find(id);
-  if (found == jobs_.end()) return;
-  Job& job = found->second;
-  for (Actor* actor : job.actor_of_rank)
-    std::erase_if(actor->queue, [id](const auto& entry) { return entry.first == id; });
-  std::erase_if(in_flight_, [&job](const auto& entry) { return entry.first == &job; });
-  if (--job.share->second.jobs == 0) shares_.erase(job.share);
-  jobs_.erase(found);
-  stale_ = true;
+  ScheduledJob* job = find(id);
+  if (!job) return;
+  Neighbourhood& neighbourhood = *job->neighbourhood;
+  neighbourhood.remove(*job);
+  if (--job->share->jobs == 0) shares_.erase(job->share_name);
+  jobs_.erase(id);
+  if (neighbourhood.jobs().empty()) return forget(&neighbourhood);
+  touch(neighbourhood);
+  for (auto& apart : neighbourhood.arrange()) {
+    touch(*apart);
+    neighbourhoods_.push_back(std::move(apart));
+  }
 }
 
 bool Dispatcher::pause(JobId id) {
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end()) return false;
-  if (!job->second.paused) job->second.steps_allowed = 0;
-  job->second.paused = true;
+  ScheduledJob* job = find(id);
+  if (!job) return false;
+  if (!job->paused) job->steps_allowed = 0;
+  job->paused = true;
+  touch(*job->neighbourhood);
   return true;
 }
 
 bool Dispatcher::step(JobId id) {
-  const auto found = jobs_.find(id);
-  if (found == jobs_.end()) return false;
-  Job& job = found->second;
-  const auto left = job.graph.tasks.size() - job.issued;
-  if (!job.paused || job.cancelled || job.steps_allowed >= left) return false;
-  ++job.steps_allowed;
+  ScheduledJob* job = find(id);
+  if (!job) return false;
+  const auto left = job->graph.tasks.size() - job->issued;
+  if (!job->paused || job->cancelled || job->steps_allowed >= left) return false;
+  ++job->steps_allowed;
+  touch(*job->neighbourhood);
   return true;
 }
 
 bool Dispatcher::resume(JobId id) {
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end()) return false;
-  job->second.paused = false;
+  ScheduledJob* job = find(id);
+  if (!job) return false;
+  job->paused = false;
+  touch(*job->neighbourhood);
   return true;
 }
 
 bool Dispatcher::paused(JobId id) const {
-  const auto job = jobs_.find(id);
-  return job != jobs_.end() && job->second.paused;
+  const ScheduledJob* job = find(id);
+  return job && job->paused;
 }
 
 int Dispatcher::outstanding(ActorId actor) const {
@@ -133,22 +178,26 @@ int Dispatcher::outstanding(ActorId actor) const {
 std::optional<std::pair<JobId, std::uint32_t>> Dispatcher::current(ActorId actor) const {
   const auto found = actors_.find(actor);
   if (found == actors_.end() || found->second.queue.empty()) return std::nullopt;
-  return found->second.queue.front();
+  const auto& first = found->second.queue.front();
+  return std::pair{first.job->id, first.task};
 }
 
 std::vector<std::pair<JobId, std::uint32_t>> Dispatcher::queue(ActorId actor) const {
-  const auto found = actors_.find(actor);
-  if (found == actors_.end()) return {};
-  return {found->second.queue.begin(), found->second.queue.end()};
+  std::vector<std::pair<JobId, std::uint32_t>> entries;
+  if (const auto found = actors_.find(actor); found != actors_.end()) {
+    for (const auto& entry : found->second.queue)
+      entries.emplace_back(entry.job->id, entry.task);
+  }
+  return entries;
 }
 
 bool Dispatcher::drained(JobId id) const {
-  const Job& job = jobs_.at(id);
+  const ScheduledJob& job = jobs_.at(id);
   return job.unfinished_issued == 0 && (job.cancelled || job.done == job.graph.tasks.size());
 }
 
 bool Dispatcher::complete(JobId id) const {
-  const Job& job = jobs_.at(id);
+  const ScheduledJob& job = jobs_.at(id);
   return job.done == job.graph.tasks.size();
 }
 

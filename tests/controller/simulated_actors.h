@@ -42,6 +42,19 @@ class SimulatedActors {
     actors_of_[id] = std::move(actors);
   }
 
+  /// The job goes in the midst of its tasks, as when its epoch ends: nobody hears of it any more.
+  void drop(JobId id) {
+    dispatcher.remove(id);
+    const auto of_job = [id](const auto& key) { return key.first == id; };
+    std::erase_if(total_order_, of_job);
+    for (auto* lists : {&posted_, &sent_order_}) {
+      for (auto& [actor, list] : *lists)
+        std::erase_if(list, of_job);
+    }
+    for (auto& [actor, queue] : mailbox_)
+      std::erase_if(queue, of_job);
+  }
+
   void pump() {
     for (const auto& issue : dispatcher.issue()) {
       const auto key = std::pair{issue.command.job, issue.command.task};

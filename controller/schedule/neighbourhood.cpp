@@ -1,0 +1,242 @@
+#include "controller/schedule/neighbourhood.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace troupe::schedule {
+
+// A team.
+
+int Team::fewest() const {
+  const auto begun = std::find_if(queue.rbegin(), queue.rend(),
+                                  [](const Entry& entry) { return !entry.finished.empty(); });
+  return static_cast<int>(begun - queue.rbegin());
+}
+
+int Team::most_of(const ScheduledJob& job) const {
+  return static_cast<int>(std::count_if(
+      queue.begin(), queue.end(), [&](const Entry& entry) { return entry.what.job == &job; }));
+}
+
+double Team::head_reached() {
+  const auto waits = [this](const ScheduledActor* actor) {
+    return !actor->queue.empty() && actor->queue.front() == queue.front().what;
+  };
+  while (!arrived.empty() && !waits(arrived.back()))
+    arrived.pop_back();
+  return arrived.empty() ? 0 : arrived.back()->clock;
+}
+
+void Team::push(const QueueEntry& what) {
+  queue.push_back({what, static_cast<std::uint32_t>(members.size()), {}});
+  if (members.size() > 1) queue.back().finished.reserve(members.size());
+}
+
+void Team::finish(const QueueEntry& what, ScheduledActor& member) {
+  const auto entry = std::find_if(queue.begin(), queue.end(),
+                                  [&](const Entry& queued) { return queued.what == what; });
+  if (members.size() > 1) entry->finished.push_back(&member);
+  if (--entry->unfinished > 0) return;
+  if (entry == queue.begin() && members.size() > 1) arrived = std::move(entry->finished);
+  queue.erase(entry);
+}
+
+// Who belongs together.
+
+void Neighbourhood::add(ScheduledJob& job) {
+  job.neighbourhood = this;
+  jobs_.push_back(&job);
+  for (ScheduledActor* actor : job.actor_of_rank) {
+    if (!actor->neighbourhood) actor->clock = now_;
+    actor->neighbourhood = this;
+  }
+}
+
+void Neighbourhood::absorb(const Neighbourhood& other) {
+  const double ahead = now_ - other.now_;
+  places_ = std::max(places_, other.places_);
+  for (ScheduledJob* job : other.jobs_) {
+    for (auto& progress : job->progress) {
+      progress.issued_at += ahead;
+      progress.start += ahead;
+      progress.finish += ahead;
+    }
+    add(*job);
+  }
+  for (const auto& team : other.teams_) {
+    for (ScheduledActor* actor : team.members)
+      actor->clock += ahead;
+  }
+}
+
+void Neighbourhood::remove(ScheduledJob& job) {
+  for (ScheduledActor* actor : job.actor_of_rank) {
+    std::erase_if(actor->queue, [&](const auto& entry) { return entry.job == &job; });
+    actor->neighbourhood = nullptr;
+    actor->team = nullptr;
+  }
+  std::erase(jobs_, &job);
+}
+
+std::vector<std::unique_ptr<Neighbourhood>> Neighbourhood::arrange() {
+  std::vector<std::unique_ptr<Neighbourhood>> others;
+  auto connected = connected_jobs();
+  if (connected.size() > 1) {
+    jobs_ = std::move(connected.front());
+    for (std::size_t i = 1; i < connected.size(); ++i) {
+      auto& other = others.emplace_back(std::make_unique<Neighbourhood>(limits_, speeds_));
+      other->now_ = now_;
+      other->places_ = places_;
+      other->jobs_ = std::move(connected[i]);
+      for (ScheduledJob* job : other->jobs_)
+        job->neighbourhood = other.get();
+      other->make_teams();
+    }
+  }
+  make_teams();
+  return others;
+}
+
+std::vector<std::vector<ScheduledJob*>> Neighbourhood::connected_jobs() const {
+  std::vector<std::size_t> leader(jobs_.size());
+  std::iota(leader.begin(), leader.end(), 0);
+  const auto leader_of = [&](std::size_t job) {
+    while (leader[job] != job)
+      job = leader[job] = leader[leader[job]];
+    return job;
+  };
+  std::map<const ScheduledActor*, std::size_t> first_job;
+  for (std::size_t job = 0; job < jobs_.size(); ++job) {
+    for (const auto* actor : jobs_[job]->actor_of_rank) {
+      const auto [first, fresh] = first_job.try_emplace(actor, job);
+      if (fresh) continue;
+      const auto [low, high] = std::minmax({leader_of(first->second), leader_of(job)});
+      leader[high] = low;
+    }
+  }
+  std::map<std::size_t, std::vector<ScheduledJob*>> by_leader;
+  for (std::size_t job = 0; job < jobs_.size(); ++job)
+    by_leader[leader_of(job)].push_back(jobs_[job]);
+  std::vector<std::vector<ScheduledJob*>> connected;
+  for (auto& [first, jobs] : by_leader)
+    connected.push_back(std::move(jobs));
+  return connected;
+}
+
+void Neighbourhood::make_teams() {
+  using Memberships = std::vector<std::pair<JobId, std::size_t>>;  // job, which of its rank sets
+  std::map<ActorId, std::pair<ScheduledActor*, Memberships>> actors;
+  for (const ScheduledJob* job : jobs_) {
+    for (ScheduledActor* actor : job->actor_of_rank)
+      actors[actor->id].first = actor;
+    for (std::size_t set = 0; set < job->rank_sets.size(); ++set) {
+      for (const auto rank : job->rank_sets[set])
+        actors[job->actor_of_rank[rank]->id].second.emplace_back(job->id, set);
+    }
+  }
+  std::map<Memberships, std::vector<ScheduledActor*>> alike;
+  for (auto& [id, actor] : actors)
+    alike[std::move(actor.second)].push_back(actor.first);
+  teams_.clear();
+  teams_.reserve(alike.size());
+  for (auto& [memberships, members] : alike) {
+    Team& team = teams_.emplace_back();
+    team.members = std::move(members);
+    for (ScheduledActor* actor : team.members) {
+      actor->team = &team;
+      actor->neighbourhood = this;
+    }
+  }
+  for (ScheduledJob* job : jobs_) {
+    job->teams_of_set.assign(job->rank_sets.size(), {});
+    for (std::size_t set = 0; set < job->rank_sets.size(); ++set) {
+      ++marks_;
+      for (const auto rank : job->rank_sets[set]) {
+        Team* team = job->actor_of_rank[rank]->team;
+        if (team->mark == marks_) continue;
+        team->mark = marks_;
+        job->teams_of_set[set].push_back(team);
+      }
+    }
+  }
+  fill_queues();
+  ++state_;
+}
+
+/// With what lies at the teams' members.
+void Neighbourhood::fill_queues() {
+  for (auto& team : teams_) {
+    team.arrived = team.members;
+    std::stable_sort(team.arrived.begin(), team.arrived.end(),
+                     [](const auto* a, const auto* b) { return a->clock < b->clock; });
+    std::map<std::uint64_t, QueueEntry> by_place;
+    for (const auto* actor : team.members) {
+      for (const auto& entry : actor->queue)
+        by_place.emplace(entry.job->progress[entry.task].place, entry);
+    }
+    for (const auto& [place, what] : by_place) {
+      team.push(what);
+      auto& entry = team.queue.back();
+      for (ScheduledActor* actor : team.arrived) {
+        if (std::find(actor->queue.begin(), actor->queue.end(), what) == actor->queue.end())
+          entry.finished.push_back(actor);
+      }
+      entry.unfinished -= static_cast<std::uint32_t>(entry.finished.size());
+    }
+  }
+}
+
+// What happens.
+
+bool Neighbourhood::finish(ScheduledActor& actor, const QueueEntry& what,
+                           std::optional<double> seconds) {
+  ScheduledJob& job = *what.job;
+  auto& progress = job.progress[what.task];
+  forecast(what);
+  now_ = std::max(now_, progress.start + seconds.value_or(progress.cost));
+  actor.clock = now_;
+  actor.queue.erase(std::find(actor.queue.begin(), actor.queue.end(), what));
+  actor.team->finish(what, actor);
+  progress.measured = std::max(progress.measured, seconds.value_or(0));
+  ++state_;
+  if (--progress.unfinished > 0) return false;
+  progress.done = true;
+  progress.finish = now_;
+  speeds_.learn(progress.speed, job.graph.tasks[what.task].work, progress.measured);
+  --job.unfinished_issued;
+  ++job.done;
+  return true;
+}
+
+/// When an issued task starts and ends on the virtual clock, if each starts when all its members
+/// have come to it and what it waits for is done. A task that should be done by now ends now. Looks
+/// only at what lies before it.
+void Neighbourhood::forecast(const QueueEntry& entry) {
+  ScheduledJob& job = *entry.job;
+  auto& progress = job.progress[entry.task];
+  if (progress.done || progress.forecast == state_) return;
+  double start = progress.issued_at;
+  for (Team* team : job.teams(entry.task))
+    start = std::max(start, free_for(*team, entry));
+  for (const auto before : job.graph.tasks[entry.task].predecessors) {
+    forecast({&job, before});
+    start = std::max(start, job.progress[before].finish);
+  }
+  progress.start = start;
+  progress.finish = std::max(start + progress.cost, now_);
+  progress.forecast = state_;
+}
+
+/// When those of the team's members that have not finished it come to an issued task.
+double Neighbourhood::free_for(Team& team, const QueueEntry& entry) {
+  const auto at = std::find_if(team.queue.begin(), team.queue.end(),
+                               [&](const Team::Entry& queued) { return queued.what == entry; });
+  if (at == team.queue.end()) return 0;
+  if (at == team.queue.begin()) return team.head_reached();
+  const auto& previous = (at - 1)->what;
+  forecast(previous);
+  return previous.job->progress[previous.task].finish;
+}
+
+}  // namespace troupe::schedule
