@@ -22,10 +22,10 @@ namespace {
 /// Pipefusion's store as a port of one process, text before the picture.
 class KeptTokens final : public AttentionPort {
  public:
-  KeptTokens(const SplitModel& model, const Fixture& of, int64_t text)
+  KeptTokens(const SplitModel& split, const Fixture& of, int64_t text)
       : text_(text),
-        store_({model.stages[0]->attentions(), of.latents.size(0), text + of.rows() * of.columns(),
-                model.stages[0]->heads(), model.stages[0]->head_dim(), KvStore::Freshness::newest,
+        store_({split.stages[0]->attentions(), of.latents.size(0), text + of.rows() * of.columns(),
+                split.stages[0]->heads(), split.stages[0]->head_dim(), KvStore::Freshness::newest,
                 false},
                at::kFloat, at::kCPU) {}
   void begin(TokenRun picture, bool with_text) {
@@ -117,13 +117,13 @@ TEST_CASE("shards of any family's weights give together what the whole gives") {
 TEST_CASE("patches of any family, text with the first one, give the whole after a whole step") {
   for (const auto& of : fixtures()) {
     CAPTURE(of.name);
-    const SplitModel model(family_of(of.checkpoint), of, 1);
-    const at::Tensor want = model.run(of);
+    const SplitModel split(family_of(of.checkpoint), of, 1);
+    const at::Tensor want = split.run(of);
     WholeWeights sums;
-    KeptTokens port(model, of, model.text);
+    KeptTokens port(split, of, split.text);
     const auto patch = [&](int64_t first, int64_t end, bool with_text) {
       port.begin({first * of.columns(), end * of.columns()}, with_text);
-      return model.run(of, {first, end}, with_text, port, sums);
+      return split.run(of, {first, end}, with_text, port, sums);
     };
     CHECK(error_of(patch(0, of.rows(), true), want) < 2e-6);
     for (const int64_t patches : {2, 3}) {
@@ -170,23 +170,23 @@ TEST_CASE("any family's blocks may be called some at a time") {
   for (const auto& of : fixtures()) {
     CAPTURE(of.name);
     const auto spec = family_of(of.checkpoint);
-    const SplitModel model(spec, of, 1);
-    const auto& model = *model.stages[0];
+    const SplitModel split(spec, of, 1);
+    const auto& model = *split.stages[0];
     WholeWeights sums;
     LocalAttention attention;
-    CallTokens tokens{of.input.size, {{0, of.rows()}}, 0, model.text};
+    CallTokens tokens{of.input.size, {{0, of.rows()}}, 0, split.text};
     at::Tensor start = model.embed(of.latents, of.input.size, {0, of.rows()});
-    if (model.text > 0)
-      start = at::cat({model.embed_text(*model.captions[0], 0, model.text), start}, 1);
-    const auto signal = model.step_signal(start, tokens, *model.steps[0]);
+    if (split.text > 0)
+      start = at::cat({model.embed_text(*split.captions[0], 0, split.text), start}, 1);
+    const auto signal = model.step_signal(start, tokens, *split.steps[0]);
     CHECK(signal.size(0) == start.size(0));
     if (signal.dim() == 3) {
-      CHECK(signal.size(1) == start.size(1) - model.text);
+      CHECK(signal.size(1) == start.size(1) - split.text);
       CHECK(signal.size(2) == model.hidden_width());
     }
     const auto run = [&](at::Tensor hidden, std::optional<BlockRange> blocks) {
       tokens.blocks = blocks;
-      return model.run_blocks(std::move(hidden), tokens, *model.steps[0], *model.captions[0],
+      return model.run_blocks(std::move(hidden), tokens, *split.steps[0], *split.captions[0],
                               attention, sums);
     };
     const auto whole = run(start.clone(), {});

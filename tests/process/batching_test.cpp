@@ -25,7 +25,7 @@ namespace {
 constexpr double kBound = 1e-4;
 
 /// Four jobs of five pictures, and one that will be cancelled. Prompts of different lengths.
-std::vector<Submission> cluster(const std::string& sampler) {
+std::vector<Submission> jobs_for(const std::string& sampler) {
   std::vector<Submission> jobs;
   for (const std::string prompt :
        {"a red circle", "a blue square to the left of a green triangle", "a tree", "", "gone"}) {
@@ -48,7 +48,7 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
   FaultCluster cluster(options);
   for (const std::string sampler : {"", "euler-ancestral"}) {
     CAPTURE(sampler);
-    const auto jobs = cluster(sampler);
+    const auto jobs = jobs_for(sampler);
     std::vector<JobResult> alone;
     for (std::size_t i = 0; i < 4; ++i)
       alone.push_back(cluster.run(jobs[i]));

@@ -80,7 +80,7 @@ std::uint64_t kill_at(FaultCluster& cluster, const Moment& moment, ActorInfo& vi
   return 0;
 }
 
-FaultCluster& cluster() {
+FaultCluster& fault_cluster() {
   // Jobs end by their first loss here; how they outlive it is in recovery_test.cpp.
   static FaultCluster shared([] {
     auto options = mortal(actors(4));
@@ -91,7 +91,7 @@ FaultCluster& cluster() {
 }
 
 const JobResult& undisturbed() {
-  static const JobResult result = cluster().run(demo_job());
+  static const JobResult result = fault_cluster().run(demo_job());
   return result;
 }
 
@@ -112,19 +112,19 @@ TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, th
                             {"denoising", "step", "patch", "stage 0"},
                             {"decoding", "decode"}};
   for (const auto& moment : moments) {
-    const auto restarts = cluster().restarts();
+    const auto restarts = fault_cluster().restarts();
     ActorInfo victim;
     Clock::time_point blow;
     std::uint64_t job = 0, blows = 0;
     std::optional<Fall> fall;
     for (;;) {
-      job = kill_at(cluster(), moment, victim, blow);
-      fall = cluster().fall_of(job, blow);
+      job = kill_at(fault_cluster(), moment, victim, blow);
+      fall = fault_cluster().fall_of(job, blow);
       ++blows;
       // A word of the victim's that was still on its way may have moved the job on.
       if ((fall && has(fall->error.what, moment.doing)) || blows == 5) break;
-      REQUIRE(eventually(kPatience, [&] { return cluster().restarts() == restarts + blows; }));
-      REQUIRE(cluster().whole());
+      REQUIRE(eventually(kPatience, [&] { return fault_cluster().restarts() == restarts + blows; }));
+      REQUIRE(fault_cluster().whole());
     }
     REQUIRE(fall);
     MESSAGE(std::string(moment.phase)
@@ -137,11 +137,11 @@ TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, th
     CHECK(has(fall->error.what, std::string("job ") + std::to_string(job)));
     CHECK(has(fall->error.what, moment.doing));
     CHECK(has(fall->error.what, moment.also));
-    CHECK(cluster().job(job)->state == "failed");
-    check_same(cluster().run(demo_job()));
-    CHECK(cluster().restarts() == restarts + blows);
+    CHECK(fault_cluster().job(job)->state == "failed");
+    check_same(fault_cluster().run(demo_job()));
+    CHECK(fault_cluster().restarts() == restarts + blows);
     CHECK(left_in_memory() == "");
-    CHECK(has(cluster().status().recent_failures.back(), "signal 9"));
+    CHECK(has(fault_cluster().status().recent_failures.back(), "signal 9"));
   }
 }
 
@@ -149,52 +149,52 @@ TEST_CASE("kill -9 at random: a job ends by it or succeeds, never anything else"
   undisturbed();
   std::mt19937 random(20);
   for (int round = 0; round < 8; ++round) {
-    REQUIRE(cluster().whole());
-    const auto pids = cluster().pids();
-    const auto job = cluster().submit(demo_job());
+    REQUIRE(fault_cluster().whole());
+    const auto pids = fault_cluster().pids();
+    const auto job = fault_cluster().submit(demo_job());
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 2500));
     const auto blow = Clock::now();
     kill(pids[random() % pids.size()], SIGKILL);
-    if (const auto fall = cluster().fall_of(job, blow)) {
+    if (const auto fall = fault_cluster().fall_of(job, blow)) {
       INFO(fall->error.what);
       CHECK(has(fall->error.what, "signal 9"));
       CHECK(fall->seconds < kAtOnce);
     }
   }
-  check_same(cluster().run(demo_job()));
+  check_same(fault_cluster().run(demo_job()));
 }
 
 TEST_CASE("an actor that dies between jobs costs none of them") {
   undisturbed();
   for (int round = 0; round < 3; ++round) {
-    const auto restarts = cluster().restarts();
-    kill(cluster().pids()[round], SIGKILL);
+    const auto restarts = fault_cluster().restarts();
+    kill(fault_cluster().pids()[round], SIGKILL);
     // At once, while its death may be unknown; and after that, on what is respawned.
-    const auto job = cluster().submit(demo_job());
-    const auto fall = cluster().fall_of(job, Clock::now());
+    const auto job = fault_cluster().submit(demo_job());
+    const auto fall = fault_cluster().fall_of(job, Clock::now());
     if (fall) CHECK(has(fall->error.what, "signal 9"));
-    check_same(cluster().run(demo_job()));
-    CHECK(cluster().restarts() == restarts + 1);
+    check_same(fault_cluster().run(demo_job()));
+    CHECK(fault_cluster().restarts() == restarts + 1);
   }
-  const auto before = cluster().status().actors[1].incarnation;
-  kill(cluster().pids()[1], SIGKILL);
+  const auto before = fault_cluster().status().actors[1].incarnation;
+  kill(fault_cluster().pids()[1], SIGKILL);
   REQUIRE(
-      eventually(kPatience, [&] { return cluster().status().actors[1].incarnation != before; }));
-  REQUIRE(cluster().whole());
-  check_same(cluster().run(demo_job()));
+      eventually(kPatience, [&] { return fault_cluster().status().actors[1].incarnation != before; }));
+  REQUIRE(fault_cluster().whole());
+  check_same(fault_cluster().run(demo_job()));
 }
 
 TEST_CASE("an actor that hangs is found by its heartbeats and killed") {
   undisturbed();
   std::atomic<bool> there = false;
-  const auto job = cluster().submit(demo_job(900), [&](const Progress& progress) {
+  const auto job = fault_cluster().submit(demo_job(900), [&](const Progress& progress) {
     there = there || progress.phase == "denoising";
   });
   REQUIRE(eventually(kPatience, [&] { return there.load(); }));
-  const auto pid = cluster().pids()[1];
+  const auto pid = fault_cluster().pids()[1];
   const auto blow = Clock::now();
   kill(pid, SIGSTOP);
-  const auto fall = cluster().fall_of(job, blow);
+  const auto fall = fault_cluster().fall_of(job, blow);
   REQUIRE(fall);
   MESSAGE("failed " << fall->seconds << " s after SIGSTOP: " << fall->error.what);
   CHECK(fall->seconds > 3);
@@ -202,7 +202,7 @@ TEST_CASE("an actor that hangs is found by its heartbeats and killed") {
   CHECK(has(fall->error.what, "actor 1 "));
   CHECK(has(fall->error.what, "no sign of life"));
   CHECK(gone({pid}));
-  check_same(cluster().run(demo_job()));
+  check_same(fault_cluster().run(demo_job()));
 }
 
 TEST_CASE("an idle cluster does not take its silence for a hang") {

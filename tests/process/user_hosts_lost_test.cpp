@@ -29,7 +29,7 @@ TEST_CASE("an agent that stands still: its actors are not the cluster's any more
   CHECK(fall.error().code == "restarting");
   CHECK(has(fall.error().what, "lost with its host beta: no sign of life for "));
   CHECK(value_of(moved.call<&Probe::restarts>().wait(kPatience)) == 1);
-  CHECK(cast.host_of(moved) == cast.here());
+  CHECK(cluster.host_of(moved) == cluster.here());
   // The agent cannot end it; the controller tells it to go.
   CHECK(gone({old}));
   beta.signal(SIGCONT);
@@ -48,17 +48,17 @@ TEST_CASE("a host that dies takes its users' actors along; they begin anew elsew
   std::vector<std::uint64_t> fillers;
   for (int i = 0; i < 2; ++i)
     fillers.push_back(
-        cluster.probe_on(i ? "gamma" : cast.here(), {.resources = {.cores = cores}}).id());
+        cluster.probe_on(i ? "gamma" : cluster.here(), {.resources = {.cores = cores}}).id());
   std::vector<ActorHandle<Counter>> group;
   for (int i = 0; i < 3; ++i) {
     group.push_back(value_of(users.spawn<Counter>(
         {.resources = {.cores = 0.1}, .placement = "together", .group = "g", .max_restarts = 1},
         i)));
-    CHECK(cast.host_of(group.back()) == "beta");
+    CHECK(cluster.host_of(group.back()) == "beta");
   }
   for (const auto id : fillers)
     value_of(users.kill(id));
-  auto elsewhere = cluster.probe_on(cast.here());
+  auto elsewhere = cluster.probe_on(cluster.here());
   const auto pid = static_cast<pid_t>(cluster.info(mortal.id()).pid);
   std::promise<Death> mortal_death, lasting_death;
   value_of(mortal.monitor([&](const Death& how) { mortal_death.set_value(how); }));
@@ -88,15 +88,15 @@ TEST_CASE("a host that dies takes its users' actors along; they begin anew elsew
   CHECK(told_lasting.get().restarting);
   // A new process on the host that is left, its constructor run again.
   CHECK(value_of(lasting.call<&Probe::restarts>().wait(kPatience)) == 1);
-  CHECK(cast.host_of(lasting) != "beta");
+  CHECK(cluster.host_of(lasting) != "beta");
   CHECK(value_of(users.get<Probe>("lasting")).id() == lasting.id());
   CHECK(gone({pid}));
   CHECK(value_of(elsewhere.call<&Probe::restarts>().wait(kPatience)) == 0);
   for (auto& member : group) {
     CHECK(member.call<&Counter::add>(0).wait(kPatience).ok());
     CHECK(cluster.info(member.id()).restarts == 1);
-    CHECK(cast.host_of(member) != "beta");
-    CHECK(cast.host_of(member) == cast.host_of(group[0]));
+    CHECK(cluster.host_of(member) != "beta");
+    CHECK(cluster.host_of(member) == cluster.host_of(group[0]));
   }
 
   // The host comes back and is used again.
@@ -115,7 +115,7 @@ TEST_CASE("drain: no new users' actors; with --now they end, or begin anew elsew
   CHECK(has(note, "\"staying\""));
   for (int i = 0; i < 3; ++i) {
     const auto probe = value_of(users.spawn<Counter>({.placement = "spread", .group = "after"}, 0));
-    CHECK(cast.host_of(probe) == cast.here());
+    CHECK(cluster.host_of(probe) == cluster.here());
   }
   CHECK(value_of(staying.call<&Probe::restarts>().wait(kPatience)) == 0);
 
@@ -124,7 +124,7 @@ TEST_CASE("drain: no new users' actors; with --now they end, or begin anew elsew
   REQUIRE(eventually(kPatience, [&] { return cluster.info(staying.id()).state == "dead"; }));
   CHECK(cluster.info(staying.id()).cause == "its host beta is drained");
   CHECK(value_of(moving.call<&Probe::restarts>().wait(kPatience)) == 1);
-  CHECK(cast.host_of(moving) == cast.here());
+  CHECK(cluster.host_of(moving) == cluster.here());
 
   // Ctrl-C at join is the same, and waits for them to be gone.
   auto& gamma = cluster.join("gamma");
@@ -137,10 +137,10 @@ TEST_CASE("drain: no new users' actors; with --now they end, or begin anew elsew
 
   // With nowhere to go the end is the end, and says why.
   auto last = value_of(users.spawn<Probe>({.max_restarts = -1}, "p"));
-  value_of(cluster.client().drain({cast.here()}, true));
+  value_of(cluster.client().drain({cluster.here()}, true));
   REQUIRE(eventually(kPatience, [&] { return cluster.info(last.id()).state == "dead"; }));
   CHECK(has(cluster.info(last.id()).cause, "it cannot begin anew"));
-  CHECK(has(cluster.info(last.id()).cause, cast.here() + " is being drained"));
+  CHECK(has(cluster.info(last.id()).cause, cluster.here() + " is being drained"));
 }
 
 }  // namespace troupe::testing

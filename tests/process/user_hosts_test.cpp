@@ -43,9 +43,9 @@ TEST_CASE("users' actors on three hosts: placed by rule, and tensors go round be
   std::set<std::string> hosts;
   for (int i = 0; i < 3; ++i) {
     ring.push_back(value_of(users.spawn<Probe>({.placement = "spread", .group = "ring"}, "r")));
-    hosts.insert(cast.host_of(ring.back()));
+    hosts.insert(cluster.host_of(ring.back()));
   }
-  CHECK(hosts == std::set<std::string>{cast.here(), "beta", "gamma"});
+  CHECK(hosts == std::set<std::string>{cluster.here(), "beta", "gamma"});
   for (const auto& member : ring) {
     const auto info = cluster.info(member.id());
     const pid_t agent = info.host == "beta"    ? beta.pid()
@@ -86,16 +86,16 @@ TEST_CASE("users' actors on three hosts: placed by rule, and tensors go round be
       {.resources = {.cores = cores / 2}, .placement = "together", .group = "t"}, 0));
   auto second = value_of(users.spawn<Counter>(
       {.resources = {.cores = cores / 2}, .placement = "together", .group = "t"}, 0));
-  CHECK(cast.host_of(first) == cast.host_of(second));
+  CHECK(cluster.host_of(first) == cluster.host_of(second));
   const auto third =
       users.spawn<Counter>({.resources = {.cores = 1}, .placement = "together", .group = "t"}, 0);
   REQUIRE(!third);
-  CHECK(has(third.error().what, "its group is on " + cast.host_of(first)));
+  CHECK(has(third.error().what, "its group is on " + cluster.host_of(first)));
 
   // Cores are each host's own.
   auto large = value_of(users.spawn<Counter>({.resources = {.cores = cores}}, 0));
   auto larger = value_of(users.spawn<Counter>({.resources = {.cores = cores}}, 0));
-  CHECK(cast.host_of(large) != cast.host_of(larger));
+  CHECK(cluster.host_of(large) != cluster.host_of(larger));
   const auto none = users.spawn<Counter>({.resources = {.cores = cores}}, 0);
   REQUIRE(!none);
   CHECK(none.error().code == "overloaded");

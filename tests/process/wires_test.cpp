@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 namespace {
 
 /// A cluster of two actors here and two of the host "beta" behind a wire.
-struct WiredCompany {
-  explicit WiredCompany(std::chrono::milliseconds delay = 0ms, const std::string& wait = "60")
+struct WiredCluster {
+  explicit WiredCluster(std::chrono::milliseconds delay = 0ms, const std::string& wait = "60")
       : cluster(open_to_hosts(2)),
         wire(control::parse_endpoint(cluster.cluster().endpoint()).port, 2) {
     wire.delay(delay);
@@ -50,13 +50,13 @@ nlohmann::json recoveries_of(const JobResult& result) {
 }  // namespace
 
 TEST_CASE("a wire that is slow or thin costs time, and no actor") {
-  WiredCompany cluster(200ms);
-  auto& cluster = cluster.cluster;
+  WiredCluster wired(200ms);
+  auto& cluster = wired.cluster;
   const auto slow = cluster.run(wide_job(8));
-  cluster.wire.delay(0ms);
-  cluster.wire.throttle(1'000'000);
+  wired.wire.delay(0ms);
+  wired.wire.throttle(1'000'000);
   const auto thin = cluster.run(wide_job(8));
-  cluster.wire.throttle(0);
+  wired.wire.throttle(0);
   const auto undisturbed = cluster.run(wide_job(8));
   CHECK(slow.latents->data == undisturbed.latents->data);
   CHECK(thin.latents->data == undisturbed.latents->data);
@@ -67,9 +67,9 @@ TEST_CASE("a wire that is slow or thin costs time, and no actor") {
 }
 
 TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
-  WiredCompany cluster;
-  auto& cluster = cluster.cluster;
-  auto& wire = cluster.wire;
+  WiredCluster wired;
+  auto& cluster = wired.cluster;
+  auto& wire = wired.wire;
   constexpr int kSteps = 30;
   const auto undisturbed = cluster.run(wide_job(kSteps));
   struct Blow {
@@ -96,20 +96,20 @@ TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
     }
     MESSAGE(blow.what << ": " << recoveries_of(result).dump());
     // Whoever was taken for lost is back.
-    REQUIRE(cluster.beta->all("ready", 2));
+    REQUIRE(wired.beta->all("ready", 2));
   }
 }
 
 TEST_CASE("a wire that is cut for good: the job fails with the host's name, the host gives up") {
-  WiredCompany cluster(0ms, "1");
-  const auto job = cluster.cluster.submit(wide_job(900));
-  REQUIRE(eventually(kPatience, [&] { return cluster.cluster.job(job)->step >= 4; }));
+  WiredCluster wired(0ms, "1");
+  const auto job = wired.cluster.submit(wide_job(900));
+  REQUIRE(eventually(kPatience, [&] { return wired.cluster.job(job)->step >= 4; }));
   const auto blow = std::chrono::steady_clock::now();
-  cluster.wire.cut(/*for_good=*/true);
-  const auto fall = cluster.cluster.fall_of(job, blow);
+  wired.wire.cut(/*for_good=*/true);
+  const auto fall = wired.cluster.fall_of(job, blow);
   REQUIRE(fall);
   INFO(fall->error.what);
   CHECK(has(fall->error.what, "beta"));
-  CHECK(cluster.beta->command().wait(kPatience) == 1);
-  CHECK(has(cluster.beta->command().err(), "the controller is lost"));
+  CHECK(wired.beta->command().wait(kPatience) == 1);
+  CHECK(has(wired.beta->command().err(), "the controller is lost"));
 }

@@ -181,7 +181,7 @@ TEST_CASE("a stop does not wait for a plugin that hangs") {
 
 TEST_CASE("a host on its way out does not wait for a plugin that hangs") {
   Bench bench;
-  user::Guest guest(
+  user::HostUserActors guest(
       bench.io,
       {.host = "b", .plugins = {}, .any_plugin = true, .processes = bench.processes(kHangs)},
       {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
@@ -196,7 +196,7 @@ TEST_CASE("a host on its way out does not wait for a plugin that hangs") {
 
 TEST_CASE("a host loads what its own starter has named, and no path that the controller sends") {
   Bench bench;
-  const auto ordered = [&](user::Guest& guest, const auto& order) {
+  const auto ordered = [&](user::HostUserActors& guest, const auto& order) {
     const auto bytes = wire::encode(order);
     wire::Header header;
     header.kind = std::decay_t<decltype(order)>::kKind;
@@ -208,22 +208,22 @@ TEST_CASE("a host loads what its own starter has named, and no path that the con
   start.incarnation = 100;
   start.plugin = "/of/the/controller/lib.so";
   const wire::CheckPlugins check{{start.plugin}};
-  const user::Guest::Tools tools{.controller = [] { return nullptr; },
-                                 .refuse = [](const std::string&) {}};
-  user::Guest closed(bench.io, {.host = "b", .plugins = {}, .processes = bench.processes(kHangs)},
-                     tools);
+  const user::HostUserActors::Tools tools{.controller = [] { return nullptr; },
+                                          .refuse = [](const std::string&) {}};
+  user::HostUserActors closed(
+      bench.io, {.host = "b", .plugins = {}, .processes = bench.processes(kHangs)}, tools);
   CHECK(ordered(closed, check) == 0);
   CHECK(ordered(closed, start) == 0);
-  user::Guest named(bench.io,
-                    {.host = "b", .plugins = {"/own/lib.so"}, .processes = bench.processes(kHangs)},
-                    tools);
+  user::HostUserActors named(
+      bench.io, {.host = "b", .plugins = {"/own/lib.so"}, .processes = bench.processes(kHangs)},
+      tools);
   CHECK(ordered(named, check) == 1);
   CHECK(ordered(named, start) == 2);
 }
 
 TEST_CASE("an order to start that comes twice starts one process; an old end ends no other one") {
   Bench bench;
-  user::Guest guest(
+  user::HostUserActors guest(
       bench.io,
       {.host = "b", .plugins = {}, .any_plugin = true, .processes = bench.processes(kHangs)},
       {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});

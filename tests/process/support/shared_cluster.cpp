@@ -8,7 +8,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kCompanyDeadline = 600s;
+constexpr auto kSharedJobDeadline = 600s;
 
 cluster::ClusterOptions options_for(int actors) {
   cluster::ClusterOptions options;
@@ -32,7 +32,7 @@ JobResult SharedCluster::run(const Submission& submission, Client::OnProgress on
 Error SharedCluster::refusal(const Submission& submission) {
   const auto job = client_.submit(submission);
   if (!job) return job.error();
-  const auto result = client_.wait(job.value(), kCompanyDeadline);
+  const auto result = client_.wait(job.value(), kSharedJobDeadline);
   if (result) throw std::runtime_error("[tests] the job succeeded, though it could not");
   return result.error();
 }
