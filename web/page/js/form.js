@@ -3,6 +3,10 @@
 import {element, say} from './dom.js';
 
 const kSizes = [[256, 256], [512, 512], [768, 768], [1024, 1024], [1280, 720], [720, 1280]];
+const kLabels = {images_per_prompt: 'Pictures', guidance_scale: 'Guidance', dtype: 'Computes in', num_frames: 'Frames',
+  weight_dtype: 'Keeps its weights as', noise_dtype: 'Draws noise in', max_sequence_length: 'Length of the prompt in tokens',
+  kv: 'Values of other patches', dp: 'Replicas', cfg: 'Branches of guidance', pp: 'Pipeline stages', ulysses: 'Ulysses',
+  ring: 'Ring', tp: 'Tensor parallel', vae: 'Decoding together'};
 const kPatches = 4;  // offered where a method needs some
 const kMethods = {
   exact: ['Exact', 'The same picture as on one device.'],
@@ -20,7 +24,7 @@ function labelled(field, control, hint, wide = false) {
   const words = hint && element('span', {class: 'hint', id: `${control.id}-hint`}, hint);
   control.setAttribute('aria-describedby', `${words ? `${words.id} ` : ''}${wrong.id}`);
   const check = control.type === 'checkbox';
-  const label = element('label', {for: control.id}, field.label ?? inWords(field.name));
+  const label = element('label', {for: control.id}, field.label ?? kLabels[field.name] ?? inWords(field.name));
   return element('div', {class: `field${check ? ' check' : ''}${wide ? ' wide' : ''}`},
     check ? [control, label] : [label, control], words, wrong);
 }
@@ -43,7 +47,7 @@ function control(field) {
     case 'boolean': return element('input', {type: 'checkbox', checked: initial === true});
     case 'choice': {
       const choices = field.choices.filter((one) => one !== '').map((one) => [one, one]);
-      return select(initial === '' ? [['', 'as the server does by itself'], ...choices] : choices, initial);
+      return select(initial === '' ? [['', 'default'], ...choices] : choices, initial);
     }
     case 'integer':
     case 'number':
@@ -120,7 +124,7 @@ export class RequestForm {
 
   sharing() {
     const degrees = (this.options.degrees ?? []).map((degree) =>
-      labelled({...degree, label: inWords(degree.name)},
+      labelled(degree,
         element('input', {type: 'number', min: 1, max: degree.most, step: 1, placeholder: '1'}), degree.help));
     this.degrees = element('div', {class: 'fields'}, degrees);
     return element('details', {}, element('summary', {}, 'Who paints it'),

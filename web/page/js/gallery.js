@@ -80,7 +80,7 @@ export class Gallery {
       : job.state === 'gone' ? 'no longer on the server' : job.state;
     if (thumb.dataset.shows === shows) return;
     thumb.dataset.shows = shows;
-    if (job?.state === 'succeeded') fill(thumb, picture(picturePath(id, 0, true), {alt: ''}));
+    if (job?.state === 'succeeded') fill(thumb, picture(picturePath(id, 0, 'jpeg'), {alt: ''}));
     else fill(thumb, shows);
   }
 }

@@ -27,8 +27,8 @@ function reportParts(report) {
     .map(([key, name]) => [name, report.seconds[key], duration(report.seconds[key])]);
   if (seconds.length > 0) parts.push(element('h3', {}, 'Where the time went'), bars(seconds));
   const actors = (report.actors ?? []).map((actor) => [`Actor ${actor.actor}`, actor.busy_seconds,
-    `computing ${duration(actor.busy_seconds)}, waiting ${duration(actor.waiting_seconds + (actor.controller_wait_seconds ?? 0))}`]);
-  if (actors.length > 0) parts.push(element('h3', {}, 'What each actor did'), bars(actors));
+    `${duration(actor.busy_seconds)}, waited ${duration(actor.waiting_seconds + (actor.controller_wait_seconds ?? 0))}`]);
+  if (actors.length > 0) parts.push(element('h3', {}, 'How long each actor computed'), bars(actors));
   const groups = Object.entries(report.bytes?.tensor_plane_by_group ?? {});
   if (groups.length > 0)
     parts.push(element('h3', {}, 'What actors sent to each other'), bars(groups.map(([name, count]) => [name, count, bytes(count)])));
@@ -40,6 +40,7 @@ function reportParts(report) {
 export function jobView(place, id) {
   let left = false;
   const stage = new Stage({
+    withLink: false,
     onJob: (job) => news(job),
     onSettings: (request) => {
       location.hash = '#paint';

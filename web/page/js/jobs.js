@@ -52,7 +52,7 @@ export function jobsView(place) {
     setProgress(bar, job);
     say(time, duration(job.seconds));
     say(asked, moment(job.created_at));
-    say(priority, String(job.priority ?? 0));
+    say(priority, job.priority ? String(job.priority) : '');
     if (hasEnded(job)) action.replaceChildren();
   }
 

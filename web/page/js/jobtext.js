@@ -43,7 +43,7 @@ export function setProgress(bar, job) {
 }
 
 export function sizeText(job) {
-  const first = job.pictures?.[0];
-  if (!first) return '';
-  return `${first.width} × ${first.height} pixels${job.pictures.length > 1 ? `, ${counted(job.pictures.length, 'picture')}` : ''}`;
+  const [first] = job.pictures ?? [];
+  return [first?.width && `${first.width} × ${first.height} pixels`,
+    job.pictures?.length > 1 && counted(job.pictures.length, 'picture')].filter(Boolean).join(', ');
 }

@@ -7,7 +7,7 @@ const kWidth = 420;
 const kLeft = 58;
 const kBottom = 18;
 const kTop = 8;
-const kColours = ['#3d7fd9', '#d9822b', '#2e9e63', '#a35bd6', '#d64550', '#8a8f00', '#1d9aa8', '#c2579b'];
+const kColours = ['#3d7fd9', '#c46f17', '#2e9e63', '#a35bd6', '#d64550', '#8a8f00', '#1d9aa8', '#c2579b'];
 
 /// A round number not below `value`.
 function roundedUp(value) {

@@ -31,6 +31,7 @@ async function paint(request) {
   store.addJob(String(id));
   choose(String(id));
   say(note, '');
+  stage.node.scrollIntoView({block: 'nearest'});
 }
 
 export function takeSettings(request) {

@@ -2,8 +2,9 @@
 import {api, jobPath} from './api.js';
 import {element} from './dom.js';
 
-export function picturePath(id, number, thumbnail = false) {
-  return `${jobPath(id)}/pictures/${number}${thumbnail ? '?format=jpeg&quality=75' : ''}`;
+/// As the job's request said, or in another format: png | jpeg | webp.
+export function picturePath(id, number, format = '') {
+  return `${jobPath(id)}/pictures/${number}${format && `?format=${format}`}`;
 }
 
 /// An <img> that shows what `path` holds once it has come; while it has not, its `alt`.
@@ -21,10 +22,11 @@ export function showBlob(image, blob) {
   image.src = url;
 }
 
-/// Lets the browser save a picture under a name.
+/// Lets the browser save a picture under a name, to which its kind's ending is added.
 export async function save(path, name) {
-  const url = URL.createObjectURL(await api.blob(path));
-  element('a', {href: url, download: name}).click();
+  const blob = await api.blob(path);
+  const url = URL.createObjectURL(blob);
+  element('a', {href: url, download: `${name}.${blob.type.split('/')[1] ?? 'png'}`}).click();
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 

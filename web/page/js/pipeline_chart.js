@@ -29,7 +29,7 @@ export class PipelineChart {
     this.slices = new Map();
     this.count = 0;
     this.hues = new Map();  // job → hue, in the order of their first slices
-    this.span = 5;
+    this.span = window.innerWidth < 500 ? 2 : 5;
     this.clock = null;     // server's seconds − this page's
     this.frozen = live ? null : 0;  // the right end, where it does not follow the time
     this.canvas = element('canvas', {tabindex: 0, role: 'img'});
@@ -118,8 +118,9 @@ export class PipelineChart {
       this.clock = this.clock === null || Math.abs(clock - this.clock) > 1 ? clock : this.clock + 0.1 * (clock - this.clock);
     }
     for (const slice of slices) {
-      if (!this.slices.has(slice.actor)) this.slices.set(slice.actor, []);
-      const row = this.slices.get(slice.actor);
+      const actor = String(slice.actor);
+      if (!this.slices.has(actor)) this.slices.set(actor, []);
+      const row = this.slices.get(actor);
       const last = row.at(-1);
       if (last && slice.end <= last.end && row.some((one) => one.begin === slice.begin && one.job === slice.job)) continue;
       row.push(slice);
@@ -232,7 +233,7 @@ export class PipelineChart {
     pen.rect(plot.left, top, plot.width, size);
     pen.clip();
     let busy = 0;
-    const slices = this.slices.get(row.id) ?? [];
+    const slices = this.slices.get(String(row.id)) ?? [];
     for (let i = slices.length - 1; i >= 0; i -= 1) {
       const slice = slices[i];
       if (slice.end < left && slice.end < left - 30) break;
@@ -360,7 +361,7 @@ export class PipelineChart {
     const plot = this.plot();
     const row = this.rows[Math.floor(event.offsetY / this.rowHeight())];
     const at = this.right() - this.span + (event.offsetX - plot.left) / plot.width * this.span;
-    const slice = row && (this.slices.get(row.id) ?? []).findLast((one) => one.begin <= at && at <= one.end);
+    const slice = row && (this.slices.get(String(row.id)) ?? []).findLast((one) => one.begin <= at && at <= one.end);
     this.tip.hidden = !slice;
     if (!slice) return;
     const waited = (slice.waits ?? []).reduce((sum, [from, to]) => sum + to - from, 0);
@@ -378,7 +379,7 @@ export function slicesOfTrace(trace) {
   const slices = [];
   const last = new Map();
   for (const event of trace.traceEvents ?? []) {
-    const actor = event.tid - 1;
+    const actor = String(event.tid - 1);
     if (event.ph !== 'X') continue;
     const [begin, end] = [event.ts * 1e-6, (event.ts + event.dur) * 1e-6];
     if (event.cat === 'wait') {
@@ -393,5 +394,5 @@ export function slicesOfTrace(trace) {
     }
   }
   slices.sort((a, b) => a.end - b.end);
-  return {rows: [...rows.values()].sort((a, b) => a.id - b.id), slices};
+  return {rows: [...rows.values()].sort((a, b) => Number(a.id) - Number(b.id)), slices};
 }

@@ -3,13 +3,16 @@ import {ApiError, api, jobPath, listen} from './api.js';
 import {element, fill, say} from './dom.js';
 import {hasEnded, setProgress, sizeText, whatItDoes} from './jobtext.js';
 import {parametersOf, picture, picturePath, save} from './pictures.js';
+import {store} from './store.js';
 
 export class Stage {
-  /// `onJob(job)`: news of the job; `onSettings(request)`: the user wants these; `onForget(id)`: not in the gallery again.
-  constructor({onJob, onSettings, onForget}) {
+  /// `onJob(job)`: news of the job; `onSettings(request)`: the user wants these; `onForget(id)`: not in the gallery again;
+  /// `withLink`: to all else that is known of the job.
+  constructor({onJob, onSettings, onForget, withLink = true}) {
     this.onJob = onJob;
     this.onSettings = onSettings;
     this.onForget = onForget;
+    this.withLink = withLink;
     this.stop = () => {};
     this.id = null;
     this.title = element('h1', {class: 'prompt'});
@@ -98,10 +101,10 @@ export class Stage {
     const number = (index) => (job.pictures.length > 1 ? ` ${index + 1}` : '');
     fill(this.actions,
       job.state === 'succeeded' && job.pictures.map((_, index) => element('button', {type: 'button',
-        onclick: () => this.tried(() => save(picturePath(job.id, index), `troupe-${job.id}${number(index).replace(' ', '-')}.png`))},
+        onclick: () => this.tried(() => save(picturePath(job.id, index), `troupe-${job.id}${number(index).replace(' ', '-')}`))},
         `Save picture${number(index)}`)),
       job.state === 'succeeded' && element('button', {type: 'button', onclick: () => this.tried(async () =>
-        this.onSettings(await parametersOf(await api.blob(picturePath(job.id, 0)))))}, 'Use these settings'),
+        this.onSettings(await parametersOf(await api.blob(picturePath(job.id, 0, 'png')))))}, 'Use these settings'),
       this.detailsLink(), this.forgetButton());
   }
 
@@ -118,11 +121,11 @@ export class Stage {
   }
 
   detailsLink() {
-    return element('a', {class: 'button', href: `#jobs/${encodeURIComponent(this.id)}`}, 'Time line, report, logs');
+    return this.withLink && element('a', {class: 'button', href: `#jobs/${encodeURIComponent(this.id)}`}, 'Time line, report, logs');
   }
 
   forgetButton() {
-    return element('button', {type: 'button', onclick: () => this.onForget(this.id)}, 'Remove from my pictures');
+    return store.jobs().includes(this.id) && element('button', {type: 'button', onclick: () => this.onForget(this.id)}, 'Remove from my pictures');
   }
 
   /// Whether it worked; else its error is shown.

@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""The page, used in Chromium as a person would.
+
+usage: page_test.py fake | cluster BIN
+
+fake     against fake_server.py: what a real cluster shows seldom or slowly
+cluster  against `troupe start` of the folder BIN, with the demo's model
+
+Ends with 77, and says so, where Chromium, its driver or python3-selenium is missing.
+"""
+import pathlib
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True
+from browser import Browser, what_is_missing  # noqa: E402
+from fake_server import FakeServer, png  # noqa: E402
+
+VIEWS = ('#paint', '#cluster', '#jobs', '#jobs/12', '#metrics')
+EVIL = '<img src=x onerror="document.title=\'broken in\'"><script>alert(1)</script>'
+
+
+class FakeTest(unittest.TestCase):
+    """One fake server per test. The browser is everybody's: another server is another origin, with a storage of its own."""
+    settings = {}
+    browser = None
+
+    @classmethod
+    def setUpClass(cls):
+        FakeTest.browser = FakeTest.browser or Browser()
+
+    def setUp(self):
+        self.server = FakeServer(seconds_per_task=0.02, **self.settings)
+        self.addCleanup(self.server.lose)
+        self.browser.dark(False)
+        self.browser.resize(1280, 900)
+        self.browser.open(self.server.url)
+        self.addCleanup(lambda: self.assertEqual(self.browser.complaints(), []))
+
+    def another_person(self):
+        browser = Browser()
+        self.addCleanup(browser.close)
+        return browser
+
+    def jobs(self):
+        return list(self.server.cluster.jobs.values())
+
+
+class Paint(FakeTest):
+    def test_a_picture_grows_and_comes(self):
+        browser = self.browser
+        browser.paint('a red circle', method='pipefusion', seed='7')
+        browser.find('img.preview')
+        first = browser.run('return document.querySelector("img.preview").src')
+        browser.until(lambda: browser.run('const image = document.querySelector("img.preview");'
+                                          'return !image || image.src !== arguments[0]', first), 'the preview does not grow')
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.until_text('Painted in')
+        request = self.jobs()[0].request
+        self.assertEqual((request['seed'], request['method'], request['num_pipeline_patch'], request['parallel']),
+                         (7, 'pipefusion', 4, 'auto'))
+        self.assertEqual(len(browser.all('.gallery li')), 1)
+
+    def test_cancel(self):
+        self.server.cluster.seconds = 0.5
+        self.browser.paint('something slow')
+        self.browser.button('Cancel').click()
+        self.browser.until_text('Cancelled')
+        self.assertEqual(self.jobs()[0].state, 'cancelled')
+
+    def test_a_reload_in_the_middle_loses_nothing(self):
+        browser = self.browser
+        browser.paint('a blue square')
+        browser.until_text('Step 3')
+        browser.driver.refresh()
+        browser.until_text('a blue square', '.stage')
+        browser.find('img.preview')
+        browser.until(browser.has_picture, 'the picture does not come after a reload')
+        self.assertEqual(len(self.jobs()), 1)
+
+    def test_two_people(self):
+        other = self.another_person()
+        other.open(self.server.url)
+        self.browser.paint('mine')
+        other.paint('yours')
+        for browser, own, foreign in ((self.browser, 'mine', 'yours'), (other, 'yours', 'mine')):
+            browser.until(browser.has_picture, 'the picture does not come')
+            self.assertIn(own, browser.text('.gallery'))
+            self.assertNotIn(foreign, browser.text('.gallery'))
+            browser.open(self.server.url + '#jobs')
+            browser.until_text(foreign, 'table')
+            browser.until_text(own, 'table')
+
+    def test_a_lost_server_is_shown_and_found_again(self):
+        self.server.cluster.seconds = 0.1
+        browser = self.browser
+        browser.paint('a patient picture')
+        browser.until_text('Step 1 of')
+        self.server.lose()
+        browser.until_text('Connection lost', '#connection')
+        time.sleep(1)
+        self.server.cluster.seconds = 0.01
+        self.server.find()
+        browser.until(lambda: not browser.find('#connection').is_displayed(), 'the connection stays lost')
+        browser.until(browser.has_picture, 'the picture does not come after the loss')
+
+    def test_a_refusal_stands_beside_its_field(self):
+        browser = self.browser
+        browser.find('form')
+        browser.button('Paint').click()
+        browser.until_text('Say what to paint', '#field-prompt-wrong')
+        browser.paint('a circle', size='other')
+        browser.type('[name=width]', '64')
+        browser.type('[name=height]', '65')
+        browser.button('Paint').click()
+        browser.until_text('not a multiple of 16', '#field-height-wrong')
+        self.assertEqual(browser.run('return document.activeElement.name'), 'height')
+        browser.type('[name=height]', '96')
+        browser.button('Paint').click()
+        browser.until(browser.has_picture, 'the mended request is not painted')
+        self.assertEqual(self.jobs()[-1].size(), (64, 96))
+
+    def test_settings_of_a_picture(self):
+        browser = self.browser
+        browser.find('[name=prompt]')
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, 'old.png')
+            file.write_bytes(png(16, 16, 1, 1, {'prompt': 'from a file', 'seed': 42, 'steps': 9, 'width': 64, 'height': 80,
+                                                'method': 'pipefusion', 'num_pipeline_patch': 3}))
+            browser.find('input[type=file]').send_keys(str(file))
+            browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'from a file', 'no settings')
+            file.write_bytes(png(16, 16, 1, 1))
+            browser.find('input[type=file]').send_keys(str(file))
+            browser.until_text('has no parameters')
+        browser.button('Paint').click()
+        browser.until(browser.has_picture, 'the picture does not come')
+        request = self.jobs()[0].request
+        self.assertEqual([request[name] for name in ('prompt', 'seed', 'steps', 'width', 'height', 'num_pipeline_patch')],
+                         ['from a file', 42, 9, 64, 80, 3])
+        browser.type('[name=prompt]', 'another one')
+        browser.button('Use these settings').click()
+        browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'from a file',
+                      'the settings of the picture in the middle do not come')
+
+    def test_a_dropped_picture(self):
+        browser = self.browser
+        browser.find('[name=prompt]')
+        data = list(png(8, 8, 1, 1, {'prompt': 'dropped', 'seed': 3}))
+        browser.run('''const data = new DataTransfer();
+            data.items.add(new File([new Uint8Array(arguments[0])], 'a.png', {type: 'image/png'}));
+            document.querySelector('main').dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true}));''', data)
+        browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'dropped', 'no settings come')
+
+    def test_words_of_others_are_never_markup(self):
+        browser = self.browser
+        browser.paint(EVIL)
+        browser.until(browser.has_picture, 'the picture does not come')
+        self.assertIn(EVIL, browser.text('.stage'))
+        self.server.cluster.failures.append(EVIL)
+        for view in ('#jobs', '#jobs/1', '#cluster'):
+            browser.open(self.server.url + view)
+            browser.until_text('<script>', 'main')
+        self.assertNotIn('broken in', browser.driver.title)
+
+    def test_keyboard_alone(self):
+        browser = self.browser
+        browser.find('[name=prompt]')
+        browser.run('document.querySelector(".skip").focus()')
+        reached = []
+        for _ in range(30):
+            browser.driver.execute_cdp_cmd('Input.dispatchKeyEvent', {'type': 'keyDown', 'key': 'Tab', 'code': 'Tab',
+                                                                       'windowsVirtualKeyCode': 9})
+            reached.append(browser.run('const one = document.activeElement;'
+                                       'return one.name || `${one.tagName} ${one.textContent.trim()}`'))
+            if reached[-1] == 'BUTTON Paint':
+                break
+        for wanted in ('A Cluster', 'prompt', 'steps', 'seed', 'method', 'SUMMARY More options', 'BUTTON Paint'):
+            self.assertIn(wanted, reached)
+        self.assertEqual(reached, list(dict.fromkeys(reached)), 'something has the focus twice')
+        browser.find('[name=prompt]').send_keys('typed')
+        browser.find('[name=prompt]').send_keys('\ue009\ue007')  # Ctrl+Enter
+        browser.until(browser.has_picture, 'Ctrl+Enter does not paint')
+
+
+class Asked(FakeTest):
+    settings = {'key': 'open sesame'}
+
+    def test_a_key_is_asked_for_and_remembered(self):
+        browser = self.browser
+        browser.type('#key-field', 'wrong')
+        browser.button('Use this key').click()
+        browser.until_text('is not accepted', '#key')
+        browser.type('#key-field', 'open sesame')
+        browser.button('Use this key').click()
+        browser.paint('behind a key')
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.driver.refresh()
+        browser.until(browser.has_picture, 'the key is forgotten')
+        self.assertEqual(browser.all('#key'), [])
+
+
+class Cluster(FakeTest):
+    def test_the_pipeline_and_a_kill(self):
+        browser = self.browser
+        browser.paint('first', method='pipefusion')
+        browser.paint('second', method='pipefusion')
+        browser.until(lambda: len(self.jobs()) == 2, 'two jobs were not accepted')
+        browser.open(self.server.url + '#cluster')
+        browser.until_text('job 2: second', '.legend')
+        busy = 'const data = document.querySelector("canvas").getContext("2d").getImageData(100, 0, 1000, 118).data;' \
+            'const seen = new Set(); for (let i = 0; i < data.length; i += 4) seen.add(data.slice(i, i + 3).join());' \
+            'return seen.size'
+        browser.until(lambda: browser.run(busy) > 8, 'the chart has no slices of several steps')
+        label = browser.find('canvas').get_attribute('aria-label')
+        self.assertIn('Actor 3: busy', label)
+        browser.find('[aria-label="Kill actor 1"]').click()
+        browser.button('Keep it').click()
+        self.assertEqual(self.server.cluster.actors[1]['restarts'], 0)
+        browser.find('[aria-label="Kill actor 1"]').click()
+        browser.button('Kill it').click()
+        browser.until_text('Another takes its place')
+        browser.until_text('starting', 'table')
+        browser.until_text('actor 1 on host-a was killed by signal 9')
+        browser.until(lambda: all(job.state == 'succeeded' for job in self.jobs()), 'the jobs do not go on')
+        self.assertEqual(self.server.cluster.actors[1]['restarts'], 1)
+
+    def test_the_chart_by_keyboard(self):
+        browser = self.browser
+        browser.paint('first')
+        browser.open(self.server.url + '#cluster')
+        browser.until_text('job 1', '.legend')
+        browser.find('canvas').send_keys(' ')
+        browser.button('Go on')
+        browser.find('canvas').send_keys('-')
+        self.assertEqual(browser.find('.chart-head select').get_attribute('value'), '15')
+
+
+class ManyActors(FakeTest):
+    settings = {'actors': 64}
+
+    def test_many_actors(self):
+        self.browser.open(self.server.url + '#cluster')
+        self.browser.until(lambda: len(self.browser.all('tbody tr')) == 64, 'not all actors are there')
+
+
+class ManyJobs(FakeTest):
+    settings = {'jobs': 1000}
+
+    def test_a_thousand_jobs(self):
+        browser = self.browser
+        browser.open(self.server.url + '#jobs')
+        browser.until(lambda: len(browser.all('tbody tr')) == 100, 'the first page does not come')
+        for count in range(200, 1001, 100):
+            browser.button('Show older jobs').click()
+            browser.until(lambda: len(browser.all('tbody tr')) == count, f'the page up to {count} does not come')
+        browser.until(lambda: not any(one.text == 'Show older jobs' and one.is_displayed() for one in browser.all('button')),
+                      'there is more than all')
+        browser.type('[type=search]', 'number 77')
+        browser.until(lambda: len(browser.all('tbody tr')) == 11, 'the search does not find 77 and 770 to 779')
+        browser.type('[type=search]', ' ')
+        browser.choose('.filters select', 'failed')
+        browser.until(lambda: len(browser.all('tbody tr')) == 111, 'not the failed ones')
+
+    def test_every_view_fits_a_telephone_and_has_its_title(self):
+        browser = self.browser
+        browser.paint('Donaudampfschifffahrt' * 20)
+        browser.until(browser.has_picture, 'the picture does not come')
+        for dark in (False, True):
+            browser.dark(dark)
+            for view in VIEWS:
+                browser.open(self.server.url + view)
+                for width in (360, 1280):
+                    browser.resize(width, 780)
+                    browser.find('main h1, main h2')
+                    time.sleep(0.1)
+                    with self.subTest(view=view, width=width, dark=dark):
+                        self.assertLessEqual(browser.run('return document.documentElement.scrollWidth'), width)
+                        self.assertIn('Troupe', browser.driver.title)
+                        paper = browser.run('return getComputedStyle(document.body).backgroundColor')
+                        self.assertEqual(sum(map(int, paper[4:-1].split(','))) < 300, dark, paper)
+
+
+class Views(FakeTest):
+    settings = {'jobs': 3}
+
+    def test_a_job_that_is_not_known(self):
+        self.browser.open(self.server.url + '#jobs/999')
+        self.browser.until_text('does not know this job')
+
+    def test_report_time_line_and_logs(self):
+        browser = self.browser
+        browser.paint('watched', method='pipefusion')
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.open(self.server.url + '#jobs/4')
+        browser.until_text('Where the time went')
+        browser.until_text('job 4: running', 'pre[aria-label=Logs]')
+        browser.until(lambda: 'Actor 3: busy' in (browser.find('canvas').get_attribute('aria-label') or ''), 'no time line')
+
+    def test_metrics_are_drawn(self):
+        browser = self.browser
+        browser.open(self.server.url + '#metrics')
+        browser.until(lambda: len(browser.all('path.curve')) > 5, 'there are no curves')
+        browser.until_text('succeeded: 0')
+        browser.until_text('actor 3: 4.2 GB')
+
+
+def main():
+    missing = what_is_missing()
+    if missing:
+        print(f'skipped: {missing} not found (Debian: apt-get install chromium chromium-driver python3-selenium)')
+        return 77
+    program = unittest.main(module=__name__, argv=[sys.argv[0], *sys.argv[2:]], exit=False, verbosity=2)
+    if FakeTest.browser:
+        FakeTest.browser.close()
+    return 0 if program.result.wasSuccessful() else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())
