@@ -86,15 +86,15 @@ class Browser:
             if found:
                 return found
             if time.monotonic() > end:
-                raise AssertionError(f'{otherwise}; the page says:\n{self.driver.find_element(By.TAG_NAME, "body").text}')
+                raise AssertionError(f'{otherwise}; the page says:\n{self.text("body")}')
             time.sleep(0.05)
 
     def until_text(self, words, selector='body'):
         self.until(lambda: words in self.text(selector), f'"{words}" does not come')
 
     def complaints(self):
-        """What the console complains of: exceptions, and what the content security policy forbids. Answers with an error
-        status are the server's business."""
+        """What the console complains of: exceptions, and what the content security policy forbids. Answers with an
+        error status are the server's business."""
         return [entry['message'] for entry in self.driver.get_log('browser')
                 if entry['level'] in ('SEVERE', 'WARNING') and entry['source'] != 'network']
 

@@ -3,7 +3,8 @@
 thousand jobs, many hosts, a controller that is lost for a while, a server that asks for a key.
 
 It keeps the real contract (docs/http.md): jobs take their steps in time, previews grow, a pipeline of actors computes
-micro-steps of several jobs, a killed actor comes back. Alone: fake_server.py [--port N] [--jobs N] [--actors N] [--key K]
+micro-steps of several jobs, a killed actor comes back.
+Alone: fake_server.py [--port N] [--jobs N] [--actors N] [--key K]
 """
 import argparse
 import base64
@@ -198,8 +199,9 @@ class Cluster:
             (stage > 0 and (step, patch, stage - 1) in job.done_at)
 
     def length(self, job, task):
-        kind = task[0]
-        return self.seconds * {'text': 2, 'step': 1 if job.patches > 1 else 2, 'decode': 4}[kind] * (1 + 0.2 * (task[3] % 2))
+        kind, _, _, stage = task
+        tasks = {'text': 2, 'step': 1 if job.patches > 1 else 2, 'decode': 4}[kind]
+        return self.seconds * tasks * (1 + 0.2 * (stage % 2))
 
     def run(self, job, task, begin):
         kind, step, patch, stage = task
@@ -267,8 +269,8 @@ OPTIONS = {
     'fields': [{'name': name, 'type': kind if isinstance(kind, str) else 'choice', 'default': default, 'least': least,
                 'most': most, 'help': words, 'group': group, **({'choices': kind} if isinstance(kind, list) else {})}
                for name, kind, default, least, most, words, group in FIELDS],
-    'degrees': [{'name': name, 'type': 'integer', 'default': 1, 'least': 1, 'most': 1024, 'help': words} for name, words in
-                [('dp', 'Replicas that pictures are split over'),
+    'degrees': [{'name': name, 'type': 'integer', 'default': 1, 'least': 1, 'most': 1024, 'help': words}
+                for name, words in [('dp', 'Replicas that pictures are split over'),
                  ('cfg', '1 or 2 = the guidance branches on actors of their own'),
                  ('pp', "Pipeline stages that the model's blocks are split over")]],
     'samplers': ['dpmsolver++', 'unipc', 'ddim', 'euler'],
@@ -404,18 +406,17 @@ class Handler(BaseHTTPRequestHandler):
                     'job': int(job.id), 'request': job.request, 'warnings': [], 'recoveries': [],
                     'seconds': {'queued': 0.3, 'loading': 0.4, 'text': 0.1, 'denoising': 1.8, 'decoding': 0.3,
                                 'total': 2.9, 'per_step': 0.09},
-                    'plan': {'mesh': {'world': 4, 'pp': 4}}, 'bytes': {'tensor_plane': 9_700_000,
-                                                                      'tensor_plane_by_group': {'edge': 8e6, 'cfg': 1.7e6}},
+                    'plan': {'mesh': {'world': 4, 'pp': 4}},
+                    'bytes': {'tensor_plane': 9_700_000, 'tensor_plane_by_group': {'edge': 8e6, 'cfg': 1.7e6}},
                     'actors': [{'rank': k, 'actor': k, 'busy_seconds': 1.5, 'waiting_seconds': 0.2, 'idle_seconds': 0.2,
                                 'controller_wait_seconds': 0, 'peak_memory_bytes': 2.4e8} for k in range(4)]}))
             case ('GET', ['timeline']):
                 with cluster.lock:
-                    events = [{'ph': 'X', 'pid': 2, 'tid': one['actor'] + 1, 'ts': one['begin'] * 1e6, 'cat': 'micro_step',
-                               'dur': (one['end'] - one['begin']) * 1e6, 'name': f"step {one['step']} patch {one['patch']}",
-                               'args': {'job': int(one['job'])}} for one in cluster.slices if one['job'] == job.id]
-                names = [{'ph': 'M', 'name': 'thread_name', 'pid': 2, 'tid': k + 1, 'args': {'name': f'actor {k} (cpu)'}}
-                         for k in range(len(cluster.actors))]
-                self.send(json.dumps({'traceEvents': names + events}))
+                    events = [{'ph': 'X', 'pid': 2, 'tid': one['actor'] + 1, 'cat': 'micro_step',
+                               'ts': one['begin'] * 1e6, 'dur': (one['end'] - one['begin']) * 1e6,
+                               'name': f"step {one['step']} patch {one['patch']}", 'args': {'job': int(one['job'])}}
+                              for one in cluster.slices if one['job'] == job.id]
+                self.send(json.dumps({'traceEvents': events}))
             case ('GET', ['logs']):
                 self.send(f'12:00:00 job {job.id}: queued\n12:00:01 job {job.id}: running\n', 'text/plain')
             case _:
@@ -463,7 +464,8 @@ class Handler(BaseHTTPRequestHandler):
         ended = {state: sum(job.state == state for job in cluster.jobs.values()) for state in ENDED}
         lines = [f'troupe_jobs_ended_total{{state="{state}"}} {count}' for state, count in ended.items()]
         lines += [f'troupe_actor_memory_bytes{{actor="{one["id"]}"}} {one["memory_bytes"]}' for one in cluster.actors]
-        lines += [f'troupe_queue_length {cluster.status()["jobs"]["queued"]}',
+        lines += [f'troupe_actors{{state="ready"}} {len(cluster.actors)}',
+                  f'troupe_queue_length {cluster.status()["jobs"]["queued"]}',
                   f'troupe_actors_busy {sum(one["state"] == "busy" for one in cluster.actors)}',
                   f'troupe_tasks_total{{kind="micro_step"}} {len(cluster.slices)}',
                   f'troupe_task_seconds_total{{kind="micro_step"}} {len(cluster.slices) * cluster.seconds}',

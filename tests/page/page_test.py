@@ -23,7 +23,7 @@ EVIL = '<img src=x onerror="document.title=\'broken in\'"><script>alert(1)</scri
 
 
 class FakeTest(unittest.TestCase):
-    """One fake server per test. The browser is everybody's: another server is another origin, with a storage of its own."""
+    """One fake server per test. The browser is everybody's: another server is another origin, with its own storage."""
     settings = {}
     browser = None
 
@@ -54,8 +54,8 @@ class Paint(FakeTest):
         browser.paint('a red circle', method='pipefusion', seed='7')
         browser.find('img.preview')
         first = browser.run('return document.querySelector("img.preview").src')
-        browser.until(lambda: browser.run('const image = document.querySelector("img.preview");'
-                                          'return !image || image.src !== arguments[0]', first), 'the preview does not grow')
+        grown = 'const image = document.querySelector("img.preview"); return !image || image.src !== arguments[0]'
+        browser.until(lambda: browser.run(grown, first), 'the preview does not grow')
         browser.until(browser.has_picture, 'the picture does not come')
         browser.until_text('Painted in')
         request = self.jobs()[0].request
@@ -127,8 +127,9 @@ class Paint(FakeTest):
         browser.find('[name=prompt]')
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, 'old.png')
-            file.write_bytes(png(16, 16, 1, 1, {'prompt': 'from a file', 'seed': 42, 'steps': 9, 'width': 64, 'height': 80,
-                                                'method': 'pipefusion', 'num_pipeline_patch': 3}))
+            wanted = {'prompt': 'from a file', 'seed': 42, 'steps': 9, 'width': 64, 'height': 80,
+                      'method': 'pipefusion', 'num_pipeline_patch': 3}
+            file.write_bytes(png(16, 16, 1, 1, wanted))
             browser.find('input[type=file]').send_keys(str(file))
             browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'from a file', 'no settings')
             file.write_bytes(png(16, 16, 1, 1))
@@ -137,8 +138,7 @@ class Paint(FakeTest):
         browser.button('Paint').click()
         browser.until(browser.has_picture, 'the picture does not come')
         request = self.jobs()[0].request
-        self.assertEqual([request[name] for name in ('prompt', 'seed', 'steps', 'width', 'height', 'num_pipeline_patch')],
-                         ['from a file', 42, 9, 64, 80, 3])
+        self.assertEqual({name: request[name] for name in wanted}, wanted)
         browser.type('[name=prompt]', 'another one')
         browser.button('Use these settings').click()
         browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'from a file',
@@ -150,7 +150,8 @@ class Paint(FakeTest):
         data = list(png(8, 8, 1, 1, {'prompt': 'dropped', 'seed': 3}))
         browser.run('''const data = new DataTransfer();
             data.items.add(new File([new Uint8Array(arguments[0])], 'a.png', {type: 'image/png'}));
-            document.querySelector('main').dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true}));''', data)
+            const drop = new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true});
+            document.querySelector('main').dispatchEvent(drop);''', data)
         browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'dropped', 'no settings come')
 
     def test_words_of_others_are_never_markup(self):
@@ -234,7 +235,7 @@ class Cluster(FakeTest):
         browser.find('canvas').send_keys(' ')
         browser.button('Go on')
         browser.find('canvas').send_keys('-')
-        self.assertEqual(browser.find('.chart-head select').get_attribute('value'), '15')
+        self.assertEqual(browser.find('.panel-head select').get_attribute('value'), '15')
 
 
 class ManyActors(FakeTest):
@@ -255,8 +256,8 @@ class ManyJobs(FakeTest):
         for count in range(200, 1001, 100):
             browser.button('Show older jobs').click()
             browser.until(lambda: len(browser.all('tbody tr')) == count, f'the page up to {count} does not come')
-        browser.until(lambda: not any(one.text == 'Show older jobs' and one.is_displayed() for one in browser.all('button')),
-                      'there is more than all')
+        older = browser.all('main > section > button')[-1]
+        browser.until(lambda: not older.is_displayed(), 'there is more than all')
         browser.type('[type=search]', 'number 77')
         browser.until(lambda: len(browser.all('tbody tr')) == 11, 'the search does not find 77 and 770 to 779')
         browser.type('[type=search]', ' ')
@@ -296,7 +297,8 @@ class Views(FakeTest):
         browser.open(self.server.url + '#jobs/4')
         browser.until_text('Where the time went')
         browser.until_text('job 4: running', 'pre[aria-label=Logs]')
-        browser.until(lambda: 'Actor 3: busy' in (browser.find('canvas').get_attribute('aria-label') or ''), 'no time line')
+        browser.until(lambda: 'Actor 3: busy' in str(browser.find('canvas').get_attribute('aria-label')),
+                      'there is no time line')
 
     def test_metrics_are_drawn(self):
         browser = self.browser

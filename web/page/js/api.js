@@ -61,8 +61,8 @@ export const jobPath = (id) => `/api/v1/jobs/${encodeURIComponent(id)}`;
 
 /// Follows a stream of server-sent events and connects again when it breaks, for ever, until the returned function is
 /// called or `on` returns true. `on(event, data)` gets the JSON of each; `onError(error)` what a server refuses, after
-/// which a refusal of the request itself (4xx) ends it. While the tab is hidden the stream is closed: a browser has only
-/// six connections to a server, for all of its tabs.
+/// which a refusal of the request itself (4xx) ends it. While the tab is hidden the stream is closed: a browser has
+/// only six connections to a server, for all of its tabs.
 export function listen(path, on, onError = () => {}) {
   let stopped = false;
   let current = null;

@@ -1,47 +1,64 @@
-// The form of a request. Its fields are the server's (GET /api/v1/options): a few stand in front, with words of our own;
-// the others follow under "More options", with the server's.
+// The form of a request. Its fields are the server's (GET /api/v1/options): a few stand in front, with words of our
+// own; the others follow under "More options", with the server's.
 import {element, say} from './dom.js';
 
 const kSizes = [[256, 256], [512, 512], [768, 768], [1024, 1024], [1280, 720], [720, 1280]];
-const kLabels = {images_per_prompt: 'Pictures', guidance_scale: 'Guidance', dtype: 'Computes in', num_frames: 'Frames',
-  weight_dtype: 'Keeps its weights as', noise_dtype: 'Draws noise in', max_sequence_length: 'Length of the prompt in tokens',
-  kv: 'Values of other patches', dp: 'Replicas', cfg: 'Branches of guidance', pp: 'Pipeline stages', ulysses: 'Ulysses',
-  ring: 'Ring', tp: 'Tensor parallel', vae: 'Decoding together'};
+const kExample = 'a red circle above a blue square on a white background';
 const kPatches = 4;  // offered where a method needs some
 const kMethods = {
   exact: ['Exact', 'The same picture as on one device.'],
-  pipefusion: ['PipeFusion', 'Patch by patch through a pipeline of actors: sooner on several, and nearly the same picture.'],
-  distrifusion: ['DistriFusion', 'Patches side by side on several actors: sooner, and nearly the same picture.'],
+  pipefusion: ['PipeFusion', 'Patch by patch through a pipeline of actors: sooner, nearly the same picture.'],
+  distrifusion: ['DistriFusion', 'Patches side by side on several actors: sooner, nearly the same picture.'],
 };
-// Not in "More options": in front, of the page's own making, or nothing that a form can hold.
-const kElsewhere = new Set(['prompts', 'prompt', 'width', 'height', 'steps', 'seed', 'method', 'num_pipeline_patch',
-  'warmup_steps', 'progress_interval', 'progress_content', 'want_latents', 'preview_every']);
+const kSharing = {
+  auto: 'Troupe chooses how actors share the work',
+  one: 'One actor',
+  hand: 'I choose',
+};
+const kLabels = {
+  cfg: 'Branches of guidance',
+  dp: 'Replicas',
+  dtype: 'Computes in',
+  guidance_scale: 'Guidance',
+  images_per_prompt: 'Pictures',
+  max_sequence_length: 'Length of the prompt in tokens',
+  noise_dtype: 'Draws noise in',
+  num_frames: 'Frames',
+  pp: 'Pipeline stages',
+  tp: 'Tensor parallel',
+  vae: 'Decoding together',
+  weight_dtype: 'Keeps its weights as',
+};
+// Not under "More options": they stand in front, or the page fills them in.
+const kElsewhere = new Set(['height', 'method', 'num_pipeline_patch', 'seed', 'steps', 'warmup_steps', 'width']);
 
-function labelled(field, control, hint, wide = false) {
-  control.id = `field-${field.name}`;
-  control.name = field.name;
-  const wrong = element('span', {class: 'wrong', id: `${control.id}-wrong`, hidden: true});
-  const words = hint && element('span', {class: 'hint', id: `${control.id}-hint`}, hint);
-  control.setAttribute('aria-describedby', `${words ? `${words.id} ` : ''}${wrong.id}`);
-  const check = control.type === 'checkbox';
-  const label = element('label', {for: control.id}, field.label ?? kLabels[field.name] ?? inWords(field.name));
-  return element('div', {class: `field${check ? ' check' : ''}${wide ? ' wide' : ''}`},
-    check ? [control, label] : [label, control], words, wrong);
-}
-
-/// "guidance_scale" → "Guidance scale".
+/// "guidance_rescale" → "Guidance rescale".
 function inWords(name) {
   const words = name.replaceAll('_', ' ');
-  return words[0].toUpperCase() + words.slice(1);
+  return kLabels[name] ?? words[0].toUpperCase() + words.slice(1);
 }
 
-function select(choices, chosen) {
+/// A control of the form with its label, a hint, and a place for what is wrong with it.
+function labelled(name, control, {label = inWords(name), hint = '', wide = false} = {}) {
+  control.id = `field-${name}`;
+  control.name = name;
+  control.setAttribute('aria-describedby', `${control.id}-hint ${control.id}-wrong`);
+  const check = control.type === 'checkbox';
+  const words = element('label', {for: control.id}, label);
+  return element('div', {class: `field${check ? ' check' : ''}${wide ? ' wide' : ''}`},
+    check ? [control, words] : [words, control],
+    element('span', {class: 'hint', id: `${control.id}-hint`}, hint),
+    element('span', {class: 'wrong', id: `${control.id}-wrong`, hidden: true}));
+}
+
+/// `choices`: [value, text] each.
+function select(choices, chosen = '') {
   return element('select', {}, choices.map(([value, text]) =>
     element('option', {value, selected: value === chosen}, text)));
 }
 
 /// A control for any field that the server tells of; null for what a form cannot hold.
-function control(field) {
+function controlOf(field) {
   const initial = field.default ?? '';
   switch (field.type) {
     case 'boolean': return element('input', {type: 'checkbox', checked: initial === true});
@@ -51,38 +68,33 @@ function control(field) {
     }
     case 'integer':
     case 'number':
-      return element('input', {type: 'number', min: field.least, max: field.most, placeholder: String(initial),
-                               step: field.type === 'integer' ? 1 : 'any'});
+      return element('input', {
+        type: 'number', min: field.least, max: field.most, step: field.type === 'integer' ? 1 : 'any',
+        placeholder: String(initial),
+      });
     case 'text': return element('input', {type: 'text'});
     default: return null;
   }
 }
 
+/// A refusal of our own, of the same shape as the server's.
+function wrong(param, message) {
+  return Object.assign(new Error(message), {param});
+}
+
 export class RequestForm {
-  /// `onSubmit(request)` resolves when the server has taken it; an ApiError is shown beside the field that it names.
+  /// `onSubmit(request)` resolves when the server has taken it; what it throws is shown beside the field that `param`
+  /// names.
   constructor(options, onSubmit) {
-    this.fields = new Map((options.fields ?? []).map((field) => [field.name, field]));
-    this.options = options;
+    this.degrees = options.degrees.map((degree) => ({...degree, type: 'integer', default: 1}));
+    this.fields = new Map([...options.fields, ...this.degrees].map((field) => [field.name, field]));
     this.onSubmit = onSubmit;
     this.error = element('p', {class: 'bad', role: 'alert', hidden: true});
     this.button = element('button', {class: 'main', type: 'submit'}, 'Paint');
-    this.node = element('form', {novalidate: true, 'aria-label': 'What to paint',
-      onsubmit: (event) => {
-        event.preventDefault();
-        this.submit();
-      }}, this.front(), this.more(), this.sharing(), this.error,
-      element('div', {class: 'row'}, this.button, element('span', {class: 'hint soft small'}, 'or Ctrl+Enter')));
-    this.node.addEventListener('keydown', (event) => {
-      if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
-        event.preventDefault();
-        this.submit();
-      }
-    });
-    this.node.addEventListener('change', (event) => {
-      const patches = this.get('num_pipeline_patch');
-      if (event.target.name === 'method' && event.target.value !== 'exact' && patches.value === '') patches.value = kPatches;
-      this.showFitting();
-    });
+    this.node = element('form', {novalidate: true, 'aria-label': 'What to paint'},
+      this.front(options.models), this.more(options.fields), this.sharing(), this.error,
+      element('div', {class: 'row'}, this.button, element('span', {class: 'soft small'}, 'or Ctrl+Enter')));
+    this.listen();
     this.showFitting();
   }
 
@@ -90,105 +102,117 @@ export class RequestForm {
     return this.node.elements.namedItem(name);
   }
 
-  front() {
-    const field = (name, label) => ({...(this.fields.get(name) ?? {name, type: 'integer'}), label});
-    const models = (this.options.models ?? []).map((model) => (typeof model === 'string' ? {id: model} : model));
-    const methods = this.fields.get('method')?.choices ?? Object.keys(kMethods);
-    const number = (name, label, hint) => labelled(field(name, label), control(field(name)), hint);
+  front(models) {
+    const sizes = kSizes.map(([width, height]) => [`${width}x${height}`, `${width} × ${height}`]);
+    const methods = this.fields.get('method').choices.map((name) => [name, kMethods[name]?.[0] ?? name]);
+    const field = (name, words) => labelled(name, controlOf(this.fields.get(name)), words);
     return element('div', {class: 'fields'},
-      labelled({name: 'prompt', label: 'What to paint'},
-        element('textarea', {rows: 4, autofocus: true, placeholder: 'a red circle above a blue square on a white background'}), null, true),
-      models.length > 1 && labelled({name: 'model', label: 'Model'},
-        select(models.map(({id}) => [id, id]), models.find((model) => model.default)?.id), null, true),
-      labelled({name: 'size', label: 'Size'}, select([['', "The model's own"],
-        ...kSizes.map(([width, height]) => [`${width}x${height}`, `${width} × ${height}`]), ['other', 'Other …']], '')),
-      number('steps', 'Steps', 'More steps: finer, slower'),
-      number('width', 'Width in pixels'),
-      number('height', 'Height in pixels'),
-      labelled({name: 'seed', label: 'Seed'}, element('input', {type: 'text', inputmode: 'numeric',
-        placeholder: 'a new one each time', autocomplete: 'off'}), 'The same seed gives the same picture', true),
-      labelled({name: 'method', label: 'Method'}, select(methods.map((name) => [name, kMethods[name]?.[0] ?? name]), 'exact'), ' ', true),
-      number('num_pipeline_patch', 'Patches', 'Parts of the picture that travel one after another'),
-      number('warmup_steps', 'Whole steps at the start', 'Before it goes patch by patch'));
+      labelled('prompt', element('textarea', {rows: 4, autofocus: true, placeholder: kExample}),
+        {label: 'What to paint', wide: true}),
+      models.length > 1 && labelled('model', select(models.map(({id}) => [id, id])), {wide: true}),
+      labelled('size', select([['', "The model's own"], ...sizes, ['other', 'Other …']])),
+      field('steps', {hint: 'More steps: finer, slower'}),
+      field('width', {label: 'Width in pixels'}),
+      field('height', {label: 'Height in pixels'}),
+      labelled('seed',
+        element('input', {inputmode: 'numeric', placeholder: 'a new one each time', autocomplete: 'off'}),
+        {hint: 'The same seed gives the same picture', wide: true}),
+      labelled('method', select(methods, 'exact'), {wide: true}),
+      field('num_pipeline_patch', {label: 'Patches', hint: 'Parts of the picture that travel one after another'}),
+      field('warmup_steps', {label: 'Whole steps at the start', hint: 'Before it goes patch by patch'}));
   }
 
-  more() {
-    const controls = [];
-    for (const field of this.fields.values()) {
-      if (kElsewhere.has(field.name)) continue;
-      const made = control(field);
-      if (made) controls.push(labelled(field, made, field.help, field.name === 'negative_prompt'));
-    }
+  more(fields) {
+    const controls = fields.filter(({name}) => !kElsewhere.has(name)).map((field) => {
+      const control = controlOf(field);
+      return control && labelled(field.name, control, {hint: field.help, wide: field.name === 'negative_prompt'});
+    });
     return element('details', {}, element('summary', {}, 'More options'), element('div', {class: 'fields'}, controls));
   }
 
   sharing() {
-    const degrees = (this.options.degrees ?? []).map((degree) =>
-      labelled(degree,
-        element('input', {type: 'number', min: 1, max: degree.most, step: 1, placeholder: '1'}), degree.help));
-    this.degrees = element('div', {class: 'fields'}, degrees);
+    this.byHand = element('div', {class: 'fields'}, this.degrees.map((degree) =>
+      labelled(degree.name, controlOf(degree), {hint: degree.help})));
     return element('details', {}, element('summary', {}, 'Who paints it'),
-      element('div', {class: 'fields'},
-        labelled({name: 'sharing', label: 'Actors'}, select([
-          ['auto', 'Troupe chooses how actors share the work'], ['one', 'One actor'],
-          ['hand', 'I choose']], 'auto'), 'An actor is a process that computes on one device. The picture does not depend on how many share it.', true)),
-      this.degrees);
+      labelled('sharing', select(Object.entries(kSharing), 'auto'), {
+        label: 'Actors',
+        hint: 'An actor is a process that computes on one device. The picture does not depend on how many share it.',
+      }),
+      this.byHand);
+  }
+
+  listen() {
+    this.node.addEventListener('submit', (event) => {
+      event.preventDefault();
+      this.submit();
+    });
+    this.node.addEventListener('keydown', (event) => {
+      if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      this.submit();
+    });
+    this.node.addEventListener('change', ({target}) => {
+      const patches = this.get('num_pipeline_patch');
+      if (target.name === 'method' && target.value !== 'exact' && patches.value === '') patches.value = kPatches;
+      this.showFitting();
+    });
   }
 
   /// Fields that mean nothing now are hidden.
   showFitting() {
     const method = this.get('method').value;
     say(this.node.querySelector('#field-method-hint'), kMethods[method]?.[1] ?? '');
-    const patches = method !== 'exact';
-    const other = this.get('size').value === 'other';
-    for (const [name, fits] of [['num_pipeline_patch', patches], ['warmup_steps', patches], ['width', other], ['height', other]])
-      this.get(name).closest('.field').hidden = !fits;
-    this.degrees.hidden = this.get('sharing').value !== 'hand';
+    for (const name of ['num_pipeline_patch', 'warmup_steps'])
+      this.get(name).closest('.field').hidden = method === 'exact';
+    for (const name of ['width', 'height'])
+      this.get(name).closest('.field').hidden = this.get('size').value !== 'other';
+    this.byHand.hidden = this.get('sharing').value !== 'hand';
   }
 
-  /// What POST /api/v1/jobs takes; what was left alone is left out. Throws a sentence about a field that cannot be sent.
+  /// What POST /api/v1/jobs takes; what was left alone is left out. Throws what wrong() makes.
   request() {
     const request = {prompt: this.get('prompt').value.trim()};
-    if (!request.prompt) throw this.wrong('prompt', 'Say what to paint');
+    if (!request.prompt) throw wrong('prompt', 'Say what to paint');
     if (this.get('model')) request.model = this.get('model').value;
-    for (const field of [...this.fields.values(), ...(this.options.degrees ?? []).map((one) => ({...one, type: 'integer'}))]) {
+    for (const field of this.fields.values()) {
       const input = this.get(field.name);
       if (!input || field.name === 'seed' || input.closest('[hidden]')) continue;
-      if (input.validity?.badInput || input.validity?.stepMismatch)
-        throw this.wrong(field.name, field.type === 'integer' ? 'A whole number, please' : 'A number, please');
-      if (input.validity?.rangeUnderflow) throw this.wrong(field.name, `At least ${input.min}`);
-      if (input.validity?.rangeOverflow) throw this.wrong(field.name, `At most ${input.max}`);
-      if (input.type === 'checkbox') {
-        if (input.checked !== (field.default === true)) request[field.name] = input.checked;
-      } else if (input.value !== '' && input.value !== field.default) {
-        request[field.name] = input.type === 'number' ? Number(input.value) : input.value;
-      }
+      const value = this.valueOf(field, input);
+      if (value !== '' && value !== field.default) request[field.name] = value;
     }
     const size = this.get('size').value;
-    if (/^\d+x\d+$/.test(size)) [request.width, request.height] = size.split('x').map(Number);
-    const seed = this.get('seed').value.trim();
-    if (seed && !(/^\d+$/.test(seed) && Number.isSafeInteger(Number(seed))))
-      throw this.wrong('seed', `A whole number from 0 to ${Number.MAX_SAFE_INTEGER}, please`);
-    request.seed = seed ? Number(seed) : crypto.getRandomValues(new Uint32Array(1))[0];
+    if (size.includes('x')) [request.width, request.height] = size.split('x').map(Number);
+    request.seed = this.seed();
     if (this.get('sharing').value === 'auto') request.parallel = 'auto';
-    request.preview_every = Math.max(1, Math.round((request.steps ?? this.fields.get('steps')?.default ?? 20) / 20));
+    // About twenty previews, however many steps there are.
+    request.preview_every = Math.ceil((request.steps ?? this.fields.get('steps').default ?? 20) / 20);
     return request;
+  }
+
+  valueOf({name, type}, input) {
+    const {validity} = input;
+    if (validity.badInput || validity.stepMismatch)
+      throw wrong(name, type === 'integer' ? 'A whole number, please' : 'A number, please');
+    if (validity.rangeUnderflow) throw wrong(name, `At least ${input.min}`);
+    if (validity.rangeOverflow) throw wrong(name, `At most ${input.max}`);
+    if (type === 'boolean') return input.checked;
+    return input.type === 'number' && input.value !== '' ? Number(input.value) : input.value;
+  }
+
+  seed() {
+    const typed = this.get('seed').value.trim();
+    if (!typed) return crypto.getRandomValues(new Uint32Array(1))[0];
+    if (!/^\d+$/.test(typed) || !Number.isSafeInteger(Number(typed)))
+      throw wrong('seed', `A whole number from 0 to ${Number.MAX_SAFE_INTEGER}, please`);
+    return Number(typed);
   }
 
   async submit() {
     if (this.button.disabled) return;
     this.clearErrors();
-    let request;
-    try {
-      request = this.request();
-    } catch (error) {
-      if (!error.param) throw error;
-      this.showError(error);
-      return;
-    }
     this.button.disabled = true;
     try {
-      await this.onSubmit(request);
+      await this.onSubmit(this.request());
     } catch (error) {
       this.showError(error);
     } finally {
@@ -196,64 +220,60 @@ export class RequestForm {
     }
   }
 
-  wrong(param, message) {
-    return Object.assign(new Error(message), {param});
-  }
-
   clearErrors() {
     this.error.hidden = true;
     for (const input of this.node.querySelectorAll('[aria-invalid]')) {
       input.removeAttribute('aria-invalid');
-      document.getElementById(`${input.id}-wrong`).hidden = true;
+      this.node.querySelector(`#${input.id}-wrong`).hidden = true;
     }
   }
 
-  showError(error) {
-    const param = error.param === 'prompts' ? 'prompt' : error.param;
-    const input = param && this.get(param);
+  showError({param, message}) {
+    let input = param && this.get(param === 'prompts' ? 'prompt' : param);
+    if (input?.closest('[hidden]')) input = ['width', 'height'].includes(param) ? this.get('size') : null;
     if (!input) {
-      say(this.error, error.message);
+      say(this.error, message);
       this.error.hidden = false;
       return;
     }
-    const place = ['width', 'height'].includes(param) && input.closest('[hidden]') ? this.get('size') : input;
-    place.setAttribute('aria-invalid', 'true');
-    const wrong = document.getElementById(`${place.id}-wrong`);
-    say(wrong, error.message);
-    wrong.hidden = false;
-    place.closest('details')?.setAttribute('open', '');
-    place.focus();
+    input.setAttribute('aria-invalid', 'true');
+    const place = this.node.querySelector(`#${input.id}-wrong`);
+    say(place, message);
+    place.hidden = false;
+    input.closest('details')?.setAttribute('open', '');
+    input.focus();
   }
 
-  /// Shows the request that made a picture. Returns the names of fields that this form has no place for.
+  /// Shows the request that made a picture. Returns, in words, what this form has no place for.
   take(request) {
     this.clearErrors();
     this.node.reset();
     const homeless = [];
-    const {prompt, prompts, width, height, parallel, model, ...rest} = request;
-    this.get('prompt').value = prompt ?? prompts?.[0] ?? '';
-    if (prompts?.length > 1) homeless.push(`${prompts.length - 1} more prompts`);
-    if (model && this.get('model')) this.get('model').value = model;
-    if (width && height) {
-      const size = this.get('size');
-      size.value = `${width}x${height}`;
-      if (size.selectedIndex < 0) {
-        size.value = 'other';
-        this.get('width').value = width;
-        this.get('height').value = height;
-      }
-    }
+    const {prompt, prompts = [], width, height, ...rest} = request;
+    this.get('prompt').value = prompt ?? prompts[0] ?? '';
+    if (prompts.length > 1) homeless.push('the other prompts');
+    if (width && height) this.takeSize(width, height);
+    if (rest.seed > Number.MAX_SAFE_INTEGER) homeless.push('the seed, which is too large for a browser');
     for (const [name, value] of Object.entries(rest)) {
+      const field = this.fields.get(name);
       const input = this.get(name);
-      const known = this.fields.get(name);
-      if (input?.type === 'checkbox') input.checked = value;
-      else if (input) input.value = known && value === known.default && name !== 'seed' ? (input.type === 'number' ? '' : value) : value;
-      else if (known && JSON.stringify(value) !== JSON.stringify(known.default) && !kElsewhere.has(name)) homeless.push(inWords(name));
+      if (!field || JSON.stringify(value) === JSON.stringify(field.default) && name !== 'seed') continue;
+      if (!input) homeless.push(inWords(name));
+      else if (field.type === 'boolean') input.checked = value;
+      else input.value = value;
     }
-    const byHand = (this.options.degrees ?? []).some(({name}) => (request[name] ?? 1) > 1);
-    this.get('sharing').value = byHand ? 'hand' : parallel === undefined ? this.get('sharing').value : 'auto';
-    if (Number(this.get('seed').value) > Number.MAX_SAFE_INTEGER) homeless.push('Seed (too large for a browser)');
+    if (rest.model && this.get('model')) this.get('model').value = rest.model;
+    if (this.degrees.some(({name}) => (request[name] ?? 1) > 1)) this.get('sharing').value = 'hand';
     this.showFitting();
     return homeless;
+  }
+
+  takeSize(width, height) {
+    const size = this.get('size');
+    size.value = `${width}x${height}`;
+    if (size.selectedIndex >= 0) return;
+    size.value = 'other';
+    this.get('width').value = width;
+    this.get('height').value = height;
   }
 }

@@ -15,7 +15,8 @@ export class Gallery {
     this.chosen = null;
     this.shown = kAtATime;
     this.list = element('ul', {class: 'gallery'});
-    this.empty = element('p', {class: 'soft'}, 'Nothing yet. This browser remembers which jobs are yours; the pictures stay on the server.');
+    this.empty = element('p', {class: 'soft'}, 
+      'Nothing yet. This browser remembers which jobs are yours; the pictures stay on the server.');
     this.more = element('button', {type: 'button', onclick: () => {
       this.shown += kAtATime;
       this.refresh();

@@ -7,8 +7,9 @@ export function hasEnded(job) {
   return kEnded.has(job.state);
 }
 
-function ordinal(number) {
-  return number === 1 ? 'next' : `number ${number}`;
+function place(inQueue) {
+  if (!(inQueue > 0)) return '';
+  return inQueue === 1 ? ', next' : `, number ${inQueue}`;
 }
 
 export function whatItDoes(job) {
@@ -18,7 +19,7 @@ export function whatItDoes(job) {
     case 'cancelled': return `Cancelled${job.cause ? `: ${job.cause}` : ''}`;
     case 'paused': return `Paused at step ${job.step} of ${job.steps}`;
     case 'queued':
-      return `In the queue${job.queue_position > 0 ? `, ${ordinal(job.queue_position)}` : ''}${job.cause ? `: ${job.cause}` : ''}`;
+      return `In the queue${place(job.queue_position)}${job.cause ? `: ${job.cause}` : ''}`;
     case 'loading': return 'Loading the model';
     default:
   }

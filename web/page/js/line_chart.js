@@ -24,7 +24,8 @@ export class LineChart {
     this.legend = element('ul', {class: 'legend'});
     this.at = element('p', {class: 'small soft'}, about);
     this.about = about;
-    this.node = element('section', {class: 'panel line-chart'}, element('h2', {}, title), this.at, this.plot, this.legend);
+    this.node = element('section', {class: 'panel line-chart'},
+      element('h2', {}, title), this.at, this.plot, this.legend);
     this.plot.addEventListener('pointermove', (event) => this.point(event));
     this.plot.addEventListener('pointerleave', () => say(this.at, this.about));
   }
@@ -40,7 +41,8 @@ export class LineChart {
     const y = (value) => kHeight - kBottom - value / most * (kHeight - kBottom - kTop);
     const ticks = [0, most / 2, most].map((value) => [
       svg('line', {class: 'grid', x1: kLeft, x2: kWidth - 6, y1: y(value), y2: y(value)}),
-      svg('text', {class: 'tick', x: kLeft - 6, y: y(value) + 4, 'text-anchor': 'end'}, known.length > 0 ? this.format(value) : '')]);
+      svg('text', {class: 'tick', x: kLeft - 6, y: y(value) + 4, 'text-anchor': 'end'},
+        known.length > 0 && this.format(value))]);
     const lines = series.map(({values}, index) => {
       let path = '';
       let pen = 'M';
@@ -54,12 +56,14 @@ export class LineChart {
       svg('text', {class: 'tick', x: kLeft, y: kHeight - 4}, to > from ? `${duration(to - from)} ago` : ''),
       svg('text', {class: 'tick', x: kWidth - 6, y: kHeight - 4, 'text-anchor': 'end'}, 'now'));
     const newest = series.map(({name, values}) => [name, this.format(values.at(-1))]);
-    this.plot.setAttribute('aria-label', `${this.title}: ${newest.map((pair) => pair.join(' ')).join(', ') || 'nothing yet'}`);
-    fill(this.legend, known.length === 0 ? element('li', {class: 'soft'}, 'Nothing yet.') : newest.map(([name, value], index) => {
-      const swatch = element('span', {class: 'swatch'});
-      swatch.style.background = kColours[index % kColours.length];
-      return element('li', {}, swatch, `${name}: ${value}`);
-    }));
+    const words = newest.map((pair) => pair.join(' ')).join(', ');
+    this.plot.setAttribute('aria-label', `${this.title}: ${words || 'nothing yet'}`);
+    fill(this.legend, known.length === 0 && element('li', {class: 'soft'}, 'Nothing yet.'),
+      known.length > 0 && newest.map(([name, value], index) => {
+        const swatch = element('span', {class: 'swatch'});
+        swatch.style.background = kColours[index % kColours.length];
+        return element('li', {}, swatch, `${name}: ${value}`);
+      }));
   }
 
   point(event) {

@@ -58,7 +58,8 @@ async function watchHealth() {
                          degraded: 'Some actors are missing; Troupe is replacing them.'}[status] ?? '';
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    if (error.status === 503) connection.health = 'Nothing can be painted now: the server answers, but its cluster does not.';
+    if (error.status === 503)
+      connection.health = 'Nothing can be painted now: the server answers, but its cluster does not.';
   }
   showConnection();
 }

@@ -1,24 +1,16 @@
 // The chart of who computes what: a row per actor, a slice per micro-step, coloured by job and step. Idle time stays
-// empty, and what an actor waits for inside a slice is hatched, so that one sees a pipeline fill and other jobs' work in
-// its gaps.
+// empty, and what an actor waits for inside a slice is hatched, so that one sees a pipeline fill and other jobs' work
+// in its gaps.
 import {element, fill, say} from './dom.js';
 import {duration, percent, shortened, significant} from './format.js';
+import {Slices, shortTitleOf, titleOf, waited} from './slices.js';
 
-const kHues = [212, 28, 150, 285, 352, 55, 182, 320];
-const kMostSlices = 60000;
-const kRemembered = 120;   // seconds, of a live chart
-const kDelay = 0.7;        // seconds behind the server's now: slices come twice a second
-const kFrame = 50;         // milliseconds between two frames
-const kAxis = 20;
+const kRemembered = 120;  // seconds, of a live chart
+const kDelay = 0.7;       // seconds behind the server's now: slices come twice a second
+const kFrame = 50;        // milliseconds between two frames
+const kSpans = [1, 2, 5, 15, 60];  // seconds that a live chart may show
+const kAxis = 20;         // pixels
 const kBusy = 46;
-const kSpans = [1, 2, 5, 15, 60];
-const kKinds = {text: 'text', decode: 'pixels', load: 'load', encode: 'encode'};
-
-/// What a slice is, for people.
-function titleOf(slice) {
-  if (slice.kind !== 'step') return kKinds[slice.kind] ?? slice.kind;
-  return `step ${slice.step}${slice.patch >= 0 ? ` patch ${slice.patch}` : ''}`;
-}
 
 export class PipelineChart {
   /// live: follows the time; else it shows all that it is given. `jobName(id)`: what the legend calls a job.
@@ -26,62 +18,25 @@ export class PipelineChart {
     this.live = live;
     this.jobName = jobName;
     this.rows = [];        // {id, label}
-    this.slices = new Map();
-    this.count = 0;
-    this.hues = new Map();  // job → hue, in the order of their first slices
-    this.span = window.innerWidth < 500 ? 2 : 5;
-    this.clock = null;     // server's seconds − this page's
-    this.frozen = live ? null : 0;  // the right end, where it does not follow the time
+    this.slices = new Slices();
+    this.span = window.innerWidth < 500 ? 2 : 5;  // seconds
+    this.clock = null;     // the server's seconds − this page's
+    this.held = live ? null : 0;  // the right end, where it does not follow the time
+    this.origin = 0;       // of the axis, where it is not live
     this.canvas = element('canvas', {tabindex: 0, role: 'img'});
     this.tip = element('div', {class: 'tip', hidden: true});
     this.legend = element('ul', {class: 'legend'});
-    this.empty = element('p', {class: 'soft'}, live ? 'Nothing has been computed yet: paint something.' : 'Nothing was recorded.');
-    this.head = element('div', {class: 'row'}, this.controls());
+    this.empty = element('p', {class: 'soft'},
+      live ? 'Nothing has been computed yet: paint something.' : 'Nothing was recorded.');
     this.box = element('div', {class: 'chart-box'}, this.canvas, this.tip);
     this.node = element('div', {}, this.empty, this.box, this.legend);
+    this.controls = element('div', {class: 'row'}, live ? this.liveControls() : this.zoomControls());
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.box);
-    this.listen();
-  }
-
-  controls() {
-    if (!this.live) {
-      return [element('button', {type: 'button', onclick: () => this.zoom(0.5)}, 'Closer'),
-        element('button', {type: 'button', onclick: () => this.zoom(2)}, 'Farther'),
-        element('button', {type: 'button', onclick: () => this.showAll()}, 'All')];
-    }
-    this.pause = element('button', {type: 'button', 'aria-pressed': 'false',
-                                    onclick: () => this.freeze(this.frozen === null)}, 'Hold');
-    this.spans = element('select', {'aria-label': 'Seconds that the chart shows',
-      onchange: () => this.setSpan(Number(this.spans.value))},
-      kSpans.map((seconds) => element('option', {value: seconds, selected: seconds === this.span}, duration(seconds))));
-    return [this.spans, this.pause];
-  }
-
-  listen() {
-    this.canvas.addEventListener('keydown', (event) => {
-      const actions = {ArrowLeft: () => this.pan(-0.2), ArrowRight: () => this.pan(0.2), '+': () => this.zoom(0.5),
-                       '-': () => this.zoom(2), ' ': () => this.live && this.freeze(this.frozen === null)};
-      if (!actions[event.key]) return;
-      event.preventDefault();
-      actions[event.key]();
-    });
-    let dragged = null;
-    this.canvas.addEventListener('pointerdown', (event) => { dragged = event.offsetX; });
-    this.canvas.addEventListener('pointermove', (event) => {
-      if (dragged === null || event.buttons === 0) {
-        dragged = null;
-        this.point(event);
-        return;
-      }
-      if (Math.abs(event.offsetX - dragged) < 3) return;
-      this.pan((dragged - event.offsetX) / this.plot().width);
-      dragged = event.offsetX;
-    });
-    this.canvas.addEventListener('pointerleave', () => { this.tip.hidden = true; });
     this.recolour = () => this.draw();
     window.addEventListener('themechange', this.recolour);
-    if (this.live) this.animate();
+    this.listen();
+    if (live) this.animate();
   }
 
   close() {
@@ -90,11 +45,122 @@ export class PipelineChart {
     window.removeEventListener('themechange', this.recolour);
   }
 
+  setRows(rows) {
+    if (JSON.stringify(rows) === JSON.stringify(this.rows)) return;
+    this.rows = rows;
+    this.draw();
+  }
+
+  /// New slices of a live chart; `now` is the server's, on the slices' clock.
+  add(slices, now) {
+    const clock = now - performance.now() / 1000;
+    // A server that was started again counts from another beginning.
+    const jumped = this.clock !== null && Math.abs(clock - this.clock) > 5;
+    if (jumped) this.slices.clear();
+    this.clock = this.clock === null || jumped ? clock : this.clock + 0.1 * (clock - this.clock);
+    this.slices.add(slices);
+    if (this.held === null) this.slices.forgetBefore(now - kRemembered);
+    this.empty.hidden = this.slices.count > 0;
+  }
+
+  /// What slicesOfTrace() gives, whole.
+  showTrace({rows, slices}) {
+    this.slices.clear();
+    this.slices.add(slices);
+    this.empty.hidden = this.slices.count > 0;
+    this.rows = rows;
+    this.showAll();
+  }
+
+  // What the user does.
+
+  liveControls() {
+    this.hold = element('button', {
+      type: 'button', 'aria-pressed': 'false', onclick: () => this.setHeld(this.held === null),
+    }, 'Hold');
+    this.spans = element('select', {
+      'aria-label': 'Seconds that the chart shows', onchange: () => this.setSpan(Number(this.spans.value)),
+    }, kSpans.map((seconds) =>
+      element('option', {value: seconds, selected: seconds === this.span}, `${seconds} s`)));
+    return [this.spans, this.hold];
+  }
+
+  zoomControls() {
+    return [['Closer', () => this.zoom(0.5)], ['Farther', () => this.zoom(2)], ['All', () => this.showAll()]]
+      .map(([words, onclick]) => element('button', {type: 'button', onclick}, words));
+  }
+
+  listen() {
+    const keys = {
+      'ArrowLeft': () => this.pan(-0.2),
+      'ArrowRight': () => this.pan(0.2),
+      '+': () => this.zoom(0.5),
+      '-': () => this.zoom(2),
+      ' ': () => this.live && this.setHeld(this.held === null),
+    };
+    this.canvas.addEventListener('keydown', (event) => {
+      if (!keys[event.key]) return;
+      event.preventDefault();
+      keys[event.key]();
+    });
+    let dragged = 0;
+    this.canvas.addEventListener('pointerdown', (event) => { dragged = event.offsetX; });
+    this.canvas.addEventListener('pointermove', (event) => {
+      if (event.buttons === 0) {
+        this.point(event);
+      } else if (Math.abs(event.offsetX - dragged) > 2) {
+        this.pan((dragged - event.offsetX) / this.plot().width);
+        dragged = event.offsetX;
+      }
+    });
+    this.canvas.addEventListener('pointerleave', () => { this.tip.hidden = true; });
+  }
+
+  setSpan(seconds) {
+    this.span = seconds;
+    this.draw();
+  }
+
+  setHeld(hold) {
+    this.held = hold ? this.right() : null;
+    this.hold.setAttribute('aria-pressed', String(hold));
+    say(this.hold, hold ? 'Go on' : 'Hold');
+    this.draw();
+  }
+
+  pan(part) {
+    if (this.held === null) this.setHeld(true);
+    this.held += part * this.span;
+    this.draw();
+  }
+
+  zoom(factor) {
+    const middle = this.right() - this.span / 2;
+    if (this.live) {
+      const next = kSpans.indexOf(this.span) + (factor > 1 ? 1 : -1);
+      this.span = kSpans[Math.min(Math.max(next, 0), kSpans.length - 1)];
+      this.spans.value = String(this.span);
+    } else {
+      this.span = Math.min(Math.max(this.span * factor, 1e-3), 1e5);
+    }
+    if (this.held !== null) this.held = middle + this.span / 2;
+    this.draw();
+  }
+
+  showAll() {
+    const [begin, end] = this.slices.extent() ?? [0, 1];
+    this.origin = begin;
+    this.held = end;
+    this.setSpan(Math.max(end - begin, 1e-3));
+  }
+
+  // What it looks like.
+
   animate() {
-    const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
+    const isStill = matchMedia('(prefers-reduced-motion: reduce)').matches;
     let last = 0;
     const next = (time) => {
-      if (this.frozen === null && time - last > (still ? 1000 : kFrame)) {
+      if (this.held === null && time - last > (isStill ? 1000 : kFrame)) {
         last = time;
         this.draw();
       }
@@ -103,196 +169,112 @@ export class PipelineChart {
     this.frame = requestAnimationFrame(next);
   }
 
-  setRows(rows) {
-    if (JSON.stringify(rows) === JSON.stringify(this.rows)) return;
-    this.rows = rows;
-    this.draw();
-  }
-
-  /// Slices in seconds: {actor, job, step, patch, kind, begin, end, waits: [[begin, end]]}; `now` on the same clock.
-  add(slices, now) {
-    if (now !== undefined) {
-      const clock = now - performance.now() / 1000;
-      // A server that was started again counts from another beginning.
-      if (this.clock !== null && Math.abs(clock - this.clock) > 5) this.forget(-Infinity);
-      this.clock = this.clock === null || Math.abs(clock - this.clock) > 1 ? clock : this.clock + 0.1 * (clock - this.clock);
-    }
-    for (const slice of slices) {
-      const actor = String(slice.actor);
-      if (!this.slices.has(actor)) this.slices.set(actor, []);
-      const row = this.slices.get(actor);
-      const last = row.at(-1);
-      if (last && slice.end <= last.end && row.some((one) => one.begin === slice.begin && one.job === slice.job)) continue;
-      row.push(slice);
-      this.count += 1;
-      if (!this.hues.has(slice.job)) this.hues.set(slice.job, kHues[this.hues.size % kHues.length]);
-    }
-    if (this.live && (now !== undefined && this.frozen === null || this.count > kMostSlices)) this.forget((now ?? this.right()) - kRemembered);
-    this.empty.hidden = this.count > 0;
-  }
-
-  forget(before) {
-    if (before === -Infinity) this.slices.clear();
-    this.count = 0;
-    for (const [actor, row] of this.slices) {
-      const kept = row.slice(Math.max(row.findIndex((slice) => slice.end >= before), 0, row.length - kMostSlices / this.slices.size));
-      this.slices.set(actor, kept);
-      this.count += kept.length;
-    }
-  }
-
-  showAll() {
-    const all = [...this.slices.values()].flat();
-    const begin = Math.min(...all.map((slice) => slice.begin));
-    const end = Math.max(...all.map((slice) => slice.end));
-    if (!Number.isFinite(begin)) return;
-    this.origin = begin;
-    this.frozen = end;
-    this.span = Math.max(end - begin, 1e-3);
-    this.draw();
-  }
-
-  setSpan(seconds) {
-    this.span = seconds;
-    this.draw();
-  }
-
-  freeze(hold) {
-    this.frozen = hold ? this.right() : null;
-    this.pause.setAttribute('aria-pressed', String(hold));
-    say(this.pause, hold ? 'Go on' : 'Hold');
-    this.draw();
-  }
-
-  pan(part) {
-    if (this.live && this.frozen === null) this.freeze(true);
-    this.frozen += part * this.span;
-    this.draw();
-  }
-
-  zoom(factor) {
-    const middle = this.right() - this.span / 2;
-    if (this.live) {
-      const place = Math.min(Math.max(kSpans.indexOf(this.span) + (factor > 1 ? 1 : -1), 0), kSpans.length - 1);
-      this.span = kSpans[place];
-      this.spans.value = String(this.span);
-    } else {
-      this.span = Math.min(Math.max(this.span * factor, 1e-3), 1e5);
-    }
-    if (this.frozen !== null) this.frozen = middle + this.span / 2;
-    this.draw();
-  }
-
+  /// The time at the right end, in the server's seconds.
   right() {
-    return this.frozen ?? (this.clock === null ? 0 : performance.now() / 1000 + this.clock - kDelay);
+    if (this.held !== null) return this.held;
+    return this.clock === null ? 0 : performance.now() / 1000 + this.clock - kDelay;
   }
 
-  rowHeight() {
-    return this.rows.length <= 12 ? 30 : this.rows.length <= 40 ? 16 : 8;
-  }
-
+  /// Where slices are drawn, in pixels.
   plot() {
+    const row = this.rows.length <= 12 ? 30 : this.rows.length <= 40 ? 16 : 8;
     const width = this.canvas.clientWidth;
-    const left = this.rowHeight() < 10 ? 0 : width < 500 ? 58 : 96;
-    return {left, width: Math.max(width - left - kBusy, 10), height: this.rows.length * this.rowHeight()};
+    const left = row < 10 ? 0 : width < 500 ? 58 : 96;
+    return {row, left, width: Math.max(width - left - kBusy, 10), height: this.rows.length * row};
   }
 
   draw() {
     const {canvas} = this;
     this.box.hidden = this.rows.length === 0;
     if (this.box.hidden || !canvas.isConnected) return;
-    const ratio = window.devicePixelRatio || 1;
     const plot = this.plot();
+    const ratio = window.devicePixelRatio || 1;
     const height = plot.height + kAxis;
     canvas.style.height = `${height}px`;
-    const [wide, high] = [Math.round(canvas.clientWidth * ratio), Math.round(height * ratio)];
-    if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
-    const style = getComputedStyle(document.documentElement);
-    this.dark = style.colorScheme.includes('dark') && (style.colorScheme === 'dark' || matchMedia('(prefers-color-scheme: dark)').matches);
+    const size = [canvas.clientWidth, height].map((pixels) => Math.round(pixels * ratio));
+    if (canvas.width !== size[0] || canvas.height !== size[1]) [canvas.width, canvas.height] = size;
+    const scheme = getComputedStyle(document.documentElement).colorScheme;
+    this.dark = scheme === 'dark' || (scheme !== 'light' && matchMedia('(prefers-color-scheme: dark)').matches);
     this.ink = getComputedStyle(canvas).color;
+    this.track = this.dark ? '#2a3040' : '#ebe8e2';
     const pen = canvas.getContext('2d');
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, canvas.clientWidth, height);
     pen.font = '12px system-ui, sans-serif';
     pen.textBaseline = 'middle';
-    const busy = this.rows.map((row, index) => this.drawRow(pen, plot, row, index));
-    this.drawAxis(pen, plot);
-    this.describe(busy);
-  }
-
-  drawRow(pen, plot, row, index) {
-    const size = this.rowHeight();
-    const top = index * size;
     const right = this.right();
     const left = right - this.span;
+    const jobs = new Set();
+    const busy = this.rows.map((row, index) => this.drawRow(pen, plot, row, index * plot.row, {left, right, jobs}));
+    this.drawAxis(pen, plot);
+    this.describe(busy, jobs);
+  }
+
+  /// Returns the part of the time that the actor computed.
+  drawRow(pen, plot, row, top, {left, right, jobs}) {
     const x = (seconds) => plot.left + (seconds - left) / this.span * plot.width;
-    pen.fillStyle = this.dark ? '#2a3040' : '#ebe8e2';
-    pen.fillRect(plot.left, top + 1, plot.width, size - 2);
+    pen.fillStyle = this.track;
+    pen.fillRect(plot.left, top + 1, plot.width, plot.row - 2);
     pen.save();
     pen.beginPath();
-    pen.rect(plot.left, top, plot.width, size);
+    pen.rect(plot.left, top, plot.width, plot.row);
     pen.clip();
-    let busy = 0;
-    const slices = this.slices.get(String(row.id)) ?? [];
-    for (let i = slices.length - 1; i >= 0; i -= 1) {
-      const slice = slices[i];
-      if (slice.end < left && slice.end < left - 30) break;
-      if (slice.end < left || slice.begin > right) continue;
-      busy += Math.min(slice.end, right) - Math.max(slice.begin, left);
-      for (const [begin, end] of slice.waits ?? [])
-        busy -= Math.max(0, Math.min(end, right) - Math.max(begin, left));
-      this.drawSlice(pen, slice, x, top + 1, size - 2);
+    let seconds = 0;
+    for (const slice of this.slices.within(row.id, left, right)) {
+      seconds += Math.min(slice.end, right) - Math.max(slice.begin, left) - waited(slice, left, right);
+      jobs.add(slice.job);
+      this.drawSlice(pen, slice, x, top + 1, plot);
     }
     pen.restore();
-    const part = Math.max(0, Math.min(1, busy / this.span));
-    if (size >= 10) {
+    const part = Math.max(0, Math.min(1, seconds / this.span));
+    if (plot.left > 0) {
       pen.fillStyle = this.ink;
       pen.textAlign = 'left';
-      pen.fillText(row.label, 0, top + size / 2, plot.left - 4);
+      pen.fillText(row.label, 0, top + plot.row / 2, plot.left - 4);
       pen.textAlign = 'right';
-      pen.fillText(percent(part), plot.left + plot.width + kBusy - 4, top + size / 2);
+      pen.fillText(percent(part), plot.left + plot.width + kBusy - 4, top + plot.row / 2);
     }
     return part;
   }
 
-  colour(slice) {
-    const hue = this.hues.get(slice.job);
-    if (slice.kind !== 'step') return {fill: `hsl(${hue} 25% ${this.dark ? 62 : 50}%)`, text: this.dark ? '#10131a' : '#fff'};
-    const shade = (slice.step % 3) * 13;
-    const light = (this.dark ? 44 : 36) + shade;
-    return {fill: `hsl(${hue} 68% ${light}%)`, text: light > 48 ? '#10131a' : '#fff'};
+  /// A job has a hue, and its steps take turns in three shades of it.
+  colours(slice) {
+    const hue = this.slices.hueOf(slice.job);
+    if (slice.kind !== 'step')
+      return {body: `hsl(${hue} 25% ${this.dark ? 62 : 50}%)`, words: this.dark ? '#10131a' : '#fff'};
+    const light = (this.dark ? 44 : 36) + 13 * (slice.step % 3);
+    return {body: `hsl(${hue} 68% ${light}%)`, words: light > 48 ? '#10131a' : '#fff'};
   }
 
-  drawSlice(pen, slice, x, top, height) {
-    const begin = x(slice.begin);
-    const width = Math.max(x(slice.end) - begin, 0.5);
-    const {fill: colour, text} = this.colour(slice);
-    pen.fillStyle = colour;
-    pen.fillRect(begin, top, Math.max(width - (width > 4 ? 1 : 0), 0.5), height);
+  drawSlice(pen, slice, x, top, plot) {
+    const height = plot.row - 2;
+    const [begin, end] = [x(slice.begin), x(slice.end)];
+    const {body, words} = this.colours(slice);
+    pen.fillStyle = body;
+    pen.fillRect(begin, top, Math.max(end - begin - (end - begin > 4 ? 1 : 0), 0.5), height);
+    let free = begin;  // where the slice's words may begin: behind its first wait
     for (const [from, to] of slice.waits ?? []) {
-      if (x(to) - x(from) < 0.5) continue;
-      pen.fillStyle = this.dark ? '#2a3040' : '#ebe8e2';
-      pen.fillRect(x(from), top, x(to) - x(from), height);
-      pen.fillStyle = this.hatching(pen, colour);
-      pen.fillRect(x(from), top, x(to) - x(from), height);
+      const width = x(to) - x(from);
+      if (width < 0.5) continue;
+      for (const style of [this.track, this.hatching(pen, body)]) {
+        pen.fillStyle = style;
+        pen.fillRect(x(from), top, width, height);
+      }
+      if (x(from) < free + 3) free = x(to);
     }
-    if (height < 14 || width < 22) return;
-    const short = slice.kind === 'step' ? `${slice.step}${slice.patch >= 0 ? `·${slice.patch}` : ''}` : titleOf(slice);
-    const full = titleOf(slice);
-    const waited = (slice.waits ?? []).filter(([from]) => from <= slice.begin + 1e-6).reduce((sum, [from, to]) => sum + to - from, 0);
-    const from = Math.max(begin + waited / this.span * this.plot().width, this.plot().left);
-    const room = begin + width - from - 6;
-    const words = pen.measureText(full).width < room ? full : pen.measureText(short).width < room ? short : '';
-    pen.fillStyle = text;
+    const left = Math.max(free, plot.left) + 3;
+    const fits = (text) => pen.measureText(text).width < end - left - 3;
+    const title = height < 14 || end - left < 14 ? null : [titleOf(slice), shortTitleOf(slice)].find(fits);
+    if (!title) return;
+    pen.fillStyle = words;
     pen.textAlign = 'left';
-    if (words) pen.fillText(words, from + 3, top + height / 2 + 0.5);
+    pen.fillText(title, left, top + height / 2 + 0.5);
   }
 
   hatching(pen, colour) {
     this.hatchings ??= new Map();
     if (!this.hatchings.has(colour)) {
-      const tile = document.createElement('canvas');
-      [tile.width, tile.height] = [6, 6];
+      const tile = element('canvas', {width: 6, height: 6});
       const tilePen = tile.getContext('2d');
       tilePen.strokeStyle = colour;
       tilePen.lineWidth = 1.5;
@@ -307,92 +289,65 @@ export class PipelineChart {
   }
 
   drawAxis(pen, plot) {
-    const ideal = this.span / Math.max(2, plot.width / 110);
-    const power = 10 ** Math.floor(Math.log10(ideal));
-    const unit = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= ideal);
+    const least = this.span / Math.max(2, plot.width / 110);
+    const power = 10 ** Math.floor(Math.log10(least));
+    const unit = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= least);
     const right = this.right();
-    const zero = this.live ? right : this.origin ?? 0;
+    const zero = this.live ? right : this.origin;
+    const bottom = plot.height + kAxis / 2 + 1;
     pen.fillStyle = this.ink;
     pen.textAlign = 'center';
-    const first = Math.ceil((right - this.span - zero) / unit);
-    for (let i = first; i * unit <= right - zero + 1e-9; i += 1) {
+    for (let i = Math.ceil((right - this.span - zero) / unit); i * unit <= right - zero + 1e-9; i += 1) {
       const at = plot.left + (i * unit + zero - right + this.span) / this.span * plot.width;
       pen.globalAlpha = 0.25;
       pen.fillRect(at, 0, 1, plot.height);
       pen.globalAlpha = 1;
-      const words = i === 0 && this.live ? (this.frozen === null ? 'now' : 'held') : `${significant(i * unit)} s`;
-      pen.fillText(words, Math.min(Math.max(at, plot.left + 12), plot.left + plot.width - 12), plot.height + kAxis / 2 + 1);
+      const words = i !== 0 || !this.live ? `${significant(i * unit)} s` : this.held === null ? 'now' : 'held';
+      pen.fillText(words, Math.min(Math.max(at, plot.left + 12), plot.left + plot.width - 12), bottom);
     }
     pen.textAlign = 'right';
-    if (this.rowHeight() >= 10) pen.fillText('busy', plot.left + plot.width + kBusy - 4, plot.height + kAxis / 2 + 1);
+    if (plot.left > 0) pen.fillText('busy', plot.left + plot.width + kBusy - 4, bottom);
   }
 
-  /// Legend, and the same in words for who cannot see the picture.
-  describe(busy) {
-    const left = this.right() - this.span;
-    const jobs = new Set();
-    for (const row of this.slices.values()) {
-      for (let i = row.length - 1; i >= 0 && row[i].end >= left; i -= 1)
-        if (row[i].begin <= this.right()) jobs.add(row[i].job);
-    }
+  /// The legend; and, every five seconds, the same in words for who cannot see the picture.
+  describe(busy, jobs) {
     const names = [...jobs].sort((a, b) => String(a).localeCompare(String(b), undefined, {numeric: true}))
       .map((job) => [job, shortened(this.jobName(job), 40)]);
-    const key = JSON.stringify([names, this.dark]);
-    if (key !== this.legendKey) {
-      this.legendKey = key;
-      const swatch = (name, colour) => {
-        const node = element('span', {class: `swatch ${name}`});
-        if (colour) node.style.background = colour;
-        return node;
-      };
-      fill(this.legend, names.map(([job, name]) =>
-        element('li', {}, swatch('', `hsl(${this.hues.get(job)} 68% ${this.dark ? 50 : 45}%)`), name)),
-        element('li', {}, '3·1 is step 3, patch 1, counted from 0'),
-        element('li', {}, swatch('wait'), 'waits for another actor'), element('li', {}, swatch('idle'), 'idle'));
+    const shown = JSON.stringify([names, this.dark]);
+    if (shown !== this.inLegend) {
+      this.inLegend = shown;
+      fill(this.legend, names.map(([job, name]) => {
+        const swatch = element('span', {class: 'swatch'});
+        swatch.style.background = `hsl(${this.slices.hueOf(job)} 68% ${this.dark ? 50 : 45}%)`;
+        return element('li', {}, swatch, name);
+      }), element('li', {}, '3·1: step 3, patch 1, both counted from 0'),
+      element('li', {}, element('span', {class: 'swatch wait'}), 'waits for another actor'),
+      element('li', {}, element('span', {class: 'swatch idle'}), 'idle'));
     }
-    const second = Math.floor(performance.now() / 5000);
-    if (second === this.described && this.live) return;
-    this.described = second;
-    this.canvas.setAttribute('aria-label', `What each actor computed in ${duration(this.span)}. ${this.rows.slice(0, 16)
-      .map((row, index) => `${row.label}: busy ${percent(busy[index])}`).join(', ')}. Arrow keys move, plus and minus change the scale${this.live ? ', space holds' : ''}.`);
+    const now = Math.floor(performance.now() / 5000);
+    if (this.live && now === this.describedAt) return;
+    this.describedAt = now;
+    const rows = this.rows.slice(0, 16).map((row, index) => `${row.label}: busy ${percent(busy[index])}`).join(', ');
+    this.canvas.setAttribute('aria-label', `What each actor computed in ${duration(this.span)}. ${rows}. `
+      + `Arrow keys move, plus and minus change the scale${this.live ? ', space holds' : ''}.`);
   }
 
-  point(event) {
+  /// Tells of the slice below the pointer.
+  point({offsetX, offsetY}) {
     const plot = this.plot();
-    const row = this.rows[Math.floor(event.offsetY / this.rowHeight())];
-    const at = this.right() - this.span + (event.offsetX - plot.left) / plot.width * this.span;
-    const slice = row && (this.slices.get(String(row.id)) ?? []).findLast((one) => one.begin <= at && at <= one.end);
+    const row = this.rows[Math.floor(offsetY / plot.row)];
+    const at = this.right() - this.span + (offsetX - plot.left) / plot.width * this.span;
+    const [slice] = row ? this.slices.within(row.id, at, at) : [];
     this.tip.hidden = !slice;
     if (!slice) return;
-    const waited = (slice.waits ?? []).reduce((sum, [from, to]) => sum + to - from, 0);
-    say(this.tip, [`${row.label}, ${shortened(this.jobName(slice.job), 60)}`, titleOf(slice), duration(slice.end - slice.begin),
-      waited > 0 ? `of these ${duration(waited)} waiting` : ''].filter(Boolean).join('\n'));
-    this.tip.style.left = `${Math.min(event.offsetX + 12, Math.max(0, this.canvas.clientWidth - 200))}px`;
-    this.tip.style.top = `${event.offsetY + 14}px`;
+    const seconds = waited(slice);
+    say(this.tip, [
+      `${row.label}, ${shortened(this.jobName(slice.job), 60)}`,
+      titleOf(slice),
+      duration(slice.end - slice.begin),
+      seconds > 0 && `of these ${duration(seconds)} waiting`,
+    ].filter(Boolean).join('\n'));
+    this.tip.style.left = `${Math.min(offsetX + 12, Math.max(0, this.canvas.clientWidth - 200))}px`;
+    this.tip.style.top = `${offsetY + 14}px`;
   }
-}
-
-/// A job's Chrome trace as slices and rows.
-export function slicesOfTrace(trace) {
-  const kinds = {text: 'text', decode: 'decode', micro_step: 'step'};
-  const rows = new Map();
-  const slices = [];
-  const last = new Map();
-  for (const event of trace.traceEvents ?? []) {
-    const actor = String(event.tid - 1);
-    if (event.ph !== 'X') continue;
-    const [begin, end] = [event.ts * 1e-6, (event.ts + event.dur) * 1e-6];
-    if (event.cat === 'wait') {
-      last.get(actor)?.waits.push([begin, end]);
-    } else if (kinds[event.cat]) {
-      const number = (what) => Number(new RegExp(`${what} (\\d+)`).exec(event.name)?.[1] ?? -1);
-      const slice = {actor, job: String(event.args?.job ?? ''), kind: kinds[event.cat], step: number('step'),
-                     patch: number('patch'), begin, end, waits: []};
-      slices.push(slice);
-      last.set(actor, slice);
-      rows.set(actor, {id: actor, label: `Actor ${actor}`});
-    }
-  }
-  slices.sort((a, b) => a.end - b.end);
-  return {rows: [...rows.values()].sort((a, b) => Number(a.id) - Number(b.id)), slices};
 }

@@ -35,7 +35,10 @@ export function growth(now, before, name, wanted) {
 /// The quantile of what a histogram counted between two readings, interpolated as Prometheus does it; NaN = nothing.
 export function quantile(now, before, name, part, wanted = {}) {
   const bounds = [...new Set(matching(now, `${name}_bucket`, wanted).map(({labels}) => labels.le))]
-    .map((le) => ({bound: le === '+Inf' ? Infinity : Number(le), count: growth(now, before, `${name}_bucket`, {...wanted, le})}))
+    .map((le) => ({
+      bound: le === '+Inf' ? Infinity : Number(le),
+      count: growth(now, before, `${name}_bucket`, {...wanted, le}),
+    }))
     .sort((a, b) => a.bound - b.bound);
   const all = bounds.at(-1)?.count ?? 0;
   if (!(all > 0)) return NaN;
@@ -43,7 +46,8 @@ export function quantile(now, before, name, part, wanted = {}) {
   for (const upper of bounds) {
     if (upper.count >= part * all) {
       if (upper.bound === Infinity) return lower.bound;
-      return lower.bound + (upper.bound - lower.bound) * (part * all - lower.count) / Math.max(upper.count - lower.count, 1e-12);
+      const inside = (part * all - lower.count) / Math.max(upper.count - lower.count, 1e-12);
+      return lower.bound + (upper.bound - lower.bound) * inside;
     }
     lower = upper;
   }

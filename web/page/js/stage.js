@@ -6,7 +6,7 @@ import {parametersOf, picture, picturePath, save} from './pictures.js';
 import {store} from './store.js';
 
 export class Stage {
-  /// `onJob(job)`: news of the job; `onSettings(request)`: the user wants these; `onForget(id)`: not in the gallery again;
+  /// `onJob(job)`: news of it; `onSettings(request)`: the user wants these; `onForget(id)`: not in the gallery again;
   /// `withLink`: to all else that is known of the job.
   constructor({onJob, onSettings, onForget, withLink = true}) {
     this.onJob = onJob;
@@ -43,7 +43,8 @@ export class Stage {
     say(this.error, '');
     this.bar.hidden = true;
     fill(this.node, this.title, this.words, this.bar, this.pictures, this.error, this.actions);
-    this.stop = listen(`${jobPath(id)}/events`, (event, data) => this.take(event, data), (error) => this.refused(error));
+    this.stop = listen(`${jobPath(id)}/events`,
+      (event, data) => this.take(event, data), (error) => this.refused(error));
   }
 
   /// Returns true at the job's end: nothing more will come.
@@ -98,14 +99,15 @@ export class Stage {
     } else if (job.state === 'failed') {
       fill(this.pictures);
     }
-    const number = (index) => (job.pictures.length > 1 ? ` ${index + 1}` : '');
-    fill(this.actions,
-      job.state === 'succeeded' && job.pictures.map((_, index) => element('button', {type: 'button',
-        onclick: () => this.tried(() => save(picturePath(job.id, index), `troupe-${job.id}${number(index).replace(' ', '-')}`))},
-        `Save picture${number(index)}`)),
-      job.state === 'succeeded' && element('button', {type: 'button', onclick: () => this.tried(async () =>
-        this.onSettings(await parametersOf(await api.blob(picturePath(job.id, 0, 'png')))))}, 'Use these settings'),
-      this.detailsLink(), this.forgetButton());
+    fill(this.actions, job.state === 'succeeded' && this.pictureButtons(job), this.detailsLink(), this.forgetButton());
+  }
+
+  pictureButtons({id, pictures}) {
+    const button = (words, action) => element('button', {type: 'button', onclick: () => this.tried(action)}, words);
+    const saving = pictures.map((_, index) => button(pictures.length > 1 ? `Save picture ${index + 1}` : 'Save picture',
+      () => save(picturePath(id, index), `troupe-${id}-${index}`)));
+    return [saving, button('Use these settings',
+      async () => this.onSettings(await parametersOf(await api.blob(picturePath(id, 0, 'png')))))];
   }
 
   cancelButton() {
@@ -121,11 +123,13 @@ export class Stage {
   }
 
   detailsLink() {
-    return this.withLink && element('a', {class: 'button', href: `#jobs/${encodeURIComponent(this.id)}`}, 'Time line, report, logs');
+    const href = `#jobs/${encodeURIComponent(this.id)}`;
+    return this.withLink && element('a', {class: 'button', href}, 'Time line, report, logs');
   }
 
   forgetButton() {
-    return store.jobs().includes(this.id) && element('button', {type: 'button', onclick: () => this.onForget(this.id)}, 'Remove from my pictures');
+    const onclick = () => this.onForget(this.id);
+    return store.jobs().includes(this.id) && element('button', {type: 'button', onclick}, 'Remove from my pictures');
   }
 
   /// Whether it worked; else its error is shown.
