@@ -472,6 +472,10 @@ class Handler(BaseHTTPRequestHandler):
                   f'troupe_task_wait_seconds_total{{kind="micro_step"}} {len(cluster.slices) * cluster.seconds * 0.15}',
                   f'troupe_bytes_total{{plane="tensor",direction="sent"}} {len(cluster.slices) * 90000}',
                   f'troupe_bytes_total{{plane="control",direction="sent"}} {len(cluster.slices) * 300}']
+        took = [job.ended - job.created for job in cluster.jobs.values() if job.state == 'succeeded']
+        lines += [f'troupe_request_seconds_bucket{{le="{bound}"}} {sum(one <= bound for one in took)}'
+                  for bound in (0.5, 1.0, 2.5, 5.0, 10.0, 100.0)]
+        lines += [f'troupe_request_seconds_bucket{{le="+Inf"}} {len(took)}']
         return '\n'.join(lines) + '\n'
 
 

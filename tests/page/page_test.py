@@ -306,6 +306,9 @@ class Views(FakeTest):
         browser.until(lambda: len(browser.all('path.curve')) > 5, 'there are no curves')
         browser.until_text('succeeded: 0')
         browser.until_text('actor 3: 4.2 GB')
+        job = self.server.cluster.add({'prompt': 'x'})
+        job.state, job.ended = 'succeeded', job.created + 1.75
+        browser.until_text('half are quicker than: 1.8 s')  # the middle of (1, 2.5], as Prometheus estimates it
 
 
 def main():

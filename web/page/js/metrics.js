@@ -12,6 +12,9 @@ const kLatencyOver = 60;
 const kMostActors = 8;    // drawn one by one
 
 const kKinds = {text: 'prompts', micro_step: 'steps', decode: 'decoding'};
+const kPhases = {
+  queued: 'queue', loading: 'loading the model', text: 'prompt', denoising: 'steps', decoding: 'pixels',
+};
 const kPlanes = {tensor: 'tensors', blob: 'pictures', control: 'control messages'};
 const readings = [];      // {time, families}
 let refusal = '';         // why the newest reading did not come
@@ -65,10 +68,9 @@ function perActor(metric) {
     pick('leanest', (values) => values[0])];
 }
 
-function quantiles(metric) {
-  const below = (name, part) => ({name, values: readings.map((now, i) =>
-    quantile(now.families, earlier(i, kLatencyOver).families, metric, part))});
-  return [below('half are quicker than', 0.5), below('95 of 100 are quicker than', 0.95)];
+function quantileOf(name, metric, part, wanted) {
+  return {name, values: readings.map((now, i) =>
+    quantile(now.families, earlier(i, kLatencyOver).families, metric, part, wanted))};
 }
 
 /// Of the time that actors have: the part inside tasks, and waiting inside tasks.
@@ -97,15 +99,16 @@ const kCharts = [
   },
   {
     title: 'Latency', about: 'From the request to the picture, of jobs of the last minute.', format: duration,
-    needs: 'troupe_request_seconds_bucket', series: () => quantiles('troupe_request_seconds'),
+    needs: 'troupe_request_seconds_bucket', series: () => [
+      quantileOf('half are quicker than', 'troupe_request_seconds', 0.5),
+      quantileOf('95 of 100 are quicker than', 'troupe_request_seconds', 0.95),
+    ],
   },
   {
-    title: 'Time in the queue', about: 'Of jobs of the last minute.', format: duration,
-    needs: 'troupe_queue_seconds_bucket', series: () => quantiles('troupe_queue_seconds'),
-  },
-  {
-    title: 'Seconds per step', about: 'Of jobs of the last minute.', format: duration,
-    needs: 'troupe_step_seconds_bucket', series: () => quantiles('troupe_step_seconds'),
+    title: 'Where the time goes', about: 'Seconds that half of the jobs of the last minute stay below.',
+    format: duration, needs: 'troupe_phase_seconds_bucket',
+    series: () => labelsOf('troupe_phase_seconds_count', 'phase').map((phase) =>
+      quantileOf(kPhases[phase] ?? phase, 'troupe_phase_seconds', 0.5, {phase})),
   },
   {
     title: 'What actors do', about: 'Of their time; the rest is idle.', format: percent, series: shares,
