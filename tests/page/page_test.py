@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
 """The page, used in Chromium as a person would.
 
-usage: page_test.py fake | cluster BIN
+usage: page_test.py fake [PATTERN] | cluster BIN [PATTERN]
 
 fake     against fake_server.py: what a real cluster shows seldom or slowly
-cluster  against `troupe start` of the folder BIN, with the demo's model
+cluster  against `troupe serve` of the folder BIN, with the demo's model
+
+PATTERN: only tests whose name contains it.
 
 Ends with 77, and says so, where Chromium, its driver or python3-selenium is missing.
 """
+import json
+import os
 import pathlib
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +24,8 @@ sys.dont_write_bytecode = True
 from browser import Browser, what_is_missing  # noqa: E402
 from fake_server import FakeServer, png  # noqa: E402
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TROUPE = ''  # the command
 VIEWS = ('#paint', '#cluster', '#jobs', '#jobs/12', '#metrics')
 EVIL = '<img src=x onerror="document.title=\'broken in\'"><script>alert(1)</script>'
 
@@ -311,15 +319,151 @@ class Views(FakeTest):
         browser.until_text('half are quicker than: 1.8 s')  # the middle of (1, 2.5], as Prometheus estimates it
 
 
+class RealTest(unittest.TestCase):
+    """The demo's model on two actors, behind `troupe serve`. One cluster for all tests."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix='troupe-page-')
+        cls.addClassCleanup(cls.folder.cleanup)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith('TROUPE_')}
+        cls.environment = {**environment, 'XDG_RUNTIME_DIR': cls.folder.name}
+        cls.url = cls.serve('--model', str(ROOT / 'examples/demo/model'), '--actors', '2')
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+
+    @classmethod
+    def serve(cls, *options):
+        """Starts `troupe serve`, to be ended with the class; returns its address."""
+        server = subprocess.Popen([TROUPE, 'serve', '--json', '--http', '127.0.0.1:0', *options],
+                                  stdout=subprocess.PIPE, text=True, env=cls.environment)
+        cls.addClassCleanup(cls.end, server)
+        text = ''
+        while not text.endswith('}\n'):
+            line = server.stdout.readline()
+            if not line:
+                raise AssertionError(f'troupe serve ended with {server.wait()}')
+            text += line
+        return json.loads(text)['url'] + '/'
+
+    @staticmethod
+    def end(server):
+        server.terminate()
+        server.wait(60)
+        server.stdout.close()
+
+    def setUp(self):
+        self.browser.open(self.url)
+        self.addCleanup(lambda: self.assertEqual(self.browser.complaints(), []))
+
+    def open(self, view):
+        self.browser.open(self.url + view)
+
+    def chosen_job(self):
+        return self.browser.run('return JSON.parse(localStorage.getItem("troupe.jobs"))[0]')
+
+    def test_paint_and_paint_again_with_its_settings(self):
+        browser = self.browser
+        browser.paint('a red circle above a blue square on a white background', steps='12', seed='5')
+        browser.find('img.preview')
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.until_text('256 × 256 pixels')
+        first = self.chosen_job()
+        browser.type('[name=prompt]', 'something else')
+        browser.button('Use these settings').click()
+        browser.until(lambda: browser.find('[name=seed]').get_attribute('value') == '5', 'the settings do not come')
+        browser.button('Paint').click()
+        browser.until(lambda: self.chosen_job() != first, 'nothing is painted')
+        browser.until(browser.has_picture, 'the picture does not come again')
+        same = """const done = arguments[2];
+            const file = (job) => fetch(`/api/v1/jobs/${job}/pictures/0`);
+            const bytes = async (job) => new Uint8Array(await (await file(job)).arrayBuffer());
+            Promise.all([bytes(arguments[0]), bytes(arguments[1])]).then(([a, b]) => done(a.join() === b.join()));"""
+        self.assertTrue(browser.driver.execute_async_script(same, first, self.chosen_job()))
+
+    def test_cancel_and_reload(self):
+        browser = self.browser
+        browser.paint('a blue square', steps='3000')
+        browser.until_text('Step')
+        browser.driver.refresh()
+        browser.until_text('a blue square', '.stage')
+        browser.find('img.preview')
+        browser.button('Cancel').click()
+        browser.until_text('Cancelled')
+
+    def test_a_killed_actor_and_a_job_that_goes_on(self):
+        browser = self.browser
+        browser.paint('a green circle', steps='400', method='pipefusion', sharing='hand', pp='2')
+        browser.until_text('Step')
+        job = self.chosen_job()
+        self.open('#cluster')
+        browser.until_text(f'job {job}: a green circle', '.legend')
+        browser.until_text('pipeline stage 2 of 2', 'table')
+        browser.find('[aria-label="Kill actor 1"]').click()
+        browser.button('Kill it').click()
+        browser.until_text('Another takes its place')
+        browser.until(lambda: browser.all('tbody tr')[1].find_elements('css selector', 'td')[7].text == '1',
+                      'no other actor takes the place')
+        self.open(f'#jobs/{job}')
+        browser.until_text('Painted in')
+        browser.until_text('Went on from step')
+        browser.until(lambda: 'Actor 1: busy' in str(browser.find('canvas').get_attribute('aria-label')),
+                      'there is no time line')
+        browser.until(lambda: f'job {job}' in browser.text('pre[aria-label=Logs]'), 'there are no logs')
+
+    def test_a_refusal_of_the_model(self):
+        browser = self.browser
+        browser.paint('x', size='other')
+        browser.type('[name=width]', '256')
+        browser.type('[name=height]', '257')
+        browser.button('Paint').click()
+        browser.until(lambda: '257' in browser.text('form'), 'the refusal is not shown')
+
+    def test_metrics(self):
+        self.browser.paint('x', steps='4')
+        self.browser.until(self.browser.has_picture, 'the picture does not come')
+        self.open('#metrics')
+        self.browser.until(lambda: len(self.browser.all('path.curve')) > 5, 'there are no curves')
+        self.browser.until_text('actor 1:')
+
+    def test_a_lost_controller(self):
+        run = lambda *words: subprocess.run([TROUPE, *words], env=self.environment, check=True, capture_output=True)
+        endpoint = f'ipc://{self.folder.name}/other.sock'
+        run('start', '--listen', endpoint, '--model', str(ROOT / 'examples/demo/model'), '--detach')
+        pid = json.loads(run('status', '--connect', endpoint, '--json').stdout)['pid']
+        self.browser.open(self.serve('--connect', endpoint))
+        self.browser.find('[name=prompt]')
+        os.kill(pid, signal.SIGKILL)
+        self.browser.until_text('Nothing can be painted now', '#connection')
+        run('start', '--listen', endpoint, '--model', str(ROOT / 'examples/demo/model'), '--detach')
+        self.addCleanup(run, 'stop', '--connect', endpoint)
+        self.browser.until(lambda: not self.browser.find('#connection').is_displayed(), 'the cluster stays lost')
+        self.browser.paint('x', steps='4')
+        self.browser.until(self.browser.has_picture, 'the picture does not come')
+
+
 def main():
+    global TROUPE
+    chosen = sys.argv[1:2]
+    real = chosen == ['cluster'] and len(sys.argv) > 2
+    if not real and chosen != ['fake']:
+        print(__doc__)
+        return 2
     missing = what_is_missing()
     if missing:
         print(f'skipped: {missing} not found (Debian: apt-get install chromium chromium-driver python3-selenium)')
         return 77
-    program = unittest.main(module=__name__, argv=[sys.argv[0], *sys.argv[2:]], exit=False, verbosity=2)
+    if real:
+        TROUPE = str(pathlib.Path(sys.argv[2], 'troupe'))
+    tests = [one for one in globals().values()
+             if isinstance(one, type) and issubclass(one, unittest.TestCase) and (one is RealTest) == real]
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = [f'*{pattern}*' for pattern in sys.argv[3 if real else 2:]] or None
+    suite = unittest.TestSuite(map(loader.loadTestsFromTestCase, tests))
+    result = unittest.TextTestRunner(verbosity=2).run(suite)
     if FakeTest.browser:
         FakeTest.browser.close()
-    return 0 if program.result.wasSuccessful() else 1
+    return 0 if result.wasSuccessful() else 1
 
 
 if __name__ == '__main__':
