@@ -98,7 +98,7 @@ class Browser:
         return [entry['message'] for entry in self.driver.get_log('browser')
                 if entry['level'] in ('SEVERE', 'WARNING') and entry['source'] != 'network']
 
-    def paint(self, prompt, **fields):
+    def fill(self, prompt, **fields):
         self.type('[name=prompt]', prompt)
         for name, value in fields.items():
             field = self.find(f'[name={name}]')
@@ -109,6 +109,9 @@ class Browser:
                 self.choose(f'[name={name}]', value)
             else:
                 self.type(f'[name={name}]', value)
+
+    def paint(self, prompt, **fields):
+        self.fill(prompt, **fields)
         self.button('Paint').click()
 
     def has_picture(self):
