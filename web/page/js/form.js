@@ -29,8 +29,10 @@ const kLabels = {
   vae: 'Decoding together',
   weight_dtype: 'Keeps its weights as',
 };
-// Not under "More options": they stand in front, or the page fills them in.
-const kElsewhere = new Set(['height', 'method', 'num_pipeline_patch', 'seed', 'steps', 'warmup_steps', 'width']);
+// Not under "More options": they stand in front, or mean nothing here.
+const kElsewhere = new Set([
+  'height', 'method', 'num_pipeline_patch', 'seed', 'steps', 'strength', 'warmup_steps', 'width',
+]);
 
 /// "guidance_rescale" → "Guidance rescale".
 function inWords(name) {
@@ -249,9 +251,10 @@ export class RequestForm {
     this.clearErrors();
     this.node.reset();
     const homeless = [];
-    const {prompt, prompts = [], width, height, ...rest} = request;
+    const {prompt, prompts = [], width, height, strength, ...rest} = request;
     this.get('prompt').value = prompt ?? prompts[0] ?? '';
     if (prompts.length > 1) homeless.push('the other prompts');
+    if (strength !== undefined) homeless.push('the picture that it began with');
     if (width && height) this.takeSize(width, height);
     if (rest.seed > Number.MAX_SAFE_INTEGER) homeless.push('the seed, which is too large for a browser');
     for (const [name, value] of Object.entries(rest)) {

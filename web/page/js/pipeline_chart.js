@@ -7,6 +7,7 @@ import {Slices, shortTitleOf, titleOf, waited} from './slices.js';
 
 const kRemembered = 120;  // seconds, of a live chart
 const kDelay = 0.7;       // seconds behind the server's now: slices come twice a second
+const kClocksAgree = 1;   // seconds; more apart, a controller was started again
 const kFrame = 50;        // milliseconds between two frames
 const kSpans = [1, 2, 5, 15, 60];  // seconds that a live chart may show
 const kAxis = 20;         // pixels
@@ -20,7 +21,7 @@ export class PipelineChart {
     this.rows = [];        // {id, label}
     this.slices = new Slices();
     this.span = window.innerWidth < 500 ? 2 : 5;  // seconds
-    this.clock = null;     // the server's seconds − this page's
+    this.clocks = new Map();  // of each cluster: its seconds − this page's
     this.held = live ? null : 0;  // the right end, where it does not follow the time
     this.origin = 0;       // of the axis, where it is not live
     this.canvas = element('canvas', {tabindex: 0, role: 'img'});
@@ -51,15 +52,15 @@ export class PipelineChart {
     this.draw();
   }
 
-  /// New slices of a live chart; `now` is the server's, on the slices' clock.
+  /// New slices of a live chart, all of one cluster; `now` is its controller's, on the slices' clock. They are put into
+  /// this page's time. The difference stays as it was first seen, so that slices of two events fit together.
   add(slices, now) {
-    const clock = now - performance.now() / 1000;
-    // A server that was started again counts from another beginning.
-    const jumped = this.clock !== null && Math.abs(clock - this.clock) > 5;
-    if (jumped) this.slices.clear();
-    this.clock = this.clock === null || jumped ? clock : this.clock + 0.1 * (clock - this.clock);
-    this.slices.add(slices);
-    if (this.held === null) this.slices.forgetBefore(now - kRemembered);
+    if (slices.length === 0) return;
+    const [, cluster = ''] = String(slices[0].actor).split('-');
+    const seen = now - performance.now() / 1000;
+    if (!(Math.abs(seen - this.clocks.get(cluster)) < kClocksAgree)) this.clocks.set(cluster, seen);
+    this.slices.add(slices, -this.clocks.get(cluster));
+    if (this.held === null) this.slices.forgetBefore(this.right() - kRemembered);
     this.empty.hidden = this.slices.count > 0;
   }
 
@@ -169,10 +170,9 @@ export class PipelineChart {
     this.frame = requestAnimationFrame(next);
   }
 
-  /// The time at the right end, in the server's seconds.
+  /// The time at the right end.
   right() {
-    if (this.held !== null) return this.held;
-    return this.clock === null ? 0 : performance.now() / 1000 + this.clock - kDelay;
+    return this.held ?? performance.now() / 1000 - kDelay;
   }
 
   /// Where slices are drawn, in pixels.
@@ -253,7 +253,7 @@ export class PipelineChart {
     pen.fillStyle = body;
     pen.fillRect(begin, top, Math.max(end - begin - (end - begin > 4 ? 1 : 0), 0.5), height);
     let free = begin;  // where the slice's words may begin: behind its first wait
-    for (const [from, to] of slice.waits ?? []) {
+    for (const [from, to] of slice.waits) {
       const width = x(to) - x(from);
       if (width < 0.5) continue;
       for (const style of [this.track, this.hatching(pen, body)]) {

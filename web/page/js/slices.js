@@ -20,7 +20,7 @@ export function shortTitleOf({kind, step, patch}) {
 
 /// Seconds of a slice that its actor waited for others, within [from, to].
 export function waited(slice, from = -Infinity, to = Infinity) {
-  return (slice.waits ?? []).reduce(
+  return slice.waits.reduce(
     (sum, [begin, end]) => sum + Math.max(0, Math.min(end, to) - Math.max(begin, from)), 0);
 }
 
@@ -35,12 +35,17 @@ export class Slices {
     this.count = 0;
   }
 
-  /// Those that are there already, after a stream was connected again, are left out.
-  add(slices) {
-    for (const slice of slices) {
+  /// With `shift` seconds added to their times. Those that are there already, after a stream was connected again, are
+  /// left out.
+  add(slices, shift = 0) {
+    for (const given of slices) {
+      const slice = {
+        ...given, begin: given.begin + shift, end: given.end + shift,
+        waits: (given.waits ?? []).map((wait) => wait.map((time) => time + shift)),
+      };
       const row = this.of(slice.actor);
-      const isKnown = (one) => one.begin === slice.begin && one.job === slice.job;
-      if (row.length > 0 && slice.end <= row.at(-1).end && row.some(isKnown)) continue;
+      const isKnown = (one) => Math.abs(one.begin - slice.begin) < 1e-6 && one.job === slice.job;
+      if (row.length > 0 && slice.begin < row.at(-1).end - 1e-6 && row.some(isKnown)) continue;
       row.push(slice);
       this.count += 1;
       if (!this.hues.has(slice.job)) this.hues.set(slice.job, kHues[this.hues.size % kHues.length]);
