@@ -260,6 +260,7 @@ FIELDS = [
     ('dtype', ['float32', 'bfloat16', 'float16'], 'float32', None, None, 'Type that is computed in', 'picture'),
     ('clean_caption', 'boolean', False, None, None, "Clean the prompt as the model's training did", 'picture'),
     ('loras', 'loras', [], None, None, '', 'picture'),
+    ('strength', 'number', 0.8, None, None, '', 'picture'),
     ('method', ['exact', 'pipefusion', 'distrifusion'], 'exact', None, None, '', 'picture'),
     ('num_pipeline_patch', 'integer', 1, 1, 1 << 20, 'Runs of token rows that pipefusion and distrifusion split a '
      'picture into', 'parallelism'),
@@ -413,7 +414,8 @@ class Handler(BaseHTTPRequestHandler):
                                 'controller_wait_seconds': 0, 'peak_memory_bytes': 2.4e8} for k in range(4)]}))
             case ('GET', ['timeline']):
                 with cluster.lock:
-                    events = [{'ph': 'X', 'pid': 2, 'tid': one['actor'] + 1, 'cat': 'micro_step',
+                    events = [{'ph': 'X', 'pid': 2, 'tid': one['actor'] + 1,
+                               'cat': 'micro_step' if one['kind'] == 'step' else one['kind'],
                                'ts': one['begin'] * 1e6, 'dur': (one['end'] - one['begin']) * 1e6,
                                'name': f"step {one['step']} patch {one['patch']}", 'args': {'job': int(one['job'])}}
                               for one in cluster.slices if one['job'] == job.id]

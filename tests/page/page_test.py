@@ -10,6 +10,7 @@ PATTERN: only tests whose name contains it.
 
 Ends with 77, and says so, where Chromium, its driver or python3-selenium is missing.
 """
+import base64
 import json
 import os
 import pathlib
@@ -135,10 +136,10 @@ class Paint(FakeTest):
             wanted = {'prompt': 'from a file', 'seed': 42, 'steps': 9, 'width': 64, 'height': 80,
                       'method': 'pipefusion', 'num_pipeline_patch': 3}
             file.write_bytes(png(16, 16, 1, 1, wanted))
-            browser.find('input[type=file]').send_keys(str(file))
+            browser.find('input[type=file][hidden]').send_keys(str(file))
             browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'from a file', 'no settings')
             file.write_bytes(png(16, 16, 1, 1))
-            browser.find('input[type=file]').send_keys(str(file))
+            browser.find('input[type=file][hidden]').send_keys(str(file))
             browser.until_text('has no parameters')
         browser.button('Paint').click()
         browser.until(browser.has_picture, 'the picture does not come')
@@ -148,6 +149,20 @@ class Paint(FakeTest):
         browser.button('Use these settings').click()
         browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'from a file',
                       'the settings of the picture in the middle do not come')
+
+    def test_a_picture_to_begin_with(self):
+        browser = self.browser
+        browser.find('[name=prompt]')
+        self.assertFalse(browser.find('[name=strength]').is_displayed())
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, 'first.png')
+            file.write_bytes(png(16, 16, 1, 1))
+            browser.run('document.querySelector("details").open = true')
+            browser.find('[name=init_image]').send_keys(str(file))
+            browser.paint('from another', strength='0.5')
+            browser.until(browser.has_picture, 'the picture does not come')
+            request = self.jobs()[0].request
+            self.assertEqual((base64.b64decode(request['init_image']), request['strength']), (file.read_bytes(), 0.5))
 
     def test_a_dropped_picture(self):
         browser = self.browser

@@ -29,7 +29,7 @@ const kLabels = {
   vae: 'Decoding together',
   weight_dtype: 'Keeps its weights as',
 };
-// Not under "More options": they stand in front, or mean nothing here.
+// Not among the server's fields under "More options": they have a place of their own.
 const kElsewhere = new Set([
   'height', 'method', 'num_pipeline_patch', 'seed', 'steps', 'strength', 'warmup_steps', 'width',
 ]);
@@ -77,6 +77,16 @@ function controlOf(field) {
     case 'text': return element('input', {type: 'text'});
     default: return null;
   }
+}
+
+/// A file's bytes as the API takes them.
+function base64Of(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.addEventListener('load', () => resolve(reader.result.slice(reader.result.indexOf(',') + 1)));
+    reader.addEventListener('error', () => reject(wrong('init_image', 'This file cannot be read')));
+    reader.readAsDataURL(file);
+  });
 }
 
 /// A refusal of our own, of the same shape as the server's.
@@ -129,7 +139,11 @@ export class RequestForm {
       const control = controlOf(field);
       return control && labelled(field.name, control, {hint: field.help, wide: field.name === 'negative_prompt'});
     });
-    return element('details', {}, element('summary', {}, 'More options'), element('div', {class: 'fields'}, controls));
+    return element('details', {}, element('summary', {}, 'More options'), element('div', {class: 'fields'}, controls,
+      labelled('init_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
+        {label: 'Begin with a picture', wide: true}),
+      labelled('strength', controlOf(this.fields.get('strength')),
+        {label: 'How much of it is made anew', hint: 'Above 0, up to 1'})));
   }
 
   sharing() {
@@ -168,11 +182,12 @@ export class RequestForm {
       this.get(name).closest('.field').hidden = method === 'exact';
     for (const name of ['width', 'height'])
       this.get(name).closest('.field').hidden = this.get('size').value !== 'other';
+    this.get('strength').closest('.field').hidden = this.get('init_image').files.length === 0;
     this.byHand.hidden = this.get('sharing').value !== 'hand';
   }
 
   /// What POST /api/v1/jobs takes; what was left alone is left out. Throws what wrong() makes.
-  request() {
+  async request() {
     const request = {prompt: this.get('prompt').value.trim()};
     if (!request.prompt) throw wrong('prompt', 'Say what to paint');
     if (this.get('model')) request.model = this.get('model').value;
@@ -185,6 +200,8 @@ export class RequestForm {
     const size = this.get('size').value;
     if (size.includes('x')) [request.width, request.height] = size.split('x').map(Number);
     request.seed = this.seed();
+    const [image] = this.get('init_image').files;
+    if (image) request.init_image = await base64Of(image);
     if (this.get('sharing').value === 'auto') request.parallel = 'auto';
     // About twenty previews, however many steps there are.
     request.preview_every = Math.ceil((request.steps ?? this.fields.get('steps').default ?? 20) / 20);
@@ -214,7 +231,7 @@ export class RequestForm {
     this.clearErrors();
     this.button.disabled = true;
     try {
-      await this.onSubmit(this.request());
+      await this.onSubmit(await this.request());
     } catch (error) {
       this.showError(error);
     } finally {
