@@ -16,7 +16,8 @@ export class Stage {
     this.stop = () => {};
     this.id = null;
     this.title = element('h1', {class: 'prompt'});
-    this.words = element('p', {role: 'status'});
+    this.words = element('p');
+    this.heard = element('p', {role: 'status', class: 'unseen'});  // changes of the state, not each step
     this.bar = element('progress', {'aria-label': 'Progress'});
     this.pictures = element('div', {class: 'pictures'});
     this.actions = element('div', {class: 'row'});
@@ -42,7 +43,8 @@ export class Stage {
     say(this.words, '');
     say(this.error, '');
     this.bar.hidden = true;
-    fill(this.node, this.title, this.words, this.bar, this.pictures, this.error, this.actions);
+    say(this.heard, '');
+    fill(this.node, this.title, this.words, this.heard, this.bar, this.pictures, this.error, this.actions);
     this.stop = listen(`${jobPath(id)}/events`,
       (event, data) => this.take(event, data), (error) => this.refused(error));
   }
@@ -77,8 +79,9 @@ export class Stage {
     this.bar.hidden = hasEnded(job);
     setProgress(this.bar, job);
     if (!first && before === job.state) return;
+    say(this.heard, whatItDoes(job));
     if (hasEnded(job)) this.showEnd(job);
-    else fill(this.actions, this.cancelButton(), this.detailsLink());
+    else if (first) fill(this.actions, this.cancelButton(), this.detailsLink());
   }
 
   showPreview({step, steps, b64_png: png}) {
