@@ -94,6 +94,21 @@ void add_bytes(MetricsText& out, const MetricsFacts& facts) {
         static_cast<double>(facts.blobs.bytes_received));
   plane("tensor", static_cast<double>(tensors.tensors_sent),
         static_cast<double>(tensors.tensors_received));
+  out.counter("troupe_tensor_bytes_total",
+              "Tensor bytes that actors sent each other, by kind of group, of ended jobs.");
+  for (const auto& [group, bytes] : tensors.sent_by_group)
+    out.sample(static_cast<double>(bytes), {{"group", group}});
+}
+
+void add_seconds(MetricsText& out, const MetricsFacts& facts) {
+  const auto& phases = facts.recorder.phase_seconds();
+  out.histogram("troupe_request_seconds",
+                "Seconds of jobs that succeeded, from the request to the end.");
+  const auto whole = phases.find("");
+  out.sample(whole == phases.end() ? recorder::SecondsHistogram() : whole->second);
+  out.histogram("troupe_phase_seconds", "Seconds of jobs that succeeded, by phase.");
+  for (const auto& [phase, seconds] : phases)
+    if (!phase.empty()) out.sample(seconds, {{"phase", phase}});
 }
 
 void add_actors(MetricsText& out, const MetricsFacts& facts) {
@@ -152,8 +167,31 @@ MetricsText& MetricsText::gauge(const std::string& name, const std::string& help
   return family(name, help, "gauge");
 }
 
+MetricsText& MetricsText::histogram(const std::string& name, const std::string& help) {
+  return family(name, help, "histogram");
+}
+
+MetricsText& MetricsText::sample(const recorder::SecondsHistogram& seconds, const Labels& labels) {
+  const auto bucket = [&](const std::string& bound, std::uint64_t count) {
+    auto all = labels;
+    all.emplace_back("le", bound);
+    line(name_ + "_bucket", static_cast<double>(count), all);
+  };
+  for (std::size_t i = 0; i < recorder::SecondsHistogram::kBounds.size(); ++i)
+    bucket(number_text(recorder::SecondsHistogram::kBounds[i]), seconds.up_to(i));
+  bucket("+Inf", seconds.count());
+  line(name_ + "_sum", seconds.sum(), labels);
+  line(name_ + "_count", static_cast<double>(seconds.count()), labels);
+  return *this;
+}
+
 MetricsText& MetricsText::sample(double value, const Labels& labels) {
-  text_ += name_;
+  line(name_, value, labels);
+  return *this;
+}
+
+void MetricsText::line(const std::string& name, double value, const Labels& labels) {
+  text_ += name;
   if (!labels.empty()) {
     text_ += '{';
     for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -163,7 +201,6 @@ MetricsText& MetricsText::sample(double value, const Labels& labels) {
     text_ += '}';
   }
   text_.append(" ").append(number_text(value)).append("\n");
-  return *this;
 }
 
 std::string metrics_text(const MetricsFacts& facts) {
@@ -173,6 +210,7 @@ std::string metrics_text(const MetricsFacts& facts) {
   out.gauge("troupe_controller_memory_bytes", "Resident memory of the controller's process.")
       .sample(static_cast<double>(resident_bytes(static_cast<std::uint32_t>(getpid()))));
   add_jobs(out, facts);
+  add_seconds(out, facts);
   add_tasks(out, facts);
   add_bytes(out, facts);
   out.counter("troupe_peers_turned_away_total",

@@ -21,6 +21,9 @@ class MetricsText {
   /// A family begins; `counter` names must end with _total. Source: Prometheus' exposition formats.
   MetricsText& counter(const std::string& name, const std::string& help);
   MetricsText& gauge(const std::string& name, const std::string& help);
+  /// Its samples: `seconds`'s buckets, sum and count.
+  MetricsText& histogram(const std::string& name, const std::string& help);
+  MetricsText& sample(const recorder::SecondsHistogram& seconds, const Labels& labels = {});
   /// Of the family that was begun last.
   MetricsText& sample(double value, const Labels& labels = {});
 
@@ -28,6 +31,7 @@ class MetricsText {
 
  private:
   MetricsText& family(const std::string& name, const std::string& help, const char* type);
+  void line(const std::string& name, double value, const Labels& labels);
 
   std::string text_;
   std::string name_;

@@ -268,9 +268,12 @@ void Run::succeed() {
   // Since it was asked to end, results that arrived were let go of.
   if (entry_.cancel_asked || !tools_.dispatcher.complete(id_))
     return results_->end(wire::JobState::cancelled, entry_.failure);
+  std::map<std::uint32_t, std::string> groups;
+  for (const auto& group : entry_.plan.groups)
+    groups[group.id] = plan::to_string(group.role);
   tools_.record([&](auto& recorder, auto) {
     for (const auto& stats : stats_)
-      recorder.cost(stats);
+      recorder.cost(stats, groups);
   });
   const auto deployment = deployment_;
   results_->succeed({.deployment = *deployment,

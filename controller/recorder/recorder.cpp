@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transport/wire/client_messages.h"
+
 namespace troupe::recorder {
 const char* to_string(Event::Kind kind) {
   switch (kind) {
@@ -150,6 +152,7 @@ void Recorder::ended(JobId job, const std::string& state, const std::string& why
     notes->ended = now;
     notes->state = state;
     ++ended_[state];
+    if (state == wire::to_string(wire::JobState::succeeded)) count_seconds(*notes);
   }
   note(Event::Kind::job, job, std::nullopt, why.empty() ? state : state + ": " + why, now);
 }
@@ -162,9 +165,32 @@ void Recorder::closed(JobId batch, const std::string& state, Nanoseconds now) {
   note(Event::Kind::job, batch, std::nullopt, "is over: " + state, now);
 }
 
-void Recorder::cost(const wire::ActorJobStats& stats) {
+void SecondsHistogram::add(double seconds) {
+  for (std::size_t i = 0; i < kBounds.size(); ++i)
+    up_to_[i] += seconds <= kBounds[i] ? 1 : 0;
+  ++count_;
+  sum_ += seconds;
+}
+
+void Recorder::count_seconds(const JobNotes& notes) {
+  std::map<std::string, double> by_phase;  // a job that began again has a phase twice
+  for (std::size_t i = 0; i < notes.phases.size(); ++i) {
+    const auto end = i + 1 < notes.phases.size() ? notes.phases[i + 1].began : *notes.ended;
+    const double passed = seconds(end - notes.phases[i].began);
+    by_phase[notes.phases[i].phase] += passed;
+    by_phase[""] += passed;
+  }
+  for (const auto& [phase, passed] : by_phase)
+    phase_seconds_[phase].add(passed);
+}
+
+void Recorder::cost(const wire::ActorJobStats& stats,
+                    const std::map<std::uint32_t, std::string>& names) {
   bytes_.tensors_sent += stats.tensor_bytes_sent;
   bytes_.tensors_received += stats.tensor_bytes_received;
+  for (const auto& [id, bytes] : stats.sent_by_group)
+    if (const auto name = names.find(id); name != names.end())
+      bytes_.sent_by_group[name->second] += bytes;
 }
 
 void Recorder::note(Event::Kind kind, JobId job, std::optional<ActorId> actor,

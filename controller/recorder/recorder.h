@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <deque>
@@ -83,6 +84,25 @@ struct TaskTotals {
 struct ByteTotals {
   std::uint64_t tensors_sent = 0;
   std::uint64_t tensors_received = 0;
+  std::map<std::string, std::uint64_t> sent_by_group;  // by kind of group: edge, ring, …
+};
+
+/// How many seconds something took, counted by bounds: what a quantile is estimated from.
+class SecondsHistogram {
+ public:
+  static constexpr std::array kBounds = {0.05, 0.1,  0.25, 0.5,   1.0,   2.5,   5.0,
+                                         10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0};
+
+  void add(double seconds);
+  /// Of kBounds[i], how many were not above it.
+  std::uint64_t up_to(std::size_t i) const { return up_to_[i]; }
+  std::uint64_t count() const { return count_; }
+  double sum() const { return sum_; }
+
+ private:
+  std::array<std::uint64_t, kBounds.size()> up_to_ = {};
+  std::uint64_t count_ = 0;
+  double sum_ = 0;
 };
 
 /// The controller's memory of what happened. Bounded: of each job the newest notes, of all jobs the
@@ -119,8 +139,8 @@ class Recorder {
   void ended(JobId job, const std::string& state, const std::string& why, Nanoseconds now);
   /// A batch, whose jobs end by themselves, is over: it is none of the jobs that have ended.
   void closed(JobId batch, const std::string& state, Nanoseconds now);
-  /// What an ended job cost at one actor.
-  void cost(const wire::ActorJobStats& stats);
+  /// What an ended job cost at one actor; `names`: of the kinds of its groups, by the group's id.
+  void cost(const wire::ActorJobStats& stats, const std::map<std::uint32_t, std::string>& names);
   /// Anything else worth a line: an actor came or went, an epoch began or ended.
   void note(Event::Kind kind, JobId job, std::optional<ActorId> actor, const std::string& text,
             Nanoseconds now);
@@ -147,6 +167,8 @@ class Recorder {
   const ByteTotals& byte_totals() const { return bytes_; }
   /// Jobs that have ended, by state.
   const std::map<std::string, std::uint64_t>& ended_totals() const { return ended_; }
+  /// Of jobs that succeeded: the seconds of each phase, and under "" of all together.
+  const std::map<std::string, SecondsHistogram>& phase_seconds() const { return phase_seconds_; }
   /// Times that a job began again after its epoch had ended.
   std::uint64_t recoveries() const { return recoveries_; }
 
@@ -158,6 +180,7 @@ class Recorder {
   };
   JobNotes* get(JobId job);
   Attempt* attempt(JobId job);
+  void count_seconds(const JobNotes& notes);
   void forget_jobs();
   void forget_notes(Attempt& attempt);
   void forget(const Attempt& attempt);
@@ -172,6 +195,7 @@ class Recorder {
   std::map<wire::TaskKind, TaskTotals> totals_;
   ByteTotals bytes_;
   std::map<std::string, std::uint64_t> ended_;
+  std::map<std::string, SecondsHistogram> phase_seconds_;
   std::uint64_t recoveries_ = 0;
   std::map<ActorId, ClockNote> clocks_;
 };

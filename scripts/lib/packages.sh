@@ -41,9 +41,27 @@ check_cmake_version() {
     die "cmake $have is too old: Troupe needs 3.25 or newer (Debian 12 and Ubuntu 24.04 have it)"
 }
 
+# apt_install LOG PACKAGES...: installs them, or dies where nobody may; its status is apt-get's.
+apt_install() {
+  local log=$1
+  local -a as_root=()
+  shift
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null 2>&1 ||
+      die "neither root nor sudo; have these packages installed: $*"
+    as_root=(sudo)
+    [ -t 0 ] || as_root=(sudo -n)
+    "${as_root[@]}" true || die "sudo refused; have these packages installed: $*"
+  fi
+  as_root+=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300)
+  say "installing $# packages: $*"
+  logged "$deps/apt-update.log" "${as_root[@]}" update || warn "apt-get update failed; trying with the lists there are"
+  logged "$log" "${as_root[@]}" install --no-install-recommends "$@"
+}
+
 # install_packages yes|no: installs what is missing through apt-get, or dies naming it.
 install_packages() {
-  local -a missing as_root=()
+  local -a missing
   mapfile -t missing < <(missing_packages)
   if [ ${#missing[@]} -eq 0 ]; then
     check_cmake_version
@@ -52,19 +70,23 @@ install_packages() {
   [ "$1" = yes ] || die "missing, and not installed because of --no-apt: ${missing[*]}"
   command -v apt-get >/dev/null 2>&1 ||
     die "this is neither Debian nor Ubuntu; install by hand what these packages hold: ${missing[*]}"
-  if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null 2>&1 ||
-      die "neither root nor sudo; have these packages installed: ${missing[*]}"
-    as_root=(sudo)
-    [ -t 0 ] || as_root=(sudo -n)
-    "${as_root[@]}" true || die "sudo refused; have these packages installed: ${missing[*]}"
-  fi
-  as_root+=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300)
-  say "installing ${#missing[@]} packages: ${missing[*]}"
-  logged "$deps/apt-update.log" "${as_root[@]}" update || warn "apt-get update failed; trying with the lists there are"
-  logged "$deps/apt-install.log" "${as_root[@]}" install --no-install-recommends "${missing[@]}" ||
+  apt_install "$deps/apt-install.log" "${missing[@]}" ||
     die "apt-get could not install: ${missing[*]} (log: $deps/apt-install.log)"
   mapfile -t missing < <(missing_packages)
   [ ${#missing[@]} -eq 0 ] || die "still missing after apt-get: ${missing[*]}"
   check_cmake_version
+}
+
+# install_browser yes|no: what tests/page drives. Ubuntu has no such package, only a snap; where it cannot be had, those
+# tests say that they are skipped.
+install_browser() {
+  local -a missing=()
+  command -v chromium >/dev/null 2>&1 || missing+=(chromium)
+  command -v chromedriver >/dev/null 2>&1 || missing+=(chromium-driver)
+  /usr/bin/python3 -c 'import selenium' 2>/dev/null || missing+=(python3-selenium)
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$1" = yes ] && [ -n "$(apt-cache search --names-only '^chromium-driver$' 2>/dev/null)" ]; then
+    (apt_install "$deps/apt-browser.log" "${missing[@]}") && return 0
+  fi
+  warn "the page is not tested in a browser: ${missing[*]} not installed"
 }

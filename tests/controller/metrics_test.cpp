@@ -60,7 +60,7 @@ class Exposition {
       const auto space = line.find(' ', 7);
       if (line.substr(7, space - 7) != family_ || typed_) refuse(line);
       const std::string type = line.substr(space + 1);
-      if (type != "counter" && type != "gauge") refuse(line);
+      if (type != "counter" && type != "gauge" && type != "histogram") refuse(line);
       if ((type == "counter") != family_.ends_with("_total")) refuse(line);
       types[family_] = type;
       typed_ = true;
@@ -71,7 +71,10 @@ class Exposition {
 
   void take_sample(const std::string& line) {
     std::size_t at = line.find_first_of("{ ");
-    if (at == std::string::npos || line.substr(0, at) != family_ || !typed_) refuse(line);
+    if (at == std::string::npos || !typed_) refuse(line);
+    const std::string name = line.substr(0, at);
+    const std::set<std::string> parts = {family_ + "_bucket", family_ + "_sum", family_ + "_count"};
+    if (types[family_] == "histogram" ? !parts.contains(name) : name != family_) refuse(line);
     if (line[at] == '{') at = end_of_labels(line, at);
     if (line[at] != ' ') refuse(line);
     std::size_t used = 0;
@@ -124,7 +127,8 @@ TEST_CASE("the strict reader refuses what is no exposition") {
         "# HELP a x\n# TYPE a gauge\na 1\na 1\n", "# HELP a x\n# TYPE a gauge\nb 1\n",
         "# HELP a x\n# TYPE a gauge\na{b=\"c} 1\n", "# HELP a x\n# TYPE a gauge\na x\n",
         "# HELP a x\n# TYPE a gauge\na 1\n# HELP a x\n", "# HELP a-b x\n",
-        "# HELP a x\n# TYPE a gauge\na{b=\"c\",b=\"d\"} 1\n"}) {
+        "# HELP a x\n# TYPE a gauge\na{b=\"c\",b=\"d\"} 1\n",
+        "# HELP a x\n# TYPE a histogram\na 1\n"}) {
     CAPTURE(wrong);
     CHECK_THROWS(Exposition{wrong});
   }
@@ -140,6 +144,23 @@ TEST_CASE("texts and numbers are written as the format wants them") {
         "# HELP a one \\\\ two\\nthree \"four\"\n# TYPE a gauge\n"
         "a{x=\"back\\\\slash \\\"quote\\\"\\nline\",y=\"\"} 0.1\na 1e+300\na{x=\"inf\"} +Inf\n");
   CHECK(Exposition(out.text()).samples.size() == 3);
+}
+
+TEST_CASE("a histogram's buckets add up") {
+  recorder::SecondsHistogram seconds;
+  for (const double one : {0.04, 0.05, 2.0, 1e6})
+    seconds.add(one);
+  MetricsText out;
+  out.histogram("a_seconds", "x").sample(seconds, {{"phase", "text"}});
+  const auto read = Exposition(out.text()).samples;
+  CHECK(read.size() == recorder::SecondsHistogram::kBounds.size() + 3);
+  CHECK(read.at("a_seconds_bucket{phase=\"text\",le=\"0.05\"}") == 2);
+  CHECK(read.at("a_seconds_bucket{phase=\"text\",le=\"1\"}") == 2);
+  CHECK(read.at("a_seconds_bucket{phase=\"text\",le=\"2.5\"}") == 3);
+  CHECK(read.at("a_seconds_bucket{phase=\"text\",le=\"1000\"}") == 3);
+  CHECK(read.at("a_seconds_bucket{phase=\"text\",le=\"+Inf\"}") == 4);
+  CHECK(read.at("a_seconds_count{phase=\"text\"}") == 4);
+  CHECK(read.at("a_seconds_sum{phase=\"text\"}") == doctest::Approx(1'000'002.09));
 }
 
 TEST_CASE("the server answers GET /metrics on loopback and nothing else") {

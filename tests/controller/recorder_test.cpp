@@ -51,6 +51,29 @@ TEST_CASE("what does not belong to the epoch or was never issued changes nothing
   CHECK(recorder.totals().at(wire::TaskKind::micro_step).tasks == 1);
 }
 
+TEST_CASE(
+    "of jobs that succeed the seconds of each phase are counted, and bytes by kind of group") {
+  Recorder recorder;
+  const auto at = [](double time) { return nanoseconds(time); };
+  recorder.submitted(1, "x", at(0));
+  recorder.phase(1, "denoising", at(2));
+  recorder.phase(1, "queued", at(3));  // began again
+  recorder.phase(1, "denoising", at(4));
+  recorder.ended(1, "succeeded", "", at(9));
+  recorder.submitted(2, "x", at(0));
+  recorder.ended(2, "failed", "y", at(70));
+  const auto& phases = recorder.phase_seconds();
+  REQUIRE(phases.size() == 3);
+  CHECK(phases.at("").count() == 1);
+  CHECK(phases.at("").sum() == doctest::Approx(9));
+  CHECK(phases.at("queued").sum() == doctest::Approx(3));
+  CHECK(phases.at("denoising").sum() == doctest::Approx(6));
+  recorder.cost({.sent_by_group = {{1, 10}, {2, 20}, {3, 5}}},
+                {{1, "edge"}, {2, "edge"}, {3, "cfg"}});
+  CHECK(recorder.byte_totals().sent_by_group ==
+        std::map<std::string, std::uint64_t>{{"cfg", 5}, {"edge", 30}});
+}
+
 TEST_CASE("memory is bounded, and the newest stays") {
   Recorder recorder(
       {.jobs = 3, .attempts = 2, .tasks = 1000, .notes = 10, .all_notes = 15, .events = 20});

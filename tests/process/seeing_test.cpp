@@ -198,6 +198,8 @@ TEST_CASE("metrics are served while the cluster works") {
     return has(text, "\ntroupe_jobs_ended_total{state=\"succeeded\"} 1\n") &&
            has(text, "\ntroupe_actors{state=\"ready\"} 2\n");
   }));
+  CHECK(has(text, "\ntroupe_request_seconds_count 1\n"));
+  CHECK(has(text, "\ntroupe_phase_seconds_count{phase=\"denoising\"} 1\n"));
   CHECK(has(text, "\ntroupe_tasks_total{kind=\"decode\"} 1\n"));
   CHECK_FALSE(has(text, "\ntroupe_task_seconds_total{kind=\"micro_step\"} 0\n"));
 }

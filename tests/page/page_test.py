@@ -1,0 +1,485 @@
+#!/usr/bin/env python3
+"""The page, used in Chromium as a person would.
+
+usage: page_test.py fake [PATTERN] | cluster BIN [PATTERN]
+
+fake     against fake_server.py: what a real cluster shows seldom or slowly
+cluster  against `troupe serve` of the folder BIN, with the demo's model
+
+PATTERN: only tests whose name contains it.
+
+Ends with 77, and says so, where Chromium, its driver or python3-selenium is missing.
+"""
+import base64
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True
+from browser import Browser, what_is_missing  # noqa: E402
+from fake_server import FakeServer, png  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TROUPE = ''  # the command
+VIEWS = ('#paint', '#cluster', '#jobs', '#jobs/12', '#metrics')
+EVIL = '<img src=x onerror="document.title=\'broken in\'"><script>alert(1)</script>'
+
+
+class FakeTest(unittest.TestCase):
+    """One fake server per test. The browser is everybody's: another server is another origin, with its own storage."""
+    settings = {}
+    browser = None
+
+    @classmethod
+    def setUpClass(cls):
+        FakeTest.browser = FakeTest.browser or Browser()
+
+    def setUp(self):
+        self.server = FakeServer(seconds_per_task=0.02, **self.settings)
+        self.addCleanup(self.server.lose)
+        self.browser.dark(False)
+        self.browser.resize(1280, 900)
+        self.browser.open(self.server.url)
+        self.addCleanup(lambda: self.assertEqual(self.browser.complaints(), []))
+
+    def another_person(self):
+        browser = Browser()
+        self.addCleanup(browser.close)
+        return browser
+
+    def jobs(self):
+        return list(self.server.cluster.jobs.values())
+
+
+class Paint(FakeTest):
+    def test_a_picture_grows_and_comes(self):
+        browser = self.browser
+        browser.paint('a red circle', method='pipefusion', seed='7')
+        browser.find('img.preview')
+        first = browser.run('return document.querySelector("img.preview").src')
+        grown = 'const image = document.querySelector("img.preview"); return !image || image.src !== arguments[0]'
+        browser.until(lambda: browser.run(grown, first), 'the preview does not grow')
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.until_text('Painted in')
+        request = self.jobs()[0].request
+        self.assertEqual((request['seed'], request['method'], request['num_pipeline_patch'], request['parallel']),
+                         (7, 'pipefusion', 4, 'auto'))
+        self.assertEqual(len(browser.all('.gallery li')), 1)
+
+    def test_cancel(self):
+        self.server.cluster.seconds = 0.5
+        self.browser.paint('something slow')
+        self.browser.button('Cancel').click()
+        self.browser.until_text('Cancelled')
+        self.assertEqual(self.jobs()[0].state, 'cancelled')
+
+    def test_a_reload_in_the_middle_loses_nothing(self):
+        browser = self.browser
+        browser.paint('a blue square')
+        browser.until_text('Step 3')
+        browser.driver.refresh()
+        browser.until_text('a blue square', '.stage')
+        browser.find('img.preview')
+        browser.until(browser.has_picture, 'the picture does not come after a reload')
+        self.assertEqual(len(self.jobs()), 1)
+
+    def test_two_people(self):
+        other = self.another_person()
+        other.open(self.server.url)
+        self.browser.paint('mine')
+        other.paint('yours')
+        for browser, own, foreign in ((self.browser, 'mine', 'yours'), (other, 'yours', 'mine')):
+            browser.until(browser.has_picture, 'the picture does not come')
+            self.assertIn(own, browser.text('.gallery'))
+            self.assertNotIn(foreign, browser.text('.gallery'))
+            browser.open(self.server.url + '#jobs')
+            browser.until_text(foreign, 'table')
+            browser.until_text(own, 'table')
+
+    def test_a_lost_server_is_shown_and_found_again(self):
+        self.server.cluster.seconds = 0.1
+        browser = self.browser
+        browser.paint('a patient picture')
+        browser.until_text('Step 1 of')
+        self.server.lose()
+        browser.until_text('Connection lost', '#connection')
+        time.sleep(1)
+        self.server.cluster.seconds = 0.01
+        self.server.find()
+        browser.until(lambda: not browser.find('#connection').is_displayed(), 'the connection stays lost')
+        browser.until(browser.has_picture, 'the picture does not come after the loss')
+
+    def test_a_refusal_stands_beside_its_field(self):
+        browser = self.browser
+        browser.find('form')
+        browser.button('Paint').click()
+        browser.until_text('Say what to paint', '#field-prompt-wrong')
+        browser.paint('a circle', size='other', width='64', height='65')
+        browser.until_text('not a multiple of 16', '#field-height-wrong')
+        self.assertEqual(browser.run('return document.activeElement.name'), 'height')
+        browser.type('[name=height]', '96')
+        browser.button('Paint').click()
+        browser.until(browser.has_picture, 'the mended request is not painted')
+        self.assertEqual(self.jobs()[-1].size(), (64, 96))
+
+    def test_settings_of_a_picture(self):
+        browser = self.browser
+        browser.find('[name=prompt]')
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, 'old.png')
+            wanted = {'prompt': 'from a file', 'seed': 42, 'steps': 9, 'width': 64, 'height': 80,
+                      'method': 'pipefusion', 'num_pipeline_patch': 3}
+            file.write_bytes(png(16, 16, 1, 1, wanted))
+            browser.find('input[type=file][hidden]').send_keys(str(file))
+            browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'from a file', 'no settings')
+            file.write_bytes(png(16, 16, 1, 1))
+            browser.find('input[type=file][hidden]').send_keys(str(file))
+            browser.until_text('has no parameters')
+        browser.button('Paint').click()
+        browser.until(browser.has_picture, 'the picture does not come')
+        request = self.jobs()[0].request
+        self.assertEqual({name: request[name] for name in wanted}, wanted)
+        browser.type('[name=prompt]', 'another one')
+        browser.button('Use these settings').click()
+        browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'from a file',
+                      'the settings of the picture in the middle do not come')
+
+    def test_a_picture_to_begin_with(self):
+        browser = self.browser
+        browser.find('[name=prompt]')
+        self.assertFalse(browser.find('[name=strength]').is_displayed())
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, 'first.png')
+            file.write_bytes(png(16, 16, 1, 1))
+            browser.run('document.querySelector("details").open = true')
+            browser.find('[name=init_image]').send_keys(str(file))
+            browser.paint('from another', strength='0.5')
+            browser.until(browser.has_picture, 'the picture does not come')
+            request = self.jobs()[0].request
+            self.assertEqual((base64.b64decode(request['init_image']), request['strength']), (file.read_bytes(), 0.5))
+
+    def test_a_dropped_picture(self):
+        browser = self.browser
+        browser.find('[name=prompt]')
+        data = list(png(8, 8, 1, 1, {'prompt': 'dropped', 'seed': 3}))
+        browser.run('''const data = new DataTransfer();
+            data.items.add(new File([new Uint8Array(arguments[0])], 'a.png', {type: 'image/png'}));
+            const drop = new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true});
+            document.querySelector('main').dispatchEvent(drop);''', data)
+        browser.until(lambda: browser.find('[name=prompt]').get_attribute('value') == 'dropped', 'no settings come')
+
+    def test_words_of_others_are_never_markup(self):
+        browser = self.browser
+        browser.paint(EVIL)
+        browser.until(browser.has_picture, 'the picture does not come')
+        self.assertIn(EVIL, browser.text('.stage'))
+        self.server.cluster.failures.append(EVIL)
+        for view in ('#jobs', '#jobs/1', '#cluster'):
+            browser.open(self.server.url + view)
+            browser.until_text('<script>', 'main')
+        self.assertNotIn('broken in', browser.driver.title)
+
+    def test_keyboard_alone(self):
+        browser = self.browser
+        browser.find('[name=prompt]')
+        browser.run('document.querySelector(".skip").focus()')
+        reached = []
+        for _ in range(30):
+            browser.driver.execute_cdp_cmd('Input.dispatchKeyEvent', {'type': 'keyDown', 'key': 'Tab', 'code': 'Tab',
+                                                                       'windowsVirtualKeyCode': 9})
+            reached.append(browser.run('const one = document.activeElement;'
+                                       'return one.name || `${one.tagName} ${one.textContent.trim()}`'))
+            if reached[-1] == 'BUTTON Paint':
+                break
+        for wanted in ('A Cluster', 'prompt', 'steps', 'seed', 'method', 'SUMMARY More options', 'BUTTON Paint'):
+            self.assertIn(wanted, reached)
+        self.assertEqual(reached, list(dict.fromkeys(reached)), 'something has the focus twice')
+        browser.find('[name=prompt]').send_keys('typed')
+        browser.find('[name=prompt]').send_keys('\ue009\ue007')  # Ctrl+Enter
+        browser.until(browser.has_picture, 'Ctrl+Enter does not paint')
+
+
+class Asked(FakeTest):
+    settings = {'key': 'open sesame'}
+
+    def test_a_key_is_asked_for_and_remembered(self):
+        browser = self.browser
+        browser.type('#key-field', 'wrong')
+        browser.button('Use this key').click()
+        browser.until_text('is not accepted', '#key')
+        browser.type('#key-field', 'open sesame')
+        browser.button('Use this key').click()
+        browser.paint('behind a key')
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.driver.refresh()
+        browser.until(browser.has_picture, 'the key is forgotten')
+        self.assertEqual(browser.all('#key'), [])
+
+
+class Cluster(FakeTest):
+    def test_the_pipeline_and_a_kill(self):
+        browser = self.browser
+        browser.paint('first', method='pipefusion')
+        browser.paint('second', method='pipefusion')
+        browser.until(lambda: len(self.jobs()) == 2, 'two jobs were not accepted')
+        browser.open(self.server.url + '#cluster')
+        browser.until_text('job 2: second', '.legend')
+        busy = 'const data = document.querySelector("canvas").getContext("2d").getImageData(100, 0, 1000, 118).data;' \
+            'const seen = new Set(); for (let i = 0; i < data.length; i += 4) seen.add(data.slice(i, i + 3).join());' \
+            'return seen.size'
+        browser.until(lambda: browser.run(busy) > 8, 'the chart has no slices of several steps')
+        label = browser.find('canvas').get_attribute('aria-label')
+        self.assertIn('Actor 3: busy', label)
+        browser.find('[aria-label="Kill actor 1"]').click()
+        browser.button('Keep it').click()
+        self.assertEqual(self.server.cluster.actors[1]['restarts'], 0)
+        browser.find('[aria-label="Kill actor 1"]').click()
+        browser.button('Kill it').click()
+        browser.until_text('Another takes its place')
+        browser.until_text('starting', 'table')
+        browser.until_text('actor 1 on host-a was killed by signal 9')
+        browser.until(lambda: all(job.state == 'succeeded' for job in self.jobs()), 'the jobs do not go on')
+        self.assertEqual(self.server.cluster.actors[1]['restarts'], 1)
+
+    def test_the_chart_by_keyboard(self):
+        browser = self.browser
+        browser.paint('first')
+        browser.open(self.server.url + '#cluster')
+        browser.until_text('job 1', '.legend')
+        browser.find('canvas').send_keys(' ')
+        browser.button('Go on')
+        browser.find('canvas').send_keys('-')
+        self.assertEqual(browser.find('.panel-head select').get_attribute('value'), '15')
+
+
+class ManyActors(FakeTest):
+    settings = {'actors': 64}
+
+    def test_many_actors(self):
+        self.browser.open(self.server.url + '#cluster')
+        self.browser.until(lambda: len(self.browser.all('tbody tr')) == 64, 'not all actors are there')
+
+
+class ManyJobs(FakeTest):
+    settings = {'jobs': 1000}
+
+    def test_a_thousand_jobs(self):
+        browser = self.browser
+        browser.open(self.server.url + '#jobs')
+        browser.until(lambda: len(browser.all('tbody tr')) == 100, 'the first page does not come')
+        for count in range(200, 1001, 100):
+            browser.button('Show older jobs').click()
+            browser.until(lambda: len(browser.all('tbody tr')) == count, f'the page up to {count} does not come')
+        older = browser.all('main > section > button')[-1]
+        browser.until(lambda: not older.is_displayed(), 'there is more than all')
+        browser.type('[type=search]', 'number 77')
+        browser.until(lambda: len(browser.all('tbody tr')) == 11, 'the search does not find 77 and 770 to 779')
+        browser.type('[type=search]', ' ')
+        browser.choose('.filters select', 'failed')
+        browser.until(lambda: len(browser.all('tbody tr')) == 111, 'not the failed ones')
+
+    def test_every_view_fits_a_telephone_and_has_its_title(self):
+        browser = self.browser
+        browser.paint('Donaudampfschifffahrt' * 20)
+        browser.until(browser.has_picture, 'the picture does not come')
+        for dark in (False, True):
+            browser.dark(dark)
+            for view in VIEWS:
+                browser.open(self.server.url + view)
+                for width in (360, 1280):
+                    browser.resize(width, 780)
+                    browser.find('main h1, main h2')
+                    time.sleep(0.1)
+                    with self.subTest(view=view, width=width, dark=dark):
+                        self.assertLessEqual(browser.run('return document.documentElement.scrollWidth'), width)
+                        self.assertIn('Troupe', browser.driver.title)
+                        paper = browser.run('return getComputedStyle(document.body).backgroundColor')
+                        self.assertEqual(sum(map(int, paper[4:-1].split(','))) < 300, dark, paper)
+
+
+class Views(FakeTest):
+    settings = {'jobs': 3}
+
+    def test_a_job_that_is_not_known(self):
+        self.browser.open(self.server.url + '#jobs/999')
+        self.browser.until_text('does not know this job')
+
+    def test_report_time_line_and_logs(self):
+        browser = self.browser
+        browser.paint('watched', method='pipefusion')
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.open(self.server.url + '#jobs/4')
+        browser.until_text('Where the time went')
+        browser.until_text('job 4: running', 'pre[aria-label=Logs]')
+        browser.until(lambda: 'Actor 3: busy' in str(browser.find('canvas').get_attribute('aria-label')),
+                      'there is no time line')
+
+    def test_metrics_are_drawn(self):
+        browser = self.browser
+        browser.open(self.server.url + '#metrics')
+        browser.until(lambda: len(browser.all('path.curve')) > 5, 'there are no curves')
+        browser.until_text('succeeded: 0')
+        browser.until_text('actor 3: 4.2 GB')
+        job = self.server.cluster.add({'prompt': 'x'})
+        job.state, job.ended = 'succeeded', job.created + 1.75
+        browser.until_text('half are quicker than: 1.8 s')  # the middle of (1, 2.5], as Prometheus estimates it
+
+
+class RealTest(unittest.TestCase):
+    """The demo's model on two actors, behind `troupe serve`. One cluster for all tests."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix='troupe-page-')
+        cls.addClassCleanup(cls.folder.cleanup)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith('TROUPE_')}
+        cls.environment = {**environment, 'XDG_RUNTIME_DIR': cls.folder.name}
+        cls.url = cls.serve('--model', str(ROOT / 'examples/demo/model'), '--actors', '2')
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+
+    @classmethod
+    def serve(cls, *options):
+        """Starts `troupe serve`, to be ended with the class; returns its address."""
+        server = subprocess.Popen([TROUPE, 'serve', '--json', '--http', '127.0.0.1:0', *options],
+                                  stdout=subprocess.PIPE, text=True, env=cls.environment)
+        cls.addClassCleanup(cls.end, server)
+        text = ''
+        while not text.endswith('}\n'):
+            line = server.stdout.readline()
+            if not line:
+                raise AssertionError(f'troupe serve ended with {server.wait()}')
+            text += line
+        return json.loads(text)['url'] + '/'
+
+    @staticmethod
+    def end(server):
+        server.terminate()
+        server.wait(60)
+        server.stdout.close()
+
+    def setUp(self):
+        self.browser.open(self.url)
+        self.addCleanup(lambda: self.assertEqual(self.browser.complaints(), []))
+
+    def open(self, view):
+        self.browser.open(self.url + view)
+
+    def chosen_job(self):
+        return self.browser.run('return JSON.parse(localStorage.getItem("troupe.jobs"))[0]')
+
+    def test_paint_and_paint_again_with_its_settings(self):
+        browser = self.browser
+        browser.paint('a red circle above a blue square on a white background', steps='12', seed='5')
+        browser.find('img.preview')
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.until_text('256 × 256 pixels')
+        first = self.chosen_job()
+        browser.fill('something else', steps='3', seed='6')
+        browser.button('Use these settings').click()
+        browser.until(lambda: browser.find('[name=seed]').get_attribute('value') == '5', 'the settings do not come')
+        browser.button('Paint').click()
+        browser.until(lambda: self.chosen_job() != first, 'nothing is painted')
+        browser.until(browser.has_picture, 'the picture does not come again')
+        # Degrees that Troupe chooses may differ, and so may the last bits.
+        difference = """const [first, second, done] = arguments;
+            const pixels = async (job) => {
+              const file = await (await fetch(`/api/v1/jobs/${job}/pictures/0`)).blob();
+              const pen = new OffscreenCanvas(256, 256).getContext('2d');
+              pen.drawImage(await createImageBitmap(file), 0, 0);
+              return pen.getImageData(0, 0, 256, 256).data;
+            };
+            Promise.all([pixels(first), pixels(second)])
+              .then(([a, b]) => done(a.reduce((most, one, i) => Math.max(most, Math.abs(one - b[i])), 0)));"""
+        self.assertLessEqual(browser.driver.execute_async_script(difference, first, self.chosen_job()), 2)
+
+    def test_cancel_and_reload(self):
+        browser = self.browser
+        browser.paint('a blue square', steps='900')
+        browser.until_text('Step ', '.stage')
+        browser.driver.refresh()
+        browser.until_text('a blue square', '.stage')
+        browser.find('img.preview')
+        browser.button('Cancel').click()
+        browser.until_text('Cancelled')
+
+    def test_a_killed_actor_and_a_job_that_goes_on(self):
+        browser = self.browser
+        browser.paint('a green circle', steps='400', method='pipefusion', sharing='hand', pp='2')
+        browser.until_text('Step ', '.stage')
+        job = self.chosen_job()
+        self.open('#cluster')
+        browser.until_text(f'job {job}: a green circle', '.legend')
+        browser.until_text('pipeline stage 2 of 2', 'table')
+        browser.find('[aria-label="Kill actor 1"]').click()
+        browser.button('Kill it').click()
+        browser.until_text('Another takes its place')
+        browser.until(lambda: browser.all('tbody tr')[1].find_elements('css selector', 'td')[7].text == '1',
+                      'no other actor takes the place')
+        self.open(f'#jobs/{job}')
+        browser.until_text('Painted in')
+        browser.until_text('Went on from step')
+        browser.until(lambda: 'Actor 1: busy' in str(browser.find('canvas').get_attribute('aria-label')),
+                      'there is no time line')
+        browser.until(lambda: f'job {job}' in browser.text('pre[aria-label=Logs]'), 'there are no logs')
+
+    def test_a_refusal_of_the_model(self):
+        browser = self.browser
+        browser.paint('x', size='other', width='256', height='257')
+        browser.until(lambda: '257' in browser.text('form'), 'the refusal is not shown')
+
+    def test_metrics(self):
+        self.browser.paint('x', steps='4')
+        self.browser.until(self.browser.has_picture, 'the picture does not come')
+        self.open('#metrics')
+        self.browser.until(lambda: len(self.browser.all('path.curve')) > 5, 'there are no curves')
+        self.browser.until_text('actor 1:')
+
+    def test_a_lost_controller(self):
+        run = lambda *words: subprocess.run([TROUPE, *words], env=self.environment, check=True, capture_output=True)
+        endpoint = f'ipc://{self.folder.name}/other.sock'
+        run('start', '--listen', endpoint, '--model', str(ROOT / 'examples/demo/model'), '--detach')
+        pid = json.loads(run('status', '--connect', endpoint, '--json').stdout)['pid']
+        self.browser.open(self.serve('--connect', endpoint))
+        self.browser.find('[name=prompt]')
+        os.kill(pid, signal.SIGKILL)
+        self.browser.until_text('Nothing can be painted now', '#connection')
+        run('start', '--listen', endpoint, '--model', str(ROOT / 'examples/demo/model'), '--detach')
+        self.addCleanup(run, 'stop', '--connect', endpoint)
+        self.browser.until(lambda: not self.browser.find('#connection').is_displayed(), 'the cluster stays lost')
+        self.browser.paint('x', steps='4')
+        self.browser.until(self.browser.has_picture, 'the picture does not come')
+
+
+def main():
+    global TROUPE
+    chosen = sys.argv[1:2]
+    real = chosen == ['cluster'] and len(sys.argv) > 2
+    if not real and chosen != ['fake']:
+        print(__doc__)
+        return 2
+    missing = what_is_missing()
+    if missing:
+        print(f'skipped: {missing} not found (Debian: apt-get install chromium chromium-driver python3-selenium)')
+        return 77
+    if real:
+        TROUPE = str(pathlib.Path(sys.argv[2], 'troupe'))
+    tests = [one for one in globals().values()
+             if isinstance(one, type) and issubclass(one, unittest.TestCase) and (one is RealTest) == real]
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = [f'*{pattern}*' for pattern in sys.argv[3 if real else 2:]] or None
+    suite = unittest.TestSuite(map(loader.loadTestsFromTestCase, tests))
+    result = unittest.TextTestRunner(verbosity=2).run(suite)
+    if FakeTest.browser:
+        FakeTest.browser.close()
+    return 0 if result.wasSuccessful() else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,50 @@
+// What a job is doing, in words.
+import {counted, duration} from './format.js';
+
+const kEnded = new Set(['succeeded', 'failed', 'cancelled']);
+
+export function hasEnded(job) {
+  return kEnded.has(job.state);
+}
+
+function place(inQueue) {
+  if (!(inQueue > 0)) return '';
+  return inQueue === 1 ? ', next' : `, number ${inQueue}`;
+}
+
+export function whatItDoes(job) {
+  switch (job.state) {
+    case 'succeeded': return `Painted in ${duration(job.seconds)}`;
+    case 'failed': return `Failed: ${job.cause || 'no cause was told'}`;
+    case 'cancelled': return `Cancelled${job.cause ? `: ${job.cause}` : ''}`;
+    case 'paused': return `Paused at step ${job.step} of ${job.steps}`;
+    case 'queued':
+      return `In the queue${place(job.queue_position)}${job.cause ? `: ${job.cause}` : ''}`;
+    case 'loading': return 'Loading the model';
+    default:
+  }
+  if (job.phase === 'text') return 'Reading the prompt';
+  if (job.phase === 'decoding') return 'Turning the result into pixels';
+  if (!job.step) return 'Painting';
+  const left = (job.steps - job.step) * job.seconds_per_step;
+  return `Step ${job.step} of ${job.steps}${left > 1 ? `, about ${duration(left)} left` : ''}`;
+}
+
+/// From 0 to 1; null where nobody knows.
+export function progressOf(job) {
+  if (job.state === 'succeeded') return 1;
+  if (job.state === 'running' && job.steps > 0 && job.phase !== 'text') return job.step / job.steps;
+  return job.state === 'loading' || job.state === 'running' ? null : 0;
+}
+
+export function setProgress(bar, job) {
+  const part = progressOf(job);
+  if (part === null) bar.removeAttribute('value');
+  else bar.value = part;
+}
+
+export function sizeText(job) {
+  const [first] = job.pictures ?? [];
+  return [first?.width && `${first.width} × ${first.height} pixels`,
+    job.pictures?.length > 1 && counted(job.pictures.length, 'picture')].filter(Boolean).join(', ');
+}
