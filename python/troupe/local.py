@@ -36,13 +36,12 @@ class LocalCluster:
 
     def start(self) -> TroupePipeline:
         """Starts the cluster and returns a pipeline once it can be spoken to. `stop()` ends it."""
-        # Short, for the paths of sockets are.
         self._folder = Path(tempfile.mkdtemp(prefix="troupe-"))
         atexit.register(self.stop)
         try:
             with open(self._folder / "log", "wb") as log:
-                self.process = subprocess.Popen([*self._command, "--listen", f"ipc://{self._folder}/control.sock"],
-                                                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+                self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log,
+                                                stderr=subprocess.STDOUT)
             self.url = self._await_url()
             return TroupePipeline.connect(self.url, self._model, **self._defaults)
         except BaseException:
@@ -54,9 +53,9 @@ class LocalCluster:
         assert self.process is not None
         deadline = time.monotonic() + self._start_timeout
         while True:
-            found = re.search(r"http://\S+", self.log())
+            found = re.search(r"http://[^/\s]+", self.log())
             if found:
-                return found.group().rstrip("/.,")
+                return found.group()
             if self.process.poll() is not None:
                 raise TroupeError(f"troupe serve ended with {self.process.returncode}: {self.log().strip() or 'it said nothing'}")
             if time.monotonic() > deadline:
@@ -104,5 +103,5 @@ def local(model: str, actors: int = 1, device: str = "cpu", arguments: Optional[
     if not command:
         raise TroupeError("there is no command `troupe` on the PATH; build it (docs/install.md), or name it: executable=…")
     model = os.path.abspath(model)
-    return LocalCluster([command, "serve", "--model", model, "--actors", str(actors), "--device", device, "--port", "0",
-                         *(arguments or [])], model, start_timeout, defaults)
+    return LocalCluster([command, "serve", "--model", model, "--actors", str(actors), "--device", device, "--http",
+                         "127.0.0.1:0", *(arguments or [])], model, start_timeout, defaults)

@@ -164,7 +164,7 @@ class InsideComfyUI(unittest.TestCase):
             cwd=COMFYUI, stdout=self.log, stderr=subprocess.STDOUT)
         self.addCleanup(self.process.wait)
         self.addCleanup(self.process.kill)
-        for _ in range(1200):
+        for _ in range(5000):
             try:
                 return self.call("/system_stats")
             except OSError:
