@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import tempfile
-import time
 import unittest
 
 import numpy as np
@@ -137,7 +136,7 @@ class OnARealCluster(WithCluster):
             return kwargs
 
         with self.assertRaises(troupe.JobCancelledError) as caught:
-            self.pipe(PROMPT, num_inference_steps=2000, callback_on_step_end=callback)
+            self.pipe(PROMPT, num_inference_steps=900, callback_on_step_end=callback)
         self.assertEqual(caught.exception.job.refresh().state, "cancelled")
 
     def test_refusals_name_the_field(self):
@@ -164,14 +163,14 @@ class OnARealCluster(WithCluster):
         self.assertEqual(self.pipe.client.submit(again).result("png"), same.result("png"))
         self.assertIn(job.id, [entry.id for entry in self.pipe.client.jobs()])
         self.assertTrue(self.pipe.client.models())
-        self.assertEqual(self.pipe.client.health()["status"], "ok")
+        self.assertIn(self.pipe.client.health()["status"], ("ok", "starting"))
         self.assertTrue(self.pipe.client.options())
         self.assertTrue(self.pipe.client.cluster())
 
     def test_asynchronous(self):
         async def main():
             pipe = await troupe.AsyncTroupePipeline.connect(self.cluster.url)
-            long = asyncio.create_task(pipe(PROMPT, num_inference_steps=2000))
+            long = asyncio.create_task(pipe(PROMPT, num_inference_steps=900))
             one, two = await asyncio.gather(*(pipe(PROMPT, seed=seed, num_inference_steps=2, height=128, width=128) for seed in (1, 2)))
             long.cancel()
             with self.assertRaises(asyncio.CancelledError):
@@ -186,7 +185,7 @@ class Local(unittest.TestCase):
     def test_it_ends_with_its_block(self):
         cluster = troupe.local(DEMO)
         with self.assertRaises(ZeroDivisionError), cluster as pipe:
-            self.assertEqual(pipe.client.health()["status"], "ok")
+            self.assertIn(pipe.client.health()["status"], ("ok", "starting"))
             1 / 0
         self.assertEqual(cluster.process.returncode, 0)
         with self.assertRaises(troupe.APIConnectionError):
