@@ -204,6 +204,10 @@ Result<JobResult> Client::wait(std::uint64_t job, milliseconds timeout, OnProgre
   }
 }
 
+void Client::watch(std::uint64_t job, OnProgress on_progress, OnEnd on_end) {
+  impl_->talk()->watch(job, std::move(on_progress), std::move(on_end));
+}
+
 Result<std::string> Client::cancel(std::uint64_t job) {
   if (impl_->link().on_thread()) {
     impl_->link().request<wire::Done>(wire::CancelJob{job}, kAnswerDeadline,

@@ -81,9 +81,42 @@ void Conversation::end(std::uint64_t job, Result<JobResult> result) {
     link_->drop(upload->second);
     uploads_.erase(upload);
   }
-  std::lock_guard lock(mutex_);
-  endings_[job].result = std::move(result);
-  changed_.notify_all();
+  Client::OnEnd watcher;
+  if (const auto found = watchers_.find(job); found != watchers_.end()) {
+    watcher = std::move(found->second);
+    watchers_.erase(found);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    Ending& ending = endings_[job];
+    if (watcher && ending.waiters == 0) {
+      endings_.erase(job);
+    } else if (watcher) {
+      ending.result = result;
+    } else {
+      ending.result = std::move(result);
+    }
+    changed_.notify_all();
+  }
+  if (watcher) watcher(result);
+}
+
+void Conversation::watch(std::uint64_t job, Client::OnProgress on_progress, Client::OnEnd on_end) {
+  link_->post(
+      [this, job, on_progress = std::move(on_progress), on_end = std::move(on_end)]() mutable {
+        std::optional<Result<JobResult>> ended;
+        bool known;
+        {
+          std::lock_guard lock(mutex_);
+          const auto [ending, added] = endings_.try_emplace(job);
+          known = !added;
+          ended = ending->second.result;
+          if (ended && ending->second.waiters == 0) endings_.erase(ending);
+        }
+        if (ended) return on_end(*ended);
+        watchers_[job] = std::move(on_end);
+        attach(job, !known, on_progress);
+      });
 }
 
 void Conversation::lose(const Error& error) {
@@ -120,6 +153,7 @@ void Conversation::accepted(const wire::JobAccepted& accepted, int steps, contro
   progress.phase = "queued";
   progress.steps = steps;
   progress.warnings = accepted.warnings;
+  followers_[accepted.job]->set_queue_position(accepted.queue_position);
   followers_[accepted.job]->add(std::move(progress));
 }
 

@@ -29,6 +29,8 @@ class Conversation {
   Result<JobResult> wait(std::uint64_t job, std::chrono::milliseconds timeout,
                          std::chrono::steady_clock::time_point until,
                          const Client::OnProgress& on_progress);
+  /// `on_end` is called once, on the link's thread; at once if the job's end is here already.
+  void watch(std::uint64_t job, Client::OnProgress on_progress, Client::OnEnd on_end);
 
  private:
   struct Ending {
@@ -48,6 +50,7 @@ class Conversation {
   std::map<std::uint64_t, Ending>
       endings_;  // of jobs that are followed, or ended and not yet asked for
   std::map<std::uint64_t, std::shared_ptr<JobFollower>> followers_;  // link's thread
+  std::map<std::uint64_t, Client::OnEnd> watchers_;                  // link's thread
   std::map<std::uint64_t, control::BlobId> uploads_;                 // link's thread
   std::unique_ptr<Link> link_;  // last: its thread ends before the rest goes
 };

@@ -63,6 +63,7 @@ void JobFollower::hand_on(wire::JobProgress& from) {
   progress.phase = std::move(from.phase);
   progress.step = from.step;
   progress.steps = from.steps;
+  if (progress.phase == "queued") progress.queue_position = queue_position_;
   progress.seconds_per_step = from.seconds_per_step;
   progress.warnings = std::move(from.warnings);
   for (std::size_t i = 0; i < from.blobs.size(); ++i) {

@@ -30,6 +30,7 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
     own_thread_ = std::move(own_thread);
   }
   void add(wire::JobProgress progress) { push(std::move(progress)); }
+  void set_queue_position(int position) { queue_position_ = position; }
   void add(wire::JobFinished finished) { push(std::move(finished)); }
   /// Ends it here and now, whatever is still on its way.
   void end(Result<JobResult> outcome);
@@ -50,6 +51,7 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
   Client::OnProgress on_progress_;
   std::shared_ptr<void> own_thread_;
   std::tuple<std::string, std::int32_t, std::int32_t> last_{"queued", 0, 0};  // phase, step, steps
+  int queue_position_ = 0;  // when it was accepted
   std::deque<Event> events_;
   bool fetching_ = false;
   bool ended_ = false;

@@ -29,6 +29,10 @@ target_link_libraries(troupe_sodium INTERFACE PkgConfig::Sodium)
 find_package(CLI11 REQUIRED)
 find_package(PNG REQUIRED)
 find_package(SQLite3 REQUIRED)
+# Of the HTTP gateway.
+find_package(OpenSSL REQUIRED)
+find_package(JPEG REQUIRED)
+pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp)
 
 if(NOT TROUPE_CLIENT_ONLY)
   include(TroupeTorch)

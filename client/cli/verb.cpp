@@ -33,6 +33,7 @@ std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent) {
   verbs.push_back(make_start(parent));
   verbs.push_back(make_join(parent));
 #endif
+  verbs.push_back(make_serve(parent));
   verbs.push_back(make_status(parent));
   verbs.push_back(make_submit(parent));
   verbs.push_back(make_wait(parent));

@@ -93,5 +93,6 @@ std::unique_ptr<Verb> make_repl(CLI::App& parent);
 std::unique_ptr<Verb> make_timeline(CLI::App& parent);
 std::unique_ptr<Verb> make_logs(CLI::App& parent);
 std::unique_ptr<Verb> make_keys(CLI::App& parent);
+std::unique_ptr<Verb> make_serve(CLI::App& parent);
 
 }  // namespace troupe::cli

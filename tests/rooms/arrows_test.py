@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-TORCH_FREE = ("base", "client", "controller", "models/spec", "transport", "actors/user")
+TORCH_FREE = ("base", "client", "controller", "models/spec", "transport", "actors/user", "web")
 # Who stands further down may include what stands further up, where its line says so. api: the public headers, client/include.
 ROOMS = {
     "base": "",
@@ -55,8 +55,9 @@ ROOMS = {
     "client": "base api models/spec models/image transport/wire transport/control transport/calls",
     "client/cli": "base api client models/spec models/image transport/wire transport/control",
     "client/repl": "base api client client/cli models/spec",
+    "web": "base api models/spec models/image transport/wire transport/json",
     # The verbs of `troupe` start what there is: the controller, a host that joins, the planner.
-    "client/cli/verbs": "base api client client/cli client/repl models/spec models/image transport/wire transport/control "
+    "client/cli/verbs": "base api client client/cli client/repl web models/spec models/image transport/wire transport/control "
                         "controller/plan controller/hosts controller/deployments controller/app",
 }
 
@@ -72,7 +73,7 @@ def room_of(path):
 
 def main(root):
     wrong, seen = [], 0
-    for top in ("base", "kernels", "models", "transport", "actors", "controller", "client"):
+    for top in ("base", "kernels", "models", "transport", "actors", "controller", "client", "web"):
         for file in sorted((root / top).rglob("*")):
             if file.suffix not in (".h", ".cpp", ".cu", ".cuh"):
                 continue

@@ -114,6 +114,7 @@ struct Progress {
   int step = 0;
   int steps = 0;
   double seconds_per_step = 0;     // of the last ones; 0 while unknown: see docs/commands.md
+  int queue_position = 0;          // when it was accepted: the jobs that waited before it
   std::optional<Latents> latents;  // when asked for
   std::string preview_png;         // when asked for: the first picture, rough and small, PNG bytes
   std::vector<std::string> warnings;
@@ -193,6 +194,7 @@ class Client {
   ~Client();
 
   using OnProgress = std::function<void(const Progress&)>;
+  using OnEnd = std::function<void(const Result<JobResult>&)>;
 
   /// Hands a job in; answers with its id as soon as the controller has accepted or refused it
   /// (within 30 s). `on_progress` comes in order, with what was asked for already fetched. Errors:
@@ -203,6 +205,10 @@ class Client {
   /// timeout (the job goes on), failed, out_of_memory, cancelled, not_found, lost.
   Result<JobResult> wait(std::uint64_t job, std::chrono::milliseconds timeout,
                          OnProgress on_progress = nullptr);
+  /// As `wait`, for programs that have many jobs at once: comes back at once, and `on_end` is
+  /// called exactly once, on the client's own thread. It does not look for a controller that was
+  /// started again: then the error is lost. A later `watch` of a job takes the earlier one's place.
+  void watch(std::uint64_t job, OnProgress on_progress, OnEnd on_end);
   /// Cancels a job; it ends at the next micro-step.
   Result<std::string> cancel(std::uint64_t job);
   /// Empties places: hosts by name, actors by number. They get no new jobs, and their actors leave

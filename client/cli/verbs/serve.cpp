@@ -1,0 +1,259 @@
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
+#include <thread>
+
+#include "base/counted.h"
+#include "base/parse_number.h"
+#include "client/cli/endpoint.h"
+#include "client/cli/json.h"
+#include "client/cli/model_option.h"
+#include "client/cli/signals.h"
+#include "client/cli/verb.h"
+#include "transport/control/own_keys.h"
+#include "web/caller.h"
+#include "web/gateway.h"
+#ifdef TROUPE_WITH_CLUSTER
+#include "client/cli/actor_options.h"
+#include "client/cli/files.h"
+#include "client/cli/verbs/starting.h"
+#include "controller/app/cluster.h"
+#endif
+
+namespace troupe::cli {
+namespace {
+
+class ServeVerb : public Verb {
+ public:
+  explicit ServeVerb(CLI::App& parent)
+      : Verb(parent, "serve", "Answer HTTP: OpenAI's API, jobs, and a page for browsers") {
+    app_->add_option(
+            "--connect", endpoints_,
+            "The cluster to serve: ipc://PATH, tcp://HOST:PORT or HOST:PORT; repeat it for "
+            "several (default: this user's own cluster, " +
+                default_endpoint() + ")")
+        ->check(not_empty())
+        ->envname("TROUPE_ADDRESS")
+        ->type_name("ENDPOINT");
+    add_keys_option(*app_, keys_, "Folder with server.pub and client.key, for clusters on tcp://");
+    app_->add_option("--http", http_, "Where to listen")
+        ->type_name("ADDRESS:PORT")
+        ->capture_default_str();
+    app_->add_option("--api-keys", options_.api_keys,
+                     "File with the keys that requests must come with (docs/http.md)")
+        ->check(not_empty())
+        ->type_name("FILE");
+    app_->add_option("--new-key", new_key_,
+                     "With --api-keys: make a key of this name, print it once, add it to the file, "
+                     "and end")
+        ->check(not_empty())
+        ->type_name("NAME");
+    app_->add_flag(
+        "--insecure", options_.insecure,
+        "Beyond a loopback address without --api-keys: whoever reaches the port is let in");
+    app_->add_option("--tls-cert", options_.tls_certificate,
+                     "Speak TLS, with this certificate (PEM)")
+        ->check(not_empty())
+        ->type_name("FILE");
+    app_->add_option("--tls-key", options_.tls_key, "The certificate's private key (PEM)")
+        ->check(not_empty())
+        ->type_name("FILE");
+    app_->add_option("--allow-host", options_.allowed_hosts,
+                     "On a loopback address: a further name that requests may call it by, behind a "
+                     "proxy for example (repeatable)")
+        ->check(not_empty())
+        ->type_name("NAME");
+    app_->add_option("--max-connections", options_.max_connections, "At one time")
+        ->check(whole(16, 100000))
+        ->type_name("N")
+        ->capture_default_str();
+#ifdef TROUPE_WITH_CLUSTER
+    const std::string group = "A cluster of its own";
+    app_->add_option("--model", cluster_.model, "Start a cluster, and serve this model folder")
+        ->type_name("DIR")
+        ->group(group);
+    app_->add_option("--actors", cluster_.actors, "With --model: actors to start")
+        ->check(whole(1, 1024))
+        ->type_name("N")
+        ->capture_default_str()
+        ->group(group);
+    app_->add_option("--device", cluster_.device,
+                     "With --model: what actors compute on: cpu or cuda")
+        ->check(one_of({"cpu", "cuda"}))
+        ->type_name("NAME")
+        ->capture_default_str()
+        ->group(group);
+    add_threads_option(*app_, cluster_.threads_per_actor);
+    add_actors_per_gpu_option(*app_, cluster_.actors_per_gpu);
+    app_->add_option("--allow-models", allow_models_,
+                     "With --model: a further folder whose models and LoRAs requests may name "
+                     "(repeatable)")
+        ->check(not_empty())
+        ->type_name("DIR")
+        ->group(group);
+#endif
+    set_footer(
+        "Prints the links once it answers. Ctrl-C ends it, and with it a cluster of its own; other "
+        "clusters and their jobs go on.",
+        {"troupe serve --model DIR --actors 4", "troupe serve --connect ipc:///run/a.sock",
+         "troupe serve --http 0.0.0.0:7480 --api-keys keys --tls-cert cert.pem --tls-key key.pem"},
+        "http.md");
+  }
+
+  int run() override {
+    if (!new_key_.empty()) return add_key();
+    settle_address();
+    if (options_.tls_certificate.empty() != options_.tls_key.empty())
+      throw UsageError("--tls-cert and --tls-key go together");
+#ifdef TROUPE_WITH_CLUSTER
+    if (!cluster_.model.empty()) {
+      if (app_->get_option("--connect")->count() > 0 && std::getenv("TROUPE_ADDRESS") == nullptr)
+        throw UsageError("--model starts a cluster: it does not go with --connect");
+      return serve_own_cluster();
+    }
+    for (const char* option :
+         {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu", "--allow-models"})
+      if (app_->count(option) > 0)
+        throw UsageError(std::string(option) + " goes with --model only, which starts a cluster");
+#endif
+    if (endpoints_.empty()) endpoints_.push_back(default_endpoint());
+    for (const auto& endpoint : endpoints_)
+      options_.clusters.push_back({checked_endpoint(endpoint), keys_});
+    SignalWatch signals;
+    const auto gateway = begin();
+    ActOnSignal stop(signals, [&] { gateway->stop(); });
+    for (const auto& cluster : options_.clusters) {
+      const auto reached = Client::connect(cluster.endpoint, std::chrono::seconds(5), cluster.keys);
+      if (!reached) std::cerr << "troupe: warning: " << one_line(reached.error().what) << std::endl;
+    }
+    std::cout << ready_text(*gateway, 0) << std::flush;
+    gateway->run();
+    return kOk;
+  }
+
+ private:
+  void settle_address() {
+    const std::size_t colon = http_.rfind(':');
+    const auto port =
+        parse_number<std::uint16_t>(colon == http_.npos ? http_ : http_.substr(colon + 1));
+    if (!port)
+      throw UsageError("--http \"" + http_ + "\" is no ADDRESS:PORT, as in 127.0.0.1:7480");
+    options_.port = *port;
+    if (colon == http_.npos) return;
+    options_.address = http_.substr(0, colon);
+    if (options_.address == "localhost") options_.address = "127.0.0.1";
+    if (options_.address.starts_with('[') && options_.address.ends_with(']'))
+      options_.address = options_.address.substr(1, options_.address.size() - 2);
+  }
+
+  int add_key() const {
+    if (options_.api_keys.empty()) throw UsageError("--new-key needs --api-keys");
+    const auto made = web::make_key(new_key_);
+    std::ifstream before(options_.api_keys);
+    const std::string text{std::istreambuf_iterator<char>(before), {}};
+    const std::string after =
+        text + (text.empty() || text.ends_with('\n') ? "" : "\n") + made.line + "\n";
+    web::ApiKeys::parse(after);  // the name may be taken
+    write_private(after);
+    if (json()) {
+      print_json({{"name", new_key_}, {"key", made.key}});
+    } else {
+      std::cout << made.key << std::endl;
+    }
+    return kOk;
+  }
+
+  void write_private(const std::string& text) const {
+    const auto old = umask(077);
+    std::ofstream file(options_.api_keys, std::ios::trunc);
+    file << text << std::flush;
+    umask(old);
+    if (!file) throw std::runtime_error("--api-keys " + options_.api_keys + ": cannot be written");
+  }
+
+  std::unique_ptr<web::Gateway> begin() const {
+    try {
+      return std::make_unique<web::Gateway>(options_);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw std::runtime_error(by_option(error.what(), {{"keys", "--api-keys"},
+                                                        {"http", "--http"},
+                                                        {"tls-cert", "--tls-cert"},
+                                                        {"tls-key", "--tls-key"}}));
+    }
+  }
+
+  std::string ready_text(const web::Gateway& gateway, int actors) const {
+    if (json()) {
+      nlohmann::json clusters = nlohmann::json::array();
+      for (const auto& cluster : options_.clusters)
+        clusters.push_back(cluster.endpoint);
+      nlohmann::json ready = {{"url", gateway.url()}, {"pid", getpid()}, {"clusters", clusters}};
+      if (actors > 0) ready["actors"] = actors;
+      return ready.dump(2) + "\n";
+    }
+    std::string text = "page      " + gateway.url() + "/\nOpenAI    " + gateway.url() +
+                       "/v1\njobs      " + gateway.url() + "/api/v1/jobs\n";
+    for (const auto& cluster : options_.clusters)
+      text += "cluster   " + cluster.endpoint + "\n";
+    if (actors > 0) text += "actors    " + std::to_string(actors) + " ready\n";
+    return text;
+  }
+
+#ifdef TROUPE_WITH_CLUSTER
+  int serve_own_cluster() {
+    check_actors_per_gpu(cluster_.actors_per_gpu, cluster_.device);
+    const auto absolute = [](const std::string& path) {
+      return std::filesystem::absolute(path).lexically_normal().string();
+    };
+    cluster_.model = absolute(cluster_.model);
+    read_model_folder(cluster_.model);
+    // Who asks over HTTP may be somebody else: folders as a cluster on tcp takes them.
+    cluster_.allow_models = {cluster_.model};
+    for (const auto& folder : allow_models_)
+      cluster_.allow_models->push_back(absolute(folder));
+    check_crowding(cluster_.actors, cluster_.threads_per_actor, cluster_.device);
+    SignalWatch signals;
+    cluster::Cluster cluster(cluster_);
+    options_.clusters = {{cluster.endpoint(), ""}};
+    const auto gateway = begin();
+    std::string failure;
+    std::thread side([&] {
+      try {
+        cluster.wait_ready(ready_deadline(cluster_.actors));
+        if (!signals.caught()) std::cout << ready_text(*gateway, cluster_.actors) << std::flush;
+        cluster.run_until_stopped();
+      } catch (const std::exception& error) {
+        if (!signals.caught()) failure = error.what();
+      }
+      gateway->stop();
+    });
+    {
+      ActOnSignal stop(signals, [&] { cluster.stop(); });
+      gateway->run();
+    }
+    cluster.stop();
+    side.join();
+    if (!failure.empty()) throw std::runtime_error(by_option(failure, {}));
+    return kOk;
+  }
+
+  cluster::ClusterOptions cluster_;
+  std::vector<std::string> allow_models_;
+#endif
+  web::GatewayOptions options_;
+  std::vector<std::string> endpoints_;
+  std::string keys_;
+  std::string http_ = "127.0.0.1:7480";
+  std::string new_key_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_serve(CLI::App& parent) {
+  return std::make_unique<ServeVerb>(parent);
+}
+
+}  // namespace troupe::cli

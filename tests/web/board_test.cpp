@@ -1,0 +1,132 @@
+#include "tests/support/doctest.h"
+#include "web/job_board.h"
+
+using namespace troupe;
+using namespace troupe::web;
+
+namespace {
+
+Progress progress_of(const char* phase, int step, const std::string& preview = {}) {
+  Progress progress;
+  progress.phase = phase;
+  progress.step = step;
+  progress.steps = 8;
+  progress.preview_png = preview;
+  return progress;
+}
+
+JobResult result_of(std::size_t bytes) {
+  JobResult result;
+  result.pictures.push_back({std::string(bytes, 'x')});
+  return result;
+}
+
+JobInfo info_of(std::uint64_t id, const char* state, const char* prompt, int pictures,
+                double seconds) {
+  JobInfo info;
+  info.id = id;
+  info.state = state;
+  info.prompt = prompt;
+  info.pictures = pictures;
+  info.seconds = seconds;
+  return info;
+}
+
+const auto kAll = [](const Job&) { return true; };
+
+}  // namespace
+
+TEST_CASE("a job goes its way, and who listens hears of it") {
+  JobBoard board;
+  const auto job = board.add(0, 7, 100);
+  CHECK(job->id == "7");
+  CHECK(board.add(1, 7, 100)->id == "7-2");
+  CHECK(board.add(0, 7, 200) == job);
+  std::vector<std::string> heard;
+  const auto number = board.listen("7", [&](const Job& seen, JobBoard::What what) {
+    heard.push_back(seen.state + (what == JobBoard::What::preview ? " preview" : ""));
+  });
+  board.progress(job, progress_of("loading", 0), 101);
+  board.progress(job, progress_of("denoising", 3, "png"), 102);
+  CHECK(job->seconds == 2);
+  CHECK(job->preview_step == 3);
+  board.end(job, result_of(1), 103);
+  board.progress(job, progress_of("denoising", 4), 104);
+  board.end(job, Error{"failed", "late"}, 105);
+  CHECK(heard == std::vector<std::string>{"loading", "running", "running preview", "succeeded"});
+  CHECK(job->step == 8);
+  CHECK(job->preview.empty());
+  board.unlisten("7", number);
+}
+
+TEST_CASE("a listener may remove itself while it is told") {
+  JobBoard board;
+  const auto job = board.add(0, 1, 0);
+  int told = 0;
+  std::uint64_t number = 0;
+  number = board.listen("1", [&](const Job&, JobBoard::What) {
+    ++told;
+    board.unlisten("1", number);
+  });
+  board.progress(job, progress_of("text", 0), 0);
+  board.progress(job, progress_of("text", 0), 0);
+  CHECK(told == 1);
+}
+
+TEST_CASE("results are kept up to a number of bytes, the newest ones") {
+  JobBoard board({.jobs = 100, .result_bytes = 250});
+  for (std::uint64_t i = 1; i <= 3; ++i)
+    board.end(board.add(0, i, static_cast<double>(i)), result_of(100), 9);
+  CHECK_FALSE(board.find("1")->result);
+  CHECK(board.find("2")->result);
+  CHECK(board.find("3")->result);
+  board.keep(board.find("1"), std::make_shared<const JobResult>(result_of(1000)));
+  CHECK(board.find("1")->result);  // the newest stays, whatever it has
+  CHECK_FALSE(board.find("3")->result);
+}
+
+TEST_CASE("ended jobs beyond the limit are forgotten, the oldest first; open ones never") {
+  JobBoard board({.jobs = 3, .result_bytes = 1000});
+  const auto open = board.add(0, 1, 1);
+  for (std::uint64_t i = 2; i <= 6; ++i)
+    board.end(board.add(0, i, static_cast<double>(i)), result_of(1), 9);
+  CHECK(board.find("1") == open);
+  CHECK_FALSE(board.find("4"));
+  CHECK(board.find("5"));
+  CHECK(board.find("6"));
+  CHECK(board.all().size() == 3);
+}
+
+TEST_CASE("the list: newest first, from behind one on, with the jobs of others") {
+  JobBoard board;
+  board.add(0, 1, 100)->followed = true;
+  board.listed(0, {info_of(1, "failed", "own", 1, 4), info_of(2, "running", "other", 1, 1)}, 104);
+  CHECK(board.find("1")->state == "queued");  // its own progress says more than the list
+  CHECK(board.find("1")->seconds == 4);
+  CHECK(board.find("2")->prompt == "other");
+  CHECK(board.find("2")->created_at == 103);
+  const auto ids = [&](const std::string& before, std::size_t limit) {
+    std::string text;
+    for (const auto& job : board.list(before, limit, kAll))
+      text += job->id + " ";
+    return text;
+  };
+  CHECK(ids("", 9) == "2 1 ");
+  CHECK(ids("", 1) == "2 ");
+  CHECK(ids("2", 9) == "1 ");
+  board.listed(0, {info_of(2, "succeeded", "other", 2, 2)}, 105);
+  CHECK(board.find("2")->ended());
+  CHECK(to_json(*board.find("2")).at("pictures").size() == 2);
+}
+
+TEST_CASE("a cluster that was started anew may use its numbers again") {
+  JobBoard board;
+  board.end(board.add(0, 1, 1), result_of(1), 2);
+  board.end(board.add(1, 1, 1), result_of(1), 2);
+  const auto open = board.add(0, 2, 1);
+  board.forget_ended(0);
+  CHECK_FALSE(board.find("1"));
+  CHECK(board.find("1-2"));
+  CHECK(board.find("2") == open);
+  CHECK_FALSE(board.add(0, 1, 3)->ended());
+}

@@ -1,0 +1,164 @@
+#include "web/calls.h"
+
+#include "tests/support/doctest.h"
+#include "web/api_error.h"
+#include "web/base64.h"
+
+using namespace troupe;
+using namespace troupe::web;
+using nlohmann::json;
+
+namespace {
+
+/// The field that is named for a body that is wrong.
+template <class Parse>
+std::string wrong_field(Parse&& parse) {
+  try {
+    parse();
+  } catch (const ApiError& error) {
+    CHECK(error.status == 400);
+    return error.param;
+  }
+  return "nothing";
+}
+
+}  // namespace
+
+TEST_CASE("every field of the table is taken under its own name") {
+  json body = {{"prompt", "a"}};
+  const json options = options_json();
+  for (const auto& field : options.at("fields")) {
+    const std::string name = field.at("name");
+    if (field.at("type") == "boolean") {
+      body[name] = true;
+    } else if (field.at("type") == "choice") {
+      body[name] = field.at("choices").back();
+    } else if (field.at("type") == "integer" || field.at("type") == "number") {
+      body[name] = field.at("most").is_number()
+                       ? json(std::min(field.at("most").get<double>(), 1.0))
+                       : json(1);
+    } else if (field.at("type") == "loras") {
+      body[name] = {{{"path", "/l"}, {"scale", 0.5}}};
+    } else if (field.at("type") == "integers") {
+      body[name] = {2, 3};
+    } else {
+      body[name] = "text of " + name;
+    }
+  }
+  for (const auto& degree : options.at("degrees"))
+    body[degree.at("name").get<std::string>()] = 2;
+  const auto call = parse_job(body.dump());
+  const ImageRequest& request = call.submission.request;
+  CHECK(request.negative_prompt == "text of negative_prompt");
+  CHECK(request.method == "distrifusion");
+  CHECK(request.step_cache == "teacache");
+  CHECK(request.weight_dtype == "fp8");
+  CHECK(request.vae_tiling);
+  CHECK(request.loras.size() == 1);
+  CHECK(request.loras[0].scale == 0.5);
+  CHECK(request.refill_steps == std::vector<int>{2, 3});
+  CHECK(call.submission.parallelism.world() == 64);
+  CHECK(call.submission.parallelism.vae == 2);
+  CHECK(call.submission.detached);
+  CHECK(options.at("fields").size() > 20);
+}
+
+TEST_CASE("what is left out keeps the client API's defaults") {
+  const auto call = parse_job(R"({"prompt": "a", "steps": null})");
+  const ImageRequest usual;
+  CHECK(call.submission.request.steps == usual.steps);
+  CHECK(call.submission.request.guidance_scale == usual.guidance_scale);
+  CHECK(call.submission.request.method == usual.method);
+  CHECK(
+      parse_job(R"({"prompts": ["a", "b"], "num_pipeline_patch": 4})").submission.request.method ==
+      "pipefusion");
+  CHECK(parse_job(R"({"prompt": "a", "parallel": "auto"})").submission.parallelism.automatic);
+  const auto preview = parse_job(R"({"prompt": "a", "preview_every": 3})").submission.request;
+  CHECK(preview.progress_interval == 3);
+  CHECK(preview.progress_content == "preview");
+}
+
+TEST_CASE("what is wrong with a job is said of its field") {
+  const std::pair<const char*, const char*> kWrong[] = {
+      {R"({"steps": 3})", "prompt"},
+      {R"({"prompt": 3})", "prompt"},
+      {R"({"prompt": []})", "prompt"},
+      {R"({"prompt": "a", "prompts": ["b"]})", "prompts"},
+      {R"({"prompt": "a", "steps": 0})", "steps"},
+      {R"({"prompt": "a", "steps": "3"})", "steps"},
+      {R"({"prompt": "a", "steps": 2.5})", "steps"},
+      {R"({"prompt": "a", "steps": 1e30})", "steps"},
+      {R"({"prompt": "a", "seed": -1})", "seed"},
+      {R"({"prompt": "a", "seed": 18446744073709551615})", "seed"},
+      {R"({"prompt": "a", "guidance_scale": -1})", "guidance_scale"},
+      {R"({"prompt": "a", "vae_tiling": 1})", "vae_tiling"},
+      {R"({"prompt": "a", "dtype": "int4"})", "dtype"},
+      {R"({"prompt": "a", "sampler": "x"})", "sampler"},
+      {R"({"prompt": "a", "loras": [{"scale": 1}]})", "loras"},
+      {R"({"prompt": "a", "loras": [{"path": "a", "weight": 1}]})", "loras"},
+      {R"({"prompt": "a", "refill_steps": [1, "2"]})", "refill_steps"},
+      {R"({"prompt": "a", "cfg": 3})", "cfg"},
+      {R"({"prompt": "a", "parallel": "all"})", "parallel"},
+      {R"({"prompt": "a", "parallel": "auto", "pp": 2})", "pp"},
+      {R"({"prompt": "a", "priority": 101})", "priority"},
+      {R"({"prompt": "a", "init_image": "?"})", "init_image"},
+      {R"({"prompt": "a", "output_format": "gif"})", "output_format"},
+      {R"({"prompt": "a", "num_steps": 4})", "num_steps"},
+      {R"([])", ""},
+      {R"({"prompt": "a")", ""},
+      {"{\"prompt\": \"\xff\"}", ""}};
+  for (const auto& [body, field] : kWrong) {
+    CAPTURE(body);
+    CHECK(wrong_field([&] { parse_job(body); }) == field);
+  }
+}
+
+TEST_CASE("OpenAI's images, with other servers' extra fields") {
+  const auto parse = [](const char* body) {
+    return parse_images(Fields::parse(body, other_names()), false, 77);
+  };
+  const auto call =
+      parse(R"({"prompt": "a", "n": 3, "size": "640x384", "num_inference_steps": 9, "stream": true,
+    "partial_images": 2, "quality": "high", "user": "me", "response_format": "url", "output_format": "webp",
+    "output_compression": 70, "lora": "/l.safetensors"})");
+  const ImageRequest& request = call.submission.request;
+  CHECK(request.images_per_prompt == 3);
+  CHECK(request.width == 640);
+  CHECK(request.height == 384);
+  CHECK(request.steps == 9);
+  CHECK(request.seed == 77);
+  CHECK(request.progress_interval == 3);
+  CHECK(request.loras.at(0).path == "/l.safetensors");
+  CHECK(call.stream);
+  CHECK(call.url);
+  CHECK(call.kind.format == PictureFormat::webp);
+  CHECK(call.kind.quality == 70);
+  CHECK_FALSE(call.submission.detached);
+  CHECK(parse(R"({"prompt": "a", "seed": 5, "size": "auto"})").submission.request.seed == 5);
+  const std::pair<const char*, const char*> kWrong[] = {
+      {R"({"prompt": ["a", "b"]})", "prompt"},
+      {R"({"prompt": "a", "n": 11})", "n"},
+      {R"({"prompt": "a", "size": "1024"})", "size"},
+      {R"({"prompt": "a", "size": "0x64"})", "size"},
+      {R"({"prompt": "a", "size": "64x64", "width": 64})", "size"},
+      {R"({"prompt": "a", "partial_images": 4, "stream": true})", "partial_images"},
+      {R"({"prompt": "a", "partial_images": 1})", "partial_images"},
+      {R"({"prompt": "a", "steps": 3, "num_inference_steps": 4})", "num_inference_steps"},
+      {R"({"prompt": "a", "stepps": 4})", "stepps"}};
+  for (const auto& [body, field] : kWrong) {
+    CAPTURE(body);
+    CHECK(wrong_field([&] { parse(body); }) == field);
+  }
+}
+
+TEST_CASE("base64: with or without padding, also of a data URL") {
+  CHECK(base64("ab\xff") == "YWL/");
+  CHECK(base64("") == "");
+  CHECK(from_base64("YWL/") == "ab\xff");
+  CHECK(from_base64("YQ==") == "a");
+  CHECK(from_base64("YQ") == "a");
+  CHECK(from_base64("data:image/png;base64,YQ==") == "a");
+  CHECK(from_base64("YW\nL/") == "ab\xff");
+  for (const char* wrong : {"Y", "Y?==", "data:image/png,YQ==", "YQ==YQ=="})
+    CHECK_FALSE(from_base64(wrong));
+}

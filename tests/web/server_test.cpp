@@ -1,0 +1,241 @@
+#include "web/server.h"
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <future>
+#include <thread>
+
+#include "tests/support/doctest.h"
+#include "tests/support/patience.h"
+
+using namespace std::chrono_literals;
+using namespace troupe::web;
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+namespace {
+
+/// A server that echoes bodies at /echo, streams at /stream until told to end, and never answers
+/// /silent.
+class Echo {
+ public:
+  explicit Echo(ServerOptions options = {}) {
+    options.port = 0;
+    server_.emplace(io_, options,
+                    Server::Handler{[this](RequestHead head) { return admit(head); }});
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  ~Echo() {
+    run([this] { server_.reset(); });
+    guard_.reset();
+    io_.stop();
+    thread_.join();
+  }
+
+  void run(std::function<void()> work) {
+    std::promise<void> done;
+    asio::post(io_, [&] {
+      work();
+      done.set_value();
+    });
+    REQUIRE(done.get_future().wait_for(troupe::testing::kPatience) == std::future_status::ready);
+  }
+  ServerCounts counts() {
+    ServerCounts counts;
+    run([&] { counts = server_->counts(); });
+    return counts;
+  }
+  std::uint16_t port() const { return server_->port(); }
+
+  ReplyPtr stream;
+  std::atomic<int> gone = 0;
+
+ private:
+  Server::Handler::Admission admit(const RequestHead& head) {
+    const std::string path = head.path_text();
+    return {.most_body = 1000,
+            .serve =
+                [this, path](std::string body, const ReplyPtr& reply) {
+                  reply->on_gone([this] { ++gone; });
+                  if (path == "/echo") return reply->send({.type = "text/plain", .body = body});
+                  if (path == "/dropped") return;
+                  if (path == "/stream") reply->begin(event_stream(), kHeartbeat);
+                  stream = reply;
+                },
+            .refusal = path == "/no" ? std::optional<Response>({.status = 403, .body = "no"})
+                                     : std::nullopt};
+  }
+
+  asio::io_context io_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> guard_ = asio::make_work_guard(io_);
+  std::optional<Server> server_;
+  std::thread thread_;
+};
+
+class Visitor {
+ public:
+  explicit Visitor(const Echo& echo) : socket_(io_) {
+    socket_.connect({asio::ip::address_v4::loopback(), echo.port()});
+  }
+  void send(const std::string& text) {
+    boost::system::error_code ignored;
+    asio::write(socket_, asio::buffer(text), ignored);
+  }
+  /// What comes until `end` has come, or the connection ends.
+  std::string read_until(const std::string& end) {
+    char piece[4096];
+    boost::system::error_code error;
+    while (end.empty() || text_.find(end) == std::string::npos) {
+      const std::size_t got = socket_.read_some(asio::buffer(piece), error);
+      if (error) break;
+      text_.append(piece, got);
+    }
+    return std::exchange(text_, {});
+  }
+  std::string read_all() { return read_until(""); }
+  void close() { socket_.close(); }
+
+ private:
+  asio::io_context io_;
+  tcp::socket socket_;
+  std::string text_;
+};
+
+bool comes(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + troupe::testing::kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("requests of one connection, one after the other and at once") {
+  Echo echo;
+  Visitor visitor(echo);
+  visitor.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab");
+  CHECK(visitor.read_until("ab").starts_with("HTTP/1.1 200"));
+  visitor.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\ncdPOST /echo HTTP/1.1\r\nHost: "
+      "x\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n2\r\nef\r\n0\r\n\r\nGET /echo HTTP/1.0\r\n\r\n");
+  const auto rest = visitor.read_all();
+  CHECK(rest.find("\r\n\r\ncd") < rest.find("\r\n\r\nef"));
+  CHECK(rest.find("HTTP/1.0 200") != std::string::npos);
+}
+
+TEST_CASE("what is no request, or too much of one, is refused, and the connection ends") {
+  Echo echo;
+  const std::pair<std::string, const char*> kWrong[] = {
+      {"hello\r\n\r\n", "HTTP/1.1 400"},
+      {"GET /echo HTTP/1.1\r\n\r\n", "HTTP/1.1 400"},
+      {"GET /%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 400"},
+      {"GET /echo HTTP/1.1\r\nHost: x\r\nX: " + std::string(20000, 'x') + "\r\n\r\n",
+       "HTTP/1.1 431"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n", "HTTP/1.1 413"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 18446744073709551616\r\n\r\n",
+       "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+       "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+       "HTTP/1.1 400"},
+      {"POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 403"}};
+  for (const auto& [request, status] : kWrong) {
+    CAPTURE(request.substr(0, 80));
+    Visitor visitor(echo);
+    visitor.send(request);
+    CHECK(visitor.read_all().starts_with(status));
+  }
+  // A body without an end, in chunks.
+  Visitor endless(echo);
+  endless.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 20; ++i)
+    endless.send("64\r\n" + std::string(100, 'x') + "\r\n");
+  CHECK(endless.read_all().starts_with("HTTP/1.1 413"));
+}
+
+TEST_CASE("a refused body is not read, and HEAD has none") {
+  Echo echo;
+  Visitor visitor(echo);
+  visitor.send(
+      "HEAD /echo HTTP/1.1\r\nHost: x\r\n\r\nPOST /echo HTTP/1.1\r\nHost: x\r\nExpect: "
+      "100-continue\r\nContent-Length: 1\r\n\r\n");
+  CHECK(visitor.read_until("100 Continue\r\n\r\n").find("200 OK") != std::string::npos);
+  visitor.send("z");
+  CHECK(visitor.read_until("\r\n\r\nz").find("200 OK") != std::string::npos);
+}
+
+TEST_CASE("a stream, and who leaves it") {
+  Echo echo;
+  Visitor visitor(echo);
+  visitor.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(visitor.read_until("\r\n\r\n").find("Transfer-Encoding: chunked") != std::string::npos);
+  echo.run([&] { echo.stream->write("data: 1\n\n", false); });
+  CHECK(visitor.read_until("data: 1\n\n").starts_with("9\r\ndata: 1\n\n"));
+  CHECK(echo.counts().streams == 1);
+  echo.run([&] { echo.stream->end(); });
+  CHECK(visitor.read_until("0\r\n\r\n").find("0\r\n\r\n") != std::string::npos);
+  CHECK(echo.gone == 0);
+  // The connection goes on, and a word after the end is dropped.
+  echo.run([&] { echo.stream->write("late", false); });
+  visitor.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  visitor.read_until("\r\n\r\n");
+  visitor.close();
+  CHECK(comes([&] { return echo.gone == 1; }));
+  CHECK(echo.counts().streams == 0);
+  CHECK(echo.counts().connections == 0);
+  // Also who waits for a whole answer.
+  Visitor waiting(echo);
+  waiting.send("GET /silent HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(comes([&] { return echo.counts().connections == 1; }));
+  waiting.close();
+  CHECK(comes([&] { return echo.gone == 2; }));
+}
+
+TEST_CASE("a request that nobody answers ends with 500") {
+  Echo echo;
+  Visitor visitor(echo);
+  visitor.send("GET /dropped HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  CHECK(visitor.read_all().starts_with("HTTP/1.1 500"));
+}
+
+TEST_CASE("a slow reader loses pieces that may be lost, and is cut off for others") {
+  ServerOptions options;
+  options.most_unread_bytes = 8 << 20;
+  Echo echo(options);
+  Visitor visitor(echo);
+  visitor.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  visitor.read_until("\r\n\r\n");
+  const std::string piece(1 << 20, 'x');
+  for (int i = 0; i < 100; ++i)
+    echo.run([&] { echo.stream->write(piece, true); });
+  CHECK(echo.counts().streams == 1);
+  CHECK(echo.gone == 0);
+  for (int i = 0; i < 100; ++i)
+    echo.run([&] { echo.stream->write(piece, false); });
+  CHECK(echo.gone == 1);
+  CHECK(echo.counts().streams == 0);
+  CHECK(echo.counts().cut_off == 1);
+}
+
+TEST_CASE("where there is no room, the connection that has waited longest goes") {
+  ServerOptions options;
+  options.most_connections = 3;
+  Echo echo(options);
+  Visitor served(echo);
+  served.send("GET /silent HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(comes([&] { return echo.counts().connections == 1; }));
+  std::vector<std::unique_ptr<Visitor>> idle;
+  for (int i = 0; i < 10; ++i)
+    idle.push_back(std::make_unique<Visitor>(echo));
+  CHECK(comes([&] { return echo.counts().refused_connections == 8; }));
+  CHECK(echo.counts().connections == 3);
+  idle.back()->send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nz");
+  CHECK(idle.back()->read_until("\r\n\r\nz").starts_with("HTTP/1.1 200"));
+  CHECK(echo.gone == 0);
+}

@@ -1,0 +1,47 @@
+#include "web/api.h"
+
+namespace troupe::web {
+
+Response json_response(const nlohmann::json& document, int status) {
+  return {.status = status, .body = json_text(document), .fields = {{"Cache-Control", "no-store"}}};
+}
+
+Response error_response(const ApiError& error) {
+  Response response = json_response(to_json(error), error.status);
+  if (error.status == 401) response.fields.emplace_back("WWW-Authenticate", "Bearer");
+  if (error.status == 429 || error.status == 503) response.fields.emplace_back("Retry-After", "1");
+  return response;
+}
+
+void answer_error(const ReplyPtr& reply, const ApiError& error) {
+  reply->send(error_response(error));
+}
+
+bool may_see(const Caller& caller, const Job& job) {
+  return caller.operate || job.caller == caller.name;
+}
+
+JobPtr job_of(const Api& api, const Request& request) {
+  const JobPtr job = api.service.board().find(request.params.at(0));
+  if (job && may_see(*request.caller, *job)) return job;
+  throw ApiError(404, "not_found", "there is no job " + request.params.at(0));
+}
+
+void follow_for(const Api& api, const JobPtr& job, const ReplyPtr& reply,
+                JobBoard::Listener listener, bool cancel_when_gone) {
+  auto& service = api.service;
+  const auto number = std::make_shared<std::uint64_t>(0);
+  *number = service.board().listen(job->id, [&service, number, listener = std::move(listener)](
+                                                const Job& seen, JobBoard::What what) {
+    // What the listener holds must outlive its removal.
+    const auto call = listener;
+    if (what == JobBoard::What::end) service.board().unlisten(seen.id, *number);
+    call(seen, what);
+  });
+  reply->on_gone([&service, job, number, cancel_when_gone] {
+    service.board().unlisten(job->id, *number);
+    if (cancel_when_gone && !job->ended()) service.cancel(job);
+  });
+}
+
+}  // namespace troupe::web

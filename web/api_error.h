@@ -1,0 +1,36 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "transport/json/request_json.h"
+#include "troupe/result.h"
+
+namespace troupe::web {
+
+/// What an HTTP client is told when something does not work, in the shape of OpenAI's API:
+/// {"error": {"message", "type", "param", "code"}}. Parsers of requests throw it.
+struct ApiError : std::runtime_error {
+  ApiError(int status, std::string code, const std::string& message, std::string param = {})
+      : std::runtime_error(message),
+        status(status),
+        code(std::move(code)),
+        param(std::move(param)) {}
+
+  int status;         // of HTTP
+  std::string code;   // the client API's, or one of HTTP's own (unknown_field, not_allowed, …)
+  std::string param;  // the field that is wrong; "" = none alone
+};
+
+/// A field of a request that is wrong: status 400, code bad_request.
+inline ApiError bad_field(const std::string& field, const std::string& why) {
+  return {400, "bad_request", field + ": " + why, field};
+}
+
+/// What the client API said of a request or a job.
+ApiError to_api_error(const Error& error);
+nlohmann::json to_json(const ApiError& error);
+
+using wire::json_text;
+
+}  // namespace troupe::web

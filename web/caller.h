@@ -1,0 +1,70 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::web {
+
+/// Who asks, as far as the gateway cares: a key's name, and what it may do.
+struct Caller {
+  std::string name;           // "" where no keys are asked for
+  std::string share;          // that its jobs count for; "" = as the request says
+  bool operate = true;        // sees everybody's jobs, logs, and may kill actors
+  std::size_t most_jobs = 0;  // that have not ended; 0 = no limit
+  double per_minute = 0;      // jobs handed in; 0 = no limit
+};
+
+/// Keys that requests come with, each as the SHA-256 of its text. Pure.
+///
+/// A line of the file: NAME sha256:HEX [share=NAME] [jobs=N] [per-minute=N] [role=operate]. Empty
+/// lines and those that begin with # are skipped.
+class ApiKeys {
+ public:
+  /// Throws std::runtime_error naming the line that is wrong.
+  static ApiKeys parse(std::string_view text);
+
+  bool empty() const { return keys_.empty(); }
+  /// The caller whose key it is, or null. `authorization`: the header's value, "Bearer KEY".
+  std::shared_ptr<const Caller> find(std::string_view authorization) const;
+
+ private:
+  struct Key {
+    std::string hash;  // 32 bytes
+    std::shared_ptr<const Caller> caller;
+  };
+  std::vector<Key> keys_;
+};
+
+/// A key that nobody has, and the line for it to put into the file.
+struct NewKey {
+  std::string key;
+  std::string line;
+};
+NewKey make_key(const std::string& name);
+
+/// Lets so many through within a minute, a few of them at once. Pure: `now` in seconds.
+class RateLimits {
+ public:
+  /// Seconds to wait, or 0 where the caller may go on, which then counts.
+  double ask(const Caller& caller, double now);
+
+ private:
+  struct Bucket {
+    double tokens = 0;
+    double at = 0;
+  };
+  std::map<std::string, Bucket> buckets_;  // one for each key with a limit
+};
+
+/// Why a browser's page must not ask here, or "": a request whose Origin is another place than its
+/// Host, or, on a loopback address, whose Host is another name (a foreign page whose name leads
+/// here). `names`: further names that this place has.
+std::string foreign(const std::string& host, const std::string& origin,
+                    const std::string& fetch_site, bool loopback,
+                    const std::vector<std::string>& names);
+
+}  // namespace troupe::web

@@ -1,0 +1,47 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "troupe/client.h"
+#include "web/fields.h"
+
+namespace troupe::web {
+
+/// What a picture's file is.
+enum class PictureFormat { png, jpeg, webp };
+struct PictureKind {
+  PictureFormat format = PictureFormat::png;
+  int quality = 90;  // of jpeg and webp, 1 to 100; 100 = webp without loss
+};
+const char* name_of(PictureFormat format);
+const char* media_type_of(PictureFormat format);
+/// Throws ApiError naming `field` for what is none.
+PictureFormat picture_format(const std::string& field, const std::string& name);
+
+/// POST /api/v1/jobs.
+struct JobCall {
+  Submission submission;  // the model still as the client named it
+  PictureKind kind;
+};
+/// Throws ApiError, as the others here. Pure.
+JobCall parse_job(const std::string& body);
+
+/// POST /v1/images/generations, /v1/images/edits.
+struct ImagesCall {
+  Submission submission;
+  PictureKind kind;
+  bool edit = false;
+  bool stream = false;
+  bool url = false;  // answered by links, not by bytes
+  int partial_images = 0;
+};
+/// `fields`: of the body; `seed`: where none is given. Extra fields of other servers and of ours
+/// are taken at the top level.
+ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed);
+/// Names of other servers' fields, to ours.
+const std::map<std::string, std::string>& other_names();
+
+/// OpenAI's "1024x768"; "auto" leaves both 0.
+void parse_size(const std::string& text, int& width, int& height);
+
+}  // namespace troupe::web

@@ -1,0 +1,62 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "troupe/client.h"
+#include "troupe/inspect.h"
+
+namespace troupe::web {
+
+/// The gateway's connection to one cluster, on a thread of its own: connects, asks how the cluster
+/// is, and connects again where it was lost.
+class ClusterLink {
+ public:
+  struct Target {
+    std::string endpoint;
+    std::string keys;
+  };
+  /// Called on the gateway's loop.
+  struct Handlers {
+    std::function<void()> on_connected;
+    std::function<void(Result<ClusterInfo>)> on_status;
+    std::function<void(std::vector<JobInfo>)> on_jobs;
+  };
+
+  ClusterLink(boost::asio::io_context& io, Target target, Handlers handlers);
+  ~ClusterLink();
+  ClusterLink(const ClusterLink&) = delete;
+  ClusterLink& operator=(const ClusterLink&) = delete;
+
+  const Target& target() const { return target_; }
+  /// Null while there is no connection. Any thread.
+  std::shared_ptr<Client> client() const;
+  std::shared_ptr<Inspector> inspector() const;
+  /// Somebody wants to know all jobs: they are asked for more often for a while.
+  void want_jobs();
+
+ private:
+  void run();
+  bool connect();
+  bool ask();
+  void lose(const Error& why);
+  bool pause(std::chrono::milliseconds time);
+
+  boost::asio::io_context& io_;
+  Target target_;
+  std::shared_ptr<Handlers> handlers_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::chrono::steady_clock::time_point jobs_wanted_until_{};
+  std::chrono::steady_clock::time_point jobs_asked_{};
+  std::shared_ptr<Client> client_;
+  std::shared_ptr<Inspector> inspector_;
+  std::thread thread_;
+};
+
+}  // namespace troupe::web

@@ -1,0 +1,377 @@
+#include "web/fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "base/number_text.h"
+#include "base/parse_number.h"
+#include "base/text.h"
+#include "models/spec/scheduler_config.h"
+#include "web/api_error.h"
+
+namespace troupe::web {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMostShown = 80;
+
+/// What was given, for a refusal.
+std::string shown(const json& value) {
+  std::string text = json_text(value);
+  if (text.size() <= kMostShown) return text;
+  text.resize(kMostShown);
+  return json_text(json(text + "…"));  // mends a letter that was cut
+}
+
+/// Fields of the table that HTTP has other words for.
+bool is_set_otherwise(const wire::RequestField& field) {
+  return field.option == "--preview" || field.name == wire::kRequestFields.prompts.name ||
+         field.name == wire::kRequestFields.want_latents.name;
+}
+
+/// A diffusers class name is left to the model's plan, which knows them all.
+void check_sampler(const std::string& name, const std::string& sampler) {
+  const auto known = spec::sampler_names();
+  if (sampler.empty() || sampler.ends_with("Scheduler") || std::ranges::count(known, sampler) > 0)
+    return;
+  throw bad_field(name, "is " + shown(sampler) + ", not " + choices_text(known));
+}
+
+/// A name that is at most two letters from `word`, or "".
+std::string nearest(const std::string& word, const std::set<std::string>& known) {
+  std::string best;
+  std::size_t least = 3;
+  for (const auto& name : known) {
+    std::vector<std::size_t> row(name.size() + 1);
+    for (std::size_t j = 0; j < row.size(); ++j)
+      row[j] = j;
+    for (std::size_t i = 0; i < word.size(); ++i) {
+      std::size_t corner = row[0]++;
+      for (std::size_t j = 0; j < name.size(); ++j) {
+        const std::size_t change = corner + (word[i] != name[j]);
+        corner = row[j + 1];
+        row[j + 1] = std::min({row[j + 1] + 1, row[j] + 1, change});
+      }
+    }
+    if (row.back() < least) {
+      least = row.back();
+      best = name;
+    }
+  }
+  return best;
+}
+
+template <class T>
+json bound_json(double bound, T) {
+  if (!std::isfinite(bound)) return json();
+  return std::is_integral_v<T> ? json(static_cast<std::int64_t>(bound)) : json(bound);
+}
+
+template <class Type, class Member>
+json field_json(const wire::RequestField& field, const Member& initial) {
+  json out = {{"name", field.name}, {"help", field.help}, {"option", field.option}};
+  out["group"] = field.group == wire::Group::picture ? "picture" : "parallelism";
+  if constexpr (std::is_same_v<Type, bool>) {
+    out["type"] = "boolean";
+    out["default"] = initial;
+  } else if constexpr (std::is_arithmetic_v<Type>) {
+    out["type"] = std::is_integral_v<Type> ? "integer" : "number";
+    out["default"] = field.default_in_help ? json() : json(initial);
+    out["least"] = bound_json(field.typed.least, Type());
+    out["most"] = bound_json(field.typed.most, Type());
+    out["above"] = field.typed.above;
+  } else if constexpr (Choice<Type>) {
+    out["type"] = "choice";
+    out["choices"] = choice_words<Type>();
+    out["default"] = initial.empty() ? json() : json(initial);
+  } else if constexpr (std::is_same_v<Type, std::string>) {
+    out["type"] = "text";
+    out["default"] = initial.empty() ? json() : json(initial);
+    if (field.name == wire::kRequestFields.sampler.name) {
+      out["type"] = "choice";
+      out["choices"] = spec::sampler_names();
+    }
+  } else if constexpr (std::is_same_v<Type, std::vector<wire::Lora>>) {
+    out["type"] = "loras";
+    out["default"] = json::array();
+  } else {
+    out["type"] = "integers";
+    out["default"] = json::array();
+  }
+  return out;
+}
+
+}  // namespace
+
+Fields::Fields(json body, std::map<std::string, std::string> aliases, bool form)
+    : body_(std::move(body)), aliases_(std::move(aliases)), form_(form) {
+  if (!body_.is_object())
+    throw ApiError(400, "bad_request", "the body is not a JSON object: {\"prompt\": …}");
+}
+
+Fields Fields::parse(const std::string& body, std::map<std::string, std::string> aliases) {
+  json document;
+  try {
+    document = json::parse(body);
+  } catch (const json::exception& error) {
+    const std::string what = error.what();
+    throw ApiError(400, "bad_request", "the body is not JSON: " + what.substr(what.find("] ") + 2));
+  }
+  return Fields(std::move(document), std::move(aliases));
+}
+
+const json* Fields::take(const std::string& name, std::string& asked) {
+  const json* found = nullptr;
+  const auto look = [&](const std::string& word) {
+    known_.insert(word);
+    const auto at = body_.find(word);
+    if (at == body_.end()) return;
+    taken_.insert(word);
+    if (at->is_null() || (form_ && *at == "")) return;
+    if (found && *found != *at)
+      throw bad_field(word, "says another thing than " + asked + ", which means the same");
+    found = &*at;
+    asked = word;
+  };
+  asked = name;
+  look(name);
+  for (const auto& [alias, ours] : aliases_)
+    if (ours == name) look(alias);
+  return found;
+}
+
+std::optional<std::string> Fields::text(const std::string& name) {
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return std::nullopt;
+  if (!value->is_string()) throw bad_field(asked, "is " + shown(*value) + ", not a text");
+  return value->get<std::string>();
+}
+
+std::optional<std::int64_t> Fields::whole(const std::string& name, std::int64_t least,
+                                          std::int64_t most) {
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return std::nullopt;
+  std::optional<std::int64_t> number;
+  if (value->is_number_unsigned()) {
+    if (value->get<std::uint64_t>() <= std::uint64_t{INT64_MAX})
+      number = value->get<std::int64_t>();
+  } else if (value->is_number_integer()) {
+    number = value->get<std::int64_t>();
+  } else if (value->is_number_float() && std::abs(value->get<double>()) < 1e15 &&
+             std::trunc(value->get<double>()) == value->get<double>()) {
+    number = static_cast<std::int64_t>(value->get<double>());
+  } else if (form_ && value->is_string()) {
+    number = parse_number<std::int64_t>(value->get<std::string>());
+  }
+  if (!number || *number < least || *number > most) {
+    throw bad_field(asked, "is " + shown(*value) + ", not a whole number from " +
+                               std::to_string(least) + " to " + std::to_string(most));
+  }
+  return number;
+}
+
+std::optional<double> Fields::number(const std::string& name, const wire::Bounds& bounds) {
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return std::nullopt;
+  std::optional<double> number;
+  if (value->is_number()) number = value->get<double>();
+  if (form_ && value->is_string()) number = parse_number<double>(value->get<std::string>());
+  if (!number || !std::isfinite(*number) || *number < bounds.least || *number > bounds.most ||
+      (bounds.above && *number == bounds.least)) {
+    std::string what = "is " + shown(*value) + ", not a number";
+    if (std::isfinite(bounds.least))
+      what += (bounds.above ? " above " : " from ") + number_text(bounds.least);
+    if (std::isfinite(bounds.most)) what += " to " + number_text(bounds.most);
+    throw bad_field(asked, what);
+  }
+  return number;
+}
+
+std::optional<bool> Fields::flag(const std::string& name) {
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return std::nullopt;
+  if (value->is_boolean()) return value->get<bool>();
+  if (form_ && (*value == "true" || *value == "false")) return *value == "true";
+  throw bad_field(asked, "is " + shown(*value) + ", not true or false");
+}
+
+std::optional<std::string> Fields::choice(const std::string& name,
+                                          const std::vector<std::string>& words) {
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return std::nullopt;
+  for (const auto& word : words)
+    if (*value == word) return word;
+  throw bad_field(asked, "is " + shown(*value) + ", not " + choices_text(words));
+}
+
+std::optional<std::vector<std::string>> Fields::texts(const std::string& name) {
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return std::nullopt;
+  if (value->is_string()) return std::vector{value->get<std::string>()};
+  std::vector<std::string> list;
+  for (const json& one : value->is_array() ? *value : json::array({json()})) {
+    if (!one.is_string())
+      throw bad_field(asked, "is " + shown(*value) + ", neither a text nor a list of texts");
+    list.push_back(one);
+  }
+  if (list.empty()) throw bad_field(asked, "is an empty list");
+  return list;
+}
+
+std::optional<std::vector<int>> Fields::wholes(const std::string& name,
+                                               const wire::Bounds& bounds) {
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return std::nullopt;
+  std::vector<int> list;
+  for (const json& one : value->is_array() ? *value : json::array({json()})) {
+    if (!one.is_number_integer() || one.get<double>() < bounds.least ||
+        one.get<double>() > bounds.most) {
+      throw bad_field(asked, "is " + shown(*value) + ", not a list of whole numbers from " +
+                                 number_text(bounds.least) + " to " + number_text(bounds.most));
+    }
+    list.push_back(one.get<int>());
+  }
+  return list;
+}
+
+std::optional<json> Fields::any(const std::string& name) {
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return std::nullopt;
+  return *value;
+}
+
+void Fields::ignore(const std::vector<std::string>& names) {
+  std::string asked;
+  for (const auto& name : names)
+    take(name, asked);
+}
+
+std::vector<Lora> Fields::loras(const json& value, const std::string& asked) const {
+  const auto wrong = [&] {
+    return bad_field(asked,
+                     "is " + shown(value) + ", not a list of {\"path\": FILE, \"scale\": NUMBER}");
+  };
+  std::vector<Lora> list;
+  for (const json& one : value.is_array() ? value : json::array({value})) {
+    Lora lora;
+    if (one.is_string()) {
+      lora.path = one;
+    } else if (one.is_object() && one.contains("path") && one.at("path").is_string()) {
+      lora.path = one.at("path");
+      for (const auto& [key, item] : one.items()) {
+        if (key == "scale" && item.is_number()) {
+          lora.scale = item;
+        } else if (key != "path") {
+          throw wrong();
+        }
+      }
+    } else {
+      throw wrong();
+    }
+    list.push_back(std::move(lora));
+  }
+  return list;
+}
+
+/// `Type`: of the wire's field. Of choices, `member` is the name.
+template <class Type, class Member>
+void Fields::read_field(const wire::RequestField& field, Member& member) {
+  const std::string name(field.name);
+  const auto set = [&](auto value) {
+    if (value) member = static_cast<Member>(std::move(*value));
+  };
+  if constexpr (std::is_same_v<Type, bool>) {
+    set(flag(name));
+  } else if constexpr (std::is_same_v<Type, std::uint64_t>) {
+    set(whole(name, 0, INT64_MAX));
+  } else if constexpr (std::is_integral_v<Type>) {
+    set(whole(name, static_cast<std::int64_t>(std::max(field.typed.least, -2147483648.0)),
+              static_cast<std::int64_t>(std::min(field.typed.most, 2147483647.0))));
+  } else if constexpr (std::is_floating_point_v<Type>) {
+    set(number(name, std::isfinite(field.typed.most) ? field.typed : field.taken));
+  } else if constexpr (Choice<Type>) {
+    set(choice(name, choice_words<Type>()));
+  } else if constexpr (std::is_same_v<Type, std::string>) {
+    set(text(name));
+    if (name == wire::kRequestFields.sampler.name) check_sampler(name, member);
+  } else if constexpr (std::is_same_v<Type, std::vector<wire::Lora>>) {
+    std::string asked;
+    if (const json* value = take(name, asked)) member = loras(*value, asked);
+  } else if constexpr (std::is_same_v<Type, std::vector<std::string>>) {
+    set(texts(name));
+  } else {
+    set(wholes(name, field.typed));
+  }
+}
+
+void Fields::read_request(ImageRequest& request) {
+  const std::string method = request.method;
+  request.method.clear();
+#define REQUEST_FIELD(type, name, initial, ...)                                \
+  if (const auto& field = wire::kRequestFields.name; !is_set_otherwise(field)) \
+    read_field<decltype(wire::ImageRequest::name)>(field, request.name);
+#include "transport/wire/request_fields.def"
+  if (request.method.empty())
+    request.method = request.num_pipeline_patch > 1 ? to_string(Method::pipefusion) : method;
+}
+
+void Fields::read_degrees(Parallelism& degrees) {
+  std::string given;
+  const auto read = [&](const wire::DegreeField& field, int& degree) {
+    const auto value = whole(std::string(field.name), 1, field.most);
+    degree = static_cast<int>(value.value_or(degree));
+    if (degree > 1) given = field.name;
+  };
+#define DEGREE_FIELD(name, option, most, help) read(wire::kDegreeFields.name, degrees.name);
+#include "transport/wire/degree_fields.def"
+  if (const auto stages = wholes("stages", {1, wire::kMaxActors})) {
+    degrees.stages = *stages;
+    given = "stages";
+  }
+  degrees.automatic = choice("parallel", {"auto"}).has_value();
+  if (degrees.automatic && !given.empty())
+    throw bad_field(given, "does not go with \"parallel\": \"auto\", which picks the degrees");
+}
+
+void Fields::refuse_rest() const {
+  for (const auto& [name, value] : body_.items()) {
+    if (taken_.contains(name)) continue;
+    const std::string meant = nearest(name, known_);
+    throw ApiError(400, "unknown_field",
+                   shown(name) + " is no field of this request" +
+                       (meant.empty() ? "" : "; did you mean " + meant + "?"),
+                   name);
+  }
+}
+
+json options_json() {
+  const ImageRequest initial;
+  json fields = json::array();
+#define REQUEST_FIELD(type, name, initial_value, ...)                          \
+  if (const auto& field = wire::kRequestFields.name; !is_set_otherwise(field)) \
+    fields.push_back(field_json<decltype(wire::ImageRequest::name)>(field, initial.name));
+#include "transport/wire/request_fields.def"
+  json degrees = json::array();
+  wire::for_each_degree([&](const wire::DegreeField& field, auto) {
+    degrees.push_back({{"name", field.name},
+                       {"type", "integer"},
+                       {"default", 1},
+                       {"least", 1},
+                       {"most", field.most},
+                       {"option", field.option},
+                       {"help", field.help}});
+  });
+  return {{"fields", fields}, {"degrees", degrees}, {"samplers", spec::sampler_names()}};
+}
+
+}  // namespace troupe::web

@@ -1,0 +1,67 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/wire/request_fields.h"
+#include "troupe/client.h"
+
+namespace troupe::web {
+
+/// The fields of a request's JSON body, taken one by one. A field that is null counts as left out.
+/// Every function throws ApiError naming the field where its value is of the wrong kind or out of
+/// bounds. Pure.
+class Fields {
+ public:
+  /// `body` must be an object. `aliases`: other names of fields, by these names, to ours. With
+  /// `form` the values came as a form's texts, and numbers are read from text.
+  explicit Fields(nlohmann::json body, std::map<std::string, std::string> aliases = {},
+                  bool form = false);
+  /// Parses first. Throws ApiError for what is no JSON.
+  static Fields parse(const std::string& body, std::map<std::string, std::string> aliases = {});
+
+  std::optional<std::string> text(const std::string& name);
+  std::optional<std::int64_t> whole(const std::string& name, std::int64_t least, std::int64_t most);
+  std::optional<double> number(const std::string& name, const wire::Bounds& bounds);
+  std::optional<bool> flag(const std::string& name);
+  std::optional<std::string> choice(const std::string& name, const std::vector<std::string>& words);
+  /// A text, or a list of texts.
+  std::optional<std::vector<std::string>> texts(const std::string& name);
+  std::optional<std::vector<int>> wholes(const std::string& name, const wire::Bounds& bounds);
+  std::optional<nlohmann::json> any(const std::string& name);
+  /// Taken and left unused.
+  void ignore(const std::vector<std::string>& names);
+
+  /// Every field of transport/wire/request_fields.def that is there, but for the prompts and what
+  /// comes with the progress. Without `method`, more than one patch means pipefusion.
+  void read_request(ImageRequest& request);
+  /// The degrees, by degree_fields.def; `stages`, and "parallel": "auto".
+  void read_degrees(Parallelism& degrees);
+
+  /// Throws for the first field that nobody has taken, with the known one that was meant.
+  void refuse_rest() const;
+
+ private:
+  /// Null where it is left out. `asked` becomes the name under which it was given.
+  const nlohmann::json* take(const std::string& name, std::string& asked);
+  template <class Type, class Member>
+  void read_field(const wire::RequestField& field, Member& member);
+  std::vector<Lora> loras(const nlohmann::json& value, const std::string& asked) const;
+
+  nlohmann::json body_;
+  std::map<std::string, std::string> aliases_;
+  bool form_;
+  std::set<std::string> known_;  // all that were asked for
+  std::set<std::string> taken_;
+};
+
+/// What each field of a request is: name, type, default, bounds, choices and help, as they stand in
+/// the tables; and the names of samplers.
+nlohmann::json options_json();
+
+}  // namespace troupe::web

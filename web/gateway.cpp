@@ -1,0 +1,207 @@
+#include "web/gateway.h"
+
+#include <sodium.h>
+#include <sys/resource.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/post.hpp>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "web/api.h"
+#include "web/page_files.h"
+#include "web/server.h"
+
+namespace troupe::web {
+namespace {
+
+constexpr const char* kPolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "media-src 'self' blob:; connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri "
+    "'none'; form-action 'none'; frame-ancestors 'none'";
+
+ApiKeys read_keys(const std::string& path) {
+  if (path.empty()) return {};
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) throw std::runtime_error("[keys] " + path + ": cannot be read");
+  ApiKeys keys = ApiKeys::parse(text.str());
+  if (keys.empty()) throw std::runtime_error("[keys] " + path + ": there is no key in it");
+  return keys;
+}
+
+/// As many descriptors as this process may have; half of them at most are connections'.
+std::size_t connections_for(int wanted) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return std::min(static_cast<std::size_t>(wanted), static_cast<std::size_t>(limit.rlim_cur / 2));
+}
+
+/// The page's file for a path: "/" is index.html, "/assets/NAME" is NAME.
+const PageFile* page_file(const RequestHead& head) {
+  constexpr std::string_view kAssets = "/assets/";
+  const std::string path = head.path_text();
+  std::string_view name = path == "/" ? std::string_view("index.html") : std::string_view();
+  if (path.starts_with(kAssets)) name = std::string_view(path).substr(kAssets.size());
+  for (const PageFile& file : page_files())
+    if (!name.empty() && file.path == name) return &file;
+  return nullptr;
+}
+
+Response page_response(const PageFile& file, const RequestHead& head) {
+  const std::string tag = "\"" + std::string(file.hash.substr(0, 32)) + "\"";
+  Response response{.status = 200,
+                    .type = std::string(file.type),
+                    .body = std::string(file.bytes),
+                    .fields = {{"ETag", tag},
+                               {"Cache-Control", "no-cache"},
+                               {"Content-Security-Policy", kPolicy},
+                               {"Cross-Origin-Resource-Policy", "same-origin"},
+                               {"Cross-Origin-Opener-Policy", "same-origin"},
+                               {"Referrer-Policy", "no-referrer"}}};
+  if (head.field("if-none-match") == tag) {
+    response.status = 304;
+    response.body.clear();
+  }
+  return response;
+}
+
+}  // namespace
+
+class Gateway::Impl {
+ public:
+  explicit Impl(const GatewayOptions& options) : options_(options) {
+    if (sodium_init() < 0) throw std::runtime_error("[http] libsodium does not start");
+    keys_ = read_keys(options.api_keys);
+    boost::system::error_code error;
+    loopback_ = boost::asio::ip::make_address(options.address, error).is_loopback();
+    if (!error && !loopback_ && keys_.empty() && !options.insecure) {
+      throw std::runtime_error("[http] " + options.address +
+                               " is reached by others: give --api-keys, or --insecure to let "
+                               "everybody in who reaches the port");
+    }
+    ServerOptions server;
+    server.address = options.address;
+    server.port = static_cast<std::uint16_t>(options.port);
+    server.certificate = options.tls_certificate;
+    server.key = options.tls_key;
+    server.most_connections = connections_for(options.max_connections);
+    server_.emplace(io_, server,
+                    Server::Handler{[this](RequestHead head) { return admit(std::move(head)); }});
+    const bool v6 = options.address.find(':') != std::string::npos;
+    url_ = (options.tls_certificate.empty() ? "http://" : "https://") +
+           (v6 ? "[" + options.address + "]" : options.address) + ":" +
+           std::to_string(server_->port());
+    std::vector<ClusterLink::Target> targets;
+    for (const auto& cluster : options.clusters)
+      targets.push_back({cluster.endpoint, cluster.keys});
+    service_.emplace(io_, targets);
+    api_.emplace(Api{*service_, router_});
+    add_cluster_routes(*api_);
+    add_images_routes(*api_);
+    add_jobs_routes(*api_);
+  }
+
+  ~Impl() {
+    server_.reset();
+    service_.reset();
+  }
+
+  Server::Handler::Admission admit(RequestHead head) {
+    try {
+      return admitted(std::move(head));
+    } catch (const ApiError& error) {
+      return {.most_body = 0, .serve = {}, .refusal = error_response(error)};
+    }
+  }
+
+  Server::Handler::Admission admitted(RequestHead head) {
+    const std::string why =
+        foreign(head.field("host"), head.field("origin"), head.field("sec-fetch-site"), loopback_,
+                options_.allowed_hosts);
+    if (!why.empty()) throw ApiError(403, "foreign_origin", why);
+    auto match = router_.match(head);
+    if (!match.route) return unrouted(head, match.allow);
+    auto request = std::make_shared<Request>();
+    request->caller = caller_of(head, match.route->access);
+    request->head = std::move(head);
+    request->params = std::move(match.params);
+    return {.most_body = match.route->most_body,
+            .serve =
+                [route = match.route, request](std::string body, const ReplyPtr& reply) {
+                  request->body = std::move(body);
+                  try {
+                    route->handler(request, reply);
+                  } catch (const ApiError& error) {
+                    answer_error(reply, error);
+                  } catch (const std::bad_alloc&) {
+                    answer_error(reply, {503, "overloaded", "out of memory"});
+                  } catch (const std::exception& error) {
+                    answer_error(reply, {500, "failed", error.what()});
+                  }
+                },
+            .refusal = {}};
+  }
+
+  Server::Handler::Admission unrouted(const RequestHead& head, const std::string& allow) const {
+    const bool get = head.method == "GET" || head.method == "HEAD";
+    if (const PageFile* file = page_file(head); file && get)
+      return {.most_body = 0, .serve = {}, .refusal = page_response(*file, head)};
+    if (allow.empty()) throw ApiError(404, "not_found", "there is nothing at " + head.path_text());
+    Response response = error_response(
+        ApiError(405, "not_allowed", head.path_text() + " takes " + allow + " only"));
+    response.fields.emplace_back("Allow", allow);
+    return {.most_body = 0, .serve = {}, .refusal = std::move(response)};
+  }
+
+  std::shared_ptr<const Caller> caller_of(const RequestHead& head, Access access) const {
+    static const auto kEverybody = std::make_shared<const Caller>();
+    static const auto kNobody =
+        std::make_shared<const Caller>(Caller{.name = {}, .share = {}, .operate = false});
+    if (keys_.empty()) return kEverybody;
+    if (access == Access::open) return kNobody;
+    const auto caller = keys_.find(head.field("authorization"));
+    if (!caller) {
+      throw ApiError(401, "invalid_api_key",
+                     head.field("authorization").empty()
+                         ? "a key is needed: Authorization: Bearer KEY"
+                         : "this key is not known here");
+    }
+    if (access == Access::operate && !caller->operate)
+      throw ApiError(403, "refused", "the key " + caller->name + " has not the role operate");
+    return caller;
+  }
+
+  GatewayOptions options_;
+  ApiKeys keys_;
+  bool loopback_ = false;
+  std::string url_;
+  boost::asio::io_context io_{1};
+  Router router_;
+  std::optional<JobService> service_;
+  std::optional<Api> api_;
+  std::optional<Server> server_;
+};
+
+Gateway::Gateway(const GatewayOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Gateway::~Gateway() = default;
+
+const std::string& Gateway::url() const {
+  return impl_->url_;
+}
+
+void Gateway::run() {
+  impl_->io_.run();
+}
+
+void Gateway::stop() {
+  impl_->io_.stop();
+}
+
+}  // namespace troupe::web

@@ -1,0 +1,47 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe::web {
+
+struct GatewayOptions {
+  struct Cluster {
+    std::string endpoint;  // ipc://… or tcp://…
+    std::string keys;      // folder, for tcp; "" = none
+  };
+  std::vector<Cluster> clusters;
+  std::string address = "127.0.0.1";  // numeric
+  int port = 7480;                    // 0 = any free one
+  std::string api_keys;               // file with who may ask; "" = everybody who reaches the port
+  bool insecure = false;              // beyond loopback without keys
+  std::string tls_certificate, tls_key;    // files in PEM; "" = without TLS
+  std::vector<std::string> allowed_hosts;  // further names that this place has
+  int max_connections = 4096;
+};
+
+/// The HTTP gateway: OpenAI's images and videos, jobs with their progress, the page. Speaks to its
+/// clusters by the client API alone. docs/http.md tells what it answers.
+class Gateway {
+ public:
+  /// Listens. Throws std::runtime_error in one line naming what is wrong: the address, the file of
+  /// keys, the certificate.
+  explicit Gateway(const GatewayOptions& options);
+  ~Gateway();
+  Gateway(const Gateway&) = delete;
+  Gateway& operator=(const Gateway&) = delete;
+
+  /// "http://127.0.0.1:7480", with the real port.
+  const std::string& url() const;
+  /// Answers requests on this thread until `stop`.
+  void run();
+  /// From any thread.
+  void stop();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe::web

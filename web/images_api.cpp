@@ -1,0 +1,143 @@
+#include <random>
+
+#include "models/image/png_bytes.h"
+#include "web/api.h"
+#include "web/base64.h"
+#include "web/pictures.h"
+
+namespace troupe::web {
+namespace {
+
+constexpr std::size_t kMostImagesBody = std::size_t{96} << 20;
+
+std::uint64_t random_seed() {
+  static std::mt19937_64 random{std::random_device()()};
+  return random() >> 33;  // 31 bits: the same number in every language
+}
+
+/// What openai-python needs to be there; we do not count tokens.
+nlohmann::json usage_json() {
+  return {{"input_tokens", 0},
+          {"output_tokens", 0},
+          {"total_tokens", 0},
+          {"input_tokens_details", {{"image_tokens", 0}, {"text_tokens", 0}}}};
+}
+
+/// What a whole answer and the last event of a stream say of a picture.
+nlohmann::json described(const std::string& png, const PictureKind& kind) {
+  const auto size = models::png_size(png);
+  return {{"size", std::to_string(size.width) + "x" + std::to_string(size.height)},
+          {"quality", "auto"},
+          {"background", "opaque"},
+          {"output_format", name_of(kind.format)},
+          {"usage", usage_json()}};
+}
+
+std::string whole_answer(const JobResult& result, const PictureKind& kind) {
+  nlohmann::json data = nlohmann::json::array();
+  for (const Picture& picture : result.pictures)
+    data.push_back({{"b64_json", base64(picture_file(picture.png, kind))}});
+  nlohmann::json answer = described(result.pictures.at(0).png, kind);
+  answer["created"] = static_cast<std::int64_t>(JobService::now());
+  answer["data"] = std::move(data);
+  return json_text(answer);
+}
+
+std::string completed_events(const JobResult& result, const PictureKind& kind,
+                             const std::string& name) {
+  std::string text;
+  for (const Picture& picture : result.pictures) {
+    nlohmann::json event = described(picture.png, kind);
+    event["type"] = name + ".completed";
+    event["created_at"] = static_cast<std::int64_t>(JobService::now());
+    event["b64_json"] = base64(picture_file(picture.png, kind));
+    text += event_text(name + ".completed", json_text(event));
+  }
+  return text + event_text("", "[DONE]");
+}
+
+std::string partial_event(const Job& job, int index, const std::string& name) {
+  const auto size = models::png_size(job.preview);
+  return event_text(
+      name + ".partial_image",
+      json_text({{"type", name + ".partial_image"},
+                 {"b64_json", base64(job.preview)},
+                 {"created_at", static_cast<std::int64_t>(JobService::now())},
+                 {"size", std::to_string(size.width) + "x" + std::to_string(size.height)},
+                 {"quality", "auto"},
+                 {"background", "opaque"},
+                 {"output_format", "png"},
+                 {"partial_image_index", index}}));
+}
+
+/// One request on its way. All on the loop.
+struct Painting : std::enable_shared_from_this<Painting> {
+  Painting(Api& api, ImagesCall call, ReplyPtr reply)
+      : api(api), call(std::move(call)), reply(std::move(reply)) {}
+
+  void accepted(const JobPtr& job) {
+    if (call.stream) reply->begin(event_stream(), kHeartbeat);
+    follow_for(
+        api, job, reply,
+        [self = shared_from_this(), job](const Job&, JobBoard::What what) {
+          if (what == JobBoard::What::preview) self->preview(*job);
+          if (what == JobBoard::What::end) self->ended(job);
+        },
+        !call.submission.detached);
+  }
+
+  void preview(const Job& job) {
+    if (!call.stream || partials >= call.partial_images || job.preview_step >= job.steps) return;
+    reply->write(partial_event(job, partials++, name()), true);
+  }
+
+  void ended(const JobPtr& job) {
+    if (job->error) return failed(to_api_error(*job->error));
+    api.service.work<std::string>(
+        [result = job->result, kind = call.kind, stream = call.stream, name = name()] {
+          return stream ? completed_events(*result, kind, name) : whole_answer(*result, kind);
+        },
+        [self = shared_from_this()](Result<std::string> text) {
+          if (!text) return self->failed(to_api_error(text.error()));
+          if (!self->call.stream) return self->reply->send({.body = std::move(text.value())});
+          self->reply->write(std::move(text.value()), false);
+          self->reply->end();
+        });
+  }
+
+  void failed(const ApiError& error) {
+    if (!call.stream) return answer_error(reply, error);
+    reply->write(event_text("error", json_text(to_json(error))), false);
+    reply->end();
+  }
+
+  std::string name() const { return call.edit ? "image_edit" : "image_generation"; }
+
+  Api& api;
+  ImagesCall call;
+  ReplyPtr reply;
+  int partials = 0;
+};
+
+void generate(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  const auto painting = std::make_shared<Painting>(
+      api, parse_images(Fields::parse(request->body, other_names()), false, random_seed()), reply);
+  const auto gone = std::make_shared<bool>(false);
+  reply->on_gone([gone] { *gone = true; });
+  api.service.submit(painting->call.submission, request->caller, painting->call.kind,
+                     [painting, gone](std::optional<ApiError> error, const JobPtr& job) {
+                       if (error) return answer_error(painting->reply, *error);
+                       if (!*gone) return painting->accepted(job);
+                       if (!painting->call.submission.detached) painting->api.service.cancel(job);
+                     });
+}
+
+}  // namespace
+
+void add_images_routes(Api& api) {
+  api.router.add(
+      {"POST", "/v1/images/generations", Access::user, kMostImagesBody,
+       [&api](const auto& request, const auto& reply) { generate(api, request, reply); }});
+}
+
+}  // namespace troupe::web

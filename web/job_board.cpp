@@ -1,0 +1,240 @@
+#include "web/job_board.h"
+
+#include <algorithm>
+
+#include "models/image/png_bytes.h"
+#include "web/api_error.h"
+
+namespace troupe::web {
+namespace {
+
+std::string id_of(std::size_t cluster, std::uint64_t number) {
+  return std::to_string(number) + (cluster == 0 ? "" : "-" + std::to_string(cluster + 1));
+}
+
+std::string state_of(const std::string& phase) {
+  return phase == "queued" || phase == "loading" ? phase : "running";
+}
+
+std::size_t bytes_of(const JobResult& result) {
+  std::size_t bytes = result.report.size();
+  for (const Picture& picture : result.pictures)
+    bytes += picture.png.size();
+  return bytes + (result.latents ? result.latents->data.size() * sizeof(float) : 0);
+}
+
+}  // namespace
+
+nlohmann::json to_json(const Job& job) {
+  nlohmann::json pictures = nlohmann::json::array();
+  for (int i = 0; i < job.pictures && job.state == "succeeded"; ++i) {
+    nlohmann::json picture = {{"url", "/api/v1/jobs/" + job.id + "/pictures/" + std::to_string(i)}};
+    if (job.result && static_cast<std::size_t>(i) < job.result->pictures.size()) {
+      const auto size = models::png_size(job.result->pictures[i].png);
+      picture["width"] = size.width;
+      picture["height"] = size.height;
+    }
+    pictures.push_back(std::move(picture));
+  }
+  return {{"id", job.id},
+          {"state", job.state},
+          {"phase", job.phase},
+          {"prompt", job.prompt},
+          {"model", job.model},
+          {"step", job.step},
+          {"steps", job.steps},
+          {"seconds", job.seconds},
+          {"seconds_per_step", job.seconds_per_step},
+          {"queue_position", job.queue_position},
+          {"cause", job.cause},
+          {"priority", job.priority},
+          {"share", job.share},
+          {"pictures", std::move(pictures)},
+          {"warnings", job.warnings},
+          {"created_at", job.created_at}};
+}
+
+JobPtr JobBoard::add(std::size_t cluster, std::uint64_t number, double now) {
+  const std::string id = id_of(cluster, number);
+  auto& job = jobs_[id];
+  if (!job) {
+    job = std::make_shared<Job>();
+    job->id = id;
+    job->cluster = cluster;
+    job->number = number;
+    job->created_at = now;
+    order_.push_front(job);
+    const JobPtr added = job;
+    forget_jobs();
+    return added;
+  }
+  return job;
+}
+
+void JobBoard::progress(const JobPtr& job, const Progress& progress, double now) {
+  if (job->ended()) return;
+  job->seconds = now - job->created_at;
+  job->phase = progress.phase;
+  if (job->state != "paused") job->state = state_of(progress.phase);
+  job->step = progress.step;
+  if (progress.steps > 0) job->steps = progress.steps;
+  job->seconds_per_step = progress.seconds_per_step;
+  job->queue_position = progress.phase == "queued" ? progress.queue_position : 0;
+  job->warnings.insert(job->warnings.end(), progress.warnings.begin(), progress.warnings.end());
+  constexpr std::size_t kMostWarnings = 100;
+  if (job->warnings.size() > kMostWarnings)
+    job->warnings.erase(job->warnings.begin(), job->warnings.end() - kMostWarnings);
+  tell(job, What::progress);
+  if (progress.preview_png.empty()) return;
+  job->preview = progress.preview_png;
+  job->preview_step = progress.step;
+  tell(job, What::preview);
+}
+
+void JobBoard::end(const JobPtr& job, const Result<JobResult>& result, double now) {
+  if (job->ended()) return;
+  job->followed = false;
+  job->preview.clear();
+  job->queue_position = 0;
+  job->seconds = now - job->created_at;
+  if (result) {
+    job->state = job->phase = "succeeded";
+    job->step = job->steps;
+    job->pictures = static_cast<int>(result.value().pictures.size());
+    keep(job, std::make_shared<const JobResult>(result.value()));
+  } else {
+    job->error = result.error();
+    job->state = job->phase = result.error().code == "cancelled" ? "cancelled" : "failed";
+    job->cause = result.error().what;
+  }
+  tell(job, What::end);
+  forget_jobs();
+}
+
+void JobBoard::keep(const JobPtr& job, std::shared_ptr<const JobResult> result) {
+  if (job->result) return;
+  const std::size_t bytes = bytes_of(*result);
+  job->result = std::move(result);
+  results_.emplace_front(job, bytes);
+  result_bytes_ += bytes;
+  forget_results();
+}
+
+void JobBoard::forget_results() {
+  while (result_bytes_ > limits_.result_bytes && results_.size() > 1) {
+    result_bytes_ -= results_.back().second;
+    results_.back().first->result.reset();
+    results_.pop_back();
+  }
+}
+
+void JobBoard::forget_jobs() {
+  for (auto at = order_.end(); jobs_.size() > limits_.jobs && at != order_.begin();) {
+    --at;
+    if ((*at)->ended() && !listeners_.contains((*at)->id)) at = forget(at);
+  }
+}
+
+std::list<JobPtr>::iterator JobBoard::forget(std::list<JobPtr>::iterator at) {
+  const auto kept = std::find_if(results_.begin(), results_.end(),
+                                 [&](const auto& entry) { return entry.first == *at; });
+  if (kept != results_.end()) {
+    result_bytes_ -= kept->second;
+    results_.erase(kept);
+  }
+  jobs_.erase((*at)->id);
+  return order_.erase(at);
+}
+
+void JobBoard::forget_ended(std::size_t cluster) {
+  for (auto at = order_.begin(); at != order_.end();)
+    at = (*at)->cluster == cluster && (*at)->ended() ? forget(at) : std::next(at);
+}
+
+void JobBoard::listed(std::size_t cluster, const std::vector<JobInfo>& jobs, double now) {
+  for (const JobInfo& info : jobs) {
+    JobPtr job = find(id_of(cluster, info.id));
+    if (job && (job->followed || job->ended())) {
+      if (job->followed && !job->ended() && (info.state == "paused") != (job->state == "paused"))
+        job->state = info.state;
+      if (!job->ended()) job->seconds = info.seconds;
+      continue;
+    }
+    if (!job) {
+      if (jobs_.size() >= limits_.jobs && !order_.empty() &&
+          order_.back()->created_at > now - info.seconds)
+        continue;
+      job = add(cluster, info.id, now - info.seconds);
+    }
+    const std::string before = job->state;
+    job->state = info.state;
+    job->phase = info.state;
+    job->prompt = info.prompt;
+    job->pictures = info.pictures;
+    job->step = info.step;
+    job->steps = info.steps;
+    job->seconds = info.seconds;
+    job->cause = info.cause;
+    job->priority = info.priority;
+    job->share = info.share;
+    tell(job, job->ended() ? What::end : What::progress);
+  }
+  // Of equal ages the higher number is the newer one.
+  order_.sort([](const JobPtr& a, const JobPtr& b) {
+    return std::tie(a->created_at, a->number) > std::tie(b->created_at, b->number);
+  });
+}
+
+JobPtr JobBoard::find(const std::string& id) const {
+  const auto found = jobs_.find(id);
+  return found == jobs_.end() ? nullptr : found->second;
+}
+
+std::vector<JobPtr> JobBoard::list(const std::string& before, std::size_t limit,
+                                   const std::function<bool(const Job&)>& wanted) const {
+  std::vector<JobPtr> list;
+  bool behind = before.empty();
+  for (const JobPtr& job : order_) {
+    if (list.size() >= limit) break;
+    if (behind && wanted(*job)) list.push_back(job);
+    behind = behind || job->id == before;
+  }
+  return list;
+}
+
+std::size_t JobBoard::open_jobs(const std::string& caller) const {
+  return static_cast<std::size_t>(std::count_if(order_.begin(), order_.end(), [&](const auto& job) {
+    return !job->ended() && job->caller == caller;
+  }));
+}
+
+std::uint64_t JobBoard::listen(const std::string& id, Listener listener) {
+  listeners_[id][++last_listener_] = std::move(listener);
+  return last_listener_;
+}
+
+void JobBoard::unlisten(const std::string& id, std::uint64_t number) {
+  const auto found = listeners_.find(id);
+  if (found == listeners_.end()) return;
+  found->second.erase(number);
+  if (found->second.empty()) listeners_.erase(found);
+}
+
+void JobBoard::tell(const JobPtr& job, What what) {
+  const auto found = listeners_.find(job->id);
+  if (found == listeners_.end()) return;
+  // A listener may remove itself, or another one.
+  std::vector<std::uint64_t> numbers;
+  for (const auto& [number, listener] : found->second)
+    numbers.push_back(number);
+  for (const auto number : numbers) {
+    const auto list = listeners_.find(job->id);
+    if (list == listeners_.end()) return;
+    const auto one = list->second.find(number);
+    if (one == list->second.end()) continue;
+    const Listener listener = one->second;
+    listener(*job, what);
+  }
+}
+
+}  // namespace troupe::web

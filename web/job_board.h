@@ -1,0 +1,102 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "troupe/client.h"
+#include "web/calls.h"
+
+namespace troupe::web {
+
+/// A job as the gateway knows it.
+struct Job {
+  std::string id;            // opaque to clients: NUMBER, of the second cluster on NUMBER-CLUSTER
+  std::size_t cluster = 0;   // index
+  std::uint64_t number = 0;  // the cluster's own
+  std::string state =
+      "queued";  // queued | loading | running | paused | succeeded | failed | cancelled
+  std::string phase = "queued";
+  std::string prompt, model, share, cause;
+  int priority = 0, step = 0, steps = 0, queue_position = 0, pictures = 0;
+  double seconds = 0;           // since it was submitted, or of its whole life
+  double seconds_per_step = 0;  // 0 while unknown
+  double created_at = 0;        // seconds since 1970
+  std::vector<std::string> warnings;
+  std::string caller;                       // name of the key that it came with; "" = none
+  PictureKind kind;                         // that its pictures are offered as
+  bool followed = false;                    // its progress comes here
+  std::optional<Error> error;               // how it ended, if not well
+  std::shared_ptr<const JobResult> result;  // while it is kept here
+  std::string preview;                      // the newest one, PNG bytes
+  int preview_step = 0;
+
+  bool ended() const { return state == "succeeded" || state == "failed" || state == "cancelled"; }
+};
+using JobPtr = std::shared_ptr<Job>;
+
+/// JOB of docs/http.md.
+nlohmann::json to_json(const Job& job);
+
+/// What the gateway remembers of jobs: its own, and those that others submitted to its clusters.
+/// Bounded in jobs and in the bytes of results. Pure: what happens comes in as calls, `now` in
+/// seconds since 1970.
+class JobBoard {
+ public:
+  struct Limits {
+    std::size_t jobs = 2000;                            // ended ones go first, the oldest
+    std::size_t result_bytes = std::size_t{512} << 20;  // pictures and latents that are kept
+  };
+  JobBoard() : JobBoard(Limits{}) {}
+  explicit JobBoard(Limits limits) : limits_(limits) {}
+
+  enum class What { progress, preview, end };
+  /// Hears of one job, until it is removed.
+  using Listener = std::function<void(const Job&, What)>;
+
+  /// A job was accepted by a cluster.
+  JobPtr add(std::size_t cluster, std::uint64_t number, double now);
+  void progress(const JobPtr& job, const Progress& progress, double now);
+  void end(const JobPtr& job, const Result<JobResult>& result, double now);
+  /// What a cluster says of all its jobs: unknown ones are added, others that are not followed are
+  /// brought up to date.
+  void listed(std::size_t cluster, const std::vector<JobInfo>& jobs, double now);
+  /// A result came again.
+  void keep(const JobPtr& job, std::shared_ptr<const JobResult> result);
+
+  /// The cluster was started anew, and its numbers may begin again: its ended jobs are forgotten.
+  void forget_ended(std::size_t cluster);
+
+  JobPtr find(const std::string& id) const;
+  /// Newest first, `limit` at most, from behind `before` on ("" = from the newest).
+  std::vector<JobPtr> list(const std::string& before, std::size_t limit,
+                           const std::function<bool(const Job&)>& wanted) const;
+  const std::map<std::string, JobPtr>& all() const { return jobs_; }
+  /// That have not ended, and count for this caller.
+  std::size_t open_jobs(const std::string& caller) const;
+
+  std::uint64_t listen(const std::string& id, Listener listener);
+  void unlisten(const std::string& id, std::uint64_t number);
+
+ private:
+  void tell(const JobPtr& job, What what);
+  void forget_jobs();
+  std::list<JobPtr>::iterator forget(std::list<JobPtr>::iterator at);
+  void forget_results();
+
+  Limits limits_;
+  std::map<std::string, JobPtr> jobs_;
+  std::list<JobPtr> order_;                            // the newest first
+  std::list<std::pair<JobPtr, std::size_t>> results_;  // with their bytes, the newest first
+  std::size_t result_bytes_ = 0;
+  std::map<std::string, std::map<std::uint64_t, Listener>> listeners_;
+  std::uint64_t last_listener_ = 0;
+};
+
+}  // namespace troupe::web

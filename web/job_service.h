@@ -1,0 +1,111 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "web/api_error.h"
+#include "web/caller.h"
+#include "web/cluster_link.h"
+#include "web/job_board.h"
+#include "web/workers.h"
+
+namespace troupe::web {
+
+/// A model that can be asked for: its folder's last name, which is its id, and the folder.
+struct ModelName {
+  std::string id;
+  std::string path;
+};
+
+/// The clusters behind the gateway, and the jobs on them. Everything happens on the loop's thread;
+/// what waits for a cluster does so on a worker.
+class JobService {
+ public:
+  struct Cluster {
+    std::unique_ptr<ClusterLink> link;
+    std::optional<ClusterInfo> info;  // the newest; nothing while there is no connection
+    std::string why;                  // there is none
+    bool is_new = true;               // the connection: no status has come over it
+    double started = 0;               // the controller's process, in seconds since 1970
+  };
+  using OnSubmitted = std::function<void(std::optional<ApiError>, JobPtr)>;
+  using OnResult = std::function<void(Result<std::shared_ptr<const JobResult>>)>;
+
+  JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets);
+  ~JobService();
+
+  JobBoard& board() { return board_; }
+  const std::vector<Cluster>& clusters() const { return clusters_; }
+  /// Called whenever a cluster's status has come.
+  void on_status(std::function<void()> action) { on_status_ = std::move(action); }
+  void want_jobs();
+
+  std::vector<ModelName> models() const;
+  /// Hands a job to the cluster that serves the model and has least to do. `submission.model` is
+  /// what the client named: an id of `models`, a folder, or "".
+  void submit(Submission submission, std::shared_ptr<const Caller> caller, const PictureKind& kind,
+              OnSubmitted then);
+  void cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then = {});
+  /// Progress and end of a job that others submitted come here, too.
+  void follow(const JobPtr& job);
+  /// The pictures of a job that has succeeded, from the cluster where they are not kept here.
+  void with_result(const JobPtr& job, OnResult then);
+
+  /// Asks a cluster on a worker; `then` gets the answer on the loop.
+  template <class T>
+  void ask(std::size_t cluster, std::function<Result<T>(Inspector&)> question,
+           std::function<void(Result<T>)> then);
+  /// Runs `work` on a worker, then `then` on the loop with what it made.
+  template <class T>
+  void work(std::function<T()> work, std::function<void(Result<T>)> then);
+
+  static double now();
+
+ private:
+  std::optional<std::size_t> choose(const std::string& model, std::string& path) const;
+  void status(std::size_t cluster, Result<ClusterInfo> info);
+  void status_of_new(std::size_t cluster);
+  void watch(const JobPtr& job, const std::shared_ptr<Client>& client);
+  void ended(std::size_t cluster, std::uint64_t number, const Result<JobResult>& result);
+
+  boost::asio::io_context& io_;
+  JobBoard board_;
+  RateLimits rates_;
+  std::map<std::string, std::size_t> submitting_;  // of a caller, not yet on the board
+  std::map<std::string, std::vector<OnResult>> wanted_results_;
+  std::function<void()> on_status_;
+  Workers workers_{8};
+  std::vector<Cluster> clusters_;
+};
+
+template <class T>
+void JobService::work(std::function<T()> work, std::function<void(Result<T>)> then) {
+  const bool begun = workers_.post([this, work = std::move(work), then] {
+    auto result = std::make_shared<std::optional<Result<T>>>();
+    try {
+      result->emplace(work());
+    } catch (const std::exception& error) {
+      result->emplace(Error{"failed", error.what()});
+    }
+    boost::asio::post(io_, [then, result] { then(std::move(**result)); });
+  });
+  if (!begun) then(Error{"overloaded", "too much is being done: try again"});
+}
+
+template <class T>
+void JobService::ask(std::size_t cluster, std::function<Result<T>(Inspector&)> question,
+                     std::function<void(Result<T>)> then) {
+  const auto inspector = clusters_.at(cluster).link->inspector();
+  if (!inspector) return then(Error{"unreachable", clusters_[cluster].why});
+  const bool begun = workers_.post([this, inspector, question = std::move(question), then] {
+    auto answer = std::make_shared<Result<T>>(question(*inspector));
+    boost::asio::post(io_, [then, answer] { then(std::move(*answer)); });
+  });
+  if (!begun) then(Error{"overloaded", "too much is being done: try again"});
+}
+
+}  // namespace troupe::web

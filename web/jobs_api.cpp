@@ -1,0 +1,169 @@
+#include <algorithm>
+
+#include "base/parse_number.h"
+#include "web/api.h"
+#include "web/base64.h"
+#include "web/pictures.h"
+
+namespace troupe::web {
+namespace {
+
+constexpr std::size_t kMostJobBody = std::size_t{96} << 20;  // with a picture to begin with
+
+nlohmann::json links_of(const Job& job) {
+  const std::string self = "/api/v1/jobs/" + job.id;
+  return {{"self", self},
+          {"events", self + "/events"},
+          {"cancel", self + "/cancel"},
+          {"report", self + "/report"},
+          {"timeline", self + "/timeline"},
+          {"pictures", self + "/pictures"}};
+}
+
+void submit(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  JobCall call = parse_job(request->body);
+  const bool detached = call.submission.detached;
+  const auto gone = std::make_shared<bool>(false);
+  reply->on_gone([gone] { *gone = true; });
+  api.service.submit(
+      std::move(call.submission), request->caller, call.kind,
+      [&api, reply, detached, gone](std::optional<ApiError> error, const JobPtr& job) {
+        if (error) return answer_error(reply, *error);
+        if (*gone && !detached) return api.service.cancel(job);
+        Response response = json_response({{"id", job->id},
+                                           {"state", job->state},
+                                           {"queue_position", job->queue_position},
+                                           {"links", links_of(*job)}},
+                                          202);
+        response.fields.emplace_back("Location", "/api/v1/jobs/" + job->id);
+        reply->send(std::move(response));
+      });
+}
+
+void list(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  constexpr std::size_t kUsual = 50;
+  constexpr std::size_t kMost = 500;
+  const auto& query = request->head.query;
+  std::size_t limit = kUsual;
+  if (const auto given = query.find("limit"); given != query.end()) {
+    const auto number = parse_number<std::size_t>(given->second);
+    if (!number || *number < 1 || *number > kMost)
+      throw bad_field("limit", "is not a whole number from 1 to " + std::to_string(kMost));
+    limit = *number;
+  }
+  const auto before = query.find("before");
+  if (before != query.end() && !api.service.board().find(before->second))
+    throw ApiError(404, "not_found", "there is no job " + before->second, "before");
+  api.service.want_jobs();
+  auto jobs =
+      api.service.board().list(before == query.end() ? "" : before->second, limit + 1,
+                               [&](const Job& job) { return may_see(*request->caller, job); });
+  nlohmann::json rows = nlohmann::json::array();
+  for (std::size_t i = 0; i < std::min(limit, jobs.size()); ++i)
+    rows.push_back(to_json(*jobs[i]));
+  nlohmann::json next;
+  if (jobs.size() > limit) next = jobs[limit - 1]->id;
+  reply->send(json_response({{"jobs", std::move(rows)}, {"next", std::move(next)}}));
+}
+
+void cancel(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  const JobPtr job = job_of(api, *request);
+  const auto over = [job] {
+    return ApiError(409, "ended", "job " + job->id + " has ended: " + job->state);
+  };
+  if (job->ended()) throw over();
+  api.service.cancel(job, [job, reply, over](std::optional<Error> error) {
+    if (error && job->ended()) return answer_error(reply, over());
+    if (error) return answer_error(reply, to_api_error(*error));
+    reply->send(json_response(to_json(*job)));
+  });
+}
+
+std::string preview_event(const Job& job) {
+  return event_text("preview", json_text({{"step", job.preview_step},
+                                          {"steps", job.steps},
+                                          {"b64_png", base64(job.preview)}}));
+}
+
+void events(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  const JobPtr job = job_of(api, *request);
+  api.service.follow(job);
+  reply->begin(event_stream(), kHeartbeat);
+  const auto tell = [reply](const Job& seen, JobBoard::What what) {
+    if (what == JobBoard::What::preview) return reply->write(preview_event(seen), true);
+    const bool end = what == JobBoard::What::end;
+    reply->write(event_text(end ? seen.state : "progress", json_text(to_json(seen))), !end);
+    if (end) reply->end();
+  };
+  if (job->ended()) return tell(*job, JobBoard::What::end);
+  tell(*job, JobBoard::What::progress);
+  if (!job->preview.empty()) tell(*job, JobBoard::What::preview);
+  follow_for(api, job, reply, tell, false);
+}
+
+/// What is asked of the picture, else as the job's request said.
+PictureKind kind_of(const Job& job, const std::map<std::string, std::string>& query) {
+  PictureKind kind = job.kind;
+  if (const auto format = query.find("format"); format != query.end())
+    kind.format = picture_format("format", format->second);
+  if (const auto quality = query.find("quality"); quality != query.end()) {
+    const auto number = parse_number<int>(quality->second);
+    if (!number || *number < 1 || *number > 100)
+      throw bad_field("quality", "is not a whole number from 1 to 100");
+    kind.quality = *number;
+  }
+  return kind;
+}
+
+void picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  const JobPtr job = job_of(api, *request);
+  const auto number = parse_number<std::size_t>(request->params.at(1));
+  const PictureKind kind = kind_of(*job, request->head.query);
+  if (!number) throw ApiError(404, "not_found", "a picture is named by its number, from 0 on");
+  if (!job->ended())
+    throw ApiError(409, "not_ended",
+                   "job " + job->id + " has no pictures yet: it is " + job->state);
+  api.service.with_result(job, [&api, job, reply, kind, number](const auto& result) {
+    if (!result) return answer_error(reply, to_api_error(result.error()));
+    const auto kept = result.value();
+    if (*number >= kept->pictures.size()) {
+      return answer_error(reply,
+                          {404, "not_found",
+                           "job " + job->id + " has " + std::to_string(kept->pictures.size()) +
+                               " pictures, numbered from 0"});
+    }
+    api.service.work<std::string>(
+        [kept, number, kind] { return picture_file(kept->pictures[*number].png, kind); },
+        [reply, kind](Result<std::string> file) {
+          if (!file) return answer_error(reply, to_api_error(file.error()));
+          reply->send({.status = 200,
+                       .type = media_type_of(kind.format),
+                       .body = std::move(file.value()),
+                       .fields = {{"Cache-Control", "private, max-age=3600"}}});
+        });
+  });
+}
+
+}  // namespace
+
+void add_jobs_routes(Api& api) {
+  const auto add = [&](const char* method, const char* path, auto handler, std::size_t body = 0) {
+    api.router.add(
+        {method, path, Access::user, body, [&api, handler](const auto& request, const auto& reply) {
+           handler(api, request, reply);
+         }});
+  };
+  add("POST", "/api/v1/jobs", submit, kMostJobBody);
+  add("GET", "/api/v1/jobs", list);
+  add("GET", "/api/v1/jobs/{}", [](Api& api, const auto& request, const auto& reply) {
+    reply->send(json_response(to_json(*job_of(api, *request))));
+  });
+  add("POST", "/api/v1/jobs/{}/cancel", cancel, 1024);
+  add("GET", "/api/v1/jobs/{}/events", events);
+  add("GET", "/api/v1/jobs/{}/pictures", [](Api& api, const auto& request, const auto& reply) {
+    reply->send(json_response({{"pictures", to_json(*job_of(api, *request)).at("pictures")}}));
+  });
+  add("GET", "/api/v1/jobs/{}/pictures/{}", picture);
+}
+
+}  // namespace troupe::web

@@ -1,0 +1,48 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "web/http_message.h"
+
+namespace troupe::web {
+
+/// Who may use a route.
+enum class Access {
+  open,     // everybody that reaches the port: the page's files, health
+  user,     // who has a key, where keys are asked for
+  operate,  // whose key has the role operate
+};
+
+struct Route {
+  using Handler = std::function<void(const std::shared_ptr<Request>&, const ReplyPtr&)>;
+  std::string method;
+  std::string path;  // "/api/v1/jobs/{}/events": {} stands for one segment
+  Access access = Access::user;
+  std::size_t most_body = 0;  // bytes; 0 = it has none
+  Handler handler;
+};
+
+/// Finds a request's route. Pure.
+class Router {
+ public:
+  void add(Route route);
+
+  struct Match {
+    const Route* route = nullptr;
+    std::vector<std::string> params;
+    std::string allow;  // where only the method is wrong: those that there are, "GET, POST"
+  };
+  /// HEAD is answered as GET.
+  Match match(const RequestHead& head) const;
+
+ private:
+  struct Entry {
+    Route route;
+    std::vector<std::string> pattern;
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace troupe::web

@@ -1,0 +1,619 @@
+#include "web/server.h"
+
+#include <fcntl.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <set>
+#include <stdexcept>
+
+#include "web/api_error.h"
+
+namespace troupe::web {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+namespace ssl = asio::ssl;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr std::uint32_t kLongestHeader = 16 << 10;
+constexpr std::size_t kReadAtOnce = 64 << 10;
+constexpr seconds kHeaderPatience{10};  // until a request's beginning is here
+constexpr seconds kIdlePatience{75};    // between two requests of a connection
+constexpr seconds kBodyPatience{30};
+constexpr seconds kWritePatience{30};
+constexpr seconds kLingerPatience{2};
+constexpr seconds kHeartbeatAfter{15};
+constexpr std::size_t kSlowestBytesPerSecond = 32 << 10;  // of a long body or answer
+constexpr std::size_t kDropAbove = 256 << 10;             // bytes that wait for a slow reader
+constexpr std::size_t kCutOffAbove = 256 << 20;
+
+seconds patience_for(std::size_t bytes, seconds least) {
+  return least + seconds(bytes / kSlowestBytesPerSecond);
+}
+
+class SessionBase {
+ public:
+  virtual ~SessionBase() = default;
+  virtual void close() = 0;
+};
+
+/// What all sessions of a server have in common.
+struct Shared {
+  ServerOptions options;
+  Server::Handler handler;
+  ServerCounts counts;
+  std::size_t body_bytes = 0;
+  std::size_t unread_bytes = 0;
+  std::set<SessionBase*> all;
+  std::map<std::uint64_t, SessionBase*> waiting;  // for requests, in the order since when
+  std::uint64_t last_wait = 0;
+};
+
+tcp::socket& socket_of(tcp::socket& stream) {
+  return stream;
+}
+tcp::socket& socket_of(ssl::stream<tcp::socket>& stream) {
+  return stream.next_layer();
+}
+
+/// One connection: one request after the other.
+template <class Stream>
+class Session final : public SessionBase, public std::enable_shared_from_this<Session<Stream>> {
+ public:
+  Session(Stream stream, std::shared_ptr<Shared> shared)
+      : stream_(std::move(stream)),
+        timer_(socket_of(stream_).get_executor()),
+        shared_(std::move(shared)),
+        buffer_(kReadAtOnce) {
+    error_code ignored;
+    const auto from = socket_of(stream_).remote_endpoint(ignored);
+    if (!ignored) peer_ = from.address().to_string();
+    shared_->all.insert(this);
+    ++shared_->counts.connections;
+  }
+  ~Session() override { leave(); }
+
+  void start() {
+    if constexpr (std::is_same_v<Stream, tcp::socket>) {
+      wait_for_request(kHeaderPatience);
+    } else {
+      wait_in_line();
+      arm(kHeaderPatience);
+      stream_.async_handshake(ssl::stream_base::server,
+                              [self = this->shared_from_this()](const error_code& error) {
+                                if (error || self->state_ == State::closed) return self->close();
+                                self->wait_for_request(kHeaderPatience);
+                              });
+    }
+  }
+
+  void close() override {
+    if (state_ == State::closed) return;
+    leave();
+    error_code ignored;
+    timer_.cancel();
+    socket_of(stream_).close(ignored);
+    if (auto gone = std::exchange(gone_, nullptr)) gone();
+  }
+
+ private:
+  enum class State { waiting, reading, serving, writing, streaming, lingering, closed };
+
+  /// Answers one request, from wherever it is held.
+  class Turn final : public Reply {
+   public:
+    Turn(std::shared_ptr<Session> session, std::uint64_t number)
+        : session_(std::move(session)), number_(number) {}
+    /// May be the last that holds the session, on whatever thread.
+    ~Turn() override {
+      const auto executor = session_->timer_.get_executor();
+      asio::post(executor, [session = std::move(session_), number = number_] {
+        if (session->turn_ == number && session->state_ == State::serving)
+          session->send({.status = 500,
+                         .body = json_text(
+                             to_json(ApiError(500, "failed", "the request was not answered")))});
+      });
+    }
+    void send(Response response) override {
+      if (is_mine(State::serving)) session_->send(std::move(response));
+    }
+    void begin(Response header, std::string heartbeat) override {
+      if (is_mine(State::serving)) session_->begin(std::move(header), std::move(heartbeat));
+    }
+    void write(std::string piece, bool may_drop) override {
+      if (is_mine(State::streaming)) session_->write(std::move(piece), may_drop);
+    }
+    void end() override {
+      if (is_mine(State::streaming)) session_->end();
+    }
+    void on_gone(std::function<void()> action) override {
+      if (session_->turn_ == number_ && session_->state_ != State::closed) {
+        session_->gone_ = std::move(action);
+      } else if (session_->state_ == State::closed && session_->turn_ == number_) {
+        action();
+      }
+    }
+
+   private:
+    bool is_mine(State state) const {
+      return session_->turn_ == number_ && session_->state_ == state;
+    }
+    std::shared_ptr<Session> session_;
+    std::uint64_t number_;
+  };
+
+  /// Gives back all that it holds of the server.
+  void leave() {
+    if (state_ == State::closed) return;
+    if (state_ == State::streaming) --shared_->counts.streams;
+    state_ = State::closed;
+    --shared_->counts.connections;
+    shared_->all.erase(this);
+    shared_->waiting.erase(wait_number_);
+    shared_->body_bytes -= std::exchange(body_bytes_, 0);
+    shared_->unread_bytes -= std::exchange(unread_bytes_, 0);
+  }
+
+  void wait_in_line() {
+    wait_number_ = ++shared_->last_wait;
+    shared_->waiting[wait_number_] = this;
+  }
+
+  void arm(seconds patience) {
+    timer_.expires_after(patience);
+    timer_.async_wait([self = this->shared_from_this()](const error_code& error) {
+      if (error || self->state_ == State::closed) return;
+      if (self->timer_.expiry() <= std::chrono::steady_clock::now()) self->too_late();
+    });
+  }
+
+  void too_late() {
+    if (state_ == State::streaming && !writing_) return write(heartbeat_, false);
+    if (state_ != State::waiting && state_ != State::lingering) ++shared_->counts.cut_off;
+    close();
+  }
+
+  /// Reads on, to see the next request come or the client go.
+  void look() {
+    if (looking_ || state_ == State::closed) return;
+    looking_ = true;
+    stream_.async_read_some(buffer_.prepare(4096), [self = this->shared_from_this()](
+                                                       const error_code& error, std::size_t bytes) {
+      self->looking_ = false;
+      if (self->state_ == State::closed) return;
+      if (error) return self->close();
+      self->buffer_.commit(bytes);
+      if (self->state_ == State::waiting) return self->read_head();
+      if (self->state_ == State::lingering) {
+        self->buffer_.consume(self->buffer_.size());
+        self->look();
+      }
+    });
+  }
+
+  void wait_for_request(seconds patience) {
+    state_ = State::waiting;
+    shared_->waiting.erase(wait_number_);
+    wait_in_line();
+    if (!looking_ && buffer_.size() > 0) return read_head();
+    arm(patience);
+    look();
+  }
+
+  void read_head() {
+    state_ = State::reading;
+    arm(kHeaderPatience);
+    head_parser_.emplace();
+    head_parser_->header_limit(kLongestHeader);
+    // None at all would be below every length in Beast of Boost 1.74.
+    head_parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
+    http::async_read_header(
+        stream_, buffer_, *head_parser_,
+        [self = this->shared_from_this()](const error_code& error, std::size_t) {
+          if (self->state_ == State::closed) return;
+          if (error) return self->bad_head(error);
+          self->on_head();
+        });
+  }
+
+  void bad_head(const error_code& error) {
+    static const error_code kOfHttp = make_error_code(http::error::bad_method);
+    if (error.category() != kOfHttp.category() || error == http::error::end_of_stream ||
+        error == http::error::partial_message)
+      return close();
+    keep_alive_ = false;
+    version_ = 11;
+    is_head_ = false;
+    state_ = State::serving;
+    const bool long_one = error == http::error::header_limit;
+    refuse(long_one ? 431 : 400, long_one ? "the header has more than 16 KiB"
+                                          : "this is no HTTP request: " + error.message());
+  }
+
+  void refuse(int status, const std::string& what) {
+    send({.status = status, .body = json_text(to_json(ApiError(status, "bad_request", what)))});
+  }
+
+  void on_head() {
+    const auto& message = head_parser_->get();
+    version_ = message.version();
+    is_head_ = message.method() == http::verb::head;
+    keep_alive_ = message.keep_alive();
+    RequestHead head;
+    head.method = std::string(message.method_string());
+    head.peer = peer_;
+    for (const auto& field : message) {
+      std::string name(field.name_string());
+      for (char& letter : name)
+        if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter | 0x20);
+      head.fields[name] = std::string(field.value());
+    }
+    const auto length = head_parser_->content_length();
+    const bool has_body = head_parser_->chunked() || (length && *length > 0);
+    // Whoever is refused before its body was read is not read on.
+    const bool keeps_alive = std::exchange(keep_alive_, keep_alive_ && !has_body);
+    state_ = State::serving;
+    if (version_ >= 11 && head.field("host").empty())
+      return refuse(400, "the request names no Host");
+    if (!parse_target(std::string(message.target()), head))
+      return refuse(400, "the request's target is no path");
+    const bool expects = head.field("expect") == "100-continue";
+    auto admission = shared_->handler.admit(std::move(head));
+    if (admission.refusal) return send(std::move(*admission.refusal));
+    serve_ = std::move(admission.serve);
+    if (!has_body) {
+      keep_alive_ = keeps_alive;
+      return serve({});
+    }
+    const std::size_t most = admission.most_body;
+    if (most == 0) return refuse(400, "this request has no body");
+    if (length && *length > most) return too_large(most);
+    const std::size_t bytes = length ? static_cast<std::size_t>(*length) : most;
+    if (shared_->body_bytes + bytes > shared_->options.most_body_bytes)
+      return refuse(503, "too many bodies are being read: try again");
+    shared_->body_bytes += bytes;
+    body_bytes_ = bytes;
+    keep_alive_ = keeps_alive;
+    state_ = State::reading;
+    body_parser_.emplace(std::move(*head_parser_));
+    body_parser_->body_limit(most);
+    arm(patience_for(bytes, kBodyPatience));
+    if (!expects) return read_body(most);
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    asio::async_write(
+        stream_, asio::buffer(kContinue),
+        [self = this->shared_from_this(), most](const error_code& error, std::size_t) {
+          if (self->state_ == State::closed) return;
+          if (error) return self->close();
+          self->read_body(most);
+        });
+  }
+
+  void too_large(std::size_t most) {
+    keep_alive_ = false;
+    refuse(413, "the body has more than " + std::to_string(most) + " bytes");
+  }
+
+  void read_body(std::size_t most) {
+    http::async_read(stream_, buffer_, *body_parser_,
+                     [self = this->shared_from_this(), most](const error_code& error, std::size_t) {
+                       if (self->state_ == State::closed) return;
+                       if (error && error != http::error::body_limit &&
+                           error.category() != make_error_code(http::error::bad_chunk).category())
+                         return self->close();
+                       if (error && (error == http::error::partial_message ||
+                                     error == http::error::end_of_stream))
+                         return self->close();
+                       if (error) self->state_ = State::serving;
+                       if (error == http::error::body_limit) return self->too_large(most);
+                       if (error) {
+                         self->keep_alive_ = false;
+                         return self->refuse(400, "the body is malformed: " + error.message());
+                       }
+                       self->serve(std::move(self->body_parser_->get().body()));
+                     });
+  }
+
+  void serve(std::string body) {
+    state_ = State::serving;
+    timer_.cancel();
+    shared_->waiting.erase(wait_number_);
+    if (buffer_.size() == 0) look();
+    const auto serve = std::exchange(serve_, nullptr);
+    serve(std::move(body), std::make_shared<Turn>(this->shared_from_this(), turn_));
+    body_parser_.reset();
+    shared_->body_bytes -= std::exchange(body_bytes_, 0);
+  }
+
+  template <class Message>
+  void add_fields(Message& message, const Response& response) {
+    message.result(static_cast<unsigned>(response.status));
+    message.version(version_);
+    message.set(http::field::server, "troupe");
+    message.set("X-Content-Type-Options", "nosniff");
+    if (!response.type.empty()) message.set(http::field::content_type, response.type);
+    for (const auto& [name, value] : response.fields)
+      message.insert(name, value);
+  }
+
+  void send(Response response) {
+    state_ = State::writing;
+    gone_ = nullptr;
+    unread_bytes_ = response.body.size();
+    shared_->unread_bytes += unread_bytes_;
+    arm(patience_for(response.body.size(), kWritePatience));
+    const auto written = [self = this->shared_from_this()](const error_code& error, std::size_t) {
+      if (self->state_ == State::closed) return;
+      if (error) return self->close();
+      self->answer_.reset();
+      self->head_answer_.reset();
+      self->finish_turn();
+    };
+    if (is_head_) {
+      head_answer_.emplace();
+      add_fields(*head_answer_, response);
+      head_answer_->content_length(response.body.size());
+      head_answer_->keep_alive(keep_alive_);
+      head_serializer_.emplace(*head_answer_);
+      return http::async_write_header(stream_, *head_serializer_, written);
+    }
+    answer_.emplace();
+    add_fields(*answer_, response);
+    answer_->body() = std::move(response.body);
+    answer_->keep_alive(keep_alive_);
+    answer_->prepare_payload();
+    http::async_write(stream_, *answer_, written);
+  }
+
+  void begin(Response header, std::string heartbeat) {
+    if (is_head_) return send({.status = header.status, .type = header.type, .body = {}});
+    state_ = State::streaming;
+    ++shared_->counts.streams;
+    heartbeat_ = std::move(heartbeat);
+    ending_ = false;
+    writing_ = true;
+    head_answer_.emplace();
+    add_fields(*head_answer_, header);
+    if (version_ >= 11) {
+      head_answer_->chunked(true);
+    } else {
+      keep_alive_ = false;  // the end of the connection is the end of the stream
+    }
+    head_answer_->keep_alive(keep_alive_);
+    head_serializer_.emplace(*head_answer_);
+    arm(kWritePatience);
+    http::async_write_header(stream_, *head_serializer_,
+                             [self = this->shared_from_this()](
+                                 const error_code& error, std::size_t) { self->written(error); });
+  }
+
+  void write(std::string piece, bool may_drop) {
+    if (ending_ || piece.empty()) return;
+    const std::size_t after = unread_bytes_ + piece.size();
+    const std::size_t all = shared_->unread_bytes + piece.size();
+    const std::size_t most = shared_->options.most_unread_bytes;
+    if (may_drop && unread_bytes_ > 0 && (after > kDropAbove || all > most / 2)) return;
+    if (after > kCutOffAbove || all > most) {
+      ++shared_->counts.cut_off;
+      return close();
+    }
+    unread_bytes_ = after;
+    shared_->unread_bytes = all;
+    pending_.push_back(std::move(piece));
+    if (!writing_) flush();
+  }
+
+  void end() {
+    ending_ = true;
+    gone_ = nullptr;
+    if (!writing_) flush();
+  }
+
+  /// Writes what waits, as one chunk; or, at the end, the last one.
+  void flush() {
+    writing_ = true;
+    current_.clear();
+    for (const auto& piece : pending_)
+      current_ += piece;
+    pending_.clear();
+    const auto done = [self = this->shared_from_this()](const error_code& error, std::size_t) {
+      self->written(error);
+    };
+    arm(patience_for(current_.size(), kWritePatience));
+    if (current_.empty()) {
+      ended_ = true;
+      if (version_ < 11) return written({});
+      return asio::async_write(stream_, http::make_chunk_last(), done);
+    }
+    if (version_ >= 11) {
+      asio::async_write(stream_, http::make_chunk(asio::buffer(current_)), done);
+    } else {
+      asio::async_write(stream_, asio::buffer(current_), done);
+    }
+  }
+
+  void written(const error_code& error) {
+    if (state_ != State::streaming) return;
+    if (error) return close();
+    shared_->unread_bytes -= std::min(unread_bytes_, current_.size());
+    unread_bytes_ -= std::min(unread_bytes_, current_.size());
+    current_.clear();
+    if (std::exchange(ended_, false)) {
+      --shared_->counts.streams;
+      state_ = State::writing;
+      return finish_turn();
+    }
+    if (!pending_.empty() || ending_) return flush();
+    writing_ = false;
+    arm(kHeartbeatAfter);
+  }
+
+  void finish_turn() {
+    ++turn_;
+    gone_ = nullptr;
+    shared_->unread_bytes -= std::exchange(unread_bytes_, 0);
+    if (keep_alive_) return wait_for_request(kIdlePatience);
+    state_ = State::lingering;
+    arm(kLingerPatience);
+    if constexpr (std::is_same_v<Stream, tcp::socket>) {
+      error_code ignored;
+      stream_.shutdown(tcp::socket::shutdown_send, ignored);
+      buffer_.consume(buffer_.size());
+      look();
+    } else {
+      stream_.async_shutdown(
+          [self = this->shared_from_this()](const error_code&) { self->close(); });
+    }
+  }
+
+  Stream stream_;
+  asio::steady_timer timer_;
+  std::shared_ptr<Shared> shared_;
+  beast::flat_buffer buffer_;
+  std::string peer_;
+  State state_ = State::waiting;
+  std::uint64_t wait_number_ = 0;
+  std::uint64_t turn_ = 0;
+  bool looking_ = false;
+  bool keep_alive_ = false;
+  bool is_head_ = false;
+  unsigned version_ = 11;
+  std::size_t body_bytes_ = 0;    // of the server's, while a body is read
+  std::size_t unread_bytes_ = 0;  // of the server's, while an answer is written
+  std::optional<http::request_parser<http::empty_body>> head_parser_;
+  std::optional<http::request_parser<http::string_body>> body_parser_;
+  std::function<void(std::string, const ReplyPtr&)> serve_;
+  std::function<void()> gone_;
+  std::optional<http::response<http::string_body>> answer_;
+  std::optional<http::response<http::empty_body>> head_answer_;
+  std::optional<http::response_serializer<http::empty_body>> head_serializer_;
+  // Of a stream.
+  std::string heartbeat_;
+  std::deque<std::string> pending_;
+  std::string current_;
+  bool writing_ = false;
+  bool ending_ = false;
+  bool ended_ = false;  // the last chunk is being written
+};
+
+ssl::context tls_context(const ServerOptions& options) {
+  ssl::context context(ssl::context::tls_server);
+  context.set_options(ssl::context::no_tlsv1 | ssl::context::no_tlsv1_1);
+  error_code error;
+  context.use_certificate_chain_file(options.certificate, error);
+  if (error) throw std::runtime_error("[tls-cert] " + options.certificate + ": " + error.message());
+  context.use_private_key_file(options.key, ssl::context::pem, error);
+  if (error) throw std::runtime_error("[tls-key] " + options.key + ": " + error.message());
+  return context;
+}
+
+}  // namespace
+
+class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
+ public:
+  Impl(asio::io_context& io, const ServerOptions& options, Handler handler)
+      : acceptor_(io), shared_(std::make_shared<Shared>()) {
+    shared_->options = options;
+    shared_->handler = std::move(handler);
+    if (!options.certificate.empty()) tls_.emplace(tls_context(options));
+    error_code error;
+    const auto address = asio::ip::make_address(options.address, error);
+    if (error) throw std::runtime_error("[http] " + options.address + " is no numeric address");
+    const tcp::endpoint here(address, options.port);
+    acceptor_.open(here.protocol(), error);
+    // Asio does not say it itself.
+    if (!error) fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
+    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor_.bind(here, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      throw std::runtime_error("[http] " + options.address + ":" + std::to_string(options.port) +
+                               " cannot be listened on: " + error.message());
+    }
+  }
+
+  void accept() {
+    acceptor_.async_accept(
+        [self = shared_from_this()](const error_code& error, tcp::socket socket) {
+          if (!self->acceptor_.is_open()) return;
+          if (!error) {
+            self->begin(std::move(socket));
+            return self->accept();
+          }
+          // Out of file descriptors, say: not at once again.
+          self->pause_.expires_after(milliseconds(200));
+          self->pause_.async_wait([self](const error_code& cancelled) {
+            if (!cancelled && self->acceptor_.is_open()) self->accept();
+          });
+        });
+  }
+
+  void begin(tcp::socket socket) {
+    fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+    error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    if (shared_->all.size() >= shared_->options.most_connections) {
+      ++shared_->counts.refused_connections;
+      // The one that has waited longest for a request goes; where all are being served, the new
+      // one.
+      if (shared_->waiting.empty()) return;
+      shared_->waiting.begin()->second->close();
+    }
+    if (!tls_) return std::make_shared<Session<tcp::socket>>(std::move(socket), shared_)->start();
+    std::make_shared<Session<ssl::stream<tcp::socket>>>(
+        ssl::stream<tcp::socket>(std::move(socket), *tls_), shared_)
+        ->start();
+  }
+
+  void close() {
+    error_code ignored;
+    acceptor_.close(ignored);
+    pause_.cancel();
+    const auto all = shared_->all;
+    for (SessionBase* session : all)
+      if (shared_->all.contains(session)) session->close();
+    shared_->handler.admit = [](RequestHead) { return Handler::Admission{}; };
+  }
+
+  tcp::acceptor acceptor_;
+  asio::steady_timer pause_{acceptor_.get_executor()};
+  std::optional<ssl::context> tls_;
+  std::shared_ptr<Shared> shared_;
+};
+
+Server::Server(asio::io_context& io, const ServerOptions& options, Handler handler)
+    : impl_(std::make_shared<Impl>(io, options, std::move(handler))) {
+  impl_->accept();
+}
+
+Server::~Server() {
+  close();
+}
+
+void Server::close() {
+  impl_->close();
+}
+
+std::uint16_t Server::port() const {
+  error_code ignored;
+  return impl_->acceptor_.local_endpoint(ignored).port();
+}
+
+ServerCounts Server::counts() const {
+  return impl_->shared_->counts;
+}
+
+}  // namespace troupe::web
