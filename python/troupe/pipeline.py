@@ -142,11 +142,12 @@ class TroupePipeline:
         options: further fields of a request (docs/http.md), such as method="pipefusion", num_pipeline_patch=4, pp=2,
             parallel="auto", dtype="bfloat16", preview_every=2, priority=10. The server refuses what it does not know.
         """
-        return self._submit(prompt, dict(
-            negative_prompt=negative_prompt, height=height, width=width, num_frames=num_frames,
-            num_inference_steps=num_inference_steps, guidance_scale=guidance_scale,
-            num_images_per_prompt=num_images_per_prompt, generator=generator, seed=seed, latents=latents, image=image,
-            strength=strength, **options))[0]
+        named = dict(negative_prompt=negative_prompt, height=height, width=width, num_frames=num_frames,
+                     num_inference_steps=num_inference_steps, guidance_scale=guidance_scale,
+                     num_images_per_prompt=num_images_per_prompt, generator=generator, seed=seed, latents=latents,
+                     image=image, strength=strength)
+        given = {name: value for name, value in named.items() if value is not None}
+        return self._submit(prompt, {**given, **options})[0]
 
     def _submit(self, prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Tuple[Job, Dict[str, Any]]:
         request = make_request(prompt, {**self.defaults, **arguments})

@@ -57,6 +57,9 @@ class Arguments(WithServer):
         pipe.submit("a cat", seed=1)
         self.assertEqual(self.request(), {"prompts": ["a cat"], "seed": 1, "model": "/models/pixart", "dtype": "bfloat16",
                                           "parallel": "auto"})
+        pipe.defaults["num_inference_steps"] = 7
+        pipe.submit("a cat", seed=1)
+        self.assertEqual(self.request()["steps"], 7)
         pipe.enable_vae_tiling()
         self.assertIs(pipe.to("cuda"), pipe)
         pipe.submit("a cat", seed=1, parallel=None, dtype="float32")

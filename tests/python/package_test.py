@@ -1,5 +1,6 @@
 """The package as others get it: its types hold, and its wheel can be installed and imported alone."""
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,10 @@ class Package(unittest.TestCase):
         self.run_here(*pip, "install", "--no-deps", "--no-index", "--target", "installed", str(wheel))
         check = "import sys; sys.path.insert(0, 'installed'); import troupe; print(troupe.__file__, troupe.__version__)"
         done = subprocess.run([sys.executable, "-S", "-E", "-c", check], cwd=self.folder, capture_output=True, text=True)
-        self.assertIn("/installed/troupe/__init__.py 0.1.0", done.stdout, done.stderr)
+        # The version is the whole project's.
+        version = re.search(r"project\(Troupe VERSION (\S+) ", (PACKAGE.parent / "CMakeLists.txt").read_text()).group(1)
+        self.assertIn(f"/installed/troupe/__init__.py {version}", done.stdout, done.stderr)
+        self.assertIn(f"-{version}-", wheel.name)
 
 
 if __name__ == "__main__":
