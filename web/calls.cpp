@@ -5,6 +5,7 @@
 #include "base/parse_number.h"
 #include "web/api_error.h"
 #include "web/base64.h"
+#include "web/latents_npy.h"
 
 namespace troupe::web {
 namespace {
@@ -31,6 +32,15 @@ void read_common(Fields& fields, Submission& submission) {
     const auto bytes = from_base64(*image);
     if (!bytes) throw bad_field("init_image", "is no base64");
     request.init_image = *bytes;
+  }
+  if (const auto latents = fields.text("init_latents")) {
+    const auto bytes = from_base64(*latents);
+    if (!bytes) throw bad_field("init_latents", "is no base64");
+    try {
+      request.init_latents = latents_from_npy(*bytes);
+    } catch (const std::runtime_error& error) {
+      throw bad_field("init_latents", error.what());
+    }
   }
 }
 

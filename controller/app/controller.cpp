@@ -28,9 +28,10 @@ journal::Calendar calendar_now() {
 }
 
 ClusterOptions checked(ClusterOptions options) {
-  if (options.actors < 1)
+  // None: all come with hosts that join.
+  if (options.actors < 0)
     throw std::runtime_error("[cluster] actors is " + std::to_string(options.actors) +
-                             ": at least 1 is needed");
+                             ": it cannot be negative");
   if (!parse_choice<DeviceKind>(options.device)) {
     throw std::runtime_error("[cluster] device is \"" + options.device + "\": cpu or cuda");
   }

@@ -56,7 +56,8 @@ void Startup::on_ready(std::function<void(std::optional<std::string>)> handler) 
 void Startup::check_ready() {
   if (!ready_handler_ || !plugins_checked_) return;
   const auto drained = [](const auto& member) { return member.second.closed; };
-  if (std::ranges::all_of(members_.all(), drained))
+  // A cluster may begin without any, and wait for hosts.
+  if (!members_.all().empty() && std::ranges::all_of(members_.all(), drained))
     return cannot_start("[cluster] all actors were drained before they had started");
   const bool whole = std::ranges::all_of(members_.all(), [&](const auto& member) {
     return member.second.remote || drained(member) || member.second.state == ActorState::ready;

@@ -166,6 +166,9 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
   };
   if (closed_) return refused(wire::FailureCode::refused, *closed_);
   if (!reading.model) return refused(wire::FailureCode::bad_request, reading.error);
+  if (tools_.members.all().empty())
+    return refused(wire::FailureCode::overloaded,
+                   "the cluster has no actors yet: `troupe join` brings a host's");
   job.model = reading.folder;
   job.request.loras = reading.loras;
   job.request.seeds.clear();

@@ -175,8 +175,8 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
        {"--memory-limit nan", "--memory-limit: \"nan\" is not a number"}},
       2);
   check("start",
-        {{"--actors 0", "--actors: 0"},
-         {"--actors 2000", "2000 is out of bounds: a whole number from 1 to 1024"},
+        {{"--actors -1", "--actors: -1"},
+         {"--actors 2000", "2000 is out of bounds: a whole number from 0 to 1024"},
          {"--listen 127.0.0.1:x", "--listen tcp://127.0.0.1:x: port \"x\" is not a number"},
          {"--listen nowhere", "--listen \"nowhere\": neither ipc://PATH"},
          {"--tensor-host nowhere", "\"nowhere\" is not an address in numbers"},

@@ -106,6 +106,19 @@ TEST_CASE("on hosts of unequal size status shows tp and sequence groups inside, 
   CHECK(shown({.ulysses = 2}) == "beta beta");
 }
 
+TEST_CASE("a cluster begins without actors of its own and takes those of hosts that join") {
+  FaultCluster cluster(open_to_hosts(0));
+  for (const bool automatic : {false, true}) {
+    const auto refused = cluster.client().submit(job_on({.automatic = automatic}));
+    REQUIRE(!refused);
+    CHECK(refused.error().code == "overloaded");
+    CHECK(has(refused.error().what, "the cluster has no actors yet"));
+  }
+  JoinedHostProcess alpha(cluster, "alpha", 2);
+  REQUIRE(alpha.all("ready", 2));
+  CHECK(cluster.run(job_on({.cfg = 2})).pictures.size() == 1);
+}
+
 TEST_CASE("a cluster that stops when all its actors have left takes its hosts along") {
   for (int round = 0; round < 3; ++round) {
     FaultCluster cluster(open_to_hosts(1));

@@ -71,8 +71,10 @@ TEST_CASE(
       "PATH=" + scratch.path.string() + ":$PATH TROUPE=" + troupe +
       " SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=3 XDG_RUNTIME_DIR=" + scratch.path.string() +
       " timeout 900 " TROUPE_SOURCE_DIR "/scripts/slurm --address 127.0.0.1 --port " + port +
-      " --folder " + folder + " --model " + checkpoint("tiny-pixart") + " -- sh -c '" + troupe +
-      " status --json >" + (scratch / "status") + " && " + troupe +
+      " --folder " + folder + " --model " + checkpoint("tiny-pixart") +
+      " --http 127.0.0.1:0 -- sh -c '" + troupe + " status --json >" + (scratch / "status") +
+      " && [ $TROUPE_API_KEY = $(cat " + folder +
+      "/api-key) ] && " TROUPE_SOURCE_DIR "/deploy/health ${TROUPE_URL##*:} && " + troupe +
       " submit --prompt cat --steps 2 --cfg 2 --ulysses 2 --parallel auto --output " + picture +
       "'";
   // --parallel auto picks the degrees itself: that is refused, and the job's status says so.
@@ -91,7 +93,9 @@ TEST_CASE(
   const auto status = read_all(scratch / "status");
   CHECK(has(status, "\"node1\""));
   CHECK(has(status, "\"node2\""));
-  CHECK(!std::filesystem::exists(folder + "/keys"));
+  for (const char* gone : {"/keys", "/api-key", "/url"})
+    CHECK(!std::filesystem::exists(folder + gone));
+  CHECK(has(read_all(output), "HTTP at http://127.0.0.1:"));
   CHECK(has(read_all(folder + "/logs/join-1.log"), "joined"));
 }
 

@@ -162,3 +162,35 @@ TEST_CASE("base64: with or without padding, also of a data URL") {
   for (const char* wrong : {"Y", "Y?==", "data:image/png,YQ==", "YQ==YQ=="})
     CHECK_FALSE(from_base64(wrong));
 }
+
+TEST_CASE("noise to begin with is a .npy file; what is none is refused by name") {
+  const auto npy = [](const std::string& header, std::size_t values) {
+    std::string bytes = "\x93NUMPY";
+    bytes += {'\x01', '\0', static_cast<char>(header.size()), '\0'};
+    bytes += header;
+    const std::vector<float> data(values, 0.5F);
+    bytes.append(reinterpret_cast<const char*>(data.data()), values * sizeof(float));
+    return bytes;
+  };
+  const auto job = [](const std::string& bytes) {
+    return parse_job(json{{"prompt", "a"}, {"init_latents", base64(bytes)}}.dump());
+  };
+  const std::string good = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4, 2, 3), }\n";
+  const auto request = job(npy(good, 24)).submission.request;
+  REQUIRE(request.init_latents);
+  CHECK(request.init_latents->shape == std::vector<std::int64_t>{1, 4, 2, 3});
+  CHECK(request.init_latents->data == std::vector<float>(24, 0.5F));
+  const auto changed = [&](const std::string& old, const std::string& other) {
+    std::string header = good;
+    return header.replace(header.find(old), old.size(), other);
+  };
+  std::string nan = npy(good, 24);
+  nan.replace(nan.size() - 2, 2, "\xc0\x7f");
+  for (const std::string& bad :
+       {std::string(), std::string("PNG"), npy(good, 23), npy(good, 25),
+        npy(good, 24).substr(0, 20), npy(changed("<f4", "<f8"), 24),
+        npy(changed("False", "True"), 24), npy(changed("(1, 4, 2, 3)", "(8, 3)"), 24),
+        npy(changed("(1, 4", "(0, 4"), 0),
+        npy(changed("(1, 4, 2", "(4294967296, 4294967296, 2"), 24), nan})
+    CHECK(wrong_field([&] { job(bad); }) == "init_latents");
+}

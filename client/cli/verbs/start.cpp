@@ -31,8 +31,9 @@ class StartVerb : public Verb {
             "--listen", options_.listen,
             "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " + default_endpoint() + ")")
         ->type_name("ENDPOINT");
-    app_->add_option("--actors", options_.actors, "Actors to start")
-        ->check(whole(1, 1024))
+    app_->add_option("--actors", options_.actors,
+                     "Actors to start; 0 = none here, all come with hosts that join")
+        ->check(whole(0, 1024))
         ->type_name("N")
         ->capture_default_str();
     app_->add_option("--model", options_.model, "Model of the jobs that name none")

@@ -1,0 +1,121 @@
+"""Nodes for ComfyUI that compute on a Troupe cluster: connect, add a LoRA, generate."""
+import contextvars
+import json
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+import comfy.model_management
+import comfy.utils
+import torch
+from troupe import Client, TroupePipeline
+
+CATEGORY = "Troupe"
+MAX_PREVIEW = 512  # pixels
+
+
+class Cluster(NamedTuple):
+    client: Client
+    model: str
+    loras: list
+    options: dict
+
+
+class TroupeConnect:
+    """A cluster. Its key, if it asks for one, is TROUPE_API_KEY's, so that no workflow's file contains it."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {
+            "required": {"url": ("STRING", {"default": "http://127.0.0.1:7480"})},
+            "optional": {
+                "model": ("STRING", {"default": "", "tooltip": "A folder on the cluster's hosts; empty: the cluster's own"}),
+                "options": ("STRING", {"default": "", "multiline": True, "tooltip": "Further fields of a request as JSON, such as "
+                                       '{"parallel": "auto", "dtype": "bfloat16"}'}),
+            },
+        }
+
+    RETURN_TYPES = ("TROUPE",)
+    FUNCTION = "connect"
+    CATEGORY = CATEGORY
+
+    def connect(self, url, model="", options=""):
+        client = Client(url)
+        client.models()  # says now if nobody is there
+        return (Cluster(client, model, [], json.loads(options) if options.strip() else {}),)
+
+
+class TroupeLora:
+    """Adds a LoRA file; several add up."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {
+            "cluster": ("TROUPE",),
+            "path": ("STRING", {"default": "", "tooltip": "A safetensors file on the cluster's hosts"}),
+            "scale": ("FLOAT", {"default": 1.0, "min": -1000.0, "max": 1000.0, "step": 0.05}),
+        }}
+
+    RETURN_TYPES = ("TROUPE",)
+    FUNCTION = "add"
+    CATEGORY = CATEGORY
+
+    def add(self, cluster, path, scale):
+        return (cluster._replace(loras=[*cluster.loras, {"path": path, "scale": scale}]),)
+
+
+class TroupeGenerate:
+    """Makes pictures, [batch, height, width, 3] from 0 to 1. The queue's cancel button cancels the job on the cluster."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        size = {"default": 0, "min": 0, "max": 16384, "step": 8, "tooltip": "Pixels; 0: the model's native size"}
+        return {
+            "required": {
+                "cluster": ("TROUPE",),
+                "prompt": ("STRING", {"multiline": True, "dynamicPrompts": True}),
+                "negative_prompt": ("STRING", {"multiline": True, "dynamicPrompts": True}),
+                "seed": ("INT", {"default": 0, "min": 0, "max": 2**63 - 1, "control_after_generate": True}),
+                "steps": ("INT", {"default": 20, "min": 1, "max": 10000}),
+                "guidance_scale": ("FLOAT", {"default": 4.5, "min": 0.0, "max": 100.0, "step": 0.1}),
+                "width": ("INT", size),
+                "height": ("INT", size),
+                "batch_size": ("INT", {"default": 1, "min": 1, "max": 4096}),
+            },
+            "optional": {
+                "image": ("IMAGE", {"tooltip": "To begin with; the first of the batch"}),
+                "strength": ("FLOAT", {"default": 0.8, "min": 0.0, "max": 1.0, "step": 0.01}),
+            },
+        }
+
+    RETURN_TYPES = ("IMAGE",)
+    FUNCTION = "generate"
+    CATEGORY = CATEGORY
+
+    def generate(self, cluster, prompt, negative_prompt, seed, steps, guidance_scale, width, height, batch_size, image=None,
+                 strength=0.8):
+        pipe = TroupePipeline(cluster.client, cluster.model or None, **cluster.options)
+        pipe.set_progress_bar_config(disable=True)
+        bar = comfy.utils.ProgressBar(steps)
+
+        def step_ended(pipe, step, timestep, kwargs):
+            preview = kwargs["preview"]
+            bar.update_absolute(step + 1, preview=("JPEG", preview, MAX_PREVIEW) if preview else None)
+
+        arguments = dict(
+            negative_prompt=negative_prompt, seed=seed, num_inference_steps=steps, guidance_scale=guidance_scale,
+            width=width or None, height=height or None, num_images_per_prompt=batch_size, loras=cluster.loras or None,
+            image=None if image is None else image[0].cpu().numpy(), strength=None if image is None else strength,
+            output_type="np", callback_on_step_end=step_ended, callback_on_step_end_tensor_inputs=["preview"])
+        # In a thread, since a step may take long and the cancel button should not. ComfyUI knows by the context which node
+        # the progress is of.
+        with ThreadPoolExecutor(1) as thread:
+            call = thread.submit(contextvars.copy_context().run, lambda: pipe(prompt, **arguments))
+            while not wait([call], timeout=0.1).done:
+                if comfy.model_management.processing_interrupted():
+                    pipe._interrupt = True
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        return (torch.from_numpy(call.result().images),)
+
+
+NODE_CLASS_MAPPINGS = {"TroupeConnect": TroupeConnect, "TroupeLora": TroupeLora, "TroupeGenerate": TroupeGenerate}
+NODE_DISPLAY_NAME_MAPPINGS = {"TroupeConnect": "Troupe: connect", "TroupeLora": "Troupe: LoRA", "TroupeGenerate": "Troupe: generate"}

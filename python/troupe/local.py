@@ -1,0 +1,107 @@
+"""A cluster of the program's own: `troupe serve` as a child process."""
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, List, Optional
+
+from .errors import TroupeError
+from .pipeline import TroupePipeline
+
+# Longer than a cluster needs to end by itself.
+END_SECONDS = 30.0
+
+
+class LocalCluster:
+    """What `local()` makes. `with` gives a pipeline; the end of the block, or of the program, ends the cluster.
+
+    `url` is the server's, as for a browser; `process` is `troupe serve`.
+    """
+
+    def __init__(self, command: List[str], model: str, start_timeout: float, defaults: Any) -> None:
+        self._command = command
+        self._model = model
+        self._start_timeout = start_timeout
+        self._defaults = defaults
+        self._folder: Optional[Path] = None
+        self.process: Optional[subprocess.Popen[bytes]] = None
+        self.url = ""
+
+    def start(self) -> TroupePipeline:
+        """Starts the cluster and returns a pipeline once it can be spoken to. `stop()` ends it."""
+        self._folder = Path(tempfile.mkdtemp(prefix="troupe-"))
+        atexit.register(self.stop)
+        try:
+            with open(self._folder / "log", "wb") as log:
+                self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log,
+                                                stderr=subprocess.STDOUT)
+            self.url = self._await_url()
+            return TroupePipeline.connect(self.url, self._model, **self._defaults)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _await_url(self) -> str:
+        """The address that the server prints when it listens."""
+        assert self.process is not None
+        deadline = time.monotonic() + self._start_timeout
+        while True:
+            found = re.search(r"http://[^/\s]+", self.log())
+            if found:
+                return found.group()
+            if self.process.poll() is not None:
+                raise TroupeError(f"troupe serve ended with {self.process.returncode}: {self.log().strip() or 'it said nothing'}")
+            if time.monotonic() > deadline:
+                raise TroupeError(f"troupe serve was not ready within {self._start_timeout:g} s: {self.log().strip()}")
+            time.sleep(0.02)
+
+    def log(self) -> str:
+        """What `troupe serve` wrote so far."""
+        return (self._folder / "log").read_text(errors="replace") if self._folder else ""
+
+    def stop(self) -> None:
+        """Ends the cluster; done at once where it has ended."""
+        atexit.unregister(self.stop)
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def __enter__(self) -> TroupePipeline:
+        return self.start()
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+
+def local(model: str, actors: int = 1, device: str = "cpu", arguments: Optional[List[str]] = None,
+          executable: Optional[str] = None, start_timeout: float = 120.0, **defaults: Any) -> LocalCluster:
+    """A cluster on this machine for a model's folder, without anything to set up:
+
+        with troupe.local(model="examples/demo/model", actors=2) as pipe:
+            pipe("a blue star on a white background").images[0].save("star.png")
+
+    `device` is cpu or cuda; `arguments` are further ones of `troupe serve`; `executable` is the command's path, by default
+    TROUPE or the `troupe` on the PATH; `defaults` are fields of every request. Raises TroupeError with what the
+    command wrote where it does not start.
+    """
+    command = executable or os.environ.get("TROUPE") or shutil.which("troupe")
+    if not command:
+        raise TroupeError("there is no command `troupe` on the PATH; build it (docs/install.md), or name it: executable=…")
+    model = os.path.abspath(model)
+    return LocalCluster([command, "serve", "--model", model, "--actors", str(actors), "--device", device, "--http",
+                         "127.0.0.1:0", *(arguments or [])], model, start_timeout, defaults)

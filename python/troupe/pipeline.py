@@ -1,0 +1,314 @@
+"""diffusers' interface to a cluster."""
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+
+from . import images
+from .client import Client, Job, check_output_type
+from .errors import APIStatusError
+from .progress import Bar
+
+Prompt = Union[str, Sequence[str]]
+Callback = Callable[["TroupePipeline", int, None, Dict[str, Any]], Optional[Dict[str, Any]]]
+
+
+@dataclass
+class TroupePipelineOutput:
+    """What a call returns. `images` is as `output_type` says; notebooks show it.
+
+    `job` is the job's handle, as for `job.report()`, and `seed` the seed that was used.
+    """
+
+    images: Any
+    job: Job
+    seed: int
+    videos: int = field(default=0, repr=False)  # 0: these are pictures
+
+    @property
+    def frames(self) -> Any:
+        """Of videos: the frames of each, a list of lists, or an array [videos, frames, height, width, 3]."""
+        if not self.videos or len(self.images) == self.videos:
+            return self.images
+        each = len(self.images) // self.videos
+        if hasattr(self.images, "reshape"):
+            return self.images.reshape(self.videos, each, *self.images.shape[1:])
+        return [self.images[first:first + each] for first in range(0, len(self.images), each)]
+
+    def to_tuple(self) -> Tuple[Any, ...]:
+        return (self.frames if self.videos else self.images,)
+
+    def __getitem__(self, key: Any) -> Any:
+        return getattr(self, key) if isinstance(key, str) else self.to_tuple()[key]
+
+    def _repr_html_(self) -> str:
+        first = next(iter(self.images), None)
+        if isinstance(first, bytes):
+            return images.html(self.images)
+        return images.html([images.to_png(image) for image in self.images]) if hasattr(first, "save") else repr(self)
+
+
+@dataclass
+class _Adapter:
+    path: str
+    weight: float = 1.0
+
+
+class TroupePipeline:
+    """A pipeline that computes on a cluster. Arguments, outputs and callbacks are those of diffusers' pipelines.
+
+        pipe = TroupePipeline.connect("http://127.0.0.1:7480")
+        picture = pipe("a lighthouse in a storm", generator=torch.Generator().manual_seed(0)).images[0]
+    """
+
+    def __init__(self, client: Client, model: Optional[str] = None, **defaults: Any) -> None:
+        self.client = client
+        self.model = model
+        self.defaults = defaults
+        self._adapters: Dict[str, _Adapter] = {}
+        self._active: List[str] = []
+        self._lora_enabled = True
+        self._bar: Dict[str, Any] = {}
+        self._jobs: Set[Job] = set()
+        self._interrupted = False
+
+    @classmethod
+    def connect(cls, url: Optional[str] = None, model: Optional[str] = None, api_key: Optional[str] = None,
+                **defaults: Any) -> "TroupePipeline":
+        """A pipeline for the server at `url` (default: TROUPE_URL, else http://127.0.0.1:7480).
+
+        `model`: a folder as the cluster's hosts see it; default: the cluster's. `defaults` are fields of every request
+        that the call does not set, as `dtype="bfloat16"` or `parallel="auto"`. Raises APIConnectionError,
+        AuthenticationError.
+        """
+        client = Client(url, api_key)
+        client.models()  # fails now, if the server or the key is wrong
+        return cls(client, model, **defaults)
+
+    @classmethod
+    def from_pretrained(cls, model: str, url: Optional[str] = None, torch_dtype: Any = None, api_key: Optional[str] = None,
+                        **defaults: Any) -> "TroupePipeline":
+        """As diffusers' of that name, with a folder that the cluster's hosts see: `connect` with its arguments."""
+        if torch_dtype is not None:
+            defaults["dtype"] = str(torch_dtype).replace("torch.", "")
+        return cls.connect(url, model, api_key, **defaults)
+
+    def __call__(self, prompt: Optional[Prompt] = None, *, output_type: str = "pil", return_dict: bool = True,
+                 callback_on_step_end: Optional[Callback] = None,
+                 callback_on_step_end_tensor_inputs: Sequence[str] = (), timeout: Optional[float] = None,
+                 **arguments: Any) -> Any:
+        """Makes pictures, or a video; the arguments are those of `submit` and:
+
+        output_type: "pil", "np", "png" (files' bytes) or "latent" (numpy, float32), see `Job.result`.
+        return_dict: False returns the tuple (images,) instead of a TroupePipelineOutput.
+        callback_on_step_end: called as callback(pipe, step, timestep, kwargs) after each step, in order. `timestep` is
+            None, since the schedule is the cluster's. Latents stay there, too: kwargs is empty, or has "preview", the
+            newest rough picture (PIL, or None), if callback_on_step_end_tensor_inputs is ["preview"].
+        timeout: seconds, after which the job is cancelled; default: none as long as the server is there.
+
+        Whatever ends the call before the job ends cancels the job: Ctrl-C, an exception in a callback,
+        `pipe._interrupt = True`. Raises BadRequestError, JobFailedError, JobCancelledError, APITimeoutError, ….
+        """
+        wanted = set(callback_on_step_end_tensor_inputs)
+        if wanted - {"preview"}:
+            raise ValueError(f'callback_on_step_end_tensor_inputs: {sorted(wanted - {"preview"})} stay on the cluster; '
+                             'there is "preview"')
+        check_output_type(output_type)
+        if wanted:
+            arguments.setdefault("preview_every", 1)
+        if output_type == "latent":
+            arguments["want_latents"] = True
+        self._interrupted = False
+        job, request = self._submit(prompt, arguments)
+        self._follow(job, callback_on_step_end, wanted, timeout)
+        done = job.result(output_type)
+        asked = len(request["prompts"]) * request.get("images_per_prompt", 1)
+        videos = asked if len(job.info.pictures) > asked else 0
+        output = TroupePipelineOutput(done, job, request["seed"], videos)
+        return output if return_dict else output.to_tuple()
+
+    def submit(self, prompt: Optional[Prompt] = None, *, negative_prompt: Optional[Prompt] = None,
+               height: Optional[int] = None, width: Optional[int] = None, num_frames: Optional[int] = None,
+               num_inference_steps: Optional[int] = None, guidance_scale: Optional[float] = None,
+               num_images_per_prompt: Optional[int] = None, generator: Any = None, seed: Optional[int] = None,
+               latents: Any = None, image: Any = None, strength: Optional[float] = None, **options: Any) -> Job:
+        """Hands a job in and returns its handle at once. What is None is the cluster's default.
+
+        generator: a torch.Generator on the CPU that has drawn nothing yet: its seed gives diffusers' picture. `seed` says
+            it as a number. Without either the seed is a random one.
+        latents: noise of unit variance instead of the seed's, [n, channels, h, w]: a numpy array or a tensor.
+        image: a picture to begin with, with `strength`: PIL, an array [height, width, 3], or a PNG file's bytes.
+        options: further fields of a request (docs/http.md), such as method="pipefusion", num_pipeline_patch=4, pp=2,
+            parallel="auto", dtype="bfloat16", preview_every=2, priority=10. The server refuses what it does not know.
+        """
+        named = dict(negative_prompt=negative_prompt, height=height, width=width, num_frames=num_frames,
+                     num_inference_steps=num_inference_steps, guidance_scale=guidance_scale,
+                     num_images_per_prompt=num_images_per_prompt, generator=generator, seed=seed, latents=latents,
+                     image=image, strength=strength)
+        given = {name: value for name, value in named.items() if value is not None}
+        return self._submit(prompt, {**given, **options})[0]
+
+    def _submit(self, prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Tuple[Job, Dict[str, Any]]:
+        request = make_request(prompt, {**self.defaults, **arguments})
+        if self.model is not None:
+            request.setdefault("model", self.model)
+        if self._lora_enabled and self._active:
+            request.setdefault("loras", [{"path": self._adapters[name].path, "scale": self._adapters[name].weight}
+                                         for name in self._active])
+        return self.client.submit(request), request
+
+    def _follow(self, job: Job, callback: Optional[Callback], wanted: Set[str], timeout: Optional[float]) -> None:
+        """Until the job's end, which is never left open: the job is cancelled where an exception comes first."""
+        bar = Bar(**self._bar)
+        preview: Optional[bytes] = None
+        done = 0
+        self._jobs.add(job)
+        try:
+            if self._interrupted:
+                job.cancel()
+            for event in job.events(timeout):
+                preview = event.preview or preview
+                bar.show(event.info, preview)
+                # Events of steps that are quick may be left out; a callback sees each step.
+                last = event.info.steps if event.kind == "succeeded" else event.info.step
+                while callback and done < last:
+                    kwargs = {"preview": images.to_pil(preview, "a preview") if preview else None} if wanted else {}
+                    changed = callback(self, done, None, kwargs)
+                    if changed and set(changed) - wanted:
+                        raise ValueError(f"callback_on_step_end: {sorted(set(changed) - wanted)} cannot be changed from here")
+                    done += 1
+        except BaseException:
+            try:
+                job.cancel()
+            except Exception:  # what ended the call matters more
+                pass
+            raise
+        finally:
+            self._jobs.discard(job)
+            bar.close()
+        job.raise_for_state()
+
+    @property
+    def interrupt(self) -> bool:
+        return self._interrupted
+
+    @property
+    def _interrupt(self) -> bool:
+        return self._interrupted
+
+    @_interrupt.setter
+    def _interrupt(self, value: bool) -> None:
+        """As in diffusers: True, set by a callback or another thread, ends the call, here with JobCancelledError."""
+        self._interrupted = value
+        if value:
+            for job in list(self._jobs):
+                job.cancel()
+
+    def load_lora_weights(self, pretrained_model_name_or_path: str, adapter_name: Optional[str] = None,
+                          weight_name: Optional[str] = None) -> None:
+        """Adds a LoRA file to the jobs that follow. The path is one on the cluster's hosts; of a folder `weight_name`
+        names the file. The newest one is active, until `set_adapters` says which are."""
+        name = adapter_name or f"default_{len(self._adapters)}"
+        if name in self._adapters:
+            raise ValueError(f'adapter_name: "{name}" is loaded already')
+        folder = str(pretrained_model_name_or_path)
+        self._adapters[name] = _Adapter(f"{folder.rstrip('/')}/{weight_name}" if weight_name else folder)
+        self._active = [name]
+
+    def set_adapters(self, adapter_names: Union[str, Sequence[str]],
+                     adapter_weights: Union[None, float, Sequence[float]] = None) -> None:
+        """Which loaded LoRAs the jobs that follow use, and their scales (1 where none is given)."""
+        names = [adapter_names] if isinstance(adapter_names, str) else list(adapter_names)
+        one = 1.0 if adapter_weights is None else adapter_weights
+        weights = [one] * len(names) if isinstance(one, (int, float)) else list(one)
+        if len(weights) != len(names):
+            raise ValueError(f"set_adapters: {len(names)} names and {len(weights)} weights")
+        self._check_adapters(names)
+        for name, weight in zip(names, weights):
+            self._adapters[name].weight = float(weight)
+        self._active = names
+
+    def delete_adapters(self, adapter_names: Union[str, Sequence[str]]) -> None:
+        names = [adapter_names] if isinstance(adapter_names, str) else list(adapter_names)
+        self._check_adapters(names)
+        for name in names:
+            del self._adapters[name]
+        self._active = [name for name in self._active if name in self._adapters]
+
+    def _check_adapters(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self._adapters]
+        if unknown:
+            raise ValueError(f"adapter_names: {unknown} are not loaded; there are {list(self._adapters)}")
+
+    def get_active_adapters(self) -> List[str]:
+        return list(self._active)
+
+    def unload_lora_weights(self) -> None:
+        self._adapters.clear()
+        self._active = []
+
+    def enable_lora(self) -> None:
+        self._lora_enabled = True
+
+    def disable_lora(self) -> None:
+        self._lora_enabled = False
+
+    def enable_vae_tiling(self) -> None:
+        """Decodes in overlapping tiles: less memory, a slightly different picture."""
+        self.defaults["vae_tiling"] = True
+
+    def disable_vae_tiling(self) -> None:
+        self.defaults.pop("vae_tiling", None)
+
+    def set_progress_bar_config(self, **config: Any) -> None:
+        """`disable=True` shows none; `desc` is a text before it. tqdm's other settings have no effect."""
+        self._bar = {"disable": bool(config.get("disable", False)), "description": config.get("desc") or ""}
+
+    def to(self, *args: Any, **kwargs: Any) -> "TroupePipeline":
+        """Does nothing: the devices are the cluster's."""
+        return self
+
+
+# diffusers' names of what a request calls otherwise.
+_NAMES = {"num_inference_steps": "steps", "num_images_per_prompt": "images_per_prompt", "num_videos_per_prompt": "images_per_prompt",
+          "use_resolution_binning": "resolution_binning"}
+
+
+def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[str, Any]:
+    """The body of POST /api/v1/jobs for a call's arguments, those that are None left out."""
+    given = {_NAMES.get(name, name): value for name, value in arguments.items() if value is not None}
+    if prompt is None:
+        raise ValueError("prompt: there is none")
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    negative = given.get("negative_prompt")
+    if negative is not None and not isinstance(negative, str):
+        if len(set(negative)) != 1:
+            raise ValueError("negative_prompt: one text is shared by all prompts of a job")
+        given["negative_prompt"] = negative[0]
+    generator, seed = given.pop("generator", None), given.pop("seed", None)
+    if generator is not None and seed is not None:
+        raise ValueError("generator and seed: either says it all")
+    seed = seed_of(generator) if generator is not None else secrets.randbits(32) if seed is None else int(seed)
+    if "latents" in given:
+        given["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))
+    if "image" in given:
+        given["init_image"] = images.base64_text(images.to_png(given.pop("image")))
+    return {"prompts": prompts, "seed": seed, **given}
+
+
+def seed_of(generator: Any) -> int:
+    """The seed of a torch.Generator, where that says what it will draw."""
+    if isinstance(generator, (list, tuple)):
+        raise ValueError("generator: a job has one; hand in a job for each generator (`submit`)")
+    if not hasattr(generator, "initial_seed"):
+        raise TypeError(f"generator: {type(generator).__name__} is no torch.Generator; numbers are said as seed=…")
+    if generator.device.type != "cpu":
+        raise ValueError(f'generator: it is on "{generator.device}", and Troupe draws what one on the CPU draws; '
+                         "use torch.Generator().manual_seed(…)")
+    seed = generator.initial_seed()
+    fresh = type(generator)().manual_seed(seed)
+    if not bool((fresh.get_state() == generator.get_state()).all()):
+        raise ValueError("generator: it has drawn numbers already, and Troupe takes its seed only; "
+                         f"generator.manual_seed({seed}) begins it anew")
+    return int(seed)

@@ -1,0 +1,218 @@
+"""The package with a real cluster (`troupe serve` from a build), beside what diffusers makes of the same arguments.
+
+usage: pipeline_test.py, with TROUPE naming the command
+The expected latents and pictures of tests/fixtures were made by diffusers' pipelines; where diffusers can be imported, it also
+runs here, with the same call.
+"""
+import asyncio
+import io
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+import numpy as np
+import troupe
+from PIL import Image
+from troupe import TroupePipeline
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEMO = ROOT / "examples" / "demo" / "model"
+FIXTURES = ROOT / "tests" / "fixtures"
+PROMPT = "a red circle above a blue square on a white background"
+
+try:
+    import diffusers
+    import torch
+except ImportError:
+    diffusers = None
+
+
+def expected(part, name):
+    """A case of tests/fixtures/expected/PART: what it was made with, and its tensors by name."""
+    case = next(case for case in json.loads((FIXTURES / "expected" / f"{part}.json").read_text())["cases"] if case["name"] == name)
+    data = (FIXTURES / "expected" / f"{part}.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    kinds = {"F32": np.float32, "U8": np.uint8}
+    tensors = {}
+    for key, entry in json.loads(data[8:8 + length]).items():
+        if key.startswith(f"{name}.") and entry["dtype"] in kinds:
+            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            tensors[key[len(name) + 1:]] = np.frombuffer(data[begin:end], kinds[entry["dtype"]]).reshape(entry["shape"])
+    return case, tensors
+
+
+def arguments(case):
+    """A case as a call of diffusers' has it."""
+    return dict(prompt=case["prompts"], negative_prompt=case["negative_prompt"], height=case["height"], width=case["width"],
+                num_inference_steps=case["steps"], guidance_scale=case["guidance"], num_images_per_prompt=case["n"],
+                max_sequence_length=case["max_sequence_length"])
+
+
+class WithCluster(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = troupe.local(DEMO, actors=2, arguments=["--allow-models", str(FIXTURES)])
+        cls.pipe = cls.cluster.start()
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.pipe.set_progress_bar_config(disable=True)
+
+    def assert_latents(self, got, wanted):
+        """As docs/numerics.md promises: within 1e-4 of the range."""
+        self.assertEqual((got.shape, got.dtype), (wanted.shape, np.float32))
+        self.assertLess(np.abs(got - wanted).max(), 1e-4 * np.abs(wanted).max())
+
+
+class AsDiffusers(WithCluster):
+    def test_a_seed_gives_diffusers_picture(self):
+        case, tensors = expected("demo", "small")
+        self.assert_latents(self.pipe(**arguments(case), seed=case["seed"], output_type="latent").images, tensors["latents"])
+        picture = self.pipe(**arguments(case), seed=case["seed"], cfg=2).images[0]
+        wanted = np.asarray(Image.open(FIXTURES / "expected" / case["png"]).convert("RGB"), np.int16)
+        self.assertLessEqual(np.abs(np.asarray(picture, np.int16) - wanted).max(), 1)
+
+    @unittest.skipUnless(diffusers, "diffusers is not installed")
+    def test_beside_diffusers(self):
+        theirs = diffusers.PixArtAlphaPipeline.from_pretrained(DEMO)
+        theirs.set_progress_bar_config(disable=True)
+        call = dict(prompt=PROMPT, negative_prompt="a dog", height=128, width=96, num_inference_steps=5, guidance_scale=3.0,
+                    num_images_per_prompt=2, use_resolution_binning=False, clean_caption=False)
+        for kind in ("latent", "np"):
+            seen = {}
+            for name, pipe in (("theirs", theirs), ("ours", self.pipe)):
+                seen[name] = np.asarray(pipe(**call, generator=torch.Generator().manual_seed(11), output_type=kind).images)
+            if kind == "latent":
+                self.assert_latents(seen["ours"], seen["theirs"])
+            else:
+                self.assertEqual(seen["ours"].shape, seen["theirs"].shape)
+                self.assertLessEqual(np.abs(seen["ours"] - seen["theirs"]).max(), 1.01 / 255)
+        used = torch.Generator().manual_seed(1)
+        torch.randn(3, generator=used)
+        with self.assertRaisesRegex(ValueError, "drawn numbers already"):
+            self.pipe(PROMPT, generator=used)
+
+    def test_loras(self):
+        pipe = TroupePipeline(self.pipe.client, str(FIXTURES / "tiny-pixart"))
+        pipe.set_progress_bar_config(disable=True)
+        case, tensors = expected("lora", "pixart_both")
+        plain = pipe(**arguments(case), seed=case["seed"], output_type="latent").images
+        self.assert_latents(plain, tensors["plain"])
+        for number, lora in enumerate(case["loras"]):
+            pipe.load_lora_weights(FIXTURES / "lora", weight_name=lora["file"], adapter_name=str(number))
+        pipe.set_adapters(["0", "1"], [lora["scale"] for lora in case["loras"]])
+        self.assert_latents(pipe(**arguments(case), seed=case["seed"], output_type="latent").images, tensors["latents"])
+
+    def test_own_noise_and_a_picture_to_begin_with(self):
+        pipe = TroupePipeline(self.pipe.client, str(FIXTURES / "tiny-pixart"))
+        pipe.set_progress_bar_config(disable=True)
+        case, tensors = expected("pipeline", "plain")
+        self.assert_latents(pipe(**arguments(case), latents=tensors["noise"], output_type="latent").images, tensors["latents"])
+        begin = Image.open(FIXTURES / "expected" / "demo_small.png")
+        near = self.pipe(PROMPT, image=begin, strength=0.2, num_inference_steps=10, height=128, width=128, seed=1).images[0]
+        difference = np.abs(np.asarray(near, np.int16) - np.asarray(begin.convert("RGB"), np.int16)).mean()
+        self.assertLess(difference, 30)
+        self.assertGreater(difference, 0)
+
+
+class OnARealCluster(WithCluster):
+    def test_callbacks_and_previews(self):
+        steps, previews = [], []
+
+        def callback(pipe, step, timestep, kwargs):
+            steps.append(step)
+            previews.append(kwargs["preview"])
+            return kwargs
+
+        output = self.pipe(PROMPT, num_inference_steps=6, height=128, width=128, callback_on_step_end=callback,
+                           callback_on_step_end_tensor_inputs=["preview"])
+        self.assertEqual(steps, list(range(6)))
+        self.assertTrue([preview for preview in previews if preview])
+        self.assertEqual(output.images[0].size, (128, 128))
+
+    def test_interrupt(self):
+        def callback(pipe, step, timestep, kwargs):
+            pipe._interrupt = step >= 2
+            return kwargs
+
+        with self.assertRaises(troupe.JobCancelledError) as caught:
+            self.pipe(PROMPT, num_inference_steps=900, callback_on_step_end=callback)
+        self.assertEqual(caught.exception.job.refresh().state, "cancelled")
+
+    def test_refusals_name_the_field(self):
+        with self.assertRaises(troupe.BadRequestError) as caught:
+            self.pipe(PROMPT, steps="many")
+        self.assertEqual((caught.exception.status_code, caught.exception.param), (400, "steps"))
+        with self.assertRaisesRegex(troupe.BadRequestError, "height"):
+            self.pipe(PROMPT, height=250)
+        with self.assertRaises(troupe.BadRequestError) as caught:
+            self.pipe(PROMPT, timesteps=[1])
+        self.assertEqual(caught.exception.param, "timesteps")
+        with self.assertRaises(troupe.NotFoundError):
+            self.pipe.client.job("nobody")
+
+    def test_handles(self):
+        job = self.pipe.submit(PROMPT, num_inference_steps=4, height=128, width=128, seed=3)
+        self.assertEqual([event.kind for event in job.events()][-1], "succeeded")
+        self.assertFalse(job.cancel())
+        same = self.pipe.client.job(job.id)
+        self.assertEqual(Image.open(io.BytesIO(same.picture(0, "webp", 80))).size, (128, 128))
+        self.assertEqual(same.report()["request"]["seed"], 3)
+        self.assertTrue(same.timeline())
+        again = self.pipe.client.parameters(same.picture(0))
+        self.assertEqual(self.pipe.client.submit(again).result("png"), same.result("png"))
+        self.assertIn(job.id, [entry.id for entry in self.pipe.client.jobs()])
+        self.assertTrue(self.pipe.client.models())
+        self.assertIn(self.pipe.client.health()["status"], ("ok", "starting"))
+        self.assertTrue(self.pipe.client.options())
+        self.assertTrue(self.pipe.client.cluster())
+
+    def test_asynchronous(self):
+        async def main():
+            pipe = await troupe.AsyncTroupePipeline.connect(self.cluster.url)
+            long = asyncio.create_task(pipe(PROMPT, num_inference_steps=900))
+            one, two = await asyncio.gather(*(pipe(PROMPT, seed=seed, num_inference_steps=2, height=128, width=128) for seed in (1, 2)))
+            long.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await long
+            return one.images[0], two.images[0]
+
+        one, two = asyncio.run(main())
+        self.assertNotEqual(one.tobytes(), two.tobytes())
+
+
+class Local(unittest.TestCase):
+    def test_it_ends_with_its_block(self):
+        cluster = troupe.local(DEMO)
+        with self.assertRaises(ZeroDivisionError), cluster as pipe:
+            self.assertIn(pipe.client.health()["status"], ("ok", "starting"))
+            1 / 0
+        self.assertEqual(cluster.process.returncode, 0)
+        with self.assertRaises(troupe.APIConnectionError):
+            pipe.client.health()
+
+    def test_what_does_not_start_says_why(self):
+        with self.assertRaisesRegex(troupe.TroupeError, "nobody"):
+            troupe.local("/nobody").start()
+        with self.assertRaisesRegex(troupe.TroupeError, "--actors"):
+            troupe.local(DEMO, actors=0).start()
+
+    def test_the_notebook(self):
+        notebook = json.loads((ROOT / "examples" / "python" / "troupe.ipynb").read_text())
+        names, before = {}, os.getcwd()
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "demo").symlink_to(DEMO.parent)
+            (pathlib.Path(folder) / "python").mkdir()
+            os.chdir(pathlib.Path(folder) / "python")
+            try:
+                for cell in notebook["cells"]:
+                    if cell["cell_type"] == "code":
+                        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+            finally:
+                os.chdir(before)
+                names["cluster"].stop()
+        self.assertEqual(names["latents"].shape[1], 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
