@@ -6,8 +6,6 @@
 namespace troupe::plan {
 namespace {
 
-/// Kernels of one more part of attention: the part, its merge.
-constexpr double kOperationsPerPart = 2;
 /// How many times faster products of bytes are than float32's (docs/quantization.md).
 constexpr double kByteSpeed = 3;
 
@@ -17,6 +15,9 @@ BlockCost::BlockCost(const ModelShape& model, const JobShape& job, const mesh::D
                      const Machine& machine, const Engine& engine, const Ways& ways)
     : model_(model), job_(job), degrees_(degrees), machine_(machine), engine_(engine), ways_(ways) {
   element_ = element_bytes(job.dtype);
+  const double head = model.width / model.heads;
+  if (const int step = machine.device.head_step; step > 0 && model.levels.empty())
+    padding_ = std::ceil(head / step) * step / head;
   head_share_ = static_cast<double>(heads_of(model.heads, degrees, 0, 0)) / model.heads;
 }
 
@@ -29,22 +30,65 @@ double BlockCost::computed(double flops, double elements, double bytes, double s
 double BlockCost::products(double tokens, double weights) const {
   const double elements = tokens * model_.width / degrees_.tp;
   const double weight = job_.weight_dtype == WeightChoice::as_computed ? element_ : 1;
-  const double bytes = weight * weights / degrees_.tp + element_ * elements * kActivationsPerToken;
+  // A CPU's speed was measured with what stands between the products.
+  const double beside = machine_.device.queues ? 0 : element_ * elements * kActivationsPerToken;
+  const double bytes = weight * weights / degrees_.tp + beside;
   const double speed = job_.weight_dtype == WeightChoice::int8
                            ? kByteSpeed * machine_.device.float_flops
                            : machine_.flops(job_.dtype);
   return computed(2 * tokens * weights / degrees_.tp, elements, bytes, speed);
 }
 
+double BlockCost::block_products(double tokens) const {
+  if (model_.levels.empty()) return products(tokens, model_.weights_per_block);
+  double seconds = 0;
+  for (const auto& level : model_.levels) {
+    const double own = tokens * level.share;
+    seconds += computed(2 * own * level.weights, own * level.width, element_ * level.weights,
+                        machine_.flops(job_.dtype));
+  }
+  return seconds;
+}
+
+double BlockCost::elementwise(double tokens) const {
+  if (!machine_.device.queues) return 0;
+  const double bytes = element_ * tokens * model_.width * model_.elementwise_per_block;
+  return bytes / machine_.device.bandwidth;
+}
+
 double BlockCost::plain(double flops, double elements) const {
   return computed(flops, elements, 0, machine_.flops(job_.dtype));
 }
 
-double BlockCost::attention(double batch, double queries, double keys) const {
-  const double elements = batch * queries * model_.width * head_share_;
-  const double bytes = element_ * batch * (2 * queries + 2 * keys) * model_.width * head_share_;
-  return computed(4 * elements * keys, elements, bytes,
+double BlockCost::attention(double batch, double queries, double keys, double width) const {
+  const double elements = batch * queries * width * head_share_;
+  const double bytes = element_ * batch * (2 * queries + 2 * keys) * width * head_share_;
+  return computed(4 * elements * keys * padding_, elements, bytes,
                   machine_.flops(job_.dtype) * machine_.device.attention_share);
+}
+
+double BlockCost::attentions(double batch, double queries, double keys) const {
+  if (model_.levels.empty()) return attention(batch, queries, keys, model_.width);
+  double seconds = 0;
+  for (const auto& level : model_.levels) {
+    seconds +=
+        level.attentions * attention(batch, queries * level.share, keys * level.share, level.width);
+  }
+  return seconds;
+}
+
+double BlockCost::text_attentions(double tokens) const {
+  if (model_.joint || model_.text_tokens == 0) return 0;
+  const auto of = [&](double own, double width) {
+    const double elements = own * width / degrees_.tp;
+    return computed(4 * elements * model_.text_tokens * padding_, elements, 0,
+                    machine_.flops(job_.dtype) * machine_.device.attention_share);
+  };
+  if (model_.levels.empty()) return of(tokens, model_.width);
+  double seconds = 0;
+  for (const auto& level : model_.levels)
+    seconds += level.attentions * of(tokens * level.share, level.width);
+  return seconds;
 }
 
 double BlockCost::exposed_transfers(double tokens) const {
@@ -62,10 +106,21 @@ double BlockCost::exposed_transfers(double tokens) const {
   return seconds;
 }
 
-double BlockCost::ring_transfer(double block_tokens) const {
+double BlockCost::calls(bool patched) const {
+  double calls = 0;
+  if (degrees_.ulysses > 1) calls += 4;  // q, k, v and the output
+  if (degrees_.tp > 1) calls += model_.sums_per_block;
+  const bool gathered = job_.method == Method::distrifusion && patched;
+  if (degrees_.ring > 1) calls += gathered ? 1 : degrees_.ring - 1;
+  return calls;
+}
+
+double BlockCost::ring_transfer(double batch, double block_tokens) const {
   if (degrees_.ring == 1) return 0;
-  const double block = 2 * block_tokens * model_.width * head_share_ * element_;
-  return ways_.ring.seconds((degrees_.ring - 1) * block);
+  const double values = model_.levels.empty() ? 2 * block_tokens * model_.width * head_share_
+                                              : block_tokens * model_.told_per_position +
+                                                    job_.columns * model_.told_per_column;
+  return ways_.ring.seconds((degrees_.ring - 1) * batch * values * element_);
 }
 
 BlockTime BlockCost::operator()(const MicroRows& rows) const {
@@ -76,38 +131,46 @@ BlockTime BlockCost::operator()(const MicroRows& rows) const {
   const double block = rows.block * columns + text * degrees_.ulysses;
   const double keys = job_.tokens() + all_text;
 
-  const double attending = attention(rows.batch, block, keys);
-  double device = products(rows.batch * own, model_.weights_per_block) + attending;
-  if (!model_.joint && model_.text_tokens > 0) {
-    const double elements = rows.batch * own * model_.width / degrees_.tp;
-    device += computed(4 * elements * model_.text_tokens, elements, 0,
-                       machine_.flops(job_.dtype) * machine_.device.attention_share);
-  }
+  const double attending = attentions(rows.batch, block, keys);
+  double device = block_products(rows.batch * own) + attending + elementwise(rows.batch * own) +
+                  text_attentions(rows.batch * own);
   const double kv_bytes = 2 * rows.batch * keys * model_.width * head_share_ * element_;
   if (rows.patched) device += engine_.kv_copies * 2 * kv_bytes / machine_.device.bandwidth;
   // Predicting reads an older K,V, too.
   if (rows.predicts) device += kv_bytes / machine_.device.bandwidth;
 
-  double operations = model_.operations_per_block + kOperationsPerPart * (degrees_.ring - 1);
+  // DistriFusion attends to all K,V at once, ring to one part after the other.
+  const bool gathered = job_.method == Method::distrifusion && rows.patched;
+  const int parts = gathered ? 1 : degrees_.ring;
+  double operations = model_.operations_per_block + engine_.operations_per_part * (parts - 1);
   if (rows.predicts) operations += 2;
-  const double host = operations * machine_.device.launch * engine_.launch_factor;
+  const double host = operations * machine_.device.launch * engine_.launch_factor +
+                      calls(rows.patched) * engine_.call_overhead;
   BlockTime time;
   time.computing = machine_.device.queues ? std::max(device, host) : device + host;
-  time.transferring = exposed_transfers(rows.batch * own);
+  double exposed = exposed_transfers(rows.batch * own);
   const Way& sums = job_.method == Method::distrifusion ? ways_.heads : ways_.stage;
   const int summing = job_.method == Method::distrifusion ? degrees_.ulysses * degrees_.tp
                                                           : degrees_.sp() * degrees_.tp;
-  if (rows.predicts && summing > 1) time.transferring += 2 * sums.seconds(rows.batch * 4 * 8);
+  if (rows.predicts && summing > 1) exposed += 2 * sums.seconds(rows.batch * 4 * 8);
 
-  const double travelling = ring_transfer(rows.batch * block);
-  if (job_.method == Method::distrifusion && rows.patched) {
+  const double travelling = ring_transfer(rows.batch, block);
+  if (gathered && !job_.tells) {
+    // Each patch by itself.
+  } else if (gathered && engine_.overlaps) {
     time.hidden = travelling;
+  } else if (!model_.levels.empty() && degrees_.ring > 1) {
+    exposed += travelling + (model_.telling_layers - 1) * ways_.ring.latency;
+  } else if (!engine_.overlaps) {
+    exposed += travelling;
   } else {
-    // What is here already can be attended to meanwhile; a device that waits for its host has time.
+    // What is here already can be attended to meanwhile.
     const double here = 1 - (rows.all - rows.block) * columns / keys;
-    const double idle = machine_.device.queues ? std::max(0.0, host - device) : 0;
-    time.transferring += std::max(0.0, travelling - here * (attending + idle));
+    exposed += std::max(0.0, travelling - here * attending);
   }
+  // A device that waits for its host has time.
+  const double idle = machine_.device.queues ? std::max(0.0, host - device) : 0;
+  time.transferring = std::max(0.0, exposed - idle);
   return time;
 }
 

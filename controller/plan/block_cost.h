@@ -40,9 +40,17 @@ class BlockCost {
 
  private:
   double computed(double flops, double elements, double bytes, double speed) const;
-  double attention(double batch, double queries, double keys) const;
+  double block_products(double tokens) const;
+  double attention(double batch, double queries, double keys, double width) const;
+  /// Over the picture, of a block.
+  double attentions(double batch, double queries, double keys) const;
+  double text_attentions(double tokens) const;
+  /// What a GPU reads and writes between the products.
+  double elementwise(double tokens) const;
   double exposed_transfers(double tokens) const;
-  double ring_transfer(double block_tokens) const;
+  /// Of collectives in a block.
+  double calls(bool patched) const;
+  double ring_transfer(double batch, double block_tokens) const;
 
   const ModelShape& model_;
   const JobShape& job_;
@@ -51,6 +59,7 @@ class BlockCost {
   const Engine& engine_;
   const Ways& ways_;
   double element_ = 4;     // bytes
+  double padding_ = 1;     // of heads, to a width that attention computes
   double head_share_ = 1;  // of all heads, what the costliest rank attends with
 };
 

@@ -14,8 +14,6 @@ namespace {
 
 /// Convolutions reach this share of the speed of matrix products.
 constexpr double kConvolutionShare = 0.6;
-/// Embedding, projection and the sampler's step.
-constexpr double kOperationsAtTheEnds = 12;
 
 /// What one kind of micro-step costs, and how much of it is work and waiting.
 struct Micro {
@@ -58,7 +56,8 @@ class Phase {
   Micro operator()(const MicroRows& rows, double images, bool steps_latents) const {
     const BlockTime block = block_(rows);
     const double per_block = block.computing + block.transferring;
-    const double launches = kOperationsAtTheEnds * machine_.device.launch * engine_.launch_factor;
+    const double launches =
+        engine_.operations_at_an_end * machine_.device.launch * engine_.launch_factor;
     const double tokens = rows.batch * rows.own * job_.columns;
     const auto end = [&](double flops) {
       return launches + block_.plain(tokens * flops, tokens * model_.width);

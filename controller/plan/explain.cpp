@@ -58,6 +58,19 @@ std::string candidates_text(const Explanation& explanation) {
   return text;
 }
 
+Macs macs(const Explanation& explanation, const spec::ModelSpec& model) {
+  const auto& plan = explanation.plan;
+  return macs_of(shape_of(model, plan.request), shape_of(plan));
+}
+
+std::string macs_text(const Explanation& explanation, const spec::ModelSpec& model) {
+  const auto of = macs(explanation, model);
+  return line("%.6g GMACs a step, with all pictures and branches", of.step / 1e9) +
+         (of.text > 0 ? line("; %.3g once a job, for keys and values of the text", of.text / 1e9)
+                      : "") +
+         "\n";
+}
+
 std::string traffic_text(const Explanation& explanation) {
   std::string text =
       "bytes sent over the tensor plane in the whole job, by rank and kind of group\n";
@@ -158,7 +171,7 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
         "seconds are those without the step cache: how often it skips depends on prompt, steps "
         "and threshold\n";
   }
-  text += candidates_text(explanation) + traffic_text(explanation);
+  text += macs_text(explanation, model) + candidates_text(explanation) + traffic_text(explanation);
   text += layers_text(explanation, model);
   if (model.transformer.unet()) return text;  // the papers' table is of transformers
   text += "orders of the papers for each method alone on these actors, bytes a step and device\n";
@@ -176,6 +189,8 @@ nlohmann::json to_json(const Explanation& explanation, const spec::ModelSpec& mo
   out["machine"] = explanation.machine.name;
   out["figures"] = to_json(explanation.machine);
   out["actors"] = explanation.actors;
+  const auto work = macs(explanation, model);
+  out["gmacs"] = {{"step", work.step / 1e9}, {"text", work.text / 1e9}};
   out["candidates"] = json::array();
   for (const auto& candidate : explanation.candidates)
     out["candidates"].push_back(to_json(candidate));

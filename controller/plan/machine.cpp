@@ -15,13 +15,20 @@ constexpr double kGiga = 1e9;
 constexpr double kMicro = 1e-6;
 constexpr std::uint64_t kGigabyte = 1'000'000'000;
 
-/// Dense tensor-core peaks of the data sheets reach half to two thirds in diffusion transformers:
-/// this share of the peak is what a machine of the table is taken to compute.
-constexpr double kReached = 0.55;
-/// Issuing one operation to a GPU through ATen, without an interpreter; not measured here.
+/// Issuing one operation to a GPU through ATen, without an interpreter; not measured here. Python
+/// takes 1.5 times as long on the hosts of the published NVLink machines as on those of the PCIe
+/// ones, so that is taken for the hosts' own speed.
 constexpr double kLaunch = 5 * kMicro;
-/// A share of a raw link that bulk transfers reach.
-constexpr double kLinkReached = 0.8;
+constexpr double kSlowHost = 1.5;
+/// A share of its data sheet's bandwidth that a GPU's memory reaches.
+constexpr double kMemoryReached = 0.8;
+/// Of a link's raw rate, what NCCL's collectives reach: over PCIe between GPUs that write to each
+/// other, through the host's memory where they cannot, over NVLink.
+constexpr double kPcieReached = 0.75, kStagedReached = 0.375, kNvlinkReached = 0.33;
+/// Where all GPUs of two sockets send to all others, each is left with this share.
+constexpr double kAcrossSockets = 0.04;
+/// Channels by which attention kernels pad heads.
+constexpr int kHeadStep = 32;
 
 /// Two threads are 1.54 times as fast as one (pipeline.py).
 constexpr double kThreadsReached = 0.62;
@@ -32,31 +39,44 @@ double half_speed(int processors) {
   return processors * 128.0 * 128.0 / 4;
 }
 
-Link pcie(double gigabytes_a_second) {
-  return {20 * kMicro, gigabytes_a_second * kGiga * kLinkReached};
+/// What one collective waits for beside its bytes: the kernel's start, and its peers.
+Link pcie(double gigabytes_a_second, double reached = kPcieReached) {
+  return {120 * kMicro, gigabytes_a_second * kGiga * reached};
 }
 
 Link nvlink(double gigabytes_a_second) {
-  return {10 * kMicro, gigabytes_a_second * kGiga * kLinkReached};
+  return {40 * kMicro, gigabytes_a_second * kGiga * kNvlinkReached};
 }
 
 /// 100 Gb/s, shared by a host.
 Link ethernet() {
-  return {50 * kMicro, 12.5 * kGiga * kLinkReached};
+  return {150 * kMicro, 12.5 * kGiga * 0.8};
 }
 
-Machine gpus(const std::string& name, double tensor_peak, double float_peak, double bandwidth,
-             int gigabytes, int processors, Link inside) {
+/// What is known of a kind of GPU: its data sheet (tensor-core peak of float16 without sparsity,
+/// float32, memory) and the shares of the tensor-core peak that matrix products and attention
+/// reach, by the published runs on one of them. L20s and L40s hold their clocks; a T4 does not with
+/// 70 W.
+struct Gpu {
+  double tensor_peak, float_peak;  // TFLOP/s
+  double bandwidth;                // GB/s
+  int gigabytes;
+  int processors;
+  double products_reached, attention_reached;
+};
+
+Machine gpus(const std::string& name, const Gpu& gpu, Link inside) {
   Machine machine;
   machine.name = name;
-  machine.device = {.half_flops = tensor_peak * kTera * kReached,
-                    .float_flops = float_peak * kTera * kReached,
-                    .attention_share = 1,
-                    .bandwidth = bandwidth * kGiga * kLinkReached,
-                    .memory = gigabytes * kGigabyte,
+  machine.device = {.half_flops = gpu.tensor_peak * kTera * gpu.products_reached,
+                    .float_flops = gpu.float_peak * kTera * gpu.products_reached,
+                    .attention_share = gpu.attention_reached / gpu.products_reached,
+                    .bandwidth = gpu.bandwidth * kGiga * kMemoryReached,
+                    .memory = gpu.gigabytes * kGigabyte,
                     .launch = kLaunch,
                     .queues = true,
-                    .half_speed_elements = half_speed(processors)};
+                    .half_speed_elements = half_speed(gpu.processors),
+                    .head_step = kHeadStep};
   machine.inside = inside;
   machine.between = ethernet();
   machine.devices = 8;
@@ -64,23 +84,29 @@ Machine gpus(const std::string& name, double tensor_peak, double float_peak, dou
   return machine;
 }
 
-/// Vendors' data sheets: tensor-core peak of float16 without sparsity, float32, memory. PCIe is
-/// 31.5 GB/s a direction for 16 lanes of generation 4, half of it for generation 3; NVLink 300 and
-/// 450 GB/s a direction.
+/// PCIe is 31.5 GB/s a direction for 16 lanes of generation 4, half of it for generation 3; NVLink
+/// 300 and 450 GB/s a direction.
 std::vector<Machine> table() {
   std::vector<Machine> all{
-      gpus("l40", 181, 90.5, 864, 48, 142, pcie(31.5)),
-      gpus("l20", 119.5, 59.8, 864, 48, 92, pcie(31.5)),
-      gpus("t4", 65, 8.1, 320, 16, 40, pcie(15.75)),
-      gpus("a100-pcie", 312, 19.5, 1935, 80, 108, pcie(31.5)),
-      gpus("a100-nvlink", 312, 19.5, 2039, 80, 108, nvlink(300)),
-      gpus("h100-nvlink", 989, 67, 3350, 80, 132, nvlink(450)),
-      gpus("h200-nvlink", 989, 67, 4800, 141, 132, nvlink(450)),
+      gpus("l40", {181, 90.5, 864, 48, 142, 0.72, 0.79}, pcie(31.5)),
+      gpus("l20", {119.5, 59.8, 864, 48, 92, 0.90, 0.90}, pcie(31.5)),
+      gpus("t4", {65, 8.1, 320, 16, 40, 0.35, 0.18}, pcie(15.75)),
+      gpus("a100-pcie", {312, 19.5, 1935, 80, 108, 0.53, 0.56}, pcie(31.5, kStagedReached)),
+      gpus("a100-nvlink", {312, 19.5, 2039, 80, 108, 0.53, 0.56}, nvlink(300)),
+      gpus("h100-nvlink", {989, 67, 3350, 80, 132, 0.55, 0.55}, nvlink(450)),
+      gpus("h200-nvlink", {989, 67, 4800, 141, 132, 0.55, 0.55}, nvlink(450)),
   };
-  all[2].devices = 4;
-  all[3].devices = 4;
-  for (const std::size_t newer : {0, 1, 5, 6})
-    all[newer].fp8 = true;
+  for (auto& machine : all) {
+    if (machine.name == "t4" || machine.name == "a100-pcie") {
+      machine.devices = 4;
+    } else if (machine.name.starts_with("l")) {
+      machine.devices_per_socket = 4;
+      machine.across_sockets = kAcrossSockets;
+    }
+    if (machine.name != "t4" && !machine.name.starts_with("a")) machine.fp8 = true;
+    if (machine.name.starts_with("a") || machine.name.starts_with("h"))
+      machine.device.launch *= kSlowHost;
+  }
   all.push_back(this_cpu(4));
   return all;
 }

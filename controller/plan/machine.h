@@ -19,6 +19,8 @@ struct Device {
   /// Output elements of a matrix product at which half of the speed is reached: small ones leave
   /// processors idle.
   double half_speed_elements = 0;
+  /// Attention computes heads of whole multiples of this many channels; 0 = of any width.
+  int head_step = 0;
 };
 
 /// What one transfer costs: latency + bytes ÷ bandwidth. A device's sends share its bandwidth.
@@ -35,6 +37,11 @@ struct Machine {
   Link between;  // between hosts; its bandwidth is shared by a host's devices
   int devices_per_host = 8;
   int devices = 1;
+  /// Devices of a host that reach each other without its other socket; 0 = all of them.
+  int devices_per_socket = 0;
+  /// The share of `inside.bandwidth` that is left to each where all devices of both sockets send to
+  /// all others at once.
+  double across_sockets = 1;
   /// Devices of each host; empty = `devices_per_host` each.
   std::vector<int> hosts = {};
   /// How many devices a host can keep busy at once; 0 = all. CPU actors share cores.

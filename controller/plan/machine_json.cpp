@@ -64,11 +64,14 @@ json to_json(const Machine& machine) {
             {"memory", own.memory},
             {"launch", own.launch},
             {"queues", own.queues},
-            {"half_speed_elements", own.half_speed_elements}}},
+            {"half_speed_elements", own.half_speed_elements},
+            {"head_step", own.head_step}}},
           {"inside", to_json(machine.inside)},
           {"between", to_json(machine.between)},
           {"devices_per_host", machine.devices_per_host},
           {"devices", machine.devices},
+          {"devices_per_socket", machine.devices_per_socket},
+          {"across_sockets", machine.across_sockets},
           {"hosts", machine.hosts},
           {"busy_devices_per_host", machine.busy_devices_per_host},
           {"gpus", machine.gpus},
@@ -92,10 +95,13 @@ Machine machine_from_json(const json& from) {
   own.launch = number(device, "launch", false);
   own.queues = flag(device, "queues");
   own.half_speed_elements = number(device, "half_speed_elements", false);
+  own.head_step = whole(device, "head_step", 0);
   machine.inside = link_of(from, "inside");
   machine.between = link_of(from, "between");
   machine.devices_per_host = whole(from, "devices_per_host", 1);
   machine.devices = whole(from, "devices", 1);
+  machine.devices_per_socket = whole(from, "devices_per_socket", 0);
+  machine.across_sockets = number(from, "across_sockets", true);
   machine.busy_devices_per_host = whole(from, "busy_devices_per_host", 0);
   machine.gpus = flag(from, "gpus");
   machine.fp8 = flag(from, "fp8");

@@ -112,6 +112,7 @@ std::uint64_t ActorMemory::peak() const {
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model) {
   const auto& transformer = model.transformer;
   const auto parts = spec::weight_bytes_around(model);
+  const auto encoding = spec::encoder_peak_bytes(model, element_bytes(plan.request.dtype));
   const std::uint64_t size = element_bytes(plan.request.dtype);
   const std::uint64_t tokens = plan.token_rows * plan.token_columns;
   const std::uint64_t width = transformer.inner_dim();
@@ -121,7 +122,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
   std::vector<ActorMemory> memory(plan.degrees.world());
   const auto add_ends = [&](int rank) {
     const int dp = mesh.coordinates(rank).dp;
-    if (rank == plan.text_rank(dp)) memory[rank].text = parts.text_encoder_peak;
+    if (rank == plan.text_rank(dp)) memory[rank].text = encoding;
     const auto decoders = plan.decoders(dp);
     if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
     // One after the other, and gone before the first step.

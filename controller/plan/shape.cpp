@@ -1,6 +1,7 @@
 #include "controller/plan/shape.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace troupe::plan {
@@ -70,12 +71,21 @@ double text_flops(const spec::TextEncoderSpec& encoder) {
   return 2 * per_layer * static_cast<double>(text.num_layers);
 }
 
+/// Of one attention to the text by all tokens that costs what all of a block do.
+double cross_width(const ModelShape& model) {
+  if (model.levels.empty()) return model.width;
+  double width = 0;
+  for (const auto& level : model.levels)
+    width += level.share * level.width * level.attentions;
+  return width;
+}
+
 /// Of the blocks alone, in FLOPs or, where rates are known, in seconds.
 std::vector<double> costs_of_blocks(const ModelShape& model, double tokens,
                                     const WorkRates& rates) {
   const double text = model.text_tokens;
   const double keys = model.joint ? tokens + text : tokens;
-  const double cross = model.joint ? 0 : 4 * tokens * model.width * text;
+  const double cross = model.joint ? 0 : 4 * tokens * cross_width(model) * text;
   std::vector<double> costs;
   for (std::size_t block = 0; block < static_cast<std::size_t>(model.layers); ++block) {
     const double products = 2 * keys *
@@ -93,6 +103,31 @@ std::vector<double> costs_of_blocks(const ModelShape& model, double tokens,
                     moved / rates.bandwidth + model.operations_per_block * rates.launch);
   }
   return costs;
+}
+
+/// Seven products, two attentions, two modulated norms, one sum: the rest is fused into these.
+constexpr int kOperationsOfTransformer = 12;
+
+void add_levels(ModelShape& shape, const spec::UNetSpec& unet) {
+  using Kind = spec::UNetSite::Kind;
+  shape.operations_per_block = 0;
+  shape.elementwise_per_block = 0;
+  double share = 1;
+  for (const auto& work : spec::work_of(unet)) {
+    shape.levels.push_back(
+        {share, static_cast<double>(work.channels), work.weights, double(work.attentions)});
+    shape.elementwise_per_block += share * work.elementwise / shape.width;
+    shape.operations_per_block += kOperationsOfTransformer * work.attentions;
+    share /= 4;
+  }
+  for (const auto& site : spec::sites_of(unet)) {
+    const auto width = static_cast<double>(site.width);
+    if (site.kind == Kind::attention)
+      shape.told_per_position += 2 * width / std::pow(4, site.level);
+    if (site.kind == Kind::conv) shape.told_per_column += 2 * width / std::pow(2, site.level);
+    if (site.kind != Kind::attention) ++shape.operations_per_block;
+    ++shape.telling_layers;
+  }
 }
 
 }  // namespace
@@ -121,8 +156,8 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.projection_flops = 2 * static_cast<double>(transformer.out_channels) * pixels * width +
                            kSamplerFlops * channels * pixels;
   shape.text_tokens = static_cast<int>(transformer.caption_tokens(request.max_sequence_length));
-  // Seven products, two attentions, two modulated norms, one sum: the rest is fused into these.
-  shape.operations_per_block = 12;
+  shape.operations_per_block = kOperationsOfTransformer;
+  if (const auto* unet = transformer.unet()) add_levels(shape, *unet);
   const auto decoder = cost_of(model.vae, spec::VaeHalf::decoder);
   shape.decoder_flops = decoder.flops;
   if (model.video_vae)  // three frames of weights; most of it at the full number of frames
@@ -155,7 +190,15 @@ JobShape shape_of(const Plan& plan) {
   shape.synchronous_steps = plan.synchronous_steps;
   if (!plan.batch_parts.empty()) shape.most_items = plan.batch_parts.front().front().end;
   shape.encodes = plan.request.init_image_bytes > 0;
+  shape.tells = plan.request.exchange != PatchExchange::none;
   return shape;
+}
+
+Macs macs_of(const ModelShape& model, const JobShape& job) {
+  const double items = job.pictures * (job.guidance ? 2 : 1);
+  const auto blocks = block_costs(model, job.tokens());
+  return {.step = items * std::accumulate(blocks.begin(), blocks.end(), 0.0) / 2,
+          .text = items * model.text_tokens * model.layers * model.caption_weights_per_block};
 }
 
 std::vector<double> block_costs(const ModelShape& model, double tokens, const WorkRates& rates) {

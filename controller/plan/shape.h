@@ -9,6 +9,17 @@
 
 namespace troupe::plan {
 
+/// Tensors of a token's width that one of our blocks reads or writes beside its products.
+inline constexpr double kActivationsPerToken = 20;
+
+/// One level of a U-Net, of which deeper ones have fewer positions.
+struct ShapeLevel {
+  double share = 1;  // of the positions of the latents
+  double width = 0;
+  double weights = 0;     // that each of its positions meets
+  double attentions = 0;  // each over all of its positions, and one over the text's
+};
+
 /// What costs depend on in a diffusion transformer and what stands around it. Models that cannot be
 /// loaded here have shapes, too.
 struct ModelShape {
@@ -32,11 +43,20 @@ struct ModelShape {
   /// and sampler after the last.
   double embedding_flops = 0;
   double projection_flops = 0;
+  /// Of a U-Net, which is one block; empty: a transformer, whose tokens all meet the same.
+  std::vector<ShapeLevel> levels = {};
+  /// U-Nets: values that a patch tells the others, of each of its positions and of each column of
+  /// the picture, and the layers that do so.
+  double told_per_position = 0;
+  double told_per_column = 0;
+  double telling_layers = 0;
   /// Text tokens are part of the sequence (SD3, FLUX); else they are cross-attended to.
   bool joint = false;
   int text_tokens = 0;
   /// Kernels that one block launches.
   int operations_per_block = 0;
+  /// Tensors of a token's width that these read or write beside the products.
+  double elementwise_per_block = kActivationsPerToken;
   /// FLOPs of the autoencoder's halves for each latent pixel, and the width of their attention (0 =
   /// none).
   double decoder_flops = 0;
@@ -50,9 +70,6 @@ struct ModelShape {
 
 /// Of the model folder; `text_tokens` from the request.
 ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& request);
-
-/// Tensors of a token's width that a block reads or writes beside its products.
-inline constexpr double kActivationsPerToken = 20;
 
 /// Of each block for one picture of so many tokens, with what stands before the first block and
 /// after the last: what stages are split by. In FLOPs; where rates are known, in seconds of all
@@ -81,12 +98,21 @@ struct JobShape {
   int most_items = 0;    // in a part of a whole step; 0 = no bound
   bool decodes = true;   // text encoder and decoder count
   bool encodes = false;  // it begins with a picture
+  bool tells = true;     // patches exchange after the synchronous steps
 
   int rows() const { return patches.empty() ? 0 : patches.back().end; }
   double tokens() const { return static_cast<double>(rows()) * columns; }
 };
 
 JobShape shape_of(const Plan& plan);
+
+/// Multiply-accumulates: of one step with all pictures and branches, and those of the text's keys
+/// and values, once a job.
+struct Macs {
+  double step = 0;
+  double text = 0;
+};
+Macs macs_of(const ModelShape& model, const JobShape& job);
 
 /// How an engine computes, where engines differ. The default is Troupe.
 struct Engine {
@@ -102,6 +128,14 @@ struct Engine {
   double message_overhead = 0;
   /// Issuing an operation takes this many times as long as from C++.
   double launch_factor = 1;
+  /// Seconds of the host for each call of a collective, and each exchange of a ring.
+  double call_overhead = 0;
+  /// Operations that merge one more part of a ring's attention.
+  double operations_per_part = 2;
+  /// Operations before the first block, and after the last with the sampler's step.
+  double operations_at_an_end = 12;
+  /// A ring's blocks and DistriFusion's exchange travel while the device computes.
+  bool overlaps = true;
 };
 
 /// Blocks of each stage, where nobody listed them.

@@ -72,8 +72,27 @@ Ways ways_of(const mesh::Degrees& degrees, const Machine& machine) {
       return std::vector<int>{mesh.rank(at)};
     });
   };
+  /// Whether a group has ranks at both sockets of a host.
+  const auto crosses_sockets = [&](mesh::Axis axis) {
+    if (machine.devices_per_socket == 0) return false;
+    std::map<int, int> on_host;
+    std::vector<int> socket_of;
+    for (const int host : host_of)
+      socket_of.push_back(on_host[host]++ / machine.devices_per_socket);
+    for (int rank = 0; rank < degrees.world(); ++rank) {
+      for (const int peer : mesh.group_of(axis, rank)) {
+        if (host_of[peer] == host_of[rank] && socket_of[peer] != socket_of[rank]) return true;
+      }
+    }
+    return false;
+  };
   Ways ways;
   ways.ulysses = along(mesh::Axis::ulysses);
+  // Where each sends to each, all pairs between the sockets share the one way between them.
+  if (degrees.ulysses > 2 && crosses_sockets(mesh::Axis::ulysses)) {
+    ways.ulysses.seconds_per_byte = std::max(
+        ways.ulysses.seconds_per_byte, 1 / (machine.inside.bandwidth * machine.across_sockets));
+  }
   ways.ring = along(mesh::Axis::ring);
   ways.tp = along(mesh::Axis::tp);
   ways.cfg = along(mesh::Axis::cfg);

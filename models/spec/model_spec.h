@@ -138,6 +138,10 @@ struct WeightBytes {
 };
 
 WeightBytes weight_bytes(const ModelSpec& spec);
+
+/// The largest part of the text encoders that is in use at one time, as it is computed, in a type
+/// of `element` bytes: a block, or an embedding, whose rows are looked up in their stored dtype.
+std::uint64_t encoder_peak_bytes(const ModelSpec& spec, std::size_t element);
 /// Of text encoders and decoder alone.
 WeightBytes weight_bytes_around(const ModelSpec& spec);
 

@@ -79,6 +79,20 @@ std::vector<UNetSite> sites_of(const UNetSpec& spec);
 /// Channels of each attention to the text.
 std::vector<std::int64_t> text_attentions(const UNetSpec& spec);
 
+/// What a U-Net computes at one level, for each of its positions.
+struct UNetWork {
+  std::int64_t channels = 0;
+  /// Weights that a position meets in convolutions and products.
+  double weights = 0;
+  /// Transformer blocks: each attends to itself and to the text.
+  int attentions = 0;
+  /// Values that norms, activations and sums read or write.
+  double elementwise = 0;
+};
+
+/// By level.
+std::vector<UNetWork> work_of(const UNetSpec& spec);
+
 /// Every tensor, in diffusers' names.
 std::vector<ExpectedTensor> expected_tensors(const UNetSpec& spec);
 

@@ -8,16 +8,22 @@
 namespace troupe::spec {
 namespace {
 
+/// Of a residual block, in widths: two norms with their activations, the time, the sum.
+constexpr double kElementwiseIn = 4, kElementwiseOut = 9;
+/// Of a transformer block, in widths: three norms, three sums, copies of heads, the gated
+/// activation.
+constexpr double kElementwisePerTransformer = 33;
+
 /// Walks through the model and notes its tensors, the layers that look beyond their rows, and how
 /// many weights a position of the latents meets.
 class UNetWalk {
  public:
-  explicit UNetWalk(const UNetSpec& spec) : spec_(spec) { walk(); }
+  explicit UNetWalk(const UNetSpec& spec) : work(spec.levels.size()), spec_(spec) { walk(); }
 
   std::vector<ExpectedTensor> tensors;
   std::vector<UNetSite> sites;
   std::vector<std::int64_t> text_attentions;
-  double weights = 0;
+  std::vector<UNetWork> work;  // by level
   double text_weights = 0;
   /// Of one attention over all positions of the latents that costs what all of them do.
   double attention_width = 0;
@@ -73,7 +79,7 @@ class UNetWalk {
     tensors.push_back({name + ".weight", {out, in, 3, 3}});
     tensors.push_back({name + ".bias", {out}});
     sites.push_back({Kind::conv, from, in});
-    weights += static_cast<double>(9 * in * out) * share_of(to);
+    work[to].weights += static_cast<double>(9 * in * out);
   }
   void linear(const std::string& name, std::int64_t in, std::int64_t out, bool bias = true) {
     tensors.push_back({name + ".weight", {out, in}});
@@ -100,10 +106,12 @@ class UNetWalk {
     linear(name + ".time_emb_proj", spec_.time_embed_dim(), out);
     norm(name + ".norm2", out, level);
     convolution(name + ".conv2", out, out, level, level);
+    work[level].elementwise +=
+        kElementwiseIn * static_cast<double>(in) + kElementwiseOut * static_cast<double>(out);
     if (in == out) return;
     tensors.push_back({name + ".conv_shortcut.weight", {out, in, 1, 1}});
     tensors.push_back({name + ".conv_shortcut.bias", {out}});
-    weights += static_cast<double>(in * out) * share_of(level);
+    work[level].weights += static_cast<double>(in * out);
   }
   void transformer(const std::string& name, std::int64_t width, std::int64_t blocks, int level) {
     const auto projection = [&](const std::string& end) {
@@ -134,7 +142,9 @@ class UNetWalk {
     projection(".proj_out");
     const auto squares = static_cast<double>(width * width);
     const auto count = static_cast<double>(blocks);
-    weights += (18 * count + 2) * squares * share_of(level);
+    work[level].weights += (18 * count + 2) * squares;
+    work[level].attentions += static_cast<int>(blocks);
+    work[level].elementwise += kElementwisePerTransformer * count * static_cast<double>(width);
     text_weights += count * static_cast<double>(2 * text * width);
     attention_width += count * static_cast<double>(width) * share_of(2 * level);
   }
@@ -143,6 +153,13 @@ class UNetWalk {
 };
 
 }  // namespace
+
+std::vector<UNetWork> work_of(const UNetSpec& spec) {
+  auto work = UNetWalk(spec).work;
+  for (std::size_t level = 0; level < work.size(); ++level)
+    work[level].channels = spec.levels[level].channels;
+  return work;
+}
 
 std::vector<ExpectedTensor> expected_tensors(const UNetSpec& spec) {
   return UNetWalk(spec).tensors;
@@ -169,7 +186,10 @@ TransformerFacts facts_of(const UNetSpec& spec) {
   facts.caption_width = spec.cross_attention_dim;
   facts.pooled_width = spec.pooled_width();
   facts.fixed_text_tokens = kClipTokens;
-  facts.blocks = {{.weights = walk.weights, .caption_weights = walk.text_weights}};
+  double weights = 0;
+  for (std::size_t level = 0; level < walk.work.size(); ++level)
+    weights += walk.work[level].weights * std::pow(0.25, level);
+  facts.blocks = {{.weights = weights, .caption_weights = walk.text_weights}};
   return facts;
 }
 

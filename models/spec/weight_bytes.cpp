@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <map>
+#include <string>
+#include <variant>
 
 #include "models/spec/decoder_tensors.h"
 #include "models/spec/model_spec.h"
@@ -32,7 +35,37 @@ EncoderBytes bytes_of(const TextEncoderSpec& encoder) {
   return bytes;
 }
 
+/// "encoder.block.3" of "encoder.block.3.layer.0.…", "text_model.encoder.layers.3" and
+/// "encoder.layer.3" of the other families; "" where a name has no number.
+std::string block_of(const std::string& name) {
+  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    const auto end = name.find_first_not_of("0123456789", dot + 1);
+    if (end != dot + 1 && end != std::string::npos && name[end] == '.') return name.substr(0, end);
+  }
+  return "";
+}
+
 }  // namespace
+
+std::uint64_t encoder_peak_bytes(const ModelSpec& spec, std::size_t element) {
+  std::uint64_t peak = 0;
+  for (const TextEncoderSpec& encoder : spec.text_encoders) {
+    if (encoder.absent) continue;
+    std::map<std::string, std::uint64_t> blocks;
+    const auto expected =
+        std::visit([](const auto& config) { return expected_tensors(config); }, encoder.config);
+    for (const ExpectedTensor& tensor : expected) {
+      const TensorEntry& entry = entry_of(encoder.weights, tensor);
+      if (const auto block = block_of(tensor.name); !block.empty())
+        blocks[block] += entry.bytes() / dtype_bytes(entry.dtype) * element;
+      else
+        peak = std::max(peak, entry.bytes());
+    }
+    for (const auto& [block, bytes] : blocks)
+      peak = std::max(peak, bytes);
+  }
+  return peak;
+}
 
 WeightBytes weight_bytes_around(const ModelSpec& spec) {
   WeightBytes bytes;

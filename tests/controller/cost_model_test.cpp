@@ -194,6 +194,96 @@ TEST_CASE("exposed transfers are waited for, others only beyond what hides them"
   CHECK(extra(bare_job(Method::distrifusion, 40, 2, 0), {.ring = 2}) < extra(job, {.ring = 2}));
 }
 
+TEST_CASE("a GPU reads and writes between products, a CPU's speed has that in it") {
+  auto model = bare_model(2);
+  model.elementwise_per_block = 30;
+  const auto job = bare_job(Method::exact, 40, 1, 0);
+  auto machine = bare_machine();
+  const double before = seconds(model, job, {}, machine);
+  machine.device.bandwidth = 2e7;
+  const double bytes = 30 * 400 * 100 * 4;
+  CHECK(seconds(model, job, {}, machine) == doctest::Approx(before + 20 * bytes / 2e7));
+  // Shards of the weights each read all of it.
+  CHECK(seconds(model, job, {.tp = 4}, machine) > 20 * bytes / 2e7);
+  machine.device.queues = false;
+  machine.device.bandwidth = 1e9;
+  CHECK(seconds(model, job, {}, machine) == doctest::Approx(before));
+}
+
+TEST_CASE("attention pads heads to whole multiples where a device does") {
+  auto model = bare_model(1);
+  model.weights_per_block = 0;
+  const auto job = bare_job(Method::exact, 40, 1, 0);
+  auto machine = bare_machine();
+  const double before = seconds(model, job, {}, machine);
+  machine.device.head_step = 32;  // heads of 25 channels
+  CHECK(seconds(model, job, {}, machine) == doctest::Approx(before * 32 / 25));
+  machine.device.head_step = 5;
+  CHECK(seconds(model, job, {}, machine) == doctest::Approx(before));
+}
+
+TEST_CASE("all-to-alls between the sockets of a host are slow, those within one are not") {
+  auto machine = plan::machine_of("l40x8");
+  const double direct = 1 / machine.inside.bandwidth;
+  const auto ulysses = [&](const mesh::Degrees& degrees) {
+    return plan::ways_of(degrees, machine).ulysses.seconds_per_byte;
+  };
+  CHECK(ulysses({.ulysses = 4}) == doctest::Approx(direct));
+  CHECK(ulysses({.pp = 2, .ulysses = 4}) == doctest::Approx(direct));
+  CHECK(ulysses({.ulysses = 8}) == doctest::Approx(direct / machine.across_sockets));
+  CHECK(plan::ways_of({.ring = 8}, machine).ring.seconds_per_byte == doctest::Approx(direct));
+  machine.devices_per_socket = 0;
+  CHECK(ulysses({.ulysses = 8}) == doctest::Approx(direct));
+}
+
+TEST_CASE("an engine without overlap waits for what others hide, one that waits for its host not") {
+  const auto model = bare_model(2);
+  auto machine = bare_machine();
+  machine.inside = {0, 1e8};
+  const auto ring = bare_job(Method::exact, 40, 1, 0);
+  const auto patches = bare_job(Method::distrifusion, 40, 2, 0);
+  for (const auto& job : {ring, patches}) {
+    const auto of = [&](const plan::Engine& engine) {
+      return estimate_cost(model, job, {.ring = 2}, 1, machine, engine).total();
+    };
+    CHECK(of({.overlaps = false}) - of({}) == doctest::Approx(20 * 2 * 200 * 100 * 4 / 1e8));
+    // A second of the host for each block: the transfer fits in, whoever waits for it.
+    CHECK(of({.call_overhead = 1, .overlaps = false}) == doctest::Approx(20));
+  }
+}
+
+TEST_CASE("levels of a U-Net are small products of their own") {
+  auto model = bare_model(1);
+  model.weights_per_block = 90'000;
+  model.levels = {{.share = 1, .width = 50, .weights = 60'000, .attentions = 0},
+                  {.share = 0.25, .width = 200, .weights = 120'000, .attentions = 2}};
+  model.told_per_position = 2 * 2 * 200 / 4;
+  model.told_per_column = 300;
+  model.telling_layers = 9;
+  const auto job = bare_job(Method::exact, 40, 1, 0);
+  const double products = 2 * 400 * (60'000 + 120'000 / 4.0) / 1e9;
+  const double attention = 2 * 4 * 100.0 * 100 * 200 / 0.5e9;
+  auto machine = bare_machine();
+  CHECK(seconds(model, job, {}, machine) == doctest::Approx(10 * (products + attention)));
+  // The level of fewer positions fills fewer processors.
+  machine.device.half_speed_elements = 100 * 200;
+  CHECK(seconds(model, job, {}, machine) ==
+        doctest::Approx(
+            10 * (2 * 400 * 60'000 / 1e9 * 2 + 2 * 100 * 120'000 / 1e9 * 2 + attention * 2)));
+  // What a patch tells is waited for in synchronous steps, layer by layer, and hidden in others.
+  machine = bare_machine();
+  machine.inside = {1e-3, 1e9};
+  auto stale = bare_job(Method::distrifusion, 40, 2, 4);
+  const double told = (200 * model.told_per_position + 10 * model.told_per_column) * 4 / 1e9;
+  const auto cost = [&] { return estimate_cost(model, stale, {.ring = 2}, 1, machine); };
+  CHECK(cost().synchronous == doctest::Approx(4 * ((products + attention) / 2 + told + 9 * 1e-3)));
+  CHECK(cost().patched == doctest::Approx(6 * (products + attention) / 2));
+  machine.inside = {0, 1e3};
+  CHECK(cost().patched > 6 * 0.9 * told * 1e6);
+  stale.tells = false;
+  CHECK(cost().patched == doctest::Approx(6 * (products + attention) / 2));
+}
+
 TEST_CASE("what the next stage takes up crosses the edge, too") {
   auto machine = bare_machine();
   machine.inside.bandwidth = 1e6;

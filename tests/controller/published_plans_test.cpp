@@ -97,6 +97,16 @@ void check_plans(const std::string& name, const spec::ModelSpec& model, double g
 
 }  // namespace
 
+TEST_CASE("the text encoder's part of the memory is as it is computed, not as it is stored") {
+  const PublishedJointFolder folder = published_sd3(kSd3MediumConfig);
+  const auto model = spec::read_model_spec(folder.path());
+  auto request = request_of(7);
+  const auto half = plan::make_plan(model, request, {}).memory[0].text;
+  request.dtype = ComputeType::float32;
+  // T5-XXL's blocks are larger than its embedding then; it is stored in 16 bits.
+  CHECK(plan::make_plan(model, request, {}).memory[0].text > 1.4 * double(half));
+}
+
 TEST_CASE("published models that cross-attend are planned at one to sixteen actors") {
   const PublishedTransformer xl{kPixArtXl1024Config, 0, 0, 0};
   const PublishedJointFolder pixart(kPixArtModelIndex, kPixArtScheduler, xl,

@@ -1,3 +1,4 @@
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 
@@ -85,6 +86,29 @@ TEST_CASE("published SDXL and Stable Diffusion 1.5 are planned at one to sixteen
               << double(plan.memory[0].peak()) / 1e9);
     }
   }
+}
+
+TEST_CASE("SDXL computes as many multiply-accumulates a step as DistriFusion's paper counts") {
+  const PublishedUNetFolder folder(true);
+  const auto model = spec::read_model_spec(folder.path());
+  const auto macs = [&](const wire::ImageRequest& request) {
+    const auto plan = plan::make_plan(model, request, {});
+    return plan::macs_of(plan::shape_of(model, plan.request), plan::shape_of(plan));
+  };
+  // 6,763 GMACs at 1024 × 1024 with both branches, the text's keys and values in each step.
+  const auto both = macs(picture());
+  CHECK((both.step + both.text) / 1e9 == doctest::Approx(6763).epsilon(0.001));
+  CHECK(both.text / 1e9 == doctest::Approx(52.5).epsilon(0.01));
+  // 338 T in 50 steps.
+  CHECK(50 * (both.step + both.text) / 1e12 == doctest::Approx(338).epsilon(0.001));
+  auto unguided = picture();
+  unguided.guidance_scale = 1;
+  CHECK(macs(unguided).step == doctest::Approx(both.step / 2));
+  wire::JobSpec job;
+  job.request = picture();
+  const auto explanation = plan::explain(model, job, 1, plan::machine_of("a100-nvlink-x1"));
+  CHECK(contains(plan::to_text(explanation, model), "GMACs a step"));
+  CHECK(plan::to_json(explanation, model)["gmacs"]["step"] == doctest::Approx(both.step / 1e9));
 }
 
 TEST_CASE("what a U-Net's patches tell each other is planned by kind of layer") {

@@ -103,6 +103,12 @@ TEST_CASE("the first published PixArt-XL folder loads with its old config and ex
   CHECK(bytes.text_encoder == 2ULL * 4'762'310'656);
   CHECK(bytes.text_encoder_peak == 2ULL * (4 * 4096 * 4096 + 3 * 4096 * 10240 + 2 * 4096 + 2048));
   CHECK(bytes.vae_decoder == 4ULL * 49'490'199);
+  // Computed in float32, a block is twice what is stored; the embedding is looked up as it is.
+  const std::uint64_t encoded = bytes.text_encoder_peak / 2;
+  CHECK(spec::encoder_peak_bytes(model, 4) ==
+        std::max<std::uint64_t>(4 * encoded, 2ULL * 32128 * 4096));
+  CHECK(spec::encoder_peak_bytes(model, 2) ==
+        std::max<std::uint64_t>(2 * encoded, 2ULL * 32128 * 4096));
 }
 
 TEST_CASE("the published 1024 px config implies micro-conditions and a scale of 2") {
