@@ -247,19 +247,18 @@ at::Tensor WorkerJobs::fetch_init_latents(const wire::BeginJob& begin,
                                           const spec::ModelSpec& spec) {
   const auto& request = begin.request;
   if (request.init_latents_blob == 0 || begin.first_step > 0 || !has_latents(begin)) return {};
-  const auto blob = tools_.fetch_blob(request.init_latents_blob, request.init_latents_bytes,
-                                      tools_.transfer_deadline);
-  if (!blob) throw std::runtime_error("[actor] init latents did not arrive: " + blob.failure.what);
+  const auto bytes =
+      fetch_input("init latents", request.init_latents_blob, request.init_latents_bytes);
   const auto size = latent_size(spec, request);
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
   auto latents =
       at::empty({pictures, spec.transformer.in_channels, size.latent_height, size.latent_width});
-  if (latents.nbytes() != blob.bytes->size()) {
-    throw std::invalid_argument("[actor] init latents have " + std::to_string(blob.bytes->size()) +
+  if (latents.nbytes() != bytes->size()) {
+    throw std::invalid_argument("[actor] init latents have " + std::to_string(bytes->size()) +
                                 " bytes, " + std::to_string(latents.nbytes()) + " are needed");
   }
-  std::copy(blob.bytes->begin(), blob.bytes->end(), static_cast<char*>(latents.data_ptr()));
+  std::copy(bytes->begin(), bytes->end(), static_cast<char*>(latents.data_ptr()));
   return latents;
 }
 
@@ -280,12 +279,20 @@ JobInputs WorkerJobs::fetch_inputs(const wire::BeginJob& begin) {
   const auto& spec = stages_.at(begin.deployment)->spec();
   JobInputs inputs{fetch_init_latents(begin, spec), fetch_boundary(begin, spec)};
   const auto& request = begin.request;
-  if (request.init_image_bytes == 0 || begin.first_step > 0 || begin.vae.degree == 0) return inputs;
-  auto blob = tools_.fetch_blob(request.init_image_blob, request.init_image_bytes,
-                                tools_.transfer_deadline);
-  if (!blob) throw std::runtime_error("[actor] init image did not arrive: " + blob.failure.what);
-  inputs.init_image = std::move(blob.bytes);
+  if (request.init_image_bytes > 0 && begin.first_step == 0 && begin.vae.degree > 0)
+    inputs.init_image =
+        fetch_input("init image", request.init_image_blob, request.init_image_bytes);
+  if (!request.prompt_embeds.empty() && begin.caption_rank == begin.caption_root)
+    inputs.prompt_embeds =
+        fetch_input("prompt embeds", request.prompt_embeds_blob, request.prompt_embeds_bytes);
   return inputs;
+}
+
+control::BlobBytes WorkerJobs::fetch_input(const std::string& what, control::BlobId id,
+                                           std::uint64_t bytes) {
+  auto blob = tools_.fetch_blob(id, bytes, tools_.transfer_deadline);
+  if (!blob) throw std::runtime_error("[actor] " + what + " did not arrive: " + blob.failure.what);
+  return std::move(blob.bytes);
 }
 
 void WorkerJobs::begin(const wire::BeginJob& begin) {

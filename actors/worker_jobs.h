@@ -75,6 +75,7 @@ class WorkerJobs {
   RunningJob* job_of(const TaskEntry& entry, const char* what);
 
   JobInputs fetch_inputs(const wire::BeginJob& begin);
+  control::BlobBytes fetch_input(const std::string& what, control::BlobId id, std::uint64_t bytes);
   at::Tensor fetch_init_latents(const wire::BeginJob& begin, const spec::ModelSpec& spec);
   at::Tensor fetch_boundary(const wire::BeginJob& begin, const spec::ModelSpec& spec);
   void rehearse_once(const wire::BeginJob& begin, const JobTools& tools);

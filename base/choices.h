@@ -59,6 +59,11 @@ template <>
 inline constexpr auto kNamesOf<PatchExchange> = std::to_array<std::string_view>({"stale", "none",
                                                                                  "all"});
 
+/// What a job ends with: pictures, or its final latents alone, which nothing decodes.
+enum class OutputType : std::uint8_t { picture, latent };
+template <>
+inline constexpr auto kNamesOf<OutputType> = std::to_array<std::string_view>({"picture", "latent"});
+
 /// What comes with a job's progress.
 enum class ProgressContent : std::uint8_t { none, latents, preview };
 template <>

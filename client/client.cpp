@@ -139,36 +139,33 @@ Result<std::uint64_t> Client::submit(const Submission& submission, OnProgress on
   if (impl_->link().on_thread()) return called_from_callback("submit");
   if (const auto error = client::check_init_latents(submission.request)) return *error;
   if (const auto error = client::check_init_image(submission.request)) return *error;
+  if (const auto error = client::check_prompt_embeds(submission.request)) return *error;
   auto spec = client::to_wire(submission);
   if (!spec) return spec.error();
   wire::SubmitJob message{std::move(spec.value()), submission.detached,
                           control::random_incarnation()};
-  std::string bytes = submission.request.init_image;
-  if (submission.request.init_latents)
-    bytes = client::latents_bytes(*submission.request.init_latents);
+  const auto inputs = client::inputs_of(submission.request);
   for (;;) {
     const auto talk = impl_->talk();
-    control::BlobId upload = 0;
-    if (submission.request.init_latents) {
-      message.job.request.init_latents_bytes = bytes.size();
-      message.job.request.init_latents_blob = upload = talk->link().hold(bytes);
-    } else if (!bytes.empty()) {
-      message.job.request.init_image_bytes = bytes.size();
-      message.job.request.init_image_blob = upload = talk->link().hold(bytes);
+    std::vector<control::BlobId> uploads;
+    for (const auto& input : inputs) {
+      message.job.request.*input.size = input.bytes.size();
+      message.job.request.*input.blob = uploads.emplace_back(talk->link().hold(input.bytes));
     }
     const std::function<void(const wire::JobAccepted&)> follow =
-        [talk = talk.get(), upload, on_progress,
+        [talk = talk.get(), uploads, on_progress,
          steps = submission.request.steps](const wire::JobAccepted& accepted) {
-          talk->accepted(accepted, steps, upload, on_progress);
+          talk->accepted(accepted, steps, uploads, on_progress);
         };
     auto accepted = talk->link().ask<wire::JobAccepted>(
-        message, upload ? kUploadDeadline : kAnswerDeadline, follow);
+        message, uploads.empty() ? kAnswerDeadline : kUploadDeadline, follow);
     if (accepted) {
       std::lock_guard lock(impl_->mutex);
       if (on_progress) impl_->watching[accepted.value().job] = on_progress;
       return accepted.value().job;
     }
-    if (upload != 0) talk->link().drop(upload);
+    for (const auto upload : uploads)
+      talk->link().drop(upload);
     // Nobody knows whether it was accepted; under the same key it is not accepted twice.
     if (!impl_->can_revive(talk, accepted.error())) return accepted.error();
     if (const auto error = impl_->revive(talk, accepted.error(), Clock::now() + kComeBack))

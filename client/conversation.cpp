@@ -77,9 +77,10 @@ void Conversation::attach(std::uint64_t job, bool ask, const Client::OnProgress&
 
 void Conversation::end(std::uint64_t job, Result<JobResult> result) {
   followers_.erase(job);
-  if (const auto upload = uploads_.find(job); upload != uploads_.end()) {
-    link_->drop(upload->second);
-    uploads_.erase(upload);
+  if (const auto uploads = uploads_.find(job); uploads != uploads_.end()) {
+    for (const auto upload : uploads->second)
+      link_->drop(upload);
+    uploads_.erase(uploads);
   }
   Client::OnEnd watcher;
   if (const auto found = watchers_.find(job); found != watchers_.end()) {
@@ -143,9 +144,10 @@ Result<JobResult> Conversation::await(std::uint64_t job, milliseconds timeout,
   return result;
 }
 
-void Conversation::accepted(const wire::JobAccepted& accepted, int steps, control::BlobId upload,
+void Conversation::accepted(const wire::JobAccepted& accepted, int steps,
+                            const std::vector<control::BlobId>& uploads,
                             Client::OnProgress on_progress) {
-  if (upload != 0) uploads_[accepted.job] = upload;
+  if (!uploads.empty()) uploads_[accepted.job] = uploads;
   follow(accepted.job, std::move(on_progress));
   if (accepted.queue_position <= 0 && accepted.warnings.empty()) return;
   wire::JobProgress progress;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/counted.h"
@@ -9,6 +10,7 @@
 #include "models/image/png_bytes.h"
 #include "transport/calls/errors.h"
 #include "transport/wire/request_fields.h"
+#include "transport/wire/request_limits.h"
 
 namespace troupe::client {
 namespace {
@@ -31,6 +33,18 @@ std::optional<std::uint64_t> element_count(const std::vector<std::int64_t>& shap
     count *= static_cast<std::uint64_t>(size);
   }
   return count;
+}
+
+/// Prompts that are given by their embeds.
+std::size_t rows_of_embeds(const ImageRequest& request) {
+  const auto found = request.prompt_embeds.find("prompt_embeds");
+  if (found == request.prompt_embeds.end() || found->second.shape.empty()) return 0;
+  return static_cast<std::size_t>(
+      std::clamp<std::int64_t>(found->second.shape.front(), 0, wire::kMaxPictures));
+}
+
+std::string tensor_bytes(const Tensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size() * sizeof(float)};
 }
 
 template <class T>
@@ -75,11 +89,19 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
 #define REQUEST_FIELD(type, name, initial, ...) \
   set_field(to.name, from.name, wire::kRequestFields.name, wrong);
 #include "transport/wire/request_fields.def"
+  for (const auto* given : {&from.timesteps, &from.sigmas})
+    if (!given->empty()) to.steps = static_cast<std::int32_t>(given->size());
   if (!wrong.empty()) return Error{"bad_request", "[plan] " + wrong};
   to.init_image_bytes = from.init_image.size();
   const auto pixels = models::png_size(from.init_image);
   to.init_image_height = static_cast<std::int32_t>(pixels.height);
   to.init_image_width = static_cast<std::int32_t>(pixels.width);
+  for (const auto& [name, tensor] : from.prompt_embeds) {
+    to.prompt_embeds.push_back({name, tensor.shape});
+    to.prompt_embeds_bytes += tensor.data.size() * sizeof(float);
+  }
+  if (const auto prompts = rows_of_embeds(from); prompts > 0 && to.prompts.empty())
+    to.prompts.resize(prompts);
   if (from.init_latents && from.init_latents->shape.size() == 4) {
     const auto& shape = from.init_latents->shape;
     if (to.height == 0 && to.num_frames <= 1)
@@ -102,8 +124,8 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
     return refuse("holds " + std::to_string(latents.data.size()) + " values, not " +
                   std::to_string(*count));
   }
-  const auto pictures =
-      static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
+  const auto prompts = request.prompts.empty() ? rows_of_embeds(request) : request.prompts.size();
+  const auto pictures = static_cast<std::int64_t>(prompts) * request.images_per_prompt;
   if (latents.shape[0] != pictures) {
     return refuse("the request is for " + counted(pictures, "picture"));
   }
@@ -121,8 +143,41 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
   return {};
 }
 
-std::string latents_bytes(const Latents& latents) {
-  return {reinterpret_cast<const char*>(latents.data.data()), latents.data.size() * sizeof(float)};
+std::optional<Error> check_prompt_embeds(const ImageRequest& request) {
+  if (request.prompt_embeds.empty()) return {};
+  const auto refuse = [](const std::string& why) { return Error{"bad_request", why}; };
+  if (std::ranges::any_of(request.prompts, [](const auto& text) { return !text.empty(); }))
+    return refuse("prompts and prompt_embeds do not go together");
+  for (const auto& [name, tensor] : request.prompt_embeds) {
+    const auto count = element_count(tensor.shape);
+    if (!count || *count != tensor.data.size()) {
+      return refuse(name + " of shape " + shape_text(tensor.shape) + " holds " +
+                    counted(tensor.data.size(), "value"));
+    }
+    const auto odd = std::ranges::find_if(tensor.data, [](float x) { return !std::isfinite(x); });
+    if (odd != tensor.data.end())
+      return refuse(name + " is not finite at element " +
+                    std::to_string(odd - tensor.data.begin()));
+  }
+  return {};
+}
+
+std::vector<Input> inputs_of(const ImageRequest& request) {
+  using Wire = wire::ImageRequest;
+  std::vector<Input> inputs;
+  if (request.init_latents) {
+    inputs.push_back(
+        {&Wire::init_latents_blob, &Wire::init_latents_bytes, tensor_bytes(*request.init_latents)});
+  } else if (!request.init_image.empty()) {
+    inputs.push_back({&Wire::init_image_blob, &Wire::init_image_bytes, request.init_image});
+  }
+  if (!request.prompt_embeds.empty()) {
+    std::string bytes;
+    for (const auto& [name, tensor] : request.prompt_embeds)
+      bytes += tensor_bytes(tensor);
+    inputs.push_back({&Wire::prompt_embeds_blob, &Wire::prompt_embeds_bytes, std::move(bytes)});
+  }
+  return inputs;
 }
 
 std::optional<Latents> latents_from(const std::string& bytes,

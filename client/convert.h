@@ -1,6 +1,8 @@
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "transport/wire/client_messages.h"
 #include "troupe/client.h"
@@ -8,15 +10,26 @@
 /// Between the public values of client.h and the messages of the wire.
 namespace troupe::client {
 
-/// Everything but the initial latents' blob. Sizes left open are taken from the initial latents.
+/// Everything but blobs. Sizes left open are taken from the initial latents, and the number of
+/// prompts from prompt embeds.
 /// Error: bad_request, for a choice that there is not.
 Result<wire::JobSpec> to_wire(const Submission& submission);
 
 /// Why the initial latents do not go with the request, before anybody is asked.
 std::optional<Error> check_init_latents(const ImageRequest& request);
 
-/// The bytes of the values, as a blob holds them.
-std::string latents_bytes(const Latents& latents);
+/// Why the prompt embeds do not go with the request, or are no such tensors: a shape that their
+/// values do not fill, a value that is not finite.
+std::optional<Error> check_prompt_embeds(const ImageRequest& request);
+
+/// What travels beside the request in a blob, and the fields that name it.
+struct Input {
+  std::uint64_t wire::ImageRequest::*blob;
+  std::uint64_t wire::ImageRequest::*size;
+  std::string bytes;
+};
+std::vector<Input> inputs_of(const ImageRequest& request);
+
 /// Null when bytes and shape do not go together.
 std::optional<Latents> latents_from(const std::string& bytes,
                                     const std::vector<std::int64_t>& shape);

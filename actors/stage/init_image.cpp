@@ -59,10 +59,11 @@ at::Tensor InitImage::encode_together(const at::Tensor& pixels, const at::Tensor
 void InitImage::begin_latents(const at::Tensor& encoded) {
   if (!job_.starts_from_image()) return;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(job_.tools.stage.device());
-  auto clean =
-      encoded.defined()
-          ? encoded.to(options).contiguous()
-          : at::empty({1, job_.channels, job_.size.latent_height, job_.size.latent_width}, options);
+  auto clean = encoded.defined()
+                   ? encoded.to(options).contiguous()
+                   : at::empty({job_.begin.request.seeds.size() > 1 ? job_.images() : 1,
+                                job_.channels, job_.size.latent_height, job_.size.latent_width},
+                               options);
   if (const auto replica = job_.group(job_.begin.groups.caption))
     job_.waits.wait(replica->broadcast(clean, job_.begin.image_root));
   latents_.begin_with(clean);

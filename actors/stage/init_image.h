@@ -17,8 +17,9 @@ class InitImage {
   InitImage(JobContext& job, JobLatents& latents, control::BlobBytes png)
       : job_(job), latents_(latents), png_(std::move(png)) {}
 
-  /// Reads the picture and drops it. Its latents [1, C, h, w], float32, at the first of those who
-  /// encode; undefined at the others, and where there is no picture.
+  /// Reads the picture and drops it. Its latents [1, C, h, w], float32, or of seeds for each
+  /// picture as many, at the first of those who encode; undefined at the others, and where there is
+  /// no picture.
   at::Tensor encode();
   /// Everybody's latents from those that one actor has; the whole replica calls it.
   void begin_latents(const at::Tensor& encoded);
@@ -26,7 +27,7 @@ class InitImage {
  private:
   /// [1, 3, H, W] in [-1, 1].
   at::Tensor read_pixels();
-  /// A sample of the encoder's distribution by `noise` [1, C, h, w], scaled as a sampler takes
+  /// A sample of the encoder's distribution by `noise` [k, C, h, w], scaled as a sampler takes
   /// latents.
   at::Tensor encode_together(const at::Tensor& pixels, const at::Tensor& noise);
 

@@ -19,7 +19,8 @@ namespace troupe::actors {
 struct JobInputs {
   at::Tensor init_latents;  // float32 [n, C, h, w] of the whole batch
   at::Tensor boundary;      // as assemble_boundary gives it, of this replica's pictures
-  control::BlobBytes init_image = nullptr;  // a PNG, where this actor helps to encode it
+  control::BlobBytes init_image = nullptr;     // a PNG, where this actor helps to encode it
+  control::BlobBytes prompt_embeds = nullptr;  // where this actor projects them for its replica
 };
 
 /// One job at one actor: its parts, each of which does some of its tasks. Used by the work loop

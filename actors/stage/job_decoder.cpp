@@ -24,7 +24,8 @@ std::string number(double value) {
   return text;
 }
 
-/// A picture as the job that it is of sees it: its request, and the picture's number there.
+/// A picture as the job that it is of sees it: its request, with the picture's own seed and
+/// negative prompt, and the picture's number there.
 struct OwnPicture {
   wire::ImageRequest request;
   std::int64_t image = 0;
@@ -32,19 +33,26 @@ struct OwnPicture {
 
 OwnPicture own_picture(const wire::ImageRequest& all, std::int64_t image) {
   OwnPicture own{all, image};
-  own.request.seeds.clear();
+  auto& request = own.request;
   std::int64_t first = 0;
   for (const auto& run : all.seeds) {
-    const auto last = first + run.pictures;
+    if (first <= image && image < first + run.pictures) request.seed = run.seed;
+    first += run.pictures;
+  }
+  if (!all.negative_prompts.empty()) request.negative_prompt = all.negative_prompts.at(image);
+  first = 0;
+  for (const auto pictures : all.pictures_of_jobs) {
+    const auto last = first + pictures;
     if (first <= image && image < last) {
       const auto prompts = all.prompts.begin();
-      own.request.seed = run.seed;
-      own.request.prompts = {prompts + first / all.images_per_prompt,
-                             prompts + last / all.images_per_prompt};
+      request.prompts = {prompts + first / all.images_per_prompt,
+                         prompts + last / all.images_per_prompt};
       own.image = image - first;
     }
     first = last;
   }
+  request.seeds.clear();
+  request.pictures_of_jobs.clear();
   return own;
 }
 
@@ -52,11 +60,11 @@ OwnPicture own_picture(const wire::ImageRequest& all, std::int64_t image) {
 std::vector<std::int64_t> first_pictures(const wire::ImageRequest& request, std::int64_t first,
                                          std::int64_t last) {
   std::vector<std::int64_t> found;
-  if (request.seeds.empty() && first == 0) found.push_back(0);
+  if (request.pictures_of_jobs.empty() && first == 0) found.push_back(0);
   std::int64_t begin = 0;
-  for (const auto& run : request.seeds) {
+  for (const auto pictures : request.pictures_of_jobs) {
     if (first <= begin && begin < last) found.push_back(begin);
-    begin += run.pictures;
+    begin += pictures;
   }
   return found;
 }
@@ -112,11 +120,17 @@ TaskResult JobDecoder::decode(int part) {
   if (part == 0) transfers_.collect_latents(begin.row_decoders);
   if (begin.vae.degree == 0) return {};
   const auto run = begin.decode_parts.at(part);
-  TaskResult result{
-      job_.tools.stage.spec().makes_videos() ? decode_videos(run) : decode_pictures(run), {}};
+  const bool latents_alone = begin.request.output_type == OutputType::latent;
+  TaskResult result;
+  if (!latents_alone) {
+    result.blobs =
+        job_.tools.stage.spec().makes_videos() ? decode_videos(run) : decode_pictures(run);
+  }
   const bool last = run.end == job_.images();
-  if (begin.vae.rank == 0 && begin.request.want_latents && last)
+  if (begin.vae.rank == 0 && (begin.request.want_latents || latents_alone) && last) {
+    if (latents_alone) job_.require_finite(latents_.all(), "final latents");
     result.blobs.push_back(latents_.publish());
+  }
   return result;
 }
 
@@ -189,7 +203,7 @@ std::vector<wire::BlobRef> JobDecoder::previews(int step) {
   if (job_.begin.vae.degree == 0 || job_.begin.vae.rank != 0) return {};
   // Each job of a batch has previews of its own.
   constexpr std::size_t kKept = 4;
-  const auto most = kKept * std::max<std::size_t>(1, request.seeds.size());
+  const auto most = kKept * std::max<std::size_t>(1, request.pictures_of_jobs.size());
   if (request.progress_content == ProgressContent::latents)
     return {job_.blobs.keep_newest(previews_, latents_.publish(), most)};
   std::vector<wire::BlobRef> blobs;

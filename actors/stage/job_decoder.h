@@ -20,7 +20,8 @@ class JobDecoder {
   JobDecoder(JobContext& job, JobLatents& latents, JobTransfers& transfers, const JobStep& step)
       : job_(job), latents_(latents), transfers_(transfers), step_(step) {}
 
-  /// A part of the pictures; with the first part, all latents come to those who decode.
+  /// A part of the pictures; with the first part, all latents come to those who decode. Where the
+  /// latents are what is asked for, nothing is decoded.
   TaskResult decode(int part);
   /// What of this step is shown at once, where that is asked for: latents, or rough pictures.
   std::vector<wire::BlobRef> previews(int step);

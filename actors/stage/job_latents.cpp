@@ -17,7 +17,8 @@ JobLatents::JobLatents(JobContext& job, const at::Tensor& init_latents, const at
                                    .image_tokens = job_.size.latent_height / job_.patch_size *
                                                    (job_.size.latent_width / job_.patch_size),
                                    .even_sigmas = spec.even_sigmas,
-                                   .first = begin.skipped_steps});
+                                   .first = begin.skipped_steps,
+                                   .settings = {request.eta, request.timesteps, request.sigmas}});
   if (sampler_->steps() != request.steps) {
     throw std::invalid_argument("[actor] sampler options make " +
                                 std::to_string(sampler_->steps()) + " steps of the " +
@@ -57,10 +58,15 @@ at::Tensor JobLatents::first_latents(const at::Tensor& init_latents) const {
       .contiguous();
 }
 
+at::Tensor JobLatents::image_noise() const {
+  const auto noise = make_noise().draw_one_each();
+  return noise.size(0) == 1 ? noise : noise.slice(0, job_.begin.first_image, job_.begin.last_image);
+}
+
 void JobLatents::begin_with(const at::Tensor& clean) {
   if (!latents_.defined()) return;
   auto source = make_noise();
-  source.draw(1);  // what the picture's own latents were drawn with
+  source.draw_one_each();  // what the picture's own latents were drawn with
   const auto noise =
       source.draw().slice(0, job_.begin.first_image, job_.begin.last_image).to(latents_.device());
   latents_.copy_(sampler_->add_noise(clean, noise, 0));
@@ -103,7 +109,7 @@ at::Tensor JobLatents::step_noise(int step) {
   const auto& begin = job_.begin;
   if (!noise_) {
     noise_ = make_noise();
-    if (begin.request.init_image_bytes > 0) noise_->draw(1);
+    if (begin.request.init_image_bytes > 0) noise_->draw_one_each();
     if (begin.request.init_latents_blob == 0) noise_->draw();  // what the latents began with
   }
   while (noise_step_ < step) {

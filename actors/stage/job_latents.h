@@ -34,9 +34,10 @@ class JobLatents {
   at::Tensor gather(const RowRuns& rows) const { return gather(latents_, rows); }
   void scatter(const RowRuns& rows, const at::Tensor& from);
 
-  /// Noise [1, C, h, w] that an encoder's distribution of the picture to begin with is sampled by.
-  at::Tensor image_noise() const { return make_noise().draw(1); }
-  /// Begins with the picture whose latents are `clean` [1, C, h, w].
+  /// Noise that an encoder's distribution of the picture to begin with is sampled by: [1, C, h, w],
+  /// or where each picture has a seed of its own one for each of this replica's.
+  at::Tensor image_noise() const;
+  /// Begins with the picture whose latents are `clean`, [1, C, h, w] or one for each picture.
   void begin_with(const at::Tensor& clean);
 
   /// Takes own rows of a patch, or with -1 of the whole picture, one step further.

@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <stdexcept>
+
+#include "actors/stage/given_text.h"
 
 namespace troupe::actors {
 namespace {
@@ -12,8 +15,9 @@ namespace {
 std::vector<std::string> branch_prompts(const wire::BeginJob& begin, bool guided) {
   std::vector<std::string> prompts;
   const auto& request = begin.request;
-  if (guided) {
-    prompts.insert(prompts.end(), begin.last_image - begin.first_image, request.negative_prompt);
+  for (int image = begin.first_image; guided && image < begin.last_image; ++image) {
+    prompts.push_back(request.negative_prompts.empty() ? request.negative_prompt
+                                                       : request.negative_prompts[image]);
   }
   for (int image = begin.first_image; image < begin.last_image; ++image) {
     prompts.push_back(request.prompts[image / request.images_per_prompt]);
@@ -63,7 +67,7 @@ std::string shortened(const std::string& text) {
   return text.substr(0, head) + " … " + text.substr(tail);
 }
 
-/// What was cut, said once for each prompt; the negative one is told by the first replica for all.
+/// What was cut, said once for each prompt; a negative one of all by the first replica.
 std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
                                         const std::vector<std::string>& cut, bool guidance) {
   const auto& request = begin.request;
@@ -73,9 +77,14 @@ std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
            shortened(text) + "\"";
   };
   const int images = begin.last_image - begin.first_image;
-  if (guidance && begin.first_image == 0 && !cut.front().empty()) {
+  const bool shared = request.negative_prompts.empty();
+  if (guidance && shared && begin.first_image == 0 && !cut.front().empty()) {
     std::string what = "negative prompt ";
     warnings.push_back({std::nullopt, what += cut_off(cut.front())});
+  }
+  for (int i = 0; guidance && !shared && i < images; ++i) {
+    const int prompt = (begin.first_image + i) / request.images_per_prompt;
+    if (!cut[i].empty()) warnings.push_back({prompt, "has a negative one that " + cut_off(cut[i])});
   }
   for (int i = 0; i < images; ++i) {
     const int image = begin.first_image + i;
@@ -125,13 +134,26 @@ TaskResult JobText::encode() {
 
 EncodedText JobText::encode_prompts() const {
   const auto& request = job_.begin.request;
-  auto text = encode_rows(job_.tools.stage, branch_prompts(job_.begin, job_.guided()), request,
-                          [this] { job_.tick(); });
-  if (job_.guided() && job_.tools.stage.spec().zero_negative && request.negative_prompt.empty()) {
+  if (!request.prompt_embeds.empty()) return project_given();
+  const auto prompts = branch_prompts(job_.begin, job_.guided());
+  auto text = encode_rows(job_.tools.stage, prompts, request, [this] { job_.tick(); });
+  // Where negative prompts are given one by one, an empty one is encoded as such, as in diffusers.
+  if (job_.guided() && job_.tools.stage.spec().zero_negative && request.negative_prompt.empty() &&
+      request.negative_prompts.empty()) {
     for (auto* states : {&text.caption.states, &text.caption.pooled})
       if (states->defined()) states->slice(0, 0, job_.images()).zero_();
   }
   job_.require_finite(text.caption.states, "encoded text");
+  return text;
+}
+
+EncodedText JobText::project_given() const {
+  if (!given_) throw std::logic_error("[actor] the prompt embeds are not here");
+  const auto& stage = job_.tools.stage;
+  auto text = stage.project_text(given_text(stage.spec(), job_.begin, job_.guided(), *given_),
+                                 job_.begin.request.max_sequence_length);
+  text.cut.resize(text.caption.states.size(0));
+  job_.require_finite(text.caption.states, "projected prompt embeds");
   return text;
 }
 

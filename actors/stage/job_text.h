@@ -13,8 +13,13 @@ namespace troupe::actors {
 /// picture that it begins with.
 class JobText {
  public:
-  JobText(JobContext& job, JobLatents& latents, JobNetwork& network, control::BlobBytes init_image)
-      : job_(job), network_(network), init_image_(job, latents, std::move(init_image)) {}
+  /// `given`: the prompt embeds that the request brings, where this actor projects them; else null.
+  JobText(JobContext& job, JobLatents& latents, JobNetwork& network, control::BlobBytes init_image,
+          control::BlobBytes given)
+      : job_(job),
+        network_(network),
+        init_image_(job, latents, std::move(init_image)),
+        given_(std::move(given)) {}
 
   TaskResult encode();
   /// Keeps a text without words, of the length that texts are padded or cut to.
@@ -25,6 +30,8 @@ class JobText {
   EncodedText empty_text() const;
   /// The prompts of this replica's branches, encoded.
   EncodedText encode_prompts() const;
+  /// What the request brings instead of prompts.
+  EncodedText project_given() const;
   void share(EncodedText& text);
   /// Gives the network the text of its own branches.
   void keep(const EncodedText& text);
@@ -32,6 +39,7 @@ class JobText {
   JobContext& job_;
   JobNetwork& network_;
   InitImage init_image_;
+  control::BlobBytes given_;
 };
 
 }  // namespace troupe::actors

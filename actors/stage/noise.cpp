@@ -34,8 +34,11 @@ at::Tensor NoiseSource::draw() {
   return at::cat(parts);
 }
 
-at::Tensor NoiseSource::draw(std::int64_t pictures) {
-  return draw(runs_.front(), pictures);
+at::Tensor NoiseSource::draw_one_each() {
+  std::vector<at::Tensor> parts;
+  for (auto& run : runs_)
+    parts.push_back(draw(run, 1));
+  return at::cat(parts);
 }
 
 at::Tensor NoiseSource::draw(Run& run, std::int64_t pictures) {

@@ -23,8 +23,8 @@ class NoiseSource {
 
   /// The next one, float32.
   at::Tensor draw();
-  /// The next one of so many pictures, of the first seed.
-  at::Tensor draw(std::int64_t pictures);
+  /// Of each seed the next one of one picture, [seeds, C, h, w].
+  at::Tensor draw_one_each();
 
  private:
   struct Run {

@@ -24,6 +24,7 @@ wire::BeginJob from_the_start(wire::BeginJob begin) {
   begin.request.init_latents_blob = 0;
   begin.request.init_latents_bytes = 0;
   begin.request.init_image_bytes = 0;
+  begin.request.prompt_embeds_blob = 0;
   return begin;
 }
 
@@ -145,6 +146,7 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
   auto& request = alike.request;
   request.guidance_scale = spec.has_branches(request.guidance_scale) ? 2 : 1;
   request.negative_prompt.clear();
+  request.negative_prompts.clear();
   for (auto& prompt : request.prompts)
     prompt.clear();
   // Those behind the first steps go as they did.
@@ -155,6 +157,7 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
   alike.sampler_steps = alike.skipped_steps = 0;
   request.strength = 0;
   request.seed = 0;
+  request.picture_seeds.clear();
   for (auto& run : request.seeds)
     run.seed = 0;
   return wire::encode(alike);

@@ -133,12 +133,19 @@ EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_
   check_unchanged();
   for (const auto& encoder : spec_.text_encoders)
     states.push_back(encode(encoder, captions, max_length, text.cut, tick));
-  text.caption = network_->project_caption(states);
-  const auto all = spec_.transformer.caption_tokens(max_length);
-  text.lengths = spec_.transformer.pads_text
-                     ? at::full({static_cast<std::int64_t>(prompts.size())}, all, at::kLong)
-                     : states.front().lengths;
+  auto projected = project_text(states, max_length);
+  projected.cut = std::move(text.cut);
+  return projected;
+}
+
+EncodedText Stage::project_text(const std::vector<models::EncoderOutput>& outputs,
+                                int max_length) const {
+  EncodedText text;
+  text.caption = network_->project_caption(outputs);
   auto& projected = text.caption.states;
+  const auto all = spec_.transformer.caption_tokens(max_length);
+  text.lengths = spec_.transformer.pads_text ? at::full({projected.size(0)}, all, at::kLong)
+                                             : outputs.front().lengths;
   projected = at::constant_pad_nd(projected, {0, 0, 0, all - projected.size(1)});
   return text;
 }

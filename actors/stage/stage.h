@@ -55,6 +55,8 @@ class Stage {
   /// `clean_caption` cleaned as models::CaptionCleaner does; with Wan's they are mended.
   EncodedText encode_text(const std::vector<std::string>& prompts, int max_length,
                           bool clean_caption, const Tick& tick) const;
+  /// Of what text encoders made already, here or elsewhere.
+  EncodedText project_text(const std::vector<models::EncoderOutput>& outputs, int max_length) const;
   /// The encoder of a picture to begin with, read anew: its weights go with it.
   models::AutoencoderKL picture_encoder() const;
   /// Loaded when it is first asked for; it stays.

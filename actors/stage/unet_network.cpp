@@ -63,7 +63,7 @@ class LivePort final : public models::unet::UNetPort {
 
 UNetNetwork::UNetNetwork(const spec::ModelSpec& spec, const models::LoraWeights& loras,
                          at::ScalarType dtype, at::Device device, const std::function<void()>& tick)
-    : spec_(spec) {
+    : spec_(spec), dtype_(dtype), device_(device) {
   models::WeightStore weights(spec.transformer_weights);
   loras.adapt(weights, "transformer");
   std::set<std::string> read;
@@ -85,8 +85,8 @@ models::Caption UNetNetwork::project_caption(const std::vector<models::EncoderOu
   std::vector<at::Tensor> states;
   for (const auto& encoder : text)
     states.push_back(encoder.states);
-  caption.states = at::cat(states, 2);
-  if (model_->spec().pooled_width() > 0) caption.pooled = text.back().pooled;
+  caption.states = at::cat(states, 2).to(device_, dtype_);
+  if (model_->spec().pooled_width() > 0) caption.pooled = text.back().pooled.to(device_, dtype_);
   return caption;
 }
 

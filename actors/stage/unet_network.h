@@ -24,6 +24,8 @@ class UNetNetwork final : public Network {
 
  private:
   const spec::ModelSpec& spec_;
+  const at::ScalarType dtype_;
+  const at::Device device_;
   std::int64_t bytes_ = 0;
   std::unique_ptr<models::unet::UNet2DConditionModel> model_;
 };

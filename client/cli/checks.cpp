@@ -72,6 +72,15 @@ CLI::Validator number_above(double least, double most) {
       "");
 }
 
+CLI::Validator seed_check() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (parse_number<std::uint64_t>(text)) return "";
+        return in_quotes(text) + " is not a whole number from 0 to 2^64 - 1";
+      },
+      "");
+}
+
 CLI::Validator one_of(std::vector<std::string> words) {
   return with_words(CLI::Validator(
                         [words](std::string& text) -> std::string {

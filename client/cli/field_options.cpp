@@ -3,7 +3,6 @@
 #include <map>
 #include <type_traits>
 
-#include "base/parse_number.h"
 #include "client/cli/checks.h"
 #include "client/cli/suggest.h"
 #include "models/spec/scheduler_config.h"
@@ -14,16 +13,6 @@ namespace {
 const std::map<std::string, std::string> kComputeTypes = {
     {"float32", "float32"}, {"fp32", "float32"},    {"bfloat16", "bfloat16"},
     {"bf16", "bfloat16"},   {"float16", "float16"}, {"fp16", "float16"}};
-
-/// CLI11 would take -1 for 2^64 - 1.
-CLI::Validator seed_check() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        if (parse_number<std::uint64_t>(text)) return "";
-        return "\"" + text + "\" is not a whole number from 0 to 2^64 - 1";
-      },
-      "");
-}
 
 /// Short names become long ones.
 CLI::Validator compute_type_check() {
@@ -86,10 +75,10 @@ void add_field_option(CLI::App& app, const wire::RequestField& field, Member& me
       option->check(weight_check());
     } else if constexpr (Choice<Type>) {
       option->check(one_of(choice_words<Type>()));
-    } else if constexpr (std::is_same_v<Type, std::uint64_t>) {
-      option->check(seed_check());
     } else if constexpr (std::is_same_v<Type, std::vector<std::int32_t>>) {
       option->delimiter(',')->check(bounds_check(field.typed, true));
+    } else if constexpr (std::is_same_v<Type, std::vector<double>>) {
+      option->delimiter(',')->check(bounds_check(field.typed, false));
     } else if constexpr (std::is_arithmetic_v<Type>) {
       option->check(bounds_check(field.typed, std::is_integral_v<Type>));
     }

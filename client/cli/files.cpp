@@ -150,6 +150,10 @@ void check_extension(const std::string& option, const std::string& path,
   throw UsageError(option + " \"" + path + "\": only " + wanted + " is written, not " + extension);
 }
 
+bool is_latents_name(const std::string& path) {
+  return fs::path(path).extension() == ".safetensors";
+}
+
 std::vector<std::string> picture_paths(const std::string& pattern, int count) {
   fs::path path(pattern);
   if (path.filename().empty()) throw UsageError("--output \"" + pattern + "\": names no file");
@@ -158,9 +162,11 @@ std::vector<std::string> picture_paths(const std::string& pattern, int count) {
     throw UsageError("--output \"" + pattern + "\": it is a folder");
   if (path.extension().empty()) path += ".png";
   if (path.extension() != ".png" && path.extension() != ".PNG" && path.extension() != ".apng") {
-    throw UsageError("--output \"" + pattern +
-                     "\": only .png is written, and .apng or a folder (DIR/) of a video, not " +
-                     path.extension().string());
+    throw UsageError(
+        "--output \"" + pattern +
+        "\": only .png is written, .safetensors of latents, and .apng or a folder (DIR/) of a "
+        "video, not " +
+        path.extension().string());
   }
   std::string text = path.string();
   std::size_t slot = text.find("{}");

@@ -28,6 +28,9 @@ void make_log_folder(std::string& path);
 /// Throws UsageError when the file name of `option` has an extension that is not `wanted` (".png").
 void check_extension(const std::string& option, const std::string& path, const std::string& wanted);
 
+/// The name says that latents are to be written, not pictures: x.safetensors.
+bool is_latents_name(const std::string& path);
+
 /// Where `count` pictures go: `out.png` itself for one; `out-0.png`, `out-1.png`, … for several;
 /// where the pattern has `{}`, the number stands there. `.png` is added when missing. Throws
 /// UsageError for another extension or for nothing to write to.

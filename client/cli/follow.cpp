@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/choices.h"
 #include "base/text.h"
 #include "client/cli/checks.h"
 #include "client/cli/files.h"
@@ -24,6 +25,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+constexpr const char* kDefaultOutput = "out.png";
+constexpr const char* kDefaultLatents = "out.safetensors";
 constexpr milliseconds kSlice{200};
 constexpr auto kCancelGrace = std::chrono::seconds(15);
 /// Where the actors end with the command anyway.
@@ -106,7 +109,20 @@ bool has_frames(const JobResult& result) {
 
 std::vector<std::string> write_pictures(const JobResult& result, const ResultOptions& options) {
   const std::string name = "job " + std::to_string(result.job);
-  if (result.pictures.empty()) give_up("failed", name + " came without pictures");
+  if (result.pictures.empty() && !result.latents)
+    give_up("failed", name + " came without pictures");
+  if (is_latents_name(options.output) || result.pictures.empty()) {
+    const std::string again = "`troupe wait " + std::to_string(result.job) + " --output ";
+    if (!result.latents)
+      give_up("failed", name + " came without latents: " + again + "FILE.png` writes its pictures");
+    const bool named = options.output != kDefaultOutput;
+    if (named && !is_latents_name(options.output))
+      give_up("bad_request",
+              name + " came with its latents alone: " + again + "FILE.safetensors` writes them");
+    const std::string path = named ? options.output : kDefaultLatents;
+    write_file(path, latents_file_bytes(*result.latents));
+    return {path};
+  }
   if (options.frames_per_second && !options.makes_video && !has_frames(result)) {
     give_up("bad_request", "--fps is for videos, and " + name + " made " +
                                (result.pictures.size() == 1 ? "a picture" : "pictures") +
@@ -142,7 +158,8 @@ void add_result_options(CLI::App& app, ResultOptions& options) {
                  "Picture file, replaced if it is there; a video becomes an animated PNG. Several "
                  "pictures become "
                  "NAME-0.png, NAME-1.png, …, or the number stands where the name has {}. With "
-                 "DIR/ a folder, made if need be: 0000.png of a picture, of a video a PNG a frame")
+                 "DIR/ a folder, made if need be: 0000.png of a picture, of a video a PNG a frame. "
+                 "F.safetensors: the final latents instead, and nothing is decoded")
       ->type_name("FILE.png")
       ->capture_default_str()
       ->group(group);
@@ -190,7 +207,15 @@ void check_names(const ResultOptions& options) {
 
 void check_outputs(const ResultOptions& options, int pictures) {
   check_names(options);
-  if (is_folder_name(options.output)) {
+  if (is_latents_name(options.output)) {
+    if (options.frames_per_second)
+      throw UsageError("--fps does not go with --output " + options.output +
+                       ": latents have no speed");
+    if (!options.save_latents.empty())
+      throw UsageError("--save-latents does not go with --output " + options.output +
+                       ", which has the latents already");
+    check_writable("--output", options.output);
+  } else if (is_folder_name(options.output)) {
     if (options.frames_per_second)
       throw UsageError("--fps does not go with --output " + options.output +
                        ": a folder's frames have no speed");
@@ -232,6 +257,21 @@ std::uint64_t hand_in(Client& client, const Submission& submission) {
   std::lock_guard lock(told->mutex);
   told->over = true;
   return accepted(job, submission);
+}
+
+void settle_output(const CLI::App& app, ImageRequest& request, ResultOptions& options) {
+  const auto latent = to_string(OutputType::latent);
+  if (is_latents_name(options.output)) {
+    if (app.count("--output-type") > 0 && request.output_type != latent)
+      throw UsageError("--output-type " + request.output_type + " does not go with --output " +
+                       options.output);
+    request.output_type = latent;
+  } else if (request.output_type == latent) {
+    if (app.count("--output") > 0)
+      throw UsageError("--output-type latent does not go with --output " + options.output +
+                       ": latents are written as .safetensors");
+    options.output = kDefaultLatents;
+  }
 }
 
 void ask_for_results(const ResultOptions& options, ImageRequest& request) {

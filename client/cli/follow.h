@@ -31,6 +31,10 @@ void add_result_options(CLI::App& app, ResultOptions& options);
 /// `--preview FILE --preview-every K`: for verbs that hand the job in themselves.
 void add_preview_options(CLI::App& app, ResultOptions& options);
 
+/// `--output F.safetensors` asks for latents alone, and `--output-type latent` for a file of that
+/// kind. Throws UsageError where the two contradict each other. Before check_outputs.
+void settle_output(const CLI::App& app, ImageRequest& request, ResultOptions& options);
+
 /// Throws UsageError for `--preview-every` without `--preview`.
 void check_preview_options(const CLI::App& app);
 

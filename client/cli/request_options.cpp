@@ -17,7 +17,28 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->type_name("TEXT")
       ->allow_extra_args(false)
       ->group(group);
+  app.add_option("--prompt-embeds", options.prompt_embeds_path,
+                 "Instead of prompts: the text encoders' output, by diffusers' names "
+                 "(prompt_embeds, negative_prompt_embeds, …); no encoder is loaded")
+      ->check(not_empty())
+      ->type_name("F.safetensors")
+      ->group(group);
+  app.add_option(std::string(wire::kRequestFields.negative_prompt.option), options.negative_prompts,
+                 "What not to show; repeat it for each prompt, or each picture, to have its own")
+      ->type_name("TEXT")
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_option(std::string(wire::kRequestFields.seed.option), options.seeds,
+                 "Seed of the noise, as torch's CPU generator takes it; repeat it for each picture "
+                 "to have its own")
+      ->type_name("N")
+      ->allow_extra_args(false)
+      ->check(seed_check())
+      ->default_str("0")
+      ->group(group);
   add_field_options(app, request, wire::Group::picture, group);
+  app.get_option(std::string(wire::kRequestFields.steps.option))
+      ->each([&options](const std::string&) { options.names_steps = true; });
   app.add_option(
          std::string(wire::kJobOptions.init_latents), options.init_latents_path,
          "Start from tensor \"latents\" [n, 4, h/8, w/8] of this file, not from the seed's noise")

@@ -27,6 +27,10 @@ struct RequestOptions {
   std::string method;             // "" = by the number of patches
   std::string init_latents_path;  // "" = noise from the seed
   std::string init_image_path;
+  bool names_steps = false;                   // by their number
+  std::string prompt_embeds_path;             // "" = the prompts are text
+  std::vector<std::uint64_t> seeds;           // one for all pictures, or one each
+  std::vector<std::string> negative_prompts;  // one for all, or one for each prompt or picture
   std::optional<double> strength;
   std::vector<std::string> loras;  // FILE[:SCALE]
 };
@@ -37,6 +41,11 @@ void add_degree_options(CLI::App& app, RequestOptions& options);
 void add_elastic_option(CLI::App& app, RequestOptions& options);
 /// How the job stands among others: submit.
 void add_queue_options(CLI::App& app, RequestOptions& options);
+
+/// Reads `--prompt-embeds`, which stand for prompts. Throws UsageError where `verb` gets neither
+/// these nor a prompt, or both; std::runtime_error naming the option for a file that cannot be
+/// read.
+void take_prompts(RequestOptions& options, const std::string& verb);
 
 /// Settles the method and refuses options that contradict each other. Throws UsageError naming
 /// them.

@@ -8,6 +8,7 @@
 #include "client/cli/latents_file.h"
 #include "client/cli/lora_option.h"
 #include "client/cli/model_option.h"
+#include "client/cli/prompt_embeds_file.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/init_image.h"
@@ -42,6 +43,10 @@ void check_text(const std::string& option, const std::string& text, bool cleaned
 void check_texts(const ImageRequest& request) {
   const auto& prompts = request.prompts;
   std::size_t bytes = request.negative_prompt.size();
+  for (const auto& text : request.negative_prompts) {
+    check_text("--negative-prompt", text, request.clean_caption);
+    bytes += text.size();
+  }
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     std::string option = "--prompt";
     if (prompts.size() > 1) option.append(" number ").append(std::to_string(i + 1));
@@ -104,10 +109,71 @@ void check_degrees(const RequestOptions& options) {
                      " times: at most " + std::to_string(wire::kMaxLoras) + " are added");
 }
 
+/// Of these the ones that are given once are everybody's.
+void settle_own_settings(RequestOptions& options) {
+  ImageRequest& request = options.request;
+  if (!request.timesteps.empty() && !request.sigmas.empty())
+    throw UsageError("--timesteps and --sigmas do not go together");
+  for (const auto* given : {&request.timesteps, &request.sigmas}) {
+    if (given->empty()) continue;
+    if (options.names_steps)
+      throw UsageError("--steps does not go with --timesteps or --sigmas, which are as many");
+    request.steps = static_cast<int>(given->size());
+  }
+  const auto pictures = static_cast<std::size_t>(picture_count(options));
+  const auto& seeds = options.seeds;
+  if (seeds.size() == 1) {
+    request.seed = seeds.front();
+  } else if (!seeds.empty()) {
+    if (seeds.size() != pictures)
+      throw UsageError("--seed is given " + std::to_string(seeds.size()) + " times, but there " +
+                       (pictures == 1 ? "is " : "are ") + counted(pictures, "picture") +
+                       " (prompts x --n)");
+    request.picture_seeds = seeds;
+  }
+  const auto& negatives = options.negative_prompts;
+  if (negatives.size() == 1) {
+    request.negative_prompt = negatives.front();
+  } else if (!negatives.empty()) {
+    if (negatives.size() != pictures && negatives.size() != request.prompts.size())
+      throw UsageError("--negative-prompt is given " + std::to_string(negatives.size()) +
+                       " times, but there " + (request.prompts.size() == 1 ? "is " : "are ") +
+                       counted(request.prompts.size(), "prompt") + " and " +
+                       counted(pictures, "picture"));
+    request.negative_prompts = negatives;
+  }
+}
+
 }  // namespace
+
+void take_prompts(RequestOptions& options, const std::string& verb) {
+  auto& request = options.request;
+  if (options.prompt_embeds_path.empty()) {
+    if (request.prompts.empty()) throw UsageError(verb + " needs --prompt or --prompt-embeds");
+    return;
+  }
+  if (!request.prompts.empty()) throw UsageError("--prompt does not go with --prompt-embeds");
+  if (!options.negative_prompts.empty())
+    throw UsageError(
+        "--negative-prompt does not go with --prompt-embeds: negative_prompt_embeds stand in the "
+        "file");
+  request.prompt_embeds =
+      naming("--prompt-embeds", [&] { return read_prompt_embeds(options.prompt_embeds_path); });
+  const auto prompts = request.prompt_embeds.find("prompt_embeds");
+  if (prompts == request.prompt_embeds.end() || prompts->second.shape.empty())
+    throw CommandError(Error{"bad_request", "--prompt-embeds " + options.prompt_embeds_path +
+                                                ": has no tensor \"prompt_embeds\""});
+  const auto rows = prompts->second.shape.front();
+  if (rows < 1 || rows > wire::kMaxPictures)
+    throw CommandError(Error{"bad_request", "--prompt-embeds " + options.prompt_embeds_path +
+                                                ": is of " + counted(rows, "prompt") + ", 1 to " +
+                                                std::to_string(wire::kMaxPictures) + " are taken"});
+  request.prompts.resize(static_cast<std::size_t>(rows));
+}
 
 void settle(RequestOptions& options) {
   ImageRequest& request = options.request;
+  settle_own_settings(options);
   check_texts(request);
   if (options.method.empty()) {
     request.method = to_string(request.num_pipeline_patch > 1 ? Method::pipefusion : Method::exact);

@@ -60,9 +60,10 @@ void show_progress(Session& session, std::uint64_t job, const cli::ResultOptions
 void submit(Session& session, const Words& words) {
   SubmitLine line;
   if (!parse(line.app, words, session.json())) return;
-  if (line.request.request.prompts.empty()) throw UsageError("submit needs --prompt");
+  cli::take_prompts(line.request, "submit");
   cli::settle(line.request);
   cli::check_preview_options(line.app);
+  cli::settle_output(line.app, line.request.request, line.results);
   const bool writes = line.app.count("--output") > 0 || line.app.count("--save-latents") > 0 ||
                       line.app.count("--preview") > 0;
   if (writes) cli::check_outputs(line.results, cli::picture_count(line.request));

@@ -35,6 +35,10 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
   if (request.init_image_blob == 0) request.init_image_height = request.init_image_width = 0;
   if (request.init_image_bytes != 0 && request.init_image_blob == 0)
     return bad("init image has a size, but was not sent along");
+  if (request.prompt_embeds_blob == 0 && !request.prompt_embeds.empty())
+    return bad("prompt embeds have shapes, but were not sent along");
+  if (request.prompt_embeds.empty() && request.prompt_embeds_blob != 0)
+    return bad("prompt embeds were sent along without shapes");
   if (request.init_latents_blob != 0 && request.init_image_blob != 0)
     return bad("init image and init latents do not go together");
   if (request.init_image_bytes > models::kMaxPngBytes)
@@ -81,9 +85,9 @@ void Admission::read_model(control::PeerId peer, const wire::Header& header,
                                               .count()) +
                            " s, and no client waits for longer");
                  }
-                 const auto& request = submission.job.request;
-                 if (request.init_latents_blob != 0 || request.init_image_blob != 0)
-                   return fetch_input(peer, header, submission, reading);
+                 const auto inputs = jobs::input_blobs(submission.job.request);
+                 if (std::ranges::any_of(inputs, [](const auto& input) { return *input.id != 0; }))
+                   return fetch_inputs(peer, header, submission, reading);
                  accept(peer, header, submission, reading, asked);
                });
 }
@@ -100,9 +104,8 @@ std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
     count(upload.client, upload.bytes);
   for (const auto& [id, job] : tools_.table.all()) {
     if (wire::is_terminal(job.state)) continue;
-    const auto& request = job.spec.request;
-    if (request.init_latents_blob != 0) count(job.client.number, request.init_latents_bytes);
-    if (request.init_image_blob != 0) count(job.client.number, request.init_image_bytes);
+    for (const auto& input : jobs::input_blobs(job.spec.request))
+      if (*input.id != 0) count(job.client.number, *input.bytes);
   }
   const auto full = [bytes](std::uint64_t held, std::uint64_t most) {
     return bytes > most || held > most - bytes;
@@ -118,43 +121,66 @@ std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
   return std::nullopt;
 }
 
-void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
-                            wire::SubmitJob submission, const ModelReading& reading) {
+void Admission::fetch_inputs(control::PeerId peer, const wire::Header& header,
+                             wire::SubmitJob submission, const ModelReading& reading) {
   const Refused refused = [&](wire::FailureCode code, const std::string& why) {
     refuse(peer, header, code, why);
   };
   auto job = submission.job;
   if (!planned(job, reading, refused)) return;
-  const auto& request = submission.job.request;
-  const bool image = request.init_image_blob != 0;
-  const auto sent = image ? request.init_image_blob : request.init_latents_blob;
-  const auto bytes = image ? request.init_image_bytes : request.init_latents_bytes;
+  std::uint64_t bytes = 0;
+  for (const auto& input : jobs::input_blobs(submission.job.request))
+    if (*input.id != 0) bytes += *input.bytes;
   if (const auto why = no_room_for_input(peer, bytes))
     return refused(wire::FailureCode::overloaded, *why);
   const auto upload = ++last_upload_;
   uploads_[upload] = {peer, bytes};
+  fetch_input(peer, header, std::move(submission), reading, upload, 0);
+}
+
+void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
+                            wire::SubmitJob submission, const ModelReading& reading,
+                            std::uint64_t upload, std::size_t index) {
+  const auto inputs = jobs::input_blobs(submission.job.request);
+  while (index < inputs.size() && *inputs[index].id == 0)
+    ++index;
+  if (index == inputs.size()) {
+    uploads_.erase(upload);
+    return accept(peer, header, std::move(submission), reading, control::Clock::now());
+  }
+  const auto sent = *inputs[index].id;
+  const auto bytes = *inputs[index].bytes;
   tools_.blob_server.fetch(
       tools_.server.info(peer)->incarnation, sent, bytes, kUploadDeadline,
-      [this, peer, header, image, upload, reading,
+      [this, peer, header, upload, index, reading,
        submission = std::move(submission)](control::BlobResult blob) mutable {
-        uploads_.erase(upload);
-        if (!tools_.server.info(peer)) return;  // it went while it sent
+        auto& request = submission.job.request;
+        const auto inputs = jobs::input_blobs(request);
+        const auto give_up = [&] {
+          uploads_.erase(upload);
+          for (auto rest = index; rest < inputs.size(); ++rest)
+            *inputs[rest].id = 0;  // the client's, not fetched
+          drop_inputs(request);
+        };
+        if (!tools_.server.info(peer)) return give_up();  // it went while it sent
+        std::string name = inputs[index].name;
+        std::ranges::replace(name, '_', ' ');
         if (!blob) {
+          give_up();
           return refuse(peer, header, blob.failure.code,
-                        std::string(image ? "init image" : "init latents") +
-                            " did not arrive: " + blob.failure.what);
+                        name + " did not arrive: " + blob.failure.what);
         }
-        if (const auto wrong = image ? wrong_with_init_image(*blob.bytes) : std::string();
-            !wrong.empty())
-          return refuse(peer, header, wire::FailureCode::bad_request, wrong);
-        auto& own = submission.job.request;
-        if (image) {
+        if (inputs[index].id == &request.init_image_blob) {
+          if (const auto wrong = wrong_with_init_image(*blob.bytes); !wrong.empty()) {
+            give_up();
+            return refuse(peer, header, wire::FailureCode::bad_request, wrong);
+          }
           const auto size = models::png_size(*blob.bytes);
-          own.init_image_height = static_cast<std::int32_t>(size.height);
-          own.init_image_width = static_cast<std::int32_t>(size.width);
+          request.init_image_height = static_cast<std::int32_t>(size.height);
+          request.init_image_width = static_cast<std::int32_t>(size.width);
         }
-        (image ? own.init_image_blob : own.init_latents_blob) = tools_.blobs.add(blob.bytes);
-        accept(peer, header, std::move(submission), reading, control::Clock::now());
+        *inputs[index].id = tools_.blobs.add(blob.bytes);
+        fetch_input(peer, header, std::move(submission), reading, upload, index + 1);
       });
 }
 
@@ -172,6 +198,7 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
   job.model = reading.folder;
   job.request.loras = reading.loras;
   job.request.seeds.clear();
+  job.request.pictures_of_jobs.clear();
   const auto fits = [this](const plan::Plan& other) { return !tools_.deployments.shortage(other); };
   plan::Plan plan;
   const auto machine = tools_.machine_for(facts_, job.request);

@@ -28,8 +28,11 @@ class Admission {
   void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   /// What was announced is held against what the request needs, and against what is kept already,
   /// before a byte of it comes.
+  void fetch_inputs(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
+                    const ModelReading& reading);
+  /// One after another, from the one of that index on; then the job is accepted.
   void fetch_input(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
-                   const ModelReading& reading);
+                   const ModelReading& reading, std::uint64_t upload, std::size_t index);
   std::optional<std::string> no_room_for_input(control::PeerId client, std::uint64_t bytes) const;
   /// With the inputs of its request held here.
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,

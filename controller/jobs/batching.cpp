@@ -6,6 +6,7 @@
 
 #include "base/counted.h"
 #include "controller/plan/degrees.h"
+#include "controller/plan/own_settings.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/request_fields.h"
 
@@ -20,6 +21,11 @@ std::int64_t pictures_of(const wire::ImageRequest& request) {
 
 std::int64_t pictures_of(const JobEntry& job) {
   return pictures_of(job.spec.request);
+}
+
+/// One by one: an empty one then means another thing to some models than none at all.
+bool gives_negatives(const JobEntry& job) {
+  return !job.spec.request.negative_prompts.empty();
 }
 
 /// The spec without what may differ. Every field that is added to it counts by itself.
@@ -38,6 +44,7 @@ std::string batching_obstacle(const wire::ImageRequest& request, std::int64_t ma
   if (request.step_cache != StepCacheRule::none)
     return "its step cache decides by values that a batch rounds otherwise";
   if (request.init_latents_blob != 0) return "it starts from latents of its own";
+  if (request.prompt_embeds_blob != 0) return "it brings prompt embeds of its own";
   if (request.init_image_blob != 0) return "it starts from a picture of its own";
   if (max_pictures < 2) return "the cluster was started with --max-batch 1";
   const auto own = pictures_of(request);
@@ -57,7 +64,8 @@ bool can_batch(const JobEntry& job) {
 bool alike(const JobEntry& a, const JobEntry& b) {
   return a.fingerprint == b.fingerprint && a.plan.degrees == b.plan.degrees &&
          a.plan.stages == b.plan.stages && a.plan.lora_fingerprints == b.plan.lora_fingerprints &&
-         a.plan.request.refill_steps == b.plan.request.refill_steps && terms_of(a) == terms_of(b);
+         a.plan.request.refill_steps == b.plan.request.refill_steps &&
+         gives_negatives(a) == gives_negatives(b) && terms_of(a) == terms_of(b);
 }
 
 std::vector<const JobEntry*> companions(const std::vector<const JobEntry*>& waiting,
@@ -95,10 +103,18 @@ wire::Parallelism parallelism_of(const JobEntry& job) {
 wire::ImageRequest combined_request(const std::vector<const JobEntry*>& jobs) {
   auto request = jobs.front()->spec.request;
   request.prompts.clear();
+  request.picture_seeds.clear();
+  request.negative_prompts.clear();
   for (const auto* job : jobs) {
     const auto& own = job->spec.request;
     request.prompts.insert(request.prompts.end(), own.prompts.begin(), own.prompts.end());
-    request.seeds.push_back({static_cast<std::int32_t>(pictures_of(*job)), own.seed});
+    const auto runs = plan::seed_runs(own);
+    request.seeds.insert(request.seeds.end(), runs.begin(), runs.end());
+    request.pictures_of_jobs.push_back(static_cast<std::int32_t>(pictures_of(*job)));
+    if (!gives_negatives(*job)) continue;
+    const auto negatives = plan::negatives_of_pictures(own);
+    request.negative_prompts.insert(request.negative_prompts.end(), negatives.begin(),
+                                    negatives.end());
   }
   return request;
 }

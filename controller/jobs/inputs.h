@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "transport/wire/job.h"
@@ -6,14 +8,21 @@
 namespace troupe::jobs {
 
 /// A blob that a request starts from, by the field that names it.
+template <class Number>
 struct InputBlob {
   const char* name;
-  std::uint64_t* id;  // 0 = none
+  Number* id;  // 0 = none
+  Number* bytes;
 };
 
 /// All that a request may have.
-inline std::vector<InputBlob> input_blobs(wire::ImageRequest& request) {
-  return {{"init_latents", &request.init_latents_blob}, {"init_image", &request.init_image_blob}};
+template <class Request>
+auto input_blobs(Request& request) {
+  using Number = std::remove_pointer_t<decltype(&request.init_latents_blob)>;
+  return std::vector<InputBlob<Number>>{
+      {"init_latents", &request.init_latents_blob, &request.init_latents_bytes},
+      {"init_image", &request.init_image_blob, &request.init_image_bytes},
+      {"prompt_embeds", &request.prompt_embeds_blob, &request.prompt_embeds_bytes}};
 }
 
 }  // namespace troupe::jobs

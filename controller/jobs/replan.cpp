@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "base/counted.h"
+#include "controller/jobs/inputs.h"
 #include "controller/plan/planner.h"
 
 namespace troupe::jobs {
@@ -46,8 +47,10 @@ plan::Plan plan_again(const JobEntry& job, const spec::ModelSpec& model, int act
   // As it was handed in: what a plan fills in depends on the degrees.
   auto request = job.spec.request;
   request.refill_steps = before.request.refill_steps;
-  request.init_latents_blob = before.request.init_latents_blob;
-  request.init_image_blob = before.request.init_image_blob;
+  const auto own = input_blobs(request);
+  const auto kept = input_blobs(before.request);
+  for (std::size_t i = 0; i < own.size(); ++i)
+    *own[i].id = *kept[i].id;
   auto plan = plan::make_plan(model, request,
                               automatic_within(model, request, actors, machine, room), machine);
   plan.lora_fingerprints = before.lora_fingerprints;

@@ -54,6 +54,9 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   report["request"] = wire::request_json(request, job.plan.sampler_steps, job.plan.skipped_steps);
   report["request"]["prompts"] = request.prompts;
   report["request"]["images_per_prompt"] = request.images_per_prompt;
+  if (!request.picture_seeds.empty()) report["request"]["seeds"] = request.picture_seeds;
+  if (!request.negative_prompts.empty())
+    report["request"]["negative_prompts"] = request.negative_prompts;
   if (!members.empty()) report["batch"] = batch_report(job, members);
   if (const auto& why = job.batching.why_not; !why.empty()) report["not_batched"] = why;
   report["plan"] = plan::to_json(job.plan);

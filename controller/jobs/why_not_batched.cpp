@@ -42,6 +42,8 @@ std::vector<std::string> differences(const JobEntry& a, const JobEntry& b) {
     if (field.batched == wire::Batched::alike && a.spec.request.*member != b.spec.request.*member)
       differs(field.option);
   });
+  if (a.spec.request.negative_prompts.empty() != b.spec.request.negative_prompts.empty())
+    differs(wire::kRequestFields.negative_prompts.option);
   if (a.plan.lora_fingerprints != b.plan.lora_fingerprints)
     differs(wire::kRequestFields.loras.option);
   if (a.plan.request.refill_steps != b.plan.request.refill_steps)

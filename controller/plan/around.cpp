@@ -28,8 +28,9 @@ int skipped_steps(int steps, double strength, bool flow) {
 
 void set_calls(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
-  plan.sampler_steps = request.steps;
   const auto chosen = spec::scheduler_config_for(model.scheduler, request.sampler);
+  plan.sampler_steps = spec::given_steps(chosen, {request.eta, request.timesteps, request.sigmas})
+                           .value_or(request.steps);
   request.steps = spec::model_calls(chosen, plan.sampler_steps);
   if (request.steps == 0) {
     refuse("steps is " + std::to_string(plan.sampler_steps) +

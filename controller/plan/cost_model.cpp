@@ -257,9 +257,11 @@ void count_vae(JobCost& cost, const ModelShape& model, const JobShape& job,
                const mesh::Degrees& degrees, int decoders, const Machine& idle) {
   if (!job.decodes) return;
   const Machine machine = shared_by(idle, degrees.dp * decoders);
-  cost.decode =
-      images_of(job, degrees) *
-      vae_seconds(model, job, decoders, machine, model.decoder_flops, model.decoder_convolutions);
+  if (job.makes_pictures) {
+    cost.decode =
+        images_of(job, degrees) *
+        vae_seconds(model, job, decoders, machine, model.decoder_flops, model.decoder_convolutions);
+  }
   if (!job.encodes) return;
   cost.encode =
       vae_seconds(model, job, decoders, machine, model.encoder_flops, model.encoder_convolutions);
@@ -273,9 +275,11 @@ JobCost estimate_cost(const ModelShape& model, const JobShape& job, const mesh::
                       const std::vector<int>& stages) {
   auto cost = Estimate(model, job, degrees, machine, engine, stages).add_up();
   if (!job.decodes) return cost;
-  const double branches = job.guidance ? 2 : 1;
-  const double tokens = images_of(job, degrees) * branches * model.text_tokens;
-  cost.text += tokens * model.text_flops / shared_by(machine, degrees.dp).flops(job.dtype);
+  if (job.encodes_text) {
+    const double branches = job.guidance ? 2 : 1;
+    const double tokens = images_of(job, degrees) * branches * model.text_tokens;
+    cost.text += tokens * model.text_flops / shared_by(machine, degrees.dp).flops(job.dtype);
+  }
   count_vae(cost, model, job, degrees, decoders, machine);
   return cost;
 }

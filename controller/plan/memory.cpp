@@ -9,6 +9,9 @@
 namespace troupe::plan {
 namespace {
 
+/// Previews are decoded from latents that are shrunk four-fold along each side.
+constexpr std::uint64_t kPixelsOfPreviewPixel = 16;
+
 /// Values of each token that a cache keeps: PipeFusion the newest, DistriFusion the step before as
 /// well, both one more where they extrapolate.
 std::uint64_t kept_versions(const Plan& plan) {
@@ -122,13 +125,16 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
   std::vector<ActorMemory> memory(plan.degrees.world());
   const auto add_ends = [&](int rank) {
     const int dp = mesh.coordinates(rank).dp;
-    if (rank == plan.text_rank(dp)) memory[rank].text = encoding;
+    if (rank == plan.text_rank(dp) && plan.encodes_text()) memory[rank].text = encoding;
     const auto decoders = plan.decoders(dp);
     if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
     // One after the other, and gone before the first step.
     if (plan.request.init_image_bytes > 0) memory[rank].picture = begun_picture(plan, model.vae);
+    if (!plan.needs_decoder()) return;
     memory[rank].decoder = parts.vae_decoder;
-    memory[rank].vae = parts.vae_decoder + decoder_activations(plan, model);
+    const auto activations = decoder_activations(plan, model);
+    memory[rank].vae =
+        parts.vae_decoder + (plan.decodes() ? activations : activations / kPixelsOfPreviewPixel);
   };
   for (int rank = 0; rank < plan.degrees.world(); ++rank) {
     if (transformer.unet()) {

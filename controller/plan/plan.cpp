@@ -9,10 +9,12 @@
 #include "controller/plan/groups.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
+#include "controller/plan/own_settings.h"
 #include "controller/plan/part_sizes.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/picture_size.h"
 #include "controller/plan/planner.h"
+#include "controller/plan/prompt_embeds.h"
 #include "controller/plan/refuse.h"
 #include "controller/plan/request_check.h"
 #include "controller/plan/shape.h"
@@ -28,6 +30,7 @@ using wire::kMaxActors;
 
 void set_text(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
+  if (!plan.encodes_text()) return set_prompt_embeds(request, model);
   if (request.max_sequence_length == 0)
     request.max_sequence_length = static_cast<std::int32_t>(model.text_tokens);
   const auto fixed = model.transformer.fixed_text_tokens;
@@ -41,7 +44,7 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
     plan.warnings.emplace_back(
         "this model was distilled without guidance: the scale changes nothing");
   if (model.transformer.guidance != spec::GuidanceKind::branches &&
-      !request.negative_prompt.empty())
+      (!request.negative_prompt.empty() || !request.negative_prompts.empty()))
     plan.warnings.emplace_back(
         "this model computes no negative branch: the negative prompt is unused");
 }
@@ -112,6 +115,10 @@ void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelis
   if (plan.vae_degree < 1 || plan.vae_degree > replica) {
     refuse("vae-parallel is " + std::to_string(plan.vae_degree) +
            ", but a replica of this mesh has " + counted(replica, "actor"));
+  }
+  if (plan.vae_degree > 1 && !plan.decodes() && plan.request.init_image_bytes == 0) {
+    refuse("vae-parallel is " + std::to_string(plan.vae_degree) +
+           ", but with output type latent nothing is decoded");
   }
   const auto rows = plan.latent_height / model.latent_frames(plan.request.num_frames);
   if (plan.vae_degree > rows) {
@@ -212,6 +219,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   check_request(request);
   Plan plan;
   plan.request = request;
+  set_own_settings(plan.request);
   set_text(plan, model);
   set_size(plan, model);
   set_calls(plan, model);

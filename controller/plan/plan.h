@@ -98,6 +98,15 @@ struct Plan {
   }
   /// The step takes the whole picture at once, not patch by patch.
   bool is_whole(int step) const { return wire::is_whole(step_kind(step)); }
+  /// From prompts; else the request brings the text encoders' output.
+  bool encodes_text() const { return request.prompt_embeds.empty(); }
+  /// Pictures are made; else the final latents are what comes back.
+  bool decodes() const { return request.output_type == OutputType::picture; }
+  /// The autoencoder's decoder is of use: for pictures, or for previews on the way.
+  bool needs_decoder() const {
+    return decodes() ||
+           (request.progress_interval > 0 && request.progress_content == ProgressContent::preview);
+  }
   int picture_count() const { return images.empty() ? 0 : images.back().end; }
   int branches_per_actor() const { return guidance && degrees.cfg == 1 ? 2 : 1; }
   /// Encodes the text of its dp replica: first stage, cfg rank 0.

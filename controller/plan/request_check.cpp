@@ -55,6 +55,10 @@ void check_texts(const wire::ImageRequest& request) {
   if (request.prompts.empty()) refuse("prompt is missing");
   std::size_t bytes = request.negative_prompt.size();
   check_text("negative prompt", request.negative_prompt);
+  for (std::size_t i = 0; i < request.negative_prompts.size(); ++i) {
+    check_text("negative prompt " + std::to_string(i), request.negative_prompts[i]);
+    bytes += request.negative_prompts[i].size();
+  }
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
     check_text("prompt " + std::to_string(i), request.prompts[i]);
     bytes += request.prompts[i].size();
@@ -109,6 +113,7 @@ std::vector<std::string> cleaned_texts(const wire::ImageRequest& request) {
   if (!request.clean_caption) return {};
   auto texts = request.prompts;
   texts.push_back(request.negative_prompt);
+  texts.insert(texts.end(), request.negative_prompts.begin(), request.negative_prompts.end());
   return texts;
 }
 

@@ -191,6 +191,8 @@ JobShape shape_of(const Plan& plan) {
   if (!plan.batch_parts.empty()) shape.most_items = plan.batch_parts.front().front().end;
   shape.encodes = plan.request.init_image_bytes > 0;
   shape.tells = plan.request.exchange != PatchExchange::none;
+  shape.encodes_text = plan.encodes_text();
+  shape.makes_pictures = plan.decodes();
   return shape;
 }
 

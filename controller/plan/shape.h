@@ -95,10 +95,12 @@ struct JobShape {
   bool guidance = true;
   int steps = 20;
   int synchronous_steps = 20;
-  int most_items = 0;    // in a part of a whole step; 0 = no bound
-  bool decodes = true;   // text encoder and decoder count
-  bool encodes = false;  // it begins with a picture
-  bool tells = true;     // patches exchange after the synchronous steps
+  int most_items = 0;          // in a part of a whole step; 0 = no bound
+  bool decodes = true;         // text encoder and decoder count
+  bool encodes = false;        // it begins with a picture
+  bool encodes_text = true;    // else it brings the encoders' output
+  bool makes_pictures = true;  // else its latents are what comes back
+  bool tells = true;           // patches exchange after the synchronous steps
 
   int rows() const { return patches.empty() ? 0 : patches.back().end; }
   double tokens() const { return static_cast<double>(rows()) * columns; }

@@ -202,7 +202,7 @@ class Rank {
     const Bytes others = degrees_.world() / degrees_.dp - 1;
     const bool encodes = at_ == mesh::Coordinates{.dp = at_.dp, .pp = degrees_.pp - 1};
     if (encodes && plan_.request.init_image_bytes > 0)
-      traffic_.sent["caption"] += others * encoded_picture_bytes(plan_);
+      traffic_.sent["caption"] += others * encoded_picture_bytes(plan_, at_.dp);
     if (at_ != mesh::Coordinates{.dp = at_.dp}) return;
     const Bytes rows = images_ * (plan_.guidance ? 2 : 1);
     traffic_.sent["caption"] +=

@@ -36,8 +36,8 @@ std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_siz
 std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int patches);
 
 /// A picture to begin with, encoded, as it goes to each other rank of a replica: float32 of the
-/// latents of one picture.
-std::uint64_t encoded_picture_bytes(const Plan& plan);
+/// latents of one picture, or where each has a seed of its own, of as many as the replica makes.
+std::uint64_t encoded_picture_bytes(const Plan& plan, int dp);
 
 /// One row of the papers' cost table: bytes of one step on one device, all layers, as orders of p
 /// tokens × h width, for N devices of that method alone.

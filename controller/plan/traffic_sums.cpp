@@ -29,8 +29,11 @@ std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int p
                           mesh::sequence_rank(degrees, at) * degrees.tp + at.tp);
 }
 
-std::uint64_t encoded_picture_bytes(const Plan& plan) {
-  return static_cast<std::uint64_t>(plan.latent_channels * plan.latent_height * plan.latent_width) *
+std::uint64_t encoded_picture_bytes(const Plan& plan, int dp) {
+  const std::uint64_t samples =
+      plan.request.seeds.size() > 1 ? plan.images[dp].end - plan.images[dp].begin : 1;
+  return samples *
+         static_cast<std::uint64_t>(plan.latent_channels * plan.latent_height * plan.latent_width) *
          sizeof(float);
 }
 

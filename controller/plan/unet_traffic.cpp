@@ -94,7 +94,7 @@ RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const UNe
     traffic.sent["stage"] += Bytes(plan.request.steps) * rescale_bytes(plan, at, 1);
   const Bytes listeners = plan.degrees.world() / plan.degrees.dp - 1;
   if (rank == plan.decode_rank(at.dp) && plan.request.init_image_bytes > 0)
-    traffic.sent["caption"] += listeners * encoded_picture_bytes(plan);
+    traffic.sent["caption"] += listeners * encoded_picture_bytes(plan, at.dp);
   if (rank == plan.text_rank(at.dp)) {
     const Bytes values =
         facts.caption_tokens(plan.request.max_sequence_length) * facts.caption_width +

@@ -128,7 +128,9 @@ VaeTraffic encoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place&
   Rows rows(place, element_of(plan, vae), vae.norm_num_groups, plan.latent_width, 1);
   for (const auto& layer : spec::layers_of(vae, spec::VaeHalf::encoder))
     rows.add(layer);
-  rows.collect(vae.latent_channels * place.rows * plan.latent_width * kPixel);
+  // Of each seed a sample of the one distribution.
+  const Bytes samples = plan.request.seeds.size() > 1 ? place.pictures : 1;
+  rows.collect(samples * vae.latent_channels * place.rows * plan.latent_width * kPixel);
   return rows.told();
 }
 
@@ -158,7 +160,7 @@ Bytes positions_of_tiles(const Place& place, std::int64_t height, std::int64_t w
 }
 
 VaeTraffic decoded(const Plan& plan, const spec::ModelSpec& model, const Place& place) {
-  if (place.size < 2) return {};
+  if (place.size < 2 || !plan.decodes()) return {};
   VaeTraffic one;
   if (model.video_vae) {
     one = decoded_frames(plan, *model.video_vae, place);

@@ -140,7 +140,8 @@ class DiffusionTransformer {
   /// Bytes of this stage's weights.
   virtual int64_t bytes() const = 0;
 
-  /// By encoder, in the order of the folder's. Needs `embeds`.
+  /// By encoder, in the order of the folder's; of SD3 also one output that has all of them in it,
+  /// as its pipeline joins them. Needs `embeds`.
   virtual Caption project_caption(const std::vector<EncoderOutput>& text) const = 0;
   /// mask [B, L] (true: attend to it). Once per job.
   virtual std::unique_ptr<CaptionCache> cache_caption(const Caption& caption,

@@ -73,10 +73,17 @@ int64_t Sd3::bytes() const {
 
 Caption Sd3::project_caption(const std::vector<EncoderOutput>& text) const {
   if (!embedding_) throw std::logic_error("[sd3] this stage holds no text embedding");
-  // Both CLIPs' states side by side, filled up to T5's width, then T5's, or zeros where it is not.
   const auto on_device = [&](const at::Tensor& t) { return t.to(device_, compute_); };
+  const int64_t width = spec_.joint_attention_dim;
+  if (text.size() == 1) {  // all encoders' in one already
+    const EncoderOutput& all = text.front();
+    if (all.states.dim() != 3 || all.states.size(2) != width)
+      refuse_shape(kFamily, "the text's states", all.states, {-1, -1, width});
+    return {embedding_->text(on_device(all.states)), on_device(all.pooled)};
+  }
+  // Both CLIPs' states side by side, filled up to T5's width, then T5's, or zeros where it is not.
   const at::Tensor clip = at::cat({on_device(text.at(0).states), on_device(text.at(1).states)}, -1);
-  const int64_t width = spec_.joint_attention_dim, missing = width - clip.size(2);
+  const int64_t missing = width - clip.size(2);
   if (missing < 0) refuse_shape(kFamily, "the CLIP encoders' states", clip, {-1, -1, width});
   const EncoderOutput& t5 = text.at(2);
   const at::Tensor after = t5.states.defined()

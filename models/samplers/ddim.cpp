@@ -12,8 +12,8 @@
 
 namespace troupe::models {
 
-DDIMScheduler::DDIMScheduler(spec::SchedulerConfig config, int num_steps)
-    : config_(std::move(config)) {
+DDIMScheduler::DDIMScheduler(spec::SchedulerConfig config, int num_steps, double eta)
+    : config_(std::move(config)), eta_(eta) {
   const int trained = config_.num_train_timesteps;
   const at::Tensor product = alphas_cumprod(config_, false);
   const float* alphas = product.const_data_ptr<float>();
@@ -31,8 +31,10 @@ DDIMScheduler::DDIMScheduler(spec::SchedulerConfig config, int num_steps)
     const int next = t - trained / num_steps;
     const float alpha = alphas[t];
     const float next_alpha = next >= 0 ? alphas[next] : final_alpha;
-    steps_.push_back(
-        {std::sqrt(alpha), std::sqrt(1 - alpha), std::sqrt(next_alpha), std::sqrt(1 - next_alpha)});
+    const float variance = (1 - next_alpha) / (1 - alpha) * (1 - alpha / next_alpha);
+    const float deviation = eta > 0 ? static_cast<float>(eta) * std::sqrt(variance) : 0;
+    steps_.push_back({std::sqrt(alpha), std::sqrt(1 - alpha), std::sqrt(next_alpha),
+                      std::sqrt(1 - next_alpha - deviation * deviation), deviation});
   }
 }
 
@@ -52,9 +54,12 @@ DDIMScheduler::Prediction DDIMScheduler::predict(int i, const at::Tensor& model_
 }
 
 at::Tensor DDIMScheduler::step(SamplerState&, int i, const at::Tensor& model_output,
-                               const at::Tensor& sample, const at::Tensor&) const {
+                               const at::Tensor& sample, const at::Tensor& drawn) const {
   const auto [clean, noise] = predict(i, model_output, sample);
-  return steps_[i].next_root_alpha * clean + steps_[i].next_root_beta * noise;
+  const Step& s = steps_[i];
+  const at::Tensor next = s.next_root_alpha * clean + s.next_root_beta * noise;
+  if (!noise_needed(i)) return next;
+  return next + s.deviation * step_noise(drawn, sample, i).to(next.scalar_type());
 }
 
 at::Tensor DDIMScheduler::clean(SamplerState&, int i, const at::Tensor& model_output,

@@ -13,12 +13,14 @@
 
 namespace troupe::models {
 
-DDPMScheduler::DDPMScheduler(spec::SchedulerConfig config, int num_steps)
+DDPMScheduler::DDPMScheduler(spec::SchedulerConfig config, const SamplerRun& run)
     : config_(std::move(config)) {
+  const int num_steps = run.num_steps;
   const int trained = config_.num_train_timesteps;
   const at::Tensor product = alphas_cumprod(config_, false);
   const float* alphas = product.const_data_ptr<float>();
-  timesteps_ = spaced_timesteps(config_, num_steps, trained, 0, true);
+  timesteps_ = run.settings.timesteps;
+  if (timesteps_.empty()) timesteps_ = spaced_timesteps(config_, num_steps, trained, 0, true);
   for (size_t i = 0; i < timesteps_.size(); ++i) {
     const int t = static_cast<int>(timesteps_[i]);
     if (t >= trained) {

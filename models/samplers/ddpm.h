@@ -10,7 +10,7 @@ namespace troupe::models {
 class DDPMScheduler final : public Sampler {
  public:
   /// Throws std::invalid_argument if steps and steps_offset leave the training schedule.
-  DDPMScheduler(spec::SchedulerConfig config, int num_steps);
+  DDPMScheduler(spec::SchedulerConfig config, const SamplerRun& run);
 
   int steps() const override { return static_cast<int>(timesteps_.size()); }
   double timestep(int i) const override { return timesteps_.at(i); }

@@ -29,8 +29,9 @@ int last_timestep(const spec::SchedulerConfig& config, const at::Tensor& alphas)
 }  // namespace
 
 DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(spec::SchedulerConfig config,
-                                                         int num_steps, int first)
-    : config_(std::move(config)), first_(first) {
+                                                         const SamplerRun& run)
+    : config_(std::move(config)), first_(run.first) {
+  const int num_steps = run.num_steps;
   const at::Tensor alphas = alphas_cumprod(config_, true);
   const std::vector<float> training = table::to_vector(training_sigmas(alphas));
   const std::vector<float> log_training = logs(training);
@@ -39,7 +40,9 @@ DPMSolverMultistepScheduler::DPMSolverMultistepScheduler(spec::SchedulerConfig c
   std::vector<double> sigmas;
   switch (config_.sigma_spacing) {
     case spec::SigmaSpacing::kSchedule:
-      timesteps_ = spaced_timesteps(config_, num_steps, last_timestep(config_, alphas), 1, true);
+      timesteps_ = run.settings.timesteps;
+      if (timesteps_.empty())
+        timesteps_ = spaced_timesteps(config_, num_steps, last_timestep(config_, alphas), 1, true);
       sigmas = interpolate(timesteps_, training);
       break;
     case spec::SigmaSpacing::kKarras:

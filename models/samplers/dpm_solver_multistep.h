@@ -11,7 +11,7 @@ namespace troupe::models {
 class DPMSolverMultistepScheduler final : public Sampler {
  public:
   /// Throws std::runtime_error if a step of this schedule has no finite value.
-  DPMSolverMultistepScheduler(spec::SchedulerConfig config, int num_steps, int first = 0);
+  DPMSolverMultistepScheduler(spec::SchedulerConfig config, const SamplerRun& run);
 
   int steps() const override { return static_cast<int>(timesteps_.size()); }
   double timestep(int i) const override { return timesteps_.at(i); }

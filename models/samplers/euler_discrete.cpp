@@ -13,26 +13,36 @@
 
 namespace troupe::models {
 
-EulerDiscreteScheduler::EulerDiscreteScheduler(spec::SchedulerConfig config, int num_steps)
+EulerDiscreteScheduler::EulerDiscreteScheduler(spec::SchedulerConfig config, const SamplerRun& run)
     : config_(std::move(config)) {
+  const int num_steps = run.num_steps;
   const at::Tensor ratios = training_sigmas(alphas_cumprod(config_, true));
   const std::vector<float> training(ratios.const_data_ptr<float>(),
                                     ratios.const_data_ptr<float>() + ratios.numel());
   const std::vector<float> log_training = logs(training);
 
-  timesteps_ = spaced_timesteps(config_, num_steps, config_.num_train_timesteps, 0, false);
+  const auto& given = run.settings.sigmas;
+  timesteps_ = run.settings.timesteps;
+  if (!given.empty()) {
+    for (std::size_t i = 0; i + 1 < given.size(); ++i)
+      timesteps_.push_back(time_of_sigma(static_cast<float>(given[i]), log_training));
+  } else if (timesteps_.empty()) {
+    timesteps_ = spaced_timesteps(config_, num_steps, config_.num_train_timesteps, 0, false);
+  }
   for (double& t : timesteps_) {
     t = static_cast<float>(t);
   }
   std::vector<double> sigmas;
-  if (config_.log_linear) {
+  if (!given.empty()) {
+    sigmas.assign(given.begin(), given.end() - 1);
+  } else if (config_.log_linear) {
     const at::Tensor spaced =
         table::exp(table::linspace(log_training.back(), log_training.front(), num_steps + 1));
     sigmas.assign(spaced.const_data_ptr<float>(), spaced.const_data_ptr<float>() + spaced.numel());
   } else {
     sigmas = interpolate(timesteps_, training);
   }
-  if (config_.sigma_spacing != spec::SigmaSpacing::kSchedule) {
+  if (given.empty() && config_.sigma_spacing != spec::SigmaSpacing::kSchedule) {
     const double max = config_.sigma_max.value_or(sigmas.front());
     const double min = config_.sigma_min.value_or(sigmas.back());
     sigmas = respaced_sigmas(config_.sigma_spacing, max, min, num_steps);
@@ -42,7 +52,11 @@ EulerDiscreteScheduler::EulerDiscreteScheduler(spec::SchedulerConfig config, int
     }
   }
   sigmas_.assign(sigmas.begin(), sigmas.end());
-  sigmas_.push_back(config_.final_sigma_zero ? 0.0f : training.front());
+  if (given.empty()) {
+    sigmas_.push_back(config_.final_sigma_zero ? 0.0f : training.front());
+  } else {
+    sigmas_.push_back(static_cast<float>(given.back()));
+  }
   if (config_.continuous_timesteps &&
       config_.prediction_type == spec::PredictionType::kVPrediction) {
     timesteps_.clear();

@@ -11,7 +11,7 @@ namespace troupe::models {
 /// steps.
 class EulerDiscreteScheduler final : public Sampler {
  public:
-  EulerDiscreteScheduler(spec::SchedulerConfig config, int num_steps);
+  EulerDiscreteScheduler(spec::SchedulerConfig config, const SamplerRun& run);
 
   int steps() const override { return static_cast<int>(timesteps_.size()); }
   double timestep(int i) const override { return timesteps_.at(i); }

@@ -58,8 +58,13 @@ FlowMatchEulerDiscreteScheduler::FlowMatchEulerDiscreteScheduler(spec::Scheduler
                                                                  const SamplerRun& run)
     : config_(std::move(config)) {
   const double trained = config_.num_train_timesteps;
+  const auto& given = run.settings.sigmas;
+  const bool in_float32 = run.even_sigmas || !given.empty();
   std::vector<double> sigmas;
-  if (run.even_sigmas) {
+  if (!given.empty()) {
+    for (const double s : given)
+      sigmas.push_back(static_cast<float>(s));
+  } else if (run.even_sigmas) {
     sigmas = linspace(1.0, 1.0 / run.num_steps, run.num_steps);
     for (double& s : sigmas)
       s = static_cast<float>(s);
@@ -76,7 +81,7 @@ FlowMatchEulerDiscreteScheduler::FlowMatchEulerDiscreteScheduler(spec::Scheduler
     for (double time : linspace(max * trained, min * trained, run.num_steps))
       sigmas.push_back(time / trained);
   }
-  sigmas = shifted_sigmas(config_, sigmas, run.image_tokens, run.even_sigmas);
+  sigmas = shifted_sigmas(config_, sigmas, run.image_tokens, in_float32);
   if (config_.sigma_spacing != spec::SigmaSpacing::kSchedule) {
     sigmas = respaced_sigmas(config_.sigma_spacing, sigmas.front(), sigmas.back(), run.num_steps);
   }

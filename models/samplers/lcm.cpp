@@ -17,10 +17,12 @@ constexpr float kDataDeviation = 0.5f;
 
 }  // namespace
 
-LCMScheduler::LCMScheduler(spec::SchedulerConfig config, int num_steps)
+LCMScheduler::LCMScheduler(spec::SchedulerConfig config, const SamplerRun& run)
     : config_(std::move(config)) {
+  const int num_steps = run.num_steps;
   const int original = config_.original_inference_steps;
-  if (num_steps > original) {
+  timesteps_ = run.settings.timesteps;
+  if (timesteps_.empty() && num_steps > original) {
     throw std::invalid_argument(
         "[LCMScheduler] " + config_.file + ": " + std::to_string(num_steps) +
         " steps, original_inference_steps = " + std::to_string(original) + " are the most");
@@ -30,7 +32,7 @@ LCMScheduler::LCMScheduler(spec::SchedulerConfig config, int num_steps)
   const int stride = config_.num_train_timesteps / original;
   // Evenly spread over the distilled times, the first of each share.
   const double share = static_cast<double>(original) / num_steps;
-  for (int i = 0; i < num_steps; ++i) {
+  for (int i = static_cast<int>(timesteps_.size()); i < num_steps; ++i) {
     const int index = static_cast<int>(std::floor(i * share));
     timesteps_.push_back((original - index) * stride - 1);
   }

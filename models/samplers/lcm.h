@@ -11,7 +11,7 @@ namespace troupe::models {
 class LCMScheduler final : public Sampler {
  public:
   /// Throws std::invalid_argument for more steps than original_inference_steps.
-  LCMScheduler(spec::SchedulerConfig config, int num_steps);
+  LCMScheduler(spec::SchedulerConfig config, const SamplerRun& run);
 
   int steps() const override { return static_cast<int>(timesteps_.size()); }
   double timestep(int i) const override { return timesteps_.at(i); }

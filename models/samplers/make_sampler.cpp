@@ -52,13 +52,18 @@ std::unique_ptr<Sampler> make_whole(const spec::SchedulerSpec& spec, const std::
                                 " steps: the model was trained with " +
                                 std::to_string(config.num_train_timesteps) + ", choose 1 to that");
   }
+  if (const auto given = spec::given_steps(config, run.settings); given && *given != num_steps) {
+    throw std::invalid_argument("[make_sampler] " + std::to_string(num_steps) +
+                                " steps, but given timesteps or sigmas make " +
+                                std::to_string(*given));
+  }
   switch (config.kind) {
     case spec::SamplerKind::kDdim:
-      return std::make_unique<DDIMScheduler>(std::move(config), num_steps);
+      return std::make_unique<DDIMScheduler>(std::move(config), num_steps, run.settings.eta);
     case spec::SamplerKind::kEulerDiscrete:
-      return std::make_unique<EulerDiscreteScheduler>(std::move(config), num_steps);
+      return std::make_unique<EulerDiscreteScheduler>(std::move(config), run);
     case spec::SamplerKind::kDdpm:
-      return std::make_unique<DDPMScheduler>(std::move(config), num_steps);
+      return std::make_unique<DDPMScheduler>(std::move(config), run);
     case spec::SamplerKind::kEulerAncestral:
       return std::make_unique<EulerAncestralDiscreteScheduler>(std::move(config), num_steps);
     case spec::SamplerKind::kUniPc:
@@ -66,13 +71,13 @@ std::unique_ptr<Sampler> make_whole(const spec::SchedulerSpec& spec, const std::
     case spec::SamplerKind::kFlowMatchEuler:
       return std::make_unique<FlowMatchEulerDiscreteScheduler>(std::move(config), run);
     case spec::SamplerKind::kLcm:
-      return std::make_unique<LCMScheduler>(std::move(config), num_steps);
+      return std::make_unique<LCMScheduler>(std::move(config), run);
     case spec::SamplerKind::kPndm:
       return std::make_unique<PNDMScheduler>(std::move(config), num_steps, run.first);
     case spec::SamplerKind::kDpmSolverMultistep:
       break;
   }
-  return std::make_unique<DPMSolverMultistepScheduler>(std::move(config), num_steps, run.first);
+  return std::make_unique<DPMSolverMultistepScheduler>(std::move(config), run);
 }
 
 }  // namespace

@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace troupe::spec {
-struct SchedulerSpec;
-}
+#include "models/spec/scheduler_config.h"
 
 namespace troupe::models {
 
@@ -79,6 +77,8 @@ struct SamplerRun {
   /// Steps that are left out at the start, as a picture to begin with has them: what follows is
   /// step 0, and multistep samplers begin there without a history.
   int first = 0;
+  /// Where timesteps or noise levels are given, num_steps is as many steps as they make.
+  spec::SamplerSettings settings = {};
 };
 
 /// The sampler named in a checkpoint's scheduler_config.json, or another one taking over that

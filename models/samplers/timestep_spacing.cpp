@@ -170,18 +170,31 @@ std::vector<float> logs(const std::vector<float>& values) {
   return out;
 }
 
-double time_of_sigma(double sigma, const std::vector<float>& log_sigmas) {
-  const double log_sigma = std::log(std::max(sigma, 1e-10));
+namespace {
+
+template <class T>
+double time_of(T sigma, const std::vector<float>& log_sigmas) {
+  const T log_sigma = std::log(std::max(sigma, static_cast<T>(1e-10)));
   size_t low = 0;
   for (size_t i = 0; i < log_sigmas.size(); ++i) {
-    if (log_sigma - static_cast<double>(log_sigmas[i]) >= 0) low = i;
+    if (log_sigma - static_cast<T>(log_sigmas[i]) >= 0) low = i;
   }
   low = std::min(low, log_sigmas.size() - 2);
   const float a = log_sigmas[low];
   const float b = log_sigmas[low + 1];
-  const double w =
-      std::clamp((static_cast<double>(a) - log_sigma) / static_cast<double>(a - b), 0.0, 1.0);
-  return (1 - w) * static_cast<double>(low) + w * static_cast<double>(low + 1);
+  const T w = std::clamp((static_cast<T>(a) - log_sigma) / static_cast<T>(a - b), T{0}, T{1});
+  return static_cast<double>(T{1} - w) * static_cast<double>(low) +
+         static_cast<double>(w) * static_cast<double>(low + 1);
+}
+
+}  // namespace
+
+double time_of_sigma(double sigma, const std::vector<float>& log_sigmas) {
+  return time_of(sigma, log_sigmas);
+}
+
+double time_of_sigma(float sigma, const std::vector<float>& log_sigmas) {
+  return time_of(sigma, log_sigmas);
 }
 
 std::vector<double> times_of_sigmas(const std::vector<double>& sigmas,

@@ -45,6 +45,9 @@ std::vector<float> logs(const std::vector<float>& values);
 /// The (fractional) training time of a noise level, linear in the logarithm.
 double time_of_sigma(double sigma, const std::vector<float>& log_sigmas);
 
+/// The same with logarithms and shares in float32, as NumPy has them of a float32 noise level.
+double time_of_sigma(float sigma, const std::vector<float>& log_sigmas);
+
 /// time_of_sigma of each.
 std::vector<double> times_of_sigmas(const std::vector<double>& sigmas,
                                     const std::vector<float>& log_sigmas);

@@ -1,9 +1,11 @@
 #include "models/spec/scheduler_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string_view>
 
+#include "base/number_text.h"
 #include "models/spec/config.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_readers.h"
@@ -209,6 +211,73 @@ int model_calls(const SchedulerConfig& config, int steps) {
 
 namespace {
 
+[[noreturn]] void refuse_setting(const std::string& what) {
+  throw std::invalid_argument("[sampler] " + what);
+}
+
+/// What names a sampler to people.
+std::string_view short_name(SamplerKind kind) {
+  for (const KnownSampler& sampler : kKnownSamplers) {
+    if (sampler.kind == kind) return sampler.name;
+  }
+  return "this sampler";
+}
+
+void require_falling(const std::string& what, const std::vector<double>& values, double least,
+                     double most) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!(values[i] >= least && values[i] <= most)) {
+      refuse_setting(what + " have " + number_text(values[i]) + ": numbers from " +
+                     number_text(least) + " to " + number_text(most) + " are needed");
+    }
+    if (i > 0 && !(values[i] < values[i - 1])) {
+      refuse_setting(what + " have " + number_text(values[i]) + " after " +
+                     number_text(values[i - 1]) + ": they must fall");
+    }
+  }
+}
+
+bool takes_timesteps(SamplerKind kind) {
+  return kind == SamplerKind::kDdpm || kind == SamplerKind::kLcm ||
+         kind == SamplerKind::kDpmSolverMultistep || kind == SamplerKind::kEulerDiscrete;
+}
+
+int steps_of_timesteps(const SchedulerConfig& config, const std::vector<double>& timesteps) {
+  const std::string sampler(short_name(config.kind));
+  if (!takes_timesteps(config.kind))
+    refuse_setting("timesteps are given, but " + sampler + " goes through its own alone");
+  const bool continuous = config.kind == SamplerKind::kEulerDiscrete &&
+                          config.continuous_timesteps &&
+                          config.prediction_type == PredictionType::kVPrediction;
+  if (config.sigma_spacing != SigmaSpacing::kSchedule || continuous) {
+    refuse_setting("timesteps are given, but " + sampler + " of " + config.file +
+                   " spaces noise levels, not timesteps");
+  }
+  require_falling("timesteps", timesteps, 0, config.num_train_timesteps - 1);
+  for (const double time : timesteps) {
+    if (config.kind != SamplerKind::kEulerDiscrete && time != std::floor(time))
+      refuse_setting("timesteps have " + number_text(time) + ": " + sampler +
+                     " takes whole numbers");
+  }
+  return static_cast<int>(timesteps.size());
+}
+
+int steps_of_sigmas(const SchedulerConfig& config, const std::vector<double>& sigmas) {
+  switch (config.kind) {
+    case SamplerKind::kFlowMatchEuler:
+      require_falling("sigmas", sigmas, 1e-6, 1);
+      return static_cast<int>(sigmas.size());
+    case SamplerKind::kEulerDiscrete:
+      require_falling("sigmas", sigmas, 0, 1e6);
+      if (sigmas.size() < 2)
+        refuse_setting("sigmas are one: euler needs the one that it ends with, too");
+      return static_cast<int>(sigmas.size()) - 1;
+    default:
+      refuse_setting("sigmas are given, but " + std::string(short_name(config.kind)) +
+                     " takes none: euler and flow-euler do");
+  }
+}
+
 bool follows_flow(const SchedulerConfig& config) {
   return config.kind == SamplerKind::kFlowMatchEuler ||
          config.prediction_type == PredictionType::kFlow ||
@@ -216,6 +285,18 @@ bool follows_flow(const SchedulerConfig& config) {
 }
 
 }  // namespace
+
+std::optional<int> given_steps(const SchedulerConfig& config, const SamplerSettings& settings) {
+  if (settings.eta != 0 && config.kind != SamplerKind::kDdim) {
+    refuse_setting("eta is " + number_text(settings.eta) + ", but " +
+                   std::string(short_name(config.kind)) + " has none: only ddim does");
+  }
+  if (!settings.timesteps.empty() && !settings.sigmas.empty())
+    refuse_setting("timesteps and sigmas do not go together");
+  if (!settings.timesteps.empty()) return steps_of_timesteps(config, settings.timesteps);
+  if (!settings.sigmas.empty()) return steps_of_sigmas(config, settings.sigmas);
+  return std::nullopt;
+}
 
 void check_sampler_fits(const SchedulerSpec& spec, const std::string& name) {
   const bool chosen = follows_flow(scheduler_config_for(spec, name));

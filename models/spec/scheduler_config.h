@@ -121,6 +121,19 @@ SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::strin
 /// others call it once a step.
 int model_calls(const SchedulerConfig& config, int steps);
 
+/// What a request may say of a sampler beside its name and a number of steps.
+struct SamplerSettings {
+  double eta = 0;                      ///< of DDIM: noise that steps add
+  std::vector<double> timesteps = {};  ///< to go through instead of the sampler's own
+  std::vector<double> sigmas =
+      {};  ///< noise levels likewise; of Euler with the last that is reached
+};
+
+/// Checks them for the sampler, and answers with the steps that given timesteps or sigmas make;
+/// nothing where none are given. Throws std::invalid_argument for those that the sampler cannot
+/// take, as diffusers' schedulers cannot, and for such as do not fall.
+std::optional<int> given_steps(const SchedulerConfig& config, const SamplerSettings& settings);
+
 /// Refuses a sampler of noise on a model that predicts a flow, and the other way round, where the
 /// checkpoint's own scheduler tells them apart: such a picture would be noise. Throws
 /// std::invalid_argument, and what scheduler_config_for throws.

@@ -147,6 +147,58 @@ TEST_CASE("initial latents are read into the submission; a model's folder become
   CHECK(submission.model == (std::filesystem::current_path() / "folder").string());
 }
 
+TEST_CASE("settings of single pictures: once is everybody's, else one each") {
+  const auto once = parse({"--prompt", "a", "--prompt", "b", "--seed", "7", "--negative-prompt",
+                           "c", "--timesteps", "900, 20.5,3"});
+  CHECK(once.request.seed == 7);
+  CHECK(once.request.picture_seeds.empty());
+  CHECK(once.request.negative_prompt == "c");
+  CHECK(once.request.negative_prompts.empty());
+  CHECK(once.request.timesteps == std::vector<double>{900, 20.5, 3});
+  CHECK(once.request.steps == 3);
+  const auto each = parse({"--prompt", "a", "--prompt", "b", "--n", "2", "--seed", "7", "--seed",
+                           "8", "--seed", "9", "--seed", "18446744073709551615",
+                           "--negative-prompt", "", "--negative-prompt", "c"});
+  CHECK(each.request.picture_seeds == std::vector<std::uint64_t>{7, 8, 9, 18446744073709551615u});
+  CHECK(each.request.negative_prompts == std::vector<std::string>{"", "c"});
+  CHECK(each.request.negative_prompt.empty());
+}
+
+TEST_CASE("prompt embeds of any type are read as float32, and stand for prompts") {
+  const testing::Scratch scratch;
+  const std::string header =
+      R"({"prompt_embeds":{"dtype":"F16","shape":[2,1,2],"data_offsets":[0,8]},)"
+      R"("negative_prompt_embeds":{"dtype":"BF16","shape":[2,1,2],"data_offsets":[8,16]},)"
+      R"("prompt_attention_mask":{"dtype":"I64","shape":[2,1],"data_offsets":[16,32]}})";
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size());
+  bytes[1] = static_cast<char>(header.size() >> 8);
+  bytes += header;
+  // 1, -2.5, 2^-24, 65504; 1, -2.5, 0, 3e38
+  for (const int half : {0x3c00, 0xc100, 0x0001, 0x7bff, 0x3f80, 0xc020, 0x0000, 0x7f62})
+    bytes += {static_cast<char>(half), static_cast<char>(half >> 8)};
+  for (const char one : {1, 0})
+    bytes += std::string{one} + std::string(7, '\0');
+  write_file(scratch / "e.safetensors", bytes);
+  RequestOptions options;
+  options.prompt_embeds_path = scratch / "e.safetensors";
+  take_prompts(options, "run");
+  CHECK(options.request.prompts.size() == 2);
+  auto& embeds = options.request.prompt_embeds;
+  CHECK(embeds["prompt_embeds"].data == std::vector<float>{1, -2.5F, 0x1p-24F, 65504});
+  CHECK(embeds["negative_prompt_embeds"].data == std::vector<float>{1, -2.5F, 0, 0x1.c4p127F});
+  CHECK(embeds["prompt_attention_mask"].data == std::vector<float>{1, 0});
+  CHECK(embeds["prompt_attention_mask"].shape == std::vector<std::int64_t>{2, 1});
+
+  options.request.prompts = {"a"};
+  CHECK(message_of([&] { take_prompts(options, "run"); }) ==
+        "--prompt does not go with --prompt-embeds");
+  options.request.prompts.clear();
+  options.prompt_embeds_path.clear();
+  CHECK(message_of([&] { take_prompts(options, "run"); }) ==
+        "run needs --prompt or --prompt-embeds");
+}
+
 TEST_CASE("endpoints as people write them") {
   CHECK(checked_endpoint("ipc:///a/b") == "ipc:///a/b");
   CHECK(checked_endpoint("tcp://h:1") == "tcp://h:1");

@@ -1,4 +1,5 @@
 #include "controller/jobs/batching.h"
+#include "controller/jobs/why_not_batched.h"
 
 #include <rapidcheck.h>
 
@@ -125,6 +126,35 @@ TEST_CASE(
   CHECK(chosen(100, 2) == Ids{1, 3});
   CHECK(chosen(100, 3) == Ids{1, 3});
   CHECK(chosen(100, 4) == Ids{1});
+}
+
+TEST_CASE("jobs with settings of single pictures: the batch has each picture's seed and negative") {
+  std::vector<JobEntry> waiting;
+  for (jobs::JobId id = 1; id <= 3; ++id) {
+    auto spec = spec_of(2, 10 * id);
+    spec.request.images_per_prompt = 2;
+    spec.request.negative_prompt.clear();
+    waiting.push_back(job_of(id, spec));
+  }
+  waiting[0].spec.request.negative_prompts = {"a", ""};
+  waiting[1].spec.request.picture_seeds = {1, 2, 3, 4};
+  waiting[1].spec.request.negative_prompts = {"b", "c", "d", "e"};
+  // The third gives none, which an empty one is not.
+  const auto chosen = jobs::companions(pointers(waiting), 100, 1);
+  REQUIRE(chosen.size() == 2);
+  CHECK(jobs::differences(waiting[0], waiting[2]) == std::vector<std::string>{"--negative-prompt"});
+  const auto request = jobs::combined_request(chosen);
+  const std::vector<wire::SeedRun> seeds = {{4, 10}, {1, 1}, {1, 2}, {1, 3}, {1, 4}};
+  CHECK(request.seeds == seeds);
+  CHECK(request.picture_seeds.empty());
+  CHECK(request.pictures_of_jobs == std::vector<std::int32_t>{4, 4});
+  const std::vector<std::string> negatives = {"a", "a", "", "", "b", "c", "d", "e"};
+  CHECK(request.negative_prompts == negatives);
+  const auto batch = plan::make_plan(test::sample_model(), request, {});
+  CHECK(batch.request.seeds == seeds);
+  CHECK(batch.request.negative_prompts == negatives);
+  waiting[2].spec.request.negative_prompts = {"f", "g"};
+  CHECK(jobs::companions(pointers(waiting), 100, 1).size() == 3);
 }
 
 TEST_CASE("of any jobs: every picture of the batch is one job's, with its prompt and its seed") {

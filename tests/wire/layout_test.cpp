@@ -120,7 +120,7 @@ std::uint64_t hash(const std::string& text) {
 }
 
 /// The layout of all messages in the protocol version that stands in envelope.h.
-constexpr std::uint16_t kRecordedVersion = 10;
+constexpr std::uint16_t kRecordedVersion = 11;
 constexpr std::uint64_t kRecordedLayout = 0x05775c5d38bb231b;
 
 }  // namespace

@@ -20,6 +20,18 @@ struct Lora {
   }
 };
 
+/// A tensor that travels in a blob with others.
+struct NamedShape {
+  std::string name;
+  std::vector<std::int64_t> shape;
+
+  bool operator==(const NamedShape&) const = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(name, shape);
+  }
+};
+
 /// Of pictures that are computed as one batch, some that follow each other and share a seed: their
 /// noise is what a batch of them alone would have.
 struct SeedRun {

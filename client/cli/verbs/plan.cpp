@@ -94,7 +94,9 @@ class PlanVerb : public Verb {
 
   int run() override {
     if (request_.model.empty()) throw UsageError("plan needs --model");
-    if (request_.request.prompts.empty()) request_.request.prompts = {""};
+    if (request_.request.prompts.empty() && request_.prompt_embeds_path.empty())
+      request_.request.prompts = {""};
+    take_prompts(request_, "plan");
     settle(request_);
     const Submission submission = make_submission(request_);
     const wire::JobSpec job = client::to_wire(submission).value();

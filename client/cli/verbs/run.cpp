@@ -55,13 +55,14 @@ class RunVerb : public Verb {
 
   int run() override {
     if (request_.model.empty()) throw UsageError("run needs --model");
-    if (request_.request.prompts.empty()) throw UsageError("run needs --prompt");
+    take_prompts(request_, "run");
     settle(request_);
     if (actors_ > 0 && !request_.parallelism.automatic)
       throw UsageError("--actors goes with --parallel auto: else the degrees say how many");
     check_cuda_graphs(options_.cuda_graphs, options_.device);
     check_actors_per_gpu(options_.actors_per_gpu, options_.device);
     check_preview_options(*app_);
+    settle_output(*app_, request_.request, results_);
     check_outputs(results_, picture_count(request_));
     results_.owns_actors = true;
     Submission submission = make_submission(request_);

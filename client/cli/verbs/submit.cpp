@@ -29,9 +29,10 @@ class SubmitVerb : public Verb {
   }
 
   int run() override {
-    if (request_.request.prompts.empty()) throw UsageError("submit needs --prompt");
+    take_prompts(request_, "submit");
     settle(request_);
     check_preview_options(*app_);
+    settle_output(*app_, request_.request, results_);
     checked_endpoint(target_.endpoint);
     if (detach_) {
       refuse_with_detach();

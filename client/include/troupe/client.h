@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,11 +22,14 @@
 ///   save(result.value().pictures[0].png);
 namespace troupe {
 
-/// Latents of a batch, float32, row-major [n, channels, height / 8, width / 8].
-struct Latents {
+/// float32, row-major.
+struct Tensor {
   std::vector<std::int64_t> shape;
   std::vector<float> data;
 };
+
+/// Latents of a batch, [n, channels, height / 8, width / 8].
+using Latents = Tensor;
 
 /// Weights of low rank that are added to a model's own, times `scale`. The file (safetensors, in
 /// diffusers' or kohya's naming) lies where the cluster sees it.
@@ -38,6 +42,12 @@ struct Lora {
 struct ImageRequest {
   std::vector<std::string> prompts;
   std::string negative_prompt;
+  std::vector<std::string> negative_prompts = {};  // one for each prompt or picture instead
+  /// Instead of prompts the text encoders' output, with the names and shapes of diffusers'
+  /// pipelines: "prompt_embeds" [prompts, tokens, width], "negative_prompt_embeds",
+  /// "pooled_prompt_embeds" [prompts, width], "prompt_attention_mask" [prompts, tokens] of ones,
+  /// then zeros, …; docs/commands.md says which a model takes. No text encoder is loaded then.
+  std::map<std::string, Tensor> prompt_embeds = {};
   int images_per_prompt = 1;
   int height = 0;  // pixels; 0 = the model's native size
   int width = 0;
@@ -45,11 +55,16 @@ struct ImageRequest {
   int steps = 20;
   double guidance_scale = 4.5;
   std::uint64_t seed = 0;
-  std::string sampler;           // "" = the checkpoint's own; else a name of docs/commands.md
-  std::string method = "exact";  // exact | pipefusion | distrifusion
-  int num_pipeline_patch = 1;    // patches of pipefusion and distrifusion
-  int warmup_steps = 1;          // theirs: synchronous steps at the start
-  std::string kv = "stale";      // stale | predict: how K,V that are not fresh are used
+  /// One for each picture, as a list of generators in diffusers: each is as it is alone.
+  std::vector<std::uint64_t> picture_seeds = {};
+  double eta = 0;                      // of ddim: noise that steps add, 0 to 1
+  std::vector<double> timesteps = {};  // to go through, falling, instead of `steps`
+  std::vector<double> sigmas = {};     // noise levels likewise; one of the two
+  std::string sampler;                 // "" = the checkpoint's own; else a name of docs/commands.md
+  std::string method = "exact";        // exact | pipefusion | distrifusion
+  int num_pipeline_patch = 1;          // patches of pipefusion and distrifusion
+  int warmup_steps = 1;                // theirs: synchronous steps at the start
+  std::string kv = "stale";            // stale | predict: how K,V that are not fresh are used
   std::string group_norm =
       "corrected";  // U-Net, distrifusion: corrected | stale | synchronous | separate
   std::string exchange = "stale";  // U-Net, distrifusion: stale | none | all
@@ -67,6 +82,8 @@ struct ImageRequest {
   bool resolution_binning = false;  // compute at a size of training, then resize
   bool clean_caption = false;       // clean prompts as the captions of training were
   bool vae_tiling = false;          // decode in overlapping tiles: less memory, another picture
+  /// picture | latent: with latent no picture is decoded, and the final latents come back alone.
+  std::string output_type = "picture";
   bool want_latents = false;
   std::optional<Latents>
       init_latents;              // replaces the seed's noise: unit variance, before sampler scaling
@@ -126,8 +143,8 @@ struct Picture {
 
 struct JobResult {
   std::uint64_t job = 0;
-  std::vector<Picture> pictures;   // prompt-major
-  std::optional<Latents> latents;  // when want_latents was set
+  std::vector<Picture> pictures;   // prompt-major; none with output_type latent
+  std::optional<Latents> latents;  // when want_latents was set, or output_type latent
   std::string report;              // JSON: seed, plan, seconds, bytes, memory
 };
 

@@ -1,5 +1,6 @@
 // What the command reads from files: pictures' text, latents, keys; and endpoints as typed.
 #include "client/cli/latents_file.h"
+#include "client/cli/prompt_embeds_file.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
 #include "tests/fuzz/targets/all.h"
@@ -61,6 +62,14 @@ void run_latents(std::string_view bytes) {
     for (const auto extent : latents.shape)
       elements *= static_cast<std::size_t>(extent);
     require(elements == latents.data.size(), "as many numbers as the shape says");
+  });
+  refusable([&] {
+    for (const auto& [name, tensor] : cli::read_prompt_embeds(file.string())) {
+      std::size_t elements = 1;
+      for (const auto extent : tensor.shape)
+        elements *= static_cast<std::size_t>(extent);
+      require(elements == tensor.data.size(), "as many numbers as the shape says");
+    }
   });
 }
 

@@ -51,6 +51,19 @@ Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) 
   request.seed = of.at("seed");
   request.max_sequence_length = of.at("max_sequence_length");
   request.want_latents = true;
+  request.picture_seeds = of.value("seeds", request.picture_seeds);
+  if (of.contains("negative_prompts")) {
+    request.negative_prompt.clear();
+    request.negative_prompts = of.at("negative_prompts").get<std::vector<std::string>>();
+  }
+  request.eta = of.value("eta", request.eta);
+  request.timesteps = of.value("timesteps", request.timesteps);
+  request.sigmas = of.value("sigmas", request.sigmas);
+  if (of.contains("embeds")) {
+    request.prompts.clear();
+    request.prompt_embeds = tensors_.behind(of.at("name").get<std::string>() + ".");
+    request.prompt_embeds.erase("latents");
+  }
   if (of.contains("patches")) {
     request.method = of.at("method");
     request.num_pipeline_patch = of.at("patches");

@@ -27,6 +27,10 @@ std::vector<T> read_entry(const spec::TensorEntry& entry, spec::Dtype dtype) {
 
 Latents TensorFile::floats(const std::string& name) const {
   const auto& entry = index_.at(name);
+  if (entry.dtype == spec::Dtype::int64) {
+    const auto whole = read_entry<std::int64_t>(entry, spec::Dtype::int64);
+    return {entry.shape, {whole.begin(), whole.end()}};
+  }
   if (entry.dtype != spec::Dtype::bfloat16)
     return {entry.shape, read_entry<float>(entry, spec::Dtype::float32)};
   // The upper half of a float32 each.
@@ -34,6 +38,15 @@ Latents TensorFile::floats(const std::string& name) const {
   for (const auto half : read_entry<std::uint16_t>(entry, spec::Dtype::bfloat16))
     wide.data.push_back(std::bit_cast<float>(std::uint32_t{half} << 16U));
   return wide;
+}
+
+std::map<std::string, Tensor> TensorFile::behind(const std::string& prefix) const {
+  std::map<std::string, Tensor> found;
+  for (const auto& entry : index_.tensors()) {
+    if (entry.name.starts_with(prefix))
+      found.emplace(entry.name.substr(prefix.size()), floats(entry.name));
+  }
+  return found;
 }
 
 Bytes TensorFile::bytes(const std::string& name) const {

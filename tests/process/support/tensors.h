@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,11 @@ class TensorFile {
       : index_(spec::WeightIndex::read_file(file)) {}
 
   bool contains(const std::string& name) const { return index_.contains(name); }
-  /// A float32 tensor; throws when there is none of that name and type.
+  /// A float32 tensor, or one of bfloat16 or int64 as such; throws when there is none of that name
+  /// and type.
   Latents floats(const std::string& name) const;
+  /// Those whose names begin so, by what stands behind that.
+  std::map<std::string, Tensor> behind(const std::string& prefix) const;
   /// A uint8 tensor; throws when there is none of that name and type.
   Bytes bytes(const std::string& name) const;
 

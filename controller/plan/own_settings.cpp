@@ -1,0 +1,55 @@
+#include "controller/plan/own_settings.h"
+
+#include "base/counted.h"
+#include "controller/plan/refuse.h"
+
+namespace troupe::plan {
+namespace {
+
+std::size_t pictures_of(const wire::ImageRequest& request) {
+  return request.prompts.size() * static_cast<std::size_t>(request.images_per_prompt);
+}
+
+}  // namespace
+
+std::vector<wire::SeedRun> seed_runs(const wire::ImageRequest& request) {
+  if (request.picture_seeds.empty())
+    return {{static_cast<std::int32_t>(pictures_of(request)), request.seed}};
+  std::vector<wire::SeedRun> runs;
+  for (const auto seed : request.picture_seeds)
+    runs.push_back({1, seed});
+  return runs;
+}
+
+std::vector<std::string> negatives_of_pictures(const wire::ImageRequest& request) {
+  const auto pictures = pictures_of(request);
+  const auto& own = request.negative_prompts;
+  if (own.empty()) return std::vector<std::string>(pictures, request.negative_prompt);
+  if (own.size() == pictures) return own;
+  std::vector<std::string> negatives;
+  for (std::size_t picture = 0; picture < pictures; ++picture)
+    negatives.push_back(own.at(picture / static_cast<std::size_t>(request.images_per_prompt)));
+  return negatives;
+}
+
+void set_own_settings(wire::ImageRequest& request) {
+  const auto pictures = pictures_of(request);
+  const auto given = request.picture_seeds.size();
+  if (given > 0 && given != pictures) {
+    refuse("seeds are given for " + counted(given, "picture") + ", but there " +
+           (pictures == 1 ? "is " : "are ") + std::to_string(pictures) + " (prompts × n)");
+  }
+  if (given > 0 && request.seeds.empty()) request.seeds = seed_runs(request);
+  const auto negatives = request.negative_prompts.size();
+  if (negatives == 0) return;
+  if (!request.negative_prompt.empty())
+    refuse("negative prompt and negative prompts do not go together");
+  if (negatives != pictures && negatives != request.prompts.size()) {
+    refuse("negative prompts are " + std::to_string(negatives) + ", but there " +
+           (request.prompts.size() == 1 ? "is " : "are ") +
+           counted(request.prompts.size(), "prompt") + " and " + counted(pictures, "picture"));
+  }
+  request.negative_prompts = negatives_of_pictures(request);
+}
+
+}  // namespace troupe::plan
