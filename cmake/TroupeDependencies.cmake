@@ -11,6 +11,7 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_path(CEREAL_INCLUDE_DIR cereal/cereal.hpp REQUIRED)
 find_path(CPPZMQ_INCLUDE_DIR zmq.hpp REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+find_path(FMT_INCLUDE_DIR fmt/format.h REQUIRED)
 
 add_library(troupe_zmq INTERFACE)
 target_link_libraries(troupe_zmq INTERFACE PkgConfig::ZeroMQ Threads::Threads)

@@ -6,7 +6,7 @@ set(TROUPE_CARRIED "" CACHE PATH "Folder of include/ and lib/ with what this sys
 if(TROUPE_CARRIED)
   include_directories(SYSTEM ${TROUPE_CARRIED}/include)
 endif()
-foreach(header nlohmann/json.hpp doctest/doctest.h boost/asio/io_context.hpp)
+foreach(header nlohmann/json.hpp doctest/doctest.h fmt/format.h boost/asio/io_context.hpp)
   find_path(found_header ${header} HINTS ${TROUPE_CARRIED}/include NO_CACHE)
   if(NOT found_header)
     message(FATAL_ERROR "${header} is neither installed nor in carry/: run scripts/gpu-check --pack where it is")

@@ -11,14 +11,14 @@ headers_into() {
   trap "rm -f '$list'" RETURN
   (
     cd "$root" || exit
-    grep -rhoE '^#include <(boost|nlohmann|doctest)/[^>]+>' transport/tensor models/spec models/*.cpp \
+    grep -rhoE '^#include <(boost|nlohmann|doctest|fmt)/[^>]+>' transport/tensor base/format.h models/spec models/*.cpp \
       models/dit models/lora models/vae models/samplers tests/support tests/gpu || true
   ) | sort -u >"$list"
   [ -s "$list" ] || die "found no header to pack"
   # Whole folders where another compiler may take other branches; exact files for the rest of Boost.
   from=$(echo '#include <boost/asio.hpp>' | cat "$list" - |
     g++ -std=c++20 -DBOOST_ERROR_CODE_HEADER_ONLY -x c++ -M - | tr -s ' \134' '[\n*]' |
-    grep -E '/(boost|nlohmann|doctest)/') || die "the compiler does not find these headers: $(tr '\n' ' ' <"$list")"
+    grep -E '/(boost|nlohmann|doctest|fmt)/') || die "the compiler does not find these headers: $(tr '\n' ' ' <"$list")"
   for header in $from; do
     install -D -m 644 "$header" "$into/include/${header#*/include/}"
   done

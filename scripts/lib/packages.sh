@@ -6,7 +6,7 @@ packages=(
   python3:python3
   libzmq3-dev:zmq.h libsodium-dev:sodium.h cppzmq-dev:zmq.hpp libcereal-dev:cereal/cereal.hpp
   libboost-dev:boost/beast.hpp nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp
-  libsentencepiece-dev:sentencepiece_processor.h libpcre2-dev:pcre2.h libutf8proc-dev:utf8proc.h libxxhash-dev:xxhash.h libpng-dev:png.h libjpeg-dev:jpeglib.h libwebp-dev:webp/encode.h libssl-dev:openssl/ssl.h libedit-dev:histedit.h
+  libsentencepiece-dev:sentencepiece_processor.h libpcre2-dev:pcre2.h libutf8proc-dev:utf8proc.h libxxhash-dev:xxhash.h libfmt-dev:fmt/format.h libpng-dev:png.h libjpeg-dev:jpeglib.h libwebp-dev:webp/encode.h libssl-dev:openssl/ssl.h libedit-dev:histedit.h
   libsqlite3-dev:sqlite3.h doctest-dev:doctest/doctest.h librapidcheck-dev:rapidcheck.h
 )
 
@@ -77,10 +77,15 @@ install_packages() {
   check_cmake_version
 }
 
-# install_browser yes|no: what tests/page drives. Ubuntu has no such package, only a snap; where it cannot be had, those
-# tests say that they are skipped.
-install_browser() {
+# install_test_packages yes|no: what tests/python and tests/page need. Ubuntu has no Chromium but a snap; where something
+# cannot be had, those tests say that they are skipped.
+install_test_packages() {
   local -a missing=()
+  python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+  if [ ${#missing[@]} -gt 0 ] && { [ "$1" = no ] || ! (apt_install "$deps/apt-tests.log" "${missing[@]}"); }; then
+    warn "the Python package is not tested: ${missing[*]} not installed"
+  fi
+  missing=()
   command -v chromium >/dev/null 2>&1 || missing+=(chromium)
   command -v chromedriver >/dev/null 2>&1 || missing+=(chromium-driver)
   /usr/bin/python3 -c 'import selenium' 2>/dev/null || missing+=(python3-selenium)
