@@ -7,17 +7,19 @@
 
 #include "benchmarks/command_line.h"
 #include "benchmarks/dispatch/alone.h"
+#include "benchmarks/dispatch/played_host.h"
+#include "benchmarks/dispatch/whole_cluster.h"
 
+namespace troupe::bench {
 namespace {
-
-using namespace troupe;
-using bench::DispatchFigures;
-using bench::DispatchShape;
 
 struct Settings {
   bool json = false;
   double task_ms = 5;
   std::size_t ends = 400'000;  // of a row, at least
+  int hosts = 0;               // that are played; 0 = the dispatcher by itself
+  int jobs = 0;                // through the controller; 0 = one for each host
+  int steps = 40;              // of a job through the controller
 };
 
 const std::vector<DispatchShape>& shapes() {
@@ -54,11 +56,36 @@ void print(const nlohmann::json& row) {
   std::fflush(stdout);
 }
 
+int run_cluster(const Settings& settings) {
+  const wire::Parallelism of_8{.pp = 8};
+  const DispatchShape shape{settings.jobs > 0 ? settings.jobs : settings.hosts, of_8};
+  const auto figures =
+      dispatch_cluster(shape, settings.hosts, settings.task_ms * 1e-3, settings.steps);
+  const nlohmann::json row = {{"jobs", figures.jobs},
+                              {"actors", figures.actors},
+                              {"task_ms", settings.task_ms},
+                              {"join_seconds", figures.join_seconds},
+                              {"seconds", figures.seconds},
+                              {"ends_per_second", figures.ends / figures.seconds},
+                              {"controller_wait", figures.controller_wait},
+                              {"controller_cores", figures.controller_processor}};
+  if (settings.json) {
+    std::cout << nlohmann::json::array({row}).dump(1) << std::endl;
+    return 0;
+  }
+  std::printf(
+      "%d jobs on %d actors, %.1f ms a task: joined in %.2f s, ran %.2f s, %.0f ends/s, waited "
+      "%.2f %% for the controller, which took %.2f cores\n",
+      figures.jobs, figures.actors, settings.task_ms, figures.join_seconds, figures.seconds,
+      figures.ends / figures.seconds, 100 * figures.controller_wait, figures.controller_processor);
+  return 0;
+}
+
 int run(const Settings& settings) {
+  if (settings.hosts > 0) return run_cluster(settings);
   auto rows = nlohmann::json::array();
   for (const auto& shape : shapes()) {
-    rows.push_back(
-        row_of(bench::dispatch_alone(shape, settings.task_ms * 1e-3, settings.ends), settings));
+    rows.push_back(row_of(dispatch_alone(shape, settings.task_ms * 1e-3, settings.ends), settings));
     if (!settings.json) print(rows.back());
   }
   if (settings.json) std::cout << rows.dump(1) << std::endl;
@@ -66,10 +93,14 @@ int run(const Settings& settings) {
 }
 
 }  // namespace
+}  // namespace troupe::bench
 
 int main(int argc, char** argv) {
-  Settings settings;
   using namespace troupe::bench;
+  Settings settings;
+  // The controller starts this program as its own host's actor.
+  if (argc > 1 && std::string(argv[1]) == "--control") return play_local_actor(argc, argv);
+  PlayedHostOptions played;
   CLI::App app{"Ends of tasks per second that the dispatcher carries", "dispatch"};
   app.add_option("--task-ms", settings.task_ms, "Milliseconds that a task takes")
       ->check(number_above(0, 10'000))
@@ -78,6 +109,22 @@ int main(int argc, char** argv) {
                  "Of tasks in a row, at least; of its plays the quickest counts")
       ->check(whole(1000, 100'000'000))
       ->capture_default_str();
+  app.add_option("--hosts", settings.hosts,
+                 "Through the real controller, with so many hosts of eight actors that take the "
+                 "time and compute nothing")
+      ->check(whole(1, 128));
+  app.add_option("--jobs", settings.jobs, "With --hosts: of eight actors; else one for each host")
+      ->check(whole(1, 128));
+  app.add_option("--steps", settings.steps, "With --hosts: of a job")
+      ->check(whole(2, 1000))
+      ->capture_default_str();
+  app.add_option("--play-host", played.name)->group("");
+  app.add_option("--endpoint", played.endpoint)->group("");
   app.add_flag("--json", settings.json, "Print one JSON document");
-  return run_program(app, argc, argv, [&] { return run(settings); });
+  return run_program(app, argc, argv, [&] {
+    if (played.name.empty()) return run(settings);
+    played.task_seconds = settings.task_ms * 1e-3;
+    play_host(played);
+    return 0;
+  });
 }

@@ -21,14 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 plan::Plan plan_of(const wire::Parallelism& degrees) {
   static const auto model = spec::read_model_spec(TROUPE_SOURCE_DIR "/examples/demo/model");
-  wire::ImageRequest request;
-  request.prompts = {"a red circle"};
-  request.height = request.width = 1024;
-  request.steps = 20;
-  request.method = Method::pipefusion;
-  request.num_pipeline_patch = 16;
-  request.guidance_scale = degrees.cfg == 2 ? 4.5 : 1.0;
-  return plan::make_plan(model, request, degrees);
+  return plan::make_plan(model, request_of(degrees), degrees);
 }
 
 struct End {
@@ -175,9 +168,23 @@ DispatchFigures dispatch_alone(const DispatchShape& shape, double task_seconds,
     if (ends == 0 || seconds < best.seconds) best.seconds = seconds;
   }
   best.jobs = shape.jobs;
-  best.actors = shape.jobs * shape.degrees.dp * shape.degrees.cfg * shape.degrees.pp *
-                shape.degrees.ulysses * shape.degrees.ring * shape.degrees.tp;
+  best.actors = shape.jobs * actors_of(shape.degrees);
   return best;
+}
+
+int actors_of(const wire::Parallelism& degrees) {
+  return degrees.dp * degrees.cfg * degrees.pp * degrees.ulysses * degrees.ring * degrees.tp;
+}
+
+wire::ImageRequest request_of(const wire::Parallelism& degrees) {
+  wire::ImageRequest request;
+  request.prompts = {"a red circle"};
+  request.height = request.width = 1024;
+  request.steps = 20;
+  request.method = Method::pipefusion;
+  request.num_pipeline_patch = 16;
+  request.guidance_scale = degrees.cfg == 2 ? 4.5 : 1.0;
+  return request;
 }
 
 }  // namespace troupe::bench

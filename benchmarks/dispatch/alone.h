@@ -12,6 +12,10 @@ struct DispatchShape {
   wire::Parallelism degrees;
 };
 
+int actors_of(const wire::Parallelism& degrees);
+/// What all jobs ask for: a picture of 64 × 64 tokens in 20 steps, in 16 patches.
+wire::ImageRequest request_of(const wire::Parallelism& degrees);
+
 struct DispatchFigures {
   int jobs = 0;
   int actors = 0;

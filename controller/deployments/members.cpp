@@ -50,7 +50,7 @@ void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) 
   actor.state = ActorState::starting;
   actor.incarnation = incarnation;
   actor.pid = pid;
-  actor.peer = 0;
+  set_peer(actor, 0);
   actor.leaving_epochs.clear();
 }
 
@@ -125,7 +125,7 @@ std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
   if (actor.peer != 0 && actor.peer != peer.id)
     return "actor " + std::to_string(actor.id) + " has a link already";
   actor.state = ActorState::ready;
-  actor.peer = peer.id;
+  set_peer(actor, peer.id);
   actor.failed_starts = 0;
   actor.addresses.clear();
   for (const auto& [key, value] : peer.hello.attributes) {
@@ -143,7 +143,7 @@ const Actor* Members::lost(control::PeerId peer) {
   if (!found) return nullptr;
   Actor& actor = actors_.at(found->id);
   actor.state = ActorState::leaving;
-  actor.peer = 0;
+  set_peer(actor, 0);
   return &actor;
 }
 
@@ -157,16 +157,20 @@ bool Members::exited(ActorId id, std::uint64_t incarnation, const std::string& c
   Actor& actor = actors_.at(id);
   if (actor.state == ActorState::starting) ++actor.failed_starts;
   actor.state = ActorState::dead;
-  actor.peer = 0;
+  set_peer(actor, 0);
   actor.last_cause = cause;
   return true;
 }
 
 const Actor* Members::by_peer(control::PeerId peer) const {
-  for (const auto& [id, actor] : actors_) {
-    if (actor.peer == peer && peer != 0) return &actor;
-  }
-  return nullptr;
+  const auto found = by_peer_.find(peer);
+  return found == by_peer_.end() ? nullptr : &actors_.at(found->second);
+}
+
+void Members::set_peer(Actor& actor, control::PeerId peer) {
+  if (actor.peer != 0) by_peer_.erase(actor.peer);
+  actor.peer = peer;
+  if (peer != 0) by_peer_[peer] = actor.id;
 }
 
 std::vector<ActorId> Members::idle() const {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -147,8 +148,12 @@ class Members {
   /// its GPU, and no less than these have: perhaps 0. Nothing where it does not say.
   std::optional<std::uint64_t> share_of_memory(const Actor& actor, const wire::Hello& hello) const;
 
+  /// 0 = it has none any more.
+  void set_peer(Actor& actor, control::PeerId peer);
+
   std::string token_;
   std::map<ActorId, Actor> actors_;
+  std::unordered_map<control::PeerId, ActorId> by_peer_;
 };
 
 }  // namespace troupe::cluster

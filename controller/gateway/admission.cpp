@@ -256,7 +256,7 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   const auto added = tools_.table.add(job, std::move(*plan), peer, submission.detached,
                                       tools_.now(), reading.fingerprint);
   if (!added) {
-    return refused(wire::FailureCode::overloaded, std::to_string(tools_.table.queue().size()) +
+    return refused(wire::FailureCode::overloaded, std::to_string(tools_.table.queued_count()) +
                                                       " jobs are waiting already: try again later");
   }
   const auto id = *added;

@@ -56,7 +56,7 @@ void add_jobs(MetricsText& out, const MetricsFacts& facts) {
         {{"state", wire::to_string(state)}});
   }
   out.gauge("troupe_queue_length", "Jobs that wait for actors.")
-      .sample(static_cast<double>(facts.table.queue().size()));
+      .sample(static_cast<double>(facts.table.queued_count()));
   out.counter("troupe_job_recoveries_total", "Times that a job began again after a loss.")
       .sample(static_cast<double>(facts.recorder.recoveries()));
 }

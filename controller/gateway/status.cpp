@@ -60,7 +60,7 @@ wire::JobList job_list(const Tools& tools, const control::ClientUser& user) {
          .step = job.step,
          .steps = job.plan.request.steps,
          .seconds = until - job.submitted,
-         .cause = beginning(wire::is_terminal(job.state) ? job.failure.what : job.waits_for, 1000),
+         .cause = beginning(wire::is_terminal(job.state) ? job.failure.what : tools.runner.waits_for(job), 1000),
          .priority = job.spec.priority,
          .share = job.spec.share,
          .paused = tools.runner.paused(id),
@@ -104,7 +104,7 @@ wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools
       row.memory_bytes = resident_bytes(actor.pid);
     status.actors.push_back(std::move(row));
   }
-  status.jobs_queued = static_cast<std::uint32_t>(tools.table.queue().size());
+  status.jobs_queued = static_cast<std::uint32_t>(tools.table.queued_count());
   status.jobs_running = static_cast<std::uint32_t>(tools.table.count(wire::JobState::running) +
                                                    tools.table.count(wire::JobState::loading));
   status.jobs_ended = static_cast<std::uint32_t>(tools.table.ended_count());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "base/counted.h"
 #include "base/text.h"
@@ -98,7 +99,11 @@ std::string JobRunner::doing(cluster::ActorId actor) const {
 // From the queue to a deployment.
 
 void JobRunner::start_soon() {
-  tools_.environment.post([this] { start_queued(); });
+  if (std::exchange(start_posted_, true)) return;
+  tools_.environment.post([this] {
+    start_posted_ = false;
+    start_queued();
+  });
 }
 
 void JobRunner::start_queued() {
@@ -112,12 +117,10 @@ void JobRunner::start_queued() {
     if (!deployment) return say_why_waiting(run->entry(), run.get());
     move_in(*run, deployment);
   }
-  const auto waiting = tools_.table.queue();
-  for (const JobId id : waiting) {
-    JobEntry& job = *tools_.table.find(id);
-    if (job.state != wire::JobState::queued) continue;  // it went with one before it
+  while (const auto id = tools_.table.first()) {
+    JobEntry& job = *tools_.table.find(*id);
     if (const auto why = misfit(job)) {
-      finish(id, wire::JobState::failed, *why);
+      finish(*id, wire::JobState::failed, *why);
     } else if (!start(job)) {
       return say_why_waiting(job, nullptr);
     }
@@ -125,6 +128,7 @@ void JobRunner::start_queued() {
 }
 
 void JobRunner::say_why_waiting(JobEntry& first, Run* run) {
+  waits_first_ = first.id;
   const auto what = tools_.deployments.waits_for(model_of(first), first.plan,
                                                  tools_.options.max_jobs_per_deployment);
   if (run) {
@@ -132,11 +136,15 @@ void JobRunner::say_why_waiting(JobEntry& first, Run* run) {
   } else {
     first.waits_for = what;
   }
-  for (const JobId id : tools_.table.queue()) {
-    JobEntry& job = *tools_.table.find(id);
-    const auto whom = may_meet(first, job) ? name_of(first.id) : "another client's job";
-    if (id != first.id) job.waits_for = "waits behind " + whom + ", which " + what;
-  }
+}
+
+std::string JobRunner::waits_for(const JobEntry& job) const {
+  if (job.state != wire::JobState::queued || job.held || job.id == waits_first_)
+    return job.waits_for;
+  const JobEntry* first = tools_.table.find_run(waits_first_);
+  if (!first) return job.waits_for;
+  const auto whom = may_meet(*first, job) ? name_of(first->id) : "another client's job";
+  return "waits behind " + whom + ", which " + first->waits_for;
 }
 
 cluster::Deployments::Ptr JobRunner::find_deployment(const JobEntry& job) {
@@ -260,8 +268,9 @@ void JobRunner::begin(Run& run) {
 // Tasks.
 
 void JobRunner::pump() {
-  const auto epoch_of = [this](JobId job) { return find(job)->deployment()->epoch; };
+  const auto epoch_of = [this](JobId job) { return runs_.at(job)->deployment()->epoch; };
   const auto issued = dispatcher_.issue();
+  if (issued.empty()) return;
   tools_.record([&](auto& recorder, auto now_ns) {
     for (const auto& [actor, command] : issued) {
       if (!command.receive) recorder.issued(command.job, command.task, actor, now_ns);

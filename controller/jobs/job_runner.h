@@ -85,6 +85,8 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   std::vector<JobId> jobs_of(JobId run) const;
   /// "job 3", or "batch 9 (jobs 3, 5)".
   std::string name_of(JobId run) const;
+  /// Why it has not begun yet; "" when it has.
+  std::string waits_for(const JobEntry& job) const;
   /// Why a job of this request will compute by itself whoever waits beside it; "" where it need
   /// not.
   std::string batching_obstacle(const wire::ImageRequest& request) const;
@@ -122,7 +124,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// Some actors are large enough for it, whatever else they keep now. If not, an elastic job is
   /// planned for what there is; any other one cannot go on, for the reason returned.
   std::optional<wire::Failure> misfit(JobEntry& job);
-  /// The first in the queue, and those behind it. `run`: its own, where it has begun before.
+  /// Why the first in the queue does; those behind it wait for that. `run`: its own, where it has begun before.
   void say_why_waiting(JobEntry& first, Run* run);
   /// A deployment for the job's plan: one that is there, or one that begins to load.
   cluster::Deployments::Ptr find_deployment(const JobEntry& job);
@@ -154,6 +156,8 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   const decltype(Tools::plan_batch) plan_batch_;
   std::map<JobId, RunPtr> runs_;
   std::set<JobId> paused_;
+  bool start_posted_ = false;
+  JobId waits_first_ = 0;  // for whom there was no place when last looked
 };
 
 }  // namespace troupe::jobs

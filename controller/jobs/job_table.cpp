@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <queue>
 #include <stdexcept>
 
 namespace troupe::jobs {
@@ -52,6 +53,7 @@ std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uin
   job.submitted = now;
   join_share(job);
   queue_.push_back(job.id);
+  enter_line(job);
   const JobId id = job.id;
   jobs_.emplace(id, std::move(job));
   return id;
@@ -87,6 +89,7 @@ bool JobTable::hold(JobId id, bool held) {
   JobEntry* job = find(id);
   if (!job || job->state != wire::JobState::queued) return false;
   job->held = held;
+  held ? leave_line(id) : enter_line(*job);
   return true;
 }
 
@@ -94,6 +97,7 @@ bool JobTable::withdraw(JobId id) {
   const JobEntry* job = find(id);
   if (!job || job->state != wire::JobState::queued) return false;
   std::erase(queue_, id);
+  leave_line(id);
   leave_share(*job);
   jobs_.erase(id);
   return true;
@@ -159,6 +163,8 @@ bool JobTable::requeue(JobId id) {
   job->batching.alone = true;
   job->course.parts.clear();
   queue_.insert(std::upper_bound(queue_.begin(), queue_.end(), id), id);
+  under_way_.erase(id);
+  enter_line(*job);
   return true;
 }
 
@@ -167,34 +173,69 @@ std::int32_t JobTable::position(JobId id) const {
   return static_cast<std::int32_t>(std::find(order.begin(), order.end(), id) - order.begin());
 }
 
-std::vector<JobId> JobTable::queue() const {
+void JobTable::enter_line(const JobEntry& job) {
+  if (job.held || !turns_.try_emplace(job.id, job.spec.priority, share_of(job)).second) return;
+  const auto& [priority, share] = turns_.at(job.id);
+  lines_[priority][share].insert(job.id);
+}
+
+void JobTable::leave_line(JobId id) {
+  const auto turn = turns_.extract(id);
+  if (turn.empty()) return;
+  const auto& [priority, share] = turn.mapped();
+  auto& shares = lines_.at(priority);
+  shares.at(share).erase(id);
+  if (shares.at(share).empty()) shares.erase(share);
+  if (shares.empty()) lines_.erase(priority);
+}
+
+std::map<std::string, double> JobTable::had() const {
   std::map<std::string, double> had;
   for (const auto& [name, share] : shares_)
     had[name] = share.service;
-  for (const auto& [id, job] : jobs_) {
+  for (const JobId id : under_way_) {
     // A job under way will cost about as much as the others did.
-    if (job.state == wire::JobState::loading || job.state == wire::JobState::running)
-      had[share_of(job)] += std::max(0.0, mean_cost_ + job.cost.before - job.cost.actor_seconds);
-  }
-  std::map<std::int32_t, std::map<std::string, std::deque<JobId>>, std::greater<>> lines;
-  for (const JobId id : queue_) {
     const auto& job = jobs_.at(id);
-    if (job.held) continue;
-    lines[job.spec.priority][share_of(job)].push_back(id);
+    had[share_of(job)] += std::max(0.0, mean_cost_ + job.cost.before - job.cost.actor_seconds);
   }
-  std::vector<JobId> order;
-  for (auto& [priority, shares] : lines) {
-    while (!shares.empty()) {
-      const auto next =
-          std::min_element(shares.begin(), shares.end(), [&](const auto& a, const auto& b) {
-            return std::pair(had[a.first], a.second.front()) <
-                   std::pair(had[b.first], b.second.front());
-          });
-      order.push_back(next->second.front());
-      next->second.pop_front();
-      had[next->first] += mean_cost_;
-      if (next->second.empty()) shares.erase(next);
+  return had;
+}
+
+std::optional<JobId> JobTable::first() const {
+  if (lines_.empty()) return std::nullopt;
+  const auto had = this->had();
+  std::optional<std::pair<double, JobId>> least;
+  for (const auto& [share, jobs] : lines_.begin()->second) {
+    const std::pair candidate{had.at(share), *jobs.begin()};
+    least = std::min(least.value_or(candidate), candidate);
+  }
+  return least->second;
+}
+
+std::vector<JobId> JobTable::queue() const {
+  struct Turn {
+    double had;
+    std::set<JobId>::const_iterator next, end;
+    bool operator>(const Turn& other) const {
+      return std::pair(had, *next) > std::pair(other.had, *other.next);
     }
+  };
+  auto had = this->had();
+  std::vector<JobId> order;
+  order.reserve(turns_.size());
+  for (const auto& [priority, shares] : lines_) {
+    std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
+    for (const auto& [share, jobs] : shares)
+      turns.push({had.at(share), jobs.begin(), jobs.end()});
+    while (!turns.empty()) {
+      Turn turn = turns.top();
+      turns.pop();
+      order.push_back(*turn.next);
+      turn.had += mean_cost_;
+      if (++turn.next != turn.end) turns.push(turn);
+    }
+    for (const auto& [share, jobs] : shares)
+      had.at(share) += mean_cost_ * static_cast<double>(jobs.size());
   }
   return order;
 }
@@ -220,6 +261,8 @@ bool JobTable::start(JobId id, double now) {
   JobEntry* job = find(id);
   if (!job || job->state != wire::JobState::queued) return false;
   std::erase(queue_, id);
+  leave_line(id);
+  under_way_.insert(id);
   job->state = wire::JobState::loading;
   job->phase = "loading";
   job->started = now;
@@ -241,6 +284,8 @@ bool JobTable::finish(JobId id, wire::JobState terminal, wire::Failure failure, 
   JobEntry* job = find(id);
   if (!job || wire::is_terminal(job->state) || !wire::is_terminal(terminal)) return false;
   std::erase(queue_, id);
+  leave_line(id);
+  under_way_.erase(id);
   if (job->state != wire::JobState::queued) {
     if (job->cost.actor_seconds == job->cost.before)
       charge(id, (now - job->started) * job->plan.degrees.world());

@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "controller/plan/plan.h"
@@ -97,7 +100,9 @@ struct JobEntry {
   std::int32_t step = 0;
   bool held = false;  // it is not to begin yet, although it is queued
   bool cancel_asked = false;
-  std::string waits_for;  // why it has not begun yet, as of the last look
+  /// Why it has not begun yet, as of the last look; of one behind the first in the queue nothing
+  /// (JobRunner::waits_for).
+  std::string waits_for;
   double submitted = 0;
   double started = 0;
   double ended = 0;
@@ -159,6 +164,9 @@ class JobTable {
   /// Jobs that wait, in the order in which they are to be started: higher priority first, then the
   /// share that has had least (what waits before counts as had), then the older job.
   std::vector<JobId> queue() const;
+  /// The first of these, at the cost of the shares that wait; nothing when no job does.
+  std::optional<JobId> first() const;
+  std::size_t queued_count() const { return turns_.size(); }
   std::int32_t position(JobId id) const;
 
   /// queued → loading. False from any other state.
@@ -199,8 +207,15 @@ class JobTable {
     double service = 0;  // seconds × actors
     int jobs = 0;        // not ended
   };
+  /// Whose turn it is follows from these: by priority, jobs of each share, oldest first.
+  using Lines = std::map<std::int32_t, std::map<std::string, std::set<JobId>>, std::greater<>>;
   void join_share(const JobEntry& job);
   void leave_share(const JobEntry& job);
+  /// It waits for its turn, or does not any more.
+  void enter_line(const JobEntry& job);
+  void leave_line(JobId id);
+  /// What each share has had, where what is under way counts as it is expected to end.
+  std::map<std::string, double> had() const;
 
   std::size_t max_queued_;
   std::size_t max_kept_;
@@ -210,6 +225,10 @@ class JobTable {
   std::map<JobId, JobEntry> jobs_;
   std::map<JobId, BatchEntry> batches_;  // under way
   std::deque<JobId> queue_;              // oldest first
+  Lines lines_;                          // of those that are not held
+  /// Where in the lines a job stands.
+  std::unordered_map<JobId, std::pair<std::int32_t, std::string>> turns_;
+  std::set<JobId> under_way_;  // loading or running
   std::map<std::string, Share> shares_;
   double mean_cost_ = 1;  // seconds × actors of the jobs that ended of late
   std::deque<JobId> ended_;

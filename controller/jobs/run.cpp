@@ -19,6 +19,9 @@ constexpr double kCauseDelay = 0.3;
 /// Who is asked for a sign of life and gives none until then hangs. Longer than the silence after
 /// which a link is lost (docs/failures.md).
 constexpr control::Milliseconds kRollDeadline{8000};
+/// Losses within so many seconds of one another, of a run that waits, are one. A place whose
+/// process ends soon after its start gets the next one later than that.
+constexpr double kOneLoss = 0.5;
 const std::string kBoundary = "boundary";
 
 /// Without its waits; nothing where the actor did not say.
@@ -80,6 +83,7 @@ void Run::begin(bool paused) {
     first_step_ = entry_.step;
   }
   stats_.assign(actors.size(), {});
+  find_holders();
   for (std::size_t rank = 0; rank < actors.size(); ++rank) {
     tools_.environment.send(tools_.members.at(actors[rank]).peer,
                             begin_message(entry_, name(), *deployment_, static_cast<int>(rank)));
@@ -87,6 +91,7 @@ void Run::begin(bool paused) {
   tools_.dispatcher.add_job(
       id_, schedule::make_task_graph(entry_.plan, entry_.step), actors,
       {.priority = entry_.spec.priority, .share = share_of(entry_), .machine = deployment_->id});
+  told_.assign(tools_.dispatcher.graph(id_).tasks.size() * actors.size(), false);
   if (paused) tools_.dispatcher.pause(id_);
   tools_.record([&](auto& recorder, auto now_ns) {
     recorder.began(id_, deployment_->epoch, tools_.dispatcher.graph(id_), actors, now_ns);
@@ -96,12 +101,18 @@ void Run::begin(bool paused) {
 // Its tasks, and what they leave.
 
 bool Run::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
-  if (!told_.emplace(done.task, actor).second) return false;
+  const auto& parts = tools_.members.at(actor).parts;
+  const auto rank = parts.find(deployment_->id);
+  const auto ranks = deployment_->actor_of_rank.size();
+  if (rank == parts.end() || done.task >= told_.size() / ranks) return false;
+  auto told = told_[done.task * ranks + static_cast<std::size_t>(rank->second)];
+  if (told) return false;
+  told = true;
   tools_.record([&](auto& recorder, auto now_ns) { recorder.done(actor, done, now_ns); });
   if (!done.warnings.empty()) results_->warn(done.warnings);
   fetch_blobs(actor, done);
   auto& dispatcher = tools_.dispatcher;
-  if (dispatcher.has(id_) && dispatcher.finish(id_, done.task, actor, computing_seconds(done)))
+  if (dispatcher.finish(id_, done.task, actor, computing_seconds(done)))
     task_complete(dispatcher.task(id_, done.task));
   return true;
 }
@@ -195,17 +206,11 @@ void Run::keep_piece(std::int32_t step, std::int32_t rank, const wire::BlobRef& 
   auto& boundary = entry_.course.boundary;
   if (boundary && boundary->next_step > step) return tools_.environment.drop_blob(own.id);
   auto& pieces = pieces_[step];
-  std::size_t expected = 0;
-  for (int dp = 0; dp < plan.degrees.dp; ++dp) {
-    const auto holders = plan.latent_holders(dp);
-    for (std::size_t sp = 0; sp < holders.size(); ++sp) {
-      const auto rows = plan::rows_of_rank(plan, static_cast<int>(sp));
-      expected += rows.empty() ? 0 : 1;
-      if (holders[sp] == rank)
-        pieces[rank] = {own, plan.images[dp].begin, plan.images[dp].end, rows};
-    }
+  if (const auto held = held_rows_.find(rank); held != held_rows_.end()) {
+    const auto& [dp, rows] = held->second;
+    pieces[rank] = {own, plan.images[dp].begin, plan.images[dp].end, rows};
   }
-  if (pieces.size() < expected) return;
+  if (pieces.size() < holders_) return;
   drop_boundary(entry_, tools_.environment);
   boundary = Boundary{.next_step = step + 1, .pieces = {}};
   for (auto& [holder, piece] : pieces)
@@ -217,6 +222,20 @@ void Run::keep_piece(std::int32_t step, std::int32_t rank, const wire::BlobRef& 
   }
   losses_ = 0;
   results_->boundary_kept();
+}
+
+void Run::find_holders() {
+  const auto& plan = entry_.plan;
+  held_rows_.clear();
+  holders_ = 0;
+  for (int dp = 0; dp < plan.degrees.dp; ++dp) {
+    const auto holders = plan.latent_holders(dp);
+    for (std::size_t sp = 0; sp < holders.size(); ++sp) {
+      auto rows = plan::rows_of_rank(plan, static_cast<int>(sp));
+      holders_ += rows.empty() ? 0 : 1;
+      held_rows_[holders[sp]] = {dp, std::move(rows)};
+    }
+  }
 }
 
 void Run::drop(const std::map<std::int32_t, wire::BoundaryPiece>& pieces) {
@@ -301,7 +320,11 @@ bool Run::interrupt(const wire::Failure& why, bool counts) {
     succeed();
     return false;
   }
-  if (counts && ++losses_ > tools_.options.max_recoveries) {
+  const double now = tools_.environment.now();
+  // A host that vanishes takes several actors of a deployment at once, also while it is prepared.
+  const bool same = state_ == State::waiting && lost_at_ >= 0 && now - lost_at_ < kOneLoss;
+  if (counts) lost_at_ = now;
+  if (counts && !same && ++losses_ > tools_.options.max_recoveries) {
     auto failure = why;
     if (losses_ > 1)
       failure.what +=
@@ -318,7 +341,6 @@ bool Run::interrupt(const wire::Failure& why, bool counts) {
   drop_blobs();
   ++life_;
   state_ = State::waiting;
-  told_.clear();
   blobs_to_come_ = 0;
   texts_done_ = 0;
   replicas_past_.clear();

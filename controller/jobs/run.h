@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,7 +45,7 @@ class Run : public std::enable_shared_from_this<Run> {
   /// The deployment is ready: its actors are told of the run, and its tasks may be issued. Throws
   /// what keeps it from beginning.
   void begin(bool paused);
-  /// An actor has done a task of it. False when it had said so before.
+  /// An actor has done a task of it. False when it had said so before, or has no part in it.
   bool task_done(cluster::ActorId actor, const wire::TaskDone& done);
   /// When all tasks are done and all that they left is here, its actors are asked for their
   /// figures, and it succeeds.
@@ -85,6 +84,7 @@ class Run : public std::enable_shared_from_this<Run> {
   void blob_missing(const wire::BlobRef& ref, bool needed, const wire::Failure& why);
   /// A holder's part of a step's boundary; it counts when all are here.
   void keep_piece(std::int32_t step, std::int32_t rank, const wire::BlobRef& own);
+  void find_holders();
   void drop(const std::map<std::int32_t, wire::BoundaryPiece>& pieces);
   /// Lets go of the parts of unfinished steps, and of results that were not handed on.
   void drop_blobs();
@@ -107,11 +107,14 @@ class Run : public std::enable_shared_from_this<Run> {
   State state_ = State::waiting;
   /// Counts its beginnings at actors: answers and blobs of an earlier one are nobody's.
   std::uint64_t life_ = 0;
-  /// By whom which task was told to be done: once more changes nothing.
-  std::set<std::pair<std::uint32_t, cluster::ActorId>> told_;
+  /// Which rank has told of which task that it is done, task by task: once more changes nothing.
+  std::vector<bool> told_;
   std::size_t blobs_to_come_ = 0;
   /// By step and world rank, until all holders' pieces of a step are here.
   std::map<std::int32_t, std::map<std::int32_t, wire::BoundaryPiece>> pieces_;
+  /// Of ranks that hold latents: their dp replica and rows; and how many hold any rows.
+  std::map<std::int32_t, std::pair<int, std::vector<wire::RowRange>>> held_rows_;
+  std::size_t holders_ = 0;
   std::vector<std::string> warnings_;  // of how it went; those of its actors are its jobs'
   std::uint64_t blob_bytes_ = 0;
   std::map<std::int32_t, int> replicas_past_;  // step → dp replicas that completed it
@@ -124,7 +127,8 @@ class Run : public std::enable_shared_from_this<Run> {
   int texts_done_ = 0;
   std::vector<wire::ActorJobStats> stats_;  // by rank
   std::size_t stats_to_come_ = 0;
-  int losses_ = 0;  // since it last got a step further
+  int losses_ = 0;       // since it last got a step further
+  double lost_at_ = -1;  // the last of these
   std::optional<wire::Failure> collateral_;
 };
 

@@ -95,8 +95,12 @@ std::vector<int> Plan::decoders(int dp) const {
   // First those that hold latents anyway, then the others from the last rank back.
   auto ranks = latent_holders(dp);
   const int replica = degrees.world() / degrees.dp;
-  for (int rank = (dp + 1) * replica - 1; rank >= dp * replica; --rank) {
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  std::vector<bool> holds(static_cast<std::size_t>(replica));
+  for (const int rank : ranks)
+    holds[rank - dp * replica] = true;
+  for (int place = replica - 1; place >= 0 && static_cast<int>(ranks.size()) < vae_degree;
+       --place) {
+    if (!holds[place]) ranks.push_back(dp * replica + place);
   }
   ranks.resize(vae_degree);
   return ranks;

@@ -17,8 +17,8 @@ namespace {
 /// How much slower a mix may be that spares an actor.
 constexpr double kWorthAnActor = 1.03;
 
-/// More actors than this are not tried: mixes of so many are some thousand.
-constexpr int kMostActors = 64;
+/// More actors than this are not tried.
+constexpr int kMostActors = 1024;
 /// Mixes that are planned to see whether they fit in memory: the quickest, then, while none of them
 /// does, those that share K,V the widest. Many patches make long plans.
 constexpr std::size_t kQuickestPlanned = 96;

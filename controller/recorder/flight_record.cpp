@@ -46,7 +46,7 @@ std::string flight_record(const Recorder& recorder, JobId id, JobId run, const s
     if (event.job != 0) row["job"] = event.job;
     if (!event.name.empty()) row["batch"] = event.name;
     if (event.actor) row["actor"] = *event.actor;
-    row["what"] = event.text;
+    row["what"] = event.what();
     document["events"].push_back(std::move(row));
   }
   return document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";

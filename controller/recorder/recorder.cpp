@@ -5,6 +5,14 @@
 #include "transport/wire/client_messages.h"
 
 namespace troupe::recorder {
+namespace {
+
+std::uint64_t key_of(std::uint32_t task, ActorId actor) {
+  return std::uint64_t{task} << 32 | actor;
+}
+
+}  // namespace
+
 const char* to_string(Event::Kind kind) {
   switch (kind) {
     case Event::Kind::job:
@@ -106,19 +114,25 @@ void Recorder::began(JobId job, std::uint64_t epoch, schedule::TaskGraph graph,
 void Recorder::issued(JobId job, std::uint32_t task, ActorId actor, Nanoseconds now) {
   Attempt* attempt = this->attempt(job);
   if (!attempt || task >= attempt->graph.tasks.size()) return;
+  attempt->open[key_of(task, actor)] = attempt->dropped + attempt->notes.size();
   attempt->notes.push_back({.task = task, .actor = actor, .issued = now, .ran = {}, .waits = {}});
   ++all_notes_;
   forget_notes(*attempt);
-  note(Event::Kind::issue, job, actor, schedule::describe(attempt->graph.tasks[task]), now);
+  keep({.at = now,
+        .kind = Event::Kind::issue,
+        .job = job,
+        .name = {},
+        .actor = actor,
+        .text = {},
+        .task = schedule::name_of(attempt->graph.tasks[task])});
 }
 
 void Recorder::done(ActorId actor, const wire::TaskDone& done, Nanoseconds now) {
   Attempt* attempt = this->attempt(done.job);
   if (!attempt || attempt->epoch != done.epoch || done.task >= attempt->graph.tasks.size()) return;
-  const auto found = std::find_if(
-      attempt->notes.rbegin(), attempt->notes.rend(),
-      [&](const TaskNote& note) { return note.task == done.task && note.actor == actor; });
-  if (found == attempt->notes.rend() || found->ran) return;
+  const auto place = attempt->open.extract(key_of(done.task, actor));
+  if (place.empty() || place.mapped() < attempt->dropped) return;
+  TaskNote* found = &attempt->notes[place.mapped() - attempt->dropped];
   const auto offset = clock_offset(actor);
   const auto here = [&](wire::ClockSpan span) {
     return wire::ClockSpan{span.begin_ns + offset, span.end_ns + offset};
@@ -139,8 +153,13 @@ void Recorder::done(ActorId actor, const wire::TaskDone& done, Nanoseconds now) 
   }
   ++totals.tasks;
   totals.seconds += seconds(ran.end_ns - ran.begin_ns);
-  note(Event::Kind::done, done.job, actor, schedule::describe(attempt->graph.tasks[done.task]),
-       now);
+  keep({.at = now,
+        .kind = Event::Kind::done,
+        .job = done.job,
+        .name = {},
+        .actor = actor,
+        .text = {},
+        .task = schedule::name_of(attempt->graph.tasks[done.task])});
 }
 
 void Recorder::failed(JobId job, ActorId actor, const std::string& where, Nanoseconds now) {
@@ -195,17 +214,19 @@ void Recorder::cost(const wire::ActorJobStats& stats,
 
 void Recorder::note(Event::Kind kind, JobId job, std::optional<ActorId> actor,
                     const std::string& text, Nanoseconds now) {
-  const bool said = kind != Event::Kind::issue && kind != Event::Kind::done;
-  if (said) ++said_;
   constexpr std::size_t kLongest = 2000;
-  const JobNotes* notes = find(job);
-  events_.push_back({.at = now,
-                     .kind = kind,
-                     .job = job,
-                     .name = notes ? notes->name : "",
-                     .actor = actor,
-                     .text = text.substr(0, kLongest),
-                     .number = said ? said_ : 0});
+  keep({.at = now,
+        .kind = kind,
+        .job = job,
+        .name = {},
+        .actor = actor,
+        .text = text.substr(0, kLongest),
+        .number = ++said_});
+}
+
+void Recorder::keep(Event event) {
+  if (const JobNotes* notes = find(event.job)) event.name = notes->name;
+  events_.push_back(std::move(event));
   if (events_.size() > limits_.events) events_.pop_front();
 }
 
@@ -273,6 +294,8 @@ void Recorder::forget_graphs(const Attempt& newest) {
 
 void Recorder::forget_notes(Attempt& attempt) {
   if (attempt.notes.size() > limits_.notes) {
+    const auto& oldest = attempt.notes.front();
+    if (!oldest.ran) attempt.open.erase(key_of(oldest.task, oldest.actor));
     attempt.notes.pop_front();
     ++attempt.dropped;
     --all_notes_;
@@ -284,6 +307,7 @@ void Recorder::forget_notes(Attempt& attempt) {
       all_notes_ -= old.notes.size();
       old.dropped += old.notes.size();
       old.notes.clear();
+      old.open.clear();
     }
   }
 }

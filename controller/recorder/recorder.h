@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "controller/schedule/task_graph.h"
@@ -43,6 +44,8 @@ struct Attempt {
   std::vector<ActorId> actor_of_rank;
   std::deque<TaskNote> notes;  // in the order in which they were issued
   std::uint64_t dropped = 0;   // notes that were forgotten
+  /// Of notes that are not done, by task and actor: how many notes there were before it.
+  std::unordered_map<std::uint64_t, std::uint64_t> open = {};
 };
 
 struct PhaseNote {
@@ -69,7 +72,10 @@ struct Event {
   std::string name;  // of a batch, as in its notes
   std::optional<ActorId> actor;
   std::string text;
+  std::optional<schedule::TaskName> task = {};  // of issue and done, in place of a text
   std::uint64_t number = 0;  // counts all events but issue and done: what the controller has said
+
+  std::string what() const { return task ? schedule::describe(*task) : text; }
 };
 const char* to_string(Event::Kind kind);
 
@@ -178,6 +184,7 @@ class Recorder {
     Nanoseconds way = 0;
     Nanoseconds offset = 0;
   };
+  void keep(Event event);
   JobNotes* get(JobId job);
   Attempt* attempt(JobId job);
   void count_seconds(const JobNotes& notes);

@@ -1,19 +1,28 @@
 #include "controller/schedule/mailings.h"
 
+#include <unordered_map>
+
 namespace troupe::schedule {
 
 std::vector<Mailing> mailings_of(const std::vector<Issue>& issued,
                                  const std::function<std::uint64_t(JobId)>& epoch_of) {
   std::vector<Mailing> mailings;
-  std::map<ActorId, std::size_t> last;
+  std::unordered_map<ActorId, std::size_t> last;
+  last.reserve(issued.size());
+  JobId job = 0;
+  std::uint64_t epoch = 0;
   for (const auto& issue : issued) {
-    const auto epoch = epoch_of(issue.command.job);
-    const auto open = last.find(issue.actor);
-    if (open == last.end() || mailings[open->second].tasks.epoch != epoch) {
-      last[issue.actor] = mailings.size();
+    // Members of one task follow one another.
+    if (&issue == &issued.front() || issue.command.job != job) {
+      job = issue.command.job;
+      epoch = epoch_of(job);
+    }
+    const auto [open, fresh] = last.try_emplace(issue.actor, mailings.size());
+    if (fresh || mailings[open->second].tasks.epoch != epoch) {
+      open->second = mailings.size();
       mailings.push_back({issue.actor, {.epoch = epoch, .commands = {}}});
     }
-    mailings[last[issue.actor]].tasks.commands.push_back(issue.command);
+    mailings[open->second].tasks.commands.push_back(issue.command);
   }
   return mailings;
 }

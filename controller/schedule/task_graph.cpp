@@ -182,7 +182,7 @@ TaskGraph make_task_graph(const plan::Plan& plan, int first_step) {
   return graph;
 }
 
-std::string describe(const Task& task) {
+std::string describe(const TaskName& task) {
   switch (task.kind) {
     case wire::TaskKind::encode_text:
       return "text";

@@ -47,7 +47,22 @@ struct TaskGraph {
 /// them, and its part 0 finds them all at stage 0. Nothing is sent there for `first_step`.
 TaskGraph make_task_graph(const plan::Plan& plan, int first_step = 0);
 
+/// What a task is called.
+struct TaskName {
+  wire::TaskKind kind = wire::TaskKind::micro_step;
+  std::int32_t step = 0;
+  std::int32_t stage = 0;
+  std::int32_t patch = -1;
+  std::int32_t part = 0;
+};
+inline TaskName name_of(const Task& task) {
+  return {task.kind, task.step, task.stage, task.patch, task.part};
+}
+
 /// "step 5 patch 1 stage 0", "text", "decode": for people and causes of failure.
-std::string describe(const Task& task);
+std::string describe(const TaskName& task);
+inline std::string describe(const Task& task) {
+  return describe(name_of(task));
+}
 
 }  // namespace troupe::schedule

@@ -131,7 +131,9 @@ TEST_CASE("who waits behind another user's job is not told its number, unless it
   }
   stage.runner.start_queued();
   REQUIRE(stage.reaches(4, JobState::running));
-  const auto waits_for = [&](jobs::JobId job) { return stage.table.find(job)->waits_for; };
+  const auto waits_for = [&](jobs::JobId job) {
+    return stage.runner.waits_for(*stage.table.find(job));
+  };
   const std::string full = "waits for one of 4 jobs on its actors to end";
   CHECK(waits_for(5) == full);
   CHECK(waits_for(6) == "waits behind job 5, which " + full);

@@ -135,7 +135,7 @@ TEST_CASE("who waits behind another says what that one waits for") {
   const auto first = stage.join_queue(1, wide);
   const auto second = stage.submit();
   CHECK(stage.table.find(first)->waits_for == "waits for 2 idle actors: 1 of 1 are");
-  CHECK(stage.table.find(second)->waits_for ==
+  CHECK(stage.runner.waits_for(*stage.table.find(second)) ==
         "waits behind job 1, which waits for 2 idle actors: 1 of 1 are");
 }
 

@@ -36,6 +36,8 @@ struct Faults {
   int hosts = 1;                  // that the places are on
   double drains_per_job = 0;      // of a random place, with or without --now
   double lost_hosts_per_job = 0;  // with their agents
+  int hosts_at_once = 1;          // that are lost together, neighbours: a rack
+  bool wide = false;              // every job takes eight actors
   bool tight_memory = false;      // actors hold one or two deployments at a time
   bool batches = false;           // jobs of few shapes that may compute as one, with latents
   bool two_kinds = false;         // every third place is a GPU

@@ -70,6 +70,12 @@ void World::submit_one() {
   spec.model = rng_() % 4 == 0 ? "another" : "model";
   std::mt19937_64 few(faults_.batches ? rng_() % 2 : 0);
   auto plan = faults_.batches ? random_plan(few, std::min(2, living)) : random_plan(rng_, living);
+  if (faults_.wide) {
+    do {
+      plan = random_plan(rng_, 8);
+    } while (plan.degrees.world() != 8);
+    spec.model = "model";
+  }
   if (faults_.one_mesh) {
     while (!mesh_ && plan.degrees.pp == 1)
       plan = random_plan(rng_, living);
@@ -122,12 +128,18 @@ void World::drain_one() {
 /// As cluster::Hosts does it.
 void World::lose_host() {
   if (!supervisor_) return;
-  const auto host = "host " + std::to_string(rng_() % static_cast<unsigned>(faults_.hosts));
-  note(host + " is lost");
+  std::set<std::string> hosts;
+  const auto racks = static_cast<unsigned>(faults_.hosts / faults_.hosts_at_once);
+  const int first = static_cast<int>(rng_() % racks) * faults_.hosts_at_once;
+  for (int i = 0; i < faults_.hosts_at_once; ++i) {
+    const auto host = "host " + std::to_string(first + i);
+    note(host + " is lost");
+    members_.host_lost(host, "was lost with its host");
+    hosts.insert(host);
+  }
   std::map<cluster::ActorId, std::uint64_t> there;
-  members_.host_lost(host, "was lost with its host");
   for (const auto& [id, actor] : members_.all()) {
-    if (actor.host != host) continue;
+    if (!hosts.contains(actor.host)) continue;
     if (processes_.contains(actor.incarnation)) there[id] = actor.incarnation;
   }
   for (const auto& [id, incarnation] : there) {
@@ -180,7 +192,8 @@ void World::blow() {
     actor.rest(seconds);
   });
   if (chance(faults_.drains_per_job)) after(some(1.5), [this] { drain_one(); });
-  if (chance(faults_.lost_hosts_per_job)) after(some(1.5), [this] { lose_host(); });
+  if (chance(faults_.lost_hosts_per_job))
+    after(some(faults_.wide ? 0.2 : 1.5), [this] { lose_host(); });
   if (chance(faults_.restarts_per_job)) after(some(1.5), [this] { end_controller(); });
   at_some_time(faults_.cuts_per_job, [this](StageActor& actor) {
     if (const auto cable = cables_.find(actor.incarnation()); cable != cables_.end())
@@ -202,7 +215,7 @@ void World::play(int jobs, double deadline) {
       submit_one();
       blow();
     });
-    when += some(faults_.batches || faults_.one_mesh ? 0.05 : 0.3);
+    when += some(faults_.wide ? 0.01 : faults_.batches || faults_.one_mesh ? 0.05 : 0.3);
   }
   const auto over = [&] { return static_cast<int>(ends_.size()) + refused_ == jobs; };
   double quiet_since = 0;

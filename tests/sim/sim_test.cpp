@@ -109,6 +109,14 @@ TEST_CASE("actors are drained, hosts are lost: no elastic job is, while an actor
   CHECK(totals.meshes > totals.succeeded);
 }
 
+TEST_CASE("128 jobs on 1,024 actors end well, though racks of 64 actors vanish") {
+  const auto totals = play("racks", 4);
+  CHECK(totals.jobs == 512);
+  CHECK(totals.deaths > 256);
+  CHECK(totals.recoveries > 8);
+  CHECK(totals.succeeded == totals.jobs);
+}
+
 TEST_CASE("what actors hold follows their memory: nobody holds more, and nobody waits for ever") {
   const auto calm = play("memory", 600);
   CHECK(calm.succeeded == calm.jobs);

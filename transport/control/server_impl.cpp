@@ -123,6 +123,7 @@ bool Server::Impl::flush_peer(Peer& peer) {
 }
 
 void Server::Impl::flush() {
+  if (queued_bytes_ == 0) return;
   std::vector<PeerId> gone;
   for (const auto& [id, peer] : peers) {
     if (!peer->hung_up && !peer->outbox.empty() && !flush_peer(*peer)) gone.push_back(id);
