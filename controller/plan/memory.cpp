@@ -4,6 +4,7 @@
 
 #include "controller/plan/layout.h"
 #include "controller/plan/unet_memory.h"
+#include "controller/plan/vae_traffic.h"
 #include "models/spec/text_share.h"
 
 namespace troupe::plan {
@@ -114,7 +115,7 @@ std::uint64_t ActorMemory::peak() const {
 
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model) {
   const auto& transformer = model.transformer;
-  const auto parts = spec::weight_bytes_around(model);
+  const auto decoder = spec::decoder_bytes(model, coded_bytes(plan, model.vae));
   const auto encoding = spec::encoder_peak_bytes(model, element_bytes(plan.request.dtype));
   const std::uint64_t size = element_bytes(plan.request.dtype);
   const std::uint64_t tokens = plan.token_rows * plan.token_columns;
@@ -131,10 +132,10 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     // One after the other, and gone before the first step.
     if (plan.request.init_image_bytes > 0) memory[rank].picture = begun_picture(plan, model.vae);
     if (!plan.needs_decoder()) return;
-    memory[rank].decoder = parts.vae_decoder;
+    memory[rank].decoder = decoder;
     const auto activations = decoder_activations(plan, model);
     memory[rank].vae =
-        parts.vae_decoder + (plan.decodes() ? activations : activations / kPixelsOfPreviewPixel);
+        decoder + (plan.decodes() ? activations : activations / kPixelsOfPreviewPixel);
   };
   for (int rank = 0; rank < plan.degrees.world(); ++rank) {
     if (transformer.unet()) {

@@ -42,13 +42,6 @@ class Together {
   Bytes pictures_;
 };
 
-/// AutoencoderKL::decode_dtype, in bytes.
-Bytes element_of(const Plan& plan, const spec::VaeSpec& vae) {
-  const auto dtype = plan.request.dtype;
-  return dtype == ComputeType::float32 || (dtype == ComputeType::float16 && vae.force_upcast) ? 4
-                                                                                              : 2;
-}
-
 /// Frames that a causal convolution over three reads the rows of, where so many come: its own, and
 /// of each of the two before it anew.
 Bytes frames_read(Bytes frames) {
@@ -115,7 +108,7 @@ class Rows {
 };
 
 VaeTraffic decoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place& place) {
-  const Bytes element = element_of(plan, vae);
+  const Bytes element = coded_bytes(plan, vae);
   Rows rows(place, element, vae.norm_num_groups, plan.latent_width, 1);
   for (const auto& layer : spec::layers_of(vae, spec::VaeHalf::decoder))
     rows.add(layer);
@@ -125,7 +118,7 @@ VaeTraffic decoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place&
 }
 
 VaeTraffic encoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place& place) {
-  Rows rows(place, element_of(plan, vae), vae.norm_num_groups, plan.latent_width, 1);
+  Rows rows(place, coded_bytes(plan, vae), vae.norm_num_groups, plan.latent_width, 1);
   for (const auto& layer : spec::layers_of(vae, spec::VaeHalf::encoder))
     rows.add(layer);
   // Of each seed a sample of the one distribution.
@@ -168,7 +161,7 @@ VaeTraffic decoded(const Plan& plan, const spec::ModelSpec& model, const Place& 
     const auto scale = model.vae.scale_factor();
     one.collected = positions_of_tiles(place, plan.latent_height, plan.latent_width,
                                        model.vae.sample_size / scale) *
-                    scale * scale * model.vae.out_channels * element_of(plan, model.vae);
+                    scale * scale * model.vae.out_channels * coded_bytes(plan, model.vae);
   } else {
     one = decoded_rows(plan, model.vae, place);
   }
@@ -183,7 +176,7 @@ VaeTraffic encoded(const Plan& plan, const spec::ModelSpec& model, const Place& 
   const Bytes positions =
       positions_of_tiles(place, plan.request.height, plan.request.width, model.vae.sample_size);
   return {.collected = positions / (scale * scale) * 2 * model.vae.latent_channels *
-                       element_of(plan, model.vae)};
+                       coded_bytes(plan, model.vae)};
 }
 
 template <class Traffic>
@@ -222,6 +215,12 @@ void add_latents(const Plan& plan, const Together& together, int dp,
 }
 
 }  // namespace
+
+std::uint64_t coded_bytes(const Plan& plan, const spec::VaeSpec& vae) {
+  const auto dtype = plan.request.dtype;
+  return dtype == ComputeType::float32 || (dtype == ComputeType::float16 && vae.force_upcast) ? 4
+                                                                                              : 2;
+}
 
 VaeTraffic decode_traffic(const Plan& plan, const spec::ModelSpec& model, int rank) {
   return of_rank(plan, model, rank, decoded);

@@ -7,6 +7,9 @@
 
 namespace troupe::plan {
 
+/// Of an element as the autoencoder computes it: AutoencoderKL::decode_dtype.
+std::uint64_t coded_bytes(const Plan& plan, const spec::VaeSpec& vae);
+
 /// What one of those who share the autoencoder's work sends the others of them in a job, in bytes.
 /// All but `collected` is 0 where they share tiles instead of rows.
 struct VaeTraffic {

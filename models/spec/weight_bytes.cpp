@@ -67,6 +67,15 @@ std::uint64_t encoder_peak_bytes(const ModelSpec& spec, std::size_t element) {
   return peak;
 }
 
+std::uint64_t decoder_bytes(const ModelSpec& spec, std::size_t element) {
+  std::uint64_t bytes = 0;
+  for (const ExpectedTensor& tensor : decoder_tensors(spec)) {
+    const TensorEntry& entry = entry_of(spec.vae_weights, tensor);
+    bytes += entry.bytes() / dtype_bytes(entry.dtype) * element;
+  }
+  return bytes;
+}
+
 WeightBytes weight_bytes_around(const ModelSpec& spec) {
   WeightBytes bytes;
   for (const TextEncoderSpec& encoder : spec.text_encoders) {
