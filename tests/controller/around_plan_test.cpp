@@ -183,6 +183,31 @@ TEST_CASE("those who encode a picture together have their rows of it, and the en
   CHECK(three[3].picture > tiled[3].picture);
 }
 
+TEST_CASE("where latents are what is asked for, nobody keeps a decoder, but for previews") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
+  auto request = request_of(0.5, 4);
+  const auto pictures = plan::make_plan(model, request, {.pp = 2}).memory;
+  request.output_type = OutputType::latent;
+  const auto latents = plan::make_plan(model, request, {.pp = 2}).memory;
+  CHECK(pictures[1].vae > 0);
+  CHECK(latents[1].vae == 0);
+  CHECK(latents[1].decoder == 0);
+  CHECK(latents[1].picture == pictures[1].picture);
+  request.progress_interval = 1;
+  request.progress_content = ProgressContent::latents;
+  CHECK(plan::make_plan(model, request, {.pp = 2}).memory[1].vae == 0);
+  request.progress_content = ProgressContent::preview;
+  const auto previews = plan::make_plan(model, request, {.pp = 2}).memory;
+  CHECK(previews[1].decoder == pictures[1].decoder);
+  CHECK(previews[1].vae < pictures[1].vae);
+  // Its picture is encoded by both; without one there is nothing to share.
+  CHECK_NOTHROW(plan::make_plan(model, request, {.pp = 2, .vae = 2}));
+  request.init_image_bytes = 0;
+  CHECK_THROWS_WITH_AS(plan::make_plan(model, request, {.pp = 2, .vae = 2}),
+                       "[plan] vae-parallel is 2, but with output type latent nothing is decoded",
+                       std::invalid_argument);
+}
+
 TEST_CASE("LoRAs are held against the model, in allowed folders alone, and have fingerprints") {
   const std::string model = kFixtures + "tiny-flux", file = kFixtures + "lora/flux.safetensors";
   const auto reading = read(model, {{file, 0.5}}, {});

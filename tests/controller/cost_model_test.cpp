@@ -373,6 +373,30 @@ TEST_CASE("a picture to begin with costs its encoding, beside the text where ano
   CHECK(cost({}, 0, /*encodes=*/false).encode == 0);
 }
 
+TEST_CASE("text that is given and latents that are taken cost neither encoder nor decoder") {
+  auto request = test::square_request();
+  const auto cost = [&] {
+    const auto plan = test::planned(request, {});
+    auto shape = plan::shape_of(test::sample_model(), plan.request);
+    shape.text_flops = 1e12;
+    return estimate_cost(shape, plan::shape_of(plan), plan.degrees, 1, plan::this_cpu(1));
+  };
+  const auto whole = cost();
+  CHECK(whole.decode > 0);
+  request.output_type = OutputType::latent;
+  const auto latents = cost();
+  CHECK(latents.decode == 0);
+  CHECK(latents.text == whole.text);
+  CHECK(latents.denoise() == whole.denoise());
+  const auto plan = test::planned(request, {});
+  auto job = plan::shape_of(plan);
+  job.encodes_text = false;
+  auto shape = plan::shape_of(test::sample_model(), plan.request);
+  shape.text_flops = 1e12;
+  const auto given = estimate_cost(shape, job, plan.degrees, 1, plan::this_cpu(1));
+  CHECK(given.text < 0.01 * whole.text);
+}
+
 TEST_CASE("the demo model on this kind of CPU takes about what was measured") {
   // benchmarks/pipeline.py: 1.03 s on one actor, 0.65 s with pp 2, 4 patches and one warm-up step,
   // 0.60 s with cfg 2; denoising alone.

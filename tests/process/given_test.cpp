@@ -12,6 +12,7 @@
 
 #include "tests/process/support/compare.h"
 #include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/foreseen.h"
 #include "tests/process/support/journaled_controller.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
@@ -78,6 +79,11 @@ nlohmann::json report_of(const JobResult& result) {
   return nlohmann::json::parse(result.report);
 }
 
+/// What each rank sent is what its plan says, to the byte.
+void check_traffic(const JobResult& result, const Submission& submission) {
+  check_sent(report_of(result), Foreseen(submission));
+}
+
 }  // namespace
 
 TEST_CASE("what a caller gives makes diffusers' latents, at any degrees, and nothing is decoded") {
@@ -96,8 +102,10 @@ TEST_CASE("what a caller gives makes diffusers' latents, at any degrees, and not
     for (const auto& mix : mixes_of(of)) {
       const auto where = name + " at " + name_of(mix);
       CAPTURE(where);
-      const auto many = shared_cluster().run(latents_of(reference, of, mix)).latents.value();
-      const double between = range_error(many, *result.latents);
+      const auto submission = latents_of(reference, of, mix);
+      const auto many = shared_cluster().run(submission);
+      const double between = range_error(*many.latents, *result.latents);
+      check_traffic(many, submission);
       CHECK(between <= kDegreesBound);
       mixes.see(between, where);
     }
@@ -299,7 +307,9 @@ TEST_CASE("a picture to begin with and seeds for each picture") {
   auto both = submission;
   both.parallelism = {.dp = 2, .ring = 2, .vae = 2};
   const auto together = shared_cluster().run(submission).latents.value();
-  CHECK(range_error(shared_cluster().run(both).latents.value(), together) <= kDegreesBound);
+  const auto shared = shared_cluster().run(both);
+  CHECK(range_error(*shared.latents, together) <= kDegreesBound);
+  check_traffic(shared, both);
   for (std::size_t picture = 0; picture < 2; ++picture) {
     auto alone = submission;
     alone.request.prompts = {submission.request.prompts[picture]};
