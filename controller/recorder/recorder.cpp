@@ -153,13 +153,17 @@ void Recorder::done(ActorId actor, const wire::TaskDone& done, Nanoseconds now) 
   }
   ++totals.tasks;
   totals.seconds += seconds(ran.end_ns - ran.begin_ns);
+  const auto& task = attempt->graph.tasks[done.task];
+  slices_.push_back(
+      {++last_slice_, actor, done.job, task.kind, task.step, task.patch, ran, found->waits});
+  if (slices_.size() > limits_.slices) slices_.pop_front();
   keep({.at = now,
         .kind = Event::Kind::done,
         .job = done.job,
         .name = {},
         .actor = actor,
         .text = {},
-        .task = schedule::name_of(attempt->graph.tasks[done.task])});
+        .task = schedule::name_of(task)});
 }
 
 void Recorder::failed(JobId job, ActorId actor, const std::string& where, Nanoseconds now) {
