@@ -14,6 +14,7 @@ import base64
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -422,11 +423,16 @@ class RealTest(unittest.TestCase):
         browser.until(lambda: browser.all('tbody tr')[1].find_elements('css selector', 'td')[7].text == '1',
                       'no other actor takes the place')
         self.open(f'#jobs/{job}')
-        browser.until_text('Painted in')
-        browser.until_text('Went on from step')
+        browser.until_text('goes on from step', '.stage')
+        step = lambda: int(re.search(r'Step (\d+) of', browser.text('.stage')).group(1))
+        began_again = step()
+        browser.until(lambda: step() > began_again, 'the job does not go on')
+        browser.button('Refresh').click()
         browser.until(lambda: 'Actor 1: busy' in str(browser.find('canvas').get_attribute('aria-label')),
                       'there is no time line')
         browser.until(lambda: f'job {job}' in browser.text('pre[aria-label=Logs]'), 'there are no logs')
+        browser.button('Cancel').click()
+        browser.until_text('Cancelled')
 
     def test_a_refusal_of_the_model(self):
         browser = self.browser
