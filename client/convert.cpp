@@ -179,7 +179,9 @@ std::vector<JobInfo> to_public(wire::JobList list) {
                     .share = std::move(row.share),
                     .batch = row.batch,
                     .with_jobs = {},
-                    .not_batched = std::move(row.not_batched)});
+                    .not_batched = std::move(row.not_batched),
+                    .queue_position = row.queue_position,
+                    .model = std::move(row.model)});
   }
   for (JobInfo& job : jobs) {
     for (const JobInfo& other : jobs) {

@@ -43,8 +43,9 @@ struct Inspector::Impl {
     return Error{"timeout", "[client] blob \"" + blob.name + "\" did not arrive in time"};
   }
 
-  Result<std::string> document(wire::DocumentKind kind, std::uint64_t job) {
-    const auto document = ask<wire::Document>(wire::GetDocument{kind, job});
+  Result<std::string> document(wire::DocumentKind kind, std::uint64_t job,
+                               std::uint64_t after = 0) {
+    const auto document = ask<wire::Document>(wire::GetDocument{kind, job, after});
     if (!document) return document.error();
     return fetch(document.value().blob);
   }
@@ -149,6 +150,14 @@ Result<std::string> Inspector::failures(std::uint64_t job) {
 
 Result<std::string> Inspector::machine() {
   return impl_->document(wire::DocumentKind::machine, 0);
+}
+
+Result<std::string> Inspector::slices(std::uint64_t after) {
+  return impl_->document(wire::DocumentKind::slices, 0, after);
+}
+
+Result<std::string> Inspector::metrics() {
+  return impl_->document(wire::DocumentKind::metrics, 0);
 }
 
 Result<LogInfo> Inspector::logs(std::int64_t actor, std::uint64_t after, std::uint32_t lines) {

@@ -1,5 +1,7 @@
 #include "web/api.h"
 
+#include <random>
+
 namespace troupe::web {
 
 Response json_response(const nlohmann::json& document, int status) {
@@ -15,6 +17,18 @@ Response error_response(const ApiError& error) {
 
 void answer_error(const ReplyPtr& reply, const ApiError& error) {
   reply->send(error_response(error));
+}
+
+std::uint64_t random_seed() {
+  static std::mt19937_64 random{std::random_device()()};
+  return random() >> 33;
+}
+
+std::string base_of(const Request& request) {
+  // TLS ends here, or at a proxy that says so.
+  const std::string& proto = request.head.field("x-forwarded-proto");
+  return (request.head.secure || proto == "https" ? "https://" : "http://") +
+         request.head.field("host");
 }
 
 bool may_see(const Caller& caller, const Job& job) {

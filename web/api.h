@@ -1,10 +1,12 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "web/api_error.h"
 #include "web/http_message.h"
 #include "web/job_service.h"
+#include "web/picture_links.h"
 #include "web/router.h"
 
 namespace troupe::web {
@@ -13,12 +15,38 @@ namespace troupe::web {
 struct Api {
   JobService& service;
   Router& router;
+  PictureLinks& links;
 };
 
 Response json_response(const nlohmann::json& document, int status = 200);
 Response error_response(const ApiError& error);
 /// Sends what a handler of a later answer throws, too.
 void answer_error(const ReplyPtr& reply, const ApiError& error);
+
+/// What `parse` makes of a request, on a worker where that may take long; ApiErrors are answered.
+template <class T>
+void parse_then(Api& api, const Request& request, const ReplyPtr& reply, std::function<T()> parse,
+                std::function<void(T)> then) {
+  constexpr std::size_t kLong = 64 << 10;
+  // A short body may hold a picture that takes long.
+  const bool pictures = request.body.find("image") != std::string::npos || request.body[0] != '{';
+  if (request.body.size() < kLong && !pictures) return then(parse());
+  using Outcome = std::variant<T, ApiError>;
+  api.service.work<Outcome>(
+      [parse = std::move(parse)]() -> Outcome {
+        try {
+          return parse();
+        } catch (const ApiError& error) {
+          return error;
+        }
+      },
+      [reply, then = std::move(then)](Result<Outcome> outcome) {
+        if (!outcome) return answer_error(reply, to_api_error(outcome.error()));
+        if (auto* error = std::get_if<ApiError>(&outcome.value()))
+          return answer_error(reply, *error);
+        then(std::move(std::get<T>(outcome.value())));
+      });
+}
 
 /// The job of a route's {}, if the caller may see it; else throws ApiError 404.
 JobPtr job_of(const Api& api, const Request& request);
@@ -33,5 +61,15 @@ void follow_for(const Api& api, const JobPtr& job, const ReplyPtr& reply,
 void add_jobs_routes(Api& api);     // /api/v1/jobs…
 void add_images_routes(Api& api);   // /v1/images/…
 void add_cluster_routes(Api& api);  // /health, /v1/models, /api/v1/cluster…
+void add_webui_routes(Api& api);    // /sdapi/v1/…
+void add_videos_routes(Api& api);   // /v1/videos…
+
+/// Sends a picture of a job as a file of that kind.
+void send_picture(const Api& api, const JobPtr& job, std::size_t number, const PictureKind& kind,
+                  const ReplyPtr& reply);
+/// 31 bits: the same number in every language.
+std::uint64_t random_seed();
+/// "http://HOST" as the client called this place.
+std::string base_of(const Request& request);
 
 }  // namespace troupe::web

@@ -3,13 +3,28 @@
 #include <algorithm>
 
 #include "base/parse_number.h"
+#include "base/utf8.h"
+#include "models/image/frames.h"
+#include "models/image/png_text.h"
 #include "web/api_error.h"
 #include "web/base64.h"
+#include "web/multipart.h"
+#include "web/pictures.h"
 
 namespace troupe::web {
 namespace {
 
 constexpr int kMostPictures = 10;  // of one of OpenAI's requests
+
+/// Makes the file of a field a PNG.
+void png_of(const std::string& field, std::string& file) {
+  try {
+    file = to_png(file);
+  } catch (const std::runtime_error& error) {
+    const std::string what = error.what();
+    throw bad_field(field, what.substr(what.find("] ") + 2));
+  }
+}
 
 /// What every kind of request has: the prompts, the table's fields, degrees, and how the job stands
 /// among others.
@@ -31,6 +46,7 @@ void read_common(Fields& fields, Submission& submission) {
     const auto bytes = from_base64(*image);
     if (!bytes) throw bad_field("init_image", "is no base64");
     request.init_image = *bytes;
+    png_of("init_image", request.init_image);
   }
 }
 
@@ -39,6 +55,50 @@ void read_kind(Fields& fields, PictureKind& kind) {
     kind.format = picture_format("output_format", *name);
   if (const auto quality = fields.whole("output_compression", 0, 100))
     kind.quality = std::max(1, static_cast<int>(*quality));
+}
+
+/// Fields whose value in a picture is another one than the request's.
+bool is_of_its_own(const wire::RequestField& field) {
+  const auto& all = wire::kRequestFields;
+  return field.name == all.height.name || field.name == all.width.name ||
+         field.name == all.steps.name;
+}
+
+/// Throws JSON's exceptions for what is of another kind than ours.
+nlohmann::json parameters_as_request(const std::string& png) {
+  nlohmann::json own;
+  try {
+    for (const auto& [name, text] : models::read_png_text(png))
+      if (name == "troupe") own = nlohmann::json::parse(text, nullptr, false);
+  } catch (const std::runtime_error& error) {
+    throw ApiError(400, "bad_request", error.what());
+  }
+  if (!own.is_object())
+    throw ApiError(400, "bad_request", "the PNG does not say how it was made: it is none of ours");
+  nlohmann::json request = nlohmann::json::object();
+  const auto copy = [&](const std::string& from, const std::string& to) {
+    if (own.contains(from) && !own.at(from).is_null()) request[to] = own.at(from);
+  };
+  wire::for_each_field([&](const wire::RequestField& field, auto) {
+    if (const auto name = field.in_json(); !name.empty() && !is_of_its_own(field))
+      copy(name, std::string(field.name));
+  });
+  for (const char* name : {"prompt", "model", "height", "width", "steps"})
+    copy(name, name);
+  const auto empty = [&](const char* name) {
+    return request.contains(name) && (request.at(name) == "" || request.at(name).empty());
+  };
+  const nlohmann::json all = request;
+  for (const auto& [name, value] : all.items())
+    if (empty(name.c_str())) request.erase(name);
+  if (const int pictures = own.value("pictures", 1); pictures > 1)
+    request["images_per_prompt"] = pictures;
+  if (request.value("num_frames", 0) <= 1) request.erase("num_frames");
+  if (!own.value("init_image", false)) request.erase("strength");
+  if (request.contains("loras") && request.at("loras").is_array())
+    for (auto& lora : request["loras"])
+      lora = {{"path", lora.value("file", "")}, {"scale", lora.value("scale", 1.0)}};
+  return request;
 }
 
 }  // namespace
@@ -73,6 +133,60 @@ JobCall parse_job(const std::string& body) {
   }
   fields.refuse_rest();
   return call;
+}
+
+Fields form_fields(const std::string& content_type, const std::string& body,
+                   const std::vector<std::string>& images,
+                   std::map<std::string, std::string> aliases) {
+  nlohmann::json fields = nlohmann::json::object();
+  for (FormPart& part : parse_multipart(content_type, body)) {
+    if (part.name == "mask")
+      throw bad_field("mask", "the models here paint whole pictures: leave it out");
+    const bool is_image = std::ranges::count(images, part.name) > 0;
+    const std::string name = is_image ? "init_image" : part.name;
+    if (fields.contains(name))
+      throw bad_field(part.name,
+                      is_image ? "one picture is taken, to begin with" : "is there more than once");
+    if (!is_image && !is_utf8(part.bytes)) throw bad_field("form", "a field is not UTF-8 text");
+    fields[name] = is_image ? base64(part.bytes) : part.bytes;
+  }
+  return Fields(std::move(fields), std::move(aliases), true);
+}
+
+Fields edit_fields(const std::string& content_type, const std::string& body) {
+  Fields fields = form_fields(content_type, body, {"image", "image[]"}, other_names());
+  if (!fields.any("init_image")) throw bad_field("image", "is missing");
+  return fields;
+}
+
+Submission parse_video(Fields fields, std::uint64_t seed) {
+  Submission submission;
+  ImageRequest& request = submission.request;
+  request.seed = seed;
+  read_common(fields, submission);
+  if (const auto size = fields.text("size")) parse_size(*size, request.width, request.height);
+  // OpenAI's clients send a text.
+  const auto seconds = fields.any("seconds");
+  if (seconds && request.num_frames == 0) {
+    const auto number = seconds->is_number()   ? std::optional(seconds->get<double>())
+                        : seconds->is_string() ? parse_number<double>(seconds->get<std::string>())
+                                               : std::nullopt;
+    if (!number || !(*number > 0 && *number <= 60))
+      throw bad_field("seconds", "is not a number above 0, up to 60");
+    request.num_frames = static_cast<int>(*number * models::kFramesPerSecond / 4) * 4 + 1;
+  }
+  submission.detached = fields.flag("detached").value_or(true);
+  fields.ignore({"user", "quality"});
+  fields.refuse_rest();
+  return submission;
+}
+
+nlohmann::json parameters_of(const std::string& png) {
+  try {
+    return parameters_as_request(png);
+  } catch (const nlohmann::json::exception&) {
+    throw ApiError(400, "bad_request", "what the PNG says of its making is malformed");
+  }
 }
 
 const std::map<std::string, std::string>& other_names() {

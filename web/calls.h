@@ -38,6 +38,21 @@ struct ImagesCall {
 /// `fields`: of the body; `seed`: where none is given. Extra fields of other servers and of ours
 /// are taken at the top level.
 ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed);
+/// The body of /v1/images/edits as fields, with the picture as `init_image`.
+Fields edit_fields(const std::string& content_type, const std::string& body);
+
+/// A form's fields; the file of one of `images` becomes `init_image`. A mask is refused: the models
+/// here paint whole pictures.
+Fields form_fields(const std::string& content_type, const std::string& body,
+                   const std::vector<std::string>& images,
+                   std::map<std::string, std::string> aliases);
+
+/// POST /v1/videos.
+Submission parse_video(Fields fields, std::uint64_t seed);
+
+/// The body of POST /api/v1/jobs that makes the picture of this PNG again.
+nlohmann::json parameters_of(const std::string& png);
+
 /// Names of other servers' fields, to ours.
 const std::map<std::string, std::string>& other_names();
 

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <deque>
 
+#include "base/parse_number.h"
 #include "web/api.h"
 
 namespace troupe::web {
@@ -9,11 +11,17 @@ bool can_paint(const ActorInfo& actor) {
   return actor.state == "ready" || actor.state == "busy";
 }
 
+/// A number; of the second cluster on a text, NUMBER-CLUSTER.
+nlohmann::json actor_id(std::uint32_t actor, std::size_t cluster) {
+  if (cluster == 0) return actor;
+  return std::to_string(actor) + "-" + std::to_string(cluster + 1);
+}
+
 nlohmann::json actor_json(const ActorInfo& actor) {
   nlohmann::json groups = nlohmann::json::array();
   for (const GroupInfo& group : actor.groups)
     groups.push_back({{"axis", group.axis}, {"ranks", group.ranks}, {"rank", group.rank_in_group}});
-  return {{"id", std::to_string(actor.id)},
+  return {{"id", actor.id},
           {"host", actor.host},
           {"device", actor.device},
           {"state", actor.state},
@@ -71,7 +79,8 @@ nlohmann::json models_json(const JobService& service) {
 nlohmann::json cluster_json(const JobService& service, bool operate) {
   nlohmann::json actors = nlohmann::json::array(), failures = nlohmann::json::array();
   nlohmann::json clusters = nlohmann::json::array(), models = nlohmann::json::array();
-  std::vector<std::string> hosts;
+  nlohmann::json hosts = nlohmann::json::array();
+  std::vector<std::string> names;
   std::uint32_t queued = 0, running = 0, ended = 0;
   double uptime = 0;
   std::size_t index = 0;
@@ -84,7 +93,9 @@ nlohmann::json cluster_json(const JobService& service, bool operate) {
     for (const ActorInfo& actor : cluster.info->actors) {
       actors.push_back(actor_json(actor));
       if (index > 1) actors.back()["id"] = std::to_string(actor.id) + "-" + std::to_string(index);
-      if (std::ranges::find(hosts, actor.host) == hosts.end()) hosts.push_back(actor.host);
+      if (std::ranges::find(names, actor.host) != names.end()) continue;
+      names.push_back(actor.host);
+      hosts.push_back({{"name", actor.host}});
     }
     queued += cluster.info->jobs_queued;
     running += cluster.info->jobs_running;
@@ -95,7 +106,7 @@ nlohmann::json cluster_json(const JobService& service, bool operate) {
         failures.push_back(failure);
   }
   for (const ModelName& model : service.models())
-    models.push_back({{"id", model.id}, {"path", model.path}});
+    models.push_back(model.id);
   return {{"status", health_of(service.clusters())},
           {"hosts", hosts},
           {"actors", std::move(actors)},
@@ -107,9 +118,152 @@ nlohmann::json cluster_json(const JobService& service, bool operate) {
           {"version", TROUPE_VERSION}};
 }
 
+/// Streams of what the clusters are and do. On the loop; lives as long as the gateway.
+class Watching : public std::enable_shared_from_this<Watching> {
+ public:
+  explicit Watching(Api& api) : api_(api), slices_(api.service.clusters().size()) {}
+
+  void status() {
+    if (!clusters_.empty() || !pipelines_.empty()) api_.service.want_jobs();
+    // Who falls behind is cut off, and then no more in the list.
+    std::vector<std::uint64_t> numbers;
+    for (const auto& [number, watcher] : clusters_)
+      numbers.push_back(number);
+    for (const auto number : numbers) {
+      const auto at = clusters_.find(number);
+      if (at != clusters_.end()) tell(at->second);
+    }
+    if (pipelines_.empty()) return;
+    for (std::size_t i = 0; i < slices_.size(); ++i)
+      if (!slices_[i].asking) ask(i);
+  }
+
+  void add_cluster(const ReplyPtr& reply, bool operate) {
+    const auto number = ++last_;
+    reply->begin(event_stream(), kHeartbeat);
+    clusters_[number] = {reply, operate, {}};
+    reply->on_gone([self = shared_from_this(), number] { self->clusters_.erase(number); });
+    status();
+  }
+
+  void add_pipeline(const ReplyPtr& reply) {
+    const auto number = ++last_;
+    if (pipelines_.empty()) slices_.assign(slices_.size(), {});
+    reply->begin(event_stream(), kHeartbeat);
+    for (const auto& of : slices_)
+      if (!of.recent.empty()) reply->write(slices_event(of.now, of.recent), true);
+    pipelines_[number] = reply;
+    reply->on_gone([self = shared_from_this(), number] { self->pipelines_.erase(number); });
+    status();
+  }
+
+ private:
+  struct ClusterWatcher {
+    ReplyPtr reply;
+    bool operate = false;
+    std::string last;  // that was told, but for what always changes
+  };
+  /// Of one cluster.
+  struct Slices {
+    bool asking = false;
+    std::uint64_t after = 0;
+    double now = 0;
+    std::deque<nlohmann::json> recent;  // of the last seconds
+  };
+  static constexpr double kRecent = 10;
+  static constexpr std::size_t kMostRecent = 4000;
+
+  void tell(ClusterWatcher& watcher) {
+    auto document = cluster_json(api_.service, watcher.operate);
+    const std::string text = json_text(document);
+    document.erase("uptime_seconds");
+    std::string same = json_text(document);
+    if (same == watcher.last) return;
+    watcher.last = std::move(same);
+    const ReplyPtr reply = watcher.reply;
+    reply->write(event_text("cluster", text), true);
+  }
+
+  static std::string slices_event(double now, const std::deque<nlohmann::json>& slices) {
+    return event_text("slices", json_text({{"now", now}, {"slices", slices}}));
+  }
+
+  void ask(std::size_t index) {
+    slices_[index].asking = true;
+    api_.service.ask<std::string>(
+        index,
+        [after = slices_[index].after](Inspector& inspector) { return inspector.slices(after); },
+        [self = shared_from_this(), index](Result<std::string> text) {
+          self->slices_[index].asking = false;
+          if (text) self->came(index, nlohmann::json::parse(text.value(), nullptr, false));
+        });
+  }
+
+  void came(std::size_t index, const nlohmann::json& document) {
+    if (!document.is_object()) return;
+    Slices& of = slices_[index];
+    const auto last = document.value("last", std::uint64_t{0});
+    if (last < of.after) of.recent.clear();  // another controller
+    of.after = last;
+    of.now = document.value("now", 0.0);
+    std::deque<nlohmann::json> fresh;
+    for (auto slice : document.value("slices", nlohmann::json::array())) {
+      if (slice.value("end", 0.0) < of.now - kRecent) continue;
+      slice["actor"] = actor_id(slice.value("actor", 0u), index);
+      slice["job"] = job_id(index, slice.value("job", std::uint64_t{0}));
+      fresh.push_back(std::move(slice));
+    }
+    of.recent.insert(of.recent.end(), fresh.begin(), fresh.end());
+    while (!of.recent.empty() && (of.recent.size() > kMostRecent ||
+                                  of.recent.front().value("end", 0.0) < of.now - kRecent))
+      of.recent.pop_front();
+    for (const auto& [number, reply] : std::map(pipelines_))
+      reply->write(slices_event(of.now, fresh), true);
+  }
+
+  Api& api_;
+  std::map<std::uint64_t, ClusterWatcher> clusters_;
+  std::map<std::uint64_t, ReplyPtr> pipelines_;
+  std::vector<Slices> slices_;
+  std::uint64_t last_ = 0;
+};
+
+/// The cluster and the number in it that an actor's id names.
+std::pair<std::size_t, std::uint32_t> actor_of(const JobService& service, const std::string& id) {
+  const std::size_t dash = id.find('-');
+  const auto number = parse_number<std::uint32_t>(id.substr(0, dash));
+  const auto cluster = dash == id.npos ? std::optional<std::size_t>(1)
+                                       : parse_number<std::size_t>(id.substr(dash + 1));
+  if (!number || !cluster || *cluster < 1 || *cluster > service.clusters().size())
+    throw ApiError(404, "not_found", "there is no actor " + id);
+  return {*cluster - 1, *number};
+}
+
+void kill_actor(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  const auto [cluster, number] = actor_of(api.service, request->params[0]);
+  api.service.ask<std::string>(
+      cluster,
+      [number = number](Inspector& inspector) { return inspector.inject(number, Fault::kill); },
+      [reply](Result<std::string> done) {
+        if (!done) return answer_error(reply, to_api_error(done.error()));
+        reply->send(json_response({{"done", done.value()}}));
+      });
+}
+
 }  // namespace
 
 void add_cluster_routes(Api& api) {
+  const auto watching = std::make_shared<Watching>(api);
+  api.service.on_status([watching] { watching->status(); });
+  api.router.add({"GET", "/api/v1/cluster/events", Access::user, 0,
+                  [watching](const auto& request, const auto& reply) {
+                    watching->add_cluster(reply, request->caller->operate);
+                  }});
+  api.router.add({"GET", "/api/v1/pipeline/events", Access::user, 0,
+                  [watching](const auto&, const auto& reply) { watching->add_pipeline(reply); }});
+  api.router.add(
+      {"POST", "/api/v1/actors/{}/kill", Access::operate, 1024,
+       [&api](const auto& request, const auto& reply) { kill_actor(api, request, reply); }});
   const auto add = [&](const char* path, Access access, auto handler) {
     api.router.add(
         {"GET", path, access, 0, [&api, handler](const auto& request, const auto& reply) {
@@ -134,6 +288,9 @@ void add_cluster_routes(Api& api) {
   add("/api/v1/options", Access::user, [](Api& api, const Request&) {
     auto options = options_json();
     options["models"] = models_json(api.service);
+    bool first = true;
+    for (auto& model : options["models"])
+      model["default"] = std::exchange(first, false);
     return json_response(options);
   });
 }

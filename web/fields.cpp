@@ -83,21 +83,20 @@ json field_json(const wire::RequestField& field, const Member& initial) {
     out["most"] = bound_json(field.typed.most, Type());
     out["above"] = field.typed.above;
   } else if constexpr (Choice<Type>) {
-    out["type"] = "choice";
+    out["type"] = "string";
     out["choices"] = choice_words<Type>();
     out["default"] = initial.empty() ? json() : json(initial);
   } else if constexpr (std::is_same_v<Type, std::string>) {
-    out["type"] = "text";
+    out["type"] = "string";
     out["default"] = initial.empty() ? json() : json(initial);
     if (field.name == wire::kRequestFields.sampler.name) {
-      out["type"] = "choice";
       out["choices"] = spec::sampler_names();
     }
   } else if constexpr (std::is_same_v<Type, std::vector<wire::Lora>>) {
-    out["type"] = "loras";
+    out["type"] = "list";
     out["default"] = json::array();
   } else {
-    out["type"] = "integers";
+    out["type"] = "list";
     out["default"] = json::array();
   }
   return out;

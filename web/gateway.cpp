@@ -6,11 +6,14 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
 
+#include "base/parse_number.h"
 #include "web/api.h"
+#include "web/http_metrics.h"
 #include "web/page_files.h"
 #include "web/server.h"
 
@@ -74,6 +77,36 @@ Response page_response(const PageFile& file, const RequestHead& head) {
 
 }  // namespace
 
+/// Counts an answer when it is sent.
+class CountedReply final : public Reply {
+ public:
+  CountedReply(ReplyPtr reply, HttpMetrics& metrics, std::string route)
+      : reply_(std::move(reply)), metrics_(metrics), route_(std::move(route)) {}
+  void send(Response response) override {
+    count(response.status);
+    reply_->send(std::move(response));
+  }
+  void begin(Response header, std::string heartbeat) override {
+    count(header.status);
+    reply_->begin(std::move(header), std::move(heartbeat));
+  }
+  void write(std::string piece, bool may_drop) override {
+    reply_->write(std::move(piece), may_drop);
+  }
+  void end() override { reply_->end(); }
+  void on_gone(std::function<void()> action) override { reply_->on_gone(std::move(action)); }
+
+ private:
+  void count(int status) {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began_;
+    metrics_.answered(route_, status, took.count());
+  }
+  ReplyPtr reply_;
+  HttpMetrics& metrics_;
+  std::string route_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
 class Gateway::Impl {
  public:
   explicit Impl(const GatewayOptions& options) : options_(options) {
@@ -102,10 +135,14 @@ class Gateway::Impl {
     for (const auto& cluster : options.clusters)
       targets.push_back({cluster.endpoint, cluster.keys});
     service_.emplace(io_, targets);
-    api_.emplace(Api{*service_, router_});
+    api_.emplace(Api{*service_, router_, links_});
     add_cluster_routes(*api_);
     add_images_routes(*api_);
     add_jobs_routes(*api_);
+    add_webui_routes(*api_);
+    add_videos_routes(*api_);
+    router_.add({"GET", "/metrics", Access::user, 0,
+                 [this](const auto& request, const auto& reply) { metrics(*request, reply); }});
   }
 
   ~Impl() {
@@ -134,8 +171,9 @@ class Gateway::Impl {
     request->params = std::move(match.params);
     return {.most_body = match.route->most_body,
             .serve =
-                [route = match.route, request](std::string body, const ReplyPtr& reply) {
+                [this, route = match.route, request](std::string body, const ReplyPtr& plain) {
                   request->body = std::move(body);
+                  const auto reply = std::make_shared<CountedReply>(plain, metrics_, route->path);
                   try {
                     route->handler(request, reply);
                   } catch (const ApiError& error) {
@@ -178,8 +216,33 @@ class Gateway::Impl {
     return caller;
   }
 
+  /// Ours, then the cluster's: of several that of ?cluster=N, from 1 on.
+  void metrics(const Request& request, const ReplyPtr& reply) {
+    const auto counts = server_->counts();
+    std::string own = metrics_.text(
+        {{"troupe_http_connections", static_cast<double>(counts.connections)},
+         {"troupe_http_streams", static_cast<double>(counts.streams)},
+         {"troupe_http_refused_connections_total", static_cast<double>(counts.refused_connections)},
+         {"troupe_http_cut_off_total", static_cast<double>(counts.cut_off)}});
+    const auto asked = request.head.query.find("cluster");
+    const std::size_t cluster = asked == request.head.query.end()
+                                    ? 1
+                                    : parse_number<std::size_t>(asked->second).value_or(0);
+    if (cluster < 1 || cluster > service_->clusters().size())
+      throw ApiError(404, "not_found", "there is no such cluster", "cluster");
+    service_->ask<std::string>(
+        cluster - 1, [](Inspector& inspector) { return inspector.metrics(); },
+        [reply, own](Result<std::string> text) {
+          reply->send({.status = 200,
+                       .type = "text/plain; version=0.0.4; charset=utf-8",
+                       .body = own + (text ? text.value() : "")});
+        });
+  }
+
   GatewayOptions options_;
   ApiKeys keys_;
+  HttpMetrics metrics_;
+  PictureLinks links_;
   bool loopback_ = false;
   std::string url_;
   boost::asio::io_context io_{1};

@@ -19,6 +19,7 @@ struct RequestHead {
   std::map<std::string, std::string> query;   // decoded; of a doubled name the last one
   std::map<std::string, std::string> fields;  // of the header, names in lower case
   std::string peer;                           // the client's address
+  bool secure = false;                        // over TLS
 
   const std::string& field(const std::string& name) const;
   std::string path_text() const;

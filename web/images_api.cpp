@@ -1,4 +1,4 @@
-#include <random>
+#include <sodium.h>
 
 #include "models/image/png_bytes.h"
 #include "web/api.h"
@@ -9,11 +9,6 @@ namespace troupe::web {
 namespace {
 
 constexpr std::size_t kMostImagesBody = std::size_t{96} << 20;
-
-std::uint64_t random_seed() {
-  static std::mt19937_64 random{std::random_device()()};
-  return random() >> 33;  // 31 bits: the same number in every language
-}
 
 /// What openai-python needs to be there; we do not count tokens.
 nlohmann::json usage_json() {
@@ -38,6 +33,28 @@ std::string whole_answer(const JobResult& result, const PictureKind& kind) {
   for (const Picture& picture : result.pictures)
     data.push_back({{"b64_json", base64(picture_file(picture.png, kind))}});
   nlohmann::json answer = described(result.pictures.at(0).png, kind);
+  answer["created"] = static_cast<std::int64_t>(JobService::now());
+  answer["data"] = std::move(data);
+  return json_text(answer);
+}
+
+/// Links to the pictures in the place of their bytes.
+std::string linked_answer(Api& api, const Job& job, const PictureKind& kind,
+                          const std::string& base) {
+  nlohmann::json data = nlohmann::json::array();
+  for (std::size_t i = 0; i < job.result->pictures.size(); ++i) {
+    std::string random(16, '\0');
+    randombytes_buf(random.data(), random.size());
+    std::string name = job.id + "-" + std::to_string(i) + "-";
+    for (const char byte : random) {
+      constexpr char kDigits[] = "0123456789abcdef";
+      name += kDigits[static_cast<unsigned char>(byte) >> 4];
+      name += kDigits[static_cast<unsigned char>(byte) & 15];
+    }
+    api.links.add(name, {job.id, i, kind, 0}, JobService::now());
+    data.push_back({{"url", base + "/v1/pictures/" + name}});
+  }
+  nlohmann::json answer = described(job.result->pictures.at(0).png, kind);
   answer["created"] = static_cast<std::int64_t>(JobService::now());
   answer["data"] = std::move(data);
   return json_text(answer);
@@ -72,8 +89,8 @@ std::string partial_event(const Job& job, int index, const std::string& name) {
 
 /// One request on its way. All on the loop.
 struct Painting : std::enable_shared_from_this<Painting> {
-  Painting(Api& api, ImagesCall call, ReplyPtr reply)
-      : api(api), call(std::move(call)), reply(std::move(reply)) {}
+  Painting(Api& api, ImagesCall call, ReplyPtr reply, std::string base)
+      : api(api), call(std::move(call)), reply(std::move(reply)), base(std::move(base)) {}
 
   void accepted(const JobPtr& job) {
     if (call.stream) reply->begin(event_stream(), kHeartbeat);
@@ -93,13 +110,16 @@ struct Painting : std::enable_shared_from_this<Painting> {
 
   void ended(const JobPtr& job) {
     if (job->error) return failed(to_api_error(*job->error));
+    if (call.url && !call.stream)
+      return reply->send({.status = 200, .body = linked_answer(api, *job, call.kind, base)});
     api.service.work<std::string>(
         [result = job->result, kind = call.kind, stream = call.stream, name = name()] {
           return stream ? completed_events(*result, kind, name) : whole_answer(*result, kind);
         },
         [self = shared_from_this()](Result<std::string> text) {
           if (!text) return self->failed(to_api_error(text.error()));
-          if (!self->call.stream) return self->reply->send({.body = std::move(text.value())});
+          if (!self->call.stream)
+            return self->reply->send({.status = 200, .body = std::move(text.value())});
           self->reply->write(std::move(text.value()), false);
           self->reply->end();
         });
@@ -116,12 +136,13 @@ struct Painting : std::enable_shared_from_this<Painting> {
   Api& api;
   ImagesCall call;
   ReplyPtr reply;
+  std::string base;  // of links
   int partials = 0;
 };
 
-void generate(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
-  const auto painting = std::make_shared<Painting>(
-      api, parse_images(Fields::parse(request->body, other_names()), false, random_seed()), reply);
+void paint(Api& api, ImagesCall call, const std::shared_ptr<Request>& request,
+           const ReplyPtr& reply) {
+  const auto painting = std::make_shared<Painting>(api, std::move(call), reply, base_of(*request));
   const auto gone = std::make_shared<bool>(false);
   reply->on_gone([gone] { *gone = true; });
   api.service.submit(painting->call.submission, request->caller, painting->call.kind,
@@ -132,12 +153,28 @@ void generate(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr&
                      });
 }
 
+void add_images_route(Api& api, const char* path, bool edit) {
+  api.router.add({"POST", path, Access::user, kMostImagesBody,
+                  [&api, edit](const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+                    parse_then<ImagesCall>(
+                        api, *request, reply,
+                        [request, edit, seed = random_seed()] {
+                          Fields fields =
+                              edit ? edit_fields(request->head.field("content-type"), request->body)
+                                   : Fields::parse(request->body, other_names());
+                          return parse_images(std::move(fields), edit, seed);
+                        },
+                        [&api, request, reply](ImagesCall call) {
+                          paint(api, std::move(call), request, reply);
+                        });
+                  }});
+}
+
 }  // namespace
 
 void add_images_routes(Api& api) {
-  api.router.add(
-      {"POST", "/v1/images/generations", Access::user, kMostImagesBody,
-       [&api](const auto& request, const auto& reply) { generate(api, request, reply); }});
+  add_images_route(api, "/v1/images/generations", false);
+  add_images_route(api, "/v1/images/edits", true);
 }
 
 }  // namespace troupe::web

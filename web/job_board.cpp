@@ -1,16 +1,13 @@
 #include "web/job_board.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "models/image/png_bytes.h"
 #include "web/api_error.h"
 
 namespace troupe::web {
 namespace {
-
-std::string id_of(std::size_t cluster, std::uint64_t number) {
-  return std::to_string(number) + (cluster == 0 ? "" : "-" + std::to_string(cluster + 1));
-}
 
 std::string state_of(const std::string& phase) {
   return phase == "queued" || phase == "loading" ? phase : "running";
@@ -24,6 +21,14 @@ std::size_t bytes_of(const JobResult& result) {
 }
 
 }  // namespace
+
+std::string job_id(std::size_t cluster, std::uint64_t number) {
+  return std::to_string(number) + (cluster == 0 ? "" : "-" + std::to_string(cluster + 1));
+}
+
+std::string model_id(const std::string& folder) {
+  return std::filesystem::path(folder).lexically_normal().filename().string();
+}
 
 nlohmann::json to_json(const Job& job) {
   nlohmann::json pictures = nlohmann::json::array();
@@ -55,7 +60,7 @@ nlohmann::json to_json(const Job& job) {
 }
 
 JobPtr JobBoard::add(std::size_t cluster, std::uint64_t number, double now) {
-  const std::string id = id_of(cluster, number);
+  const std::string id = job_id(cluster, number);
   auto& job = jobs_[id];
   if (!job) {
     job = std::make_shared<Job>();
@@ -153,11 +158,14 @@ void JobBoard::forget_ended(std::size_t cluster) {
 
 void JobBoard::listed(std::size_t cluster, const std::vector<JobInfo>& jobs, double now) {
   for (const JobInfo& info : jobs) {
-    JobPtr job = find(id_of(cluster, info.id));
+    JobPtr job = find(job_id(cluster, info.id));
     if (job && (job->followed || job->ended())) {
       if (job->followed && !job->ended() && (info.state == "paused") != (job->state == "paused"))
         job->state = info.state;
-      if (!job->ended()) job->seconds = info.seconds;
+      if (job->ended()) continue;
+      job->seconds = info.seconds;
+      job->cause = info.cause;
+      job->queue_position = info.queue_position;
       continue;
     }
     if (!job) {
@@ -177,6 +185,8 @@ void JobBoard::listed(std::size_t cluster, const std::vector<JobInfo>& jobs, dou
     job->cause = info.cause;
     job->priority = info.priority;
     job->share = info.share;
+    job->queue_position = info.queue_position;
+    job->model = model_id(info.model);
     tell(job, job->ended() ? What::end : What::progress);
   }
   // Of equal ages the higher number is the newer one.

@@ -31,6 +31,7 @@ struct Job {
   std::vector<std::string> warnings;
   std::string caller;                       // name of the key that it came with; "" = none
   PictureKind kind;                         // that its pictures are offered as
+  bool is_video = false;                    // asked for as OpenAI's videos are
   bool followed = false;                    // its progress comes here
   std::optional<Error> error;               // how it ended, if not well
   std::shared_ptr<const JobResult> result;  // while it is kept here
@@ -40,6 +41,11 @@ struct Job {
   bool ended() const { return state == "succeeded" || state == "failed" || state == "cancelled"; }
 };
 using JobPtr = std::shared_ptr<Job>;
+
+/// What a job is called outside: its number, and of the second cluster on NUMBER-CLUSTER.
+std::string job_id(std::size_t cluster, std::uint64_t number);
+/// A model's id: the last name of its folder.
+std::string model_id(const std::string& folder);
 
 /// JOB of docs/http.md.
 nlohmann::json to_json(const Job& job);

@@ -2,15 +2,10 @@
 
 #include <boost/asio/post.hpp>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 
 namespace troupe::web {
 namespace {
-
-std::string id_of(const std::string& model) {
-  return std::filesystem::path(model).lexically_normal().filename().string();
-}
 
 /// How much a cluster has to do, by actor.
 double load_of(const ClusterInfo& info) {
@@ -59,7 +54,8 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
     cluster.info.reset();
     cluster.why = info.error().what;
   }
-  if (on_status_) on_status_();
+  for (const auto& action : on_status_)
+    action();
 }
 
 /// Jobs whose end is not known here may go on, where the cluster keeps a journal.
@@ -80,7 +76,7 @@ std::vector<ModelName> JobService::models() const {
     if (!cluster.info || cluster.info->model.empty()) continue;
     const std::string& path = cluster.info->model;
     const bool there = std::ranges::any_of(models, [&](const auto& m) { return m.path == path; });
-    if (!there) models.push_back({id_of(path), path});
+    if (!there) models.push_back({model_id(path), path});
   }
   return models;
 }
@@ -91,7 +87,7 @@ std::optional<std::size_t> JobService::choose(const std::string& model, std::str
   for (std::size_t i = 0; i < clusters_.size(); ++i) {
     const auto& info = clusters_[i].info;
     if (!info || (model.empty() && info->model.empty())) continue;
-    const bool own = model.empty() || info->model == model || id_of(info->model) == model;
+    const bool own = model.empty() || info->model == model || model_id(info->model) == model;
     if (!own && !is_folder) continue;
     if (best && load_of(*clusters_[*best].info) <= load_of(*info)) continue;
     best = i;
@@ -149,7 +145,7 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
                         if (!number) return then(to_api_error(number.error()), nullptr);
                         const JobPtr job = board_.add(index, number.value(), began);
                         job->followed = true;
-                        job->model = id_of(model);
+                        job->model = model_id(model);
                         job->share = share;
                         job->priority = priority;
                         job->prompt = prompt;

@@ -41,7 +41,7 @@ class JobService {
   JobBoard& board() { return board_; }
   const std::vector<Cluster>& clusters() const { return clusters_; }
   /// Called whenever a cluster's status has come.
-  void on_status(std::function<void()> action) { on_status_ = std::move(action); }
+  void on_status(std::function<void()> action) { on_status_.push_back(std::move(action)); }
   void want_jobs();
 
   std::vector<ModelName> models() const;
@@ -77,7 +77,7 @@ class JobService {
   RateLimits rates_;
   std::map<std::string, std::size_t> submitting_;  // of a caller, not yet on the board
   std::map<std::string, std::vector<OnResult>> wanted_results_;
-  std::function<void()> on_status_;
+  std::vector<std::function<void()>> on_status_;
   Workers workers_{8};
   std::vector<Cluster> clusters_;
 };

@@ -20,8 +20,8 @@ nlohmann::json links_of(const Job& job) {
           {"pictures", self + "/pictures"}};
 }
 
-void submit(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
-  JobCall call = parse_job(request->body);
+void hand_in(Api& api, JobCall call, const std::shared_ptr<Request>& request,
+             const ReplyPtr& reply) {
   const bool detached = call.submission.detached;
   const auto gone = std::make_shared<bool>(false);
   reply->on_gone([gone] { *gone = true; });
@@ -38,6 +38,12 @@ void submit(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
         response.fields.emplace_back("Location", "/api/v1/jobs/" + job->id);
         reply->send(std::move(response));
       });
+}
+
+void submit(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  parse_then<JobCall>(
+      api, *request, reply, [request] { return parse_job(request->body); },
+      [&api, request, reply](JobCall call) { hand_in(api, std::move(call), request, reply); });
 }
 
 void list(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
@@ -118,22 +124,116 @@ PictureKind kind_of(const Job& job, const std::map<std::string, std::string>& qu
 void picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = job_of(api, *request);
   const auto number = parse_number<std::size_t>(request->params.at(1));
-  const PictureKind kind = kind_of(*job, request->head.query);
   if (!number) throw ApiError(404, "not_found", "a picture is named by its number, from 0 on");
+  send_picture(api, job, *number, kind_of(*job, request->head.query), reply);
+}
+
+/// Who knows a link may fetch its picture.
+void linked_picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  const auto link = api.links.find(request->params.at(0), JobService::now());
+  const JobPtr job = link ? api.service.board().find(link->job) : nullptr;
+  if (!job) throw ApiError(404, "not_found", "there is no such picture, or no more");
+  send_picture(api, job, link->picture, link->kind, reply);
+}
+
+/// What has come of a job that has succeeded.
+void with_result(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
+                 std::function<void(const JobResult&)> then) {
+  const JobPtr job = job_of(api, *request);
+  if (job->state != "succeeded") {
+    throw ApiError(409, job->ended() ? "ended" : "not_ended",
+                   "job " + job->id + " has no result: it is " + job->state);
+  }
+  api.service.with_result(job, [reply, then = std::move(then)](const auto& result) {
+    if (!result) return answer_error(reply, to_api_error(result.error()));
+    try {
+      then(*result.value());
+    } catch (const ApiError& error) {
+      answer_error(reply, error);
+    }
+  });
+}
+
+void report(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  with_result(api, request, reply, [reply](const JobResult& result) {
+    reply->send({.status = 200, .body = result.report});
+  });
+}
+
+void latents(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  with_result(api, request, reply, [reply](const JobResult& result) {
+    if (!result.latents)
+      throw ApiError(404, "not_found",
+                     "the request did not ask for latents: \"want_latents\": true");
+    reply->send(
+        {.status = 200, .type = "application/octet-stream", .body = npy_file(*result.latents)});
+  });
+}
+
+void timeline(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  const JobPtr job = job_of(api, *request);
+  api.service.ask<std::string>(
+      job->cluster,
+      [number = job->number](Inspector& inspector) { return inspector.timeline(number); },
+      [reply](Result<std::string> text) {
+        if (!text) return answer_error(reply, to_api_error(text.error()));
+        reply->send({.status = 200, .body = std::move(text.value())});
+      });
+}
+
+/// What the controller and the actors have written lately, under their names.
+void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  constexpr std::uint32_t kLines = 200;
+  const JobPtr job = job_of(api, *request);
+  std::vector<std::int64_t> actors = {-1};
+  if (const auto& info = api.service.clusters()[job->cluster].info)
+    for (const ActorInfo& actor : info->actors)
+      actors.push_back(actor.id);
+  api.service.ask<std::string>(
+      job->cluster,
+      [actors](Inspector& inspector) -> Result<std::string> {
+        std::string text;
+        for (const auto actor : actors) {
+          const auto log = inspector.logs(actor, 0, kLines);
+          if (!log && actor < 0) return log.error();
+          text += actor < 0 ? "controller\n" : "\nactor " + std::to_string(actor) + "\n";
+          for (const auto& line : log ? log.value().lines : std::vector{log.error().what})
+            text += "  " + line + "\n";
+        }
+        return text;
+      },
+      [reply](Result<std::string> text) {
+        if (!text) return answer_error(reply, to_api_error(text.error()));
+        reply->send(
+            {.status = 200, .type = "text/plain; charset=utf-8", .body = std::move(text.value())});
+      });
+}
+
+void parameters(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  parse_then<nlohmann::json>(
+      api, *request, reply, [request] { return parameters_of(request->body); },
+      [reply](const nlohmann::json& body) { reply->send(json_response(body)); });
+}
+
+}  // namespace
+
+void send_picture(const Api& api, const JobPtr& job, std::size_t number, const PictureKind& kind,
+                  const ReplyPtr& reply) {
   if (!job->ended())
     throw ApiError(409, "not_ended",
                    "job " + job->id + " has no pictures yet: it is " + job->state);
-  api.service.with_result(job, [&api, job, reply, kind, number](const auto& result) {
+  auto& service = api.service;
+  service.with_result(job, [&service, job, reply, kind, number](const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));
     const auto kept = result.value();
-    if (*number >= kept->pictures.size()) {
+    if (number >= kept->pictures.size()) {
       return answer_error(reply,
                           {404, "not_found",
                            "job " + job->id + " has " + std::to_string(kept->pictures.size()) +
                                " pictures, numbered from 0"});
     }
-    api.service.work<std::string>(
-        [kept, number, kind] { return picture_file(kept->pictures[*number].png, kind); },
+    service.template work<std::string>(
+        [kept, number, kind] { return picture_file(kept->pictures[number].png, kind); },
         [reply, kind](Result<std::string> file) {
           if (!file) return answer_error(reply, to_api_error(file.error()));
           reply->send({.status = 200,
@@ -143,8 +243,6 @@ void picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& 
         });
   });
 }
-
-}  // namespace
 
 void add_jobs_routes(Api& api) {
   const auto add = [&](const char* method, const char* path, auto handler, std::size_t body = 0) {
@@ -164,6 +262,18 @@ void add_jobs_routes(Api& api) {
     reply->send(json_response({{"pictures", to_json(*job_of(api, *request)).at("pictures")}}));
   });
   add("GET", "/api/v1/jobs/{}/pictures/{}", picture);
+  add("GET", "/api/v1/jobs/{}/report", report);
+  add("GET", "/api/v1/jobs/{}/latents", latents);
+  add("GET", "/api/v1/jobs/{}/timeline", timeline);
+  add("POST", "/api/v1/parameters", parameters, kMostJobBody);
+  const auto add_other = [&](const char* path, Access access, auto handler) {
+    api.router.add(
+        {"GET", path, access, 0, [&api, handler](const auto& request, const auto& reply) {
+           handler(api, request, reply);
+         }});
+  };
+  add_other("/api/v1/jobs/{}/logs", Access::operate, logs);
+  add_other("/v1/pictures/{}", Access::open, linked_picture);
 }
 
 }  // namespace troupe::web

@@ -1,6 +1,7 @@
 #include "web/pictures.h"
 
 #include <png.h>
+#include <webp/decode.h>
 #include <webp/encode.h>
 
 #include <csetjmp>
@@ -10,10 +11,14 @@
 #include <stdexcept>
 #include <vector>
 
+#include "models/image/png_bytes.h"
+
 #include <jpeglib.h>  // needs <cstdio> before it
 
 namespace troupe::web {
 namespace {
+
+constexpr std::uint64_t kMostPixels = 1 << 25;  // of a JPEG or WebP that is read: 100 MB
 
 struct Pixels {
   int width = 0;
@@ -47,6 +52,12 @@ struct JpegErrors : jpeg_error_mgr {
   auto* errors = static_cast<JpegErrors*>(info->err);
   (*errors->format_message)(info, errors->text);
   std::longjmp(errors->back, 1);
+}
+
+/// What libjpeg would write to standard error: damage that it could go on after.
+void keep_jpeg_message(j_common_ptr info) {
+  auto* errors = static_cast<JpegErrors*>(info->err);
+  (*errors->format_message)(info, errors->text);
 }
 
 /// False with the reason in `errors`. What it has must need no destructor: libjpeg jumps back.
@@ -106,7 +117,107 @@ std::string webp_file(const Pixels& pixels, int quality) {
   return {reinterpret_cast<const char*>(bytes), size};
 }
 
+/// The size, and into `rgb` the pixels unless it is null. What it has must need no destructor.
+bool read_jpeg(const std::string& file, JpegErrors& errors, int& width, int& height,
+               unsigned char* rgb) {
+  jpeg_decompress_struct info{};
+  info.err = jpeg_std_error(&errors);
+  errors.error_exit = on_jpeg_error;
+  errors.output_message = keep_jpeg_message;
+  if (setjmp(errors.back) != 0) {
+    jpeg_destroy_decompress(&info);
+    return false;
+  }
+  jpeg_create_decompress(&info);
+  jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(file.data()), file.size());
+  jpeg_read_header(&info, TRUE);
+  width = static_cast<int>(info.image_width);
+  height = static_cast<int>(info.image_height);
+  if (rgb) {
+    info.out_color_space = JCS_RGB;
+    jpeg_start_decompress(&info);
+    while (info.output_scanline < info.output_height) {
+      JSAMPLE* row = rgb + std::size_t{info.output_scanline} * info.output_width * 3;
+      jpeg_read_scanlines(&info, &row, 1);
+    }
+    jpeg_finish_decompress(&info);
+  }
+  const bool whole = errors.num_warnings == 0;
+  jpeg_destroy_decompress(&info);
+  return whole;
+}
+
+void check_pixels(int width, int height) {
+  if (width < 1 || height < 1 ||
+      static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(height) > kMostPixels)
+    throw std::runtime_error("[picture] " + std::to_string(width) + " x " + std::to_string(height) +
+                             " pixels are none, or too many");
+}
+
+Pixels pixels_of_jpeg(const std::string& file) {
+  JpegErrors errors{};
+  Pixels pixels;
+  if (!read_jpeg(file, errors, pixels.width, pixels.height, nullptr))
+    throw std::runtime_error(std::string("[picture] the JPEG cannot be read: ") + errors.text);
+  check_pixels(pixels.width, pixels.height);
+  pixels.rgb.resize(std::size_t(pixels.width) * std::size_t(pixels.height) * 3);
+  if (!read_jpeg(file, errors, pixels.width, pixels.height, pixels.rgb.data()))
+    throw std::runtime_error(std::string("[picture] the JPEG cannot be read: ") + errors.text);
+  return pixels;
+}
+
+Pixels pixels_of_webp(const std::string& file) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(file.data());
+  Pixels pixels;
+  if (!WebPGetInfo(bytes, file.size(), &pixels.width, &pixels.height))
+    throw std::runtime_error("[picture] the WebP cannot be read");
+  check_pixels(pixels.width, pixels.height);
+  pixels.rgb.resize(std::size_t(pixels.width) * std::size_t(pixels.height) * 3);
+  if (!WebPDecodeRGBInto(bytes, file.size(), pixels.rgb.data(), pixels.rgb.size(),
+                         pixels.width * 3))
+    throw std::runtime_error("[picture] the WebP cannot be read");
+  return pixels;
+}
+
+std::string write_png(const Pixels& pixels) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(pixels.width);
+  image.height = static_cast<png_uint_32>(pixels.height);
+  image.format = PNG_FORMAT_RGB;
+  std::string png(PNG_IMAGE_PNG_SIZE_MAX(image), '\0');
+  png_alloc_size_t size = png.size();
+  if (!png_image_write_to_memory(&image, png.data(), &size, 0, pixels.rgb.data(), 0, nullptr))
+    throw std::runtime_error(std::string("[picture] no PNG can be made of it: ") + image.message);
+  png.resize(size);
+  return png;
+}
+
 }  // namespace
+
+std::string to_png(const std::string& file) {
+  if (file.starts_with(models::kPngSignature)) return file;
+  if (file.starts_with("\xff\xd8\xff")) return write_png(pixels_of_jpeg(file));
+  if (file.starts_with("RIFF") && file.substr(0, 12).ends_with("WEBP"))
+    return write_png(pixels_of_webp(file));
+  throw std::runtime_error("[picture] is no PNG, JPEG or WebP file");
+}
+
+std::string npy_file(const Latents& latents) {
+  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (";
+  for (const auto size : latents.shape)
+    header += std::to_string(size) + ", ";
+  header += "), }";
+  constexpr std::size_t kBefore = 10;  // magic, version, the header's length
+  header.resize((header.size() + kBefore + 1 + 63) / 64 * 64 - kBefore - 1, ' ');
+  header += '\n';
+  std::string file("\x93NUMPY\x01\0", 8);
+  file += static_cast<char>(header.size() & 0xff);
+  file += static_cast<char>(header.size() >> 8);
+  file += header;
+  return file.append(reinterpret_cast<const char*>(latents.data.data()),
+                     latents.data.size() * sizeof(float));
+}
 
 std::string picture_file(std::string_view png, const PictureKind& kind) {
   if (kind.format == PictureFormat::png) return std::string(png);

@@ -10,4 +10,11 @@ namespace troupe::web {
 /// Throws std::runtime_error for a PNG that cannot be read, and where the format cannot hold it.
 std::string picture_file(std::string_view png, const PictureKind& kind);
 
+/// The PNG of a picture that is a PNG (which stays as it is), a JPEG or a WebP. Throws
+/// std::runtime_error for another file, a damaged one, and more than 2^25 pixels of a JPEG or WebP.
+std::string to_png(const std::string& file);
+
+/// NumPy's file of float32 values. Source: NumPy's format 1.0.
+std::string npy_file(const Latents& latents);
+
 }  // namespace troupe::web

@@ -255,6 +255,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     RequestHead head;
     head.method = std::string(message.method_string());
     head.peer = peer_;
+    head.secure = !std::is_same_v<Stream, tcp::socket>;
     for (const auto& field : message) {
       std::string name(field.name_string());
       for (char& letter : name)

@@ -198,7 +198,8 @@ gateway::Introspection::Tools Controller::introspection_tools() {
       .pid = static_cast<std::uint32_t>(getpid()),
       .log_folder = options_.log_folder,
       .machine = [this] { return planner_.least_machine(); },
-      .note = note_failure()};
+      .note = note_failure(),
+      .metrics = [this] { return metrics(); }};
 }
 
 gateway::Tools Controller::gateway_tools() {

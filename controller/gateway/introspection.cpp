@@ -292,7 +292,9 @@ std::string time_text(std::int64_t wall_ns) {
 void Introspection::get_document(const Asker& asker, const wire::GetDocument& question) {
   const auto user = tools_.server.user(asker.peer);
   const bool own_only = user.role < control::ClientRole::all_jobs;
-  if (own_only && question.kind != wire::DocumentKind::machine) {
+  const bool of_nobody =
+      question.kind == wire::DocumentKind::machine || question.kind == wire::DocumentKind::metrics;
+  if (own_only && !of_nobody) {
     if (question.job == 0)
       return refuse(
           asker, FailureCode::refused,
@@ -324,7 +326,40 @@ void Introspection::get_document(const Asker& asker, const wire::GetDocument& qu
           wire::Document{keep(
               "machine", plan::to_json(tools_.machine())
                              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))});
+    case wire::DocumentKind::slices:
+      return reply(asker, wire::Document{keep("slices", slices(question.after))});
+    case wire::DocumentKind::metrics:
+      return reply(asker, wire::Document{keep("metrics", tools_.metrics ? tools_.metrics() : "")});
   }
+}
+
+std::string Introspection::slices(std::uint64_t after) const {
+  constexpr std::size_t kMost = 4000;  // of one answer
+  const auto& all = tools_.recorder.slices();
+  auto at = all.end();
+  for (std::size_t i = 0; i < kMost && at != all.begin() && std::prev(at)->number > after; ++i)
+    --at;
+  nlohmann::json list = nlohmann::json::array();
+  for (; at != all.end(); ++at) {
+    const char* kind = at->kind == wire::TaskKind::encode_text ? "text"
+                       : at->kind == wire::TaskKind::decode    ? "decode"
+                                                               : "step";
+    nlohmann::json waits = nlohmann::json::array();
+    for (const auto& wait : at->waits)
+      waits.push_back({recorder::seconds(wait.begin_ns), recorder::seconds(wait.end_ns)});
+    list.push_back({{"actor", at->actor},
+                    {"job", at->job},
+                    {"step", at->step},
+                    {"patch", at->patch},
+                    {"kind", kind},
+                    {"begin", recorder::seconds(at->ran.begin_ns)},
+                    {"end", recorder::seconds(at->ran.end_ns)},
+                    {"waits", std::move(waits)}});
+  }
+  return nlohmann::json({{"last", all.empty() ? 0 : all.back().number},
+                         {"now", recorder::seconds(now())},
+                         {"slices", std::move(list)}})
+      .dump();
 }
 
 void Introspection::send_timeline(const Asker& asker, jobs::JobId job) {

@@ -42,6 +42,7 @@ class Introspection {
     std::string log_folder;  // of flight records; empty = they are kept in memory only
     std::function<plan::Machine()> machine = {};        // what jobs are planned for
     std::function<void(const std::string&)> note = {};  // a failure for people to read
+    std::function<std::string()> metrics = {};          // as metrics_text makes it
     /// Writes a flight record, on a thread of its own, as write_whole does.
     std::function<std::string(const std::filesystem::path&, std::string_view)> write = write_whole;
   };
@@ -107,6 +108,8 @@ class Introspection {
   void control_job(const Asker& asker, const wire::ControlJob& order);
   void inject(const Asker& asker, const wire::InjectFault& fault);
   void get_document(const Asker& asker, const wire::GetDocument& question);
+  /// JSON of the slices after that number.
+  std::string slices(std::uint64_t after) const;
   void get_logs(const Asker& asker, const wire::GetLogs& question);
   /// On the side: a long one takes a while to write.
   void send_timeline(const Asker& asker, jobs::JobId job);

@@ -65,7 +65,9 @@ wire::JobList job_list(const Tools& tools, const control::ClientUser& user) {
          .share = job.spec.share,
          .paused = tools.runner.paused(id),
          .batch = job.batching.number,
-         .not_batched = beginning(job.batching.why_not, 300)});
+         .not_batched = beginning(job.batching.why_not, 300),
+         .queue_position = job.state == wire::JobState::queued ? tools.table.position(id) : 0,
+         .model = beginning(job.spec.model, 300)});
   }
   return list;
 }

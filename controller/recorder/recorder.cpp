@@ -139,6 +139,10 @@ void Recorder::done(ActorId actor, const wire::TaskDone& done, Nanoseconds now) 
   }
   ++totals.tasks;
   totals.seconds += seconds(ran.end_ns - ran.begin_ns);
+  const auto& task = attempt->graph.tasks[done.task];
+  slices_.push_back(
+      {++last_slice_, actor, done.job, task.kind, task.step, task.patch, ran, found->waits});
+  if (slices_.size() > limits_.slices) slices_.pop_front();
   note(Event::Kind::done, done.job, actor, schedule::describe(attempt->graph.tasks[done.task]),
        now);
 }

@@ -73,6 +73,18 @@ struct Event {
 };
 const char* to_string(Event::Kind kind);
 
+/// What one actor was inside, once it has ended.
+struct Slice {
+  std::uint64_t number = 0;  // counts all of them, from 1 on
+  ActorId actor = 0;
+  JobId job = 0;
+  wire::TaskKind kind = wire::TaskKind::micro_step;
+  std::int32_t step = 0;
+  std::int32_t patch = -1;                  // -1 = the whole picture
+  wire::ClockSpan ran;                      // in the controller's time
+  std::vector<wire::ClockSpan> waits = {};  // for other actors' tensors, inside it
+};
+
 /// What only grows, by kind of task.
 struct TaskTotals {
   std::uint64_t tasks = 0;
@@ -116,6 +128,7 @@ class Recorder {
     std::size_t notes = 50'000;       // of an attempt
     std::size_t all_notes = 200'000;  // of all jobs
     std::size_t events = 2'000;       // of the cluster
+    std::size_t slices = 20'000;      // of the cluster
   };
 
   Recorder() : Recorder(Limits{}) {}
@@ -163,6 +176,8 @@ class Recorder {
     std::string text;
   };
   std::vector<Line> lines(std::uint64_t after, std::size_t limit, std::uint64_t& last) const;
+  /// The newest of what actors were inside, in the order in which the controller heard of it.
+  const std::deque<Slice>& slices() const { return slices_; }
   const std::map<wire::TaskKind, TaskTotals>& totals() const { return totals_; }
   const ByteTotals& byte_totals() const { return bytes_; }
   /// Jobs that have ended, by state.
@@ -189,6 +204,8 @@ class Recorder {
   Limits limits_;
   std::map<JobId, JobNotes> jobs_;
   std::deque<Event> events_;
+  std::deque<Slice> slices_;
+  std::uint64_t last_slice_ = 0;
   std::uint64_t said_ = 0;
   std::size_t all_notes_ = 0;
   std::size_t all_tasks_ = 0;

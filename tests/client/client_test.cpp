@@ -293,3 +293,42 @@ TEST_CASE(
   CHECK(result.error().code == "cancelled");
   CHECK(refused == "bad_request");
 }
+
+TEST_CASE("watch tells of a job's end once, also of one that had ended before, and of a loss") {
+  FakeController controller;
+  std::atomic<int> asked = 0;
+  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    const auto job = c.accept(peer, header);
+    if (job == 1) c.succeed(peer, job, {c.hold("picture", "one")});
+  });
+  controller.on(wire::Kind::wait_job, [&](FakeController& c, control::PeerId peer,
+                                          const wire::Header& header, std::span<const std::byte>) {
+    ++asked;
+    c.server().reply(peer, header, wire::Done{});
+    c.succeed(peer, 1, {c.hold("picture", "again")});
+  });
+  auto client = Client::connect(controller.endpoint(), 60s);
+  REQUIRE(client.ok());
+  REQUIRE(client.value().submit(simple()).ok());
+  const auto watched = [&](std::uint64_t job) {
+    auto told = std::make_shared<std::promise<Result<JobResult>>>();
+    client.value().watch(job, nullptr,
+                         [told](const Result<JobResult>& end) { told->set_value(end); });
+    return told->get_future();
+  };
+  auto first = watched(1);
+  REQUIRE(first.wait_for(60s) == std::future_status::ready);
+  CHECK(first.get().value().pictures.at(0).png == "one");
+  // It is over and handed on: the controller is asked for it again.
+  auto second = watched(1);
+  REQUIRE(second.wait_for(60s) == std::future_status::ready);
+  CHECK(second.get().value().pictures.at(0).png == "again");
+  CHECK(asked == 1);
+  REQUIRE(client.value().submit(simple()).ok());
+  auto open = watched(2);
+  CHECK(open.wait_for(50ms) == std::future_status::timeout);
+  controller.vanish();
+  REQUIRE(open.wait_for(60s) == std::future_status::ready);
+  CHECK(open.get().error().code == "lost");
+}

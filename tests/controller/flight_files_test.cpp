@@ -73,7 +73,7 @@ struct SlowDisk : GatewayFixture {
   /// The records of job 1, as clients are told of them.
   json told() {
     json failures;
-    client->request(wire::GetDocument{wire::DocumentKind::failures, 1}, std::chrono::seconds(60),
+    client->request(wire::GetDocument{wire::DocumentKind::failures, 1, 0}, std::chrono::seconds(60),
                     [&](const control::Reply& reply) {
                       const auto document = reply.as<wire::Document>();
                       failures = json::parse(*blobs.bytes(document.blob.id));

@@ -3,6 +3,8 @@
 #include "tests/support/doctest.h"
 #include "web/api_error.h"
 #include "web/base64.h"
+#include "web/multipart.h"
+#include "web/picture_links.h"
 
 using namespace troupe;
 using namespace troupe::web;
@@ -31,15 +33,15 @@ TEST_CASE("every field of the table is taken under its own name") {
     const std::string name = field.at("name");
     if (field.at("type") == "boolean") {
       body[name] = true;
-    } else if (field.at("type") == "choice") {
+    } else if (field.contains("choices")) {
       body[name] = field.at("choices").back();
     } else if (field.at("type") == "integer" || field.at("type") == "number") {
       body[name] = field.at("most").is_number()
                        ? json(std::min(field.at("most").get<double>(), 1.0))
                        : json(1);
-    } else if (field.at("type") == "loras") {
+    } else if (name == "loras") {
       body[name] = {{{"path", "/l"}, {"scale", 0.5}}};
-    } else if (field.at("type") == "integers") {
+    } else if (field.at("type") == "list") {
       body[name] = {2, 3};
     } else {
       body[name] = "text of " + name;
@@ -161,4 +163,47 @@ TEST_CASE("base64: with or without padding, also of a data URL") {
   CHECK(from_base64("YW\nL/") == "ab\xff");
   for (const char* wrong : {"Y", "Y?==", "data:image/png,YQ==", "YQ==YQ=="})
     CHECK_FALSE(from_base64(wrong));
+}
+
+TEST_CASE("a form: fields and files, by its boundary") {
+  const std::string type = "multipart/form-data; charset=x; boundary=\"b d\"";
+  const std::string body =
+      "before\r\n--b d\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\na\r\nb\r\n--b "
+      "d\r\n"
+      "Content-Type: image/png\r\ncontent-disposition: form-data; filename=\"x\\\"y\"; "
+      "name=image\r\n\r\n"
+      "\x89\r\n--b\r\n--b d--after";
+  const auto parts = parse_multipart(type, body);
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].name == "prompt");
+  CHECK(parts[0].bytes == "a\r\nb");
+  CHECK(parts[1].name == "image");
+  CHECK(parts[1].file == "x\"y");
+  CHECK(parts[1].bytes == "\x89\r\n--b");
+  for (std::size_t size = 0; size < body.find("--b d--"); ++size) {
+    CAPTURE(size);
+    CHECK_THROWS_AS(parse_multipart(type, body.substr(0, size)), ApiError);
+  }
+  CHECK_THROWS_AS(parse_multipart("multipart/form-data", body), ApiError);
+  CHECK_THROWS_AS(parse_multipart("application/json; boundary=b", body), ApiError);
+}
+
+TEST_CASE("a video: seconds become frames") {
+  const auto parse = [](const char* body) {
+    return parse_video(Fields::parse(body, other_names()), 1).request;
+  };
+  CHECK(parse(R"({"prompt": "a", "seconds": "4", "size": "1280x720"})").num_frames == 65);
+  CHECK(parse(R"({"prompt": "a", "num_frames": 9, "seconds": 4})").num_frames == 9);
+  CHECK(wrong_field([&] { parse(R"({"prompt": "a", "seconds": "x"})"); }) == "seconds");
+}
+
+TEST_CASE("a link to a picture holds for a while") {
+  PictureLinks links;
+  links.add("name", {.job = "3", .picture = 1, .kind = {}, .until = 0}, 100);
+  CHECK(links.find("name", 100 + PictureLinks::kSeconds)->job == "3");
+  CHECK_FALSE(links.find("name", 101 + PictureLinks::kSeconds));
+  CHECK_FALSE(links.find("other", 100));
+  for (std::size_t i = 0; i < PictureLinks::kMost; ++i)
+    links.add(std::to_string(i), {}, 100);
+  CHECK_FALSE(links.find("name", 100));
 }

@@ -103,6 +103,104 @@ class ClientsTest(unittest.TestCase):
         again = self.openai.images.generate(prompt="a red circle", size="64x64", extra_body={"steps": 9, "seed": 5})
         self.assertEqual(again.data[0].b64_json, events[2].b64_json, "the same seed, the same picture")
 
+    def test_openai_url_and_edit(self):
+        made = self.openai.images.generate(prompt="a", size="64x64", response_format="url", extra_body=SMALL)
+        fetched = httpx.get(made.data[0].url)
+        self.assertEqual(png_size(fetched.content), (64, 64))
+        self.assertEqual(httpx.get(made.data[0].url[:-1] + "x").status_code, 404)
+        for kind in ("png", "jpeg", "webp"):
+            picture = self.http.get(made.data[0].url) if kind == "png" else None
+            if kind != "png":
+                job = self.http.get("/api/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"]
+                picture = self.http.get(f"/api/v1/jobs/{job}/pictures/0", params={"format": kind})
+            edited = self.openai.images.edit(image=("begin", picture.content), prompt="a cat", size="64x64",
+                                             extra_body={"steps": "4", "strength": "0.5", "seed": "1"})
+            self.assertEqual(png_size(base64.b64decode(edited.data[0].b64_json)), (64, 64))
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.openai.images.edit(image=("begin", b"no picture"), prompt="a")
+        self.assertEqual(caught.exception.param, "init_image")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.openai.images.edit(image=("a", fetched.content), mask=("m", fetched.content), prompt="a")
+        self.assertEqual(caught.exception.param, "mask")
+
+    def test_report_timeline_latents_logs_parameters(self):
+        body = {"prompt": "a house", "height": 64, "width": 64, "steps": 4, "seed": 11, "guidance_scale": 3.5, "want_latents": True}
+        job = self.job(body)
+        self.wait_for(lambda: self.state(job) == "succeeded")
+        self.assertEqual(self.http.get(f"/api/v1/jobs/{job}/report").json()["seed"], 11)
+        self.assertIn("traceEvents", self.http.get(f"/api/v1/jobs/{job}/timeline").json())
+        self.assertIn("controller\n", self.http.get(f"/api/v1/jobs/{job}/logs").text)
+        npy = self.http.get(f"/api/v1/jobs/{job}/latents").content
+        self.assertTrue(npy.startswith(b"\x93NUMPY\x01\x00"))
+        header = npy[10:10 + struct.unpack("<H", npy[8:10])[0]].decode()
+        self.assertIn("'shape': (1, 4, 8, 8, )", header)
+        self.assertEqual((10 + len(header)) % 64, 0)
+        self.assertEqual(len(npy) - 10 - len(header), 4 * 4 * 8 * 8)
+        png = self.http.get(f"/api/v1/jobs/{job}/pictures/0").content
+        again = self.http.post("/api/v1/parameters", content=png).json()
+        for field in ("prompt", "height", "width", "steps", "seed", "guidance_scale"):
+            self.assertEqual(again[field], body[field], field)
+        twin = self.job(again)
+        self.wait_for(lambda: self.state(twin) == "succeeded")
+        self.assertEqual(self.http.get(f"/api/v1/jobs/{twin}/pictures/0").content, png)
+        self.assertEqual(self.http.post("/api/v1/parameters", content=b"x").status_code, 400)
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "a.png").write_bytes(png)
+            done = subprocess.run([TROUPE, "submit", "--connect", self.gateway.ready["clusters"][0], "--from", f"{folder}/a.png",
+                                   "--output", f"{folder}/b.png"], capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(pathlib.Path(folder, "b.png").read_bytes(), png)
+
+    def events(self, path, wanted):
+        """The data of the first event of that stream for which WANTED holds."""
+        with self.http.stream("GET", path, timeout=60) as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data: ") and wanted(json.loads(line[6:])):
+                    return json.loads(line[6:])
+        self.fail("the stream ended")
+
+    def test_cluster_pipeline_and_metrics(self):
+        cluster = self.events("/api/v1/cluster/events", lambda data: data["actors"])
+        self.assertEqual(cluster["models"], ["model"])
+        self.assertEqual(cluster["actors"][0]["id"], 0)
+        job = self.job({"prompt": "sliced", "height": 64, "width": 64, "steps": 4})
+        kinds = set()
+        def seen(data):
+            kinds.update(each["kind"] for each in data["slices"] if each["job"] == job)
+            return {"text", "step", "decode"} <= kinds
+        self.events("/api/v1/pipeline/events", seen)
+        text = self.http.get("/metrics").text
+        self.assertIn('troupe_http_answers_total{route="/api/v1/jobs",status="202"}', text)
+        self.assertIn("troupe_tasks_total", text)
+        options = self.http.get("/api/v1/options").json()
+        self.assertEqual(options["models"][0]["id"], "model")
+        self.assertIn("steps", [field["name"] for field in options["fields"]])
+
+    def test_web_ui_clients(self):
+        answer = self.http.post("/sdapi/v1/txt2img", json={
+            "prompt": "a", "negative_prompt": "", "seed": -1, "steps": 2, "cfg_scale": 7, "width": 64, "height": 64,
+            "sampler_name": "Euler a", "batch_size": 2, "n_iter": 1, "restore_faces": False, "denoising_strength": 0}).json()
+        self.assertEqual(len(answer["images"]), 2)
+        self.assertEqual(png_size(base64.b64decode(answer["images"][0])), (64, 64))
+        self.assertEqual(json.loads(answer["info"])["sampler_name"], "euler-ancestral")
+        again = self.http.post("/sdapi/v1/img2img", json={"prompt": "a", "steps": 4, "width": 64, "height": 64,
+                                                          "init_images": [answer["images"][0]], "denoising_strength": 0.5}).json()
+        self.assertEqual(len(again["images"]), 1)
+        self.assertEqual(self.http.get("/sdapi/v1/sd-models").json()[0]["model_name"], "model")
+        self.assertIn("euler", [sampler["name"] for sampler in self.http.get("/sdapi/v1/samplers").json()])
+        self.assertIn("progress", self.http.get("/sdapi/v1/progress").json())
+        self.assertEqual(self.http.get("/sdapi/v1/options").json()["sd_model_checkpoint"], "model")
+
+    def test_openai_videos(self):
+        """The demo model paints pictures: a clip of one frame."""
+        video = self.http.post("/v1/videos", json={"prompt": "a", "size": "64x64", **SMALL}).json()
+        self.assertEqual(video["object"], "video")
+        read = lambda: self.openai.videos.retrieve(video["id"])
+        self.wait_for(lambda: read().status == "completed")
+        self.assertEqual(png_size(self.openai.videos.download_content(video["id"]).content), (64, 64))
+        self.assertIn(video["id"], [each.id for each in self.openai.videos.list().data])
+        self.assertEqual(self.http.get("/v1/videos/video_none").status_code, 404)
+
     def test_openai_errors(self):
         for wrong, field in (({"size": "big"}, "size"), ({"n": 0}, "n"), ({"extra_body": {"stepps": 3}}, "stepps"),
                              ({"extra_body": {"method": "fast"}}, "method"), ({"extra_body": {"sampler": "x"}}, "sampler")):
@@ -190,6 +288,62 @@ class ClientsTest(unittest.TestCase):
                                json.dumps({"prompt": "a cat", "size": "64x64", **SMALL})], capture_output=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(png_size(base64.b64decode(json.loads(done.stdout)["data"][0]["b64_json"])), (64, 64))
+
+
+class KeysTest(unittest.TestCase):
+    """Keys with limits, and TLS, before a gateway whose cluster is not there."""
+
+    def test_keys(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = f"{folder}/keys"
+            made = [subprocess.run([TROUPE, "serve", "--api-keys", file, "--new-key", name], capture_output=True, text=True, timeout=60)
+                    for name in ("one", "two")]
+            keys = [each.stdout.strip() for each in made]
+            self.assertEqual(pathlib.Path(file).stat().st_mode & 0o777, 0o600)
+            self.assertNotIn(keys[0], pathlib.Path(file).read_text())
+            again = subprocess.run([TROUPE, "serve", "--api-keys", file, "--new-key", "one"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(again.returncode, 1)
+            text = pathlib.Path(file).read_text().splitlines()
+            pathlib.Path(file).write_text(text[0] + " per-minute=6\n" + text[1] + " role=operate\n")
+            gateway = Gateway("--model", str(ROOT / "examples/demo/model"), "--actors", "1", "--api-keys", file)
+            try:
+                ask = lambda path, key=None, **more: httpx.request(
+                    more.pop("method", "GET"), gateway.url + path, timeout=60,
+                    headers={"Authorization": f"Bearer {key}"} if key else {}, **more)
+                self.assertEqual(ask("/health").status_code, 200)
+                for key in (None, "wrong"):
+                    answer = ask("/api/v1/jobs", key)
+                    self.assertEqual((answer.status_code, answer.json()["error"]["code"]), (401, "invalid_api_key"))
+                body = {"prompt": "a", "height": 64, "width": 64, **SMALL}
+                job = ask("/api/v1/jobs", keys[0], method="POST", json=body)
+                self.assertEqual(job.status_code, 202)
+                limited = ask("/api/v1/jobs", keys[0], method="POST", json=body)
+                self.assertEqual((limited.status_code, limited.json()["error"]["type"]), (429, "rate_limit_error"))
+                theirs = ask("/api/v1/jobs", keys[1], method="POST", json=body).json()["id"]
+                self.assertEqual(ask(f"/api/v1/jobs/{theirs}", keys[0]).status_code, 404)
+                self.assertEqual(ask(f"/api/v1/jobs/{job.json()['id']}", keys[1]).json()["share"], "one")
+                self.assertEqual(ask("/api/v1/actors/0/kill", keys[0], method="POST").status_code, 403)
+                self.assertEqual(ask("/api/v1/actors/0/kill", keys[1], method="POST").status_code, 200)
+            finally:
+                self.assertEqual(gateway.end(), 0)
+
+    def test_tls(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                            "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{folder}/key.pem",
+                            "-out", f"{folder}/cert.pem"], check=True, capture_output=True, timeout=60)
+            gateway = Gateway("--connect", f"ipc://{folder}/none.sock", "--tls-cert", f"{folder}/cert.pem", "--tls-key", f"{folder}/key.pem")
+            try:
+                self.assertTrue(gateway.url.startswith("https://"))
+                done = subprocess.run(["curl", "-sS", "--cacert", f"{folder}/cert.pem", gateway.url + "/health", "-w", "%{http_code}"],
+                                      capture_output=True, text=True, timeout=60)
+                self.assertTrue(done.stdout.endswith("503"), done)
+                self.assertEqual(json.loads(done.stdout[:-3])["status"], "down")
+                refused = subprocess.run([TROUPE, "serve", "--http", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
+                self.assertEqual(refused.returncode, 1)
+                self.assertIn("--api-keys", refused.stderr)
+            finally:
+                self.assertEqual(gateway.end(), 0)
 
 
 if __name__ == "__main__":

@@ -21,3 +21,20 @@ TEST_CASE("a PNG becomes a JPEG, a WebP, or stays as it is") {
        {std::string(), png.substr(0, 40), png.substr(0, png.size() / 2)})
     CHECK_THROWS_AS(picture_file(damaged, {PictureFormat::jpeg, 90}), std::runtime_error);
 }
+
+TEST_CASE("a JPEG or a WebP becomes a PNG") {
+  const std::string png = troupe::testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png");
+  CHECK(to_png(png) == png);
+  const auto size = troupe::models::png_size(png);
+  for (const auto format : {PictureFormat::jpeg, PictureFormat::webp}) {
+    const std::string file = picture_file(png, {format, 90});
+    const std::string back = to_png(file);
+    CHECK(troupe::models::png_size(back).width == size.width);
+    CHECK(troupe::models::png_size(back).height == size.height);
+    CHECK_THROWS_AS(to_png(file.substr(0, 100)), std::runtime_error);
+  }
+  // Without loss there is nothing that could differ.
+  const std::string lossless = picture_file(png, {PictureFormat::webp, 100});
+  CHECK(picture_file(to_png(lossless), {PictureFormat::webp, 100}) == lossless);
+  CHECK_THROWS_AS(to_png("GIF89a"), std::runtime_error);
+}

@@ -121,11 +121,13 @@ struct JobRow {
   bool paused = false;           // none of its tasks is issued
   std::uint64_t batch = 0;       // number of the one that it computes or has computed in; 0 = none
   std::string not_batched = {};  // why it began by itself, although it may batch
+  std::int32_t queue_position = 0;  // while it is queued: jobs that wait before it
+  std::string model = {};           // its folder
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share, paused, batch,
-       not_batched);
+       not_batched, queue_position, model);
   }
 };
 

@@ -96,9 +96,11 @@ enum class DocumentKind : std::uint8_t {
   timeline,  // Chrome trace events of a job, or of all jobs that are remembered (job 0)
   failures,  // flight records of the last failures; of one job where `job` is not 0
   machine,   // what jobs are planned for: speeds and links, as they were measured
+  slices,    // tasks of all jobs that ended after the slice of number `after`, actor by actor
+  metrics,   // the cluster's figures, as Prometheus' text
 };
 constexpr bool is_valid(DocumentKind kind) {
-  return kind <= DocumentKind::machine;
+  return kind <= DocumentKind::metrics;
 }
 
 /// client → controller. Answered by Document.
@@ -106,16 +108,17 @@ struct GetDocument {
   static constexpr Kind kKind = Kind::get_document;
   DocumentKind kind = DocumentKind::graph;
   std::uint64_t job = 0;
+  std::uint64_t after = 0;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(kind, job);
+    ar(kind, job, after);
   }
 };
 
 struct Document {
   static constexpr Kind kKind = Kind::document;
-  BlobRef blob;  // JSON, at the controller
+  BlobRef blob;  // JSON, or the metrics' text, at the controller
 
   template <class Archive>
   void serialize(Archive& ar) {

@@ -1,10 +1,14 @@
 #include <iostream>
 
 #include "client/cli/endpoint.h"
+#include "client/cli/files.h"
 #include "client/cli/follow.h"
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
+#include "models/image/limits.h"
+#include "transport/wire/request_fields.h"
+#include "web/calls.h"
 
 namespace troupe::cli {
 namespace {
@@ -20,6 +24,10 @@ class SubmitVerb : public Verb {
     add_queue_options(*app_, request_);
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
+    app_->add_option("--from", from_,
+                     "Take what is not given here from this PNG: the request that made it")
+        ->check(not_empty())
+        ->type_name("FILE.png");
     app_->add_flag("--detach", detach_, "Print the job's ID and go; fetch with `troupe wait ID`");
     set_footer("Without --model the cluster's own model is taken. Ctrl-C cancels the job.",
                {"troupe submit --prompt \"a green star\" --cfg 2 --pp 2 --output star.png",
@@ -29,7 +37,8 @@ class SubmitVerb : public Verb {
   }
 
   int run() override {
-    if (request_.request.prompts.empty()) throw UsageError("submit needs --prompt");
+    if (!from_.empty()) take_from_picture();
+    if (request_.request.prompts.empty()) throw UsageError("submit needs --prompt, or --from");
     settle(request_);
     check_preview_options(*app_);
     checked_endpoint(target_.endpoint);
@@ -64,6 +73,27 @@ class SubmitVerb : public Verb {
   }
 
  private:
+  void take_from_picture() {
+    const ImageRequest made = naming("--from", [&] {
+      const auto png = read_file(from_, models::kMaxPngBytes);
+      return web::parse_job(web::parameters_of(png).dump()).submission.request;
+    });
+    ImageRequest& request = request_.request;
+    const auto given = [&](const std::string& option) {
+      return !option.empty() && app_->count(option) > 0;
+    };
+    const bool own_prompts = !request.prompts.empty();
+    if (!own_prompts) request.prompts = made.prompts;
+    const auto copied = [&](const wire::RequestField& field) {
+      return field.option != "--preview" && field.name != wire::kRequestFields.prompts.name &&
+             !given(std::string(field.option));
+    };
+#define REQUEST_FIELD(type, member, initial, ...) \
+  if (copied(wire::kRequestFields.member)) request.member = made.member;
+#include "transport/wire/request_fields.def"
+    if (!given("--method")) request_.method = request.method;
+  }
+
   /// `--save-latents` stays: the job is asked for latents, which `troupe wait` then writes.
   void refuse_with_detach() const {
     for (const char* option : {"--output", "--fps", "--preview"}) {
@@ -81,6 +111,7 @@ class SubmitVerb : public Verb {
   RequestOptions request_;
   ResultOptions results_;
   bool detach_ = false;
+  std::string from_;
 };
 
 }  // namespace

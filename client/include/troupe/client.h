@@ -145,6 +145,8 @@ struct JobInfo {
   std::uint64_t batch = 0;               // number of the one that it computes or has computed in
   std::vector<std::uint64_t> with_jobs;  // the others of it that the cluster remembers
   std::string not_batched;               // why it began by itself, although it may batch
+  int queue_position = 0;                // while it is queued: jobs that wait before it
+  std::string model;                     // its folder
 };
 
 struct GroupInfo {

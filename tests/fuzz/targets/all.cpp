@@ -20,6 +20,10 @@ const std::vector<Target>& targets() {
       {"keys", run_keys, seeds_keys, 4096},
       {"endpoint", run_endpoint, seeds_endpoint, 512},
       {"tensor_door", run_tensor_door, seeds_tensor_door, 2048},
+      {"http_body", run_http_body, seeds_http_body, 4096},
+      {"http_form", run_http_form, seeds_http_form, 8192},
+      {"http_target", run_http_target, seeds_http_target, 2048},
+      {"http_picture", run_http_picture, seeds_http_picture, 16384},
       {"tensor_dial", run_tensor_dial, seeds_tensor_dial, 2048},
   };
   return all;

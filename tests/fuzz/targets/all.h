@@ -37,5 +37,13 @@ void run_tensor_door(std::string_view bytes);
 std::vector<std::string> seeds_tensor_door();
 void run_tensor_dial(std::string_view bytes);
 std::vector<std::string> seeds_tensor_dial();
+void run_http_body(std::string_view bytes);
+std::vector<std::string> seeds_http_body();
+void run_http_form(std::string_view bytes);
+std::vector<std::string> seeds_http_form();
+void run_http_target(std::string_view bytes);
+std::vector<std::string> seeds_http_target();
+void run_http_picture(std::string_view bytes);
+std::vector<std::string> seeds_http_picture();
 
 }  // namespace troupe::fuzz

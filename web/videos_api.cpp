@@ -1,0 +1,103 @@
+#include "models/image/png_bytes.h"
+#include "web/api.h"
+
+/// OpenAI's videos. The file is an animated PNG.
+namespace troupe::web {
+namespace {
+
+constexpr std::size_t kMostVideoBody = std::size_t{96} << 20;
+constexpr std::string_view kPrefix = "video_";
+
+nlohmann::json video_json(const Job& job) {
+  const bool open = job.state == "queued" || job.state == "loading" || job.state == "paused";
+  const std::string status = job.state == "succeeded" ? "completed"
+                             : job.ended()            ? "failed"
+                             : open                   ? "queued"
+                                                      : "in_progress";
+  nlohmann::json video = {{"id", std::string(kPrefix) + job.id},
+                          {"object", "video"},
+                          {"model", job.model},
+                          {"status", status},
+                          {"progress", job.steps > 0 ? 100 * job.step / job.steps : 0},
+                          {"created_at", static_cast<std::int64_t>(job.created_at)},
+                          {"prompt", job.prompt},
+                          {"completed_at", nullptr},
+                          {"expires_at", nullptr},
+                          {"error", nullptr}};
+  if (job.ended()) video["completed_at"] = static_cast<std::int64_t>(job.created_at + job.seconds);
+  if (job.ended() && job.state != "succeeded")
+    video["error"] = {{"code", job.error ? job.error->code : job.state}, {"message", job.cause}};
+  if (job.result && !job.result->pictures.empty()) {
+    const auto size = models::png_size(job.result->pictures[0].png);
+    video["size"] = std::to_string(size.width) + "x" + std::to_string(size.height);
+  }
+  return video;
+}
+
+JobPtr video_of(const Api& api, const Request& request) {
+  const std::string& id = request.params.at(0);
+  const JobPtr job =
+      id.starts_with(kPrefix) ? api.service.board().find(id.substr(kPrefix.size())) : nullptr;
+  if (job && may_see(*request.caller, *job)) return job;
+  throw ApiError(404, "not_found", "there is no video " + id);
+}
+
+Fields video_fields(const Request& request) {
+  auto names = other_names();
+  names["input_reference"] = "init_image";
+  const std::string& type = request.head.field("content-type");
+  if (!type.starts_with("multipart/")) return Fields::parse(request.body, names);
+  return form_fields(type, request.body, {"input_reference", "image"}, other_names());
+}
+
+void create(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  parse_then<Submission>(
+      api, *request, reply,
+      [request, seed = random_seed()] { return parse_video(video_fields(*request), seed); },
+      [&api, request, reply](Submission submission) {
+        api.service.submit(std::move(submission), request->caller, {},
+                           [reply](std::optional<ApiError> error, const JobPtr& job) {
+                             if (error) return answer_error(reply, *error);
+                             job->is_video = true;
+                             reply->send(json_response(video_json(*job)));
+                           });
+      });
+}
+
+void list_videos(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  api.service.want_jobs();
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& job : api.service.board().list(
+           "", 100, [&](const Job& one) { return one.is_video && may_see(*request->caller, one); }))
+    rows.push_back(video_json(*job));
+  reply->send(json_response({{"object", "list"}, {"data", std::move(rows)}, {"has_more", false}}));
+}
+
+void remove(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  const JobPtr job = video_of(api, *request);
+  if (!job->ended()) api.service.cancel(job);
+  reply->send(
+      json_response({{"id", request->params[0]}, {"object", "video.deleted"}, {"deleted", true}}));
+}
+
+}  // namespace
+
+void add_videos_routes(Api& api) {
+  const auto add = [&](const char* method, const char* path, auto handler, std::size_t body = 0) {
+    api.router.add(
+        {method, path, Access::user, body, [&api, handler](const auto& request, const auto& reply) {
+           handler(api, request, reply);
+         }});
+  };
+  add("POST", "/v1/videos", create, kMostVideoBody);
+  add("GET", "/v1/videos", list_videos);
+  add("GET", "/v1/videos/{}", [](Api& api, const auto& request, const auto& reply) {
+    reply->send(json_response(video_json(*video_of(api, *request))));
+  });
+  add("DELETE", "/v1/videos/{}", remove);
+  add("GET", "/v1/videos/{}/content", [](Api& api, const auto& request, const auto& reply) {
+    send_picture(api, video_of(api, *request), 0, {}, reply);
+  });
+}
+
+}  // namespace troupe::web

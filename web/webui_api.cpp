@@ -1,0 +1,222 @@
+#include <algorithm>
+
+#include "models/spec/scheduler_config.h"
+#include "web/api.h"
+#include "web/base64.h"
+#include "web/pictures.h"
+
+/// The subset of the AUTOMATIC1111 web UI's API that its clients use most. Source: its
+/// modules/api/models.py.
+namespace troupe::web {
+namespace {
+
+constexpr std::size_t kMostWebuiBody = std::size_t{96} << 20;
+
+/// Its names for samplers of ours; ours are taken as well.
+std::string sampler_of(const std::string& name) {
+  static const std::map<std::string, std::string> kNames = {{"Euler", "euler"},
+                                                            {"Euler a", "euler-ancestral"},
+                                                            {"DDIM", "ddim"},
+                                                            {"LCM", "lcm"},
+                                                            {"UniPC", "unipc"},
+                                                            {"DPM++ 2M", "dpmsolver++"},
+                                                            {"PNDM", "pndm"},
+                                                            {"PLMS", "pndm"},
+                                                            {"DDPM", "ddpm"},
+                                                            {"Automatic", ""},
+                                                            {"DPM++ 2M SDE", "sde-dpmsolver++"}};
+  const auto found = kNames.find(name);
+  return found == kNames.end() ? name : found->second;
+}
+
+const std::map<std::string, std::string>& webui_names() {
+  static const std::map<std::string, std::string> kNames = {{"cfg_scale", "guidance_scale"},
+                                                            {"denoising_strength", "strength"}};
+  return kNames;
+}
+
+/// Picture after picture, batch after batch, is one job: `batch_size` x `n_iter` pictures.
+Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t random) {
+  auto document = nlohmann::json::parse(body, nullptr, false);
+  if (document.is_object()) {
+    if (document.contains("sampler_name") && document.at("sampler_name").is_string()) {
+      document["sampler"] = sampler_of(document.at("sampler_name"));
+      document.erase("sampler_name");
+    }
+    if (document.contains("seed") && document.at("seed") == -1) document.erase("seed");
+    // Without a picture they leave it in, with no meaning.
+    if (!from_picture) document.erase("denoising_strength");
+  }
+  Fields fields = document.is_object() ? Fields(std::move(document), webui_names())
+                                       : Fields::parse(body, webui_names());
+  Submission submission;
+  ImageRequest& request = submission.request;
+  request.seed = random;
+  request.width = request.height = 512;
+  request.guidance_scale = 7;
+  request.prompts = {fields.text("prompt").value_or("")};
+  const auto pictures = fields.whole("batch_size", 1, 16).value_or(1);
+  const auto batches = fields.whole("n_iter", 1, 16).value_or(1);
+  fields.read_request(request);
+  request.images_per_prompt = static_cast<int>(pictures * batches);
+  fields.read_degrees(submission.parallelism);
+  if (from_picture) {
+    const auto images = fields.texts("init_images");
+    if (!images || images->size() != 1)
+      throw bad_field("init_images", "is not a list of one picture");
+    const auto bytes = from_base64(images->front());
+    if (!bytes) throw bad_field("init_images", "is no base64");
+    try {
+      request.init_image = to_png(*bytes);
+    } catch (const std::runtime_error& error) {
+      throw bad_field("init_images", error.what());
+    }
+    if (fields.any("mask")) throw bad_field("mask", "the models here paint whole pictures");
+  }
+  if (const auto settings = fields.any("override_settings"); settings && settings->is_object())
+    if (settings->contains("sd_model_checkpoint") &&
+        settings->at("sd_model_checkpoint").is_string())
+      submission.model = settings->at("sd_model_checkpoint");
+  // The rest of its many fields has no meaning here.
+  return submission;
+}
+
+nlohmann::json answer_json(const JobResult& result, const Submission& submission) {
+  const ImageRequest& request = submission.request;
+  nlohmann::json images = nlohmann::json::array(), seeds = nlohmann::json::array();
+  for (const Picture& picture : result.pictures) {
+    images.push_back(base64(picture.png));
+    seeds.push_back(request.seed);
+  }
+  const nlohmann::json info = {{"prompt", request.prompts[0]},
+                               {"negative_prompt", request.negative_prompt},
+                               {"seed", request.seed},
+                               {"all_seeds", seeds},
+                               {"steps", request.steps},
+                               {"cfg_scale", request.guidance_scale},
+                               {"width", request.width},
+                               {"height", request.height},
+                               {"batch_size", result.pictures.size()},
+                               {"sampler_name", request.sampler}};
+  const nlohmann::json parameters = {{"prompt", request.prompts[0]},
+                                     {"negative_prompt", request.negative_prompt},
+                                     {"steps", request.steps},
+                                     {"seed", request.seed},
+                                     {"cfg_scale", request.guidance_scale},
+                                     {"width", request.width},
+                                     {"height", request.height}};
+  return {{"images", std::move(images)}, {"parameters", parameters}, {"info", json_text(info)}};
+}
+
+/// The newest job of theirs that runs: what `progress` and `interrupt` are about.
+JobPtr running_job(const Api& api, const Caller& caller) {
+  const auto jobs = api.service.board().list(
+      "", 1, [&](const Job& job) { return may_see(caller, job) && !job.ended(); });
+  return jobs.empty() ? nullptr : jobs.front();
+}
+
+void paint_webui(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
+                 Submission submission) {
+  const auto gone = std::make_shared<bool>(false);
+  reply->on_gone([gone] { *gone = true; });
+  if (!submission.request.progress_interval) {
+    submission.request.progress_interval = std::max(1, submission.request.steps / 10);
+    submission.request.progress_content = to_string(ProgressContent::preview);
+  }
+  api.service.submit(
+      submission, request->caller, {},
+      [&api, reply, submission, gone](std::optional<ApiError> error, const JobPtr& job) {
+        if (error) return answer_error(reply, *error);
+        if (*gone) return api.service.cancel(job);
+        follow_for(
+            api, job, reply,
+            [&api, reply, submission, job](const Job&, JobBoard::What what) {
+              if (what != JobBoard::What::end) return;
+              if (job->error) return answer_error(reply, to_api_error(*job->error));
+              api.service.work<std::string>(
+                  [result = job->result, submission] {
+                    return json_text(answer_json(*result, submission));
+                  },
+                  [reply](Result<std::string> text) {
+                    if (!text) return answer_error(reply, to_api_error(text.error()));
+                    reply->send({.status = 200, .body = std::move(text.value())});
+                  });
+            },
+            true);
+      });
+}
+
+nlohmann::json progress_json(const JobPtr& job) {
+  const double part = job && job->steps > 0 ? static_cast<double>(job->step) / job->steps : 0;
+  nlohmann::json picture;
+  if (job && !job->preview.empty()) picture = base64(job->preview);
+  return {{"progress", part},
+          {"eta_relative", job ? (job->steps - job->step) * job->seconds_per_step : 0},
+          {"state",
+           {{"skipped", false},
+            {"interrupted", false},
+            {"job", job ? job->id : ""},
+            {"job_count", job ? 1 : 0},
+            {"sampling_step", job ? job->step : 0},
+            {"sampling_steps", job ? job->steps : 0}}},
+          {"current_image", picture},
+          {"textinfo", nullptr}};
+}
+
+nlohmann::json models_of_webui(const JobService& service) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const ModelName& model : service.models())
+    list.push_back({{"title", model.id}, {"model_name", model.id}, {"filename", model.path}});
+  return list;
+}
+
+}  // namespace
+
+void add_webui_routes(Api& api) {
+  for (const bool from_picture : {false, true}) {
+    api.router.add({"POST", from_picture ? "/sdapi/v1/img2img" : "/sdapi/v1/txt2img", Access::user,
+                    kMostWebuiBody, [&api, from_picture](const auto& request, const auto& reply) {
+                      parse_then<Submission>(
+                          api, *request, reply,
+                          [request = request, from_picture, seed = random_seed()] {
+                            return parse_webui(request->body, from_picture, seed);
+                          },
+                          [&api, request, reply](Submission submission) {
+                            paint_webui(api, request, reply, std::move(submission));
+                          });
+                    }});
+  }
+  const auto add = [&](const char* method, const char* path, auto handler) {
+    api.router.add({method, path, Access::user, method == std::string("POST") ? kMostWebuiBody : 0,
+                    [&api, handler](const auto& request, const auto& reply) {
+                      reply->send(json_response(handler(api, *request)));
+                    }});
+  };
+  add("GET", "/sdapi/v1/progress", [](Api& api, const Request& request) {
+    return progress_json(running_job(api, *request.caller));
+  });
+  add("POST", "/sdapi/v1/interrupt", [](Api& api, const Request& request) {
+    if (const auto job = running_job(api, *request.caller)) api.service.cancel(job);
+    return nlohmann::json::object();
+  });
+  add("GET", "/sdapi/v1/options", [](Api& api, const Request&) {
+    const auto models = api.service.models();
+    return nlohmann::json{{"sd_model_checkpoint", models.empty() ? "" : models[0].id}};
+  });
+  // A request names its model itself; there is nothing to be set for all.
+  add("POST", "/sdapi/v1/options", [](Api&, const Request&) { return nlohmann::json::object(); });
+  add("GET", "/sdapi/v1/samplers", [](Api&, const Request&) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& name : spec::sampler_names())
+      list.push_back({{"name", name},
+                      {"aliases", nlohmann::json::array()},
+                      {"options", nlohmann::json::object()}});
+    return list;
+  });
+  add("GET", "/sdapi/v1/sd-models",
+      [](Api& api, const Request&) { return models_of_webui(api.service); });
+  // Requests name LoRAs by their files.
+  add("GET", "/sdapi/v1/loras", [](Api&, const Request&) { return nlohmann::json::array(); });
+}
+
+}  // namespace troupe::web
