@@ -209,10 +209,11 @@ export class RequestForm {
     return request;
   }
 
-  valueOf({name, type}, input) {
+  valueOf({name, type, least, above}, input) {
     const {validity} = input;
     if (validity.badInput || validity.stepMismatch)
       throw wrong(name, type === 'integer' ? 'A whole number, please' : 'A number, please');
+    if (above && input.value !== '' && Number(input.value) <= least) throw wrong(name, `Above ${least}`);
     if (validity.rangeUnderflow) throw wrong(name, `At least ${input.min}`);
     if (validity.rangeOverflow) throw wrong(name, `At most ${input.max}`);
     if (type === 'boolean') return input.checked;
@@ -279,6 +280,7 @@ export class RequestForm {
       const field = this.fields.get(name);
       const input = this.get(name);
       if (!field || JSON.stringify(value) === JSON.stringify(field.default) && name !== 'seed') continue;
+      if (field.above && value === field.least) continue;  // stands for the server's own
       if (!input) homeless.push(inWords(name));
       else if (field.type === 'boolean') input.checked = value;
       else input.value = value;
