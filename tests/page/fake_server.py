@@ -249,7 +249,7 @@ class Cluster:
 
 
 FIELDS = [
-    ('negative_prompt', 'text', None, None, None, 'What not to show', 'picture'),
+    ('negative_prompt', 'string', None, None, None, 'What not to show', 'picture'),
     ('images_per_prompt', 'integer', 1, 1, 4096, 'Pictures per prompt', 'picture'),
     ('height', 'integer', None, 1, 16384, "Pixels; default: the model's native size", 'picture'),
     ('width', 'integer', None, 1, 16384, "Pixels; default: the model's native size", 'picture'),
@@ -259,7 +259,7 @@ FIELDS = [
     ('sampler', ['dpmsolver++', 'unipc', 'ddim', 'euler'], None, None, None, "default: the model's own", 'picture'),
     ('dtype', ['float32', 'bfloat16', 'float16'], 'float32', None, None, 'Type that is computed in', 'picture'),
     ('clean_caption', 'boolean', False, None, None, "Clean the prompt as the model's training did", 'picture'),
-    ('loras', 'loras', [], None, None, '', 'picture'),
+    ('loras', 'list', [], None, None, '', 'picture'),
     ('strength', 'number', 0.8, None, None, '', 'picture'),
     ('method', ['exact', 'pipefusion', 'distrifusion'], 'exact', None, None, '', 'picture'),
     ('num_pipeline_patch', 'integer', 1, 1, 1 << 20, 'Runs of token rows that pipefusion and distrifusion split a '
@@ -268,7 +268,7 @@ FIELDS = [
      'parallelism'),
 ]
 OPTIONS = {
-    'fields': [{'name': name, 'type': kind if isinstance(kind, str) else 'choice', 'default': default, 'least': least,
+    'fields': [{'name': name, 'type': kind if isinstance(kind, str) else 'string', 'default': default, 'least': least,
                 'most': most, 'help': words, 'group': group, **({'choices': kind} if isinstance(kind, list) else {})}
                for name, kind, default, least, most, words, group in FIELDS],
     'degrees': [{'name': name, 'type': 'integer', 'default': 1, 'least': 1, 'most': 1024, 'help': words}

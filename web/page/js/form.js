@@ -62,19 +62,19 @@ function select(choices, chosen = '') {
 /// A control for any field that the server tells of; null for what a form cannot hold.
 function controlOf(field) {
   const initial = field.default ?? '';
+  if (field.choices?.length > 0) {
+    const choices = field.choices.filter((one) => one !== '').map((one) => [one, one]);
+    return select(initial === '' ? [['', 'default'], ...choices] : choices, initial);
+  }
   switch (field.type) {
     case 'boolean': return element('input', {type: 'checkbox', checked: initial === true});
-    case 'choice': {
-      const choices = field.choices.filter((one) => one !== '').map((one) => [one, one]);
-      return select(initial === '' ? [['', 'default'], ...choices] : choices, initial);
-    }
     case 'integer':
     case 'number':
       return element('input', {
         type: 'number', min: field.least, max: field.most, step: field.type === 'integer' ? 1 : 'any',
         placeholder: String(initial),
       });
-    case 'text': return element('input', {type: 'text'});
+    case 'string': return element('input', {type: 'text'});
     default: return null;
   }
 }
@@ -121,7 +121,8 @@ export class RequestForm {
     return element('div', {class: 'fields'},
       labelled('prompt', element('textarea', {rows: 4, autofocus: true, placeholder: kExample}),
         {label: 'What to paint', wide: true}),
-      models.length > 1 && labelled('model', select(models.map(({id}) => [id, id])), {wide: true}),
+      models.length > 1 && labelled('model',
+        select(models.map(({id}) => [id, id]), models.find((model) => model.default)?.id), {wide: true}),
       labelled('size', select([['', "The model's own"], ...sizes, ['other', 'Other …']])),
       field('steps', {hint: 'More steps: finer, slower'}),
       field('width', {label: 'Width in pixels'}),
@@ -208,10 +209,11 @@ export class RequestForm {
     return request;
   }
 
-  valueOf({name, type}, input) {
+  valueOf({name, type, least, above}, input) {
     const {validity} = input;
     if (validity.badInput || validity.stepMismatch)
       throw wrong(name, type === 'integer' ? 'A whole number, please' : 'A number, please');
+    if (above && input.value !== '' && Number(input.value) <= least) throw wrong(name, `Above ${least}`);
     if (validity.rangeUnderflow) throw wrong(name, `At least ${input.min}`);
     if (validity.rangeOverflow) throw wrong(name, `At most ${input.max}`);
     if (type === 'boolean') return input.checked;
@@ -278,6 +280,7 @@ export class RequestForm {
       const field = this.fields.get(name);
       const input = this.get(name);
       if (!field || JSON.stringify(value) === JSON.stringify(field.default) && name !== 'seed') continue;
+      if (field.above && value === field.least) continue;  // stands for the server's own
       if (!input) homeless.push(inWords(name));
       else if (field.type === 'boolean') input.checked = value;
       else input.value = value;
