@@ -129,11 +129,13 @@ class Job:
             if deadline is not None and now >= deadline:
                 raise APITimeoutError(f"job {self.id} has not ended within {timeout:g} s; it goes on")
             lost_since = lost_since or now
-            if now - lost_since > self._client.patience:
+            if now - lost_since >= self._client.patience:
                 raise broken
             time.sleep(0.5)
 
     def _event(self, kind: str, document: Dict[str, Any]) -> JobEvent:
+        if kind == "error":
+            raise from_response(500, document, "")  # asked again, the server says by its status what it is
         if kind == "preview":
             return JobEvent(kind, self.info, base64.b64decode(document["b64_png"]))
         self.info = _job_info(document)

@@ -287,7 +287,11 @@ class Errors(WithServer):
     def test_streams_that_break_are_opened_again(self):
         with mock.patch("troupe.client.time.sleep"):
             output = self.pipe("breaks", num_inference_steps=3)
-        self.assertEqual((len(output.images), self.server.jobs[-1].streams), (1, 4))
+            self.assertEqual((len(output.images), self.server.jobs[-1].streams), (1, 4))
+            self.assertEqual(len(self.pipe("errs", num_inference_steps=3).images), 1)
+        self.pipe.client.patience = 0
+        with self.assertRaisesRegex(troupe.InternalServerError, "the cluster is gone"):
+            self.pipe("errs")
 
     def test_a_server_that_does_not_come_back(self):
         job = self.pipe.submit("a cat")

@@ -254,7 +254,10 @@ class Engine(unittest.TestCase):
         job = pipe.submit(PROMPT, **call)
         at_step(job, 5)
         controller.terminate(30)
+        # Hosts end with their cluster, and a kubelet starts such containers again.
+        self.assertEqual([pod.process.wait(PATIENCE) for pod in (zero, one)], [0, 0])
         controller = start("troupe-controller", secret="controller")
+        zero, one = host(0), host(1)
         controller.await_ready()
         job.wait(PATIENCE)
         self.assertEqual(job.state, "succeeded", job.info)

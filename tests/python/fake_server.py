@@ -3,6 +3,7 @@
 prompt     what becomes of the job
 "fails"    it fails after two steps
 "breaks"   its stream of events breaks after each event
+"errs"     its first stream of events ends with an error
 "slow"     it makes a step in 0.2 s and would need a thousand
 "quick"    its events leave steps out
 else       it succeeds
@@ -153,6 +154,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             for name, data in job.events():
                 self.wfile.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
                 if job.prompt == "breaks":
+                    return
+                if job.prompt == "errs" and job.streams == 1:
+                    self.wfile.write(b'event: error\ndata: {"error": {"message": "the cluster is gone"}}\n\n')
                     return
         except OSError:
             pass  # the client has gone
