@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
+#include "base/format.h"
 #include "base/number_text.h"
 #include "base/parse_number.h"
 #include "base/text.h"
@@ -167,8 +169,8 @@ std::optional<std::int64_t> Fields::whole(const std::string& name, std::int64_t 
     number = parse_number<std::int64_t>(value->get<std::string>());
   }
   if (!number || *number < least || *number > most) {
-    throw bad_field(asked, "is " + shown(*value) + ", not a whole number from " +
-                               std::to_string(least) + " to " + std::to_string(most));
+    throw bad_field(
+        asked, fmt::format("is {}, not a whole number from {} to {}", shown(*value), least, most));
   }
   return number;
 }
@@ -225,19 +227,23 @@ std::optional<std::vector<std::string>> Fields::texts(const std::string& name) {
   return list;
 }
 
-std::optional<std::vector<int>> Fields::wholes(const std::string& name,
-                                               const wire::Bounds& bounds) {
+template <class T>
+std::optional<std::vector<T>> Fields::numbers(const std::string& name, const wire::Bounds& bounds) {
   std::string asked;
   const json* value = take(name, asked);
   if (!value) return std::nullopt;
-  std::vector<int> list;
+  const double least =
+      std::max(bounds.least, static_cast<double>(std::numeric_limits<T>::lowest()));
+  const double most = std::min(bounds.most, static_cast<double>(std::numeric_limits<T>::max()));
+  std::vector<T> list;
   for (const json& one : value->is_array() ? *value : json::array({json()})) {
-    if (!one.is_number_integer() || one.get<double>() < bounds.least ||
-        one.get<double>() > bounds.most) {
-      throw bad_field(asked, "is " + shown(*value) + ", not a list of whole numbers from " +
-                                 number_text(bounds.least) + " to " + number_text(bounds.most));
+    const bool is_one = std::is_integral_v<T> ? one.is_number_integer() : one.is_number();
+    if (!is_one || one.get<double>() < least || one.get<double>() > most) {
+      throw bad_field(asked, fmt::format("is {}, not a list of {} from {} to {}", shown(*value),
+                                         std::is_integral_v<T> ? "whole numbers" : "numbers",
+                                         number_text(least), number_text(most)));
     }
-    list.push_back(one.get<int>());
+    list.push_back(one.get<T>());
   }
   return list;
 }
@@ -309,7 +315,7 @@ void Fields::read_field(const wire::RequestField& field, Member& member) {
   } else if constexpr (std::is_same_v<Type, std::vector<std::string>>) {
     set(texts(name));
   } else {
-    set(wholes(name, field.typed));
+    set(numbers<typename Type::value_type>(name, field.typed));
   }
 }
 
@@ -333,7 +339,7 @@ void Fields::read_degrees(Parallelism& degrees) {
   };
 #define DEGREE_FIELD(name, option, most, help) read(wire::kDegreeFields.name, degrees.name);
 #include "transport/wire/degree_fields.def"
-  if (const auto stages = wholes("stages", {1, wire::kMaxActors})) {
+  if (const auto stages = numbers<int>("stages", {1, wire::kMaxActors})) {
     degrees.stages = *stages;
     given = "stages";
   }

@@ -32,7 +32,9 @@ class Fields {
   std::optional<std::string> choice(const std::string& name, const std::vector<std::string>& words);
   /// A text, or a list of texts.
   std::optional<std::vector<std::string>> texts(const std::string& name);
-  std::optional<std::vector<int>> wholes(const std::string& name, const wire::Bounds& bounds);
+  /// Of std::int32_t, std::uint64_t or double.
+  template <class T>
+  std::optional<std::vector<T>> numbers(const std::string& name, const wire::Bounds& bounds);
   std::optional<nlohmann::json> any(const std::string& name);
   /// Taken and left unused.
   void ignore(const std::vector<std::string>& names);
