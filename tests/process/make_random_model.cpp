@@ -76,7 +76,7 @@ void make(const fs::path& folder) {
   fs::copy(TROUPE_SOURCE_DIR "/examples/demo/model/tokenizer", folder / "tokenizer",
            fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   RandomValues values;
-  const auto transformer = spec::read_pixart_spec(
+  const auto transformer = spec::PixArtSpec::read(
       spec::ConfigReader(testing::kPixArtXl512Config, "transformer/config.json"));
   write_file(folder / "transformer/diffusion_pytorch_model.safetensors",
              spec::expected_tensors(transformer), values);
