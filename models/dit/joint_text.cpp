@@ -9,9 +9,10 @@
 namespace troupe::models {
 
 std::unique_ptr<CaptionCache> JointCaption::items(int64_t begin, int64_t end) const {
-  return std::make_unique<JointCaption>(
-      states_.defined() ? states_.slice(0, begin, end) : at::Tensor(),
-      pooled_.slice(0, begin, end));
+  const auto own = [&](const at::Tensor& of) {
+    return of.defined() ? of.slice(0, begin, end) : at::Tensor();
+  };
+  return std::make_unique<JointCaption>(end - begin, own(states_), own(pooled_));
 }
 
 at::Tensor JointCaption::tokens(int64_t begin, int64_t end) const {
@@ -19,7 +20,8 @@ at::Tensor JointCaption::tokens(int64_t begin, int64_t end) const {
 }
 
 int64_t JointCaption::bytes() const {
-  return static_cast<int64_t>((states_.defined() ? states_.nbytes() : 0) + pooled_.nbytes());
+  const auto of = [](const at::Tensor& t) { return t.defined() ? t.nbytes() : 0; };
+  return static_cast<int64_t>(of(states_) + of(pooled_));
 }
 
 std::unique_ptr<CaptionCache> joint_caption(const char* family, const Caption& caption,
@@ -29,14 +31,17 @@ std::unique_ptr<CaptionCache> joint_caption(const char* family, const Caption& c
   if (states.dim() != 3 || states.size(1) == 0 || states.size(2) != width) {
     refuse_shape(family, "the projected caption", states, {-1, -1, width});
   }
-  if (!caption.pooled.defined() || caption.pooled.dim() != 2 ||
-      caption.pooled.size(0) != states.size(0) || caption.pooled.size(1) != pooled_width) {
+  if (pooled_width == 0 ? caption.pooled.defined()
+                        : !caption.pooled.defined() || caption.pooled.dim() != 2 ||
+                              caption.pooled.size(0) != states.size(0) ||
+                              caption.pooled.size(1) != pooled_width) {
     refuse_shape(family, "the pooled caption", caption.pooled, {states.size(0), pooled_width});
   }
   if (mask.sizes() != states.sizes().slice(0, 2)) {
     refuse_shape(family, "the caption's mask", mask, states.sizes().slice(0, 2));
   }
-  return std::make_unique<JointCaption>(embeds ? states : at::Tensor(), caption.pooled);
+  return std::make_unique<JointCaption>(states.size(0), embeds ? states : at::Tensor(),
+                                        caption.pooled);
 }
 
 TimeTextEmbedding::TimeTextEmbedding(const WeightLoader& weights, int64_t pooled_width,

@@ -10,14 +10,14 @@
 namespace troupe::models {
 
 /// The text of a joint model at one stage: its tokens where the stage embeds, and the pooled vector
-/// that conditions every step.
+/// that conditions every step, where the family has one.
 class JointCaption final : public CaptionCache {
  public:
-  JointCaption(at::Tensor states, at::Tensor pooled)
-      : states_(std::move(states)), pooled_(std::move(pooled)) {}
+  JointCaption(int64_t batch, at::Tensor states, at::Tensor pooled)
+      : batch_(batch), states_(std::move(states)), pooled_(std::move(pooled)) {}
 
   std::unique_ptr<CaptionCache> items(int64_t begin, int64_t end) const override;
-  int64_t batch() const override { return pooled_.size(0); }
+  int64_t batch() const override { return batch_; }
   int64_t bytes() const override;
 
   /// Text tokens [begin, end), in memory of their own: blocks change them in place.
@@ -25,12 +25,13 @@ class JointCaption final : public CaptionCache {
   const at::Tensor& pooled() const { return pooled_; }  // [B, P]
 
  private:
+  int64_t batch_;
   at::Tensor states_;  // [B, T, D], or undefined
   at::Tensor pooled_;
 };
 
 /// Makes the cache of what crossed to this stage; throws where shapes disagree with `width` and
-/// `pooled_width`.
+/// `pooled_width`, which is 0 where a family has no pooled vector.
 std::unique_ptr<CaptionCache> joint_caption(const char* family, const Caption& caption,
                                             const at::Tensor& mask, bool embeds, int64_t width,
                                             int64_t pooled_width);

@@ -16,6 +16,40 @@
 
 namespace troupe::models {
 
+namespace {
+
+/// The class of each family's stages.
+struct MakeTransformer {
+  using Made = std::unique_ptr<DiffusionTransformer>;
+
+  const spec::ModelSpec& model;
+  const StagePart& part;
+  const WeightLoader& weights;
+  at::ScalarType compute;
+  at::Device device;
+
+  Made operator()(const spec::PixArtSpec& of) const {
+    return std::make_unique<PixArt>(of, model.vae.scale_factor(), part, weights, compute, device);
+  }
+  Made operator()(const spec::Sd3Spec& of) const { return made<Sd3>(of); }
+  Made operator()(const spec::FluxSpec& of) const { return made<Flux>(of); }
+  Made operator()(const spec::HunyuanSpec& of) const {
+    return std::make_unique<Hunyuan>(of, model.vae.scale_factor(), part, weights, compute, device);
+  }
+  Made operator()(const spec::WanSpec& of) const { return made<Wan>(of); }
+  Made operator()(const spec::UNetSpec&) const {
+    throw std::logic_error("[transformer] a U-Net is not made here");
+  }
+
+ private:
+  template <class Model, class Spec>
+  Made made(const Spec& of) const {
+    return std::make_unique<Model>(of, part, weights, compute, device);
+  }
+};
+
+}  // namespace
+
 std::unique_ptr<DiffusionTransformer> load_transformer(
     const spec::ModelSpec& spec, const StagePart& part, at::ScalarType compute, at::Device device,
     const std::function<void()>& tick, const LoraWeights* loras, kernels::WeightType type) {
@@ -43,19 +77,7 @@ std::unique_ptr<DiffusionTransformer> load_transformer(
       return sum;
     };
   }
-  const auto& family = spec.transformer.family;
-  if (const auto* pixart = std::get_if<spec::PixArtSpec>(&family)) {
-    return std::make_unique<PixArt>(*pixart, spec.vae.scale_factor(), part, weights, compute,
-                                    device);
-  }
-  if (const auto* sd3 = std::get_if<spec::Sd3Spec>(&family))
-    return std::make_unique<Sd3>(*sd3, part, weights, compute, device);
-  if (const auto* flux = std::get_if<spec::FluxSpec>(&family))
-    return std::make_unique<Flux>(*flux, part, weights, compute, device);
-  if (const auto* wan = std::get_if<spec::WanSpec>(&family))
-    return std::make_unique<Wan>(*wan, part, weights, compute, device);
-  return std::make_unique<Hunyuan>(std::get<spec::HunyuanSpec>(family), spec.vae.scale_factor(),
-                                   part, weights, compute, device);
+  return std::visit(MakeTransformer{spec, part, weights, compute, device}, spec.transformer.family);
 }
 
 void StepCondition::take(const StepCondition& fresh) {

@@ -3,6 +3,8 @@
 #include <numeric>
 
 #include "models/spec/config_limits.h"
+#include "models/spec/fit_check.h"
+#include "models/spec/pipelines.h"
 #include "models/spec/sd3_spec.h"
 
 namespace troupe::spec {
@@ -15,7 +17,7 @@ constexpr std::int64_t kSampleSize = 128;
 
 }  // namespace
 
-FluxSpec read_flux_spec(const ConfigReader& config) {
+FluxSpec FluxSpec::read(const ConfigReader& config) {
   FluxSpec spec;
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxWidth);
@@ -51,10 +53,6 @@ FluxSpec read_flux_spec(const ConfigReader& config) {
                                         std::to_string(spec.attention_head_dim));
   }
   return spec;
-}
-
-bool is_ignorable_tensor(const FluxSpec&, std::string_view) {
-  return false;
 }
 
 std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
@@ -114,6 +112,24 @@ TransformerFacts facts_of(const FluxSpec& spec) {
   facts.blocks.insert(facts.blocks.end(), static_cast<std::size_t>(spec.num_single_layers),
                       one_stream);
   return facts;
+}
+
+void check_fit(const FluxSpec& spec, const FitCheck& fit) {
+  fit.require("pooled_projection_dim", spec.pooled_projection_dim, "text_encoder's vector",
+              fit.clip(0).pooled_size());
+  fit.require("joint_attention_dim", spec.joint_attention_dim, "text_encoder_2 d_model",
+              fit.t5(1).d_model);
+}
+
+std::vector<Pipeline> FluxSpec::pipelines() {
+  return {
+      {.name = "FluxPipeline",
+       .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers, TextUse::pooled,
+                     kClipTokens},
+                    {"text_encoder_2", "tokenizer_2", kT5, kT5Tokenizers, TextUse::states}},
+       .text_tokens = 512,
+       .even_sigmas = true},
+  };
 }
 
 }  // namespace troupe::spec

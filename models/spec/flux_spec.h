@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/spec/config.h"
@@ -10,9 +11,17 @@
 
 namespace troupe::spec {
 
+class FitCheck;
+struct Pipeline;
+
 /// `transformer/config.json` of a FluxTransformer2DModel: FLUX.1 dev and schnell. Defaults are
 /// diffusers'.
 struct FluxSpec {
+  static constexpr std::string_view kClasses[] = {"FluxTransformer2DModel"};
+  /// Refuses what is not supported by key and value.
+  static FluxSpec read(const ConfigReader& config);
+  static std::vector<Pipeline> pipelines();
+
   /// Channels of a token: four latent pixels of a fourth as many channels.
   std::int64_t in_channels = 64;
   std::int64_t num_layers = 19;         ///< blocks of two streams
@@ -32,10 +41,8 @@ struct FluxSpec {
   bool operator==(const FluxSpec&) const = default;
 };
 
-/// Refuses what is not supported by key and value.
-FluxSpec read_flux_spec(const ConfigReader& config);
 std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec);
 TransformerFacts facts_of(const FluxSpec& spec);
-bool is_ignorable_tensor(const FluxSpec& spec, std::string_view name);
+void check_fit(const FluxSpec& spec, const FitCheck& fit);
 
 }  // namespace troupe::spec

@@ -1,6 +1,8 @@
 #include "models/spec/hunyuan_spec.h"
 
 #include "models/spec/config_limits.h"
+#include "models/spec/fit_check.h"
+#include "models/spec/pipelines.h"
 
 namespace troupe::spec {
 namespace {
@@ -31,7 +33,7 @@ std::int64_t HunyuanSpec::extra_dim() const {
          (use_style_cond_and_image_meta_size ? kSizes * kTimeFrequencies + inner_dim() : 0);
 }
 
-HunyuanSpec read_hunyuan_spec(const ConfigReader& config) {
+HunyuanSpec HunyuanSpec::read(const ConfigReader& config) {
   HunyuanSpec spec;
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxWidth);
@@ -74,10 +76,6 @@ HunyuanSpec read_hunyuan_spec(const ConfigReader& config) {
     config.refuse("cross_attention_dim_t5", "must be a multiple of the pooler's 8 heads");
   }
   return spec;
-}
-
-bool is_ignorable_tensor(const HunyuanSpec&, std::string_view) {
-  return false;
 }
 
 std::vector<PlannedTensor> planned_tensors(const HunyuanSpec& spec) {
@@ -151,6 +149,33 @@ TransformerFacts facts_of(const HunyuanSpec& spec) {
          .picture_sums = 3});
   }
   return facts;
+}
+
+void check_fit(const HunyuanSpec& spec, const FitCheck& fit) {
+  fit.require("text_len", spec.text_len, "the pipeline's tokens of BERT", kClipTokens);
+  fit.require("cross_attention_dim", spec.cross_attention_dim, "text_encoder hidden_size",
+              fit.bert(0).hidden_size);
+  fit.require("cross_attention_dim_t5", spec.cross_attention_dim_t5, "text_encoder_2 d_model",
+              fit.t5(1).d_model);
+}
+
+std::vector<Pipeline> HunyuanSpec::pipelines() {
+  return {
+      {.name = "HunyuanDiTPipeline",
+       .encoders = {{"text_encoder",
+                     "tokenizer",
+                     {"BertModel"},
+                     {"BertTokenizer", "BertTokenizerFast"},
+                     TextUse::padded_states,
+                     kClipTokens},
+                    {"text_encoder_2",
+                     "tokenizer_2",
+                     kT5,
+                     {"T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast"},
+                     TextUse::padded_states}},
+       .text_tokens = 256,
+       .rescales_guidance = true},
+  };
 }
 
 }  // namespace troupe::spec

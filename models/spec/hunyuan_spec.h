@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/spec/config.h"
@@ -10,8 +11,16 @@
 
 namespace troupe::spec {
 
+class FitCheck;
+struct Pipeline;
+
 /// `transformer/config.json` of a HunyuanDiT2DModel. Defaults are diffusers'.
 struct HunyuanSpec {
+  static constexpr std::string_view kClasses[] = {"HunyuanDiT2DModel"};
+  /// Refuses what is not supported by key and value.
+  static HunyuanSpec read(const ConfigReader& config);
+  static std::vector<Pipeline> pipelines();
+
   std::int64_t num_attention_heads = 16;
   std::int64_t attention_head_dim = 88;
   std::int64_t in_channels = 4;
@@ -41,10 +50,8 @@ struct HunyuanSpec {
   bool operator==(const HunyuanSpec&) const = default;
 };
 
-/// Refuses what is not supported by key and value.
-HunyuanSpec read_hunyuan_spec(const ConfigReader& config);
 std::vector<PlannedTensor> planned_tensors(const HunyuanSpec& spec);
 TransformerFacts facts_of(const HunyuanSpec& spec);
-bool is_ignorable_tensor(const HunyuanSpec& spec, std::string_view name);
+void check_fit(const HunyuanSpec& spec, const FitCheck& fit);
 
 }  // namespace troupe::spec

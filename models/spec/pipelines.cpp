@@ -1,98 +1,24 @@
 #include "models/spec/pipelines.h"
 
+#include <iterator>
 #include <stdexcept>
 
 namespace troupe::spec {
 namespace {
 
-const std::vector<std::string> kProjectedClip = {"CLIPTextModelWithProjection"};
-const std::vector<std::string> kClipTokenizers = {"CLIPTokenizer", "CLIPTokenizerFast"};
-const std::vector<std::string> kBertTokenizers = {"BertTokenizer", "BertTokenizerFast"};
-const std::vector<std::string> kMultilingualTokenizers = {"T5Tokenizer", "T5TokenizerFast",
-                                                          "MT5Tokenizer", "MT5TokenizerFast"};
-const std::vector<std::string> kT5 = {"T5EncoderModel"};
-const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5TokenizerFast"};
+std::vector<Pipeline> of_all_families() {
+  std::vector<Pipeline> all;
+  each_family([&]<class Family>(std::type_identity<Family>) {
+    for (Pipeline& pipeline : Family::pipelines()) {
+      pipeline.transformers.assign(std::begin(Family::kClasses), std::end(Family::kClasses));
+      all.push_back(std::move(pipeline));
+    }
+  });
+  return all;
+}
 
 const std::vector<Pipeline>& pipelines() {
-  static const std::vector<Pipeline> all = {
-      {.name = "PixArtAlphaPipeline",
-       .transformers = {"PixArtTransformer2DModel", "Transformer2DModel"},
-       .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
-       .text_tokens = 120,
-       .pixart_customs = true,
-       .one_step_is_clean = true},
-      {.name = "PixArtSigmaPipeline",
-       .transformers = {"PixArtTransformer2DModel", "Transformer2DModel"},
-       .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
-       .text_tokens = 300,
-       .pixart_customs = true},
-      {.name = "StableDiffusion3Pipeline",
-       .transformers = {"SD3Transformer2DModel"},
-       .encoders = {{"text_encoder", "tokenizer", kProjectedClip, kClipTokenizers,
-                     TextUse::penultimate_pooled, kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kProjectedClip, kClipTokenizers,
-                     TextUse::penultimate_pooled, kClipTokens},
-                    {"text_encoder_3", "tokenizer_3", kT5, kT5Tokenizers, TextUse::states, 0,
-                     true}},
-       .text_tokens = 256},
-      {.name = "FluxPipeline",
-       .transformers = {"FluxTransformer2DModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"CLIPTextModel"},
-                     kClipTokenizers,
-                     TextUse::pooled,
-                     kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kT5, kT5Tokenizers, TextUse::states}},
-       .text_tokens = 512,
-       .even_sigmas = true},
-      {.name = "HunyuanDiTPipeline",
-       .transformers = {"HunyuanDiT2DModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"BertModel"},
-                     kBertTokenizers,
-                     TextUse::padded_states,
-                     kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kT5, kMultilingualTokenizers,
-                     TextUse::padded_states}},
-       .text_tokens = 256,
-       .rescales_guidance = true},
-      {.name = "WanPipeline",
-       .transformers = {"WanTransformer3DModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"UMT5EncoderModel"},
-                     kT5Tokenizers,
-                     TextUse::zeroed_states}},
-       .text_tokens = 512,
-       .mends_prompts = true,
-       .vae = "AutoencoderKLWan"},
-      {.name = "StableDiffusionPipeline",
-       .transformers = {"UNet2DConditionModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"CLIPTextModel"},
-                     kClipTokenizers,
-                     TextUse::states,
-                     kClipTokens}},
-       .network = "unet",
-       .text_tokens = kClipTokens,
-       .rescales_guidance = true},
-      {.name = "StableDiffusionXLPipeline",
-       .transformers = {"UNet2DConditionModel"},
-       .encoders = {{"text_encoder",
-                     "tokenizer",
-                     {"CLIPTextModel"},
-                     kClipTokenizers,
-                     TextUse::penultimate_pooled,
-                     kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kProjectedClip, kClipTokenizers,
-                     TextUse::penultimate_pooled, kClipTokens}},
-       .network = "unet",
-       .text_tokens = kClipTokens,
-       .rescales_guidance = true},
-  };
+  static const std::vector<Pipeline> all = of_all_families();
   return all;
 }
 

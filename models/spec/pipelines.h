@@ -22,7 +22,6 @@ struct EncoderRole {
 /// What a pipeline class of diffusers has: its components, and what it does beside them.
 struct Pipeline {
   std::string name;
-  std::vector<std::string> transformers;
   std::vector<EncoderRole> encoders;
   /// The folder of the network that denoises.
   std::string network = "transformer";
@@ -33,7 +32,17 @@ struct Pipeline {
   bool rescales_guidance = false;
   bool mends_prompts = false;
   std::string vae = "AutoencoderKL";
+  /// Classes of the network: its family's, which need not be named.
+  std::vector<std::string> transformers = {};
 };
+
+// Classes of text encoders and tokenizers that several pipelines may have.
+inline const std::vector<std::string> kClip = {"CLIPTextModel"};
+inline const std::vector<std::string> kProjectedClip = {"CLIPTextModelWithProjection"};
+inline const std::vector<std::string> kClipTokenizers = {"CLIPTokenizer", "CLIPTokenizerFast"};
+inline const std::vector<std::string> kT5 = {"T5EncoderModel"};
+inline const std::vector<std::string> kUmt5 = {"UMT5EncoderModel"};
+inline const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5TokenizerFast"};
 
 /// The pipeline class that a model_index.json names. Throws std::runtime_error naming those that
 /// are supported.

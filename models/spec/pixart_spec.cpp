@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "models/spec/config_limits.h"
+#include "models/spec/fit_check.h"
+#include "models/spec/pipelines.h"
 
 namespace troupe::spec {
-PixArtSpec read_pixart_spec(const ConfigReader& config) {
+PixArtSpec PixArtSpec::read(const ConfigReader& config) {
   PixArtSpec spec;
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxWidth);
@@ -78,10 +80,6 @@ std::string pixart_block_prefix(std::int64_t block) {
   return "transformer_blocks." + std::to_string(block) + ".";
 }
 
-bool is_ignorable_tensor(const PixArtSpec&, std::string_view name) {
-  return name == "pos_embed.pos_embed" || name == "caption_projection.y_embedding";
-}
-
 std::vector<PlannedTensor> planned_tensors(const PixArtSpec& spec) {
   const std::int64_t width = spec.inner_dim(), heads = spec.num_attention_heads;
   TensorTable table;
@@ -143,6 +141,24 @@ TransformerFacts facts_of(const PixArtSpec& spec) {
                          .picture_sums = 3};
   facts.blocks.assign(static_cast<std::size_t>(spec.num_layers), block);
   return facts;
+}
+
+void check_fit(const PixArtSpec& spec, const FitCheck& fit) {
+  fit.require("caption_channels", spec.caption_channels, "text_encoder d_model", fit.t5(0).d_model);
+}
+
+std::vector<Pipeline> PixArtSpec::pipelines() {
+  return {
+      {.name = "PixArtAlphaPipeline",
+       .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
+       .text_tokens = 120,
+       .pixart_customs = true,
+       .one_step_is_clean = true},
+      {.name = "PixArtSigmaPipeline",
+       .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
+       .text_tokens = 300,
+       .pixart_customs = true},
+  };
 }
 
 }  // namespace troupe::spec

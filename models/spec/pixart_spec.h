@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/spec/config.h"
@@ -10,9 +11,20 @@
 
 namespace troupe::spec {
 
+class FitCheck;
+struct Pipeline;
+
 /// `transformer/config.json` of a PixArtTransformer2DModel, or of the Transformer2DModel that the
 /// first published PixArt folders name. Defaults are diffusers' own.
 struct PixArtSpec {
+  static constexpr std::string_view kClasses[] = {"PixArtTransformer2DModel", "Transformer2DModel"};
+  /// Buffers that some published checkpoints carry and no computation reads.
+  static constexpr std::string_view kUnused[] = {"pos_embed.pos_embed",
+                                                 "caption_projection.y_embedding"};
+  /// Refuses what is not supported by key and value.
+  static PixArtSpec read(const ConfigReader& config);
+  static std::vector<Pipeline> pipelines();
+
   std::int64_t num_attention_heads = 16;
   std::int64_t attention_head_dim = 72;
   std::int64_t in_channels = 4;
@@ -41,16 +53,11 @@ struct PixArtSpec {
   bool operator==(const PixArtSpec&) const = default;
 };
 
-/// Refuses what is not supported by key and value.
-PixArtSpec read_pixart_spec(const ConfigReader& config);
-
 /// Every tensor of the transformer in diffusers' names. A learned variance is not computed and not
 /// kept in memory.
 std::vector<PlannedTensor> planned_tensors(const PixArtSpec& spec);
 TransformerFacts facts_of(const PixArtSpec& spec);
-
-/// Buffers that some published checkpoints carry and no computation reads.
-bool is_ignorable_tensor(const PixArtSpec& spec, std::string_view name);
+void check_fit(const PixArtSpec& spec, const FitCheck& fit);
 
 /// "transformer_blocks.7."
 std::string pixart_block_prefix(std::int64_t block);

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "models/spec/config_limits.h"
+#include "models/spec/fit_check.h"
+#include "models/spec/pipelines.h"
 
 namespace troupe::spec {
 namespace {
@@ -48,7 +50,7 @@ bool Sd3Spec::is_dual(std::int64_t block) const {
   return std::ranges::find(dual_attention_layers, block) != dual_attention_layers.end();
 }
 
-Sd3Spec read_sd3_spec(const ConfigReader& config) {
+Sd3Spec Sd3Spec::read(const ConfigReader& config) {
   Sd3Spec spec;
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxWidth);
@@ -92,10 +94,6 @@ Sd3Spec read_sd3_spec(const ConfigReader& config) {
       config.refuse("dual_attention_layers", "names a block that there is not");
   }
   return spec;
-}
-
-bool is_ignorable_tensor(const Sd3Spec&, std::string_view) {
-  return false;
 }
 
 std::vector<PlannedTensor> planned_tensors(const Sd3Spec& spec) {
@@ -151,6 +149,27 @@ TransformerFacts facts_of(const Sd3Spec& spec) {
                             .picture_attention = dual});
   }
   return facts;
+}
+
+void check_fit(const Sd3Spec& spec, const FitCheck& fit) {
+  fit.require("pooled_projection_dim", spec.pooled_projection_dim, "both CLIP's vectors",
+              fit.clip(0).pooled_size() + fit.clip(1).pooled_size());
+  if (fit.model.text_encoders[2].absent) return;
+  fit.require("joint_attention_dim", spec.joint_attention_dim, "text_encoder_3 d_model",
+              fit.t5(2).d_model);
+}
+
+std::vector<Pipeline> Sd3Spec::pipelines() {
+  return {
+      {.name = "StableDiffusion3Pipeline",
+       .encoders = {{"text_encoder", "tokenizer", kProjectedClip, kClipTokenizers,
+                     TextUse::penultimate_pooled, kClipTokens},
+                    {"text_encoder_2", "tokenizer_2", kProjectedClip, kClipTokenizers,
+                     TextUse::penultimate_pooled, kClipTokens},
+                    {"text_encoder_3", "tokenizer_3", kT5, kT5Tokenizers, TextUse::states, 0,
+                     true}},
+       .text_tokens = 256},
+  };
 }
 
 }  // namespace troupe::spec

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/spec/config.h"
@@ -10,8 +11,16 @@
 
 namespace troupe::spec {
 
+class FitCheck;
+struct Pipeline;
+
 /// `transformer/config.json` of an SD3Transformer2DModel: SD3 and SD3.5. Defaults are diffusers'.
 struct Sd3Spec {
+  static constexpr std::string_view kClasses[] = {"SD3Transformer2DModel"};
+  /// Refuses what is not supported by key and value.
+  static Sd3Spec read(const ConfigReader& config);
+  static std::vector<Pipeline> pipelines();
+
   std::int64_t sample_size = 128;
   std::int64_t patch_size = 2;
   std::int64_t in_channels = 16;
@@ -38,11 +47,9 @@ struct Sd3Spec {
 /// Tokens of the CLIP encoders, before T5's. Source: StableDiffusion3Pipeline of diffusers.
 inline constexpr std::int64_t kClipTokens = 77;
 
-/// Refuses what is not supported by key and value.
-Sd3Spec read_sd3_spec(const ConfigReader& config);
 std::vector<PlannedTensor> planned_tensors(const Sd3Spec& spec);
 TransformerFacts facts_of(const Sd3Spec& spec);
-bool is_ignorable_tensor(const Sd3Spec& spec, std::string_view name);
+void check_fit(const Sd3Spec& spec, const FitCheck& fit);
 
 /// Adds the tensors of a joint block of text and picture tokens, in the names that SD3 and FLUX
 /// share. `modulations`: of the picture's tokens.

@@ -1,5 +1,9 @@
 #include "models/spec/transformer_spec.h"
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
+
 #include "models/spec/taken_up.h"
 
 namespace troupe::spec {
@@ -30,17 +34,16 @@ TransformerSpec::TransformerSpec(TransformerFamily of)
 TransformerSpec read_transformer_spec(const ConfigReader& config,
                                       const std::string& fallback_class) {
   const std::string name = config.text_or("_class_name", fallback_class);
-  if (name == "PixArtTransformer2DModel" || name == "Transformer2DModel")
-    return TransformerSpec(read_pixart_spec(config));
-  if (name == "SD3Transformer2DModel") return TransformerSpec(read_sd3_spec(config));
-  if (name == "FluxTransformer2DModel") return TransformerSpec(read_flux_spec(config));
-  if (name == "HunyuanDiT2DModel") return TransformerSpec(read_hunyuan_spec(config));
-  if (name == "UNet2DConditionModel") return TransformerSpec(read_unet_spec(config));
-  if (name == "WanTransformer3DModel") return TransformerSpec(read_wan_spec(config));
-  config.refuse("_class_name",
-                "is not supported (supported: PixArtTransformer2DModel, Transformer2DModel, "
-                "SD3Transformer2DModel, FluxTransformer2DModel, HunyuanDiT2DModel, "
-                "UNet2DConditionModel, WanTransformer3DModel)");
+  std::optional<TransformerFamily> found;
+  std::string known;
+  each_family([&]<class Family>(std::type_identity<Family>) {
+    for (const std::string_view own : Family::kClasses) {
+      if (own == name) found = Family::read(config);
+      known.append(known.empty() ? "" : ", ").append(own);
+    }
+  });
+  if (!found) config.refuse("_class_name", "is not supported (supported: " + known + ")");
+  return TransformerSpec(std::move(*found));
 }
 
 std::vector<PlannedTensor> planned_tensors(const TransformerSpec& spec) {
@@ -55,8 +58,13 @@ std::vector<ExpectedTensor> expected_tensors(const TransformerSpec& spec) {
 }
 
 bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name) {
-  return std::visit([&](const auto& family) { return is_ignorable_tensor(family, name); },
-                    spec.family);
+  return std::visit(
+      [&]<class Family>(const Family&) {
+        if constexpr (requires { Family::kUnused; })
+          return std::ranges::find(Family::kUnused, name) != std::end(Family::kUnused);
+        return false;
+      },
+      spec.family);
 }
 
 }  // namespace troupe::spec

@@ -18,8 +18,18 @@
 
 namespace troupe::spec {
 
+/// The families, in the order in which errors name them. Each has, and the compiler asks for it:
+/// `kClasses`, `read` and `pipelines`, and beside it `planned_tensors`, `facts_of` and `check_fit`.
 using TransformerFamily =
     std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec>;
+
+/// visit(std::type_identity<Family>{}) for each.
+template <class Visit>
+void each_family(Visit&& visit) {
+  [&]<class... Families>(std::type_identity<std::variant<Families...>>) {
+    (visit(std::type_identity<Families>{}), ...);
+  }(std::type_identity<TransformerFamily>{});
+}
 
 /// A transformer, or a U-Net: what any family answers, and the family itself for whoever computes
 /// with it.

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "models/spec/config_limits.h"
+#include "models/spec/fit_check.h"
+#include "models/spec/pipelines.h"
 
 namespace troupe::spec {
 namespace {
@@ -80,7 +82,7 @@ void only_defaults(const ConfigReader& config) {
 
 }  // namespace
 
-UNetSpec read_unet_spec(const ConfigReader& config) {
+UNetSpec UNetSpec::read(const ConfigReader& config) {
   UNetSpec spec;
   if (config.has("_class_name")) config.only("_class_name", "UNet2DConditionModel");
   const auto widths = config.integers("block_out_channels");
@@ -140,6 +142,39 @@ UNetSpec read_unet_spec(const ConfigReader& config) {
     config.refuse("norm_eps", "must be between 0 and 1");
   }
   return spec;
+}
+
+void check_fit(const UNetSpec& spec, const FitCheck& fit) {
+  std::int64_t width = 0;
+  for (std::size_t encoder = 0; encoder < fit.model.text_encoders.size(); ++encoder)
+    width += fit.clip(encoder).hidden_size;
+  fit.require("cross_attention_dim", spec.cross_attention_dim, "the text encoders' hidden_size",
+              width);
+  fit.require("out_channels", spec.out_channels, "its own in_channels", spec.in_channels);
+  const bool added = fit.model.text_encoders.size() == 2;
+  fit.require(
+      "projection_class_embeddings_input_dim", spec.projection_class_embeddings_input_dim,
+      "the pooled text and six sizes",
+      added ? fit.clip(1).pooled_size() + UNetSpec::kTimeIds * spec.addition_time_embed_dim : 0);
+}
+
+std::vector<Pipeline> UNetSpec::pipelines() {
+  return {
+      {.name = "StableDiffusionPipeline",
+       .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers, TextUse::states,
+                     kClipTokens}},
+       .network = "unet",
+       .text_tokens = kClipTokens,
+       .rescales_guidance = true},
+      {.name = "StableDiffusionXLPipeline",
+       .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers,
+                     TextUse::penultimate_pooled, kClipTokens},
+                    {"text_encoder_2", "tokenizer_2", kProjectedClip, kClipTokenizers,
+                     TextUse::penultimate_pooled, kClipTokens}},
+       .network = "unet",
+       .text_tokens = kClipTokens,
+       .rescales_guidance = true},
+  };
 }
 
 }  // namespace troupe::spec

@@ -12,6 +12,9 @@
 
 namespace troupe::spec {
 
+class FitCheck;
+struct Pipeline;
+
 /// One resolution of a U-Net; each is half as high and wide as the one before, rounded up.
 struct UNetLevel {
   std::int64_t channels = 0;
@@ -27,6 +30,11 @@ struct UNetLevel {
 
 /// `unet/config.json` of a UNet2DConditionModel as Stable Diffusion 1, 2 and XL have it.
 struct UNetSpec {
+  static constexpr std::string_view kClasses[] = {"UNet2DConditionModel"};
+  /// Refuses what is not supported by key and value.
+  static UNetSpec read(const ConfigReader& config);
+  static std::vector<Pipeline> pipelines();
+
   /// Height and width of the original, of what was cropped and of the target.
   static constexpr std::int64_t kTimeIds = 6;
 
@@ -60,9 +68,6 @@ struct UNetSpec {
 
   bool operator==(const UNetSpec&) const = default;
 };
-
-/// Refuses what is not supported by key and value.
-UNetSpec read_unet_spec(const ConfigReader& config);
 
 /// A layer that looks beyond its own rows, and so tells other patches something in each step.
 struct UNetSite {
@@ -99,7 +104,7 @@ std::vector<ExpectedTensor> expected_tensors(const UNetSpec& spec);
 /// To plans a U-Net is a transformer of one block and one head that is never split; FLOPs are those
 /// of a position of the latents, deeper levels counted by their share of positions.
 TransformerFacts facts_of(const UNetSpec& spec);
+void check_fit(const UNetSpec& spec, const FitCheck& fit);
 std::vector<PlannedTensor> planned_tensors(const UNetSpec& spec);
-bool is_ignorable_tensor(const UNetSpec& spec, std::string_view name);
 
 }  // namespace troupe::spec

@@ -200,8 +200,4 @@ std::vector<PlannedTensor> planned_tensors(const UNetSpec& spec) {
   return planned;
 }
 
-bool is_ignorable_tensor(const UNetSpec&, std::string_view) {
-  return false;
-}
-
 }  // namespace troupe::spec

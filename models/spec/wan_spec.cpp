@@ -1,6 +1,8 @@
 #include "models/spec/wan_spec.h"
 
 #include "models/spec/config_limits.h"
+#include "models/spec/fit_check.h"
+#include "models/spec/pipelines.h"
 
 namespace troupe::spec {
 namespace {
@@ -21,7 +23,7 @@ void add_attention(TensorTable& table, const std::string& name, const WanSpec& s
 
 }  // namespace
 
-WanSpec read_wan_spec(const ConfigReader& config) {
+WanSpec WanSpec::read(const ConfigReader& config) {
   WanSpec spec;
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxWidth);
@@ -57,10 +59,6 @@ WanSpec read_wan_spec(const ConfigReader& config) {
   }
   if (!(spec.eps > 0 && spec.eps < 1)) config.refuse("eps", "must be between 0 and 1");
   return spec;
-}
-
-bool is_ignorable_tensor(const WanSpec&, std::string_view) {
-  return false;
 }
 
 std::vector<PlannedTensor> planned_tensors(const WanSpec& spec) {
@@ -116,6 +114,20 @@ TransformerFacts facts_of(const WanSpec& spec) {
       .norms_across_heads = true};
   facts.blocks.assign(static_cast<std::size_t>(spec.num_layers), block);
   return facts;
+}
+
+void check_fit(const WanSpec& spec, const FitCheck& fit) {
+  fit.require("text_dim", spec.text_dim, "text_encoder d_model", fit.t5(0).d_model);
+}
+
+std::vector<Pipeline> WanSpec::pipelines() {
+  return {
+      {.name = "WanPipeline",
+       .encoders = {{"text_encoder", "tokenizer", kUmt5, kT5Tokenizers, TextUse::zeroed_states}},
+       .text_tokens = 512,
+       .mends_prompts = true,
+       .vae = "AutoencoderKLWan"},
+  };
 }
 
 }  // namespace troupe::spec

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/spec/config.h"
@@ -10,9 +11,17 @@
 
 namespace troupe::spec {
 
+class FitCheck;
+struct Pipeline;
+
 /// `transformer/config.json` of a WanTransformer3DModel that makes videos from text. Defaults are
 /// diffusers'. A video's frames are taken as one tall picture: token rows of frame 0, then 1, ….
 struct WanSpec {
+  static constexpr std::string_view kClasses[] = {"WanTransformer3DModel"};
+  /// Refuses what is not supported by key and value: image conditions among it.
+  static WanSpec read(const ConfigReader& config);
+  static std::vector<Pipeline> pipelines();
+
   std::int64_t num_attention_heads = 40;
   std::int64_t attention_head_dim = 128;
   std::int64_t in_channels = 16;
@@ -36,10 +45,8 @@ struct WanSpec {
   bool operator==(const WanSpec&) const = default;
 };
 
-/// Refuses what is not supported by key and value: image conditions among it.
-WanSpec read_wan_spec(const ConfigReader& config);
 std::vector<PlannedTensor> planned_tensors(const WanSpec& spec);
 TransformerFacts facts_of(const WanSpec& spec);
-bool is_ignorable_tensor(const WanSpec& spec, std::string_view name);
+void check_fit(const WanSpec& spec, const FitCheck& fit);
 
 }  // namespace troupe::spec

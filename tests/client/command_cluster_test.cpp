@@ -326,3 +326,28 @@ TEST_CASE("status and jobs, for people and for programs") {
   CHECK(other.err == "troupe: job 4 is not known here\n");
   CHECK(run(controller, "cancel 3").out == "job 3: as you wish\n");
 }
+
+TEST_CASE("status --watch says it again until the cluster ends") {
+  FakeController controller;
+  std::atomic<int> asked = 0;
+  controller.on(
+      wire::Kind::get_status, [&](FakeController& c, control::PeerId peer,
+                                  const wire::Header& header, std::span<const std::byte>) {
+        if (++asked < 3) {
+          c.server().reply(peer, header, wire::ClusterStatus{});
+        } else {
+          c.server().reply(peer, header, wire::Failure{wire::FailureCode::refused, "it is over"});
+        }
+      });
+  const auto watched = run(controller, "status --watch 0.1");
+  CHECK(watched.exit_code == 1);
+  CHECK(watched.err == "troupe: it is over\n");
+  CHECK(asked == 3);
+  const auto second = watched.out.find("\nCluster\n");
+  CHECK(watched.out.starts_with("Cluster\n"));
+  CHECK(second != std::string::npos);
+  CHECK(watched.out.find("\nCluster\n", second + 1) == std::string::npos);
+  const auto json = run(controller, "status --watch 1 --json");
+  CHECK(json.exit_code == 2);
+  CHECK(json.err.find("--watch does not go with --json") != std::string::npos);
+}

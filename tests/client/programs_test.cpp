@@ -148,6 +148,8 @@ TEST_CASE("scripts: help, and what is wrong is said before anything is done") {
   check_wrong(kScripts + "slurm", "no COMMAND");
   check_wrong(kScripts + "fixtures nothing", "PART: \"nothing\" is not known");
   check_wrong(kScripts + "make-random-model", "FOLDER is missing");
+  check_wrong(kScripts + "make-random-model x --like /nothere",
+              "--like: \"/nothere\" is no model folder");
   check_wrong(kScripts + "setup --cuda --cpu", "--cuda does not go with --cpu");
   check_wrong(kScripts + "gpu-check 1 --only '['", "\"[\" is not a regular expression");
   check_wrong(kScripts + "demo --steps x", "--steps: \"x\" is not a whole number");

@@ -33,7 +33,7 @@ inline spec::ModelSpec spec_of(const std::string& checkpoint, bool transformer_o
   if (!transformer_only) return spec::read_model_spec(folder);
   spec::ModelSpec spec;
   spec.vae.block_out_channels = {1, 1, 1, 1};
-  spec.transformer = spec::read_pixart_spec(spec::ConfigReader::read(folder + "/config.json"));
+  spec.transformer = spec::PixArtSpec::read(spec::ConfigReader::read(folder + "/config.json"));
   constexpr std::string_view kStem = "diffusion_pytorch_model";
   spec.transformer_weights = spec::WeightIndex::read_folder(folder, {&kStem, 1});
   return spec;

@@ -56,7 +56,7 @@ TEST_CASE("SDXL's pipeline from prompt and seed to final latents, whole and by p
   const UNetBook book("unet_pipeline");
   const auto weights = kFolder / "unet" / "diffusion_pytorch_model.safetensors";
   const unet::UNet2DConditionModel model(
-      spec::read_unet_spec(spec::ConfigReader::read(kFolder / "unet" / "config.json")),
+      spec::UNetSpec::read(spec::ConfigReader::read(kFolder / "unet" / "config.json")),
       WeightStore(spec::WeightIndex::read_file(weights)));
   double worst = 0;
   int stochastic = 0;

@@ -23,7 +23,7 @@ inline const std::filesystem::path kUNetFixtures =
 inline unet::UNet2DConditionModel load_unet(const std::string& name,
                                             at::ScalarType dtype = at::kFloat) {
   const auto folder = kUNetFixtures / "tiny-unet" / name;
-  return {spec::read_unet_spec(spec::ConfigReader::read(folder / "config.json")),
+  return {spec::UNetSpec::read(spec::ConfigReader::read(folder / "config.json")),
           WeightStore(spec::WeightIndex::read_file(folder / "diffusion_pytorch_model.safetensors")),
           dtype};
 }

@@ -80,7 +80,7 @@ nlohmann::json sdxl_config() {
 }
 
 troupe::spec::UNetSpec read(const nlohmann::json& config) {
-  return troupe::spec::read_unet_spec(troupe::spec::ConfigReader(config.dump(), "config.json"));
+  return troupe::spec::UNetSpec::read(troupe::spec::ConfigReader(config.dump(), "config.json"));
 }
 
 }  // namespace

@@ -1,18 +1,22 @@
-// Writes a model folder of PixArt-XL's size with random weights in bfloat16: what is published, as
-// far as shapes, names, types and files go, and no picture worth looking at. Names and shapes are
-// those that models/spec expects.
+// Writes a model folder with random weights: of PixArt-XL's size in bfloat16 (what is published, as
+// far as shapes, names, types and files go), or in float32 for the settings of another folder. No
+// picture of it is worth looking at. Names and shapes are those that models/spec expects.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "benchmarks/command_line.h"
+#include "models/spec/bert_spec.h"
+#include "models/spec/clip_spec.h"
 #include "models/spec/config.h"
 #include "models/spec/expected_tensors.h"
 #include "models/spec/t5_spec.h"
 #include "models/spec/transformer_spec.h"
 #include "models/spec/vae_spec.h"
+#include "models/spec/wan_vae_spec.h"
 #include "tests/process/support/random_weights.h"
 #include "tests/spec/published_configs.h"
 
@@ -67,6 +71,42 @@ void write_text(const fs::path& file, const std::string& text) {
   if (!out) throw std::runtime_error(file.string() + ": cannot be written");
 }
 
+/// The tensors of a component by the class that model_index.json names for it; none of those that
+/// have no weights.
+std::vector<ExpectedTensor> tensors_of(const std::string& name,
+                                       const troupe::spec::ConfigReader& config) {
+  using namespace troupe::spec;
+  if (name == "AutoencoderKL") return expected_tensors(read_vae_spec(config));
+  if (name == "AutoencoderKLWan") return expected_tensors(read_wan_vae_spec(config));
+  if (name == "BertModel") return expected_tensors(read_bert_spec(config));
+  if (name.starts_with("CLIP"))
+    return expected_tensors(read_clip_spec(config, name == "CLIPTextModelWithProjection"));
+  if (name.ends_with("T5EncoderModel")) return expected_tensors(read_t5_spec(config));
+  return expected_tensors(read_transformer_spec(config, name));
+}
+
+/// Settings and tokenizers are `like`'s.
+void make_like(const fs::path& like, const fs::path& folder) {
+  const auto index = json::parse(std::ifstream(like / "model_index.json"));
+  fs::copy(like, folder, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  RandomValues values;
+  for (const auto& [component, is] : index.items()) {
+    const fs::path own = folder / component;
+    if (component == "scheduler" || !is.is_array() || !fs::exists(own / "config.json")) continue;
+    for (const auto& file : std::vector(fs::directory_iterator(own), fs::directory_iterator())) {
+      if (file.path().string().find(".safetensors") != std::string::npos) fs::remove(file);
+    }
+    const std::string library = is.at(0);
+    const auto file = own / (library == "diffusers" ? "diffusion_pytorch_model.safetensors"
+                                                    : "model.safetensors");
+    const auto tensors =
+        tensors_of(is.at(1), troupe::spec::ConfigReader::read(own / "config.json"));
+    const auto bytes =
+        troupe::testing::write_random_weights(file, tensors, troupe::spec::Dtype::float32, values);
+    std::printf("%s: %zu tensors, %.2f MB\n", file.c_str(), tensors.size(), double(bytes) / 1e6);
+  }
+}
+
 void make(const fs::path& folder) {
   using namespace troupe;
   write_text(folder / "transformer/config.json", testing::kPixArtXl512Config);
@@ -76,7 +116,7 @@ void make(const fs::path& folder) {
   fs::copy(TROUPE_SOURCE_DIR "/examples/demo/model/tokenizer", folder / "tokenizer",
            fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   RandomValues values;
-  const auto transformer = spec::read_pixart_spec(
+  const auto transformer = spec::PixArtSpec::read(
       spec::ConfigReader(testing::kPixArtXl512Config, "transformer/config.json"));
   write_file(folder / "transformer/diffusion_pytorch_model.safetensors",
              spec::expected_tensors(transformer), values);
@@ -94,14 +134,16 @@ void make(const fs::path& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string folder;
-  CLI::App app{"Writes a model folder of PixArt-XL's size with random weights (11 GB)",
+  std::string folder, like;
+  CLI::App app{"Writes a model folder with random weights: of PixArt-XL's size (11 GB)",
                "troupe_make_random_model"};
   app.add_option("FOLDER", folder, "Made if need be")
       ->required()
       ->check(troupe::bench::not_empty());
+  app.add_option("--like", like, "Or with the settings of this folder, which needs no weights")
+      ->check(CLI::ExistingDirectory);
   return troupe::bench::run_program(app, argc, argv, [&] {
-    make(folder);
+    like.empty() ? make(folder) : make_like(like, folder);
     return 0;
   });
 }

@@ -23,7 +23,7 @@ class PublishedFolder {
     const auto config = [&](const char* name) {
       return spec::ConfigReader::read(path() / name / "config.json");
     };
-    transformer = spec::expected_tensors(spec::read_pixart_spec(config("transformer")));
+    transformer = spec::expected_tensors(spec::PixArtSpec::read(config("transformer")));
     text_encoder = spec::expected_tensors(spec::read_t5_spec(config("text_encoder")));
     vae = spec::expected_tensors(spec::read_vae_spec(config("vae")));
     write_weights();

@@ -97,7 +97,7 @@ class PublishedUNetFolder {
     write("unet/config.json", xl ? kSdxlUNet : kSd15UNet);
     write("vae/config.json", kKlVaeConfig);
     weights("unet", "diffusion_pytorch_model",
-            spec::expected_tensors(spec::read_unet_spec(config("unet"))));
+            spec::expected_tensors(spec::UNetSpec::read(config("unet"))));
     weights("vae", "diffusion_pytorch_model",
             spec::expected_tensors(spec::read_vae_spec(config("vae"))));
     for (const bool second : {false, true}) {

@@ -1,6 +1,10 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <iostream>
+#include <thread>
 
 #include "base/text.h"
 #include "client/cli/endpoint.h"
@@ -98,25 +102,36 @@ class StatusVerb : public Verb {
  public:
   explicit StatusVerb(CLI::App& parent)
       : Verb(parent, "status", "Say who lives where, in which groups with which rank, doing what") {
+    app_->add_option("--watch", watch_seconds_, "Say it again and again, so far apart")
+        ->check(number(0.1, 86400))
+        ->type_name("SECONDS");
     add_connect_option(*app_, target_);
     set_footer(
         "GROUPS is, for each axis that the actor shares with others, its rank and all ranks: \"pp "
-        "1/2 [0 2]\" is the second of two stages. Jobs themselves are in `troupe jobs`.",
-        {"troupe status", "troupe status --json"}, "commands.md#status");
+        "1/2 [0 2]\" is the second of two stages. Jobs themselves are in `troupe jobs`. --watch "
+        "goes on until Ctrl-C, or the cluster's end.",
+        {"troupe status", "troupe status --watch 2", "troupe status --json"}, "commands.md#status");
   }
 
   int run() override {
+    if (json() && watch_seconds_ > 0) throw UsageError("--watch does not go with --json");
     Client client = connect(target_);
-    const ClusterInfo cluster = take(client.status());
     if (json()) {
-      print_json(to_json(cluster));
-    } else {
+      print_json(to_json(take(client.status())));
+      return kOk;
+    }
+    print_status(take(client.status()));
+    while (watch_seconds_ > 0 && std::cout) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(watch_seconds_));
+      const ClusterInfo cluster = take(client.status());
+      std::cout << (isatty(STDOUT_FILENO) ? "\x1b[H\x1b[2J" : "\n");
       print_status(cluster);
     }
     return kOk;
   }
 
  private:
+  double watch_seconds_ = 0;  // 0: once
   Target target_;
 };
 

@@ -25,7 +25,7 @@ RandomModel::RandomModel(const TransformerSize& size) {
   RandomValues values;
   write_random_weights(scratch_.path / "transformer/diffusion_pytorch_model.safetensors",
                        spec::expected_tensors(spec::TransformerSpec(
-                           spec::read_pixart_spec(spec::ConfigReader(config.dump(), file)))),
+                           spec::PixArtSpec::read(spec::ConfigReader(config.dump(), file)))),
                        spec::Dtype::float32, values);
 }
 
