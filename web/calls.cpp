@@ -90,8 +90,11 @@ nlohmann::json parameters_as_request(const std::string& png) {
     if (own.contains(from) && !own.at(from).is_null()) request[to] = own.at(from);
   };
   wire::for_each_field([&](const wire::RequestField& field, auto) {
-    if (const auto name = field.in_json(); !name.empty() && !is_of_its_own(field))
-      copy(name, std::string(field.name));
+    const auto name = field.in_json();
+    if (name.empty() || is_of_its_own(field)) return;
+    // 0 is how they say that none was given.
+    if (field.default_in_help && own.contains(name) && own.at(name) == 0) return;
+    copy(name, std::string(field.name));
   });
   for (const char* name : {"prompt", "model", "height", "width", "steps"})
     copy(name, name);
