@@ -26,7 +26,7 @@ DEPLOY = ROOT / "deploy"
 MANIFESTS = [path for path in sorted(DEPLOY.glob("kubernetes/*.yaml")) if path.name != "kustomization.yaml"]
 TROUPE = os.environ.get("TROUPE", "")
 PROMPT = "a red circle above a blue square on a white background"
-PATIENCE = 120.0
+PATIENCE = 180.0
 
 
 def documents():

@@ -170,8 +170,9 @@ class OnARealCluster(WithCluster):
     def test_asynchronous(self):
         async def main():
             pipe = await troupe.AsyncTroupePipeline.connect(self.cluster.url)
-            long = asyncio.create_task(pipe(PROMPT, num_inference_steps=900))
             one, two = await asyncio.gather(*(pipe(PROMPT, seed=seed, num_inference_steps=2, height=128, width=128) for seed in (1, 2)))
+            long = asyncio.create_task(pipe(PROMPT, num_inference_steps=900))
+            await asyncio.sleep(1)
             long.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await long
