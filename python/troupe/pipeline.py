@@ -18,12 +18,12 @@ Callback = Callable[["TroupePipeline", int, None, Dict[str, Any]], Optional[Dict
 class TroupePipelineOutput:
     """What a call returns. `images` is as `output_type` says; notebooks show it.
 
-    `job` is the job's handle, as for `job.report()`, and `seed` the seed that was used.
+    `job` is the job's handle, as for `job.report()`, and `seed` the seed that was used, or a list of them.
     """
 
     images: Any
     job: Job
-    seed: int
+    seed: Union[int, List[int]]
     videos: int = field(default=0, repr=False)  # 0: these are pictures
 
     @property
@@ -125,7 +125,8 @@ class TroupePipeline:
         done = job.result(output_type)
         asked = len(request["prompts"]) * request.get("images_per_prompt", 1)
         videos = asked if len(job.info.pictures) > asked else 0
-        output = TroupePipelineOutput(done, job, request["seed"], videos)
+        output = TroupePipelineOutput(done, job, request["seed"] if "seed" in request else request["picture_seeds"],
+                                       videos)
         return output if return_dict else output.to_tuple()
 
     def submit(self, prompt: Optional[Prompt] = None, *, negative_prompt: Optional[Prompt] = None,
@@ -135,8 +136,8 @@ class TroupePipeline:
                latents: Any = None, image: Any = None, strength: Optional[float] = None, **options: Any) -> Job:
         """Hands a job in and returns its handle at once. What is None is the cluster's default.
 
-        generator: a torch.Generator on the CPU that has drawn nothing yet: its seed gives diffusers' picture. `seed` says
-            it as a number. Without either the seed is a random one.
+        generator: a torch.Generator on the CPU that has drawn nothing yet: its seed gives diffusers' picture; a list has
+            one for each picture. `seed` says it as a number. Without either the seed is a random one.
         latents: noise of unit variance instead of the seed's, [n, channels, h, w]: a numpy array or a tensor.
         image: a picture to begin with, with `strength`: PIL, an array [height, width, 3], or a PNG file's bytes.
         options: further fields of a request (docs/http.md), such as method="pipefusion", num_pipeline_patch=4, pp=2,
@@ -283,24 +284,25 @@ def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[st
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     negative = given.get("negative_prompt")
     if negative is not None and not isinstance(negative, str):
-        if len(set(negative)) != 1:
-            raise ValueError("negative_prompt: one text is shared by all prompts of a job")
-        given["negative_prompt"] = negative[0]
+        given["negative_prompts"] = list(given.pop("negative_prompt"))
     generator, seed = given.pop("generator", None), given.pop("seed", None)
     if generator is not None and seed is not None:
         raise ValueError("generator and seed: either says it all")
-    seed = seed_of(generator) if generator is not None else secrets.randbits(32) if seed is None else int(seed)
+    if isinstance(generator, (list, tuple)):
+        given["picture_seeds"] = [seed_of(one) for one in generator]
+    elif generator is not None:
+        given["seed"] = seed_of(generator)
+    else:
+        given["seed"] = secrets.randbits(32) if seed is None else int(seed)
     if "latents" in given:
         given["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))
     if "image" in given:
         given["init_image"] = images.base64_text(images.to_png(given.pop("image")))
-    return {"prompts": prompts, "seed": seed, **given}
+    return {"prompts": prompts, **given}
 
 
 def seed_of(generator: Any) -> int:
     """The seed of a torch.Generator, where that says what it will draw."""
-    if isinstance(generator, (list, tuple)):
-        raise ValueError("generator: a job has one; hand in a job for each generator (`submit`)")
     if not hasattr(generator, "initial_seed"):
         raise TypeError(f"generator: {type(generator).__name__} is no torch.Generator; numbers are said as seed=…")
     if generator.device.type != "cpu":

@@ -43,7 +43,7 @@ class Arguments(WithServer):
         self.pipe("a cat", negative_prompt=["a dog"], height=64, width=96, num_inference_steps=3, guidance_scale=2.5,
                   num_images_per_prompt=2, seed=9, use_resolution_binning=True, method="pipefusion", num_pipeline_patch=4, pp=2)
         self.assertEqual(self.request(), {
-            "prompts": ["a cat"], "negative_prompt": "a dog", "height": 64, "width": 96, "steps": 3, "guidance_scale": 2.5,
+            "prompts": ["a cat"], "negative_prompts": ["a dog"], "height": 64, "width": 96, "steps": 3, "guidance_scale": 2.5,
             "images_per_prompt": 2, "seed": 9, "resolution_binning": True, "method": "pipefusion", "num_pipeline_patch": 4,
             "pp": 2})
 
@@ -99,8 +99,10 @@ class Arguments(WithServer):
 
         generator = Generator().manual_seed(41)
         self.assertEqual(make_request("a", {"generator": generator})["seed"], 41)
+        self.assertEqual(make_request("a", {"generator": [Generator().manual_seed(3), generator]}),
+                         {"prompts": ["a"], "picture_seeds": [3, 41]})
         generator.drawn = 1
-        for wrong, message in ((generator, "drawn numbers already"), (Generator("cuda"), "CPU"), ([generator], "each generator"),
+        for wrong, message in ((generator, "drawn numbers already"), (Generator("cuda"), "CPU"), ([generator], "drawn numbers already"),
                                (7, "seed=")):
             with self.assertRaisesRegex((ValueError, TypeError), message):
                 make_request("a", {"generator": wrong})
@@ -108,7 +110,7 @@ class Arguments(WithServer):
             make_request("a", {"generator": Generator(), "seed": 1})
 
     def test_what_cannot_be_said_is_refused_here(self):
-        for arguments, message in ((dict(prompt=None), "prompt"), (dict(prompt="a", negative_prompt=["a", "b"]), "negative_prompt"),
+        for arguments, message in ((dict(prompt=None), "prompt"),
                                    (dict(prompt="a", output_type="tensor"), "output_type"),
                                    (dict(prompt="a", image=np.zeros((4, 2))), "shape"),
                                    (dict(prompt="a", callback_on_step_end_tensor_inputs=["latents"]), "latents")):
