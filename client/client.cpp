@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/format.h"
 #include "client/conversation.h"
 #include "client/convert.h"
 #include "client/deadlines.h"
@@ -72,11 +73,12 @@ void Client::Impl::say_lost(std::uint64_t job, const Talk& talk, const Error& er
   Progress progress;
   progress.job = job;
   progress.phase = "waiting for the controller";
-  progress.warnings = {error.what +
-                       (talk->link().replaced()
-                            ? "; reconnecting to the controller that was started again"
-                            : "; waiting " + std::to_string(kComeBack.count()) +
-                                  " s for the controller to answer or to be started again")};
+  progress.warnings = {
+      error.what +
+      (talk->link().replaced()
+           ? "; reconnecting to the controller that was started again"
+           : fmt::format("; waiting {} s for the controller to answer or to be started again",
+                         kComeBack.count()))};
   on_progress(progress);
 }
 
@@ -108,8 +110,8 @@ std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
     } else if (why.code != "unreachable") {
       gone = Error{"lost", error.what + "; the controller cannot be reached again: " + why.what};
     } else if (now >= *give_up_at) {
-      gone = Error{"lost", error.what + "; the controller was not started again within " +
-                               std::to_string(kComeBack.count()) + " s"};
+      gone = Error{"lost", fmt::format("{}; the controller was not started again within {} s",
+                                       error.what, kComeBack.count())};
     }
     if (gone) return gone;
     if (now >= until) return later;
@@ -208,7 +210,7 @@ Result<std::string> Client::cancel(std::uint64_t job) {
   if (impl_->link().on_thread()) {
     impl_->link().request<wire::Done>(wire::CancelJob{job}, kAnswerDeadline,
                                       [](const Result<wire::Done>&) {});
-    return std::string("asked to cancel job " + std::to_string(job));
+    return std::string(fmt::format("asked to cancel job {}", job));
   }
   auto done = impl_->link().ask<wire::Done>(wire::CancelJob{job}, kAnswerDeadline);
   if (!done) return done.error();

@@ -1,5 +1,6 @@
 #include "client/conversation.h"
 
+#include "base/format.h"
 #include "base/number_text.h"
 #include "client/deadlines.h"
 
@@ -123,7 +124,7 @@ void Conversation::watch(std::uint64_t job, Client::OnProgress on_progress, Clie
 void Conversation::lose(const Error& error) {
   const auto open_jobs = followers_;
   for (const auto& [job, follower] : open_jobs) {
-    follower->end(Error{error.code, "job " + std::to_string(job) + ": " + error.what});
+    follower->end(Error{error.code, fmt::format("job {}: {}", job, error.what)});
   }
 }
 
@@ -135,8 +136,8 @@ Result<JobResult> Conversation::await(std::uint64_t job, milliseconds timeout,
   const bool ended = changed_.wait_until(lock, until, [&] { return ending.result.has_value(); });
   --ending.waiters;
   if (!ended) {
-    return Error{"timeout", "job " + std::to_string(job) + " has not ended within " +
-                                seconds_text(timeout) + "; it goes on"};
+    return Error{"timeout", fmt::format("job {} has not ended within {}; it goes on", job,
+                                        seconds_text(timeout))};
   }
   if (ending.waiters > 0) return *ending.result;
   Result<JobResult> result = std::move(*ending.result);

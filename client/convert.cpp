@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/text.h"
 #include "models/image/png_bytes.h"
 #include "transport/calls/errors.h"
@@ -21,7 +22,7 @@ constexpr std::int64_t kLatentScale = 8;  // pixels a latent row or column
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i)
-    text += (i ? ", " : "") + std::to_string(shape[i]);
+    text += fmt::format("{}{}", i ? ", " : "", shape[i]);
   return text + "]";
 }
 
@@ -121,8 +122,7 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
   if (latents.shape.size() != 4 || !count)
     return refuse("not [n, channels, height / 8, width / 8]");
   if (*count != latents.data.size()) {
-    return refuse("holds " + std::to_string(latents.data.size()) + " values, not " +
-                  std::to_string(*count));
+    return refuse(fmt::format("holds {} values, not {}", latents.data.size(), *count));
   }
   const auto prompts = request.prompts.empty() ? rows_of_embeds(request) : request.prompts.size();
   const auto pictures = static_cast<std::int64_t>(prompts) * request.images_per_prompt;
@@ -133,12 +133,12 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
   // A video's frames stand one below the other; how many they are the controller works out.
   if (request.num_frames <= 1 && request.height != 0 &&
       request.height != latents.shape[2] * kLatentScale) {
-    return refuse("height " + std::to_string(request.height) + " wants " +
-                  std::to_string(request.height / kLatentScale) + " rows");
+    return refuse(
+        fmt::format("height {} wants {} rows", request.height, request.height / kLatentScale));
   }
   if (request.width != 0 && request.width != latents.shape[3] * kLatentScale) {
-    return refuse("width " + std::to_string(request.width) + " wants " +
-                  std::to_string(request.width / kLatentScale) + " columns");
+    return refuse(
+        fmt::format("width {} wants {} columns", request.width, request.width / kLatentScale));
   }
   return {};
 }
@@ -156,8 +156,7 @@ std::optional<Error> check_prompt_embeds(const ImageRequest& request) {
     }
     const auto odd = std::ranges::find_if(tensor.data, [](float x) { return !std::isfinite(x); });
     if (odd != tensor.data.end())
-      return refuse(name + " is not finite at element " +
-                    std::to_string(odd - tensor.data.begin()));
+      return refuse(fmt::format("{} is not finite at element {}", name, odd - tensor.data.begin()));
   }
   return {};
 }
@@ -204,7 +203,7 @@ bool append_latents(std::optional<Latents>& whole, Latents part) {
 }
 
 Error job_error(const wire::JobFinished& finished) {
-  const std::string job = "job " + std::to_string(finished.job);
+  const std::string job = fmt::format("job {}", finished.job);
   Error error = calls::to_error(finished.failure);
   // Inside a job these mean its actors, not the link between client and controller.
   if (error.code == "timeout" || error.code == "lost" || error.code == "protocol")

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "base/format.h"
 #include "client/png_check.h"
 #include "models/image/limits.h"
 #include "models/image/png_bytes.h"
@@ -27,8 +28,8 @@ std::optional<Error> check_init_image(const ImageRequest& request) {
   if (image.empty()) return {};
   if (image.starts_with(models::kPngSignature)) {
     if (image.size() > models::kMaxPngBytes)
-      return Error{"bad_request", "init_image has " + std::to_string(image.size()) +
-                                      " bytes: at most " + std::to_string(models::kMaxPngBytes)};
+      return Error{"bad_request", fmt::format("init_image has {} bytes: at most {}", image.size(),
+                                              models::kMaxPngBytes)};
     const auto wrong = wrong_with_png(image);
     if (!wrong.empty()) return Error{"bad_request", "init_image " + wrong};
     return {};

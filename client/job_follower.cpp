@@ -1,5 +1,6 @@
 #include "client/job_follower.h"
 
+#include "base/format.h"
 #include "client/convert.h"
 
 namespace troupe::client {
@@ -70,13 +71,13 @@ void JobFollower::hand_on(wire::JobProgress& from) {
     const control::BlobResult& blob = fetched_[i];
     const std::string name = from.blobs[i].name;
     if (!blob) {
-      progress.warnings.push_back(name + " of step " + std::to_string(from.step) +
-                                  " did not come: " + blob.failure.what);
+      progress.warnings.push_back(
+          fmt::format("{} of step {} did not come: {}", name, from.step, blob.failure.what));
     } else if (name == "latents") {
       auto part = latents_from(*blob.bytes, from.blobs[i].shape);
       if (!part || !append_latents(progress.latents, std::move(*part))) {
-        progress.warnings.push_back("latents of step " + std::to_string(from.step) +
-                                    " do not fill their shape");
+        progress.warnings.push_back(
+            fmt::format("latents of step {} do not fill their shape", from.step));
       }
     } else if (name == "preview") {
       progress.preview_png = *blob.bytes;
@@ -87,7 +88,7 @@ void JobFollower::hand_on(wire::JobProgress& from) {
 
 void JobFollower::hand_on(wire::JobFinished& from) {
   if (from.state != wire::JobState::succeeded) return end(job_error(from));
-  const std::string job = "job " + std::to_string(job_);
+  const std::string job = fmt::format("job {}", job_);
   JobResult result;
   result.job = job_;
   result.report = std::move(from.report);
@@ -103,9 +104,9 @@ void JobFollower::hand_on(wire::JobFinished& from) {
     } else if (ref.name == "latents") {
       auto part = latents_from(*blob.bytes, ref.shape);
       if (!part || !append_latents(result.latents, std::move(*part))) {
-        return end(Error{"protocol", job + ": its latents have " +
-                                         std::to_string(blob.bytes->size()) +
-                                         " bytes, which do not fill their shape"});
+        return end(Error{"protocol",
+                         fmt::format("{}: its latents have {} bytes, which do not fill their shape",
+                                     job, blob.bytes->size())});
       }
     }
   }

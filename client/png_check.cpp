@@ -3,6 +3,7 @@
 #include <boost/crc.hpp>
 #include <cstdint>
 
+#include "base/format.h"
 #include "models/image/png_bytes.h"
 
 namespace troupe::client {
@@ -37,15 +38,14 @@ bool is_critical(std::string_view name) {
 std::string wrong_with_png(std::string_view png) {
   bool pixels = false;
   for (std::size_t at = kPngSignature.size(); true;) {
-    const std::string place = " at byte " + std::to_string(at);
+    const std::string place = fmt::format(" at byte {}", at);
     if (png.size() < at + models::kPngChunkFrame) return "is cut off" + place + ", before its end";
     const std::uint32_t length = png_number(png, at);
     const auto name = png.substr(at + 4, 4);
     if (!is_name(name)) return "has no chunk" + place + ", where one should begin";
     if (length > png.size() - at - models::kPngChunkFrame) {
-      return "is cut off: its " + std::string(name) + " chunk" + place + " has " +
-             std::to_string(length) + " bytes, " + std::to_string(png.size() - at - 8) +
-             " are left";
+      return fmt::format("is cut off: its {} chunk{} has {} bytes, {} are left", name, place,
+                         length, png.size() - at - 8);
     }
     if ((at == kPngSignature.size()) != (name == "IHDR") ||
         (name == "IHDR" && length != kHeaderData))

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 
 namespace troupe::web {
@@ -61,7 +62,7 @@ ApiKeys ApiKeys::parse(std::string_view text) {
     std::string name, hash, word;
     if (!(words >> name) || name.starts_with('#')) continue;
     const auto wrong = [&](const std::string& why) {
-      return std::runtime_error("[keys] line " + std::to_string(number) + ": " + why);
+      return std::runtime_error(fmt::format("[keys] line {}: {}", number, why));
     };
     if (!is_name(name)) throw wrong("the name is not of letters, digits, -, _ and .");
     words >> hash;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 #include "web/api.h"
 
@@ -14,7 +15,7 @@ bool can_paint(const ActorInfo& actor) {
 /// A number; of the second cluster on a text, NUMBER-CLUSTER.
 nlohmann::json actor_id(std::uint32_t actor, std::size_t cluster) {
   if (cluster == 0) return actor;
-  return std::to_string(actor) + "-" + std::to_string(cluster + 1);
+  return fmt::format("{}-{}", actor, cluster + 1);
 }
 
 nlohmann::json actor_json(const ActorInfo& actor) {
@@ -92,7 +93,7 @@ nlohmann::json cluster_json(const JobService& service, bool operate) {
     if (!cluster.info) continue;
     for (const ActorInfo& actor : cluster.info->actors) {
       actors.push_back(actor_json(actor));
-      if (index > 1) actors.back()["id"] = std::to_string(actor.id) + "-" + std::to_string(index);
+      if (index > 1) actors.back()["id"] = fmt::format("{}-{}", actor.id, index);
       if (std::ranges::find(names, actor.host) != names.end()) continue;
       names.push_back(actor.host);
       hosts.push_back({{"name", actor.host}});

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 #include "web/api.h"
 #include "web/http_metrics.h"
@@ -128,9 +129,8 @@ class Gateway::Impl {
     server_.emplace(io_, server,
                     Server::Handler{[this](RequestHead head) { return admit(std::move(head)); }});
     const bool v6 = options.address.find(':') != std::string::npos;
-    url_ = (options.tls_certificate.empty() ? "http://" : "https://") +
-           (v6 ? "[" + options.address + "]" : options.address) + ":" +
-           std::to_string(server_->port());
+    url_ = fmt::format("{}{}:{}", options.tls_certificate.empty() ? "http://" : "https://",
+                       v6 ? "[" + options.address + "]" : options.address, server_->port());
     std::vector<ClusterLink::Target> targets;
     for (const auto& cluster : options.clusters)
       targets.push_back({cluster.endpoint, cluster.keys});

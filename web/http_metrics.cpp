@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "base/number_text.h"
 
 namespace troupe::web {
@@ -22,19 +23,19 @@ std::string HttpMetrics::text(const std::map<std::string, double>& now) const {
     std::uint64_t all = 0;
     for (std::size_t i = 0; i < histogram.counts.size(); ++i) {
       all += histogram.counts[i];
-      text += "troupe_http_request_seconds_bucket{" + label + ",le=\"" +
-              (i < kBounds.size() ? number_text(kBounds[i]) : "+Inf") + "\"} " +
-              std::to_string(all) + "\n";
+      text += fmt::format("troupe_http_request_seconds_bucket{{{},le=\"{}\"}} {}\n", label,
+                          i < kBounds.size() ? number_text(kBounds[i]) : "+Inf", all);
     }
-    text += "troupe_http_request_seconds_sum{" + label + "} " + number_text(histogram.sum) +
-            "\ntroupe_http_request_seconds_count{" + label + "} " + std::to_string(all) + "\n";
+    text += fmt::format(
+        "troupe_http_request_seconds_sum{{{}}} {}\ntroupe_http_request_seconds_count{{{}}} {}\n",
+        label, number_text(histogram.sum), label, all);
   }
   text +=
       "# HELP troupe_http_answers_total Requests that were answered.\n"
       "# TYPE troupe_http_answers_total counter\n";
   for (const auto& [key, count] : answers_) {
-    text += "troupe_http_answers_total{route=\"" + key.first + "\",status=\"" +
-            std::to_string(key.second) + "\"} " + std::to_string(count) + "\n";
+    text += fmt::format("troupe_http_answers_total{{route=\"{}\",status=\"{}\"}} {}\n", key.first,
+                        key.second, count);
   }
   for (const auto& [name, value] : now) {
     text += "# TYPE " + name + (name.ends_with("_total") ? " counter\n" : " gauge\n") + name + " " +

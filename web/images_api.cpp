@@ -1,5 +1,6 @@
 #include <sodium.h>
 
+#include "base/format.h"
 #include "models/image/png_bytes.h"
 #include "web/api.h"
 #include "web/base64.h"
@@ -21,7 +22,7 @@ nlohmann::json usage_json() {
 /// What a whole answer and the last event of a stream say of a picture.
 nlohmann::json described(const std::string& png, const PictureKind& kind) {
   const auto size = models::png_size(png);
-  return {{"size", std::to_string(size.width) + "x" + std::to_string(size.height)},
+  return {{"size", fmt::format("{}x{}", size.width, size.height)},
           {"quality", "auto"},
           {"background", "opaque"},
           {"output_format", name_of(kind.format)},
@@ -45,7 +46,7 @@ std::string linked_answer(Api& api, const Job& job, const PictureKind& kind,
   for (std::size_t i = 0; i < job.result->pictures.size(); ++i) {
     std::string random(16, '\0');
     randombytes_buf(random.data(), random.size());
-    std::string name = job.id + "-" + std::to_string(i) + "-";
+    std::string name = fmt::format("{}-{}-", job.id, i);
     for (const char byte : random) {
       constexpr char kDigits[] = "0123456789abcdef";
       name += kDigits[static_cast<unsigned char>(byte) >> 4];
@@ -75,16 +76,15 @@ std::string completed_events(const JobResult& result, const PictureKind& kind,
 
 std::string partial_event(const Job& job, int index, const std::string& name) {
   const auto size = models::png_size(job.preview);
-  return event_text(
-      name + ".partial_image",
-      json_text({{"type", name + ".partial_image"},
-                 {"b64_json", base64(job.preview)},
-                 {"created_at", static_cast<std::int64_t>(JobService::now())},
-                 {"size", std::to_string(size.width) + "x" + std::to_string(size.height)},
-                 {"quality", "auto"},
-                 {"background", "opaque"},
-                 {"output_format", "png"},
-                 {"partial_image_index", index}}));
+  return event_text(name + ".partial_image",
+                    json_text({{"type", name + ".partial_image"},
+                               {"b64_json", base64(job.preview)},
+                               {"created_at", static_cast<std::int64_t>(JobService::now())},
+                               {"size", fmt::format("{}x{}", size.width, size.height)},
+                               {"quality", "auto"},
+                               {"background", "opaque"},
+                               {"output_format", "png"},
+                               {"partial_image_index", index}}));
 }
 
 /// One request on its way. All on the loop.

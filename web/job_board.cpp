@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/format.h"
 #include "models/image/png_bytes.h"
 #include "web/api_error.h"
 
@@ -23,7 +24,7 @@ std::size_t bytes_of(const JobResult& result) {
 }  // namespace
 
 std::string job_id(std::size_t cluster, std::uint64_t number) {
-  return std::to_string(number) + (cluster == 0 ? "" : "-" + std::to_string(cluster + 1));
+  return fmt::format("{}{}", number, cluster == 0 ? "" : fmt::format("-{}", cluster + 1));
 }
 
 std::string model_id(const std::string& folder) {
@@ -33,7 +34,7 @@ std::string model_id(const std::string& folder) {
 nlohmann::json to_json(const Job& job) {
   nlohmann::json pictures = nlohmann::json::array();
   for (int i = 0; i < job.pictures && job.state == "succeeded"; ++i) {
-    nlohmann::json picture = {{"url", "/api/v1/jobs/" + job.id + "/pictures/" + std::to_string(i)}};
+    nlohmann::json picture = {{"url", fmt::format("/api/v1/jobs/{}/pictures/{}", job.id, i)}};
     if (job.result && static_cast<std::size_t>(i) < job.result->pictures.size()) {
       const auto size = models::png_size(job.result->pictures[i].png);
       picture["width"] = size.width;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/format.h"
+
 namespace troupe::web {
 namespace {
 
@@ -114,15 +116,14 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
   auto& submitting = submitting_[caller->name];
   if (caller->most_jobs > 0 && board_.open_jobs(caller->name) + submitting >= caller->most_jobs) {
     return fail({429, "overloaded",
-                 "the key " + caller->name + " has " + std::to_string(caller->most_jobs) +
-                     " jobs that have not ended, which is its limit"});
+                 fmt::format("the key {} has {} jobs that have not ended, which is its limit",
+                             caller->name, caller->most_jobs)});
   }
   if (const double wait = rates_.ask(*caller, now()); wait > 0) {
-    return fail({429, "overloaded",
-                 "the key " + caller->name + " may hand in " +
-                     std::to_string(static_cast<int>(caller->per_minute)) +
-                     " jobs a minute: wait " + std::to_string(static_cast<int>(std::ceil(wait))) +
-                     " s"});
+    return fail(
+        {429, "overloaded",
+         fmt::format("the key {} may hand in {} jobs a minute: wait {} s", caller->name,
+                     static_cast<int>(caller->per_minute), static_cast<int>(std::ceil(wait)))});
   }
   const auto client = clusters_[*index].link->client();
   if (!client) return fail({503, "unreachable", clusters_[*index].why});

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 #include "web/api.h"
 #include "web/base64.h"
@@ -54,7 +55,7 @@ void list(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
   if (const auto given = query.find("limit"); given != query.end()) {
     const auto number = parse_number<std::size_t>(given->second);
     if (!number || *number < 1 || *number > kMost)
-      throw bad_field("limit", "is not a whole number from 1 to " + std::to_string(kMost));
+      throw bad_field("limit", fmt::format("is not a whole number from 1 to {}", kMost));
     limit = *number;
   }
   const auto before = query.find("before");
@@ -196,7 +197,7 @@ void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
         for (const auto actor : actors) {
           const auto log = inspector.logs(actor, 0, kLines);
           if (!log && actor < 0) return log.error();
-          text += actor < 0 ? "controller\n" : "\nactor " + std::to_string(actor) + "\n";
+          text += actor < 0 ? "controller\n" : fmt::format("\nactor {}\n", actor);
           for (const auto& line : log ? log.value().lines : std::vector{log.error().what})
             text += "  " + line + "\n";
         }
@@ -227,10 +228,9 @@ void send_picture(const Api& api, const JobPtr& job, std::size_t number, const P
     if (!result) return answer_error(reply, to_api_error(result.error()));
     const auto kept = result.value();
     if (number >= kept->pictures.size()) {
-      return answer_error(reply,
-                          {404, "not_found",
-                           "job " + job->id + " has " + std::to_string(kept->pictures.size()) +
-                               " pictures, numbered from 0"});
+      return answer_error(reply, {404, "not_found",
+                                  fmt::format("job {} has {} pictures, numbered from 0", job->id,
+                                              kept->pictures.size())});
     }
     service.template work<std::string>(
         [kept, number, kind] { return picture_file(kept->pictures[number].png, kind); },

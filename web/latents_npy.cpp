@@ -7,6 +7,7 @@
 #include <regex>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 
 namespace troupe::web {
@@ -52,8 +53,8 @@ Latents latents_from_npy(const std::string& bytes) {
   }
   const std::size_t data = static_cast<std::size_t>(elements) * sizeof(float);
   if (bytes.size() - begin - length != data)
-    throw std::runtime_error("has " + std::to_string(bytes.size() - begin - length) +
-                             " bytes of values, its shape needs " + std::to_string(data));
+    throw std::runtime_error(fmt::format("has {} bytes of values, its shape needs {}",
+                                         bytes.size() - begin - length, data));
   latents.data.resize(static_cast<std::size_t>(elements));
   std::memcpy(latents.data.data(), bytes.data() + begin + length, data);
   if (!std::ranges::all_of(latents.data, [](float value) { return std::isfinite(value); }))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "web/api_error.h"
 
 namespace troupe::web {
@@ -87,8 +88,7 @@ std::vector<FormPart> parse_multipart(const std::string& content_type, std::stri
     const std::string_view rest = body.substr(at);
     if (rest.starts_with("--")) return parts;
     if (!rest.starts_with("\r\n")) throw wrong("goes on otherwise behind a boundary");
-    if (parts.size() >= kMostParts)
-      throw wrong("has more than " + std::to_string(kMostParts) + " parts");
+    if (parts.size() >= kMostParts) throw wrong(fmt::format("has more than {} parts", kMostParts));
     const std::size_t end = body.find(mark, at);
     if (end == body.npos) throw wrong("ends before its last boundary");
     const std::size_t blank = body.find("\r\n\r\n", at);

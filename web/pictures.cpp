@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/format.h"
 #include "models/image/png_bytes.h"
 
 #include <jpeglib.h>  // needs <cstdio> before it
@@ -103,8 +104,8 @@ std::string jpeg_file(const Pixels& pixels, int quality) {
 
 std::string webp_file(const Pixels& pixels, int quality) {
   if (pixels.width > WEBP_MAX_DIMENSION || pixels.height > WEBP_MAX_DIMENSION)
-    throw std::runtime_error("[picture] a WebP has at most " + std::to_string(WEBP_MAX_DIMENSION) +
-                             " pixels a side: ask for png or jpeg");
+    throw std::runtime_error(fmt::format(
+        "[picture] a WebP has at most {} pixels a side: ask for png or jpeg", WEBP_MAX_DIMENSION));
   std::uint8_t* bytes = nullptr;
   const int stride = pixels.width * 3;
   const std::size_t size =
@@ -150,8 +151,8 @@ bool read_jpeg(const std::string& file, JpegErrors& errors, int& width, int& hei
 void check_pixels(int width, int height) {
   if (width < 1 || height < 1 ||
       static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(height) > kMostPixels)
-    throw std::runtime_error("[picture] " + std::to_string(width) + " x " + std::to_string(height) +
-                             " pixels are none, or too many");
+    throw std::runtime_error(
+        fmt::format("[picture] {} x {} pixels are none, or too many", width, height));
 }
 
 Pixels pixels_of_jpeg(const std::string& file) {
@@ -206,7 +207,7 @@ std::string to_png(const std::string& file) {
 std::string npy_file(const Latents& latents) {
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (";
   for (const auto size : latents.shape)
-    header += std::to_string(size) + ", ";
+    header += fmt::format("{}, ", size);
   header += "), }";
   constexpr std::size_t kBefore = 10;  // magic, version, the header's length
   header.resize((header.size() + kBefore + 1 + 63) / 64 * 64 - kBefore - 1, ' ');

@@ -14,6 +14,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "web/api_error.h"
 
 namespace troupe::web {
@@ -305,7 +306,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
 
   void too_large(std::size_t most) {
     keep_alive_ = false;
-    refuse(413, "the body has more than " + std::to_string(most) + " bytes");
+    refuse(413, fmt::format("the body has more than {} bytes", most));
   }
 
   void read_body(std::size_t most) {
@@ -541,8 +542,8 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     if (!error) acceptor_.bind(here, error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (error) {
-      throw std::runtime_error("[http] " + options.address + ":" + std::to_string(options.port) +
-                               " cannot be listened on: " + error.message());
+      throw std::runtime_error(fmt::format("[http] {}:{} cannot be listened on: {}",
+                                           options.address, options.port, error.message()));
     }
   }
 

@@ -1,3 +1,4 @@
+#include "base/format.h"
 #include "models/image/png_bytes.h"
 #include "web/api.h"
 
@@ -29,7 +30,7 @@ nlohmann::json video_json(const Job& job) {
     video["error"] = {{"code", job.error ? job.error->code : job.state}, {"message", job.cause}};
   if (job.result && !job.result->pictures.empty()) {
     const auto size = models::png_size(job.result->pictures[0].png);
-    video["size"] = std::to_string(size.width) + "x" + std::to_string(size.height);
+    video["size"] = fmt::format("{}x{}", size.width, size.height);
   }
   return video;
 }

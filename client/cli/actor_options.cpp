@@ -1,5 +1,6 @@
 #include "client/cli/actor_options.h"
 
+#include "base/format.h"
 #include "client/cli/checks.h"
 #include "client/cli/verb.h"
 
@@ -59,9 +60,9 @@ void add_task_deadline_option(CLI::App& app, std::chrono::seconds& deadline) {
   app.add_option_function<std::int64_t>(
          "--task-deadline",
          [&deadline](std::int64_t seconds) { deadline = std::chrono::seconds(seconds); },
-         "Seconds, 1 to 86400, without any progress after which an actor that has tasks is taken "
-         "for hanging and killed (default: " +
-             std::to_string(deadline.count()) + ")")
+         fmt::format("Seconds, 1 to 86400, without any progress after which an actor that has "
+                     "tasks is taken for hanging and killed (default: {})",
+                     deadline.count()))
       ->check(whole(1, 86400))
       ->type_name("SECONDS");
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/format.h"
 #include "base/number_text.h"
 #include "base/parse_number.h"
 #include "client/cli/suggest.h"
@@ -42,8 +43,8 @@ CLI::Validator whole(std::int64_t least, std::int64_t most) {
         if (!value && text.find_first_of(".eE") != std::string::npos)
           return text + " is not a whole number";
         if (value && *value >= least && *value <= most) return "";
-        return text + " is out of bounds: a whole number from " + std::to_string(least) + " to " +
-               std::to_string(most) + " is needed";
+        return fmt::format("{} is out of bounds: a whole number from {} to {} is needed", text,
+                           least, most);
       },
       "");
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/format.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {
@@ -83,8 +84,8 @@ std::string read_file(const std::string& path, std::size_t limit) {
     throw std::runtime_error(path + ": " + std::strerror(errno));
   if (!S_ISREG(info.st_mode)) throw std::runtime_error(path + ": is not a file");
   if (static_cast<std::size_t>(info.st_size) > limit) {
-    throw std::runtime_error(path + ": has " + std::to_string(info.st_size) + " bytes, at most " +
-                             std::to_string(limit) + " are read");
+    throw std::runtime_error(
+        fmt::format("{}: has {} bytes, at most {} are read", path, info.st_size, limit));
   }
   std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
   for (std::size_t done = 0; done < bytes.size();) {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/choices.h"
+#include "base/format.h"
 #include "base/text.h"
 #include "client/cli/checks.h"
 #include "client/cli/files.h"
@@ -57,7 +58,7 @@ struct Stopping {
 JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
                 Client::OnProgress on_progress, const SignalWatch& signals,
                 const std::function<void(const std::string&)>& say) {
-  const std::string name = "job " + std::to_string(job);
+  const std::string name = fmt::format("job {}", job);
   const auto deadline = Clock::now() + std::chrono::duration_cast<milliseconds>(
                                            std::chrono::duration<double>(options.timeout_seconds));
   std::optional<Stopping> stopping;
@@ -108,11 +109,11 @@ bool has_frames(const JobResult& result) {
 }
 
 std::vector<std::string> write_pictures(const JobResult& result, const ResultOptions& options) {
-  const std::string name = "job " + std::to_string(result.job);
+  const std::string name = fmt::format("job {}", result.job);
   if (result.pictures.empty() && !result.latents)
     give_up("failed", name + " came without pictures");
   if (is_latents_name(options.output) || result.pictures.empty()) {
-    const std::string again = "`troupe wait " + std::to_string(result.job) + " --output ";
+    const std::string again = fmt::format("`troupe wait {} --output ", result.job);
     if (!result.latents)
       give_up("failed", name + " came without latents: " + again + "FILE.png` writes its pictures");
     const bool named = options.output != kDefaultOutput;
@@ -124,10 +125,10 @@ std::vector<std::string> write_pictures(const JobResult& result, const ResultOpt
     return {path};
   }
   if (options.frames_per_second && !options.makes_video && !has_frames(result)) {
-    give_up("bad_request", "--fps is for videos, and " + name + " made " +
-                               (result.pictures.size() == 1 ? "a picture" : "pictures") +
-                               "; `troupe wait " + std::to_string(result.job) +
-                               "` without it writes the file");
+    give_up("bad_request",
+            fmt::format(
+                "--fps is for videos, and {} made {}; `troupe wait {}` without it writes the file",
+                name, result.pictures.size() == 1 ? "a picture" : "pictures", result.job));
   }
   if (is_folder_name(options.output)) {
     std::vector<std::vector<std::string>> frames;
@@ -326,9 +327,9 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
 
   const auto paths = write_pictures(result, options);
   if (!options.save_latents.empty() && !result.latents) {
-    give_up("failed", "job " + std::to_string(job) +
-                          " came without latents: it was handed in without --save-latents. Its "
-                          "pictures are written");
+    give_up("failed", fmt::format("job {} came without latents: it was handed in without "
+                                  "--save-latents. Its pictures are written",
+                                  job));
   }
   if (!options.save_latents.empty())
     write_file(options.save_latents, latents_file_bytes(*result.latents));

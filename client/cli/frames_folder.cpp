@@ -7,6 +7,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "client/cli/files.h"
 
 namespace troupe::cli {
@@ -70,7 +71,7 @@ std::vector<std::string> write_frames(const std::string& path,
     for (std::size_t frame = 0; frame < pictures[i].size(); ++frame) {
       char name[32];
       std::snprintf(name, sizeof name, "%04zu.png", frame);
-      const std::string of = pictures.size() > 1 ? std::to_string(i) + "-" : "";
+      const std::string of = pictures.size() > 1 ? fmt::format("{}-", i) : "";
       paths.push_back(path + of + name);
       write_file(paths.back(), pictures[i][frame]);
     }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/format.h"
 #include "base/text.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
@@ -55,7 +56,7 @@ void cut_texts(const Row& heads, std::vector<Row>& rows, std::size_t width) {
 }
 
 std::string steps_text(const JobInfo& job) {
-  return std::to_string(job.step) + "/" + std::to_string(job.steps);
+  return fmt::format("{}/{}", job.step, job.steps);
 }
 
 std::string or_dash(const std::string& text) {
@@ -133,7 +134,7 @@ std::vector<JobInfo> chosen_jobs(std::vector<JobInfo> jobs, std::uint64_t id) {
   if (id == 0) return jobs;
   std::erase_if(jobs, [id](const JobInfo& job) { return job.id != id; });
   if (jobs.empty())
-    throw CommandError(Error{"not_found", "job " + std::to_string(id) + " is not known here"});
+    throw CommandError(Error{"not_found", fmt::format("job {} is not known here", id)});
   return jobs;
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "client/cli/files.h"
 #include "models/spec/weight_index.h"
 
@@ -41,7 +42,7 @@ Latents read_latents(const std::string& path) {
   std::memcpy(latents.data.data(), bytes.data() + entry->begin, entry->bytes());
   for (std::size_t i = 0; i < latents.data.size(); ++i) {
     if (!std::isfinite(latents.data[i])) {
-      refuse(path, "tensor \"latents\" is not finite at element " + std::to_string(i));
+      refuse(path, fmt::format("tensor \"latents\" is not finite at element {}", i));
     }
   }
   return latents;

@@ -9,6 +9,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "base/format.h"
 #include "base/text.h"
 #include "client/cli/table.h"
 #include "client/cli/terminal.h"
@@ -32,7 +33,7 @@ bool counts_steps(const Progress& progress) {
 }
 
 std::string steps_text(const Progress& progress) {
-  return std::to_string(progress.step) + "/" + std::to_string(progress.steps) + rate_text(progress);
+  return fmt::format("{}/{}{}", progress.step, progress.steps, rate_text(progress));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 
 namespace troupe::cli {
@@ -80,7 +81,7 @@ std::vector<std::string> expanded(const std::string& piece, const std::string& l
 }
 
 std::string task_name(const std::string& node, std::uint32_t local) {
-  return local == 0 ? node : node + "-" + std::to_string(local);
+  return local == 0 ? node : fmt::format("{}-{}", node, local);
 }
 
 /// How many tasks each node has: `2(x3),1` is 2, 2, 2, 1.

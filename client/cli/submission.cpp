@@ -3,6 +3,7 @@
 
 #include "base/choices.h"
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/utf8.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
@@ -31,8 +32,8 @@ E chosen(const std::string& name) {
 void check_text(const std::string& option, const std::string& text, bool cleaned) {
   const auto check_size = [&](std::size_t most, const char* of) {
     if (text.size() > most)
-      throw UsageError(option + " has " + std::to_string(text.size()) + " bytes: " + of +
-                       "at most " + std::to_string(most) + " are taken");
+      throw UsageError(
+          fmt::format("{} has {} bytes: {}at most {} are taken", option, text.size(), of, most));
   };
   check_size(wire::kMaxPromptBytes, "");
   if (cleaned) check_size(wire::kMaxCleanedBytes, "with --clean-caption ");
@@ -55,8 +56,8 @@ void check_texts(const ImageRequest& request) {
   }
   check_text("--negative-prompt", request.negative_prompt, request.clean_caption);
   if (bytes > wire::kMaxTextBytes)
-    throw UsageError("all prompts have " + std::to_string(bytes) + " bytes: at most " +
-                     std::to_string(wire::kMaxTextBytes) + " are taken");
+    throw UsageError(
+        fmt::format("all prompts have {} bytes: at most {} are taken", bytes, wire::kMaxTextBytes));
 }
 
 /// Of steps and patches.
@@ -64,14 +65,14 @@ void check_steps(const ImageRequest& request) {
   const bool exact = chosen<Method>(request.method) == Method::exact;
   const auto steps = counted(request.steps, "step");
   if (!exact && request.warmup_steps > request.steps)
-    throw UsageError("--warmup is " + std::to_string(request.warmup_steps) + ", but --steps is " +
-                     std::to_string(request.steps));
+    throw UsageError(
+        fmt::format("--warmup is {}, but --steps is {}", request.warmup_steps, request.steps));
   if (!request.refill_steps.empty() && exact && request.step_cache.empty())
     throw UsageError("--refill-steps needs --method pipefusion or distrifusion, or --step-cache");
   for (const int step : request.refill_steps) {
     if (step >= request.steps)
-      throw UsageError("--refill-steps has " + std::to_string(step) + ", but of " + steps +
-                       " the last is " + std::to_string(request.steps - 1));
+      throw UsageError(fmt::format("--refill-steps has {}, but of {} the last is {}", step, steps,
+                                   request.steps - 1));
   }
   if (exact && chosen<GroupNormMoments>(request.group_norm) != GroupNormMoments::corrected)
     throw UsageError("--group-norm " + request.group_norm +
@@ -92,21 +93,21 @@ void check_degrees(const RequestOptions& options) {
   const std::int64_t pictures = std::int64_t{options.request.images_per_prompt} *
                                 static_cast<std::int64_t>(options.request.prompts.size());
   if (pictures > wire::kMaxPictures)
-    throw UsageError("prompts x --n is " + std::to_string(pictures) + " pictures: at most " +
-                     std::to_string(wire::kMaxPictures) + " are made");
+    throw UsageError(fmt::format("prompts x --n is {} pictures: at most {} are made", pictures,
+                                 wire::kMaxPictures));
   if (degrees.world() > wire::kMaxActors)
-    throw UsageError("the degrees need " + std::to_string(degrees.world()) +
-                     " actors: no cluster has more than " + std::to_string(wire::kMaxActors));
+    throw UsageError(fmt::format("the degrees need {} actors: no cluster has more than {}",
+                                 degrees.world(), wire::kMaxActors));
   if (pictures > 0 && degrees.dp > pictures)
-    throw UsageError("--dp is " + std::to_string(degrees.dp) + ", but there " +
-                     (pictures == 1 ? "is only " : "are only ") + counted(pictures, "picture") +
-                     " to split (prompts x --n)");
+    throw UsageError(fmt::format("--dp is {}, but there {}{} to split (prompts x --n)", degrees.dp,
+                                 pictures == 1 ? "is only " : "are only ",
+                                 counted(pictures, "picture")));
   if (!degrees.automatic && degrees.vae > replica)
-    throw UsageError("--vae-parallel is " + std::to_string(degrees.vae) +
-                     ", but the degrees give a picture " + counted(replica, "actor"));
+    throw UsageError(fmt::format("--vae-parallel is {}, but the degrees give a picture {}",
+                                 degrees.vae, counted(replica, "actor")));
   if (options.loras.size() > wire::kMaxLoras)
-    throw UsageError("--lora is given " + std::to_string(options.loras.size()) +
-                     " times: at most " + std::to_string(wire::kMaxLoras) + " are added");
+    throw UsageError(fmt::format("--lora is given {} times: at most {} are added",
+                                 options.loras.size(), wire::kMaxLoras));
 }
 
 /// Of these the ones that are given once are everybody's.
@@ -126,9 +127,9 @@ void settle_own_settings(RequestOptions& options) {
     request.seed = seeds.front();
   } else if (!seeds.empty()) {
     if (seeds.size() != pictures)
-      throw UsageError("--seed is given " + std::to_string(seeds.size()) + " times, but there " +
-                       (pictures == 1 ? "is " : "are ") + counted(pictures, "picture") +
-                       " (prompts x --n)");
+      throw UsageError(fmt::format("--seed is given {} times, but there {}{} (prompts x --n)",
+                                   seeds.size(), pictures == 1 ? "is " : "are ",
+                                   counted(pictures, "picture")));
     request.picture_seeds = seeds;
   }
   const auto& negatives = options.negative_prompts;
@@ -136,10 +137,10 @@ void settle_own_settings(RequestOptions& options) {
     request.negative_prompt = negatives.front();
   } else if (!negatives.empty()) {
     if (negatives.size() != pictures && negatives.size() != request.prompts.size())
-      throw UsageError("--negative-prompt is given " + std::to_string(negatives.size()) +
-                       " times, but there " + (request.prompts.size() == 1 ? "is " : "are ") +
-                       counted(request.prompts.size(), "prompt") + " and " +
-                       counted(pictures, "picture"));
+      throw UsageError(fmt::format("--negative-prompt is given {} times, but there {}{} and {}",
+                                   negatives.size(), request.prompts.size() == 1 ? "is " : "are ",
+                                   counted(request.prompts.size(), "prompt"),
+                                   counted(pictures, "picture")));
     request.negative_prompts = negatives;
   }
 }
@@ -165,9 +166,10 @@ void take_prompts(RequestOptions& options, const std::string& verb) {
                                                 ": has no tensor \"prompt_embeds\""});
   const auto rows = prompts->second.shape.front();
   if (rows < 1 || rows > wire::kMaxPictures)
-    throw CommandError(Error{"bad_request", "--prompt-embeds " + options.prompt_embeds_path +
-                                                ": is of " + counted(rows, "prompt") + ", 1 to " +
-                                                std::to_string(wire::kMaxPictures) + " are taken"});
+    throw CommandError(Error{
+        "bad_request",
+        fmt::format("--prompt-embeds {}: is of {}, 1 to {} are taken", options.prompt_embeds_path,
+                    counted(rows, "prompt"), wire::kMaxPictures)});
   request.prompts.resize(static_cast<std::size_t>(rows));
 }
 
@@ -182,9 +184,10 @@ void settle(RequestOptions& options) {
   }
   const bool exact = chosen<Method>(request.method) == Method::exact;
   if (exact && request.num_pipeline_patch > 1) {
-    throw UsageError("--method exact does not go with --patches " +
-                     std::to_string(request.num_pipeline_patch) +
-                     ": only pipefusion and distrifusion have patches");
+    throw UsageError(
+        fmt::format("--method exact does not go with --patches {}: only pipefusion and "
+                    "distrifusion have patches",
+                    request.num_pipeline_patch));
   }
   if (!options.init_image_path.empty() && !options.init_latents_path.empty())
     throw UsageError("--init-image does not go with --init-latents");
@@ -205,8 +208,8 @@ void settle(RequestOptions& options) {
   }
   const auto& stages = degrees.stages;
   if (!stages.empty() && static_cast<int>(stages.size()) != degrees.pp) {
-    throw UsageError("--stages lists " + counted(stages.size(), "stage") + ", but --pp is " +
-                     std::to_string(degrees.pp));
+    throw UsageError(fmt::format("--stages lists {}, but --pp is {}",
+                                 counted(stages.size(), "stage"), degrees.pp));
   }
   if (options.parallelism.cfg == 2 && !(request.guidance_scale > 1)) {
     throw UsageError("--cfg 2 needs guidance: with --guidance 1 or less there is only one branch");

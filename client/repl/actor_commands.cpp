@@ -3,6 +3,7 @@
 #include <iostream>
 #include <map>
 
+#include "base/format.h"
 #include "base/text.h"
 #include "client/cli/suggest.h"
 #include "client/cli/table.h"
@@ -39,8 +40,8 @@ std::map<std::uint64_t, std::string> batch_names(Session& session, const Mailbox
     jobs.insert(std::upper_bound(jobs.begin(), jobs.end(), job.id), job.id);
     std::string text = jobs.size() == 1 ? "job " : "jobs ";
     for (std::size_t i = 0; i < jobs.size(); ++i)
-      text += (i == 0 ? "" : ", ") + std::to_string(jobs[i]);
-    names[job.batch] = "batch " + std::to_string(job.batch) + " (" + text + ")";
+      text += fmt::format("{}{}", i == 0 ? "" : ", ", jobs[i]);
+    names[job.batch] = fmt::format("batch {} ({})", job.batch, text);
   }
   return names;
 }
@@ -51,7 +52,7 @@ void mailbox(Session& session, const Words& words) {
   const auto batches = batch_names(session, info);
   const auto name = [&](std::uint64_t job) {
     const auto batch = batches.find(job);
-    return batch == batches.end() ? "job " + std::to_string(job) : batch->second;
+    return batch == batches.end() ? fmt::format("job {}", job) : batch->second;
   };
   if (session.json()) {
     auto document = to_json(info);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/format.h"
 #include "base/text.h"
 #include "client/cli/job_view.h"
 #include "client/cli/json.h"
@@ -70,7 +71,7 @@ void nodes(Session& session, const Words&) {
     rows.push_back({host, std::to_string(node.actors), std::to_string(node.ready),
                     std::to_string(node.restarts), bytes_cell(node.memory),
                     devices.empty() ? "-" : devices,
-                    host == cluster.host ? "controller, pid " + std::to_string(cluster.pid) : "-"});
+                    host == cluster.host ? fmt::format("controller, pid {}", cluster.pid) : "-"});
   }
   print({"HOST", "ACTORS", "READY", "RESTARTS", "MEMORY", "DEVICES", "ALSO"}, rows, "no hosts");
 }

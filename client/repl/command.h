@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/format.h"
 #include "client/repl/words.h"
 
 namespace troupe::repl {
@@ -12,7 +13,7 @@ class Session;
 
 /// How a job is called in what is printed.
 inline std::string name_of(std::uint64_t job) {
-  return "job " + std::to_string(job);
+  return fmt::format("job {}", job);
 }
 
 /// What an argument of a command is: for completion.

@@ -2,6 +2,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "base/text.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
@@ -96,7 +97,7 @@ void graph(Session& session, const Words& words) {
 
 std::string after_steps_text(int first, int last) {
   const auto one = [](int step) {
-    return step < 0 ? std::string("the noise before step 0") : "step " + std::to_string(step);
+    return step < 0 ? std::string("the noise before step 0") : fmt::format("step {}", step);
   };
   if (first == last) return " after " + one(first);
   return ", some rows after " + one(first) + " and some after " + one(last);

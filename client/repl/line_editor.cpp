@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "client/cli/table.h"
 
 namespace troupe::repl {
@@ -49,7 +50,7 @@ std::string columns(const std::vector<std::string>& choices, std::size_t width) 
     text.append(last ? "\n" : std::string(cell - choices[i].size(), ' '));
   }
   if (choices.size() > kMostChoices)
-    text += "\n… " + std::to_string(choices.size() - kMostChoices) + " more\n";
+    text += fmt::format("\n… {} more\n", choices.size() - kMostChoices);
   return text;
 }
 

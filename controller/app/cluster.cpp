@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/format.h"
 #include "base/log_line.h"
 #include "controller/app/controller.h"
 #include "controller/app/guarded_loop.h"
@@ -58,9 +59,8 @@ class Cluster::Impl {
     }
     if (ready.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
       throw std::runtime_error(
-          "[cluster] not every actor was ready within " +
-          std::to_string(std::chrono::duration_cast<std::chrono::seconds>(deadline).count()) +
-          " s");
+          fmt::format("[cluster] not every actor was ready within {} s",
+                      std::chrono::duration_cast<std::chrono::seconds>(deadline).count()));
     }
     if (const auto why = ready.get()) throw std::runtime_error("[cluster] " + *why);
   }

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/format.h"
 #include "base/log_line.h"
 #include "controller/gateway/metrics.h"
 #include "controller/hosts/capacity.h"
@@ -30,14 +31,14 @@ journal::Calendar calendar_now() {
 ClusterOptions checked(ClusterOptions options) {
   // None: all come with hosts that join.
   if (options.actors < 0)
-    throw std::runtime_error("[cluster] actors is " + std::to_string(options.actors) +
-                             ": it cannot be negative");
+    throw std::runtime_error(
+        fmt::format("[cluster] actors is {}: it cannot be negative", options.actors));
   if (!parse_choice<DeviceKind>(options.device)) {
     throw std::runtime_error("[cluster] device is \"" + options.device + "\": cpu or cuda");
   }
   if (options.actors_per_gpu < 1)
-    throw std::runtime_error("[cluster] actors_per_gpu is " +
-                             std::to_string(options.actors_per_gpu) + ": at least 1 is needed");
+    throw std::runtime_error(fmt::format("[cluster] actors_per_gpu is {}: at least 1 is needed",
+                                         options.actors_per_gpu));
   if (options.actor_program.empty()) options.actor_program = find_actor_program();
   return options;
 }
@@ -273,8 +274,10 @@ void Controller::take_up_jobs() {
   for (const auto& what : store_->notes())
     note(what);
   if (revival.clock_back > 1)
-    note("[journal] this machine's clock is " + std::to_string(std::llround(revival.clock_back)) +
-         " s behind the journal's newest entry; what lies later than now counts as now");
+    note(
+        fmt::format("[journal] this machine's clock is {} s behind the journal's newest entry; "
+                    "what lies later than now counts as now",
+                    std::llround(revival.clock_back)));
   writer_ = std::make_unique<journal::Writer>(io_, std::move(store_), note);
   gateway_.take_up(revival, journal::cause_of(past_));
   runner_.expire();

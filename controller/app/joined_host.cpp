@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/file_handle.h"
+#include "base/format.h"
 #include "base/log_line.h"
 #include "controller/hosts/node_agent.h"
 #include "controller/user_actors/host_user_actors.h"
@@ -128,11 +129,11 @@ std::string own_address(const control::Endpoint& to) {
 JoinedHost::Impl::Impl(JoinOptions options)
     : options_(std::move(options)), timer_(io_), waiting_timer_(io_), drain_timer_(io_) {
   if (options_.actors < 1)
-    throw std::runtime_error("[join] actors is " + std::to_string(options_.actors) +
-                             ": at least 1 is needed");
+    throw std::runtime_error(
+        fmt::format("[join] actors is {}: at least 1 is needed", options_.actors));
   if (options_.actors_per_gpu < 1)
-    throw std::runtime_error("[join] actors_per_gpu is " + std::to_string(options_.actors_per_gpu) +
-                             ": at least 1 is needed");
+    throw std::runtime_error(
+        fmt::format("[join] actors_per_gpu is {}: at least 1 is needed", options_.actors_per_gpu));
   const auto endpoint = control::parse_endpoint(options_.endpoint);
   if (options_.name.empty()) options_.name = control::host_name();
   if (options_.actor_program.empty()) options_.actor_program = find_actor_program();
@@ -200,7 +201,7 @@ void JoinedHost::Impl::connect() {
   connection_->on_lost([this](const control::Loss& loss) { lost(loss); });
   connection_->on_gap([this](std::uint64_t missing) {
     connection_->close("a gap", wire::LinkEnd::gap);
-    lost({wire::LinkEnd::gap, std::to_string(missing) + " messages of the controller never came"});
+    lost({wire::LinkEnd::gap, fmt::format("{} messages of the controller never came", missing)});
   });
   connection_->start(
       [this](const wire::Welcome&) {
@@ -240,9 +241,9 @@ void JoinedHost::Impl::say_if_waiting() {
   waiting_timer_.expires_after(kMoment);
   waiting_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error || joined_ || ended_ || std::exchange(said_waiting_, true)) return;
-    options_.on_waiting((lost_.empty() ? "" : lost_ + "; ") + "waiting for a controller at " +
-                        options_.endpoint + ", for " + std::to_string(options_.wait.count()) +
-                        " s at most");
+    options_.on_waiting(fmt::format("{}waiting for a controller at {}, for {} s at most",
+                                    lost_.empty() ? "" : lost_ + "; ", options_.endpoint,
+                                    options_.wait.count()));
   });
 }
 
@@ -268,23 +269,22 @@ void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const st
       return log_line(wire::decode<wire::Notice>(payload).text);
     default:
       if (header.is_request())
-        connection_->reply(
-            header, wire::Failure{wire::FailureCode::protocol,
-                                  "message kind " + std::to_string(static_cast<int>(header.kind)) +
-                                      " is not for a node agent"});
+        connection_->reply(header,
+                           wire::Failure{wire::FailureCode::protocol,
+                                         fmt::format("message kind {} is not for a node agent",
+                                                     static_cast<int>(header.kind))});
   }
 }
 
 void JoinedHost::Impl::begin_to_drain() {
   const auto until = control::Clock::now() + options_.drain_deadline;
-  connection_->request(wire::DrainPlaces{.places = {options_.name}, .now = true}, kAnswerDeadline,
-                       [this, until](const control::Reply& reply) {
-                         if (!reply.ok()) return end("not drained: " + reply.failure().what);
-                         wait_until_empty(until,
-                                          "actors still had work after " +
-                                              std::to_string(options_.drain_deadline.count()) +
-                                              " s: they were killed");
-                       });
+  connection_->request(
+      wire::DrainPlaces{.places = {options_.name}, .now = true}, kAnswerDeadline,
+      [this, until](const control::Reply& reply) {
+        if (!reply.ok()) return end("not drained: " + reply.failure().what);
+        wait_until_empty(until, fmt::format("actors still had work after {} s: they were killed",
+                                            options_.drain_deadline.count()));
+      });
 }
 
 void JoinedHost::Impl::wait_until_empty(control::Clock::time_point until,

@@ -3,6 +3,7 @@
 #include <set>
 #include <vector>
 
+#include "base/format.h"
 #include "controller/gateway/permissions.h"
 #include "transport/wire/actor_messages.h"
 
@@ -40,8 +41,8 @@ std::optional<std::string> PeerRouter::turned_away(const control::PeerInfo& peer
                                                    std::optional<std::string> why) {
   const auto& hello = peer.hello;
   if (why && !closed_)
-    tools_.refusals.add(to_string(hello.role) + " \"" + hello.name + "\" of " + hello.host +
-                            ", pid " + std::to_string(hello.pid),
+    tools_.refusals.add(fmt::format("{} \"{}\" of {}, pid {}", to_string(hello.role), hello.name,
+                                    hello.host, hello.pid),
                         *why);
   return why;
 }
@@ -79,7 +80,7 @@ control::BlobPass PeerRouter::on_blob_connect(const control::PeerInfo& peer) {
 std::string PeerRouter::name_of(control::PeerId peer) const {
   const auto info = tools_.server.info(peer);
   if (!info) return "a peer that is gone";
-  return info->hello.name + " of " + info->hello.host + ", pid " + std::to_string(info->hello.pid);
+  return fmt::format("{} of {}, pid {}", info->hello.name, info->hello.host, info->hello.pid);
 }
 
 void PeerRouter::tell_of_rival(control::PeerId holder, const control::PeerInfo& rival,

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/text.h"
 #include "controller/deployments/device_fit.h"
 #include "controller/mesh/placement.h"
@@ -644,9 +645,8 @@ std::string Deployments::waits_for(const Model& model, const plan::Plan& plan,
   for (const auto& [id, deployment] : deployments_) {
     if (!matches(*deployment, model, plan) || shares_actors(*deployment)) continue;
     if (deployment->jobs.size() >= max_jobs)
-      return max_jobs == 1
-                 ? std::string("waits for the job on its actors to end")
-                 : "waits for one of " + std::to_string(max_jobs) + " jobs on its actors to end";
+      return max_jobs == 1 ? std::string("waits for the job on its actors to end")
+                           : fmt::format("waits for one of {} jobs on its actors to end", max_jobs);
     const auto rooms = rooms_for(*deployment, needs);
     for (const auto& room : rooms) {
       if (evictions({room}, id)) continue;
@@ -670,8 +670,8 @@ std::string Deployments::waits_for(const Model& model, const plan::Plan& plan,
   int most = 0;
   for (const auto& [name, kind] : kinds) {
     most = std::max(most, kind.idle);
-    counts += (counts.empty() ? "" : ", ") + std::to_string(kind.idle) + " of " +
-              std::to_string(kind.all) + (kinds.size() > 1 ? " on " + to_string(name) : "");
+    counts += fmt::format("{}{} of {}{}", counts.empty() ? "" : ", ", kind.idle, kind.all,
+                          kinds.size() > 1 ? " on " + to_string(name) : "");
   }
   return "waits for " + counted(world, "idle actor") + (kinds.size() > 1 ? " of one kind" : "") +
          (most >= world ? " that hold it: " : ": ") + counts + " are";

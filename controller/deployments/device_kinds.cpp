@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "controller/deployments/device_fit.h"
 
 namespace troupe::cluster {
@@ -32,31 +33,31 @@ DeviceKind commonest_kind(const Members& members, WeightChoice weight_dtype, Dev
 }
 
 std::string too_few_text(const Members& members, WeightChoice weight_dtype, int world) {
-  const std::string degrees = "dp × cfg × pp × ulysses × ring × tp = " + std::to_string(world);
+  const std::string degrees = fmt::format("dp × cfg × pp × ulysses × ring × tp = {}", world);
   const auto living = living_by_kind(members, WeightChoice::as_computed);
   const auto all = static_cast<int>(members.all().size());
   int sum = 0;
   for (const auto& [kind, count] : living)
     sum += count;
-  const std::string others = sum < all
-                                 ? std::to_string(all - sum) + (all - sum == 1 ? " is" : " are") +
-                                       " drained or cannot start"
-                                 : "";
+  const std::string others = sum < all ? fmt::format("{}{} drained or cannot start", all - sum,
+                                                     all - sum == 1 ? " is" : " are")
+                                       : "";
   if (living.size() < 2)
-    return degrees + " actors are needed, but the cluster has " + std::to_string(all) +
-           (others.empty() ? "" : ", of which " + others);
+    return fmt::format("{} actors are needed, but the cluster has {}{}", degrees, all,
+                       others.empty() ? "" : ", of which " + others);
   std::string kinds;
   for (const auto& [kind, count] : living)
-    kinds += (kinds.empty() ? "" : " and ") + std::to_string(count) + " on " + to_string(kind);
+    kinds += fmt::format("{}{} on {}", kinds.empty() ? "" : " and ", count, to_string(kind));
   const auto able = living_by_kind(members, weight_dtype);
   const std::string alone = able.size() == 1 && weight_dtype != WeightChoice::as_computed
                                 ? ", and " + to_string(able.begin()->first) +
                                       " alone computes with " + to_string(weight_dtype) + " weights"
                                 : "";
-  return degrees + " actors of one kind are needed, but the cluster has " + kinds +
-         (others.empty() ? "" : " (" + others + ")") + alone + ": ask for at most " +
-         std::to_string(most_alike(members, weight_dtype)) +
-         ", or let `troupe join` bring more of a kind";
+  return fmt::format(
+      "{} actors of one kind are needed, but the cluster has {}{}{}: ask for at most {}, or let "
+      "`troupe join` bring more of a kind",
+      degrees, kinds, others.empty() ? "" : " (" + others + ")", alone,
+      most_alike(members, weight_dtype));
 }
 
 }  // namespace troupe::cluster

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 #include "transport/control/keys.h"
 
@@ -41,7 +42,7 @@ std::string Members::name_of(ActorId id) const {
   const bool others = std::any_of(actors_.begin(), actors_.end(), [&](const auto& entry) {
     return entry.second.host != actor.host;
   });
-  return "actor " + std::to_string(id) + (others ? " on " + actor.host : "");
+  return fmt::format("actor {}{}", id, others ? " on " + actor.host : "");
 }
 
 void Members::spawned(ActorId id, std::uint64_t incarnation, std::uint32_t pid) {
@@ -89,7 +90,7 @@ std::optional<std::string> Members::stranger(const control::PeerInfo& peer) cons
   if (shown == peer.hello.attributes.end() || !control::same_secret(shown->second, token_))
     return "no actor of this cluster: wrong token";
   if (!has_process(peer.incarnation))
-    return "no actor of this cluster: incarnation " + std::to_string(peer.incarnation);
+    return fmt::format("no actor of this cluster: incarnation {}", peer.incarnation);
   return std::nullopt;
 }
 
@@ -118,12 +119,10 @@ std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
   Actor& actor = std::find_if(actors_.begin(), actors_.end(), [&](const auto& entry) {
                    return entry.second.incarnation == peer.incarnation;
                  })->second;
-  if (actor.state == ActorState::leaving)
-    return "actor " + std::to_string(actor.id) + " was lost before";
-  if (actor.state == ActorState::dead)
-    return "actor " + std::to_string(actor.id) + " was declared dead";
+  if (actor.state == ActorState::leaving) return fmt::format("actor {} was lost before", actor.id);
+  if (actor.state == ActorState::dead) return fmt::format("actor {} was declared dead", actor.id);
   if (actor.peer != 0 && actor.peer != peer.id)
-    return "actor " + std::to_string(actor.id) + " has a link already";
+    return fmt::format("actor {} has a link already", actor.id);
   actor.state = ActorState::ready;
   set_peer(actor, peer.id);
   actor.failed_starts = 0;

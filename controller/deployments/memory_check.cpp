@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/text.h"
 #include "transport/wire/request_fields.h"
 
@@ -30,7 +31,7 @@ std::string fullest(const plan::Plan& plan) {
 }
 
 std::string with_value(std::string_view option, int value) {
-  return std::string(option) + " " + std::to_string(value);
+  return fmt::format("{} {}", option, value);
 }
 
 /// The options that make `mix` of a job's degrees: "--cfg 2 --pp 2".
@@ -55,8 +56,8 @@ std::string too_large(const plan::Plan& plan, const Shortage& lack, const std::s
     if (bytes > 0)
       parts += (parts.empty() ? "" : ", ") + std::string(name) + " " + bytes_text(bytes);
   }
-  return "[memory] rank " + std::to_string(lack.rank) + " needs " + bytes_text(lack.needs) + " (" +
-         parts + "), and " + actor + " may hold " + bytes_text(lack.limit);
+  return fmt::format("[memory] rank {} needs {} ({}), and {} may hold {}", lack.rank,
+                     bytes_text(lack.needs), parts, actor, bytes_text(lack.limit));
 }
 
 std::optional<wire::Parallelism> fitting_mix(const spec::ModelSpec& model,
@@ -87,10 +88,9 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
       request.init_image_height > request.height || request.init_image_width > request.width) {
     request.init_image_height = request.height;
     request.init_image_width = request.width;
-    const auto option = "an " + std::string(wire::kJobOptions.init_image) + " of " +
-                        std::to_string(request.width) + " x " + std::to_string(request.height) +
-                        " in place of " + std::to_string(job.request.init_image_width) + " x " +
-                        std::to_string(job.request.init_image_height);
+    const auto option = fmt::format("an {} of {} x {} in place of {} x {}",
+                                    wire::kJobOptions.init_image, request.width, request.height,
+                                    job.request.init_image_width, job.request.init_image_height);
     if (auto found = attempt(option, request, job.parallelism)) return *found;
   }
   using Degree = std::int32_t wire::Parallelism::*;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/format.h"
 #include "controller/deployments/device_fit.h"
 #include "controller/deployments/device_kinds.h"
 #include "controller/deployments/memory_check.h"
@@ -42,8 +43,8 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
   if (request.init_latents_blob != 0 && request.init_image_blob != 0)
     return bad("init image and init latents do not go together");
   if (request.init_image_bytes > models::kMaxPngBytes)
-    return bad("init image has " + std::to_string(request.init_image_bytes) + " bytes: at most " +
-               std::to_string(models::kMaxPngBytes));
+    return bad(fmt::format("init image has {} bytes: at most {}", request.init_image_bytes,
+                           models::kMaxPngBytes));
   read_model(peer, header, std::move(submission));
 }
 
@@ -66,30 +67,30 @@ void Admission::read_model(control::PeerId peer, const wire::Header& header,
   }
   if (reader_.waiting() >= kMaxReadings) {
     return refuse(peer, header, wire::FailureCode::overloaded,
-                  std::to_string(reader_.waiting()) +
-                      " jobs wait for their models' folders to be read: try again later");
+                  fmt::format("{} jobs wait for their models' folders to be read: try again later",
+                              reader_.waiting()));
   }
   const std::string folder = submission.job.model;
   const auto loras = submission.job.request.loras;
-  reader_.read(folder, loras, tools_.accept_within,
-               [this, peer, header, asked = control::Clock::now(),
-                submission = std::move(submission)](const ModelReading& reading) {
-                 const auto took = control::Clock::now() - asked;
-                 if (!tools_.server.info(peer)) return;  // it went meanwhile
-                 if (reading.late || took > tools_.accept_within) {
-                   return refuse(
-                       peer, header, wire::FailureCode::timeout,
-                       "[read_model] " + submission.job.model + ": was not read within " +
-                           std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
-                                              tools_.accept_within)
-                                              .count()) +
-                           " s, and no client waits for longer");
-                 }
-                 const auto inputs = jobs::input_blobs(submission.job.request);
-                 if (std::ranges::any_of(inputs, [](const auto& input) { return *input.id != 0; }))
-                   return fetch_inputs(peer, header, submission, reading);
-                 accept(peer, header, submission, reading, asked);
-               });
+  reader_.read(
+      folder, loras, tools_.accept_within,
+      [this, peer, header, asked = control::Clock::now(),
+       submission = std::move(submission)](const ModelReading& reading) {
+        const auto took = control::Clock::now() - asked;
+        if (!tools_.server.info(peer)) return;  // it went meanwhile
+        if (reading.late || took > tools_.accept_within) {
+          return refuse(
+              peer, header, wire::FailureCode::timeout,
+              fmt::format(
+                  "[read_model] {}: was not read within {} s, and no client waits for longer",
+                  submission.job.model,
+                  std::chrono::duration_cast<std::chrono::seconds>(tools_.accept_within).count()));
+        }
+        const auto inputs = jobs::input_blobs(submission.job.request);
+        if (std::ranges::any_of(inputs, [](const auto& input) { return *input.id != 0; }))
+          return fetch_inputs(peer, header, submission, reading);
+        accept(peer, header, submission, reading, asked);
+      });
 }
 
 std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
@@ -111,9 +112,10 @@ std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
     return bytes > most || held > most - bytes;
   };
   const auto text = [bytes](const std::string& whose, std::uint64_t held, std::uint64_t most) {
-    return "the job begins with " + std::to_string(bytes) + " bytes; " + whose + " " +
-           std::to_string(held) + " are held already, at most " + std::to_string(most) +
-           " are: try again when some have ended";
+    return fmt::format(
+        "the job begins with {} bytes; {} {} are held already, at most {} are: try again when some "
+        "have ended",
+        bytes, whose, held, most);
   };
   if (full(own, tools_.max_input_bytes_of_client))
     return text("of this client's jobs", own, tools_.max_input_bytes_of_client);
@@ -256,8 +258,9 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   const auto added = tools_.table.add(job, std::move(*plan), peer, submission.detached,
                                       tools_.now(), reading.fingerprint);
   if (!added) {
-    return refused(wire::FailureCode::overloaded, std::to_string(tools_.table.queued_count()) +
-                                                      " jobs are waiting already: try again later");
+    return refused(
+        wire::FailureCode::overloaded,
+        fmt::format("{} jobs are waiting already: try again later", tools_.table.queued_count()));
   }
   const auto id = *added;
   auto& entry = *tools_.table.find(id);

@@ -1,5 +1,6 @@
 #include "controller/gateway/gateway.h"
 
+#include "base/format.h"
 #include "controller/gateway/permissions.h"
 #include "controller/gateway/status.h"
 #include "controller/jobs/report.h"
@@ -49,11 +50,10 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
     default:
       if (introspection_ && introspection_->on_message(peer, header, payload)) return;
       if (header.is_request()) {
-        tools_.server.reply(
-            peer, header,
-            wire::Failure{wire::FailureCode::protocol,
-                          "message kind " + std::to_string(static_cast<int>(header.kind)) +
-                              " is not for a controller"});
+        tools_.server.reply(peer, header,
+                            wire::Failure{wire::FailureCode::protocol,
+                                          fmt::format("message kind {} is not for a controller",
+                                                      static_cast<int>(header.kind))});
       }
   }
 }
@@ -78,14 +78,13 @@ void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::Job
   if (wire::is_terminal(job->state)) {
     tools_.server.reply(peer, header,
                         wire::Failure{wire::FailureCode::bad_request,
-                                      "job " + std::to_string(id) + " has already " +
-                                          (job->state == wire::JobState::cancelled
-                                               ? "been cancelled"
-                                               : std::string(wire::to_string(job->state)))});
+                                      fmt::format("job {} has already {}", id,
+                                                  job->state == wire::JobState::cancelled
+                                                      ? "been cancelled"
+                                                      : std::string(wire::to_string(job->state)))});
     return;
   }
-  tools_.server.reply(peer, header,
-                      wire::Done{"job " + std::to_string(id) + " is being cancelled"});
+  tools_.server.reply(peer, header, wire::Done{fmt::format("job {} is being cancelled", id)});
   tools_.runner.cancel(id, "cancelled by a client");
   if (tools_.journal && !wire::is_terminal(job->state)) tools_.journal->changed(*job);
 }
@@ -180,7 +179,7 @@ void Gateway::say_finished(const jobs::JobEntry& job) {
   for (const auto watcher : job.client.watchers)
     tools_.server.send(watcher, message);
   if (job.state == wire::JobState::failed)
-    tools_.failures.note("job " + std::to_string(job.id) + ": " + job.failure.what);
+    tools_.failures.note(fmt::format("job {}: {}", job.id, job.failure.what));
 }
 
 }  // namespace troupe::gateway

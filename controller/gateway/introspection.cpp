@@ -20,6 +20,7 @@
 #include <type_traits>
 
 #include "base/file_handle.h"
+#include "base/format.h"
 #include "controller/gateway/permissions.h"
 #include "controller/jobs/batching.h"
 #include "controller/plan/machine_json.h"
@@ -39,11 +40,11 @@ constexpr double kClockInterval = 10;
 constexpr int kFirstReadings = 4;
 
 std::string name_of(jobs::JobId job) {
-  return "job " + std::to_string(job);
+  return fmt::format("job {}", job);
 }
 
 std::string name_of_actor(std::uint32_t actor) {
-  return "actor " + std::to_string(actor);
+  return fmt::format("actor {}", actor);
 }
 
 }  // namespace
@@ -282,7 +283,7 @@ void Introspection::get_document(const Asker& asker, const wire::GetDocument& qu
   const bool failures_only = question.kind == wire::DocumentKind::failures;
   if (question.job != 0 && !notes && !failures_only) {
     return refuse(asker, FailureCode::not_found,
-                  "job " + std::to_string(question.job) + " is not remembered here");
+                  fmt::format("job {} is not remembered here", question.job));
   }
   switch (question.kind) {
     case wire::DocumentKind::graph: {
@@ -373,7 +374,7 @@ void Introspection::get_logs(const Asker& asker, const wire::GetLogs& question) 
     const auto id = static_cast<cluster::ActorId>(question.actor);
     if (!tools_.members.all().contains(id)) {
       return refuse(asker, FailureCode::not_found,
-                    "actor " + std::to_string(question.actor) + " is not known here");
+                    fmt::format("actor {} is not known here", question.actor));
     }
     lines = tools_.lines(id, question.after, question.lines);
   }
@@ -416,16 +417,14 @@ constexpr std::chrono::milliseconds kAtOnce{100};
 std::string Introspection::record_failure(jobs::JobId job, const std::string& failure) {
   const bool together = tools_.runner.jobs_of(job) != std::vector{job};
   return record(job, tools_.runner.run_of(job), failure,
-                (together ? "flight-batch-" : "flight-job-") + std::to_string(job) + ".json");
+                fmt::format("{}{}.json", together ? "flight-batch-" : "flight-job-", job));
 }
 
 std::string Introspection::record_hang(cluster::ActorId actor, const std::string& why) {
   const auto current = tools_.runner.dispatcher().current(actor);
   const auto& member = tools_.members.at(actor);
   const jobs::JobId run = current ? current->first : member.jobs.empty() ? 0 : *member.jobs.begin();
-  return record(
-      run, run, why,
-      "flight-actor-" + std::to_string(actor) + "-pid-" + std::to_string(member.pid) + ".json");
+  return record(run, run, why, fmt::format("flight-actor-{}-pid-{}.json", actor, member.pid));
 }
 
 std::string Introspection::record(jobs::JobId job, jobs::JobId run, const std::string& failure,
@@ -538,7 +537,7 @@ struct Introspection::Collection {
 void Introspection::get_latents(const Asker& asker, const wire::GetLatents& question) {
   const auto* job = job_for(asker, question.job);
   if (!job) return;
-  const auto name = "job " + std::to_string(question.job);
+  const auto name = fmt::format("job {}", question.job);
   const auto run = tools_.runner.run_of(question.job);
   const auto* notes = tools_.recorder.find(run);
   const auto* computes = tools_.table.find_run(run);
@@ -551,7 +550,7 @@ void Introspection::get_latents(const Asker& asker, const wire::GetLatents& ques
   if (collecting_.use_count() > kMostAtOnce) {
     return refuse(
         asker, FailureCode::overloaded,
-        std::to_string(kMostAtOnce) + " jobs' latents are being collected: try again later");
+        fmt::format("{} jobs' latents are being collected: try again later", kMostAtOnce));
   }
   const auto& actors = notes->attempts.back().actor_of_rank;
   auto collection = std::make_shared<Collection>();
@@ -586,7 +585,7 @@ void Introspection::ask_holder(const std::shared_ptr<Collection>& collection, cl
       [this, collection, id, incarnation = actor.incarnation](const control::Reply& answer) {
         if (!answer) {
           return fail(*collection, {answer.failure().code,
-                                    "actor " + std::to_string(id) + ": " + answer.failure().what});
+                                    fmt::format("actor {}: {}", id, answer.failure().what)});
         }
         const auto rows = answer.as<wire::LatentRows>();
         tools_.environment.fetch_blob(incarnation, rows.blob, kFetchDeadline,

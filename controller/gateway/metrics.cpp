@@ -8,6 +8,8 @@
 #include <fstream>
 #include <map>
 
+#include "base/format.h"
+
 namespace troupe::gateway {
 namespace {
 
@@ -145,7 +147,7 @@ void add_actors(MetricsText& out, const MetricsFacts& facts) {
 }  // namespace
 
 std::uint64_t resident_bytes(std::uint32_t pid) {
-  std::ifstream statm("/proc/" + std::to_string(pid) + "/statm");
+  std::ifstream statm(fmt::format("/proc/{}/statm", pid));
   std::uint64_t size = 0;
   std::uint64_t resident = 0;
   statm >> size >> resident;

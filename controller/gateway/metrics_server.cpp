@@ -8,6 +8,8 @@
 #include <deque>
 #include <stdexcept>
 
+#include "base/format.h"
+
 namespace troupe::gateway {
 namespace {
 
@@ -95,8 +97,8 @@ class MetricsServer::Impl : public std::enable_shared_from_this<MetricsServer::I
     if (!error) acceptor_.bind(here, error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (error) {
-      throw std::runtime_error("[metrics] 127.0.0.1:" + std::to_string(port) +
-                               " cannot be listened on: " + error.message());
+      throw std::runtime_error(
+          fmt::format("[metrics] 127.0.0.1:{} cannot be listened on: {}", port, error.message()));
     }
   }
 

@@ -1,5 +1,7 @@
 #include "controller/gateway/permissions.h"
 
+#include "base/format.h"
+
 namespace troupe::gateway {
 
 using control::ClientRole;
@@ -57,7 +59,7 @@ bool may_see(const control::ClientUser& user, const jobs::JobEntry& job) {
 }
 
 std::string job_refusal(const control::ClientUser& user, jobs::JobId job) {
-  return "job " + std::to_string(job) + " is not its own: " + has_role(user);
+  return fmt::format("job {} is not its own: {}", job, has_role(user));
 }
 
 jobs::JobEntry* job_for(control::Server& server, jobs::JobTable& table, control::PeerId peer,
@@ -68,7 +70,7 @@ jobs::JobEntry* job_for(control::Server& server, jobs::JobTable& table, control:
   server.reply(peer, header,
                job ? wire::Failure{wire::FailureCode::refused, job_refusal(user, id)}
                    : wire::Failure{wire::FailureCode::not_found,
-                                   "job " + std::to_string(id) + " is not known here"});
+                                   fmt::format("job {} is not known here", id)});
   return nullptr;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "controller/deployments/device_kinds.h"
 #include "controller/jobs/settled_stages.h"
 #include "controller/plan/planner.h"
@@ -83,9 +84,9 @@ void RestoredJobs::find_room(jobs::JobId id, control::Clock::time_point until) {
   if (world > living) {
     // Those that are elastic go on with what there is.
     tools_.table.hold(id, false);
-    return tools_.runner.fail_unplaceable("the cluster was started again with " +
-                                          counted(living, "actor") + ", and the job needs " +
-                                          std::to_string(world));
+    return tools_.runner.fail_unplaceable(
+        fmt::format("the cluster was started again with {}, and the job needs {}",
+                    counted(living, "actor"), world));
   }
   tools_.table.hold(id, false);
   tools_.runner.start_queued();

@@ -5,6 +5,7 @@
 
 #include "base/available_memory.h"
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/text.h"
 
 namespace troupe::cluster {
@@ -39,7 +40,7 @@ std::optional<std::string> too_crowded(int actors, const HostCapacity& capacity)
   return counted(actors, "actor") + (actors == 1 ? " takes" : " take") + " about " +
          bytes_text(needed) + " of memory before any model, and " +
          bytes_text(*capacity.free_memory) +
-         " are free: " + (most > 0 ? "at most " + std::to_string(most) : "not even one") + " here";
+         " are free: " + (most > 0 ? fmt::format("at most {}", most) : "not even one") + " here";
 }
 
 int starting_at_once(int cores) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "controller/hosts/node_agent.h"
 #include "controller/hosts/process.h"
 
@@ -33,8 +34,8 @@ void check_device(const HostOptions& host) {
   });
   io.run_for(kDeadline);
   if (!end)
-    throw std::runtime_error("[device] " + last + ": no answer within " +
-                             std::to_string(kDeadline.count()) + " s");
+    throw std::runtime_error(
+        fmt::format("[device] {}: no answer within {} s", last, kDeadline.count()));
   if (end->by_signal || end->number != 0 || !probed)
     throw std::runtime_error("[device] " +
                              (end->log.empty() ? last + ": " + end->text() : end->log.back()));

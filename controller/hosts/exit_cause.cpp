@@ -3,6 +3,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/format.h"
+
 namespace troupe::cluster {
 
 ExitCause exit_cause(int status, std::vector<std::string> log) {
@@ -19,11 +21,11 @@ std::string ExitCause::text() const {
   std::string text;
   if (by_signal) {
     const char* name = sigabbrev_np(number);
-    text = "killed by signal " + std::to_string(number) +
-           (name ? " (SIG" + std::string(name) + ")" : "");
+    text =
+        fmt::format("killed by signal {}{}", number, name ? " (SIG" + std::string(name) + ")" : "");
     if (core) text += ", core dumped";
   } else {
-    text = "exit code " + std::to_string(number);
+    text = fmt::format("exit code {}", number);
   }
   if (!log.empty()) text += ": " + log.back();
   return text;

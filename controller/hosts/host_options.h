@@ -2,12 +2,14 @@
 #include <cstdint>
 #include <string>
 
+#include "base/format.h"
+
 namespace troupe::cluster {
 
 /// The device of the actor that is number `rank` of its kind on a host: "cpu", or "cuda:N" where
 /// GPU N has so many actors.
 inline std::string device_of(const std::string& kind, int rank, int actors_per_gpu) {
-  return kind == "cuda" ? "cuda:" + std::to_string(rank / actors_per_gpu) : kind;
+  return kind == "cuda" ? fmt::format("cuda:{}", rank / actors_per_gpu) : kind;
 }
 
 /// What a host is told of its own actors, whether its controller runs on it or it joins one.

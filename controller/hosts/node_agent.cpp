@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/format.h"
 #include "transport/control/types.h"
 
 namespace troupe::cluster {
@@ -28,8 +29,7 @@ std::vector<std::string> gpu_settings(std::uint32_t actor, bool shares_gpu) {
     if (std::getenv(key) == nullptr) settings.push_back(std::string(key) + "=" + value);
   }
   if (shares_gpu)
-    settings.push_back("NCCL_HOSTID=" + control::host_name() + "-troupe-actor-" +
-                       std::to_string(actor));
+    settings.push_back(fmt::format("NCCL_HOSTID={}-troupe-actor-{}", control::host_name(), actor));
   return settings;
 }
 
@@ -76,15 +76,14 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   // In the environment, which other users cannot read, and never on the command line, which they
   // can.
   options.environment = {"TROUPE_TOKEN=" + launch.token,
-                         "TROUPE_INCARNATION=" + std::to_string(launch.incarnation),
+                         fmt::format("TROUPE_INCARNATION={}", launch.incarnation),
                          "OMP_NUM_THREADS=" + threads, "MKL_NUM_THREADS=" + threads};
   if (!launch.keys.empty()) options.environment.push_back("TROUPE_CONTROL_KEYS=" + launch.keys);
   if (launch.device.starts_with("cuda")) {
     const auto settings = gpu_settings(launch.id, shares_gpus_);
     options.environment.insert(options.environment.end(), settings.begin(), settings.end());
   }
-  if (!log_folder_.empty())
-    options.log = log_folder_ / ("actor-" + std::to_string(launch.id) + ".log");
+  if (!log_folder_.empty()) options.log = log_folder_ / (fmt::format("actor-{}.log", launch.id));
   options.on_line = [this, id = launch.id](const std::string& line) { note(id, line); };
   const Pin* pin = pins_.of(launch.id, launch.device);
   if (pin) options.cpus = pin->cpus;
@@ -105,15 +104,14 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   if (measures)
     measuring_ = Measuring{launch.id, launch.incarnation, std::chrono::steady_clock::now()};
   const auto pid = static_cast<std::uint32_t>(process->pid());
-  process->say("-- process " + std::to_string(pid) + " began" +
-               (pin && !process->pinned() ? "" : place(pin)));
+  process->say(
+      fmt::format("-- process {} began{}", pid, pin && !process->pinned() ? "" : place(pin)));
   processes_[launch.id] = std::move(process);
   return pid;
 }
 
 std::string NodeAgent::place(const Pin* pin) const {
-  if (pin)
-    return " on NUMA node " + std::to_string(pin->node) + ", CPUs " + cpu_list_text(pin->cpus);
+  if (pin) return fmt::format(" on NUMA node {}, CPUs {}", pin->node, cpu_list_text(pin->cpus));
   return pins_.why_not().empty() ? "" : " on no NUMA node of its own: " + pins_.why_not();
 }
 

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "base/format.h"
+
 namespace troupe::cluster {
 namespace {
 
@@ -46,9 +48,10 @@ long at_each(long threads, long cpus) {
 }
 
 std::string crowded(const Pin& node, long threads) {
-  return std::to_string(threads) + " threads of actors would share the " +
-         std::to_string(node.cpus.size()) + " CPUs of NUMA node " + std::to_string(node.node) +
-         ", where the host has room for them";
+  return fmt::format(
+      "{} threads of actors would share the {} CPUs of NUMA node {}, where the host has room for "
+      "them",
+      threads, node.cpus.size(), node.node);
 }
 
 }  // namespace
@@ -83,10 +86,10 @@ Pins pins_of(const std::vector<NumaNode>& nodes, const std::vector<int>& allowed
     if (near != usable.end())
       result.of_actor[i] = *near;
     else
-      result.why_not = actors[i].gpu_node < 0
-                           ? "the NUMA node of its GPU is not known"
-                           : "no CPU of NUMA node " + std::to_string(actors[i].gpu_node) +
-                                 ", its GPU's, is allowed";
+      result.why_not =
+          actors[i].gpu_node < 0
+              ? "the NUMA node of its GPU is not known"
+              : fmt::format("no CPU of NUMA node {}, its GPU's, is allowed", actors[i].gpu_node);
   }
   const auto counts = spread(static_cast<int>(on_cpu.size()), usable);
   auto next = on_cpu.begin();

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 
 namespace troupe::cluster {
@@ -25,7 +26,7 @@ std::string read(const fs::path& file) {
   if (stream.bad() || (stream.gcount() == 0 && !stream.eof())) fail(file, "it cannot be read");
   text.resize(static_cast<std::size_t>(stream.gcount()));
   if (text.size() > kLongestFile)
-    fail(file, "it has more than " + std::to_string(kLongestFile) + " bytes");
+    fail(file, fmt::format("it has more than {} bytes", kLongestFile));
   return text;
 }
 
@@ -77,9 +78,8 @@ std::vector<NumaNode> read_numa_nodes(const fs::path& root) {
     for (const int cpu : node.cpus) {
       const auto [first, fresh] = owner.emplace(cpu, node.id);
       if (!fresh)
-        fail(root / "sys/devices/system/node", "CPU " + std::to_string(cpu) + " is of node " +
-                                                   std::to_string(first->second) + " and of node " +
-                                                   std::to_string(node.id));
+        fail(root / "sys/devices/system/node",
+             fmt::format("CPU {} is of node {} and of node {}", cpu, first->second, node.id));
     }
   }
   return nodes;

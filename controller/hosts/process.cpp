@@ -18,6 +18,7 @@
 #include <stdexcept>
 
 #include "base/file_handle.h"
+#include "base/format.h"
 #include "base/private_folder.h"
 #include "controller/hosts/affinity.h"
 #include "controller/hosts/numa.h"
@@ -215,8 +216,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     const std::uint64_t room = log_bytes_ - std::min(logged_, log_bytes_);
     write_log(text.substr(0, room));
     if (text.size() <= room) return;
-    write_log("\n-- nothing more is written here: the log has " + std::to_string(logged_) +
-              " bytes\n");
+    write_log(fmt::format("\n-- nothing more is written here: the log has {} bytes\n", logged_));
     log_ = FileHandle();
   }
 

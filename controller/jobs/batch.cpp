@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/format.h"
 #include "controller/jobs/batching.h"
 
 namespace troupe::jobs {
@@ -26,7 +27,7 @@ bool contains(const std::vector<JobId>& jobs, JobId job) {
 }  // namespace
 
 std::string Batch::name() const {
-  return "batch " + std::to_string(entry_.run.id) + " (" + jobs_text(living()) + ")";
+  return fmt::format("batch {} ({})", entry_.run.id, jobs_text(living()));
 }
 
 std::vector<JobEntry*> Batch::entries() {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/own_settings.h"
 #include "transport/wire/codec.h"
@@ -50,8 +51,8 @@ std::string batching_obstacle(const wire::ImageRequest& request, std::int64_t ma
   const auto own = pictures_of(request);
   if (own < max_pictures) return "";
   const auto pictures = counted(own, "picture");
-  return "it has " + pictures + ", and a batch has at most " + std::to_string(max_pictures) +
-         " (--max-batch of the cluster)";
+  return fmt::format("it has {}, and a batch has at most {} (--max-batch of the cluster)", pictures,
+                     max_pictures);
 }
 
 bool can_batch(const JobEntry& job) {
@@ -145,7 +146,7 @@ BatchEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan) {
 const BatchMember& member_of(const BatchEntry& batch, JobId job) {
   const auto found = std::ranges::find(batch.members, job, &BatchMember::job);
   if (found == batch.members.end())
-    throw std::out_of_range("[batch] job " + std::to_string(job) + " is no member");
+    throw std::out_of_range(fmt::format("[batch] job {} is no member", job));
   return *found;
 }
 
@@ -164,7 +165,7 @@ std::string cut_pictures(const std::string& bytes, wire::RowRange replica, wire:
 std::string jobs_text(const std::vector<JobId>& jobs) {
   std::string text;
   for (const auto id : jobs)
-    text += (text.empty() ? "" : ", ") + std::to_string(id);
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", id);
   return (jobs.size() == 1 ? "job " : "jobs ") + text;
 }
 

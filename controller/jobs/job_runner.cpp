@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/text.h"
 #include "controller/deployments/device_fit.h"
 #include "controller/deployments/device_kinds.h"
@@ -303,7 +304,7 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
     return;
   }
   if (!run->is_in_epoch(failed.epoch)) return;
-  std::string where = "actor " + std::to_string(actor);
+  std::string where = fmt::format("actor {}", actor);
   if (failed.begin) {
     where += ", begin";
   } else if (dispatcher_.has(failed.job) &&
@@ -366,8 +367,7 @@ void JobRunner::tell(JobEntry& job, std::vector<wire::BlobRef> blobs,
 
 void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
   const auto& member = tools_.members.at(actor);
-  std::string what =
-      "actor " + std::to_string(actor) + " (pid " + std::to_string(member.pid) + ") " + cause;
+  std::string what = fmt::format("actor {} (pid {}) {}", actor, member.pid, cause);
   const auto kept = tools_.deployments.at(actor);
   if (kept.empty()) return;
   const auto current = dispatcher_.current(actor);
@@ -523,11 +523,11 @@ std::optional<wire::Failure> JobRunner::misfit(JobEntry& job) {
     } catch (const std::invalid_argument&) {
     }
   }
-  return wire::Failure{wire::FailureCode::out_of_memory,
-                       "rank " + std::to_string(lack->rank) + " needs " + bytes_text(lack->needs) +
-                           ", and the roomiest actor that is left for it, " +
-                           tools_.members.name_of(lack->actor) + ", may hold " +
-                           bytes_text(lack->limit)};
+  return wire::Failure{
+      wire::FailureCode::out_of_memory,
+      fmt::format("rank {} needs {}, and the roomiest actor that is left for it, {}, may hold {}",
+                  lack->rank, bytes_text(lack->needs), tools_.members.name_of(lack->actor),
+                  bytes_text(lack->limit))};
 }
 
 bool JobRunner::move_out(Run& run, int survivors) {
@@ -535,7 +535,7 @@ bool JobRunner::move_out(Run& run, int survivors) {
   if (!fit(run.entry(), survivors)) return false;
   run.move_out();
   if (const int now = run.entry().plan.degrees.world(); now != before)
-    run.note("it goes on with " + counted(now, "actor") + " instead of " + std::to_string(before));
+    run.note(fmt::format("it goes on with {} instead of {}", counted(now, "actor"), before));
   return true;
 }
 

@@ -5,6 +5,8 @@
 #include <queue>
 #include <stdexcept>
 
+#include "base/format.h"
+
 namespace troupe::jobs {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr double kNewest = 0.25;
 std::string share_of(const JobEntry& job) {
   if (!job.spec.share.empty()) return job.spec.share;
   const auto client = job.client.number;
-  return client != 0 ? "client " + std::to_string(client) : "job " + std::to_string(job.id);
+  return client != 0 ? fmt::format("client {}", client) : fmt::format("job {}", job.id);
 }
 
 bool may_meet(const JobEntry& a, const JobEntry& b) {
@@ -27,14 +29,12 @@ bool may_meet(const JobEntry& a, const JobEntry& b) {
 
 void check_terms(const wire::JobSpec& spec) {
   if (spec.priority < -kHighestPriority || spec.priority > kHighestPriority) {
-    throw std::invalid_argument("[submit] priority is " + std::to_string(spec.priority) +
-                                ", it must be from " + std::to_string(-kHighestPriority) + " to " +
-                                std::to_string(kHighestPriority));
+    throw std::invalid_argument(fmt::format("[submit] priority is {}, it must be from {} to {}",
+                                            spec.priority, -kHighestPriority, kHighestPriority));
   }
   if (spec.share.size() > kLongestShare) {
-    throw std::invalid_argument("[submit] share has " + std::to_string(spec.share.size()) +
-                                " bytes, at most " + std::to_string(kLongestShare) +
-                                " are allowed");
+    throw std::invalid_argument(fmt::format("[submit] share has {} bytes, at most {} are allowed",
+                                            spec.share.size(), kLongestShare));
   }
 }
 

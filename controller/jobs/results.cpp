@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "controller/jobs/batching.h"
 
 namespace troupe::jobs {
@@ -12,7 +13,7 @@ constexpr std::size_t kInterimSteps = 4;
 
 std::string text_of(const wire::Warning& warning) {
   if (!warning.prompt) return warning.what;
-  return "prompt " + std::to_string(*warning.prompt) + " " + warning.what;
+  return fmt::format("prompt {} {}", *warning.prompt, warning.what);
 }
 
 }  // namespace

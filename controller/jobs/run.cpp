@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "controller/jobs/begin_message.h"
 #include "controller/jobs/refill.h"
 #include "transport/wire/session.h"
@@ -275,8 +276,8 @@ void Run::ask_for_figures() {
           if (reply.ok()) {
             run.stats_[rank] = reply.as<wire::ActorJobStats>();
           } else {
-            run.warnings_.push_back("the figures of rank " + std::to_string(rank) +
-                                    " are missing: " + reply.failure().what);
+            run.warnings_.push_back(
+                fmt::format("the figures of rank {} are missing: {}", rank, reply.failure().what));
           }
           if (--run.stats_to_come_ == 0) run.succeed();
         }));
@@ -328,7 +329,7 @@ bool Run::interrupt(const wire::Failure& why, bool counts) {
     auto failure = why;
     if (losses_ > 1)
       failure.what +=
-          "; it was the loss number " + std::to_string(losses_) + " without a step between them";
+          fmt::format("; it was the loss number {} without a step between them", losses_);
     results_->fail(failure);
     return false;
   }
@@ -355,7 +356,7 @@ bool Run::interrupt(const wire::Failure& why, bool counts) {
         {.cause = why.what, .step = next, .began = tools_.environment.now()});
   job.phase = "recovering";
   warnings_.push_back("it went on after a loss: " + why.what);
-  const auto how = next > 0 ? "goes on from step " + std::to_string(next) : "begins anew";
+  const auto how = next > 0 ? fmt::format("goes on from step {}", next) : "begins anew";
   results_->progress({"it " + how + " after a loss: " + why.what});
   return true;
 }

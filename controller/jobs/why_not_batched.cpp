@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/format.h"
 #include "controller/jobs/batching.h"
 #include "transport/wire/request_fields.h"
 
@@ -76,8 +77,10 @@ std::string why_not_batched(const JobEntry& job, const std::vector<const JobEntr
     return "a batch with " + next + " would need more memory, or a longer message, than there is";
   if (places >= static_cast<std::int64_t>(waiting.size()))
     return "those that waited could begin side by side on idle actors";
-  return "with " + next + " it would have more than the " + std::to_string(max_pictures) +
-         " pictures that a batch has at most (--max-batch of the cluster)";
+  return fmt::format(
+      "with {} it would have more than the {} pictures that a batch has at most (--max-batch of "
+      "the cluster)",
+      next, max_pictures);
 }
 
 }  // namespace troupe::jobs

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 #include "base/private_folder.h"
 
@@ -40,7 +41,7 @@ FolderLock lock_folder(const std::string& folder) {
     const auto got = ::read(lock.get(), text, sizeof text - 1);
     const auto pid = got > 0 ? parse_number<pid_t>(text) : std::nullopt;
     fail("is in use by another controller" +
-         (pid ? " (pid " + std::to_string(*pid) + ")" : std::string()));
+         (pid ? fmt::format(" (pid {})", *pid) : std::string()));
   }
   // Whose it is, is said to others only: on a full disk there may be no room for that.
   const std::string own = std::to_string(::getpid());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "controller/jobs/inputs.h"
 #include "transport/wire/codec.h"
 
@@ -17,8 +18,7 @@ constexpr std::size_t kLongestCause = 1000;
 void fail(jobs::JobEntry& job, const std::string& why) {
   job.state = JobState::failed;
   job.phase = wire::to_string(JobState::failed);
-  job.failure = {wire::FailureCode::internal,
-                 "[journal] job " + std::to_string(job.id) + ": " + why};
+  job.failure = {wire::FailureCode::internal, fmt::format("[journal] job {}: {}", job.id, why)};
   job.outcome.report.clear();
 }
 

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "controller/jobs/refill.h"
 
 namespace troupe::journal {
 
 std::string cause_of(const Past& past) {
   if (past.stopped) return "its cluster was stopped";
-  return "its controller (pid " + std::to_string(past.pid) + ") ended without a word";
+  return fmt::format("its controller (pid {}) ended without a word", past.pid);
 }
 
 Revival revive(const std::vector<Record>& records, const Past& past, const Calendar& calendar,
@@ -52,9 +53,10 @@ std::optional<wire::Failure> take_up(jobs::JobEntry& job, plan::Plan plan, const
   job.course.restarts = next > job.course.restart_step ? 1 : job.course.restarts + 1;
   job.course.restart_step = next;
   if (job.course.restarts > max_restarts + 1) {
-    return wire::Failure{wire::FailureCode::lost, cause + "; it was its controller's end number " +
-                                                      std::to_string(job.course.restarts) +
-                                                      " without a step between them"};
+    return wire::Failure{
+        wire::FailureCode::lost,
+        fmt::format("{}; it was its controller's end number {} without a step between them", cause,
+                    job.course.restarts)};
   }
   job.course.recoveries.push_back({.cause = cause, .step = next, .began = now});
   job.phase = wire::to_string(wire::JobState::queued);

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 #include "controller/journal/sqlite.h"
 #include "controller/journal/tables.h"
@@ -50,8 +51,8 @@ std::string list_text(const std::vector<jobs::JobId>& ids) {
     while (i + 1 < ids.size() && ids[i + 1] == ids[i] + 1)
       ++i;
     if (++runs > 20) return text + ", and others";
-    text += (text.empty() ? "" : ", ") + std::to_string(ids[first]);
-    if (i > first) text += "-" + std::to_string(ids[i]);
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", ids[first]);
+    if (i > first) text += fmt::format("-{}", ids[i]);
   }
   return text;
 }
@@ -156,8 +157,10 @@ std::string SqliteStore::open_file() {
     if (known_format == kFormat) return "its header is not that of a journal";
     if (application != kApplication)
       fail("journal.db is another program's database: name another folder");
-    fail("journal.db has format " + std::to_string(format) + ", this Troupe reads and writes " +
-         std::to_string(kFormat) + ": name another folder, or go on with the Troupe that made it");
+    fail(
+        fmt::format("journal.db has format {}, this Troupe reads and writes {}: name another "
+                    "folder, or go on with the Troupe that made it",
+                    format, kFormat));
   }
   if (tables == 0 && acks_->acks().last_job > 0) return "it holds no tables";
   if (tables == 0) database.run("PRAGMA auto_vacuum = INCREMENTAL");
@@ -179,8 +182,8 @@ std::string SqliteStore::open_file() {
 void SqliteStore::make(Database& database, const New& content) {
   database.run("BEGIN IMMEDIATE");
   Tables::make(database);
-  database.run("PRAGMA application_id = " + std::to_string(kApplication));
-  database.run("PRAGMA user_version = " + std::to_string(kFormat));
+  database.run(fmt::format("PRAGMA application_id = {}", kApplication));
+  database.run(fmt::format("PRAGMA user_version = {}", kFormat));
   Tables tables(database, options_.row);
   for (const auto& record : content.records)
     tables.write(record);
@@ -206,8 +209,8 @@ void SqliteStore::check_torn(std::uintmax_t log_bytes) {
     return;  // there is no room for it
   }
   if (log_bytes > used)
-    note("the last " + std::to_string(log_bytes - used) +
-         " bytes of journal.db-wal are no whole change and were cut off");
+    note(fmt::format("the last {} bytes of journal.db-wal are no whole change and were cut off",
+                     log_bytes - used));
   cut_log();
 }
 
@@ -248,9 +251,9 @@ std::string SqliteStore::compare_acks() {
   anew_ = acks_of_database();
   if (*last == 0) return "";  // there was nothing to be acknowledged
   note(!acks_->there() ? std::string("acknowledged is missing: it is made anew from journal.db")
-                       : "acknowledged is damaged (" + std::to_string(acks.slots - acks.damaged) +
-                             " of its records can be read): it is made anew from journal.db, "
-                             "which is whole");
+                       : fmt::format("acknowledged is damaged ({} of its records can be read): it "
+                                     "is made anew from journal.db, which is whole",
+                                     acks.slots - acks.damaged));
   return "";
 }
 
@@ -335,8 +338,8 @@ void SqliteStore::salvage(const std::string& why) {
   const auto kept_as = put_salvaged_in_place();
   if (const auto flaw = open_file(); !flaw.empty())
     fail("journal.db is damaged as soon as it was made: " + flaw);
-  note("journal.db was damaged (" + why + ") and is kept as " + kept_as + "; " +
-       std::to_string(records.size()) + " jobs of it could be read");
+  note(fmt::format("journal.db was damaged ({}) and is kept as {}; {} jobs of it could be read",
+                   why, kept_as, records.size()));
   if (!whole) note("acknowledged is damaged, too: there may be lost jobs that nobody can name");
 }
 
@@ -395,7 +398,7 @@ std::string SqliteStore::put_salvaged_in_place() {
   for (int i = 2; (database && fs::exists(file(aside.c_str()))) ||
                   (log && fs::exists(file((aside + "-wal").c_str())));
        ++i)
-    aside = ".damaged-" + std::to_string(i);
+    aside = fmt::format(".damaged-{}", i);
   // First: SQLite would read it into the new file.
   if (log) move("-wal", aside + "-wal");
   if (database) move("", aside);
@@ -571,7 +574,7 @@ void SqliteStore::apply(const Change& change) {
     } catch (const SqliteError&) {
       // It was rolled back by itself.
     }
-    const std::string what = "job " + std::to_string(change.job) + " cannot be written: " + why;
+    const std::string what = fmt::format("job {} cannot be written: {}", change.job, why);
     if (error.too_large()) throw TooLarge("[journal] " + folder_ + ": " + what);
     fail(what);
   }

@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "base/format.h"
+
 namespace troupe::journal {
 namespace {
 
@@ -30,28 +32,26 @@ std::uint64_t checksum(std::string_view bytes) {
 
 /// Of bytes, and of what they are: "job 7: its state".
 std::int64_t sum_of(std::string what, std::string_view bytes) {
-  what += '\0' + std::to_string(bytes.size()) + '\0' + std::to_string(checksum(bytes));
+  what += fmt::format("\0{}\0{}", bytes.size(), checksum(bytes));
   return static_cast<std::int64_t>(checksum(what));
 }
 
 std::string name_of(std::int64_t job, std::string_view column) {
-  return "job " + std::to_string(job) + ": " + std::string(column);
+  return fmt::format("job {}: {}", job, column);
 }
 
 std::int64_t spec_sum(std::int64_t job, std::int64_t key, std::string_view spec) {
-  return sum_of(name_of(job, "request of key " + std::to_string(key)), spec);
+  return sum_of(name_of(job, fmt::format("request of key {}", key)), spec);
 }
 
 std::int64_t part_sum(std::int64_t job, std::int64_t role, std::int64_t number,
                       const std::string& head, std::string_view bytes) {
-  return sum_of(
-      name_of(job, "part " + std::to_string(role) + "/" + std::to_string(number) + " ") + head,
-      bytes);
+  return sum_of(name_of(job, fmt::format("part {}/{} ", role, number)) + head, bytes);
 }
 
 /// Of the checksums of all rows of a role.
 std::int64_t list_sum(std::int64_t job, Role role, const std::vector<std::int64_t>& sums) {
-  return sum_of(name_of(job, "role " + std::to_string(static_cast<int>(role))),
+  return sum_of(name_of(job, fmt::format("role {}", static_cast<int>(role))),
                 {reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(std::int64_t)});
 }
 

@@ -2,13 +2,15 @@
 
 #include <stdexcept>
 
+#include "base/format.h"
+
 namespace troupe::mesh {
 namespace {
 
 void require_degree(const char* name, int degree) {
   if (degree < 1) {
-    throw std::invalid_argument(std::string("[mesh] ") + name + " is " + std::to_string(degree) +
-                                ": a degree is at least 1");
+    throw std::invalid_argument(
+        fmt::format("[mesh] {} is {}: a degree is at least 1", name, degree));
   }
 }
 
@@ -46,15 +48,15 @@ Mesh::Mesh(Degrees degrees) : degrees_(degrees) {
   require_degree("ulysses", degrees.ulysses);
   require_degree("tp", degrees.tp);
   if (degrees.cfg > 2) {
-    throw std::invalid_argument("[mesh] cfg is " + std::to_string(degrees.cfg) +
-                                ": guidance has two branches, so cfg is 1 or 2");
+    throw std::invalid_argument(
+        fmt::format("[mesh] cfg is {}: guidance has two branches, so cfg is 1 or 2", degrees.cfg));
   }
 }
 
 Coordinates Mesh::coordinates(int rank) const {
   if (rank < 0 || rank >= world()) {
-    throw std::invalid_argument("[mesh] rank " + std::to_string(rank) + " is outside a world of " +
-                                std::to_string(world()));
+    throw std::invalid_argument(
+        fmt::format("[mesh] rank {} is outside a world of {}", rank, world()));
   }
   const auto next = [&rank](int degree) {
     const int at = rank % degree;

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "base/format.h"
+
 namespace troupe::mesh {
 namespace {
 
@@ -29,8 +31,8 @@ int host_for(int size, int left, const std::vector<int>& rooms, int last) {
 std::vector<int> place_on_hosts(const Degrees& degrees, std::vector<int> rooms) {
   const int world = degrees.world();
   if (const int room = std::accumulate(rooms.begin(), rooms.end(), 0); room < world) {
-    throw std::invalid_argument("[mesh] " + std::to_string(world) + " ranks are too many for " +
-                                std::to_string(room) + " places");
+    throw std::invalid_argument(
+        fmt::format("[mesh] {} ranks are too many for {} places", world, room));
   }
   std::vector<int> host_of(world, kNowhere);
   std::vector<int> homeless = {0};  // the first ranks of runs that lie nowhere yet

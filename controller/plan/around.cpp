@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/format.h"
 #include "base/number_text.h"
 #include "controller/plan/refuse.h"
 #include "models/spec/scheduler_config.h"
@@ -33,9 +34,10 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
                            .value_or(request.steps);
   request.steps = spec::model_calls(chosen, plan.sampler_steps);
   if (request.steps == 0) {
-    refuse("steps is " + std::to_string(plan.sampler_steps) +
-           ", but PNDM begins with rounds over four of them (skip_prk_steps is not true in " +
-           chosen.file + "): ask for 4 or more");
+    refuse(
+        fmt::format("steps is {}, but PNDM begins with rounds over four of them (skip_prk_steps is "
+                    "not true in {}): ask for 4 or more",
+                    plan.sampler_steps, chosen.file));
   }
   if (request.init_image_bytes == 0) return;
   if (model.makes_videos()) refuse("init image is given, but this model makes videos");
@@ -44,8 +46,8 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
   const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
   plan.skipped_steps = skipped_steps(plan.sampler_steps, request.strength, flow);
   if (plan.skipped_steps >= plan.sampler_steps) {
-    refuse("strength is " + number_text(request.strength) + ": of " +
-           std::to_string(plan.sampler_steps) + " steps none is left");
+    refuse(fmt::format("strength is {}: of {} steps none is left", number_text(request.strength),
+                       plan.sampler_steps));
   }
   request.steps -= plan.skipped_steps;
 }

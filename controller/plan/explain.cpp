@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "controller/plan/machine_json.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/text_line.h"
@@ -95,9 +96,8 @@ std::string layers_text(const Explanation& explanation, const spec::ModelSpec& m
   std::string text;
   for (const auto& step : unet_step_traffic(explanation.plan, model, rank)) {
     if (text.empty())
-      text =
-          "bytes a step from patch to patch by kind of layer, rank " + std::to_string(rank) + "\n";
-    text += "  " + padded(step.steps + " × " + std::to_string(step.count), 18);
+      text = fmt::format("bytes a step from patch to patch by kind of layer, rank {}\n", rank);
+    text += "  " + padded(fmt::format("{} × {}", step.steps, step.count), 18);
     for (const auto& [layer, bytes] : step.by_layer)
       text += layer + " " + bytes_text(bytes) + "  ";
     text.erase(text.find_last_not_of(' ') + 1);
@@ -154,8 +154,7 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
   const Machine& machine = explanation.machine;
   const auto& request = explanation.plan.request;
   std::string text = "predicted for " + machine.name + ", " + counted(explanation.actors, "actor");
-  if (explanation.actors < machine.devices)
-    text += " on " + std::to_string(machine.devices) + " devices";
+  if (explanation.actors < machine.devices) text += fmt::format(" on {} devices", machine.devices);
   text += line(": %.4g TFLOP/s in ", machine.flops(request.dtype) / 1e12) +
           to_string(request.dtype) +
           line(", %.3g GB/s and %.3g µs between actors\n", machine.inside.bandwidth / 1e9,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "base/number_text.h"
 #include "base/parse_number.h"
 
@@ -211,7 +212,7 @@ WorkRates rates_of(const Machine& machine, ComputeType dtype) {
 }
 
 Machine machine_here(DeviceKind device, int actors, int cores) {
-  if (device == DeviceKind::cuda) return machine_of("a100-nvlink-x" + std::to_string(actors));
+  if (device == DeviceKind::cuda) return machine_of(fmt::format("a100-nvlink-x{}", actors));
   return this_cpu(actors, cores);
 }
 

@@ -1,6 +1,7 @@
 #include "controller/plan/own_settings.h"
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "controller/plan/refuse.h"
 
 namespace troupe::plan {
@@ -36,8 +37,8 @@ void set_own_settings(wire::ImageRequest& request) {
   const auto pictures = pictures_of(request);
   const auto given = request.picture_seeds.size();
   if (given > 0 && given != pictures) {
-    refuse("seeds are given for " + counted(given, "picture") + ", but there " +
-           (pictures == 1 ? "is " : "are ") + std::to_string(pictures) + " (prompts × n)");
+    refuse(fmt::format("seeds are given for {}, but there {}{} (prompts × n)",
+                       counted(given, "picture"), pictures == 1 ? "is " : "are ", pictures));
   }
   if (given > 0 && request.seeds.empty()) request.seeds = seed_runs(request);
   const auto negatives = request.negative_prompts.size();
@@ -45,9 +46,9 @@ void set_own_settings(wire::ImageRequest& request) {
   if (!request.negative_prompt.empty())
     refuse("negative prompt and negative prompts do not go together");
   if (negatives != pictures && negatives != request.prompts.size()) {
-    refuse("negative prompts are " + std::to_string(negatives) + ", but there " +
-           (request.prompts.size() == 1 ? "is " : "are ") +
-           counted(request.prompts.size(), "prompt") + " and " + counted(pictures, "picture"));
+    refuse(fmt::format("negative prompts are {}, but there {}{} and {}", negatives,
+                       request.prompts.size() == 1 ? "is " : "are ",
+                       counted(request.prompts.size(), "prompt"), counted(pictures, "picture")));
   }
   request.negative_prompts = negatives_of_pictures(request);
 }

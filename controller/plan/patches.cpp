@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/counted.h"
+#include "base/format.h"
 
 namespace troupe::plan {
 
@@ -26,13 +27,12 @@ std::vector<wire::RowRange> batch_parts(int batch, int pp, int most) {
 
 std::vector<wire::RowRange> split_rows(int rows, int patches) {
   if (patches < 1) {
-    throw std::invalid_argument("[plan] patches is " + std::to_string(patches) +
-                                ": at least 1 is needed");
+    throw std::invalid_argument(fmt::format("[plan] patches is {}: at least 1 is needed", patches));
   }
   if (patches > rows) {
-    throw std::invalid_argument("[plan] patches is " + std::to_string(patches) +
-                                ", but the picture has only " + counted(rows, "token row") +
-                                ": each patch needs one");
+    throw std::invalid_argument(
+        fmt::format("[plan] patches is {}, but the picture has only {}: each patch needs one",
+                    patches, counted(rows, "token row")));
   }
   return split_evenly(rows, patches);
 }

@@ -1,5 +1,6 @@
 #include "controller/plan/picture_size.h"
 
+#include "base/format.h"
 #include "controller/plan/refuse.h"
 #include "models/spec/resolution_bins.h"
 #include "transport/wire/request_limits.h"
@@ -11,7 +12,7 @@ namespace {
 constexpr std::int64_t kFarFromNative = 4;
 
 std::string size_text(std::int64_t width, std::int64_t height) {
-  return std::to_string(width) + " x " + std::to_string(height);
+  return fmt::format("{} x {}", width, height);
 }
 
 /// Sizes of any number of pixels are taken: what is computed is the bin's size.
@@ -20,8 +21,8 @@ void bin_size(Plan& plan, const spec::ModelSpec& model) {
   for (const auto& [field, pixels] :
        {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
     if (pixels < 1 || pixels > wire::kMaxPixels) {
-      refuse(std::string(field) + " is " + std::to_string(pixels) + ": from 1 to " +
-             std::to_string(wire::kMaxPixels) + " under resolution binning");
+      refuse(fmt::format("{} is {}: from 1 to {} under resolution binning", field, pixels,
+                         wire::kMaxPixels));
     }
   }
   const auto binning = spec::binning_of(model.pipeline_class);
@@ -31,8 +32,10 @@ void bin_size(Plan& plan, const spec::ModelSpec& model) {
   const bool by_ratio = binning == spec::Binning::ratios;
   if (by_ratio && sample_size != 32 && sample_size != 64 && sample_size != 128 &&
       sample_size != 256) {
-    refuse("resolution_binning is on, but the transformer's sample_size is " +
-           std::to_string(sample_size) + ": there are bins for 32, 64, 128 and 256");
+    refuse(
+        fmt::format("resolution_binning is on, but the transformer's sample_size is {}: there are "
+                    "bins for 32, 64, 128 and 256",
+                    sample_size));
   }
   const spec::PixelSize wanted{request.height, request.width};
   const auto bin = by_ratio ? spec::nearest_bin(sample_size, wanted) : spec::nearest_shape(wanted);
@@ -49,8 +52,8 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
   constexpr auto kMost = wire::kMaxFrames;
   if (!model.makes_videos()) {
     if (request.num_frames > 1) {
-      refuse("frames is " + std::to_string(request.num_frames) + ", but " + model.pipeline_class +
-             " makes pictures");
+      refuse(fmt::format("frames is {}, but {} makes pictures", request.num_frames,
+                         model.pipeline_class));
     }
     request.num_frames = 1;
     return;
@@ -59,8 +62,8 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
     request.num_frames = static_cast<std::int32_t>(model.transformer.sample_frames);
   const std::int64_t unit = model.video_vae->frame_factor();
   if ((request.num_frames - 1) % unit != 0 || request.num_frames > kMost) {
-    refuse("frames is " + std::to_string(request.num_frames) + ": this model takes multiples of " +
-           std::to_string(unit) + " and one more, up to " + std::to_string(kMost));
+    refuse(fmt::format("frames is {}: this model takes multiples of {} and one more, up to {}",
+                       request.num_frames, unit, kMost));
   }
   if (request.vae_tiling) refuse("vae_tiling is on, but videos are decoded whole");
   if (request.init_image_bytes > 0 || request.init_image_blob != 0)
@@ -82,9 +85,8 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   for (const auto& [field, pixels] :
        {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
     if (pixels < unit || pixels % unit != 0 || pixels > wire::kMaxPixels) {
-      refuse(std::string(field) + " is " + std::to_string(pixels) +
-             ": this model takes multiples of " + std::to_string(unit) + " from " +
-             std::to_string(unit) + " to " + std::to_string(wire::kMaxPixels));
+      refuse(fmt::format("{} is {}: this model takes multiples of {} from {} to {}", field, pixels,
+                         unit, unit, wire::kMaxPixels));
     }
   }
   set_frames(request, model);
@@ -98,8 +100,8 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   for (const auto& [field, tokens] :
        {std::pair{"height", plan.token_rows / frames}, std::pair{"width", plan.token_columns}}) {
     if (most > 0 && tokens > most) {
-      refuse(std::string(field) + " is " + std::to_string(tokens * unit) +
-             ": this model has positions for up to " + std::to_string(most * unit));
+      refuse(fmt::format("{} is {}: this model has positions for up to {}", field, tokens * unit,
+                         most * unit));
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/number_text.h"
 #include "controller/plan/around.h"
 #include "controller/plan/degrees.h"
@@ -35,8 +36,8 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
     request.max_sequence_length = static_cast<std::int32_t>(model.text_tokens);
   const auto fixed = model.transformer.fixed_text_tokens;
   if (fixed > 0 && request.max_sequence_length != fixed) {
-    refuse("max sequence length is " + std::to_string(request.max_sequence_length) +
-           ": this model takes " + std::to_string(fixed) + " only");
+    refuse(fmt::format("max sequence length is {}: this model takes {} only",
+                       request.max_sequence_length, fixed));
   }
   if (request.clean_caption && !model.pixart_customs)
     refuse("clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
@@ -57,8 +58,8 @@ void check_world(const mesh::Degrees& degrees) {
         std::pair{"ring", degrees.ring}, std::pair{"ulysses", degrees.ulysses},
         std::pair{"tp", degrees.tp}}) {
     if (degree > kMaxActors || (degree > 0 && (world *= degree) > kMaxActors)) {
-      refuse(std::string(name) + " is " + std::to_string(degree) + ": dp × cfg × pp × ring × " +
-             "ulysses × tp may be at most " + std::to_string(kMaxActors) + " actors");
+      refuse(fmt::format("{} is {}: dp × cfg × pp × ring × ulysses × tp may be at most {} actors",
+                         name, degree, kMaxActors));
     }
   }
 }
@@ -82,9 +83,8 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   const int pictures =
       static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
   if (plan.degrees.dp > pictures) {
-    refuse("dp is " + std::to_string(plan.degrees.dp) + ", but there " +
-           (pictures == 1 ? "is only " : "are only ") + counted(pictures, "picture") +
-           " to split (prompts × n)");
+    refuse(fmt::format("dp is {}, but there {}{} to split (prompts × n)", plan.degrees.dp,
+                       pictures == 1 ? "is only " : "are only ", counted(pictures, "picture")));
   }
   plan.images = split_evenly(pictures, plan.degrees.dp);
 }
@@ -113,17 +113,17 @@ void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelis
   plan.vae_degree = parallelism.vae;
   const int replica = plan.degrees.world() / plan.degrees.dp;
   if (plan.vae_degree < 1 || plan.vae_degree > replica) {
-    refuse("vae-parallel is " + std::to_string(plan.vae_degree) +
-           ", but a replica of this mesh has " + counted(replica, "actor"));
+    refuse(fmt::format("vae-parallel is {}, but a replica of this mesh has {}", plan.vae_degree,
+                       counted(replica, "actor")));
   }
   if (plan.vae_degree > 1 && !plan.decodes() && plan.request.init_image_bytes == 0) {
-    refuse("vae-parallel is " + std::to_string(plan.vae_degree) +
-           ", but with output type latent nothing is decoded");
+    refuse(fmt::format("vae-parallel is {}, but with output type latent nothing is decoded",
+                       plan.vae_degree));
   }
   const auto rows = plan.latent_height / model.latent_frames(plan.request.num_frames);
   if (plan.vae_degree > rows) {
-    refuse("vae-parallel is " + std::to_string(plan.vae_degree) + ", but the latents have only " +
-           counted(rows, "row") + " to split");
+    refuse(fmt::format("vae-parallel is {}, but the latents have only {} to split", plan.vae_degree,
+                       counted(rows, "row")));
   }
 }
 
@@ -142,9 +142,10 @@ void check_refill_steps(const wire::ImageRequest& request) {
           "refill steps need method pipefusion or distrifusion, or a step cache: else exact keeps "
           "nothing from step to step");
     if (step <= before || step >= request.steps) {
-      refuse("refill step " + std::to_string(step) +
-             " is out of place: after the warm-up, before the last of " +
-             std::to_string(request.steps) + " steps has ended, in order, each once");
+      refuse(
+          fmt::format("refill step {} is out of place: after the warm-up, before the last of {} "
+                      "steps has ended, in order, each once",
+                      step, request.steps));
     }
     before = step;
   }
@@ -152,8 +153,9 @@ void check_refill_steps(const wire::ImageRequest& request) {
 
 void check_warmup(const wire::ImageRequest& request) {
   if (request.warmup_steps <= request.steps) return;
-  refuse("warmup is " + std::to_string(request.warmup_steps) + ", but there " +
-         (request.steps == 1 ? "is only " : "are only ") + counted(request.steps, "step"));
+  refuse(fmt::format("warmup is {}, but there {}{}", request.warmup_steps,
+                     request.steps == 1 ? "is only " : "are only ",
+                     counted(request.steps, "step")));
 }
 
 void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
@@ -185,9 +187,9 @@ void set_patches(Plan& plan, const spec::ModelSpec& model) {
   plan.synchronous_steps = std::min(request.warmup_steps, request.steps);
   check_warmup(request);
   if (plan.degrees.pp > 1 && request.num_pipeline_patch < plan.degrees.pp) {
-    plan.warnings.push_back("patches (" + std::to_string(request.num_pipeline_patch) +
-                            ") are fewer than pp (" + std::to_string(plan.degrees.pp) +
-                            "): some stages will idle");
+    plan.warnings.push_back(
+        fmt::format("patches ({}) are fewer than pp ({}): some stages will idle",
+                    request.num_pipeline_patch, plan.degrees.pp));
   }
 }
 
@@ -196,13 +198,14 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
   spec::check_sampler_fits(model.scheduler, plan.request.sampler);
   const auto config = spec::scheduler_config_for(model.scheduler, plan.request.sampler);
   if (config.thresholding && plan.patches.size() > 1) {
-    refuse("patches are " + std::to_string(plan.patches.size()) +
-           ", but the sampler's thresholding needs statistics of the whole picture");
+    refuse(fmt::format(
+        "patches are {}, but the sampler's thresholding needs statistics of the whole picture",
+        plan.patches.size()));
   }
   const int steps = plan.sampler_steps;
   if (steps > config.num_train_timesteps) {
-    refuse("steps is " + std::to_string(steps) + ": the model was trained with " +
-           std::to_string(config.num_train_timesteps) + " timesteps");
+    refuse(fmt::format("steps is {}: the model was trained with {} timesteps", steps,
+                       config.num_train_timesteps));
   }
   const bool clips =
       config.kind == spec::SamplerKind::kDdim || config.kind == spec::SamplerKind::kDdpm;
@@ -238,10 +241,9 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
     const auto bytes = static_cast<std::uint64_t>(plan.picture_count() * plan.latent_channels *
                                                   plan.latent_height * plan.latent_width * 4);
     if (request.init_latents_bytes != bytes) {
-      refuse("init latents have " + std::to_string(request.init_latents_bytes) + " bytes, but [" +
-             std::to_string(plan.picture_count()) + ", " + std::to_string(plan.latent_channels) +
-             ", " + std::to_string(plan.latent_height) + ", " + std::to_string(plan.latent_width) +
-             "] float32 needs " + std::to_string(bytes));
+      refuse(fmt::format("init latents have {} bytes, but [{}, {}, {}, {}] float32 needs {}",
+                         request.init_latents_bytes, plan.picture_count(), plan.latent_channels,
+                         plan.latent_height, plan.latent_width, bytes));
     }
   }
   plan.memory = estimate_memory(plan, model);

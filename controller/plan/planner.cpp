@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/traffic.h"
 
@@ -145,8 +146,7 @@ std::string to_text(const wire::Parallelism& of) {
   for (const auto& [name, degree] :
        {std::pair{"dp", of.dp}, std::pair{"cfg", of.cfg}, std::pair{"pp", of.pp},
         std::pair{"ulysses", of.ulysses}, std::pair{"ring", of.ring}, std::pair{"tp", of.tp}}) {
-    if (degree > 1)
-      text += (text.empty() ? "" : " × ") + std::string(name) + " " + std::to_string(degree);
+    if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " × ", name, degree);
   }
   return text.empty() ? "one actor" : text;
 }
@@ -177,8 +177,8 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
                                       const wire::ImageRequest& request, int actors,
                                       const Machine& machine, const Limits& limits) {
   if (actors < 1) {
-    throw std::invalid_argument("[planner] actors is " + std::to_string(actors) +
-                                ": at least 1 is needed");
+    throw std::invalid_argument(
+        fmt::format("[planner] actors is {}: at least 1 is needed", actors));
   }
   const Plan alone = make_plan(model, request, {});
   auto all = ranked(alone, model, actors, machine);

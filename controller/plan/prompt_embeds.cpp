@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/number_text.h"
 #include "controller/plan/refuse.h"
 #include "models/spec/prompt_embeds.h"
@@ -54,8 +55,8 @@ std::int64_t check_shape(const std::string& name, const Shape& shape,
   const bool has_tokens = tensor.kind != Kind::pooled;
   const bool has_width = tensor.kind != Kind::mask;
   const std::string tokens = tensor.tokens > 0 ? std::to_string(tensor.tokens) : "tokens";
-  const std::string wanted = "[" + std::to_string(prompts) + (has_tokens ? ", " + tokens : "") +
-                             (has_width ? ", " + std::to_string(tensor.width) : "") + "]";
+  const std::string wanted = fmt::format("[{}{}{}]", prompts, has_tokens ? ", " + tokens : "",
+                                         has_width ? fmt::format(", {}", tensor.width) : "");
   const std::size_t rank = 1 + (has_tokens ? 1 : 0) + (has_width ? 1 : 0);
   const bool fits = shape.size() == rank && shape[0] == prompts &&
                     (!has_width || shape.back() == tensor.width) &&
@@ -63,7 +64,7 @@ std::int64_t check_shape(const std::string& name, const Shape& shape,
   if (!fits) {
     std::string text;
     for (const auto extent : shape)
-      text += (text.empty() ? "" : ", ") + std::to_string(extent);
+      text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
     refuse(name + " has the shape [" + text + "]: this model takes " + wanted);
   }
   return has_tokens ? shape[1] : 0;
@@ -88,8 +89,8 @@ void check_bytes(const wire::ImageRequest& request) {
     bytes += own;
   }
   if (request.prompt_embeds_bytes != bytes) {
-    refuse("prompt embeds have " + std::to_string(request.prompt_embeds_bytes) +
-           " bytes, but their shapes in float32 need " + std::to_string(bytes));
+    refuse(fmt::format("prompt embeds have {} bytes, but their shapes in float32 need {}",
+                       request.prompt_embeds_bytes, bytes));
   }
 }
 
@@ -124,21 +125,21 @@ void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model
     tokens.resize(std::max(tokens.size(), tensor.output + 1));
     auto& known = tokens[tensor.output];
     if (known && *known != count) {
-      refuse(tensor.name + " is of " + counted(count, "token") + ", but what it masks of " +
-             std::to_string(*known));
+      refuse(fmt::format("{} is of {}, but what it masks of {}", tensor.name,
+                         counted(count, "token"), *known));
     }
     if (!known) all_tokens += count;
     known = count;
   }
   const auto length = all_tokens - model.transformer.more_text_tokens;
   if (length < 1 || length > wire::kMaxTextTokens) {
-    refuse("prompt_embeds are of " + counted(all_tokens, "token") + ": this model takes " +
-           std::to_string(model.transformer.more_text_tokens + 1) + " to " +
-           std::to_string(model.transformer.more_text_tokens + wire::kMaxTextTokens));
+    refuse(fmt::format("prompt_embeds are of {}: this model takes {} to {}",
+                       counted(all_tokens, "token"), model.transformer.more_text_tokens + 1,
+                       model.transformer.more_text_tokens + wire::kMaxTextTokens));
   }
   if (request.max_sequence_length != 0 && request.max_sequence_length != length) {
-    refuse("max sequence length is " + std::to_string(request.max_sequence_length) +
-           ", but prompt_embeds are of " + counted(all_tokens, "token"));
+    refuse(fmt::format("max sequence length is {}, but prompt_embeds are of {}",
+                       request.max_sequence_length, counted(all_tokens, "token")));
   }
   request.max_sequence_length = static_cast<std::int32_t>(length);
   check_bytes(request);

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "controller/plan/plan.h"
 
 namespace troupe::plan {
@@ -16,7 +17,7 @@ std::string megabytes(std::uint64_t bytes) {
 std::string ranks_text(const std::vector<int>& ranks) {
   std::string text = "[";
   for (const int rank : ranks)
-    text += (text.size() > 1 ? ", " : "") + std::to_string(rank);
+    text += fmt::format("{}{}", text.size() > 1 ? ", " : "", rank);
   return text + "]";
 }
 
@@ -24,9 +25,9 @@ std::string ranks_text(const std::vector<int>& ranks) {
 std::string calls_text(const Plan& plan) {
   const int calls = plan.request.steps;
   if (calls == plan.sampler_steps) return "";
-  return ", calls of the model " + std::to_string(calls) +
-         (plan.skipped_steps > 0 ? ", the last of " + std::to_string(calls + plan.skipped_steps)
-                                 : "");
+  return fmt::format(
+      ", calls of the model {}{}", calls,
+      plan.skipped_steps > 0 ? fmt::format(", the last of {}", calls + plan.skipped_steps) : "");
 }
 
 }  // namespace
@@ -35,39 +36,31 @@ std::string to_text(const Plan& plan) {
   const mesh::Mesh mesh(plan.degrees);
   const auto& request = plan.request;
   std::string text;
-  text += "picture   " + std::to_string(request.output_width) + " × " +
-          std::to_string(request.output_height);
+  text += fmt::format("picture   {} × {}", request.output_width, request.output_height);
   if (request.resolution_binning) {
-    text +=
-        ", computed at " + std::to_string(request.width) + " × " + std::to_string(request.height);
+    text += fmt::format(", computed at {} × {}", request.width, request.height);
   }
-  if (request.num_frames > 1) text += ", frames " + std::to_string(request.num_frames);
-  text += ", latents [" + std::to_string(plan.latent_channels) + ", " +
-          std::to_string(plan.latent_height) + ", " + std::to_string(plan.latent_width) +
-          "], tokens " + std::to_string(plan.token_columns) + " × " +
-          std::to_string(plan.token_rows) + "\n";
-  text += "pictures  " + std::to_string(plan.picture_count()) + ", steps " +
-          std::to_string(plan.sampler_steps) + calls_text(plan) + " (" +
-          std::to_string(plan.synchronous_steps) + " synchronous), method " +
-          to_string(request.method) +
-          (request.method == Method::exact ? "" : ", K,V " + to_string(request.kv)) +
-          (request.group_norm == GroupNormMoments::corrected
-               ? ""
-               : ", group norms " + to_string(request.group_norm)) +
-          (request.exchange == PatchExchange::stale ? ""
-                                                    : ", exchange " + to_string(request.exchange)) +
-          (request.step_cache == StepCacheRule::none
-               ? std::string()
-               : ", step cache " + to_string(request.step_cache) + " up to " +
-                     nlohmann::json(request.step_cache_threshold).dump()) +
-          "\n";
+  if (request.num_frames > 1) text += fmt::format(", frames {}", request.num_frames);
+  text += fmt::format(", latents [{}, {}, {}], tokens {} × {}\n", plan.latent_channels,
+                      plan.latent_height, plan.latent_width, plan.token_columns, plan.token_rows);
+  text += fmt::format(
+      "pictures  {}, steps {}{} ({} synchronous), method {}{}{}{}{}\n", plan.picture_count(),
+      plan.sampler_steps, calls_text(plan), plan.synchronous_steps, to_string(request.method),
+      request.method == Method::exact ? "" : ", K,V " + to_string(request.kv),
+      request.group_norm == GroupNormMoments::corrected
+          ? ""
+          : ", group norms " + to_string(request.group_norm),
+      request.exchange == PatchExchange::stale ? "" : ", exchange " + to_string(request.exchange),
+      request.step_cache == StepCacheRule::none
+          ? std::string()
+          : ", step cache " + to_string(request.step_cache) + " up to " +
+                nlohmann::json(request.step_cache_threshold).dump());
   text += "mesh      " + counted(mesh.world(), "actor");
   const char* between = " = ";
   for (const auto& [axis, degree] : mesh::kSplitAxes) {
     const bool always = axis == mesh::Axis::dp || axis == mesh::Axis::cfg || axis == mesh::Axis::pp;
     if (plan.degrees.*degree == 1 && !always) continue;
-    text +=
-        std::string(between) + mesh::to_string(axis) + " " + std::to_string(plan.degrees.*degree);
+    text += fmt::format("{}{} {}", between, mesh::to_string(axis), plan.degrees.*degree);
     between = " × ";
   }
   text += "\n";
@@ -80,16 +73,14 @@ std::string to_text(const Plan& plan) {
     text.back() = '\n';
   }
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    text += "stage " + std::to_string(i) + "   blocks " +
-            std::to_string(plan.stages[i].first_block) + "–" +
-            std::to_string(plan.stages[i].last_block - 1) + "\n";
+    text += fmt::format("stage {}   blocks {}–{}\n", i, plan.stages[i].first_block,
+                        plan.stages[i].last_block - 1);
   }
   for (int dp = 0; plan.vae_degree > 1 && dp < plan.degrees.dp; ++dp)
     text += "vae       ranks " + ranks_text(plan.decoders(dp)) + "\n";
   for (std::size_t i = 0; i < plan.patches.size(); ++i) {
-    text += "patch " + std::to_string(i) + "   token rows " +
-            std::to_string(plan.patches[i].begin) + "–" + std::to_string(plan.patches[i].end - 1) +
-            "\n";
+    text += fmt::format("patch {}   token rows {}–{}\n", i, plan.patches[i].begin,
+                        plan.patches[i].end - 1);
   }
   text +=
       "rank  stage cfg dp  weights      K,V          activations  text         vae          peak\n";

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "base/number_text.h"
 #include "base/utf8.h"
 #include "controller/plan/refuse.h"
@@ -22,8 +23,7 @@ using wire::kMaxPromptBytes;
 
 void require_at_least(const std::string& field, std::int64_t value, std::int64_t least) {
   if (value < least) {
-    refuse(field + " is " + std::to_string(value) + ": at least " + std::to_string(least) +
-           " is needed");
+    refuse(fmt::format("{} is {}: at least {} is needed", field, value, least));
   }
 }
 
@@ -32,7 +32,7 @@ void check_number(const wire::RequestField& field, std::int32_t value) {
   if (std::isfinite(least))
     require_at_least(field.in_words(), value, static_cast<std::int64_t>(least));
   if (static_cast<double>(value) > most) {
-    refuse(field.in_words() + " is " + std::to_string(value) + ": at most " + number_text(most));
+    refuse(fmt::format("{} is {}: at most {}", field.in_words(), value, number_text(most)));
   }
 }
 
@@ -45,8 +45,7 @@ void check_number(const wire::RequestField& field, double value) {
 
 void check_text(const std::string& field, const std::string& text) {
   if (text.size() > kMaxPromptBytes) {
-    refuse(field + " has " + std::to_string(text.size()) + " bytes: at most " +
-           std::to_string(kMaxPromptBytes));
+    refuse(fmt::format("{} has {} bytes: at most {}", field, text.size(), kMaxPromptBytes));
   }
   if (!is_utf8(text) || text.find('\0') != std::string::npos) refuse(field + " is not UTF-8 text");
 }
@@ -56,16 +55,15 @@ void check_texts(const wire::ImageRequest& request) {
   std::size_t bytes = request.negative_prompt.size();
   check_text("negative prompt", request.negative_prompt);
   for (std::size_t i = 0; i < request.negative_prompts.size(); ++i) {
-    check_text("negative prompt " + std::to_string(i), request.negative_prompts[i]);
+    check_text(fmt::format("negative prompt {}", i), request.negative_prompts[i]);
     bytes += request.negative_prompts[i].size();
   }
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
-    check_text("prompt " + std::to_string(i), request.prompts[i]);
+    check_text(fmt::format("prompt {}", i), request.prompts[i]);
     bytes += request.prompts[i].size();
   }
   if (bytes > wire::kMaxTextBytes) {
-    refuse("all prompts have " + std::to_string(bytes) + " bytes: at most " +
-           std::to_string(wire::kMaxTextBytes));
+    refuse(fmt::format("all prompts have {} bytes: at most {}", bytes, wire::kMaxTextBytes));
   }
 }
 
@@ -75,19 +73,18 @@ void check_around(const wire::ImageRequest& request) {
     refuse("init image and init latents do not go together");
   if (request.init_image_blob != 0 && request.init_image_bytes == 0) refuse("init image is empty");
   if (request.init_image_bytes > models::kMaxPngBytes) {
-    refuse("init image has " + std::to_string(request.init_image_bytes) + " bytes: at most " +
-           std::to_string(models::kMaxPngBytes));
+    refuse(fmt::format("init image has {} bytes: at most {}", request.init_image_bytes,
+                       models::kMaxPngBytes));
   }
   require_at_least("init image height", request.init_image_height, 0);
   require_at_least("init image width", request.init_image_width, 0);
   const std::int64_t height = request.init_image_height, width = request.init_image_width;
   if (static_cast<std::uint64_t>(height * width) > models::kMaxPngPixels) {
-    refuse("init image has " + std::to_string(width) + " x " + std::to_string(height) +
-           " pixels: at most " + std::to_string(models::kMaxPngPixels));
+    refuse(fmt::format("init image has {} x {} pixels: at most {}", width, height,
+                       models::kMaxPngPixels));
   }
   if (request.loras.size() > wire::kMaxLoras) {
-    refuse("loras are " + std::to_string(request.loras.size()) + ": at most " +
-           std::to_string(wire::kMaxLoras));
+    refuse(fmt::format("loras are {}: at most {}", request.loras.size(), wire::kMaxLoras));
   }
   for (const auto& lora : request.loras) {
     check_text("lora", lora.path);
@@ -129,8 +126,8 @@ void check_request(const wire::ImageRequest& request) {
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
   if (pictures > wire::kMaxPictures) {
-    refuse("prompts × images per prompt is " + std::to_string(pictures) + ": at most " +
-           std::to_string(wire::kMaxPictures));
+    refuse(
+        fmt::format("prompts × images per prompt is {}: at most {}", pictures, wire::kMaxPictures));
   }
   const bool exact = request.method == Method::exact;
   if (exact && request.kv != KvUse::stale) {
@@ -139,14 +136,15 @@ void check_request(const wire::ImageRequest& request) {
         "not fresh");
   }
   if (exact && request.num_pipeline_patch != 1) {
-    refuse("patches is " + std::to_string(request.num_pipeline_patch) +
-           " with method exact: patches need method pipefusion or distrifusion");
+    refuse(fmt::format(
+        "patches is {} with method exact: patches need method pipefusion or distrifusion",
+        request.num_pipeline_patch));
   }
   check_step_cache(request);
   for (const auto& text : cleaned_texts(request)) {
     if (text.size() > wire::kMaxCleanedBytes) {
-      refuse("a prompt has " + std::to_string(text.size()) +
-             " bytes: clean_caption takes at most " + std::to_string(wire::kMaxCleanedBytes));
+      refuse(fmt::format("a prompt has {} bytes: clean_caption takes at most {}", text.size(),
+                         wire::kMaxCleanedBytes));
     }
   }
   check_around(request);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "controller/plan/patches.h"
 
 namespace troupe::plan {
@@ -76,39 +77,40 @@ double best_limit(const std::vector<double>& costs, int stages) {
 std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   if (stages < 1 || stages > blocks) {
-    throw std::invalid_argument("[plan] pp is " + std::to_string(stages) +
-                                ", but the transformer has " + counted(blocks, "block") +
-                                ": each stage needs one");
+    throw std::invalid_argument(
+        fmt::format("[plan] pp is {}, but the transformer has {}: each stage needs one", stages,
+                    counted(blocks, "block")));
   }
   const double best = best_limit(costs, stages);
   auto result = even_split(blocks, stages);
   if (costliest(costs, result) <= best * kAsGoodAsBest) return result;
   // A hair of slack, so that sums in another order still fit.
   if (!fill(costs, stages, best * (1 + 1e-12), &result)) {
-    throw std::logic_error("[plan] no split of " + std::to_string(blocks) + " blocks into " +
-                           std::to_string(stages) + " stages");
+    throw std::logic_error(
+        fmt::format("[plan] no split of {} blocks into {} stages", blocks, stages));
   }
   return result;
 }
 
 std::vector<Stage> listed_stages(const std::vector<int>& sizes, int stages, int blocks) {
   if (static_cast<int>(sizes.size()) != stages) {
-    throw std::invalid_argument("[plan] stages lists " + counted(sizes.size(), "size") +
-                                ", but pp is " + std::to_string(stages));
+    throw std::invalid_argument(
+        fmt::format("[plan] stages lists {}, but pp is {}", counted(sizes.size(), "size"), stages));
   }
   std::vector<Stage> result;
   int first = 0;
   for (const int size : sizes) {
     if (size < 1 || size > blocks) {
-      throw std::invalid_argument("[plan] stages has a stage of " + counted(size, "block") +
-                                  ": the transformer has " + std::to_string(blocks));
+      throw std::invalid_argument(
+          fmt::format("[plan] stages has a stage of {}: the transformer has {}",
+                      counted(size, "block"), blocks));
     }
     result.push_back({first, first + size});
     first += size;
   }
   if (first != blocks) {
-    throw std::invalid_argument("[plan] stages add up to " + counted(first, "block") +
-                                ", but the transformer has " + std::to_string(blocks));
+    throw std::invalid_argument(fmt::format(
+        "[plan] stages add up to {}, but the transformer has {}", counted(first, "block"), blocks));
   }
   return result;
 }

@@ -1,5 +1,6 @@
 #include "controller/plan/unet_plan.h"
 
+#include "base/format.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/refuse.h"
 #include "controller/plan/unet_shares.h"
@@ -17,15 +18,15 @@ void check_unet(const Plan& plan) {
   const auto& request = plan.request;
   const auto& degrees = plan.degrees;
   if (degrees.pp > 1) {
-    refuse("pp is " + std::to_string(degrees.pp) +
-           ", but this model is a U-Net: its levels feed later ones across the whole depth, so it "
-           "is not split into stages; " +
-           rows_shared());
+    refuse(
+        fmt::format("pp is {}, but this model is a U-Net: its levels feed later ones across the "
+                    "whole depth, so it is not split into stages; {}",
+                    degrees.pp, rows_shared()));
   }
   if (degrees.tp > 1) {
-    refuse("tp is " + std::to_string(degrees.tp) +
-           ", but this model is a U-Net, whose weights are not split over actors; " +
-           rows_shared());
+    refuse(fmt::format(
+        "tp is {}, but this model is a U-Net, whose weights are not split over actors; {}",
+        degrees.tp, rows_shared()));
   }
   if (request.weight_dtype != WeightChoice::as_computed) {
     refuse(
@@ -79,12 +80,14 @@ void set_unet_patches(Plan& plan) {
   const bool exact = request.method == Method::exact;
   const int patches = exact ? ranks : request.num_pipeline_patch;
   if (exact && ranks > plan.latent_height) {
-    refuse("ulysses × ring is " + std::to_string(ranks) + ", but the picture has only " +
-           std::to_string(plan.latent_height) + " rows of latents: each actor needs one");
+    refuse(fmt::format(
+        "ulysses × ring is {}, but the picture has only {} rows of latents: each actor needs one",
+        ranks, plan.latent_height));
   }
   if (patches < ranks) {
-    refuse("patches is " + std::to_string(patches) + ", but ulysses × ring is " +
-           std::to_string(ranks) + ": each of these actors needs a patch of a U-Net");
+    refuse(fmt::format(
+        "patches is {}, but ulysses × ring is {}: each of these actors needs a patch of a U-Net",
+        patches, ranks));
   }
   plan.patches = split_rows(static_cast<int>(plan.latent_height), patches);
   wire::RowShares shares;

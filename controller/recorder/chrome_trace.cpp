@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/format.h"
+
 namespace troupe::recorder {
 namespace {
 
@@ -46,8 +48,7 @@ class TraceWriter {
       add({{"ph", "M"}, {"name", what}, {"pid", pid}, {"tid", tid}, {"args", {{"name", text}}}});
     };
     name("process_name", kController, 0,
-         "controller on " + facts_.controller_host + " (pid " +
-             std::to_string(facts_.controller_pid) + ")");
+         fmt::format("controller on {} (pid {})", facts_.controller_host, facts_.controller_pid));
     for (const auto& [id, actor] : facts_.actors) {
       if (!hosts_.contains(actor.host)) {
         const int pid = kController + 1 + static_cast<int>(hosts_.size());
@@ -56,8 +57,7 @@ class TraceWriter {
       }
       const int tid = static_cast<int>(id) + 1;
       name("thread_name", hosts_[actor.host], tid,
-           "actor " + std::to_string(id) + " (" + actor.device + ", pid " +
-               std::to_string(actor.pid) + ")");
+           fmt::format("actor {} ({}, pid {})", id, actor.device, actor.pid));
       add({{"ph", "M"},
            {"name", "thread_sort_index"},
            {"pid", hosts_[actor.host]},
@@ -101,7 +101,7 @@ class TraceWriter {
            {"ts", microseconds(at)}});
     };
     for (const Attempt& attempt : job.attempts)
-      instant("epoch " + std::to_string(attempt.epoch), attempt.began);
+      instant(fmt::format("epoch {}", attempt.epoch), attempt.began);
     if (job.ended) instant(job.state, *job.ended);
   }
 
@@ -118,7 +118,7 @@ class TraceWriter {
       const auto ran = *note.ran;
       std::string name = slice_name(task);
       // Of a batch without its jobs, which the row names: a slice has little room.
-      const auto row = (job.name.empty() ? "job " : "batch ") + std::to_string(job.job);
+      const auto row = fmt::format("{}{}", job.name.empty() ? "job " : "batch ", job.job);
       if (several_) name = row + " " + name;
       static constexpr const char* kCategories[] = {"text", "micro_step", "decode"};
       slice(pid, tid, name, kCategories[static_cast<int>(task.kind)], ran.begin_ns, ran.end_ns,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "transport/wire/client_messages.h"
 
 namespace troupe::recorder {
@@ -34,14 +35,14 @@ const char* to_string(Event::Kind kind) {
 std::string slice_name(const schedule::Task& task) {
   if (task.kind == wire::TaskKind::encode_text) return "text";
   if (task.kind == wire::TaskKind::decode) return "decode";
-  std::string name = "step " + std::to_string(task.step);
-  if (task.patch >= 0) name += " patch " + std::to_string(task.patch);
-  if (task.part > 0) name += " part " + std::to_string(task.part);
+  std::string name = fmt::format("step {}", task.step);
+  if (task.patch >= 0) name += fmt::format(" patch {}", task.patch);
+  if (task.part > 0) name += fmt::format(" part {}", task.part);
   return name;
 }
 
 std::string name_of(const JobNotes& job) {
-  return job.name.empty() ? "job " + std::to_string(job.job) : job.name;
+  return job.name.empty() ? fmt::format("job {}", job.job) : job.name;
 }
 
 JobNotes* Recorder::get(JobId job) {
@@ -108,7 +109,7 @@ void Recorder::began(JobId job, std::uint64_t epoch, schedule::TaskGraph graph,
   notes.attempts.push_back(std::move(attempt));
   forget_graphs(notes.attempts.back());
   if (notes.attempts.size() > 1) ++recoveries_;
-  note(Event::Kind::epoch, job, std::nullopt, "begins in epoch " + std::to_string(epoch), now);
+  note(Event::Kind::epoch, job, std::nullopt, fmt::format("begins in epoch {}", epoch), now);
 }
 
 void Recorder::issued(JobId job, std::uint32_t task, ActorId actor, Nanoseconds now) {
@@ -259,8 +260,8 @@ std::vector<Recorder::Line> Recorder::lines(std::uint64_t after, std::size_t lim
     if (!event->name.empty())
       who += event->name + " ";
     else if (event->job != 0)
-      who += "job " + std::to_string(event->job) + " ";
-    if (event->actor) who += "actor " + std::to_string(*event->actor) + " ";
+      who += fmt::format("job {} ", event->job);
+    if (event->actor) who += fmt::format("actor {} ", *event->actor);
     if (!who.empty()) who.back() = ':';
     lines.push_back({event->at, who.empty() ? event->text : who + " " + event->text});
   }

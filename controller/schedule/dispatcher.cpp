@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "base/format.h"
+
 namespace troupe::schedule {
 
 void Dispatcher::add_job(JobId id, TaskGraph graph, std::vector<ActorId> actor_of_rank,
                          JobTerms terms) {
   if (jobs_.contains(id))
-    throw std::logic_error("[dispatcher] job " + std::to_string(id) + " is already running");
+    throw std::logic_error(fmt::format("[dispatcher] job {} is already running", id));
   if (static_cast<int>(actor_of_rank.size()) != graph.world) {
-    throw std::logic_error("[dispatcher] job " + std::to_string(id) + " needs " +
-                           std::to_string(graph.world) + " actors, got " +
-                           std::to_string(actor_of_rank.size()));
+    throw std::logic_error(fmt::format("[dispatcher] job {} needs {} actors, got {}", id,
+                                       graph.world, actor_of_rank.size()));
   }
   ScheduledJob& job = jobs_[id];
   job.id = id;

@@ -5,6 +5,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/format.h"
+
 namespace troupe::schedule {
 namespace {
 
@@ -171,8 +173,8 @@ class ReplicaBuilder {
 
 TaskGraph make_task_graph(const plan::Plan& plan, int first_step) {
   if (first_step < 0 || first_step > plan.request.steps) {
-    throw std::invalid_argument("[schedule] a job of " + std::to_string(plan.request.steps) +
-                                " steps cannot begin at step " + std::to_string(first_step));
+    throw std::invalid_argument(fmt::format("[schedule] a job of {} steps cannot begin at step {}",
+                                            plan.request.steps, first_step));
   }
   TaskGraph graph;
   graph.world = plan.degrees.world();
@@ -187,14 +189,14 @@ std::string describe(const TaskName& task) {
     case wire::TaskKind::encode_text:
       return "text";
     case wire::TaskKind::decode:
-      return task.part > 0 ? "decode part " + std::to_string(task.part) : "decode";
+      return task.part > 0 ? fmt::format("decode part {}", task.part) : "decode";
     case wire::TaskKind::micro_step:
       break;
   }
-  std::string text = "step " + std::to_string(task.step);
-  if (task.patch >= 0) text += " patch " + std::to_string(task.patch);
-  if (task.part > 0) text += " part " + std::to_string(task.part);
-  return text + " stage " + std::to_string(task.stage);
+  std::string text = fmt::format("step {}", task.step);
+  if (task.patch >= 0) text += fmt::format(" patch {}", task.patch);
+  if (task.part > 0) text += fmt::format(" part {}", task.part);
+  return fmt::format("{} stage {}", text, task.stage);
 }
 
 }  // namespace troupe::schedule

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/choices.h"
+#include "base/format.h"
 #include "base/parse_number.h"
 #include "base/text.h"
 #include "controller/hosts/host_options.h"
@@ -37,13 +38,12 @@ std::optional<std::string> Hosts::hello(const control::PeerInfo& peer) const {
     return "host \"" + name.substr(0, kLongestName) +
            "\": a name of 1 to 64 bytes that is no number is needed";
   if (!actors || *actors < 1 || *actors > kMostActors)
-    return "host " + name + ": actors is not a number from 1 to " + std::to_string(kMostActors);
+    return fmt::format("host {}: actors is not a number from 1 to {}", name, kMostActors);
   if (!parse_choice<DeviceKind>(device))
     return "host " + name + ": device is \"" + device +
            "\": " + choices_text(choice_words<DeviceKind>());
   if (!sharing(peer.hello))
-    return "host " + name + ": actors_per_gpu is not a number from 1 to " +
-           std::to_string(kMostActors);
+    return fmt::format("host {}: actors_per_gpu is not a number from 1 to {}", name, kMostActors);
   const auto known = others_.find(name);
   const bool here = known != others_.end() && known->second->peer() != 0;
   if (here || name == tools_.own_host)

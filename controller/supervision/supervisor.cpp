@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <csignal>
 
+#include "base/format.h"
+
 namespace troupe::cluster {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr int kSpawnTries = 3;
 constexpr double kShortLife = 1;
 
 std::string seconds_text(double seconds) {
-  return std::to_string(static_cast<long>(seconds)) + " s";
+  return fmt::format("{} s", static_cast<long>(seconds));
 }
 
 }  // namespace
@@ -72,24 +74,24 @@ void Supervisor::exited(ActorId id, std::uint64_t incarnation, const ExitCause& 
   const auto peer = tools_.members.at(id).peer;
   if (!tools_.members.exited(id, incarnation, text)) return;
   if (peer != 0) tools_.environment.drop(peer, "its process is gone");
-  if (!drained) events_.note("actor " + std::to_string(id) + " " + text);
+  if (!drained) events_.note(fmt::format("actor {} {}", id, text));
   tools_.runner.actor_lost(id, text);
   fill_again(id, text);
 }
 
 void Supervisor::fill_again(ActorId id, const std::string& ended) {
   const Actor& actor = tools_.members.at(id);
-  if (actor.closed) return give_up(id, "actor " + std::to_string(id) + " " + ended);
+  if (actor.closed) return give_up(id, fmt::format("actor {} {}", id, ended));
   const auto failed_starts = actor.failed_starts;
   if (const int most = tools_.options.max_respawns;
       failed_starts == 0 && most >= 0 && actor.restarts >= static_cast<std::uint64_t>(most)) {
-    return give_up(id, "actor " + std::to_string(id) + " " + ended + ", and its place stays empty");
+    return give_up(id, fmt::format("actor {} {}, and its place stays empty", id, ended));
   }
   if (failed_starts == 0 && tools_.environment.now() - spawned_at_[id] < kShortLife)
     return fill_later(id, kSpawnTries);
   if (failed_starts >= kMaxFailedStarts ||
       (events_.starting_up() && !actor.remote && failed_starts > 0))
-    return give_up_noted(id, "actor " + std::to_string(id) + " cannot start: " + ended);
+    return give_up_noted(id, fmt::format("actor {} cannot start: {}", id, ended));
   try {
     spawn(id);
   } catch (const std::exception& error) {
@@ -162,8 +164,8 @@ void Supervisor::kill_hanging(ActorId id) {
   const std::string why =
       "its work loop made no progress for " + seconds_text(tools_.options.task_deadline);
   if (!kill_reasons_.contains(id)) {
-    const auto file = events_.record_hang(
-        id, with_task(id, "actor " + std::to_string(id) + " is killed: " + why));
+    const auto file =
+        events_.record_hang(id, with_task(id, fmt::format("actor {} is killed: {}", id, why)));
     kill_reasons_[id] = file.empty() ? why : why + "; flight record: " + file;
   }
   tools_.environment.kill(id, with_task(id, why));

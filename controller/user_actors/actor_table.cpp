@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/counted.h"
+#include "base/format.h"
 
 namespace troupe::user {
 namespace {
@@ -24,13 +25,13 @@ std::string short_number(double value) {
 
 std::string Owner::text() const {
   if (kind == Kind::client) return "client";
-  if (kind == Kind::actor) return "actor " + std::to_string(id);
+  if (kind == Kind::actor) return fmt::format("actor {}", id);
   return "";
 }
 
 std::string UserActor::label() const {
-  return request.class_name + (request.name.empty() ? "" : " \"" + request.name + "\"") +
-         " (actor " + std::to_string(id) + ")";
+  return fmt::format("{}{} (actor {})", request.class_name,
+                     request.name.empty() ? "" : " \"" + request.name + "\"", id);
 }
 
 void ActorTable::add_host(Host host) {
@@ -66,11 +67,11 @@ std::variant<UserActorId, wire::Failure> ActorTable::add(const wire::SpawnActor&
   const auto bad = [](const std::string& why) {
     return wire::Failure{FailureCode::bad_request, "[spawn] " + why};
   };
-  if (request.gpus < 0) return bad("gpus is " + std::to_string(request.gpus));
+  if (request.gpus < 0) return bad(fmt::format("gpus is {}", request.gpus));
   if (!(request.cores >= 0) || std::isinf(request.cores))
     return bad("cores is " + short_number(request.cores));
   if (request.max_restarts < -1)
-    return bad("max_restarts is " + std::to_string(request.max_restarts) + ": -1 means always");
+    return bad(fmt::format("max_restarts is {}: -1 means always", request.max_restarts));
   if (!request.name.empty()) {
     if (const auto* other = find(request.name))
       return wire::Failure{FailureCode::refused, "[spawn] the name \"" + request.name +
@@ -102,9 +103,9 @@ std::optional<wire::Failure> ActorTable::too_much(const wire::SpawnActor& reques
   for (const auto* text : {&request.name, &request.group}) {
     if (text->size() > bounds_.name_bytes)
       return failure(FailureCode::bad_request,
-                     std::string(text == &request.name ? "the name" : "the group's name") +
-                         " has " + std::to_string(text->size()) + " bytes, at most " +
-                         std::to_string(bounds_.name_bytes) + " are taken");
+                     fmt::format("{} has {} bytes, at most {} are taken",
+                                 text == &request.name ? "the name" : "the group's name",
+                                 text->size(), bounds_.name_bytes));
   }
   std::size_t living = 0;
   std::size_t bytes = request.arguments.size();
@@ -117,14 +118,13 @@ std::optional<wire::Failure> ActorTable::too_much(const wire::SpawnActor& reques
   }
   if (living >= bounds_.living)
     return failure(FailureCode::overloaded,
-                   std::to_string(living) + " users' actors live already, no more are taken");
+                   fmt::format("{} users' actors live already, no more are taken", living));
   if (own_bytes > bounds_.argument_bytes_of_one || bytes > bounds_.argument_bytes)
-    return failure(FailureCode::overloaded,
-                   "constructors' arguments of " + std::to_string(own_bytes) +
-                       " bytes for one owner and " + std::to_string(bytes) +
-                       " in all would be kept, at most " +
-                       std::to_string(bounds_.argument_bytes_of_one) + " and " +
-                       std::to_string(bounds_.argument_bytes) + " are");
+    return failure(
+        FailureCode::overloaded,
+        fmt::format("constructors' arguments of {} bytes for one owner and {} in all would be "
+                    "kept, at most {} and {} are",
+                    own_bytes, bytes, bounds_.argument_bytes_of_one, bounds_.argument_bytes));
   return std::nullopt;
 }
 
@@ -181,10 +181,9 @@ std::variant<const Host*, wire::Failure> ActorTable::choose(const wire::SpawnAct
       continue;
     }
     if (fits(host, request)) possible.push_back(&host);
-    rooms += host.name + " has " + short_number(free_cores(host.name)) + " of " +
-             short_number(host.cores) + " cores and " +
-             std::to_string(free_gpus(host.name).size()) + " of " +
-             std::to_string(host.gpus.size()) + " GPUs free";
+    rooms += fmt::format("{} has {} of {} cores and {} of {} GPUs free", host.name,
+                         short_number(free_cores(host.name)), short_number(host.cores),
+                         free_gpus(host.name).size(), host.gpus.size());
   }
   if (request.placement == wire::Placement::together) {
     for (const auto& [id, other] : actors_) {

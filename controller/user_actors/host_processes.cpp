@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "base/parse_number.h"
 #include "transport/control/endpoint.h"
 
@@ -69,9 +70,9 @@ std::string HostProcesses::endpoint_for(const HostLaunch& launch, const char* su
     return "tcp://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":0";
   }
   const auto folder = control.path.parent_path();
-  return "ipc://" + (folder / ("u" + std::to_string(launch.id) + "." +
-                               std::to_string(launch.incarnation % 1'000'000) + suffix))
-                        .string();
+  return "ipc://" +
+         (folder / (fmt::format("u{}.{}{}", launch.id, launch.incarnation % 1'000'000, suffix)))
+             .string();
 }
 
 std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
@@ -98,7 +99,7 @@ std::uint32_t HostProcesses::spawn(const HostLaunch& launch) {
                        std::to_string(getpid())};
   if (options_.access.insecure) process.arguments.push_back("--insecure");
   process.environment = {"TROUPE_TOKEN=" + options_.access.token, "TROUPE_TICKET=" + launch.ticket,
-                         "TROUPE_INCARNATION=" + std::to_string(launch.incarnation)};
+                         fmt::format("TROUPE_INCARNATION={}", launch.incarnation)};
   if (!options_.access.keys.empty())
     process.environment.push_back("TROUPE_CONTROL_KEYS=" + options_.access.keys);
   if (!launch.door.empty()) process.environment.push_back("TROUPE_DOOR_KEYS=" + launch.door);
@@ -153,7 +154,7 @@ void HostProcesses::forget_old_logs(std::uint64_t ended) {
 }
 
 std::filesystem::path HostProcesses::log_of(std::uint64_t actor) const {
-  return options_.log_folder / ("user-actor-" + std::to_string(actor) + ".log");
+  return options_.log_folder / (fmt::format("user-actor-{}.log", actor));
 }
 
 void HostProcesses::kill(const std::string&, std::uint64_t id, const std::string& why) {
@@ -205,7 +206,7 @@ void HostProcesses::describe(const std::string& plugin, OnDescribed handler) {
        deadline = options_.describe_deadline](const boost::system::error_code& error) {
         const auto late = weak.lock();
         if (error || !late) return;
-        late->end("was not opened within " + std::to_string(deadline.count()) + " ms");
+        late->end(fmt::format("was not opened within {} ms", deadline.count()));
       });
 }
 
@@ -225,7 +226,7 @@ std::string find_host_program(const std::string& actor_program) {
 std::vector<std::int32_t> local_gpus(int first_gpu) {
   std::vector<std::int32_t> gpus;
   for (int gpu = first_gpu; gpu < 64; ++gpu) {
-    if (access(("/dev/nvidia" + std::to_string(gpu)).c_str(), F_OK) != 0) break;
+    if (access((fmt::format("/dev/nvidia{}", gpu)).c_str(), F_OK) != 0) break;
     gpus.push_back(gpu);
   }
   return gpus;

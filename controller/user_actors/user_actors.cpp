@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "transport/control/door_keys.h"
 #include "transport/wire/done.h"
 
@@ -147,7 +148,7 @@ void UserActors::kill(control::PeerId peer, const wire::Header& header,
   auto* actor = table_.find(wanted.id);
   if (!actor) {
     return reply(asker, wire::Failure{FailureCode::not_found,
-                                      "[actors] there is no actor " + std::to_string(wanted.id)});
+                                      fmt::format("[actors] there is no actor {}", wanted.id)});
   }
   if (!actor->living()) return reply(asker, wire::Done{actor->cause});
   for_death_[actor->id].push_back(asker);
@@ -159,7 +160,7 @@ void UserActors::watch(control::PeerId peer, const wire::Header& header, UserAct
   if (!actor) {
     return reply(
         Asker{peer, header},
-        wire::Failure{FailureCode::not_found, "[actors] there is no actor " + std::to_string(id)});
+        wire::Failure{FailureCode::not_found, fmt::format("[actors] there is no actor {}", id)});
   }
   if (!actor->living()) return reply(Asker{peer, header}, death_of(*actor));
   watchers_[id].insert(peer);
@@ -233,7 +234,7 @@ std::optional<std::string> UserActors::hello(const control::PeerInfo& peer) {
   for (const auto& [id, actor] : table_.all()) {
     if (std::to_string(id) != attribute("id")) continue;
     if (!actor.has_process() || actor.incarnation != peer.incarnation || actor.peer != 0)
-      return "actor " + std::to_string(id) + " is another process now";
+      return fmt::format("actor {} is another process now", id);
     table_.find(id)->peer = peer.id;
     return std::nullopt;
   }
@@ -313,8 +314,7 @@ void UserActors::launch(UserActorId id) {
   if (!actor || !actor->living() || stopping_) return;
   const auto& known = classes_.at(actor->request.class_name);
   const auto incarnation = tools_.environment.random();
-  const auto ticket =
-      std::to_string(tools_.environment.random()) + std::to_string(tools_.environment.random());
+  const auto ticket = fmt::format("{}{}", tools_.environment.random(), tools_.environment.random());
   std::uint32_t pid = 0;
   std::string failure;
   std::optional<control::DoorKeys> door;

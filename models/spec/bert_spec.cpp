@@ -1,5 +1,6 @@
 #include "models/spec/bert_spec.h"
 
+#include "base/format.h"
 #include "models/spec/encoder_sizes.h"
 
 namespace troupe::spec {
@@ -42,7 +43,7 @@ BertSpec read_bert_spec(const ConfigReader& config) {
 }
 
 std::string bert_block_prefix(std::int64_t block) {
-  return "encoder.layer." + std::to_string(block) + ".";
+  return fmt::format("encoder.layer.{}.", block);
 }
 
 bool is_ignorable_bert_tensor(std::string_view name) {

@@ -1,5 +1,6 @@
 #include "models/spec/clip_spec.h"
 
+#include "base/format.h"
 #include "models/spec/encoder_sizes.h"
 
 #include <algorithm>
@@ -40,7 +41,7 @@ ClipSpec read_clip_spec(const ConfigReader& config, bool with_projection) {
 }
 
 std::string clip_block_prefix(std::int64_t block) {
-  return std::string(kRoot) + "encoder.layers." + std::to_string(block) + ".";
+  return fmt::format("{}encoder.layers.{}.", kRoot, block);
 }
 
 bool is_ignorable_clip_tensor(std::string_view name) {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/format.h"
 #include "models/spec/json_text.h"
 
 namespace troupe::spec {
@@ -78,7 +79,7 @@ const nlohmann::json& ConfigReader::raw(std::string_view key) const {
 std::int64_t ConfigReader::integer(std::string_view key, std::int64_t min, std::int64_t max) const {
   const auto& value = need(key);
   if (!fits_int64(value) || value.get<std::int64_t>() < min || value.get<std::int64_t>() > max) {
-    refuse(key, "must be an integer from " + std::to_string(min) + " to " + std::to_string(max));
+    refuse(key, fmt::format("must be an integer from {} to {}", min, max));
   }
   return value.get<std::int64_t>();
 }

@@ -2,15 +2,16 @@
 
 #include <stdexcept>
 
+#include "base/format.h"
+
 namespace troupe::spec {
 
 void FitCheck::require(const char* what, std::int64_t wanted, const std::string& of,
                        std::int64_t has) const {
   if (wanted == has) return;
-  throw std::runtime_error("[read_model] " + model.folder.string() + ": " +
-                           std::string(model.transformer.unet() ? "unet " : "transformer ") + what +
-                           " = " + std::to_string(wanted) + " does not fit " + of + " = " +
-                           std::to_string(has));
+  throw std::runtime_error(
+      fmt::format("[read_model] {}: {}{} = {} does not fit {} = {}", model.folder.string(),
+                  model.transformer.unet() ? "unet " : "transformer ", what, wanted, of, has));
 }
 
 void check_fit(const ModelSpec& spec) {

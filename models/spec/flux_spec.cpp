@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "base/format.h"
 #include "models/spec/config_limits.h"
 #include "models/spec/fit_check.h"
 #include "models/spec/pipelines.h"
@@ -49,8 +50,9 @@ FluxSpec FluxSpec::read(const ConfigReader& config) {
     even = even && width > 0 && width % 2 == 0;
   if (!even ||
       std::accumulate(axes.begin(), axes.end(), std::int64_t{0}) != spec.attention_head_dim) {
-    config.refuse("axes_dims_rope", "must be three even numbers that add up to the head size, " +
-                                        std::to_string(spec.attention_head_dim));
+    config.refuse("axes_dims_rope",
+                  fmt::format("must be three even numbers that add up to the head size, {}",
+                              spec.attention_head_dim));
   }
   return spec;
 }
@@ -72,12 +74,12 @@ std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
     table.at(Held::block, block);
     add_joint_block(
-        table, "transformer_blocks." + std::to_string(block) + ".",
+        table, fmt::format("transformer_blocks.{}.", block),
         {.width = width, .heads = heads, .head_dim = spec.attention_head_dim, .qk_norm = true});
   }
   for (std::int64_t block = 0; block < spec.num_single_layers; ++block) {
     table.at(Held::block, spec.num_layers + block);
-    const std::string prefix = "single_transformer_blocks." + std::to_string(block) + ".";
+    const std::string prefix = fmt::format("single_transformer_blocks.{}.", block);
     table.linear(prefix + "norm.linear", width, 3 * width);
     for (const char* projection : {"attn.to_q", "attn.to_k", "attn.to_v"})
       table.split_outputs(prefix + projection, width, width, heads);

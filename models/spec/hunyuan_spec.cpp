@@ -1,5 +1,6 @@
 #include "models/spec/hunyuan_spec.h"
 
+#include "base/format.h"
 #include "models/spec/config_limits.h"
 #include "models/spec/fit_check.h"
 #include "models/spec/pipelines.h"
@@ -60,8 +61,7 @@ HunyuanSpec HunyuanSpec::read(const ConfigReader& config) {
   config.finish();
   if (spec.inner_dim() > kMaxWidth) config.refuse("attention_head_dim", "makes blocks too wide");
   if (hidden != spec.inner_dim()) {
-    config.refuse("hidden_size",
-                  "must equal heads × head size, " + std::to_string(spec.inner_dim()));
+    config.refuse("hidden_size", fmt::format("must equal heads × head size, {}", spec.inner_dim()));
   }
   if (spec.attention_head_dim % 4 != 0) {
     config.refuse("attention_head_dim", "must be a multiple of 4 for rotary positions");
@@ -101,7 +101,7 @@ std::vector<PlannedTensor> planned_tensors(const HunyuanSpec& spec) {
   table.linear("time_extra_emb.extra_embedder.linear_2", 4 * width, width);
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
     table.at(Held::block, block);
-    const std::string prefix = "blocks." + std::to_string(block) + ".";
+    const std::string prefix = fmt::format("blocks.{}.", block);
     table.linear(prefix + "norm1.linear", width, width);
     add_norm(table, prefix + "norm1.norm", width);
     add_attention(table, prefix + "attn1", spec, width);

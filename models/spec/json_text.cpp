@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
+
 namespace troupe::spec {
 namespace {
 
@@ -68,7 +70,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
  private:
   Json* add(Json value) {
     if (++values_ > max_values_)
-      fail("has more than " + std::to_string(max_values_) + " values, the most that are read");
+      fail(fmt::format("has more than {} values, the most that are read", max_values_));
     Json* place = &root_;
     if (!open_.empty() && open_.back()->is_array()) {
       place = &open_.back()->get_ref<Json::array_t&>().emplace_back();
@@ -80,8 +82,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool open(Json empty) {
     open_.push_back(add(std::move(empty)));
-    if (open_.size() > kMaxDepth)
-      fail("is nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    if (open_.size() > kMaxDepth) fail(fmt::format("is nested deeper than {} levels", kMaxDepth));
     return true;
   }
   bool close() {
@@ -106,10 +107,10 @@ std::string read_text_file(const std::filesystem::path& file, std::uint64_t max_
   }
   const std::uint64_t size = std::filesystem::file_size(file, error);
   if (error || size > max_bytes) {
-    throw std::runtime_error("[read_text_file] " + file.string() + ": " +
-                             (error ? error.message()
-                                    : "has " + std::to_string(size) + " bytes, at most " +
-                                          std::to_string(max_bytes) + " are read"));
+    throw std::runtime_error(
+        "[read_text_file] " + file.string() + ": " +
+        (error ? error.message()
+               : fmt::format("has {} bytes, at most {} are read", size, max_bytes)));
   }
   std::ifstream stream(file, std::ios::binary);
   std::string text(size, '\0');

@@ -3,6 +3,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/format.h"
+
 namespace troupe::spec {
 namespace {
 
@@ -51,8 +53,8 @@ std::vector<LoraAlias> names_of(const FluxSpec& spec) {
     aliases.add(std::string(theirs) + ".out_layer", {{prefix + ".linear_2", width}});
   }
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
-    const std::string theirs = "double_blocks." + std::to_string(block) + ".";
-    const std::string ours = "transformer_blocks." + std::to_string(block) + ".";
+    const std::string theirs = fmt::format("double_blocks.{}.", block);
+    const std::string ours = fmt::format("transformer_blocks.{}.", block);
     aliases.add(theirs + "img_attn.qkv", three(ours + "attn.", kPicture, width));
     aliases.add(theirs + "txt_attn.qkv", three(ours + "attn.", kText, width));
     aliases.add(theirs + "img_attn.proj", {{ours + "attn.to_out.0", width}});
@@ -66,8 +68,8 @@ std::vector<LoraAlias> names_of(const FluxSpec& spec) {
     aliases.add(theirs + "txt_mod.lin", {{ours + "norm1_context.linear", 6 * width}});
   }
   for (std::int64_t block = 0; block < spec.num_single_layers; ++block) {
-    const std::string theirs = "single_blocks." + std::to_string(block) + ".";
-    const std::string ours = "single_transformer_blocks." + std::to_string(block) + ".";
+    const std::string theirs = fmt::format("single_blocks.{}.", block);
+    const std::string ours = fmt::format("single_transformer_blocks.{}.", block);
     auto in = three(ours + "attn.", kPicture, width);
     in.emplace_back(ours + "proj_mlp", 4 * width);
     aliases.add(theirs + "linear1", in);
@@ -90,9 +92,9 @@ std::vector<LoraAlias> names_of(const Sd3Spec& spec) {
     aliases.add(std::string(theirs) + ".mlp.2", {{prefix + ".linear_2", width}});
   }
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
-    const std::string x = "joint_blocks." + std::to_string(block) + ".x_block.";
-    const std::string context = "joint_blocks." + std::to_string(block) + ".context_block.";
-    const std::string ours = "transformer_blocks." + std::to_string(block) + ".";
+    const std::string x = fmt::format("joint_blocks.{}.x_block.", block);
+    const std::string context = fmt::format("joint_blocks.{}.context_block.", block);
+    const std::string ours = fmt::format("transformer_blocks.{}.", block);
     aliases.add(x + "attn.qkv", three(ours + "attn.", kPicture, width));
     aliases.add(x + "attn.proj", {{ours + "attn.to_out.0", width}});
     aliases.add(context + "attn.qkv", three(ours + "attn.", kText, width));
@@ -136,25 +138,24 @@ Prefixes prefixes_of(const UNetSpec& spec) {
   std::int64_t in = 1, out = 0;
   for (std::int64_t block = 0; block < levels; ++block) {
     const auto& down = spec.levels[block];
-    const std::string ours = "down_blocks." + std::to_string(block) + ".";
+    const std::string ours = fmt::format("down_blocks.{}.", block);
     for (std::int64_t layer = 0; layer < down.layers; ++layer, ++in) {
-      const std::string theirs = "input_blocks." + std::to_string(in) + ".";
-      all.emplace_back(ours + "resnets." + std::to_string(layer), theirs + "0");
-      all.emplace_back(ours + "attentions." + std::to_string(layer), theirs + "1");
+      const std::string theirs = fmt::format("input_blocks.{}.", in);
+      all.emplace_back(fmt::format("{}resnets.{}", ours, layer), theirs + "0");
+      all.emplace_back(fmt::format("{}attentions.{}", ours, layer), theirs + "1");
     }
     if (block + 1 < levels)
-      all.emplace_back(ours + "downsamplers.0.conv",
-                       "input_blocks." + std::to_string(in++) + ".0.op");
+      all.emplace_back(ours + "downsamplers.0.conv", fmt::format("input_blocks.{}.0.op", in++));
     const auto& up = spec.levels[levels - 1 - block];
-    const std::string upper = "up_blocks." + std::to_string(block) + ".";
+    const std::string upper = fmt::format("up_blocks.{}.", block);
     for (std::int64_t layer = 0; layer <= up.layers; ++layer, ++out) {
-      const std::string theirs = "output_blocks." + std::to_string(out) + ".";
-      all.emplace_back(upper + "resnets." + std::to_string(layer), theirs + "0");
-      all.emplace_back(upper + "attentions." + std::to_string(layer), theirs + "1");
+      const std::string theirs = fmt::format("output_blocks.{}.", out);
+      all.emplace_back(fmt::format("{}resnets.{}", upper, layer), theirs + "0");
+      all.emplace_back(fmt::format("{}attentions.{}", upper, layer), theirs + "1");
     }
-    all.emplace_back(upper + "upsamplers.0.conv", "output_blocks." + std::to_string(out - 1) +
-                                                      (up.up_transformers > 0 ? ".2" : ".1") +
-                                                      ".conv");
+    all.emplace_back(
+        upper + "upsamplers.0.conv",
+        fmt::format("output_blocks.{}{}.conv", out - 1, up.up_transformers > 0 ? ".2" : ".1"));
   }
   return all;
 }

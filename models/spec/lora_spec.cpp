@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/format.h"
 #include "models/spec/lora_metadata.h"
 #include "models/spec/lora_pairs.h"
 #include "models/spec/lora_refusal.h"
@@ -34,19 +35,18 @@ void check_shapes(const LoraPair& pair, const LoraProducts& products, const Lora
       refuse_lora(*pair.up,
                   "is for tensor \"" + part.tensor + "\", which this model does not have so");
     if (count(*pair.down, 1) != size.columns) {
-      refuse_lora(*pair.down, "has shape " + shape_text(pair.down->shape) + ", tensor \"" +
-                                  part.tensor + "\" takes " + std::to_string(size.columns) +
-                                  " inputs");
+      refuse_lora(*pair.down, fmt::format("has shape {}, tensor \"{}\" takes {} inputs",
+                                          shape_text(pair.down->shape), part.tensor, size.columns));
     }
   }
   if (pair.up->shape[0] != rows) {
-    refuse_lora(*pair.up, "has shape " + shape_text(pair.up->shape) + ", tensor \"" +
-                              layer.parts.front().tensor + "\" wants " + std::to_string(rows) +
-                              " rows");
+    refuse_lora(*pair.up,
+                fmt::format("has shape {}, tensor \"{}\" wants {} rows", shape_text(pair.up->shape),
+                            layer.parts.front().tensor, rows));
   }
   if (count(*pair.up, 1) != layer.rank) {
-    refuse_lora(*pair.up, "has shape " + shape_text(pair.up->shape) + ", but tensor \"" +
-                              pair.down->name + "\" is of rank " + std::to_string(layer.rank));
+    refuse_lora(*pair.up, fmt::format("has shape {}, but tensor \"{}\" is of rank {}",
+                                      shape_text(pair.up->shape), pair.down->name, layer.rank));
   }
 }
 

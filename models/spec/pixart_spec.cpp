@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "models/spec/config_limits.h"
 #include "models/spec/fit_check.h"
 #include "models/spec/pipelines.h"
@@ -54,30 +55,30 @@ PixArtSpec PixArtSpec::read(const ConfigReader& config) {
     config.refuse("norm_eps", "must be between 0 and 1");
   }
   if (spec.inner_dim() > kMaxWidth || spec.inner_dim() % 4 != 0) {
-    config.refuse("attention_head_dim", "gives a width of " + std::to_string(spec.inner_dim()) +
-                                            ", which must be a multiple of 4 up to " +
-                                            std::to_string(kMaxWidth));
+    config.refuse("attention_head_dim",
+                  fmt::format("gives a width of {}, which must be a multiple of 4 up to {}",
+                              spec.inner_dim(), kMaxWidth));
   }
   if (spec.use_additional_conditions && spec.inner_dim() % 3 != 0) {
     config.refuse("use_additional_conditions",
-                  "needs a width that 3 divides, not " + std::to_string(spec.inner_dim()));
+                  fmt::format("needs a width that 3 divides, not {}", spec.inner_dim()));
   }
   if (spec.cross_attention_dim != spec.inner_dim()) {
     config.refuse("cross_attention_dim",
-                  "must equal heads × head size, " + std::to_string(spec.inner_dim()));
+                  fmt::format("must equal heads × head size, {}", spec.inner_dim()));
   }
   if (spec.out_channels != spec.in_channels && !spec.learned_sigma()) {
     config.refuse("out_channels",
-                  "must be once or twice in_channels, " + std::to_string(spec.in_channels));
+                  fmt::format("must be once or twice in_channels, {}", spec.in_channels));
   }
   if (spec.sample_size % spec.patch_size != 0) {
-    config.refuse("patch_size", "does not divide sample_size, " + std::to_string(spec.sample_size));
+    config.refuse("patch_size", fmt::format("does not divide sample_size, {}", spec.sample_size));
   }
   return spec;
 }
 
 std::string pixart_block_prefix(std::int64_t block) {
-  return "transformer_blocks." + std::to_string(block) + ".";
+  return fmt::format("transformer_blocks.{}.", block);
 }
 
 std::vector<PlannedTensor> planned_tensors(const PixArtSpec& spec) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/format.h"
+
 namespace troupe::spec {
 namespace {
 
@@ -60,8 +62,8 @@ const std::array<Shapes, 5>& shapes() {
 
 void require_positive(const char* who, PixelSize size) {
   if (size.height > 0 && size.width > 0) return;
-  throw std::invalid_argument("[" + std::string(who) + "] " + std::to_string(size.height) + " x " +
-                              std::to_string(size.width) + " is no size of a picture");
+  throw std::invalid_argument(
+      fmt::format("[{}] {} x {} is no size of a picture", who, size.height, size.width));
 }
 
 }  // namespace
@@ -75,8 +77,9 @@ std::optional<Binning> binning_of(const std::string& pipeline_class) {
 
 PixelSize nearest_bin(std::int64_t sample_size, PixelSize wanted) {
   if (sample_size != 32 && sample_size != 64 && sample_size != 128 && sample_size != 256) {
-    throw std::invalid_argument("[nearest_bin] sample_size is " + std::to_string(sample_size) +
-                                ": there are resolution bins for 32, 64, 128 and 256");
+    throw std::invalid_argument(fmt::format(
+        "[nearest_bin] sample_size is {}: there are resolution bins for 32, 64, 128 and 256",
+        sample_size));
   }
   require_positive("nearest_bin", wanted);
   const double ratio = static_cast<double>(wanted.height) / static_cast<double>(wanted.width);

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/format.h"
+
 namespace troupe::spec {
 namespace {
 
@@ -122,8 +124,8 @@ void read_common(const ConfigReader& in, SchedulerConfig& c) {
   }
   if (!c.trained_betas.empty() &&
       c.trained_betas.size() != static_cast<size_t>(c.num_train_timesteps)) {
-    in.refuse("num_train_timesteps", "differs from the length of trained_betas, " +
-                                         std::to_string(c.trained_betas.size()));
+    in.refuse("num_train_timesteps",
+              fmt::format("differs from the length of trained_betas, {}", c.trained_betas.size()));
   }
   if (c.kind == SamplerKind::kPndm) {
     in.harmless({"rescale_betas_zero_snr"});

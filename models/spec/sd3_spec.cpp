@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "models/spec/config_limits.h"
 #include "models/spec/fit_check.h"
 #include "models/spec/pipelines.h"
@@ -10,7 +11,7 @@ namespace troupe::spec {
 namespace {
 
 std::string block_prefix(std::int64_t block) {
-  return "transformer_blocks." + std::to_string(block) + ".";
+  return fmt::format("transformer_blocks.{}.", block);
 }
 
 void add_attention(TensorTable& table, const std::string& name, const JointBlockShape& shape) {
@@ -81,13 +82,13 @@ Sd3Spec Sd3Spec::read(const ConfigReader& config) {
   if (spec.inner_dim() > kMaxWidth) config.refuse("attention_head_dim", "makes blocks too wide");
   if (caption != spec.inner_dim()) {
     config.refuse("caption_projection_dim",
-                  "must equal heads × head size, " + std::to_string(spec.inner_dim()));
+                  fmt::format("must equal heads × head size, {}", spec.inner_dim()));
   }
   if (out != spec.in_channels) {
-    config.refuse("out_channels", "must equal in_channels, " + std::to_string(spec.in_channels));
+    config.refuse("out_channels", fmt::format("must equal in_channels, {}", spec.in_channels));
   }
   if (spec.sample_size % spec.patch_size != 0) {
-    config.refuse("patch_size", "does not divide sample_size, " + std::to_string(spec.sample_size));
+    config.refuse("patch_size", fmt::format("does not divide sample_size, {}", spec.sample_size));
   }
   for (const std::int64_t block : spec.dual_attention_layers) {
     if (block < 0 || block >= spec.num_layers)

@@ -1,5 +1,6 @@
 #include "models/spec/t5_spec.h"
 
+#include "base/format.h"
 #include "models/spec/config_limits.h"
 
 namespace troupe::spec {
@@ -86,7 +87,7 @@ T5Spec read_t5_spec(const ConfigReader& config) {
 }
 
 std::string t5_block_prefix(std::int64_t block) {
-  return "encoder.block." + std::to_string(block) + ".";
+  return fmt::format("encoder.block.{}.", block);
 }
 
 bool is_ignorable_t5_tensor(std::string_view name) {

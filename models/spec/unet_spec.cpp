@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "models/spec/config_limits.h"
 #include "models/spec/fit_check.h"
 #include "models/spec/pipelines.h"
@@ -24,10 +25,10 @@ std::vector<std::int64_t> per_level(const ConfigReader& config, const char* key,
   const auto values = config.integers(key);
   if (values.size() != levels) {
     config.refuse(key,
-                  "must have one entry for each of block_out_channels, " + std::to_string(levels));
+                  fmt::format("must have one entry for each of block_out_channels, {}", levels));
   }
   if (std::ranges::any_of(values, [&](auto v) { return v < 1 || v > max; })) {
-    config.refuse(key, "must be from 1 to " + std::to_string(max));
+    config.refuse(key, fmt::format("must be from 1 to {}", max));
   }
   return values;
 }
@@ -38,7 +39,7 @@ std::vector<bool> attending(const ConfigReader& config, const char* key, const s
   const auto types = config.texts(key);
   if (types.size() != levels) {
     config.refuse(key,
-                  "must have one entry for each of block_out_channels, " + std::to_string(levels));
+                  fmt::format("must have one entry for each of block_out_channels, {}", levels));
   }
   std::vector<bool> result;
   for (const std::string& type : types) {
@@ -88,7 +89,7 @@ UNetSpec UNetSpec::read(const ConfigReader& config) {
   const auto widths = config.integers("block_out_channels");
   const std::size_t count = widths.size();
   if (count < 1 || count > kMaxLevels) {
-    config.refuse("block_out_channels", "must have 1 to " + std::to_string(kMaxLevels) + " levels");
+    config.refuse("block_out_channels", fmt::format("must have 1 to {} levels", kMaxLevels));
   }
   spec.in_channels = config.integer_or("in_channels", 4, 1, kMaxWidth);
   spec.out_channels = config.integer_or("out_channels", 4, 1, kMaxWidth);
@@ -103,8 +104,8 @@ UNetSpec UNetSpec::read(const ConfigReader& config) {
   spec.norm_eps = config.number_or("norm_eps", 1e-5);
   for (std::size_t l = 0; l < count; ++l) {
     if (widths[l] < 1 || widths[l] > kMaxWidth || widths[l] % spec.norm_num_groups != 0) {
-      config.refuse("block_out_channels", "must be multiples of norm_num_groups, " +
-                                              std::to_string(spec.norm_num_groups));
+      config.refuse("block_out_channels",
+                    fmt::format("must be multiples of norm_num_groups, {}", spec.norm_num_groups));
     }
     const bool up_attends = up[count - 1 - l];
     spec.levels.push_back({widths[l], layers[l], heads[l], down[l] ? transformers[l] : 0,

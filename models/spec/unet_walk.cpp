@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/format.h"
 #include "models/spec/sd3_spec.h"
 #include "models/spec/unet_spec.h"
 
@@ -45,7 +46,7 @@ class UNetWalk {
     std::int64_t in = first;
     const int last = static_cast<int>(levels.size()) - 1;
     for (int l = 0; l <= last; ++l) {
-      const std::string block = "down_blocks." + std::to_string(l) + ".";
+      const std::string block = fmt::format("down_blocks.{}.", l);
       const auto& level = levels[l];
       for (std::int64_t i = 0; i < level.layers; ++i) {
         layer(block, i, i == 0 ? in : level.channels, level.channels, level.down_transformers, l);
@@ -58,7 +59,7 @@ class UNetWalk {
     resnet("mid_block.resnets.1", in, in, last);
     for (int b = 0; b <= last; ++b) {
       const int l = last - b;
-      const std::string block = "up_blocks." + std::to_string(b) + ".";
+      const std::string block = fmt::format("up_blocks.{}.", b);
       const std::int64_t out = levels[l].channels;
       const std::int64_t skip = levels[l == 0 ? 0 : l - 1].channels;
       for (std::int64_t i = 0; i <= levels[l].layers; ++i) {
@@ -95,9 +96,9 @@ class UNetWalk {
   }
   void layer(const std::string& block, std::int64_t i, std::int64_t in, std::int64_t out,
              std::int64_t transformers, int level) {
-    resnet(block + "resnets." + std::to_string(i), in, out, level);
+    resnet(fmt::format("{}resnets.{}", block, i), in, out, level);
     if (transformers > 0) {
-      transformer(block + "attentions." + std::to_string(i), out, transformers, level);
+      transformer(fmt::format("{}attentions.{}", block, i), out, transformers, level);
     }
   }
   void resnet(const std::string& name, std::int64_t in, std::int64_t out, int level) {
@@ -124,7 +125,7 @@ class UNetWalk {
     projection(".proj_in");
     const std::int64_t text = spec_.cross_attention_dim;
     for (std::int64_t b = 0; b < blocks; ++b) {
-      const std::string block = name + ".transformer_blocks." + std::to_string(b) + ".";
+      const std::string block = fmt::format("{}.transformer_blocks.{}.", name, b);
       for (const char* norm : {"norm1", "norm2", "norm3"})
         affine(block + norm, width);
       for (const std::string attention : {"attn1.", "attn2."}) {

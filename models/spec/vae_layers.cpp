@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/format.h"
 #include "models/spec/vae_spec.h"
 #include "models/spec/wan_vae_spec.h"
 
@@ -27,7 +28,7 @@ class Walk {
   }
   void residuals(const std::string& prefix, std::int64_t out, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i)
-      add(VaeLayer::Kind::residual, prefix + "resnets." + std::to_string(i), out);
+      add(VaeLayer::Kind::residual, fmt::format("{}resnets.{}", prefix, i), out);
   }
   void middle(const std::string& prefix, bool with_attention) {
     add(VaeLayer::Kind::residual, prefix + "resnets.0", channels_);
@@ -52,7 +53,7 @@ std::vector<VaeLayer> decoder(const VaeSpec& spec) {
   walk.add(Kind::convolution, "decoder.conv_in", widths.back());
   walk.middle("decoder.mid_block.", spec.mid_block_add_attention);
   for (std::size_t block = 0; block < widths.size(); ++block) {
-    const auto prefix = "decoder.up_blocks." + std::to_string(block) + ".";
+    const auto prefix = fmt::format("decoder.up_blocks.{}.", block);
     walk.residuals(prefix, widths[widths.size() - 1 - block], spec.layers_per_block + 1);
     if (block + 1 < widths.size())
       walk.add(Kind::upsample, prefix + "upsamplers.0.conv", walk.channels(), 2 * walk.scale());
@@ -68,7 +69,7 @@ std::vector<VaeLayer> encoder(const VaeSpec& spec) {
   Walk walk(spec.in_channels, spec.scale_factor());
   walk.add(Kind::convolution, "encoder.conv_in", widths.front());
   for (std::size_t block = 0; block < widths.size(); ++block) {
-    const auto prefix = "encoder.down_blocks." + std::to_string(block) + ".";
+    const auto prefix = fmt::format("encoder.down_blocks.{}.", block);
     walk.residuals(prefix, widths[block], spec.layers_per_block);
     if (block + 1 < widths.size())
       walk.add(Kind::downsample, prefix + "downsamplers.0.conv", walk.channels(), walk.scale() / 2);
@@ -94,7 +95,7 @@ std::vector<VaeLayer> layers_of(const WanVaeSpec& spec) {
   walk.middle("decoder.mid_block.", true);
   for (std::size_t block = 0; block < spec.dim_mult.size(); ++block) {
     const std::size_t level = spec.dim_mult.size() - 1 - block;
-    const auto prefix = "decoder.up_blocks." + std::to_string(block) + ".";
+    const auto prefix = fmt::format("decoder.up_blocks.{}.", block);
     walk.residuals(prefix, spec.base_dim * spec.dim_mult[level], spec.num_res_blocks + 1);
     if (level == 0) break;
     const auto up = prefix + "upsamplers.0.";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "models/spec/config_limits.h"
 
 namespace troupe::spec {
@@ -16,7 +17,7 @@ void check_blocks(const ConfigReader& config, const char* key, std::string_view 
   const auto types = config.texts(key);
   if (types.size() != levels) {
     config.refuse(key,
-                  "must have one entry for each of block_out_channels, " + std::to_string(levels));
+                  fmt::format("must have one entry for each of block_out_channels, {}", levels));
   }
   if (std::ranges::any_of(types, [&](const auto& found) { return found != type; })) {
     config.refuse(key, "is not supported (only " + std::string(type) + ")");
@@ -112,13 +113,12 @@ VaeSpec read_vae_spec(const ConfigReader& config) {
 
   const auto& widths = spec.block_out_channels;
   if (widths.empty() || widths.size() > kMaxLevels) {
-    config.refuse("block_out_channels",
-                  "must have 1 to " + std::to_string(kMaxLevels) + " entries");
+    config.refuse("block_out_channels", fmt::format("must have 1 to {} entries", kMaxLevels));
   }
   for (std::int64_t width : widths) {
     if (width < 1 || width > kMaxWidth || width % spec.norm_num_groups != 0) {
-      config.refuse("block_out_channels", "must be multiples of norm_num_groups, " +
-                                              std::to_string(spec.norm_num_groups));
+      config.refuse("block_out_channels",
+                    fmt::format("must be multiples of norm_num_groups, {}", spec.norm_num_groups));
     }
   }
   check_blocks(config, "up_block_types", "UpDecoderBlock2D", widths.size());

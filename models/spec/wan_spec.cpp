@@ -1,5 +1,6 @@
 #include "models/spec/wan_spec.h"
 
+#include "base/format.h"
 #include "models/spec/config_limits.h"
 #include "models/spec/fit_check.h"
 #include "models/spec/pipelines.h"
@@ -75,7 +76,7 @@ std::vector<PlannedTensor> planned_tensors(const WanSpec& spec) {
   table.linear("condition_embedder.time_proj", width, 6 * width);
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
     table.at(Held::block, block);
-    const std::string prefix = "blocks." + std::to_string(block) + ".";
+    const std::string prefix = fmt::format("blocks.{}.", block);
     table.add(prefix + "scale_shift_table", {1, 6, width});
     add_attention(table, prefix + "attn1", spec);
     add_attention(table, prefix + "attn2", spec);

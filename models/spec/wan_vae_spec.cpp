@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/format.h"
+
 namespace troupe::spec {
 namespace {
 
@@ -124,7 +126,7 @@ WanVaeSpec read_wan_vae_spec(const ConfigReader& config) {
   for (const char* key : {"latents_mean", "latents_std"}) {
     const auto& values = key[8] == 'm' ? spec.latents_mean : spec.latents_std;
     if (static_cast<std::int64_t>(values.size()) != spec.z_dim)
-      config.refuse(key, "must have z_dim = " + std::to_string(spec.z_dim) + " numbers");
+      config.refuse(key, fmt::format("must have z_dim = {} numbers", spec.z_dim));
   }
   config.only("scale_factor_temporal", spec.frame_factor());
   config.only("scale_factor_spatial", spec.scale_factor());

@@ -6,6 +6,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "models/spec/json_text.h"
 
 namespace troupe::spec {
@@ -36,8 +37,8 @@ struct Header {
 };
 
 [[noreturn]] void too_many_tensors(const std::filesystem::path& file) {
-  fail(file, "has more than " + std::to_string(kMaxTensors) +
-                 " tensors, the most that a component may have");
+  fail(file,
+       fmt::format("has more than {} tensors, the most that a component may have", kMaxTensors));
 }
 
 /// `budget`: how long the header may be; less what it has is left.
@@ -53,7 +54,7 @@ Header read_header(const std::filesystem::path& file, std::uint64_t& budget) {
   if (error) fail(file, error.message());
   std::array<unsigned char, 8> prefix{};
   if (header.file_size < prefix.size()) {
-    fail(file, "has " + std::to_string(header.file_size) + " bytes, a header needs at least 8");
+    fail(file, fmt::format("has {} bytes, a header needs at least 8", header.file_size));
   }
   std::ifstream stream(file, std::ios::binary);
   stream.read(reinterpret_cast<char*>(prefix.data()), prefix.size());
@@ -62,18 +63,18 @@ Header read_header(const std::filesystem::path& file, std::uint64_t& budget) {
   for (std::size_t i = prefix.size(); i-- > 0;)
     size = size << 8U | prefix[i];
   if (size > kMaxHeaderBytes) {
-    fail(file, "is not a safetensors file: its first 8 bytes would announce a header of " +
-                   std::to_string(size) + " bytes, at most " + std::to_string(kMaxHeaderBytes) +
-                   " are allowed");
+    fail(file, fmt::format("is not a safetensors file: its first 8 bytes would announce a header "
+                           "of {} bytes, at most {} are allowed",
+                           size, kMaxHeaderBytes));
   }
   if (size > header.file_size - prefix.size()) {
-    fail(file, "header ends at " + std::to_string(size + prefix.size()) + ", file has " +
-                   std::to_string(header.file_size) + " bytes");
+    fail(file, fmt::format("header ends at {}, file has {} bytes", size + prefix.size(),
+                           header.file_size));
   }
   if (size > budget) {
-    fail(file, "has a header of " + std::to_string(size) + " bytes: with those of the shards " +
-                   "before it that is more than " + std::to_string(kMaxHeaderBytes) +
-                   ", the most " + "that a component may have");
+    fail(file, fmt::format("has a header of {} bytes: with those of the shards before it that is "
+                           "more than {}, the most that a component may have",
+                           size, kMaxHeaderBytes));
   }
   budget -= size;
   header.json.resize(size);
@@ -126,13 +127,13 @@ TensorEntry read_entry(const std::filesystem::path& file, const std::string& nam
   const std::uint64_t end = unsigned_value(offsets[1], file, name, "data offset");
   const std::uint64_t data_size = header.file_size - header.data_begin;
   if (begin > end) {
-    fail(file, name, "begins at " + std::to_string(begin) + " and ends at " + std::to_string(end));
+    fail(file, name, fmt::format("begins at {} and ends at {}", begin, end));
   }
   if (end > data_size) {
     const bool countable = end <= UINT64_MAX - header.data_begin;
     fail(file, name,
-         "ends at " + std::to_string(countable ? end + header.data_begin : end) + ", file has " +
-             std::to_string(header.file_size) + " bytes");
+         fmt::format("ends at {}, file has {} bytes", countable ? end + header.data_begin : end,
+                     header.file_size));
   }
   if (end - begin != bytes) {
     fail(file, name,
@@ -156,16 +157,13 @@ void check_coverage(const std::filesystem::path& file, std::vector<TensorEntry> 
                "\" ends at " + std::to_string(at));
     }
     if (entry.begin > at) {
-      fail(file, entry.name,
-           "begins at " + std::to_string(entry.begin) + ", leaving a hole from " +
-               std::to_string(at));
+      fail(file, entry.name, fmt::format("begins at {}, leaving a hole from {}", entry.begin, at));
     }
     at = entry.end;
     previous = &entry.name;
   }
   if (at != header.file_size) {
-    fail(file, "tensors end at " + std::to_string(at) + ", file has " +
-                   std::to_string(header.file_size) + " bytes");
+    fail(file, fmt::format("tensors end at {}, file has {} bytes", at, header.file_size));
   }
 }
 
@@ -174,7 +172,7 @@ void check_coverage(const std::filesystem::path& file, std::vector<TensorEntry> 
 std::string shape_text(std::span<const std::int64_t> shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
   }
   return text + "]";
 }

@@ -48,19 +48,19 @@ TraceFacts facts() {
   return facts;
 }
 
-struct Slice {
+struct TraceSlice {
   double begin;
   double end;
 };
 
 /// Whether each slice of a row lies wholly inside or outside of each other.
-bool nests(std::vector<Slice> slices) {
+bool nests(std::vector<TraceSlice> slices) {
   constexpr double kRounding = 1e-3;
-  std::sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
+  std::sort(slices.begin(), slices.end(), [](const TraceSlice& a, const TraceSlice& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
   });
-  std::vector<Slice> open;
-  for (const Slice& slice : slices) {
+  std::vector<TraceSlice> open;
+  for (const TraceSlice& slice : slices) {
     while (!open.empty() && open.back().end <= slice.begin + kRounding)
       open.pop_back();
     if (!open.empty() && slice.end > open.back().end + kRounding) return false;
@@ -74,11 +74,11 @@ bool nests(std::vector<Slice> slices) {
 TEST_CASE("a trace has a slice a task, nested waits, and arrows with both ends in slices") {
   const Recorder recorder = finished_job();
   const auto trace = json::parse(chrome_trace({recorder.find(3)}, facts()));
-  std::map<std::pair<int, int>, std::vector<Slice>> rows;
+  std::map<std::pair<int, int>, std::vector<TraceSlice>> rows;
   std::map<int, std::set<std::string>> arrows;
   std::multiset<std::string> names;
   const auto inside = [&](const json& event) {
-    for (const Slice& slice : rows[{event["pid"], event["tid"]}]) {
+    for (const TraceSlice& slice : rows[{event["pid"], event["tid"]}]) {
       if (slice.begin <= event["ts"] && event["ts"] <= slice.end) return true;
     }
     return false;

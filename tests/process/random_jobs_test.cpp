@@ -102,7 +102,7 @@ Parallelism draw_degrees(Dice& dice, const Drawn& model, const ImageRequest& req
   const bool branches = model.branches && request.guidance_scale > 1;
   std::erase_if(mixes, [&](const auto& mix) { return mix.cfg == 2 && !branches; });
   auto mix = dice.of(mixes);
-  mix.vae = dice.from(1, std::min(mix.world() / mix.dp, request.height / 8));
+  mix.vae = dice.from(1, std::min(static_cast<int>(mix.world()) / mix.dp, request.height / 8));
   if (mix.pp == 1 || dice.one_in(2)) return mix;
   for (int left = model.blocks, stage = 1; stage <= mix.pp; ++stage) {
     const int after = mix.pp - stage;  // each of those needs a block

@@ -1,5 +1,7 @@
 #include "transport/calls/exchange.h"
 
+#include "base/format.h"
+
 namespace troupe::calls {
 namespace {
 
@@ -218,8 +220,8 @@ Result<std::shared_ptr<const std::string>> Exchange::fetch(const Holder& holder,
   auto result = future.get();
   if (result) return result.bytes;
   Error error = to_error(result.failure);
-  error.what = "[future] the result of actor " + std::to_string(holder.actor) +
-               " did not come: " + error.what;
+  error.what =
+      fmt::format("[future] the result of actor {} did not come: {}", holder.actor, error.what);
   return error;
 }
 

@@ -1,3 +1,4 @@
+#include "base/format.h"
 #include "transport/calls/exchange.h"
 #include "transport/wire/done.h"
 
@@ -40,9 +41,10 @@ std::shared_ptr<detail::CallState> Exchange::spawn(detail::SpawnRequest request)
   message.group = options.group;
   message.max_restarts = options.max_restarts;
   if (options.hang_after.count() < 0) {
-    state->finish({.error = {"bad_request", "[spawn] hang_after is " +
-                                                std::to_string(options.hang_after.count()) +
-                                                " ms: 0 means that no method hangs"}});
+    state->finish(
+        {.error = {"bad_request",
+                   fmt::format("[spawn] hang_after is {} ms: 0 means that no method hangs",
+                               options.hang_after.count())}});
     return state;
   }
   message.hang_after_ms =
@@ -75,8 +77,7 @@ Result<Answer> Exchange::ask(M message, control::Milliseconds deadline) {
   if (!posted) return *closed_;
   // The loop may end with the question still on its way.
   if (future.wait_for(deadline + kThreadMargin) != std::future_status::ready)
-    return Error{"timeout",
-                 "[actors] no answer within " + std::to_string(deadline.count()) + " ms"};
+    return Error{"timeout", fmt::format("[actors] no answer within {} ms", deadline.count())};
   return future.get();
 }
 

@@ -2,6 +2,7 @@
 
 #include <boost/asio/post.hpp>
 
+#include "base/format.h"
 #include "transport/calls/errors.h"
 #include "transport/calls/exchange.h"
 
@@ -14,7 +15,7 @@ constexpr control::Milliseconds kConnectDeadline{5'000};
 }  // namespace
 
 Line::Line(Exchange& exchange, std::uint64_t actor)
-    : exchange_(exchange), actor_(actor), name_("actor " + std::to_string(actor)) {}
+    : exchange_(exchange), actor_(actor), name_(fmt::format("actor {}", actor)) {}
 Line::~Line() = default;
 
 std::string Line::name() const {
@@ -30,9 +31,9 @@ void Line::resolve() {
         if (line->closed_) return;
         if (!found) return line->fail_waiting(found.error());
         line->address_ = std::move(found.value());
-        line->name_ = line->address_->class_name +
-                      (line->address_->name.empty() ? "" : " \"" + line->address_->name + "\"") +
-                      " (actor " + std::to_string(line->actor_) + ")";
+        line->name_ = fmt::format(
+            "{}{} (actor {})", line->address_->class_name,
+            line->address_->name.empty() ? "" : " \"" + line->address_->name + "\"", line->actor_);
         line->pump();
       });
 }
@@ -60,8 +61,7 @@ void Line::connect() {
   connection_->on_lost(broken);
   connection_->on_gap([this, weak, broken](std::uint64_t missing) {
     boost::asio::post(exchange_.io(), [weak, broken, missing] {
-      if (weak.lock())
-        broken({wire::LinkEnd::gap, std::to_string(missing) + " messages never came"});
+      if (weak.lock()) broken({wire::LinkEnd::gap, fmt::format("{} messages never came", missing)});
     });
   });
   connection_->start(

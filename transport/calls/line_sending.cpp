@@ -1,3 +1,4 @@
+#include "base/format.h"
 #include "transport/calls/exchange.h"
 #include "transport/calls/line.h"
 
@@ -22,8 +23,8 @@ std::size_t size_of(const wire::ActorCall& call) {
 
 void Line::add(detail::CallRequest request, std::shared_ptr<detail::CallState> state) {
   if (waiting_.size() >= kMaxWaiting || waiting_bytes_ > kMaxWaitingBytes) {
-    state->finish({.error = {"overloaded", name() + ": " + std::to_string(waiting_.size()) +
-                                               " calls wait for it already"}});
+    state->finish({.error = {"overloaded", fmt::format("{}: {} calls wait for it already", name(),
+                                                       waiting_.size())}});
     return;
   }
   Waiting waiting;

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "base/format.h"
 #include "transport/control/endpoint.h"
 
 namespace troupe::control {
@@ -13,7 +14,8 @@ std::string blob_endpoint_of(const std::string& control) {
     throw std::runtime_error("[control] " + control +
                              ": the port after it, for blobs, does not exist");
   }
-  return endpoint.text.substr(0, endpoint.text.rfind(':') + 1) + std::to_string(endpoint.port + 1);
+  return fmt::format("{}{}", endpoint.text.substr(0, endpoint.text.rfind(':') + 1),
+                     endpoint.port + 1);
 }
 
 }  // namespace troupe::control

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/format.h"
+
 namespace troupe::control {
 
 using wire::FailureCode;
@@ -21,8 +23,7 @@ void BlobFetch::open() {
   timer_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
     if (error || self->done()) return;
     const std::string why = self->begun_ ? "not here" : "its holder has not connected";
-    self->fail(FailureCode::timeout,
-               why + " within " + std::to_string(self->allowed_.count()) + " ms");
+    self->fail(FailureCode::timeout, fmt::format("{} within {} ms", why, self->allowed_.count()));
   });
 }
 
@@ -34,8 +35,8 @@ Milliseconds BlobFetch::left() const {
 
 bool BlobFetch::within_limit() {
   if (!total_ || *total_ <= limits_.max_bytes) return true;
-  fail(FailureCode::bad_request, "has " + std::to_string(*total_) + " bytes, the limit is " +
-                                     std::to_string(limits_.max_bytes));
+  fail(FailureCode::bad_request,
+       fmt::format("has {} bytes, the limit is {}", *total_, limits_.max_bytes));
   return false;
 }
 
@@ -55,8 +56,8 @@ void BlobFetch::on_chunk(const wire::BlobRequest& asked, const Reply& reply) {
   if (!reply) return fail(reply.failure().code, reply.failure().what);
   const auto chunk = reply.as<wire::BlobChunk>();
   if (total_ && *total_ != chunk.total) {
-    return fail(FailureCode::protocol, "has " + std::to_string(chunk.total) + " bytes, expected " +
-                                           std::to_string(*total_));
+    return fail(FailureCode::protocol,
+                fmt::format("has {} bytes, expected {}", chunk.total, *total_));
   }
   total_ = chunk.total;
   if (!within_limit()) return;
@@ -66,8 +67,7 @@ void BlobFetch::on_chunk(const wire::BlobRequest& asked, const Reply& reply) {
   // Links keep order, so chunks arrive in the order asked for.
   if (chunk.checksum != *checksum_ || chunk.offset != asked.offset ||
       asked.offset != bytes_->size() || chunk.data.size() != due) {
-    return fail(FailureCode::protocol,
-                "came with a wrong piece at " + std::to_string(asked.offset));
+    return fail(FailureCode::protocol, fmt::format("came with a wrong piece at {}", asked.offset));
   }
   if (bytes_->empty())
     bytes_->reserve(static_cast<std::size_t>(std::min<std::uint64_t>(chunk.total, 64u << 20)));
@@ -80,7 +80,7 @@ void BlobFetch::on_chunk(const wire::BlobRequest& asked, const Reply& reply) {
 }
 
 void BlobFetch::fail(FailureCode code, const std::string& why) {
-  finish({nullptr, {code, "[blob] " + std::to_string(id_) + ": " + why}});
+  finish({nullptr, {code, fmt::format("[blob] {}: {}", id_, why)}});
 }
 
 void BlobFetch::finish(BlobResult result) {

@@ -12,6 +12,7 @@
 
 #include "base/error_text.h"
 #include "base/file_handle.h"
+#include "base/format.h"
 #include "base/xxh64.h"
 #include "transport/control/types.h"
 
@@ -74,9 +75,8 @@ BlobId BlobStore::add_file(const std::filesystem::path& file, std::uint64_t offs
     const std::size_t take =
         static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), length - done));
     if (!read_at(entry->file.get(), offset + done, piece.data(), take)) {
-      throw std::runtime_error("[blob] " + file.string() + ": cannot read bytes " +
-                               std::to_string(offset + done) + " to " +
-                               std::to_string(offset + done + take));
+      throw std::runtime_error(fmt::format("[blob] {}: cannot read bytes {} to {}", file.string(),
+                                           offset + done, offset + done + take));
     }
     hash.update(piece.data(), take);
     done += take;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/listener_process.h"
 #include "transport/control/loss.h"
@@ -251,8 +252,8 @@ void Connection::Impl::tick(bool stalled) {
   if (!stalled && silence > timeout_) {
     const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
     const auto who = listener_text(options.endpoint);
-    return lose(std::string(kSilent) + " from the controller at " + options.endpoint + " for " +
-                    std::to_string(ms) + " ms" + (who.empty() ? who : ": " + who),
+    return lose(fmt::format("{} from the controller at {} for {} ms{}", kSilent, options.endpoint,
+                            ms, who.empty() ? who : ": " + who),
                 wire::LinkEnd::silent);
   }
   if (outbox_.empty())
@@ -272,11 +273,9 @@ void Connection::Impl::fail(wire::FailureCode code, const std::string& why) {
 }
 
 std::string Connection::Impl::waited() const {
-  if (!options.waits_since)
-    return " (waited " + std::to_string(options.welcome_deadline.count()) + " ms)";
+  if (!options.waits_since) return fmt::format(" (waited {} ms)", options.welcome_deadline.count());
   const auto whole = Clock::now() - *options.waits_since;
-  return " (waited " + std::to_string(std::chrono::round<std::chrono::seconds>(whole).count()) +
-         " s)";
+  return fmt::format(" (waited {} s)", std::chrono::round<std::chrono::seconds>(whole).count());
 }
 
 void Connection::Impl::lose(const std::string& why, wire::LinkEnd end) {

@@ -2,6 +2,8 @@
 
 #include <boost/asio/post.hpp>
 
+#include "base/format.h"
+
 namespace troupe::control {
 namespace asio = boost::asio;
 namespace {
@@ -145,9 +147,9 @@ void Core::on_deadline() {
   pump();
   if (closed_) return;
   for (auto& call : calls_.take_expired(Clock::now())) {
-    const std::string why = "no answer from " + name_of(call.peer) + " to message kind " +
-                            std::to_string(static_cast<unsigned>(call.kind)) + " within " +
-                            std::to_string(call.allowed.count()) + " ms";
+    const std::string why =
+        fmt::format("no answer from {} to message kind {} within {} ms", name_of(call.peer),
+                    static_cast<unsigned>(call.kind), call.allowed.count());
     defer([handler = std::move(call.handler), why] {
       fail_handler(handler, {wire::FailureCode::timeout, why});
     });

@@ -14,6 +14,7 @@
 #include <stdexcept>
 
 #include "base/file_handle.h"
+#include "base/format.h"
 
 namespace troupe::control {
 namespace {
@@ -93,10 +94,10 @@ bool short_of_descriptors() {
 }
 
 std::string no_descriptors_text() {
-  return "of the " + std::to_string(descriptor_limit()) +
-         " descriptors that this process may have (ulimit -n) " +
-         std::to_string(2 * descriptor_reserve()) + " are kept in reserve, and " +
-         std::to_string(descriptors_in_use()) + " are in use";
+  return fmt::format(
+      "of the {} descriptors that this process may have (ulimit -n) {} are kept in reserve, and {} "
+      "are in use",
+      descriptor_limit(), 2 * descriptor_reserve(), descriptors_in_use());
 }
 
 DescriptorClaim::DescriptorClaim(const std::string& what, std::size_t now, std::size_t soon) {

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/format.h"
 #include "transport/control/descriptors.h"
 #include "transport/control/endpoint.h"
 
@@ -38,7 +39,7 @@ std::string name_of(const sockaddr_storage& address, socklen_t length) {
     return "ipc:" + std::string(local.sun_path, strnlen(local.sun_path, room));
   }
   // Both families have it in the same place.
-  return "tcp:" + std::to_string(ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port));
+  return fmt::format("tcp:{}", ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port));
 }
 
 /// Who is at the other end, as far as it counts: a process of this machine, an address, or of IPv6
@@ -51,7 +52,7 @@ std::string address_of(int descriptor) {
     ucred peer{};
     socklen_t size = sizeof peer;
     getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size);
-    return "pid " + std::to_string(peer.pid);
+    return fmt::format("pid {}", peer.pid);
   }
   if (address.ss_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
@@ -178,7 +179,7 @@ void Doorkeeper::expire() {
 
 WatchedEndpoint::WatchedEndpoint(const std::string& text) {
   const auto endpoint = parse_endpoint(text);
-  name_ = endpoint.ipc ? "ipc:" + endpoint.path.string() : "tcp:" + std::to_string(endpoint.port);
+  name_ = endpoint.ipc ? "ipc:" + endpoint.path.string() : fmt::format("tcp:{}", endpoint.port);
   Doorkeeper::of_process().open(name_);
 }
 

@@ -20,6 +20,7 @@
 
 #include "base/error_text.h"
 #include "base/file_handle.h"
+#include "base/format.h"
 #include "base/private_folder.h"
 
 namespace troupe::control {
@@ -94,8 +95,8 @@ Endpoint parse_endpoint(const std::string& text) {
       fail(text, "ipc needs an absolute path, as in ipc:///folder/name");
     }
     if (parsed.path.native().size() >= sizeof(sockaddr_un::sun_path)) {
-      fail(text, "path is longer than the " + std::to_string(sizeof(sockaddr_un::sun_path) - 1) +
-                     " bytes that a local socket may have");
+      fail(text, fmt::format("path is longer than the {} bytes that a local socket may have",
+                             sizeof(sockaddr_un::sun_path) - 1));
     }
     return parsed;
   }
@@ -114,7 +115,7 @@ Endpoint parse_endpoint(const std::string& text) {
   parsed.ipv6 = parsed.host.starts_with('[');
   if (!parsed.ipv6 && parsed.host.find(':') != std::string::npos)
     fail(text, "write IPv6 addresses as [::1]");
-  parsed.text = "tcp://" + parsed.host + ":" + std::to_string(parsed.port);
+  parsed.text = fmt::format("tcp://{}:{}", parsed.host, parsed.port);
   return parsed;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/format.h"
 #include "transport/control/own_keys.h"
 #include "transport/control/types.h"
 
@@ -43,7 +44,7 @@ HandshakeWatch::HandshakeWatch(zmq::context_t& context, zmq::socket_t& socket, s
       own_users_(keys && keys->own_users),
       origin_(keys ? keys->origin : ""),
       events_(context, zmq::socket_type::pair) {
-  const std::string name = "inproc://troupe.handshake." + std::to_string(random_incarnation());
+  const std::string name = fmt::format("inproc://troupe.handshake.{}", random_incarnation());
   events_.set(zmq::sockopt::linger, 0);
   if (zmq_socket_monitor(socket.handle(), name.c_str(), kEvents) != 0) throw zmq::error_t();
   events_.connect(name);

@@ -12,6 +12,7 @@
 
 #include "base/error_text.h"
 #include "base/file_handle.h"
+#include "base/format.h"
 #include "base/private_folder.h"
 
 namespace troupe::control {
@@ -260,9 +261,8 @@ void AllowList::refresh() {
     seen_.clear();
     return;
   }
-  const std::string now = std::to_string(info.st_ino) + "." + std::to_string(info.st_size) + "." +
-                          std::to_string(info.st_mtim.tv_sec) + "." +
-                          std::to_string(info.st_mtim.tv_nsec);
+  const std::string now = fmt::format("{}.{}.{}.{}", info.st_ino, info.st_size, info.st_mtim.tv_sec,
+                                      info.st_mtim.tv_nsec);
   if (now == seen_) return;
   listed_.clear();
   seen_ = now;

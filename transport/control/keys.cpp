@@ -7,6 +7,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/format.h"
+
 namespace troupe::control {
 namespace {
 
@@ -35,10 +37,9 @@ void expect_head(std::string_view& rest, std::string_view head) {
 std::string take_key(std::string_view& rest, std::string_view word, int line_number) {
   std::string_view line = take_line(rest);
   if (!line.starts_with(word) || line.substr(word.size()).substr(0, 1) != " ")
-    fail("line " + std::to_string(line_number) + " is not \"" + std::string(word) + " KEY\"");
+    fail(fmt::format("line {} is not \"{} KEY\"", line_number, word));
   line.remove_prefix(word.size() + 1);
-  if (!is_key(line))
-    fail("line " + std::to_string(line_number) + ": a key has 40 characters of Z85");
+  if (!is_key(line)) fail(fmt::format("line {}: a key has 40 characters of Z85", line_number));
   return std::string(line);
 }
 
@@ -180,9 +181,8 @@ std::vector<AllowedClient> parse_allow_list(std::string_view text) {
     const auto role = key.size() == rest.size() ? std::optional(ClientRole::operate)
                                                 : role_from(rest.substr(key.size() + 1));
     if (!is_client_name(name) || !is_key(key) || !role)
-      fail("line " + std::to_string(number) + " is not \"NAME KEY ROLE\"");
-    if (!names.emplace(name).second)
-      fail("line " + std::to_string(number) + ": a name comes twice");
+      fail(fmt::format("line {} is not \"NAME KEY ROLE\"", number));
+    if (!names.emplace(name).second) fail(fmt::format("line {}: a name comes twice", number));
     clients.push_back({std::string(name), std::string(key), *role});
   }
   return clients;

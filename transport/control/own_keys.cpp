@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/file_handle.h"
+#include "base/format.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;
@@ -63,7 +64,7 @@ bool made(const KeyFolder& keys) {
 std::string runtime_folder() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   if (runtime != nullptr && runtime[0] == '/') return std::string(runtime) + "/troupe";
-  return "/tmp/troupe-" + std::to_string(getuid());
+  return fmt::format("/tmp/troupe-{}", getuid());
 }
 
 std::string make_runtime_folder() {

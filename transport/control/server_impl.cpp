@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/loss.h"
 #include "transport/control/zap.h"
@@ -47,10 +48,9 @@ void Server::Impl::open() {
 
 std::string Server::Impl::name_of(PeerId id) const {
   const auto found = peers.find(id);
-  if (found == peers.end()) return "peer " + std::to_string(id);
+  if (found == peers.end()) return fmt::format("peer {}", id);
   const wire::Hello& hello = found->second->info.hello;
-  return (hello.name.empty() ? to_string(hello.role) : hello.name) + " (peer " +
-         std::to_string(id) + ")";
+  return fmt::format("{} (peer {})", hello.name.empty() ? to_string(hello.role) : hello.name, id);
 }
 
 Server::Impl::Peer* Server::Impl::find(std::string_view routing) {
@@ -100,9 +100,9 @@ void Server::Impl::bound_queues() {
     const auto worst = std::ranges::max_element(
         peers, {}, [](const auto& each) { return each.second->outbox.bytes(); });
     if (worst == peers.end()) return;
-    lose(worst->first, "does not read: of " + std::to_string(queued_bytes_) +
-                           " bytes in all outgoing queues its own holds " +
-                           std::to_string(worst->second->outbox.bytes()));
+    lose(worst->first,
+         fmt::format("does not read: of {} bytes in all outgoing queues its own holds {}",
+                     queued_bytes_, worst->second->outbox.bytes()));
   }
 }
 
@@ -141,7 +141,7 @@ void Server::Impl::tick(bool stalled) {
     const auto silence = now - peer->vitals.heard;
     if (!stalled && silence > options.heartbeat_timeout) {
       const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
-      const auto why = std::string(kSilent) + " for " + std::to_string(ms) + " ms";
+      const auto why = fmt::format("{} for {} ms", kSilent, ms);
       silent.emplace_back(id, Loss{wire::LinkEnd::silent, why});
     } else if (peer->outbox.empty()) {
       due.push_back(id);

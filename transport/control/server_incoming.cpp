@@ -1,3 +1,4 @@
+#include "base/format.h"
 #include "transport/control/descriptors.h"
 #include "transport/control/server_impl.h"
 
@@ -116,9 +117,9 @@ void Server::Impl::is_here(Peer& peer) {
 
 bool Server::Impl::refused(Peer& peer, const wire::Header& header, std::size_t bytes) {
   if (peer.requests.has(header.correlation))
-    throw wire::WireError(wire::WireErrc::bad_value, "[request] number " +
-                                                         std::to_string(header.correlation) +
-                                                         " comes again before it was answered");
+    throw wire::WireError(
+        wire::WireErrc::bad_value,
+        fmt::format("[request] number {} comes again before it was answered", header.correlation));
   const auto& own = peer.requests.own();
   const bool room = own.room(bytes, options.open_requests);
   if (room && open_.room(bytes, options.open_requests_of_all)) {
@@ -130,13 +131,14 @@ bool Server::Impl::refused(Peer& peer, const wire::Header& header, std::size_t b
   answer_head.flags = wire::kFlagReply;
   answer_head.correlation = header.correlation;
   send_frame(peer.info.id,
-             wire::encode_frame(answer_head,
-                                wire::Failure{wire::FailureCode::overloaded,
-                                              "[request] " + std::to_string(full.count) +
-                                                  (room ? " requests of all peers with "
-                                                        : " requests of this peer with ") +
-                                                  std::to_string(full.bytes) +
-                                                  " bytes are not answered yet: try again later"}));
+             wire::encode_frame(
+                 answer_head,
+                 wire::Failure{
+                     wire::FailureCode::overloaded,
+                     fmt::format(
+                         "[request] {}{}{} bytes are not answered yet: try again later", full.count,
+                         room ? " requests of all peers with " : " requests of this peer with ",
+                         full.bytes)}));
   return true;
 }
 
@@ -171,13 +173,12 @@ void Server::Impl::greet(std::string_view routing, std::string_view user_id,
       }
     }
     if (peers.size() >= options.max_peers) {
-      return send_stranger(routing,
-                           wire::Refuse{"full: " + std::to_string(peers.size()) + " peers"});
+      return send_stranger(routing, wire::Refuse{fmt::format("full: {} peers", peers.size())});
     }
     const auto role = info.hello.role;
     if ((role == PeerRole::client || role == PeerRole::caller) && short_of_descriptors()) {
-      return send_stranger(routing, wire::Refuse{"full: " + std::to_string(peers.size()) +
-                                                 " peers; " + no_descriptors_text()});
+      return send_stranger(routing, wire::Refuse{fmt::format("full: {} peers; {}", peers.size(),
+                                                             no_descriptors_text())});
     }
     if (on_connect) {
       if (const auto reason = on_connect(info))

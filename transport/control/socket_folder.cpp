@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error_text.h"
+#include "base/format.h"
 
 namespace troupe::control {
 namespace {
@@ -26,7 +27,7 @@ bool trusted(uid_t user) {
 }
 
 std::string another_user(uid_t user) {
-  return "belongs to another user (" + std::to_string(user) + "), who could pose as the controller";
+  return fmt::format("belongs to another user ({}), who could pose as the controller", user);
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ SocketFolder::SocketFolder(const Endpoint& endpoint, FileHandle folder)
       name_(endpoint.path.filename().string()),
       address_(endpoint.text),
       folder_(std::move(folder)) {
-  const std::string held = "/proc/self/fd/" + std::to_string(folder_.get());
+  const std::string held = fmt::format("/proc/self/fd/{}", folder_.get());
   if (access(held.c_str(), F_OK) == 0) address_ = "ipc://" + held + "/" + name_;
 }
 
@@ -73,8 +74,8 @@ bool SocketFolder::check_listener() const {
   socklen_t size = sizeof listener;
   if (getsockopt(probe.get(), SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) return false;
   if (!trusted(listener.uid))
-    fail(endpoint_, "process " + std::to_string(listener.pid) + ", which listens there, " +
-                        another_user(listener.uid));
+    fail(endpoint_, fmt::format("process {}, which listens there, {}", listener.pid,
+                                another_user(listener.uid)));
   return true;
 }
 

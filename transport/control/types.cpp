@@ -12,6 +12,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "base/format.h"
 #include "transport/control/descriptors.h"
 
 namespace troupe::control {
@@ -42,9 +43,9 @@ void require_room_for_threads() {
 void require_room_for_descriptors() {
   const auto used = descriptors_in_use();
   if (used + kDescriptors > descriptor_limit())
-    throw std::runtime_error("[control] too many open files: " + std::to_string(used) + " of " +
-                             std::to_string(descriptor_limit()) + " are in use, and " +
-                             std::to_string(kDescriptors) + " more are needed (ulimit -n)");
+    throw std::runtime_error(fmt::format(
+        "[control] too many open files: {} of {} are in use, and {} more are needed (ulimit -n)",
+        used, descriptor_limit(), kDescriptors));
 }
 
 }  // namespace
@@ -74,9 +75,9 @@ std::string host_name() {
 
 void Reply::throw_wrong_kind(unsigned wanted) const {
   const std::string got = failure_ ? "a failure (" + failure_->what + ")"
-                                   : "kind " + std::to_string(static_cast<unsigned>(header_.kind));
+                                   : fmt::format("kind {}", static_cast<unsigned>(header_.kind));
   throw wire::WireError(wire::WireErrc::wrong_kind,
-                        "[reply] expected kind " + std::to_string(wanted) + ", got " + got);
+                        fmt::format("[reply] expected kind {}, got {}", wanted, got));
 }
 
 std::shared_ptr<zmq::context_t> make_context() {

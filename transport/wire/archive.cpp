@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "base/format.h"
+
 namespace troupe::wire {
 
 void BoundedOutput::write_length(std::size_t length) {
@@ -12,9 +14,9 @@ void BoundedOutput::write_length(std::size_t length) {
 }
 
 void BoundedOutput::throw_too_large() {
-  throw WireError(WireErrc::not_sendable, "[encode] message is larger than " +
-                                              std::to_string(kMaxPayload) +
-                                              " bytes; send it as a blob");
+  throw WireError(
+      WireErrc::not_sendable,
+      fmt::format("[encode] message is larger than {} bytes; send it as a blob", kMaxPayload));
 }
 
 std::size_t BoundedInput::take_length(std::size_t min_element) {
@@ -22,25 +24,25 @@ std::size_t BoundedInput::take_length(std::size_t min_element) {
   // An element of no bytes would make any length fit.
   const std::size_t most = remaining() / (min_element ? min_element : 1);
   if (length > most) {
-    throw WireError(WireErrc::bad_length, "[decode] length " + std::to_string(length) +
-                                              ", but at most " + std::to_string(most) +
-                                              " fit into the " + std::to_string(remaining()) +
-                                              " bytes that remain");
+    throw WireError(
+        WireErrc::bad_length,
+        fmt::format("[decode] length {}, but at most {} fit into the {} bytes that remain", length,
+                    most, remaining()));
   }
   return length;
 }
 
 void BoundedInput::expect_end() const {
   if (remaining()) {
-    throw WireError(WireErrc::trailing_bytes, "[decode] " + std::to_string(remaining()) +
-                                                  " bytes too many after the message");
+    throw WireError(WireErrc::trailing_bytes,
+                    fmt::format("[decode] {} bytes too many after the message", remaining()));
   }
 }
 
 void BoundedInput::throw_truncated(std::size_t wanted) const {
-  throw WireError(WireErrc::truncated, "[decode] message ends early: " + std::to_string(wanted) +
-                                           " bytes wanted, " + std::to_string(remaining()) +
-                                           " left");
+  throw WireError(
+      WireErrc::truncated,
+      fmt::format("[decode] message ends early: {} bytes wanted, {} left", wanted, remaining()));
 }
 
 void BoundedInput::throw_bad_value(const std::string& what) {
@@ -48,7 +50,7 @@ void BoundedInput::throw_bad_value(const std::string& what) {
 }
 
 void BoundedInput::throw_too_deep() {
-  throw WireError(WireErrc::bad_value, "[decode] nested deeper than " + std::to_string(kMaxDepth));
+  throw WireError(WireErrc::bad_value, fmt::format("[decode] nested deeper than {}", kMaxDepth));
 }
 
 }  // namespace troupe::wire

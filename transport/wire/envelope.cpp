@@ -1,5 +1,6 @@
 #include "transport/wire/envelope.h"
 
+#include "base/format.h"
 #include "base/little_endian.h"
 
 namespace troupe::wire {
@@ -46,7 +47,7 @@ Header decode_header(std::span<const std::byte> frame) {
   // garbage.
   if (frame.size() < 8) {
     throw WireError(WireErrc::truncated,
-                    "[envelope] frame of " + std::to_string(frame.size()) + " bytes is no message");
+                    fmt::format("[envelope] frame of {} bytes is no message", frame.size()));
   }
   const std::byte* at = frame.data();
   if (const auto magic = load_le<std::uint32_t>(at + kMagicAt); magic != kMagic) {
@@ -59,9 +60,9 @@ Header decode_header(std::span<const std::byte> frame) {
     throw WireError(WireErrc::version_skew, "[envelope] " + version_skew_text(header.version));
   }
   if (frame.size() < kHeaderSize) {
-    throw WireError(WireErrc::truncated, "[envelope] frame of " + std::to_string(frame.size()) +
-                                             " bytes, the head alone has " +
-                                             std::to_string(kHeaderSize));
+    throw WireError(WireErrc::truncated,
+                    fmt::format("[envelope] frame of {} bytes, the head alone has {}", frame.size(),
+                                kHeaderSize));
   }
   header.kind = static_cast<Kind>(load_le<std::uint16_t>(at + kKindAt));
   header.flags = load_le<std::uint32_t>(at + kFlagsAt);
@@ -74,15 +75,14 @@ Header decode_header(std::span<const std::byte> frame) {
     throw WireError(WireErrc::bad_value, "[envelope] unknown flags " + hex(header.flags));
   }
   if (header.payload_length > kMaxPayload) {
-    throw WireError(WireErrc::too_large, "[envelope] payload of " +
-                                             std::to_string(header.payload_length) +
-                                             " bytes, the limit is " + std::to_string(kMaxPayload));
+    throw WireError(WireErrc::too_large,
+                    fmt::format("[envelope] payload of {} bytes, the limit is {}",
+                                header.payload_length, kMaxPayload));
   }
   if (header.payload_length != frame.size() - kHeaderSize) {
-    throw WireError(WireErrc::bad_length, "[envelope] head says " +
-                                              std::to_string(header.payload_length) +
-                                              " bytes of payload, the frame has " +
-                                              std::to_string(frame.size() - kHeaderSize));
+    throw WireError(WireErrc::bad_length,
+                    fmt::format("[envelope] head says {} bytes of payload, the frame has {}",
+                                header.payload_length, frame.size() - kHeaderSize));
   }
   return header;
 }
@@ -110,9 +110,10 @@ std::uint64_t answered_by(std::string_view frame) {
 }
 
 std::string version_skew_text(std::uint16_t theirs) {
-  return "protocol version " + std::to_string(theirs) +
-         " of the other side does not go with version " + std::to_string(kProtocolVersion) +
-         " of this side; use the same Troupe on both";
+  return fmt::format(
+      "protocol version {} of the other side does not go with version {} of this side; use the "
+      "same Troupe on both",
+      theirs, kProtocolVersion);
 }
 
 }  // namespace troupe::wire

@@ -1,5 +1,6 @@
 #include <iostream>
 
+#include "base/format.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/verb.h"
@@ -24,7 +25,7 @@ class CancelVerb : public Verb {
     if (json()) {
       print_json({{"job", job}, {"note", note}});
     } else {
-      const std::string name = "job " + std::to_string(job);
+      const std::string name = fmt::format("job {}", job);
       if (note.rfind(name + " ", 0) != 0) std::cout << name << ": ";
       std::cout << (note.empty() ? "cancelled" : note) << std::endl;
     }

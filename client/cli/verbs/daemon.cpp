@@ -11,6 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "base/log_line.h"
 #include "client/cli/signals.h"
 
@@ -103,8 +104,8 @@ DaemonReport run_in_background(const std::string& log, int deadline_seconds,
     return {false, "interrupted while actors were starting", interrupted};
   if (!told) {
     kill(child, SIGTERM);
-    return {false, "the controller (pid " + std::to_string(child) + ") did not start within " +
-                       std::to_string(deadline_seconds) + " s; see " + log};
+    return {false, fmt::format("the controller (pid {}) did not start within {} s; see {}", child,
+                               deadline_seconds, log)};
   }
   if (bytes.empty()) return {false, "the controller ended before it had started; see " + log};
   if (bytes[0] == '-') waitpid(child, nullptr, 0);

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <thread>
 
+#include "base/format.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/parse_errors.h"
@@ -65,11 +66,11 @@ class DrainVerb : public Verb {
     };
     for (const auto& actor : take(client.status()).actors) {
       if (named(actor) && actor.state == "draining")
-        add("actor " + std::to_string(actor.id), actor.doing);
+        add(fmt::format("actor {}", actor.id), actor.doing);
     }
     for (const auto& actor : take(client.actors().list())) {
       if (actor.state != "dead" && std::ranges::find(places_, actor.host) != places_.end())
-        add("user's actor " + std::to_string(actor.id), actor.class_name);
+        add(fmt::format("user's actor {}", actor.id), actor.class_name);
     }
     return left;
   }
@@ -80,8 +81,8 @@ class DrainVerb : public Verb {
       const std::string left = who_is_left(client);
       if (left.empty()) return;
       if (std::chrono::steady_clock::now() > deadline)
-        throw CommandError(Error{"timeout", "not empty after " + std::to_string(wait_) +
-                                                " s: " + left + "; draining goes on"});
+        throw CommandError(Error{
+            "timeout", fmt::format("not empty after {} s: {}; draining goes on", wait_, left)});
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/format.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
@@ -109,7 +110,7 @@ class JoinVerb : public Verb {
       throw UsageError("--port goes with srun, and not with --connect or TROUPE_ADDRESS");
     if (first_node) {
       if (task->self.node == task->first) return leave_to_controller(task->first);
-      target_.endpoint = "tcp://" + task->first + ":" + std::to_string(port_);
+      target_.endpoint = fmt::format("tcp://{}:{}", task->first, port_);
     }
     options_.endpoint = checked_endpoint(target_.endpoint);
     options_.keys = target_.keys;

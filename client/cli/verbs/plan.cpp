@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"
@@ -156,8 +157,7 @@ class PlanVerb : public Verb {
   void check_options(const wire::JobSpec& job) const {
     const int world = plan::degrees_of(job.parallelism).world();
     if (actors_ > 0 && world > actors_) {
-      throw UsageError("the degrees need " + std::to_string(world) + " actors, --actors is " +
-                       std::to_string(actors_));
+      throw UsageError(fmt::format("the degrees need {} actors, --actors is {}", world, actors_));
     }
     try {
       if (!simulate_.empty()) plan::machine_of(simulate_);
@@ -187,7 +187,7 @@ class PlanVerb : public Verb {
     std::string among;
     if (actors == 0) {
       actors = std::max(least, kActorsToTry);
-      among = "up to " + std::to_string(actors) + " actors (--actors says how many there are)";
+      among = fmt::format("up to {} actors (--actors says how many there are)", actors);
     }
     auto settled = job;
     settled.parallelism.automatic = false;
@@ -227,9 +227,7 @@ class PlanVerb : public Verb {
       throw UsageError(
           (cluster_ ? machine.name : "--simulate " + simulate_) + " has " +
           counted(machine.devices, "device") + ": too few for " + counted(actors, "actor") +
-          (cluster_
-               ? ""
-               : "; --simulate " + machine.name + "x" + std::to_string(actors) + " has as many"));
+          (cluster_ ? "" : fmt::format("; --simulate {}x{} has as many", machine.name, actors)));
     }
     plan::Limits limits;
     limits.memory = static_cast<std::uint64_t>(gigabytes_ * 1e9);

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/parse_number.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
@@ -198,7 +199,7 @@ class ServeVerb : public Verb {
                        "/v1\njobs      " + gateway.url() + "/api/v1/jobs\n";
     for (const auto& cluster : options_.clusters)
       text += "cluster   " + cluster.endpoint + "\n";
-    if (actors > 0) text += "actors    " + std::to_string(actors) + " ready\n";
+    if (actors > 0) text += fmt::format("actors    {} ready\n", actors);
     return text;
   }
 

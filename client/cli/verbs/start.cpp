@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/log_line.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
@@ -183,9 +184,9 @@ class StartVerb : public Verb {
     const auto own = control::parse_endpoint(options_.listen);
     if (own.ipc || own.port == 0) return;
     if (options_.metrics_port != own.port && options_.metrics_port != own.port + 1) return;
-    throw UsageError("--metrics-port " + std::to_string(options_.metrics_port) +
-                     " is the cluster's own: with --listen " + options_.listen + " it takes " +
-                     std::to_string(own.port) + " and, for blobs, " + std::to_string(own.port + 1));
+    throw UsageError(fmt::format(
+        "--metrics-port {} is the cluster's own: with --listen {} it takes {} and, for blobs, {}",
+        options_.metrics_port, options_.listen, own.port, own.port + 1));
   }
 
   void settle_security() {
@@ -210,12 +211,11 @@ class StartVerb : public Verb {
       if (cluster.metrics_port() != 0) ready["metrics_port"] = cluster.metrics_port();
       return ready.dump(2) + "\n";
     }
-    std::string text = "endpoint  " + cluster.endpoint() + "\npid       " +
-                       std::to_string(getpid()) + "\nactors    " + std::to_string(options_.actors) +
-                       " ready\n";
+    std::string text = fmt::format("endpoint  {}\npid       {}\nactors    {} ready\n",
+                                   cluster.endpoint(), getpid(), options_.actors);
     if (detach_) text += "log       " + log_ + "\n";
     if (cluster.metrics_port() != 0)
-      text += "metrics   http://127.0.0.1:" + std::to_string(cluster.metrics_port()) + "/metrics\n";
+      text += fmt::format("metrics   http://127.0.0.1:{}/metrics\n", cluster.metrics_port());
     return text;
   }
 
@@ -269,8 +269,7 @@ class StartVerb : public Verb {
       log(name + " is ready");
       cluster.run_until_stopped();
     }
-    log(name +
-        (signals.caught() ? " ends by signal " + std::to_string(signals.caught()) : " ends"));
+    log(name + (signals.caught() ? fmt::format(" ends by signal {}", signals.caught()) : " ends"));
     if (signals.caught() == SIGINT && isatty(STDERR_FILENO)) std::cerr << std::endl;
     return kOk;
   }

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <thread>
 
+#include "base/format.h"
 #include "base/text.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
@@ -21,8 +22,7 @@ std::string groups_text(const ActorInfo& actor) {
   for (const GroupInfo& group : actor.groups) {
     if (group.ranks.size() < 2) continue;
     if (!text.empty()) text += ", ";
-    text += group.axis + " " + std::to_string(group.rank_in_group) + "/" +
-            std::to_string(group.ranks.size()) + " [";
+    text += fmt::format("{} {}/{} [", group.axis, group.rank_in_group, group.ranks.size());
     for (std::size_t i = 0; i < group.ranks.size(); ++i) {
       if (i > 0) text += ' ';
       text += std::to_string(group.ranks[i]);

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <thread>
 
+#include "base/format.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/verb.h"
@@ -45,9 +46,10 @@ class StopVerb : public Verb {
     const auto deadline = std::chrono::steady_clock::now() + kStopDeadline;
     while (client.status()) {
       if (std::chrono::steady_clock::now() > deadline) {
-        throw CommandError(Error{"timeout", "the controller (pid " + std::to_string(cluster.pid) +
-                                                " on " + cluster.host +
-                                                ") was told to stop and still answers"});
+        throw CommandError(
+            Error{"timeout",
+                  fmt::format("the controller (pid {} on {}) was told to stop and still answers",
+                              cluster.pid, cluster.host)});
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
