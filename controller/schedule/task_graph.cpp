@@ -61,8 +61,9 @@ class ReplicaBuilder {
     for (int i = 0; i < replica; ++i)
       task.ranks.push_back(dp_ * replica + i);
     const auto images = plan_.images[dp_].end - plan_.images[dp_].begin;
-    task.work = static_cast<double>(plan_.request.max_sequence_length) * images *
-                (plan_.guidance ? 2 : 1) * plan_.stages.back().last_block;
+    if (plan_.encodes_text())
+      task.work = static_cast<double>(plan_.request.max_sequence_length) * images *
+                  (plan_.guidance ? 2 : 1) * plan_.stages.back().last_block;
     return add(std::move(task));
   }
 
@@ -152,9 +153,10 @@ class ReplicaBuilder {
       // With the first one all latents come to the decoders.
       task.ranks = part == 0 ? std::vector<std::int32_t>(ranks.begin(), ranks.end()) : alone;
       task.predecessors = std::move(before);
-      task.work = static_cast<double>(plan_.latent_height * plan_.latent_width) *
-                  (parts[part].end - parts[part].begin) * plan_.stages.back().last_block /
-                  static_cast<double>(decoders.size());
+      if (plan_.decodes())
+        task.work = static_cast<double>(plan_.latent_height * plan_.latent_width) *
+                    (parts[part].end - parts[part].begin) * plan_.stages.back().last_block /
+                    static_cast<double>(decoders.size());
       before = {add(std::move(task))};
     }
   }

@@ -26,7 +26,8 @@ struct Task {
   std::int32_t consumer_part = 0;
   bool ends_step = false;  // when it is done in every replica, `step` has left the last stage
   /// How much there is to compute for the member with most of it: tokens × batch items × blocks.
-  /// Comparable between tasks of one kind; what a unit costs in seconds is learned (task_speeds.h).
+  /// 0 = nothing: text that the caller brought, latents that nobody decodes. Comparable between
+  /// tasks of one kind; what a unit costs in seconds is learned (task_speeds.h).
   double work = 0;
 };
 

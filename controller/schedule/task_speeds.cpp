@@ -23,8 +23,9 @@ void TaskSpeeds::Rate::take(double sample) {
 }
 
 TaskSpeeds::Class TaskSpeeds::class_of(std::uint64_t machine, const Task& task) {
-  const auto [found, fresh] = classes_.try_emplace({machine, task.kind, task.stage, task.patch < 0},
-                                                   static_cast<Class>(entries_.size()));
+  const auto [found, fresh] =
+      classes_.try_emplace({machine, task.kind, task.stage, task.patch<0, task.work> 0},
+                           static_cast<Class>(entries_.size()));
   if (fresh) {
     const auto [index, unknown] = machine_index_.try_emplace(machine, machines_.size());
     if (unknown) machines_.emplace_back();
@@ -44,7 +45,7 @@ void TaskSpeeds::learn(Class of, double work, double seconds) {
   if (!(seconds > 0) || !std::isfinite(seconds)) return;
   auto& entry = entries_.at(of);
   entry.rate.take(seconds / units(work));
-  machines_[entry.machine].take(seconds / units(work));
+  if (work > 0) machines_[entry.machine].take(seconds / units(work));
 }
 
 }  // namespace troupe::schedule

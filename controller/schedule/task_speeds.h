@@ -36,7 +36,7 @@ class TaskSpeeds {
     Rate rate;
     std::size_t machine = 0;
   };
-  std::map<std::tuple<std::uint64_t, wire::TaskKind, std::int32_t, bool>, Class> classes_;
+  std::map<std::tuple<std::uint64_t, wire::TaskKind, std::int32_t, bool, bool>, Class> classes_;
   std::vector<Entry> entries_;
   std::map<std::uint64_t, std::size_t> machine_index_;
   std::vector<Rate> machines_;

@@ -276,3 +276,17 @@ TEST_CASE("many jobs of many patches are issued quickly") {
   MESSAGE(tasks << " tasks, " << took / tasks << " µs a task, playing them included");
   CHECK(took / tasks < 500);  // generous: sanitizers, shared caches
 }
+
+TEST_CASE("a decode that has nothing to decode teaches nothing of one that has") {
+  schedule::TaskSpeeds speeds;
+  schedule::Task decode;
+  decode.kind = wire::TaskKind::decode;
+  decode.work = 1e6;
+  auto nothing = decode;
+  nothing.work = 0;
+  const auto real = speeds.class_of(1, decode);
+  const auto before = speeds.estimate(real, decode.work).seconds;
+  speeds.learn(speeds.class_of(1, nothing), nothing.work, 1e-4);
+  CHECK_FALSE(speeds.estimate(real, decode.work).measured);
+  CHECK(speeds.estimate(real, decode.work).seconds == before);
+}
