@@ -32,7 +32,7 @@ std::uint64_t checksum(std::string_view bytes) {
 
 /// Of bytes, and of what they are: "job 7: its state".
 std::int64_t sum_of(std::string what, std::string_view bytes) {
-  what += fmt::format("\0{}\0{}", bytes.size(), checksum(bytes));
+  what += fmt::format("{}{}{}{}", '\0', bytes.size(), '\0', checksum(bytes));
   return static_cast<std::int64_t>(checksum(what));
 }
 
