@@ -42,7 +42,7 @@ TEST_CASE("every field of the table is taken under its own name") {
     } else if (name == "loras") {
       body[name] = {{{"path", "/l"}, {"scale", 0.5}}};
     } else if (field.at("type") == "list") {
-      body[name] = {2, 3};
+      body[name] = field.at("items") == "string" ? json({"b", "c"}) : json({2, 3});
     } else {
       body[name] = "text of " + name;
     }
@@ -59,6 +59,9 @@ TEST_CASE("every field of the table is taken under its own name") {
   CHECK(request.loras.size() == 1);
   CHECK(request.loras[0].scale == 0.5);
   CHECK(request.refill_steps == std::vector<int>{2, 3});
+  CHECK(request.picture_seeds == std::vector<std::uint64_t>{2, 3});
+  CHECK(request.sigmas == std::vector<double>{2, 3});
+  CHECK(request.negative_prompts == std::vector<std::string>{"b", "c"});
   CHECK(call.submission.parallelism.world() == 64);
   CHECK(call.submission.parallelism.vae == 2);
   CHECK(call.submission.detached);
