@@ -127,7 +127,7 @@ class Job:
                 broken = error
             now = time.monotonic()
             if deadline is not None and now >= deadline:
-                raise APITimeoutError(f"job {self.id} has not ended within {timeout:g} s; it goes on")
+                raise APITimeoutError(f"job {self.id} has not ended within {timeout:g} s")
             lost_since = lost_since or now
             if now - lost_since >= self._client.patience:
                 raise broken

@@ -40,8 +40,11 @@ class LocalCluster:
         atexit.register(self.stop)
         try:
             with open(self._folder / "log", "wb") as log:
-                self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log,
-                                                stderr=subprocess.STDOUT)
+                try:
+                    self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log,
+                                                    stderr=subprocess.STDOUT)
+                except OSError as error:
+                    raise TroupeError(f"{self._command[0]} cannot be started: {error.strerror}") from error
             self.url = self._await_url()
             return TroupePipeline.connect(self.url, self._model, **self._defaults)
         except BaseException:

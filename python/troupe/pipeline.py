@@ -132,12 +132,12 @@ class TroupePipeline:
     def submit(self, prompt: Optional[Prompt] = None, *, negative_prompt: Optional[Prompt] = None,
                height: Optional[int] = None, width: Optional[int] = None, num_frames: Optional[int] = None,
                num_inference_steps: Optional[int] = None, guidance_scale: Optional[float] = None,
-               num_images_per_prompt: Optional[int] = None, generator: Any = None, seed: Optional[int] = None,
+               num_images_per_prompt: Optional[int] = None, generator: Any = None, seed: Union[int, Sequence[int], None] = None,
                latents: Any = None, image: Any = None, strength: Optional[float] = None, **options: Any) -> Job:
         """Hands a job in and returns its handle at once. What is None is the cluster's default.
 
         generator: a torch.Generator on the CPU that has drawn nothing yet: its seed gives diffusers' picture; a list has
-            one for each picture. `seed` says it as a number. Without either the seed is a random one.
+            one for each picture. `seed` says it as a number, or a list. Without either the seed is a random one.
         latents: noise of unit variance instead of the seed's, [n, channels, h, w]: a numpy array or a tensor.
         image: a picture to begin with, with `strength`: PIL, an array [height, width, 3], or a PNG file's bytes.
         options: further fields of a request (docs/http.md), such as method="pipefusion", num_pipeline_patch=4, pp=2,
@@ -279,9 +279,9 @@ _NAMES = {"num_inference_steps": "steps", "num_images_per_prompt": "images_per_p
 def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[str, Any]:
     """The body of POST /api/v1/jobs for a call's arguments, those that are None left out."""
     given = {_NAMES.get(name, name): value for name, value in arguments.items() if value is not None}
-    if prompt is None:
+    if prompt is None and "prompt_embeds" not in given:
         raise ValueError("prompt: there is none")
-    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt or ())
     negative = given.get("negative_prompt")
     if negative is not None and not isinstance(negative, str):
         given["negative_prompts"] = list(given.pop("negative_prompt"))
@@ -292,8 +292,15 @@ def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[st
         given["picture_seeds"] = [seed_of(one) for one in generator]
     elif generator is not None:
         given["seed"] = seed_of(generator)
+    elif isinstance(seed, (list, tuple)):
+        given["picture_seeds"] = [int(one) for one in seed]
     else:
         given["seed"] = secrets.randbits(32) if seed is None else int(seed)
+    for name in ("timesteps", "sigmas"):
+        if hasattr(given.get(name), "tolist"):
+            given[name] = given[name].tolist()
+    if "prompt_embeds" in given:
+        raise ValueError("prompt_embeds: not over HTTP yet; `troupe submit --prompt-embeds FILE` takes them")
     if "latents" in given:
         given["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))
     if "image" in given:
