@@ -1,5 +1,6 @@
 #include "web/caller.h"
 
+#include <arpa/inet.h>
 #include <sodium.h>
 
 #include <algorithm>
@@ -49,6 +50,12 @@ bool is_loopback_name(const std::string& name) {
   if (name == "localhost" || name == "::1") return true;
   return name.starts_with("127.") &&
          std::ranges::all_of(name, [](char c) { return c == '.' || (c >= '0' && c <= '9'); });
+}
+
+bool is_number(const std::string& name) {
+  in6_addr address{};
+  return inet_pton(AF_INET, name.c_str(), &address) == 1 ||
+         inet_pton(AF_INET6, name.c_str(), &address) == 1;
 }
 
 }  // namespace
@@ -138,10 +145,11 @@ double RateLimits::ask(const Caller& caller, double now) {
 
 std::string foreign(const std::string& host, const std::string& origin,
                     const std::string& fetch_site, bool loopback,
-                    const std::vector<std::string>& names) {
+                    const std::vector<std::string>& names, bool numeric) {
   const std::string name = host_name(host);
   const bool known = std::ranges::find(names, name) != names.end();
-  if (loopback && !known && !host.empty() && !is_loopback_name(name))
+  const bool may_be_number = numeric && !loopback && is_number(name);
+  if ((loopback || numeric) && !known && !host.empty() && !is_loopback_name(name) && !may_be_number)
     return "Host is " + host + ", which is no name of this place (see --allow-host)";
   if (fetch_site == "cross-site") return "another site's page may not ask here";
   if (origin.empty()) return "";

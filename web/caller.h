@@ -62,9 +62,10 @@ class RateLimits {
 
 /// Why a browser's page must not ask here, or "": a request whose Origin is another place than its
 /// Host, or, on a loopback address, whose Host is another name (a foreign page whose name leads
-/// here). `names`: further names that this place has.
+/// here). The same where `numeric`, for places without keys: Host is a number, a loopback name or
+/// one of `names`, further names that this place has.
 std::string foreign(const std::string& host, const std::string& origin,
                     const std::string& fetch_site, bool loopback,
-                    const std::vector<std::string>& names);
+                    const std::vector<std::string>& names, bool numeric = false);
 
 }  // namespace troupe::web

@@ -18,7 +18,8 @@ nlohmann::json actor_id(std::uint32_t actor, std::size_t cluster) {
   return fmt::format("{}-{}", actor, cluster + 1);
 }
 
-nlohmann::json actor_json(const ActorInfo& actor) {
+/// `operate`: the caller may see everybody's jobs, else not whose job the actor has.
+nlohmann::json actor_json(const ActorInfo& actor, bool operate) {
   nlohmann::json groups = nlohmann::json::array();
   for (const GroupInfo& group : actor.groups)
     groups.push_back({{"axis", group.axis}, {"ranks", group.ranks}, {"rank", group.rank_in_group}});
@@ -26,7 +27,7 @@ nlohmann::json actor_json(const ActorInfo& actor) {
           {"host", actor.host},
           {"device", actor.device},
           {"state", actor.state},
-          {"doing", actor.doing},
+          {"doing", operate || actor.doing.empty() ? actor.doing : "a job"},
           {"memory_bytes", actor.memory_bytes},
           {"groups", std::move(groups)},
           {"restarts", actor.restarts},
@@ -92,7 +93,7 @@ nlohmann::json cluster_json(const JobService& service, bool operate) {
                         {"cause", cluster.why}});
     if (!cluster.info) continue;
     for (const ActorInfo& actor : cluster.info->actors) {
-      actors.push_back(actor_json(actor));
+      actors.push_back(actor_json(actor, operate));
       if (index > 1) actors.back()["id"] = fmt::format("{}-{}", actor.id, index);
       if (std::ranges::find(names, actor.host) != names.end()) continue;
       names.push_back(actor.host);
@@ -142,18 +143,18 @@ class Watching : public std::enable_shared_from_this<Watching> {
   void add_cluster(const ReplyPtr& reply, bool operate) {
     const auto number = ++last_;
     reply->begin(event_stream(), kHeartbeat);
-    clusters_[number] = {reply, operate, {}};
+    clusters_[number] = {reply, operate, {}, 0};
     reply->on_gone([self = shared_from_this(), number] { self->clusters_.erase(number); });
     status();
   }
 
-  void add_pipeline(const ReplyPtr& reply) {
+  void add_pipeline(const ReplyPtr& reply, std::shared_ptr<const Caller> caller) {
     const auto number = ++last_;
     if (pipelines_.empty()) slices_.assign(slices_.size(), {});
     reply->begin(event_stream(), kHeartbeat);
     for (const auto& of : slices_)
-      if (!of.recent.empty()) reply->write(slices_event(of.now, of.recent), true);
-    pipelines_[number] = reply;
+      if (!of.recent.empty()) reply->write(slices_event(of.now, of.recent, *caller), true);
+    pipelines_[number] = {reply, std::move(caller)};
     reply->on_gone([self = shared_from_this(), number] { self->pipelines_.erase(number); });
     status();
   }
@@ -163,6 +164,11 @@ class Watching : public std::enable_shared_from_this<Watching> {
     ReplyPtr reply;
     bool operate = false;
     std::string last;  // that was told, but for what always changes
+    double told_at = 0;
+  };
+  struct PipelineWatcher {
+    ReplyPtr reply;
+    std::shared_ptr<const Caller> caller;
   };
   /// Of one cluster.
   struct Slices {
@@ -172,6 +178,7 @@ class Watching : public std::enable_shared_from_this<Watching> {
     std::deque<nlohmann::json> recent;  // of the last seconds
   };
   static constexpr double kRecent = 10;
+  static constexpr double kToldAgainAfter = 15;
   static constexpr std::size_t kMostRecent = 4000;
 
   void tell(ClusterWatcher& watcher) {
@@ -179,13 +186,23 @@ class Watching : public std::enable_shared_from_this<Watching> {
     const std::string text = json_text(document);
     document.erase("uptime_seconds");
     std::string same = json_text(document);
-    if (same == watcher.last) return;
+    // Told again after a while: what a slow reader was sent may have been dropped.
+    const double now = JobService::now();
+    if (same == watcher.last && now < watcher.told_at + kToldAgainAfter) return;
     watcher.last = std::move(same);
+    watcher.told_at = now;
     const ReplyPtr reply = watcher.reply;
     reply->write(event_text("cluster", text), true);
   }
 
-  static std::string slices_event(double now, const std::deque<nlohmann::json>& slices) {
+  /// With the jobs' ids where the caller may see them.
+  std::string slices_event(double now, std::deque<nlohmann::json> slices,
+                           const Caller& caller) const {
+    for (auto& slice : slices) {
+      if (caller.operate) break;
+      const JobPtr job = api_.service.board().find(slice.at("job").get<std::string>());
+      if (!job || !may_see(caller, *job)) slice["job"] = "of another client";
+    }
     return event_text("slices", json_text({{"now", now}, {"slices", slices}}));
   }
 
@@ -218,13 +235,13 @@ class Watching : public std::enable_shared_from_this<Watching> {
     while (!of.recent.empty() && (of.recent.size() > kMostRecent ||
                                   of.recent.front().value("end", 0.0) < of.now - kRecent))
       of.recent.pop_front();
-    for (const auto& [number, reply] : std::map(pipelines_))
-      reply->write(slices_event(of.now, fresh), true);
+    for (const auto& [number, watcher] : std::map(pipelines_))
+      watcher.reply->write(slices_event(of.now, fresh, *watcher.caller), true);
   }
 
   Api& api_;
   std::map<std::uint64_t, ClusterWatcher> clusters_;
-  std::map<std::uint64_t, ReplyPtr> pipelines_;
+  std::map<std::uint64_t, PipelineWatcher> pipelines_;
   std::vector<Slices> slices_;
   std::uint64_t last_ = 0;
 };
@@ -261,7 +278,9 @@ void add_cluster_routes(Api& api) {
                     watching->add_cluster(reply, request->caller->operate);
                   }});
   api.router.add({"GET", "/api/v1/pipeline/events", Access::user, 0,
-                  [watching](const auto&, const auto& reply) { watching->add_pipeline(reply); }});
+                  [watching](const auto& request, const auto& reply) {
+                    watching->add_pipeline(reply, request->caller);
+                  }});
   api.router.add(
       {"POST", "/api/v1/actors/{}/kill", Access::operate, 1024,
        [&api](const auto& request, const auto& reply) { kill_actor(api, request, reply); }});

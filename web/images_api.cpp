@@ -40,22 +40,22 @@ std::string whole_answer(const JobResult& result, const PictureKind& kind) {
 }
 
 /// Links to the pictures in the place of their bytes.
-std::string linked_answer(Api& api, const Job& job, const PictureKind& kind,
+std::string linked_answer(Api& api, const JobPtr& job, const PictureKind& kind,
                           const std::string& base) {
   nlohmann::json data = nlohmann::json::array();
-  for (std::size_t i = 0; i < job.result->pictures.size(); ++i) {
+  for (std::size_t i = 0; i < job->result->pictures.size(); ++i) {
     std::string random(16, '\0');
     randombytes_buf(random.data(), random.size());
-    std::string name = fmt::format("{}-{}-", job.id, i);
+    std::string name = fmt::format("{}-{}-", job->id, i);
     for (const char byte : random) {
       constexpr char kDigits[] = "0123456789abcdef";
       name += kDigits[static_cast<unsigned char>(byte) >> 4];
       name += kDigits[static_cast<unsigned char>(byte) & 15];
     }
-    api.links.add(name, {job.id, i, kind, 0}, JobService::now());
+    api.links.add(name, {job, i, kind, 0}, JobService::now());
     data.push_back({{"url", base + "/v1/pictures/" + name}});
   }
-  nlohmann::json answer = described(job.result->pictures.at(0).png, kind);
+  nlohmann::json answer = described(job->result->pictures.at(0).png, kind);
   answer["created"] = static_cast<std::int64_t>(JobService::now());
   answer["data"] = std::move(data);
   return json_text(answer);
@@ -111,7 +111,7 @@ struct Painting : std::enable_shared_from_this<Painting> {
   void ended(const JobPtr& job) {
     if (job->error) return failed(to_api_error(*job->error));
     if (call.url && !call.stream)
-      return reply->send({.status = 200, .body = linked_answer(api, *job, call.kind, base)});
+      return reply->send({.status = 200, .body = linked_answer(api, job, call.kind, base)});
     api.service.work<std::string>(
         [result = job->result, kind = call.kind, stream = call.stream, name = name()] {
           return stream ? completed_events(*result, kind, name) : whole_answer(*result, kind);

@@ -132,8 +132,9 @@ void picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& 
 /// Who knows a link may fetch its picture.
 void linked_picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const auto link = api.links.find(request->params.at(0), JobService::now());
-  const JobPtr job = link ? api.service.board().find(link->job) : nullptr;
-  if (!job) throw ApiError(404, "not_found", "there is no such picture, or no more");
+  const JobPtr job = link ? link->job.lock() : nullptr;
+  if (!job || api.service.board().find(job->id) != job)
+    throw ApiError(404, "not_found", "there is no such picture, or no more");
   send_picture(api, job, link->picture, link->kind, reply);
 }
 

@@ -2,10 +2,11 @@
 #include <cstddef>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
-#include "web/calls.h"
+#include "web/job_board.h"
 
 namespace troupe::web {
 
@@ -14,7 +15,7 @@ namespace troupe::web {
 class PictureLinks {
  public:
   struct Link {
-    std::string job;
+    std::weak_ptr<Job> job;  // dead when it is forgotten: another one may get its number
     std::size_t picture = 0;
     PictureKind kind;
     double until = 0;
@@ -32,7 +33,8 @@ class PictureLinks {
   }
   std::optional<Link> find(const std::string& name, double now) const {
     const auto found = links_.find(name);
-    if (found == links_.end() || found->second.until < now) return std::nullopt;
+    if (found == links_.end() || found->second.until < now || found->second.job.expired())
+      return std::nullopt;
     return found->second;
   }
 

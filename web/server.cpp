@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <tuple>
 
 #include "base/format.h"
 #include "web/api_error.h"
@@ -49,6 +50,11 @@ class SessionBase {
  public:
   virtual ~SessionBase() = default;
   virtual void close() = 0;
+
+  std::string peer;              // the client's address
+  std::size_t body_bytes = 0;    // of the server's, while a body is read
+  std::size_t unread_bytes = 0;  // of the server's, while an answer is written
+  std::uint64_t turn_began = 0;  // its place in the order of all requests
 };
 
 /// What all sessions of a server have in common.
@@ -61,6 +67,50 @@ struct Shared {
   std::set<SessionBase*> all;
   std::map<std::uint64_t, SessionBase*> waiting;  // for requests, in the order since when
   std::uint64_t last_wait = 0;
+  std::uint64_t last_turn = 0;
+
+  /// Cuts off who holds most, until `bytes` more of that kind have room. False where this is `who`
+  /// itself: of the client that holds most in all, the connection with most; of equal ones the
+  /// one whose request is the oldest.
+  bool make_room(SessionBase* who, std::size_t bytes, std::size_t& total, std::size_t most,
+                 std::size_t SessionBase::*held) {
+    while (total + bytes > most) {
+      const auto holds = [&](const SessionBase* one) {
+        return one->*held + (one == who ? bytes : 0);
+      };
+      std::map<std::string, std::size_t> of_peer;
+      for (const SessionBase* one : all)
+        of_peer[one->peer] += holds(one);
+      SessionBase* largest = who;
+      for (SessionBase* one : all) {
+        const auto size = [&](const SessionBase* s) {
+          return std::tuple(of_peer[s->peer], holds(s), ~s->turn_began);
+        };
+        if (size(one) > size(largest)) largest = one;
+      }
+      if (largest == who || holds(largest) == 0) return false;
+      ++counts.cut_off;
+      largest->close();
+    }
+    return true;
+  }
+};
+
+/// Room for a body that has come, until its request is done with.
+class BodyRoom {
+ public:
+  BodyRoom(std::shared_ptr<Shared> shared, std::size_t bytes)
+      : shared_(std::move(shared)), bytes_(bytes) {}
+  BodyRoom(BodyRoom&& other) noexcept
+      : shared_(std::move(other.shared_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  BodyRoom& operator=(BodyRoom&&) = delete;
+  ~BodyRoom() {
+    if (bytes_ > 0) shared_->body_bytes -= bytes_;
+  }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  std::size_t bytes_;
 };
 
 tcp::socket& socket_of(tcp::socket& stream) {
@@ -81,7 +131,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         buffer_(kReadAtOnce) {
     error_code ignored;
     const auto from = socket_of(stream_).remote_endpoint(ignored);
-    if (!ignored) peer_ = from.address().to_string();
+    if (!ignored) peer = from.address().to_string();
     shared_->all.insert(this);
     ++shared_->counts.connections;
   }
@@ -116,17 +166,18 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   /// Answers one request, from wherever it is held.
   class Turn final : public Reply {
    public:
-    Turn(std::shared_ptr<Session> session, std::uint64_t number)
-        : session_(std::move(session)), number_(number) {}
+    Turn(std::shared_ptr<Session> session, std::uint64_t number, BodyRoom room)
+        : session_(std::move(session)), number_(number), room_(std::move(room)) {}
     /// May be the last that holds the session, on whatever thread.
     ~Turn() override {
       const auto executor = session_->timer_.get_executor();
-      asio::post(executor, [session = std::move(session_), number = number_] {
-        if (session->turn_ == number && session->state_ == State::serving)
-          session->send({.status = 500,
-                         .body = json_text(
-                             to_json(ApiError(500, "failed", "the request was not answered")))});
-      });
+      asio::post(executor,
+                 [session = std::move(session_), number = number_, room = std::move(room_)] {
+                   if (session->turn_ == number && session->state_ == State::serving)
+                     session->send({.status = 500,
+                                    .body = json_text(to_json(
+                                        ApiError(500, "failed", "the request was not answered")))});
+                 });
     }
     void send(Response response) override {
       if (is_mine(State::serving)) session_->send(std::move(response));
@@ -154,6 +205,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     }
     std::shared_ptr<Session> session_;
     std::uint64_t number_;
+    BodyRoom room_;
   };
 
   /// Gives back all that it holds of the server.
@@ -164,8 +216,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     --shared_->counts.connections;
     shared_->all.erase(this);
     shared_->waiting.erase(wait_number_);
-    shared_->body_bytes -= std::exchange(body_bytes_, 0);
-    shared_->unread_bytes -= std::exchange(unread_bytes_, 0);
+    shared_->body_bytes -= std::exchange(this->body_bytes, 0);
+    shared_->unread_bytes -= std::exchange(this->unread_bytes, 0);
   }
 
   void wait_in_line() {
@@ -248,14 +300,21 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     send({.status = status, .body = json_text(to_json(ApiError(status, "bad_request", what)))});
   }
 
+  static Response overloaded(const std::string& what) {
+    return {.status = 503,
+            .body = json_text(to_json(ApiError(503, "overloaded", what))),
+            .fields = {{"Retry-After", "1"}}};
+  }
+
   void on_head() {
+    this->turn_began = ++shared_->last_turn;
     const auto& message = head_parser_->get();
     version_ = message.version();
     is_head_ = message.method() == http::verb::head;
     keep_alive_ = message.keep_alive();
     RequestHead head;
     head.method = std::string(message.method_string());
-    head.peer = peer_;
+    head.peer = peer;
     head.secure = !std::is_same_v<Stream, tcp::socket>;
     for (const auto& field : message) {
       std::string name(field.name_string());
@@ -274,7 +333,13 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
       return refuse(400, "the request's target is no path");
     const bool expects = head.field("expect") == "100-continue";
     auto admission = shared_->handler.admit(std::move(head));
-    if (admission.refusal) return send(std::move(*admission.refusal));
+    if (admission.refusal) {
+      // It goes before those that are admitted where there is no room, but after who only waits.
+      shared_->waiting.erase(wait_number_);
+      wait_in_line();
+      return send(std::move(*admission.refusal));
+    }
+    shared_->waiting.erase(wait_number_);
     serve_ = std::move(admission.serve);
     if (!has_body) {
       keep_alive_ = keeps_alive;
@@ -284,14 +349,11 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     if (most == 0) return refuse(400, "this request has no body");
     if (length && *length > most) return too_large(most);
     const std::size_t bytes = length ? static_cast<std::size_t>(*length) : most;
-    if (shared_->body_bytes + bytes > shared_->options.most_body_bytes)
-      return refuse(503, "too many bodies are being read: try again");
-    shared_->body_bytes += bytes;
-    body_bytes_ = bytes;
     keep_alive_ = keeps_alive;
     state_ = State::reading;
     body_parser_.emplace(std::move(*head_parser_));
     body_parser_->body_limit(most);
+    body_parser_->eager(true);
     arm(patience_for(bytes, kBodyPatience));
     if (!expects) return read_body(most);
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -310,34 +372,49 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   }
 
   void read_body(std::size_t most) {
-    http::async_read(stream_, buffer_, *body_parser_,
-                     [self = this->shared_from_this(), most](const error_code& error, std::size_t) {
-                       if (self->state_ == State::closed) return;
-                       if (error && error != http::error::body_limit &&
-                           error.category() != make_error_code(http::error::bad_chunk).category())
-                         return self->close();
-                       if (error && (error == http::error::partial_message ||
-                                     error == http::error::end_of_stream))
-                         return self->close();
-                       if (error) self->state_ = State::serving;
-                       if (error == http::error::body_limit) return self->too_large(most);
-                       if (error) {
-                         self->keep_alive_ = false;
-                         return self->refuse(400, "the body is malformed: " + error.message());
-                       }
-                       self->serve(std::move(self->body_parser_->get().body()));
-                     });
+    http::async_read_some(
+        stream_, buffer_, *body_parser_,
+        [self = this->shared_from_this(), most](const error_code& error, std::size_t) {
+          if (self->state_ != State::closed) self->on_body(error, most);
+        });
+  }
+
+  void on_body(const error_code& error, std::size_t most) {
+    static const error_code kOfHttp = make_error_code(http::error::bad_chunk);
+    if (error && (error.category() != kOfHttp.category() || error == http::error::partial_message ||
+                  error == http::error::end_of_stream))
+      return close();
+    if (error) state_ = State::serving;
+    if (error == http::error::body_limit) return too_large(most);
+    if (error) {
+      keep_alive_ = false;
+      return refuse(400, "the body is malformed: " + error.message());
+    }
+    const std::size_t more = body_parser_->get().body().size() - this->body_bytes;
+    if (!shared_->make_room(this, more, shared_->body_bytes, shared_->options.most_body_bytes,
+                            &SessionBase::body_bytes)) {
+      state_ = State::serving;
+      keep_alive_ = false;
+      body_parser_.reset();
+      shared_->body_bytes -= std::exchange(this->body_bytes, 0);
+      return send(overloaded("there is no room for the body: try again"));
+    }
+    this->body_bytes += more;
+    shared_->body_bytes += more;
+    if (!body_parser_->is_done()) return read_body(most);
+    serve(std::move(body_parser_->get().body()));
   }
 
   void serve(std::string body) {
     state_ = State::serving;
     timer_.cancel();
-    shared_->waiting.erase(wait_number_);
     if (buffer_.size() == 0) look();
     const auto serve = std::exchange(serve_, nullptr);
-    serve(std::move(body), std::make_shared<Turn>(this->shared_from_this(), turn_));
     body_parser_.reset();
-    shared_->body_bytes -= std::exchange(body_bytes_, 0);
+    // Whoever still has the request has the reply, too.
+    BodyRoom room(shared_, std::exchange(this->body_bytes, 0));
+    serve(std::move(body),
+          std::make_shared<Turn>(this->shared_from_this(), turn_, std::move(room)));
   }
 
   template <class Message>
@@ -354,8 +431,11 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   void send(Response response) {
     state_ = State::writing;
     gone_ = nullptr;
-    unread_bytes_ = response.body.size();
-    shared_->unread_bytes += unread_bytes_;
+    const std::size_t bytes = is_head_ ? 0 : response.body.size();
+    if (!has_room_for(bytes))
+      response = overloaded("too many answers wait for their readers: try again");
+    this->unread_bytes = is_head_ ? 0 : response.body.size();
+    shared_->unread_bytes += this->unread_bytes;
     arm(patience_for(response.body.size(), kWritePatience));
     const auto written = [self = this->shared_from_this()](const error_code& error, std::size_t) {
       if (self->state_ == State::closed) return;
@@ -378,6 +458,11 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     answer_->keep_alive(keep_alive_);
     answer_->prepare_payload();
     http::async_write(stream_, *answer_, written);
+  }
+
+  bool has_room_for(std::size_t bytes) {
+    return shared_->make_room(this, bytes, shared_->unread_bytes,
+                              shared_->options.most_unread_bytes, &SessionBase::unread_bytes);
   }
 
   void begin(Response header, std::string heartbeat) {
@@ -404,16 +489,16 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
 
   void write(std::string piece, bool may_drop) {
     if (ending_ || piece.empty()) return;
-    const std::size_t after = unread_bytes_ + piece.size();
+    const std::size_t after = this->unread_bytes + piece.size();
     const std::size_t all = shared_->unread_bytes + piece.size();
     const std::size_t most = shared_->options.most_unread_bytes;
-    if (may_drop && unread_bytes_ > 0 && (after > kDropAbove || all > most / 2)) return;
-    if (after > kCutOffAbove || all > most) {
+    if (may_drop && this->unread_bytes > 0 && (after > kDropAbove || all > most / 2)) return;
+    if (after > kCutOffAbove || !has_room_for(piece.size())) {
       ++shared_->counts.cut_off;
       return close();
     }
-    unread_bytes_ = after;
-    shared_->unread_bytes = all;
+    this->unread_bytes = after;
+    shared_->unread_bytes += piece.size();
     pending_.push_back(std::move(piece));
     if (!writing_) flush();
   }
@@ -450,8 +535,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   void written(const error_code& error) {
     if (state_ != State::streaming) return;
     if (error) return close();
-    shared_->unread_bytes -= std::min(unread_bytes_, current_.size());
-    unread_bytes_ -= std::min(unread_bytes_, current_.size());
+    shared_->unread_bytes -= std::min(this->unread_bytes, current_.size());
+    this->unread_bytes -= std::min(this->unread_bytes, current_.size());
     current_.clear();
     if (std::exchange(ended_, false)) {
       --shared_->counts.streams;
@@ -465,8 +550,9 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
 
   void finish_turn() {
     ++turn_;
-    gone_ = nullptr;
-    shared_->unread_bytes -= std::exchange(unread_bytes_, 0);
+    // Who asked for a stream's header alone (HEAD) does not wait for its end.
+    if (auto gone = std::exchange(gone_, nullptr)) gone();
+    shared_->unread_bytes -= std::exchange(this->unread_bytes, 0);
     if (keep_alive_) return wait_for_request(kIdlePatience);
     state_ = State::lingering;
     arm(kLingerPatience);
@@ -485,7 +571,6 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   asio::steady_timer timer_;
   std::shared_ptr<Shared> shared_;
   beast::flat_buffer buffer_;
-  std::string peer_;
   State state_ = State::waiting;
   std::uint64_t wait_number_ = 0;
   std::uint64_t turn_ = 0;
@@ -493,8 +578,6 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   bool keep_alive_ = false;
   bool is_head_ = false;
   unsigned version_ = 11;
-  std::size_t body_bytes_ = 0;    // of the server's, while a body is read
-  std::size_t unread_bytes_ = 0;  // of the server's, while an answer is written
   std::optional<http::request_parser<http::empty_body>> head_parser_;
   std::optional<http::request_parser<http::string_body>> body_parser_;
   std::function<void(std::string, const ReplyPtr&)> serve_;

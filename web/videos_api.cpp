@@ -39,7 +39,7 @@ JobPtr video_of(const Api& api, const Request& request) {
   const std::string& id = request.params.at(0);
   const JobPtr job =
       id.starts_with(kPrefix) ? api.service.board().find(id.substr(kPrefix.size())) : nullptr;
-  if (job && may_see(*request.caller, *job)) return job;
+  if (job && job->is_video && may_see(*request.caller, *job)) return job;
   throw ApiError(404, "not_found", "there is no video " + id);
 }
 
@@ -77,6 +77,9 @@ void list_videos(Api& api, const std::shared_ptr<Request>& request, const ReplyP
 void remove(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = video_of(api, *request);
   if (!job->ended()) api.service.cancel(job);
+  // The job is a video no more; what it has painted goes, and is still the cluster's for a while.
+  job->is_video = false;
+  job->result.reset();
   reply->send(
       json_response({{"id", request->params[0]}, {"object", "video.deleted"}, {"deleted", true}}));
 }

@@ -83,4 +83,14 @@ TEST_CASE("pages of other places may not ask") {
   CHECK(let_in("paint.example", "https://paint.example", "", true, {"paint.example"}));
   CHECK(let_in("paint.example", "", "", false));
   CHECK_FALSE(let_in("paint.example", "https://evil.example", "", false));
+  // Without keys, beyond loopback: a rebound name would be let in as its own Origin.
+  const auto without_keys = [](const char* host, std::vector<std::string> names = {}) {
+    return foreign(host, "http://" + std::string(host), "", false, names, true).empty();
+  };
+  CHECK(without_keys("192.0.2.7:7480"));
+  CHECK(without_keys("[2001:db8::7]:7480"));
+  CHECK(without_keys("localhost:7480"));
+  CHECK(without_keys("paint.example:7480", {"paint.example"}));
+  CHECK_FALSE(without_keys("evil.example:7480"));
+  CHECK_FALSE(without_keys("192.0.2.7.evil.example"));
 }

@@ -19,7 +19,8 @@ using asio::ip::tcp;
 namespace {
 
 /// A server that echoes bodies at /echo, streams at /stream until told to end, and never answers
-/// /silent.
+/// /silent. /late streams and listens for the client's going afterwards; /big has 32 MiB, /huge
+/// 128.
 class Echo {
  public:
   explicit Echo(ServerOptions options = {}) {
@@ -59,7 +60,10 @@ class Echo {
     return {.most_body = 1000,
             .serve =
                 [this, path](std::string body, const ReplyPtr& reply) {
+                  if (path == "/late") reply->begin(event_stream(), kHeartbeat);
                   reply->on_gone([this] { ++gone; });
+                  if (path == "/big") return reply->send({.body = std::string(32 << 20, 'x')});
+                  if (path == "/huge") return reply->send({.body = std::string(128 << 20, 'x')});
                   if (path == "/echo") return reply->send({.type = "text/plain", .body = body});
                   if (path == "/dropped") return;
                   if (path == "/stream") reply->begin(event_stream(), kHeartbeat);
@@ -133,7 +137,7 @@ TEST_CASE("what is no request, or too much of one, is refused, and the connectio
   Echo echo;
   const std::pair<std::string, const char*> kWrong[] = {
       {"hello\r\n\r\n", "HTTP/1.1 400"},
-      {"GET /echo HTTP/1.1\r\n\r\n", "HTTP/1.1 400"},
+      {"GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n", "HTTP/1.1 400"},
       {"GET /%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 400"},
       {"GET /echo HTTP/1.1\r\nHost: x\r\nX: " + std::string(20000, 'x') + "\r\n\r\n",
        "HTTP/1.1 431"},
@@ -238,4 +242,96 @@ TEST_CASE("where there is no room, the connection that has waited longest goes")
   idle.back()->send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nz");
   CHECK(idle.back()->read_until("\r\n\r\nz").starts_with("HTTP/1.1 200"));
   CHECK(echo.gone == 0);
+}
+
+TEST_CASE("who asks for a stream's header alone is soon gone") {
+  Echo echo;
+  Visitor visitor(echo);
+  visitor.send("HEAD /late HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(visitor.read_until("\r\n\r\n").starts_with("HTTP/1.1 200"));
+  CHECK(comes([&] { return echo.gone == 1; }));
+  CHECK(echo.counts().streams == 0);
+  echo.run([&] { echo.stream->write("late", false); });
+  visitor.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nz");
+  CHECK(visitor.read_until("\r\n\r\nz").starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("whole answers that are not read have a limit, and the largest goes") {
+  ServerOptions options;
+  options.most_unread_bytes = 100 << 20;
+  Echo echo(options);
+  Visitor watcher(echo);
+  watcher.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  watcher.read_until("\r\n\r\n");
+  std::vector<std::unique_ptr<Visitor>> slow;
+  for (int i = 0; i < 5; ++i) {
+    slow.push_back(std::make_unique<Visitor>(echo));
+    slow.back()->send("GET /big HTTP/1.1\r\nHost: x\r\n\r\n");
+    slow.back()->read_until("\r\n\r\n");
+  }
+  CHECK(echo.counts().cut_off == 2);
+  CHECK(echo.counts().connections == 4);
+  // A stream that is read goes on, at the cost of one that is not.
+  echo.run([&] { echo.stream->write("data: " + std::string(8 << 20, 'y') + "\n\n", false); });
+  CHECK(watcher.read_until("\n\n").size() > 8 << 20);
+  CHECK(echo.counts().cut_off == 3);
+  CHECK(echo.counts().streams == 1);
+  Visitor huge(echo);
+  huge.send("GET /huge HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  CHECK(huge.read_all().starts_with("HTTP/1.1 503"));
+  CHECK(echo.counts().cut_off == 3);
+}
+
+TEST_CASE("bodies count as they come, until their requests are done with") {
+  ServerOptions options;
+  options.most_body_bytes = 1500;
+  Echo echo(options);
+  const auto post = [](const std::string& path, std::size_t length, std::size_t sent) {
+    return "POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " +
+           std::to_string(length) + "\r\n\r\n" + std::string(sent, 'z');
+  };
+  std::vector<std::unique_ptr<Visitor>> slow;
+  for (int i = 0; i < 5; ++i) {
+    slow.push_back(std::make_unique<Visitor>(echo));
+    slow.back()->send(post("/echo", 1000, 10));
+  }
+  Visitor one(echo);
+  one.send(post("/silent", 1000, 1000));
+  CHECK(comes([&] {
+    bool is_there = false;
+    echo.run([&] { is_there = echo.stream != nullptr; });
+    return is_there;
+  }));
+  // The body of `one` lives on.
+  Visitor second(echo);
+  second.send(post("/echo", 600, 600));
+  CHECK(second.read_all().starts_with("HTTP/1.1 503"));
+  Visitor third(echo);
+  third.send(post("/echo", 300, 300));
+  CHECK(third.read_all().starts_with("HTTP/1.1 200"));
+  echo.run([&] {
+    echo.stream->send({.body = "done"});
+    echo.stream = nullptr;
+  });
+  CHECK(one.read_all().find("done") != std::string::npos);
+  Visitor last(echo);
+  last.send(post("/echo", 1000, 1000));
+  CHECK(last.read_all().starts_with("HTTP/1.1 200"));
+  CHECK(echo.counts().cut_off == 0);
+}
+
+TEST_CASE("an upload that was admitted does not go where there is no room") {
+  ServerOptions options;
+  options.most_connections = 3;
+  Echo echo(options);
+  Visitor upload(echo);
+  upload.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  upload.read_until("100 Continue\r\n\r\n");
+  std::vector<std::unique_ptr<Visitor>> idle;
+  for (int i = 0; i < 10; ++i)
+    idle.push_back(std::make_unique<Visitor>(echo));
+  CHECK(comes([&] { return echo.counts().refused_connections == 8; }));
+  upload.send("ab");
+  CHECK(upload.read_until("\r\n\r\nab").starts_with("HTTP/1.1 200"));
 }
