@@ -66,7 +66,7 @@ Macs macs(const Explanation& explanation, const spec::ModelSpec& model) {
 
 std::string macs_text(const Explanation& explanation, const spec::ModelSpec& model) {
   const auto of = macs(explanation, model);
-  return line("%.6g GMACs a step, with all pictures and branches", of.step / 1e9) +
+  return line("%.4g GMACs a step, with all pictures and branches", of.step / 1e9) +
          (of.text > 0 ? line("; %.3g once a job, for keys and values of the text", of.text / 1e9)
                       : "") +
          "\n";

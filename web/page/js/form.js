@@ -29,9 +29,9 @@ const kLabels = {
   vae: 'Decoding together',
   weight_dtype: 'Keeps its weights as',
 };
-// Not among the server's fields under "More options": they have a place of their own.
+// Not under "More options": they have a place of their own, or none, as the page shows pictures.
 const kElsewhere = new Set([
-  'height', 'method', 'num_pipeline_patch', 'seed', 'steps', 'strength', 'warmup_steps', 'width',
+  'height', 'method', 'num_pipeline_patch', 'output_type', 'seed', 'steps', 'strength', 'warmup_steps', 'width',
 ]);
 
 /// "guidance_rescale" → "Guidance rescale".
