@@ -25,6 +25,15 @@ const char* type_of(int status) {
 
 }  // namespace
 
+std::string short_name(const std::string& name) {
+  constexpr std::size_t kMost = 64;
+  if (name.size() <= kMost) return name;
+  std::size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80)
+    --end;  // not within a letter
+  return name.substr(0, end) + "…";
+}
+
 ApiError to_api_error(const Error& error) {
   return {status_of(error.code), error.code, error.what};
 }

@@ -6,6 +6,7 @@
 #include "base/utf8.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
+#include "models/spec/json_text.h"
 #include "web/api_error.h"
 #include "web/base64.h"
 #include "web/latents_npy.h"
@@ -79,7 +80,7 @@ nlohmann::json parameters_as_request(const std::string& png) {
   nlohmann::json own;
   try {
     for (const auto& [name, text] : models::read_png_text(png))
-      if (name == "troupe") own = nlohmann::json::parse(text, nullptr, false);
+      if (name == "troupe") own = spec::parse_json(text, "what the PNG says of its making");
   } catch (const std::runtime_error& error) {
     throw ApiError(400, "bad_request", error.what());
   }
@@ -177,9 +178,10 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
   ImageRequest& request = submission.request;
   request.seed = seed;
   read_common(fields, submission);
+  need_pictures(request);
   if (const auto size = fields.text("size")) parse_size(*size, request.width, request.height);
   // OpenAI's clients send a text.
-  const auto seconds = fields.any("seconds");
+  const auto* seconds = fields.any("seconds");
   if (seconds && request.num_frames == 0) {
     const auto number = seconds->is_number()   ? std::optional(seconds->get<double>())
                         : seconds->is_string() ? parse_number<double>(seconds->get<std::string>())
@@ -211,6 +213,12 @@ const std::map<std::string, std::string>& other_names() {
   return kNames;
 }
 
+void need_pictures(const ImageRequest& request) {
+  if (request.output_type == to_string(OutputType::latent))
+    throw bad_field("output_type",
+                    "is latent, but the answer here is pictures: POST /api/v1/jobs takes it");
+}
+
 void parse_size(const std::string& text, int& width, int& height) {
   if (text == "auto") return;
   const std::size_t cross = text.find('x');
@@ -229,6 +237,7 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   request.seed = seed;
   const auto n = fields.whole("images_per_prompt", 1, kMostPictures);
   read_common(fields, call.submission);
+  need_pictures(request);
   if (request.prompts.size() > 1) throw bad_field("prompt", "is a list: one text is taken here");
   request.images_per_prompt = static_cast<int>(n.value_or(1));
   if (const auto size = fields.text("size")) {

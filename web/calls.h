@@ -47,6 +47,9 @@ Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases);
 
+/// Refuses a request whose answer is to be pictures, but that asks for latents alone.
+void need_pictures(const ImageRequest& request);
+
 /// POST /v1/videos.
 Submission parse_video(Fields fields, std::uint64_t seed);
 

@@ -41,6 +41,8 @@ TEST_CASE("every field of the table is taken under its own name") {
                        : json(1);
     } else if (name == "loras") {
       body[name] = {{{"path", "/l"}, {"scale", 0.5}}};
+    } else if (name == "negative_prompts") {
+      body[name] = {"b", "c"};
     } else if (field.at("type") == "list") {
       body[name] = {2, 3};
     } else {
@@ -150,6 +152,43 @@ TEST_CASE("OpenAI's images, with other servers' extra fields") {
   for (const auto& [body, field] : kWrong) {
     CAPTURE(body);
     CHECK(wrong_field([&] { parse(body); }) == field);
+  }
+}
+
+TEST_CASE("latents alone are refused where the answer is pictures") {
+  const std::string body = R"({"prompt": "a", "output_type": "latent"})";
+  const auto fields = [&] { return Fields::parse(body, other_names()); };
+  CHECK(wrong_field([&] { parse_images(fields(), false, 1); }) == "output_type");
+  CHECK(wrong_field([&] { parse_video(fields(), 1); }) == "output_type");
+  CHECK(parse_job(body).submission.request.output_type == "latent");
+}
+
+TEST_CASE("a body is bounded in depth and in values, and what is said of it in length") {
+  const auto said = [](const std::string& body) {
+    try {
+      parse_job(body);
+    } catch (const ApiError& error) {
+      CHECK(error.status == 400);
+      CHECK(error.param.size() < 100);
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  const std::string big(2'000'000, '[');
+  CHECK(said(R"({"prompt": )" + big).find("deeper than 64") != std::string::npos);
+  std::string zeros = R"({"prompt": [0)";
+  for (int i = 0; i < 200'000; ++i)
+    zeros += ",0";
+  CHECK(said(zeros + "]}").find("more than 100000 values") != std::string::npos);
+  const std::string word(2'000'000, 'a');
+  for (const std::string& body :
+       {R"({"prompt": "a", ")" + word + R"(": 1})", R"({"prompt": "a", "steps": ")" + word + "\"}",
+        R"({"prompt": [3, ")" + word + "\"]}", R"({"prompt": ")" + word,
+        R"({"prompt": {")" + word + "\": 1}}"}) {
+    const std::string what = said(body);
+    CAPTURE(what.substr(0, 500));
+    CHECK(what != "nothing");
+    CHECK(what.size() < 500);
   }
 }
 
