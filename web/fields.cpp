@@ -123,9 +123,14 @@ json field_json(const wire::RequestField& field, const Member& initial) {
     }
   } else if constexpr (std::is_same_v<Type, std::vector<wire::Lora>>) {
     out["type"] = "list";
+    out["items"] = "lora";
     out["default"] = json::array();
   } else {
+    using Item = typename Type::value_type;
     out["type"] = "list";
+    out["items"] = std::is_integral_v<Item>         ? "integer"
+                   : std::is_floating_point_v<Item> ? "number"
+                                                    : "string";
     out["default"] = json::array();
   }
   return out;

@@ -1,10 +1,13 @@
 #include "web/calls.h"
 
+#include "models/image/png_text.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 #include "web/api_error.h"
 #include "web/base64.h"
 #include "web/multipart.h"
 #include "web/picture_links.h"
+#include "web/pictures.h"
 
 using namespace troupe;
 using namespace troupe::web;
@@ -41,10 +44,8 @@ TEST_CASE("every field of the table is taken under its own name") {
                        : json(1);
     } else if (name == "loras") {
       body[name] = {{{"path", "/l"}, {"scale", 0.5}}};
-    } else if (name == "negative_prompts") {
-      body[name] = {"b", "c"};
     } else if (field.at("type") == "list") {
-      body[name] = {2, 3};
+      body[name] = field.at("items") == "string" ? json({"b", "c"}) : json({2, 3});
     } else {
       body[name] = "text of " + name;
     }
@@ -61,6 +62,9 @@ TEST_CASE("every field of the table is taken under its own name") {
   CHECK(request.loras.size() == 1);
   CHECK(request.loras[0].scale == 0.5);
   CHECK(request.refill_steps == std::vector<int>{2, 3});
+  CHECK(request.picture_seeds == std::vector<std::uint64_t>{2, 3});
+  CHECK(request.sigmas == std::vector<double>{2, 3});
+  CHECK(request.negative_prompts == std::vector<std::string>{"b", "c"});
   CHECK(call.submission.parallelism.world() == 64);
   CHECK(call.submission.parallelism.vae == 2);
   CHECK(call.submission.detached);
@@ -257,6 +261,21 @@ TEST_CASE("a form: fields and files, by its boundary") {
   }
   CHECK_THROWS_AS(parse_multipart("multipart/form-data", body), ApiError);
   CHECK_THROWS_AS(parse_multipart("application/json; boundary=b", body), ApiError);
+}
+
+TEST_CASE("what a picture was made with, but does not hold, is to be brought along") {
+  const std::string demo = testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png");
+  const auto plain = to_png(picture_file(demo, {PictureFormat::webp, 100}));
+  const auto made_with = [&](const char* name) {
+    return models::add_png_text(
+        plain, {{"troupe", json{{"prompt", "a"}, {"steps", 3}, {name, true}}.dump()}});
+  };
+  CHECK(parameters_of(made_with("none")).at("prompt") == "a");
+  for (const char* name : {"init_image", "init_latents", "prompt_embeds"}) {
+    CAPTURE(name);
+    CHECK(wrong_field([&] { parameters_of(made_with(name)); }) == name);
+    CHECK(parameters_of(made_with(name), {name}).at("steps") == 3);
+  }
 }
 
 TEST_CASE("a video: seconds become frames") {
