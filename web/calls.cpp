@@ -76,7 +76,7 @@ bool is_of_its_own(const wire::RequestField& field) {
 }
 
 /// Throws JSON's exceptions for what is of another kind than ours.
-nlohmann::json parameters_as_request(const std::string& png) {
+nlohmann::json parameters_as_request(const std::string& png, const std::set<std::string>& brought) {
   nlohmann::json own;
   try {
     for (const auto& [name, text] : models::read_png_text(png))
@@ -86,6 +86,9 @@ nlohmann::json parameters_as_request(const std::string& png) {
   }
   if (!own.is_object())
     throw ApiError(400, "bad_request", "the PNG does not say how it was made: it is none of ours");
+  for (const std::string name : {"init_image", "init_latents", "prompt_embeds"})
+    if (own.value(name, false) && !brought.contains(name))
+      throw bad_field(name, "the picture was made with some that are not in it: bring them along");
   nlohmann::json request = nlohmann::json::object();
   const auto copy = [&](const std::string& from, const std::string& to) {
     if (own.contains(from) && !own.at(from).is_null()) request[to] = own.at(from);
@@ -196,9 +199,9 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
   return submission;
 }
 
-nlohmann::json parameters_of(const std::string& png) {
+nlohmann::json parameters_of(const std::string& png, const std::set<std::string>& brought) {
   try {
-    return parameters_as_request(png);
+    return parameters_as_request(png, brought);
   } catch (const nlohmann::json::exception&) {
     throw ApiError(400, "bad_request", "what the PNG says of its making is malformed");
   }
