@@ -55,7 +55,8 @@ struct Client::Impl {
   }
   client::Link& link() { return talk()->link(); }
   bool can_revive(const Talk& lost, const Error& error) {
-    return error.code == "lost" && !lost->link().journal().empty();
+    // What could not be fetched may come over the next connection.
+    return (error.code == "lost" || error.code == "not_fetched") && !lost->link().journal().empty();
   }
   void say_lost(std::uint64_t job, const Talk& talk, const Error& error);
   std::optional<Error> revive(const Talk& lost, const Error& error,

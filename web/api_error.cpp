@@ -8,8 +8,9 @@ namespace {
 /// The status of an answer for each code of the client API.
 int status_of(const std::string& code) {
   static const std::map<std::string, int> kStatus = {
-      {"bad_request", 400}, {"not_found", 404},        {"cancelled", 409},    {"overloaded", 429},
-      {"refused", 403},     {"unreachable", 503},      {"lost", 503},         {"timeout", 504},
+      {"bad_request", 400}, {"not_found", 404},        {"cancelled", 409},
+      {"overloaded", 429},  {"refused", 403},          {"unreachable", 503},
+      {"lost", 503},        {"not_fetched", 503},      {"timeout", 504},
       {"protocol", 502},    {"version_mismatch", 502}, {"out_of_memory", 507}};
   const auto found = kStatus.find(code);
   return found == kStatus.end() ? 500 : found->second;

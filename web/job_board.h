@@ -33,6 +33,8 @@ struct Job {
   PictureKind kind;                         // that its pictures are offered as
   bool is_video = false;                    // asked for as OpenAI's videos are
   bool followed = false;                    // its progress comes here
+  bool watched_again = false;               // its result could not be fetched once
+  bool cancel_owed = false;                 // its cluster is still to be told
   std::optional<Error> error;               // how it ended, if not well
   std::shared_ptr<const JobResult> result;  // while it is kept here
   std::string preview;                      // the newest one, PNG bytes

@@ -221,6 +221,10 @@ void JobService::with_result(const JobPtr& job, OnResult then) {
 }
 
 void JobService::cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then) {
+  const auto client = clusters_[cluster].link->client();
+  if (!result && result.error().code == "not_fetched" && !job->ended() && client &&
+      !std::exchange(job->watched_again, true))
+    return watch(job, client);
   const auto tell = [then](std::optional<Error> error) {
     if (then) then(std::move(error));
   };
