@@ -77,6 +77,13 @@ JobPtr JobBoard::add(std::size_t cluster, std::uint64_t number, double now) {
   return job;
 }
 
+JobPtr JobBoard::submitted(std::size_t cluster, std::uint64_t number, double now) {
+  const JobPtr job = add(cluster, number, now);
+  job->followed = true;
+  if (job->ended() && !job->result && !job->error) job->state = job->phase = "running";
+  return job;
+}
+
 void JobBoard::progress(const JobPtr& job, const Progress& progress, double now) {
   if (job->ended()) return;
   job->seconds = now - job->created_at;

@@ -70,10 +70,13 @@ class JobBoard {
 
   /// A job was accepted by a cluster.
   JobPtr add(std::size_t cluster, std::uint64_t number, double now);
+  /// A job that was submitted here was accepted. How it ends comes by `end`, with its result: what
+  /// a list said of its end before is taken back.
+  JobPtr submitted(std::size_t cluster, std::uint64_t number, double now);
   void progress(const JobPtr& job, const Progress& progress, double now);
   void end(const JobPtr& job, const Result<JobResult>& result, double now);
   /// What a cluster says of all its jobs: unknown ones are added, others that are not followed are
-  /// brought up to date.
+  /// brought up to date. Jobs that are followed do not end by it.
   void listed(std::size_t cluster, const std::vector<JobInfo>& jobs, double now);
   /// A result came again.
   void keep(const JobPtr& job, std::shared_ptr<const JobResult> result);

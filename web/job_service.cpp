@@ -133,9 +133,7 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
     const double began = now();
     const auto number = client->submit(submission, [this, index](const Progress& progress) {
       boost::asio::post(io_, [this, index, progress] {
-        const JobPtr job = board_.add(index, progress.job, now());
-        job->followed = true;
-        board_.progress(job, progress, now());
+        board_.progress(board_.submitted(index, progress.job, now()), progress, now());
       });
     });
     boost::asio::post(io_,
@@ -144,8 +142,7 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
                        prompt = submission.request.prompts[0], steps = submission.request.steps] {
                         --submitting_[caller->name];
                         if (!number) return then(to_api_error(number.error()), nullptr);
-                        const JobPtr job = board_.add(index, number.value(), began);
-                        job->followed = true;
+                        const JobPtr job = board_.submitted(index, number.value(), began);
                         job->model = model_id(model);
                         job->share = share;
                         job->priority = priority;

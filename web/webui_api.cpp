@@ -132,15 +132,17 @@ void paint_webui(Api& api, const std::shared_ptr<Request>& request, const ReplyP
             api, job, reply,
             [&api, reply, submission, job](const Job&, JobBoard::What what) {
               if (what != JobBoard::What::end) return;
-              if (job->error) return answer_error(reply, to_api_error(*job->error));
-              api.service.work<std::string>(
-                  [result = job->result, submission] {
-                    return json_text(answer_json(*result, submission));
-                  },
-                  [reply](Result<std::string> text) {
-                    if (!text) return answer_error(reply, to_api_error(text.error()));
-                    reply->send({.status = 200, .body = std::move(text.value())});
-                  });
+              api.service.with_result(job, [&api, reply, submission](const auto& result) {
+                if (!result) return answer_error(reply, to_api_error(result.error()));
+                api.service.work<std::string>(
+                    [kept = result.value(), submission] {
+                      return json_text(answer_json(*kept, submission));
+                    },
+                    [reply](Result<std::string> text) {
+                      if (!text) return answer_error(reply, to_api_error(text.error()));
+                      reply->send({.status = 200, .body = std::move(text.value())});
+                    });
+              });
             },
             true);
       });
