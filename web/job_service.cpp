@@ -3,6 +3,7 @@
 #include <boost/asio/post.hpp>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "base/format.h"
 
@@ -53,6 +54,8 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
     cluster.why.clear();
     if (std::exchange(cluster.is_new, false)) status_of_new(index);
   } else {
+    for (const auto& [id, job] : std::map(board_.all()))
+      if (job->cluster == index && job->cancel_owed) cancel(job);
     cluster.info.reset();
     cluster.why = info.error().what;
   }
@@ -218,12 +221,10 @@ void JobService::with_result(const JobPtr& job, OnResult then) {
 }
 
 void JobService::cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then) {
-  const auto client = clusters_[cluster].link->client();
-  if (!result && result.error().code == "not_fetched" && !job->ended() && client &&
-      !std::exchange(job->watched_again, true))
-    return watch(job, client);
-  const auto tell = [then](std::optional<Error> error) {
-    if (then) then(std::move(error));
+  const auto tell = [job, then](std::optional<Error> error) {
+    if (then) return then(std::move(error));
+    static const std::set<std::string> kLater = {"unreachable", "overloaded", "lost", "timeout"};
+    job->cancel_owed = error && !job->ended() && kLater.contains(error->code);
   };
   const auto client = clusters_[job->cluster].link->client();
   if (!client) return tell(Error{"unreachable", clusters_[job->cluster].why});
@@ -236,3 +237,4 @@ void JobService::cancel(const JobPtr& job, std::function<void(std::optional<Erro
 }
 
 }  // namespace troupe::web
+  if (!then) job->cancel_owed = false;  // on its way

@@ -50,6 +50,7 @@ class JobService {
   void submit(Submission submission, std::shared_ptr<const Caller> caller, const PictureKind& kind,
               OnSubmitted then);
   void cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then = {});
+  /// Without `then` a cluster that cannot be told now is told when it can.
   /// Progress and end of a job that others submitted come here, too.
   void follow(const JobPtr& job);
   /// The pictures of a job that has succeeded, from the cluster where they are not kept here.
