@@ -124,6 +124,11 @@ void JobBoard::end(const JobPtr& job, const Result<JobResult>& result, double no
   forget_jobs();
 }
 
+void JobBoard::lose(std::size_t cluster, const Error& error, double now) {
+  for (const auto& [id, job] : std::map(jobs_))
+    if (job->cluster == cluster && job->followed && !job->ended()) end(job, error, now);
+}
+
 void JobBoard::keep(const JobPtr& job, std::shared_ptr<const JobResult> result) {
   if (job->result) return;
   const std::size_t bytes = bytes_of(*result);

@@ -78,6 +78,8 @@ class JobBoard {
   /// What a cluster says of all its jobs: unknown ones are added, others that are not followed are
   /// brought up to date. Jobs that are followed do not end by it.
   void listed(std::size_t cluster, const std::vector<JobInfo>& jobs, double now);
+  /// A cluster is gone for good: what is followed there ends with that error.
+  void lose(std::size_t cluster, const Error& error, double now);
   /// A result came again.
   void keep(const JobPtr& job, std::shared_ptr<const JobResult> result);
 
