@@ -42,9 +42,9 @@ struct Client::Impl {
   std::string endpoint;
   std::string keys;
   std::mutex mutex;
+  std::map<std::uint64_t, OnProgress> watching;  // until the job's end was told
   Talk current;
   std::vector<Talk> past;  // callbacks of theirs may still be running
-  std::map<std::uint64_t, OnProgress> watching;
   std::optional<std::chrono::steady_clock::time_point> give_up_at;  // while there is none
   std::optional<Error> gone;                                        // it will not come back
   std::timed_mutex reviving;
@@ -55,7 +55,8 @@ struct Client::Impl {
   }
   client::Link& link() { return talk()->link(); }
   bool can_revive(const Talk& lost, const Error& error) {
-    return error.code == "lost" && !lost->link().journal().empty();
+    // What could not be fetched may come over the next connection.
+    return (error.code == "lost" || error.code == "not_fetched") && !lost->link().journal().empty();
   }
   void say_lost(std::uint64_t job, const Talk& talk, const Error& error);
   std::optional<Error> revive(const Talk& lost, const Error& error,
@@ -203,7 +204,15 @@ Result<JobResult> Client::wait(std::uint64_t job, milliseconds timeout, OnProgre
 }
 
 void Client::watch(std::uint64_t job, OnProgress on_progress, OnEnd on_end) {
-  impl_->talk()->watch(job, std::move(on_progress), std::move(on_end));
+  impl_->talk()->watch(
+      job, std::move(on_progress),
+      [impl = impl_.get(), job, on_end = std::move(on_end)](const Result<JobResult>& result) {
+        {
+          std::lock_guard lock(impl->mutex);
+          impl->watching.erase(job);
+        }
+        on_end(result);
+      });
 }
 
 Result<std::string> Client::cancel(std::uint64_t job) {

@@ -96,8 +96,8 @@ void JobFollower::hand_on(wire::JobFinished& from) {
     const wire::BlobRef& ref = from.blobs[i];
     const control::BlobResult& blob = fetched_[i];
     if (!blob) {
-      return end(
-          Error{"lost", job + ": its " + ref.name + " could not be fetched: " + blob.failure.what});
+      return end(Error{"not_fetched",
+                       job + ": its " + ref.name + " could not be fetched: " + blob.failure.what});
     }
     if (ref.name == "picture") {
       result.pictures.push_back({*blob.bytes});

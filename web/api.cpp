@@ -44,6 +44,7 @@ JobPtr job_of(const Api& api, const Request& request) {
 void follow_for(const Api& api, const JobPtr& job, const ReplyPtr& reply,
                 JobBoard::Listener listener, bool cancel_when_gone) {
   auto& service = api.service;
+  if (job->ended()) return listener(*job, JobBoard::What::end);
   const auto number = std::make_shared<std::uint64_t>(0);
   *number = service.board().listen(job->id, [&service, number, listener = std::move(listener)](
                                                 const Job& seen, JobBoard::What what) {

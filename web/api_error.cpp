@@ -8,8 +8,9 @@ namespace {
 /// The status of an answer for each code of the client API.
 int status_of(const std::string& code) {
   static const std::map<std::string, int> kStatus = {
-      {"bad_request", 400}, {"not_found", 404},        {"cancelled", 409},    {"overloaded", 429},
-      {"refused", 403},     {"unreachable", 503},      {"lost", 503},         {"timeout", 504},
+      {"bad_request", 400}, {"not_found", 404},        {"cancelled", 409},
+      {"overloaded", 429},  {"refused", 403},          {"unreachable", 503},
+      {"lost", 503},        {"not_fetched", 503},      {"timeout", 504},
       {"protocol", 502},    {"version_mismatch", 502}, {"out_of_memory", 507}};
   const auto found = kStatus.find(code);
   return found == kStatus.end() ? 500 : found->second;
@@ -24,6 +25,15 @@ const char* type_of(int status) {
 }
 
 }  // namespace
+
+std::string short_name(const std::string& name) {
+  constexpr std::size_t kMost = 64;
+  if (name.size() <= kMost) return name;
+  std::size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80)
+    --end;  // not within a letter
+  return name.substr(0, end) + "…";
+}
 
 ApiError to_api_error(const Error& error) {
   return {status_of(error.code), error.code, error.what};

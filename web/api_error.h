@@ -22,9 +22,13 @@ struct ApiError : std::runtime_error {
   std::string param;  // the field that is wrong; "" = none alone
 };
 
+/// A name that a client gave, cut where it is too long to be one.
+std::string short_name(const std::string& name);
+
 /// A field of a request that is wrong: status 400, code bad_request.
 inline ApiError bad_field(const std::string& field, const std::string& why) {
-  return {400, "bad_request", field + ": " + why, field};
+  const std::string name = short_name(field);
+  return {400, "bad_request", name + ": " + why, name};
 }
 
 /// What the client API said of a request or a job.

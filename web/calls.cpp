@@ -6,6 +6,7 @@
 #include "base/utf8.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
+#include "models/spec/json_text.h"
 #include "web/api_error.h"
 #include "web/base64.h"
 #include "web/latents_npy.h"
@@ -75,16 +76,19 @@ bool is_of_its_own(const wire::RequestField& field) {
 }
 
 /// Throws JSON's exceptions for what is of another kind than ours.
-nlohmann::json parameters_as_request(const std::string& png) {
+nlohmann::json parameters_as_request(const std::string& png, const std::set<std::string>& brought) {
   nlohmann::json own;
   try {
     for (const auto& [name, text] : models::read_png_text(png))
-      if (name == "troupe") own = nlohmann::json::parse(text, nullptr, false);
+      if (name == "troupe") own = spec::parse_json(text, "what the PNG says of its making");
   } catch (const std::runtime_error& error) {
     throw ApiError(400, "bad_request", error.what());
   }
   if (!own.is_object())
     throw ApiError(400, "bad_request", "the PNG does not say how it was made: it is none of ours");
+  for (const std::string name : {"init_image", "init_latents", "prompt_embeds"})
+    if (own.value(name, false) && !brought.contains(name))
+      throw bad_field(name, "the picture was made with some that are not in it: bring them along");
   nlohmann::json request = nlohmann::json::object();
   const auto copy = [&](const std::string& from, const std::string& to) {
     if (own.contains(from) && !own.at(from).is_null()) request[to] = own.at(from);
@@ -177,9 +181,10 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
   ImageRequest& request = submission.request;
   request.seed = seed;
   read_common(fields, submission);
+  need_pictures(request);
   if (const auto size = fields.text("size")) parse_size(*size, request.width, request.height);
   // OpenAI's clients send a text.
-  const auto seconds = fields.any("seconds");
+  const auto* seconds = fields.any("seconds");
   if (seconds && request.num_frames == 0) {
     const auto number = seconds->is_number()   ? std::optional(seconds->get<double>())
                         : seconds->is_string() ? parse_number<double>(seconds->get<std::string>())
@@ -194,9 +199,9 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
   return submission;
 }
 
-nlohmann::json parameters_of(const std::string& png) {
+nlohmann::json parameters_of(const std::string& png, const std::set<std::string>& brought) {
   try {
-    return parameters_as_request(png);
+    return parameters_as_request(png, brought);
   } catch (const nlohmann::json::exception&) {
     throw ApiError(400, "bad_request", "what the PNG says of its making is malformed");
   }
@@ -209,6 +214,12 @@ const std::map<std::string, std::string>& other_names() {
                                                             {"patches", "num_pipeline_patch"},
                                                             {"warmup", "warmup_steps"}};
   return kNames;
+}
+
+void need_pictures(const ImageRequest& request) {
+  if (request.output_type == to_string(OutputType::latent))
+    throw bad_field("output_type",
+                    "is latent, but the answer here is pictures: POST /api/v1/jobs takes it");
 }
 
 void parse_size(const std::string& text, int& width, int& height) {
@@ -229,6 +240,7 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   request.seed = seed;
   const auto n = fields.whole("images_per_prompt", 1, kMostPictures);
   read_common(fields, call.submission);
+  need_pictures(request);
   if (request.prompts.size() > 1) throw bad_field("prompt", "is a list: one text is taken here");
   request.images_per_prompt = static_cast<int>(n.value_or(1));
   if (const auto size = fields.text("size")) {

@@ -47,11 +47,16 @@ Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases);
 
+/// Refuses a request whose answer is to be pictures, but that asks for latents alone.
+void need_pictures(const ImageRequest& request);
+
 /// POST /v1/videos.
 Submission parse_video(Fields fields, std::uint64_t seed);
 
-/// The body of POST /api/v1/jobs that makes the picture of this PNG again.
-nlohmann::json parameters_of(const std::string& png);
+/// The body of POST /api/v1/jobs that makes the picture of this PNG again. What a picture was made
+/// from, but does not hold, must be `brought` along, by these names: init_image, init_latents,
+/// prompt_embeds. Throws ApiError naming the first one that is not.
+nlohmann::json parameters_of(const std::string& png, const std::set<std::string>& brought = {});
 
 /// Names of other servers' fields, to ours.
 const std::map<std::string, std::string>& other_names();

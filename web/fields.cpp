@@ -9,6 +9,7 @@
 #include "base/number_text.h"
 #include "base/parse_number.h"
 #include "base/text.h"
+#include "models/spec/json_text.h"
 #include "models/spec/scheduler_config.h"
 #include "web/api_error.h"
 
@@ -18,10 +19,34 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMostShown = 80;
+constexpr std::size_t kMostValues = 100'000;  // of a body
 
-/// What was given, for a refusal.
+/// The beginning of a value; `left`: how much more of it may be taken.
+json beginning(const json& value, std::size_t& left) {
+  left -= std::min<std::size_t>(left, 1);
+  if (value.is_string()) {
+    const std::string part = value.get_ref<const std::string&>().substr(0, left + 1);
+    left -= std::min(left, part.size());
+    return part;
+  }
+  if (!value.is_structured()) return value;
+  json part = value.is_array() ? json::array() : json::object();
+  for (auto at = value.begin(); at != value.end() && left > 0; ++at) {
+    if (value.is_array()) {
+      part.push_back(beginning(*at, left));
+    } else {
+      const std::string name = short_name(at.key());
+      left -= std::min(left, name.size());
+      part[name] = beginning(*at, left);
+    }
+  }
+  return part;
+}
+
+/// What was given, for a refusal: its beginning.
 std::string shown(const json& value) {
-  std::string text = json_text(value);
+  std::size_t left = 2 * kMostShown;
+  std::string text = json_text(beginning(value, left));
   if (text.size() <= kMostShown) return text;
   text.resize(kMostShown);
   return json_text(json(text + "…"));  // mends a letter that was cut
@@ -43,7 +68,9 @@ void check_sampler(const std::string& name, const std::string& sampler) {
 
 /// A name that is at most two letters from `word`, or "".
 std::string nearest(const std::string& word, const std::set<std::string>& known) {
+  constexpr std::size_t kLongest = 64;
   std::string best;
+  if (word.size() > kLongest) return best;
   std::size_t least = 3;
   for (const auto& name : known) {
     std::vector<std::size_t> row(name.size() + 1);
@@ -111,6 +138,20 @@ json field_json(const wire::RequestField& field, const Member& initial) {
 
 }  // namespace
 
+json parse_body(const std::string& body) {
+  constexpr std::size_t kMostSaid = 300;
+  try {
+    return spec::parse_json(body, "the body", kMostValues);
+  } catch (const std::runtime_error& error) {
+    std::string what = error.what();
+    for (const std::string_view mark : {"[parse_json] ", "[json.exception.parse_error.101] "})
+      if (const auto at = what.find(mark); at != what.npos) what.erase(at, mark.size());
+    // It may quote a text of megabytes.
+    if (what.size() > kMostSaid) what = what.substr(0, kMostSaid) + "…";
+    throw ApiError(400, "bad_request", what);
+  }
+}
+
 Fields::Fields(json body, std::map<std::string, std::string> aliases, bool form)
     : body_(std::move(body)), aliases_(std::move(aliases)), form_(form) {
   if (!body_.is_object())
@@ -118,14 +159,7 @@ Fields::Fields(json body, std::map<std::string, std::string> aliases, bool form)
 }
 
 Fields Fields::parse(const std::string& body, std::map<std::string, std::string> aliases) {
-  json document;
-  try {
-    document = json::parse(body);
-  } catch (const json::exception& error) {
-    const std::string what = error.what();
-    throw ApiError(400, "bad_request", "the body is not JSON: " + what.substr(what.find("] ") + 2));
-  }
-  return Fields(std::move(document), std::move(aliases));
+  return Fields(parse_body(body), std::move(aliases));
 }
 
 const json* Fields::take(const std::string& name, std::string& asked) {
@@ -222,10 +256,13 @@ std::optional<std::vector<std::string>> Fields::texts(const std::string& name) {
   const json* value = take(name, asked);
   if (!value) return std::nullopt;
   if (value->is_string()) return std::vector{value->get<std::string>()};
+  const auto wrong = [&] {
+    return bad_field(asked, "is " + shown(*value) + ", neither a text nor a list of texts");
+  };
+  if (!value->is_array()) throw wrong();
   std::vector<std::string> list;
-  for (const json& one : value->is_array() ? *value : json::array({json()})) {
-    if (!one.is_string())
-      throw bad_field(asked, "is " + shown(*value) + ", neither a text nor a list of texts");
+  for (const json& one : *value) {
+    if (!one.is_string()) throw wrong();
     list.push_back(one);
   }
   if (list.empty()) throw bad_field(asked, "is an empty list");
@@ -240,24 +277,24 @@ std::optional<std::vector<T>> Fields::numbers(const std::string& name, const wir
   const double least =
       std::max(bounds.least, static_cast<double>(std::numeric_limits<T>::lowest()));
   const double most = std::min(bounds.most, static_cast<double>(std::numeric_limits<T>::max()));
+  const auto wrong = [&] {
+    return bad_field(asked, fmt::format("is {}, not a list of {} from {} to {}", shown(*value),
+                                        std::is_integral_v<T> ? "whole numbers" : "numbers",
+                                        number_text(least), number_text(most)));
+  };
+  if (!value->is_array()) throw wrong();
   std::vector<T> list;
-  for (const json& one : value->is_array() ? *value : json::array({json()})) {
+  for (const json& one : *value) {
     const bool is_one = std::is_integral_v<T> ? one.is_number_integer() : one.is_number();
-    if (!is_one || one.get<double>() < least || one.get<double>() > most) {
-      throw bad_field(asked, fmt::format("is {}, not a list of {} from {} to {}", shown(*value),
-                                         std::is_integral_v<T> ? "whole numbers" : "numbers",
-                                         number_text(least), number_text(most)));
-    }
+    if (!is_one || one.get<double>() < least || one.get<double>() > most) throw wrong();
     list.push_back(one.get<T>());
   }
   return list;
 }
 
-std::optional<json> Fields::any(const std::string& name) {
+const json* Fields::any(const std::string& name) {
   std::string asked;
-  const json* value = take(name, asked);
-  if (!value) return std::nullopt;
-  return *value;
+  return take(name, asked);
 }
 
 void Fields::ignore(const std::vector<std::string>& names) {
@@ -272,7 +309,7 @@ std::vector<Lora> Fields::loras(const json& value, const std::string& asked) con
                      "is " + shown(value) + ", not a list of {\"path\": FILE, \"scale\": NUMBER}");
   };
   std::vector<Lora> list;
-  for (const json& one : value.is_array() ? value : json::array({value})) {
+  const auto read = [&](const json& one) {
     Lora lora;
     if (one.is_string()) {
       lora.path = one;
@@ -289,6 +326,12 @@ std::vector<Lora> Fields::loras(const json& value, const std::string& asked) con
       throw wrong();
     }
     list.push_back(std::move(lora));
+  };
+  if (!value.is_array()) {
+    read(value);
+  } else {
+    for (const json& one : value)
+      read(one);
   }
   return list;
 }
@@ -360,7 +403,7 @@ void Fields::refuse_rest() const {
     throw ApiError(400, "unknown_field",
                    shown(name) + " is no field of this request" +
                        (meant.empty() ? "" : "; did you mean " + meant + "?"),
-                   name);
+                   short_name(name));
   }
 }
 

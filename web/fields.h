@@ -13,6 +13,10 @@
 
 namespace troupe::web {
 
+/// A request's body as JSON. Throws ApiError for what is none, is nested deeper than 64 levels or
+/// has more than 100,000 values.
+nlohmann::json parse_body(const std::string& body);
+
 /// The fields of a request's JSON body, taken one by one. A field that is null counts as left out.
 /// Every function throws ApiError naming the field where its value is of the wrong kind or out of
 /// bounds. Pure.
@@ -35,7 +39,8 @@ class Fields {
   /// Of std::int32_t, std::uint64_t or double.
   template <class T>
   std::optional<std::vector<T>> numbers(const std::string& name, const wire::Bounds& bounds);
-  std::optional<nlohmann::json> any(const std::string& name);
+  /// Of whatever kind; null where it is left out. Holds for as long as these fields.
+  const nlohmann::json* any(const std::string& name);
   /// Taken and left unused.
   void ignore(const std::vector<std::string>& names);
 

@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
+#include "base/log_line.h"
 #include "base/parse_number.h"
 #include "web/api.h"
 #include "web/http_metrics.h"
@@ -260,7 +261,15 @@ const std::string& Gateway::url() const {
 }
 
 void Gateway::run() {
-  impl_->io_.run();
+  for (;;) {
+    try {
+      impl_->io_.run();
+      return;
+    } catch (const std::exception& error) {
+      // One request's fault must not end those of others, nor the cluster that is served.
+      log_line(std::string("[http] an answer failed: ") + error.what());
+    }
+  }
 }
 
 void Gateway::stop() {

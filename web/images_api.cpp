@@ -109,7 +109,16 @@ struct Painting : std::enable_shared_from_this<Painting> {
   }
 
   void ended(const JobPtr& job) {
-    if (job->error) return failed(to_api_error(*job->error));
+    api.service.with_result(job, [self = shared_from_this(), job](const auto& result) {
+      if (!result) return self->failed(to_api_error(result.error()));
+      if (result.value()->pictures.empty())
+        return self->failed({500, "failed", "job " + job->id + " has made no pictures"});
+      self->succeeded(job);
+    });
+  }
+
+  /// `job` has a result, with pictures.
+  void succeeded(const JobPtr& job) {
     if (call.url && !call.stream)
       return reply->send({.status = 200, .body = linked_answer(api, job, call.kind, base)});
     api.service.work<std::string>(

@@ -77,6 +77,13 @@ JobPtr JobBoard::add(std::size_t cluster, std::uint64_t number, double now) {
   return job;
 }
 
+JobPtr JobBoard::submitted(std::size_t cluster, std::uint64_t number, double now) {
+  const JobPtr job = add(cluster, number, now);
+  job->followed = true;
+  if (job->ended() && !job->result && !job->error) job->state = job->phase = "running";
+  return job;
+}
+
 void JobBoard::progress(const JobPtr& job, const Progress& progress, double now) {
   if (job->ended()) return;
   job->seconds = now - job->created_at;
@@ -115,6 +122,11 @@ void JobBoard::end(const JobPtr& job, const Result<JobResult>& result, double no
   }
   tell(job, What::end);
   forget_jobs();
+}
+
+void JobBoard::lose(std::size_t cluster, const Error& error, double now) {
+  for (const auto& [id, job] : std::map(jobs_))
+    if (job->cluster == cluster && job->followed && !job->ended()) end(job, error, now);
 }
 
 void JobBoard::keep(const JobPtr& job, std::shared_ptr<const JobResult> result) {

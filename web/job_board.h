@@ -33,6 +33,8 @@ struct Job {
   PictureKind kind;                         // that its pictures are offered as
   bool is_video = false;                    // asked for as OpenAI's videos are
   bool followed = false;                    // its progress comes here
+  bool watched_again = false;               // its result could not be fetched once
+  bool cancel_owed = false;                 // its cluster is still to be told
   std::optional<Error> error;               // how it ended, if not well
   std::shared_ptr<const JobResult> result;  // while it is kept here
   std::string preview;                      // the newest one, PNG bytes
@@ -68,11 +70,16 @@ class JobBoard {
 
   /// A job was accepted by a cluster.
   JobPtr add(std::size_t cluster, std::uint64_t number, double now);
+  /// A job that was submitted here was accepted. How it ends comes by `end`, with its result: what
+  /// a list said of its end before is taken back.
+  JobPtr submitted(std::size_t cluster, std::uint64_t number, double now);
   void progress(const JobPtr& job, const Progress& progress, double now);
   void end(const JobPtr& job, const Result<JobResult>& result, double now);
   /// What a cluster says of all its jobs: unknown ones are added, others that are not followed are
-  /// brought up to date.
+  /// brought up to date. Jobs that are followed do not end by it.
   void listed(std::size_t cluster, const std::vector<JobInfo>& jobs, double now);
+  /// A cluster is gone for good: what is followed there ends with that error.
+  void lose(std::size_t cluster, const Error& error, double now);
   /// A result came again.
   void keep(const JobPtr& job, std::shared_ptr<const JobResult> result);
 

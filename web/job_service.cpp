@@ -3,6 +3,7 @@
 #include <boost/asio/post.hpp>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "base/format.h"
 
@@ -51,10 +52,14 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
   if (info) {
     cluster.info = std::move(info.value());
     cluster.why.clear();
+    cluster.gone_since.reset();
     if (std::exchange(cluster.is_new, false)) status_of_new(index);
+    for (const auto& [id, job] : std::map(board_.all()))
+      if (job->cluster == index && job->cancel_owed) cancel(job);
   } else {
     cluster.info.reset();
     cluster.why = info.error().what;
+    status_of_gone(index);
   }
   for (const auto& action : on_status_)
     action();
@@ -70,6 +75,33 @@ void JobService::status_of_new(std::size_t cluster) {
   if (!client) return;
   for (const auto& [id, job] : std::map(board_.all()))
     if (job->cluster == cluster && job->followed && !job->ended()) watch(job, client);
+}
+
+/// Nobody waits for what a lost connection was asked for; jobs go on for as long as the cluster may
+/// come back.
+void JobService::status_of_gone(std::size_t index) {
+  constexpr std::chrono::minutes kComesBack{10};
+  Cluster& cluster = clusters_[index];
+  const auto time = std::chrono::steady_clock::now();
+  if (!cluster.gone_since) cluster.gone_since = time;
+  if (time - *cluster.gone_since > kComesBack) {
+    board_.lose(index,
+                {"lost", fmt::format("the cluster has not come back within {} minutes: {}",
+                                     kComesBack.count(), cluster.why)},
+                now());
+  }
+  for (auto at = wanted_results_.begin(); at != wanted_results_.end();) {
+    const JobPtr job = board_.find(at->first);
+    if (job && job->cluster != index) {
+      ++at;
+      continue;
+    }
+    const auto waiting = std::move(at->second);
+    at = wanted_results_.erase(at);
+    // Each of them may ask for another result.
+    for (const auto& then : waiting)
+      boost::asio::post(io_, [then, why = cluster.why] { then(Error{"unreachable", why}); });
+  }
 }
 
 std::vector<ModelName> JobService::models() const {
@@ -133,9 +165,7 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
     const double began = now();
     const auto number = client->submit(submission, [this, index](const Progress& progress) {
       boost::asio::post(io_, [this, index, progress] {
-        const JobPtr job = board_.add(index, progress.job, now());
-        job->followed = true;
-        board_.progress(job, progress, now());
+        board_.progress(board_.submitted(index, progress.job, now()), progress, now());
       });
     });
     boost::asio::post(io_,
@@ -144,8 +174,7 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
                        prompt = submission.request.prompts[0], steps = submission.request.steps] {
                         --submitting_[caller->name];
                         if (!number) return then(to_api_error(number.error()), nullptr);
-                        const JobPtr job = board_.add(index, number.value(), began);
-                        job->followed = true;
+                        const JobPtr job = board_.submitted(index, number.value(), began);
                         job->model = model_id(model);
                         job->share = share;
                         job->priority = priority;
@@ -192,6 +221,10 @@ void JobService::ended(std::size_t cluster, std::uint64_t number, const Result<J
   // It may go on, and is watched again once there is a connection.
   const bool lost = !result && result.error().code == "lost";
   if (lost && !job->ended()) return;
+  const auto client = clusters_[cluster].link->client();
+  if (!result && result.error().code == "not_fetched" && !job->ended() && client &&
+      !std::exchange(job->watched_again, true))
+    return watch(job, client);
   board_.end(job, result, now());
   if (result && !job->result) board_.keep(job, std::make_shared<const JobResult>(result.value()));
   const auto found = wanted_results_.find(job->id);
@@ -221,9 +254,12 @@ void JobService::with_result(const JobPtr& job, OnResult then) {
 }
 
 void JobService::cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then) {
-  const auto tell = [then](std::optional<Error> error) {
-    if (then) then(std::move(error));
+  const auto tell = [job, then](std::optional<Error> error) {
+    if (then) return then(std::move(error));
+    static const std::set<std::string> kLater = {"unreachable", "overloaded", "lost", "timeout"};
+    job->cancel_owed = error && !job->ended() && kLater.contains(error->code);
   };
+  if (!then) job->cancel_owed = false;  // on its way
   const auto client = clusters_[job->cluster].link->client();
   if (!client) return tell(Error{"unreachable", clusters_[job->cluster].why});
   const bool begun = workers_.post([this, client, number = job->number, tell] {

@@ -31,6 +31,7 @@ class JobService {
     std::string why;                  // there is none
     bool is_new = true;               // the connection: no status has come over it
     double started = 0;               // the controller's process, in seconds since 1970
+    std::optional<std::chrono::steady_clock::time_point> gone_since;
   };
   using OnSubmitted = std::function<void(std::optional<ApiError>, JobPtr)>;
   using OnResult = std::function<void(Result<std::shared_ptr<const JobResult>>)>;
@@ -49,6 +50,7 @@ class JobService {
   /// what the client named: an id of `models`, a folder, or "".
   void submit(Submission submission, std::shared_ptr<const Caller> caller, const PictureKind& kind,
               OnSubmitted then);
+  /// Without `then` a cluster that cannot be told now is told when it can.
   void cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then = {});
   /// Progress and end of a job that others submitted come here, too.
   void follow(const JobPtr& job);
@@ -69,6 +71,7 @@ class JobService {
   std::optional<std::size_t> choose(const std::string& model, std::string& path) const;
   void status(std::size_t cluster, Result<ClusterInfo> info);
   void status_of_new(std::size_t cluster);
+  void status_of_gone(std::size_t cluster);
   void watch(const JobPtr& job, const std::shared_ptr<Client>& client);
   void ended(std::size_t cluster, std::uint64_t number, const Result<JobResult>& result);
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <sstream>
 
 #include "base/format.h"
 #include "base/parse_number.h"
@@ -212,8 +213,14 @@ void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
 }
 
 void parameters(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  std::set<std::string> brought;
+  if (const auto given = request->head.query.find("bring"); given != request->head.query.end()) {
+    std::istringstream names(given->second);
+    for (std::string name; std::getline(names, name, ',');)
+      brought.insert(name);
+  }
   parse_then<nlohmann::json>(
-      api, *request, reply, [request] { return parameters_of(request->body); },
+      api, *request, reply, [request, brought] { return parameters_of(request->body, brought); },
       [reply](const nlohmann::json& body) { reply->send(json_response(body)); });
 }
 

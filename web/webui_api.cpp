@@ -37,7 +37,7 @@ const std::map<std::string, std::string>& webui_names() {
 
 /// Picture after picture, batch after batch, is one job: `batch_size` x `n_iter` pictures.
 Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t random) {
-  auto document = nlohmann::json::parse(body, nullptr, false);
+  auto document = parse_body(body);
   if (document.is_object()) {
     if (document.contains("sampler_name") && document.at("sampler_name").is_string()) {
       document["sampler"] = sampler_of(document.at("sampler_name"));
@@ -47,8 +47,7 @@ Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t
     // Without a picture they leave it in, with no meaning.
     if (!from_picture) document.erase("denoising_strength");
   }
-  Fields fields = document.is_object() ? Fields(std::move(document), webui_names())
-                                       : Fields::parse(body, webui_names());
+  Fields fields(std::move(document), webui_names());
   Submission submission;
   ImageRequest& request = submission.request;
   request.seed = random;
@@ -58,6 +57,7 @@ Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t
   const auto pictures = fields.whole("batch_size", 1, 16).value_or(1);
   const auto batches = fields.whole("n_iter", 1, 16).value_or(1);
   fields.read_request(request);
+  need_pictures(request);
   request.images_per_prompt = static_cast<int>(pictures * batches);
   fields.read_degrees(submission.parallelism);
   if (from_picture) {
@@ -73,7 +73,7 @@ Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t
     }
     if (fields.any("mask")) throw bad_field("mask", "the models here paint whole pictures");
   }
-  if (const auto settings = fields.any("override_settings"); settings && settings->is_object())
+  if (const auto* settings = fields.any("override_settings"); settings && settings->is_object())
     if (settings->contains("sd_model_checkpoint") &&
         settings->at("sd_model_checkpoint").is_string())
       submission.model = settings->at("sd_model_checkpoint");
@@ -132,15 +132,17 @@ void paint_webui(Api& api, const std::shared_ptr<Request>& request, const ReplyP
             api, job, reply,
             [&api, reply, submission, job](const Job&, JobBoard::What what) {
               if (what != JobBoard::What::end) return;
-              if (job->error) return answer_error(reply, to_api_error(*job->error));
-              api.service.work<std::string>(
-                  [result = job->result, submission] {
-                    return json_text(answer_json(*result, submission));
-                  },
-                  [reply](Result<std::string> text) {
-                    if (!text) return answer_error(reply, to_api_error(text.error()));
-                    reply->send({.status = 200, .body = std::move(text.value())});
-                  });
+              api.service.with_result(job, [&api, reply, submission](const auto& result) {
+                if (!result) return answer_error(reply, to_api_error(result.error()));
+                api.service.work<std::string>(
+                    [kept = result.value(), submission] {
+                      return json_text(answer_json(*kept, submission));
+                    },
+                    [reply](Result<std::string> text) {
+                      if (!text) return answer_error(reply, to_api_error(text.error()));
+                      reply->send({.status = 200, .body = std::move(text.value())});
+                    });
+              });
             },
             true);
       });

@@ -92,3 +92,23 @@ TEST_CASE("a job that was ended early stays ended when its blobs come after all"
     shelf.deliver(0);
   CHECK(ends == 1);
 }
+
+TEST_CASE("a picture that cannot be fetched is not a lost connection") {
+  std::optional<Result<JobResult>> end;
+  auto follower = std::make_shared<client::JobFollower>(
+      1,
+      [](const wire::BlobRef&, const control::BlobHandler& handler) {
+        control::BlobResult failed;
+        failed.failure = {wire::FailureCode::not_found, "no such blob"};
+        handler(failed);
+      },
+      [&](Result<JobResult> r) { end = std::move(r); });
+  wire::JobFinished finished;
+  finished.job = 1;
+  finished.state = wire::JobState::succeeded;
+  finished.blobs.push_back({"picture", 1, 1, {}});
+  follower->add(finished);
+  REQUIRE(end);
+  CHECK(end->error().code == "not_fetched");
+  CHECK(end->error().what.find("no such blob") != std::string::npos);
+}

@@ -119,6 +119,40 @@ TEST_CASE("the list: newest first, from behind one on, with the jobs of others")
   CHECK(to_json(*board.find("2")).at("pictures").size() == 2);
 }
 
+TEST_CASE("a list that comes before a job is known as ours does not take its end away") {
+  JobBoard board;
+  board.listed(0, {info_of(1, "succeeded", "own", 1, 4), info_of(2, "failed", "own", 1, 4)}, 104);
+  for (const std::uint64_t number : {1, 2}) {
+    const auto job = board.submitted(0, number, 100);
+    CHECK_FALSE(job->ended());
+    std::vector<std::string> heard;
+    board.listen(job->id, [&](const Job& seen, JobBoard::What) { heard.push_back(seen.state); });
+    board.listed(0, {info_of(number, "succeeded", "own", 1, 5)}, 105);
+    CHECK(heard.empty());
+    board.end(job, result_of(1), 106);
+    CHECK(heard == std::vector<std::string>{"succeeded"});
+    CHECK(job->result);
+    CHECK(board.submitted(0, number, 107)->ended());
+  }
+}
+
+TEST_CASE("of a cluster that is gone for good, what is followed ends, and counts no more") {
+  JobBoard board;
+  const auto job = board.submitted(0, 1, 100);
+  job->caller = "key";
+  const auto other = board.submitted(1, 1, 100);
+  board.listed(0, {info_of(2, "running", "of others", 1, 1)}, 101);
+  int ends = 0;
+  board.listen("1", [&](const Job&, JobBoard::What what) { ends += what == JobBoard::What::end; });
+  CHECK(board.open_jobs("key") == 1);
+  board.lose(0, {"lost", "gone"}, 700);
+  CHECK(ends == 1);
+  CHECK(board.open_jobs("key") == 0);
+  CHECK(job->error->code == "lost");
+  CHECK_FALSE(other->ended());
+  CHECK_FALSE(board.find("2")->ended());
+}
+
 TEST_CASE("a cluster that was started anew may use its numbers again") {
   JobBoard board;
   board.end(board.add(0, 1, 1), result_of(1), 2);

@@ -1,10 +1,13 @@
 #include "web/calls.h"
 
+#include "models/image/png_text.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 #include "web/api_error.h"
 #include "web/base64.h"
 #include "web/multipart.h"
 #include "web/picture_links.h"
+#include "web/pictures.h"
 
 using namespace troupe;
 using namespace troupe::web;
@@ -156,6 +159,43 @@ TEST_CASE("OpenAI's images, with other servers' extra fields") {
   }
 }
 
+TEST_CASE("latents alone are refused where the answer is pictures") {
+  const std::string body = R"({"prompt": "a", "output_type": "latent"})";
+  const auto fields = [&] { return Fields::parse(body, other_names()); };
+  CHECK(wrong_field([&] { parse_images(fields(), false, 1); }) == "output_type");
+  CHECK(wrong_field([&] { parse_video(fields(), 1); }) == "output_type");
+  CHECK(parse_job(body).submission.request.output_type == "latent");
+}
+
+TEST_CASE("a body is bounded in depth and in values, and what is said of it in length") {
+  const auto said = [](const std::string& body) {
+    try {
+      parse_job(body);
+    } catch (const ApiError& error) {
+      CHECK(error.status == 400);
+      CHECK(error.param.size() < 100);
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  const std::string big(2'000'000, '[');
+  CHECK(said(R"({"prompt": )" + big).find("deeper than 64") != std::string::npos);
+  std::string zeros = R"({"prompt": [0)";
+  for (int i = 0; i < 200'000; ++i)
+    zeros += ",0";
+  CHECK(said(zeros + "]}").find("more than 100000 values") != std::string::npos);
+  const std::string word(2'000'000, 'a');
+  for (const std::string& body :
+       {R"({"prompt": "a", ")" + word + R"(": 1})", R"({"prompt": "a", "steps": ")" + word + "\"}",
+        R"({"prompt": [3, ")" + word + "\"]}", R"({"prompt": ")" + word,
+        R"({"prompt": {")" + word + "\": 1}}"}) {
+    const std::string what = said(body);
+    CAPTURE(what.substr(0, 500));
+    CHECK(what != "nothing");
+    CHECK(what.size() < 500);
+  }
+}
+
 TEST_CASE("base64: with or without padding, also of a data URL") {
   CHECK(base64("ab\xff") == "YWL/");
   CHECK(base64("") == "");
@@ -221,6 +261,21 @@ TEST_CASE("a form: fields and files, by its boundary") {
   }
   CHECK_THROWS_AS(parse_multipart("multipart/form-data", body), ApiError);
   CHECK_THROWS_AS(parse_multipart("application/json; boundary=b", body), ApiError);
+}
+
+TEST_CASE("what a picture was made with, but does not hold, is to be brought along") {
+  const std::string demo = testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png");
+  const auto plain = to_png(picture_file(demo, {PictureFormat::webp, 100}));
+  const auto made_with = [&](const char* name) {
+    return models::add_png_text(
+        plain, {{"troupe", json{{"prompt", "a"}, {"steps", 3}, {name, true}}.dump()}});
+  };
+  CHECK(parameters_of(made_with("none")).at("prompt") == "a");
+  for (const char* name : {"init_image", "init_latents", "prompt_embeds"}) {
+    CAPTURE(name);
+    CHECK(wrong_field([&] { parameters_of(made_with(name)); }) == name);
+    CHECK(parameters_of(made_with(name), {name}).at("steps") == 3);
+  }
 }
 
 TEST_CASE("a video: seconds become frames") {

@@ -1,5 +1,9 @@
 #include <iostream>
+#include <map>
+#include <set>
+#include <stdexcept>
 
+#include "base/format.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/follow.h"
@@ -8,6 +12,7 @@
 #include "client/cli/verb.h"
 #include "models/image/limits.h"
 #include "transport/wire/request_fields.h"
+#include "web/api_error.h"
 #include "web/calls.h"
 
 namespace troupe::cli {
@@ -75,15 +80,32 @@ class SubmitVerb : public Verb {
 
  private:
   void take_from_picture() {
-    const ImageRequest made = naming("--from", [&] {
-      const auto png = read_file(from_, models::kMaxPngBytes);
-      return web::parse_job(web::parameters_of(png).dump()).submission.request;
-    });
-    ImageRequest& request = request_.request;
     const auto given = [&](const std::string& option) {
       return !option.empty() && app_->count(option) > 0;
     };
-    const bool own_prompts = !request.prompts.empty();
+    const std::map<std::string, std::string> inputs = {{"init_image", "--init-image"},
+                                                       {"init_latents", "--init-latents"},
+                                                       {"prompt_embeds", "--prompt-embeds"}};
+    std::set<std::string> brought;
+    for (const auto& [field, option] : inputs)
+      if (given(option)) brought.insert(field);
+    ImageRequest& request = request_.request;
+    // A prompt takes the place of embeds.
+    const bool own_prompts = !request.prompts.empty() || brought.contains("prompt_embeds");
+    if (own_prompts) brought.insert("prompt_embeds");
+    const ImageRequest made = naming("--from", [&] {
+      const auto png = read_file(from_, models::kMaxPngBytes);
+      try {
+        auto body = web::parameters_of(png, brought);
+        if (own_prompts) body["prompt"] = "";
+        return web::parse_job(body.dump()).submission.request;
+      } catch (const web::ApiError& error) {
+        if (!inputs.contains(error.param) || brought.contains(error.param)) throw;
+        throw std::runtime_error(
+            fmt::format("{}: was made with {}, which is not in it: give it, too", from_,
+                        inputs.at(error.param)));
+      }
+    });
     if (!own_prompts) request.prompts = made.prompts;
     const auto copied = [&](const wire::RequestField& field) {
       return field.option != "--preview" && field.name != wire::kRequestFields.prompts.name &&
@@ -92,6 +114,7 @@ class SubmitVerb : public Verb {
 #define REQUEST_FIELD(type, member, initial, ...) \
   if (copied(wire::kRequestFields.member)) request.member = made.member;
 #include "transport/wire/request_fields.def"
+    if (given("--prompt-embeds")) request.negative_prompt.clear();
     if (!given("--method")) request_.method = request.method;
   }
 

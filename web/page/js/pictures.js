@@ -30,7 +30,9 @@ export async function save(path, name) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-/// The request that made the picture in `blob`, a PNG of Troupe.
+/// The request that made the picture in `blob`, a PNG of Troupe. A picture that it began with must
+/// stand in the form.
 export async function parametersOf(blob) {
-  return api.post('/api/v1/parameters', blob.type === 'image/png' ? blob : new Blob([blob], {type: 'image/png'}));
+  const begins = document.getElementById('field-init_image')?.files?.length > 0;
+  return api.post(`/api/v1/parameters${begins ? '?bring=init_image' : ''}`, blob.type === 'image/png' ? blob : new Blob([blob], {type: 'image/png'}));
 }
