@@ -162,7 +162,7 @@ class Gateway::Impl {
   Server::Handler::Admission admitted(RequestHead head) {
     const std::string why =
         foreign(head.field("host"), head.field("origin"), head.field("sec-fetch-site"), loopback_,
-                options_.allowed_hosts);
+                options_.allowed_hosts, keys_.empty());
     if (!why.empty()) throw ApiError(403, "foreign_origin", why);
     auto match = router_.match(head);
     if (!match.route) return unrouted(head, match.allow);
