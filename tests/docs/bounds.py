@@ -5,6 +5,12 @@ title of a test, or its beginning; "" where there is none yet.
 """
 
 BOUNDS = {
+    "the HTTP gateway": (
+        [("4,096 connections", "web/server.h", "most_connections = 4096;"),
+         ("1 GiB of bodies", "web/server.h", "most_body_bytes = std::size_t{1} << 30;"),
+         ("1 GiB of answers", "web/server.h", "most_unread_bytes = std::size_t{1} << 30;"),
+         ("10,000 links", "web/picture_links.h", "kMost = 10'000;")],
+        "whole answers that are not read have a limit, and the largest goes"),
     "control message": (
         [("1 MiB of payload", "transport/wire/envelope.h", "kMaxPayload = 1u << 20;")],
         "a frame beyond the limit is cut off by ZeroMQ itself"),
