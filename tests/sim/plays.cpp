@@ -43,7 +43,7 @@ std::vector<Play> make_plays() {
   return {
       {"calm", {}},
       {"deaths", {.kills_per_job = 0.5, .hangs_per_job = 0.1, .stalls_per_job = 0.1}},
-      {"mass_kills",
+      {"mass-kills",
        {.kills_per_job = 0.2, .mass_kills_per_job = 0.2, .slow_loads = 0.2, .late_exits = 0.3}},
       {"links",
        {.cuts_per_job = 0.3,

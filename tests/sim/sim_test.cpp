@@ -39,7 +39,7 @@ TEST_CASE("processes that die and hang cost no job its end") {
 }
 
 TEST_CASE("several deaths at once, slow loads, ends that are told late") {
-  const auto totals = play("mass_kills", 800);
+  const auto totals = play("mass-kills", 800);
   CHECK(totals.succeeded > totals.jobs * 99 / 100);
 }
 
