@@ -37,6 +37,15 @@ def named(kind, name):
     return next(document for document in documents() if (document["kind"], document["metadata"]["name"]) == (kind, name))
 
 
+def two_free_ports():
+    """The first of two that follow each other."""
+    while True:
+        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError, OverflowError):
+            one.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", one.getsockname()[1] + 1))
+            return one.getsockname()[1]
+
+
 def eventually(true, what):
     deadline = time.monotonic() + PATIENCE
     while not true():
@@ -204,14 +213,7 @@ class Engine(unittest.TestCase):
     def test_kubernetes(self):
         self.keys()
         (self.folder / "data").mkdir()
-        with socket.socket() as free, socket.socket() as next_to_it:
-            # Two in a row.
-            port = 0
-            while not port:
-                with contextlib.suppress(OSError, OverflowError):
-                    free.bind(("127.0.0.1", 0))
-                    next_to_it.bind(("127.0.0.1", free.getsockname()[1] + 1))
-                    port = free.getsockname()[1]
+        port = two_free_ports()
         hosts = named("StatefulSet", "troupe-host")
         grace = hosts["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
 
