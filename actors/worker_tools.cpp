@@ -18,8 +18,9 @@ bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  return torch != nullptr && std::string_view(torch->what_without_backtrace())
-                                     .find("DefaultCPUAllocator: ") != std::string_view::npos;
+  return torch != nullptr &&
+         std::string_view(torch->what_without_backtrace()).find("DefaultCPUAllocator: ") !=
+             std::string_view::npos;
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ wire::JobList job_list(const Tools& tools, const control::ClientUser& user) {
          .step = job.step,
          .steps = job.plan.request.steps,
          .seconds = until - job.submitted,
-         .cause = beginning(wire::is_terminal(job.state) ? job.failure.what : tools.runner.waits_for(job), 1000),
+         .cause = beginning(
+             wire::is_terminal(job.state) ? job.failure.what : tools.runner.waits_for(job), 1000),
          .priority = job.spec.priority,
          .share = job.spec.share,
          .paused = tools.runner.paused(id),

@@ -124,7 +124,8 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// Some actors are large enough for it, whatever else they keep now. If not, an elastic job is
   /// planned for what there is; any other one cannot go on, for the reason returned.
   std::optional<wire::Failure> misfit(JobEntry& job);
-  /// Why the first in the queue does; those behind it wait for that. `run`: its own, where it has begun before.
+  /// Why the first in the queue does; those behind it wait for that. `run`: its own, where it has
+  /// begun before.
   void say_why_waiting(JobEntry& first, Run* run);
   /// A deployment for the job's plan: one that is there, or one that begins to load.
   cluster::Deployments::Ptr find_deployment(const JobEntry& job);

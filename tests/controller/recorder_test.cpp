@@ -68,8 +68,9 @@ TEST_CASE(
   CHECK(phases.at("").sum() == doctest::Approx(9));
   CHECK(phases.at("queued").sum() == doctest::Approx(3));
   CHECK(phases.at("denoising").sum() == doctest::Approx(6));
-  recorder.cost({.sent_by_group = {{1, 10}, {2, 20}, {3, 5}}},
-                {{1, "edge"}, {2, "edge"}, {3, "cfg"}});
+  wire::ActorJobStats stats;
+  stats.sent_by_group = {{1, 10}, {2, 20}, {3, 5}};
+  recorder.cost(stats, {{1, "edge"}, {2, "edge"}, {3, "cfg"}});
   CHECK(recorder.byte_totals().sent_by_group ==
         std::map<std::string, std::uint64_t>{{"cfg", 5}, {"edge", 30}});
 }

@@ -123,7 +123,8 @@ TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, th
       ++blows;
       // A word of the victim's that was still on its way may have moved the job on.
       if ((fall && has(fall->error.what, moment.doing)) || blows == 5) break;
-      REQUIRE(eventually(kPatience, [&] { return fault_cluster().restarts() == restarts + blows; }));
+      REQUIRE(
+          eventually(kPatience, [&] { return fault_cluster().restarts() == restarts + blows; }));
       REQUIRE(fault_cluster().whole());
     }
     REQUIRE(fall);
@@ -178,8 +179,8 @@ TEST_CASE("an actor that dies between jobs costs none of them") {
   }
   const auto before = fault_cluster().status().actors[1].incarnation;
   kill(fault_cluster().pids()[1], SIGKILL);
-  REQUIRE(
-      eventually(kPatience, [&] { return fault_cluster().status().actors[1].incarnation != before; }));
+  REQUIRE(eventually(kPatience,
+                     [&] { return fault_cluster().status().actors[1].incarnation != before; }));
   REQUIRE(fault_cluster().whole());
   check_same(fault_cluster().run(demo_job()));
 }

@@ -118,9 +118,9 @@ class Inspector {
   Result<std::string> timeline(std::uint64_t job);
   /// JSON: flight records of the last failures; of one job where `job` is not 0.
   Result<std::string> failures(std::uint64_t job = 0);
-  /// JSON: what actors were inside, after the slice of number `after`: {"last": number of the newest,
-  /// "now": seconds on the controller's clock, "slices": [{"actor", "job", "kind": text | step |
-  /// decode, "step", "patch", "begin", "end"}]}, the newest 4,000 at most.
+  /// JSON: what actors were inside, after the slice of number `after`: {"last": number of the
+  /// newest, "now": seconds on the controller's clock, "slices": [{"actor", "job", "kind": text |
+  /// step | decode, "step", "patch", "begin", "end"}]}, the newest 4,000 at most.
   Result<std::string> slices(std::uint64_t after);
   /// The cluster's figures, as Prometheus' text.
   Result<std::string> metrics();
