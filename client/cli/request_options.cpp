@@ -3,12 +3,14 @@
 #include "base/number_text.h"
 #include "client/cli/checks.h"
 #include "client/cli/field_options.h"
+#include "client/cli/model_option.h"
 
 namespace troupe::cli {
 
 void add_request_options(CLI::App& app, RequestOptions& options) {
   ImageRequest& request = options.request;
   const std::string group = "Picture";
+  add_model_plugin_option(app);
   app.add_option(std::string(wire::kJobOptions.model), options.model,
                  "Model folder in diffusers layout")
       ->type_name("DIR")

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "models/spec/model_plugin.h"
 #include "transport/control/types.h"
 
 namespace troupe::cluster {
@@ -69,6 +70,8 @@ std::uint32_t NodeAgent::spawn(const ActorLaunch& launch) {
   if (!launch.tensor_host.empty())
     options.arguments.insert(options.arguments.end(), {"--tensor-host", launch.tensor_host});
   if (cuda_graphs_) options.arguments.push_back("--cuda-graphs");
+  for (const auto& file : spec::user_models().files())
+    options.arguments.insert(options.arguments.end(), {"--model-plugin", file.string()});
   // One of a host tells of all, and only as the host begins: later there may be jobs to disturb.
   const bool measures = !measuring_;
   if (measures) options.arguments.push_back("--measure");

@@ -14,6 +14,7 @@
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
+#include "client/cli/model_option.h"
 #include "client/cli/parse_errors.h"
 #include "client/cli/signals.h"
 #include "client/cli/slurm.h"
@@ -60,6 +61,7 @@ class JoinVerb : public Verb {
         ->type_name("NAME")
         ->envname("TROUPE_DEVICE")
         ->capture_default_str();
+    add_model_plugin_option(*app_);
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
     add_cuda_graphs_option(*app_, options_.cuda_graphs);

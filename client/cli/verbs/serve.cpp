@@ -85,6 +85,7 @@ class ServeVerb : public Verb {
         ->type_name("NAME")
         ->capture_default_str()
         ->group(group);
+    add_model_plugin_option(*app_);
     add_threads_option(*app_, cluster_.threads_per_actor);
     add_actors_per_gpu_option(*app_, cluster_.actors_per_gpu);
     add_prompt_cache_option(*app_, cluster_.prompt_cache_bytes);
@@ -115,7 +116,7 @@ class ServeVerb : public Verb {
       return serve_own_cluster();
     }
     for (const char* option : {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu",
-                               "--prompt-cache", "--allow-models"})
+                               "--prompt-cache", "--model-plugin", "--allow-models"})
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) + " goes with --model only, which starts a cluster");
 #endif

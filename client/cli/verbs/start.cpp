@@ -43,6 +43,7 @@ class StartVerb : public Verb {
         ->check(one_of({"cpu", "cuda"}))
         ->type_name("NAME")
         ->capture_default_str();
+    add_model_plugin_option(*app_);
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
     add_cuda_graphs_option(*app_, options_.cuda_graphs);
