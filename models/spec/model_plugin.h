@@ -18,7 +18,7 @@
 
 // What a model plugin, a shared library with models or samplers of one's own, tells of them to
 // whoever plans: this half is loaded wherever model folders are read and sees no torch. Its other
-// half, which computes, is models/dit/network_plugin.h's.
+// half, which computes, is models/plugin/network_plugin.h's.
 
 namespace troupe::spec {
 
