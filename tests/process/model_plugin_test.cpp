@@ -110,9 +110,7 @@ TEST_CASE("a model of a plugin makes at all degrees what it makes on one actor")
   const auto latents = [&](const Submission& submission) {
     const auto result = cluster.run(submission);
     const Foreseen foreseen(submission);
-    const auto report = json::parse(result.report);
-    check_weights(report, foreseen);
-    check_sent(report, foreseen);
+    check_sent(json::parse(result.report), foreseen);
     return result.latents.value();
   };
   const auto one = latents(plain_job(model));
@@ -155,8 +153,7 @@ TEST_CASE("the command line takes plugins, and says which classes there are with
   const PlainModel model;
   const Scratch log;
   const auto plan = [&](std::vector<std::string> more) {
-    std::vector<std::string> words = {
-        TROUPE_BINARY_DIR "/bin/troupe", "plan", "--model", model.folder(), "--prompt", "a cat"};
+    std::vector<std::string> words = {"plan", "--model", model.folder(), "--prompt", "a cat"};
     words.insert(words.end(), more.begin(), more.end());
     Command command(words, log.path.string(), {});
     const int code = command.wait(std::chrono::seconds(60));
