@@ -41,6 +41,20 @@ JobPtr job_of(const Api& api, const Request& request) {
   throw ApiError(404, "not_found", "there is no job " + request.params.at(0));
 }
 
+void submit_for(Api& api, Submission submission, const PictureKind& kind, const Request& request,
+                const ReplyPtr& reply, std::function<void(const JobPtr&)> then) {
+  const auto gone = std::make_shared<bool>(false);
+  reply->on_gone([gone] { *gone = true; });
+  const bool detached = submission.detached;
+  api.service.submit(std::move(submission), request.caller, kind,
+                     [&api, reply, gone, detached, then = std::move(then)](
+                         std::optional<ApiError> error, const JobPtr& job) {
+                       if (error) return answer_error(reply, *error);
+                       if (*gone && !detached) return api.service.cancel(job);
+                       then(job);
+                     });
+}
+
 void follow_for(const Api& api, const JobPtr& job, const ReplyPtr& reply,
                 JobBoard::Listener listener, bool cancel_when_gone) {
   auto& service = api.service;

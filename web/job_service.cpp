@@ -54,7 +54,7 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
     cluster.why.clear();
     cluster.gone_since.reset();
     if (std::exchange(cluster.is_new, false)) status_of_new(index);
-    for (const auto& [id, job] : std::map(board_.all()))
+    for (const auto& [id, job] : board_.all())
       if (job->cluster == index && job->cancel_owed) cancel(job);
   } else {
     cluster.info.reset();
@@ -73,7 +73,7 @@ void JobService::status_of_new(std::size_t cluster) {
     board_.forget_ended(cluster);
   const auto client = clusters_[cluster].link->client();
   if (!client) return;
-  for (const auto& [id, job] : std::map(board_.all()))
+  for (const auto& [id, job] : board_.all())
     if (job->cluster == cluster && job->followed && !job->ended()) watch(job, client);
 }
 

@@ -10,8 +10,6 @@
 namespace troupe::web {
 namespace {
 
-constexpr std::size_t kMostJobBody = std::size_t{96} << 20;  // with a picture to begin with
-
 nlohmann::json links_of(const Job& job) {
   const std::string self = "/api/v1/jobs/" + job.id;
   return {{"self", self},
@@ -24,22 +22,16 @@ nlohmann::json links_of(const Job& job) {
 
 void hand_in(Api& api, JobCall call, const std::shared_ptr<Request>& request,
              const ReplyPtr& reply) {
-  const bool detached = call.submission.detached;
-  const auto gone = std::make_shared<bool>(false);
-  reply->on_gone([gone] { *gone = true; });
-  api.service.submit(
-      std::move(call.submission), request->caller, call.kind,
-      [&api, reply, detached, gone](std::optional<ApiError> error, const JobPtr& job) {
-        if (error) return answer_error(reply, *error);
-        if (*gone && !detached) return api.service.cancel(job);
-        Response response = json_response({{"id", job->id},
-                                           {"state", job->state},
-                                           {"queue_position", job->queue_position},
-                                           {"links", links_of(*job)}},
-                                          202);
-        response.fields.emplace_back("Location", "/api/v1/jobs/" + job->id);
-        reply->send(std::move(response));
-      });
+  submit_for(api, std::move(call.submission), call.kind, *request, reply,
+             [reply](const JobPtr& job) {
+               Response response = json_response({{"id", job->id},
+                                                  {"state", job->state},
+                                                  {"queue_position", job->queue_position},
+                                                  {"links", links_of(*job)}},
+                                                 202);
+               response.fields.emplace_back("Location", "/api/v1/jobs/" + job->id);
+               reply->send(std::move(response));
+             });
 }
 
 void submit(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
@@ -259,7 +251,7 @@ void add_jobs_routes(Api& api) {
            handler(api, request, reply);
          }});
   };
-  add("POST", "/api/v1/jobs", submit, kMostJobBody);
+  add("POST", "/api/v1/jobs", submit, kMostPictureBody);
   add("GET", "/api/v1/jobs", list);
   add("GET", "/api/v1/jobs/{}", [](Api& api, const auto& request, const auto& reply) {
     reply->send(json_response(to_json(*job_of(api, *request))));
@@ -273,7 +265,7 @@ void add_jobs_routes(Api& api) {
   add("GET", "/api/v1/jobs/{}/report", report);
   add("GET", "/api/v1/jobs/{}/latents", latents);
   add("GET", "/api/v1/jobs/{}/timeline", timeline);
-  add("POST", "/api/v1/parameters", parameters, kMostJobBody);
+  add("POST", "/api/v1/parameters", parameters, kMostPictureBody);
   const auto add_other = [&](const char* path, Access access, auto handler) {
     api.router.add(
         {"GET", path, access, 0, [&api, handler](const auto& request, const auto& reply) {

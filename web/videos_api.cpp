@@ -6,7 +6,6 @@
 namespace troupe::web {
 namespace {
 
-constexpr std::size_t kMostVideoBody = std::size_t{96} << 20;
 constexpr std::string_view kPrefix = "video_";
 
 nlohmann::json video_json(const Job& job) {
@@ -56,12 +55,10 @@ void create(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
       api, *request, reply,
       [request, seed = random_seed()] { return parse_video(video_fields(*request), seed); },
       [&api, request, reply](Submission submission) {
-        api.service.submit(std::move(submission), request->caller, {},
-                           [reply](std::optional<ApiError> error, const JobPtr& job) {
-                             if (error) return answer_error(reply, *error);
-                             job->is_video = true;
-                             reply->send(json_response(video_json(*job)));
-                           });
+        submit_for(api, std::move(submission), {}, *request, reply, [reply](const JobPtr& job) {
+          job->is_video = true;
+          reply->send(json_response(video_json(*job)));
+        });
       });
 }
 
@@ -93,7 +90,7 @@ void add_videos_routes(Api& api) {
            handler(api, request, reply);
          }});
   };
-  add("POST", "/v1/videos", create, kMostVideoBody);
+  add("POST", "/v1/videos", create, kMostPictureBody);
   add("GET", "/v1/videos", list_videos);
   add("GET", "/v1/videos/{}", [](Api& api, const auto& request, const auto& reply) {
     reply->send(json_response(video_json(*video_of(api, *request))));
