@@ -36,8 +36,8 @@ bool may_see(const Caller& caller, const Job& job) {
 }
 
 JobPtr job_of(const Api& api, const Request& request) {
-  const JobPtr job = api.service.board().find(request.params.at(0));
-  if (job && may_see(*request.caller, *job)) return job;
+  const JobPtr job = api.service.job(request.params.at(0));
+  if (may_see(*request.caller, *job)) return job;
   throw ApiError(404, "not_found", "there is no job " + request.params.at(0));
 }
 

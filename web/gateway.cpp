@@ -135,7 +135,9 @@ class Gateway::Impl {
     std::vector<ClusterLink::Target> targets;
     for (const auto& cluster : options.clusters)
       targets.push_back({cluster.endpoint, cluster.keys});
-    service_.emplace(io_, targets);
+    service_.emplace(io_, targets, [this](const std::string& endpoint, const std::string& why) {
+      if (options_.on_cluster) options_.on_cluster(endpoint, why);
+    });
     api_.emplace(Api{*service_, router_, links_});
     add_cluster_routes(*api_);
     add_images_routes(*api_);

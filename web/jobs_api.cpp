@@ -25,7 +25,7 @@ void hand_in(Api& api, JobCall call, const std::shared_ptr<Request>& request,
   submit_for(api, std::move(call.submission), call.kind, *request, reply,
              [reply](const JobPtr& job) {
                Response response = json_response({{"id", job->id},
-                                                  {"state", job->state},
+                                                  {"state", to_string(job->state)},
                                                   {"queue_position", job->queue_position},
                                                   {"links", links_of(*job)}},
                                                  202);
@@ -52,12 +52,10 @@ void list(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
     limit = *number;
   }
   const auto before = query.find("before");
-  if (before != query.end() && !api.service.board().find(before->second))
-    throw ApiError(404, "not_found", "there is no job " + before->second, "before");
+  const std::string after = before == query.end() ? "" : api.service.job(before->second)->id;
   api.service.want_jobs();
-  auto jobs =
-      api.service.board().list(before == query.end() ? "" : before->second, limit + 1,
-                               [&](const Job& job) { return may_see(*request->caller, job); });
+  auto jobs = api.service.board().list(
+      after, limit + 1, [&](const Job& job) { return may_see(*request->caller, job); });
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < std::min(limit, jobs.size()); ++i)
     rows.push_back(to_json(*jobs[i]));
@@ -69,7 +67,7 @@ void list(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
 void cancel(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = job_of(api, *request);
   const auto over = [job] {
-    return ApiError(409, "ended", "job " + job->id + " has ended: " + job->state);
+    return ApiError(409, "ended", "job " + job->id + " has ended: " + to_string(job->state));
   };
   if (job->ended()) throw over();
   api.service.cancel(job, [job, reply, over](std::optional<Error> error) {
@@ -92,7 +90,8 @@ void events(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
   const auto tell = [reply](const Job& seen, JobBoard::What what) {
     if (what == JobBoard::What::preview) return reply->write(preview_event(seen), true);
     const bool end = what == JobBoard::What::end;
-    reply->write(event_text(end ? seen.state : "progress", json_text(to_json(seen))), !end);
+    reply->write(event_text(end ? to_string(seen.state) : "progress", json_text(to_json(seen))),
+                 !end);
     if (end) reply->end();
   };
   if (job->ended()) return tell(*job, JobBoard::What::end);
@@ -135,9 +134,9 @@ void linked_picture(Api& api, const std::shared_ptr<Request>& request, const Rep
 void with_result(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
                  std::function<void(const JobResult&)> then) {
   const JobPtr job = job_of(api, *request);
-  if (job->state != "succeeded") {
+  if (job->state != JobState::succeeded) {
     throw ApiError(409, job->ended() ? "ended" : "not_ended",
-                   "job " + job->id + " has no result: it is " + job->state);
+                   "job " + job->id + " has no result: it is " + to_string(job->state));
   }
   api.service.with_result(job, [reply, then = std::move(then)](const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));
@@ -167,9 +166,8 @@ void latents(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& 
 
 void timeline(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = job_of(api, *request);
-  api.service.ask<std::string>(
-      job->cluster,
-      [number = job->number](Inspector& inspector) { return inspector.timeline(number); },
+  api.service.ask_of<std::string>(
+      *job, [number = job->key.number](Inspector& inspector) { return inspector.timeline(number); },
       [reply](Result<std::string> text) {
         if (!text) return answer_error(reply, to_api_error(text.error()));
         reply->send({.status = 200, .body = std::move(text.value())});
@@ -181,11 +179,11 @@ void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
   constexpr std::uint32_t kLines = 200;
   const JobPtr job = job_of(api, *request);
   std::vector<std::int64_t> actors = {-1};
-  if (const auto& info = api.service.clusters()[job->cluster].info)
+  if (const auto& info = api.service.clusters()[job->key.cluster].info)
     for (const ActorInfo& actor : info->actors)
       actors.push_back(actor.id);
-  api.service.ask<std::string>(
-      job->cluster,
+  api.service.ask_of<std::string>(
+      *job,
       [actors](Inspector& inspector) -> Result<std::string> {
         std::string text;
         for (const auto actor : actors) {
@@ -222,7 +220,7 @@ void send_picture(const Api& api, const JobPtr& job, std::size_t number, const P
                   const ReplyPtr& reply) {
   if (!job->ended())
     throw ApiError(409, "not_ended",
-                   "job " + job->id + " has no pictures yet: it is " + job->state);
+                   "job " + job->id + " has no pictures yet: it is " + to_string(job->state));
   auto& service = api.service;
   service.with_result(job, [&service, job, reply, kind, number](const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));

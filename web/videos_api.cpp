@@ -9,11 +9,11 @@ namespace {
 constexpr std::string_view kPrefix = "video_";
 
 nlohmann::json video_json(const Job& job) {
-  const bool open = job.state == "queued" || job.state == "loading" || job.state == "paused";
-  const std::string status = job.state == "succeeded" ? "completed"
-                             : job.ended()            ? "failed"
-                             : open                   ? "queued"
-                                                      : "in_progress";
+  const bool succeeded = job.state == JobState::succeeded;
+  const std::string status = succeeded                        ? "completed"
+                             : job.ended()                    ? "failed"
+                             : job.state == JobState::running ? "in_progress"
+                                                              : "queued";
   nlohmann::json video = {{"id", std::string(kPrefix) + job.id},
                           {"object", "video"},
                           {"model", job.model},
@@ -25,8 +25,9 @@ nlohmann::json video_json(const Job& job) {
                           {"expires_at", nullptr},
                           {"error", nullptr}};
   if (job.ended()) video["completed_at"] = static_cast<std::int64_t>(job.created_at + job.seconds);
-  if (job.ended() && job.state != "succeeded")
-    video["error"] = {{"code", job.error ? job.error->code : job.state}, {"message", job.cause}};
+  if (job.ended() && !succeeded)
+    video["error"] = {{"code", job.error ? job.error->code : to_string(job.state)},
+                      {"message", job.cause}};
   if (job.result && !job.result->pictures.empty()) {
     const auto size = models::png_size(job.result->pictures[0].png);
     video["size"] = fmt::format("{}x{}", size.width, size.height);
@@ -36,8 +37,7 @@ nlohmann::json video_json(const Job& job) {
 
 JobPtr video_of(const Api& api, const Request& request) {
   const std::string& id = request.params.at(0);
-  const JobPtr job =
-      id.starts_with(kPrefix) ? api.service.board().find(id.substr(kPrefix.size())) : nullptr;
+  const JobPtr job = id.starts_with(kPrefix) ? api.service.job(id.substr(kPrefix.size())) : nullptr;
   if (job && job->is_video && may_see(*request.caller, *job)) return job;
   throw ApiError(404, "not_found", "there is no video " + id);
 }
