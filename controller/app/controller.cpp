@@ -75,7 +75,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
                             [this](control::BlobId id) { return blobs_.bytes(id); }, calendar_now())
                       : nullptr),
       figures_(endpoints_.server(), control::host_name(), local_capacity().cores),
-      deployments_(environment_, members_),
+      deployments_(environment_, members_, options_.prompt_cache_bytes),
       planner_(members_, deployments_, table_, figures_,
                parse_choice<DeviceKind>(options_.device).value()),
       runner_({.environment = environment_,

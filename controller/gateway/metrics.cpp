@@ -77,6 +77,15 @@ void add_bytes(MetricsText& out, const MetricsFacts& facts) {
     out.sample(static_cast<double>(bytes), {{"group", group}});
 }
 
+void add_prompts(MetricsText& out, const MetricsFacts& facts) {
+  const auto& prompts = facts.recorder.prompt_totals();
+  out.counter("troupe_prompts_total",
+              "Texts that jobs needed of text encoders, each counted at each encoder, by whether "
+              "it was encoded or kept from before, of ended jobs.");
+  out.sample(static_cast<double>(prompts.encoded), {{"from", "encoder"}});
+  out.sample(static_cast<double>(prompts.from_cache), {{"from", "cache"}});
+}
+
 void add_seconds(MetricsText& out, const MetricsFacts& facts) {
   const auto& phases = facts.recorder.phase_seconds();
   out.histogram("troupe_request_seconds",
@@ -139,6 +148,7 @@ std::string metrics_text(const MetricsFacts& facts) {
   add_seconds(out, facts);
   add_tasks(out, facts);
   add_bytes(out, facts);
+  add_prompts(out, facts);
   out.counter("troupe_peers_turned_away_total",
               "Peers that were not let in: keys that are not on the list, tokens and names that "
               "do not belong here.")

@@ -7,6 +7,7 @@
 #include "base/number_text.h"
 #include "controller/plan/around.h"
 #include "controller/plan/degrees.h"
+#include "controller/plan/encoders.h"
 #include "controller/plan/groups.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
@@ -240,6 +241,8 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   set_patches(plan, model);
   set_parts(plan, model, machine);
   check_sampler(plan, model);
+  plan.encoder_places = encoder_places(shape_of(model, plan.request).text_encoder_flops,
+                                       plan.degrees.world() / plan.degrees.dp);
   set_groups(plan, model);
   plan.warnings.insert(plan.warnings.end(), model.notes.begin(), model.notes.end());
   if (request.init_latents_blob != 0) {

@@ -170,7 +170,9 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
                                   ? static_cast<double>(model.vae.block_out_channels.back())
                                   : 0;
   for (const auto& text : model.text_encoders)
-    shape.text_flops += text_flops(text);
+    shape.text_encoder_flops.push_back(text_flops(text));
+  shape.text_flops =
+      std::accumulate(shape.text_encoder_flops.begin(), shape.text_encoder_flops.end(), 0.0);
   return shape;
 }
 

@@ -64,8 +64,9 @@ struct ModelShape {
   double vae_attention_width = 0;
   int decoder_convolutions = 0;
   int encoder_convolutions = 0;
-  /// FLOPs of the text encoder for each token.
+  /// FLOPs of all text encoders for each token, and of each by itself; empty: there is one.
   double text_flops = 0;
+  std::vector<double> text_encoder_flops = {};
 };
 
 /// Of the model folder; `text_tokens` from the request.

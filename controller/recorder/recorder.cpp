@@ -203,6 +203,8 @@ void Recorder::count_seconds(const JobNotes& notes) {
 
 void Recorder::cost(const wire::ActorJobStats& stats,
                     const std::map<std::uint32_t, std::string>& names) {
+  prompts_.encoded += stats.prompts_encoded;
+  prompts_.from_cache += stats.prompts_from_cache;
   bytes_.tensors_sent += stats.tensor_bytes_sent;
   bytes_.tensors_received += stats.tensor_bytes_received;
   for (const auto& [id, bytes] : stats.sent_by_group)

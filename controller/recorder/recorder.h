@@ -106,6 +106,12 @@ struct ByteTotals {
   std::map<std::string, std::uint64_t> sent_by_group;  // by kind of group: edge, ring, …
 };
 
+/// Texts that text encoders computed, and that they had kept, counted by encoder.
+struct PromptTotals {
+  std::uint64_t encoded = 0;
+  std::uint64_t from_cache = 0;
+};
+
 /// In seconds: how jobs' phases are counted.
 inline constexpr std::array kPhaseBounds = {0.05, 0.1,  0.25, 0.5,   1.0,   2.5,   5.0,
                                             10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0};
@@ -173,6 +179,7 @@ class Recorder {
   const std::deque<Slice>& slices() const { return slices_; }
   const std::map<wire::TaskKind, TaskTotals>& totals() const { return totals_; }
   const ByteTotals& byte_totals() const { return bytes_; }
+  const PromptTotals& prompt_totals() const { return prompts_; }
   /// Jobs that have ended, by state.
   const std::map<std::string, std::uint64_t>& ended_totals() const { return ended_; }
   /// Of jobs that succeeded: the seconds of each phase, and under "" of all together.
@@ -205,6 +212,7 @@ class Recorder {
   std::size_t all_tasks_ = 0;
   std::map<wire::TaskKind, TaskTotals> totals_;
   ByteTotals bytes_;
+  PromptTotals prompts_;
   std::map<std::string, std::uint64_t> ended_;
   std::map<std::string, Histogram> phase_seconds_;
   std::uint64_t recoveries_ = 0;
