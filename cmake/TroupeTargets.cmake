@@ -114,10 +114,11 @@ function(troupe_test_library name)
   endif()
 endfunction()
 
-# troupe_test(NAME sources... LIBS libs... [TORCH] [LABELS ...] [TIMEOUT s]): a doctest runner registered with ctest.
-# What is not labelled `unit` runs alone.
+# troupe_test(NAME sources... LIBS libs... [TORCH] [ALONE] [LABELS ...] [TIMEOUT s] [COST s]): a doctest runner registered
+# with ctest. ALONE: it measures what others would
+# change; so do those on a GPU. COST: seconds that a long one takes, so that it begins early.
 function(troupe_test name)
-  cmake_parse_arguments(arg "TORCH" "TIMEOUT" "LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;ALONE" "TIMEOUT;COST" "LIBS;LABELS" ${ARGN})
   if(NOT TARGET troupe_test_main)
     troupe_test_library(troupe_test_main ${PROJECT_SOURCE_DIR}/tests/support/main.cpp)
   endif()
@@ -139,7 +140,10 @@ function(troupe_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
     ENVIRONMENT "${troupe_sanitizer_environment}")
-  if(NOT "unit" IN_LIST arg_LABELS)
-    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)  # they watch the clock, or take every core
+  if(arg_COST)
+    set_tests_properties(${name} PROPERTIES COST ${arg_COST})
+  endif()
+  if(arg_ALONE OR "gpu" IN_LIST arg_LABELS)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
 endfunction()

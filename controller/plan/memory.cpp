@@ -14,9 +14,9 @@ namespace {
 constexpr std::uint64_t kPixelsOfPreviewPixel = 16;
 
 /// Values of each token that a cache keeps: PipeFusion the newest, DistriFusion the step before as
-/// well, both one more where they extrapolate.
+/// well, both one more where they extrapolate; naive patches none.
 std::uint64_t kept_versions(const Plan& plan) {
-  if (plan.patches.size() < 2) return 0;
+  if (plan.patches.size() < 2 || plan.request.exchange == PatchExchange::naive) return 0;
   return (plan.request.method == Method::distrifusion ? 2 : 1) +
          (plan.request.kv == KvUse::predict ? 1 : 0);
 }
@@ -205,7 +205,8 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
         batch * own_tokens * size * (7 * width + widest + 2 * edge) +
         4 * images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
     // DistriFusion's blocks of other ring ranks lie beside the kept ones until the next step.
-    if (plan.request.method == Method::distrifusion && plan.degrees.ring > 1) {
+    if (plan.request.method == Method::distrifusion && plan.degrees.ring > 1 &&
+        plan.request.exchange != PatchExchange::naive) {
       own.activations += attentions * 2 * batch * transformer.attention_head_dim * size *
                          own_heads * (tokens + text) * (plan.degrees.ring - 1) / plan.degrees.ring;
     }

@@ -172,6 +172,11 @@ void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
 void set_patches(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
   if (request.method == Method::exact) request.warmup_steps = 0;
+  if (request.exchange == PatchExchange::naive) {
+    request.warmup_steps = 0;
+    request.group_norm =
+        model.transformer.unet() ? GroupNormMoments::separate : GroupNormMoments::corrected;
+  }
   check_refill_steps(request);
   if (model.transformer.unet()) {
     check_warmup(request);

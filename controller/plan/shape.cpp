@@ -192,7 +192,8 @@ JobShape shape_of(const Plan& plan) {
   shape.synchronous_steps = plan.synchronous_steps;
   if (!plan.batch_parts.empty()) shape.most_items = plan.batch_parts.front().front().end;
   shape.encodes = plan.request.init_image_bytes > 0;
-  shape.tells = plan.request.exchange != PatchExchange::none;
+  shape.alone = plan.request.exchange == PatchExchange::naive;
+  shape.tells = plan.request.exchange != PatchExchange::none && !shape.alone;
   shape.encodes_text = plan.encodes_text();
   shape.makes_pictures = plan.decodes();
   return shape;

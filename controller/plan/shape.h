@@ -102,6 +102,7 @@ struct JobShape {
   bool encodes_text = true;    // else it brings the encoders' output
   bool makes_pictures = true;  // else its latents are what comes back
   bool tells = true;           // patches exchange after the synchronous steps
+  bool alone = false;          // patches attend to their own tokens only
 
   int rows() const { return patches.empty() ? 0 : patches.back().end; }
   double tokens() const { return static_cast<double>(rows()) * columns; }

@@ -56,7 +56,8 @@ class Rank {
     add_micro_step(-1, parts, whole_steps, whole_steps, patch_steps == 0 ? steps - 1 : whole_steps);
     // What is of use in the next step only is not sent in the last one.
     const bool later = plan_.request.method == Method::distrifusion && plan_.patches.size() > 1;
-    const Bytes exchanges = later && patch_steps > 0 ? patch_steps - 1 : patch_steps;
+    const bool naive = plan_.request.exchange == PatchExchange::naive;
+    const Bytes exchanges = naive ? 0 : later && patch_steps > 0 ? patch_steps - 1 : patch_steps;
     for (int micro = 0; micro < layout_.micro_steps(); ++micro) {
       if (patch_steps > 0) add_micro_step(micro, {batch_}, patch_steps, exchanges, patch_steps - 1);
       // Rows are extrapolated once they have the values of two steps.

@@ -19,7 +19,8 @@ const char* name_of(Kind kind) {
 enum class Telling { now, later, never };
 
 Telling telling_of(const Plan& plan, const spec::UNetSite& site, bool first, int step) {
-  if (plan.patches.size() < 2) return Telling::never;
+  if (plan.patches.size() < 2 || plan.request.exchange == PatchExchange::naive)
+    return Telling::never;
   if (plan.is_whole(step)) return Telling::now;
   if (site.kind == Kind::conv && first) return Telling::now;
   if (site.kind == Kind::norm && plan.request.group_norm == GroupNormMoments::synchronous)

@@ -189,13 +189,6 @@ void Recorder::closed(JobId batch, const std::string& state, Nanoseconds now) {
   note(Event::Kind::job, batch, std::nullopt, "is over: " + state, now);
 }
 
-void SecondsHistogram::add(double seconds) {
-  for (std::size_t i = 0; i < kBounds.size(); ++i)
-    up_to_[i] += seconds <= kBounds[i] ? 1 : 0;
-  ++count_;
-  sum_ += seconds;
-}
-
 void Recorder::count_seconds(const JobNotes& notes) {
   std::map<std::string, double> by_phase;  // a job that began again has a phase twice
   for (std::size_t i = 0; i < notes.phases.size(); ++i) {
@@ -205,7 +198,7 @@ void Recorder::count_seconds(const JobNotes& notes) {
     by_phase[""] += passed;
   }
   for (const auto& [phase, passed] : by_phase)
-    phase_seconds_[phase].add(passed);
+    phase_seconds_.try_emplace(phase, kPhaseBounds).first->second.add(passed);
 }
 
 void Recorder::cost(const wire::ActorJobStats& stats,
