@@ -94,7 +94,7 @@ def curves(args, results):
     """Four small plots beside each other, with one scale of decibels."""
     width, height, left, top = 210, 190, 44, 30
     values = list(results.values())
-    low, high = 5 * int(min(values) // 5), 5 * (int(max(values) // 5) + 1)
+    low, high = 10 * int(min(values) // 10), 10 * (int(max(values) // 10) + 1)
     total = left + len(AXES) * (width + 16)
 
     def y_of(decibels):
@@ -130,7 +130,7 @@ def main(args):
     rng = np.random.default_rng(args.seed)
     captions = [scenes.sample(rng, 32)[0] for _ in range(args.captions)]
     results = measure(args, captions, args.out / "results.json")
-    about = f"{args.captions} captions; {args.steps} steps, {args.size} px, {args.patches} patches, {args.warmup} warm-up steps where it says nothing else.\n\n"
+    about = f"{args.captions} captions; {args.steps} steps, {args.size} px, {args.patches} patches, warm-up {args.warmup} where it says nothing else.\n\n"
     (args.out / "staleness.md").write_text(about + "\n".join(table(args, axis, results) for axis in AXES), encoding="utf-8")
     curves(args, results)
 
