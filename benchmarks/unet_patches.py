@@ -55,7 +55,8 @@ def psnr(latents, exact):
 def quality(args):
     exact = [run(args, seed)[0] for seed in range(args.seeds)]
     ways = [(p, k, "corrected", "stale") for p, k in itertools.product((2, 4, 8), (1, 4))]
-    ways += [(4, 4, norm, "stale") for norm in ("stale", "synchronous", "separate")] + [(4, 4, "corrected", "none")]
+    ways += [(4, 4, norm, "stale") for norm in ("stale", "synchronous", "separate")]
+    ways += [(4, 4, "corrected", "none"), *((p, 0, "separate", "naive") for p in (2, 4, 8))]
     print("| patches | warm-up | group norms | exchange | PSNR, dB | worst |\n|---|---|---|---|---|---|")
     for patches, warmup, norm, exchange in ways:
         found = [psnr(run(args, seed, "--method", "distrifusion", "--patches", str(patches), "--warmup", str(warmup), "--group-norm", norm, "--exchange", exchange)[0], exact[seed])
