@@ -58,6 +58,9 @@ endif()
 
 if(TARGET troupe)
   install(TARGETS troupe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  # Manual pages and completion are what the installed command says of itself.
+  configure_file(cmake/install_pages.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/install_pages.cmake @ONLY)
+  install(SCRIPT ${CMAKE_CURRENT_BINARY_DIR}/install_pages.cmake COMPONENT runtime)
 endif()
 if(TARGET troupe-host)
   install(TARGETS troupe-host RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)

@@ -23,4 +23,7 @@ std::string not_one_of(const std::string& word, const std::vector<std::string>& 
 /// "--num_inference_steps"), or "".
 std::string name_here(std::string option);
 
+/// What a command of Ray or of other tools is called here ("troupe stop" for "down"), or "".
+std::string command_here(const std::string& word);
+
 }  // namespace troupe::cli
