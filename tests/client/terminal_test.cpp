@@ -15,7 +15,7 @@ using namespace troupe::testing;
 
 namespace {
 
-const std::string kTiny = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart";
+const std::string kTinyFolder = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart";
 
 bool installed(const std::string& program) {
   return std::system(("command -v " + program + " > /dev/null 2>&1").c_str()) == 0;
@@ -89,7 +89,7 @@ TEST_CASE("manual pages: one for each command, which groff takes without a warni
 TEST_CASE("defaults: the command line, else the environment, else the file, else our own") {
   const Scratch scratch;
   std::ofstream(scratch / "config.toml")
-      << "# mine\nsteps = 7\nmodel = \"" << kTiny
+      << "# mine\nsteps = 7\nmodel = \"" << kTinyFolder
       << "\"\n[plan]\nheight = 64\nwidth = 96\n[run]\nsteps = 9\n";
   const std::string file = "TROUPE_CONFIG=" + scratch / "config.toml";
   const auto plan = [&](const std::string& arguments, const std::string& before) {
@@ -103,7 +103,7 @@ TEST_CASE("defaults: the command line, else the environment, else the file, else
   CHECK(plan("", file)["width"] == 96);
   CHECK(plan("", file + " TROUPE_STEPS=5")["steps"] == 5);
   CHECK(plan("--steps 3", file + " TROUPE_STEPS=5")["steps"] == 3);
-  CHECK(plan("-m " + kTiny, "TROUPE_CONFIG=")["steps"] == 20);
+  CHECK(plan("-m " + kTinyFolder, "TROUPE_CONFIG=")["steps"] == 20);
   // In its usual place.
   std::filesystem::create_directory(scratch.path / "troupe");
   std::filesystem::copy(scratch.path / "config.toml", scratch.path / "troupe/config.toml");
@@ -119,19 +119,20 @@ TEST_CASE("defaults that make no sense are named with where they stand") {
                            const std::string& what) {
     std::ofstream(scratch / "c.toml") << text;
     const auto result = troupe::testing::troupe(
-        "plan -m " + kTiny, "TROUPE_CONFIG=" + (text.empty() ? "" : scratch / "c.toml") + before);
+        "plan -m " + kTinyFolder,
+        "TROUPE_CONFIG=" + (text.empty() ? "" : scratch / "c.toml") + before);
     INFO(result.err);
     CHECK(result.exit_code == 2);
     CHECK(has(result.err, what));
   };
   refused("steps = many\n", "", "c.toml: --steps: \"many\" is not a number");
   refused("stpes = 7\n", "", "c.toml: stpes is no command's option; did you mean steps?");
-  refused("[paln]\nsteps = 7\n", "", "c.toml: [paln] is no command; did you mean plan?");
+  refused("[paln]\nsteps = 7\n", "", "c.toml: section paln is no command; did you mean plan?");
   refused("[run]\nfrom = 7\n", "", "c.toml: from is no option of run");
   refused("", " TROUPE_STEPS=many", "TROUPE_STEPS: --steps: \"many\" is not a number");
   // Another command's are not looked at.
   std::ofstream(scratch / "c.toml") << "[run]\nsteps = many\n";
-  CHECK(troupe::testing::troupe("plan -m " + kTiny, "TROUPE_CONFIG=" + scratch / "c.toml")
+  CHECK(troupe::testing::troupe("plan -m " + kTinyFolder, "TROUPE_CONFIG=" + scratch / "c.toml")
             .exit_code == 0);
   const auto none = troupe::testing::troupe("plan", "TROUPE_CONFIG=" + scratch / "none.toml");
   CHECK(none.exit_code == 1);
@@ -182,7 +183,7 @@ TEST_CASE("colours: on a terminal, unless NO_COLOR is set") {
 }
 
 TEST_CASE("inspect MODELDIR: what the model is and what it takes") {
-  const auto json = troupe::testing::troupe("inspect --json " + kTiny);
+  const auto json = troupe::testing::troupe("inspect --json " + kTinyFolder);
   INFO(json.err);
   REQUIRE(json.exit_code == 0);
   const auto model = nlohmann::json::parse(json.out);
@@ -192,7 +193,7 @@ TEST_CASE("inspect MODELDIR: what the model is and what it takes") {
   CHECK(model["memory"]["float32"] > model["memory"]["bfloat16"]);
   CHECK(model["degrees"]["cfg"] == 2);
   CHECK(model["methods"] == nlohmann::json({"exact", "pipefusion", "distrifusion"}));
-  const auto text = troupe::testing::troupe("inspect " + kTiny).out;
+  const auto text = troupe::testing::troupe("inspect " + kTinyFolder).out;
   for (const char* word : {"PixArtAlphaPipeline", "transformer", "text_encoder", "vae", "degrees"})
     CHECK(has(text, word));
   CHECK(troupe::testing::troupe("inspect " TROUPE_SOURCE_DIR "/docs").exit_code == 1);
