@@ -195,11 +195,12 @@ class PlayedHost {
     if (header.kind == wire::Kind::start_process) {
       const auto order = wire::decode<wire::StartProcess>(payload);
       link_->reply(header, wire::ProcessStarted{static_cast<std::uint32_t>(getpid())});
-      actors_[order.actor] = std::make_unique<PlayedActor>(
+      const auto id = static_cast<std::uint32_t>(order.owner.id);
+      actors_[id] = std::make_unique<PlayedActor>(
           loop_,
-          PlayedActorOptions{options_.endpoint, order.actor, order.incarnation, order.token,
+          PlayedActorOptions{options_.endpoint, id, order.incarnation, order.token,
                              options_.task_seconds},
-          [this, id = order.actor, incarnation = order.incarnation] { ended(id, incarnation); });
+          [this, id, incarnation = order.incarnation] { ended(id, incarnation); });
     } else if (header.kind == wire::Kind::shutdown) {
       stopping_ = true;
       leave_if_empty();
@@ -210,7 +211,7 @@ class PlayedHost {
   void ended(std::uint32_t id, std::uint64_t incarnation) {
     boost::asio::post(loop_.io, [this, id, incarnation] {
       if (actors_.erase(id) > 0)
-        link_->send(wire::ProcessEnded{.actor = id, .incarnation = incarnation, .log = {}});
+        link_->send(wire::ProcessEnded{.owner = {PeerRole::actor, id}, .incarnation = incarnation});
       leave_if_empty();
     });
   }

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <system_error>
 
+#include "base/suggest.h"
 #include "client/cli/colour.h"
 #include "client/cli/defaults.h"
 #include "client/cli/help_format.h"

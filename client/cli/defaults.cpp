@@ -9,8 +9,8 @@
 #include <sstream>
 #include <vector>
 
+#include "base/suggest.h"
 #include "client/cli/files.h"
-#include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {

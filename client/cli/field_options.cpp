@@ -4,9 +4,9 @@
 #include <set>
 #include <type_traits>
 
+#include "base/suggest.h"
 #include "client/cli/checks.h"
 #include "client/cli/help_format.h"
-#include "client/cli/suggest.h"
 #include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
 

@@ -27,13 +27,13 @@ struct JobTerms {
 ///  - at most `window` unfinished tasks lie at an actor.
 /// Jobs that share no actor, directly or by way of others, cannot influence each other: their parts
 /// of the order are their own (neighbourhood.h), and an event costs what its own part costs.
-/// Within the rules each part is a list scheduler on a virtual clock (dispatch_order.cpp): higher
-/// priority first, then what can start earliest and so idles no member, then the share that has had
-/// least, then the older job, then the earlier task. What goes later in this order may still go
-/// before if it is expected to be out of the way in time. Slots: patch m of a job is in one place
-/// at a time, and a producer is issued at most a window ahead. So an actor holds at most
-/// max(patches, batch parts) + window + 1 posted receives of a job on an edge, whatever happens,
-/// and issuing never waits for a slot.
+/// Within the rules each part is a list scheduler on a virtual clock: higher priority first, then
+/// what can start earliest and so idles no member, then the share that has had least, then the
+/// older job, then the earlier task. What goes later in this order may still go before if it is
+/// expected to be out of the way in time. Slots: patch m of a job is in one place at a time, and a
+/// producer is issued at most a window ahead. So an actor holds at most max(patches, batch parts) +
+/// window + 1 posted receives of a job on an edge, whatever happens, and issuing never waits for a
+/// slot.
 class Dispatcher {
  public:
   explicit Dispatcher(int window) : Dispatcher(Limits{.window = window}) {}
