@@ -12,6 +12,7 @@
 #include "client/cli/model_option.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
+#include "models/spec/model_spec.h"
 #include "transport/control/own_keys.h"
 #include "web/caller.h"
 #include "web/gateway.h"
