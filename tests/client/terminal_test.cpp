@@ -75,6 +75,7 @@ TEST_CASE("manual pages: one for each command, which groff takes without a warni
   REQUIRE(made.exit_code == 0);
   for (const char* page : {"troupe.1", "troupe-run.1", "troupe-top.1"})
     CHECK(std::filesystem::exists(scratch.path / "man1" / page));
+  CHECK(has(read_all(scratch / "man1/troupe-run.1"), ".SH USUAL OPTIONS"));
   CHECK(troupe::testing::troupe("man nonsense").exit_code == 2);
   if (!installed("groff")) return;
   for (const auto& page : std::filesystem::directory_iterator(scratch.path / "man1")) {
@@ -82,7 +83,6 @@ TEST_CASE("manual pages: one for each command, which groff takes without a warni
     INFO(page.path() << ": " << shown.err);
     CHECK(shown.exit_code == 0);
     CHECK(shown.err.empty());
-    if (page.path().filename() == "troupe-run.1") CHECK(has(shown.out, "USUAL OPTIONS"));
   }
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("defaults: the command line, else the environment, else the file, else
   CHECK(plan("", "XDG_CONFIG_HOME=" + scratch.path.string())["steps"] == 7);
   // A default is none that is given: it contradicts nothing.
   CHECK(plan("--timesteps 900,500,100", file)["steps"] == 3);
-  CHECK(has(troupe::testing::troupe("run --help", file).out, "[=9]"));
+  CHECK(has(troupe::testing::troupe("run --help", file).out, "--steps N=9"));
 }
 
 TEST_CASE("defaults that make no sense are named with where they stand") {
