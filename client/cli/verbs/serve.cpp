@@ -12,6 +12,7 @@
 #include "client/cli/model_option.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
+#include "models/spec/model_spec.h"
 #include "transport/control/own_keys.h"
 #include "web/caller.h"
 #include "web/gateway.h"
@@ -71,19 +72,10 @@ class ServeVerb : public Verb {
         ->capture_default_str();
 #ifdef TROUPE_WITH_CLUSTER
     const std::string group = "A cluster of its own";
-    app_->add_option("--model", cluster_.model, "Start a cluster, and serve this model folder")
-        ->type_name("DIR")
+    add_model_option(*app_, cluster_.model, "Start a cluster, and serve this model folder")
         ->group(group);
-    app_->add_option("--actors", cluster_.actors, "With --model: actors to start")
-        ->check(whole(1, 1024))
-        ->type_name("N")
-        ->capture_default_str()
-        ->group(group);
-    app_->add_option("--device", cluster_.device,
-                     "With --model: what actors compute on: cpu or cuda")
-        ->check(one_of({"cpu", "cuda"}))
-        ->type_name("NAME")
-        ->capture_default_str()
+    add_actors_option(*app_, cluster_.actors, 1, "With --model: actors to start")->group(group);
+    add_device_option(*app_, cluster_.device, "With --model: what actors compute on: cpu or cuda")
         ->group(group);
     add_model_plugin_option(*app_);
     add_threads_option(*app_, cluster_.threads_per_actor);
@@ -110,8 +102,10 @@ class ServeVerb : public Verb {
     if (options_.tls_certificate.empty() != options_.tls_key.empty())
       throw UsageError("--tls-cert and --tls-key go together");
 #ifdef TROUPE_WITH_CLUSTER
-    if (!cluster_.model.empty()) {
-      if (app_->get_option("--connect")->count() > 0 && std::getenv("TROUPE_ADDRESS") == nullptr)
+    const bool other = app_->count("--connect") > 0 && app_->count("--model") == 0;
+    if (!cluster_.model.empty() && !other) {
+      if (app_->count("--connect") > 0 && app_->count("--model") > 0 &&
+          std::getenv("TROUPE_ADDRESS") == nullptr)
         throw UsageError("--model starts a cluster: it does not go with --connect");
       return serve_own_cluster();
     }
@@ -208,15 +202,12 @@ class ServeVerb : public Verb {
 #ifdef TROUPE_WITH_CLUSTER
   int serve_own_cluster() {
     check_actors_per_gpu(cluster_.actors_per_gpu, cluster_.device);
-    const auto absolute = [](const std::string& path) {
-      return std::filesystem::absolute(path).lexically_normal().string();
-    };
-    cluster_.model = absolute(cluster_.model);
+    cluster_.model = absolute_path(cluster_.model);
     read_model_folder(cluster_.model);
     // Who asks over HTTP may be somebody else: folders as a cluster on tcp takes them.
     cluster_.allow_models = {cluster_.model};
     for (const auto& folder : allow_models_)
-      cluster_.allow_models->push_back(absolute(folder));
+      cluster_.allow_models->push_back(absolute_path(folder));
     check_crowding(cluster_.actors, cluster_.threads_per_actor, cluster_.device);
     SignalWatch signals;
     cluster::Cluster cluster(cluster_);
@@ -225,7 +216,10 @@ class ServeVerb : public Verb {
     std::string failure;
     std::thread side([&] {
       try {
-        cluster.wait_ready(ready_deadline(cluster_.actors));
+        {
+          const StartingView view(cluster_.actors, false);
+          cluster.wait_ready(ready_deadline(cluster_.actors));
+        }
         if (!signals.caught()) std::cout << ready_text(*gateway, cluster_.actors) << std::flush;
         cluster.run_until_stopped();
       } catch (const std::exception& error) {
