@@ -1,11 +1,15 @@
 #include <unistd.h>
 
+#include <array>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <csignal>
 #include <fstream>
 #include <iostream>
 #include <thread>
 
 #include "base/counted.h"
 #include "base/format.h"
+#include "base/log_line.h"
 #include "base/parse_number.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
@@ -25,6 +29,36 @@
 
 namespace troupe::cli {
 namespace {
+
+/// Ends this process, as SIGTERM does, when standard input ends.
+class StdinWatch {
+ public:
+  explicit StdinWatch(bool wanted) {
+    if (!wanted) return;
+    stream_.assign(::dup(STDIN_FILENO));
+    read();
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  ~StdinWatch() {
+    io_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  StdinWatch(const StdinWatch&) = delete;
+  StdinWatch& operator=(const StdinWatch&) = delete;
+
+ private:
+  void read() {
+    stream_.async_read_some(boost::asio::buffer(piece_), [this](const auto& error, std::size_t) {
+      if (error) return static_cast<void>(::kill(::getpid(), SIGTERM));
+      read();
+    });
+  }
+
+  boost::asio::io_context io_{1};
+  boost::asio::posix::stream_descriptor stream_{io_};
+  std::array<char, 256> piece_{};
+  std::thread thread_;
+};
 
 class ServeVerb : public Verb {
  public:
@@ -66,6 +100,9 @@ class ServeVerb : public Verb {
                      "proxy for example (repeatable)")
         ->check(not_empty())
         ->type_name("NAME");
+    app_->add_flag("--end-with-stdin", end_with_stdin_,
+                   "End when standard input is closed: for a program that starts it and may be "
+                   "killed");
     app_->add_option("--max-connections", options_.max_connections, "At one time")
         ->check(whole(16, 100000))
         ->type_name("N")
@@ -117,7 +154,11 @@ class ServeVerb : public Verb {
     if (endpoints_.empty()) endpoints_.push_back(default_endpoint());
     for (const auto& endpoint : endpoints_)
       options_.clusters.push_back({checked_endpoint(endpoint), keys_});
+    options_.on_cluster = [](const std::string& endpoint, const std::string& why) {
+      log_line("the cluster " + endpoint + (why.empty() ? " is back" : " is gone: " + why));
+    };
     SignalWatch signals;
+    StdinWatch input(end_with_stdin_);
     const auto gateway = begin();
     ActOnSignal stop(signals, [&] { gateway->stop(); });
     for (const auto& cluster : options_.clusters) {
@@ -210,6 +251,7 @@ class ServeVerb : public Verb {
       cluster_.allow_models->push_back(absolute_path(folder));
     check_crowding(cluster_.actors, cluster_.threads_per_actor, cluster_.device);
     SignalWatch signals;
+    StdinWatch input(end_with_stdin_);
     cluster::Cluster cluster(cluster_);
     options_.clusters = {{cluster.endpoint(), ""}};
     const auto gateway = begin();
@@ -245,6 +287,7 @@ class ServeVerb : public Verb {
   std::string keys_;
   std::string http_ = "127.0.0.1:7480";
   std::string new_key_;
+  bool end_with_stdin_ = false;
 };
 
 }  // namespace
