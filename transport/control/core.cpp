@@ -26,9 +26,14 @@ Core::Core(asio::io_context& io, const SocketOptions& options, zmq::socket_type 
   socket_.set(zmq::sockopt::rcvhwm, options.high_water_mark);
   socket_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(wire::kMaxFrame));
   socket_.set(zmq::sockopt::handshake_ivl, 3000);
-  // Finds connections that are half open; whether a process lives is shown by its own heartbeats.
-  socket_.set(zmq::sockopt::heartbeat_ivl, 2000);
-  socket_.set(zmq::sockopt::heartbeat_timeout, 6000);
+  // The kernel finds connections that are half open; whether a process lives is shown by its own
+  // heartbeats. Not ZeroMQ's: they end the process where a connection breaks while its pipe is full
+  // (tests/control/full_pipe_test.cpp).
+  socket_.set(zmq::sockopt::tcp_keepalive, 1);
+  socket_.set(zmq::sockopt::tcp_keepalive_idle, 2);
+  socket_.set(zmq::sockopt::tcp_keepalive_intvl, 2);
+  socket_.set(zmq::sockopt::tcp_keepalive_cnt, 3);
+  socket_.set(zmq::sockopt::tcp_maxrt, 6000);
 }
 
 void Core::abandon() {
