@@ -92,7 +92,8 @@ std::map<std::string, Values> settings_for(CLI::App& verb, const std::string& pa
       if (one->get_name() == section) meant = one;
     }
     if (meant == nullptr)
-      throw UsageError(path + ": section " + section + " is no command" + did_you_mean(section, known));
+      throw UsageError(path + ": section " + section + " is no command" +
+                       did_you_mean(section, known));
     if (!has_option(*meant, name))
       throw UsageError(path + ": " + name + " is no option of " + section +
                        did_you_mean(name, option_names(*meant)));
