@@ -68,7 +68,7 @@ def sheet(args, captions, rows):
         pen.text((4, y + SHOWN // 2 - 6), name, fill="black")
         for c in range(columns):
             image.paste(Image.fromarray(pictures[c]).resize((SHOWN, SHOWN), Image.Resampling.LANCZOS), (left + c * (SHOWN + 4), y))
-    image.quantize(24, dither=Image.Dither.NONE).save(args.out / "seams.png", optimize=True)
+    image.quantize(48, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(args.out / "seams.png", optimize=True)
 
 
 def main(args):
