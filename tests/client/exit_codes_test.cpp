@@ -101,7 +101,7 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
        {"--kv predict", "--kv predict needs --patches above 1"},
        {"--kv fresh", "is not stale or predict"},
        {"--group-norm none", "is not corrected, stale, synchronous or separate"},
-       {"--exchange some", "is not stale, none or all"},
+       {"--exchange some", "is not stale, none, all or naive"},
        {"--patches 0", "--patches: 0"},
        {"--warmup -1", "--warmup: -1"},
        {"--refill-steps 1,x", "--refill-steps: \"x\" is not a number"},

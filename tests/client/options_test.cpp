@@ -268,7 +268,7 @@ TEST_CASE("a C++ program's choices are refused with those that there are") {
   CHECK(why(&ImageRequest::noise_dtype) == "[plan] noise dtype is \"magic\": float32 or model");
   CHECK(why(&ImageRequest::group_norm) ==
         "[plan] group norm is \"magic\": corrected, stale, synchronous or separate");
-  CHECK(why(&ImageRequest::exchange) == "[plan] exchange is \"magic\": stale, none or all");
+  CHECK(why(&ImageRequest::exchange) == "[plan] exchange is \"magic\": stale, none, all or naive");
   CHECK(why(&ImageRequest::step_cache) ==
         "[plan] step cache is \"magic\": first-block or teacache");
   CHECK(why(&ImageRequest::progress_content) ==
