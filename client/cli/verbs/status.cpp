@@ -4,11 +4,13 @@
 #include <array>
 #include <chrono>
 #include <iostream>
+#include <span>
 #include <thread>
 
 #include "base/format.h"
 #include "base/text.h"
 #include "client/cli/endpoint.h"
+#include "client/cli/job_view.h"
 #include "client/cli/json.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
@@ -65,8 +67,9 @@ std::string say_once(Row& heads, std::vector<Row>& rows) {
   return said;
 }
 
-void print_actors(const std::vector<ActorInfo>& actors, std::size_t width) {
-  std::cout << "Actors: " << actors.size();
+void print_actors(const std::vector<ActorInfo>& all, std::size_t width, std::size_t most) {
+  const auto actors = std::span(all).first(std::min(all.size(), most));
+  std::cout << "Actors: " << all.size();
   Row heads(kHeads.begin(), kHeads.end());
   std::vector<Row> rows;
   for (const ActorInfo& actor : actors)
@@ -75,17 +78,19 @@ void print_actors(const std::vector<ActorInfo>& actors, std::size_t width) {
     const std::string said = say_once(heads, rows);
     if (!said.empty()) std::cout << " (each: " << said << ")";
   }
-  std::cout << "\n" << (rows.empty() ? "" : table(heads, rows, width));
+  std::cout << "\n"
+            << (rows.empty() ? "" : table(heads, rows, width))
+            << shown_text(actors.size(), all.size(), "actors", "troupe status --all");
 }
 
-void print_status(const ClusterInfo& cluster) {
+void print_status(const ClusterInfo& cluster, bool all) {
   std::cout << "Cluster\n"
             << "  endpoint    " << cluster.endpoint << "\n"
             << "  controller  " << cluster.host << ", pid " << cluster.pid << ", troupe "
             << cluster.version << ", up " << duration_text(cluster.uptime_seconds) << "\n"
             << "  model       " << (cluster.model.empty() ? "(as each job says)" : cluster.model)
             << "\n\n";
-  print_actors(cluster.actors, output_width());
+  print_actors(cluster.actors, output_width(), all ? cluster.actors.size() : kShownRows);
   std::cout << "\nJobs: " << cluster.jobs_queued << " queued, " << cluster.jobs_running
             << " running, " << cluster.jobs_ended << " ended\n\n"
             << "Recent failures:" << (cluster.recent_failures.empty() ? " none" : "") << "\n";
@@ -105,6 +110,8 @@ class StatusVerb : public Verb {
     app_->add_option("--watch", watch_seconds_, "Say it again and again, so far apart")
         ->check(number(0.1, 86400))
         ->type_name("SECONDS");
+    app_->add_flag("--all", all_,
+                   fmt::format("All actors; else of more than {} the first", kShownRows));
     add_connect_option(*app_, target_);
     set_footer(
         "GROUPS is, for each axis that the actor shares with others, its rank and all ranks: \"pp "
@@ -120,18 +127,19 @@ class StatusVerb : public Verb {
       print_json(to_json(take(client.status())));
       return kOk;
     }
-    print_status(take(client.status()));
+    print_status(take(client.status()), all_);
     while (watch_seconds_ > 0 && std::cout) {
       std::this_thread::sleep_for(std::chrono::duration<double>(watch_seconds_));
       const ClusterInfo cluster = take(client.status());
       std::cout << (isatty(STDOUT_FILENO) ? "\x1b[H\x1b[2J" : "\n");
-      print_status(cluster);
+      print_status(cluster, all_);
     }
     return kOk;
   }
 
  private:
   double watch_seconds_ = 0;  // 0: once
+  bool all_ = false;
   Target target_;
 };
 
