@@ -28,6 +28,7 @@
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
 #include "transport/control/own_keys.h"
+#include "transport/control/relay.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/done.h"
@@ -60,6 +61,8 @@ class JoinedHost::Impl {
   void wait_until_empty(control::Clock::time_point until, std::optional<std::string> too_late);
   /// No actor runs here: tells `on_drained` where the controller says that they were drained.
   void ask_if_drained();
+  /// `drained` and `others`: of this host's actors, on the pages of the status before this one.
+  void count_drained(std::uint32_t skip, int drained, int others);
   void end(std::optional<std::string> failure);
 
   /// One before it ends with all its processes.
@@ -77,6 +80,9 @@ class JoinedHost::Impl {
   boost::asio::steady_timer drain_timer_;
   std::shared_ptr<zmq::context_t> context_;
   std::unique_ptr<control::Connection> connection_;
+  control::IpcFolder folder_;
+  int relays_ = 0;
+  std::unique_ptr<control::Relay> relay_;  // of the actors' links to the controller
   std::unique_ptr<NodeAgent> agent_;
   std::map<std::uint32_t, std::uint64_t> incarnations_;
   std::unique_ptr<user::HostUserActors> users_;
@@ -259,6 +265,8 @@ void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const st
   switch (header.kind) {
     case wire::Kind::start_process:
       return start(header, wire::decode<wire::StartProcess>(payload));
+    case wire::Kind::carried:
+      return relay_->take(wire::decode<wire::Carried>(payload));
     case wire::Kind::signal_process:
       return signal(wire::decode<wire::SignalProcess>(payload));
     case wire::Kind::shutdown:
@@ -300,15 +308,24 @@ void JoinedHost::Impl::wait_until_empty(control::Clock::time_point until,
 
 void JoinedHost::Impl::ask_if_drained() {
   if (!options_.on_drained || !joined_ || stopping_ || ended_) return;
-  connection_->request(wire::GetStatus{}, kAnswerDeadline, [this](const control::Reply& reply) {
-    if (!reply || !joined_ || stopping_ || ended_ || agent_->running() > 0) return;
-    const auto status = reply.as<wire::ClusterStatus>();
-    int drained = 0, others = 0;
-    for (const auto& actor : status.actors) {
-      if (actor.host == options_.name) ++(actor.state == "drained" ? drained : others);
-    }
-    if (drained > 0 && others == 0) options_.on_drained();
-  });
+  count_drained(0, 0, 0);
+}
+
+void JoinedHost::Impl::count_drained(std::uint32_t skip, int drained, int others) {
+  connection_->request(wire::GetStatus{skip}, kAnswerDeadline,
+                       [=, this](const control::Reply& reply) mutable {
+                         if (!reply || !joined_ || stopping_ || ended_ || agent_->running() > 0)
+                           return;
+                         const auto status = reply.as<wire::ClusterStatus>();
+                         for (const auto& actor : status.actors) {
+                           if (actor.host == options_.name)
+                             ++(actor.state == "drained" ? drained : others);
+                         }
+                         skip += static_cast<std::uint32_t>(status.actors.size());
+                         if (!status.actors.empty() && skip < status.actors_all)
+                           return count_drained(skip, drained, others);
+                         if (drained > 0 && others == 0) options_.on_drained();
+                       });
 }
 
 void JoinedHost::Impl::end(std::optional<std::string> failure) {
@@ -339,6 +356,12 @@ const std::string& JoinedHost::name() const {
 void JoinedHost::Impl::make_agent() {
   incarnations_.clear();
   make_users();
+  // Closing a socket takes its file away, at any time: each has a name of its own.
+  relay_ = std::make_unique<control::Relay>(
+      io_,
+      control::RelayOptions{.endpoint = folder_.endpoint(fmt::format("relay-{}", ++relays_)),
+                            .socket = {.context = context_}},
+      [this](const wire::Carried& carried) { tell(carried); });
   agent_ = std::make_unique<NodeAgent>(
       io_, options_, [this](std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
         exited(id, incarnation, cause);
@@ -376,7 +399,7 @@ void JoinedHost::Impl::start(const wire::Header& header, const wire::StartProces
   try {
     const auto pid = agent_->spawn({.id = order.actor,
                                     .incarnation = order.incarnation,
-                                    .control_endpoint = options_.endpoint,
+                                    .control_endpoint = relay_->endpoint(),
                                     .blob_endpoint = control::blob_endpoint_of(options_.endpoint),
                                     .device = order.device,
                                     .threads = options_.threads_per_actor,
