@@ -400,6 +400,8 @@ void WorkerJobs::end(const wire::Header& header, const wire::EndJob& end) {
     auto cache = job.step().cache_use();
     stats.cache_calls = static_cast<std::uint64_t>(cache.calls) * cache.skipped.size();
     stats.cache_skips = std::move(cache.skipped_by_step);
+    stats.prompts_encoded = job.text().use().encoded;
+    stats.prompts_from_cache = job.text().use().from_cache;
     stats.peak_memory_bytes = peak_memory_bytes();
     jobs_.erase(found);
   }

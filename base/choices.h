@@ -52,12 +52,13 @@ template <>
 inline constexpr auto kNamesOf<GroupNormMoments> =
     std::to_array<std::string_view>({"corrected", "stale", "synchronous", "separate"});
 
-/// Of a U-Net by patches, after the warm-up: its neighbours' rows of the step before, none, or all
-/// fresh ones.
-enum class PatchExchange : std::uint8_t { stale, none, all };
+/// Of patches: what they see of each other. After the warm-up what the others had in the step
+/// before (stale), what they had in the last step of the warm-up (none), or everything of this step
+/// (all); or never anything, in no layer of no step (naive: DistriFusion's Naive Patch).
+enum class PatchExchange : std::uint8_t { stale, none, all, naive };
 template <>
 inline constexpr auto kNamesOf<PatchExchange> = std::to_array<std::string_view>({"stale", "none",
-                                                                                 "all"});
+                                                                                 "all", "naive"});
 
 /// What a job ends with: pictures, or its final latents alone, which nothing decodes.
 enum class OutputType : std::uint8_t { picture, latent };

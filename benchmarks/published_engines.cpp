@@ -221,7 +221,10 @@ Prediction Simulation::predict(int pixels, const Run& run) const {
     consider(best, pixels, Method::distrifusion, patched, run.warmup,
              {.cfg = run.cfg, .ring = patched});
   }
-  if (run.how == "naive") consider(best, pixels, Method::distrifusion, n, 0, {.ring = n}, false);
+  if (run.how == "silent" || run.how == "naive") {
+    consider(best, pixels, Method::distrifusion, n, 0, {.ring = n},
+             run.how == "naive" ? PatchExchange::naive : PatchExchange::none);
+  }
   if (run.how == "synchronous")
     consider(best, pixels, Method::distrifusion, n, table_.steps, {.ring = n});
   if (run.how == "pipefusion") {
@@ -234,9 +237,10 @@ Prediction Simulation::predict(int pixels, const Run& run) const {
 }
 
 void Simulation::consider(Prediction& best, int pixels, Method method, int patches, int warmup,
-                          const mesh::Degrees& degrees, bool tells) const {
+                          const mesh::Degrees& degrees, PatchExchange exchange) const {
   auto job = job_of(table_, pixels, method, patches, warmup);
-  job.tells = tells;
+  job.alone = exchange == PatchExchange::naive;
+  job.tells = exchange == PatchExchange::stale;
   auto machine = machine_;
   machine.devices = degrees.world();
   const double seconds = plan::estimate_cost(model_, job, degrees, 1, machine, engine_).total();

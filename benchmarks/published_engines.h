@@ -38,7 +38,7 @@ class Simulation {
 
  private:
   void consider(Prediction& best, int pixels, Method method, int patches, int warmup,
-                const mesh::Degrees& degrees, bool tells = true) const;
+                const mesh::Degrees& degrees, PatchExchange exchange = PatchExchange::stale) const;
   void consider_patches(Prediction& best, int pixels, int warmup,
                         const mesh::Degrees& degrees) const;
   void consider_all(Prediction& best, int pixels, int devices) const;

@@ -69,7 +69,8 @@ double Simulated::seconds(int pixels, const Run& run) const {
   const int patched = n / run.cfg;
   if (run.how == "distrifusion")
     return of(Method::distrifusion, patched, {.cfg = run.cfg, .ring = patched});
-  if (run.how == "naive") return of(Method::distrifusion, n, {.ring = n}, PatchExchange::none);
+  if (run.how == "silent") return of(Method::distrifusion, n, {.ring = n}, PatchExchange::none);
+  if (run.how == "naive") return of(Method::distrifusion, n, {.ring = n}, PatchExchange::naive);
   if (run.how == "synchronous") return of(Method::distrifusion, n, {.ring = n}, PatchExchange::all);
   double best = std::numeric_limits<double>::infinity();
   if (run.how == "pipefusion") {

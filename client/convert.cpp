@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <map>
 
 #include "base/counted.h"
+#include "base/finite.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "models/image/png_bytes.h"
@@ -155,9 +155,8 @@ std::optional<Error> check_prompt_embeds(const ImageRequest& request) {
       return refuse(name + " of shape " + shape_text(tensor.shape) + " holds " +
                     counted(tensor.data.size(), "value"));
     }
-    const auto odd = std::ranges::find_if(tensor.data, [](float x) { return !std::isfinite(x); });
-    if (odd != tensor.data.end())
-      return refuse(fmt::format("{} is not finite at element {}", name, odd - tensor.data.begin()));
+    if (const auto odd = first_not_finite(tensor.data))
+      return refuse(fmt::format("{} is not finite at element {}", name, *odd));
   }
   return {};
 }

@@ -69,6 +69,10 @@ Result<Inspector> Inspector::connect(const std::string& endpoint, std::chrono::m
   return Inspector(std::move(impl));
 }
 
+const std::string& Inspector::job_series() const {
+  return impl_->link->job_series();
+}
+
 Result<MailboxInfo> Inspector::mailbox(std::uint32_t actor) {
   auto report = impl_->ask<wire::MailboxReport>(wire::GetMailbox{actor});
   if (!report) return report.error();

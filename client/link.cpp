@@ -134,8 +134,12 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
   };
   control_->start(
       [this, settle](const wire::Welcome& welcome) {
-        const auto journal = welcome.attributes.find("journal");
-        if (journal != welcome.attributes.end()) journal_ = journal->second;
+        const auto said = [&](const char* name) {
+          const auto found = welcome.attributes.find(name);
+          return found == welcome.attributes.end() ? std::string() : found->second;
+        };
+        journal_ = said("journal");
+        job_series_ = said("jobs");
         settle(std::nullopt);
       },
       [this, settle](const wire::Failure& failure) {

@@ -70,6 +70,8 @@ class Link {
   /// The journal that the controller keeps its jobs in, by its id; empty = it forgets them when it
   /// ends.
   const std::string& journal() const { return journal_; }
+  /// What the controller's job numbers belong to: `journal`, or else its process.
+  const std::string& job_series() const { return job_series_; }
   /// Of a lost link: another controller answers at its endpoint.
   bool replaced() const { return replaced_; }
 
@@ -84,6 +86,7 @@ class Link {
 
   std::string endpoint_;
   std::string journal_;  // set before `open` returns
+  std::string job_series_;
   Handlers handlers_;
   std::optional<control::ClientKeys> keys_;
   std::uint64_t incarnation_;

@@ -1,7 +1,7 @@
-# Two precompiled headers for what sees no torch: of libraries, and of tests, which are compiled at -O1 (LibTorch's are in
+# Two precompiled headers for what sees no torch: one at -O3, one at -O1 for what is COLD and for tests (LibTorch's are in
 # TroupeTorch.cmake).
 if(NOT TROUPE_GPU_CHECK AND NOT TROUPE_FUZZ)
-  foreach(pch troupe_plain_pch troupe_plain_test_pch)
+  foreach(pch troupe_plain_pch troupe_plain_cold_pch)
     add_library(${pch} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/empty.cpp)
     set_target_properties(${pch} PROPERTIES UNITY_BUILD OFF)
     target_link_libraries(${pch} PUBLIC troupe_flags troupe_asio nlohmann_json::nlohmann_json)
@@ -10,7 +10,7 @@ if(NOT TROUPE_GPU_CHECK AND NOT TROUPE_FUZZ)
       <boost/asio/posix/stream_descriptor.hpp> <boost/asio/post.hpp> <boost/asio/steady_timer.hpp>
       <cereal/cereal.hpp> <nlohmann/json.hpp>)
   endforeach()
-  target_compile_options(troupe_plain_test_pch PRIVATE ${troupe_once_options})
+  target_compile_options(troupe_plain_cold_pch PRIVATE ${troupe_cold_options})
 endif()
 
 # troupe_batch_by_folder(TARGET): batches (TROUPE_UNITY) of one folder's sources each; their objects are called
@@ -30,16 +30,22 @@ function(troupe_batch_by_folder target)
   endforeach()
 endfunction()
 
-# troupe_library(NAME SOURCES ... [DEPS ...] [TORCH | OWN_PCH]): a static library troupe_NAME, alias troupe::NAME.
+# troupe_library(NAME SOURCES ... [DEPS ...] [TORCH | OWN_PCH] [COLD]): a static library troupe_NAME, alias troupe::NAME.
+# COLD: it waits for people, files and sockets, so that it is compiled at -O1.
 function(troupe_library name)
-  cmake_parse_arguments(arg "TORCH;OWN_PCH" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;OWN_PCH;COLD" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(troupe_${name} STATIC ${arg_SOURCES})
   add_library(troupe::${name} ALIAS troupe_${name})
   target_link_libraries(troupe_${name} PUBLIC ${arg_DEPS} PRIVATE troupe_flags ${arg_PRIVATE_DEPS})
   target_include_directories(troupe_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  if(arg_COLD)
+    target_compile_options(troupe_${name} PRIVATE ${troupe_cold_options})
+  endif()
   if(arg_TORCH)
     target_link_libraries(troupe_${name} PUBLIC troupe_torch)
     target_precompile_headers(troupe_${name} REUSE_FROM troupe_torch_pch)
+  elseif(TARGET troupe_plain_cold_pch AND arg_COLD AND NOT arg_OWN_PCH)
+    target_precompile_headers(troupe_${name} REUSE_FROM troupe_plain_cold_pch)
   elseif(TARGET troupe_plain_pch AND NOT arg_OWN_PCH)
     target_precompile_headers(troupe_${name} REUSE_FROM troupe_plain_pch)
   endif()
@@ -80,27 +86,28 @@ function(troupe_test_library name)
   add_library(${name} STATIC ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PUBLIC ${arg_LIBS} PRIVATE troupe_flags)
   target_compile_definitions(${name} PRIVATE TROUPE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TROUPE_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  target_compile_options(${name} PRIVATE ${troupe_once_options})
-  if(TARGET troupe_plain_test_pch)
-    target_precompile_headers(${name} REUSE_FROM troupe_plain_test_pch)
+  target_compile_options(${name} PRIVATE ${troupe_cold_options})
+  if(TARGET troupe_plain_cold_pch)
+    target_precompile_headers(${name} REUSE_FROM troupe_plain_cold_pch)
   endif()
 endfunction()
 
-# troupe_test(NAME sources... LIBS libs... [TORCH] [LABELS ...] [TIMEOUT s]): a doctest runner registered with ctest.
-# What is not labelled `unit` runs alone.
+# troupe_test(NAME sources... LIBS libs... [TORCH] [ALONE] [LABELS ...] [TIMEOUT s] [COST s]): a doctest runner registered
+# with ctest. ALONE: it measures what others would
+# change; so do those on a GPU. COST: seconds that a long one takes, so that it begins early.
 function(troupe_test name)
-  cmake_parse_arguments(arg "TORCH" "TIMEOUT" "LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;ALONE" "TIMEOUT;COST" "LIBS;LABELS" ${ARGN})
   if(NOT TARGET troupe_test_main)
     troupe_test_library(troupe_test_main ${PROJECT_SOURCE_DIR}/tests/support/main.cpp)
   endif()
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE troupe_test_main ${arg_LIBS} troupe_flags)
   target_compile_definitions(${name} PRIVATE TROUPE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TROUPE_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  target_compile_options(${name} PRIVATE ${troupe_once_options})
+  target_compile_options(${name} PRIVATE ${troupe_cold_options})
   if(arg_TORCH)
     troupe_torch_executable(${name} troupe_torch_test_pch)
-  elseif(TARGET troupe_plain_test_pch)
-    troupe_reuse_pch(${name} troupe_plain_test_pch)
+  elseif(TARGET troupe_plain_cold_pch)
+    troupe_reuse_pch(${name} troupe_plain_cold_pch)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 1200)
@@ -111,7 +118,10 @@ function(troupe_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
     ENVIRONMENT "${troupe_sanitizer_environment}")
-  if(NOT "unit" IN_LIST arg_LABELS)
-    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)  # they watch the clock, or take every core
+  if(arg_COST)
+    set_tests_properties(${name} PROPERTIES COST ${arg_COST})
+  endif()
+  if(arg_ALONE OR "gpu" IN_LIST arg_LABELS)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
 endfunction()

@@ -75,4 +75,4 @@ foreach(pch troupe_torch_pch troupe_torch_test_pch)
   target_precompile_headers(${pch} PRIVATE <ATen/ATen.h> <memory> <string> <vector> <stdexcept> <filesystem>
     <functional> <unordered_map> <optional>)
 endforeach()
-target_compile_options(troupe_torch_test_pch PRIVATE ${troupe_once_options})
+target_compile_options(troupe_torch_test_pch PRIVATE ${troupe_cold_options})

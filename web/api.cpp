@@ -36,9 +36,23 @@ bool may_see(const Caller& caller, const Job& job) {
 }
 
 JobPtr job_of(const Api& api, const Request& request) {
-  const JobPtr job = api.service.board().find(request.params.at(0));
-  if (job && may_see(*request.caller, *job)) return job;
+  const JobPtr job = api.service.job(request.params.at(0));
+  if (may_see(*request.caller, *job)) return job;
   throw ApiError(404, "not_found", "there is no job " + request.params.at(0));
+}
+
+void submit_for(Api& api, Submission submission, const PictureKind& kind, const Request& request,
+                const ReplyPtr& reply, std::function<void(const JobPtr&)> then) {
+  const auto gone = std::make_shared<bool>(false);
+  reply->on_gone([gone] { *gone = true; });
+  const bool detached = submission.detached;
+  api.service.submit(std::move(submission), request.caller, kind,
+                     [&api, reply, gone, detached, then = std::move(then)](
+                         std::optional<ApiError> error, const JobPtr& job) {
+                       if (error) return answer_error(reply, *error);
+                       if (*gone && !detached) return api.service.cancel(job);
+                       then(job);
+                     });
 }
 
 void follow_for(const Api& api, const JobPtr& job, const ReplyPtr& reply,

@@ -18,6 +18,9 @@ struct Api {
   PictureLinks& links;
 };
 
+/// Bytes of a request's body that may have a picture in it.
+inline constexpr std::size_t kMostPictureBody = std::size_t{96} << 20;
+
 Response json_response(const nlohmann::json& document, int status = 200);
 Response error_response(const ApiError& error);
 /// Sends what a handler of a later answer throws, too.
@@ -29,8 +32,9 @@ void parse_then(Api& api, const Request& request, const ReplyPtr& reply, std::fu
                 std::function<void(T)> then) {
   constexpr std::size_t kLong = 64 << 10;
   // A short body may hold a picture that takes long.
-  const bool pictures = request.body.find("image") != std::string::npos || request.body[0] != '{';
-  if (request.body.size() < kLong && !pictures) return then(parse());
+  if (request.body.size() < kLong && request.body.starts_with('{') &&
+      request.body.find("image") == std::string::npos)
+    return then(parse());
   using Outcome = std::variant<T, ApiError>;
   api.service.work<Outcome>(
       [parse = std::move(parse)]() -> Outcome {
@@ -51,6 +55,11 @@ void parse_then(Api& api, const Request& request, const ReplyPtr& reply, std::fu
 /// The job of a route's {}, if the caller may see it; else throws ApiError 404.
 JobPtr job_of(const Api& api, const Request& request);
 bool may_see(const Caller& caller, const Job& job);
+
+/// Hands a job in for the request and calls `then`; refusals are answered. The job is cancelled
+/// instead where its client has gone meanwhile, unless it is detached.
+void submit_for(Api& api, Submission submission, const PictureKind& kind, const Request& request,
+                const ReplyPtr& reply, std::function<void(const JobPtr&)> then);
 
 /// The request's job ends with its client, unless it is detached: cancels when the client goes.
 /// Listens for as long as the job has not ended and the client is there.

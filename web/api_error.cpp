@@ -1,6 +1,9 @@
 #include "web/api_error.h"
 
+#include <algorithm>
 #include <map>
+
+#include "transport/wire/request_fields.h"
 
 namespace troupe::web {
 namespace {
@@ -8,17 +11,17 @@ namespace {
 /// The status of an answer for each code of the client API.
 int status_of(const std::string& code) {
   static const std::map<std::string, int> kStatus = {
-      {"bad_request", 400}, {"not_found", 404},        {"cancelled", 409},
-      {"overloaded", 429},  {"refused", 403},          {"unreachable", 503},
-      {"lost", 503},        {"not_fetched", 503},      {"timeout", 504},
-      {"protocol", 502},    {"version_mismatch", 502}, {"out_of_memory", 507}};
+      {"bad_request", 400},   {"not_found", 404},       {"gone", 410},        {"cancelled", 409},
+      {"overloaded", 429},    {"refused", 503},         {"unreachable", 503}, {"lost", 503},
+      {"stopped", 503},       {"not_fetched", 503},     {"timeout", 504},     {"protocol", 502},
+      {"out_of_memory", 507}, {"version_mismatch", 502}};
   const auto found = kStatus.find(code);
   return found == kStatus.end() ? 500 : found->second;
 }
 
 const char* type_of(int status) {
   if (status == 401 || status == 403) return "authentication_error";
-  if (status == 404) return "not_found_error";
+  if (status == 404 || status == 410) return "not_found_error";
   if (status == 409) return "conflict_error";
   if (status == 429) return "rate_limit_error";
   return status < 500 ? "invalid_request_error" : "server_error";
@@ -35,8 +38,50 @@ std::string short_name(const std::string& name) {
   return name.substr(0, end) + "…";
 }
 
+std::string field_of_refusal(std::string_view text) {
+  std::string field;
+  std::size_t longest = 0;
+  const auto look = [&](const std::string& words, std::string_view name) {
+    if (words.size() <= longest || !text.starts_with(words)) return;
+    const std::string_view rest = text.substr(words.size());
+    if (!rest.starts_with(' ') && !rest.starts_with(':')) return;
+    longest = words.size();
+    field = name;
+  };
+  wire::for_each_field([&](const wire::RequestField& each, auto) {
+    std::string plain(each.name);
+    std::ranges::replace(plain, '_', ' ');
+    look(plain, each.name);
+    look(std::string(each.name), each.name);
+    if (!each.words.empty() || !each.option.empty()) look(each.in_words(), each.name);
+  });
+  wire::for_each_degree([&](const wire::DegreeField& each, auto) {
+    look(std::string(each.option.substr(2)), each.name);
+  });
+  static const std::pair<const char*, const char*> kOthers[] = {{"prompt", "prompt"},
+                                                                {"seeds", "picture_seeds"},
+                                                                {"lora", "loras"},
+                                                                {"init image", "init_image"},
+                                                                {"init_image", "init_image"},
+                                                                {"init latents", "init_latents"},
+                                                                {"init_latents", "init_latents"},
+                                                                {"model", "model"},
+                                                                {"share", "share"},
+                                                                {"priority", "priority"},
+                                                                {"stages", "stages"},
+                                                                {"stage", "stages"}};
+  for (const auto& [words, name] : kOthers)
+    look(words, name);
+  return field;
+}
+
 ApiError to_api_error(const Error& error) {
-  return {status_of(error.code), error.code, error.what};
+  std::string_view text = error.what;
+  // The room that it comes from is for logs.
+  if (const auto end = text.find("] "); text.starts_with('[') && end < 32)
+    text.remove_prefix(end + 2);
+  const int status = status_of(error.code);
+  return {status, error.code, std::string(text), status == 400 ? field_of_refusal(text) : ""};
 }
 
 nlohmann::json to_json(const ApiError& error) {

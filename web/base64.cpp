@@ -13,6 +13,14 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
+std::string hex(std::string_view bytes) {
+  std::string text(bytes.size() * 2 + 1, '\0');
+  sodium_bin2hex(text.data(), text.size(), reinterpret_cast<const unsigned char*>(bytes.data()),
+                 bytes.size());
+  text.pop_back();  // the terminating zero
+  return text;
+}
+
 std::optional<std::string> from_base64(std::string_view text) {
   constexpr std::string_view kMark = ";base64,";
   if (text.starts_with("data:")) {

@@ -10,6 +10,7 @@
 
 #include "base/format.h"
 #include "base/parse_number.h"
+#include "web/base64.h"
 
 namespace troupe::web {
 namespace {
@@ -22,14 +23,6 @@ std::string sha256(std::string_view text) {
   crypto_hash_sha256(reinterpret_cast<unsigned char*>(hash.data()),
                      reinterpret_cast<const unsigned char*>(text.data()), text.size());
   return hash;
-}
-
-std::string hex(std::string_view bytes) {
-  std::string text(bytes.size() * 2 + 1, '\0');
-  sodium_bin2hex(text.data(), text.size(), reinterpret_cast<const unsigned char*>(bytes.data()),
-                 bytes.size());
-  text.pop_back();
-  return text;
 }
 
 bool is_name(std::string_view name) {

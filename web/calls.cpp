@@ -18,16 +18,6 @@ namespace {
 
 constexpr int kMostPictures = 10;  // of one of OpenAI's requests
 
-/// Makes the file of a field a PNG.
-void png_of(const std::string& field, std::string& file) {
-  try {
-    file = to_png(file);
-  } catch (const std::runtime_error& error) {
-    const std::string what = error.what();
-    throw bad_field(field, what.substr(what.find("] ") + 2));
-  }
-}
-
 /// What every kind of request has: the prompts, the table's fields, degrees, and how the job stands
 /// among others.
 void read_common(Fields& fields, Submission& submission) {
@@ -44,17 +34,12 @@ void read_common(Fields& fields, Submission& submission) {
   submission.share = fields.text("share").value_or("");
   submission.elastic = fields.flag("elastic").value_or(false);
   submission.may_batch = fields.flag("may_batch").value_or(false);
-  if (const auto image = fields.text("init_image")) {
-    const auto bytes = from_base64(*image);
-    if (!bytes) throw bad_field("init_image", "is no base64");
-    request.init_image = *bytes;
-    png_of("init_image", request.init_image);
-  }
+  if (const auto image = fields.text("init_image"))
+    request.init_image = png_of_field("init_image", *image);
   if (const auto latents = fields.text("init_latents")) {
-    const auto bytes = from_base64(*latents);
-    if (!bytes) throw bad_field("init_latents", "is no base64");
+    const std::string bytes = bytes_of_field("init_latents", *latents);
     try {
-      request.init_latents = latents_from_npy(*bytes);
+      request.init_latents = latents_from_npy(bytes);
     } catch (const std::runtime_error& error) {
       throw bad_field("init_latents", error.what());
     }
@@ -214,6 +199,21 @@ const std::map<std::string, std::string>& other_names() {
                                                             {"patches", "num_pipeline_patch"},
                                                             {"warmup", "warmup_steps"}};
   return kNames;
+}
+
+std::string bytes_of_field(const std::string& field, const std::string& base64) {
+  auto bytes = from_base64(base64);
+  if (!bytes) throw bad_field(field, "is no base64");
+  return std::move(*bytes);
+}
+
+std::string png_of_field(const std::string& field, const std::string& base64) {
+  const std::string file = bytes_of_field(field, base64);
+  try {
+    return to_png(file);
+  } catch (const std::runtime_error& error) {
+    throw bad_field(field, error.what());
+  }
 }
 
 void need_pictures(const ImageRequest& request) {

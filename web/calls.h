@@ -47,6 +47,11 @@ Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases);
 
+/// What a field's base64 stands for.
+std::string bytes_of_field(const std::string& field, const std::string& base64);
+/// The PNG of the PNG, JPEG or WebP that a field has as base64.
+std::string png_of_field(const std::string& field, const std::string& base64);
+
 /// Refuses a request whose answer is to be pictures, but that asks for latents alone.
 void need_pictures(const ImageRequest& request);
 

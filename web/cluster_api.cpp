@@ -224,11 +224,12 @@ class Watching : public std::enable_shared_from_this<Watching> {
     if (last < of.after) of.recent.clear();  // another controller
     of.after = last;
     of.now = document.value("now", 0.0);
+    const std::string& series = api_.service.clusters()[index].series;
     std::deque<nlohmann::json> fresh;
     for (auto slice : document.value("slices", nlohmann::json::array())) {
       if (slice.value("end", 0.0) < of.now - kRecent) continue;
       slice["actor"] = actor_id(slice.value("actor", 0u), index);
-      slice["job"] = job_id(index, slice.value("job", std::uint64_t{0}));
+      slice["job"] = JobKey{index, series, slice.value("job", std::uint64_t{0})}.id();
       fresh.push_back(std::move(slice));
     }
     of.recent.insert(of.recent.end(), fresh.begin(), fresh.end());

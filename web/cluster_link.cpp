@@ -2,6 +2,8 @@
 
 #include <boost/asio/post.hpp>
 
+#include "web/job_board.h"
+
 namespace troupe::web {
 namespace {
 
@@ -31,14 +33,9 @@ ClusterLink::~ClusterLink() {
   thread_.join();
 }
 
-std::shared_ptr<Client> ClusterLink::client() const {
+std::shared_ptr<ClusterLink::Connection> ClusterLink::connection() const {
   std::lock_guard lock(mutex_);
-  return client_;
-}
-
-std::shared_ptr<Inspector> ClusterLink::inspector() const {
-  std::lock_guard lock(mutex_);
-  return inspector_;
+  return connection_;
 }
 
 void ClusterLink::want_jobs() {
@@ -65,12 +62,10 @@ void ClusterLink::run() {
 }
 
 void ClusterLink::lose(const Error& why) {
-  std::shared_ptr<Client> client;
-  std::shared_ptr<Inspector> inspector;
+  std::shared_ptr<Connection> lost;  // ends when the lock is given back
   {
     std::lock_guard lock(mutex_);
-    client.swap(client_);
-    inspector.swap(inspector_);
+    lost.swap(connection_);
   }
   boost::asio::post(io_, [handlers = handlers_, why] { handlers->on_status(why); });
 }
@@ -86,19 +81,20 @@ bool ClusterLink::connect() {
     lose(inspector.error());
     return false;
   }
+  const std::string series = series_name(inspector.value().job_series());
   {
     std::lock_guard lock(mutex_);
-    client_ = std::make_shared<Client>(std::move(client.value()));
-    inspector_ = std::make_shared<Inspector>(std::move(inspector.value()));
+    connection_ = std::make_shared<Connection>(
+        Connection{std::move(client.value()), std::move(inspector.value()), series});
     jobs_asked_ = {};
   }
-  boost::asio::post(io_, [handlers = handlers_] { handlers->on_connected(); });
+  boost::asio::post(io_, [handlers = handlers_, series] { handlers->on_connected(series); });
   return true;
 }
 
 bool ClusterLink::ask() {
-  const auto client = this->client();
-  auto status = client->status();
+  const auto connection = this->connection();
+  auto status = connection->client.status();
   if (!status) {
     lose(status.error());
     return false;
@@ -111,7 +107,7 @@ bool ClusterLink::ask() {
     if (now > jobs_wanted_until_ && now < jobs_asked_ + kJobsEvery) return true;
   }
   jobs_asked_ = now;
-  auto jobs = client->jobs();
+  auto jobs = connection->client.jobs();
   if (!jobs) {
     lose(jobs.error());
     return false;

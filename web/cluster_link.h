@@ -20,9 +20,14 @@ class ClusterLink {
     std::string endpoint;
     std::string keys;
   };
+  struct Connection {
+    Client client;
+    Inspector inspector;
+    std::string series;  // of its job numbers, as `series_name` makes it
+  };
   /// Called on the gateway's loop.
   struct Handlers {
-    std::function<void()> on_connected;
+    std::function<void(const std::string& series)> on_connected;
     std::function<void(Result<ClusterInfo>)> on_status;
     std::function<void(std::vector<JobInfo>)> on_jobs;
   };
@@ -34,8 +39,7 @@ class ClusterLink {
 
   const Target& target() const { return target_; }
   /// Null while there is no connection. Any thread.
-  std::shared_ptr<Client> client() const;
-  std::shared_ptr<Inspector> inspector() const;
+  std::shared_ptr<Connection> connection() const;
   /// Somebody wants to know all jobs: they are asked for more often for a while.
   void want_jobs();
 
@@ -54,8 +58,7 @@ class ClusterLink {
   bool ending_ = false;
   std::chrono::steady_clock::time_point jobs_wanted_until_{};
   std::chrono::steady_clock::time_point jobs_asked_{};
-  std::shared_ptr<Client> client_;
-  std::shared_ptr<Inspector> inspector_;
+  std::shared_ptr<Connection> connection_;
   std::thread thread_;
 };
 

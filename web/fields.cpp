@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "base/number_text.h"
 #include "base/parse_number.h"
+#include "base/suggest.h"
 #include "base/text.h"
 #include "models/spec/json_text.h"
 #include "models/spec/scheduler_config.h"
@@ -64,32 +65,6 @@ void check_sampler(const std::string& name, const std::string& sampler) {
   if (sampler.empty() || sampler.ends_with("Scheduler") || std::ranges::count(known, sampler) > 0)
     return;
   throw bad_field(name, "is " + shown(sampler) + ", not " + choices_text(known));
-}
-
-/// A name that is at most two letters from `word`, or "".
-std::string nearest(const std::string& word, const std::set<std::string>& known) {
-  constexpr std::size_t kLongest = 64;
-  std::string best;
-  if (word.size() > kLongest) return best;
-  std::size_t least = 3;
-  for (const auto& name : known) {
-    std::vector<std::size_t> row(name.size() + 1);
-    for (std::size_t j = 0; j < row.size(); ++j)
-      row[j] = j;
-    for (std::size_t i = 0; i < word.size(); ++i) {
-      std::size_t corner = row[0]++;
-      for (std::size_t j = 0; j < name.size(); ++j) {
-        const std::size_t change = corner + (word[i] != name[j]);
-        corner = row[j + 1];
-        row[j + 1] = std::min({row[j + 1] + 1, row[j] + 1, change});
-      }
-    }
-    if (row.back() < least) {
-      least = row.back();
-      best = name;
-    }
-  }
-  return best;
 }
 
 template <class T>
@@ -399,10 +374,9 @@ void Fields::read_degrees(Parallelism& degrees) {
 void Fields::refuse_rest() const {
   for (const auto& [name, value] : body_.items()) {
     if (taken_.contains(name)) continue;
-    const std::string meant = nearest(name, known_);
     throw ApiError(400, "unknown_field",
                    shown(name) + " is no field of this request" +
-                       (meant.empty() ? "" : "; did you mean " + meant + "?"),
+                       did_you_mean(name, {known_.begin(), known_.end()}),
                    short_name(name));
   }
 }

@@ -135,7 +135,9 @@ class Gateway::Impl {
     std::vector<ClusterLink::Target> targets;
     for (const auto& cluster : options.clusters)
       targets.push_back({cluster.endpoint, cluster.keys});
-    service_.emplace(io_, targets);
+    service_.emplace(io_, targets, [this](const std::string& endpoint, const std::string& why) {
+      if (options_.on_cluster) options_.on_cluster(endpoint, why);
+    });
     api_.emplace(Api{*service_, router_, links_});
     add_cluster_routes(*api_);
     add_images_routes(*api_);
@@ -220,11 +222,17 @@ class Gateway::Impl {
   /// Ours, then the cluster's: of several that of ?cluster=N, from 1 on.
   void metrics(const Request& request, const ReplyPtr& reply) {
     const auto counts = server_->counts();
-    std::string own = metrics_.text(
-        {{"troupe_http_connections", static_cast<double>(counts.connections)},
-         {"troupe_http_streams", static_cast<double>(counts.streams)},
-         {"troupe_http_refused_connections_total", static_cast<double>(counts.refused_connections)},
-         {"troupe_http_cut_off_total", static_cast<double>(counts.cut_off)}});
+    MetricsText own;
+    metrics_.write(own);
+    own.gauge("troupe_http_connections", "Connections that are open.")
+        .sample(static_cast<double>(counts.connections));
+    own.gauge("troupe_http_streams", "Streams of events that are open.")
+        .sample(static_cast<double>(counts.streams));
+    own.counter("troupe_http_refused_connections_total",
+                "Connections that were ended because there were too many.")
+        .sample(static_cast<double>(counts.refused_connections));
+    own.counter("troupe_http_cut_off_total", "Connections whose client read too slowly.")
+        .sample(static_cast<double>(counts.cut_off));
     const auto asked = request.head.query.find("cluster");
     const std::size_t cluster = asked == request.head.query.end()
                                     ? 1
@@ -233,7 +241,7 @@ class Gateway::Impl {
       throw ApiError(404, "not_found", "there is no such cluster", "cluster");
     service_->ask<std::string>(
         cluster - 1, [](Inspector& inspector) { return inspector.metrics(); },
-        [reply, own](Result<std::string> text) {
+        [reply, own = own.text()](Result<std::string> text) {
           reply->send({.status = 200,
                        .type = "text/plain; version=0.0.4; charset=utf-8",
                        .body = own + (text ? text.value() : "")});

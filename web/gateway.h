@@ -1,5 +1,5 @@
 #pragma once
-#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +19,8 @@ struct GatewayOptions {
   std::string tls_certificate, tls_key;    // files in PEM; "" = without TLS
   std::vector<std::string> allowed_hosts;  // further names that this place has
   int max_connections = 4096;
+  /// Called on the gateway's loop: a cluster that was there is gone, and why; or is back ("").
+  std::function<void(const std::string& endpoint, const std::string& why)> on_cluster = {};
 };
 
 /// The HTTP gateway: OpenAI's images and videos, jobs with their progress, the page. Speaks to its

@@ -4,23 +4,20 @@
 #include <map>
 #include <string>
 
+#include "base/metrics_text.h"
+
 namespace troupe::web {
 
-/// What the gateway counts, as Prometheus' text, version 0.0.4. Pure.
+/// What the gateway counts of requests. Pure.
 class HttpMetrics {
  public:
   /// A request was answered, or its stream begun. `route`: the pattern, of which there are few.
   void answered(const std::string& route, int status, double seconds);
-  /// Further figures of now, by name: gauges, and counters where the name ends with _total.
-  std::string text(const std::map<std::string, double>& now) const;
+  void write(MetricsText& out) const;
 
  private:
   static constexpr std::array<double, 12> kBounds = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3,
                                                      1,     3,     10,   30,   100, 300};
-  struct Histogram {
-    std::array<std::uint64_t, kBounds.size() + 1> counts{};
-    double sum = 0;
-  };
   std::map<std::string, Histogram> seconds_;
   std::map<std::pair<std::string, int>, std::uint64_t> answers_;
 };

@@ -9,8 +9,6 @@
 namespace troupe::web {
 namespace {
 
-constexpr std::size_t kMostImagesBody = std::size_t{96} << 20;
-
 /// What openai-python needs to be there; we do not count tokens.
 nlohmann::json usage_json() {
   return {{"input_tokens", 0},
@@ -29,14 +27,18 @@ nlohmann::json described(const std::string& png, const PictureKind& kind) {
           {"usage", usage_json()}};
 }
 
-std::string whole_answer(const JobResult& result, const PictureKind& kind) {
-  nlohmann::json data = nlohmann::json::array();
-  for (const Picture& picture : result.pictures)
-    data.push_back({{"b64_json", base64(picture_file(picture.png, kind))}});
+std::string answer_text(nlohmann::json data, const JobResult& result, const PictureKind& kind) {
   nlohmann::json answer = described(result.pictures.at(0).png, kind);
   answer["created"] = static_cast<std::int64_t>(JobService::now());
   answer["data"] = std::move(data);
   return json_text(answer);
+}
+
+std::string whole_answer(const JobResult& result, const PictureKind& kind) {
+  nlohmann::json data = nlohmann::json::array();
+  for (const Picture& picture : result.pictures)
+    data.push_back({{"b64_json", base64(picture_file(picture.png, kind))}});
+  return answer_text(std::move(data), result, kind);
 }
 
 /// Links to the pictures in the place of their bytes.
@@ -46,19 +48,11 @@ std::string linked_answer(Api& api, const JobPtr& job, const PictureKind& kind,
   for (std::size_t i = 0; i < job->result->pictures.size(); ++i) {
     std::string random(16, '\0');
     randombytes_buf(random.data(), random.size());
-    std::string name = fmt::format("{}-{}-", job->id, i);
-    for (const char byte : random) {
-      constexpr char kDigits[] = "0123456789abcdef";
-      name += kDigits[static_cast<unsigned char>(byte) >> 4];
-      name += kDigits[static_cast<unsigned char>(byte) & 15];
-    }
+    const std::string name = fmt::format("{}-{}-{}", job->id, i, hex(random));
     api.links.add(name, {job, i, kind, 0}, JobService::now());
     data.push_back({{"url", base + "/v1/pictures/" + name}});
   }
-  nlohmann::json answer = described(job->result->pictures.at(0).png, kind);
-  answer["created"] = static_cast<std::int64_t>(JobService::now());
-  answer["data"] = std::move(data);
-  return json_text(answer);
+  return answer_text(std::move(data), *job->result, kind);
 }
 
 std::string completed_events(const JobResult& result, const PictureKind& kind,
@@ -89,23 +83,31 @@ std::string partial_event(const Job& job, int index, const std::string& name) {
 
 /// One request on its way. All on the loop.
 struct Painting : std::enable_shared_from_this<Painting> {
-  Painting(Api& api, ImagesCall call, ReplyPtr reply, std::string base)
-      : api(api), call(std::move(call)), reply(std::move(reply)), base(std::move(base)) {}
+  Painting(Api& api, const ImagesCall& call, ReplyPtr reply, std::string base)
+      : api(api),
+        kind(call.kind),
+        name(call.edit ? "image_edit" : "image_generation"),
+        detached(call.submission.detached),
+        stream(call.stream),
+        url(call.url),
+        partial_images(call.partial_images),
+        reply(std::move(reply)),
+        base(std::move(base)) {}
 
   void accepted(const JobPtr& job) {
-    if (call.stream) reply->begin(event_stream(), kHeartbeat);
+    if (stream) reply->begin(event_stream(), kHeartbeat);
     follow_for(
         api, job, reply,
         [self = shared_from_this(), job](const Job&, JobBoard::What what) {
           if (what == JobBoard::What::preview) self->preview(*job);
           if (what == JobBoard::What::end) self->ended(job);
         },
-        !call.submission.detached);
+        !detached);
   }
 
   void preview(const Job& job) {
-    if (!call.stream || partials >= call.partial_images || job.preview_step >= job.steps) return;
-    reply->write(partial_event(job, partials++, name()), true);
+    if (!stream || partials >= partial_images || job.preview_step >= job.steps) return;
+    reply->write(partial_event(job, partials++, name), true);
   }
 
   void ended(const JobPtr& job) {
@@ -119,15 +121,15 @@ struct Painting : std::enable_shared_from_this<Painting> {
 
   /// `job` has a result, with pictures.
   void succeeded(const JobPtr& job) {
-    if (call.url && !call.stream)
-      return reply->send({.status = 200, .body = linked_answer(api, job, call.kind, base)});
+    if (url && !stream)
+      return reply->send({.status = 200, .body = linked_answer(api, job, kind, base)});
     api.service.work<std::string>(
-        [result = job->result, kind = call.kind, stream = call.stream, name = name()] {
+        [result = job->result, kind = kind, stream = stream, name = name] {
           return stream ? completed_events(*result, kind, name) : whole_answer(*result, kind);
         },
         [self = shared_from_this()](Result<std::string> text) {
           if (!text) return self->failed(to_api_error(text.error()));
-          if (!self->call.stream)
+          if (!self->stream)
             return self->reply->send({.status = 200, .body = std::move(text.value())});
           self->reply->write(std::move(text.value()), false);
           self->reply->end();
@@ -135,35 +137,30 @@ struct Painting : std::enable_shared_from_this<Painting> {
   }
 
   void failed(const ApiError& error) {
-    if (!call.stream) return answer_error(reply, error);
+    if (!stream) return answer_error(reply, error);
     reply->write(event_text("error", json_text(to_json(error))), false);
     reply->end();
   }
 
-  std::string name() const { return call.edit ? "image_edit" : "image_generation"; }
-
   Api& api;
-  ImagesCall call;
-  ReplyPtr reply;
+  const PictureKind kind;
+  const std::string name;  // of its events
+  const bool detached, stream, url;
+  const int partial_images;
+  const ReplyPtr reply;
   std::string base;  // of links
   int partials = 0;
 };
 
 void paint(Api& api, ImagesCall call, const std::shared_ptr<Request>& request,
            const ReplyPtr& reply) {
-  const auto painting = std::make_shared<Painting>(api, std::move(call), reply, base_of(*request));
-  const auto gone = std::make_shared<bool>(false);
-  reply->on_gone([gone] { *gone = true; });
-  api.service.submit(painting->call.submission, request->caller, painting->call.kind,
-                     [painting, gone](std::optional<ApiError> error, const JobPtr& job) {
-                       if (error) return answer_error(painting->reply, *error);
-                       if (!*gone) return painting->accepted(job);
-                       if (!painting->call.submission.detached) painting->api.service.cancel(job);
-                     });
+  const auto painting = std::make_shared<Painting>(api, call, reply, base_of(*request));
+  submit_for(api, std::move(call.submission), call.kind, *request, reply,
+             [painting](const JobPtr& job) { painting->accepted(job); });
 }
 
 void add_images_route(Api& api, const char* path, bool edit) {
-  api.router.add({"POST", path, Access::user, kMostImagesBody,
+  api.router.add({"POST", path, Access::user, kMostPictureBody,
                   [&api, edit](const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
                     parse_then<ImagesCall>(
                         api, *request, reply,

@@ -4,14 +4,16 @@
 #include <filesystem>
 
 #include "base/format.h"
+#include "base/xxh64.h"
 #include "models/image/png_bytes.h"
 #include "web/api_error.h"
 
 namespace troupe::web {
 namespace {
 
-std::string state_of(const std::string& phase) {
-  return phase == "queued" || phase == "loading" ? phase : "running";
+JobState state_of(const std::string& phase) {
+  if (phase == "queued") return JobState::queued;
+  return phase == "loading" ? JobState::loading : JobState::running;
 }
 
 std::size_t bytes_of(const JobResult& result) {
@@ -23,8 +25,14 @@ std::size_t bytes_of(const JobResult& result) {
 
 }  // namespace
 
-std::string job_id(std::size_t cluster, std::uint64_t number) {
-  return fmt::format("{}{}", number, cluster == 0 ? "" : fmt::format("-{}", cluster + 1));
+std::string JobKey::id() const {
+  return fmt::format("{}-{}", number, series);
+}
+
+std::string series_name(const std::string& series) {
+  Xxh64 hash;
+  hash.update(series.data(), series.size());
+  return fmt::format("{:08x}", static_cast<std::uint32_t>(hash.digest()));
 }
 
 std::string model_id(const std::string& folder) {
@@ -33,7 +41,7 @@ std::string model_id(const std::string& folder) {
 
 nlohmann::json to_json(const Job& job) {
   nlohmann::json pictures = nlohmann::json::array();
-  for (int i = 0; i < job.pictures && job.state == "succeeded"; ++i) {
+  for (int i = 0; i < job.pictures && job.state == JobState::succeeded; ++i) {
     nlohmann::json picture = {{"url", fmt::format("/api/v1/jobs/{}/pictures/{}", job.id, i)}};
     if (job.result && static_cast<std::size_t>(i) < job.result->pictures.size()) {
       const auto size = models::png_size(job.result->pictures[i].png);
@@ -43,7 +51,8 @@ nlohmann::json to_json(const Job& job) {
     pictures.push_back(std::move(picture));
   }
   return {{"id", job.id},
-          {"state", job.state},
+          {"number", job.key.number},
+          {"state", to_string(job.state)},
           {"phase", job.phase},
           {"prompt", job.prompt},
           {"model", job.model},
@@ -60,14 +69,13 @@ nlohmann::json to_json(const Job& job) {
           {"created_at", job.created_at}};
 }
 
-JobPtr JobBoard::add(std::size_t cluster, std::uint64_t number, double now) {
-  const std::string id = job_id(cluster, number);
+JobPtr JobBoard::add(const JobKey& key, double now) {
+  const std::string id = key.id();
   auto& job = jobs_[id];
   if (!job) {
     job = std::make_shared<Job>();
     job->id = id;
-    job->cluster = cluster;
-    job->number = number;
+    job->key = key;
     job->created_at = now;
     order_.push_front(job);
     const JobPtr added = job;
@@ -77,10 +85,13 @@ JobPtr JobBoard::add(std::size_t cluster, std::uint64_t number, double now) {
   return job;
 }
 
-JobPtr JobBoard::submitted(std::size_t cluster, std::uint64_t number, double now) {
-  const JobPtr job = add(cluster, number, now);
+JobPtr JobBoard::submitted(const JobKey& key, double now) {
+  const JobPtr job = add(key, now);
   job->followed = true;
-  if (job->ended() && !job->result && !job->error) job->state = job->phase = "running";
+  if (job->ended() && !job->result && !job->error) {
+    job->state = JobState::running;
+    job->phase = to_string(job->state);
+  }
   return job;
 }
 
@@ -88,7 +99,7 @@ void JobBoard::progress(const JobPtr& job, const Progress& progress, double now)
   if (job->ended()) return;
   job->seconds = now - job->created_at;
   job->phase = progress.phase;
-  if (job->state != "paused") job->state = state_of(progress.phase);
+  if (job->state != JobState::paused) job->state = state_of(progress.phase);
   job->step = progress.step;
   if (progress.steps > 0) job->steps = progress.steps;
   job->seconds_per_step = progress.seconds_per_step;
@@ -111,22 +122,35 @@ void JobBoard::end(const JobPtr& job, const Result<JobResult>& result, double no
   job->queue_position = 0;
   job->seconds = now - job->created_at;
   if (result) {
-    job->state = job->phase = "succeeded";
+    job->state = JobState::succeeded;
     job->step = job->steps;
     job->pictures = static_cast<int>(result.value().pictures.size());
     keep(job, std::make_shared<const JobResult>(result.value()));
   } else {
     job->error = result.error();
-    job->state = job->phase = result.error().code == "cancelled" ? "cancelled" : "failed";
+    job->state = result.error().code == "cancelled" ? JobState::cancelled : JobState::failed;
     job->cause = result.error().what;
   }
+  job->phase = to_string(job->state);
   tell(job, What::end);
   forget_jobs();
 }
 
 void JobBoard::lose(std::size_t cluster, const Error& error, double now) {
-  for (const auto& [id, job] : std::map(jobs_))
-    if (job->cluster == cluster && job->followed && !job->ended()) end(job, error, now);
+  end_all([&](const Job& job) { return job.key.cluster == cluster && job.followed; }, error, now);
+}
+
+void JobBoard::begin_series(std::size_t cluster, const std::string& series, const Error& error,
+                            double now) {
+  end_all([&](const Job& job) { return job.key.cluster == cluster && job.key.series != series; },
+          error, now);
+}
+
+void JobBoard::end_all(const std::function<bool(const Job&)>& which, const Error& error,
+                       double now) {
+  // Who listens may ask for further changes.
+  for (const JobPtr& job : std::vector(order_.begin(), order_.end()))
+    if (!job->ended() && which(*job)) end(job, error, now);
 }
 
 void JobBoard::keep(const JobPtr& job, std::shared_ptr<const JobResult> result) {
@@ -164,17 +188,16 @@ std::list<JobPtr>::iterator JobBoard::forget(std::list<JobPtr>::iterator at) {
   return order_.erase(at);
 }
 
-void JobBoard::forget_ended(std::size_t cluster) {
-  for (auto at = order_.begin(); at != order_.end();)
-    at = (*at)->cluster == cluster && (*at)->ended() ? forget(at) : std::next(at);
-}
-
-void JobBoard::listed(std::size_t cluster, const std::vector<JobInfo>& jobs, double now) {
+void JobBoard::listed(std::size_t cluster, const std::string& series,
+                      const std::vector<JobInfo>& jobs, double now) {
   for (const JobInfo& info : jobs) {
-    JobPtr job = find(job_id(cluster, info.id));
+    const JobKey key{cluster, series, info.id};
+    const auto state = parse_choice<JobState>(info.state).value_or(JobState::running);
+    JobPtr job = find(key.id());
     if (job && (job->followed || job->ended())) {
-      if (job->followed && !job->ended() && (info.state == "paused") != (job->state == "paused"))
-        job->state = info.state;
+      if (job->followed && !job->ended() &&
+          (state == JobState::paused) != (job->state == JobState::paused))
+        job->state = state;
       if (job->ended()) continue;
       job->seconds = info.seconds;
       job->cause = info.cause;
@@ -185,10 +208,9 @@ void JobBoard::listed(std::size_t cluster, const std::vector<JobInfo>& jobs, dou
       if (jobs_.size() >= limits_.jobs && !order_.empty() &&
           order_.back()->created_at > now - info.seconds)
         continue;
-      job = add(cluster, info.id, now - info.seconds);
+      job = add(key, now - info.seconds);
     }
-    const std::string before = job->state;
-    job->state = info.state;
+    job->state = state;
     job->phase = info.state;
     job->prompt = info.prompt;
     job->pictures = info.pictures;
@@ -204,7 +226,7 @@ void JobBoard::listed(std::size_t cluster, const std::vector<JobInfo>& jobs, dou
   }
   // Of equal ages the higher number is the newer one.
   order_.sort([](const JobPtr& a, const JobPtr& b) {
-    return std::tie(a->created_at, a->number) > std::tie(b->created_at, b->number);
+    return std::tie(a->created_at, a->key.number) > std::tie(b->created_at, b->key.number);
   });
 }
 

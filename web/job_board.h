@@ -10,18 +10,40 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/choice.h"
 #include "troupe/client.h"
 #include "web/calls.h"
 
+namespace troupe {
+
+namespace web {
+enum class JobState { queued, loading, running, paused, succeeded, failed, cancelled };
+}
+template <>
+inline constexpr auto kNamesOf<web::JobState> = std::to_array<std::string_view>(
+    {"queued", "loading", "running", "paused", "succeeded", "failed", "cancelled"});
+
+}  // namespace troupe
+
 namespace troupe::web {
+
+/// Which job: the numbers of a cluster begin again with another series (Inspector::job_series).
+struct JobKey {
+  std::size_t cluster = 0;   // index
+  std::string series;        // as `series_name` makes it
+  std::uint64_t number = 0;  // the cluster's own
+
+  /// What the job is called outside, NUMBER-SERIES: opaque to clients.
+  std::string id() const;
+};
+/// Eight hexadecimal digits for a series of job numbers.
+std::string series_name(const std::string& series);
 
 /// A job as the gateway knows it.
 struct Job {
-  std::string id;            // opaque to clients: NUMBER, of the second cluster on NUMBER-CLUSTER
-  std::size_t cluster = 0;   // index
-  std::uint64_t number = 0;  // the cluster's own
-  std::string state =
-      "queued";  // queued | loading | running | paused | succeeded | failed | cancelled
+  JobKey key;
+  std::string id;  // the key's
+  JobState state = JobState::queued;
   std::string phase = "queued";
   std::string prompt, model, share, cause;
   int priority = 0, step = 0, steps = 0, queue_position = 0, pictures = 0;
@@ -40,12 +62,10 @@ struct Job {
   std::string preview;                      // the newest one, PNG bytes
   int preview_step = 0;
 
-  bool ended() const { return state == "succeeded" || state == "failed" || state == "cancelled"; }
+  bool ended() const { return state >= JobState::succeeded; }
 };
 using JobPtr = std::shared_ptr<Job>;
 
-/// What a job is called outside: its number, and of the second cluster on NUMBER-CLUSTER.
-std::string job_id(std::size_t cluster, std::uint64_t number);
 /// A model's id: the last name of its folder.
 std::string model_id(const std::string& folder);
 
@@ -69,22 +89,23 @@ class JobBoard {
   using Listener = std::function<void(const Job&, What)>;
 
   /// A job was accepted by a cluster.
-  JobPtr add(std::size_t cluster, std::uint64_t number, double now);
+  JobPtr add(const JobKey& key, double now);
   /// A job that was submitted here was accepted. How it ends comes by `end`, with its result: what
   /// a list said of its end before is taken back.
-  JobPtr submitted(std::size_t cluster, std::uint64_t number, double now);
+  JobPtr submitted(const JobKey& key, double now);
   void progress(const JobPtr& job, const Progress& progress, double now);
   void end(const JobPtr& job, const Result<JobResult>& result, double now);
   /// What a cluster says of all its jobs: unknown ones are added, others that are not followed are
   /// brought up to date. Jobs that are followed do not end by it.
-  void listed(std::size_t cluster, const std::vector<JobInfo>& jobs, double now);
+  void listed(std::size_t cluster, const std::string& series, const std::vector<JobInfo>& jobs,
+              double now);
   /// A cluster is gone for good: what is followed there ends with that error.
   void lose(std::size_t cluster, const Error& error, double now);
+  /// A cluster's jobs are those of this series from now on: whatever of others has not ended ends
+  /// with that error.
+  void begin_series(std::size_t cluster, const std::string& series, const Error& error, double now);
   /// A result came again.
   void keep(const JobPtr& job, std::shared_ptr<const JobResult> result);
-
-  /// The cluster was started anew, and its numbers may begin again: its ended jobs are forgotten.
-  void forget_ended(std::size_t cluster);
 
   JobPtr find(const std::string& id) const;
   /// Newest first, `limit` at most, from behind `before` on ("" = from the newest).
@@ -98,6 +119,7 @@ class JobBoard {
   void unlisten(const std::string& id, std::uint64_t number);
 
  private:
+  void end_all(const std::function<bool(const Job&)>& which, const Error& error, double now);
   void tell(const JobPtr& job, What what);
   void forget_jobs();
   std::list<JobPtr>::iterator forget(std::list<JobPtr>::iterator at);

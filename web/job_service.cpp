@@ -6,9 +6,12 @@
 #include <set>
 
 #include "base/format.h"
+#include "base/parse_number.h"
 
 namespace troupe::web {
 namespace {
+
+constexpr const char* kStartedAnew = "its cluster was started anew, without a journal of its jobs";
 
 /// How much a cluster has to do, by actor.
 double load_of(const ClusterInfo& info) {
@@ -21,16 +24,21 @@ double load_of(const ClusterInfo& info) {
 
 }  // namespace
 
-JobService::JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets)
-    : io_(io), clusters_(targets.size()) {
+JobService::JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets,
+                       OnCluster on_cluster)
+    : io_(io), on_cluster_(std::move(on_cluster)), clusters_(targets.size()) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     clusters_[i].why = "not connected yet to " + targets[i].endpoint;
     clusters_[i].link = std::make_unique<ClusterLink>(
         io, targets[i],
         ClusterLink::Handlers{
-            .on_connected = [this, i] { clusters_[i].is_new = true; },
+            .on_connected = [this, i](const std::string& series) { connected(i, series); },
             .on_status = [this, i](Result<ClusterInfo> info) { status(i, std::move(info)); },
-            .on_jobs = [this, i](std::vector<JobInfo> jobs) { board_.listed(i, jobs, now()); }});
+            .on_jobs =
+                [this, i](std::vector<JobInfo> jobs) {
+                  board_.listed(i, clusters_[i].series, jobs, now());
+                  clusters_[i].is_listed = true;
+                }});
   }
 }
 
@@ -47,16 +55,63 @@ void JobService::want_jobs() {
     cluster.link->want_jobs();
 }
 
+JobPtr JobService::job(const std::string& id) const {
+  if (const JobPtr found = board_.find(id)) return found;
+  const std::size_t dash = std::min(id.find('-'), id.size());
+  const auto number = parse_number<std::uint64_t>(id.substr(0, dash));
+  const std::string series = id.substr(dash);
+  const Cluster* unknown = nullptr;
+  for (const Cluster& cluster : clusters_) {
+    const bool named = series == "-" + cluster.series || (series.empty() && clusters_.size() == 1);
+    if (series.empty() && named && number)
+      if (const JobPtr found = board_.find(JobKey{0, cluster.series, *number}.id())) return found;
+    if (named && cluster.is_listed) throw ApiError(404, "not_found", "there is no job " + id);
+    if (named || cluster.series.empty()) unknown = &cluster;
+  }
+  if (unknown) {
+    throw ApiError(503, "unreachable",
+                   unknown->why.empty() ? "the cluster's jobs are not known here yet: try again"
+                                        : unknown->why);
+  }
+  if (!number || series.size() != series_name("").size() + 1)
+    throw ApiError(404, "not_found", "there is no job " + id);
+  throw ApiError(410, "gone",
+                 "job " + id +
+                     " is of a cluster that is served here no more, or was started anew without a "
+                     "journal of its jobs");
+}
+
+Result<JobService::Connection> JobService::connection_of(const JobKey& job) const {
+  const Cluster& cluster = clusters_[job.cluster];
+  const auto connection = cluster.link->connection();
+  if (!connection) return Error{"unreachable", cluster.why};
+  if (connection->series != job.series) return Error{"gone", job.id() + ": " + kStartedAnew};
+  return connection;
+}
+
+void JobService::connected(std::size_t index, const std::string& series) {
+  Cluster& cluster = clusters_[index];
+  cluster.is_new = true;
+  if (cluster.series == series) return;
+  cluster.series = series;
+  cluster.is_listed = false;
+  board_.begin_series(index, series, {"lost", kStartedAnew}, now());
+}
+
 void JobService::status(std::size_t index, Result<ClusterInfo> info) {
   Cluster& cluster = clusters_[index];
+  const std::string& endpoint = cluster.link->target().endpoint;
   if (info) {
+    if (cluster.gone_since && cluster.was_there) on_cluster_(endpoint, "");
+    cluster.was_there = true;
     cluster.info = std::move(info.value());
     cluster.why.clear();
     cluster.gone_since.reset();
     if (std::exchange(cluster.is_new, false)) status_of_new(index);
-    for (const auto& [id, job] : std::map(board_.all()))
-      if (job->cluster == index && job->cancel_owed) cancel(job);
+    for (const auto& [id, job] : board_.all())
+      if (job->key.cluster == index && job->cancel_owed) cancel(job);
   } else {
+    if (!cluster.gone_since && cluster.was_there) on_cluster_(endpoint, info.error().what);
     cluster.info.reset();
     cluster.why = info.error().what;
     status_of_gone(index);
@@ -67,14 +122,12 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
 
 /// Jobs whose end is not known here may go on, where the cluster keeps a journal.
 void JobService::status_of_new(std::size_t cluster) {
-  constexpr double kSame = 5;  // seconds that two readings of one start may differ by
-  const double started = now() - clusters_[cluster].info->uptime_seconds;
-  if (std::abs(std::exchange(clusters_[cluster].started, started) - started) > kSame)
-    board_.forget_ended(cluster);
-  const auto client = clusters_[cluster].link->client();
-  if (!client) return;
-  for (const auto& [id, job] : std::map(board_.all()))
-    if (job->cluster == cluster && job->followed && !job->ended()) watch(job, client);
+  const auto connection = clusters_[cluster].link->connection();
+  if (!connection) return;
+  for (const auto& [id, job] : board_.all())
+    if (job->key.cluster == cluster && job->key.series == connection->series && job->followed &&
+        !job->ended())
+      watch(job, connection);
 }
 
 /// Nobody waits for what a lost connection was asked for; jobs go on for as long as the cluster may
@@ -92,7 +145,7 @@ void JobService::status_of_gone(std::size_t index) {
   }
   for (auto at = wanted_results_.begin(); at != wanted_results_.end();) {
     const JobPtr job = board_.find(at->first);
-    if (job && job->cluster != index) {
+    if (job && job->key.cluster != index) {
       ++at;
       continue;
     }
@@ -157,74 +210,77 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
          fmt::format("the key {} may hand in {} jobs a minute: wait {} s", caller->name,
                      static_cast<int>(caller->per_minute), static_cast<int>(std::ceil(wait)))});
   }
-  const auto client = clusters_[*index].link->client();
-  if (!client) return fail({503, "unreachable", clusters_[*index].why});
+  const auto connection = clusters_[*index].link->connection();
+  if (!connection) return fail({503, "unreachable", clusters_[*index].why});
   ++submitting;
-  const bool begun = workers_.post([this, client, index = *index, caller, kind, then,
-                                    submission = std::move(submission)] {
-    const double began = now();
-    const auto number = client->submit(submission, [this, index](const Progress& progress) {
-      boost::asio::post(io_, [this, index, progress] {
-        board_.progress(board_.submitted(index, progress.job, now()), progress, now());
+  const bool begun = workers_.post(
+      [this, connection, index = *index, caller, kind, then, submission = std::move(submission)] {
+        const double began = now();
+        JobKey key{index, connection->series};
+        const auto number =
+            connection->client.submit(submission, [this, key](const Progress& progress) {
+              boost::asio::post(io_, [this, key, progress] {
+                const JobKey own{key.cluster, key.series, progress.job};
+                board_.progress(board_.submitted(own, now()), progress, now());
+              });
+            });
+        key.number = number ? number.value() : 0;
+        boost::asio::post(
+            io_, [this, key, number, began, kind, caller, then, model = submission.model,
+                  share = submission.share, priority = submission.priority,
+                  prompt = submission.request.prompts[0], steps = submission.request.steps] {
+              --submitting_[caller->name];
+              if (!number) return then(to_api_error(number.error()), nullptr);
+              const JobPtr job = board_.submitted(key, began);
+              job->model = model_id(model);
+              job->share = share;
+              job->priority = priority;
+              job->prompt = prompt;
+              job->steps = steps;
+              job->caller = caller->name;
+              job->kind = kind;
+              then(std::nullopt, job);
+            });
+        if (!number) return;
+        connection->client.watch(key.number, nullptr, [this, key](const auto& result) {
+          boost::asio::post(io_, [this, key, result] { ended(key, result); });
+        });
       });
-    });
-    boost::asio::post(io_,
-                      [this, index, number, began, kind, caller, then, model = submission.model,
-                       share = submission.share, priority = submission.priority,
-                       prompt = submission.request.prompts[0], steps = submission.request.steps] {
-                        --submitting_[caller->name];
-                        if (!number) return then(to_api_error(number.error()), nullptr);
-                        const JobPtr job = board_.submitted(index, number.value(), began);
-                        job->model = model_id(model);
-                        job->share = share;
-                        job->priority = priority;
-                        job->prompt = prompt;
-                        job->steps = steps;
-                        job->caller = caller->name;
-                        job->kind = kind;
-                        then(std::nullopt, job);
-                      });
-    if (!number) return;
-    client->watch(number.value(), nullptr, [this, index, job = number.value()](const auto& result) {
-      boost::asio::post(io_, [this, index, job, result] { ended(index, job, result); });
-    });
-  });
   if (begun) return;
   --submitting;
   then(ApiError(429, "overloaded", "too many jobs are being handed in: try again"), nullptr);
 }
 
-void JobService::watch(const JobPtr& job, const std::shared_ptr<Client>& client) {
-  const auto index = job->cluster;
-  client->watch(
-      job->number,
-      [this, index](const Progress& progress) {
-        boost::asio::post(io_, [this, index, progress] {
-          board_.progress(board_.add(index, progress.job, now()), progress, now());
+void JobService::watch(const JobPtr& job, const Connection& connection) {
+  connection->client.watch(
+      job->key.number,
+      [this, key = job->key](const Progress& progress) {
+        boost::asio::post(io_, [this, key, progress] {
+          board_.progress(board_.add(key, now()), progress, now());
         });
       },
-      [this, index, number = job->number](const Result<JobResult>& result) {
-        boost::asio::post(io_, [this, index, number, result] { ended(index, number, result); });
+      [this, key = job->key](const Result<JobResult>& result) {
+        boost::asio::post(io_, [this, key, result] { ended(key, result); });
       });
 }
 
 void JobService::follow(const JobPtr& job) {
   if (job->followed || job->ended()) return;
-  const auto client = clusters_[job->cluster].link->client();
-  if (!client) return;
+  const auto connection = connection_of(job->key);
+  if (!connection) return;
   job->followed = true;
-  watch(job, client);
+  watch(job, connection.value());
 }
 
-void JobService::ended(std::size_t cluster, std::uint64_t number, const Result<JobResult>& result) {
-  const JobPtr job = board_.add(cluster, number, now());
+void JobService::ended(const JobKey& key, const Result<JobResult>& result) {
+  const JobPtr job = board_.add(key, now());
   // It may go on, and is watched again once there is a connection.
   const bool lost = !result && result.error().code == "lost";
   if (lost && !job->ended()) return;
-  const auto client = clusters_[cluster].link->client();
-  if (!result && result.error().code == "not_fetched" && !job->ended() && client &&
+  const auto connection = connection_of(key);
+  if (!result && result.error().code == "not_fetched" && !job->ended() && connection &&
       !std::exchange(job->watched_again, true))
-    return watch(job, client);
+    return watch(job, connection.value());
   board_.end(job, result, now());
   if (result && !job->result) board_.keep(job, std::make_shared<const JobResult>(result.value()));
   const auto found = wanted_results_.find(job->id);
@@ -243,14 +299,14 @@ void JobService::ended(std::size_t cluster, std::uint64_t number, const Result<J
 void JobService::with_result(const JobPtr& job, OnResult then) {
   if (job->result) return then(job->result);
   if (job->error) return then(*job->error);
-  if (job->ended() && job->state != "succeeded") {
-    return then(Error{job->state, "job " + job->id + ": " + job->cause});
+  if (job->ended() && job->state != JobState::succeeded) {
+    return then(Error{to_string(job->state), "job " + job->id + ": " + job->cause});
   }
-  const auto client = clusters_[job->cluster].link->client();
-  if (!client) return then(Error{"unreachable", clusters_[job->cluster].why});
+  const auto connection = connection_of(job->key);
+  if (!connection) return then(connection.error());
   auto& waiting = wanted_results_[job->id];
   waiting.push_back(std::move(then));
-  if (waiting.size() == 1 && !(job->followed && !job->ended())) watch(job, client);
+  if (waiting.size() == 1 && !(job->followed && !job->ended())) watch(job, connection.value());
 }
 
 void JobService::cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then) {
@@ -260,13 +316,15 @@ void JobService::cancel(const JobPtr& job, std::function<void(std::optional<Erro
     job->cancel_owed = error && !job->ended() && kLater.contains(error->code);
   };
   if (!then) job->cancel_owed = false;  // on its way
-  const auto client = clusters_[job->cluster].link->client();
-  if (!client) return tell(Error{"unreachable", clusters_[job->cluster].why});
-  const bool begun = workers_.post([this, client, number = job->number, tell] {
-    const auto done = client->cancel(number);
-    boost::asio::post(
-        io_, [tell, error = done ? std::nullopt : std::optional(done.error())] { tell(error); });
-  });
+  const auto connection = connection_of(job->key);
+  if (!connection) return tell(connection.error());
+  const bool begun =
+      workers_.post([this, connection = connection.value(), number = job->key.number, tell] {
+        const auto done = connection->client.cancel(number);
+        boost::asio::post(io_, [tell, error = done ? std::nullopt : std::optional(done.error())] {
+          tell(error);
+        });
+      });
   if (!begun) tell(Error{"overloaded", "too much is being done: try again"});
 }
 

@@ -29,14 +29,20 @@ class JobService {
     std::unique_ptr<ClusterLink> link;
     std::optional<ClusterInfo> info;  // the newest; nothing while there is no connection
     std::string why;                  // there is none
+    std::string series;               // of its job numbers; "" before the first connection
+    bool is_listed = false;           // the list of these jobs has come
     bool is_new = true;               // the connection: no status has come over it
-    double started = 0;               // the controller's process, in seconds since 1970
+    bool was_there = false;           // some status has come
     std::optional<std::chrono::steady_clock::time_point> gone_since;
   };
   using OnSubmitted = std::function<void(std::optional<ApiError>, JobPtr)>;
   using OnResult = std::function<void(Result<std::shared_ptr<const JobResult>>)>;
 
-  JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets);
+  /// `on_cluster`: a cluster that there was a connection to is gone, and why; or is back (nothing).
+  using OnCluster = std::function<void(const std::string& endpoint, const std::string& why)>;
+
+  JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets,
+             OnCluster on_cluster);
   ~JobService();
 
   JobBoard& board() { return board_; }
@@ -44,6 +50,9 @@ class JobService {
   /// Called whenever a cluster's status has come.
   void on_status(std::function<void()> action) { on_status_.push_back(std::move(action)); }
   void want_jobs();
+  /// A job by its id, or by its number alone where there is one cluster. Throws ApiError: 404, 410
+  /// for a job of a series that has ended, 503 while nobody knows.
+  JobPtr job(const std::string& id) const;
 
   std::vector<ModelName> models() const;
   /// Hands a job to the cluster that serves the model and has least to do. `submission.model` is
@@ -61,6 +70,10 @@ class JobService {
   template <class T>
   void ask(std::size_t cluster, std::function<Result<T>(Inspector&)> question,
            std::function<void(Result<T>)> then);
+  /// Likewise of a job of its; not where the cluster has begun with other jobs.
+  template <class T>
+  void ask_of(const Job& job, std::function<Result<T>(Inspector&)> question,
+              std::function<void(Result<T>)> then);
   /// Runs `work` on a worker, then `then` on the loop with what it made.
   template <class T>
   void work(std::function<T()> work, std::function<void(Result<T>)> then);
@@ -68,12 +81,19 @@ class JobService {
   static double now();
 
  private:
+  using Connection = std::shared_ptr<ClusterLink::Connection>;
+  /// The connection to the controller that knows the job.
+  Result<Connection> connection_of(const JobKey& job) const;
+  template <class T>
+  void ask(const Connection& connection, std::function<Result<T>(Inspector&)> question,
+           std::function<void(Result<T>)> then);
+  void connected(std::size_t cluster, const std::string& series);
   std::optional<std::size_t> choose(const std::string& model, std::string& path) const;
   void status(std::size_t cluster, Result<ClusterInfo> info);
   void status_of_new(std::size_t cluster);
   void status_of_gone(std::size_t cluster);
-  void watch(const JobPtr& job, const std::shared_ptr<Client>& client);
-  void ended(std::size_t cluster, std::uint64_t number, const Result<JobResult>& result);
+  void watch(const JobPtr& job, const Connection& connection);
+  void ended(const JobKey& key, const Result<JobResult>& result);
 
   boost::asio::io_context& io_;
   JobBoard board_;
@@ -81,6 +101,7 @@ class JobService {
   std::map<std::string, std::size_t> submitting_;  // of a caller, not yet on the board
   std::map<std::string, std::vector<OnResult>> wanted_results_;
   std::vector<std::function<void()>> on_status_;
+  OnCluster on_cluster_;
   Workers workers_{8};
   std::vector<Cluster> clusters_;
 };
@@ -102,10 +123,24 @@ void JobService::work(std::function<T()> work, std::function<void(Result<T>)> th
 template <class T>
 void JobService::ask(std::size_t cluster, std::function<Result<T>(Inspector&)> question,
                      std::function<void(Result<T>)> then) {
-  const auto inspector = clusters_.at(cluster).link->inspector();
-  if (!inspector) return then(Error{"unreachable", clusters_[cluster].why});
-  const bool begun = workers_.post([this, inspector, question = std::move(question), then] {
-    auto answer = std::make_shared<Result<T>>(question(*inspector));
+  const auto connection = clusters_.at(cluster).link->connection();
+  if (!connection) return then(Error{"unreachable", clusters_[cluster].why});
+  ask(connection, std::move(question), std::move(then));
+}
+
+template <class T>
+void JobService::ask_of(const Job& job, std::function<Result<T>(Inspector&)> question,
+                        std::function<void(Result<T>)> then) {
+  const auto connection = connection_of(job.key);
+  if (!connection) return then(connection.error());
+  ask(connection.value(), std::move(question), std::move(then));
+}
+
+template <class T>
+void JobService::ask(const Connection& connection, std::function<Result<T>(Inspector&)> question,
+                     std::function<void(Result<T>)> then) {
+  const bool begun = workers_.post([this, connection, question = std::move(question), then] {
+    auto answer = std::make_shared<Result<T>>(question(connection->inspector));
     boost::asio::post(io_, [then, answer] { then(std::move(*answer)); });
   });
   if (!begun) then(Error{"overloaded", "too much is being done: try again"});

@@ -10,8 +10,6 @@
 namespace troupe::web {
 namespace {
 
-constexpr std::size_t kMostJobBody = std::size_t{96} << 20;  // with a picture to begin with
-
 nlohmann::json links_of(const Job& job) {
   const std::string self = "/api/v1/jobs/" + job.id;
   return {{"self", self},
@@ -24,22 +22,16 @@ nlohmann::json links_of(const Job& job) {
 
 void hand_in(Api& api, JobCall call, const std::shared_ptr<Request>& request,
              const ReplyPtr& reply) {
-  const bool detached = call.submission.detached;
-  const auto gone = std::make_shared<bool>(false);
-  reply->on_gone([gone] { *gone = true; });
-  api.service.submit(
-      std::move(call.submission), request->caller, call.kind,
-      [&api, reply, detached, gone](std::optional<ApiError> error, const JobPtr& job) {
-        if (error) return answer_error(reply, *error);
-        if (*gone && !detached) return api.service.cancel(job);
-        Response response = json_response({{"id", job->id},
-                                           {"state", job->state},
-                                           {"queue_position", job->queue_position},
-                                           {"links", links_of(*job)}},
-                                          202);
-        response.fields.emplace_back("Location", "/api/v1/jobs/" + job->id);
-        reply->send(std::move(response));
-      });
+  submit_for(api, std::move(call.submission), call.kind, *request, reply,
+             [reply](const JobPtr& job) {
+               Response response = json_response({{"id", job->id},
+                                                  {"state", to_string(job->state)},
+                                                  {"queue_position", job->queue_position},
+                                                  {"links", links_of(*job)}},
+                                                 202);
+               response.fields.emplace_back("Location", "/api/v1/jobs/" + job->id);
+               reply->send(std::move(response));
+             });
 }
 
 void submit(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
@@ -60,12 +52,10 @@ void list(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
     limit = *number;
   }
   const auto before = query.find("before");
-  if (before != query.end() && !api.service.board().find(before->second))
-    throw ApiError(404, "not_found", "there is no job " + before->second, "before");
+  const std::string after = before == query.end() ? "" : api.service.job(before->second)->id;
   api.service.want_jobs();
-  auto jobs =
-      api.service.board().list(before == query.end() ? "" : before->second, limit + 1,
-                               [&](const Job& job) { return may_see(*request->caller, job); });
+  auto jobs = api.service.board().list(
+      after, limit + 1, [&](const Job& job) { return may_see(*request->caller, job); });
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < std::min(limit, jobs.size()); ++i)
     rows.push_back(to_json(*jobs[i]));
@@ -77,7 +67,7 @@ void list(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
 void cancel(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = job_of(api, *request);
   const auto over = [job] {
-    return ApiError(409, "ended", "job " + job->id + " has ended: " + job->state);
+    return ApiError(409, "ended", "job " + job->id + " has ended: " + to_string(job->state));
   };
   if (job->ended()) throw over();
   api.service.cancel(job, [job, reply, over](std::optional<Error> error) {
@@ -100,7 +90,8 @@ void events(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
   const auto tell = [reply](const Job& seen, JobBoard::What what) {
     if (what == JobBoard::What::preview) return reply->write(preview_event(seen), true);
     const bool end = what == JobBoard::What::end;
-    reply->write(event_text(end ? seen.state : "progress", json_text(to_json(seen))), !end);
+    reply->write(event_text(end ? to_string(seen.state) : "progress", json_text(to_json(seen))),
+                 !end);
     if (end) reply->end();
   };
   if (job->ended()) return tell(*job, JobBoard::What::end);
@@ -143,9 +134,9 @@ void linked_picture(Api& api, const std::shared_ptr<Request>& request, const Rep
 void with_result(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
                  std::function<void(const JobResult&)> then) {
   const JobPtr job = job_of(api, *request);
-  if (job->state != "succeeded") {
+  if (job->state != JobState::succeeded) {
     throw ApiError(409, job->ended() ? "ended" : "not_ended",
-                   "job " + job->id + " has no result: it is " + job->state);
+                   "job " + job->id + " has no result: it is " + to_string(job->state));
   }
   api.service.with_result(job, [reply, then = std::move(then)](const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));
@@ -175,9 +166,8 @@ void latents(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& 
 
 void timeline(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = job_of(api, *request);
-  api.service.ask<std::string>(
-      job->cluster,
-      [number = job->number](Inspector& inspector) { return inspector.timeline(number); },
+  api.service.ask_of<std::string>(
+      *job, [number = job->key.number](Inspector& inspector) { return inspector.timeline(number); },
       [reply](Result<std::string> text) {
         if (!text) return answer_error(reply, to_api_error(text.error()));
         reply->send({.status = 200, .body = std::move(text.value())});
@@ -189,11 +179,11 @@ void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
   constexpr std::uint32_t kLines = 200;
   const JobPtr job = job_of(api, *request);
   std::vector<std::int64_t> actors = {-1};
-  if (const auto& info = api.service.clusters()[job->cluster].info)
+  if (const auto& info = api.service.clusters()[job->key.cluster].info)
     for (const ActorInfo& actor : info->actors)
       actors.push_back(actor.id);
-  api.service.ask<std::string>(
-      job->cluster,
+  api.service.ask_of<std::string>(
+      *job,
       [actors](Inspector& inspector) -> Result<std::string> {
         std::string text;
         for (const auto actor : actors) {
@@ -230,7 +220,7 @@ void send_picture(const Api& api, const JobPtr& job, std::size_t number, const P
                   const ReplyPtr& reply) {
   if (!job->ended())
     throw ApiError(409, "not_ended",
-                   "job " + job->id + " has no pictures yet: it is " + job->state);
+                   "job " + job->id + " has no pictures yet: it is " + to_string(job->state));
   auto& service = api.service;
   service.with_result(job, [&service, job, reply, kind, number](const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));
@@ -259,7 +249,7 @@ void add_jobs_routes(Api& api) {
            handler(api, request, reply);
          }});
   };
-  add("POST", "/api/v1/jobs", submit, kMostJobBody);
+  add("POST", "/api/v1/jobs", submit, kMostPictureBody);
   add("GET", "/api/v1/jobs", list);
   add("GET", "/api/v1/jobs/{}", [](Api& api, const auto& request, const auto& reply) {
     reply->send(json_response(to_json(*job_of(api, *request))));
@@ -273,7 +263,7 @@ void add_jobs_routes(Api& api) {
   add("GET", "/api/v1/jobs/{}/report", report);
   add("GET", "/api/v1/jobs/{}/latents", latents);
   add("GET", "/api/v1/jobs/{}/timeline", timeline);
-  add("POST", "/api/v1/parameters", parameters, kMostJobBody);
+  add("POST", "/api/v1/parameters", parameters, kMostPictureBody);
   const auto add_other = [&](const char* path, Access access, auto handler) {
     api.router.add(
         {"GET", path, access, 0, [&api, handler](const auto& request, const auto& reply) {

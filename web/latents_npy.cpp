@@ -1,12 +1,11 @@
 #include "web/latents_npy.h"
 
-#include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <regex>
 #include <stdexcept>
 
+#include "base/finite.h"
 #include "base/format.h"
 #include "base/parse_number.h"
 
@@ -57,8 +56,8 @@ Latents latents_from_npy(const std::string& bytes) {
                                          bytes.size() - begin - length, data));
   latents.data.resize(static_cast<std::size_t>(elements));
   std::memcpy(latents.data.data(), bytes.data() + begin + length, data);
-  if (!std::ranges::all_of(latents.data, [](float value) { return std::isfinite(value); }))
-    throw std::runtime_error("has a value that is not finite");
+  if (const auto odd = first_not_finite(latents.data))
+    throw std::runtime_error(fmt::format("is not finite at element {}", *odd));
   return latents;
 }
 

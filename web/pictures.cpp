@@ -32,14 +32,14 @@ Pixels read_png(std::string_view png) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   if (!png_image_begin_read_from_memory(&image, png.data(), png.size()))
-    throw std::runtime_error(std::string("[picture] the PNG cannot be read: ") + image.message);
+    throw std::runtime_error(std::string("the PNG cannot be read: ") + image.message);
   image.format = PNG_FORMAT_RGB;
   Pixels pixels{static_cast<int>(image.width), static_cast<int>(image.height), {}};
   pixels.rgb.resize(PNG_IMAGE_SIZE(image));
   if (!png_image_finish_read(&image, nullptr, pixels.rgb.data(), 0, nullptr)) {
     const std::string why = image.message;
     png_image_free(&image);
-    throw std::runtime_error("[picture] the PNG cannot be read: " + why);
+    throw std::runtime_error("the PNG cannot be read: " + why);
   }
   return pixels;
 }
@@ -98,14 +98,14 @@ std::string jpeg_file(const Pixels& pixels, int quality) {
   } out;
   JpegErrors errors{};
   if (!write_jpeg(pixels, quality, errors, &out.bytes, &out.size))
-    throw std::runtime_error(std::string("[picture] no JPEG can be made of it: ") + errors.text);
+    throw std::runtime_error(std::string("no JPEG can be made of it: ") + errors.text);
   return {reinterpret_cast<const char*>(out.bytes), out.size};
 }
 
 std::string webp_file(const Pixels& pixels, int quality) {
   if (pixels.width > WEBP_MAX_DIMENSION || pixels.height > WEBP_MAX_DIMENSION)
-    throw std::runtime_error(fmt::format(
-        "[picture] a WebP has at most {} pixels a side: ask for png or jpeg", WEBP_MAX_DIMENSION));
+    throw std::runtime_error(fmt::format("a WebP has at most {} pixels a side: ask for png or jpeg",
+                                         WEBP_MAX_DIMENSION));
   std::uint8_t* bytes = nullptr;
   const int stride = pixels.width * 3;
   const std::size_t size =
@@ -114,7 +114,7 @@ std::string webp_file(const Pixels& pixels, int quality) {
           : WebPEncodeRGB(pixels.rgb.data(), pixels.width, pixels.height, stride,
                           static_cast<float>(quality), &bytes);
   const std::unique_ptr<std::uint8_t, void (*)(void*)> end(bytes, WebPFree);
-  if (size == 0) throw std::runtime_error("[picture] no WebP can be made of it");
+  if (size == 0) throw std::runtime_error("no WebP can be made of it");
   return {reinterpret_cast<const char*>(bytes), size};
 }
 
@@ -151,19 +151,18 @@ bool read_jpeg(const std::string& file, JpegErrors& errors, int& width, int& hei
 void check_pixels(int width, int height) {
   if (width < 1 || height < 1 ||
       static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(height) > kMostPixels)
-    throw std::runtime_error(
-        fmt::format("[picture] {} x {} pixels are none, or too many", width, height));
+    throw std::runtime_error(fmt::format("{} x {} pixels are none, or too many", width, height));
 }
 
 Pixels pixels_of_jpeg(const std::string& file) {
   JpegErrors errors{};
   Pixels pixels;
   if (!read_jpeg(file, errors, pixels.width, pixels.height, nullptr))
-    throw std::runtime_error(std::string("[picture] the JPEG cannot be read: ") + errors.text);
+    throw std::runtime_error(std::string("the JPEG cannot be read: ") + errors.text);
   check_pixels(pixels.width, pixels.height);
   pixels.rgb.resize(std::size_t(pixels.width) * std::size_t(pixels.height) * 3);
   if (!read_jpeg(file, errors, pixels.width, pixels.height, pixels.rgb.data()))
-    throw std::runtime_error(std::string("[picture] the JPEG cannot be read: ") + errors.text);
+    throw std::runtime_error(std::string("the JPEG cannot be read: ") + errors.text);
   return pixels;
 }
 
@@ -171,12 +170,12 @@ Pixels pixels_of_webp(const std::string& file) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(file.data());
   Pixels pixels;
   if (!WebPGetInfo(bytes, file.size(), &pixels.width, &pixels.height))
-    throw std::runtime_error("[picture] the WebP cannot be read");
+    throw std::runtime_error("the WebP cannot be read");
   check_pixels(pixels.width, pixels.height);
   pixels.rgb.resize(std::size_t(pixels.width) * std::size_t(pixels.height) * 3);
   if (!WebPDecodeRGBInto(bytes, file.size(), pixels.rgb.data(), pixels.rgb.size(),
                          pixels.width * 3))
-    throw std::runtime_error("[picture] the WebP cannot be read");
+    throw std::runtime_error("the WebP cannot be read");
   return pixels;
 }
 
@@ -189,7 +188,7 @@ std::string write_png(const Pixels& pixels) {
   std::string png(PNG_IMAGE_PNG_SIZE_MAX(image), '\0');
   png_alloc_size_t size = png.size();
   if (!png_image_write_to_memory(&image, png.data(), &size, 0, pixels.rgb.data(), 0, nullptr))
-    throw std::runtime_error(std::string("[picture] no PNG can be made of it: ") + image.message);
+    throw std::runtime_error(std::string("no PNG can be made of it: ") + image.message);
   png.resize(size);
   return png;
 }
@@ -201,7 +200,7 @@ std::string to_png(const std::string& file) {
   if (file.starts_with("\xff\xd8\xff")) return write_png(pixels_of_jpeg(file));
   if (file.starts_with("RIFF") && file.substr(0, 12).ends_with("WEBP"))
     return write_png(pixels_of_webp(file));
-  throw std::runtime_error("[picture] is no PNG, JPEG or WebP file");
+  throw std::runtime_error("is no PNG, JPEG or WebP file");
 }
 
 std::string npy_file(const Latents& latents) {

@@ -6,15 +6,14 @@
 namespace troupe::web {
 namespace {
 
-constexpr std::size_t kMostVideoBody = std::size_t{96} << 20;
 constexpr std::string_view kPrefix = "video_";
 
 nlohmann::json video_json(const Job& job) {
-  const bool open = job.state == "queued" || job.state == "loading" || job.state == "paused";
-  const std::string status = job.state == "succeeded" ? "completed"
-                             : job.ended()            ? "failed"
-                             : open                   ? "queued"
-                                                      : "in_progress";
+  const bool succeeded = job.state == JobState::succeeded;
+  const std::string status = succeeded                        ? "completed"
+                             : job.ended()                    ? "failed"
+                             : job.state == JobState::running ? "in_progress"
+                                                              : "queued";
   nlohmann::json video = {{"id", std::string(kPrefix) + job.id},
                           {"object", "video"},
                           {"model", job.model},
@@ -26,8 +25,9 @@ nlohmann::json video_json(const Job& job) {
                           {"expires_at", nullptr},
                           {"error", nullptr}};
   if (job.ended()) video["completed_at"] = static_cast<std::int64_t>(job.created_at + job.seconds);
-  if (job.ended() && job.state != "succeeded")
-    video["error"] = {{"code", job.error ? job.error->code : job.state}, {"message", job.cause}};
+  if (job.ended() && !succeeded)
+    video["error"] = {{"code", job.error ? job.error->code : to_string(job.state)},
+                      {"message", job.cause}};
   if (job.result && !job.result->pictures.empty()) {
     const auto size = models::png_size(job.result->pictures[0].png);
     video["size"] = fmt::format("{}x{}", size.width, size.height);
@@ -37,8 +37,7 @@ nlohmann::json video_json(const Job& job) {
 
 JobPtr video_of(const Api& api, const Request& request) {
   const std::string& id = request.params.at(0);
-  const JobPtr job =
-      id.starts_with(kPrefix) ? api.service.board().find(id.substr(kPrefix.size())) : nullptr;
+  const JobPtr job = id.starts_with(kPrefix) ? api.service.job(id.substr(kPrefix.size())) : nullptr;
   if (job && job->is_video && may_see(*request.caller, *job)) return job;
   throw ApiError(404, "not_found", "there is no video " + id);
 }
@@ -56,12 +55,10 @@ void create(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
       api, *request, reply,
       [request, seed = random_seed()] { return parse_video(video_fields(*request), seed); },
       [&api, request, reply](Submission submission) {
-        api.service.submit(std::move(submission), request->caller, {},
-                           [reply](std::optional<ApiError> error, const JobPtr& job) {
-                             if (error) return answer_error(reply, *error);
-                             job->is_video = true;
-                             reply->send(json_response(video_json(*job)));
-                           });
+        submit_for(api, std::move(submission), {}, *request, reply, [reply](const JobPtr& job) {
+          job->is_video = true;
+          reply->send(json_response(video_json(*job)));
+        });
       });
 }
 
@@ -93,7 +90,7 @@ void add_videos_routes(Api& api) {
            handler(api, request, reply);
          }});
   };
-  add("POST", "/v1/videos", create, kMostVideoBody);
+  add("POST", "/v1/videos", create, kMostPictureBody);
   add("GET", "/v1/videos", list_videos);
   add("GET", "/v1/videos/{}", [](Api& api, const auto& request, const auto& reply) {
     reply->send(json_response(video_json(*video_of(api, *request))));

@@ -3,14 +3,11 @@
 #include "models/spec/scheduler_config.h"
 #include "web/api.h"
 #include "web/base64.h"
-#include "web/pictures.h"
 
 /// The subset of the AUTOMATIC1111 web UI's API that its clients use most. Source: its
 /// modules/api/models.py.
 namespace troupe::web {
 namespace {
-
-constexpr std::size_t kMostWebuiBody = std::size_t{96} << 20;
 
 /// Its names for samplers of ours; ours are taken as well.
 std::string sampler_of(const std::string& name) {
@@ -64,13 +61,7 @@ Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t
     const auto images = fields.texts("init_images");
     if (!images || images->size() != 1)
       throw bad_field("init_images", "is not a list of one picture");
-    const auto bytes = from_base64(images->front());
-    if (!bytes) throw bad_field("init_images", "is no base64");
-    try {
-      request.init_image = to_png(*bytes);
-    } catch (const std::runtime_error& error) {
-      throw bad_field("init_images", error.what());
-    }
+    request.init_image = png_of_field("init_images", images->front());
     if (fields.any("mask")) throw bad_field("mask", "the models here paint whole pictures");
   }
   if (const auto* settings = fields.any("override_settings"); settings && settings->is_object())
@@ -81,30 +72,28 @@ Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t
   return submission;
 }
 
-nlohmann::json answer_json(const JobResult& result, const Submission& submission) {
-  const ImageRequest& request = submission.request;
+/// What its answers repeat of a request.
+nlohmann::json parameters_json(const ImageRequest& request) {
+  return {{"prompt", request.prompts[0]},
+          {"negative_prompt", request.negative_prompt},
+          {"steps", request.steps},
+          {"seed", request.seed},
+          {"cfg_scale", request.guidance_scale},
+          {"width", request.width},
+          {"height", request.height}};
+}
+
+nlohmann::json answer_json(const JobResult& result, const nlohmann::json& parameters,
+                           const std::string& sampler) {
   nlohmann::json images = nlohmann::json::array(), seeds = nlohmann::json::array();
   for (const Picture& picture : result.pictures) {
     images.push_back(base64(picture.png));
-    seeds.push_back(request.seed);
+    seeds.push_back(parameters.at("seed"));
   }
-  const nlohmann::json info = {{"prompt", request.prompts[0]},
-                               {"negative_prompt", request.negative_prompt},
-                               {"seed", request.seed},
-                               {"all_seeds", seeds},
-                               {"steps", request.steps},
-                               {"cfg_scale", request.guidance_scale},
-                               {"width", request.width},
-                               {"height", request.height},
-                               {"batch_size", result.pictures.size()},
-                               {"sampler_name", request.sampler}};
-  const nlohmann::json parameters = {{"prompt", request.prompts[0]},
-                                     {"negative_prompt", request.negative_prompt},
-                                     {"steps", request.steps},
-                                     {"seed", request.seed},
-                                     {"cfg_scale", request.guidance_scale},
-                                     {"width", request.width},
-                                     {"height", request.height}};
+  nlohmann::json info = parameters;
+  info["all_seeds"] = std::move(seeds);
+  info["batch_size"] = result.pictures.size();
+  info["sampler_name"] = sampler;
   return {{"images", std::move(images)}, {"parameters", parameters}, {"info", json_text(info)}};
 }
 
@@ -117,35 +106,29 @@ JobPtr running_job(const Api& api, const Caller& caller) {
 
 void paint_webui(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
                  Submission submission) {
-  const auto gone = std::make_shared<bool>(false);
-  reply->on_gone([gone] { *gone = true; });
   if (!submission.request.progress_interval) {
     submission.request.progress_interval = std::max(1, submission.request.steps / 10);
     submission.request.progress_content = to_string(ProgressContent::preview);
   }
-  api.service.submit(
-      submission, request->caller, {},
-      [&api, reply, submission, gone](std::optional<ApiError> error, const JobPtr& job) {
-        if (error) return answer_error(reply, *error);
-        if (*gone) return api.service.cancel(job);
-        follow_for(
-            api, job, reply,
-            [&api, reply, submission, job](const Job&, JobBoard::What what) {
-              if (what != JobBoard::What::end) return;
-              api.service.with_result(job, [&api, reply, submission](const auto& result) {
-                if (!result) return answer_error(reply, to_api_error(result.error()));
-                api.service.work<std::string>(
-                    [kept = result.value(), submission] {
-                      return json_text(answer_json(*kept, submission));
-                    },
-                    [reply](Result<std::string> text) {
-                      if (!text) return answer_error(reply, to_api_error(text.error()));
-                      reply->send({.status = 200, .body = std::move(text.value())});
-                    });
-              });
-            },
-            true);
-      });
+  const auto answer = [&api, reply, parameters = parameters_json(submission.request),
+                       sampler = submission.request.sampler](const auto& result) {
+    if (!result) return answer_error(reply, to_api_error(result.error()));
+    api.service.work<std::string>(
+        [kept = result.value(), parameters, sampler] {
+          return json_text(answer_json(*kept, parameters, sampler));
+        },
+        [reply](Result<std::string> text) {
+          if (!text) return answer_error(reply, to_api_error(text.error()));
+          reply->send({.status = 200, .body = std::move(text.value())});
+        });
+  };
+  submit_for(api, std::move(submission), {}, *request, reply,
+             [&api, reply, answer](const JobPtr& job) {
+               const auto listener = [&api, job, answer](const Job&, JobBoard::What what) {
+                 if (what == JobBoard::What::end) api.service.with_result(job, answer);
+               };
+               follow_for(api, job, reply, listener, true);
+             });
 }
 
 nlohmann::json progress_json(const JobPtr& job) {
@@ -177,7 +160,7 @@ nlohmann::json models_of_webui(const JobService& service) {
 void add_webui_routes(Api& api) {
   for (const bool from_picture : {false, true}) {
     api.router.add({"POST", from_picture ? "/sdapi/v1/img2img" : "/sdapi/v1/txt2img", Access::user,
-                    kMostWebuiBody, [&api, from_picture](const auto& request, const auto& reply) {
+                    kMostPictureBody, [&api, from_picture](const auto& request, const auto& reply) {
                       parse_then<Submission>(
                           api, *request, reply,
                           [request = request, from_picture, seed = random_seed()] {
@@ -189,7 +172,8 @@ void add_webui_routes(Api& api) {
                     }});
   }
   const auto add = [&](const char* method, const char* path, auto handler) {
-    api.router.add({method, path, Access::user, method == std::string("POST") ? kMostWebuiBody : 0,
+    api.router.add({method, path, Access::user,
+                    method == std::string("POST") ? kMostPictureBody : 0,
                     [&api, handler](const auto& request, const auto& reply) {
                       reply->send(json_response(handler(api, *request)));
                     }});

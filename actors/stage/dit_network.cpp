@@ -84,8 +84,9 @@ std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
   if (groups.ulysses != 0)
     exchange.emplace(job_.group(groups.ulysses), transformer_.heads(), job_.wait);
   const bool step_before = request.method == Method::distrifusion;
+  const bool naive = request.exchange == PatchExchange::naive;
   std::unique_ptr<models::KvStore> store;
-  if (request.num_pipeline_patch > 1) {
+  if (request.num_pipeline_patch > 1 && !naive) {
     using Freshness = models::KvStore::Freshness;
     store = std::make_unique<models::KvStore>(
         models::KvStore::Shape{
@@ -99,7 +100,7 @@ std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
             .predicts = request.kv == KvUse::predict},
         transformer_.dtype(), device_);
   }
-  RingAttention::Links links{job_.group(groups.ring),
+  RingAttention::Links links{naive ? nullptr : job_.group(groups.ring),
                              job_.group(step_before ? groups.heads : groups.stage), job_.wait};
   return std::make_unique<SequenceAttention>(
       SequenceAttention::Place{begin.ring.rank, begin.ring.degree, begin.ulysses.rank,

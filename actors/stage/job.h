@@ -36,6 +36,7 @@ class Job {
   const JobLatents& latents() const { return latents_; }
   const JobNetwork& network() const { return *network_; }
   JobStep& step() { return step_; }
+  const JobText& text() const { return text_; }
 
   void post_receive(StepPlace place, int stage) { transfers_.post_receive(place, stage); }
   TaskResult encode_text() { return text_.encode(); }

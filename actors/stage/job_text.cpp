@@ -10,45 +10,6 @@
 namespace troupe::actors {
 namespace {
 
-/// Prompts of the branches that guidance needs, negative first as diffusers stacks them, a row an
-/// image.
-std::vector<std::string> branch_prompts(const wire::BeginJob& begin, bool guided) {
-  std::vector<std::string> prompts;
-  const auto& request = begin.request;
-  for (int image = begin.first_image; guided && image < begin.last_image; ++image) {
-    prompts.push_back(request.negative_prompts.empty() ? request.negative_prompt
-                                                       : request.negative_prompts[image]);
-  }
-  for (int image = begin.first_image; image < begin.last_image; ++image) {
-    prompts.push_back(request.prompts[image / request.images_per_prompt]);
-  }
-  return prompts;
-}
-
-/// Encodes each different prompt once and lays the rows out as asked.
-EncodedText encode_rows(const Stage& stage, const std::vector<std::string>& prompts,
-                        const wire::ImageRequest& request, const Stage::Tick& tick) {
-  std::vector<std::string> unique;
-  std::vector<std::int64_t> row_of;
-  for (const auto& prompt : prompts) {
-    const auto found = std::find(unique.begin(), unique.end(), prompt);
-    row_of.push_back(found - unique.begin());
-    if (found == unique.end()) unique.push_back(prompt);
-  }
-  auto text = stage.encode_text(unique, request.max_sequence_length, request.clean_caption, tick);
-  const auto rows = at::tensor(row_of, at::kLong);
-  for (auto* states : {&text.caption.states, &text.caption.pooled}) {
-    if (!states->defined()) continue;
-    *states = states->index_select(0, rows.to(states->device())).contiguous();
-  }
-  text.lengths = text.lengths.index_select(0, rows);
-  std::vector<std::string> cut;
-  for (const auto row : row_of)
-    cut.push_back(text.cut[row]);
-  text.cut = std::move(cut);
-  return text;
-}
-
 bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
 }
@@ -121,24 +82,101 @@ void JobText::keep_blank() {
 
 TaskResult JobText::encode() {
   const auto& begin = job_.begin;
-  const auto picture = init_image_.encode();  // while another encodes the text, most often
-  const bool encodes = begin.caption_rank == begin.caption_root;
-  auto text = encodes ? encode_prompts() : empty_text();
+  const auto picture = init_image_.encode();  // while others encode the text, most often
+  const bool projects = begin.caption_rank == begin.caption_root;
   TaskResult result;
-  if (encodes) result.warnings = cut_warnings(begin, text.cut, job_.guided());
+  auto text = empty_text();
+  if (begin.request.prompt_embeds.empty()) {
+    const auto outputs = encode_prompts(result);
+    if (projects) text = project(outputs);
+  } else if (projects) {
+    text = project_given();
+  }
   share(text);
   keep(text);
   init_image_.begin_latents(picture);
   return result;
 }
 
-EncodedText JobText::encode_prompts() const {
+std::vector<models::EncoderOutput> JobText::encode_prompts(TaskResult& result) {
+  const auto& begin = job_.begin;
+  const auto& request = begin.request;
+  auto& stage = job_.tools.stage;
+  const auto& encoders = stage.spec().text_encoders;
+  const auto before = stage.prompt_use();
+  const auto length = request.max_sequence_length;
+  std::vector<models::EncoderOutput> outputs(encoders.size());
+  std::vector<std::string> cut;
+  const auto runs = [&](std::size_t i, std::int32_t rank) {
+    return begin.encoder_ranks.at(i) == rank;
+  };
+  for (std::size_t i = 0; i < encoders.size(); ++i) {
+    if (!runs(i, begin.caption_rank)) continue;
+    std::vector<std::string> own_cut;
+    outputs[i] = stage.encode_text(i, rows_.unique, length, request.clean_caption, own_cut,
+                                   [this] { job_.tick(); });
+    // What the longest encoder could not take is what was cut.
+    const bool last = std::all_of(encoders.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                  encoders.end(), [](const auto& one) { return one.absent; });
+    if (last && !encoders[i].absent) cut = std::move(own_cut);
+  }
+  use_.encoded += stage.prompt_use().encoded - before.encoded;
+  use_.from_cache += stage.prompt_use().from_cache - before.from_cache;
+  if (!cut.empty()) {
+    std::vector<std::string> of_rows;
+    for (const auto row : rows_.of_row)
+      of_rows.push_back(cut[row]);
+    result.warnings = cut_warnings(begin, of_rows, job_.guided());
+  }
+  gather(outputs);
+  return outputs;
+}
+
+void JobText::gather(std::vector<models::EncoderOutput>& outputs) {
+  const auto& begin = job_.begin;
+  const auto replica = job_.group(begin.groups.caption);
+  if (!replica) return;
+  const auto& stage = job_.tools.stage;
+  const bool projects = begin.caption_rank == begin.caption_root;
+  std::vector<tensor::Work> works;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto from = begin.encoder_ranks.at(i);
+    if (from == begin.caption_root || stage.spec().text_encoders[i].absent) continue;
+    auto& output = outputs[i];
+    if (projects) {
+      output = stage.empty_output(i, std::ssize(rows_.unique), begin.request.max_sequence_length);
+    } else if (from != begin.caption_rank) {
+      continue;
+    }
+    output.lengths = output.lengths.to(stage.device());
+    for (const auto& part : {output.states, output.pooled, output.lengths}) {
+      if (!part.defined()) continue;
+      works.push_back(projects ? replica->receive(part, from)
+                               : replica->send(part, begin.caption_root));
+    }
+  }
+  if (!projects) return;  // nothing waits for a send
+  for (const auto& work : works)
+    job_.waits.wait(work);
+  if (!works.empty()) job_.waits.await_device();
+  for (auto& output : outputs)
+    if (output.lengths.defined()) output.lengths = output.lengths.to(at::kCPU);
+}
+
+EncodedText JobText::project(std::vector<models::EncoderOutput> outputs) const {
   const auto& request = job_.begin.request;
-  if (!request.prompt_embeds.empty()) return project_given();
-  const auto prompts = branch_prompts(job_.begin, job_.guided());
-  auto text = encode_rows(job_.tools.stage, prompts, request, [this] { job_.tick(); });
+  const auto& stage = job_.tools.stage;
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    outputs[i] = stage.without_padding(i, std::move(outputs[i]));
+  auto text = stage.project_text(outputs, request.max_sequence_length);
+  const auto rows = at::tensor(rows_.of_row, at::kLong);
+  for (auto* states : {&text.caption.states, &text.caption.pooled}) {
+    if (!states->defined()) continue;
+    *states = states->index_select(0, rows.to(states->device())).contiguous();
+  }
+  text.lengths = text.lengths.index_select(0, rows);
   // Where negative prompts are given one by one, an empty one is encoded as such, as in diffusers.
-  if (job_.guided() && job_.tools.stage.spec().zero_negative && request.negative_prompt.empty() &&
+  if (job_.guided() && stage.spec().zero_negative && request.negative_prompt.empty() &&
       request.negative_prompts.empty()) {
     for (auto* states : {&text.caption.states, &text.caption.pooled})
       if (states->defined()) states->slice(0, 0, job_.images()).zero_();
@@ -152,7 +190,6 @@ EncodedText JobText::project_given() const {
   const auto& stage = job_.tools.stage;
   auto text = stage.project_text(given_text(stage.spec(), job_.begin, job_.guided(), *given_),
                                  job_.begin.request.max_sequence_length);
-  text.cut.resize(text.caption.states.size(0));
   job_.require_finite(text.caption.states, "projected prompt embeds");
   return text;
 }

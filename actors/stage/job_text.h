@@ -2,15 +2,17 @@
 #include <ATen/core/Tensor.h>
 
 #include <utility>
+#include <vector>
 
 #include "actors/stage/init_image.h"
 #include "actors/stage/job_context.h"
 #include "actors/stage/job_latents.h"
+#include "transport/wire/prompt_rows.h"
 
 namespace troupe::actors {
 
-/// A job's first task: its captions, encoded by one actor of the replica and kept by all; and the
-/// picture that it begins with.
+/// A job's first task: its captions, encoded by the actors of the replica that run text encoders,
+/// projected by one and kept by all; and the picture that it begins with.
 class JobText {
  public:
   /// `given`: the prompt embeds that the request brings, where this actor projects them; else null.
@@ -19,17 +21,25 @@ class JobText {
       : job_(job),
         network_(network),
         init_image_(job, latents, std::move(init_image)),
-        given_(std::move(given)) {}
+        given_(std::move(given)),
+        rows_(wire::prompt_rows(job.begin.request, {job.begin.first_image, job.begin.last_image},
+                                job.guided())) {}
 
   TaskResult encode();
   /// Keeps a text without words, of the length that texts are padded or cut to.
   void keep_blank();
+  /// What the text encoders of this actor had to do for the job.
+  const Stage::PromptUse& use() const { return use_; }
 
  private:
   /// Text of this job's shape, not filled.
   EncodedText empty_text() const;
-  /// The prompts of this replica's branches, encoded.
-  EncodedText encode_prompts() const;
+  /// The prompts of this replica's branches by the text encoders that this actor runs, and where
+  /// it projects by all.
+  std::vector<models::EncoderOutput> encode_prompts(TaskResult& result);
+  /// From who runs them to who projects.
+  void gather(std::vector<models::EncoderOutput>& outputs);
+  EncodedText project(std::vector<models::EncoderOutput> outputs) const;
   /// What the request brings instead of prompts.
   EncodedText project_given() const;
   void share(EncodedText& text);
@@ -40,6 +50,8 @@ class JobText {
   JobNetwork& network_;
   InitImage init_image_;
   control::BlobBytes given_;
+  wire::PromptRows rows_;
+  Stage::PromptUse use_;
 };
 
 }  // namespace troupe::actors

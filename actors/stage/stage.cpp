@@ -39,6 +39,11 @@ std::vector<std::string> prepared(const spec::ModelSpec& spec,
   return captions;
 }
 
+/// Padding is masked out in the encoder and of no use behind it.
+bool cuts_padding(spec::TextUse use) {
+  return use == spec::TextUse::masked_states || use == spec::TextUse::zeroed_states;
+}
+
 }  // namespace
 
 at::ScalarType scalar_type(ComputeType type) {
@@ -56,7 +61,8 @@ Stage::Stage(const wire::LoadStage& load, at::Device device, const Tick& tick)
     : load_(load),
       spec_(spec::read_model_spec(load.model)),
       dtype_(scalar_type(load.dtype)),
-      device_(device) {
+      device_(device),
+      prompt_cache_(load.prompt_cache_bytes) {
   check_unchanged();
   std::vector<models::LoraChoice> choices;
   for (const auto& lora : load_.loras)
@@ -83,59 +89,122 @@ void Stage::note_rehearsed(const std::string& key) {
   rehearsed_.insert(key);
 }
 
-models::EncoderOutput Stage::encode(const spec::TextEncoderSpec& encoder,
-                                    const std::vector<std::string>& prompts, int max_length,
-                                    std::vector<std::string>& cut, const Tick& tick) const {
-  models::EncoderOutput out;
-  out.tokens = encoder.tokens > 0 ? encoder.tokens : max_length;
-  if (encoder.absent) return out;
+std::vector<EncodedPrompt> Stage::encode(const spec::TextEncoderSpec& encoder,
+                                         const std::vector<std::string>& captions,
+                                         std::int64_t most, const Tick& tick) const {
+  using spec::TextUse;
   const auto count = [&](int, int) { tick(); };
   models::WeightStore weights(encoder.weights);
   loras_.adapt(weights, encoder.component);
+  std::vector<EncodedPrompt> prompts(captions.size());
+  // Each text by itself, so that what becomes of it does not depend on the others.
   models::Tokenized tokens;
+  std::vector<models::TextBatch> texts;
+  const auto tokenize = [&](const auto& tokenizer) {
+    tokens = tokenizer.tokenize(captions, most);
+    const auto all = models::text_batch(tokens);
+    for (std::size_t i = 0; i < captions.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(i);
+      texts.push_back({all.ids.narrow(0, row, 1), all.mask.narrow(0, row, 1)});
+      prompts[i].length = tokens.lengths[i];
+      prompts[i].cut = tokens.cut[i];
+    }
+  };
+  const auto keep_states = [&](const std::vector<at::Tensor>& states) {
+    for (std::size_t i = 0; i < states.size(); ++i)
+      prompts[i].states = states[i][0];
+  };
   if (const auto* clip = std::get_if<spec::ClipSpec>(&encoder.config)) {
-    tokens = models::ClipTokenizer::load(encoder.tokenizer.folder).tokenize(prompts, out.tokens);
+    tokenize(models::ClipTokenizer::load(encoder.tokenizer.folder));
+    std::vector<at::Tensor> ids;
+    for (const auto& text : texts)
+      ids.push_back(text.ids);
     const models::ClipTextModel model(*clip, weights, dtype_, device_);
-    const auto states = model.encode(models::text_batch(tokens).ids, 1, count);
-    out.states = encoder.use == spec::TextUse::states ? states.last : states.hidden;
-    out.pooled = states.pooled;
+    const auto made = model.encode_each(ids, 1, count);
+    const auto shape = spec::output_shape(encoder, most);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (shape.width > 0)
+        prompts[i].states = (encoder.use == TextUse::states ? made[i].last : made[i].hidden)[0];
+      if (shape.pooled > 0) prompts[i].pooled = made[i].pooled[0];
+    }
   } else if (const auto* bert = std::get_if<spec::BertSpec>(&encoder.config)) {
-    tokens = models::BertTokenizer::load(encoder.tokenizer.folder).tokenize(prompts, out.tokens);
-    const auto batch = models::text_batch(tokens);
-    const models::BertModel model(*bert, weights, dtype_, device_);
-    out.states = model.encode(batch.ids, batch.mask, count);
+    tokenize(models::BertTokenizer::load(encoder.tokenizer.folder));
+    keep_states(models::BertModel(*bert, weights, dtype_, device_).encode_each(texts, count));
   } else {
-    tokens = models::Tokenizer::load(encoder.tokenizer).tokenize(prompts, out.tokens);
-    const auto batch = models::text_batch(tokens);
-    const models::T5Encoder model(std::get<spec::T5Spec>(encoder.config), weights, dtype_, device_);
-    if (encoder.use == spec::TextUse::masked_states ||
-        encoder.use == spec::TextUse::zeroed_states) {
-      // Nobody sees what padding past the longest prompt becomes, so it is not computed at all.
-      const auto longest = *std::max_element(tokens.lengths.begin(), tokens.lengths.end());
-      out.states =
-          model.encode(batch.ids.slice(1, 0, longest), batch.mask.slice(1, 0, longest), count);
+    tokenize(models::Tokenizer::load(encoder.tokenizer));
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      // Nobody sees what padding becomes there, so it is not computed at all.
+      if (cuts_padding(encoder.use)) texts[i].ids = texts[i].ids.narrow(1, 0, prompts[i].length);
+      if (encoder.use != TextUse::padded_states) texts[i].mask = at::Tensor();
+    }
+    keep_states(models::T5Encoder(std::get<spec::T5Spec>(encoder.config), weights, dtype_, device_)
+                    .encode_each(texts, count));
+  }
+  return prompts;
+}
+
+models::EncoderOutput Stage::encode_text(std::size_t encoder,
+                                         const std::vector<std::string>& prompts, int max_length,
+                                         bool clean_caption, std::vector<std::string>& cut,
+                                         const Tick& tick) {
+  const auto& spec = spec_.text_encoders.at(encoder);
+  if (spec.absent) return empty_output(encoder, std::ssize(prompts), max_length);
+  const auto most = spec.tokens > 0 ? spec.tokens : max_length;
+  const auto captions = prepared(spec_, prompts, clean_caption);
+  std::vector<EncodedPrompt> found(captions.size());
+  std::vector<std::string> missing;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < captions.size(); ++i) {
+    if (const auto* kept = prompt_cache_.find({encoder, most, captions[i]})) {
+      found[i] = *kept;
     } else {
-      const bool masked = encoder.use == spec::TextUse::padded_states;
-      out.states = model.encode(batch.ids, masked ? batch.mask : at::Tensor(), count);
+      missing.push_back(captions[i]);
+      places.push_back(i);
     }
   }
-  out.lengths = at::tensor(tokens.lengths, at::kLong);
-  // What the longest encoder could not take is what was cut.
-  cut = tokens.cut;
+  if (!missing.empty()) {
+    check_unchanged();
+    const auto made = encode(spec, missing, most, tick);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      found[places[i]] = made[i];
+      prompt_cache_.keep({encoder, most, missing[i]}, made[i]);
+    }
+  }
+  prompt_use_.encoded += missing.size();
+  prompt_use_.from_cache += captions.size() - missing.size();
+  cut.clear();
+  for (const auto& prompt : found)
+    cut.push_back(prompt.cut);
+  auto out = empty_output(encoder, std::ssize(found), max_length);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i);
+    const auto& [states, pooled, length, unused] = found[i];
+    if (states.defined()) out.states[row].narrow(0, 0, states.size(0)).copy_(states);
+    if (pooled.defined()) out.pooled[row].copy_(pooled);
+    out.lengths[row] = length;
+  }
   return out;
 }
 
-EncodedText Stage::encode_text(const std::vector<std::string>& prompts, int max_length,
-                               bool clean_caption, const Tick& tick) const {
-  const auto captions = prepared(spec_, prompts, clean_caption);
-  EncodedText text;
-  std::vector<models::EncoderOutput> states;
-  check_unchanged();
-  for (const auto& encoder : spec_.text_encoders)
-    states.push_back(encode(encoder, captions, max_length, text.cut, tick));
-  auto projected = project_text(states, max_length);
-  projected.cut = std::move(text.cut);
-  return projected;
+models::EncoderOutput Stage::empty_output(std::size_t encoder, std::int64_t prompts,
+                                          int max_length) const {
+  const auto& spec = spec_.text_encoders.at(encoder);
+  const auto shape = spec::output_shape(spec, max_length);
+  const auto options = at::TensorOptions().dtype(dtype_).device(device_);
+  models::EncoderOutput out;
+  out.tokens = spec.tokens > 0 ? spec.tokens : max_length;
+  if (spec.absent) return out;
+  if (shape.width > 0) out.states = at::zeros({prompts, shape.tokens, shape.width}, options);
+  if (shape.pooled > 0) out.pooled = at::zeros({prompts, shape.pooled}, options);
+  out.lengths = at::zeros({prompts}, at::kLong);
+  return out;
+}
+
+models::EncoderOutput Stage::without_padding(std::size_t encoder,
+                                             models::EncoderOutput output) const {
+  if (!output.states.defined() || !cuts_padding(spec_.text_encoders.at(encoder).use)) return output;
+  output.states = output.states.slice(1, 0, output.lengths.max().item<std::int64_t>());
+  return output;
 }
 
 EncodedText Stage::project_text(const std::vector<models::EncoderOutput>& outputs,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/stage/network.h"
+#include "actors/stage/prompt_cache.h"
 #include "models/spec/model_spec.h"
 #include "models/vae/autoencoder_kl.h"
 #include "models/vae/autoencoder_kl_wan.h"
@@ -21,7 +22,6 @@ namespace troupe::actors {
 struct EncodedText {
   models::Caption caption;
   at::Tensor lengths;
-  std::vector<std::string> cut;  // what of each prompt did not fit; empty where it did
 };
 
 /// What this actor keeps of one deployment: its blocks' weights, and the ways to the text encoder
@@ -49,14 +49,29 @@ class Stage {
   /// What they left behind is gone.
   void forget_rehearsed() { rehearsed_.clear(); }
 
-  /// Tokenizes and encodes with all of the folder's text encoders, one after the other; their
-  /// weights are gone from memory when it returns. States are padded to the caption's tokens and
-  /// already projected. With PixArt's customs prompts are stripped and in lower case first, or with
-  /// `clean_caption` cleaned as models::CaptionCleaner does; with Wan's they are mended.
-  EncodedText encode_text(const std::vector<std::string>& prompts, int max_length,
-                          bool clean_caption, const Tick& tick) const;
-  /// Of what text encoders made already, here or elsewhere.
+  /// Tokenizes and encodes with one of the folder's text encoders, whose weights are gone from
+  /// memory when it returns; what it has encoded before it may know still. Of each prompt the same
+  /// bits, whatever the others are. States are padded with zeros to the encoder's tokens; `cut`:
+  /// what of each prompt did not fit. With PixArt's customs prompts are stripped and in lower case
+  /// first, or with `clean_caption` cleaned as models::CaptionCleaner does; with Wan's they are
+  /// mended. An absent encoder gives nothing.
+  models::EncoderOutput encode_text(std::size_t encoder, const std::vector<std::string>& prompts,
+                                    int max_length, bool clean_caption,
+                                    std::vector<std::string>& cut, const Tick& tick);
+  /// Of the shape that `encode_text` gives, zeros: to receive it from another actor.
+  models::EncoderOutput empty_output(std::size_t encoder, std::int64_t prompts,
+                                     int max_length) const;
+  /// For all outputs of `encode_text`, in the encoders' order. States are padded to the caption's
+  /// tokens.
   EncodedText project_text(const std::vector<models::EncoderOutput>& outputs, int max_length) const;
+  /// Of `encode_text`, or received: no longer than its longest prompt, where padding is of no use.
+  models::EncoderOutput without_padding(std::size_t encoder, models::EncoderOutput output) const;
+  /// Counted by text encoder and prompt, since the deployment was loaded.
+  struct PromptUse {
+    std::uint64_t encoded = 0;
+    std::uint64_t from_cache = 0;
+  };
+  const PromptUse& prompt_use() const { return prompt_use_; }
   /// The encoder of a picture to begin with, read anew: its weights go with it.
   models::AutoencoderKL picture_encoder() const;
   /// Loaded when it is first asked for; it stays.
@@ -68,9 +83,9 @@ class Stage {
   at::Tensor rough_picture(const at::Tensor& latents, int num_frames, const Tick& tick);
 
  private:
-  models::EncoderOutput encode(const spec::TextEncoderSpec& encoder,
-                               const std::vector<std::string>& prompts, int max_length,
-                               std::vector<std::string>& cut, const Tick& tick) const;
+  std::vector<EncodedPrompt> encode(const spec::TextEncoderSpec& encoder,
+                                    const std::vector<std::string>& captions, std::int64_t most,
+                                    const Tick& tick) const;
   /// Text encoders, decoder and LoRAs must be those of when the job was planned.
   void check_unchanged() const;
 
@@ -83,6 +98,8 @@ class Stage {
   std::unique_ptr<models::AutoencoderKL> vae_;
   std::unique_ptr<models::AutoencoderKLWan> video_vae_;
   std::uint64_t weight_bytes_ = 0;
+  PromptCache prompt_cache_;
+  PromptUse prompt_use_;
   std::set<std::string> rehearsed_;
 };
 

@@ -105,7 +105,8 @@ UNetJob::UNetJob(const models::unet::UNet2DConditionModel& model, const NetworkJ
   } else {
     exchange_ = std::make_unique<models::unet::LocalExchange>(patches);
   }
-  const bool ever_stale = !std::ranges::all_of(job_.begin.steps, wire::is_whole);
+  const bool ever_stale = !std::ranges::all_of(job_.begin.steps, wire::is_whole) &&
+                          request.exchange != PatchExchange::naive;
   port_ = std::make_unique<models::unet::PatchPort>(cuts, *exchange_, norm_mode(request.group_norm),
                                                     ever_stale);
 }
@@ -131,6 +132,7 @@ at::Tensor UNetJob::embed(const NetworkStep&, const at::Tensor& latents) {
 
 StepMode UNetJob::mode_of(const NetworkStep& step) const {
   if (step.place.patch < 0) return StepMode::synchronous;
+  if (job_.begin.request.exchange == PatchExchange::naive) return StepMode::naive;
   const bool told = job_.begin.request.exchange == PatchExchange::stale && !step.last;
   return told ? StepMode::stale : StepMode::frozen;
 }

@@ -292,10 +292,11 @@ class PlayedHost {
       const auto order = wire::decode<wire::StartProcess>(payload);
       link_->reply(header, wire::ProcessStarted{static_cast<std::uint32_t>(getpid())});
       const auto slot = ++last_slot_;
-      actors_[slot] = {order.actor, order.incarnation,
+      const auto id = static_cast<std::uint32_t>(order.owner.id);
+      actors_[slot] = {id, order.incarnation,
                        std::make_unique<CarriedActor>(
                            loop_, carrier_, slot, order.incarnation,
-                           PlayedActorOptions{order.actor, order.token, options_.task_seconds})};
+                           PlayedActorOptions{id, order.token, options_.task_seconds})};
     } else if (header.kind == wire::Kind::shutdown) {
       stopping_ = true;
       leave_if_empty();
@@ -311,7 +312,8 @@ class PlayedHost {
     carrier_.flush();
     const auto gone = std::move(found->second);
     actors_.erase(found);
-    link_->send(wire::ProcessEnded{.actor = gone.id, .incarnation = gone.incarnation, .log = {}});
+    link_->send(
+        wire::ProcessEnded{.owner = {PeerRole::actor, gone.id}, .incarnation = gone.incarnation});
     leave_if_empty();
   }
 

@@ -21,6 +21,17 @@ void add_pin_option(CLI::App& app, std::string& how) {
       ->capture_default_str();
 }
 
+void add_prompt_cache_option(CLI::App& app, std::uint64_t& bytes) {
+  app.add_option_function<double>(
+         "--prompt-cache",
+         [&bytes](double megabytes) { bytes = static_cast<std::uint64_t>(megabytes * 1e6); },
+         fmt::format("Encoded prompts that each actor with text encoders keeps for a deployment, "
+                     "in MB of 10^6 bytes of host memory; 0 = none (default: {})",
+                     bytes / 1'000'000))
+      ->check(number(0, 1e6))
+      ->type_name("MB");
+}
+
 void add_cuda_graphs_option(CLI::App& app, bool& on) {
   app.add_option_function<std::string>(
          "--cuda-graphs", [&on](const std::string& word) { on = word == "on"; },

@@ -12,6 +12,8 @@ namespace troupe::cli {
 void add_threads_option(CLI::App& app, int& threads);
 /// `--pin none|numa`.
 void add_pin_option(CLI::App& app, std::string& how);
+/// `--prompt-cache MB`, in bytes.
+void add_prompt_cache_option(CLI::App& app, std::uint64_t& bytes);
 /// `--cuda-graphs on|off`.
 void add_cuda_graphs_option(CLI::App& app, bool& on);
 /// Throws UsageError where the actors have no GPU to record on.

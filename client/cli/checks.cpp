@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "base/number_text.h"
 #include "base/parse_number.h"
-#include "client/cli/suggest.h"
+#include "base/suggest.h"
 
 namespace troupe::cli {
 namespace {

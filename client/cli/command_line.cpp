@@ -6,10 +6,10 @@
 #include <iostream>
 #include <system_error>
 
+#include "base/suggest.h"
 #include "client/cli/help_format.h"
 #include "client/cli/json.h"
 #include "client/cli/parse_errors.h"
-#include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {

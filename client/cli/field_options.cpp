@@ -3,8 +3,8 @@
 #include <map>
 #include <type_traits>
 
+#include "base/suggest.h"
 #include "client/cli/checks.h"
-#include "client/cli/suggest.h"
 #include "models/spec/scheduler_config.h"
 
 namespace troupe::cli {

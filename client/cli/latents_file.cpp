@@ -1,11 +1,11 @@
 #include "client/cli/latents_file.h"
 
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "base/finite.h"
 #include "base/format.h"
 #include "client/cli/files.h"
 #include "models/spec/weight_index.h"
@@ -40,11 +40,8 @@ Latents read_latents(const std::string& path) {
   Latents latents{.shape = entry->shape,
                   .data = std::vector<float>(entry->bytes() / sizeof(float))};
   std::memcpy(latents.data.data(), bytes.data() + entry->begin, entry->bytes());
-  for (std::size_t i = 0; i < latents.data.size(); ++i) {
-    if (!std::isfinite(latents.data[i])) {
-      refuse(path, fmt::format("tensor \"latents\" is not finite at element {}", i));
-    }
-  }
+  if (const auto odd = first_not_finite(latents.data))
+    refuse(path, fmt::format("tensor \"latents\" is not finite at element {}", *odd));
   return latents;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <regex>
 
+#include "base/suggest.h"
 #include "client/cli/suggest.h"
 #include "client/cli/table.h"
 

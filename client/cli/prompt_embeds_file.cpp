@@ -1,11 +1,11 @@
 #include "client/cli/prompt_embeds_file.h"
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 
+#include "base/finite.h"
 #include "base/format.h"
 #include "client/cli/files.h"
 #include "models/spec/weight_index.h"
@@ -80,8 +80,8 @@ std::map<std::string, Tensor> read_prompt_embeds(const std::string& path) {
     };
     if (entry.end > bytes.size()) refuse("ends behind the file, which became shorter");
     Tensor tensor{.shape = entry.shape, .data = values_of(entry, bytes)};
-    for (std::size_t i = 0; i < tensor.data.size(); ++i)
-      if (!std::isfinite(tensor.data[i])) refuse(fmt::format("is not finite at element {}", i));
+    if (const auto odd = first_not_finite(tensor.data))
+      refuse(fmt::format("is not finite at element {}", *odd));
     tensors.emplace(entry.name, std::move(tensor));
   }
   if (tensors.empty()) throw std::runtime_error("[prompt embeds] " + path + ": has no tensor");

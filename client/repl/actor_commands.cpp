@@ -4,8 +4,8 @@
 #include <map>
 
 #include "base/format.h"
+#include "base/suggest.h"
 #include "base/text.h"
-#include "client/cli/suggest.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 #include "client/repl/command.h"
@@ -124,7 +124,7 @@ const std::map<std::string, Fault> kFaults = {
 void inject(Session& session, const Words& words) {
   const auto fault = kFaults.find(words[0]);
   if (fault == kFaults.end()) {
-    throw UsageError("fault " + cli::not_one_of(words[0], fault_names()));
+    throw UsageError("fault " + not_one_of(words[0], fault_names()));
   }
   const bool lasts = fault->second == Fault::stop || fault->second == Fault::delay;
   if (lasts != (words.size() == 3)) {

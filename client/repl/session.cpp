@@ -5,10 +5,10 @@
 #include <iostream>
 
 #include "base/parse_number.h"
+#include "base/suggest.h"
 #include "client/cli/job_view.h"
 #include "client/cli/json.h"
 #include "client/cli/parse_errors.h"
-#include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 #include "troupe/actor.h"
 
@@ -30,7 +30,7 @@ const Command& named(const std::string& word) {
   std::vector<std::string> known;
   for (const Command& command : all_commands())
     known.push_back(command.name);
-  const std::string guess = cli::did_you_mean(word, known);
+  const std::string guess = did_you_mean(word, known);
   throw UsageError("unknown command " + word + (guess.empty() ? "; `help` lists them" : guess));
 }
 

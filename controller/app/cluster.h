@@ -23,8 +23,10 @@ struct ClusterOptions : HostOptions {
   /// Folders whose models clients may name, with what is below; nothing = any folder.
   std::optional<std::vector<std::string>> allow_models;
   int max_queued_jobs = 64;
-  int max_jobs_together = 4;         // that may share one deployment's actors at a time
-  int max_batch = 8;                 // pictures of jobs that compute as one; 1 = none do
+  int max_jobs_together = 4;  // that may share one deployment's actors at a time
+  int max_batch = 8;          // pictures of jobs that compute as one; 1 = none do
+  std::uint64_t prompt_cache_bytes = 64'000'000;  // of encoded prompts at each actor that encodes
+                                                  // for a deployment; 0 = none is kept
   int max_recoveries = 3;            // losses that a job outlives without a step between them
   int max_respawns = -1;             // new processes for a place whose process ended; -1 = no limit
   bool logs = false;                 // what goes wrong goes to standard error, too

@@ -59,7 +59,9 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
       past_(store_ ? store_->past() : journal::Past{}),
       refusals_(options_.logs ? log_line : control::Refusals::Tell()),
       endpoints_(io, options_, blobs_, refusals_, store_ ? past_.id : ""),
-      environment_(io, endpoints_.server(), endpoints_.blob_server(), blobs_, launch()),
+      environment_(
+          io, endpoints_.server(), endpoints_.blob_server(), blobs_,
+          {token_, endpoints_.issue_keys("the cluster's actors", control::ClientRole::operate)}),
       started_(environment_.now()),
       members_(token_),
       table_(options_.max_queued_jobs, kKeptJobs),
@@ -73,7 +75,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
                             [this](control::BlobId id) { return blobs_.bytes(id); }, calendar_now())
                       : nullptr),
       figures_(endpoints_.server(), control::host_name(), local_capacity().cores),
-      deployments_(environment_, members_),
+      deployments_(environment_, members_, options_.prompt_cache_bytes),
       planner_(members_, deployments_, table_, figures_,
                parse_choice<DeviceKind>(options_.device).value()),
       runner_({.environment = environment_,
@@ -98,14 +100,17 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
                        .max_respawns = options_.max_respawns}}),
       drainer_({environment_, members_, deployments_, runner_}),
       startup_(members_, supervisor_),
-      agent_(io, options_, on_actor_exit()),
+      processes_(io, process_options(), on_process_exit()),
       hosts_({.server = endpoints_.server(),
+              .environment = environment_,
               .members = members_,
               .own_host = control::host_name(),
               .spawn = [this](ActorId id) { supervisor_.spawn(id); },
-              .on_exit = on_actor_exit(),
+              .on_started = [this](const auto& owner, auto incarnation,
+                                   auto pid) { process_started(owner, incarnation, pid); },
+              .on_exit = on_process_exit(),
               .note = note_failure()},
-             agent_),
+             processes_),
       users_(io, environment_, user_actor_options()),
       introspection_(introspection_tools()),
       gateway_({.version = TROUPE_VERSION,
@@ -142,16 +147,17 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
 
 // What each is made with.
 
-LiveEnvironment::Launch Controller::launch() {
-  return {.token = token_,
-          .keys = endpoints_.issue_keys("the cluster's actors", control::ClientRole::operate),
-          .threads = options_.threads_per_actor,
-          .tensor_host = endpoints_.tensor_host()};
+LocalProcessHost::Options Controller::process_options() {
+  return {.host = options_,
+          .host_program = options_.plugins.empty() ? "" : find_host_program(options_.actor_program),
+          .control_endpoint = endpoints_.endpoint(),
+          .blob_endpoint = endpoints_.blob_server().endpoint(),
+          .listen_host = endpoints_.tensor_host()};
 }
 
-Agent::OnExit Controller::on_actor_exit() {
-  return [this](ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
-    actor_exited(id, incarnation, cause);
+ProcessHost::OnExit Controller::on_process_exit() {
+  return [this](const auto& owner, auto incarnation, const ExitCause& cause) {
+    process_exited(owner, incarnation, cause);
   };
 }
 
@@ -166,42 +172,41 @@ user::UserActorService::Options Controller::user_actor_options() {
   room.cores = std::thread::hardware_concurrency();
   room.gpus = user::local_gpus(options_.gpus());
   if (!options_.plugins.empty())
-    room.processes.host_program = user::find_host_program(options_.actor_program);
-  room.processes.actor_program = options_.actor_program;
-  room.processes.control_endpoint = endpoints_.endpoint();
-  room.processes.listen_host = endpoints_.tensor_host();
+    room.check.host_program = find_host_program(options_.actor_program);
   // A secret of their own: that of the actors is also the tensor plane's, and plugins are others'
   // code. So their keys are not for everything, either.
-  room.processes.access = {control::random_secret(),
-                           endpoints_.issue_keys("user actors", control::ClientRole::all_jobs),
-                           options_.insecure};
+  room.access = {control::random_secret(),
+                 endpoints_.issue_keys("user actors", control::ClientRole::all_jobs),
+                 options_.insecure};
   room.keyed = endpoints_.is_keyed();
-  room.processes.log_folder = options_.log_folder;
+  room.process_host = [this](const std::string& host) { return hosts_.of_host(host); };
   room.note = note_failure();
-  room.on_exit = [this] { check_stopped(); };
+  room.on_checked = [this] { check_stopped(); };
   return room;
 }
 
 gateway::Introspection::Tools Controller::introspection_tools() {
-  return {
-      .server = endpoints_.server(),
-      .environment = environment_,
-      .members = members_,
-      .table = table_,
-      .runner = runner_,
-      .recorder = recorder_,
-      .signal = [this](ActorId id, int signal) { return hosts_.agent_of(id).signal(id, signal); },
-      .lines =
-          [this](ActorId id, std::uint64_t after, std::size_t lines) {
-            const auto& log = hosts_.agent_of(id).lines(id);
-            return wire::LogLines{log.last(), log.lines(after, lines)};
-          },
-      .host = control::host_name(),
-      .pid = static_cast<std::uint32_t>(getpid()),
-      .log_folder = options_.log_folder,
-      .machine = [this] { return planner_.least_machine(); },
-      .note = note_failure(),
-      .metrics = [this] { return metrics(); }};
+  return {.server = endpoints_.server(),
+          .environment = environment_,
+          .members = members_,
+          .table = table_,
+          .runner = runner_,
+          .recorder = recorder_,
+          .signal =
+              [this](ActorId id, int signal) {
+                return hosts_.of_actor(id).signal({PeerRole::actor, id}, signal);
+              },
+          .lines =
+              [this](ActorId id, std::uint64_t after, std::size_t lines) {
+                const auto& log = hosts_.of_actor(id).lines(id);
+                return wire::LogLines{log.last(), log.lines(after, lines)};
+              },
+          .host = control::host_name(),
+          .pid = static_cast<std::uint32_t>(getpid()),
+          .log_folder = options_.log_folder,
+          .machine = [this] { return planner_.least_machine(); },
+          .note = note_failure(),
+          .metrics = [this] { return metrics(); }};
 }
 
 gateway::Tools Controller::gateway_tools() {
@@ -230,7 +235,7 @@ gateway::Tools Controller::gateway_tools() {
 // Who hears of what.
 
 void Controller::connect() {
-  environment_.use([this](ActorId id) -> Agent& { return hosts_.agent_of(id); });
+  environment_.use([this](ActorId id) -> ProcessHost& { return hosts_.of_actor(id); });
   deployments_.listen(runner_);
   deployments_.listen(supervisor_);
   runner_.listen(gateway_);
@@ -283,9 +288,21 @@ void Controller::take_up_jobs() {
   runner_.expire();
 }
 
-void Controller::actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause) {
+void Controller::process_started(const ProcessOwner& owner, std::uint64_t incarnation,
+                                 std::uint32_t pid) {
+  if (owner.role == PeerRole::user_actor)
+    return users_.actors().started(owner.id, incarnation, pid);
+  members_.runs_as(static_cast<ActorId>(owner.id), incarnation, pid);
+}
+
+void Controller::process_exited(const ProcessOwner& owner, std::uint64_t incarnation,
+                                const ExitCause& cause) {
+  if (owner.role == PeerRole::user_actor) {
+    users_.actors().exited(owner.id, incarnation, cause);
+    return check_stopped();
+  }
   if (stopping_) return check_stopped();
-  supervisor_.exited(id, incarnation, cause);
+  supervisor_.exited(static_cast<ActorId>(owner.id), incarnation, cause);
   startup_.fill();
 }
 

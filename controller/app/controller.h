@@ -17,7 +17,7 @@
 #include "controller/gateway/gateway.h"
 #include "controller/gateway/introspection.h"
 #include "controller/gateway/metrics_server.h"
-#include "controller/hosts/node_agent.h"
+#include "controller/hosts/local_process_host.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
 #include "controller/journal/journal.h"
@@ -55,12 +55,13 @@ class Controller {
   void connect();
   void start();
   void take_up_jobs();
-  void actor_exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
+  void process_started(const ProcessOwner& owner, std::uint64_t incarnation, std::uint32_t pid);
+  void process_exited(const ProcessOwner& owner, std::uint64_t incarnation, const ExitCause& cause);
   void check_stopped();
   std::string metrics();
-  Agent::OnExit on_actor_exit();
+  ProcessHost::OnExit on_process_exit();
   std::function<void(const std::string&)> note_failure();
-  LiveEnvironment::Launch launch();
+  LocalProcessHost::Options process_options();
   user::UserActorService::Options user_actor_options();
   gateway::Introspection::Tools introspection_tools();
   gateway::Tools gateway_tools();
@@ -94,7 +95,7 @@ class Controller {
   Drainer drainer_;
   Startup startup_;
 
-  NodeAgent agent_;
+  LocalProcessHost processes_;
   Hosts hosts_;
   user::UserActorService users_;
 

@@ -3,6 +3,7 @@
 #include <boost/asio/ip/address.hpp>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/own_keys.h"
 
@@ -52,6 +53,8 @@ Endpoints::Endpoints(boost::asio::io_context& io, const ClusterOptions& options,
   server.software = "troupe " TROUPE_VERSION;
   server.insecure = options.insecure;
   if (!journal.empty()) server.attributes["journal"] = journal;
+  server.attributes["jobs"] =
+      journal.empty() ? fmt::format("{:016x}", control::random_incarnation()) : journal;
   server.socket.context = control::make_context();
   server.socket.high_water_mark = kUnread;
   server.guard = guard_ = make_guard(io, options, server, refusals);

@@ -21,8 +21,7 @@
 #include "base/file_handle.h"
 #include "base/format.h"
 #include "base/log_line.h"
-#include "controller/hosts/node_agent.h"
-#include "controller/user_actors/host_user_actors.h"
+#include "controller/app/host_orders.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
@@ -36,7 +35,7 @@
 
 namespace troupe::cluster {
 
-/// A link to the controller, and behind it the agent of this host's actors and of users' actors.
+/// A link to the controller, and behind it the processes that it orders.
 class JoinedHost::Impl {
  public:
   explicit Impl(JoinOptions options);
@@ -65,12 +64,9 @@ class JoinedHost::Impl {
   void count_drained(std::uint32_t skip, int drained, int others);
   void end(std::optional<std::string> failure);
 
-  /// One before it ends with all its processes.
-  void make_agent();
-  void make_users();
-  void start(const wire::Header& header, const wire::StartProcess& order);
-  void signal(const wire::SignalProcess& order);
-  void exited(std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause);
+  /// Those before end with all their processes.
+  void make_orders();
+  std::string host_program() const;
   std::string gpus_for_users() const;
 
   JoinOptions options_;
@@ -83,9 +79,7 @@ class JoinedHost::Impl {
   control::IpcFolder folder_;
   int relays_ = 0;
   std::unique_ptr<control::Relay> relay_;  // of the actors' links to the controller
-  std::unique_ptr<NodeAgent> agent_;
-  std::map<std::uint32_t, std::uint64_t> incarnations_;
-  std::unique_ptr<user::HostUserActors> users_;
+  std::unique_ptr<HostOrders> orders_;
   std::function<void()> on_joined_;
   control::Clock::time_point give_up_;
   std::optional<std::string> failure_;
@@ -150,7 +144,7 @@ JoinedHost::Impl::Impl(JoinOptions options)
     // The cluster makes them, and may not have begun.
   }
   context_ = control::make_context();
-  make_agent();
+  make_orders();
 }
 
 void JoinedHost::Impl::run(const std::function<void()>& on_joined) {
@@ -158,8 +152,7 @@ void JoinedHost::Impl::run(const std::function<void()>& on_joined) {
   give_up_ = control::Clock::now() + options_.wait;
   connect();
   io_.run();
-  agent_.reset();  // who still lives is killed and reaped
-  users_.reset();
+  orders_.reset();  // who still lives is killed and reaped
   if (connection_ && failure_) connection_->close(*failure_);
   if (connection_) connection_->close("the host leaves", wire::LinkEnd::stopped);
   if (failure_) throw std::runtime_error("[join] " + *failure_);
@@ -168,7 +161,7 @@ void JoinedHost::Impl::run(const std::function<void()>& on_joined) {
 void JoinedHost::Impl::stop() {
   asio::post(io_, [this] {
     if (std::exchange(stopping_, true) || !joined_) return end(std::nullopt);
-    users_->end_checks();
+    orders_->end_checks();
     begin_to_drain();
   });
 }
@@ -225,9 +218,8 @@ void JoinedHost::Impl::lost(const control::Loss& loss) {
   joined_ = false;
   lost_ = "the controller is lost: " + loss.why;
   if (stopping_ || options_.wait.count() == 0) return end(lost_);
-  agent_.reset();
-  users_.reset();
-  make_agent();
+  orders_.reset();
+  make_orders();
   give_up_ = control::Clock::now() + options_.wait;
   try_again();
 }
@@ -261,17 +253,13 @@ void JoinedHost::Impl::try_again() {
 }
 
 void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const std::byte> payload) {
-  if (users_->on_message(header, payload, stopping_)) return;
+  if (orders_->on_message(header, payload, stopping_)) return;
   switch (header.kind) {
-    case wire::Kind::start_process:
-      return start(header, wire::decode<wire::StartProcess>(payload));
     case wire::Kind::carried:
       return relay_->take(wire::decode<wire::Carried>(payload));
-    case wire::Kind::signal_process:
-      return signal(wire::decode<wire::SignalProcess>(payload));
     case wire::Kind::shutdown:
       stopping_ = true;
-      users_->end_checks();
+      orders_->end_checks();
       return wait_until_empty(control::Clock::now() + kShutdownDeadline, std::nullopt);
     case wire::Kind::notice:
       return log_line(wire::decode<wire::Notice>(payload).text);
@@ -298,7 +286,7 @@ void JoinedHost::Impl::begin_to_drain() {
 void JoinedHost::Impl::wait_until_empty(control::Clock::time_point until,
                                         std::optional<std::string> too_late) {
   if (ended_) return;
-  if (agent_->running() + users_->running() == 0) return end(std::nullopt);
+  if (orders_->running() == 0) return end(std::nullopt);
   if (control::Clock::now() >= until) return end(std::move(too_late));
   drain_timer_.expires_after(kLook);
   drain_timer_.async_wait([this, until, too_late](const boost::system::error_code& error) {
@@ -312,26 +300,66 @@ void JoinedHost::Impl::ask_if_drained() {
 }
 
 void JoinedHost::Impl::count_drained(std::uint32_t skip, int drained, int others) {
-  connection_->request(wire::GetStatus{skip}, kAnswerDeadline,
-                       [=, this](const control::Reply& reply) mutable {
-                         if (!reply || !joined_ || stopping_ || ended_ || agent_->running() > 0)
-                           return;
-                         const auto status = reply.as<wire::ClusterStatus>();
-                         for (const auto& actor : status.actors) {
-                           if (actor.host == options_.name)
-                             ++(actor.state == "drained" ? drained : others);
-                         }
-                         skip += static_cast<std::uint32_t>(status.actors.size());
-                         if (!status.actors.empty() && skip < status.actors_all)
-                           return count_drained(skip, drained, others);
-                         if (drained > 0 && others == 0) options_.on_drained();
-                       });
+  connection_->request(
+      wire::GetStatus{skip}, kAnswerDeadline, [=, this](const control::Reply& reply) mutable {
+        if (!reply || !joined_ || stopping_ || ended_ || orders_->running_actors() > 0) return;
+        const auto status = reply.as<wire::ClusterStatus>();
+        for (const auto& actor : status.actors) {
+          if (actor.host == options_.name) ++(actor.state == "drained" ? drained : others);
+        }
+        skip += static_cast<std::uint32_t>(status.actors.size());
+        if (!status.actors.empty() && skip < status.actors_all)
+          return count_drained(skip, drained, others);
+        if (drained > 0 && others == 0) options_.on_drained();
+      });
 }
 
 void JoinedHost::Impl::end(std::optional<std::string> failure) {
   if (std::exchange(ended_, true)) return;
   failure_ = std::move(failure);
   io_.stop();
+}
+
+void JoinedHost::Impl::make_orders() {
+  // Closing a socket takes its file away, at any time: each has a name of its own.
+  relay_ = std::make_unique<control::Relay>(
+      io_,
+      control::RelayOptions{.endpoint = folder_.endpoint(fmt::format("relay-{}", ++relays_)),
+                            .socket = {.context = context_}},
+      [this](const wire::Carried& carried) {
+        if (joined_ && !ended_) connection_->send(carried);
+      });
+  HostOrders::Options orders{
+      .processes = {.host = options_,
+                    .host_program = host_program(),
+                    .control_endpoint = options_.endpoint,
+                    .actor_endpoint = relay_->endpoint(),
+                    .blob_endpoint = control::blob_endpoint_of(options_.endpoint),
+                    .listen_host = options_.tensor_host},
+      .check = {.host_program = host_program()},
+      .plugins = options_.plugins,
+      .any_plugin = options_.any_plugin};
+  orders_ = std::make_unique<HostOrders>(
+      io_, std::move(orders),
+      HostOrders::Tools{.controller = [this]() -> control::Connection* {
+                          return joined_ && !ended_ ? connection_.get() : nullptr;
+                        },
+                        .refuse = [this](const std::string& why) { end(why); },
+                        .on_exit =
+                            [this] {
+                              if (orders_ && orders_->running_actors() == 0) ask_if_drained();
+                            }});
+}
+
+std::string JoinedHost::Impl::host_program() const {
+  return std::filesystem::path(options_.actor_program).replace_filename("troupe-host").string();
+}
+
+std::string JoinedHost::Impl::gpus_for_users() const {
+  std::string text;
+  for (const auto gpu : user::local_gpus(options_.gpus()))
+    text.append(text.empty() ? "" : ",").append(std::to_string(gpu));
+  return text;
 }
 
 JoinedHost::JoinedHost(JoinOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -348,95 +376,6 @@ void JoinedHost::stop() {
 
 const std::string& JoinedHost::name() const {
   return impl_->name();
-}
-
-// What a joined host does with its actors: the controller's orders to the agents, and what those
-// tell it.
-
-void JoinedHost::Impl::make_agent() {
-  incarnations_.clear();
-  make_users();
-  // Closing a socket takes its file away, at any time: each has a name of its own.
-  relay_ = std::make_unique<control::Relay>(
-      io_,
-      control::RelayOptions{.endpoint = folder_.endpoint(fmt::format("relay-{}", ++relays_)),
-                            .socket = {.context = context_}},
-      [this](const wire::Carried& carried) { tell(carried); });
-  agent_ = std::make_unique<NodeAgent>(
-      io_, options_, [this](std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
-        exited(id, incarnation, cause);
-      });
-  agent_->on_line([this](std::uint32_t id, const std::string& line) {
-    tell(wire::ProcessWrote{id, {line}});
-  });
-}
-
-void JoinedHost::Impl::make_users() {
-  user::HostUserActors::Options guest{.host = options_.name,
-                                      .plugins = options_.plugins,
-                                      .any_plugin = options_.any_plugin,
-                                      .processes = {}};
-  auto& processes = guest.processes;
-  processes.host_program =
-      std::filesystem::path(options_.actor_program).replace_filename("troupe-host").string();
-  processes.actor_program = options_.actor_program;
-  processes.control_endpoint = options_.endpoint;
-  processes.listen_host = options_.tensor_host;
-  processes.log_folder = options_.log_folder;
-  users_ = std::make_unique<user::HostUserActors>(
-      io_, guest,
-      user::HostUserActors::Tools{.controller = [this]() -> control::Connection* {
-                                    return joined_ && !ended_ ? connection_.get() : nullptr;
-                                  },
-                                  .refuse = [this](const std::string& why) { end(why); }});
-}
-
-void JoinedHost::Impl::start(const wire::Header& header, const wire::StartProcess& order) {
-  if (stopping_) {
-    connection_->reply(header, wire::Failure{wire::FailureCode::refused, "the host is leaving"});
-    return;
-  }
-  try {
-    const auto pid = agent_->spawn({.id = order.actor,
-                                    .incarnation = order.incarnation,
-                                    .control_endpoint = relay_->endpoint(),
-                                    .blob_endpoint = control::blob_endpoint_of(options_.endpoint),
-                                    .device = order.device,
-                                    .threads = options_.threads_per_actor,
-                                    .token = order.token,
-                                    .keys = order.keys,
-                                    .tensor_host = options_.tensor_host});
-    incarnations_[order.actor] = order.incarnation;
-    connection_->reply(header, wire::ProcessStarted{pid});
-  } catch (const std::exception& error) {
-    connection_->reply(header, wire::Failure{wire::FailureCode::internal, error.what()});
-  }
-}
-
-void JoinedHost::Impl::signal(const wire::SignalProcess& order) {
-  const auto process = incarnations_.find(order.actor);
-  const bool same = process != incarnations_.end() &&
-                    (order.incarnation == 0 || order.incarnation == process->second);
-  if (!same) return;
-  if (order.signal == SIGKILL) return agent_->kill(order.actor, order.why);
-  agent_->signal(order.actor, order.signal);
-}
-
-void JoinedHost::Impl::exited(std::uint32_t id, std::uint64_t incarnation, const ExitCause& cause) {
-  tell(wire::ProcessEnded{.actor = id,
-                          .incarnation = incarnation,
-                          .by_signal = cause.by_signal,
-                          .number = cause.number,
-                          .core = cause.core,
-                          .log = cause.log});
-  if (agent_ && agent_->running() == 0) ask_if_drained();
-}
-
-std::string JoinedHost::Impl::gpus_for_users() const {
-  std::string text;
-  for (const auto gpu : user::local_gpus(options_.gpus()))
-    text.append(text.empty() ? "" : ",").append(std::to_string(gpu));
-  return text;
 }
 
 }  // namespace troupe::cluster

@@ -15,12 +15,12 @@ double seconds_of(control::Clock::time_point when) {
 
 LiveEnvironment::LiveEnvironment(boost::asio::io_context& io, control::Server& server,
                                  control::BlobServer& blob_server, control::BlobStore& blobs,
-                                 Launch launch)
+                                 Access access)
     : io_(io),
       server_(server),
       blob_server_(blob_server),
       blobs_(blobs),
-      launch_(std::move(launch)) {}
+      access_(std::move(access)) {}
 
 double LiveEnvironment::now() const {
   return seconds_of(control::Clock::now());
@@ -75,19 +75,15 @@ void LiveEnvironment::drop_blob(control::BlobId id) {
 std::uint32_t LiveEnvironment::spawn(const Actor& place, std::uint64_t incarnation) {
   if (place.closed)
     throw std::runtime_error("[cluster] host " + place.host + " is not there any more");
-  return agent_of_(place.id).spawn({.id = place.id,
-                                    .incarnation = incarnation,
-                                    .control_endpoint = server_.endpoint(),
-                                    .blob_endpoint = blob_server_.endpoint(),
-                                    .device = place.device,
-                                    .threads = launch_.threads,
-                                    .token = launch_.token,
-                                    .keys = launch_.keys,
-                                    .tensor_host = launch_.tensor_host});
+  return host_of_(place.id).start({.owner = {PeerRole::actor, place.id},
+                                   .incarnation = incarnation,
+                                   .token = access_.token,
+                                   .keys = access_.keys,
+                                   .device = place.device});
 }
 
 void LiveEnvironment::kill(ActorId id, const std::string& why) {
-  agent_of_(id).kill(id, why);
+  host_of_(id).end({PeerRole::actor, id}, why);
 }
 
 }  // namespace troupe::cluster

@@ -2,7 +2,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "controller/deployments/environment.h"
-#include "controller/hosts/agent.h"
+#include "controller/hosts/process_host.h"
 #include "transport/control/server.h"
 
 namespace troupe::cluster {
@@ -10,17 +10,15 @@ namespace troupe::cluster {
 /// Environment, for real: sockets, processes, the steady clock. Lives on the io_context.
 class LiveEnvironment final : public Environment {
  public:
-  /// What every actor is started with beside its place.
-  struct Launch {
+  /// What actors come in to the controller with.
+  struct Access {
     std::string token;
     std::string keys;  // CURVE, as text; "" = the controller asks for none
-    int threads = 1;
-    std::string tensor_host;
   };
   LiveEnvironment(boost::asio::io_context& io, control::Server& server,
-                  control::BlobServer& blob_server, control::BlobStore& blobs, Launch launch);
+                  control::BlobServer& blob_server, control::BlobStore& blobs, Access access);
   /// Who starts and ends the process of a place. Before the first spawn.
-  void use(std::function<Agent&(ActorId)> agent_of) { agent_of_ = std::move(agent_of); }
+  void use(std::function<ProcessHost&(ActorId)> host_of) { host_of_ = std::move(host_of); }
 
   double now() const override;
   std::uint64_t random() override { return control::random_incarnation(); }
@@ -43,8 +41,8 @@ class LiveEnvironment final : public Environment {
   control::Server& server_;
   control::BlobServer& blob_server_;
   control::BlobStore& blobs_;
-  Launch launch_;
-  std::function<Agent&(ActorId)> agent_of_;
+  Access access_;
+  std::function<ProcessHost&(ActorId)> host_of_;
 };
 
 }  // namespace troupe::cluster

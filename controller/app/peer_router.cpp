@@ -114,7 +114,7 @@ void PeerRouter::on_ready(control::PeerId peer) {
 
 void PeerRouter::on_lost(control::PeerId peer, const control::Loss& loss) {
   told_of_rivals_.erase(peer);
-  if (const auto host = tools_.hosts.name_of(peer)) tools_.users.host_lost(*host, loss.why);
+  if (const auto host = tools_.hosts.name_of(peer)) tools_.users.host_lost(*host);
   if (tools_.users.actors().lost(peer, loss.why)) return;
   tools_.figures.host_left(peer);
   if (tools_.hosts.lost(peer, loss)) return tools_.on_host_lost();
@@ -144,9 +144,6 @@ void PeerRouter::on_message(control::PeerId peer, const wire::Header& header,
   if (tools_.users.actors().on_message(peer, header, payload)) return;
   if (header.kind == wire::Kind::drain_places)
     return drain(peer, header, wire::decode<wire::DrainPlaces>(payload));
-  if (const auto host = tools_.hosts.name_of(peer);
-      host && tools_.users.on_message(*host, header, payload))
-    return;
   if (tools_.hosts.on_message(peer, header, payload)) return;
   tools_.gateway.on_message(peer, header, payload);
 }

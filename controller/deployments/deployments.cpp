@@ -154,7 +154,8 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
                                 .projects = at.pp + 1 == deployment->degrees.pp,
                                 .tp_rank = at.tp,
                                 .tp_degree = deployment->degrees.tp,
-                                .loras = std::move(loras)};
+                                .loras = std::move(loras),
+                                .prompt_cache_bytes = prompt_cache_bytes_};
   const auto incarnation = actor.incarnation;
   deployment->holdings[rank] = {.asked = incarnation};
   const auto answer = [this, deployment, rank, incarnation](const control::Reply& reply) {

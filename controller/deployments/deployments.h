@@ -85,8 +85,9 @@ class Deployments {
  public:
   using Ptr = std::shared_ptr<Deployment>;
 
-  Deployments(Environment& environment, Members& members)
-      : environment_(environment), members_(members) {}
+  /// `prompt_cache_bytes`: that each actor of a deployment keeps of encoded prompts at most.
+  Deployments(Environment& environment, Members& members, std::uint64_t prompt_cache_bytes = 0)
+      : environment_(environment), members_(members), prompt_cache_bytes_(prompt_cache_bytes) {}
   void listen(DeploymentListener& listener) { listeners_.push_back(&listener); }
 
   /// A deployment for a job of this plan that asks nobody to load: one that has no job now, or else
@@ -172,6 +173,7 @@ class Deployments {
 
   Environment& environment_;
   Members& members_;
+  std::uint64_t prompt_cache_bytes_;
   std::vector<DeploymentListener*> listeners_;
   std::uint64_t next_id_ = 1;
   std::uint64_t next_epoch_ = 1;

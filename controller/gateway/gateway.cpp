@@ -34,11 +34,6 @@ void Gateway::close(const std::string& why) {
 
 void Gateway::on_message(control::PeerId peer, const wire::Header& header,
                          std::span<const std::byte> payload) {
-  if (const auto why = refusal(tools_.server.user(peer), header.kind)) {
-    if (header.is_request())
-      tools_.server.reply(peer, header, wire::Failure{wire::FailureCode::refused, *why});
-    return;
-  }
   switch (header.kind) {
     case wire::Kind::submit_job:
       return admission_.submit(peer, header, wire::decode<wire::SubmitJob>(payload));

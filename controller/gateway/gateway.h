@@ -17,6 +17,7 @@ class Gateway final : public jobs::JobListener {
   /// Who looks inside is sent on there. Before any job comes in.
   void use(Introspection& introspection) { introspection_ = &introspection; }
 
+  /// Of a peer whose role permits a message of that kind (`refusal`, which the router asks).
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
   /// From now on no job is taken in, also none whose model is being read or whose latents are on

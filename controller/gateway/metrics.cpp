@@ -3,39 +3,14 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <fstream>
 #include <map>
 
 #include "base/format.h"
+#include "base/metrics_text.h"
 
 namespace troupe::gateway {
 namespace {
-
-std::string escaped(const std::string& text, bool quotes) {
-  std::string out;
-  for (const char letter : text) {
-    if (letter == '\\') {
-      out += "\\\\";
-    } else if (letter == '\n') {
-      out += "\\n";
-    } else if (letter == '"' && quotes) {
-      out += "\\\"";
-    } else {
-      out += letter;
-    }
-  }
-  return out;
-}
-
-std::string number_text(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  return {text.data(), end};
-}
 
 const char* kind_name(wire::TaskKind kind) {
   static constexpr const char* kNames[] = {"text", "micro_step", "decode"};
@@ -102,12 +77,21 @@ void add_bytes(MetricsText& out, const MetricsFacts& facts) {
     out.sample(static_cast<double>(bytes), {{"group", group}});
 }
 
+void add_prompts(MetricsText& out, const MetricsFacts& facts) {
+  const auto& prompts = facts.recorder.prompt_totals();
+  out.counter("troupe_prompts_total",
+              "Texts that jobs needed of text encoders, each counted at each encoder, by whether "
+              "it was encoded or kept from before, of ended jobs.");
+  out.sample(static_cast<double>(prompts.encoded), {{"from", "encoder"}});
+  out.sample(static_cast<double>(prompts.from_cache), {{"from", "cache"}});
+}
+
 void add_seconds(MetricsText& out, const MetricsFacts& facts) {
   const auto& phases = facts.recorder.phase_seconds();
   out.histogram("troupe_request_seconds",
                 "Seconds of jobs that succeeded, from the request to the end.");
   const auto whole = phases.find("");
-  out.sample(whole == phases.end() ? recorder::SecondsHistogram() : whole->second);
+  out.sample(whole == phases.end() ? Histogram(recorder::kPhaseBounds) : whole->second);
   out.histogram("troupe_phase_seconds", "Seconds of jobs that succeeded, by phase.");
   for (const auto& [phase, seconds] : phases)
     if (!phase.empty()) out.sample(seconds, {{"phase", phase}});
@@ -154,57 +138,6 @@ std::uint64_t resident_bytes(std::uint32_t pid) {
   return statm ? resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
 }
 
-MetricsText& MetricsText::family(const std::string& name, const std::string& help,
-                                 const char* type) {
-  name_ = name;
-  text_ += "# HELP " + name + " " + escaped(help, false) + "\n# TYPE " + name + " " + type + "\n";
-  return *this;
-}
-
-MetricsText& MetricsText::counter(const std::string& name, const std::string& help) {
-  return family(name, help, "counter");
-}
-
-MetricsText& MetricsText::gauge(const std::string& name, const std::string& help) {
-  return family(name, help, "gauge");
-}
-
-MetricsText& MetricsText::histogram(const std::string& name, const std::string& help) {
-  return family(name, help, "histogram");
-}
-
-MetricsText& MetricsText::sample(const recorder::SecondsHistogram& seconds, const Labels& labels) {
-  const auto bucket = [&](const std::string& bound, std::uint64_t count) {
-    auto all = labels;
-    all.emplace_back("le", bound);
-    line(name_ + "_bucket", static_cast<double>(count), all);
-  };
-  for (std::size_t i = 0; i < recorder::SecondsHistogram::kBounds.size(); ++i)
-    bucket(number_text(recorder::SecondsHistogram::kBounds[i]), seconds.up_to(i));
-  bucket("+Inf", seconds.count());
-  line(name_ + "_sum", seconds.sum(), labels);
-  line(name_ + "_count", static_cast<double>(seconds.count()), labels);
-  return *this;
-}
-
-MetricsText& MetricsText::sample(double value, const Labels& labels) {
-  line(name_, value, labels);
-  return *this;
-}
-
-void MetricsText::line(const std::string& name, double value, const Labels& labels) {
-  text_ += name;
-  if (!labels.empty()) {
-    text_ += '{';
-    for (std::size_t i = 0; i < labels.size(); ++i) {
-      if (i > 0) text_ += ',';
-      text_ += labels[i].first + "=\"" + escaped(labels[i].second, true) + "\"";
-    }
-    text_ += '}';
-  }
-  text_.append(" ").append(number_text(value)).append("\n");
-}
-
 std::string metrics_text(const MetricsFacts& facts) {
   MetricsText out;
   out.gauge("troupe_info", "1, labelled by the version.").sample(1, {{"version", facts.version}});
@@ -215,6 +148,7 @@ std::string metrics_text(const MetricsFacts& facts) {
   add_seconds(out, facts);
   add_tasks(out, facts);
   add_bytes(out, facts);
+  add_prompts(out, facts);
   out.counter("troupe_peers_turned_away_total",
               "Peers that were not let in: keys that are not on the list, tokens and names that "
               "do not belong here.")

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "controller/hosts/node_agent.h"
+#include "controller/hosts/local_process_host.h"
 #include "controller/hosts/process.h"
 
 namespace troupe::cluster {

@@ -27,6 +27,7 @@ std::string ExitCause::text() const {
   } else {
     text = fmt::format("exit code {}", number);
   }
+  if (!method.empty()) text += " in " + method;
   if (!log.empty()) text += ": " + log.back();
   return text;
 }

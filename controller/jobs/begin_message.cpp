@@ -43,8 +43,11 @@ wire::BeginJob begin_message(const JobEntry& job, const std::string& name,
   if (const auto* group = plan.group_with(Role::caption, rank, -1)) {
     begin.caption_rank = position(group->ranks, rank);
     begin.caption_root = position(group->ranks, plan.text_rank(at.dp));
+    for (const int encoder : plan.encoder_ranks(at.dp))
+      begin.encoder_ranks.push_back(position(group->ranks, encoder));
     begin.image_root = position(group->ranks, plan.decode_rank(at.dp));
   }
+  begin.encoder_ranks.resize(plan.encoder_places.size());  // without a group it is this one
   const auto decoders = plan.decoders(at.dp);
   if (const auto own = position(decoders, rank); own >= 0)
     begin.vae = {own, static_cast<std::int32_t>(decoders.size())};

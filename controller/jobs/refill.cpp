@@ -6,6 +6,7 @@ namespace troupe::jobs {
 
 void add_refill(plan::Plan& plan, int next) {
   auto& request = plan.request;
+  if (request.exchange == PatchExchange::naive) return;  // nothing is kept from step to step
   // A step cache begins anew; without one an exact plan has nothing to fill.
   const bool exact = request.method == Method::exact;
   if (exact && request.step_cache == StepCacheRule::none) return;

@@ -23,6 +23,16 @@ nlohmann::json step_cache_report(const std::vector<wire::ActorJobStats>& stats_b
   return {{"calls", calls}, {"skipped", skipped}, {"skipped_by_step", by_step}};
 }
 
+/// Counted by text encoder and different text, since the last loss.
+nlohmann::json prompts_report(const std::vector<wire::ActorJobStats>& stats_by_rank) {
+  std::uint64_t encoded = 0, from_cache = 0;
+  for (const auto& stats : stats_by_rank) {
+    encoded += stats.prompts_encoded;
+    from_cache += stats.prompts_from_cache;
+  }
+  return {{"encoded", encoded}, {"from_cache", from_cache}};
+}
+
 /// The figures of the report are those of the batch. Its own pictures are counted in it from 0.
 nlohmann::json batch_report(const JobEntry& job, std::span<const BatchMember> members) {
   nlohmann::json batch = {{"number", job.batching.number},
@@ -112,6 +122,7 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
                      {"tensor_plane_by_group", by_role},
                      {"control_plane", control_bytes},
                      {"blobs", blob_bytes}};
+  if (job.plan.encodes_text()) report["prompts"] = prompts_report(stats_by_rank);
   if (request.step_cache != StepCacheRule::none)
     report["step_cache"] = step_cache_report(stats_by_rank);
   auto all_warnings = job.outcome.warnings;

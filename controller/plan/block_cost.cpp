@@ -111,7 +111,7 @@ double BlockCost::calls(bool patched) const {
   if (degrees_.ulysses > 1) calls += 4;  // q, k, v and the output
   if (degrees_.tp > 1) calls += model_.sums_per_block;
   const bool gathered = job_.method == Method::distrifusion && patched;
-  if (degrees_.ring > 1) calls += gathered ? 1 : degrees_.ring - 1;
+  if (degrees_.ring > 1 && !(gathered && job_.alone)) calls += gathered ? 1 : degrees_.ring - 1;
   return calls;
 }
 
@@ -129,7 +129,9 @@ BlockTime BlockCost::operator()(const MicroRows& rows) const {
   const double text = rows.with_text ? std::ceil(all_text / degrees_.sp()) : 0;
   const double own = rows.own * columns + text;
   const double block = rows.block * columns + text * degrees_.ulysses;
-  const double keys = job_.tokens() + all_text;
+  const bool alone = job_.alone && rows.patched;
+  const double keys =
+      alone ? job_.tokens() / static_cast<double>(job_.patches.size()) : job_.tokens() + all_text;
 
   const double attending = attentions(rows.batch, block, keys);
   double device = block_products(rows.batch * own) + attending + elementwise(rows.batch * own) +

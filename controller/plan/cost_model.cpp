@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "controller/plan/block_cost.h"
+#include "controller/plan/encoders.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/pipeline_clock.h"
 #include "models/spec/taken_up.h"
@@ -278,7 +279,12 @@ JobCost estimate_cost(const ModelShape& model, const JobShape& job, const mesh::
   if (job.encodes_text) {
     const double branches = job.guidance ? 2 : 1;
     const double tokens = images_of(job, degrees) * branches * model.text_tokens;
-    cost.text += tokens * model.text_flops / shared_by(machine, degrees.dp).flops(job.dtype);
+    const int actors = degrees.world() / degrees.dp;
+    const int encoding = std::min<int>(actors, std::ssize(model.text_encoder_flops));
+    const double flops =
+        encoding > 1 ? busiest_encoder(model.text_encoder_flops, actors) : model.text_flops;
+    cost.text +=
+        tokens * flops / shared_by(machine, degrees.dp * std::max(encoding, 1)).flops(job.dtype);
   }
   count_vae(cost, model, job, degrees, decoders, machine);
   return cost;

@@ -82,6 +82,13 @@ int Plan::text_rank(int dp) const {
   return mesh::Mesh(degrees).rank({.dp = dp});
 }
 
+std::vector<int> Plan::encoder_ranks(int dp) const {
+  auto ranks = encoder_places;
+  for (int& rank : ranks)
+    rank += dp * (degrees.world() / degrees.dp);
+  return ranks;
+}
+
 int Plan::decode_rank(int dp) const {
   return mesh::Mesh(degrees).rank({.dp = dp, .pp = degrees.pp - 1});
 }

@@ -14,9 +14,9 @@ namespace {
 constexpr std::uint64_t kPixelsOfPreviewPixel = 16;
 
 /// Values of each token that a cache keeps: PipeFusion the newest, DistriFusion the step before as
-/// well, both one more where they extrapolate.
+/// well, both one more where they extrapolate; naive patches none.
 std::uint64_t kept_versions(const Plan& plan) {
-  if (plan.patches.size() < 2) return 0;
+  if (plan.patches.size() < 2 || plan.request.exchange == PatchExchange::naive) return 0;
   return (plan.request.method == Method::distrifusion ? 2 : 1) +
          (plan.request.kv == KvUse::predict ? 1 : 0);
 }
@@ -116,7 +116,6 @@ std::uint64_t ActorMemory::peak() const {
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model) {
   const auto& transformer = model.transformer;
   const auto decoder = spec::decoder_bytes(model, coded_bytes(plan, model.vae));
-  const auto encoding = spec::encoder_peak_bytes(model, element_bytes(plan.request.dtype));
   const std::uint64_t size = element_bytes(plan.request.dtype);
   const std::uint64_t tokens = plan.token_rows * plan.token_columns;
   const std::uint64_t width = transformer.inner_dim();
@@ -126,7 +125,12 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
   std::vector<ActorMemory> memory(plan.degrees.world());
   const auto add_ends = [&](int rank) {
     const int dp = mesh.coordinates(rank).dp;
-    if (rank == plan.text_rank(dp) && plan.encodes_text()) memory[rank].text = encoding;
+    const auto encoders = plan.encoder_ranks(dp);
+    for (std::size_t i = 0; plan.encodes_text() && i < encoders.size(); ++i) {
+      if (encoders[i] != rank) continue;
+      memory[rank].text =
+          std::max(memory[rank].text, spec::encoder_peak_bytes(model.text_encoders[i], size));
+    }
     const auto decoders = plan.decoders(dp);
     if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
     // One after the other, and gone before the first step.
@@ -201,7 +205,8 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
         batch * own_tokens * size * (7 * width + widest + 2 * edge) +
         4 * images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
     // DistriFusion's blocks of other ring ranks lie beside the kept ones until the next step.
-    if (plan.request.method == Method::distrifusion && plan.degrees.ring > 1) {
+    if (plan.request.method == Method::distrifusion && plan.degrees.ring > 1 &&
+        plan.request.exchange != PatchExchange::naive) {
       own.activations += attentions * 2 * batch * transformer.attention_head_dim * size *
                          own_heads * (tokens + text) * (plan.degrees.ring - 1) / plan.degrees.ring;
     }

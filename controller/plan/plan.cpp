@@ -7,6 +7,7 @@
 #include "base/number_text.h"
 #include "controller/plan/around.h"
 #include "controller/plan/degrees.h"
+#include "controller/plan/encoders.h"
 #include "controller/plan/groups.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
@@ -171,6 +172,11 @@ void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
 void set_patches(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
   if (request.method == Method::exact) request.warmup_steps = 0;
+  if (request.exchange == PatchExchange::naive) {
+    request.warmup_steps = 0;
+    request.group_norm =
+        model.transformer.unet() ? GroupNormMoments::separate : GroupNormMoments::corrected;
+  }
   check_refill_steps(request);
   if (model.transformer.unet()) {
     check_warmup(request);
@@ -235,6 +241,8 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   set_patches(plan, model);
   set_parts(plan, model, machine);
   check_sampler(plan, model);
+  plan.encoder_places = encoder_places(shape_of(model, plan.request).text_encoder_flops,
+                                       plan.degrees.world() / plan.degrees.dp);
   set_groups(plan, model);
   plan.warnings.insert(plan.warnings.end(), model.notes.begin(), model.notes.end());
   if (request.init_latents_blob != 0) {

@@ -83,6 +83,7 @@ struct Plan {
   std::int64_t token_columns = 0;
   bool guidance = false;  // two branches are computed
   int vae_degree = 1;     // actors of a replica that decode together
+  std::vector<int> encoder_places;  // by text encoder: the actor of a replica that runs it
   /// Steps as they were asked for. request.steps are the calls of the model that are computed,
   /// which is what every other step of a plan counts: some samplers call it more often than once a
   /// step (spec::model_calls), and an initial picture's strength leaves the first ones out.
@@ -109,8 +110,10 @@ struct Plan {
   }
   int picture_count() const { return images.empty() ? 0 : images.back().end; }
   int branches_per_actor() const { return guidance && degrees.cfg == 1 ? 2 : 1; }
-  /// Encodes the text of its dp replica: first stage, cfg rank 0.
+  /// Projects the text of its dp replica for all of it: first stage, cfg rank 0.
   int text_rank(int dp) const;
+  /// Who runs each text encoder of a dp replica.
+  std::vector<int> encoder_ranks(int dp) const;
   /// Ends the decoding of its dp replica's pictures: last stage, cfg rank 0, its first rank.
   int decode_rank(int dp) const;
   /// Who decodes the pictures of a dp replica, in the order of their rows; decode_rank first.

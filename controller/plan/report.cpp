@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "base/counted.h"
@@ -78,6 +80,11 @@ std::string to_text(const Plan& plan) {
   }
   for (int dp = 0; plan.vae_degree > 1 && dp < plan.degrees.dp; ++dp)
     text += "vae       ranks " + ranks_text(plan.decoders(dp)) + "\n";
+  for (int dp = 0; plan.encodes_text() && dp < plan.degrees.dp; ++dp) {
+    const auto encoders = plan.encoder_ranks(dp);
+    if (std::ranges::adjacent_find(encoders, std::not_equal_to()) == encoders.end()) continue;
+    text += "text      encoders at ranks " + ranks_text(encoders) + "\n";
+  }
   for (std::size_t i = 0; i < plan.patches.size(); ++i) {
     text += fmt::format("patch {}   token rows {}–{}\n", i, plan.patches[i].begin,
                         plan.patches[i].end - 1);
@@ -138,6 +145,9 @@ nlohmann::json to_json(const Plan& plan) {
   out["vae"] = json::array();
   for (int dp = 0; dp < plan.degrees.dp; ++dp)
     out["vae"].push_back(plan.decoders(dp));
+  out["encoders"] = json::array();
+  for (int dp = 0; plan.encodes_text() && dp < plan.degrees.dp; ++dp)
+    out["encoders"].push_back(plan.encoder_ranks(dp));
   out["patches"] = json::array();
   for (const auto& patch : plan.patches)
     out["patches"].push_back({patch.begin, patch.end});

@@ -170,7 +170,9 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
                                   ? static_cast<double>(model.vae.block_out_channels.back())
                                   : 0;
   for (const auto& text : model.text_encoders)
-    shape.text_flops += text_flops(text);
+    shape.text_encoder_flops.push_back(text_flops(text));
+  shape.text_flops =
+      std::accumulate(shape.text_encoder_flops.begin(), shape.text_encoder_flops.end(), 0.0);
   return shape;
 }
 
@@ -190,7 +192,8 @@ JobShape shape_of(const Plan& plan) {
   shape.synchronous_steps = plan.synchronous_steps;
   if (!plan.batch_parts.empty()) shape.most_items = plan.batch_parts.front().front().end;
   shape.encodes = plan.request.init_image_bytes > 0;
-  shape.tells = plan.request.exchange != PatchExchange::none;
+  shape.alone = plan.request.exchange == PatchExchange::naive;
+  shape.tells = plan.request.exchange != PatchExchange::none && !shape.alone;
   shape.encodes_text = plan.encodes_text();
   shape.makes_pictures = plan.decodes();
   return shape;

@@ -64,8 +64,9 @@ struct ModelShape {
   double vae_attention_width = 0;
   int decoder_convolutions = 0;
   int encoder_convolutions = 0;
-  /// FLOPs of the text encoder for each token.
+  /// FLOPs of all text encoders for each token, and of each by itself; empty: there is one.
   double text_flops = 0;
+  std::vector<double> text_encoder_flops = {};
 };
 
 /// Of the model folder; `text_tokens` from the request.
@@ -101,6 +102,7 @@ struct JobShape {
   bool encodes_text = true;    // else it brings the encoders' output
   bool makes_pictures = true;  // else its latents are what comes back
   bool tells = true;           // patches exchange after the synchronous steps
+  bool alone = false;          // patches attend to their own tokens only
 
   int rows() const { return patches.empty() ? 0 : patches.back().end; }
   double tokens() const { return static_cast<double>(rows()) * columns; }

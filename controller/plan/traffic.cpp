@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "controller/plan/encoders.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/unet_traffic.h"
 #include "controller/plan/vae_traffic.h"
@@ -19,6 +20,7 @@ class Rank {
        const mesh::Coordinates& at)
       : plan_(plan),
         layout_(layout),
+        model_(model),
         degrees_(plan.degrees),
         at_(at),
         sequence_(at.ring * plan.degrees.ulysses + at.ulysses),
@@ -54,7 +56,8 @@ class Rank {
     add_micro_step(-1, parts, whole_steps, whole_steps, patch_steps == 0 ? steps - 1 : whole_steps);
     // What is of use in the next step only is not sent in the last one.
     const bool later = plan_.request.method == Method::distrifusion && plan_.patches.size() > 1;
-    const Bytes exchanges = later && patch_steps > 0 ? patch_steps - 1 : patch_steps;
+    const bool naive = plan_.request.exchange == PatchExchange::naive;
+    const Bytes exchanges = naive ? 0 : later && patch_steps > 0 ? patch_steps - 1 : patch_steps;
     for (int micro = 0; micro < layout_.micro_steps(); ++micro) {
       if (patch_steps > 0) add_micro_step(micro, {batch_}, patch_steps, exchanges, patch_steps - 1);
       // Rows are extrapolated once they have the values of two steps.
@@ -197,24 +200,18 @@ class Rank {
     }
   }
 
-  /// Projected states and lengths of all branches, from where the text is encoded to the replica.
+  /// The replica's text, and the picture that it begins with.
   void add_caption() {
     const Bytes others = degrees_.world() / degrees_.dp - 1;
     const bool encodes = at_ == mesh::Coordinates{.dp = at_.dp, .pp = degrees_.pp - 1};
     if (encodes && plan_.request.init_image_bytes > 0)
       traffic_.sent["caption"] += others * encoded_picture_bytes(plan_, at_.dp);
-    if (at_ != mesh::Coordinates{.dp = at_.dp}) return;
-    const Bytes rows = images_ * (plan_.guidance ? 2 : 1);
-    traffic_.sent["caption"] +=
-        others * rows *
-        ((facts_.caption_tokens(plan_.request.max_sequence_length) * facts_.caption_width +
-          facts_.pooled_width) *
-             element_ +
-         8);
+    traffic_.sent["caption"] += caption_bytes(plan_, model_, mesh::Mesh(degrees_).rank(at_));
   }
 
   const Plan& plan_;
   const Layout& layout_;
+  const spec::ModelSpec& model_;
   const mesh::Degrees& degrees_;
   const mesh::Coordinates at_;
   const int sequence_;

@@ -11,7 +11,8 @@ using Bytes = std::uint64_t;
 using Kind = spec::UNetSite::Kind;
 
 bool ever_stale(const Plan& plan) {
-  return plan.patches.size() > 1 && plan.synchronous_steps < plan.request.steps;
+  return plan.patches.size() > 1 && plan.synchronous_steps < plan.request.steps &&
+         plan.request.exchange != PatchExchange::naive;
 }
 
 /// The first convolution's rows are of this step in every step; norms are kept where their mode
@@ -96,7 +97,8 @@ ActorMemory unet_memory(const Plan& plan, const spec::ModelSpec& model, int rank
       one += shares.bytes(site, patch, batch);
     gathered = std::max(gathered, one);
   }
-  if (plan.degrees.sp() > 1) own.activations += gathered;
+  if (plan.degrees.sp() > 1 && plan.request.exchange != PatchExchange::naive)
+    own.activations += gathered;
   return own;
 }
 

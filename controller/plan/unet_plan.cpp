@@ -14,6 +14,29 @@ std::string rows_shared() {
          std::string(wire::kDegreeFields.ring.option) + " share its rows";
 }
 
+void check_naive(const Plan& plan, const spec::ModelSpec& model) {
+  const auto& request = plan.request;
+  const auto refuse_beside = [](const std::string& what) {
+    refuse("exchange is naive, but " + what);
+  };
+  if (request.method != Method::distrifusion)
+    refuse_beside("method is " + to_string(request.method) + ": it needs distrifusion");
+  if (request.kv != KvUse::stale)
+    refuse_beside("kv is " + to_string(request.kv) + ": nothing is kept that it could be made of");
+  if (request.group_norm == GroupNormMoments::stale ||
+      request.group_norm == GroupNormMoments::synchronous)
+    refuse_beside("group norm is " + to_string(request.group_norm) +
+                  ": naive patches have moments of their own (separate)");
+  if (request.step_cache != StepCacheRule::none)
+    refuse_beside("step cache is " + to_string(request.step_cache) +
+                  ": it takes a step of the whole picture after a loss");
+  if (!request.refill_steps.empty()) refuse_beside("refill steps are given: nothing is kept");
+  if (model.transformer.joint)
+    refuse_beside(
+        "this transformer's text and picture attend to each other, and only the first patch "
+        "computes the text");
+}
+
 void check_unet(const Plan& plan) {
   const auto& request = plan.request;
   const auto& degrees = plan.degrees;
@@ -53,7 +76,8 @@ void check_unet(const Plan& plan) {
              " with method exact: it needs distrifusion");
     return;
   }
-  if (request.num_pipeline_patch > 1 && request.warmup_steps < 1)
+  const bool naive = request.exchange == PatchExchange::naive;
+  if (request.num_pipeline_patch > 1 && request.warmup_steps < 1 && !naive)
     refuse(
         "warmup is 0, but a U-Net's patches use what their neighbours had in the step before: the "
         "first step is synchronous");
@@ -65,11 +89,13 @@ void check_unet(const Plan& plan) {
 }  // namespace
 
 void check_network(const Plan& plan, const spec::ModelSpec& model) {
+  const bool naive = plan.request.exchange == PatchExchange::naive;
+  if (naive) check_naive(plan, model);
   if (model.transformer.unet()) return check_unet(plan);
   if (plan.request.group_norm != GroupNormMoments::corrected)
     refuse("group norm is " + to_string(plan.request.group_norm) +
            ", but this model is a transformer: it has no group norms over the picture");
-  if (plan.request.exchange != PatchExchange::stale)
+  if (plan.request.exchange != PatchExchange::stale && !naive)
     refuse("exchange is " + to_string(plan.request.exchange) +
            ", but this model is a transformer: only a U-Net's patches have that choice");
 }

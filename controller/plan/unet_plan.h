@@ -5,7 +5,7 @@ namespace troupe::plan {
 
 /// Refuses, by field and reason, what the model's kind of network cannot do: of a U-Net stages,
 /// shards of the weights and K,V that are predicted, of a transformer modes of group norms and of
-/// exchanges. Throws std::invalid_argument.
+/// exchanges; and what does not go with naive patches. Throws std::invalid_argument.
 void check_network(const Plan& plan, const spec::ModelSpec& model);
 
 /// Fills in a U-Net's patches and who computes them: one micro-step a step, in which each sequence

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "controller/plan/encoders.h"
 #include "controller/plan/unet_shares.h"
 
 namespace troupe::plan {
@@ -18,7 +19,8 @@ const char* name_of(Kind kind) {
 enum class Telling { now, later, never };
 
 Telling telling_of(const Plan& plan, const spec::UNetSite& site, bool first, int step) {
-  if (plan.patches.size() < 2) return Telling::never;
+  if (plan.patches.size() < 2 || plan.request.exchange == PatchExchange::naive)
+    return Telling::never;
   if (plan.is_whole(step)) return Telling::now;
   if (site.kind == Kind::conv && first) return Telling::now;
   if (site.kind == Kind::norm && plan.request.group_norm == GroupNormMoments::synchronous)
@@ -77,7 +79,6 @@ RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const UNe
                        int rank) {
   const mesh::Mesh mesh(plan.degrees);
   const auto at = mesh.coordinates(rank);
-  const auto& facts = model.transformer;
   const Bytes images = plan.images[at.dp].end - plan.images[at.dp].begin;
   const int sequence = mesh::sequence_rank(plan.degrees, at);
   RankTraffic traffic;
@@ -95,13 +96,7 @@ RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const UNe
   const Bytes listeners = plan.degrees.world() / plan.degrees.dp - 1;
   if (rank == plan.decode_rank(at.dp) && plan.request.init_image_bytes > 0)
     traffic.sent["caption"] += listeners * encoded_picture_bytes(plan, at.dp);
-  if (rank == plan.text_rank(at.dp)) {
-    const Bytes values =
-        facts.caption_tokens(plan.request.max_sequence_length) * facts.caption_width +
-        facts.pooled_width;
-    traffic.sent["caption"] +=
-        listeners * images * (plan.guidance ? 2 : 1) * (values * element_size(plan) + 8);
-  }
+  traffic.sent["caption"] += caption_bytes(plan, model, rank);
   std::erase_if(traffic.sent, [](const auto& entry) { return entry.second == 0; });
   std::erase_if(traffic.by_layer, [](const auto& entry) { return entry.second == 0; });
   return traffic;

@@ -189,13 +189,6 @@ void Recorder::closed(JobId batch, const std::string& state, Nanoseconds now) {
   note(Event::Kind::job, batch, std::nullopt, "is over: " + state, now);
 }
 
-void SecondsHistogram::add(double seconds) {
-  for (std::size_t i = 0; i < kBounds.size(); ++i)
-    up_to_[i] += seconds <= kBounds[i] ? 1 : 0;
-  ++count_;
-  sum_ += seconds;
-}
-
 void Recorder::count_seconds(const JobNotes& notes) {
   std::map<std::string, double> by_phase;  // a job that began again has a phase twice
   for (std::size_t i = 0; i < notes.phases.size(); ++i) {
@@ -205,11 +198,13 @@ void Recorder::count_seconds(const JobNotes& notes) {
     by_phase[""] += passed;
   }
   for (const auto& [phase, passed] : by_phase)
-    phase_seconds_[phase].add(passed);
+    phase_seconds_.try_emplace(phase, kPhaseBounds).first->second.add(passed);
 }
 
 void Recorder::cost(const wire::ActorJobStats& stats,
                     const std::map<std::uint32_t, std::string>& names) {
+  prompts_.encoded += stats.prompts_encoded;
+  prompts_.from_cache += stats.prompts_from_cache;
   bytes_.tensors_sent += stats.tensor_bytes_sent;
   bytes_.tensors_received += stats.tensor_bytes_received;
   for (const auto& [id, bytes] : stats.sent_by_group)

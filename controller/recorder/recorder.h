@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/histogram.h"
 #include "controller/schedule/task_graph.h"
 #include "transport/wire/actor_messages.h"
 
@@ -105,23 +106,15 @@ struct ByteTotals {
   std::map<std::string, std::uint64_t> sent_by_group;  // by kind of group: edge, ring, …
 };
 
-/// How many seconds something took, counted by bounds: what a quantile is estimated from.
-class SecondsHistogram {
- public:
-  static constexpr std::array kBounds = {0.05, 0.1,  0.25, 0.5,   1.0,   2.5,   5.0,
-                                         10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0};
-
-  void add(double seconds);
-  /// Of kBounds[i], how many were not above it.
-  std::uint64_t up_to(std::size_t i) const { return up_to_[i]; }
-  std::uint64_t count() const { return count_; }
-  double sum() const { return sum_; }
-
- private:
-  std::array<std::uint64_t, kBounds.size()> up_to_ = {};
-  std::uint64_t count_ = 0;
-  double sum_ = 0;
+/// Texts that text encoders computed, and that they had kept, counted by encoder.
+struct PromptTotals {
+  std::uint64_t encoded = 0;
+  std::uint64_t from_cache = 0;
 };
+
+/// In seconds: how jobs' phases are counted.
+inline constexpr std::array kPhaseBounds = {0.05, 0.1,  0.25, 0.5,   1.0,   2.5,   5.0,
+                                            10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0};
 
 /// The controller's memory of what happened. Bounded: of each job the newest notes, of all jobs the
 /// newest ones. A pure structure: times come in, nothing goes out.
@@ -186,10 +179,11 @@ class Recorder {
   const std::deque<Slice>& slices() const { return slices_; }
   const std::map<wire::TaskKind, TaskTotals>& totals() const { return totals_; }
   const ByteTotals& byte_totals() const { return bytes_; }
+  const PromptTotals& prompt_totals() const { return prompts_; }
   /// Jobs that have ended, by state.
   const std::map<std::string, std::uint64_t>& ended_totals() const { return ended_; }
   /// Of jobs that succeeded: the seconds of each phase, and under "" of all together.
-  const std::map<std::string, SecondsHistogram>& phase_seconds() const { return phase_seconds_; }
+  const std::map<std::string, Histogram>& phase_seconds() const { return phase_seconds_; }
   /// Times that a job began again after its epoch had ended.
   std::uint64_t recoveries() const { return recoveries_; }
 
@@ -218,8 +212,9 @@ class Recorder {
   std::size_t all_tasks_ = 0;
   std::map<wire::TaskKind, TaskTotals> totals_;
   ByteTotals bytes_;
+  PromptTotals prompts_;
   std::map<std::string, std::uint64_t> ended_;
-  std::map<std::string, SecondsHistogram> phase_seconds_;
+  std::map<std::string, Histogram> phase_seconds_;
   std::uint64_t recoveries_ = 0;
   std::map<ActorId, ClockNote> clocks_;
 };

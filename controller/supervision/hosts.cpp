@@ -59,11 +59,8 @@ bool Hosts::ready(control::PeerId peer) {
     tools_.server.drop(peer, "host " + name + " is in the cluster already");
     return true;
   }
-  const auto on_started = [this](ActorId id, std::uint64_t incarnation, std::uint32_t pid) {
-    tools_.members.runs_as(id, incarnation, pid);
-  };
-  others_[name] =
-      std::make_unique<RemoteAgent>(tools_.server, peer, name, on_started, tools_.on_exit);
+  others_[name] = std::make_unique<RemoteProcessHost>(tools_.environment, peer, name,
+                                                      tools_.on_started, tools_.on_exit);
   make_places(name, info->hello);
   return true;
 }
@@ -93,7 +90,7 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
 }
 
 bool Hosts::lost(control::PeerId peer, const control::Loss& loss) {
-  RemoteAgent* agent = by_peer(peer);
+  RemoteProcessHost* agent = by_peer(peer);
   if (!agent) return false;
   const auto& actors = tools_.members.all();
   const bool emptied = std::none_of(actors.begin(), actors.end(), [&](const auto& entry) {
@@ -111,7 +108,7 @@ bool Hosts::lost(control::PeerId peer, const control::Loss& loss) {
 
 bool Hosts::on_message(control::PeerId peer, const wire::Header& header,
                        std::span<const std::byte> payload) {
-  RemoteAgent* agent = by_peer(peer);
+  RemoteProcessHost* agent = by_peer(peer);
   if (!agent) return false;
   switch (header.kind) {
     case wire::Kind::process_wrote:
@@ -125,10 +122,16 @@ bool Hosts::on_message(control::PeerId peer, const wire::Header& header,
   }
 }
 
-Agent& Hosts::agent_of(ActorId id) {
+ProcessHost& Hosts::of_actor(ActorId id) {
   const Actor& actor = tools_.members.at(id);
   const auto other = actor.remote ? others_.find(actor.host) : others_.end();
   return other == others_.end() ? own_ : *other->second;
+}
+
+ProcessHost* Hosts::of_host(const std::string& name) {
+  if (name == tools_.own_host) return &own_;
+  const auto other = others_.find(name);
+  return other == others_.end() || other->second->peer() == 0 ? nullptr : other->second.get();
 }
 
 std::size_t Hosts::running() const {
@@ -165,7 +168,7 @@ std::optional<std::string> Hosts::name_of(control::PeerId peer) const {
   return agent->host();
 }
 
-RemoteAgent* Hosts::by_peer(control::PeerId peer) const {
+RemoteProcessHost* Hosts::by_peer(control::PeerId peer) const {
   for (const auto& [name, agent] : others_) {
     if (agent->peer() == peer && peer != 0) return agent.get();
   }

@@ -8,25 +8,27 @@
 #include <vector>
 
 #include "controller/deployments/members.h"
-#include "controller/hosts/remote_agent.h"
+#include "controller/supervision/remote_process_host.h"
 #include "transport/control/server.h"
 
 namespace troupe::cluster {
 
-/// The cluster's hosts and their agents: the controller's own, and those that have joined. Who
-/// joins gets places at once; who is lost takes them along.
+/// The cluster's hosts and who starts processes there: the controller's own, and those that have
+/// joined. Who joins gets places at once; who is lost takes them along.
 class Hosts {
  public:
   struct Tools {
     control::Server& server;
+    Environment& environment;
     Members& members;
     std::string own_host;
     std::function<void(ActorId)> spawn;  // fills a place; throws what Environment::spawn throws
-    Agent::OnExit on_exit;
+    RemoteProcessHost::OnStarted on_started;
+    ProcessHost::OnExit on_exit;
     std::function<void(const std::string&)> note;  // for people to read
   };
 
-  Hosts(Tools tools, Agent& own) : tools_(std::move(tools)), own_(own) {}
+  Hosts(Tools tools, ProcessHost& own) : tools_(std::move(tools)), own_(own) {}
 
   /// A hello of role "node". A reason to refuse, or nothing.
   std::optional<std::string> hello(const control::PeerInfo& peer) const;
@@ -41,7 +43,9 @@ class Hosts {
   std::optional<std::string> name_of(control::PeerId peer) const;
 
   /// Who has or had the place's process.
-  Agent& agent_of(ActorId id);
+  ProcessHost& of_actor(ActorId id);
+  /// That host's; null where it is not in the cluster now.
+  ProcessHost* of_host(const std::string& name);
   /// The other hosts' agents leave, once their processes have.
   void dismiss();
   /// All processes of all hosts.
@@ -53,12 +57,12 @@ class Hosts {
   std::optional<std::vector<ActorId>> places(const std::string& name) const;
 
  private:
-  RemoteAgent* by_peer(control::PeerId peer) const;
+  RemoteProcessHost* by_peer(control::PeerId peer) const;
   void make_places(const std::string& host, const wire::Hello& hello);
 
   Tools tools_;
-  Agent& own_;
-  std::map<std::string, std::unique_ptr<RemoteAgent>> others_;  // the last one of each name
+  ProcessHost& own_;
+  std::map<std::string, std::unique_ptr<RemoteProcessHost>> others_;  // the last one of each name
 };
 
 }  // namespace troupe::cluster

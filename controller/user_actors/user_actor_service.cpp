@@ -35,29 +35,13 @@ UserActorService::UserActorService(boost::asio::io_context& io, cluster::Environ
                                    Options options)
     : environment_(environment),
       options_(std::move(options)),
-      processes_(io, options_.processes,
-                 [this](std::uint64_t id, std::uint64_t incarnation, const HostExit& how) {
-                   exited(id, incarnation, how);
-                 }),
-      hosts_({.environment = environment,
-              .own = processes_,
-              .own_host = options_.host,
-              .access = options_.processes.access,
-              .on_started = [this](std::uint64_t id, std::uint64_t incarnation,
-                                   std::uint32_t pid) { actors_.started(id, incarnation, pid); },
-              .on_exit = [this](std::uint64_t id, std::uint64_t incarnation,
-                                const HostExit& how) { exited(id, incarnation, how); }}),
+      check_(io, options_.check),
       actors_({.environment = environment,
-               .launcher = hosts_,
-               .token = options_.processes.access.token,
+               .process_host = options_.process_host,
+               .access = options_.access,
                .note = options_.note,
                .keyed = options_.keyed}) {
   actors_.add_host({options_.host, options_.cores, options_.gpus});
-}
-
-void UserActorService::exited(UserActorId id, std::uint64_t incarnation, const HostExit& how) {
-  actors_.exited(id, incarnation, how);
-  if (options_.on_exit) options_.on_exit();
 }
 
 void UserActorService::check_plugins(std::function<void(std::optional<std::string>)> done) {
@@ -71,7 +55,7 @@ void UserActorService::check_next(std::size_t index) {
       enter(std::move(joining.host), joining.checked);
     return std::exchange(checked_, nullptr)(std::nullopt);
   }
-  processes_.describe(options_.plugins[index], [this, index](wire::PluginReport report) {
+  check_.describe(options_.plugins[index], [this, index](wire::PluginReport report) {
     if (report.failure.empty()) {
       try {
         actors_.add_classes(report.classes);
@@ -85,18 +69,17 @@ void UserActorService::check_next(std::size_t index) {
     } else {
       std::exchange(checked_, nullptr)(report.failure);
     }
-    if (options_.on_exit) options_.on_exit();
+    if (options_.on_checked) options_.on_checked();
   });
 }
 
 void UserActorService::host_joined(const std::string& name, const control::PeerInfo& agent) {
-  hosts_.joined(name, agent.id);
   drained_.erase(name);
   Host host{.name = name, .gpus = numbers(attribute(agent.hello, "gpus"))};
   const auto cores = numbers(attribute(agent.hello, "cores"));
   if (!cores.empty()) host.cores = cores.front();
   const control::Milliseconds deadline =
-      kCheckWay + options_.processes.describe_deadline * std::ssize(options_.plugins);
+      kCheckWay + check_.deadline() * std::ssize(options_.plugins);
   environment_.request(agent.id, wire::CheckPlugins{options_.plugins}, deadline,
                        [this, host](const control::Reply& reply) {
                          if (reply.ok())
@@ -143,21 +126,13 @@ std::string UserActorService::drain_host(const std::string& name, bool now) {
 
 void UserActorService::stop() {
   actors_.stop();
-  processes_.end_checks();
+  check_.stop();
 }
 
-void UserActorService::host_lost(const std::string& host, const std::string& why) {
+void UserActorService::host_lost(const std::string& host) {
   joining_.erase(host);
   drained_.erase(host);
   actors_.remove_host(host);
-  hosts_.lost(host, why);
-}
-
-bool UserActorService::on_message(const std::string& host, const wire::Header& header,
-                                  std::span<const std::byte> payload) {
-  if (header.kind != wire::Kind::user_process_ended) return false;
-  hosts_.ended(host, wire::decode<wire::UserProcessEnded>(payload));
-  return true;
 }
 
 }  // namespace troupe::user

@@ -5,18 +5,16 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "controller/user_actors/all_hosts.h"
-#include "controller/user_actors/host_processes.h"
+#include "controller/user_actors/plugin_check.h"
 #include "controller/user_actors/user_actors.h"
 
 namespace troupe::user {
 
-/// Users' actors of a controller, whole: the table and its shell, the processes of all hosts, the
-/// plugins. Lives on the controller's loop.
+/// Users' actors of a controller, whole: the table and its shell, the plugins of all hosts. Lives
+/// on the controller's loop.
 class UserActorService {
  public:
   struct Options {
@@ -24,10 +22,13 @@ class UserActorService {
     std::string host;                  // this machine's name
     double cores = 0;                  // of this machine
     std::vector<std::int32_t> gpus;    // that users' actors may have
-    HostProcesses::Options processes;
-    bool keyed = false;  // actors' doors ask for CURVE keys
+    PluginCheck::Options check;
+    UserActors::Access access;  // of their processes
+    bool keyed = false;         // actors' doors ask for CURVE keys
+    /// As UserActors::Tools has it.
+    std::function<cluster::ProcessHost*(const std::string& host)> process_host;
     std::function<void(const std::string&)> note;
-    std::function<void()> on_exit;  // a process of the room has ended
+    std::function<void()> on_checked;  // a plugin's check has ended
   };
   UserActorService(boost::asio::io_context& io, cluster::Environment& environment, Options options);
 
@@ -36,29 +37,24 @@ class UserActorService {
 
   /// A node agent has joined. Its host gets actors once its plugins have been looked at.
   void host_joined(const std::string& host, const control::PeerInfo& agent);
-  /// Before the host itself is given up: its actors are lost with it.
-  void host_lost(const std::string& host, const std::string& why);
-  /// False when the message of that host's agent is none for this room.
-  bool on_message(const std::string& host, const wire::Header& header,
-                  std::span<const std::byte> payload);
+  /// Before the ends of its processes are told.
+  void host_lost(const std::string& host);
 
   UserActors& actors() { return actors_; }
-  std::size_t running() const { return processes_.running() + hosts_.running(); }
+  /// Checks of plugins.
+  std::size_t running() const { return check_.running(); }
   /// As UserActors::drain_host, also of a host whose plugins are still being looked at.
   std::string drain_host(const std::string& name, bool now);
-  /// Ends all of its processes; `on_exit` tells of each.
+  /// Ends all of its processes and checks.
   void stop();
 
  private:
   void check_next(std::size_t index);
   void host_checked(Host host, wire::PluginsChecked checked);
   void enter(Host host, const wire::PluginsChecked& checked);
-  void exited(UserActorId id, std::uint64_t incarnation, const HostExit& how);
-
   cluster::Environment& environment_;
   Options options_;
-  HostProcesses processes_;
-  AllHosts hosts_;
+  PluginCheck check_;
   UserActors actors_;
   struct Joining {
     Host host;

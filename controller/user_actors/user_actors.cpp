@@ -221,16 +221,12 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
-std::string HostExit::text() const {
-  return how + (method.empty() ? "" : " in " + method) + (log.empty() ? "" : ": " + log.back());
-}
-
 std::optional<std::string> UserActors::hello(const control::PeerInfo& peer) {
   const auto attribute = [&](const char* key) {
     const auto found = peer.hello.attributes.find(key);
     return found == peer.hello.attributes.end() ? std::string() : found->second;
   };
-  if (!control::same_secret(attribute("token"), tools_.token)) return "not of this cluster";
+  if (!control::same_secret(attribute("token"), tools_.access.token)) return "not of this cluster";
   for (const auto& [id, actor] : table_.all()) {
     if (std::to_string(id) != attribute("id")) continue;
     if (!actor.has_process() || actor.incarnation != peer.incarnation || actor.peer != 0)
@@ -320,22 +316,26 @@ void UserActors::launch(UserActorId id) {
   std::optional<control::DoorKeys> door;
   try {
     if (tools_.keyed) door = control::DoorKeys::make();
-    pid = tools_.launcher.spawn({.id = id,
-                                 .incarnation = incarnation,
-                                 .host = actor->host,
-                                 .plugin = known.plugin,
-                                 .torch = known.needs_torch,
-                                 .ticket = ticket,
-                                 .door = door ? door->for_door() : "",
-                                 .gpus = actor->gpus});
+    auto* processes = tools_.process_host(actor->host);
+    if (!processes)
+      throw std::runtime_error("[spawn] host " + actor->host + " is not there any more");
+    pid = processes->start({.owner = {PeerRole::user_actor, id},
+                            .incarnation = incarnation,
+                            .token = tools_.access.token,
+                            .keys = tools_.access.keys,
+                            .user = {.plugin = known.plugin,
+                                     .torch = known.needs_torch,
+                                     .ticket = ticket,
+                                     .door = door ? door->for_door() : "",
+                                     .gpus = actor->gpus,
+                                     .insecure = tools_.access.insecure}});
   } catch (const std::exception& error) {
     failure = error.what();
   }
   table_.spawned(id, incarnation, pid, ticket, door ? door->for_callers() : "");
   if (!failure.empty()) {
-    HostExit how;
-    how.code = 1;
-    how.how = failure;
+    cluster::ExitCause how{.by_signal = false, .number = 1, .log = {}};
+    how.told = failure;
     return exited(id, incarnation, how);
   }
   const double deadline = std::min(actor->request.deadline_ms, kLongestStart) / 1000.0;
@@ -353,14 +353,15 @@ void UserActors::end(UserActorId id, const std::string& why, bool for_good) {
   if (actor->state == UserActorState::restarting) {
     // Between two processes: there is nothing to kill.
     if (!for_good) return;
-    HostExit how;
-    how.how = why;
+    cluster::ExitCause how;
+    how.told = why;
     actor->state = UserActorState::starting;
     actor->kill_reason = why;
     return exited(id, actor->incarnation, how);
   }
   if (actor->kill_reason.empty()) actor->kill_reason = why;
-  tools_.launcher.kill(actor->host, id, why);
+  if (auto* processes = tools_.process_host(actor->host))
+    processes->end({PeerRole::user_actor, id}, why);
 }
 
 std::string UserActors::drain_host(const std::string& name, bool now) {
@@ -385,7 +386,7 @@ void UserActors::started(UserActorId id, std::uint64_t incarnation, std::uint32_
   if (actor && actor->has_process() && actor->incarnation == incarnation) actor->pid = pid;
 }
 
-void UserActors::exited(UserActorId id, std::uint64_t incarnation, const HostExit& how) {
+void UserActors::exited(UserActorId id, std::uint64_t incarnation, const cluster::ExitCause& how) {
   const auto* before = table_.find(id);
   if (!before || before->incarnation != incarnation || !before->has_process()) return;
   const std::string reason = how.with_host ? "" : before->kill_reason;
@@ -402,8 +403,8 @@ void UserActors::exited(UserActorId id, std::uint64_t incarnation, const HostExi
                        .name = actor.request.name,
                        .class_name = actor.request.class_name,
                        .cause = cause,
-                       .signal = how.signal,
-                       .exit_code = how.code,
+                       .signal = how.by_signal ? how.number : 0,
+                       .exit_code = how.by_signal ? 0 : how.number,
                        .method = how.method,
                        .log = how.log,
                        .restarting = *again};

@@ -7,21 +7,28 @@
 #include <vector>
 
 #include "controller/deployments/environment.h"
+#include "controller/hosts/process_host.h"
 #include "controller/user_actors/actor_table.h"
-#include "controller/user_actors/host_launcher.h"
 #include "transport/control/server.h"
 
 namespace troupe::user {
 
 /// Users' actors, at the controller: answers what clients and actors ask, has processes started and
 /// ended, and tells of deaths. Calls do not come here. Lives on the controller's loop, reaches the
-/// world through Environment and the launcher only.
+/// world through Environment and the hosts' ProcessHosts only.
 class UserActors {
  public:
+  /// What processes come in to the controller with.
+  struct Access {
+    std::string token;  // that they show in their hello
+    std::string keys;   // CURVE, as text; "" = the controller asks for none
+    bool insecure = false;
+  };
   struct Tools {
     cluster::Environment& environment;
-    HostLauncher& launcher;
-    std::string token;                             // that they show in their hello
+    /// Who starts and ends processes on that host; null where it is not there any more.
+    std::function<cluster::ProcessHost*(const std::string& host)> process_host;
+    Access access;                                 // that their processes come in with
     std::function<void(const std::string&)> note;  // of failures, for status
     bool keyed = false;                            // actors' doors ask for CURVE keys
     std::size_t kept_dead = 256;                   // as ActorTable's
@@ -52,7 +59,7 @@ class UserActors {
   bool lost(control::PeerId peer, const std::string& why);
   /// The process of that incarnation runs, on another host.
   void started(UserActorId id, std::uint64_t incarnation, std::uint32_t pid);
-  void exited(UserActorId id, std::uint64_t incarnation, const HostExit& how);
+  void exited(UserActorId id, std::uint64_t incarnation, const cluster::ExitCause& how);
   /// Every process is ended, nothing new begins.
   void stop();
 

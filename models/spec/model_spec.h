@@ -61,6 +61,17 @@ struct TextEncoderSpec {
   bool operator==(const TextEncoderSpec&) const = default;
 };
 
+/// What a text encoder gives for a prompt: states [tokens, width] and a vector [pooled]; 0 = none.
+struct EncoderOutputShape {
+  std::int64_t tokens = 0;
+  std::int64_t width = 0;
+  std::int64_t pooled = 0;
+
+  std::int64_t elements() const { return tokens * width + pooled; }
+};
+/// Of prompts that are padded or cut to `max_sequence_length` where the encoder says nothing else.
+EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max_sequence_length);
+
 /// Everything that a plan must know of a model folder. A plain value.
 struct ModelSpec {
   std::filesystem::path folder;
@@ -139,9 +150,9 @@ struct WeightBytes {
 
 WeightBytes weight_bytes(const ModelSpec& spec);
 
-/// The largest part of the text encoders that is in use at one time, as it is computed, in a type
-/// of `element` bytes: a block, or an embedding, whose rows are looked up in their stored dtype.
-std::uint64_t encoder_peak_bytes(const ModelSpec& spec, std::size_t element);
+/// The largest part of a text encoder that is in use at one time, as it is computed, in a type of
+/// `element` bytes: a block, or an embedding, whose rows are looked up in their stored dtype.
+std::uint64_t encoder_peak_bytes(const TextEncoderSpec& encoder, std::size_t element);
 /// Weights of the VAE that decoding needs, in a type of `element` bytes.
 std::uint64_t decoder_bytes(const ModelSpec& spec, std::size_t element);
 /// Of text encoders and decoder alone.

@@ -47,24 +47,39 @@ std::string block_of(const std::string& name) {
 
 }  // namespace
 
-std::uint64_t encoder_peak_bytes(const ModelSpec& spec, std::size_t element) {
+std::uint64_t encoder_peak_bytes(const TextEncoderSpec& encoder, std::size_t element) {
   std::uint64_t peak = 0;
-  for (const TextEncoderSpec& encoder : spec.text_encoders) {
-    if (encoder.absent) continue;
-    std::map<std::string, std::uint64_t> blocks;
-    const auto expected =
-        std::visit([](const auto& config) { return expected_tensors(config); }, encoder.config);
-    for (const ExpectedTensor& tensor : expected) {
-      const TensorEntry& entry = entry_of(encoder.weights, tensor);
-      if (const auto block = block_of(tensor.name); !block.empty())
-        blocks[block] += entry.bytes() / dtype_bytes(entry.dtype) * element;
-      else
-        peak = std::max(peak, entry.bytes());
-    }
-    for (const auto& [block, bytes] : blocks)
-      peak = std::max(peak, bytes);
+  if (encoder.absent) return peak;
+  std::map<std::string, std::uint64_t> blocks;
+  const auto expected =
+      std::visit([](const auto& config) { return expected_tensors(config); }, encoder.config);
+  for (const ExpectedTensor& tensor : expected) {
+    const TensorEntry& entry = entry_of(encoder.weights, tensor);
+    if (const auto block = block_of(tensor.name); !block.empty())
+      blocks[block] += entry.bytes() / dtype_bytes(entry.dtype) * element;
+    else
+      peak = std::max(peak, entry.bytes());
   }
+  for (const auto& [block, bytes] : blocks)
+    peak = std::max(peak, bytes);
   return peak;
+}
+
+EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max_sequence_length) {
+  if (encoder.absent) return {};
+  const bool states = encoder.use != TextUse::pooled;
+  const bool pooled = !states || encoder.use == TextUse::penultimate_pooled;
+  const auto tokens = encoder.tokens > 0 ? encoder.tokens : max_sequence_length;
+  std::int64_t width = 0, vector = 0;
+  if (const auto* clip = std::get_if<ClipSpec>(&encoder.config)) {
+    width = clip->hidden_size;
+    vector = clip->pooled_size();
+  } else if (const auto* bert = std::get_if<BertSpec>(&encoder.config)) {
+    width = bert->hidden_size;
+  } else {
+    width = std::get<T5Spec>(encoder.config).d_model;
+  }
+  return {states ? tokens : 0, states ? width : 0, pooled ? vector : 0};
 }
 
 std::uint64_t decoder_bytes(const ModelSpec& spec, std::size_t element) {

@@ -16,7 +16,10 @@ std::string BertModel::stored(const std::string& name) const {
 
 at::Tensor BertModel::weight(const std::string& name) const {
   const std::string found = stored(name);
-  return weights_.get(found, weights_.index().at(found).shape, dtype_, device_);
+  auto& held = held_[found];
+  if (!held.defined())
+    held = weights_.get(found, weights_.index().at(found).shape, dtype_, device_);
+  return held;
 }
 
 at::Tensor BertModel::embed(const at::Tensor& ids) const {
@@ -68,20 +71,34 @@ at::Tensor BertModel::attend(const at::Tensor& states, const std::string& prefix
 
 at::Tensor BertModel::encode(const at::Tensor& ids, const at::Tensor& mask,
                              const Progress& progress) const {
-  const at::Tensor seen = mask.ne(0).view({ids.size(0), 1, 1, ids.size(1)}).to(device_);
-  at::Tensor states = embed(ids);
+  return encode_each({{ids, mask}}, progress).front();
+}
+
+std::vector<at::Tensor> BertModel::encode_each(const std::vector<TextBatch>& texts,
+                                               const Progress& progress) const {
+  held_.clear();
+  std::vector<at::Tensor> seen, all;
+  for (const auto& [ids, mask] : texts) {
+    seen.push_back(mask.ne(0).view({ids.size(0), 1, 1, ids.size(1)}).to(device_));
+    all.push_back(embed(ids));
+  }
   const int blocks = static_cast<int>(spec_.num_hidden_layers);
   for (int block = 0; block < blocks; ++block) {
     const std::string prefix = spec::bert_block_prefix(block);
-    states = norm(states + attend(states, prefix, seen), prefix + "attention.output.LayerNorm");
-    const at::Tensor wide = at::gelu(linear(states, prefix + "intermediate.dense"));
-    states = norm(states + linear(wide, prefix + "output.dense"), prefix + "output.LayerNorm");
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      auto& states = all[i];
+      states =
+          norm(states + attend(states, prefix, seen[i]), prefix + "attention.output.LayerNorm");
+      const at::Tensor wide = at::gelu(linear(states, prefix + "intermediate.dense"));
+      states = norm(states + linear(wide, prefix + "output.dense"), prefix + "output.LayerNorm");
+    }
+    held_.clear();
     for (const auto& entry : weights_.index().tensors()) {
       if (entry.name.find(prefix) != std::string::npos) weights_.release(entry.name);
     }
     if (progress) progress(block + 1, blocks);
   }
-  return states;
+  return all;
 }
 
 }  // namespace troupe::models

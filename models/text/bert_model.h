@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <map>
+#include <vector>
 
 #include "models/safetensors.h"
 #include "models/spec/bert_spec.h"
+#include "models/text/t5_encoder.h"
 
 namespace troupe::models {
 
@@ -25,6 +28,9 @@ class BertModel {
   /// for more tokens than there are positions.
   at::Tensor encode(const at::Tensor& ids, const at::Tensor& mask,
                     const Progress& progress = {}) const;
+  /// The same of each batch by itself; every block is read once for all of them.
+  std::vector<at::Tensor> encode_each(const std::vector<TextBatch>& texts,
+                                      const Progress& progress = {}) const;
 
  private:
   std::string stored(const std::string& name) const;
@@ -39,6 +45,7 @@ class BertModel {
   WeightStore weights_;
   at::ScalarType dtype_;
   at::Device device_;
+  mutable std::map<std::string, at::Tensor> held_;  // of the block at hand, as computed with
 };
 
 }  // namespace troupe::models

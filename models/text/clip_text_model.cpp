@@ -25,7 +25,19 @@ ClipTextModel::ClipTextModel(const spec::ClipSpec& spec, WeightStore weights, at
 at::Tensor ClipTextModel::weight(const std::string& name) const {
   std::string found = name;
   if (!weights_.contains(found) && found.starts_with(kRoot)) found.erase(0, kRoot.size());
-  return weights_.get(found, weights_.index().at(found).shape, dtype_, device_);
+  auto& held = held_[found];
+  if (!held.defined())
+    held = weights_.get(found, weights_.index().at(found).shape, dtype_, device_);
+  return held;
+}
+
+void ClipTextModel::release(const std::string& prefix) const {
+  held_.clear();
+  for (const auto& entry : weights_.index().tensors()) {
+    const bool own = entry.name.starts_with(prefix) ||
+                     entry.name.starts_with(std::string_view(prefix).substr(kRoot.size()));
+    if (own) weights_.release(entry.name);
+  }
 }
 
 at::Tensor ClipTextModel::embed(const at::Tensor& ids) const {
@@ -89,34 +101,43 @@ at::Tensor ClipTextModel::pooled(const at::Tensor& last, const at::Tensor& ids) 
 
 ClipStates ClipTextModel::encode(const at::Tensor& ids, int before_end,
                                  const Progress& progress) const {
-  if (ids.dim() != 2 || ids.scalar_type() != at::kLong || ids.numel() == 0 ||
-      ids.size(1) > spec_.max_position_embeddings) {
-    throw std::invalid_argument("[clip_text_model] ids must be [B, L] int64 with 1 to " +
-                                std::to_string(spec_.max_position_embeddings) + " tokens");
+  return encode_each({ids}, before_end, progress).front();
+}
+
+std::vector<ClipStates> ClipTextModel::encode_each(const std::vector<at::Tensor>& texts,
+                                                   int before_end, const Progress& progress) const {
+  for (const auto& ids : texts) {
+    if (ids.dim() != 2 || ids.scalar_type() != at::kLong || ids.numel() == 0 ||
+        ids.size(1) > spec_.max_position_embeddings) {
+      throw std::invalid_argument("[clip_text_model] ids must be [B, L] int64 with 1 to " +
+                                  std::to_string(spec_.max_position_embeddings) + " tokens");
+    }
   }
   const auto total = static_cast<int>(spec_.num_hidden_layers);
   if (before_end < 1 || before_end > total) {
     throw std::invalid_argument("[clip_text_model] states " + std::to_string(before_end) +
                                 " blocks before the end of " + std::to_string(total));
   }
-  const at::Tensor on_cpu = ids.cpu();
-  ClipStates result;
-  at::Tensor states = embed(on_cpu);
+  held_.clear();
+  std::vector<ClipStates> results(texts.size());
+  std::vector<at::Tensor> all;
+  for (const auto& ids : texts)
+    all.push_back(embed(ids.cpu()));
   for (int block = 0; block < total; ++block) {
-    if (block == total - before_end) result.hidden = states;
     const std::string prefix = spec::clip_block_prefix(block);
-    states = attend(states, prefix);
-    states = feed_forward(states, prefix);
-    for (const auto& entry : weights_.index().tensors()) {
-      const bool own = entry.name.starts_with(prefix) ||
-                       entry.name.starts_with(std::string_view(prefix).substr(kRoot.size()));
-      if (own) weights_.release(entry.name);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (block == total - before_end) results[i].hidden = all[i];
+      all[i] = feed_forward(attend(all[i], prefix), prefix);
     }
+    release(prefix);
     if (progress) progress(block + 1, total);
   }
-  result.last = norm(states, "text_model.final_layer_norm");
-  result.pooled = pooled(result.last, on_cpu);
-  return result;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    results[i].last = norm(all[i], "text_model.final_layer_norm");
+    results[i].pooled = pooled(results[i].last, texts[i].cpu());
+  }
+  held_.clear();
+  return results;
 }
 
 }  // namespace troupe::models

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <map>
+#include <vector>
 
 #include "models/safetensors.h"
 #include "models/spec/clip_spec.h"
@@ -38,9 +40,13 @@ class ClipTextModel {
   /// off. Throws std::invalid_argument for an id that the vocabulary lacks or another shape,
   /// std::runtime_error for a weight that is not finite.
   ClipStates encode(const at::Tensor& ids, int before_end = 1, const Progress& progress = {}) const;
+  /// The same of each batch by itself; every block is read once for all of them.
+  std::vector<ClipStates> encode_each(const std::vector<at::Tensor>& texts, int before_end = 1,
+                                      const Progress& progress = {}) const;
 
  private:
   at::Tensor weight(const std::string& name) const;
+  void release(const std::string& prefix) const;
   at::Tensor embed(const at::Tensor& ids) const;
   at::Tensor norm(const at::Tensor& states, const std::string& name) const;
   at::Tensor linear(const at::Tensor& states, const std::string& name) const;
@@ -52,6 +58,7 @@ class ClipTextModel {
   WeightStore weights_;
   at::ScalarType dtype_;
   at::Device device_;
+  mutable std::map<std::string, at::Tensor> held_;  // of the block at hand, as computed with
 };
 
 }  // namespace troupe::models

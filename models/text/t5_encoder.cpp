@@ -44,10 +44,13 @@ T5Encoder::T5Encoder(const spec::T5Spec& spec, WeightStore weights, at::ScalarTy
 }
 
 at::Tensor T5Encoder::weight(const std::string& name) const {
-  return weights_.get(name, weights_.index().at(name).shape, dtype_, device_);
+  auto& held = held_[name];
+  if (!held.defined()) held = weights_.get(name, weights_.index().at(name).shape, dtype_, device_);
+  return held;
 }
 
 void T5Encoder::release(const std::string& prefix) const {
+  held_.clear();
   for (const auto& entry : weights_.index().tensors()) {
     if (entry.name.starts_with(prefix)) weights_.release(entry.name);
   }
@@ -124,23 +127,43 @@ at::Tensor T5Encoder::feed_forward(const at::Tensor& states, const std::string& 
 
 at::Tensor T5Encoder::encode(const at::Tensor& ids, const at::Tensor& mask,
                              const Progress& progress) const {
-  if (ids.dim() != 2 || ids.scalar_type() != at::kLong ||
-      (mask.defined() && mask.sizes() != ids.sizes())) {
-    throw std::invalid_argument("[t5_encoder] ids must be [B, L] int64, and the mask likewise");
+  return encode_each({{ids, mask}}, progress).front();
+}
+
+std::vector<at::Tensor> T5Encoder::encode_each(const std::vector<TextBatch>& texts,
+                                               const Progress& progress) const {
+  struct Text {
+    at::Tensor hidden, bias, states;
+  };
+  std::vector<Text> all;
+  held_.clear();
+  for (const auto& [ids, mask] : texts) {
+    if (ids.dim() != 2 || ids.scalar_type() != at::kLong ||
+        (mask.defined() && mask.sizes() != ids.sizes())) {
+      throw std::invalid_argument("[t5_encoder] ids must be [B, L] int64, and the mask likewise");
+    }
+    auto& text = all.emplace_back();
+    if (mask.defined()) text.hidden = mask.to(device_).eq(0).view({ids.size(0), 1, 1, ids.size(1)});
+    text.states = embed(ids.cpu());
   }
-  at::Tensor hidden, bias;
-  if (mask.defined()) hidden = mask.to(device_).eq(0).view({ids.size(0), 1, 1, ids.size(1)});
-  at::Tensor states = embed(ids.cpu());
   const auto total = static_cast<int>(spec_.num_layers);
   for (int block = 0; block < total; ++block) {
     const std::string prefix = spec::t5_block_prefix(block);
-    if (block == 0 || spec_.bias_in_every_block) bias = position_bias(block, ids.size(1), hidden);
-    states = attend(states, prefix + "layer.0.", bias);
-    states = feed_forward(states, prefix + "layer.1.");
+    for (auto& text : all) {
+      if (block == 0 || spec_.bias_in_every_block)
+        text.bias = position_bias(block, text.states.size(1), text.hidden);
+      text.states = attend(text.states, prefix + "layer.0.", text.bias);
+    }
+    for (auto& text : all)
+      text.states = feed_forward(text.states, prefix + "layer.1.");
     release(prefix);
     if (progress) progress(block + 1, total);
   }
-  return norm(states, weight("encoder.final_layer_norm.weight"));
+  std::vector<at::Tensor> states;
+  for (const auto& text : all)
+    states.push_back(norm(text.states, weight("encoder.final_layer_norm.weight")));
+  held_.clear();
+  return states;
 }
 
 }  // namespace troupe::models

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <map>
+#include <vector>
 
 #include "models/safetensors.h"
 #include "models/spec/t5_spec.h"
@@ -38,6 +40,10 @@ class T5Encoder {
   /// std::runtime_error for a weight that is not finite.
   at::Tensor encode(const at::Tensor& ids, const at::Tensor& mask,
                     const Progress& progress = {}) const;
+  /// The same of each batch by itself, so that none depends on the others; every block is read once
+  /// for all of them.
+  std::vector<at::Tensor> encode_each(const std::vector<TextBatch>& texts,
+                                      const Progress& progress = {}) const;
 
  private:
   at::Tensor weight(const std::string& name) const;
@@ -55,6 +61,7 @@ class T5Encoder {
   at::ScalarType dtype_;
   at::Device device_;
   std::string embedding_;
+  mutable std::map<std::string, at::Tensor> held_;  // of the block at hand, as computed with
 };
 
 /// Bucket of each distance key - query, as T5's bidirectional attention counts them.

@@ -30,9 +30,22 @@ std::vector<RowRun> PatchPort::rows(int level) const {
   return result;
 }
 
+std::vector<Halo> PatchPort::zeros_beyond(const Features& x) const {
+  std::vector<Halo> result(x.patches.size());
+  for (int i = 0; i < static_cast<int>(result.size()); ++i) {
+    const at::Tensor& own = x.patches[i];
+    const at::Tensor row = own.new_zeros({own.size(0), own.size(1), 1, own.size(3)});
+    const RowRun rows = cuts_.rows(x.level, exchange_.begin() + i);
+    if (rows.begin > 0) result[i].above = row;
+    if (rows.end < cuts_.height(x.level)) result[i].below = row;
+  }
+  return result;
+}
+
 std::vector<Halo> PatchPort::halos(const Site& site, const Features& x) {
   std::vector<Halo> result(x.patches.size());
   if (cuts_.patches() == 1) return result;
+  if (mode_ == StepMode::naive) return zeros_beyond(x);
   std::vector<at::Tensor> own;
   for (const at::Tensor& patch : x.patches)
     own.push_back(edges(patch));
@@ -72,7 +85,7 @@ std::vector<at::Tensor> PatchPort::moments(const Site& site, const std::vector<M
     values.push_back(patch.values);
   std::vector<at::Tensor> result;
   const bool now = mode_ == StepMode::synchronous || norm_ == NormMode::synchronous;
-  if (cuts_.patches() == 1 || (!now && norm_ == NormMode::separate)) {
+  if (cuts_.patches() == 1 || mode_ == StepMode::naive || (!now && norm_ == NormMode::separate)) {
     for (const at::Tensor& value : values)
       result.push_back(mean_and_variance(value));
     return result;
@@ -109,25 +122,30 @@ std::vector<at::Tensor> PatchPort::attend(const Site& site, const std::vector<at
   std::vector<at::Tensor> own;
   for (const at::Tensor& patch : qkv)
     own.push_back(patch.narrow(2, 1, 2));
-  if (cuts_.patches() > 1) {
+  const bool alone = cuts_.patches() == 1 || mode_ == StepMode::naive;
+  std::vector<at::Tensor> all;
+  if (!alone) {
     for (at::Tensor& patch : own)
       patch = patch.contiguous();  // so that no query is kept along
-  }
-  std::vector<at::Tensor> all = own;
-  if (cuts_.patches() > 1) {
     all = mode_ == StepMode::synchronous ? exchange_.fresh(site, own, ever_stale_)
                                          : exchange_.stale(site, own, keeps());
   }
   std::vector<at::Tensor> result;
   for (int i = 0; i < static_cast<int>(qkv.size()); ++i) {
+    const at::Tensor queries = qkv[i].select(2, 0);
     std::vector<kernels::KeyValueRun> runs;
     for (int patch = 0; patch < cuts_.patches(); ++patch) {
-      if (cuts_.rows(site.level, patch).size() == 0) continue;
-      const at::Tensor& kv = patch == exchange_.begin() + i ? own[i] : all[patch];
+      const bool mine = patch == exchange_.begin() + i;
+      if (cuts_.rows(site.level, patch).size() == 0 || (alone && !mine)) continue;
+      const at::Tensor& kv = mine ? own[i] : all[patch];
       runs.push_back({kv.select(2, 0), kv.select(2, 1), {}, {}, {}});
     }
+    if (runs.empty()) {  // a patch without rows that sees no other
+      result.push_back(queries);
+      continue;
+    }
     const double scale = 1.0 / std::sqrt(static_cast<double>(qkv[i].size(4)));
-    result.push_back(kernels::attention(qkv[i].select(2, 0), runs, scale));
+    result.push_back(kernels::attention(queries, runs, scale));
   }
   return result;
 }

@@ -29,6 +29,9 @@ enum class StepMode {
   stale,
   /// As stale, but of the last synchronous step.
   frozen,
+  /// Nothing: each patch is computed as a picture of its own, with zeros beyond its rows, whatever
+  /// the NormMode. DistriFusion's baseline (Naive Patch).
+  naive,
 };
 
 /// Patches of rows that see each other through an exchange: exact in synchronous steps,
@@ -40,8 +43,8 @@ class PatchPort final : public UNetPort {
             bool ever_stale = true)
       : cuts_(std::move(cuts)), exchange_(exchange), norm_(norm), ever_stale_(ever_stale) {}
 
-  /// Before each step. The first step of a picture is synchronous; the last may be `frozen`
-  /// instead of stale, since nobody reads what it would keep.
+  /// Before each step. The first step of a picture is synchronous, or all are naive; the last may
+  /// be `frozen` instead of stale, since nobody reads what it would keep.
   void begin_step(StepMode mode) {
     mode_ = mode;
     exchange_.begin_step();
@@ -56,6 +59,7 @@ class PatchPort final : public UNetPort {
  private:
   bool keeps() const { return mode_ == StepMode::stale; }
   at::Tensor weighted(const Site& site, const std::vector<at::Tensor>& values) const;
+  std::vector<Halo> zeros_beyond(const Features& x) const;
 
   PatchCuts cuts_;
   PatchExchange& exchange_;

@@ -52,7 +52,7 @@ class PermissionDeniedError(APIStatusError):
 
 
 class NotFoundError(APIStatusError):
-    """No such job, picture or model."""
+    """No such job, picture or model; with `status_code` 410 there was one, and it is gone."""
 
 
 class ConflictError(APIStatusError):
@@ -85,7 +85,7 @@ class JobCancelledError(JobError):
 
 _BY_STATUS: Dict[int, Type[APIStatusError]] = {
     400: BadRequestError, 401: AuthenticationError, 403: PermissionDeniedError, 404: NotFoundError,
-    409: ConflictError, 413: BadRequestError, 422: BadRequestError, 429: RateLimitError,
+    409: ConflictError, 410: NotFoundError, 413: BadRequestError, 422: BadRequestError, 429: RateLimitError,
 }
 
 

@@ -146,7 +146,8 @@ TEST_CASE("a folder that is not as the plan saw it is not loaded, nor is its tex
   auto load = whole(model.string());
   load.fingerprint = spec::fingerprint(model);
   Stage stage(load, at::kCPU);
-  const auto encode = [&] { stage.encode_text({"a cat"}, 8, false, [] {}); };
+  std::vector<std::string> cut;
+  const auto encode = [&] { stage.encode_text(0, {"a cat"}, 8, false, cut, [] {}); };
   CHECK_NOTHROW(encode());
   const auto weights = model / "text_encoder/model.safetensors";
   REQUIRE(fs::exists(weights));

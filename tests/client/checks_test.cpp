@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/number_text.h"
+#include "base/suggest.h"
 #include "client/cli/parse_errors.h"
 #include "client/cli/suggest.h"
 #include "tests/support/doctest.h"

@@ -2,6 +2,7 @@
 
 #include <rapidcheck.h>
 
+#include "controller/plan/encoders.h"
 #include "tests/controller/planning.h"
 #include "tests/support/doctest.h"
 
@@ -371,6 +372,26 @@ TEST_CASE("a picture to begin with costs its encoding, beside the text where ano
        {wire::Parallelism{}, wire::Parallelism{.ulysses = 2}, wire::Parallelism{.pp = 2, .vae = 2}})
     CHECK(cost(both, 1e12).encode > 0);
   CHECK(cost({}, 0, /*encodes=*/false).encode == 0);
+}
+
+TEST_CASE("text encoders run side by side on the actors of a replica, the dearest first") {
+  using Places = std::vector<int>;
+  CHECK(plan::encoder_places({1, 2, 9}, 1) == Places{0, 0, 0});
+  CHECK(plan::encoder_places({1, 2, 9}, 2) == Places{1, 1, 0});
+  CHECK(plan::encoder_places({1, 2, 9}, 3) == Places{2, 1, 0});
+  CHECK(plan::encoder_places({4, 4, 0}, 8) == Places{0, 1, 0});
+  CHECK(plan::busiest_encoder({5, 4, 3}, 2) == 7);
+  const auto text = [](const wire::Parallelism& degrees) {
+    const auto plan = test::planned(test::square_request(), degrees);
+    auto shape = plan::shape_of(test::sample_model(), plan.request);
+    shape.text_flops = 4e12;
+    shape.text_encoder_flops = {1e12, 3e12};
+    auto machine = plan::this_cpu(4);
+    machine.busy_devices_per_host = 0;  // each actor has cores of its own
+    return estimate_cost(shape, plan::shape_of(plan), plan.degrees, 1, machine).text;
+  };
+  CHECK(text({.pp = 2}) == doctest::Approx(0.75 * text({})).epsilon(0.01));
+  CHECK(text({.pp = 3}) == doctest::Approx(text({.pp = 2})).epsilon(0.01));
 }
 
 TEST_CASE("text that is given and latents that are taken cost neither encoder nor decoder") {

@@ -18,6 +18,7 @@
 #include <string>
 #include <thread>
 
+#include "base/metrics_text.h"
 #include "controller/gateway/metrics_server.h"
 #include "tests/support/doctest.h"
 
@@ -147,13 +148,13 @@ TEST_CASE("texts and numbers are written as the format wants them") {
 }
 
 TEST_CASE("a histogram's buckets add up") {
-  recorder::SecondsHistogram seconds;
+  Histogram seconds(recorder::kPhaseBounds);
   for (const double one : {0.04, 0.05, 2.0, 1e6})
     seconds.add(one);
   MetricsText out;
   out.histogram("a_seconds", "x").sample(seconds, {{"phase", "text"}});
   const auto read = Exposition(out.text()).samples;
-  CHECK(read.size() == recorder::SecondsHistogram::kBounds.size() + 3);
+  CHECK(read.size() == recorder::kPhaseBounds.size() + 3);
   CHECK(read.at("a_seconds_bucket{phase=\"text\",le=\"0.05\"}") == 2);
   CHECK(read.at("a_seconds_bucket{phase=\"text\",le=\"1\"}") == 2);
   CHECK(read.at("a_seconds_bucket{phase=\"text\",le=\"2.5\"}") == 3);

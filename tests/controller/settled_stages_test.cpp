@@ -6,7 +6,7 @@
 
 #include "controller/app/live_environment.h"
 #include "controller/deployments/device_kinds.h"
-#include "controller/hosts/node_agent.h"
+#include "controller/hosts/local_process_host.h"
 #include "controller/jobs/batching.h"
 #include "controller/plan/machine_json.h"
 #include "controller/plan/measured.h"
@@ -46,11 +46,8 @@ plan::Machine machine_with(double attention, double bandwidth) {
   return plan::machine_of_hosts(DeviceKind::cpu, {report});
 }
 
-cluster::ActorLaunch launch_of(std::uint32_t id) {
-  cluster::ActorLaunch launch;
-  launch.id = id;
-  launch.incarnation = id + 100;
-  return launch;
+wire::StartProcess launch_of(std::uint32_t id) {
+  return {.owner = {PeerRole::actor, id}, .incarnation = id + 100u, .device = "cpu"};
 }
 
 }  // namespace
@@ -194,29 +191,29 @@ TEST_CASE("jobs are planned for the kind of device that most actors have") {
 TEST_CASE("who ends before it could tell how fast its device is leaves that to the next one") {
   boost::asio::io_context io;
   int ended = 0;
-  const auto run = [&](cluster::NodeAgent& agent, std::uint32_t id) {
-    agent.spawn(launch_of(id));
+  const auto run = [&](cluster::LocalProcessHost& processes, std::uint32_t id) {
+    processes.start(launch_of(id));
     const int before = ended;
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (ended == before && std::chrono::steady_clock::now() < end)
       io.run_one_for(std::chrono::milliseconds(20));
     REQUIRE(ended == before + 1);
-    const auto& log = agent.lines(id);
+    const auto& log = processes.lines(id);
     const auto lines = log.lines(0, 100);
     return std::accumulate(lines.begin(), lines.end(), std::string());
   };
-  cluster::HostOptions options;
-  options.actor_program = "/bin/echo";
-  options.pin = "none";
-  cluster::NodeAgent agent(io, options, [&](auto, auto, const auto&) { ++ended; });
-  CHECK(contains(run(agent, 1), "--measure"));
-  CHECK(contains(run(agent, 2), "--measure"));
+  cluster::LocalProcessHost::Options options;
+  options.host.actor_program = "/bin/echo";
+  options.host.pin = "none";
+  cluster::LocalProcessHost processes(io, options, [&](auto, auto, const auto&) { ++ended; });
+  CHECK(contains(run(processes, 1), "--measure"));
+  CHECK(contains(run(processes, 2), "--measure"));
   // While one that was told so lives, nobody else is.
-  agent.spawn(launch_of(3));
-  agent.spawn(launch_of(4));
+  processes.start(launch_of(3));
+  processes.start(launch_of(4));
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (ended < 4 && std::chrono::steady_clock::now() < end)
     io.run_one_for(std::chrono::milliseconds(20));
-  const auto lines = agent.lines(4).lines(0, 100);
+  const auto lines = processes.lines(4).lines(0, 100);
   CHECK_FALSE(contains(std::accumulate(lines.begin(), lines.end(), std::string()), "--measure"));
 }

@@ -11,7 +11,7 @@
 #include "controller/app/joined_host.h"
 #include "controller/deployments/members.h"
 #include "controller/hosts/host_options.h"
-#include "controller/hosts/node_agent.h"
+#include "controller/hosts/local_process_host.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -73,11 +73,16 @@ TEST_CASE("actors are dealt out to GPUs in the order of their ranks") {
 TEST_CASE("on GPUs actors load modules at once; where they share one, NCCL takes each for a host") {
   const Recorder recorder;
   boost::asio::io_context io{1};
-  const auto exits = [](std::uint32_t, std::uint64_t, const cluster::ExitCause&) {};
-  auto options = two_on_each(recorder, 2);
-  cluster::NodeAgent shared(io, options, exits);
+  const auto exits = [](const auto&, std::uint64_t, const cluster::ExitCause&) {};
+  const auto launch = [](std::uint32_t id, const std::string& device) {
+    return wire::StartProcess{
+        .owner = {PeerRole::actor, id}, .incarnation = id + 1u, .device = device};
+  };
+  cluster::LocalProcessHost::Options options;
+  options.host = two_on_each(recorder, 2);
+  cluster::LocalProcessHost shared(io, options, exits);
   for (const std::uint32_t id : {0u, 1u})
-    shared.spawn({.id = id, .incarnation = id + 1, .device = "cuda:0"});
+    shared.start(launch(id, "cuda:0"));
   for (const int id : {0, 1}) {
     const auto told = recorder.of(id);
     CHECK(has(told, "--device cuda:0"));
@@ -86,12 +91,12 @@ TEST_CASE("on GPUs actors load modules at once; where they share one, NCCL takes
     CHECK(has(told, "-troupe-actor-" + std::to_string(id) + "\n"));
     CHECK(has(told, "\nNCCL_HOSTID="));
   }
-  options.actors_per_gpu = 1;
-  cluster::NodeAgent alone(io, options, exits);
-  alone.spawn({.id = 7, .incarnation = 1, .device = "cuda:1"});
+  options.host.actors_per_gpu = 1;
+  cluster::LocalProcessHost alone(io, options, exits);
+  alone.start(launch(7, "cuda:1"));
   CHECK(has(recorder.of(7), "\nCUDA_MODULE_LOADING=EAGER\n"));
   CHECK_FALSE(has(recorder.of(7), "NCCL_HOSTID"));
-  alone.spawn({.id = 8, .incarnation = 1, .device = "cpu"});
+  alone.start(launch(8, "cpu"));
   CHECK_FALSE(has(recorder.of(8), "CUDA_MODULE_LOADING"));
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/hosts/agent.h"
+#include "controller/hosts/process_host.h"
 #include "tests/controller/runner_stage.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
@@ -15,11 +15,11 @@ using troupe::testing::has;
 namespace {
 
 /// Starts nothing and kills nothing: the test tells how a process ended.
-class PlayedAgent final : public cluster::Agent {
+class PlayedProcessHost final : public cluster::ProcessHost {
  public:
-  std::uint32_t spawn(const cluster::ActorLaunch&) override { return 4242; }
-  bool signal(std::uint32_t, int) override { return true; }
-  void kill(std::uint32_t, const std::string& why) override { reasons.push_back(why); }
+  std::uint32_t start(const wire::StartProcess&) override { return 4242; }
+  bool signal(const wire::ProcessOwner&, int) override { return true; }
+  void end(const wire::ProcessOwner&, const std::string& why) override { reasons.push_back(why); }
   const cluster::LineLog& lines(std::uint32_t) override { return lines_; }
   std::size_t running() const override { return 1; }
 
@@ -30,7 +30,7 @@ class PlayedAgent final : public cluster::Agent {
 };
 
 struct Watched : test::RunnerStage {
-  PlayedAgent agent;
+  PlayedProcessHost processes;
   std::vector<std::string> notes;
   cluster::Supervisor supervisor{{.environment = environment,
                                   .members = members,
@@ -40,13 +40,13 @@ struct Watched : test::RunnerStage {
   Watched() {
     supervisor.listen({.note = [this](const std::string& text) { notes.push_back(text); },
                        .on_given_up = [](const std::string& why) { FAIL(why); }});
-    live.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+    live.use([this](cluster::ActorId) -> cluster::ProcessHost& { return processes; });
   }
 
   /// What is said of an actor whose lost link has it killed, and that is found to have ended so.
   std::string told(const cluster::ExitCause& cause) {
     supervisor.kill(0, "lost: the link was closed");
-    CHECK(agent.reasons == std::vector<std::string>{"lost: the link was closed"});
+    CHECK(processes.reasons == std::vector<std::string>{"lost: the link was closed"});
     supervisor.exited(0, 77, cause);
     REQUIRE(notes.size() == 1);
     return notes.front();

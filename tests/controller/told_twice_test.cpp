@@ -1,7 +1,7 @@
 // Handlers that are called a second time with the same, at once or when much has happened since.
 #include <csignal>
 
-#include "controller/hosts/agent.h"
+#include "controller/hosts/process_host.h"
 #include "controller/supervision/supervisor.h"
 #include "tests/controller/runner_stage.h"
 
@@ -12,11 +12,11 @@ namespace {
 
 const cluster::ExitCause kKilled{.by_signal = true, .number = SIGKILL, .log = {}};
 
-class IdleAgent final : public cluster::Agent {
+class IdleProcessHost final : public cluster::ProcessHost {
  public:
-  std::uint32_t spawn(const cluster::ActorLaunch&) override { return ++spawned; }
-  bool signal(std::uint32_t, int) override { return true; }
-  void kill(std::uint32_t, const std::string&) override {}
+  std::uint32_t start(const wire::StartProcess&) override { return ++spawned; }
+  bool signal(const wire::ProcessOwner&, int) override { return true; }
+  void end(const wire::ProcessOwner&, const std::string&) override {}
   const cluster::LineLog& lines(std::uint32_t) override { return lines_; }
   std::size_t running() const override { return 1; }
 
@@ -27,7 +27,7 @@ class IdleAgent final : public cluster::Agent {
 };
 
 struct SupervisedStage : test::RunnerStage {
-  IdleAgent agent;
+  IdleProcessHost processes;
   std::vector<std::string> notes;
   int given_up = 0;
   cluster::Supervisor supervisor{{.environment = environment,
@@ -38,7 +38,7 @@ struct SupervisedStage : test::RunnerStage {
   SupervisedStage() {
     supervisor.listen({.note = [this](const std::string& text) { notes.push_back(text); },
                        .on_given_up = [this](const std::string&) { ++given_up; }});
-    live.use([this](cluster::ActorId) -> cluster::Agent& { return agent; });
+    live.use([this](cluster::ActorId) -> cluster::ProcessHost& { return processes; });
   }
   void turn() {
     while (io.poll_one() > 0) {
@@ -62,7 +62,7 @@ TEST_CASE("the end of a process is told twice, and again when another one has it
   stage.supervisor.exited(0, 77, kKilled);
   stage.supervisor.exited(0, 77, kKilled);
   CHECK(stage.notes == std::vector<std::string>{"actor 0 was killed by signal 9 (SIGKILL)"});
-  CHECK(stage.agent.spawned == 1);
+  CHECK(stage.processes.spawned == 1);
   const auto next = stage.members.at(0).incarnation;
   REQUIRE(next != 77);
   stage.supervisor.kill(0, "it hangs");

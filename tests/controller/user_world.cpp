@@ -12,17 +12,9 @@ using control::PeerId;
 
 UserWorld::UserWorld(std::uint64_t seed, std::size_t kept_dead)
     : random_(seed),
-      hosts_({.environment = *this,
-              .own = *this,
-              .own_host = kOwn,
-              .access = {"token", "", false},
-              .on_started = [this](auto id, auto incarnation,
-                                   auto pid) { users_.started(id, incarnation, pid); },
-              .on_exit = [this](auto id, auto incarnation,
-                                const HostExit& how) { exited(id, incarnation, how); }}),
       users_({.environment = *this,
-              .launcher = hosts_,
-              .token = "token",
+              .process_host = [this](const std::string& host) { return process_host(host); },
+              .access = {"token", "", false},
               .note = {},
               .kept_dead = kept_dead}) {
   wire::ClassList classes;
@@ -44,9 +36,9 @@ bool UserWorld::send_frame(PeerId peer, std::string frame) {
   }
   const auto host = host_of_.find(peer);
   if (host == host_of_.end()) return peers_.contains(peer);
-  if (header.kind == wire::Kind::end_user_process) {
-    const auto order = wire::decode<wire::EndUserProcess>(payload(frame));
-    after(chance() * 0.05, [this, order] { die(order.id, order.incarnation, 9); });
+  if (header.kind == wire::Kind::signal_process) {
+    const auto order = wire::decode<wire::SignalProcess>(payload(frame));
+    after(chance() * 0.05, [this, order] { die(order.owner.id, order.incarnation, 9); });
   }
   return true;
 }
@@ -54,14 +46,14 @@ bool UserWorld::send_frame(PeerId peer, std::string frame) {
 void UserWorld::request_frame(PeerId peer, std::string frame, control::Milliseconds deadline,
                               control::ReplyHandler handler) {
   const auto header = wire::decode_header(wire::as_bytes(frame));
-  if (header.kind == wire::Kind::start_user_process) {
-    const auto order = wire::decode<wire::StartUserProcess>(payload(frame));
+  if (header.kind == wire::Kind::start_process) {
+    const auto order = wire::decode<wire::StartProcess>(payload(frame));
     return after(chance() * 0.05, [this, peer, order, handler] {
       if (!host_of_.contains(peer))
         return handler(control::Reply(wire::Failure{wire::FailureCode::lost, "gone"}));
       if (chance() < 0.1)
         return handler(control::Reply(wire::Failure{wire::FailureCode::internal, "no memory"}));
-      begin(order.id, order.incarnation, host_of_.at(peer));
+      begin(order.owner.id, order.incarnation, host_of_.at(peer));
       answer(handler, wire::ProcessStarted{7});
     });
   }
@@ -81,16 +73,29 @@ void UserWorld::request_frame(PeerId peer, std::string frame, control::Milliseco
   });
 }
 
-std::uint32_t UserWorld::spawn(const HostLaunch& launch) {
-  must(launch.host == kOwn, "another host's process begins here");
+std::size_t UserWorld::running_elsewhere() const {
+  std::size_t sum = 0;
+  for (const auto& [name, other] : others_)
+    sum += other->running();
+  return sum;
+}
+
+cluster::ProcessHost* UserWorld::process_host(const std::string& name) {
+  if (name == kOwn) return this;
+  const auto other = others_.find(name);
+  return other == others_.end() || other->second->peer() == 0 ? nullptr : other->second.get();
+}
+
+std::uint32_t UserWorld::start(const wire::StartProcess& launch) {
   if (chance() < 0.1) throw std::runtime_error("no memory");
-  begin(launch.id, launch.incarnation, kOwn);
+  begin(launch.owner.id, launch.incarnation, kOwn);
   return 7;
 }
 
-void UserWorld::kill(const std::string&, std::uint64_t id, const std::string&) {
-  const auto* actor = users_.table().find(id);
-  after(chance() * 0.05, [this, id, incarnation = actor->incarnation] { die(id, incarnation, 9); });
+void UserWorld::end(const wire::ProcessOwner& owner, const std::string&) {
+  const auto* actor = users_.table().find(owner.id);
+  after(chance() * 0.05,
+        [this, id = owner.id, incarnation = actor->incarnation] { die(id, incarnation, 9); });
 }
 
 std::span<const std::byte> UserWorld::payload(const std::string& frame) {
@@ -163,19 +168,17 @@ void UserWorld::die(std::uint64_t id, std::uint64_t incarnation, int signal) {
     users_.lost(process.peer, "broken");
   ++deaths;
   haunt(process, incarnation);
-  HostExit how;
-  how.signal = signal;
-  how.how = "ended";
+  cluster::ExitCause how{.by_signal = signal != 0, .number = signal, .log = {}};
+  how.told = "ended";
   if (process.host == kOwn) return users_.exited(id, incarnation, how);
-  hosts_.ended(process.host, {.id = id,
-                              .incarnation = incarnation,
-                              .signal = signal,
-                              .how = "ended",
-                              .method = {},
-                              .log = {}});
+  others_.at(process.host)
+      ->ended({.owner = {PeerRole::user_actor, id},
+               .incarnation = incarnation,
+               .by_signal = signal != 0,
+               .number = signal});
 }
 
-void UserWorld::exited(std::uint64_t id, std::uint64_t incarnation, const HostExit& how) {
+void UserWorld::exited(std::uint64_t id, std::uint64_t incarnation, const cluster::ExitCause& how) {
   const auto* actor = users_.table().find(id);
   const bool old = !actor || actor->incarnation != incarnation;
   const auto state = actor ? actor->state : wire::UserActorState::dead;

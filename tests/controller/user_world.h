@@ -2,6 +2,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <queue>
 #include <random>
 #include <set>
@@ -10,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/user_actors/all_hosts.h"
+#include "controller/supervision/remote_process_host.h"
 #include "controller/user_actors/user_actors.h"
 #include "tests/support/no_stages.h"
 
@@ -26,7 +27,7 @@ class Broken : public std::runtime_error {
 };
 
 /// The world that users' actors see: hosts, agents, processes, clients, time.
-class UserWorld final : public testing::NoStages, public HostLauncher {
+class UserWorld final : public testing::NoStages, public cluster::ProcessHost {
  public:
   explicit UserWorld(std::uint64_t seed, std::size_t kept_dead = 256);
 
@@ -40,8 +41,6 @@ class UserWorld final : public testing::NoStages, public HostLauncher {
               ghosts = 0;
 
   // Environment:
-  using NoStages::kill;
-  using NoStages::spawn;
   double now() const override { return now_; }
   std::uint64_t random() override { return random_() | 1; }
   void after(double seconds, std::function<void()> action) override;
@@ -50,9 +49,12 @@ class UserWorld final : public testing::NoStages, public HostLauncher {
                      control::ReplyHandler handler) override;
   void drop(control::PeerId peer, const std::string&) override { peers_.erase(peer); }
 
-  // HostLauncher, of the own host:
-  std::uint32_t spawn(const HostLaunch& launch) override;
-  void kill(const std::string&, std::uint64_t id, const std::string&) override;
+  // ProcessHost, of the own host:
+  std::uint32_t start(const wire::StartProcess& launch) override;
+  bool signal(const wire::ProcessOwner&, int) override { return false; }
+  void end(const wire::ProcessOwner& owner, const std::string&) override;
+  const cluster::LineLog& lines(std::uint32_t) override { return no_lines_; }
+  std::size_t running() const override { return 0; }
 
  private:
   struct Event {
@@ -86,7 +88,9 @@ class UserWorld final : public testing::NoStages, public HostLauncher {
 
   /// A process ends, and whoever is its parent says so.
   void die(std::uint64_t id, std::uint64_t incarnation, int signal);
-  void exited(std::uint64_t id, std::uint64_t incarnation, const HostExit& how);
+  void exited(std::uint64_t id, std::uint64_t incarnation, const cluster::ExitCause& how);
+  cluster::ProcessHost* process_host(const std::string& name);
+  std::size_t running_elsewhere() const;
   void join(const std::string& name);
   void lose(const std::string& name);
   control::PeerId new_client();
@@ -116,7 +120,8 @@ class UserWorld final : public testing::NoStages, public HostLauncher {
   std::map<control::PeerId, std::string> host_of_;
   std::map<control::PeerId, std::uint64_t> peers_;  // incarnation of a process by its link
   std::map<std::uint64_t, Process> processes_;      // by incarnation
-  AllHosts hosts_;
+  std::map<std::string, std::unique_ptr<cluster::RemoteProcessHost>> others_;  // newest by name
+  cluster::LineLog no_lines_;
   UserActors users_;
 };
 

@@ -37,7 +37,14 @@ void UserWorld::join(const std::string& name) {
   note(name + " joins");
   agents_[name] = peer;
   host_of_[peer] = name;
-  hosts_.joined(name, peer);
+  others_[name] = std::make_unique<cluster::RemoteProcessHost>(
+      *this, peer, name,
+      [this](const auto& owner, auto incarnation, auto pid) {
+        users_.started(owner.id, incarnation, pid);
+      },
+      [this](const auto& owner, auto incarnation, const auto& how) {
+        exited(owner.id, incarnation, how);
+      });
   Host host{.name = name,
             .cores = chance() < 0.5 ? kMostCores : 1.0,
             .gpus = {static_cast<std::int32_t>(below(3))}};
@@ -54,7 +61,7 @@ void UserWorld::lose(const std::string& name) {
   ++lost_hosts;
   host_of_.erase(agent.mapped());
   users_.remove_host(name);
-  hosts_.lost(name, "cut off");
+  others_.at(name)->lost("cut off");
   // On the far side they go on a while.
   for (const auto& [incarnation, process] : processes_) {
     if (process.host == name)
@@ -104,15 +111,15 @@ void UserWorld::haunt(const Process& process, std::uint64_t incarnation) {
       must(users_.hello(info).has_value(), "a dead process was welcomed");
       must(process.peer == 0 || !users_.lost(process.peer, "broken"), "a dead process had a link");
       users_.started(process.id, incarnation, 8);
-      HostExit how;
-      how.how = "ended once more";
+      cluster::ExitCause how;
+      how.told = "ended once more";
       users_.exited(process.id, incarnation, how);
-      hosts_.ended(process.host, {.id = process.id,
-                                  .incarnation = incarnation,
-                                  .signal = 9,
-                                  .how = "ended once more",
-                                  .method = {},
-                                  .log = {}});
+      if (process.host != kOwn)
+        others_.at(process.host)
+            ->ended({.owner = {PeerRole::user_actor, process.id},
+                     .incarnation = incarnation,
+                     .by_signal = true,
+                     .number = 9});
     });
   });
 }
@@ -134,7 +141,7 @@ std::string UserWorld::state_text() const {
             (actor.wanted ? "\n" : " unwanted\n");
   }
   return text + std::to_string(events_made_) + " events, " + std::to_string(processes_.size()) +
-         " processes, " + std::to_string(hosts_.running()) + " on hosts\n";
+         " processes, " + std::to_string(running_elsewhere()) + " on hosts\n";
 }
 
 void UserWorld::client_hears(PeerId client, const wire::Header& header, const std::string& frame) {
@@ -235,7 +242,7 @@ void UserWorld::check_always() {
 void UserWorld::check_end() {
   must(open_.empty(), "a call was not answered");
   must(processes_.empty(), "a process is left");
-  must(hosts_.running() == 0, "a process is thought to run");
+  must(running_elsewhere() == 0, "a process is thought to run");
   for (const auto& host : users_.table().hosts()) {
     must(users_.table().free_cores(host.name) == host.cores, "cores did not come back");
     must(users_.table().free_gpus(host.name) == host.gpus, "GPUs did not come back");

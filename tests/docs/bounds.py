@@ -68,6 +68,10 @@ BOUNDS = {
          ("1 GiB together", "controller/gateway/introspection.cpp", "kKeptBytes = 1u << 30;"),
          ("4 collections", "controller/gateway/introspection.cpp", "kMostAtOnce = 4;")],
         ""),
+    "encoded prompts that an actor keeps": (
+        [("64 MB", "controller/app/cluster.h", "prompt_cache_bytes = 64'000'000;"),
+         ("four deployments", "controller/deployments/memory_room.h", "kMostResidents = 4;")],
+        "a prompt cache keeps what was used last, within its bytes"),
     "what the recorder remembers": (
         [("64 jobs", "controller/recorder/recorder.h", "jobs = 64;"),
          ("8 attempts", "controller/recorder/recorder.h", "attempts = 8;"),

@@ -118,7 +118,7 @@ class Cluster:
         waiting = [one for one in self.jobs.values() if one.state == 'queued']
         width, height = job.size()
         seconds = (job.ended or time.time()) - job.created
-        return {'id': job.id, 'state': job.state, 'phase': job.phase, 'prompt': job.prompt, 'model': 'demo',
+        return {'id': job.id, 'number': int(job.id), 'state': job.state, 'phase': job.phase, 'prompt': job.prompt, 'model': 'demo',
                 'step': job.step, 'steps': job.steps, 'seconds': seconds,
                 'seconds_per_step': self.seconds * job.patches if job.step > 1 else 0,
                 'queue_position': waiting.index(job) + 1 if job in waiting else None,
@@ -385,6 +385,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.send(json.dumps({'id': job.id, 'state': job.state, 'queue_position': 1, 'links': {}}), status=202)
             case (method, ['jobs', number, *rest]):
                 job = cluster.jobs.get(number)
+                if not job and '-' in number:
+                    raise Refusal(410, f'job {number} is of a cluster that was started anew', kind='not_found_error')
                 if not job:
                     raise Refusal(404, f'job {number} is not known here', kind='not_found_error')
                 self.job(method, rest, job, cluster)
@@ -405,7 +407,9 @@ class Handler(BaseHTTPRequestHandler):
                 self.send(png(width, height, int(job.id) + int(number), 1, job.request), 'image/png')
             case ('GET', ['report']):
                 self.send(json.dumps({
-                    'job': int(job.id), 'request': job.request, 'warnings': [], 'recoveries': [],
+                    'job': int(job.id),
+                    'request': {'width': job.size()[0], 'height': job.size()[1], 'steps': job.steps, 'sampler': 'euler',
+                                'patches': job.patches, **job.request}, 'warnings': [], 'recoveries': [],
                     'seconds': {'queued': 0.3, 'loading': 0.4, 'text': 0.1, 'denoising': 1.8, 'decoding': 0.3,
                                 'total': 2.9, 'per_step': 0.09},
                     'plan': {'mesh': {'world': 4, 'pp': 4}},

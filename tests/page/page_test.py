@@ -29,6 +29,18 @@ from fake_server import FakeServer, png  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TROUPE = ''  # the command
 VIEWS = ('#paint', '#cluster', '#jobs', '#jobs/12', '#metrics')
+# The selects that are narrower than what they say.
+CUT_SELECTS = '''for (const part of document.querySelectorAll("main details")) part.open = true;
+return [...document.querySelectorAll("main select")].filter((select) => select.offsetWidth > 0)
+  .filter((select) => {
+    const twin = select.cloneNode();
+    twin.append(new Option(select.selectedOptions[0]?.text));
+    twin.style.cssText = "position: absolute; width: auto";
+    select.after(twin);
+    const wanted = twin.offsetWidth;
+    twin.remove();
+    return wanted > select.offsetWidth;
+  }).map((select) => select.name)'''
 EVIL = '<img src=x onerror="document.title=\'broken in\'"><script>alert(1)</script>'
 
 
@@ -299,6 +311,7 @@ class ManyJobs(FakeTest):
                 time.sleep(0.1)
                 with self.subTest(view=view, width=width, dark=dark):
                     self.assertLessEqual(browser.run('return document.documentElement.scrollWidth'), width)
+                    self.assertEqual(browser.run(CUT_SELECTS), [])
                     paper = browser.run('return getComputedStyle(document.body).backgroundColor')
                     self.assertEqual(sum(map(int, paper[4:-1].split(','))) < 300, dark, paper)
 
@@ -310,12 +323,22 @@ class Views(FakeTest):
         self.browser.open(self.server.url + '#jobs/999')
         self.browser.until_text('does not know this job')
 
+    def test_a_job_of_a_cluster_of_before_is_nobody_elses(self):
+        self.browser.run('localStorage.setItem("troupe.jobs", JSON.stringify(["1-0badcafe"]))')
+        self.browser.open(self.server.url + '#jobs/1-0badcafe')
+        self.browser.until_text('was started anew')
+        self.browser.open(self.server.url)
+        self.browser.until_text('no longer on the server')
+
     def test_report_time_line_and_logs(self):
         browser = self.browser
         browser.paint('watched', method='pipefusion')
         browser.until(browser.has_picture, 'the picture does not come')
         browser.open(self.server.url + '#jobs/4')
         browser.until_text('Where the time went')
+        facts = browser.find('.facts').text
+        for fact in ('64 × 64 pixels', 'euler', 'pipefusion in 4 patches', 'Steps'):
+            self.assertIn(fact, facts)
         browser.until_text('job 4: running', 'pre[aria-label=Logs]')
         browser.until(lambda: 'Actor 3: busy' in str(browser.find('canvas').get_attribute('aria-label')),
                       'there is no time line')

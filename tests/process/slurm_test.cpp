@@ -80,6 +80,7 @@ TEST_CASE(
   // --parallel auto picks the degrees itself: that is refused, and the job's status says so.
   const std::string refused = scratch / "refused";
   CHECK(WEXITSTATUS(std::system((line + " >" + refused + " 2>&1").c_str())) == 2);
+  INFO(read_all(refused));
   CHECK(has(read_all(refused), "--parallel auto picks the degrees"));
 
   auto good = line;

@@ -16,6 +16,7 @@ struct TrafficWay {
   const char* kv;
   int patches;
   int warmup;
+  const char* exchange = "stale";
 };
 
 /// Seven rows of three tokens and five heads: nothing divides anything.
@@ -33,6 +34,7 @@ Submission job(const TrafficWay& way, const Parallelism& mix) {
   request.kv = way.kv;
   request.num_pipeline_patch = way.patches;
   request.warmup_steps = way.warmup;
+  request.exchange = way.exchange;
   return submission;
 }
 
@@ -68,7 +70,7 @@ TEST_CASE("every rank sends what the formulas say, to the byte, by kind of group
                              {"pipefusion", "predict", 3, 0},   {"pipefusion", "predict", 7, 3},
                              {"distrifusion", "stale", 3, 1},   {"distrifusion", "predict", 4, 0},
                              {"distrifusion", "predict", 3, 3}, {"pipefusion", "stale", 2, 5},
-                             {"distrifusion", "stale", 1, 1}};
+                             {"distrifusion", "stale", 1, 1},   {"distrifusion", "stale", 4, 1, "naive"}};
   auto mixes = axes_and_pairs();
   mixes.insert(mixes.end(), {{.dp = 2, .cfg = 2, .pp = 2},
                              {.dp = 3, .ulysses = 2},

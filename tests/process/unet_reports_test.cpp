@@ -76,6 +76,32 @@ TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
       "exchange is none, but group norm synchronous");
   refused(
       [](Submission& s) {
+        s.request.exchange = "naive";
+        s.request.group_norm = "stale";
+      },
+      "exchange is naive, but group norm is stale");
+  refused(
+      [](Submission& s) {
+        s.request.exchange = "naive";
+        s.request.refill_steps = {3};
+      },
+      "exchange is naive, but refill steps are given");
+  refused(
+      [](Submission& s) {
+        s.request.method = "exact";
+        s.request.num_pipeline_patch = 1;
+        s.request.exchange = "naive";
+      },
+      "exchange is naive, but method is exact");
+  refused(
+      [](Submission& s) {
+        s.model = checkpoint("tiny-sd3");
+        s.request.max_sequence_length = 0;
+        s.request.exchange = "naive";
+      },
+      "text and picture attend to each other");
+  refused(
+      [](Submission& s) {
         s.request.method = "exact";
         s.request.num_pipeline_patch = 1;
         s.request.group_norm = "stale";
@@ -95,7 +121,7 @@ TEST_CASE("plans know a U-Net's weights, what is kept and what each rank sends, 
   Reference reference("unet_jobs_patches");
   const Parallelism mixes[] = {{}, {.cfg = 2}, {.ulysses = 2}, {.cfg = 2, .ring = 3}};
   for (const std::string name : {"sdxl_corrected", "sdxl_separate", "sdxl_synchronous", "sdxl_none",
-                                 "sdxl_all", "sd15_stale", "sd15_uneven", "sd15_thin"}) {
+                                 "sdxl_all", "sdxl_naive", "sd15_stale", "sd15_uneven", "sd15_thin"}) {
     for (const auto& mix : mixes) {
       for (const bool exact : {false, true}) {
         if (exact && name != "sd15_thin") continue;

@@ -91,12 +91,14 @@ TEST_CASE("plans know weights and K,V to the byte") {
     const char* method;
     const char* kv;
     int patches;
+    const char* exchange = "stale";
   };
   const Way ways[] = {{"exact", "stale", 1},
                       {"pipefusion", "stale", 3},
                       {"pipefusion", "predict", 3},
                       {"distrifusion", "stale", 3},
-                      {"distrifusion", "predict", 3}};
+                      {"distrifusion", "predict", 3},
+                      {"distrifusion", "stale", 3, "naive"}};
   const Parallelism mixes[] = {{},
                                {.dp = 2, .cfg = 2},
                                {.pp = 3},
@@ -115,6 +117,7 @@ TEST_CASE("plans know weights and K,V to the byte") {
       request.method = way.method;
       request.kv = way.kv;
       request.num_pipeline_patch = way.patches;
+      request.exchange = way.exchange;
       request.dtype = "bfloat16";  // not packed in panels, so that odd widths are exact, too
       CAPTURE(std::string(way.method) + " " + way.kv + " at " + name_of(mix));
       const Foreseen foreseen(submission);

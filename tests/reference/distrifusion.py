@@ -24,6 +24,9 @@ def cases():
         yield case("all_warm_", 3, 8, seed=5)
         yield case("ddim_", 2, 1, seed=7, scheduler="DDIMScheduler", config=DDIM)
         yield case("euler_", 3, 1, seed=8, scheduler="EulerDiscreteScheduler", config={})
+        if kv == "stale":
+            yield case("naive_", 2, 0, exchange="naive")
+            yield case("naive_seven_rows_", 4, 0, exchange="naive", **SEVEN)
         yield case("ms_", 3, 1, seed=9, checkpoint="tiny-pixart-1024", height=112, width=80)
 
 
@@ -31,5 +34,5 @@ def make():
     make_book(Book("distrifusion", "As `pipeline`, by DistriFusion's attention with `patches` and `warmup` synchronous steps: latents [n,4,h/8,w/8] are the "
                    "final ones. `rows`: token rows [from, to) of each patch. Patch m sees its own K, V of this step and the previous step's of all others, "
                    "those of patches computed earlier in this step, too; with warmup 0, in step 0, the others are absent. `kv` predict: as in `pipefusion`, "
-                   "but α is fitted on the patch's own rows. `drift`: the largest distance from the synchronous pipeline's latents, as a fraction of "
+                   "but α is fitted on the patch's own rows. `exchange` naive: the others' are absent in every step. `drift`: the largest distance from the synchronous pipeline's latents, as a fraction of "
                    "their range.", beta=SCHEDULER), cases())

@@ -9,7 +9,7 @@ from diffusers import (AutoencoderKL, DDIMScheduler, HunyuanDiT2DModel, HunyuanD
 from transformers import BertConfig, BertModel, BertTokenizer, CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from checkpoints import make_text_encoder, make_tokenizer, make_transformer, make_vae
-from common import FIXTURES, PROMPT, SCHEDULER, Book, generator, randomise
+from common import FIXTURES, PROMPT, SCHEDULER, Book, generator, halve, randomise
 
 CLIP = FIXTURES / "tiny-clip"
 
@@ -199,6 +199,7 @@ def make():
     for name, build in CHECKPOINTS.items():
         shutil.rmtree(FIXTURES / name, ignore_errors=True)
         build(FIXTURES / name).save_pretrained(FIXTURES / name)
+    halve(FIXTURES / "tiny-hunyuan-meta" / "transformer")
     book = Book("families", "Whole pictures by the families' own pipelines; schedulers are as the checkpoint's folder names them, or `scheduler`(**beta, **config), "
                 "a flow's without beta: latents [n,C,h/8,w/8] are the final ones before the VAE, image (uint8 [n,h,w,3]) where `image` is true.", beta=SCHEDULER)
     pipes, own = {}, {}

@@ -31,6 +31,8 @@ class PatchAttention:
         current[:, :, self.now] = fresh
         own = absent.clone()
         own[:, :, self.now] = fresh
+        if self.method == "naive":
+            return own
         x = current if self.method == "pipefusion" else own  # pipefusion: patches up to this one; distrifusion: this one
         one, two = self.steps.get(self.step - 1, absent), self.steps.get(self.step - 2, absent)
         old = one
@@ -74,8 +76,10 @@ def split(rows, patches):
 
 
 def denoise(pipe, case, attention=PatchAttention):
-    """Final latents of `case`, which has `method`, `patches`, `warmup` and `kv` beside what `pipeline` takes; and the blocks' attentions."""
+    """Final latents of `case`, which has `method`, `patches`, `warmup` and `kv` beside what `pipeline` takes, and maybe `exchange` naive;
+    and the blocks' attentions."""
     model, guided, warmup = pipe.transformer, case["guidance"] > 1, case["warmup"]
+    method = "naive" if case.get("exchange") == "naive" else case["method"]
     caption, mask, negative, negative_mask = pipe.encode_prompt(
         case["prompts"], guided, negative_prompt=case["negative_prompt"], num_images_per_prompt=case["n"], max_sequence_length=case["max_sequence_length"])
     if guided:
@@ -93,7 +97,7 @@ def denoise(pipe, case, attention=PatchAttention):
         double = count * (2 if guided else 1)
         added = {"resolution": torch.tensor([[float(case["height"]), float(case["width"])]] * double),
                  "aspect_ratio": torch.tensor([[case["height"] / case["width"]]] * double)}
-    attentions = [attention(height // 2 * width // 2, case["method"], case["kv"]) for _ in model.transformer_blocks]
+    attentions = [attention(height // 2 * width // 2, method, case["kv"]) for _ in model.transformer_blocks]
     before = [block.attn1.processor for block in model.transformer_blocks]
     for block, processor in zip(model.transformer_blocks, attentions):
         block.attn1.set_processor(processor)

@@ -178,11 +178,11 @@ def start(kind, steps, config, run):
 
 def make():
     book = Book("samplers", "`class` built from `config`, set_timesteps(`steps`), set_begin_index(0) where there is one. x0 = noise * init_noise_sigma "
-                "(noise: tensor `noise`); for every t of `timesteps`: x = step(output, t, x). NAME.trajectory [steps + 1, 1, 4, 4, 4] holds x0 and every "
+                "(noise: tensor `noise`); for every t of `timesteps`: x = step(output, t, x). NAME.trajectory [steps + 1, 1, 4, 2, 2] holds x0 and every "
                 "x after it. `sigmas` (float32 values; absent for DDIM) as the scheduler holds them after set_timesteps. `refused`: diffusers itself "
                 "raises this on the case, so it has no trajectory. Noise of a step comes from the generator that drew `noise`, going on. `run`: "
                 "image_tokens gives mu as pipelines do, even_sigmas sets sigmas as FLUX's, first leaves out as many timesteps, as image-to-image pipelines do, and x0 = add_noise(tanh(noise, columns reversed), noise). DDPM with learned_range: tanh(0.5 x) is joined to the output.", formula=FORMULA)
-    noise = torch.randn(1, 4, 4, 4, generator=generator(0))
+    noise = torch.randn(1, 4, 2, 2, generator=generator(0))
     book.put("noise", noise)
     for k, (kind, steps, config, *run) in enumerate(cases()):
         name, fields = f"{kind[:4].rstrip('SD').lower()}_{k:02}", {"class": kind, "steps": steps, "config": config}
@@ -190,7 +190,7 @@ def make():
         if run:
             fields["run"] = run
         drawn = generator(0)
-        torch.randn(1, 4, 4, 4, generator=drawn)
+        torch.randn(1, 4, 2, 2, generator=drawn)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

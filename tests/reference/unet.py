@@ -63,9 +63,22 @@ def trajectory(model, height, width, patches, norm, warmup, mode, latents, argum
     return latents
 
 
+def check_naive(model, height, width, patches, latents, arguments):
+    """The original's Naive Patch is the U-Net itself on each patch, where cuts fall on whole rows of every level."""
+    if height % (patches << (len(model.config.block_out_channels) - 1)):
+        return
+    patched = PatchedUNet(model, height, width, patches, "separate")
+    found = patched.run(latents, "naive", timestep=500, **arguments)
+    patched.undo()
+    original = torch.cat([model(part, 500, **arguments).sample for part in latents.chunk(patches, 2)], 2)
+    assert (found - original).abs().max() < 1e-5 * (original.max() - original.min()), "naive patches are not the U-Net on each patch"
+    print("  naive patches are the U-Net on each patch")
+
+
 def distrifusion(models):
     book = Book("unet_distrifusion", "Final latents of six DDIM steps (clip_sample off) of tests/fixtures/tiny-unet/`model` in `patches` patches of rows: "
-                "`warmup` synchronous steps, then `mode` (stale, frozen) with group norms in mode `norm`. exact: all steps synchronous.", beta=SCHEDULER)
+                "`warmup` synchronous steps, then `mode` (stale, frozen) with group norms in mode `norm`. exact: all steps synchronous. naive: all steps by patches "
+                "that never see each other.", beta=SCHEDULER)
     for k, (name, height, width, patches, warmup) in enumerate((("sdxl", 12, 8, 3, 2), ("sdxl", 7, 6, 2, 1), ("sd15", 16, 8, 2, 2), ("sd15", 9, 5, 4, 1))):
         tensors, arguments = inputs(name, models[name], 200 + k, height, width, 2)
         plain = models[name](tensors["latents"], 500, **arguments).sample
@@ -73,11 +86,13 @@ def distrifusion(models):
         again = patched.run(tensors["latents"], "sync", timestep=500, **arguments)
         patched.undo()
         assert (plain - again).abs().max() < 1e-5 * (plain.max() - plain.min()), "synchronous patches are not the whole"
+        check_naive(models[name], height, width, patches, tensors["latents"], arguments)
         results = {"exact": trajectory(models[name], height, width, patches, "corrected", 99, "stale", tensors["latents"], arguments)}
         for mode in ("stale", "frozen"):
             for norm in ("corrected", "stale", "synchronous", "separate"):
                 if mode == "stale" or norm == "corrected":
                     results[f"{mode}.{norm}"] = trajectory(models[name], height, width, patches, norm, warmup, mode, tensors["latents"], arguments)
+        results["naive"] = trajectory(models[name], height, width, patches, "separate", 0, "naive", tensors["latents"], arguments)
         exact = results["exact"]
         span = exact.max() - exact.min()
         print(f"  {name} {height}x{width} in {patches}:", ", ".join(f"{key} {float((v - exact).abs().max() / span):.1e}" for key, v in results.items()), flush=True)

@@ -43,6 +43,8 @@ PATCHED = {
     **{norm: dict(height=96, width=64, warmup=2, group_norm=norm) for norm in ("corrected", "stale", "synchronous", "separate")},
     "none": dict(height=96, width=64, warmup=2, exchange="none"),
     "all": dict(height=96, width=64, exchange="all"),
+    "naive": dict(height=96, width=64, exchange="naive", warmup=0, group_norm="separate"),
+    "naive_uneven": dict(height=72, width=40, patches=4, exchange="naive", warmup=0, group_norm="separate", seed=28),
     "uneven": dict(height=72, width=40, patches=4, seed=21),
     "thin": dict(height=40, width=48, patches=5, seed=22),
     "alone": dict(height=80, guidance=1.0, patches=2, seed=23, n=2),
@@ -103,7 +105,7 @@ def draw_patched(pipe, case):
     """The pipeline's own loop, with each call of the U-Net by patches."""
     unet, plain, step = pipe.unet, pipe.unet.forward, [0]
     patched = PatchedUNet(unet, case["height"] // 8, case["width"] // 8, case["patches"], case["group_norm"])
-    mode = {"stale": "stale", "none": "frozen", "all": "sync"}[case["exchange"]]
+    mode = {"stale": "stale", "none": "frozen", "all": "sync", "naive": "naive"}[case["exchange"]]
 
     def forward(sample, timestep, *args, return_dict=True, **kwargs):
         if threading.current_thread() is not threading.main_thread():

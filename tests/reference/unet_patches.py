@@ -9,10 +9,12 @@ from diffusers.models.upsampling import Upsample2D
 
 
 class PatchedUNet:
-    """Runs `unet` on `patches` patches. Modes of a step: sync, stale, frozen; of group norms: corrected, stale, synchronous, separate."""
+    """Runs `unet` on `patches` patches. Modes of a step: sync, stale, frozen, naive (patches never see each other); of group norms:
+    corrected, stale, synchronous, separate. `unbiased`: variances times n/(n-1), n the elements of a patch's group, as in the
+    original's code."""
 
-    def __init__(self, unet, height, width, patches, norm_mode):
-        self.unet, self.patches, self.norm_mode = unet, patches, norm_mode
+    def __init__(self, unet, height, width, patches, norm_mode, unbiased=False):
+        self.unet, self.patches, self.norm_mode, self.unbiased = unet, patches, norm_mode, unbiased
         cuts = [0]
         for p in range(patches):
             cuts.append(cuts[-1] + height // patches + (p < height % patches))
@@ -93,13 +95,15 @@ class PatchedUNet:
         """Rows first..last of the whole map, zeros beyond the picture; own rows are fresh."""
         level, (a, b) = self.local.level, self.rows(self.local.level)
         # whole patches of the others, though only rows beside ours are looked at
-        edges = self.everybody(name, x, fresh)
+        edges = None if self.mode == "naive" else self.everybody(name, x, fresh)
         height, parts = self.cuts[level][-1], []
         for y in range(first, last):
             if y < 0 or y >= height:
                 parts.append(torch.zeros(x.shape[0], x.shape[1], 1, x.shape[3]))
             elif a <= y < b:
                 parts.append(x[:, :, y - a:y - a + 1])
+            elif self.mode == "naive":
+                parts.append(x.new_zeros(x.shape[0], x.shape[1], 1, x.shape[3]))
             else:
                 p = next(q for q in range(self.patches) if self.cuts[level][q] <= y < self.cuts[level][q + 1])
                 start = self.cuts[level][p]
@@ -148,7 +152,9 @@ class PatchedUNet:
         def whole(values):
             return sum(n * v for n, v in zip(counts, values) if n) / sum(counts)
 
-        if self.mode == "sync" or self.norm_mode == "synchronous":
+        if self.mode == "naive":
+            mean, variance = own[0], own[1] - own[0] ** 2
+        elif self.mode == "sync" or self.norm_mode == "synchronous":
             mean, square = whole(self.everybody(name, own, True))
             variance = square - mean ** 2
         elif self.norm_mode == "separate":
@@ -164,6 +170,8 @@ class PatchedUNet:
                 variance = torch.where(variance < 0, own[1] - own[0] ** 2, variance)
         if not counts[p]:
             return x
+        if self.unbiased:
+            variance = variance * groups.shape[2] / (groups.shape[2] - 1)
         y = (groups - mean[..., None]) * (variance[..., None] + module.eps).rsqrt()
         y = y.reshape(x.shape) * module.weight.double()[None, :, None, None] + module.bias.double()[None, :, None, None]
         return y.to(x.dtype)
@@ -172,8 +180,11 @@ class PatchedUNet:
         def heads(t):
             return t.reshape(t.shape[0], t.shape[1], module.heads, -1).transpose(1, 2)
         own = (module.to_k(x), module.to_v(x))
-        all_kv = list(self.everybody(name, own, False))
-        all_kv[self.local.patch] = own
+        if self.mode == "naive":
+            all_kv = [own]
+        else:
+            all_kv = list(self.everybody(name, own, False))
+            all_kv[self.local.patch] = own
         if not x.shape[1]:
             return x
         keys, values = (torch.cat([kv[i] for kv in all_kv], 1) for i in (0, 1))

@@ -105,9 +105,9 @@ TEST_CASE("the first published PixArt-XL folder loads with its old config and ex
   CHECK(bytes.vae_decoder == 4ULL * 49'490'199);
   // Computed in float32, a block is twice what is stored; the embedding is looked up as it is.
   const std::uint64_t encoded = bytes.text_encoder_peak / 2;
-  CHECK(spec::encoder_peak_bytes(model, 4) ==
+  CHECK(spec::encoder_peak_bytes(model.text_encoders.front(), 4) ==
         std::max<std::uint64_t>(4 * encoded, 2ULL * 32128 * 4096));
-  CHECK(spec::encoder_peak_bytes(model, 2) ==
+  CHECK(spec::encoder_peak_bytes(model.text_encoders.front(), 2) ==
         std::max<std::uint64_t>(2 * encoded, 2ULL * 32128 * 4096));
 }
 

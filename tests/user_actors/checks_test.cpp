@@ -2,10 +2,12 @@
 // hangs, what writes nonsense, hosts that are done sooner or are drained meanwhile, start orders
 // without an answer. No sockets; requests are answered by the test.
 #include <algorithm>
+#include <csignal>
 #include <functional>
 #include <vector>
 
-#include "controller/user_actors/host_user_actors.h"
+#include "controller/app/host_orders.h"
+#include "controller/supervision/remote_process_host.h"
 #include "controller/user_actors/user_actor_service.h"
 #include "tests/support/doctest.h"
 #include "tests/support/no_stages.h"
@@ -87,10 +89,12 @@ struct Bench {
     std::filesystem::permissions(file, std::filesystem::perms::owner_all);
     return file.string();
   }
-  user::HostProcesses::Options processes(const std::string& body) {
-    user::HostProcesses::Options options;
-    options.host_program = program(body);
-    options.control_endpoint = "ipc:///nowhere/control.sock";
+  /// Of a host called b that has joined.
+  cluster::HostOrders::Options orders(const std::string& body) {
+    cluster::HostOrders::Options options;
+    options.check.host_program = program(body);
+    options.processes.host_program = options.check.host_program;
+    options.processes.control_endpoint = "ipc:///nowhere/control.sock";
     return options;
   }
   user::UserActorService::Options room(const std::string& body) {
@@ -98,7 +102,7 @@ struct Bench {
     options.plugins = {"lib.so"};
     options.host = "here";
     options.cores = 1;
-    options.processes = processes(body);
+    options.check.host_program = program(body);
     return options;
   }
   bool eventually(const std::function<bool()>& holds) {
@@ -111,11 +115,26 @@ struct Bench {
   }
 };
 
+const wire::ProcessOwner kUserActor{PeerRole::user_actor, 3};
+
 /// How long a check may take where it hangs for good.
 constexpr std::chrono::milliseconds kSoon{300};
 
-user::HostProcesses::OnExit nobody() {
-  return [](std::uint64_t, std::uint64_t, const user::HostExit&) {};
+const cluster::HostOrders::Tools kNoController{
+    .controller = [] { return nullptr; }, .refuse = [](const std::string&) {}, .on_exit = {}};
+
+template <class M>
+void tell(cluster::HostOrders& orders, const M& message) {
+  const auto bytes = wire::encode(message);
+  wire::Header header;
+  header.kind = M::kKind;
+  CHECK(orders.on_message(header, wire::as_bytes(bytes), false));
+}
+
+wire::StartProcess start_of(std::uint64_t incarnation, const std::string& plugin) {
+  wire::StartProcess order{.owner = kUserActor, .incarnation = incarnation};
+  order.user.plugin = plugin;
+  return order;
 }
 
 control::PeerInfo agent(PeerId peer) {
@@ -142,7 +161,7 @@ const user::Host* host_in(user::UserActorService& room, const std::string& name)
 TEST_CASE("a plugin that hangs while it is opened is refused by name, and its check ends") {
   Bench bench;
   auto options = bench.room(kHangs);
-  options.processes.describe_deadline = kSoon;
+  options.check.deadline = kSoon;
   user::UserActorService room(bench.io, bench.wings, options);
   std::optional<std::string> why;
   room.check_plugins([&](std::optional<std::string> refusal) { why = refusal; });
@@ -169,7 +188,7 @@ TEST_CASE("a stop does not wait for a plugin that hangs") {
   auto options = bench.room(kHangs);
   options.plugins.push_back("other.so");
   int exits = 0;
-  options.on_exit = [&] { ++exits; };
+  options.on_checked = [&] { ++exits; };
   user::UserActorService room(bench.io, bench.wings, options);
   int checked = 0;
   room.check_plugins([&](std::optional<std::string>) { ++checked; });
@@ -181,92 +200,67 @@ TEST_CASE("a stop does not wait for a plugin that hangs") {
 
 TEST_CASE("a host on its way out does not wait for a plugin that hangs") {
   Bench bench;
-  user::HostUserActors guest(
-      bench.io,
-      {.host = "b", .plugins = {}, .any_plugin = true, .processes = bench.processes(kHangs)},
-      {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
-  const auto order = wire::encode(wire::CheckPlugins{{"lib.so", "other.so"}});
-  wire::Header header;
-  header.kind = wire::Kind::check_plugins;
-  CHECK(guest.on_message(header, wire::as_bytes(order), false));
-  CHECK(guest.running() == 1);
-  guest.end_checks();
-  CHECK(bench.eventually([&] { return guest.running() == 0; }));
+  auto options = bench.orders(kHangs);
+  options.any_plugin = true;
+  cluster::HostOrders orders(bench.io, options, kNoController);
+  tell(orders, wire::CheckPlugins{{"lib.so", "other.so"}});
+  CHECK(orders.running() == 1);
+  orders.end_checks();
+  CHECK(bench.eventually([&] { return orders.running() == 0; }));
 }
 
 TEST_CASE("a host loads what its own starter has named, and no path that the controller sends") {
   Bench bench;
-  const auto ordered = [&](user::HostUserActors& guest, const auto& order) {
-    const auto bytes = wire::encode(order);
-    wire::Header header;
-    header.kind = std::decay_t<decltype(order)>::kKind;
-    CHECK(guest.on_message(header, wire::as_bytes(bytes), false));
-    return guest.running();
+  const auto ordered = [](cluster::HostOrders& orders, const auto& order) {
+    tell(orders, order);
+    return orders.running();
   };
-  wire::StartUserProcess start;
-  start.id = 3;
-  start.incarnation = 100;
-  start.plugin = "/of/the/controller/lib.so";
-  const wire::CheckPlugins check{{start.plugin}};
-  const user::HostUserActors::Tools tools{.controller = [] { return nullptr; },
-                                          .refuse = [](const std::string&) {}};
-  user::HostUserActors closed(
-      bench.io, {.host = "b", .plugins = {}, .processes = bench.processes(kHangs)}, tools);
+  const auto start = start_of(100, "/of/the/controller/lib.so");
+  const wire::CheckPlugins check{{start.user.plugin}};
+  auto options = bench.orders(kHangs);
+  cluster::HostOrders closed(bench.io, options, kNoController);
   CHECK(ordered(closed, check) == 0);
   CHECK(ordered(closed, start) == 0);
-  user::HostUserActors named(
-      bench.io, {.host = "b", .plugins = {"/own/lib.so"}, .processes = bench.processes(kHangs)},
-      tools);
+  options.plugins = {"/own/lib.so"};
+  cluster::HostOrders named(bench.io, options, kNoController);
   CHECK(ordered(named, check) == 1);
   CHECK(ordered(named, start) == 2);
 }
 
 TEST_CASE("an order to start that comes twice starts one process; an old end ends no other one") {
   Bench bench;
-  user::HostUserActors guest(
-      bench.io,
-      {.host = "b", .plugins = {}, .any_plugin = true, .processes = bench.processes(kHangs)},
-      {.controller = [] { return nullptr; }, .refuse = [](const std::string&) {}});
-  const auto tell = [&](const auto& message) {
-    const auto bytes = wire::encode(message);
-    wire::Header header;
-    header.kind = std::decay_t<decltype(message)>::kKind;
-    CHECK(guest.on_message(header, wire::as_bytes(bytes), false));
+  auto options = bench.orders(kHangs);
+  options.any_plugin = true;
+  cluster::HostOrders orders(bench.io, options, kNoController);
+  const auto end = [&](std::uint64_t incarnation) {
+    tell(orders, wire::SignalProcess{kUserActor, incarnation, SIGKILL});
   };
-  const auto start = [](std::uint64_t incarnation) {
-    wire::StartUserProcess order;
-    order.id = 3;
-    order.incarnation = incarnation;
-    order.plugin = "lib.so";
-    return order;
-  };
-  tell(start(100));
-  tell(start(100));
-  CHECK(guest.running() == 1);
+  tell(orders, start_of(100, "lib.so"));
+  tell(orders, start_of(100, "lib.so"));
+  CHECK(orders.running() == 1);
   // Its successor comes while it still ends.
-  tell(wire::EndUserProcess{3, 100});
-  tell(start(101));
-  CHECK(guest.running() == 2);
-  tell(wire::EndUserProcess{3, 100});
-  CHECK(bench.eventually([&] { return guest.running() == 1; }));
-  tell(wire::EndUserProcess{3, 100});
+  end(100);
+  tell(orders, start_of(101, "lib.so"));
+  CHECK(orders.running() == 2);
+  end(100);
+  CHECK(bench.eventually([&] { return orders.running() == 1; }));
+  end(100);
   bench.io.run_for(20ms);
-  CHECK(guest.running() == 1);
-  tell(wire::EndUserProcess{3, 101});
-  tell(wire::EndUserProcess{3, 101});
-  CHECK(bench.eventually([&] { return guest.running() == 0; }));
+  CHECK(orders.running() == 1);
+  end(101);
+  end(101);
+  CHECK(bench.eventually([&] { return orders.running() == 0; }));
 }
 
 TEST_CASE("what a plugin writes while it is opened is taken for nothing else") {
   Bench bench;
-  user::HostProcesses processes(
-      bench.io,
-      bench.processes(R"(printf 'troupe-file\tmine\ntroupe-class\tX\t\t99999999999999999999\t1\n')"
-                      "\n" +
-                      kGood),
-      nobody());
+  user::PluginCheck check(
+      bench.io, {.host_program = bench.program(
+                     R"(printf 'troupe-file\tmine\ntroupe-class\tX\t\t99999999999999999999\t1\n')"
+                     "\n" +
+                     kGood)});
   std::optional<wire::PluginReport> report;
-  processes.describe("lib.so", [&](wire::PluginReport told) { report = std::move(told); });
+  check.describe("lib.so", [&](wire::PluginReport told) { report = std::move(told); });
   REQUIRE(bench.eventually([&] { return report.has_value(); }));
   CHECK(report->failure == "");
   CHECK(report->contents == 7);
@@ -285,7 +279,7 @@ TEST_CASE("a host that is done with its plugins before the controller lacks none
   for (const auto& request : bench.wings.requests)
     request.answer(same_plugin());
   // One goes again meanwhile, one is drained.
-  room.host_lost("b6", "cut off");
+  room.host_lost("b6");
   room.drain_host("b7", false);
   CHECK(!host_in(room, "b5"));
   REQUIRE(bench.eventually([&] { return done; }));
@@ -303,34 +297,25 @@ TEST_CASE("a host that is done with its plugins before the controller lacks none
     bench.wings.requests.back().answer(same_plugin());
     REQUIRE(host_in(room, "b8"));
     CHECK(host_in(room, "b8")->draining == drained);
-    if (drained) room.host_lost("b8", "it left");
+    if (drained) room.host_lost("b8");
   }
 }
 
 TEST_CASE("a start order without an answer is taken back") {
   Bench bench;
-  user::HostProcesses own(bench.io, bench.processes(kGood), nobody());
   std::vector<std::string> ends;
-  user::AllHosts hosts({.environment = bench.wings,
-                        .own = own,
-                        .own_host = "here",
-                        .access = {},
-                        .on_started = [](std::uint64_t, std::uint64_t, std::uint32_t) {},
-                        .on_exit = [&](std::uint64_t, std::uint64_t,
-                                       const user::HostExit& how) { ends.push_back(how.how); }});
-  hosts.joined("b", 5);
-  user::HostLaunch launch;
-  launch.id = 3;
-  launch.incarnation = 33;
-  launch.host = "b";
-  hosts.spawn(launch);
+  cluster::RemoteProcessHost processes(
+      bench.wings, 5, "b", [](const auto&, std::uint64_t, std::uint32_t) {},
+      [&](const auto&, std::uint64_t, const cluster::ExitCause& how) { ends.push_back(how.told); });
+  processes.start(start_of(33, "lib.so"));
   REQUIRE(bench.wings.requests.size() == 1);
   bench.wings.requests[0].fail(wire::FailureCode::timeout);
   CHECK(ends == std::vector<std::string>{"not started on b: no"});
-  const auto orders = bench.wings.told<wire::EndUserProcess>();
+  const auto orders = bench.wings.told<wire::SignalProcess>();
   REQUIRE(orders.size() == 1);
-  CHECK(orders[0].id == 3);
+  CHECK(orders[0].owner == kUserActor);
   CHECK(orders[0].incarnation == 33);
+  CHECK(orders[0].signal == SIGKILL);
 }
 
 }  // namespace troupe::testing

@@ -26,17 +26,26 @@ SmallCluster::SmallCluster(Options options) {
   server.endpoint = control::blob_endpoint_of(endpoint_);
   blob_server_ = std::make_unique<control::BlobServer>(io_, server, blobs_);
   environment_ = std::make_unique<cluster::LiveEnvironment>(io_, *server_, *blob_server_, blobs_,
-                                                            cluster::LiveEnvironment::Launch{});
+                                                            cluster::LiveEnvironment::Access{});
   user::UserActorService::Options room;
   room.plugins = options.plugins;
   room.host = "here";
   room.cores = options.cores;
   room.gpus = options.gpus;
-  room.processes.host_program = TROUPE_BINARY_DIR "/bin/troupe-host";
-  room.processes.actor_program = TROUPE_BINARY_DIR "/bin/troupe-actor";
-  room.processes.control_endpoint = endpoint_;
-  room.processes.access.token = "test";
-  room.processes.log_folder = options.log_folder;
+  room.check.host_program = TROUPE_BINARY_DIR "/bin/troupe-host";
+  room.access.token = "test";
+  room.process_host = [this](const std::string& host) {
+    return host == "here" ? processes_.get() : nullptr;
+  };
+  cluster::LocalProcessHost::Options processes;
+  processes.host.actor_program = TROUPE_BINARY_DIR "/bin/troupe-actor";
+  processes.host.log_folder = options.log_folder;
+  processes.host_program = room.check.host_program;
+  processes.control_endpoint = endpoint_;
+  processes_ = std::make_unique<cluster::LocalProcessHost>(
+      io_, processes, [this](const auto& owner, auto incarnation, const auto& cause) {
+        room_->actors().exited(owner.id, incarnation, cause);
+      });
   room_ = std::make_unique<user::UserActorService>(io_, *environment_, room);
   auto& actors = room_->actors();
   server_->on_connect([&](const control::PeerInfo& peer) -> std::optional<std::string> {
@@ -67,6 +76,7 @@ SmallCluster::~SmallCluster() {
     io_.stop();
   });
   thread_.join();
+  processes_.reset();
   room_.reset();
 }
 
@@ -75,7 +85,7 @@ Client SmallCluster::connect() const {
 }
 
 std::size_t SmallCluster::processes() {
-  return on_loop([this] { return room_->running(); });
+  return on_loop([this] { return room_->running() + processes_->running(); });
 }
 
 }  // namespace troupe::testing

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "controller/app/live_environment.h"
+#include "controller/hosts/local_process_host.h"
 #include "controller/user_actors/user_actor_service.h"
 #include "transport/control/endpoint.h"
 #include "troupe/actor.h"
@@ -45,6 +46,7 @@ class SmallCluster {
   std::unique_ptr<control::Server> server_;
   std::unique_ptr<control::BlobServer> blob_server_;
   std::unique_ptr<cluster::LiveEnvironment> environment_;
+  std::unique_ptr<cluster::LocalProcessHost> processes_;
   std::unique_ptr<user::UserActorService> room_;
   std::string endpoint_;
   std::string refusal_;

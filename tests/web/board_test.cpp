@@ -32,19 +32,25 @@ JobInfo info_of(std::uint64_t id, const char* state, const char* prompt, int pic
   return info;
 }
 
+const std::string kSeries[] = {"aa", "bb"};
+
+JobKey key_of(std::size_t cluster, std::uint64_t number) {
+  return {cluster, kSeries[cluster], number};
+}
+
 const auto kAll = [](const Job&) { return true; };
 
 }  // namespace
 
 TEST_CASE("a job goes its way, and who listens hears of it") {
   JobBoard board;
-  const auto job = board.add(0, 7, 100);
-  CHECK(job->id == "7");
-  CHECK(board.add(1, 7, 100)->id == "7-2");
-  CHECK(board.add(0, 7, 200) == job);
+  const auto job = board.add(key_of(0, 7), 100);
+  CHECK(job->id == "7-aa");
+  CHECK(board.add(key_of(1, 7), 100)->id == "7-bb");
+  CHECK(board.add(key_of(0, 7), 200) == job);
   std::vector<std::string> heard;
-  const auto number = board.listen("7", [&](const Job& seen, JobBoard::What what) {
-    heard.push_back(seen.state + (what == JobBoard::What::preview ? " preview" : ""));
+  const auto number = board.listen("7-aa", [&](const Job& seen, JobBoard::What what) {
+    heard.push_back(to_string(seen.state) + (what == JobBoard::What::preview ? " preview" : ""));
   });
   board.progress(job, progress_of("loading", 0), 101);
   board.progress(job, progress_of("denoising", 3, "png"), 102);
@@ -56,17 +62,17 @@ TEST_CASE("a job goes its way, and who listens hears of it") {
   CHECK(heard == std::vector<std::string>{"loading", "running", "running preview", "succeeded"});
   CHECK(job->step == 8);
   CHECK(job->preview.empty());
-  board.unlisten("7", number);
+  board.unlisten("7-aa", number);
 }
 
 TEST_CASE("a listener may remove itself while it is told") {
   JobBoard board;
-  const auto job = board.add(0, 1, 0);
+  const auto job = board.add(key_of(0, 1), 0);
   int told = 0;
   std::uint64_t number = 0;
-  number = board.listen("1", [&](const Job&, JobBoard::What) {
+  number = board.listen("1-aa", [&](const Job&, JobBoard::What) {
     ++told;
-    board.unlisten("1", number);
+    board.unlisten("1-aa", number);
   });
   board.progress(job, progress_of("text", 0), 0);
   board.progress(job, progress_of("text", 0), 0);
@@ -76,91 +82,101 @@ TEST_CASE("a listener may remove itself while it is told") {
 TEST_CASE("results are kept up to a number of bytes, the newest ones") {
   JobBoard board({.jobs = 100, .result_bytes = 250});
   for (std::uint64_t i = 1; i <= 3; ++i)
-    board.end(board.add(0, i, static_cast<double>(i)), result_of(100), 9);
-  CHECK_FALSE(board.find("1")->result);
-  CHECK(board.find("2")->result);
-  CHECK(board.find("3")->result);
-  board.keep(board.find("1"), std::make_shared<const JobResult>(result_of(1000)));
-  CHECK(board.find("1")->result);  // the newest stays, whatever it has
-  CHECK_FALSE(board.find("3")->result);
+    board.end(board.add(key_of(0, i), static_cast<double>(i)), result_of(100), 9);
+  CHECK_FALSE(board.find("1-aa")->result);
+  CHECK(board.find("2-aa")->result);
+  CHECK(board.find("3-aa")->result);
+  board.keep(board.find("1-aa"), std::make_shared<const JobResult>(result_of(1000)));
+  CHECK(board.find("1-aa")->result);  // the newest stays, whatever it has
+  CHECK_FALSE(board.find("3-aa")->result);
 }
 
 TEST_CASE("ended jobs beyond the limit are forgotten, the oldest first; open ones never") {
   JobBoard board({.jobs = 3, .result_bytes = 1000});
-  const auto open = board.add(0, 1, 1);
+  const auto open = board.add(key_of(0, 1), 1);
   for (std::uint64_t i = 2; i <= 6; ++i)
-    board.end(board.add(0, i, static_cast<double>(i)), result_of(1), 9);
-  CHECK(board.find("1") == open);
-  CHECK_FALSE(board.find("4"));
-  CHECK(board.find("5"));
-  CHECK(board.find("6"));
+    board.end(board.add(key_of(0, i), static_cast<double>(i)), result_of(1), 9);
+  CHECK(board.find("1-aa") == open);
+  CHECK_FALSE(board.find("4-aa"));
+  CHECK(board.find("5-aa"));
+  CHECK(board.find("6-aa"));
   CHECK(board.all().size() == 3);
 }
 
 TEST_CASE("the list: newest first, from behind one on, with the jobs of others") {
   JobBoard board;
-  board.add(0, 1, 100)->followed = true;
-  board.listed(0, {info_of(1, "failed", "own", 1, 4), info_of(2, "running", "other", 1, 1)}, 104);
-  CHECK(board.find("1")->state == "queued");  // its own progress says more than the list
-  CHECK(board.find("1")->seconds == 4);
-  CHECK(board.find("2")->prompt == "other");
-  CHECK(board.find("2")->created_at == 103);
+  board.add(key_of(0, 1), 100)->followed = true;
+  board.listed(0, kSeries[0],
+               {info_of(1, "failed", "own", 1, 4), info_of(2, "running", "other", 1, 1)}, 104);
+  CHECK(board.find("1-aa")->state == JobState::queued);  // its own progress says more than the list
+  CHECK(board.find("1-aa")->seconds == 4);
+  CHECK(board.find("2-aa")->prompt == "other");
+  CHECK(board.find("2-aa")->created_at == 103);
   const auto ids = [&](const std::string& before, std::size_t limit) {
     std::string text;
     for (const auto& job : board.list(before, limit, kAll))
-      text += job->id + " ";
+      text += std::to_string(job->key.number) + " ";
     return text;
   };
   CHECK(ids("", 9) == "2 1 ");
   CHECK(ids("", 1) == "2 ");
-  CHECK(ids("2", 9) == "1 ");
-  board.listed(0, {info_of(2, "succeeded", "other", 2, 2)}, 105);
-  CHECK(board.find("2")->ended());
-  CHECK(to_json(*board.find("2")).at("pictures").size() == 2);
+  CHECK(ids("2-aa", 9) == "1 ");
+  board.listed(0, kSeries[0], {info_of(2, "succeeded", "other", 2, 2)}, 105);
+  CHECK(board.find("2-aa")->ended());
+  CHECK(to_json(*board.find("2-aa")).at("pictures").size() == 2);
 }
 
 TEST_CASE("a list that comes before a job is known as ours does not take its end away") {
   JobBoard board;
-  board.listed(0, {info_of(1, "succeeded", "own", 1, 4), info_of(2, "failed", "own", 1, 4)}, 104);
+  board.listed(0, kSeries[0],
+               {info_of(1, "succeeded", "own", 1, 4), info_of(2, "failed", "own", 1, 4)}, 104);
   for (const std::uint64_t number : {1, 2}) {
-    const auto job = board.submitted(0, number, 100);
+    const auto job = board.submitted(key_of(0, number), 100);
     CHECK_FALSE(job->ended());
     std::vector<std::string> heard;
-    board.listen(job->id, [&](const Job& seen, JobBoard::What) { heard.push_back(seen.state); });
-    board.listed(0, {info_of(number, "succeeded", "own", 1, 5)}, 105);
+    board.listen(job->id,
+                 [&](const Job& seen, JobBoard::What) { heard.push_back(to_string(seen.state)); });
+    board.listed(0, kSeries[0], {info_of(number, "succeeded", "own", 1, 5)}, 105);
     CHECK(heard.empty());
     board.end(job, result_of(1), 106);
     CHECK(heard == std::vector<std::string>{"succeeded"});
     CHECK(job->result);
-    CHECK(board.submitted(0, number, 107)->ended());
+    CHECK(board.submitted(key_of(0, number), 107)->ended());
   }
 }
 
 TEST_CASE("of a cluster that is gone for good, what is followed ends, and counts no more") {
   JobBoard board;
-  const auto job = board.submitted(0, 1, 100);
+  const auto job = board.submitted(key_of(0, 1), 100);
   job->caller = "key";
-  const auto other = board.submitted(1, 1, 100);
-  board.listed(0, {info_of(2, "running", "of others", 1, 1)}, 101);
+  const auto other = board.submitted(key_of(1, 1), 100);
+  board.listed(0, kSeries[0], {info_of(2, "running", "of others", 1, 1)}, 101);
   int ends = 0;
-  board.listen("1", [&](const Job&, JobBoard::What what) { ends += what == JobBoard::What::end; });
+  board.listen("1-aa",
+               [&](const Job&, JobBoard::What what) { ends += what == JobBoard::What::end; });
   CHECK(board.open_jobs("key") == 1);
   board.lose(0, {"lost", "gone"}, 700);
   CHECK(ends == 1);
   CHECK(board.open_jobs("key") == 0);
   CHECK(job->error->code == "lost");
   CHECK_FALSE(other->ended());
-  CHECK_FALSE(board.find("2")->ended());
+  CHECK_FALSE(board.find("2-aa")->ended());
 }
 
-TEST_CASE("a cluster that was started anew may use its numbers again") {
+TEST_CASE("a cluster that was started anew uses its numbers again, for other jobs") {
   JobBoard board;
-  board.end(board.add(0, 1, 1), result_of(1), 2);
-  board.end(board.add(1, 1, 1), result_of(1), 2);
-  const auto open = board.add(0, 2, 1);
-  board.forget_ended(0);
-  CHECK_FALSE(board.find("1"));
-  CHECK(board.find("1-2"));
-  CHECK(board.find("2") == open);
-  CHECK_FALSE(board.add(0, 1, 3)->ended());
+  board.end(board.add(key_of(0, 1), 1), result_of(1), 2);
+  const auto other = board.add(key_of(1, 1), 1);
+  const auto followed = board.submitted(key_of(0, 2), 1);
+  const auto seen = board.add(key_of(0, 3), 1);
+  board.begin_series(0, "cc", {"lost", "anew"}, 9);
+  CHECK(board.find("1-aa")->result);  // its pictures are those of before
+  CHECK(followed->error->code == "lost");
+  CHECK(seen->state == JobState::failed);
+  CHECK_FALSE(other->ended());
+  const auto stranger = board.add({0, "cc", 1}, 10);
+  CHECK(stranger->id == "1-cc");
+  CHECK_FALSE(stranger->ended());
+  board.begin_series(0, "cc", {"lost", "anew"}, 11);
+  CHECK_FALSE(stranger->ended());
 }

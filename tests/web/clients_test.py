@@ -4,6 +4,7 @@
 usage: clients_test.py TROUPE
 """
 import base64
+import concurrent.futures
 import json
 import pathlib
 import signal
@@ -29,9 +30,9 @@ def png_size(png):
 
 
 class Gateway:
-    def __init__(self, *options):
+    def __init__(self, *options, stderr=None):
         self.process = subprocess.Popen(
-            [TROUPE, "serve", "--http", "127.0.0.1:0", "--json", *options], stdout=subprocess.PIPE, text=True)
+            [TROUPE, "serve", "--http", "127.0.0.1:0", "--json", *options], stdout=subprocess.PIPE, stderr=stderr, text=True)
         text = ""
         for line in self.process.stdout:
             text += line
@@ -213,7 +214,8 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(caught.exception.param, "model")
         with self.assertRaises(openai.BadRequestError) as caught:
             self.openai.images.generate(prompt="a", size="100x100")
-        self.assertIn("height is 100", str(caught.exception))
+        self.assertIn("'height is 100", str(caught.exception))
+        self.assertEqual(caught.exception.param, "height")
 
     def test_a_client_that_goes_away_cancels_its_job(self):
         with self.openai.images.with_streaming_response.generate(
@@ -288,6 +290,99 @@ class ClientsTest(unittest.TestCase):
                                json.dumps({"prompt": "a cat", "size": "64x64", **SMALL})], capture_output=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(png_size(base64.b64decode(json.loads(done.stdout)["data"][0]["b64_json"])), (64, 64))
+
+
+class RestartTest(unittest.TestCase):
+    """A gateway whose cluster comes and goes."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.endpoint = f"ipc://{folder.name}/control.sock"
+        self.log = open(f"{folder.name}/log", "w+")
+        self.addCleanup(self.log.close)
+
+    def start(self, *options):
+        cluster = subprocess.Popen([TROUPE, "start", "--listen", self.endpoint, "--model", str(ROOT / "examples/demo/model"),
+                                    "--actors", "1", "--json", *options], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (cluster.kill(), cluster.wait(), cluster.stdout.close()))
+        for line in cluster.stdout:
+            if line == "}\n":
+                return cluster
+        self.fail("it did not start")
+
+    def gateway(self):
+        gateway = Gateway("--connect", self.endpoint, stderr=self.log)
+        http = httpx.Client(base_url=gateway.url, timeout=60)
+        self.addCleanup(lambda: (http.close(), gateway.process.poll() is None and gateway.end()))
+        return gateway, http
+
+    def wait_for(self, condition):
+        until = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), until, "it did not come")
+            time.sleep(0.05)
+
+    def paint(self, http, **more):
+        job = http.post("/api/v1/jobs", json={"prompt": "a", "height": 64, "width": 64, "steps": 2, **more}).json()["id"]
+        self.wait_for(lambda: http.get(f"/api/v1/jobs/{job}").json()["state"] == "succeeded")
+        return job
+
+    def test_numbers_begin_again_and_ids_do_not(self):
+        cluster = self.start()
+        gateway, http = self.gateway()
+        old = self.paint(http, seed=1)
+        picture = http.get(f"/api/v1/jobs/{old}/pictures/0").content
+        unended = http.post("/api/v1/jobs", json={"prompt": "b", **LONG}).json()["id"]
+        with http.stream("GET", f"/api/v1/jobs/{unended}/events") as events:
+            cluster.kill()
+            cluster.wait()
+            self.start()
+            said = "".join(events.iter_text())
+        self.assertIn("event: failed", said)
+        self.assertIn("started anew", said)
+        new = self.paint(http, seed=2)
+        self.assertEqual([http.get(f"/api/v1/jobs/{job}").json()["number"] for job in (old, new)], [1, 1])
+        self.assertNotEqual(old, new)
+        self.assertEqual(http.get(f"/api/v1/jobs/{old}/pictures/0").content, picture)
+        self.assertNotEqual(http.get(f"/api/v1/jobs/{new}/pictures/0").content, picture)
+        self.assertEqual(http.get(f"/api/v1/jobs/{old}/timeline").status_code, 410)
+        self.assertEqual(http.get("/api/v1/jobs/1").json()["id"], new, "a number alone is the cluster's of now")
+        self.assertEqual([job["id"] for job in http.get("/api/v1/jobs").json()["jobs"]], [new, unended, old])
+        gateway.end()
+        self.log.seek(0)
+        said = self.log.read()
+        self.assertEqual((said.count("is gone: "), said.count("is back")), (1, 1), said)
+        # Another gateway never heard of the job.
+        gateway, http = self.gateway()
+        self.wait_for(lambda: http.get(f"/api/v1/jobs/{new}").status_code == 200)
+        answer = http.get(f"/api/v1/jobs/{old}")
+        self.assertEqual((answer.status_code, answer.json()["error"]["code"]), (410, "gone"))
+        self.assertEqual(http.get("/api/v1/jobs/99-" + new.split("-")[1]).status_code, 404)
+
+    def test_a_journal_keeps_ids(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cluster = self.start("--journal", folder)
+            _, http = self.gateway()
+            job = self.paint(http, prompt="kept")
+            cluster.kill()
+            cluster.wait()
+            self.start("--journal", folder)
+            self.wait_for(lambda: http.get("/health").json()["status"] == "ok")
+            self.assertEqual(http.get(f"/api/v1/jobs/{job}").json()["prompt"], "kept")
+            self.assertEqual(http.get(f"/api/v1/jobs/{job}/timeline").status_code in (200, 404), True)
+
+    def test_a_cluster_that_stops_is_no_conflict(self):
+        cluster = self.start()
+        _, http = self.gateway()
+        self.wait_for(lambda: http.get("/health").json()["status"] == "ok")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            answer = pool.submit(lambda: http.post("/v1/images/generations", json={"prompt": "stopped", **LONG}))
+            self.wait_for(lambda: any(job["state"] == "running" for job in http.get("/api/v1/jobs").json()["jobs"]))
+            cluster.send_signal(signal.SIGTERM)
+            refused = answer.result()
+        self.assertEqual((refused.status_code, refused.headers["retry-after"]), (503, "1"), refused.text)
+        self.assertEqual(refused.json()["error"]["type"], "server_error")
 
 
 class KeysTest(unittest.TestCase):

@@ -29,17 +29,18 @@ struct MessageList {
   }
 };
 
-using EveryMessage = MessageList<
-    LoadStage, StageLoaded, ConnectGroups, GroupsConnected, BeginJob, RunTasks, TaskDone,
-    TaskFailed, EndJob, ActorJobStats, AbortEpoch, Unload, Shutdown, BlobRequest, BlobChunk,
-    SubmitJob, JobAccepted, JobProgress, JobFinished, WaitJob, CancelJob, ListJobs, JobList,
-    GetStatus, ClusterStatus, StopCluster, Done, GetMailbox, MailboxReport, GetTensors,
-    TensorReport, GetSlice, TensorSlice, GetLatents, JobLatents, GetLatentRows, LatentRows,
-    RenderLatents, Rendered, ControlJob, InjectFault, GetDocument, Document, GetLogs, LogLines,
-    ReadClock, ClockReading, Hello, Welcome, Refuse, Heartbeat, Goodbye, Notice, Failure, Ping,
-    Pong, SpawnActor, ActorAddress, FindActor, KillActor, ListActors, ActorList, ListClasses,
-    ClassList, WatchActor, ActorDied, CreateActor, ActorCreated, ActorCalls, CallResults,
-    ReleaseValues, StartProcess, ProcessStarted, SignalProcess, ProcessWrote, ProcessEnded,
-    DrainPlaces, Carried, CheckPlugins, PluginsChecked, StartUserProcess, EndUserProcess, UserProcessEnded>;
+using EveryMessage =
+    MessageList<LoadStage, StageLoaded, ConnectGroups, GroupsConnected, BeginJob, RunTasks,
+                TaskDone, TaskFailed, EndJob, ActorJobStats, AbortEpoch, Unload, Shutdown,
+                BlobRequest, BlobChunk, SubmitJob, JobAccepted, JobProgress, JobFinished, WaitJob,
+                CancelJob, ListJobs, JobList, GetStatus, ClusterStatus, StopCluster, Done,
+                GetMailbox, MailboxReport, GetTensors, TensorReport, GetSlice, TensorSlice,
+                GetLatents, JobLatents, GetLatentRows, LatentRows, RenderLatents, Rendered,
+                ControlJob, InjectFault, GetDocument, Document, GetLogs, LogLines, ReadClock,
+                ClockReading, Hello, Welcome, Refuse, Heartbeat, Goodbye, Notice, Failure, Ping,
+                Pong, SpawnActor, ActorAddress, FindActor, KillActor, ListActors, ActorList,
+                ListClasses, ClassList, WatchActor, ActorDied, CreateActor, ActorCreated,
+                ActorCalls, CallResults, ReleaseValues, StartProcess, ProcessStarted, SignalProcess,
+                ProcessWrote, ProcessEnded, DrainPlaces, Carried, CheckPlugins, PluginsChecked>;
 
 }  // namespace troupe::wire

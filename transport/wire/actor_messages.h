@@ -38,12 +38,13 @@ struct LoadStage {
   bool projects = false;
   std::int32_t tp_rank = 0;  // which shard of the blocks' heads and feed-forward columns
   std::int32_t tp_degree = 1;
-  std::vector<LoraFile> loras;  // added to the weights in this order
+  std::vector<LoraFile> loras;           // added to the weights in this order
+  std::uint64_t prompt_cache_bytes = 0;  // of encoded prompts that are kept; 0 = none is
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(deployment, model, fingerprint, dtype, weight_dtype, first_block, last_block, embeds,
-       projects, tp_rank, tp_degree, loras);
+       projects, tp_rank, tp_degree, loras, prompt_cache_bytes);
   }
 };
 
@@ -142,7 +143,8 @@ struct BeginJob {
   std::vector<RowRange> decode_parts;
   JobGroups groups;
   std::int32_t caption_rank = 0;
-  std::int32_t caption_root = 0;  // who encodes the text, rank in that group
+  std::int32_t caption_root = 0;            // who projects the text, rank in that group
+  std::vector<std::int32_t> encoder_ranks;  // who runs each text encoder, likewise
   std::int32_t image_root = 0;    // the first decoder, rank in that group: it tells the others the
                                   // encoded picture to start from
   std::int32_t row_rank = -1;     // in the rows group, the decoders first; -1 = not a member
@@ -158,8 +160,8 @@ struct BeginJob {
   void serialize(Archive& ar) {
     ar(job, name, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses,
        tp, steps, micro_steps, batch_parts, decode_parts, groups, caption_rank, caption_root,
-       image_root, row_rank, row_decoders, row_holders, vae, first_step, boundary, sampler_steps,
-       skipped_steps);
+       encoder_ranks, image_root, row_rank, row_decoders, row_holders, vae, first_step, boundary,
+       sampler_steps, skipped_steps);
   }
 };
 
@@ -204,6 +206,9 @@ struct ActorJobStats {
   /// about, and left out, by step (actors/stage/network.h).
   std::uint64_t cache_calls = 0;
   std::vector<std::uint32_t> cache_skips;
+  /// Texts that its text encoders computed, and that they had computed before and kept.
+  std::uint64_t prompts_encoded = 0;
+  std::uint64_t prompts_from_cache = 0;
   std::uint64_t control_bytes_sent = 0;
   std::uint64_t control_bytes_received = 0;
   std::uint64_t weight_bytes = 0;
@@ -215,8 +220,8 @@ struct ActorJobStats {
   void serialize(Archive& ar) {
     ar(busy_seconds, peer_wait_seconds, controller_wait_seconds, text_seconds, denoise_seconds,
        decode_seconds, tensor_bytes_sent, tensor_bytes_received, sent_by_group, sent_by_layer,
-       cache_calls, cache_skips, control_bytes_sent, control_bytes_received, weight_bytes, kv_bytes,
-       peak_memory_bytes, graphs);
+       cache_calls, cache_skips, prompts_encoded, prompts_from_cache, control_bytes_sent,
+       control_bytes_received, weight_bytes, kv_bytes, peak_memory_bytes, graphs);
   }
 };
 

@@ -1,26 +1,55 @@
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "transport/wire/kind.h"
+#include "transport/wire/session.h"
 
 namespace troupe::wire {
 
-/// controller → node agent: start an actor's process on your host. Answered by ProcessStarted or
-/// Failure. Endpoints are those that the agent itself has reached the controller by.
-struct StartProcess {
-  static constexpr Kind kKind = Kind::start_process;
-  std::uint32_t actor = 0;
-  std::uint64_t incarnation = 0;
-  std::string device;  // cpu | cuda:N
-  std::int32_t threads = 1;
-  std::string token;  // of the cluster
-  std::string keys;   // CURVE, as text; "" = the controller asks for none
+/// Whose process it is: an actor's (role actor) or a user's actor's (role user_actor).
+struct ProcessOwner {
+  PeerRole role = PeerRole::actor;
+  std::uint64_t id = 0;
+
+  auto operator<=>(const ProcessOwner&) const = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(role, id);
+  }
+};
+
+/// What the process of a user's actor is started with beside what every one is.
+struct UserProgram {
+  std::string plugin;  // as on the controller's host
+  bool torch = false;  // its class needs torch
+  std::string ticket;  // that callers must show
+  std::string door;    // CURVE, of its own door, as text; "" = it asks for none
+  std::vector<std::int32_t> gpus;
+  bool insecure = false;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(actor, incarnation, device, threads, token, keys);
+    ar(plugin, torch, ticket, door, gpus, insecure);
+  }
+};
+
+/// controller → node agent: start this process on your host. Answered by ProcessStarted or Failure.
+/// The controller's endpoints are those by which the agent itself has reached it.
+struct StartProcess {
+  static constexpr Kind kKind = Kind::start_process;
+  ProcessOwner owner;
+  std::uint64_t incarnation = 0;
+  std::string token = {};   // of the cluster, that it shows in its hello
+  std::string keys = {};    // CURVE, for the controller, as text; "" = it asks for none
+  std::string device = {};  // of an actor: cpu | cuda:N
+  UserProgram user = {};    // of a user's actor
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(owner, incarnation, token, keys, device, user);
   }
 };
 
@@ -37,14 +66,14 @@ struct ProcessStarted {
 /// controller → node agent: the process of this incarnation gets a signal, if it still lives.
 struct SignalProcess {
   static constexpr Kind kKind = Kind::signal_process;
-  std::uint32_t actor = 0;
-  std::uint64_t incarnation = 0;  // 0 = whichever there is
+  ProcessOwner owner;
+  std::uint64_t incarnation = 0;
   std::int32_t signal = 0;
-  std::string why;  // of SIGKILL: for its log; "" = nothing is said there
+  std::string why = {};  // of SIGKILL: for its log; "" = nothing is said there
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(actor, incarnation, signal, why);
+    ar(owner, incarnation, signal, why);
   }
 };
 
@@ -63,16 +92,17 @@ struct ProcessWrote {
 /// Node agent → controller: a process that it started has ended.
 struct ProcessEnded {
   static constexpr Kind kKind = Kind::process_ended;
-  std::uint32_t actor = 0;
+  ProcessOwner owner;
   std::uint64_t incarnation = 0;
   bool by_signal = false;
   std::int32_t number = 0;  // signal or exit code
   bool core = false;
-  std::vector<std::string> log;  // its last lines
+  std::vector<std::string> log = {};  // its last lines
+  std::string method = {};            // of a user's actor: that it was in; "" = none
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(actor, incarnation, by_signal, number, core, log);
+    ar(owner, incarnation, by_signal, number, core, log, method);
   }
 };
 

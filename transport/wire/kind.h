@@ -64,9 +64,6 @@ enum class Kind : std::uint16_t {
   // Controller and node agents, for users' actors: 75-79 (user_host_messages.h)
   check_plugins = 75,
   plugins_checked = 76,
-  start_user_process = 77,
-  end_user_process = 78,
-  user_process_ended = 79,
   // Seeing inside: 80-99 (inspect_messages.h, tensor_messages.h)
   get_mailbox = 80,
   mailbox_report = 81,

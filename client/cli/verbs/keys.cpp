@@ -1,9 +1,9 @@
 #include <filesystem>
 #include <iostream>
 
+#include "base/suggest.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
-#include "client/cli/suggest.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 #include "transport/control/key_folder.h"

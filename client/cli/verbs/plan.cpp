@@ -9,10 +9,10 @@
 
 #include "base/counted.h"
 #include "base/format.h"
+#include "base/suggest.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"
-#include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
 #include "controller/deployments/device_fit.h"

@@ -87,6 +87,7 @@ class ServeVerb : public Verb {
         ->group(group);
     add_threads_option(*app_, cluster_.threads_per_actor);
     add_actors_per_gpu_option(*app_, cluster_.actors_per_gpu);
+    add_prompt_cache_option(*app_, cluster_.prompt_cache_bytes);
     app_->add_option("--allow-models", allow_models_,
                      "With --model: a further folder whose models and LoRAs requests may name "
                      "(repeatable)")
@@ -113,8 +114,8 @@ class ServeVerb : public Verb {
         throw UsageError("--model starts a cluster: it does not go with --connect");
       return serve_own_cluster();
     }
-    for (const char* option :
-         {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu", "--allow-models"})
+    for (const char* option : {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu",
+                               "--prompt-cache", "--allow-models"})
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) + " goes with --model only, which starts a cluster");
 #endif

@@ -46,6 +46,7 @@ class StartVerb : public Verb {
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
     add_cuda_graphs_option(*app_, options_.cuda_graphs);
+    add_prompt_cache_option(*app_, options_.prompt_cache_bytes);
     add_actors_per_gpu_option(*app_, options_.actors_per_gpu);
     app_->add_option("--plugin", options_.plugins,
                      "Shared library with actors of your own (repeatable; docs/actors.md)")

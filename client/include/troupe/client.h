@@ -67,7 +67,7 @@ struct ImageRequest {
   std::string kv = "stale";            // stale | predict: how K,V that are not fresh are used
   std::string group_norm =
       "corrected";  // U-Net, distrifusion: corrected | stale | synchronous | separate
-  std::string exchange = "stale";  // U-Net, distrifusion: stale | none | all
+  std::string exchange = "stale";  // U-Net, distrifusion: stale | none | all; naive
   /// Theirs: steps after the warm-up that are computed whole, from an empty K,V store. The report
   /// names them where a job went on after a loss; with them the picture can be made again.
   std::vector<int> refill_steps = {};

@@ -98,6 +98,10 @@ class Inspector {
   Inspector& operator=(Inspector&&) noexcept;
   ~Inspector();
 
+  /// What the cluster's job numbers belong to: with another series they begin again, and are other
+  /// jobs. It outlives the controller where there is a journal, and nothing else.
+  const std::string& job_series() const;
+
   /// Answered at once, also while the actor's work loop is inside a long task.
   Result<MailboxInfo> mailbox(std::uint32_t actor);
   /// What the job keeps at the actor, looked at between two entries of its mailbox.

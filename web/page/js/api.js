@@ -14,6 +14,11 @@ export class ApiError extends Error {
     this.param = param;
     this.code = code;
   }
+
+  /// What was asked for is not there, or no more.
+  get isGone() {
+    return this.status === 404 || this.status === 410;
+  }
 }
 
 /// Tells of 'connection' (detail: true = the server answers) and of 'key' (a key is needed).

@@ -11,7 +11,7 @@ const kMethods = {
   distrifusion: ['DistriFusion', 'Patches side by side on several actors: sooner, nearly the same picture.'],
 };
 const kSharing = {
-  auto: 'Troupe chooses how actors share the work',
+  auto: 'As Troupe chooses',
   one: 'One actor',
   hand: 'I choose',
 };
@@ -123,7 +123,7 @@ export class RequestForm {
         {label: 'What to paint', wide: true}),
       models.length > 1 && labelled('model',
         select(models.map(({id}) => [id, id]), models.find((model) => model.default)?.id), {wide: true}),
-      labelled('size', select([['', "The model's own"], ...sizes, ['other', 'Other …']])),
+      labelled('size', select([['', "Model's own"], ...sizes, ['other', 'Other …']])),
       field('steps', {hint: 'More steps: finer, slower'}),
       field('width', {label: 'Width in pixels'}),
       field('height', {label: 'Height in pixels'}),

@@ -41,7 +41,7 @@ export class Gallery {
       try {
         this.jobs.set(id, await api.json(jobPath(id)));
       } catch (error) {
-        if (!(error instanceof ApiError) || error.status !== 404) throw error;
+        if (!(error instanceof ApiError) || !error.isGone) throw error;
         this.jobs.set(id, {id, state: 'gone'});
       }
     }

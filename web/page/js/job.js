@@ -47,15 +47,37 @@ function reportParts(report) {
   ];
 }
 
-function factsOf(job) {
+/// What the job was asked for, of its report.
+function settingsOf({request = {}, plan = {}}) {
+  const degrees = Object.entries(plan.mesh ?? {}).filter(([name, count]) => name !== 'world' && count > 1)
+    .map(([name, count]) => `${name} ${count}`);
+  const list = (value) => (Array.isArray(value) ? value.join(', ') : value);
+  const patches = request.patches > 1 && ` in ${request.patches} patches`;
+  return [
+    ['Size', request.width && `${request.width} × ${request.height} pixels`],
+    ['Pictures per prompt', request.images_per_prompt > 1 && request.images_per_prompt],
+    ['Steps', request.steps],
+    ['Seed', list(request.seeds) ?? request.seed],
+    ['Guidance', request.guidance_scale],
+    ['Not to be seen', request.negative_prompt],
+    ['Sampler', request.sampler],
+    ['Type', request.dtype],
+    ['Method', request.method && `${request.method}${patches || ''}`],
+    ['LoRAs', list((request.loras ?? []).map(({file, path, scale}) => `${file ?? path} × ${scale ?? 1}`))],
+    ['Actors', plan.mesh && (degrees.join(', ') || '1')],
+  ].map(([name, value]) => [name, value === 0 ? '0' : value && String(value)]);
+}
+
+function factsOf(job, settings) {
   const facts = [
-    ['Job', job.id],
+    ['Job', String(job.number)],
     ['Model', job.model],
     ['Asked for', moment(job.created_at)],
     [hasEnded(job) ? 'Took' : 'Takes so far', duration(job.seconds)],
     ['Seconds per step', job.seconds_per_step > 0 && duration(job.seconds_per_step)],
     ['Priority', job.priority && String(job.priority)],
     ['Counts for', job.share],
+    ...settings,
   ];
   return facts.filter(([, value]) => value)
     .map(([name, value]) => [element('dt', {}, name), element('dd', {}, value)]);
@@ -84,12 +106,17 @@ export function jobView(place, id) {
   }, (message) => say(chartNote, message));
   const loadLogs = loader('logs', async (path) => say(logs, await api.text(path) || 'Nothing was written.'),
     (message) => say(logs, message));
-  const loadReport = loader('report', async (path) => fill(report, reportParts(await api.json(path))),
-    (message) => fill(report, element('p', {class: 'soft'}, message)));
+  const loadReport = loader('report', async (path) => {
+    const read = await api.json(path);
+    fill(report, reportParts(read));
+    settings = settingsOf(read);
+    fill(facts, factsOf(stage.job, settings));
+  }, (message) => fill(report, element('p', {class: 'soft'}, message)));
 
   let state = null;
+  let settings = [];
   function news(job) {
-    fill(facts, factsOf(job));
+    fill(facts, factsOf(job, settings));
     if (job.state === state) return;
     ({state} = job);
     loadTimeline();

@@ -26,13 +26,13 @@ export function jobsView(place) {
   const error = element('p', {class: 'bad', role: 'alert'});
   const more = element('button', {type: 'button', hidden: true, onclick: () => load(older)}, 'Show older jobs');
 
-  function makeRow([number, what, state, time, asked, priority, action], {id}) {
+  function makeRow([number, what, state, time, asked, priority, action], {id, number: jobNumber}) {
     const doing = element('span');
-    const bar = element('progress', {'aria-label': `Progress of job ${id}`});
-    fill(number, element('a', {href: `#jobs/${encodeURIComponent(id)}`}, id));
+    const bar = element('progress', {'aria-label': `Progress of job ${jobNumber}`});
+    fill(number, element('a', {href: `#jobs/${encodeURIComponent(id)}`}, String(jobNumber)));
     fill(state, element('div', {}, doing, bar));
     fill(action, element('button', {
-      type: 'button', class: 'danger', 'aria-label': `Cancel job ${id}`, onclick: (event) => cancel(id, event.target),
+      type: 'button', class: 'danger', 'aria-label': `Cancel job ${jobNumber}`, onclick: (event) => cancel(id, event.target),
     }, 'Cancel'));
     what.classList.add('job-prompt');
     return (job) => {

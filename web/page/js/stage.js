@@ -60,9 +60,10 @@ export class Stage {
   }
 
   refused(error) {
-    if (error.status === 404) {
+    if (error.isGone) {
       say(this.title, `Job ${this.id}`);
-      say(this.words, 'The server does not know this job any more: it remembers only the newest ones.');
+      say(this.words, error.status === 410 ? `Its pictures are gone: ${error.message}.`
+        : 'The server does not know this job any more: it remembers only the newest ones.');
       fill(this.actions, this.forgetButton());
     } else if (error.status !== 0) {
       say(this.error, error.message);

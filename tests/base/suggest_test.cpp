@@ -1,8 +1,8 @@
-#include "client/cli/suggest.h"
+#include "base/suggest.h"
 
 #include "tests/support/doctest.h"
 
-using namespace troupe::cli;
+using namespace troupe;
 
 TEST_CASE("edit distance counts additions, losses, changes and swaps") {
   CHECK(edit_distance("steps", "steps") == 0);

@@ -1,0 +1,59 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <string>
+#include <tuple>
+
+namespace troupe::actors {
+
+/// What a text encoder made of one text.
+struct EncodedPrompt {
+  at::Tensor states;        // [tokens, d]; without padding that nobody sees; or undefined
+  at::Tensor pooled;        // [p], or undefined
+  std::int64_t length = 0;  // tokens that are no padding
+  std::string cut;          // what did not fit
+
+  std::uint64_t bytes() const;
+};
+
+/// What text encoders have made of texts, in host memory, the least recently used of which goes
+/// first. It belongs to one deployment, whose weights, LoRAs and type are the same as long as it
+/// lives, so that a text and the number of its tokens tell what an encoder makes of it.
+class PromptCache {
+ public:
+  struct Key {
+    std::size_t encoder = 0;
+    std::int64_t tokens = 0;  // that the text is padded or cut to
+    std::string text;         // as it is tokenized
+
+    auto operator<=>(const Key&) const = default;
+  };
+
+  /// Holds at most so many bytes.
+  explicit PromptCache(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  /// Null where it is not here; good until the next `keep`.
+  const EncodedPrompt* find(const Key& key);
+  /// Copies it, unless it is larger than the whole cache.
+  void keep(const Key& key, const EncodedPrompt& prompt);
+
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Entry {
+    EncodedPrompt prompt;
+    std::uint64_t bytes = 0;
+    std::list<Key>::iterator use;
+  };
+  void drop(std::map<Key, Entry>::iterator entry);
+
+  std::uint64_t most_bytes_;
+  std::uint64_t bytes_ = 0;
+  std::list<Key> uses_;  // the last one first
+  std::map<Key, Entry> entries_;
+};
+
+}  // namespace troupe::actors

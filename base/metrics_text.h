@@ -1,0 +1,35 @@
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/histogram.h"
+
+namespace troupe {
+
+/// Builds the text exposition format of Prometheus, version 0.0.4. Every family once, its samples
+/// together.
+class MetricsText {
+ public:
+  using Labels = std::vector<std::pair<std::string, std::string>>;
+
+  /// A family begins; `counter` names must end with _total. Source: Prometheus' exposition formats.
+  MetricsText& counter(const std::string& name, const std::string& help);
+  MetricsText& gauge(const std::string& name, const std::string& help);
+  /// Its samples: a histogram's buckets, sum and count.
+  MetricsText& histogram(const std::string& name, const std::string& help);
+  /// Of the family that was begun last.
+  MetricsText& sample(const Histogram& values, const Labels& labels = {});
+  MetricsText& sample(double value, const Labels& labels = {});
+
+  const std::string& text() const { return text_; }
+
+ private:
+  MetricsText& family(const std::string& name, const std::string& help, const char* type);
+  void line(const std::string& name, double value, const Labels& labels);
+
+  std::string text_;
+  std::string name_;
+};
+
+}  // namespace troupe
